@@ -1,0 +1,65 @@
+package sqlstore
+
+import (
+	"context"
+	"time"
+)
+
+// Driver is one database. Its methods are safe for concurrent use, except that
+// Commit has one caller at a time.
+type Driver interface {
+	// Commit does the writes in one transaction, in order, and returns one
+	// Outcome each. A failed precondition is the Outcome of its own write;
+	// the error is that of the whole batch, of which then nothing happened,
+	// unless it is ErrUnknown. No two writes of a batch have the same key.
+	Commit(ctx context.Context, batch []Write) ([]Outcome, error)
+	// Get returns the record under key (ErrNotFound) and the revision of the
+	// snapshot it was read from, which is valid with ErrNotFound too.
+	Get(ctx context.Context, key Key) (Record, int64, error)
+	// List calls yield for each record of the query in key order.
+	List(ctx context.Context, q Query, yield func(Record) error) (Listed, error)
+	// Changes returns up to limit changes after a revision, Old and New with
+	// their Values, in order. ErrCompacted where after < State.Compacted.
+	Changes(ctx context.Context, after int64, limit int) ([]Change, error)
+	// State returns the counters as of now: the answer is never older than
+	// what was committed, by any process, before the call.
+	State(ctx context.Context) (State, error)
+	// Compact forgets up to limit changes with a revision <= upTo, oldest
+	// first, and moves State.Compacted; done is true when none is left.
+	Compact(ctx context.Context, upTo int64, limit int) (done bool, err error)
+	// Expired returns keys and revisions (no values) of up to limit records
+	// that have expired at now.
+	Expired(ctx context.Context, now time.Time, limit int) ([]Record, error)
+	// Close releases the database.
+	Close() error
+}
+
+// Outcome is what became of one write.
+type Outcome struct {
+	// Revision is the change's own; 0 when Err is set.
+	Revision int64
+	// Created is the revision that created the object.
+	Created int64
+	// Err is ErrExists, ErrNotFound, a *ConflictError, or nil.
+	Err error
+}
+
+// Query is what List reads.
+type Query struct {
+	Range
+	// At is the revision to read at; 0 means now. ErrCompacted, ErrFuture.
+	At int64
+	// Limit is the greatest number of records to yield; 0 means all.
+	Limit int
+	// KeysOnly leaves Values out.
+	KeysOnly bool
+}
+
+// Listed says what a List read, all of it from one snapshot.
+type Listed struct {
+	// Revision is the snapshot's: Query.At, or the last revision.
+	Revision int64
+	// More is true when Limit left records out; Remaining is then how many.
+	More      bool
+	Remaining int64
+}

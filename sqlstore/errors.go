@@ -1,0 +1,42 @@
+package sqlstore
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrExists: a Create found an object under its key.
+	ErrExists = errors.New("object exists")
+	// ErrNotFound: there is no object under the key.
+	ErrNotFound = errors.New("object not found")
+	// ErrCompacted: the revision asked for is older than what history holds.
+	ErrCompacted = errors.New("revision is compacted")
+	// ErrFuture: the revision asked for has not happened yet.
+	ErrFuture = errors.New("revision is in the future")
+	// ErrUnavailable: the database can't be reached or can't write now; the
+	// change did not happen.
+	ErrUnavailable = errors.New("database is unavailable")
+	// ErrUnknown: the connection broke while COMMIT was under way; the change
+	// happened once or not at all.
+	ErrUnknown = errors.New("outcome of the commit is unknown")
+	// ErrClosed: the store is shutting down; the change did not happen.
+	ErrClosed = errors.New("store is closed")
+)
+
+// ConflictError: an Update or Delete found the key at another revision than
+// the one it replaces. It matches ErrConflict.
+type ConflictError struct {
+	// Current is the revision that the key is at.
+	Current int64
+}
+
+// ErrConflict matches every *ConflictError.
+var ErrConflict = errors.New("object is at another revision")
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("object is at revision %d", e.Current)
+}
+
+// Is reports whether target is ErrConflict.
+func (e *ConflictError) Is(target error) bool { return target == ErrConflict }

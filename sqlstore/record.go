@@ -1,0 +1,119 @@
+package sqlstore
+
+import "time"
+
+// Key names one object. Namespace is empty for what lives in no namespace.
+// Keys order as (Group, Resource, Namespace, Name), each compared as bytes,
+// in both databases.
+type Key struct {
+	Group     string
+	Resource  string
+	Namespace string
+	Name      string
+}
+
+// Record is one object as it is stored at one revision. It is immutable.
+type Record struct {
+	Key
+	// UID is metadata.uid, as given by the writer; it may be empty.
+	UID string
+	// Created is the revision that created the object; Revision the one that
+	// wrote this state of it. 0 < Created <= Revision.
+	Created  int64
+	Revision int64
+	// Form says by which encoding Value was written (program, storage version,
+	// schema). The store only keeps it: a reader that finds the Form it would
+	// write itself may answer with Value as it is.
+	Form string
+	// Expires is when the record is deleted by itself; zero means never.
+	Expires time.Time
+	// Value is a JSON text. Shared: never write to it.
+	Value []byte
+}
+
+// Op says what a change does to its key.
+type Op string
+
+// The values of the column changes.op.
+const (
+	Create Op = "create"
+	Update Op = "update"
+	Delete Op = "delete"
+)
+
+// Author says who asked for a change; the store keeps it beside the change.
+type Author struct {
+	// User is the authenticated user's name, or the program's own name.
+	User string
+	// Verb is the verb of the request: create, update, patch, apply, delete,
+	// deletecollection, or expire for what the store deleted by itself.
+	Verb string
+	// AuditID is the request's audit ID; it may be empty.
+	AuditID string
+}
+
+// Write is one change that is asked for.
+type Write struct {
+	Op  Op
+	Key Key
+	// Replaces is the precondition: the revision that the key must be at.
+	// Create demands 0 (no such object); Update and Delete demand > 0.
+	Replaces int64
+	// UID, Form and Value are of the new state; unused by Delete.
+	UID   string
+	Form  string
+	Value []byte
+	// Expires is the absolute expiry of the new state; zero means never.
+	Expires time.Time
+	Author  Author
+	// Memo is handed on untouched in the Change that Publish gets, so that
+	// what the writer already knows of the new state (its labels, say) need
+	// not be found out again. It is not stored.
+	Memo any
+}
+
+// Change is one committed change.
+type Change struct {
+	Op       Op
+	Revision int64
+	Time     time.Time
+	Author   Author
+	// New is the state that the change wrote; for Delete it has the key, UID
+	// and the delete's Revision, and a nil Value.
+	New Record
+	// Old is what the change replaced; nil for Create. Its Value may be nil
+	// where the change was made by this process a moment ago (the feed has it).
+	Old *Record
+	// Memo is the Write's Memo; nil for changes read back from the database.
+	Memo any
+}
+
+// Range selects records of one resource.
+type Range struct {
+	Group    string
+	Resource string
+	// Namespace narrows to one namespace; empty means all.
+	Namespace string
+	// Name narrows to one name; empty means all.
+	Name string
+	// After, when not nil, leaves out every (namespace, name) up to and
+	// including it.
+	After *Position
+}
+
+// Position is a place in a Range's order.
+type Position struct {
+	Namespace string
+	Name      string
+}
+
+// State is where a store stands.
+type State struct {
+	// Revision is the last revision given; 0 in an empty store.
+	Revision int64
+	// Compacted is the last revision whose history is gone: reads at, and
+	// watches after, a revision < Compacted fail with ErrCompacted.
+	Compacted int64
+	// Epoch changes when a restore puts other data under the same database.
+	Epoch string
+}
