@@ -1,0 +1,102 @@
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+)
+
+const (
+	keyMode  fs.FileMode = 0o600
+	certMode fs.FileMode = 0o644
+)
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// readCert returns the first certificate of the file.
+func readCert(path string) (*x509.Certificate, error) {
+	certs, err := certutil.CertsFromFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return certs[0], nil
+}
+
+func readKey(path string) (crypto.Signer, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	key, err := keyutil.ParsePrivateKeyPEM(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("%s: a key of type %T can't sign", path, key)
+	}
+	return signer, nil
+}
+
+// writePair writes the key first: a certificate without its key would look as
+// if an authority were kept elsewhere.
+func (k *keeper) writePair(certPath, keyPath string, chain [][]byte, key crypto.Signer) error {
+	if err := k.writeKey(keyPath, key); err != nil {
+		return err
+	}
+	return k.write(certPath, encodeCerts(chain), certMode)
+}
+
+func (k *keeper) writeKey(path string, key crypto.Signer) error {
+	data, err := keyutil.MarshalPrivateKeyToPEM(key)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return k.write(path, data, keyMode)
+}
+
+func (k *keeper) writePublic(path string, key crypto.PublicKey) error {
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return k.write(path, pem.EncodeToMemory(&pem.Block{Type: keyutil.PublicKeyBlockType, Bytes: der}), certMode)
+}
+
+// write replaces the file under path by data in one step.
+func (k *keeper) write(path string, data []byte, mode fs.FileMode) error {
+	file, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	err = errors.Join(err, file.Chmod(mode), file.Sync(), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	k.report.Made = append(k.report.Made, filepath.Base(path))
+	return nil
+}
+
+func encodeCerts(chain [][]byte) []byte {
+	var b bytes.Buffer
+	for _, der := range chain {
+		b.Write(pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der}))
+	}
+	return b.Bytes()
+}

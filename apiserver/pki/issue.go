@@ -1,0 +1,151 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"net"
+	"slices"
+	"time"
+)
+
+// Lifetimes are kubeadm's.
+const (
+	authorityLifetime = 10 * 365 * 24 * time.Hour
+	leafLifetime      = 365 * 24 * time.Hour
+	// renewBefore is how long before its end a certificate is renewed at start.
+	renewBefore = 30 * 24 * time.Hour
+	// backdate allows for clients whose clock is behind ours.
+	backdate = 5 * time.Minute
+)
+
+// profile is what a leaf certificate must say.
+type profile struct {
+	commonName   string
+	organization string
+	usage        x509.ExtKeyUsage
+	dnsNames     []string
+	ips          []net.IP
+}
+
+func servingProfile(hosts []string) profile {
+	p := profile{commonName: "kube-apiserver", usage: x509.ExtKeyUsageServerAuth}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			p.ips = append(p.ips, ip)
+		} else {
+			p.dnsNames = append(p.dnsNames, host)
+		}
+	}
+	return p
+}
+
+func clientProfile(name, organization string) profile {
+	return profile{commonName: name, organization: organization, usage: x509.ExtKeyUsageClientAuth}
+}
+
+// fits reports whether cert can go on being used: long enough valid, by the
+// authority at hand, and for every name asked for. Names that it has beyond
+// those do no harm.
+func (p profile) fits(cert, by *x509.Certificate, now time.Time) bool {
+	if cert.NotAfter.Sub(now) < renewBefore || cert.CheckSignatureFrom(by) != nil {
+		return false
+	}
+	for _, name := range p.dnsNames {
+		if !slices.Contains(cert.DNSNames, name) {
+			return false
+		}
+	}
+	for _, ip := range p.ips {
+		if !slices.ContainsFunc(cert.IPAddresses, ip.Equal) {
+			return false
+		}
+	}
+	return true
+}
+
+// issue makes a key and a certificate of the profile, signed by the authority.
+func (p profile) issue(by authority, now time.Time) (der []byte, key crypto.Signer, err error) {
+	key, err = newKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: p.commonName},
+		NotBefore:    now.Add(-backdate),
+		// No leaf outlives its authority.
+		NotAfter:              earliest(now.Add(leafLifetime), by.cert.NotAfter),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{p.usage},
+		BasicConstraintsValid: true,
+		DNSNames:              p.dnsNames,
+		IPAddresses:           p.ips,
+	}
+	if p.organization != "" {
+		template.Subject.Organization = []string{p.organization}
+	}
+	der, err = x509.CreateCertificate(rand.Reader, template, by.cert, key.Public(), by.signer)
+	if err != nil {
+		return nil, nil, fmt.Errorf("signing the certificate of %s: %w", p.commonName, err)
+	}
+	return der, key, nil
+}
+
+func newAuthority(name string, now time.Time) (*x509.Certificate, crypto.Signer, error) {
+	key, err := newKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber:          serial,
+		Subject:               pkix.Name{CommonName: name},
+		DNSNames:              []string{name},
+		NotBefore:             now.Add(-backdate),
+		NotAfter:              now.Add(authorityLifetime),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment | x509.KeyUsageCertSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making the authority %s: %w", name, err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	return cert, key, err
+}
+
+// newKey makes an ECDSA P-256 key: made in microseconds, where an RSA key of
+// the same strength takes most of a second of the first start.
+func newKey() (crypto.Signer, error) {
+	return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+}
+
+func newSerial() (*big.Int, error) {
+	return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 63))
+}
+
+func earliest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func sameKey(a, b crypto.PublicKey) bool {
+	key, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && key.Equal(b)
+}
