@@ -1,0 +1,74 @@
+# byre is pure Go. With cgo off everywhere but under the race detector, the
+# program is static and one build cache serves build, lint and tests alike,
+# whether a C compiler is there or not.
+export CGO_ENABLED ?= 0
+
+GO       ?= go
+DATA_DIR ?= ./byre-data
+# Minutes to give to each fuzz target of `make fuzz`.
+FUZZTIME ?= 1m
+BENCH    ?=
+
+# What these rooms promise is about concurrency, so their tests run under the
+# race detector. The rest would need all of Kubernetes built a second time.
+RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/storage/...
+RACE_ROOMS := byre/(migrations|sqlstore|watch|apiserver/storage)(/|$$)
+
+.PHONY: all build run test test-setup test-race test-unit test-e2e lint fmt-check vet bench fuzz clean
+
+all: build
+
+build:
+	$(GO) build -o bin/byre ./cmd/byre
+
+run: build
+	exec bin/byre serve --data-dir $(DATA_DIR)
+
+test: test-race test-unit test-e2e
+
+# Finds PostgreSQL's server programs and a C compiler for the race detector, and
+# installs them where it may.
+test-setup:
+	@.ci/setup
+
+test-race: test-setup
+	CGO_ENABLED=1 $(GO) test -race -timeout 15m $(RACE_PKGS)
+
+test-unit: test-setup
+	$(GO) test -timeout 15m $$($(GO) list ./... | grep -Ev '^$(RACE_ROOMS)')
+
+# The end-to-end tests build kubectl, kube-apiserver and etcd from their modules
+# into bin/e2e. One package at a time: each starts servers.
+test-e2e: test-setup build
+	cd e2e && $(GO) test -p 1 -timeout 30m ./...
+
+fmt-check:
+	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
+	if [ -n "$$out" ]; then echo "not formatted by gofmt:"; echo "$$out"; exit 1; fi
+
+vet:
+	$(GO) vet ./...
+	cd e2e && $(GO) vet ./...
+
+GOLANGCI := bin/tools/golangci-lint-2.12.2
+
+$(GOLANGCI):
+	GOBIN=$(CURDIR)/bin/tools $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
+	mv bin/tools/golangci-lint $@
+
+lint: $(GOLANGCI)
+	$(GOLANGCI) run ./...
+	cd e2e && ../$(GOLANGCI) run --config ../.golangci.yml ./...
+
+# make bench BENCH=-short gives a first impression in a minute.
+bench: build
+	cd e2e && $(GO) run ./bench $(BENCH)
+
+fuzz:
+	@for p in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -rn1 dirname | sort -u); do \
+	  for f in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$p/*_test.go | sed 's/func //'); do \
+	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
+	  done; done
+
+clean:
+	rm -rf bin

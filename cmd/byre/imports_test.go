@@ -1,0 +1,185 @@
+package main_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "byre"
+
+// A room is a part of the module. Its floor says what it may import: only rooms
+// of lower floors, and nothing that its bans name.
+type room struct {
+	dir   string  // matches itself and what nests in it, unless a longer dir does
+	floor float64 // fractions order the rooms within one floor of the house
+	bans  []string
+}
+
+// rooms is the import table. Invariant: two rooms of one floor never import each other.
+var rooms = []room{
+	{"migrations", 0, []string{"k8s.io/", "sigs.k8s.io/"}},
+	{"sqlstore", 1, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
+	{"sqlstore/storetest", 1.1, []string{"k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
+	{"sqlstore/sqlite", 1.2, []string{"k8s.io/", "github.com/jackc/"}},
+	{"sqlstore/postgres", 1.2, []string{"k8s.io/", "modernc.org/"}},
+	{"watch", 2, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
+	{"apiserver/storage", 3.0, noSQL},
+	{"apiserver/loopback", 3.0, noSQL},
+	{"apiserver/discovery", 3.1, noSQL},
+	{"apiserver/openapi", 3.1, noSQL},
+	{"apiserver/endpoints", 3.2, noSQL},
+	{"apiserver/auth", 3.3, noSQL},
+	{"apiserver/admission", 3.3, noSQL},
+	{"apiserver/audit", 3.3, noSQL},
+	{"apiserver/filters", 3.3, noSQL},
+	{"apiserver/controllers", 3.3, noSQL},
+	{"apiserver/health", 3.3, noSQL},
+	{"apiserver/pki", 3.3, noSQL},
+	{"apiserver/builtin", 3.4, noSQL},
+	{"apiserver", 4, noSQL},
+	{"crd", 4, noSQL},
+	{"aggregator", 4, noSQL},
+	{"cmd/byre", 5, nil},
+}
+
+// noSQL keeps databases behind their drivers, and upstream's own servers, which
+// this program replaces, out of the house.
+var noSQL = []string{
+	"database/sql", "github.com/jackc/", "modernc.org/", "byre/sqlstore/sqlite", "byre/sqlstore/postgres",
+	"k8s.io/kubernetes/pkg/controlplane",
+	"k8s.io/kubernetes/cmd/",
+}
+
+func TestImportTable(t *testing.T) {
+	root := moduleRoot(t)
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || isModule(name)) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		checkFile(t, root, name)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func checkFile(t *testing.T, root, name string) {
+	t.Helper()
+	rel, err := filepath.Rel(root, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rel = filepath.ToSlash(rel)
+	source, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Files that only keep modules required are not part of the program.
+	if bytes.HasPrefix(source, []byte("//go:build tools\n")) {
+		return
+	}
+	file, err := parser.ParseFile(token.NewFileSet(), name, source, parser.ImportsOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, ok := roomOf(path.Dir(rel))
+	if !ok {
+		t.Errorf("%s is in no room of the import table", rel)
+		return
+	}
+	for _, spec := range file.Imports {
+		imported, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if complaint := from.complain(imported); complaint != "" {
+			t.Errorf("%s: %s", rel, complaint)
+		}
+	}
+}
+
+// complain says why the room may not import the package, or "".
+func (r room) complain(imported string) string {
+	for _, ban := range r.bans {
+		if imported == strings.TrimSuffix(ban, "/") || strings.HasPrefix(imported, strings.TrimSuffix(ban, "/")+"/") {
+			return fmt.Sprintf("%s may not import %s", r.dir, imported)
+		}
+	}
+	dir, ours := strings.CutPrefix(imported, module+"/")
+	if !ours {
+		return ""
+	}
+	to, ok := roomOf(dir)
+	switch {
+	case !ok:
+		return fmt.Sprintf("imports %s, which is in no room of the import table", imported)
+	case to.dir == r.dir || to.floor < r.floor:
+		return ""
+	default:
+		return fmt.Sprintf("%s (floor %v) may not import %s (floor %v)", r.dir, r.floor, to.dir, to.floor)
+	}
+}
+
+func roomOf(dir string) (room, bool) {
+	best := -1
+	for i, r := range rooms {
+		if (dir == r.dir || strings.HasPrefix(dir, r.dir+"/")) && (best < 0 || len(r.dir) > len(rooms[best].dir)) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return room{}, false
+	}
+	return rooms[best], true
+}
+
+func TestImportTableHasNoDoubles(t *testing.T) {
+	var dirs []string
+	for _, r := range rooms {
+		if slices.Contains(dirs, r.dir) {
+			t.Errorf("%s stands twice in the import table", r.dir)
+		}
+		dirs = append(dirs, r.dir)
+	}
+}
+
+func isModule(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil
+}
+
+func moduleRoot(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for !isModule(dir) {
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			t.Fatal("no go.mod above the test")
+		}
+		dir = parent
+	}
+	return dir
+}
