@@ -1,36 +1,46 @@
 package storage
 
 import (
+	"fmt"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/apiserver/pkg/storage/value"
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/client-go/tools/cache"
 
 	"byre/sqlstore"
 	"byre/watch"
 )
 
-// GetterConfig says how a Getter builds Stores. Store, Feed, Serializer and
-// Encoding are required.
+// GetterConfig says how a Getter builds Stores. Store, Feed, Serializer,
+// Encoding and Program are required.
 type GetterConfig struct {
 	Store *sqlstore.Store
 	Feed  *watch.Feed
 	// Serializer is the scheme's codec factory.
 	Serializer runtime.StorageSerializer
-	// Encoding picks the storage version and the version in memory for a
+	// Encoding picks the storage version and the version in memory of a
 	// resource; for the built-in groups it comes from BuiltinEncoding.
 	Encoding serverstorage.ResourceEncodingConfig
-	// Prefixes are the key prefixes that differ from the resource's name.
+	// Prefixes are the key prefixes that differ from the resource's name;
+	// BuiltinPrefixes for the built-in groups.
 	Prefixes map[schema.GroupResource]string
+	// Cohabitants are resources kept as another one; BuiltinCohabitants for
+	// the built-in groups.
+	Cohabitants map[schema.GroupResource]schema.GroupResource
 	// Transformers gives the encryption of a resource; nil, or a nil result,
 	// means none.
 	Transformers func(schema.GroupResource) value.Transformer
-	// Program is the part of a record's Form that says which API version of
-	// the program wrote it, such as "v1.36".
+	// Program is the part of a record's Form that says which version of the
+	// API the program wrote it by, such as "v1.36".
 	Program string
 	// DeleteCollectionWorkers is for registries; 0 means 1.
 	DeleteCollectionWorkers int
@@ -60,10 +70,120 @@ func NewRESTOptionsGetter(cfg GetterConfig) *Getter {
 func (g *Getter) Lookup(gr schema.GroupResource) *Store {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	return g.stores[gr]
+	return g.stores[g.keptAs(gr)]
 }
 
-// GetRESTOptions implements generic.RESTOptionsGetter.
+// GetRESTOptions implements generic.RESTOptionsGetter. It follows upstream's
+// storage factory (apiserver/pkg/server/storage/storage_factory.go).
 func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
-	panic("in work")
+	kept := g.keptAs(gr)
+	codec, versioner, version, err := g.codec(gr, kept, example)
+	if err != nil {
+		return generic.RESTOptions{}, fmt.Errorf("storage codec of %s: %w", gr, err)
+	}
+	backend := storagebackend.NewDefaultConfig(defaultKeyPrefix, codec)
+	backend.EncodeVersioner = versioner
+	backend.StorageObjectCountTracker = g.cfg.ObjectCounts
+	if g.cfg.Transformers != nil {
+		backend.Transformer = g.cfg.Transformers(gr)
+	}
+	prefix, ok := g.cfg.Prefixes[kept]
+	if !ok {
+		prefix = strings.ToLower(kept.Resource)
+	}
+	return generic.RESTOptions{
+		StorageConfig:             backend.ForResource(gr),
+		Decorator:                 g.decorator(kept, version),
+		EnableGarbageCollection:   true,
+		DeleteCollectionWorkers:   g.cfg.DeleteCollectionWorkers,
+		ResourcePrefix:            prefix,
+		StorageObjectCountTracker: g.cfg.ObjectCounts,
+	}, nil
+}
+
+func (g *Getter) keptAs(gr schema.GroupResource) schema.GroupResource {
+	if kept, ok := g.cfg.Cohabitants[gr]; ok {
+		return kept
+	}
+	return gr
+}
+
+func (g *Getter) codec(gr, kept schema.GroupResource, example runtime.Object) (runtime.Codec, runtime.GroupVersioner, schema.GroupVersion, error) {
+	fail := func(err error) (runtime.Codec, runtime.GroupVersioner, schema.GroupVersion, error) {
+		return nil, nil, schema.GroupVersion{}, err
+	}
+	var version schema.GroupVersion
+	var err error
+	if compatible, ok := g.cfg.Encoding.(serverstorage.CompatibilityResourceEncodingConfig); ok {
+		version, err = compatible.BackwardCompatibileStorageEncodingFor(kept, example)
+	} else {
+		version, err = g.cfg.Encoding.StorageEncodingFor(kept)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	memory, err := g.cfg.Encoding.InMemoryEncodingFor(gr)
+	if err != nil {
+		return fail(err)
+	}
+	codec, versioner, err := serverstorage.NewStorageCodec(serverstorage.StorageCodecConfig{
+		StorageMediaType:  runtime.ContentTypeJSON,
+		StorageSerializer: g.cfg.Serializer,
+		StorageVersion:    version,
+		MemoryVersion:     memory,
+	})
+	if err != nil {
+		return fail(err)
+	}
+	return codec, versioner, version, nil
+}
+
+// decorator makes the Store of one resource, and remembers the first one: two
+// registries over one resource (events) have Stores that differ in nothing.
+func (g *Getter) decorator(kept schema.GroupResource, version schema.GroupVersion) generic.StorageDecorator {
+	return func(
+		config *storagebackend.ConfigForResource,
+		resourcePrefix string,
+		_ func(runtime.Object) (string, error),
+		newFunc, newListFunc func() runtime.Object,
+		attrs apistorage.AttrFunc,
+		triggers apistorage.IndexerFuncs,
+		_ *cache.Indexers,
+	) (apistorage.Interface, factory.DestroyFunc, error) {
+		s, err := New(Config{
+			Store:          g.cfg.Store,
+			Feed:           g.cfg.Feed,
+			GroupResource:  kept,
+			ResourcePrefix: resourcePrefix,
+			KeyPrefix:      config.Prefix,
+			Codec:          config.Codec,
+			StorageVersion: version,
+			Form:           g.cfg.Program + "/" + version.String(),
+			NewFunc:        newFunc,
+			NewListFunc:    newListFunc,
+			AttrFunc:       attrs,
+			IndexField:     indexField(triggers),
+			Transformer:    config.Transformer,
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if _, ok := g.stores[kept]; !ok {
+			g.stores[kept] = s
+		}
+		return s, func() {}, nil
+	}
+}
+
+// indexField takes over what upstream's watch cache indexes watchers by. It
+// needs no help for metadata.name: ranges have names.
+func indexField(triggers apistorage.IndexerFuncs) string {
+	for field := range triggers {
+		if field != "metadata.name" {
+			return field
+		}
+	}
+	return ""
 }

@@ -63,6 +63,10 @@ type Config struct {
 	FutureTimeout time.Duration
 }
 
+// defaultKeyPrefix is etcd's prefix in a stock kube-apiserver; it is only part
+// of what encryption authenticates, so that values can be carried over.
+const defaultKeyPrefix = "/registry"
+
 // Store keeps the objects of one resource. It is safe for concurrent use.
 type Store struct {
 	cfg         Config

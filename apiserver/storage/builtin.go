@@ -1,0 +1,54 @@
+package storage
+
+import (
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/component-base/compatibility"
+)
+
+// The tables below are those of Kubernetes 1.36's
+// pkg/kubeapiserver/default_storage_factory_builder.go, which can't be imported
+// without the whole generic server.
+
+// BuiltinPrefixes are the key prefixes of built-in resources that differ from
+// the resource's name.
+func BuiltinPrefixes() map[schema.GroupResource]string {
+	return map[schema.GroupResource]string{
+		{Resource: "replicationcontrollers"}:                "controllers",
+		{Resource: "endpoints"}:                             "services/endpoints",
+		{Resource: "nodes"}:                                 "minions",
+		{Resource: "services"}:                              "services/specs",
+		{Group: "networking.k8s.io", Resource: "ingresses"}: "ingress",
+	}
+}
+
+// BuiltinCohabitants are the built-in resources that are kept as another one.
+func BuiltinCohabitants() map[schema.GroupResource]schema.GroupResource {
+	return map[schema.GroupResource]schema.GroupResource{
+		{Group: "events.k8s.io", Resource: "events"}: {Resource: "events"},
+	}
+}
+
+// BuiltinEncoding picks storage versions for the built-in resources: the
+// group's preferred version that the effective version knows, except for those
+// that a downgraded server must still be able to read.
+func BuiltinEncoding(scheme *runtime.Scheme, effective compatibility.EffectiveVersion) serverstorage.ResourceEncodingConfig {
+	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, effective)
+	for _, gvr := range []schema.GroupVersionResource{
+		{Group: "coordination.k8s.io", Version: "v1beta1", Resource: "leasecandidates"},
+		{Group: "admissionregistration.k8s.io", Version: "v1beta1", Resource: "mutatingadmissionpolicies"},
+		{Group: "admissionregistration.k8s.io", Version: "v1beta1", Resource: "mutatingadmissionpolicybindings"},
+		{Group: "certificates.k8s.io", Version: "v1beta1", Resource: "clustertrustbundles"},
+		{Group: "certificates.k8s.io", Version: "v1beta1", Resource: "podcertificaterequests"},
+		{Group: "storagemigration.k8s.io", Version: "v1beta1", Resource: "storagemigrations"},
+		{Group: "resource.k8s.io", Version: "v1alpha3", Resource: "devicetaintrules"},
+		{Group: "resource.k8s.io", Version: "v1alpha3", Resource: "resourcepoolstatusrequests"},
+		{Group: "scheduling.k8s.io", Version: "v1alpha2", Resource: "workloads"},
+		{Group: "scheduling.k8s.io", Version: "v1alpha2", Resource: "podgroups"},
+	} {
+		encoding.SetResourceEncoding(gvr.GroupResource(), gvr.GroupVersion(),
+			schema.GroupVersion{Group: gvr.Group, Version: runtime.APIVersionInternal})
+	}
+	return encoding
+}
