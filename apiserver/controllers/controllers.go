@@ -1,0 +1,157 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/klog/v2"
+)
+
+// Config is what New needs.
+type Config struct {
+	// Controllers are the names of those to run, as Select gives them.
+	Controllers []string
+	// Client is the configuration of the controllers' clients.
+	Client *rest.Config
+	// RootCA is the PEM bundle that the root CA publisher puts into every
+	// namespace.
+	RootCA []byte
+	// Lease, when not nil, is held while the controllers run.
+	Lease *Lease
+}
+
+// Runner runs a selection of controllers.
+type Runner struct {
+	config Config
+}
+
+// New checks the configuration; it starts nothing.
+func New(c Config) (*Runner, error) {
+	known := constructors()
+	for _, name := range c.Controllers {
+		if known[name] == nil {
+			return nil, fmt.Errorf("there is no controller %q", name)
+		}
+	}
+	return &Runner{config: c}, nil
+}
+
+// Run runs the controllers until ctx ends. It returns early only with an error.
+func (r *Runner) Run(ctx context.Context) error {
+	if len(r.config.Controllers) == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	if r.config.Lease == nil {
+		return r.term(ctx)
+	}
+	for ctx.Err() == nil {
+		if err := r.stand(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stand waits for the lease, runs the controllers while it is held, and returns
+// when it is lost or ctx ends.
+func (r *Runner) stand(ctx context.Context) error {
+	leading := make(chan context.Context, 1)
+	elector, err := r.elector(func(held context.Context) { leading <- held })
+	if err != nil {
+		return err
+	}
+	// The lease is given back only after the controllers have stopped, so that
+	// no other server's begin before: the elector outlives ctx by that much.
+	electing, resign := context.WithCancel(context.WithoutCancel(ctx))
+	var election sync.WaitGroup
+	defer election.Wait()
+	defer resign()
+	election.Go(func() { elector.Run(electing) })
+	select {
+	case <-ctx.Done():
+		return nil
+	case held := <-leading:
+		term, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(held, cancel)()
+		return r.term(term)
+	}
+}
+
+func (r *Runner) elector(lead func(context.Context)) (*leaderelection.LeaderElector, error) {
+	lock, err := r.config.Lease.lock(r.config.Client)
+	if err != nil {
+		return nil, err
+	}
+	return leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock,
+		// kube-controller-manager's defaults.
+		LeaseDuration:   15 * time.Second,
+		RenewDeadline:   10 * time.Second,
+		RetryPeriod:     2 * time.Second,
+		ReleaseOnCancel: true,
+		Name:            r.config.Lease.Name,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: lead,
+			OnStoppedLeading: func() {},
+		},
+	})
+}
+
+// term runs the controllers once. Each term has its own informers: what a
+// controller registered with them can't be taken back when a term ends.
+func (r *Runner) term(ctx context.Context) error {
+	clients, err := newClients(r.config.Client)
+	if err != nil {
+		return err
+	}
+	t := &termState{
+		clients:   clients,
+		rootCA:    r.config.RootCA,
+		informers: informers.NewSharedInformerFactoryWithOptions(clients.kube, 0, informers.WithTransform(trim)),
+		started:   make(chan struct{}),
+	}
+	var runs []func(context.Context)
+	known := constructors()
+	for _, name := range r.config.Controllers {
+		run, err := known[name](ctx, t)
+		if err != nil {
+			return fmt.Errorf("controller %s: %w", name, err)
+		}
+		runs = append(runs, run)
+	}
+	for _, factory := range t.factories() {
+		factory.Start(ctx.Done())
+		defer factory.Shutdown()
+	}
+	close(t.started)
+	var group sync.WaitGroup
+	for _, run := range runs {
+		group.Go(func() { run(ctx) })
+	}
+	klog.FromContext(ctx).V(1).Info("Running controllers", "controllers", r.config.Controllers)
+	group.Wait()
+	return nil
+}
+
+// trim leaves managed fields out of what informers keep: no controller here
+// reads them, and they are often the larger part of an object.
+func trim(obj any) (any, error) {
+	if accessor, err := meta.Accessor(obj); err == nil && accessor.GetManagedFields() != nil {
+		accessor.SetManagedFields(nil)
+	}
+	return obj, nil
+}
+
+// kubeClient makes a clientset whose requests say which controller sent them.
+func kubeClient(config *rest.Config, name string) (kubernetes.Interface, error) {
+	return kubernetes.NewForConfig(rest.AddUserAgent(rest.CopyConfig(config), name))
+}

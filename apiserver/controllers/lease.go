@@ -1,0 +1,27 @@
+package controllers
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// Lease names the lock that servers on one database share.
+type Lease struct {
+	// Name is the Lease object's, in the namespace kube-system.
+	Name string
+	// Identity tells this process from every other one.
+	Identity string
+}
+
+func (l *Lease) lock(config *rest.Config) (resourcelock.Interface, error) {
+	client, err := kubeClient(config, "leader-election")
+	if err != nil {
+		return nil, err
+	}
+	return &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: l.Name},
+		Client:     client.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: l.Identity},
+	}, nil
+}

@@ -1,0 +1,57 @@
+package controllers
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+)
+
+// aliases are the controllers' former names, which --controllers still takes.
+func aliases() map[string]string {
+	return map[string]string{
+		"namespace":               names.NamespaceController,
+		"garbagecollector":        names.GarbageCollectorController,
+		"serviceaccount":          names.ServiceAccountController,
+		"root-ca-cert-publisher":  names.RootCACertificatePublisherController,
+		"clusterrole-aggregation": names.ClusterRoleAggregationController,
+	}
+}
+
+// Names lists the controllers there are, sorted.
+func Names() []string {
+	return slices.Sorted(maps.Keys(constructors()))
+}
+
+// Select applies a list in the syntax of --controllers: "*" is every
+// controller, "foo" that one, "-foo" not that one, and the first mention of a
+// controller counts. An empty list selects none. Names that
+// kube-controller-manager knows and this server does not have are refused,
+// unless they are to be left out anyway.
+func Select(list []string) ([]string, error) {
+	all := Names()
+	chosen := make(map[string]bool)
+	star := false
+	for _, item := range list {
+		name, without := strings.CutPrefix(item, "-")
+		if item == "*" {
+			star = true
+			continue
+		}
+		if full, ok := aliases()[name]; ok {
+			name = full
+		}
+		if _, ok := slices.BinarySearch(all, name); !ok && !without {
+			return nil, fmt.Errorf("%q is not in the list of known controllers: %s", name, strings.Join(all, ", "))
+		}
+		if _, mentioned := chosen[name]; !mentioned {
+			chosen[name] = !without
+		}
+	}
+	return slices.DeleteFunc(all, func(name string) bool {
+		on, mentioned := chosen[name]
+		return mentioned && !on || !mentioned && !star
+	}), nil
+}
