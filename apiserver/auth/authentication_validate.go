@@ -1,0 +1,107 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	certutil "k8s.io/client-go/util/cert"
+)
+
+// Validate returns one error for each wrong flag.
+func (o *AuthenticationOptions) Validate() []error {
+	var errs []error
+	if o.ConfigFile != "" && o.OIDC.flags {
+		errs = append(errs, errors.New("--authentication-config and the --oidc-* flags exclude each other"))
+	}
+	if o.ConfigFile == "" && o.OIDC.flags && (o.OIDC.IssuerURL == "" || o.OIDC.ClientID == "") {
+		errs = append(errs, errors.New("--oidc-issuer-url and --oidc-client-id are both required when any --oidc-* flag is set"))
+	}
+	errs = append(errs, o.ServiceAccounts.validate()...)
+	errs = append(errs, o.RequestHeader.validate()...)
+	if err := o.validateOverlap(); err != nil {
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+func (o *ServiceAccountOptions) validate() []error {
+	var errs []error
+	if len(o.Issuers) == 0 {
+		errs = append(errs, errors.New("--service-account-issuer is required"))
+	}
+	for i, issuer := range o.Issuers {
+		switch {
+		case issuer == "":
+			errs = append(errs, errors.New("--service-account-issuer must not be empty"))
+		case slices.Contains(o.Issuers[:i], issuer):
+			errs = append(errs, fmt.Errorf("--service-account-issuer %q is given twice", issuer))
+		case strings.Contains(issuer, ":"):
+			if _, err := url.Parse(issuer); err != nil {
+				errs = append(errs, fmt.Errorf("--service-account-issuer %q has a colon but is not a URL: %w", issuer, err))
+			}
+		}
+	}
+	if len(o.KeyFiles) == 0 {
+		errs = append(errs, errors.New("--service-account-key-file is required"))
+	}
+	if o.SigningKeyFile == "" {
+		errs = append(errs, errors.New("--service-account-signing-key-file is required"))
+	}
+	if o.JWKSURI != "" {
+		if u, err := url.Parse(o.JWKSURI); err != nil || u.Scheme != "https" {
+			errs = append(errs, fmt.Errorf("--service-account-jwks-uri %q is not an https URL", o.JWKSURI))
+		}
+	}
+	if o.MaxExpiration != 0 && (o.MaxExpiration < time.Hour || o.MaxExpiration > (1<<32)*time.Second) {
+		errs = append(errs, fmt.Errorf("--service-account-max-token-expiration must be between 1 hour and 2^32 seconds, not %v", o.MaxExpiration))
+	}
+	return errs
+}
+
+func (o *RequestHeaderOptions) validate() []error {
+	var errs []error
+	for _, list := range []struct {
+		flag   string
+		values []string
+	}{
+		{"requestheader-username-headers", o.UsernameHeaders},
+		{"requestheader-uid-headers", o.UIDHeaders},
+		{"requestheader-group-headers", o.GroupHeaders},
+		{"requestheader-extra-headers-prefix", o.ExtraHeaderPrefixes},
+		{"requestheader-allowed-names", o.AllowedNames},
+	} {
+		for _, value := range list.values {
+			if strings.TrimSpace(value) == "" {
+				errs = append(errs, fmt.Errorf("--%s must not have an empty value", list.flag))
+			}
+		}
+	}
+	isUID := func(header string) bool { return strings.EqualFold(header, "X-Remote-Uid") }
+	if len(o.UIDHeaders) > 0 && !slices.ContainsFunc(o.UIDHeaders, isUID) {
+		errs = append(errs, errors.New("--requestheader-uid-headers must have X-Remote-Uid, or aggregated API servers don't learn the UID"))
+	}
+	return errs
+}
+
+// validateOverlap refuses one CA for users and for front proxies unless the
+// proxies are named: every user could otherwise claim to be anyone.
+func (o *AuthenticationOptions) validateOverlap() error {
+	if o.ClientCAFile == "" || o.RequestHeader.ClientCAFile == "" || len(o.RequestHeader.AllowedNames) > 0 {
+		return nil
+	}
+	clients, errClients := certutil.CertsFromFile(o.ClientCAFile)
+	proxies, errProxies := certutil.CertsFromFile(o.RequestHeader.ClientCAFile)
+	if errClients != nil || errProxies != nil {
+		return nil // New reports files that can't be read
+	}
+	for _, ca := range clients {
+		if slices.ContainsFunc(proxies, ca.Equal) {
+			return errors.New("--requestheader-client-ca-file and --client-ca-file share a certificate: --requestheader-allowed-names is required, lest every client could name its own user")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	apiservervalidation "k8s.io/apiserver/pkg/apis/apiserver/validation"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
+	"k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap"
+	"k8s.io/utils/ptr"
+)
+
+// tokenCacheTTL is how long a token that was found good is not looked at again,
+// as in kube-apiserver.
+const tokenCacheTTL = 10 * time.Second
+
+// webhookBackoff is kube-apiserver's for authentication and authorization webhooks.
+func webhookBackoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
+}
+
+// buildAuthenticator turns the flags into upstream's configuration, and that
+// into the union of authenticators.
+func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
+	o := &cfg.Options.Authentication
+	config := kubeauthenticator.Config{
+		APIServerID:                    cfg.ServerID,
+		APIAudiences:                   a.Tokens.Audiences,
+		TokenAuthFile:                  o.TokenFile,
+		TokenSuccessCacheTTL:           tokenCacheTTL,
+		ServiceAccountLookup:           o.ServiceAccounts.Lookup,
+		ServiceAccountIssuers:          o.ServiceAccounts.Issuers,
+		ServiceAccountPublicKeysGetter: a.Tokens.keys,
+		ServiceAccountTokenGetter:      objectGetter{cfg.Client.CoreV1()},
+		SecretsWriter:                  cfg.Client.CoreV1(),
+		WebhookTokenAuthnConfigFile:    o.Webhook.ConfigFile,
+		WebhookTokenAuthnVersion:       o.Webhook.Version,
+		WebhookTokenAuthnCacheTTL:      o.Webhook.CacheTTL,
+		WebhookRetryBackoff:            webhookBackoff(),
+		BootstrapToken:                 o.BootstrapTokens,
+	}
+	if o.BootstrapTokens {
+		config.BootstrapTokenAuthenticator = bootstrap.NewTokenAuthenticator(
+			secretGetter{cfg.Client.CoreV1().Secrets(metav1.NamespaceSystem)})
+	}
+	if err := a.loadCAs(o, &config); err != nil {
+		return err
+	}
+	if err := o.configureJWT(&config); err != nil {
+		return err
+	}
+	if err := o.configureAnonymous(&config); err != nil {
+		return err
+	}
+	if err := validateConfiguration(config.AuthenticationConfig, config.ServiceAccountIssuers); err != nil {
+		return err
+	}
+
+	request, update, definitions, schemes, err := config.New(ctx)
+	if err != nil {
+		return err
+	}
+	a.Authenticator, a.SecurityDefinitions, a.SecuritySchemes = request, definitions, schemes
+	a.APIAudiences, a.RequestHeader = config.APIAudiences, config.RequestHeaderConfig
+	if o.ConfigFile != "" {
+		a.reload = newReloader(o.ConfigFile, cfg.ServerID, &config, update)
+	}
+	if cfg.LoopbackToken != "" {
+		a.Authenticator = withLoopback(a.Authenticator, cfg.LoopbackToken, config.APIAudiences)
+	}
+	return nil
+}
+
+// withLoopback lets the server's own token in ahead of everything else.
+func withLoopback(next authenticator.Request, token string, audiences authenticator.Audiences) authenticator.Request {
+	self := authenticatorfactory.NewFromTokens(map[string]*user.DefaultInfo{
+		token: {
+			Name:   user.APIServerUser,
+			UID:    uuid.NewString(),
+			Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup},
+		},
+	}, audiences)
+	if next == nil {
+		return self
+	}
+	return union.New(self, next)
+}
+
+// loadCAs reads the CAs of users and of front proxies.
+func (a *Auth) loadCAs(o *AuthenticationOptions, config *kubeauthenticator.Config) error {
+	if o.ClientCAFile != "" {
+		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca-bundle", o.ClientCAFile)
+		if err != nil {
+			return fmt.Errorf("--client-ca-file: %w", err)
+		}
+		a.ClientCA, config.ClientCAContentProvider = ca, ca
+	}
+	if o.RequestHeader.ClientCAFile != "" {
+		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("request-header", o.RequestHeader.ClientCAFile)
+		if err != nil {
+			return fmt.Errorf("--requestheader-client-ca-file: %w", err)
+		}
+		a.RequestHeaderCA = ca
+		config.RequestHeaderConfig = &authenticatorfactory.RequestHeaderConfig{
+			CAContentProvider:   ca,
+			AllowedClientNames:  headerrequest.StaticStringSlice(o.RequestHeader.AllowedNames),
+			UsernameHeaders:     headerrequest.StaticStringSlice(o.RequestHeader.UsernameHeaders),
+			UIDHeaders:          headerrequest.StaticStringSlice(o.RequestHeader.UIDHeaders),
+			GroupHeaders:        headerrequest.StaticStringSlice(o.RequestHeader.GroupHeaders),
+			ExtraHeaderPrefixes: headerrequest.StaticStringSlice(o.RequestHeader.ExtraHeaderPrefixes),
+		}
+	}
+	return nil
+}
+
+// configureJWT sets up JWT issuers by file, or one by the --oidc-* flags.
+func (o *AuthenticationOptions) configureJWT(config *kubeauthenticator.Config) error {
+	if o.ConfigFile != "" {
+		data, err := os.ReadFile(o.ConfigFile)
+		if err != nil {
+			return fmt.Errorf("--authentication-config: %w", err)
+		}
+		if config.AuthenticationConfig, err = decodeConfiguration(data); err != nil {
+			return fmt.Errorf("--authentication-config %s: %w", o.ConfigFile, err)
+		}
+		config.AuthenticationConfigData = string(data)
+		// A key's own type is what bounds the algorithms here.
+		config.OIDCSigningAlgs = oidc.AllValidSigningAlgorithms()
+		return nil
+	}
+	config.AuthenticationConfig = &apiserver.AuthenticationConfiguration{}
+	if o.OIDC.IssuerURL == "" || o.OIDC.ClientID == "" {
+		return nil
+	}
+	issuer, err := o.OIDC.authenticator()
+	if err != nil {
+		return err
+	}
+	config.AuthenticationConfig.JWT = []apiserver.JWTAuthenticator{issuer}
+	config.OIDCSigningAlgs = o.OIDC.SigningAlgs
+	return nil
+}
+
+// authenticator is the JWT authenticator that the --oidc-* flags stand for.
+func (o *OIDCOptions) authenticator() (apiserver.JWTAuthenticator, error) {
+	prefix := o.UsernamePrefix
+	switch {
+	case prefix == "-":
+		prefix = ""
+	case prefix == "" && o.UsernameClaim != "email":
+		// Only an email address is taken to be unique across issuers.
+		prefix = o.IssuerURL + "#"
+	}
+	jwt := apiserver.JWTAuthenticator{
+		Issuer: apiserver.Issuer{URL: o.IssuerURL, Audiences: []string{o.ClientID}},
+		ClaimMappings: apiserver.ClaimMappings{
+			Username: apiserver.PrefixedClaimOrExpression{Prefix: ptr.To(prefix), Claim: o.UsernameClaim},
+		},
+	}
+	if o.GroupsClaim != "" {
+		jwt.ClaimMappings.Groups = apiserver.PrefixedClaimOrExpression{Prefix: ptr.To(o.GroupsPrefix), Claim: o.GroupsClaim}
+	}
+	if o.CAFile != "" {
+		ca, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return jwt, fmt.Errorf("--oidc-ca-file: %w", err)
+		}
+		jwt.Issuer.CertificateAuthority = string(ca)
+	}
+	for claim, value := range o.RequiredClaims {
+		jwt.ClaimValidationRules = append(jwt.ClaimValidationRules,
+			apiserver.ClaimValidationRule{Claim: claim, RequiredValue: value})
+	}
+	return jwt, nil
+}
+
+// configureAnonymous takes the anonymous settings from the file or the flag.
+func (o *AuthenticationOptions) configureAnonymous(config *kubeauthenticator.Config) error {
+	fromFile := config.AuthenticationConfig.Anonymous
+	switch {
+	case fromFile != nil && o.anonymousFlag:
+		return fmt.Errorf("--anonymous-auth and the anonymous section of --authentication-config exclude each other")
+	case fromFile != nil:
+		config.Anonymous = *fromFile
+	default:
+		config.Anonymous = apiserver.AnonymousAuthConfig{Enabled: o.Anonymous}
+	}
+	return nil
+}
+
+func validateConfiguration(config *apiserver.AuthenticationConfiguration, issuers []string) error {
+	errs := apiservervalidation.ValidateAuthenticationConfiguration(authenticationcel.NewDefaultCompiler(), config, issuers)
+	if err := errs.ToAggregate(); err != nil {
+		return fmt.Errorf("invalid configuration: %w", err)
+	}
+	return nil
+}
