@@ -10,6 +10,8 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
+
+	"byre/apiserver/discovery"
 )
 
 // Group is an API group with everything that serves it.
@@ -20,6 +22,9 @@ type Group struct {
 	// Versions are the versions in order of preference, the preferred first. A
 	// version without storages is left out of routes and discovery.
 	Versions []string
+	// Priority is the group's place in discovery, the higher the earlier; see
+	// discovery.Version.
+	Priority int
 	// Storage has the storages by version and then by "resource" or
 	// "resource/subresource". Names are lower case.
 	Storage map[string]map[string]rest.Storage
@@ -31,10 +36,8 @@ type Group struct {
 	ParameterCodec runtime.ParameterCodec
 }
 
-// Config is what New needs to serve a set of groups.
-type Config struct {
-	Groups []Group
-
+// Serving is what all resources of a server have in common.
+type Serving struct {
 	// Admission is consulted by every write and connect; nil admits everything.
 	Admission admission.Interface
 	// Authorizer decides the checks that depend on a request's body or its
@@ -43,9 +46,8 @@ type Config struct {
 	// TypeConverter gives managed fields the schema of the types. It is first
 	// used by the first write and may be built only then.
 	TypeConverter managedfields.TypeConverter
-	// EquivalentResources is filled by New with every resource and its kind;
-	// admission reads it to match a resource by its other versions. Nil makes a
-	// new one.
+	// EquivalentResources learns every resource and its kind; admission reads it
+	// to match a resource by its other versions. Nil makes a new one.
 	EquivalentResources runtime.EquivalentResourceRegistry
 
 	// MinRequestTimeout is the least time a watch without timeoutSeconds stays
@@ -54,26 +56,69 @@ type Config struct {
 	MinRequestTimeout time.Duration
 	// MaxRequestBodyBytes bounds the body of a write. Zero means 3 MiB.
 	MaxRequestBodyBytes int64
+}
+
+const (
+	defaultMinRequestTimeout   = 30 * time.Minute
+	defaultMaxRequestBodyBytes = 3 * 1024 * 1024
+)
+
+func (s Serving) withDefaults() Serving {
+	if s.MinRequestTimeout == 0 {
+		s.MinRequestTimeout = defaultMinRequestTimeout
+	}
+	if s.MaxRequestBodyBytes == 0 {
+		s.MaxRequestBodyBytes = defaultMaxRequestBodyBytes
+	}
+	if s.EquivalentResources == nil {
+		s.EquivalentResources = runtime.NewEquivalentResourceRegistry()
+	}
+	return s
+}
+
+// Config is what New needs to serve a set of groups.
+type Config struct {
+	Groups []Group
+	Serving
+
+	// Discovery is where New enters the groups and where /api, /apis and the
+	// documents below are answered from. Groups that are entered at run time by
+	// others are answered too.
+	Discovery *discovery.Registry
 
 	// NotFound answers the paths that no group here claims.
 	NotFound http.Handler
 }
 
-// API serves the groups it was made for. It is immutable and safe for
-// concurrent use.
-type API struct {
-	versions map[schema.GroupVersion]*Version
+// Types says how the objects of a group version are made, converted and
+// encoded.
+type Types struct {
+	Serializer      runtime.NegotiatedSerializer
+	ParameterCodec  runtime.ParameterCodec
+	Creater         runtime.ObjectCreater
+	Convertor       runtime.ObjectConvertor
+	UnsafeConvertor runtime.ObjectConvertor
+	Defaulter       runtime.ObjectDefaulter
+	Typer           runtime.ObjectTyper
 }
 
-// Version serves one group version.
-type Version struct{}
-
-// New builds the routes of all groups.
-func New(c Config) (*API, error) {
-	return &API{}, nil
+func (g *Group) types() Types {
+	return Types{
+		Serializer:      g.Codecs,
+		ParameterCodec:  g.ParameterCodec,
+		Creater:         g.Scheme,
+		Convertor:       g.Scheme,
+		UnsafeConvertor: runtime.UnsafeObjectConvertor(g.Scheme),
+		Defaulter:       g.Scheme,
+		Typer:           g.Scheme,
+	}
 }
 
-// ServeHTTP serves a request below /api or /apis.
-func (a *API) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	http.NotFound(w, req)
+// root is the path below which a group version is served, without a slash at
+// its end.
+func root(gv schema.GroupVersion) string {
+	if gv.Group == "" {
+		return "/api/" + gv.Version
+	}
+	return "/apis/" + gv.Group + "/" + gv.Version
 }

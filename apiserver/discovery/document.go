@@ -1,0 +1,144 @@
+package discovery
+
+import (
+	"net/http"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	upstream "k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+
+	"byre/apiserver/openapi"
+)
+
+// A Document is one discovery document. It always shows what the registry knows
+// when it is asked for.
+type Document interface {
+	http.Handler
+	// Operation describes the document's route at path.
+	Operation(path string) openapi.Operation
+}
+
+type document struct {
+	http.Handler
+	registry  *Registry
+	name, doc string
+	response  any
+}
+
+func (d document) Operation(path string) openapi.Operation {
+	// Documents can be had in each of the encodings of objects, but not streamed.
+	media, _ := negotiation.MediaTypesForSerializer(d.registry.codecs)
+	return openapi.Operation{
+		Method:   http.MethodGet,
+		Path:     path + "/",
+		Name:     d.name,
+		Doc:      d.doc,
+		Consumes: media,
+		Produces: media,
+		Response: d.response,
+	}
+}
+
+// Groups is the document at /apis.
+func (r *Registry) Groups() Document {
+	list := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.mu.RLock()
+		groups := r.groups
+		r.mu.RUnlock()
+		r.write(w, req, &metav1.APIGroupList{Groups: groups})
+	})
+	return document{
+		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(list, r.grouped, nil),
+		registry: r,
+		name:     "getAPIVersions",
+		doc:      "get available API versions",
+		response: metav1.APIGroupList{},
+	}
+}
+
+// Legacy is the document at /api.
+func (r *Registry) Legacy() Document {
+	versions := upstream.NewLegacyRootAPIHandler(r.addresses, r.codecs, "/api")
+	return document{
+		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(versions, r.legacy, nil),
+		registry: r,
+		name:     "getAPIVersions",
+		doc:      "get available API versions",
+		response: metav1.APIVersions{},
+	}
+}
+
+// Group is the document at /apis/<group>. It is a 404 while no version of the
+// group is known.
+func (r *Registry) Group(name string) Document {
+	return document{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			r.mu.RLock()
+			i := slices.IndexFunc(r.groups, func(g metav1.APIGroup) bool { return g.Name == name })
+			if i < 0 {
+				r.mu.RUnlock()
+				http.NotFound(w, req)
+				return
+			}
+			group := r.groups[i]
+			r.mu.RUnlock()
+			r.write(w, req, &group)
+		}),
+		registry: r,
+		name:     "getAPIGroup",
+		doc:      "get information of a group",
+		response: metav1.APIGroup{},
+	}
+}
+
+// Version is the document at /apis/<group>/<version>, or /api/<version>. It is a
+// 404 while the group version is not known.
+func (r *Registry) Version(gv schema.GroupVersion) Document {
+	return document{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			r.mu.RLock()
+			v, ok := r.winner(gv)
+			r.mu.RUnlock()
+			if !ok {
+				http.NotFound(w, req)
+				return
+			}
+			resources := upstream.APIResourceListerFunc(func() []metav1.APIResource { return v.Resources })
+			upstream.NewAPIVersionHandler(r.codecs, gv, resources).ServeHTTP(w, req)
+		}),
+		registry: r,
+		name:     "getAPIResources",
+		doc:      "get available resources",
+		response: metav1.APIResourceList{},
+	}
+}
+
+func (r *Registry) write(w http.ResponseWriter, req *http.Request, object runtime.Object) {
+	responsewriters.WriteObjectNegotiated(r.codecs, negotiation.DefaultEndpointRestrictions,
+		schema.GroupVersion{Version: "v1"}, w, req, http.StatusOK, object, false)
+}
+
+// apiGroup lists versions, the preferred first.
+func apiGroup(name string, versions []Version) metav1.APIGroup {
+	slices.SortFunc(versions, func(a, b Version) int {
+		if a.Priority != b.Priority {
+			return b.Priority - a.Priority
+		}
+		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
+	})
+	group := metav1.APIGroup{Name: name}
+	for _, v := range versions {
+		group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{
+			GroupVersion: v.GroupVersion.String(),
+			Version:      v.Version,
+		})
+	}
+	group.PreferredVersion = group.Versions[0]
+	return group
+}

@@ -1,0 +1,219 @@
+package discovery
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/endpoints"
+	upstream "k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+)
+
+// Origin says who serves a group version.
+type Origin int
+
+// The origins. Aggregated takes precedence over BuiltIn, and BuiltIn over Custom.
+const (
+	BuiltIn Origin = iota
+	Custom
+	Aggregated
+)
+
+func (o Origin) source() aggregated.Source {
+	switch o {
+	case Aggregated:
+		return aggregated.AggregatorSource
+	case Custom:
+		return aggregated.CRDSource
+	default:
+		return aggregated.BuiltinSource
+	}
+}
+
+// Version is what is known of one group version.
+type Version struct {
+	schema.GroupVersion
+	Origin Origin
+	// Resources are the resources and subresources served.
+	Resources []metav1.APIResource
+	// Described are the resources in the form of the aggregated document, given
+	// instead of Resources by those who have only that. No document at
+	// /apis/<group>/<version> is made of them.
+	Described []apidiscoveryv2.APIResourceDiscovery
+	// Stale marks a description that could not be refreshed.
+	Stale bool
+
+	// GroupPriority orders the groups and Priority the versions of a group, the
+	// higher first; among equals, groups go by name and versions by maturity. A
+	// group has the highest GroupPriority of its versions. Zero means what a
+	// custom resource has: 1000 and 100.
+	GroupPriority, Priority int
+}
+
+const (
+	defaultGroupPriority   = 1000
+	defaultVersionPriority = 100
+)
+
+// Registry holds the group versions and answers the discovery documents.
+type Registry struct {
+	codecs    serializer.CodecFactory
+	addresses upstream.Addresses
+	legacy    aggregated.ResourceManager // the core group, at /api
+	grouped   aggregated.ResourceManager // all others, at /apis
+
+	mu sync.RWMutex
+	// versions has every group version by who serves it.
+	versions map[schema.GroupVersion]map[Origin]Version
+	// groups is made of versions at each change: what /apis lists, in order.
+	groups []metav1.APIGroup
+}
+
+// NewRegistry makes an empty registry. serverAddress is the host and port that
+// clients are told to use, by the document at /api.
+func NewRegistry(serverAddress string) *Registry {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return &Registry{
+		codecs:    serializer.NewCodecFactory(scheme),
+		addresses: upstream.DefaultAddresses{DefaultAddress: serverAddress},
+		legacy:    aggregated.NewResourceManager("api"),
+		grouped:   aggregated.NewResourceManager("apis"),
+		versions:  map[schema.GroupVersion]map[Origin]Version{},
+	}
+}
+
+// Add enters a group version or replaces what its origin said of it before.
+func (r *Registry) Add(v Version) error {
+	if v.GroupPriority == 0 {
+		v.GroupPriority = defaultGroupPriority
+	}
+	if v.Priority == 0 {
+		v.Priority = defaultVersionPriority
+	}
+	described := v.Described
+	if v.Resources != nil {
+		var err error
+		if described, err = endpoints.ConvertGroupVersionIntoToDiscovery(v.Resources); err != nil {
+			return fmt.Errorf("discovery: %s: %w", v.GroupVersion, err)
+		}
+	}
+	freshness := apidiscoveryv2.DiscoveryFreshnessCurrent
+	if v.Stale {
+		freshness = apidiscoveryv2.DiscoveryFreshnessStale
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.versions[v.GroupVersion] == nil {
+		r.versions[v.GroupVersion] = map[Origin]Version{}
+	}
+	r.versions[v.GroupVersion][v.Origin] = v
+	r.regroup()
+
+	manager := r.manager(v.Group).WithSource(v.Origin.source())
+	manager.AddGroupVersion(v.Group, apidiscoveryv2.APIVersionDiscovery{
+		Version:   v.Version,
+		Freshness: freshness,
+		Resources: described,
+	})
+	manager.SetGroupVersionPriority(metav1.GroupVersion(v.GroupVersion), v.GroupPriority, v.Priority)
+	return nil
+}
+
+// Remove takes back what origin said of a group version.
+func (r *Registry) Remove(gv schema.GroupVersion, origin Origin) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.versions[gv], origin)
+	if len(r.versions[gv]) == 0 {
+		delete(r.versions, gv)
+	}
+	r.regroup()
+	r.manager(gv.Group).WithSource(origin.source()).RemoveGroupVersion(metav1.GroupVersion(gv))
+}
+
+func (r *Registry) manager(group string) aggregated.ResourceManager {
+	if group == "" {
+		return r.legacy
+	}
+	return r.grouped
+}
+
+// winner is the description of a group version that takes precedence.
+func (r *Registry) winner(gv schema.GroupVersion) (Version, bool) {
+	for _, origin := range []Origin{Aggregated, BuiltIn, Custom} {
+		if v, ok := r.versions[gv][origin]; ok {
+			return v, true
+		}
+	}
+	return Version{}, false
+}
+
+// regroup makes groups anew. The caller holds mu.
+func (r *Registry) regroup() {
+	byGroup := map[string][]Version{}
+	for gv := range r.versions {
+		if v, ok := r.winner(gv); ok && gv.Group != "" {
+			byGroup[gv.Group] = append(byGroup[gv.Group], v)
+		}
+	}
+	priority := func(group string) int {
+		return slices.MaxFunc(byGroup[group], func(a, b Version) int { return cmp.Compare(a.GroupPriority, b.GroupPriority) }).GroupPriority
+	}
+	groups := make([]metav1.APIGroup, 0, len(byGroup))
+	for name, versions := range byGroup {
+		groups = append(groups, apiGroup(name, versions))
+	}
+	slices.SortFunc(groups, func(a, b metav1.APIGroup) int {
+		return cmp.Or(cmp.Compare(priority(b.Name), priority(a.Name)), strings.Compare(a.Name, b.Name))
+	})
+	r.groups = groups
+}
+
+// Paths are the paths that documents are answered at, as the index at / lists
+// them.
+func (r *Registry) Paths() []string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	paths := []string{"/apis"}
+	for _, group := range r.groups {
+		paths = append(paths, "/apis/"+group.Name)
+	}
+	for gv := range r.versions {
+		if gv.Group == "" {
+			paths = append(paths, "/api", "/api/"+gv.Version)
+		} else {
+			paths = append(paths, "/apis/"+gv.Group+"/"+gv.Version)
+		}
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// Lookup returns the document at /apis/<group> or /apis/<group>/<version>, if
+// there is one now.
+func (r *Registry) Lookup(path string) (http.Handler, bool) {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	if parts[0] != "apis" || len(parts) < 2 || len(parts) > 3 || !strings.HasPrefix(path, "/apis/") {
+		return nil, false
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if len(parts) == 2 {
+		known := slices.ContainsFunc(r.groups, func(g metav1.APIGroup) bool { return g.Name == parts[1] })
+		return r.Group(parts[1]), known
+	}
+	gv := schema.GroupVersion{Group: parts[1], Version: parts[2]}
+	v, ok := r.winner(gv)
+	return r.Version(gv), ok && v.Resources != nil
+}

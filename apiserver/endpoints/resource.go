@@ -1,0 +1,221 @@
+package endpoints
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/deprecation"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/component-base/version"
+
+	"byre/apiserver/openapi"
+)
+
+// A Resource serves one resource or subresource of one group version.
+type Resource struct {
+	gv          schema.GroupVersion
+	path        string // "pods/status"
+	resource    string // "pods"
+	subresource string // "status", or empty
+
+	storage    rest.Storage
+	namespaced bool
+	kind       schema.GroupVersionKind
+	// docKind is the kind that operations are named after: the parent's for a
+	// subresource.
+	docKind string
+
+	types   Types
+	serving Serving
+	scope   *handlers.RequestScope
+
+	deprecated     bool
+	removedRelease string
+	warnings       []string
+
+	actions []action
+}
+
+// NewResource makes the resource that v.Storage holds at path.
+func NewResource(v VersionConfig, path string) (*Resource, error) {
+	r := &Resource{
+		gv:      v.GroupVersion,
+		path:    path,
+		storage: v.Storage[path],
+		types:   v.Types,
+		serving: v.Serving.withDefaults(),
+	}
+	if r.storage == nil {
+		return nil, fmt.Errorf("%s: no storage for %q", v.GroupVersion, path)
+	}
+	if path != strings.ToLower(path) {
+		return nil, fmt.Errorf("%s: resource names must be lower case, not %q", v.GroupVersion, path)
+	}
+	var sub bool
+	r.resource, r.subresource, sub = strings.Cut(path, "/")
+	if strings.Contains(r.subresource, "/") {
+		return nil, fmt.Errorf("%s: %q has more parts than resource and subresource", v.GroupVersion, path)
+	}
+	// A subresource lives where its parent lives and is documented under the
+	// parent's kind.
+	parent := v.Storage[r.resource]
+	if sub && parent == nil {
+		return nil, fmt.Errorf("%s: %q has no parent storage", v.GroupVersion, path)
+	}
+	scoper, ok := parent.(rest.Scoper)
+	if !ok {
+		return nil, fmt.Errorf("%s: %q must implement rest.Scoper", v.GroupVersion, r.resource)
+	}
+	r.namespaced = scoper.NamespaceScoped()
+
+	var err error
+	if r.kind, err = endpoints.GetResourceKind(r.gv, r.storage, r.types.Typer); err != nil {
+		return nil, err
+	}
+	parentKind, err := endpoints.GetResourceKind(r.gv, parent, r.types.Typer)
+	if err != nil {
+		return nil, err
+	}
+	r.docKind = parentKind.Kind
+	if err := r.findDeprecation(); err != nil {
+		return nil, err
+	}
+	if r.scope, err = r.newScope(v.Adjust); err != nil {
+		return nil, err
+	}
+	r.actions = r.findActions()
+	r.serving.EquivalentResources.RegisterKindFor(r.scope.Resource, r.subresource, r.kind)
+	return r, nil
+}
+
+// findDeprecation asks the external type whether this version of the resource
+// is on its way out; such a one answers with a warning.
+func (r *Resource) findDeprecation() error {
+	object, err := r.types.Creater.New(r.kind)
+	if err != nil {
+		return err
+	}
+	object.GetObjectKind().SetGroupVersionKind(r.kind)
+	major, minor, err := deprecation.MajorMinor(version.Get())
+	if err != nil {
+		// A build without version information compares as 0.0, which counts
+		// every announced deprecation as reached.
+		major, minor = 0, 0
+	}
+	if deprecation.IsDeprecated(object, major, minor) {
+		r.deprecated = true
+		r.removedRelease = deprecation.RemovedRelease(object)
+		r.warnings = []string{deprecation.WarningMessage(object)}
+	}
+	return nil
+}
+
+// GroupVersionKind is the external kind that the resource serves.
+func (r *Resource) GroupVersionKind() schema.GroupVersionKind { return r.kind }
+
+// Path is "resource" or "resource/subresource".
+func (r *Resource) Path() string { return r.path }
+
+// Scope is the request scope that all of the resource's handlers share. The
+// caller must not change it once requests are served.
+func (r *Resource) Scope() *handlers.RequestScope { return r.scope }
+
+// Routes returns the resource's routes, absolute, in a fixed order.
+func (r *Resource) Routes() []Route {
+	var routes []Route
+	for _, a := range r.actions {
+		for _, method := range a.methods {
+			routes = append(routes, r.route(a, method))
+		}
+	}
+	return routes
+}
+
+// Discover describes the resource as the legacy discovery documents do.
+func (r *Resource) Discover() (metav1.APIResource, error) {
+	entry := metav1.APIResource{
+		Name:       r.path,
+		Namespaced: r.namespaced,
+		Kind:       r.kind.Kind,
+		Verbs:      r.discoveryVerbs(),
+	}
+	if named, ok := r.storage.(rest.KindProvider); ok {
+		entry.Kind = named.Kind()
+	}
+	if named, ok := r.storage.(rest.GroupVersionKindProvider); ok {
+		kind := named.GroupVersionKind(r.gv)
+		entry.Group, entry.Version, entry.Kind = kind.Group, kind.Version, kind.Kind
+	}
+	if short, ok := r.storage.(rest.ShortNamesProvider); ok {
+		entry.ShortNames = short.ShortNames()
+	}
+	if in, ok := r.storage.(rest.CategoriesProvider); ok {
+		entry.Categories = in.Categories()
+	}
+	if r.subresource == "" {
+		singular, ok := r.storage.(rest.SingularNameProvider)
+		if !ok {
+			return entry, fmt.Errorf("%s: %q must implement rest.SingularNameProvider", r.gv, r.path)
+		}
+		entry.SingularName = singular.GetSingularName()
+	}
+	stored, ok, err := r.storedKind()
+	if err != nil {
+		return entry, err
+	}
+	if ok {
+		entry.StorageVersionHash = discovery.StorageVersionHash(stored.Group, stored.Version, stored.Kind)
+	}
+	return entry, nil
+}
+
+// storedKind is the kind in which the storage keeps its objects, if it keeps
+// any.
+func (r *Resource) storedKind() (schema.GroupVersionKind, bool, error) {
+	provider, ok := r.storage.(rest.StorageVersionProvider)
+	if !ok || provider.StorageVersion() == nil {
+		return schema.GroupVersionKind{}, false, nil
+	}
+	object := r.storage.New()
+	kinds, _, err := r.types.Typer.ObjectKinds(object)
+	if err != nil {
+		return schema.GroupVersionKind{}, false, err
+	}
+	kind, ok := provider.StorageVersion().KindForGroupVersionKinds(kinds)
+	if !ok {
+		return schema.GroupVersionKind{}, false, fmt.Errorf("%s: no storage version for %T", r.gv, object)
+	}
+	return kind, true, nil
+}
+
+func (r *Resource) discoveryVerbs() metav1.Verbs {
+	seen := map[string]bool{}
+	for _, a := range r.actions {
+		for _, verb := range a.discoveryVerbs() {
+			seen[verb] = true
+		}
+	}
+	verbs := make(metav1.Verbs, 0, len(seen))
+	for verb := range seen {
+		verbs = append(verbs, verb)
+	}
+	sort.Strings(verbs)
+	return verbs
+}
+
+func (r *Resource) route(a action, method string) Route {
+	return Route{
+		Method:   method,
+		Path:     root(r.gv) + "/" + a.path,
+		Handler:  r.instrument(a, r.handler(a)),
+		Consumes: r.consumes(a),
+		Produces: r.produces(a),
+		describe: func(route *Route) (openapi.Operation, error) { return r.describe(a, route) },
+	}
+}

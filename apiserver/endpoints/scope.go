@@ -1,0 +1,96 @@
+package endpoints
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// newScope makes what upstream's handlers know about the resource. adjust, if
+// not nil, has the last word.
+func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (*handlers.RequestScope, error) {
+	tables, isTableConvertor := r.storage.(rest.TableConvertor)
+	if _, lists := r.storage.(rest.Lister); lists && !isTableConvertor {
+		return nil, fmt.Errorf("%s: %q lists and so must implement rest.TableConvertor", r.gv, r.path)
+	}
+	for _, media := range r.types.Serializer.SupportedMediaTypes() {
+		if media.MediaTypeType == "" || media.MediaTypeSubType == "" {
+			return nil, fmt.Errorf("%s: serializer for %q must name type and subtype", r.gv, media.MediaType)
+		}
+	}
+	acceptor, _ := r.storage.(rest.GroupVersionAcceptor)
+	scope := &handlers.RequestScope{
+		Namer: handlers.ContextBasedNaming{
+			Namer:         runtime.Namer(meta.NewAccessor()),
+			ClusterScoped: !r.namespaced,
+		},
+		Serializer:      r.types.Serializer,
+		ParameterCodec:  r.types.ParameterCodec,
+		Creater:         r.types.Creater,
+		Convertor:       r.types.Convertor,
+		Defaulter:       r.types.Defaulter,
+		Typer:           r.types.Typer,
+		UnsafeConvertor: r.types.UnsafeConvertor,
+		Authorizer:      r.serving.Authorizer,
+
+		EquivalentResourceMapper: r.serving.EquivalentResources,
+		TableConvertor:           tables,
+
+		Resource:    r.gv.WithResource(r.resource),
+		Subresource: r.subresource,
+		Kind:        r.kind,
+
+		AcceptsGroupVersionDelegate: acceptor,
+
+		// The hub is of the kind's group, which is not the resource's group where
+		// a subresource has a foreign kind (Scale, Eviction).
+		HubGroupVersion:  schema.GroupVersion{Group: r.kind.Group, Version: runtime.APIVersionInternal},
+		MetaGroupVersion: metav1.SchemeGroupVersion,
+
+		MaxRequestBodyBytes: r.serving.MaxRequestBodyBytes,
+	}
+	if adjust != nil {
+		if err := adjust(r.path, scope); err != nil {
+			return nil, err
+		}
+	}
+	if scope.FieldManager != nil || r.serving.TypeConverter == nil {
+		return scope, nil
+	}
+	reset, err := r.resetFields()
+	if err != nil {
+		return nil, err
+	}
+	scope.FieldManager, err = managedfields.NewDefaultFieldManager(
+		r.serving.TypeConverter, r.types.UnsafeConvertor, r.types.Defaulter, r.types.Creater,
+		r.kind, scope.HubGroupVersion, r.subresource, reset)
+	if err != nil {
+		return nil, fmt.Errorf("%s: field manager of %q: %w", r.gv, r.path, err)
+	}
+	return scope, nil
+}
+
+// resetFields are the fields that the storage's strategy takes back to what
+// they were (a status through the main resource, a spec through /status):
+// nobody can come to own them by a write that had no effect on them.
+func (r *Resource) resetFields() (map[fieldpath.APIVersion]fieldpath.Filter, error) {
+	bySet, isSet := r.storage.(rest.ResetFieldsStrategy)
+	byFilter, isFilter := r.storage.(rest.ResetFieldsFilterStrategy)
+	switch {
+	case isSet && isFilter:
+		return nil, fmt.Errorf("%s: %q must not name its reset fields both by set and by filter", r.gv, r.path)
+	case isSet:
+		return fieldpath.NewExcludeFilterSetMap(bySet.GetResetFields()), nil
+	case isFilter:
+		return byFilter.GetResetFieldsFilter(), nil
+	default:
+		return nil, nil
+	}
+}

@@ -1,0 +1,145 @@
+package endpoints
+
+import (
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/registry/rest"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/warning"
+)
+
+// handler is what an action does. Upstream's handlers are made for each request:
+// several of them wrap the admission that they captured and store it back, so
+// that one made once would wrap it again on every request.
+func (r *Resource) handler(a action) http.HandlerFunc {
+	scope, admit := r.scope, r.serving.Admission
+	switch a.verb {
+	case request.MethodGet:
+		return r.getHandler()
+	case request.MethodList:
+		return r.listHandler(false)
+	case request.MethodWatch, request.MethodWatchList:
+		return r.listHandler(true)
+	case request.MethodPost:
+		if creater, ok := r.storage.(rest.NamedCreater); ok {
+			return func(w http.ResponseWriter, req *http.Request) {
+				handlers.CreateNamedResource(creater, scope, admit)(w, req)
+			}
+		}
+		creater := r.storage.(rest.Creater)
+		return func(w http.ResponseWriter, req *http.Request) {
+			handlers.CreateResource(creater, scope, admit)(w, req)
+		}
+	case request.MethodPut:
+		updater := r.storage.(rest.Updater)
+		return func(w http.ResponseWriter, req *http.Request) {
+			handlers.UpdateResource(updater, scope, admit)(w, req)
+		}
+	case request.MethodPatch:
+		patcher, patchTypes := r.storage.(rest.Patcher), patchTypes()
+		return func(w http.ResponseWriter, req *http.Request) {
+			handlers.PatchResource(patcher, scope, admit, patchTypes)(w, req)
+		}
+	case request.MethodDelete:
+		deleter := r.storage.(rest.GracefulDeleter)
+		return func(w http.ResponseWriter, req *http.Request) {
+			handlers.DeleteResource(deleter, true, scope, admit)(w, req)
+		}
+	case request.MethodDeleteCollection:
+		deleter := r.storage.(rest.CollectionDeleter)
+		return func(w http.ResponseWriter, req *http.Request) {
+			handlers.DeleteCollection(deleter, true, scope, admit)(w, req)
+		}
+	case request.MethodConnect:
+		connecter := r.storage.(rest.Connecter)
+		return func(w http.ResponseWriter, req *http.Request) {
+			handlers.ConnectResource(connecter, scope, admit, r.path, r.subresource != "")(w, req)
+		}
+	default:
+		panic("endpoints: no handler for verb " + a.verb)
+	}
+}
+
+func (r *Resource) getHandler() http.HandlerFunc {
+	if getter, ok := r.storage.(rest.GetterWithOptions); ok {
+		return handlers.GetResourceWithOptions(getter, r.scope, r.subresource != "")
+	}
+	return handlers.GetResource(r.storage.(rest.Getter), r.scope)
+}
+
+func (r *Resource) listHandler(forceWatch bool) http.HandlerFunc {
+	lister, _ := r.storage.(rest.Lister)
+	watcher, _ := r.storage.(rest.Watcher)
+	return handlers.ListResource(lister, watcher, r.scope, forceWatch, r.serving.MinRequestTimeout)
+}
+
+// instrument counts the requests of an action and warns of a deprecated version.
+func (r *Resource) instrument(a action, handler http.HandlerFunc) http.HandlerFunc {
+	verb := a.verb
+	if named, ok := r.storage.(endpoints.StorageMetricsOverride); ok && verb == request.MethodGet {
+		verb = named.OverrideMetricsVerb(verb)
+	}
+	handler = metrics.InstrumentHandlerFunc(verb, r.gv.Group, r.gv.Version, r.resource, r.subresource,
+		a.metricsScope(r.namespaced), metrics.APIServerComponent, r.deprecated, r.removedRelease, handler)
+	if len(r.warnings) == 0 {
+		return handler
+	}
+	return func(w http.ResponseWriter, req *http.Request) {
+		for _, text := range r.warnings {
+			warning.AddWarning(req.Context(), "", text)
+		}
+		handler(w, req)
+	}
+}
+
+// patchTypes are the media types that a patch may have.
+func patchTypes() []string {
+	supported := []string{
+		string(types.JSONPatchType),
+		string(types.MergePatchType),
+		string(types.StrategicMergePatchType),
+		string(types.ApplyYAMLPatchType),
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		supported = append(supported, string(types.ApplyCBORPatchType))
+	}
+	return supported
+}
+
+var anyMedia = []string{"*/*"}
+
+// consumes are the media types that an action's request may have. All but a
+// patch leave the check to upstream's handler, which also knows the default.
+func (r *Resource) consumes(a action) []string {
+	if a.verb == request.MethodPatch {
+		return patchTypes()
+	}
+	return anyMedia
+}
+
+// produces are the media types that an action may answer with.
+func (r *Resource) produces(a action) []string {
+	media, stream := negotiation.MediaTypesForSerializer(r.types.Serializer)
+	all := append(media[:len(media):len(media)], stream...)
+	var own []string
+	if storage, ok := r.storage.(rest.StorageMetadata); ok {
+		own = storage.ProducesMIMETypes(a.verb)
+	}
+	switch a.verb {
+	case request.MethodConnect:
+		return anyMedia
+	case request.MethodWatch, request.MethodWatchList:
+		return all
+	case request.MethodList:
+		return append(own[:len(own):len(own)], all...)
+	default:
+		return append(own[:len(own):len(own)], media...)
+	}
+}

@@ -1,0 +1,102 @@
+package endpoints
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"byre/apiserver/openapi"
+)
+
+// VersionConfig is what a group version is made of.
+type VersionConfig struct {
+	GroupVersion schema.GroupVersion
+	// Storage has the storages by "resource" or "resource/subresource".
+	Storage map[string]rest.Storage
+	Types
+	Serving
+
+	// Adjust, if not nil, is called with the request scope of each resource
+	// before it serves; what it sets stays. Custom resources bring their own
+	// field manager, serializers and table columns this way.
+	Adjust func(path string, scope *handlers.RequestScope) error
+}
+
+// A Version serves one group version. It is immutable and safe for concurrent
+// use.
+type Version struct {
+	gv        schema.GroupVersion
+	resources []*Resource
+	routes    []Route
+	discovery []metav1.APIResource
+	mux       *mux
+}
+
+// NewVersion makes every resource of a group version.
+func NewVersion(c VersionConfig) (*Version, error) {
+	v := &Version{gv: c.GroupVersion}
+	c.Serving = c.Serving.withDefaults()
+	for _, path := range slices.Sorted(maps.Keys(c.Storage)) {
+		resource, err := NewResource(c, path)
+		if err != nil {
+			return nil, err
+		}
+		entry, err := resource.Discover()
+		if err != nil {
+			return nil, err
+		}
+		v.resources = append(v.resources, resource)
+		v.discovery = append(v.discovery, entry)
+		v.routes = append(v.routes, resource.Routes()...)
+	}
+	v.mux = newMux(v.routes, c.Serializer)
+	return v, nil
+}
+
+// GroupVersion is the group version served.
+func (v *Version) GroupVersion() schema.GroupVersion { return v.gv }
+
+// Resource returns the resource at "resource" or "resource/subresource", or nil.
+func (v *Version) Resource(path string) *Resource {
+	for _, r := range v.resources {
+		if r.path == path {
+			return r
+		}
+	}
+	return nil
+}
+
+// Resources describes the resources as discovery does. The caller must not
+// change the slice.
+func (v *Version) Resources() []metav1.APIResource { return v.discovery }
+
+// Routes returns all routes. The caller must not change the slice.
+func (v *Version) Routes() []Route { return v.routes }
+
+// ServeHTTP serves requests below the version's root; any other path is a 404
+// Status.
+func (v *Version) ServeHTTP(w http.ResponseWriter, req *http.Request) { v.mux.ServeHTTP(w, req) }
+
+// Operations describes the routes for OpenAPI. It is made anew at each call.
+func (v *Version) Operations() ([]openapi.Operation, error) {
+	return operations(v.routes)
+}
+
+func operations(routes []Route) ([]openapi.Operation, error) {
+	described := make([]openapi.Operation, 0, len(routes))
+	for i := range routes {
+		op, err := routes[i].Operation()
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", routes[i].Method, strings.Trim(routes[i].Path, "/"), err)
+		}
+		described = append(described, op)
+	}
+	return described, nil
+}
