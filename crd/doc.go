@@ -1,0 +1,3 @@
+// Package crd serves CustomResourceDefinitions, and for each established one
+// the resources that it defines.
+package crd
