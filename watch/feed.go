@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"byre/sqlstore"
@@ -47,24 +48,267 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+const (
+	defaultInterval   = time.Second
+	defaultRingEvents = 4096
+	defaultRingBytes  = 8 << 20
+
+	// pageChanges is how many changes are read from the store at a time.
+	pageChanges = 256
+	// maxPending bounds what is kept of changes that came before the ones
+	// they follow; what is dropped is read from the store.
+	maxPending = 4096
+)
+
 // Feed follows one store. Its methods are safe for concurrent use.
-type Feed struct{}
+type Feed struct {
+	source Source
+	opts   Options
+
+	// kick wakes the tail, wake the waker; each has room for one.
+	kick chan struct{}
+	wake chan struct{}
+	// started is closed when the first revision is known, done when Run is
+	// about to return.
+	started chan struct{}
+	done    chan struct{}
+	// running is the context of Run; set before started is closed.
+	running context.Context
+	group   sync.WaitGroup
+
+	latest readIndex
+
+	mu sync.RWMutex
+	// begun is true when revision is known.
+	begun    bool
+	revision int64
+	// compacted and epoch are the store's, as last seen.
+	compacted int64
+	epoch     string
+	closed    bool
+	hubs      map[resource]*hub
+	indexes   map[resource]Index
+	// pending are published changes that wait for the ones before them,
+	// ascending. Invariant: the first is later than revision+1.
+	pending []prepared
+	// target is the highest revision that is said to exist.
+	target int64
+	// dirty are the hubs with events that their waiters don't know of.
+	dirty map[*hub]struct{}
+	// waits are the callers of WaitFor.
+	waits []revisionWait
+}
+
+type revisionWait struct {
+	revision int64
+	reached  chan struct{}
+}
 
 // New makes a Feed; it starts nothing.
-func New(source Source, opts Options) *Feed { return &Feed{} }
+func New(source Source, opts Options) *Feed {
+	if opts.Interval <= 0 {
+		opts.Interval = defaultInterval
+	}
+	if opts.RingEvents <= 0 {
+		opts.RingEvents = defaultRingEvents
+	}
+	if opts.RingBytes <= 0 {
+		opts.RingBytes = defaultRingBytes
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	return &Feed{
+		source:  source,
+		opts:    opts,
+		kick:    make(chan struct{}, 1),
+		wake:    make(chan struct{}, 1),
+		started: make(chan struct{}),
+		done:    make(chan struct{}),
+		hubs:    map[resource]*hub{},
+		indexes: map[resource]Index{},
+		dirty:   map[*hub]struct{}{},
+	}
+}
 
-// Run tails the store until ctx ends. It returns nil then.
-func (f *Feed) Run(ctx context.Context) error { panic("in work") }
+// Define gives a resource an index. It must be called before the resource is
+// first read; a second call for the same resource changes nothing.
+func (f *Feed) Define(group, name string, index Index) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := resource{group, name}
+	if _, ok := f.indexes[r]; !ok {
+		f.indexes[r] = index
+	}
+}
 
 // Publish is told of changes that this process committed, in revision order.
 // It does not block. It is meant for sqlstore.Options.Publish.
-func (f *Feed) Publish(changes []sqlstore.Change) { panic("in work") }
+func (f *Feed) Publish(changes []sqlstore.Change) {
+	batch := f.prepare(changes)
+	f.mu.Lock()
+	for _, p := range batch {
+		switch {
+		case p.Revision <= f.revision:
+			// The tail was faster.
+		case f.begun && len(f.pending) == 0 && p.Revision == f.revision+1:
+			f.applyLocked(p)
+		case len(f.pending) < maxPending:
+			f.pending = append(f.pending, p)
+		}
+		f.target = max(f.target, p.Revision)
+	}
+	f.drainLocked()
+	behind := f.target > f.revision
+	dirty := len(f.dirty) > 0
+	f.mu.Unlock()
+	if behind {
+		poke(f.kick)
+	}
+	if dirty {
+		poke(f.wake)
+	}
+}
+
+// prepare makes the entries, so that it need not be done under the lock.
+func (f *Feed) prepare(changes []sqlstore.Change) []prepared {
+	batch := make([]prepared, len(changes))
+	for i, c := range changes {
+		batch[i] = prepared{Change: c}
+		if c.Op != sqlstore.Delete {
+			batch[i].entry = entryOf(c)
+		}
+	}
+	return batch
+}
+
+// drainLocked applies what is pending and due.
+func (f *Feed) drainLocked() {
+	for f.begun && len(f.pending) > 0 && f.pending[0].Revision <= f.revision+1 {
+		p := f.pending[0]
+		f.pending = f.pending[1:]
+		if p.Revision == f.revision+1 {
+			f.applyLocked(p)
+		}
+	}
+	if len(f.pending) == 0 {
+		f.pending = nil
+	}
+}
+
+// applyLocked applies the change after the last one.
+func (f *Feed) applyLocked(p prepared) {
+	f.revision = p.Revision
+	if h := f.hubs[resource{p.New.Group, p.New.Resource}]; h != nil {
+		if !h.apply(p) {
+			f.opts.Logger.Error("watch: a change does not fit the state it changes; reading the resource again",
+				"revision", p.Revision, "op", p.Op, "key", p.New.Key)
+			f.dropLocked(h)
+		}
+		if h.waiters.number.Load() > 0 {
+			f.dirty[h] = struct{}{}
+		}
+	}
+	f.reachedLocked()
+}
+
+func (f *Feed) reachedLocked() {
+	kept := f.waits[:0]
+	for _, w := range f.waits {
+		if w.revision <= f.revision {
+			close(w.reached)
+		} else {
+			kept = append(kept, w)
+		}
+	}
+	clear(f.waits[len(kept):])
+	f.waits = kept
+}
+
+// dropLocked forgets a resource's state; who reads it again loads it again.
+func (f *Feed) dropLocked(h *hub) {
+	h.gone = true
+	delete(f.hubs, h.resource)
+	f.dirty[h] = struct{}{}
+}
 
 // Revision is the last revision applied; 0 before Run has read the first.
-func (f *Feed) Revision() int64 { panic("in work") }
+func (f *Feed) Revision() int64 {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.revision
+}
 
-// WaitFor waits until the feed has applied revision.
-func (f *Feed) WaitFor(ctx context.Context, revision int64) error { panic("in work") }
+// Compacted is the last revision whose history is gone, as last seen. It may
+// be older than what the database says now.
+func (f *Feed) Compacted() int64 {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.compacted
+}
 
-// Latest returns the last revision as of now (or a later one), applied.
-func (f *Feed) Latest(ctx context.Context) (int64, error) { panic("in work") }
+// WaitFor waits until the feed has applied revision. It returns the context's
+// error when that does not happen in time.
+func (f *Feed) WaitFor(ctx context.Context, revision int64) error {
+	if err := f.wait(ctx, f.started); err != nil {
+		return err
+	}
+	f.mu.RLock()
+	reached := f.revision >= revision
+	f.mu.RUnlock()
+	if reached {
+		return nil
+	}
+	f.mu.Lock()
+	if f.revision >= revision {
+		f.mu.Unlock()
+		return nil
+	}
+	w := revisionWait{revision, make(chan struct{})}
+	f.waits = append(f.waits, w)
+	if !f.opts.SoleWriter {
+		f.target = max(f.target, revision)
+		poke(f.kick)
+	}
+	f.mu.Unlock()
+	err := f.wait(ctx, w.reached)
+	if err != nil {
+		f.abandon(w)
+	}
+	return err
+}
+
+func (f *Feed) abandon(gone revisionWait) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, w := range f.waits {
+		if w.reached == gone.reached {
+			f.waits = append(f.waits[:i], f.waits[i+1:]...)
+			return
+		}
+	}
+}
+
+// wait waits for c to be closed.
+func (f *Feed) wait(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	default:
+	}
+	select {
+	case <-c:
+		return nil
+	case <-f.done:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,71 @@
+package watch
+
+import (
+	"sync/atomic"
+
+	"byre/sqlstore"
+)
+
+// Entry is one record in memory, with room for what its reader derived from
+// it. Everything but the memo is immutable.
+type Entry struct {
+	sqlstore.Record
+	memo atomic.Value
+}
+
+// NewEntry wraps a record that did not come from the feed.
+func NewEntry(r sqlstore.Record) *Entry { return &Entry{Record: r} }
+
+// Memo is what SetMemo kept last, or the Memo of the Write that made the
+// record, or nil.
+func (e *Entry) Memo() any { return e.memo.Load() }
+
+// SetMemo keeps what was derived from the record for as long as the entry
+// lives. All memos of a resource must have one concrete type. Two readers may
+// derive the same at the same time; the last one stays.
+func (e *Entry) SetMemo(memo any) { e.memo.Store(memo) }
+
+func lessEntry(a, b *Entry) bool {
+	if a.Namespace != b.Namespace {
+		return a.Namespace < b.Namespace
+	}
+	return a.Name < b.Name
+}
+
+// Event is one change of one record.
+type Event struct {
+	// Revision is the change's own.
+	Revision int64
+	// New is the state that the change wrote; nil when it deleted.
+	New *Entry
+	// Old is the state that it replaced; nil when it created.
+	Old *Entry
+}
+
+// Key is the key of the record that changed.
+func (ev Event) Key() sqlstore.Key {
+	if ev.New != nil {
+		return ev.New.Key
+	}
+	return ev.Old.Key
+}
+
+// eventOf turns a change read from the store's history into an event.
+func eventOf(c sqlstore.Change) Event {
+	ev := Event{Revision: c.Revision}
+	if c.Op != sqlstore.Delete {
+		ev.New = entryOf(c)
+	}
+	if c.Old != nil {
+		ev.Old = NewEntry(*c.Old)
+	}
+	return ev
+}
+
+func entryOf(c sqlstore.Change) *Entry {
+	e := NewEntry(c.New)
+	if c.Memo != nil {
+		e.memo.Store(c.Memo)
+	}
+	return e
+}

@@ -1,0 +1,128 @@
+package watch
+
+import (
+	"github.com/google/btree"
+
+	"byre/sqlstore"
+)
+
+// Index names what a resource's records can be found by besides their key: it
+// returns one value a record ("" is a value too). It is called on records that
+// may be shared and must be cheap the second time for the same entry.
+type Index func(*Entry) string
+
+// resource is what a hub is for.
+type resource struct{ group, name string }
+
+const treeDegree = 32
+
+// hub is the current state of one resource and its last events.
+//
+// Everything but the waiters is guarded by Feed.mu. Invariant: a hub that is
+// loaded is at Feed.revision.
+type hub struct {
+	resource resource
+	index    Index // nil where the resource has none
+
+	// ready is closed when loading has ended, by success (loaded) or not (err).
+	ready  chan struct{}
+	loaded bool
+	err    error
+	// gone is set when a reset has dropped the hub.
+	gone bool
+	// backlog is what was applied while the hub was loading.
+	backlog []prepared
+
+	tree    *btree.BTreeG[*Entry]
+	byIndex *btree.BTreeG[indexed] // nil until asked for
+	// cloned is the last snapshot handed out; nil when something has changed
+	// since. Cloning is cheap, but makes the next writes copy tree nodes.
+	cloned *Snapshot
+	ring   ring
+
+	waiters waiters
+}
+
+func newHub(r resource, index Index, opts Options) *hub {
+	return &hub{
+		resource: r,
+		index:    index,
+		ready:    make(chan struct{}),
+		ring:     ring{maxEvents: opts.RingEvents, maxBytes: opts.RingBytes},
+		waiters:  waiters{lists: map[scope]*waitList{}},
+	}
+}
+
+// prepared is a change with its entry made (outside of the lock).
+type prepared struct {
+	sqlstore.Change
+	entry *Entry // nil for a delete
+}
+
+// begin takes what was listed at a revision, and then the backlog.
+func (h *hub) begin(tree *btree.BTreeG[*Entry], revision int64) {
+	h.tree, h.loaded, h.ring.since = tree, true, revision
+	for _, p := range h.backlog {
+		if p.Revision > revision {
+			h.apply(p)
+		}
+	}
+	h.backlog = nil
+	close(h.ready)
+}
+
+// apply makes one change. It returns false when the change does not fit the
+// state, which means that the state is wrong.
+func (h *hub) apply(p prepared) bool {
+	if !h.loaded {
+		h.backlog = append(h.backlog, p)
+		return true
+	}
+	h.cloned = nil
+	ev := Event{Revision: p.Revision, New: p.entry}
+	if p.entry == nil {
+		ev.Old, _ = h.tree.Delete(probe(p.New.Namespace, p.New.Name))
+	} else {
+		// The tree's strings live as long as the process does: one of each.
+		p.entry.Group, p.entry.Resource = h.resource.group, h.resource.name
+		ev.Old, _ = h.tree.ReplaceOrInsert(p.entry)
+	}
+	if (p.Op == sqlstore.Create) != (ev.Old == nil) {
+		return false
+	}
+	if h.byIndex != nil {
+		h.reindex(ev)
+	}
+	h.ring.push(ev)
+	return true
+}
+
+func (h *hub) reindex(ev Event) {
+	if ev.Old != nil {
+		h.byIndex.Delete(indexed{h.index(ev.Old), ev.Old})
+	}
+	if ev.New != nil {
+		h.byIndex.ReplaceOrInsert(indexed{h.index(ev.New), ev.New})
+	}
+}
+
+// buildIndex indexes what the tree has now.
+func (h *hub) buildIndex() {
+	h.byIndex = btree.NewG(treeDegree, lessIndexed)
+	h.tree.Ascend(func(e *Entry) bool {
+		h.byIndex.ReplaceOrInsert(indexed{h.index(e), e})
+		return true
+	})
+	h.cloned = nil
+}
+
+// snapshot needs Feed.mu for writing unless cloned is set.
+func (h *hub) snapshot() *Snapshot {
+	if h.cloned == nil {
+		h.cloned = &Snapshot{tree: h.tree.Clone()}
+		if h.byIndex != nil {
+			h.cloned.index = h.byIndex.Clone()
+		}
+	}
+	return h.cloned
+}

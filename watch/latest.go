@@ -1,0 +1,103 @@
+package watch
+
+import (
+	"context"
+	"sync"
+)
+
+// readIndex shares round trips for the store's revision: who comes while one
+// is under way waits for the next, because the one under way may have been
+// answered already, from before the caller's time.
+type readIndex struct {
+	mu      sync.Mutex
+	running bool
+	next    *indexCall
+}
+
+type indexCall struct {
+	done     chan struct{}
+	revision int64
+	err      error
+}
+
+// Latest returns the last revision as of now (or a later one), applied: what
+// is read from the feed after it is linearizable.
+func (f *Feed) Latest(ctx context.Context) (int64, error) {
+	if err := f.wait(ctx, f.started); err != nil {
+		return 0, err
+	}
+	if f.opts.SoleWriter {
+		return f.soleLatest(ctx)
+	}
+	call := f.joinIndex()
+	if call == nil {
+		return 0, ErrClosed
+	}
+	if err := f.wait(ctx, call.done); err != nil {
+		return 0, err
+	}
+	if call.err != nil {
+		return 0, call.err
+	}
+	return call.revision, f.WaitFor(ctx, call.revision)
+}
+
+// soleLatest: every acknowledged change was published, and is applied unless
+// one before it was published before Run began.
+func (f *Feed) soleLatest(ctx context.Context) (int64, error) {
+	f.mu.RLock()
+	revision, target := f.revision, f.target
+	f.mu.RUnlock()
+	if target <= revision {
+		return revision, nil
+	}
+	return target, f.WaitFor(ctx, target)
+}
+
+// joinIndex returns the next round trip, starting it when none is under way;
+// nil when the feed is closed.
+func (f *Feed) joinIndex() *indexCall {
+	r := &f.latest
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next == nil {
+		r.next = &indexCall{done: make(chan struct{})}
+	}
+	call := r.next
+	if !r.running {
+		r.running = f.spawn(f.readIndexes)
+		if !r.running {
+			return nil
+		}
+	}
+	return call
+}
+
+// readIndexes makes round trips until nobody waits for one.
+func (f *Feed) readIndexes() {
+	r := &f.latest
+	for {
+		r.mu.Lock()
+		call := r.next
+		r.next = nil
+		r.running = call != nil
+		r.mu.Unlock()
+		if call == nil {
+			return
+		}
+		state, err := f.source.State(f.running)
+		call.revision, call.err = state.Revision, err
+		close(call.done)
+	}
+}
+
+// spawn runs a goroutine that Run joins; false when the feed is closed.
+func (f *Feed) spawn(do func()) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return false
+	}
+	f.group.Go(do)
+	return true
+}

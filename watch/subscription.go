@@ -1,0 +1,181 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+)
+
+// maxBatch is about how many events are handed out at a time.
+const maxBatch = 256
+
+// Interest says which changes a subscriber wants.
+type Interest struct {
+	Group    string
+	Resource string
+	// Namespace narrows to one namespace; empty means all.
+	Namespace string
+	// Name narrows to one name; empty means all.
+	Name string
+	// Index, when not nil, narrows to the records that had or have this value
+	// of the resource's index (Define).
+	Index *string
+}
+
+// Subscription is a cursor over the changes of an Interest. It costs nothing
+// while it is not read, and while nothing that it wants happens. It is for one
+// goroutine; it must be closed.
+type Subscription struct {
+	feed *Feed
+	hub  *hub
+	want Interest
+	// pos is the revision up to which everything has been handed out.
+	pos int64
+	// waiting is true while waiter is registered, or woken and not looked at.
+	waiting bool
+	waiter  waiter
+}
+
+// Subscribe follows what changes after a revision. A revision that is
+// compacted shows at the first Poll or Next; a revision of the future is
+// waited for.
+func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subscription, error) {
+	h, err := f.hub(ctx, resource{want.Group, want.Resource})
+	if err != nil {
+		return nil, err
+	}
+	if want.Index != nil && h.index == nil {
+		return nil, fmt.Errorf("%s.%s has no index", want.Resource, want.Group)
+	}
+	s := &Subscription{feed: f, hub: h, want: want, pos: after}
+	s.waiter.ready = make(chan struct{}, 1)
+	switch {
+	case want.Name != "":
+		s.waiter.scope = scope{scopeName, want.Namespace, want.Name}
+	case want.Index != nil:
+		s.waiter.scope = scope{scopeIndex, *want.Index, ""}
+	case want.Namespace != "":
+		s.waiter.scope = scope{scopeNamespace, want.Namespace, ""}
+	}
+	return s, nil
+}
+
+// Next waits until there are events and returns them, with the revision up to
+// which everything has now been handed out. Errors: ErrCompacted, after which
+// the subscription is of no use; the context's; what reading history gives.
+func (s *Subscription) Next(ctx context.Context) (events []Event, upTo int64, err error) {
+	for {
+		events, upTo, err = s.Poll(ctx)
+		if err != nil || len(events) > 0 {
+			return events, upTo, err
+		}
+		if err := s.feed.wait(ctx, s.waiter.ready); err != nil {
+			return nil, s.pos, err
+		}
+	}
+}
+
+// Ready receives when a Poll may give events, once the last Poll gave none.
+func (s *Subscription) Ready() <-chan struct{} { return s.waiter.ready }
+
+// Done is closed when the feed stops.
+func (s *Subscription) Done() <-chan struct{} { return s.feed.done }
+
+// Poll is Next without waiting for changes: it returns no events when there
+// are none up to the revision it returns. It may read history from the store.
+func (s *Subscription) Poll(ctx context.Context) (events []Event, upTo int64, err error) {
+	for {
+		events, near, err := s.near()
+		if err != nil || near {
+			return events, s.pos, err
+		}
+		if events, err = s.far(ctx); err != nil || len(events) > 0 {
+			return events, s.pos, err
+		}
+	}
+}
+
+// near reads from the ring; it returns false when that does not go back to pos.
+func (s *Subscription) near() (events []Event, ok bool, err error) {
+	f, h := s.feed, s.hub
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if h.gone {
+		return nil, false, ErrCompacted
+	}
+	if s.waiting {
+		first := h.waiters.woke(&s.waiter)
+		if first == 0 {
+			s.pos = max(s.pos, f.revision)
+			return nil, true, nil
+		}
+		// Nothing before first concerned this subscriber.
+		s.pos, s.waiting = max(s.pos, first-1), false
+	}
+	if s.pos < h.ring.since {
+		return nil, false, nil
+	}
+	for i := h.ring.first(s.pos); i < h.ring.size; i++ {
+		ev := h.ring.at(i)
+		if s.wants(*ev) {
+			events = append(events, *ev)
+			if len(events) == maxBatch {
+				s.pos = ev.Revision
+				return events, true, nil
+			}
+		}
+	}
+	s.pos = max(s.pos, f.revision)
+	if len(events) == 0 {
+		h.waiters.add(&s.waiter, s.pos, f.revision)
+		s.waiting = true
+	}
+	return events, true, nil
+}
+
+// far reads a page of history. It moves pos, and may find nothing wanted.
+func (s *Subscription) far(ctx context.Context) ([]Event, error) {
+	changes, err := s.feed.source.Changes(ctx, s.pos, pageChanges)
+	if err != nil {
+		return nil, err
+	}
+	limit := s.feed.Revision()
+	before := s.pos
+	var events []Event
+	for _, c := range changes {
+		if c.Revision > limit {
+			break // the feed has it soon
+		}
+		s.pos = c.Revision
+		if c.New.Group != s.want.Group || c.New.Resource != s.want.Resource {
+			continue
+		}
+		if ev := eventOf(c); s.wants(ev) {
+			events = append(events, ev)
+		}
+	}
+	if s.pos == before {
+		return nil, fmt.Errorf("%w: nothing comes after %d", errHole, before)
+	}
+	return events, nil
+}
+
+func (s *Subscription) wants(ev Event) bool {
+	key := ev.Key()
+	if s.want.Namespace != "" && key.Namespace != s.want.Namespace ||
+		s.want.Name != "" && key.Name != s.want.Name {
+		return false
+	}
+	if s.want.Index == nil {
+		return true
+	}
+	return ev.Old != nil && s.hub.index(ev.Old) == *s.want.Index ||
+		ev.New != nil && s.hub.index(ev.New) == *s.want.Index
+}
+
+// Close ends the subscription.
+func (s *Subscription) Close() {
+	if s.waiting {
+		s.hub.waiters.remove(&s.waiter)
+		s.waiting = false
+	}
+}

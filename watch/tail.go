@@ -1,0 +1,291 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"byre/sqlstore"
+)
+
+// Run tails the store until ctx ends, and returns nil then. It reads the
+// store's state first and tries again while that fails.
+func (f *Feed) Run(ctx context.Context) error {
+	f.running = ctx
+	if f.begin(ctx) {
+		f.group.Go(func() { f.tail(ctx) })
+		f.group.Go(func() { f.waker(ctx) })
+		if l, ok := f.source.(Listener); ok && !f.opts.SoleWriter {
+			f.group.Go(func() { f.listen(ctx, l) })
+		}
+		<-ctx.Done()
+	}
+	f.mu.Lock()
+	f.closed = true
+	close(f.done)
+	f.mu.Unlock()
+	f.group.Wait()
+	return nil
+}
+
+// begin finds out where the store is. It returns false when ctx ended first.
+func (f *Feed) begin(ctx context.Context) bool {
+	for {
+		state, err := f.source.State(ctx)
+		if err == nil {
+			f.mu.Lock()
+			f.adoptLocked(state)
+			f.drainLocked()
+			f.mu.Unlock()
+			close(f.started)
+			poke(f.kick)
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		f.opts.Logger.Warn("watch: can't read the store's state; trying again", "error", err)
+		if !sleep(ctx, f.opts.Interval) {
+			return false
+		}
+	}
+}
+
+func (f *Feed) adoptLocked(state sqlstore.State) {
+	f.begun = true
+	f.revision, f.compacted, f.epoch = state.Revision, state.Compacted, state.Epoch
+	f.reachedLocked()
+}
+
+// tail reads from the store what does not come by Publish.
+func (f *Feed) tail(ctx context.Context) {
+	timer := time.NewTimer(f.opts.Interval)
+	defer timer.Stop()
+	failing := false
+	for {
+		polled := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.kick:
+		case <-timer.C:
+			polled = true
+		}
+		err := f.catchUp(ctx, polled)
+		if ctx.Err() != nil {
+			return
+		}
+		if (err != nil) != failing {
+			failing = err != nil
+			f.report(err)
+		}
+		if f.opts.SoleWriter && !failing {
+			continue // nothing happens that is not published
+		}
+		timer.Reset(f.opts.Interval)
+	}
+}
+
+func (f *Feed) report(err error) {
+	if err != nil {
+		f.opts.Logger.Warn("watch: can't follow the store; trying again", "error", err)
+		return
+	}
+	f.opts.Logger.Info("watch: following the store again")
+}
+
+// errHole: the store's revisions are not dense.
+var errHole = errors.New("revisions have a hole")
+
+// catchUp applies what the store has and the feed has not. It asks the store
+// for its state only when polled: otherwise somebody said what there is.
+func (f *Feed) catchUp(ctx context.Context, polled bool) error {
+	if polled && !f.opts.SoleWriter {
+		if err := f.poll(ctx); err != nil {
+			return err
+		}
+	}
+	for {
+		g := f.gap()
+		if g.limit == 0 {
+			return nil
+		}
+		changes, err := f.source.Changes(ctx, g.after, g.limit)
+		switch {
+		case errors.Is(err, sqlstore.ErrCompacted):
+			f.opts.Logger.Warn("watch: fell behind compaction; reading everything again", "revision", g.after)
+			return f.reset(ctx)
+		case err != nil:
+			return err
+		}
+		if err := f.extend(g, changes); err != nil {
+			f.opts.Logger.Error("watch: history is broken; reading everything again", "error", err)
+			return f.reset(ctx)
+		}
+	}
+}
+
+// poll looks for changes nobody told of, and for a restore.
+func (f *Feed) poll(ctx context.Context) error {
+	state, err := f.source.State(ctx)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	restored := state.Epoch != f.epoch || state.Revision < f.revision
+	f.compacted = max(f.compacted, state.Compacted)
+	f.target = max(f.target, state.Revision)
+	f.mu.Unlock()
+	if restored {
+		f.opts.Logger.Warn("watch: the database was restored; reading everything again",
+			"revision", state.Revision, "epoch", state.Epoch)
+		return f.reset(ctx)
+	}
+	return nil
+}
+
+// gap is what is to be read next: limit changes after a revision, because
+// target is said to exist. A limit of 0 means nothing.
+type gap struct {
+	after, target int64
+	limit         int
+}
+
+func (f *Feed) gap() gap {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	g := gap{after: f.revision, target: f.target}
+	if f.target > f.revision {
+		g.limit = pageChanges
+		if len(f.pending) > 0 {
+			g.limit = int(min(pageChanges, f.pending[0].Revision-1-f.revision))
+		}
+	}
+	return g
+}
+
+// extend applies changes read for a gap, and what they were missing for.
+func (f *Feed) extend(g gap, changes []sqlstore.Change) error {
+	for i, c := range changes {
+		if c.Revision != g.after+int64(i)+1 {
+			return fmt.Errorf("%w: %d comes after %d", errHole, c.Revision, g.after+int64(i))
+		}
+	}
+	batch := f.prepare(changes)
+	f.mu.Lock()
+	for _, p := range batch {
+		if p.Revision == f.revision+1 {
+			f.applyLocked(p)
+		}
+	}
+	f.drainLocked()
+	var err error
+	if len(changes) == 0 && f.revision == g.after && f.target == g.target {
+		if len(f.pending) > 0 {
+			err = fmt.Errorf("%w: %d was committed, %d is not there", errHole, f.pending[0].Revision, g.after+1)
+		}
+		// What was said to exist does not yet.
+		f.target = f.revision
+	}
+	dirty := len(f.dirty) > 0
+	f.mu.Unlock()
+	if dirty {
+		poke(f.wake)
+	}
+	return err
+}
+
+// reset forgets all state and starts again from where the store is now.
+func (f *Feed) reset(ctx context.Context) error {
+	state, err := f.source.State(ctx)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	for _, h := range f.hubs {
+		f.dropLocked(h)
+	}
+	f.pending = nil
+	f.target = state.Revision
+	f.adoptLocked(state)
+	f.mu.Unlock()
+	poke(f.wake)
+	return nil
+}
+
+// hint is told that a revision exists.
+func (f *Feed) hint(revision int64) {
+	f.mu.Lock()
+	behind := revision > f.revision
+	f.target = max(f.target, revision)
+	f.mu.Unlock()
+	if behind {
+		poke(f.kick)
+	}
+}
+
+// listen keeps a Listener listening. The poll goes on meanwhile, so that a
+// broken Listener costs a delay and nothing else.
+func (f *Feed) listen(ctx context.Context, l Listener) {
+	for {
+		err := l.Listen(ctx, f.hint)
+		if ctx.Err() != nil {
+			return
+		}
+		f.opts.Logger.Debug("watch: listening ended; trying again", "error", err)
+		if !sleep(ctx, f.opts.Interval) {
+			return
+		}
+	}
+}
+
+// waker wakes the subscribers whose scopes were touched. It is a goroutine of
+// its own so that a writer does not pay for them.
+func (f *Feed) waker(ctx context.Context) {
+	var fired []*waiter
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.wake:
+		}
+		f.mu.Lock()
+		dirty := f.dirty
+		f.dirty = map[*hub]struct{}{}
+		f.mu.Unlock()
+		for h := range dirty {
+			fired = f.touched(h, fired[:0])
+			notify(fired)
+			clear(fired)
+		}
+	}
+}
+
+// touched collects the waiters of h that its new events concern.
+func (f *Feed) touched(h *hub, fired []*waiter) []*waiter {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	ws := &h.waiters
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if h.gone || ws.woken < h.ring.since {
+		return ws.all(fired)
+	}
+	for i := h.ring.first(ws.woken); i < h.ring.size && len(ws.lists) > 0; i++ {
+		fired = ws.touch(*h.ring.at(i), h.index, fired)
+	}
+	ws.woken = f.revision
+	return fired
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

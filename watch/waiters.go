@@ -1,0 +1,164 @@
+package watch
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// scope is the narrowest thing that a subscriber waits for: a change that
+// touches none of its scopes does not wake it.
+type scope struct {
+	kind scopeKind
+	a, b string
+}
+
+type scopeKind byte
+
+const (
+	scopeAll scopeKind = iota
+	scopeNamespace
+	scopeName
+	scopeIndex
+)
+
+// waiters are the idle subscribers of one hub. Locks are taken in the order
+// Feed.mu, waiters.mu.
+type waiters struct {
+	// number lets a writer see without the lock that nobody waits.
+	number atomic.Int64
+
+	mu      sync.Mutex
+	lists   map[scope]*waitList
+	indexed int // how many wait in a scopeIndex
+	// woken is the revision up to which events have been looked through.
+	woken int64
+}
+
+type waitList struct{ list []*waiter }
+
+// waiter is one subscriber's place in a waitList; its fields but for ready
+// are guarded by waiters.mu.
+type waiter struct {
+	ready chan struct{} // has room for one
+	scope scope
+	// pos is the revision up to which the subscriber has seen everything.
+	pos int64
+	// first is the first revision after pos that touched the scope; 0 while
+	// none has, and then the waiter is in the list of its scope, at slot.
+	first int64
+	slot  int
+}
+
+// add registers w. Feed.mu is held for reading, so that no event can come
+// between the subscriber's last look and this; revision is the feed's.
+func (ws *waiters) add(w *waiter, pos, revision int64) {
+	select {
+	case <-w.ready: // left over from a wake that was already answered
+	default:
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if len(ws.lists) == 0 {
+		ws.woken = max(ws.woken, revision)
+	}
+	l := ws.lists[w.scope]
+	if l == nil {
+		l = &waitList{}
+		ws.lists[w.scope] = l
+	}
+	w.pos, w.first, w.slot = pos, 0, len(l.list)
+	l.list = append(l.list, w)
+	ws.count(w, 1)
+}
+
+func (ws *waiters) count(w *waiter, n int) {
+	ws.number.Add(int64(n))
+	if w.scope.kind == scopeIndex {
+		ws.indexed += n
+	}
+}
+
+// woke returns the first revision that touched w since it was added, or 0.
+func (ws *waiters) woke(w *waiter) int64 {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return w.first
+}
+
+func (ws *waiters) remove(w *waiter) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w.first == 0 {
+		ws.unlist(w)
+	}
+}
+
+func (ws *waiters) unlist(w *waiter) {
+	l := ws.lists[w.scope]
+	last := len(l.list) - 1
+	l.list[w.slot] = l.list[last]
+	l.list[w.slot].slot = w.slot
+	l.list[last] = nil
+	l.list = l.list[:last]
+	if last == 0 {
+		delete(ws.lists, w.scope)
+	}
+	ws.count(w, -1)
+}
+
+// touch moves the waiters that ev concerns to fired.
+func (ws *waiters) touch(ev Event, index Index, fired []*waiter) []*waiter {
+	key := ev.Key()
+	fired = ws.fire(scope{kind: scopeAll}, ev.Revision, fired)
+	if key.Namespace != "" {
+		fired = ws.fire(scope{scopeNamespace, key.Namespace, ""}, ev.Revision, fired)
+		fired = ws.fire(scope{scopeName, key.Namespace, key.Name}, ev.Revision, fired)
+	}
+	fired = ws.fire(scope{scopeName, "", key.Name}, ev.Revision, fired)
+	if index == nil || ws.indexed == 0 {
+		return fired
+	}
+	for _, e := range []*Entry{ev.Old, ev.New} {
+		if e != nil {
+			fired = ws.fire(scope{scopeIndex, index(e), ""}, ev.Revision, fired)
+		}
+	}
+	return fired
+}
+
+func (ws *waiters) fire(s scope, revision int64, fired []*waiter) []*waiter {
+	l := ws.lists[s]
+	if l == nil {
+		return fired
+	}
+	for i := len(l.list) - 1; i >= 0; i-- {
+		if w := l.list[i]; w.pos < revision {
+			w.first = revision
+			ws.unlist(w)
+			fired = append(fired, w)
+		}
+	}
+	return fired
+}
+
+// all fires every waiter, to look for itself.
+func (ws *waiters) all(fired []*waiter) []*waiter {
+	for _, l := range ws.lists {
+		for _, w := range l.list {
+			w.first = w.pos + 1
+			ws.count(w, -1)
+			fired = append(fired, w)
+		}
+	}
+	clear(ws.lists)
+	return fired
+}
+
+func notify(fired []*waiter) {
+	for _, w := range fired {
+		select {
+		case w.ready <- struct{}{}:
+		default:
+		}
+	}
+}
