@@ -75,7 +75,8 @@ var (
 
 // table says what there is. The order of groups is upstream's
 // (CompletedConfig.StorageProviders in pkg/controlplane/instance.go); what each
-// has is from pkg/registry/<group>/rest.
+// has is from pkg/registry/<group>/rest, less the versions that are past their
+// removal in this release, which upstream's server sorts out as it starts.
 func table() []group {
 	return []group{
 		{"", coreTable()},
@@ -84,7 +85,7 @@ func table() []group {
 		}},
 		{"authentication.k8s.io", []resource{
 			{"tokenreviews", v1, on, tokenReviews},
-			{"selfsubjectreviews", []string{"v1", "v1beta1"}, on, selfSubjectReviews},
+			{"selfsubjectreviews", v1, on, selfSubjectReviews},
 		}},
 		{"authorization.k8s.io", []resource{
 			{"subjectaccessreviews", v1, on, subjectAccessReviews},
@@ -160,8 +161,8 @@ func table() []group {
 		{"admissionregistration.k8s.io", []resource{
 			{"validatingwebhookconfigurations", v1, on, alone(validatingwebhookconfiguration.NewREST)},
 			{"mutatingwebhookconfigurations", v1, on, alone(mutatingwebhookconfiguration.NewREST)},
-			{"validatingadmissionpolicies", []string{"v1", "v1beta1"}, on, validatingAdmissionPolicies},
-			{"validatingadmissionpolicybindings", []string{"v1", "v1beta1"}, on, validatingAdmissionPolicyBindings},
+			{"validatingadmissionpolicies", v1, on, validatingAdmissionPolicies},
+			{"validatingadmissionpolicybindings", v1, on, validatingAdmissionPolicyBindings},
 			{"mutatingadmissionpolicies", []string{"v1", "v1beta1", "v1alpha1"}, on, mutatingAdmissionPolicies},
 			{"mutatingadmissionpolicybindings", []string{"v1", "v1beta1", "v1alpha1"}, on, mutatingAdmissionPolicyBindings},
 		}},

@@ -1,0 +1,67 @@
+package builtin_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"byre/apiserver/builtin"
+	"byre/apiserver/storage"
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// newBuiltin constructs what a --runtime-config turns on, over a database that
+// isn't there: constructing must not ask it anything.
+func newBuiltin(t *testing.T, runtimeConfig cliflag.ConfigurationMap) (*builtin.Builtin, *storage.Getter) {
+	t.Helper()
+	resources, err := builtin.Resources(runtimeConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	getter := storage.NewRESTOptionsGetter(storage.GetterConfig{
+		Store:       &sqlstore.Store{},
+		Feed:        &watch.Feed{},
+		Serializer:  legacyscheme.Codecs,
+		Encoding:    storage.BuiltinEncoding(legacyscheme.Scheme, compatibility.DefaultBuildEffectiveVersion()),
+		Prefixes:    storage.BuiltinPrefixes(),
+		Cohabitants: storage.BuiltinCohabitants(),
+		Program:     "test",
+	})
+	client := fake.NewClientset()
+	b, err := builtin.New(builtin.Config{
+		RESTOptions: getter,
+		Resources:   resources,
+		Client:      client,
+		Informers:   informers.NewSharedInformerFactory(client, 0),
+		Authorizer:  authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Tokens:      builtin.Tokens{Issuer: newIssuer(t)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b, getter
+}
+
+func newIssuer(t *testing.T) serviceaccount.TokenGenerator {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer, err := serviceaccount.JWTTokenGenerator("https://test.invalid", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return issuer
+}

@@ -1,0 +1,190 @@
+package builtin_test
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	cliflag "k8s.io/component-base/cli/flag"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/features"
+
+	"byre/apiserver/builtin"
+)
+
+var (
+	everyVersion   = regexp.MustCompile(`^v`)
+	stableVersions = regexp.MustCompile(`^v\d+$`)
+)
+
+// TestEverythingUpstreamServes: with everything turned on, groups, versions,
+// resources, subresources, kinds, verbs, names and storage versions are those of
+// the release's discovery documents, without any difference.
+func TestEverythingUpstreamServes(t *testing.T) {
+	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
+		features.ClusterTrustBundle:     true,
+		features.GenericWorkload:        true,
+		features.PodCertificateRequest:  true,
+		features.StorageVersionMigrator: true,
+	})
+	b, _ := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
+	if diff := cmp.Diff(upstream(t, everyVersion), described(t, b.Groups())); diff != "" {
+		t.Errorf("differs from upstream's discovery (-want +got):\n%s", diff)
+	}
+}
+
+// TestDefaultsAreTheStableVersions: without --runtime-config it is the stable
+// versions of the same documents.
+func TestDefaultsAreTheStableVersions(t *testing.T) {
+	b, _ := newBuiltin(t, nil)
+	if diff := cmp.Diff(upstream(t, stableVersions), described(t, b.Groups())); diff != "" {
+		t.Errorf("differs from upstream's discovery (-want +got):\n%s", diff)
+	}
+}
+
+// TestRuntimeConfig: what each form of the flag adds to, or takes from, the
+// group versions that are served by default.
+func TestRuntimeConfig(t *testing.T) {
+	byDefault := groupVersions(t, nil)
+	for _, test := range []struct {
+		flag      cliflag.ConfigurationMap
+		more      []string
+		less      []string
+		resources map[string]bool
+	}{
+		{flag: cliflag.ConfigurationMap{"storage.k8s.io/v1beta1": "true"}, more: []string{"storage.k8s.io/v1beta1"}},
+		{flag: cliflag.ConfigurationMap{"batch/v1": "false"}, less: []string{"batch/v1"}},
+		{flag: cliflag.ConfigurationMap{"autoscaling/v1": "false"}, less: []string{"autoscaling/v1"}},
+		{flag: cliflag.ConfigurationMap{"api/alpha": "true"}, more: []string{
+			"admissionregistration.k8s.io/v1alpha1", "coordination.k8s.io/v1alpha2",
+			"internal.apiserver.k8s.io/v1alpha1", "resource.k8s.io/v1alpha3",
+		}},
+		{flag: cliflag.ConfigurationMap{"networking.k8s.io/v1beta1/ipaddresses": "true"},
+			more:      []string{"networking.k8s.io/v1beta1"},
+			resources: map[string]bool{"networking.k8s.io/v1beta1/ipaddresses": true, "networking.k8s.io/v1beta1/servicecidrs": false}},
+		{flag: cliflag.ConfigurationMap{"apps/v1/deployments": "false"},
+			resources: map[string]bool{"apps/v1/deployments": false, "apps/v1/deployments/scale": false, "apps/v1/replicasets": true}},
+	} {
+		t.Run(cliString(test.flag), func(t *testing.T) {
+			got := groupVersions(t, test.flag)
+			want := slices.DeleteFunc(append(slices.Clone(byDefault), test.more...), func(gv string) bool {
+				return slices.Contains(test.less, gv)
+			})
+			slices.Sort(want)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("group versions (-want +got):\n%s", diff)
+			}
+			b, _ := newBuiltin(t, test.flag)
+			doc := described(t, b.Groups())
+			for path, want := range test.resources {
+				gv, resource := splitPath(path)
+				if _, got := doc[gv][resource]; got != want {
+					t.Errorf("%s served: %t, want %t", path, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestRuntimeConfigErrors: each wrong value is named.
+func TestRuntimeConfigErrors(t *testing.T) {
+	for name, test := range map[string]struct {
+		flag cliflag.ConfigurationMap
+		want string
+	}{
+		"nothing left":    {cliflag.ConfigurationMap{"api/all": "false"}, "api/all=false"},
+		"unknown group":   {cliflag.ConfigurationMap{"nosuch.k8s.io/v1": "true"}, "unknown API groups nosuch.k8s.io/v1"},
+		"unknown version": {cliflag.ConfigurationMap{"apps/v7": "true"}, "apps/v7"},
+		"no version":      {cliflag.ConfigurationMap{"apps": "true"}, "invalid key apps"},
+		"not a bool":      {cliflag.ConfigurationMap{"apps/v1": "perhaps"}, "perhaps"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := builtin.Resources(test.flag)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error with %q", err, test.want)
+			}
+		})
+	}
+	if _, err := builtin.Resources(cliflag.ConfigurationMap{"apiextensions.k8s.io/v1": "false"}, "apiextensions.k8s.io"); err != nil {
+		t.Errorf("another room's group: %v", err)
+	}
+}
+
+// TestPreferredVersion: a group's versions come in the scheme's order, and each
+// has a priority in discovery, falling in that order.
+func TestPreferredVersion(t *testing.T) {
+	b, _ := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
+	priorities := builtin.Priorities()
+	for _, g := range b.Groups() {
+		var last builtin.Priority
+		for i, version := range g.Versions {
+			gv := schema.GroupVersion{Group: g.Name, Version: version}
+			priority, ok := priorities[gv]
+			if !ok {
+				t.Errorf("%s has no priority", gv)
+			}
+			if i > 0 && (priority.Group != last.Group || priority.Version >= last.Version) {
+				t.Errorf("%s has priority %v after %v", gv, priority, last)
+			}
+			last = priority
+		}
+	}
+}
+
+// TestNothingPastItsRemoval: no kind is served in a version that its lifecycle
+// says is gone in the release, which upstream's server sorts out as it starts.
+func TestNothingPastItsRemoval(t *testing.T) {
+	type removed interface {
+		APILifecycleRemoved() (major, minor int)
+	}
+	const minor = 36
+	b, _ := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
+	for _, g := range b.Groups() {
+		for version, storages := range g.Storage {
+			for path, storage := range storages {
+				kind := describe(t, schema.GroupVersion{Group: g.Name, Version: version}, path, storage, storage)
+				object, err := legacyscheme.Scheme.New(schema.GroupVersionKind{Group: g.Name, Version: version, Kind: kind.Kind})
+				if err != nil {
+					continue // of another group, like Scale
+				}
+				if r, ok := object.(removed); ok {
+					if major, m := r.APILifecycleRemoved(); major == 1 && m <= minor {
+						t.Errorf("%s %s %s was removed in 1.%d", g.Name, version, path, m)
+					}
+				}
+			}
+		}
+	}
+}
+
+func groupVersions(t *testing.T, flag cliflag.ConfigurationMap) []string {
+	t.Helper()
+	b, _ := newBuiltin(t, flag)
+	var all []string
+	for _, g := range b.Groups() {
+		for _, version := range g.Versions {
+			all = append(all, schema.GroupVersion{Group: g.Name, Version: version}.String())
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// splitPath cuts "group/version/resource".
+func splitPath(path string) (gv, resource string) {
+	parts := strings.SplitN(path, "/", 3)
+	return parts[0] + "/" + parts[1], parts[2]
+}
+
+func cliString(flag cliflag.ConfigurationMap) string {
+	var all []string
+	for key, value := range flag {
+		all = append(all, key+"="+value)
+	}
+	return strings.Join(all, ",")
+}
