@@ -1,0 +1,50 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/util/proxy"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	listers "k8s.io/client-go/listers/core/v1"
+)
+
+// serviceTimeout bounds the look-up of a Service, whose interface has no
+// context of the request.
+const serviceTimeout = 10 * time.Second
+
+// clusterIPs finds a webhook's Service at its cluster IP (or external name). It
+// looks Services up one by one, as connections to webhooks are seldom opened.
+type clusterIPs struct {
+	client corev1.CoreV1Interface
+}
+
+func (c clusterIPs) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+	return proxy.ResolveCluster(c, namespace, name, port)
+}
+
+// Services and List make clusterIPs the lister that ResolveCluster asks.
+func (c clusterIPs) Services(namespace string) listers.ServiceNamespaceLister {
+	return namespacedServices{c.client.Services(namespace)}
+}
+
+func (c clusterIPs) List(labels.Selector) ([]*v1.Service, error) { return nil, errors.ErrUnsupported }
+
+type namespacedServices struct {
+	client corev1.ServiceInterface
+}
+
+func (n namespacedServices) Get(name string) (*v1.Service, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), serviceTimeout)
+	defer cancel()
+	return n.client.Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+}
+
+func (n namespacedServices) List(labels.Selector) ([]*v1.Service, error) {
+	return nil, errors.ErrUnsupported
+}
