@@ -38,8 +38,7 @@ type Config struct {
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 	Authorizer    authorizer.Authorizer
 
-	// AuditBackend is nil when auditing is off. AuditPolicy is asked for each
-	// request and never nil (package audit has one that selects nothing).
+	// AuditBackend and AuditPolicy are nil when auditing is off.
 	AuditBackend audit.Backend
 	AuditPolicy  audit.PolicyRuleEvaluator
 

@@ -1,0 +1,183 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"gopkg.in/natefinch/lumberjack.v2"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/audit/policy"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/apiserver/plugin/pkg/audit/buffered"
+	"k8s.io/apiserver/plugin/pkg/audit/log"
+	"k8s.io/apiserver/plugin/pkg/audit/truncate"
+	"k8s.io/apiserver/plugin/pkg/audit/webhook"
+	"k8s.io/klog/v2"
+)
+
+// Audit is what the filter chain records with.
+type Audit struct {
+	// Backend is nil when nothing is recorded.
+	Backend audit.Backend
+	// Policy tells how much of a request is recorded; nil with no policy file.
+	Policy audit.PolicyRuleEvaluator
+
+	file io.Closer // nil unless events go to a file of ours
+}
+
+// New reads the policy and opens the backends.
+func New(o *Options) (*Audit, error) {
+	a := &Audit{}
+	if o.PolicyFile == "" {
+		if o.Log.Path != "" || o.Webhook.ConfigFile != "" {
+			klog.Warning("Nothing is recorded in audit logs without --audit-policy-file")
+		}
+		return a, nil
+	}
+	rules, err := policy.LoadPolicyFromFile(o.PolicyFile)
+	if err != nil {
+		return nil, fmt.Errorf("--audit-policy-file: %w", err)
+	}
+	a.Policy = policy.NewPolicyRuleEvaluator(rules)
+
+	var backends []audit.Backend
+	if o.Log.Path != "" {
+		backend, err := a.openLog(&o.Log)
+		if err != nil {
+			return nil, fmt.Errorf("--audit-log-path: %w", err)
+		}
+		backends = append(backends, backend)
+	}
+	if o.Webhook.ConfigFile != "" {
+		backend, err := openWebhook(&o.Webhook)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("--audit-webhook-config-file: %w", err), a.close())
+		}
+		backends = append(backends, backend)
+	}
+	switch len(backends) {
+	case 0:
+	case 1:
+		a.Backend = backends[0]
+	default:
+		a.Backend = audit.Union(backends...)
+	}
+	return a, nil
+}
+
+// Run lets the backends work until ctx ends, then has them write what they
+// hold. It must outlive the last request that is recorded.
+func (a *Audit) Run(ctx context.Context) error {
+	if a.Backend == nil {
+		<-ctx.Done()
+		return nil
+	}
+	if err := a.Backend.Run(ctx.Done()); err != nil {
+		return fmt.Errorf("starting the audit backend: %w", err)
+	}
+	<-ctx.Done()
+	a.Backend.Shutdown() // returns once all events are written
+	return a.close()
+}
+
+func (a *Audit) close() error {
+	if a.file == nil {
+		return nil
+	}
+	return a.file.Close()
+}
+
+func (a *Audit) openLog(o *LogOptions) (audit.Backend, error) {
+	writer, err := a.logWriter(o)
+	if err != nil {
+		return nil, err
+	}
+	version, err := schema.ParseGroupVersion(o.Version)
+	if err != nil {
+		return nil, err
+	}
+	return o.Delivery.truncated(o.Delivery.delivered(log.NewBackend(writer, o.Format, version)), version), nil
+}
+
+func (a *Audit) logWriter(o *LogOptions) (io.Writer, error) {
+	if o.Path == "-" {
+		return os.Stdout, nil
+	}
+	// Opened here, readable by the owner alone, so that a path that can't be
+	// written ends the start and not the first request.
+	if err := os.MkdirAll(filepath.Dir(o.Path), 0o700); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(o.Path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if o.MaxSize == 0 {
+		a.file = file
+		return file, nil
+	}
+	if err := file.Close(); err != nil {
+		return nil, err
+	}
+	rotated := &lumberjack.Logger{
+		Filename:   o.Path,
+		MaxAge:     o.MaxAge,
+		MaxBackups: o.MaxBackups,
+		MaxSize:    o.MaxSize,
+		Compress:   o.Compress,
+	}
+	a.file = rotated
+	return rotated, nil
+}
+
+func openWebhook(o *WebhookOptions) (audit.Backend, error) {
+	version, err := schema.ParseGroupVersion(o.Version)
+	if err != nil {
+		return nil, err
+	}
+	backend, err := webhook.NewBackend(o.ConfigFile, version,
+		webhookutil.DefaultRetryBackoffWithInitialDelay(o.InitialBackoff), nil)
+	if err != nil {
+		return nil, err
+	}
+	return o.Delivery.truncated(o.Delivery.delivered(backend), version), nil
+}
+
+// delivered puts the mode between the events and the backend.
+func (o *DeliveryOptions) delivered(backend audit.Backend) audit.Backend {
+	switch o.Mode {
+	case ModeBlockingStrict:
+		return backend
+	case ModeBlocking:
+		return lenient{backend}
+	default:
+		return buffered.NewBackend(backend, o.Batch)
+	}
+}
+
+func (o *DeliveryOptions) truncated(backend audit.Backend, version schema.GroupVersion) audit.Backend {
+	if !o.TruncateEnabled {
+		return backend
+	}
+	return truncate.NewBackend(backend, o.Truncate, version)
+}
+
+// lenient lets a request go on when its event could not be recorded; the
+// backend has counted the failure.
+type lenient struct {
+	audit.Backend
+}
+
+func (l lenient) ProcessEvents(events ...*auditapi.Event) bool {
+	l.Backend.ProcessEvents(events...)
+	return true
+}
+
+func (l lenient) String() string { return fmt.Sprintf("lenient<%s>", l.Backend) }
