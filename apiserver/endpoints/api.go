@@ -14,12 +14,20 @@ import (
 // An API serves the groups it was made for. It is immutable and safe for
 // concurrent use.
 type API struct {
-	versions  []*Version
-	roots     map[string]bool // "/api", "/apis/apps": below, a 404 is ours to give
-	routes    []Route
+	versions []*Version
+	// documented has every route, below the path whose document describes it.
+	documented []documented
+	// claimed has the paths of groups ("/api", "/apis/apps"): what lies below
+	// one and has no route is a 404 of ours.
+	claimed   map[string]bool
 	mux       *mux
 	discovery *discovery.Registry
 	next      http.Handler
+}
+
+type documented struct {
+	path   string
+	routes []Route
 }
 
 // New builds the routes of all groups and enters the groups in discovery.
@@ -30,7 +38,7 @@ func New(c Config) (*API, error) {
 	if len(c.Groups) == 0 {
 		return nil, fmt.Errorf("endpoints: no groups given")
 	}
-	a := &API{roots: map[string]bool{}, discovery: c.Discovery, next: c.NotFound}
+	a := &API{claimed: map[string]bool{}, discovery: c.Discovery, next: c.NotFound}
 	if a.next == nil {
 		a.next = http.HandlerFunc(http.NotFound)
 	}
@@ -40,32 +48,34 @@ func New(c Config) (*API, error) {
 			return nil, err
 		}
 	}
-	a.addRoute(discoveryRoute("/apis", c.Discovery.Groups()))
-	a.mux = newMux(a.routes, c.Groups[0].Codecs)
+	a.add("/apis", discoveryRoute("/apis", c.Discovery.Groups()))
+	var routes []Route
+	for _, at := range a.documented {
+		routes = append(routes, at.routes...)
+	}
+	a.mux = newMux(routes, c.Groups[0].Codecs)
 	return a, nil
 }
 
 func (a *API) addGroup(group *Group, serving Serving) error {
-	served := 0
+	served := false
 	for i, name := range group.Versions {
-		storage := group.Storage[name]
-		if len(storage) == 0 {
+		if len(group.Storage[name]) == 0 {
 			continue
 		}
+		served = true
 		version, err := NewVersion(VersionConfig{
 			GroupVersion: schema.GroupVersion{Group: group.Name, Version: name},
-			Storage:      storage,
+			Storage:      group.Storage[name],
 			Types:        group.types(),
 			Serving:      serving,
 		})
 		if err != nil {
 			return err
 		}
-		served++
 		a.versions = append(a.versions, version)
-		a.routes = append(a.routes, version.Routes()...)
 		err = a.discovery.Add(discovery.Version{
-			GroupVersion:  version.GroupVersion(),
+			GroupVersion:  version.gv,
 			Resources:     version.Resources(),
 			GroupPriority: group.Priority,
 			// Versions keep the order in which the group lists them.
@@ -74,23 +84,26 @@ func (a *API) addGroup(group *Group, serving Serving) error {
 		if err != nil {
 			return err
 		}
-		a.addRoute(discoveryRoute(root(version.gv), a.discovery.Version(version.gv)))
+		at := root(version.gv)
+		document := discoveryRoute(at, a.discovery.Version(version.gv))
+		a.add(at, append([]Route{document}, version.Routes()...)...)
 	}
-	if served == 0 {
-		return nil
+	switch {
+	case !served:
+	case group.Name == "":
+		a.claimed["/api"] = true
+		a.add("/api", discoveryRoute("/api", a.discovery.Legacy()))
+	default:
+		at := "/apis/" + group.Name
+		a.claimed[at] = true
+		a.add(at, discoveryRoute(at, a.discovery.Group(group.Name)))
 	}
-	if group.Name == "" {
-		a.roots["/api"] = true
-		a.addRoute(discoveryRoute("/api", a.discovery.Legacy()))
-		return nil
-	}
-	at := "/apis/" + group.Name
-	a.roots[at] = true
-	a.addRoute(discoveryRoute(at, a.discovery.Group(group.Name)))
 	return nil
 }
 
-func (a *API) addRoute(r Route) { a.routes = append(a.routes, r) }
+func (a *API) add(path string, routes ...Route) {
+	a.documented = append(a.documented, documented{path, routes})
+}
 
 // discoveryRoute is the route of a discovery document.
 func discoveryRoute(path string, document discovery.Document) Route {
@@ -105,9 +118,9 @@ func discoveryRoute(path string, document discovery.Document) Route {
 	}
 }
 
-// ServeHTTP serves the API. What lies below the root of a group served here is
-// answered here, if by a 404 Status; documents of groups that were entered in
-// discovery by others come next; all else goes on to the NotFound handler.
+// ServeHTTP serves the API. Below the path of a group served here, what has no
+// route is answered by a 404 Status. Discovery documents of groups that others
+// serve come next; all else goes on to the NotFound handler.
 func (a *API) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	if at := a.mux.find(path); at != nil {
@@ -125,16 +138,16 @@ func (a *API) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	a.next.ServeHTTP(w, req)
 }
 
-// claims says whether the path lies below the root of a group served here.
+// claims says whether the path lies below that of a group served here.
 func (a *API) claims(path string) bool {
 	parts := strings.SplitN(path, "/", 4)
 	if len(parts) < 2 || parts[0] != "" {
 		return false
 	}
 	if parts[1] == "api" {
-		return a.roots["/api"]
+		return a.claimed["/api"]
 	}
-	return len(parts) > 2 && parts[1] == "apis" && a.roots["/apis/"+parts[2]]
+	return len(parts) > 2 && parts[1] == "apis" && a.claimed["/apis/"+parts[2]]
 }
 
 // Versions returns the group versions served. The caller must not change the

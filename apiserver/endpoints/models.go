@@ -1,0 +1,51 @@
+package endpoints
+
+import (
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/kube-openapi/pkg/util"
+
+	"byre/apiserver/openapi"
+)
+
+// ModelNames names the types of all kinds that the groups serve, as
+// openapi.Models.TypeConverter takes them.
+func ModelNames(groups []Group) ([]string, error) {
+	names := map[string]bool{}
+	for i := range groups {
+		for version, storages := range groups[i].Storage {
+			gv := schema.GroupVersion{Group: groups[i].Name, Version: version}
+			for _, storage := range storages {
+				kind, err := endpoints.GetResourceKind(gv, storage, groups[i].Scheme)
+				if err != nil {
+					return nil, err
+				}
+				object, err := groups[i].Scheme.New(kind)
+				if err != nil {
+					return nil, err
+				}
+				names[util.GetCanonicalTypeName(object)] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// Roots describes all that is served, for OpenAPI.
+func (a *API) Roots() []openapi.Root {
+	var roots []openapi.Root
+	for _, at := range a.documented {
+		root := openapi.Root{
+			Path:       at.path[1:],
+			Operations: func() ([]openapi.Operation, error) { return operations(at.routes) },
+		}
+		for _, route := range at.routes {
+			root.Routes = append(root.Routes, route.Method+" "+route.Path)
+		}
+		roots = append(roots, root)
+	}
+	return roots
+}

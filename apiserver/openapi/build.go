@@ -1,0 +1,104 @@
+package openapi
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/emicklei/go-restful/v3"
+	"k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/kube-openapi/pkg/builder"
+	"k8s.io/kube-openapi/pkg/builder3"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// title and version head every document. The version is what kube-apiserver
+// shows: the API's versions are those of its groups.
+const (
+	title   = "Kubernetes"
+	version = "unversioned"
+)
+
+func info() *spec.Info {
+	return &spec.Info{InfoProps: spec.InfoProps{Title: title, Version: version}}
+}
+
+// bearer describes how a client shows who it is.
+const (
+	bearer            = "BearerToken"
+	bearerDescription = "Bearer Token authentication"
+)
+
+// operationID puts the group version into an operation's name, so that it is
+// unique: listNamespacedPod at /api/v1 is listCoreV1NamespacedPod.
+func operationID(r common.Route) (string, []string, error) {
+	return openapi.GetOperationIDAndTags(&restful.Route{Operation: r.OperationName(), Path: r.Path()})
+}
+
+func (m *Models) v2Config() *common.Config {
+	return &common.Config{
+		ProtocolList:                   []string{"https"},
+		Info:                           info(),
+		DefaultResponse:                &spec.Response{ResponseProps: spec.ResponseProps{Description: "Default Response."}},
+		CommonResponses:                map[int]spec.Response{401: {ResponseProps: spec.ResponseProps{Description: "Unauthorized"}}},
+		GetOperationIDAndTagsFromRoute: operationID,
+		GetDefinitionName:              m.names.GetDefinitionName,
+		GetDefinitions:                 m.definitions,
+		SecurityDefinitions: &spec.SecurityDefinitions{bearer: {SecuritySchemeProps: spec.SecuritySchemeProps{
+			Type: "apiKey", Name: "authorization", In: "header", Description: bearerDescription,
+		}}},
+		DefaultSecurity: []map[string][]string{{bearer: {}}},
+	}
+}
+
+func (m *Models) v3Config() *common.OpenAPIV3Config {
+	return &common.OpenAPIV3Config{
+		Info:                           info(),
+		DefaultResponse:                &spec3.Response{ResponseProps: spec3.ResponseProps{Description: "Default Response."}},
+		CommonResponses:                map[int]*spec3.Response{401: {ResponseProps: spec3.ResponseProps{Description: "Unauthorized"}}},
+		GetOperationIDAndTagsFromRoute: operationID,
+		GetDefinitionName:              m.names.GetDefinitionName,
+		GetDefinitions:                 m.definitions,
+		SecuritySchemes: spec3.SecuritySchemes{bearer: {SecuritySchemeProps: spec3.SecuritySchemeProps{
+			Type: "apiKey", Name: "authorization", In: "header", Description: bearerDescription,
+		}}},
+	}
+}
+
+// V2 builds the one document of version 2 that describes the operations of all
+// roots.
+func (m *Models) V2(roots []Root) (*spec.Swagger, error) {
+	containers := make([]common.RouteContainer, 0, len(roots))
+	for _, root := range roots {
+		operations, err := root.Operations()
+		if err != nil {
+			return nil, fmt.Errorf("openapi: %s: %w", root.Path, err)
+		}
+		containers = append(containers, container{root: "/" + root.Path, operations: operations})
+	}
+	document, err := builder.BuildOpenAPISpecFromRoutes(containers, m.v2Config())
+	if err != nil {
+		return nil, fmt.Errorf("openapi: version 2: %w", err)
+	}
+	// Version 2 never had defaults; clients would apply them.
+	document.Definitions = handler.PruneDefaults(document.Definitions)
+	return document, nil
+}
+
+// V3 builds the document of version 3 that describes the operations of one root
+// and returns it as JSON.
+func (m *Models) V3(root Root) ([]byte, error) {
+	operations, err := root.Operations()
+	if err != nil {
+		return nil, fmt.Errorf("openapi: %s: %w", root.Path, err)
+	}
+	containers := []common.RouteContainer{container{root: "/" + root.Path, operations: operations}}
+	document, err := builder3.BuildOpenAPISpecFromRoutes(containers, m.v3Config())
+	if err != nil {
+		return nil, fmt.Errorf("openapi: version 3 of %s: %w", root.Path, err)
+	}
+	narrowKinds(document, root.Path)
+	return json.Marshal(document)
+}

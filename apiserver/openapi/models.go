@@ -1,0 +1,61 @@
+package openapi
+
+import (
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/kube-openapi/pkg/builder3"
+	"k8s.io/kube-openapi/pkg/common"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+)
+
+// Models are the schemas of the Go types that the API is made of.
+type Models struct {
+	definitions common.GetOpenAPIDefinitions
+	names       *openapi.DefinitionNamer
+}
+
+// NewModels makes models of generated definitions; the schemes say of which
+// kind each type is.
+func NewModels(definitions common.GetOpenAPIDefinitions, schemes ...*runtime.Scheme) *Models {
+	return &Models{definitions: definitions, names: openapi.NewDefinitionNamer(schemes...)}
+}
+
+// TypeConverter returns a converter for managed fields that knows the types
+// named, and what they are made of. Names are canonical, as
+// k8s.io/kube-openapi/pkg/util.GetCanonicalTypeName gives them.
+//
+// It is built by its first use: that takes some tens of milliseconds, which a
+// server that is starting, or that is only read from, does not spend.
+func (m *Models) TypeConverter(names ...string) managedfields.TypeConverter {
+	return &lazyConverter{build: sync.OnceValues(func() (managedfields.TypeConverter, error) {
+		schemas, err := builder3.BuildOpenAPIDefinitionsForResources(m.v3Config(), names...)
+		if err != nil {
+			return nil, fmt.Errorf("openapi: schemas for managed fields: %w", err)
+		}
+		return managedfields.NewTypeConverter(schemas, false)
+	})}
+}
+
+type lazyConverter struct {
+	build func() (managedfields.TypeConverter, error)
+}
+
+func (l *lazyConverter) ObjectToTyped(object runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	c, err := l.build()
+	if err != nil {
+		return nil, err
+	}
+	return c.ObjectToTyped(object, opts...)
+}
+
+func (l *lazyConverter) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
+	c, err := l.build()
+	if err != nil {
+		return nil, err
+	}
+	return c.TypedToObject(value)
+}

@@ -1,0 +1,147 @@
+package openapi
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/munnerz/goautoneg"
+	"k8s.io/klog/v2"
+)
+
+// ServeHTTP serves /openapi/v2, /openapi/v3 and what lies below the latter.
+func (s *Service) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	switch path := strings.TrimSuffix(req.URL.Path, "/"); {
+	case path == "/openapi/v2":
+		s.serveV2(w, req)
+	case path == "/openapi/v3":
+		s.serveIndex(w, req)
+	case strings.HasPrefix(path, "/openapi/v3/"):
+		s.serveV3(w, req, strings.TrimPrefix(path, "/openapi/v3/"))
+	default:
+		http.NotFound(w, req)
+	}
+}
+
+func (s *Service) serveV2(w http.ResponseWriter, req *http.Request) {
+	media, ok := negotiate(req, "v2")
+	w.Header().Add("Vary", "Accept")
+	if !ok {
+		w.WriteHeader(http.StatusNotAcceptable)
+		return
+	}
+	document, err := s.documentV2(req.Context(), media.protobuf)
+	if err != nil {
+		klog.FromContext(req.Context()).Error(err, "OpenAPI version 2 can't be built")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	write(w, req, document, media)
+}
+
+func (s *Service) serveIndex(w http.ResponseWriter, req *http.Request) {
+	index, err := s.index()
+	if err != nil {
+		klog.FromContext(req.Context()).Error(err, "The index of OpenAPI version 3 can't be made")
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Etag", strconv.Quote(hash(string(index))))
+	w.Header().Set("Content-Type", "application/json")
+	http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(index))
+}
+
+func (s *Service) serveV3(w http.ResponseWriter, req *http.Request, path string) {
+	media, ok := negotiate(req, "v3")
+	w.Header().Add("Vary", "Accept")
+	if !ok {
+		w.WriteHeader(http.StatusNotAcceptable)
+		return
+	}
+	document, err := s.documentV3(req.Context(), path, media.protobuf)
+	if err != nil {
+		klog.FromContext(req.Context()).Error(err, "OpenAPI version 3 can't be built", "path", path)
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	if document == nil {
+		http.NotFound(w, req)
+		return
+	}
+	if asked := req.URL.Query().Get("hash"); asked != "" {
+		if asked != document.hash {
+			http.Redirect(w, req, location(path, document.hash), http.StatusMovedPermanently)
+			return
+		}
+		// What a hash stands for never changes.
+		w.Header().Set("Cache-Control", "public, immutable")
+		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).UTC().Format(http.TimeFormat))
+	}
+	write(w, req, document, media)
+}
+
+// media is the form in which a document is sent.
+type media struct {
+	contentType string
+	protobuf    bool
+}
+
+// negotiate chooses the form by the Accept header; JSON where it doesn't matter.
+func negotiate(req *http.Request, version string) (media, bool) {
+	accept := req.Header.Get("Accept")
+	if accept == "" {
+		accept = "*/*"
+	}
+	protobuf := "com.github.proto-openapi.spec." + version + ".v1.0+protobuf"
+	forms := []struct {
+		subType string
+		media   media
+	}{
+		{"json", media{"application/json", false}},
+		{protobuf, media{"application/" + protobuf, true}},
+		// The name it had first, with an "@" that no media type may have.
+		{"com.github.proto-openapi.spec." + version + "@v1.0+protobuf", media{"application/" + protobuf, true}},
+	}
+	for _, clause := range goautoneg.ParseAccept(accept) {
+		for _, form := range forms {
+			if (clause.Type == "application" || clause.Type == "*") && (clause.SubType == form.subType || clause.SubType == "*") {
+				return form.media, true
+			}
+		}
+	}
+	return media{}, false
+}
+
+// write sends a document, as it is kept to those who take gzip.
+func write(w http.ResponseWriter, req *http.Request, document *encoded, m media) {
+	data := document.json
+	if m.protobuf {
+		data = document.protobuf
+	}
+	w.Header().Add("Vary", "Accept-Encoding")
+	w.Header().Set("Content-Type", m.contentType)
+	w.Header().Set("Etag", strconv.Quote(document.hash))
+	if acceptsGzip(req) {
+		w.Header().Set("Content-Encoding", "gzip")
+	} else {
+		var err error
+		if data, err = decompress(data); err != nil {
+			klog.FromContext(req.Context()).Error(err, "A kept OpenAPI document can't be read")
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+	}
+	http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(data))
+}
+
+func acceptsGzip(req *http.Request) bool {
+	for part := range strings.SplitSeq(req.Header.Get("Accept-Encoding"), ",") {
+		coding, params, _ := strings.Cut(part, ";")
+		if strings.TrimSpace(coding) == "gzip" && strings.ReplaceAll(params, " ", "") != "q=0" {
+			return true
+		}
+	}
+	return false
+}

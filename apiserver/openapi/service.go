@@ -1,0 +1,239 @@
+package openapi
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"sync"
+
+	"k8s.io/kube-openapi/pkg/aggregator"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/handler3"
+)
+
+// Service serves the documents of all sources. Sources may be set and removed
+// while it serves. It starts no goroutine.
+type Service struct {
+	mu      sync.Mutex
+	sources map[string]Source
+	// generation counts the changes of sources, for telling whether what was
+	// built meanwhile is still true.
+	generation int
+	v2         *encoded            // nil until asked for, and after a change
+	v3         map[string]*encoded // by path
+
+	// building lets one document be built at a time: each takes some tens of
+	// megabytes while it is a tree.
+	building sync.Mutex
+}
+
+// encoded is a finished document.
+type encoded struct {
+	hash string
+	json []byte // gzip
+	// protobuf is made of json when first asked for.
+	protobuf []byte // gzip
+}
+
+// NewService makes a service without sources.
+func NewService() *Service {
+	return &Service{sources: map[string]Source{}, v3: map[string]*encoded{}}
+}
+
+// Set adds a source or replaces the one of that name.
+func (s *Service) Set(name string, source Source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sources[name] = source
+	s.changed()
+}
+
+// Remove takes a source back.
+func (s *Service) Remove(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sources, name)
+	s.changed()
+}
+
+// changed drops what is no longer true. The caller holds mu.
+func (s *Service) changed() {
+	s.generation++
+	s.v2 = nil
+	for path, built := range s.v3 {
+		if current, ok := s.document(path); !ok || current.Hash != built.hash {
+			delete(s.v3, path)
+		}
+	}
+}
+
+// document is the document at path, of the first source by name that has one.
+// The caller holds mu.
+func (s *Service) document(path string) (Document, bool) {
+	for _, name := range slices.Sorted(maps.Keys(s.sources)) {
+		if d, ok := s.sources[name].V3[path]; ok {
+			return d, true
+		}
+	}
+	return Document{}, false
+}
+
+// index is the list of the documents of version 3 and where to get them, as
+// JSON.
+func (s *Service) index() ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	paths := map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}
+	for _, source := range s.sources {
+		for path := range source.V3 {
+			if d, ok := s.document(path); ok {
+				paths[path] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: location(path, d.Hash)}
+			}
+		}
+	}
+	return json.Marshal(handler3.OpenAPIV3Discovery{Paths: paths})
+}
+
+// location is where a client finds a document, with the hash that lets it keep
+// what it has got.
+func location(path, hash string) string {
+	u := url.URL{Path: "/openapi/v3/" + path, RawQuery: url.Values{"hash": {hash}}.Encode()}
+	return u.String()
+}
+
+// documentV3 returns the document at path, built now if it was not before. It is
+// nil if there is none.
+func (s *Service) documentV3(ctx context.Context, path string, protobuf bool) (*encoded, error) {
+	s.building.Lock()
+	defer s.building.Unlock()
+
+	s.mu.Lock()
+	source, ok := s.document(path)
+	built := s.v3[path]
+	s.mu.Unlock()
+	if !ok {
+		return nil, nil
+	}
+	if built == nil || built.hash != source.Hash {
+		text, err := source.JSON(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if built, err = newEncoded(source.Hash, text); err != nil {
+			return nil, err
+		}
+	}
+	if protobuf && built.protobuf == nil {
+		var err error
+		if built, err = built.withProtobuf(handler3.ToV3ProtoBinary); err != nil {
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if current, ok := s.document(path); ok && current.Hash == built.hash {
+		s.v3[path] = built
+	}
+	return built, nil
+}
+
+// documentV2 returns the document of version 2, built now if it was not before.
+func (s *Service) documentV2(ctx context.Context, protobuf bool) (*encoded, error) {
+	s.building.Lock()
+	defer s.building.Unlock()
+
+	s.mu.Lock()
+	built, generation, sources := s.v2, s.generation, maps.Clone(s.sources)
+	s.mu.Unlock()
+	if built == nil {
+		text, err := merge(ctx, sources)
+		if err != nil {
+			return nil, err
+		}
+		if built, err = newEncoded(hash(string(text)), text); err != nil {
+			return nil, err
+		}
+	}
+	if protobuf && built.protobuf == nil {
+		var err error
+		if built, err = built.withProtobuf(handler.ToProtoBinary); err != nil {
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if generation == s.generation {
+		s.v2 = built
+	}
+	return built, nil
+}
+
+// merge joins the sources' parts, in the order of their names: of paths that
+// several have, the first stays.
+func merge(ctx context.Context, sources map[string]Source) ([]byte, error) {
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(sources)), func(name string) bool { return sources[name].V2 == nil })
+	if len(names) == 0 {
+		return nil, fmt.Errorf("openapi: nothing to describe")
+	}
+	whole, err := sources[names[0]].V2(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names[1:] {
+		part, err := sources[name].V2(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("openapi: %s: %w", name, err)
+		}
+		if err := aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(whole, part); err != nil {
+			return nil, fmt.Errorf("openapi: %s: %w", name, err)
+		}
+	}
+	return whole.MarshalJSON()
+}
+
+func newEncoded(hash string, text []byte) (*encoded, error) {
+	compressed, err := compress(text)
+	return &encoded{hash: hash, json: compressed}, err
+}
+
+func (e *encoded) withProtobuf(convert func([]byte) ([]byte, error)) (*encoded, error) {
+	text, err := decompress(e.json)
+	if err != nil {
+		return nil, err
+	}
+	binary, err := convert(text)
+	if err != nil {
+		return nil, err
+	}
+	compressed, err := compress(binary)
+	return &encoded{hash: e.hash, json: e.json, protobuf: compressed}, err
+}
+
+func compress(data []byte) ([]byte, error) {
+	var buf bytes.Buffer
+	w := gzip.NewWriter(&buf)
+	if _, err := w.Write(data); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return bytes.Clone(buf.Bytes()), nil
+}
+
+func decompress(data []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	var buf bytes.Buffer
+	if _, err := buf.ReadFrom(r); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
