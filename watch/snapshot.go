@@ -31,6 +31,10 @@ func lessIndexed(a, b indexed) bool {
 // Revision is the revision that the snapshot shows.
 func (s Snapshot) Revision() int64 { return s.revision }
 
+// Same tells, without looking at records, whether two snapshots of one resource
+// are of one state: nothing has changed between them.
+func (s Snapshot) Same(other Snapshot) bool { return s.tree == other.tree }
+
 // Len is the number of records in all namespaces.
 func (s Snapshot) Len() int { return s.tree.Len() }
 

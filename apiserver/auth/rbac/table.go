@@ -3,6 +3,7 @@ package rbac
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"byre/apiserver/storage"
+	"byre/watch"
 )
 
 // loadTimeout bounds the first read of a resource, which is the only one that
@@ -25,7 +27,7 @@ type table struct {
 	resource schema.GroupResource
 	newFunc  func() metav1.Object
 	lookup   func(schema.GroupResource) *storage.Store
-	revision func() int64
+	feed     *watch.Feed
 
 	// Invariant: indexer holds the state of the store at revision at, or a
 	// later one.
@@ -33,18 +35,20 @@ type table struct {
 	at      atomic.Int64
 
 	mu sync.Mutex // held while the table is brought up to date
-	// states maps the revision of each object in indexer to its key, keys the
-	// other way round. Both are guarded by mu.
+	// seen is the feed's state that was last taken over. states maps the
+	// revision of each object in indexer to its key, keys the other way round.
+	// All are guarded by mu.
+	seen   watch.Snapshot
 	states map[int64]string
 	keys   map[string]int64
 }
 
-func newTable(resource string, lookup func(schema.GroupResource) *storage.Store, revision func() int64, newFunc func() metav1.Object) *table {
+func newTable(resource string, lookup func(schema.GroupResource) *storage.Store, feed *watch.Feed, newFunc func() metav1.Object) *table {
 	return &table{
 		resource: schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: resource},
 		newFunc:  newFunc,
 		lookup:   lookup,
-		revision: revision,
+		feed:     feed,
 		indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc,
 			cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}),
 		states: map[int64]string{},
@@ -53,9 +57,9 @@ func newTable(resource string, lookup func(schema.GroupResource) *storage.Store,
 }
 
 // sync brings the table up to the feed's revision. When nothing was written
-// since the last call it costs one comparison.
+// since the last call it costs one comparison; when something else was, a few.
 func (t *table) sync() error {
-	revision := t.revision()
+	revision := t.feed.Revision()
 	if revision > 0 && t.at.Load() >= revision {
 		return nil
 	}
@@ -64,21 +68,28 @@ func (t *table) sync() error {
 	if revision > 0 && t.at.Load() >= revision {
 		return nil
 	}
-	if err := t.load(); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
+	defer cancel()
+	now, err := t.feed.Snapshot(ctx, t.resource.Group, t.resource.Resource)
+	if err != nil {
 		return fmt.Errorf("reading %s: %w", t.resource, err)
 	}
-	t.at.Store(revision)
+	if !now.Same(t.seen) {
+		if err := t.load(ctx); err != nil {
+			return fmt.Errorf("reading %s: %w", t.resource, err)
+		}
+	}
+	t.seen = now
+	t.at.Store(now.Revision())
 	return nil
 }
 
 // load lists the resource as the feed has it and takes over the differences.
-func (t *table) load() error {
+func (t *table) load(ctx context.Context) error {
 	store := t.lookup(t.resource)
 	if store == nil {
-		return fmt.Errorf("not served yet")
+		return errors.New("not served yet")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
-	defer cancel()
 	list, err := store.ListEncoded(ctx, "/"+t.resource.Resource, apistorage.ListOptions{
 		ResourceVersion: "0",
 		Recursive:       true,

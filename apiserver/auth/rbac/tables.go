@@ -8,6 +8,7 @@ import (
 	listers "k8s.io/client-go/listers/rbac/v1"
 
 	"byre/apiserver/storage"
+	"byre/watch"
 )
 
 // Tables has a lister for each of the four RBAC resources.
@@ -19,13 +20,13 @@ type Tables struct {
 }
 
 // New makes Tables over the stores that lookup finds, which need not exist yet.
-// revision gives the last revision that the stores' feed has applied.
-func New(lookup func(schema.GroupResource) *storage.Store, revision func() int64) *Tables {
+// feed is the one that the stores read.
+func New(lookup func(schema.GroupResource) *storage.Store, feed *watch.Feed) *Tables {
 	return &Tables{
-		roles:               newTable("roles", lookup, revision, func() metav1.Object { return &rbacv1.Role{} }),
-		roleBindings:        newTable("rolebindings", lookup, revision, func() metav1.Object { return &rbacv1.RoleBinding{} }),
-		clusterRoles:        newTable("clusterroles", lookup, revision, func() metav1.Object { return &rbacv1.ClusterRole{} }),
-		clusterRoleBindings: newTable("clusterrolebindings", lookup, revision, func() metav1.Object { return &rbacv1.ClusterRoleBinding{} }),
+		roles:               newTable("roles", lookup, feed, func() metav1.Object { return &rbacv1.Role{} }),
+		roleBindings:        newTable("rolebindings", lookup, feed, func() metav1.Object { return &rbacv1.RoleBinding{} }),
+		clusterRoles:        newTable("clusterroles", lookup, feed, func() metav1.Object { return &rbacv1.ClusterRole{} }),
+		clusterRoleBindings: newTable("clusterrolebindings", lookup, feed, func() metav1.Object { return &rbacv1.ClusterRoleBinding{} }),
 	}
 }
 
