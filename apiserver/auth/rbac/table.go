@@ -98,52 +98,61 @@ func (t *table) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	seen := make(map[int64]string, len(t.states))
+	seen := make(map[int64]struct{}, len(t.states))
 	for item, err := range list.Items {
 		if err != nil {
 			return err
 		}
-		revision := item.ResourceVersion()
-		if key, ok := t.states[revision]; ok {
-			seen[revision] = key
-			continue
-		}
-		key, err := t.add(item)
-		if err != nil {
+		seen[item.ResourceVersion()] = struct{}{}
+		if err := t.add(item); err != nil {
 			return err
 		}
-		seen[revision] = key
-		t.keys[key] = revision
 	}
 	for revision, key := range t.states {
-		if _, ok := seen[revision]; ok || t.keys[key] != revision {
-			continue // still there, or there in a newer state
-		}
-		delete(t.keys, key)
-		if err := t.remove(key); err != nil {
-			return err
+		if _, ok := seen[revision]; !ok {
+			if err := t.forget(revision, key); err != nil {
+				return err
+			}
 		}
 	}
-	t.states = seen
 	return nil
 }
 
-func (t *table) add(item storage.Encoded) (string, error) {
+// add decodes an object in a state that isn't known yet.
+func (t *table) add(item storage.Encoded) error {
+	revision := item.ResourceVersion()
+	if _, known := t.states[revision]; known {
+		return nil
+	}
 	object := t.newFunc()
 	if err := json.Unmarshal(item.AppendJSON(nil, true), object); err != nil {
-		return "", err
-	}
-	object.SetManagedFields(nil) // of no use here, and most of the object
-	if err := t.indexer.Update(object); err != nil {
-		return "", err
-	}
-	return cache.MetaNamespaceKeyFunc(object)
-}
-
-func (t *table) remove(key string) error {
-	object, ok, err := t.indexer.GetByKey(key)
-	if err != nil || !ok {
 		return err
 	}
-	return t.indexer.Delete(object)
+	object.SetManagedFields(nil) // of no use here, and most of the object
+	key, err := cache.MetaNamespaceKeyFunc(object)
+	if err != nil {
+		return err
+	}
+	if err := t.indexer.Update(object); err != nil {
+		return err
+	}
+	t.states[revision], t.keys[key] = key, revision
+	return nil
+}
+
+// forget drops a state that the store no longer has, and the object with it
+// unless it is known in another state.
+func (t *table) forget(revision int64, key string) error {
+	if t.keys[key] == revision {
+		object, _, err := t.indexer.GetByKey(key)
+		if err != nil {
+			return err
+		}
+		if err := t.indexer.Delete(object); err != nil {
+			return err
+		}
+		delete(t.keys, key)
+	}
+	delete(t.states, revision)
+	return nil
 }
