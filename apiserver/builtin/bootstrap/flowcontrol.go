@@ -1,0 +1,88 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+	listers "k8s.io/client-go/listers/flowcontrol/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/registry/flowcontrol/ensurer"
+)
+
+// ensureFlowControl makes the suggested flow schemas and priority levels that
+// are missing, and those that are mandatory as they must be, and deletes what an
+// older release has made and nobody changed since.
+func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
+	levels, err := b.priorityLevels(ctx)
+	if err != nil {
+		return fmt.Errorf("list priority levels: %w", err)
+	}
+	schemas, err := b.flowSchemas(ctx)
+	if err != nil {
+		return fmt.Errorf("list flow schemas: %w", err)
+	}
+	client := b.config.Client.FlowcontrolV1()
+	levelOps := ensurer.NewPriorityLevelConfigurationOps(client.PriorityLevelConfigurations(), levels)
+	schemaOps := ensurer.NewFlowSchemaOps(client.FlowSchemas(), schemas)
+
+	suggestedLevel := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.PriorityLevelConfiguration]()
+	if err := ensurer.EnsureConfigurations(ctx, levelOps, bootstrap.SuggestedPriorityLevelConfigurations, suggestedLevel); err != nil {
+		return fmt.Errorf("suggested priority levels: %w", err)
+	}
+	suggestedSchema := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.FlowSchema]()
+	if err := ensurer.EnsureConfigurations(ctx, schemaOps, bootstrap.SuggestedFlowSchemas, suggestedSchema); err != nil {
+		return fmt.Errorf("suggested flow schemas: %w", err)
+	}
+	mandatoryLevel := ensurer.NewMandatoryEnsureStrategy[*flowcontrolv1.PriorityLevelConfiguration]()
+	if err := ensurer.EnsureConfigurations(ctx, levelOps, bootstrap.MandatoryPriorityLevelConfigurations, mandatoryLevel); err != nil {
+		return fmt.Errorf("mandatory priority levels: %w", err)
+	}
+	mandatorySchema := ensurer.NewMandatoryEnsureStrategy[*flowcontrolv1.FlowSchema]()
+	if err := ensurer.EnsureConfigurations(ctx, schemaOps, bootstrap.MandatoryFlowSchemas, mandatorySchema); err != nil {
+		return fmt.Errorf("mandatory flow schemas: %w", err)
+	}
+
+	allSchemas := slices.Concat(bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas)
+	if err := ensurer.RemoveUnwantedObjects(ctx, schemaOps, allSchemas); err != nil {
+		return fmt.Errorf("remove flow schemas: %w", err)
+	}
+	allLevels := slices.Concat(bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations)
+	if err := ensurer.RemoveUnwantedObjects(ctx, levelOps, allLevels); err != nil {
+		return fmt.Errorf("remove priority levels: %w", err)
+	}
+	return nil
+}
+
+// priorityLevels lists what there is, in the form that the ensurer asks for. One
+// list a minute is cheaper than an informer's watch.
+func (b *Bootstrap) priorityLevels(ctx context.Context) (listers.PriorityLevelConfigurationLister, error) {
+	list, err := b.config.Client.FlowcontrolV1().PriorityLevelConfigurations().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+	for i := range list.Items {
+		if err := indexer.Add(&list.Items[i]); err != nil {
+			return nil, err
+		}
+	}
+	return listers.NewPriorityLevelConfigurationLister(indexer), nil
+}
+
+func (b *Bootstrap) flowSchemas(ctx context.Context) (listers.FlowSchemaLister, error) {
+	list, err := b.config.Client.FlowcontrolV1().FlowSchemas().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+	for i := range list.Items {
+		if err := indexer.Add(&list.Items[i]); err != nil {
+			return nil, err
+		}
+	}
+	return listers.NewFlowSchemaLister(indexer), nil
+}

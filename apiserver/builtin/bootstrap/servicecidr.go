@@ -1,0 +1,64 @@
+package bootstrap
+
+import (
+	"context"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// defaultServiceCIDR is the name of the ServiceCIDR made from the flags.
+const defaultServiceCIDR = "kubernetes"
+
+// ensureServiceCIDR makes the default ServiceCIDR and says that it is ready. It
+// follows upstream's defaultservicecidr controller: a CIDR that exists is only
+// changed from single-stack to dual-stack, and its condition only while it is
+// unknown, so that an administrator's word stays.
+func (b *Bootstrap) ensureServiceCIDR(ctx context.Context) error {
+	client := b.config.Client.NetworkingV1().ServiceCIDRs()
+	var want []string
+	for _, cidr := range b.config.ServiceCIDRs {
+		want = append(want, cidr.String())
+	}
+	current, err := client.Get(ctx, defaultServiceCIDR, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		current, err = client.Create(ctx, &networkingv1.ServiceCIDR{
+			ObjectMeta: metav1.ObjectMeta{Name: defaultServiceCIDR},
+			Spec:       networkingv1.ServiceCIDRSpec{CIDRs: want},
+		}, metav1.CreateOptions{})
+	case err == nil && len(want) == 2 && slices.Equal(current.Spec.CIDRs, want[:1]):
+		current = current.DeepCopy()
+		current.Spec.CIDRs = want
+		current, err = client.Update(ctx, current, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return err
+	}
+	return b.ensureServiceCIDRReady(ctx, current, want)
+}
+
+func (b *Bootstrap) ensureServiceCIDRReady(ctx context.Context, current *networkingv1.ServiceCIDR, want []string) error {
+	if current.DeletionTimestamp != nil {
+		return nil // kube-controller-manager's to finish
+	}
+	if !slices.Equal(current.Spec.CIDRs, want) {
+		b.config.Logger.Info("The default ServiceCIDR isn't the configured one; it stays", "is", current.Spec.CIDRs, "configured", want)
+		return nil
+	}
+	ready := meta.FindStatusCondition(current.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
+	if ready != nil && ready.Status != metav1.ConditionUnknown {
+		return nil
+	}
+	current = current.DeepCopy()
+	meta.SetStatusCondition(&current.Status.Conditions, metav1.Condition{
+		Type:    networkingv1.ServiceCIDRConditionReady,
+		Status:  metav1.ConditionTrue,
+		Message: "Kubernetes default Service CIDR is ready",
+	})
+	_, err := b.config.Client.NetworkingV1().ServiceCIDRs().UpdateStatus(ctx, current, metav1.UpdateOptions{})
+	return err
+}
