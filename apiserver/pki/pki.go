@@ -25,6 +25,9 @@ type Request struct {
 	Now time.Time
 }
 
+// FrontProxyName is the common name of the front proxy's client certificate.
+const FrontProxyName = "front-proxy-client"
+
 // Files are the paths of what Ensure provides.
 type Files struct {
 	CACert, CAKey                     string
@@ -133,7 +136,7 @@ func (k *keeper) leaves() error {
 		k.leaf(k.files.ServingCert, k.files.ServingKey, k.root, servingProfile(k.request.Hosts)),
 		k.leaf(k.files.KubeletClientCert, k.files.KubeletKey, k.root,
 			clientProfile("kube-apiserver-kubelet-client", "system:masters")),
-		k.leaf(k.files.FrontProxyCert, k.files.FrontProxyKey, k.front, clientProfile("front-proxy-client", "")),
+		k.leaf(k.files.FrontProxyCert, k.files.FrontProxyKey, k.front, clientProfile(FrontProxyName, "")),
 	)
 }
 

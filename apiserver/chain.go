@@ -1,0 +1,153 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	upstream "k8s.io/apiserver/pkg/endpoints"
+	endpointfilters "k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/routes"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/apiserver/pkg/util/notfoundhandler"
+	"k8s.io/component-base/logs"
+	"k8s.io/component-base/metrics/prometheus/slis"
+	"k8s.io/klog/v2"
+	openapiutil "k8s.io/kube-openapi/pkg/util"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	generated "k8s.io/kubernetes/pkg/generated/openapi"
+
+	"byre/apiserver/endpoints"
+	"byre/apiserver/filters"
+	"byre/apiserver/health"
+	"byre/apiserver/openapi"
+)
+
+// buildChain makes the handler behind the filters: the neighbour before, the
+// paths of this server, its API, the neighbour behind, and 404.
+func (s *Server) buildChain() (http.Handler, error) {
+	groups := s.builtin.Groups()
+	models := openapi.NewModels(generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
+	s.Serving = endpoints.Serving{
+		Admission:         s.admission.Plugins,
+		Authorizer:        s.auth.Authorizer,
+		TypeConverter:     models.TypeConverter(typeNames(groups)...),
+		MinRequestTimeout: time.Duration(s.config.Options.Filters.MinRequestTimeout) * time.Second,
+	}
+	var next http.Handler = notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)
+	if s.config.Behind != nil {
+		behind, err := s.neighbour(s.config.Behind, next)
+		if err != nil {
+			return nil, err
+		}
+		next = behind
+	}
+	api, err := endpoints.New(endpoints.Config{
+		Groups:    groups,
+		Serving:   s.Serving,
+		Discovery: s.Discovery,
+		NotFound:  next,
+	})
+	if err != nil {
+		return nil, err
+	}
+	paths, err := s.ownPaths()
+	if err != nil {
+		return nil, err
+	}
+	paths.NotFoundHandler(api)
+	if s.config.Before == nil {
+		return paths, nil
+	}
+	return s.neighbour(s.config.Before, paths)
+}
+
+func (s *Server) neighbour(build NewNeighbour, next http.Handler) (http.Handler, error) {
+	n, err := build(s.Shared, next)
+	if err != nil {
+		return nil, err
+	}
+	s.neighbours = append(s.neighbours, n)
+	return n, nil
+}
+
+// typeNames are the canonical names of the kinds that the groups serve.
+func typeNames(groups []endpoints.Group) []string {
+	names := sets.New[string]()
+	for _, group := range groups {
+		for version, storages := range group.Storage {
+			for _, storage := range storages {
+				kind, err := upstream.GetResourceKind(schema.GroupVersion{Group: group.Name, Version: version}, storage, group.Scheme)
+				if err != nil {
+					continue // endpoints.New reports it with the resource's name
+				}
+				if example, err := group.Scheme.New(kind); err == nil {
+					names.Insert(openapiutil.GetCanonicalTypeName(example))
+				}
+			}
+		}
+	}
+	return sets.List(names)
+}
+
+// ownPaths are the paths that are not of any API group.
+func (s *Server) ownPaths() (*mux.PathRecorderMux, error) {
+	paths := mux.NewPathRecorderMux("byre")
+	index := routes.ListedPathProviders{paths, listed(s.Discovery.Paths)}
+	routes.Index{}.Install(index, paths)
+	health.Install(paths,
+		[]health.Checker{health.Store(s.core.ask), s.gates.bootstrapped, s.gates.allocated},
+		[]health.Checker{healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.stopping)})
+	paths.Handle("/version", http.HandlerFunc(s.serveVersion))
+	paths.Handle("/openapi/v2", s.OpenAPI)
+	paths.Handle("/openapi/v3", s.OpenAPI)
+	paths.HandlePrefix("/openapi/v3/", s.OpenAPI)
+	routes.MetricsWithReset{}.Install(paths)
+	slis.SLIMetricsWithReset{}.Install(paths)
+	if s.config.Options.Profiling {
+		routes.Profiling{}.Install(paths)
+		routes.DebugFlags{}.Install(paths, "v", routes.StringFlagPutHandler(logs.GlogSetter))
+	}
+	if s.flow != nil {
+		paths.UnlistedHandlePrefix(filters.DebugPath, s.flow.DebugHandler())
+	}
+	documents, err := s.auth.Tokens.DiscoveryHandlers()
+	if err != nil {
+		// Tokens work without: only other servers can't find the keys.
+		klog.InfoS("Service account issuer discovery is off", "reason", err)
+	}
+	for path, handler := range documents {
+		paths.Handle(path, handler)
+	}
+	return paths, nil
+}
+
+// listed is a function that lists paths for the index.
+type listed func() []string
+
+func (l listed) ListedPaths() []string { return l() }
+
+func (s *Server) serveVersion(w http.ResponseWriter, _ *http.Request) {
+	body, err := json.MarshalIndent(Version(s.Effective), "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body) // fails only if the client has gone
+}
+
+// countObjects tells priority and fairness how much work a list will be.
+func (s *Server) countObjects(resource string) (apistorage.Stats, error) {
+	store := s.getter.Lookup(schema.ParseGroupResource(resource))
+	if store == nil {
+		return apistorage.Stats{}, flowcontrolrequest.ObjectCountNotFoundErr
+	}
+	return store.Stats(context.Background())
+}

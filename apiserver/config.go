@@ -1,0 +1,185 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/server/resourceconfig"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	netutils "k8s.io/utils/net"
+
+	"byre/apiserver/auth"
+	"byre/apiserver/builtin"
+	"byre/apiserver/controllers"
+	"byre/apiserver/pki"
+	"byre/sqlstore"
+)
+
+// Database is an open database.
+type Database struct {
+	Driver sqlstore.Driver
+	// Shared says that other processes may write to it too.
+	Shared bool
+}
+
+// OpenDatabase brings the database of the options to the program's schema and
+// opens it.
+type OpenDatabase func(context.Context, StoreOptions) (Database, error)
+
+// Neighbour is another server of the chain.
+type Neighbour struct {
+	http.Handler
+	// Run does what the neighbour does besides answering, until its context
+	// ends; nil for nothing.
+	Run func(context.Context) error
+}
+
+// NewNeighbour makes a neighbour out of what the servers share; requests that
+// are not its own go to next.
+type NewNeighbour func(s Shared, next http.Handler) (Neighbour, error)
+
+// Config is what New needs, checked.
+type Config struct {
+	Options *Options
+	// Open opens the database.
+	Open OpenDatabase
+	// Before stands before this server in the chain and Behind behind it; nil
+	// for none.
+	Before, Behind NewNeighbour
+}
+
+// CompletedConfig is a Config with everything that follows from the flags. It
+// can only be made by Complete.
+type CompletedConfig struct{ *completed }
+
+type completed struct {
+	Config
+	controllers        []string
+	resources          serverstorage.APIResourceConfigSource
+	primary, secondary net.IPNet
+	// serviceIP is the cluster IP of the Service "kubernetes".
+	serviceIP net.IP
+	// advertise is where members of the cluster find this server.
+	advertise net.IP
+	certDir   string
+}
+
+// Complete derives what the flags imply and checks everything. It touches
+// nothing outside the process; every wrong flag is one of the joined errors.
+func (c Config) Complete() (CompletedConfig, error) {
+	if c.Options == nil || c.Open == nil {
+		return CompletedConfig{}, errors.New("apiserver: Options and Open are required")
+	}
+	o := c.Options
+	done := &completed{Config: c, certDir: o.Serving.CertDir}
+	if done.certDir == "" {
+		done.certDir = filepath.Join(o.Store.DataDir, "pki")
+	}
+	files := pki.Paths(done.certDir)
+	o.Auth.Complete(auth.Files{
+		ClientCA:           files.CACert,
+		FrontProxyCA:       files.FrontProxyCA,
+		FrontProxyUserName: pki.FrontProxyName,
+		ServiceAccountKey:  files.ServiceAccountKey,
+		ServiceAccountPub:  files.ServiceAccount,
+	})
+	if errs := o.Validate(); len(errs) > 0 {
+		return CompletedConfig{}, errors.Join(errs...)
+	}
+	var err error
+	if done.controllers, err = controllers.Select(o.Controllers); err != nil {
+		return CompletedConfig{}, err
+	}
+	if done.primary, done.secondary, err = o.Cluster.serviceNets(); err != nil {
+		return CompletedConfig{}, err
+	}
+	if done.serviceIP, err = netutils.GetIndexedIP(&done.primary, 1); err != nil {
+		return CompletedConfig{}, fmt.Errorf("--service-cluster-ip-range: %w", err)
+	}
+	done.advertise = o.Serving.advertised(netutils.IsIPv6CIDR(&done.primary))
+	if done.resources, err = o.resources(); err != nil {
+		return CompletedConfig{}, fmt.Errorf("--runtime-config: %w", err)
+	}
+	return CompletedConfig{done}, nil
+}
+
+// resources applies --runtime-config.
+func (o *Options) resources() (serverstorage.APIResourceConfigSource, error) {
+	if o.RuntimeConfig[resourceconfig.APIAll] == "false" && len(o.RuntimeConfig) == 1 {
+		return nil, errors.New("api/all=false alone leaves nothing to serve")
+	}
+	versions, err := resourceconfig.ParseGroupVersions(o.RuntimeConfig)
+	if err != nil {
+		return nil, err
+	}
+	for _, gv := range versions {
+		if !legacyscheme.Scheme.IsGroupRegistered(gv.Group) && !neighbourGroup(gv) {
+			return nil, fmt.Errorf("unknown API group %q", gv.Group)
+		}
+	}
+	return resourceconfig.MergeAPIResourceConfigs(builtin.DefaultResources(), o.RuntimeConfig, legacyscheme.Scheme)
+}
+
+// neighbourGroup reports whether a group belongs to the chain's other servers.
+func neighbourGroup(gv schema.GroupVersion) bool {
+	return gv.Group == "apiextensions.k8s.io" || gv.Group == "apiregistration.k8s.io"
+}
+
+// advertised picks the address that members of the cluster are told: the one
+// given, the one bound, or else that of the default route. A machine without a
+// network still serves its own loopback address.
+func (o *ServingOptions) advertised(ipv6 bool) net.IP {
+	if o.AdvertiseAddress != nil && !o.AdvertiseAddress.IsUnspecified() {
+		return o.AdvertiseAddress
+	}
+	if ip, err := utilnet.ResolveBindAddress(o.BindAddress); err == nil {
+		return ip
+	}
+	if ipv6 {
+		return net.IPv6loopback
+	}
+	return net.IPv4(127, 0, 0, 1)
+}
+
+// hosts are the names and addresses that the serving certificate must cover.
+func (c *completed) hosts() []string {
+	hosts := []string{
+		"localhost", "127.0.0.1", "::1",
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		c.serviceIP.String(), c.advertise.String(),
+	}
+	if ip := c.Options.Serving.BindAddress; !ip.IsUnspecified() {
+		hosts = append(hosts, ip.String())
+	}
+	if name := c.Options.Serving.ExternalHostname; name != "" {
+		hosts = append(hosts, name)
+	}
+	if name, err := os.Hostname(); err == nil && name != "" {
+		hosts = append(hosts, name)
+	}
+	return hosts
+}
+
+// localURL is where a client on this machine reaches the server at port.
+func (c *completed) localURL(port string) string {
+	host := "127.0.0.1"
+	if ip := c.Options.Serving.BindAddress; !ip.IsUnspecified() {
+		host = ip.String()
+	} else if ip.To4() == nil && c.Options.Serving.BindAddress.Equal(net.IPv6unspecified) {
+		host = "localhost"
+	}
+	return "https://" + net.JoinHostPort(host, port)
+}
+
+// kubeconfig is the path of the administrator's kubeconfig.
+func (c *completed) kubeconfig() string {
+	return filepath.Join(c.Options.Store.DataDir, "admin.kubeconfig")
+}

@@ -1,0 +1,70 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// core is the store with its feed.
+type core struct {
+	database Database
+	store    *sqlstore.Store
+	feed     *watch.Feed
+}
+
+func openCore(ctx context.Context, c *completed) (*core, error) {
+	if err := makeDataDir(c.Options.Store.DataDir); err != nil {
+		return nil, err
+	}
+	database, err := c.Open(ctx, c.Options.Store)
+	if err != nil {
+		return nil, err
+	}
+	feed := watch.New(database.Driver, watch.Options{SoleWriter: !database.Shared})
+	store := sqlstore.New(database.Driver, sqlstore.Options{
+		Publish:          feed.Publish,
+		Retention:        c.Options.Store.Retention,
+		RetentionChanges: c.Options.Store.RetentionChanges,
+	})
+	return &core{database: database, store: store, feed: feed}, nil
+}
+
+// makeDataDir makes the directory and finds out now, rather than at the first
+// certificate, whether it can be written.
+func makeDataDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	probe, err := os.CreateTemp(dir, ".writable-*")
+	if err != nil {
+		return fmt.Errorf("--data-dir %s can't be written: %w", filepath.Clean(dir), err)
+	}
+	if err := probe.Close(); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	return os.Remove(probe.Name())
+}
+
+// ask is what the health check of the store does.
+func (c *core) ask(ctx context.Context) error {
+	_, err := c.database.Driver.State(ctx)
+	return err
+}
+
+// close releases the database after everything that uses it has stopped.
+func (c *core) close() {
+	start := time.Now()
+	if err := c.database.Driver.Close(); err != nil {
+		klog.ErrorS(err, "Closing the database failed")
+		return
+	}
+	klog.V(2).InfoS("Database closed", "duration", time.Since(start))
+}

@@ -1,0 +1,24 @@
+// Package apiserver is the server around the chain: it turns flags into a
+// configuration, opens the store, joins the rooms (storage, built-in groups,
+// access, discovery, health) into one handler, and serves it until told to stop.
+//
+//	Options --Complete--> Config --New--> Server --Run--> exit
+//
+// # What is promised
+//
+//   - A wrong flag is one line, and nothing has been touched before every flag
+//     was found right.
+//   - The port is bound before the slow part of a start; /readyz is 200 once
+//     every verb works, including what the first start must write.
+//   - Run returns nil after an ordered stop: not ready, requests drained,
+//     watches ended, controllers stopped, then the feed, then the store, then
+//     the database.
+//   - A part that fails stops the whole server, with that part's error: a
+//     server without its feed or its writer must not look alive.
+//
+// # What the caller owes
+//
+// One Server a process: upstream's feature gates, metrics and logging are
+// process-wide. The database's dialect and the neighbours in the chain (custom
+// resources behind, aggregation before) are the caller's; see Config.
+package apiserver

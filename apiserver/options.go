@@ -1,0 +1,137 @@
+package apiserver
+
+import (
+	"errors"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/component-base/metrics"
+
+	"byre/apiserver/admission"
+	"byre/apiserver/audit"
+	"byre/apiserver/auth"
+	"byre/apiserver/controllers"
+	"byre/apiserver/filters"
+)
+
+// Options are the flags of the server, grouped as in kube-apiserver's --help.
+// Those that kube-apiserver has too keep their name, form and meaning.
+type Options struct {
+	Store     StoreOptions
+	Serving   ServingOptions
+	Cluster   ClusterOptions
+	Auth      *auth.Options
+	Admission *admission.Options
+	Audit     *audit.Options
+	Filters   *filters.Options
+	Logs      *logs.Options
+	Metrics   *metrics.Options
+
+	// RuntimeConfig turns API groups and versions on and off.
+	RuntimeConfig cliflag.ConfigurationMap
+	// Controllers is the list of --controllers, not yet resolved.
+	Controllers []string
+	Profiling   bool
+	// ShutdownDelay is between /readyz failing and connections being refused.
+	ShutdownDelay time.Duration
+}
+
+// NewOptions returns the defaults.
+func NewOptions() *Options {
+	o := &Options{
+		Store:         newStoreOptions(),
+		Serving:       newServingOptions(),
+		Cluster:       newClusterOptions(),
+		Auth:          auth.NewOptions(),
+		Admission:     admission.NewOptions(),
+		Audit:         audit.NewOptions(),
+		Filters:       filters.NewOptions(),
+		Logs:          logs.NewOptions(),
+		Metrics:       metrics.NewOptions(),
+		RuntimeConfig: make(cliflag.ConfigurationMap),
+		Controllers:   []string{"*"},
+		Profiling:     true,
+	}
+	return o
+}
+
+// Flags returns all flags in their sections.
+func (o *Options) Flags() cliflag.NamedFlagSets {
+	var sets cliflag.NamedFlagSets
+	o.Store.addFlags(sets.FlagSet("store"))
+	o.addGenericFlags(sets.FlagSet("generic"))
+	o.Serving.addFlags(sets.FlagSet("secure serving"))
+	o.Auth.Authentication.AddFlags(sets.FlagSet("authentication"))
+	o.Auth.Authorization.AddFlags(sets.FlagSet("authorization"))
+	o.Admission.AddFlags(sets.FlagSet("admission"))
+	o.Audit.AddFlags(sets.FlagSet("auditing"))
+	o.addEnablementFlags(sets.FlagSet("API enablement"))
+	o.addFeatureFlags(sets.FlagSet("features"))
+	o.addControllerFlags(sets.FlagSet("controllers"))
+	o.Metrics.AddFlags(sets.FlagSet("metrics"))
+	logsapi.AddFlags(o.Logs, sets.FlagSet("logs"))
+	o.Cluster.addFlags(sets.FlagSet("misc"))
+	addRefusedFlags(sets.FlagSet("misc"))
+	return sets
+}
+
+func (o *Options) addGenericFlags(fs *pflag.FlagSet) {
+	fs.IPVar(&o.Serving.AdvertiseAddress, "advertise-address", o.Serving.AdvertiseAddress,
+		"IP address at which members of the cluster reach this server. If not set, --bind-address; if that is unspecified, the address of the default interface.")
+	fs.StringVar(&o.Serving.ExternalHostname, "external-hostname", o.Serving.ExternalHostname,
+		"Host name by which clients outside the cluster reach this server; part of the serving certificate.")
+	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", o.ShutdownDelay,
+		"How long to go on serving after SIGTERM while /readyz fails already, so that load balancers notice.")
+	compatibility.DefaultComponentGlobalsRegistry.AddFlags(fs)
+	o.Filters.AddFlags(fs)
+}
+
+func (o *Options) addEnablementFlags(fs *pflag.FlagSet) {
+	fs.Var(&o.RuntimeConfig, "runtime-config",
+		"Key=value pairs that turn built-in APIs on or off: <group>/<version>=true|false, v1=..., api/all=..., api/ga=..., api/beta=..., api/alpha=...")
+}
+
+func (o *Options) addFeatureFlags(fs *pflag.FlagSet) {
+	fs.BoolVar(&o.Profiling, "profiling", o.Profiling,
+		"Serve profiles at /debug/pprof/ and log levels at /debug/flags/v to those who are authorized.")
+}
+
+func (o *Options) addControllerFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.Controllers, "controllers", o.Controllers,
+		"Controllers to run in this process: '*' is all of them, 'foo' is the one of that name, '-foo' leaves it out; empty runs none, for clusters with a kube-controller-manager.")
+}
+
+// Validate returns one error for each wrong flag. It comes after Complete.
+func (o *Options) Validate() []error {
+	var errs []error
+	errs = append(errs, o.Store.validate()...)
+	errs = append(errs, o.Serving.validate()...)
+	errs = append(errs, o.Cluster.validate()...)
+	errs = append(errs, o.Auth.Validate()...)
+	errs = append(errs, o.Admission.Validate()...)
+	errs = append(errs, o.Audit.Validate()...)
+	errs = append(errs, o.Filters.Validate()...)
+	errs = append(errs, o.Metrics.Validate()...)
+	errs = append(errs, compatibility.DefaultComponentGlobalsRegistry.Validate()...)
+	if _, err := controllers.Select(o.Controllers); err != nil {
+		errs = append(errs, errors.New("--controllers: "+err.Error()))
+	}
+	if o.ShutdownDelay < 0 {
+		errs = append(errs, errors.New("--shutdown-delay-duration must not be negative"))
+	}
+	return errs
+}
+
+// Apply sets what is process-wide: feature gates and logging. It comes before
+// anything else is made of the options, and once a process.
+func (o *Options) Apply() error {
+	if err := compatibility.DefaultComponentGlobalsRegistry.Set(); err != nil {
+		return err
+	}
+	return logsapi.ValidateAndApply(o.Logs, utilfeature.DefaultFeatureGate)
+}

@@ -1,0 +1,105 @@
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	netutils "k8s.io/utils/net"
+
+	"byre/apiserver/builtin"
+	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
+)
+
+// ClusterOptions are the settings that objects of the cluster depend on.
+type ClusterOptions struct {
+	// ServiceIPRanges is one CIDR, or two of different families, comma-separated.
+	ServiceIPRanges string
+	NodePortRange   utilnet.PortRange
+	EventTTL        time.Duration
+	AllowPrivileged bool
+	Kubelet         *kubeletclient.KubeletClientConfig
+}
+
+func newClusterOptions() ClusterOptions {
+	return ClusterOptions{
+		NodePortRange: builtin.DefaultNodePortRange(),
+		EventTTL:      time.Hour,
+		Kubelet:       builtin.DefaultKubelet(),
+	}
+}
+
+func (o *ClusterOptions) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.ServiceIPRanges, "service-cluster-ip-range", o.ServiceIPRanges,
+		"CIDR from which services get their cluster IPs, or two of different IP families, comma-separated. If not set, 10.0.0.0/24.")
+	fs.Var(&o.NodePortRange, "service-node-port-range",
+		"Ports from which services get their node ports, such as '30000-32767', both ends included.")
+	fs.DurationVar(&o.EventTTL, "event-ttl", o.EventTTL,
+		"How long events are kept.")
+	fs.BoolVar(&o.AllowPrivileged, "allow-privileged", o.AllowPrivileged,
+		"Allow privileged containers.")
+	o.addKubeletFlags(fs)
+}
+
+func (o *ClusterOptions) addKubeletFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.Kubelet.PreferredAddressTypes, "kubelet-preferred-address-types", o.Kubelet.PreferredAddressTypes,
+		"Types of node addresses to reach kubelets at, the preferred first.")
+	fs.DurationVar(&o.Kubelet.HTTPTimeout, "kubelet-timeout", o.Kubelet.HTTPTimeout,
+		"Timeout of requests to kubelets.")
+	fs.StringVar(&o.Kubelet.TLSClientConfig.CertFile, "kubelet-client-certificate", o.Kubelet.TLSClientConfig.CertFile,
+		"Client certificate shown to kubelets. If not set, the server's own.")
+	fs.StringVar(&o.Kubelet.TLSClientConfig.KeyFile, "kubelet-client-key", o.Kubelet.TLSClientConfig.KeyFile,
+		"Private key of --kubelet-client-certificate.")
+	fs.StringVar(&o.Kubelet.TLSClientConfig.CAFile, "kubelet-certificate-authority", o.Kubelet.TLSClientConfig.CAFile,
+		"File with the CA that kubelets' serving certificates are checked against. If not set, they are not checked.")
+}
+
+// serviceNets parses ServiceIPRanges; the second is zero without a second range.
+func (o *ClusterOptions) serviceNets() (primary, secondary net.IPNet, err error) {
+	if o.ServiceIPRanges == "" {
+		return builtin.DefaultClusterIPRange(), net.IPNet{}, nil
+	}
+	parts := strings.Split(o.ServiceIPRanges, ",")
+	if len(parts) > 2 {
+		return primary, secondary, errors.New("--service-cluster-ip-range must not have more than two CIDRs")
+	}
+	var nets []*net.IPNet
+	for _, part := range parts {
+		_, parsed, err := netutils.ParseCIDRSloppy(strings.TrimSpace(part))
+		if err != nil {
+			return primary, secondary, fmt.Errorf("--service-cluster-ip-range: %q is not a CIDR", part)
+		}
+		if netutils.RangeSize(parsed) < minServiceIPs {
+			return primary, secondary, fmt.Errorf("--service-cluster-ip-range: %s has fewer than %d addresses", part, minServiceIPs)
+		}
+		nets = append(nets, parsed)
+	}
+	if len(nets) == 1 {
+		return *nets[0], net.IPNet{}, nil
+	}
+	if netutils.IsIPv6CIDR(nets[0]) == netutils.IsIPv6CIDR(nets[1]) {
+		return primary, secondary, errors.New("--service-cluster-ip-range: two CIDRs must be of different IP families")
+	}
+	return *nets[0], *nets[1], nil
+}
+
+// minServiceIPs is kube-apiserver's lower bound.
+const minServiceIPs = 8
+
+func (o *ClusterOptions) validate() []error {
+	var errs []error
+	if _, _, err := o.serviceNets(); err != nil {
+		errs = append(errs, err)
+	}
+	if o.NodePortRange.Size <= 0 {
+		errs = append(errs, errors.New("--service-node-port-range must not be empty"))
+	}
+	if o.EventTTL <= 0 {
+		errs = append(errs, errors.New("--event-ttl must be positive"))
+	}
+	return errs
+}

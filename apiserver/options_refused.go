@@ -1,0 +1,60 @@
+package apiserver
+
+import (
+	"errors"
+
+	"github.com/spf13/pflag"
+)
+
+// refusedFlags are kube-apiserver's flags that mean nothing here, with what to
+// use instead. They are refused rather than ignored: whoever sets them expects
+// something of them.
+func refusedFlags() map[string]string {
+	const (
+		endpoint = "objects are kept in SQLite or PostgreSQL: use --endpoint"
+		tls      = "there is no etcd to connect to: put TLS settings for PostgreSQL into --endpoint (sslmode, sslrootcert, sslcert, sslkey)"
+		cache    = "there is no separate watch cache to tune: leave the flag out"
+	)
+	return map[string]string{
+		"etcd-servers":                   endpoint,
+		"etcd-servers-overrides":         "all resources are kept in one database: use --endpoint",
+		"etcd-prefix":                    "a database holds one cluster: give each cluster a database of its own with --endpoint",
+		"etcd-cafile":                    tls,
+		"etcd-certfile":                  tls,
+		"etcd-keyfile":                   tls,
+		"etcd-compaction-interval":       "history is kept by age: use --retention",
+		"etcd-count-metric-poll-period":  "objects are counted as they change: leave the flag out",
+		"etcd-db-metric-poll-interval":   "the database's size is on /metrics whenever it is asked for: leave the flag out",
+		"etcd-healthcheck-timeout":       "the store's check has a fixed timeout of two seconds: leave the flag out",
+		"etcd-readycheck-timeout":        "the store's check has a fixed timeout of two seconds: leave the flag out",
+		"storage-backend":                endpoint,
+		"storage-media-type":             "objects are stored as JSON: leave the flag out",
+		"storage-initialization-timeout": "the start waits for the database as long as it takes, /readyz says when it is done: leave the flag out",
+		"lease-reuse-duration-seconds":   "each object has an expiry of its own: leave the flag out",
+		"watch-cache":                    cache,
+		"watch-cache-sizes":              cache,
+		"default-watch-cache-size":       cache,
+	}
+}
+
+// refused is the value of a flag that can't be set.
+type refused struct{ reason string }
+
+func (refused) String() string       { return "" }
+func (refused) Type() string         { return "refused" }
+func (r refused) Set(_ string) error { return &RefusedFlagError{errors.New(r.reason)} }
+
+// RefusedFlagError says why a flag of kube-apiserver can't be used here.
+type RefusedFlagError struct{ reason error }
+
+func (e *RefusedFlagError) Error() string { return e.reason.Error() }
+
+func addRefusedFlags(fs *pflag.FlagSet) {
+	for name, reason := range refusedFlags() {
+		fs.Var(refused{reason}, name, reason)
+		flag := fs.Lookup(name)
+		flag.Hidden = true
+		// So that the flag is refused whether or not a value follows.
+		flag.NoOptDefVal = "set"
+	}
+}

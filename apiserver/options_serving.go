@@ -1,0 +1,95 @@
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
+	netutils "k8s.io/utils/net"
+)
+
+// ServingOptions say where and how the server listens.
+type ServingOptions struct {
+	BindAddress net.IP
+	// Port is where to listen; 0 lets the system choose.
+	Port             int
+	AdvertiseAddress net.IP
+	ExternalHostname string
+
+	// CertDir holds the server's own certificates; empty means DATA/pki.
+	CertDir      string
+	CertFile     string
+	KeyFile      string
+	SNICertKeys  []cliflag.NamedCertKey
+	MinVersion   string
+	CipherSuites []string
+	// CurvePreferences are the identifiers of crypto/tls.
+	CurvePreferences []int32
+
+	DisableHTTP2 bool
+	// MaxStreams bounds the streams of an HTTP/2 connection; 0 means 100.
+	MaxStreams int
+	// ShareAddress and SharePort set SO_REUSEADDR and SO_REUSEPORT.
+	ShareAddress bool
+	SharePort    bool
+}
+
+func newServingOptions() ServingOptions {
+	return ServingOptions{BindAddress: netutils.ParseIPSloppy("0.0.0.0"), Port: 6443}
+}
+
+func (o *ServingOptions) addFlags(fs *pflag.FlagSet) {
+	fs.IPVar(&o.BindAddress, "bind-address", o.BindAddress,
+		"IP address to listen on; 0.0.0.0 or :: is all interfaces.")
+	fs.IntVar(&o.Port, "secure-port", o.Port,
+		"Port to serve HTTPS on; 0 lets the system choose one.")
+	fs.StringVar(&o.CertDir, "cert-dir", o.CertDir,
+		"Directory for the certificates that the server makes and keeps, under kubeadm's names. If not set, pki below --data-dir.")
+	fs.StringVar(&o.CertFile, "tls-cert-file", o.CertFile,
+		"File with the serving certificate and its intermediates. Reloaded when it changes. If not set, the server makes its own.")
+	fs.StringVar(&o.KeyFile, "tls-private-key-file", o.KeyFile,
+		"File with the private key of --tls-cert-file.")
+	fs.Var(cliflag.NewNamedCertKeyArray(&o.SNICertKeys), "tls-sni-cert-key",
+		"A certificate and key file, optionally with the domains it is for: 'foo.crt,foo.key:*.foo.com,foo.com'. May be repeated.")
+	fs.StringVar(&o.MinVersion, "tls-min-version", o.MinVersion,
+		"Lowest TLS version: VersionTLS12 or VersionTLS13. If not set, VersionTLS12.")
+	fs.StringSliceVar(&o.CipherSuites, "tls-cipher-suites", o.CipherSuites,
+		"Cipher suites of TLS 1.2, by Go's names. If not set, Go's defaults.")
+	fs.Int32SliceVar(&o.CurvePreferences, "tls-curve-preferences", o.CurvePreferences,
+		"Key exchange mechanisms by their numbers in crypto/tls. If not set, Go's defaults.")
+	fs.BoolVar(&o.DisableHTTP2, "disable-http2-serving", o.DisableHTTP2,
+		"Serve HTTP/1.1 only.")
+	fs.IntVar(&o.MaxStreams, "http2-max-streams-per-connection", o.MaxStreams,
+		"How many streams a client may have open on one HTTP/2 connection; 0 means 100.")
+	fs.BoolVar(&o.SharePort, "permit-port-sharing", o.SharePort,
+		"Set SO_REUSEPORT, so that several processes can listen on the port.")
+	fs.BoolVar(&o.ShareAddress, "permit-address-sharing", o.ShareAddress,
+		"Set SO_REUSEADDR, so as not to wait for sockets in TIME_WAIT.")
+}
+
+func (o *ServingOptions) validate() []error {
+	var errs []error
+	if o.Port < 0 || o.Port > 65535 {
+		errs = append(errs, fmt.Errorf("--secure-port must be between 0 and 65535, not %d", o.Port))
+	}
+	if o.BindAddress == nil {
+		errs = append(errs, errors.New("--bind-address must be an IP address"))
+	}
+	if (o.CertFile == "") != (o.KeyFile == "") {
+		errs = append(errs, errors.New("--tls-cert-file and --tls-private-key-file must be given together"))
+	}
+	if o.MaxStreams < 0 {
+		errs = append(errs, errors.New("--http2-max-streams-per-connection must not be negative"))
+	}
+	if version, err := cliflag.TLSVersion(o.MinVersion); err != nil {
+		errs = append(errs, fmt.Errorf("--tls-min-version: %w", err))
+	} else if version < lowestTLS {
+		errs = append(errs, fmt.Errorf("--tls-min-version: %s is no longer safe, the lowest is VersionTLS12", o.MinVersion))
+	}
+	if _, err := cliflag.TLSCipherSuites(o.CipherSuites); err != nil {
+		errs = append(errs, fmt.Errorf("--tls-cipher-suites: %w", err))
+	}
+	return errs
+}

@@ -1,0 +1,73 @@
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"byre/migrations"
+)
+
+// StoreOptions say where objects are kept, and for how long their history is.
+type StoreOptions struct {
+	// DataDir holds the database, the certificates and the administrator's
+	// kubeconfig unless other flags put them elsewhere.
+	DataDir string
+	// Endpoint is sqlite:///PATH or a PostgreSQL DSN; empty means SQLite in
+	// DataDir.
+	Endpoint string
+	// Retention is how old a change may be before its history is forgotten.
+	Retention time.Duration
+	// RetentionChanges is how many changes are remembered at most; 0 is no limit.
+	RetentionChanges int64
+	// AllowUnsafeDurability lets a PostgreSQL be used that may forget
+	// acknowledged writes.
+	AllowUnsafeDurability bool
+}
+
+func newStoreOptions() StoreOptions {
+	return StoreOptions{DataDir: "./byre-data", Retention: 24 * time.Hour}
+}
+
+func (o *StoreOptions) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.DataDir, "data-dir", o.DataDir,
+		"Directory for the database, the certificates (pki/) and admin.kubeconfig.")
+	fs.StringVar(&o.Endpoint, "endpoint", o.Endpoint,
+		"Database: sqlite:///PATH, or postgres://... in any form that libpq takes. If not set, SQLite in byre.db below --data-dir.")
+	fs.DurationVar(&o.Retention, "retention", o.Retention,
+		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this.")
+	fs.Int64Var(&o.RetentionChanges, "retention-changes", o.RetentionChanges,
+		"How many changes of history are kept at most; 0 is no limit.")
+	fs.BoolVar(&o.AllowUnsafeDurability, "allow-unsafe-durability", o.AllowUnsafeDurability,
+		"Use a PostgreSQL whose fsync or synchronous_commit is off, which may lose acknowledged writes.")
+}
+
+// DSN is the endpoint with its default.
+func (o *StoreOptions) DSN() string {
+	if o.Endpoint != "" {
+		return o.Endpoint
+	}
+	path := url.URL{Path: filepath.Join(o.DataDir, "byre.db")}
+	return "sqlite:" + path.EscapedPath()
+}
+
+func (o *StoreOptions) validate() []error {
+	var errs []error
+	if o.DataDir == "" {
+		errs = append(errs, errors.New("--data-dir must not be empty"))
+	}
+	if _, _, err := migrations.ParseEndpoint(o.DSN()); err != nil {
+		errs = append(errs, fmt.Errorf("--%w", err))
+	}
+	if o.Retention < 0 {
+		errs = append(errs, errors.New("--retention must not be negative"))
+	}
+	if o.RetentionChanges < 0 {
+		errs = append(errs, errors.New("--retention-changes must not be negative"))
+	}
+	return errs
+}

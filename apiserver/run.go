@@ -1,0 +1,156 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// closeTimeout is how long a stop waits for connections after their requests
+// have ended.
+const closeTimeout = 5 * time.Second
+
+// Run serves until ctx ends, then stops in order. It returns nil after a stop
+// that was asked for, and otherwise what went wrong.
+func (s *Server) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r := &running{Server: s, failed: func(err error) { cancel(err) }}
+	defer s.core.close()
+
+	r.begin(&r.data, ctx)
+	defer r.data.stop()
+	r.data.run("store", s.core.store.Run)
+	r.begin(&r.feed, ctx)
+	defer r.feed.stop()
+	r.feed.run("feed", s.core.feed.Run)
+	r.startBase(ctx)
+	defer r.stopBase()
+	r.begin(&r.work, ctx)
+	defer r.work.stop()
+	r.startServing(ctx)
+	r.work.once("bootstrap", r.bootstrap)
+	for _, n := range s.neighbours {
+		if n.Run != nil {
+			r.work.run("neighbour", n.Run)
+		}
+	}
+
+	<-ctx.Done()
+	r.drain()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// running is a Server with its stages, in the order of their start.
+type running struct {
+	*Server
+	failed func(error)
+	// data and feed are the store's; base is what requests rely on, work what
+	// makes requests of its own; serving is the listener.
+	data, feed, base, work, serving *stage
+}
+
+func (r *running) begin(s **stage, ctx context.Context) { *s = newStage(ctx, r.failed) }
+
+// startBase starts what requests rely on.
+func (r *running) startBase(ctx context.Context) {
+	r.begin(&r.base, ctx)
+	r.base.run("audit", r.audit.Run)
+	r.base.run("certificates", func(ctx context.Context) error {
+		r.certs.run(ctx)
+		return nil
+	})
+	r.base.run("authentication and authorization", r.auth.Run)
+	r.base.run("admission", r.admission.Run)
+	r.base.run("priority and fairness", r.flow.Run)
+	close(r.installed)
+	r.Informers.Start(r.base.ctx.Done())
+	r.base.run("built-in groups", r.builtin.Run)
+}
+
+// stopBase ends the base. The server's own requests end with it: what is left
+// of them are watches of informers that nobody reads any more.
+func (r *running) stopBase() {
+	r.base.cancel()
+	r.transport.Close()
+	r.transport.Wait()
+	r.Informers.Shutdown()
+	r.base.stop()
+}
+
+// startServing lets the requests in that have queued at the listener.
+func (r *running) startServing(ctx context.Context) {
+	r.begin(&r.serving, ctx)
+	klog.InfoS("Serving", "address", r.listener.Addr().String())
+	r.serving.run("listener", func(context.Context) error {
+		err := r.http.ServeTLS(r.listener, "", "")
+		if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		return err
+	})
+}
+
+// bootstrap writes what a first start must, opens the gates, and then runs the
+// controllers: they must not hold up readiness.
+func (r *running) bootstrap(ctx context.Context) error {
+	r.gates.bootstrapped.Open()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.builtin.Repaired():
+		r.gates.allocated.Open()
+	}
+	return r.controllers.Run(ctx)
+}
+
+// drain stops serving: not ready, then no new requests, then those in flight
+// are waited for, then watches end and connections close.
+func (r *running) drain() {
+	klog.InfoS("Stopping", "delay", r.config.Options.ShutdownDelay)
+	close(r.stopping)
+	time.Sleep(r.config.Options.ShutdownDelay)
+	close(r.draining)
+
+	var closing sync.WaitGroup
+	deadline, cancel := context.WithTimeout(context.Background(), r.config.Options.Filters.RequestTimeout+closeTimeout)
+	defer cancel()
+	r.serving.cancel()
+	// The listener closes at once, and clients are told to go elsewhere; what is
+	// in flight goes on. Unless those who still come are to be told in words:
+	// then it closes after what is in flight.
+	shutdown := func() {
+		if err := r.http.Shutdown(deadline); err != nil {
+			klog.V(2).InfoS("Connections were cut", "err", err)
+			_ = r.http.Close() // what it can't close is closed with the process
+		}
+	}
+	if !r.config.Options.Filters.ShutdownSendRetryAfter {
+		closing.Go(shutdown)
+	}
+	requests := make(chan struct{})
+	closing.Go(func() {
+		defer close(requests)
+		r.requests.Wait()
+	})
+	select {
+	case <-requests:
+	case <-deadline.Done():
+	}
+	if r.config.Options.Filters.ShutdownSendRetryAfter {
+		closing.Go(shutdown)
+	}
+	r.endWatches()
+	closing.Wait()
+	r.serving.stop()
+	klog.InfoS("Drained")
+}

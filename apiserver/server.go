@@ -1,0 +1,324 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/waitgroup"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"byre/apiserver/admission"
+	"byre/apiserver/audit"
+	"byre/apiserver/auth"
+	"byre/apiserver/auth/rbac"
+	"byre/apiserver/builtin"
+	"byre/apiserver/controllers"
+	"byre/apiserver/filters"
+	"byre/apiserver/health"
+	"byre/apiserver/loopback"
+	"byre/apiserver/pki"
+	"byre/apiserver/storage"
+)
+
+// Server is everything that runs, made but not started.
+type Server struct {
+	config   *completed
+	core     *core
+	listener net.Listener
+	http     *http.Server
+	certs    *certificates
+	// endWatches ends the contexts of all requests that came over the listener.
+	endWatches context.CancelFunc
+
+	Shared
+	transport   *loopback.Transport
+	getter      *storage.Getter
+	auth        *auth.Auth
+	audit       *audit.Audit
+	admission   *admission.Admission
+	builtin     *builtin.Builtin
+	flow        *filters.FlowControl
+	controllers *controllers.Runner
+	neighbours  []Neighbour
+
+	signals
+	gates gates
+}
+
+// signals are the moments of a server's life that requests ask about.
+type signals struct {
+	// installed is closed when every route is there.
+	installed chan struct{}
+	// stopping is closed at SIGTERM, draining when the shutdown delay is over.
+	stopping, draining chan struct{}
+	// requests counts requests over the listener that are not long-running.
+	requests *waitgroup.SafeWaitGroup
+}
+
+// gates are the parts of a start that /readyz waits for.
+type gates struct {
+	bootstrapped, allocated *health.Gate
+}
+
+// New opens the store, binds the port and joins the parts. Nothing of what it
+// makes runs before Run; a Server that is not Run must be closed by Close. ctx
+// bounds what upstream's constructors start, and should be Run's.
+func New(ctx context.Context, config CompletedConfig) (*Server, error) {
+	s := &Server{
+		config: config.completed,
+		signals: signals{
+			installed: make(chan struct{}),
+			stopping:  make(chan struct{}),
+			draining:  make(chan struct{}),
+			requests:  new(waitgroup.SafeWaitGroup),
+		},
+		gates: gates{
+			bootstrapped: health.NewGate("poststarthook/bootstrap-objects"),
+			allocated:    health.NewGate("poststarthook/start-service-ip-repair-controllers"),
+		},
+		transport: new(loopback.Transport),
+	}
+	if err := s.build(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Close releases what New took, for a server that is not Run.
+func (s *Server) Close() error {
+	if s.builtin != nil {
+		s.builtin.Close()
+	}
+	if s.core != nil {
+		s.core.close()
+	}
+	if s.listener != nil {
+		return s.listener.Close()
+	}
+	return nil
+}
+
+// Address is the host and port that the server listens on.
+func (s *Server) Address() net.Addr { return s.listener.Addr() }
+
+func (s *Server) build(ctx context.Context) error {
+	var err error
+	if s.core, err = openCore(ctx, s.config); err != nil {
+		return err
+	}
+	// Bound before the rest: a port in use is found at once, and clients that
+	// come early wait in the listener's queue instead of being refused.
+	if s.listener, err = s.config.Options.Serving.listen(ctx); err != nil {
+		return err
+	}
+	_, port, err := net.SplitHostPort(s.listener.Addr().String())
+	if err != nil {
+		return err
+	}
+	files, err := s.ensurePKI(port)
+	if err != nil {
+		return err
+	}
+	address := net.JoinHostPort(s.config.advertise.String(), port)
+	if s.Shared, err = newShared(s.config, s.core, s.transport, address); err != nil {
+		return err
+	}
+	s.ProxyCert, s.ProxyKey = files.FrontProxyCert, files.FrontProxyKey
+	s.getter = storage.NewRESTOptionsGetter(s.Storage)
+	if err := s.buildAccess(ctx, address); err != nil {
+		return err
+	}
+	if err := s.buildBuiltin(files); err != nil {
+		return err
+	}
+	chain, err := s.buildChain()
+	if err != nil {
+		return err
+	}
+	if s.controllers, err = s.newControllers(files); err != nil {
+		return err
+	}
+	return s.buildHTTP(ctx, chain, files)
+}
+
+// ensurePKI brings the certificates into order and says what was done.
+func (s *Server) ensurePKI(port string) (pki.Files, error) {
+	files, report, err := pki.Ensure(pki.Request{
+		Dir:        s.config.certDir,
+		Kubeconfig: s.config.kubeconfig(),
+		Server:     s.config.localURL(port),
+		Hosts:      s.config.hosts(),
+		Now:        time.Now(),
+	})
+	if err != nil {
+		return files, err
+	}
+	if len(report.Made) > 0 {
+		klog.InfoS("Wrote certificates", "directory", s.config.certDir, "files", report.Made)
+	}
+	if len(report.Stale) > 0 {
+		klog.InfoS("Certificates need renewal, but the key of their authority is not here", "directory", s.config.certDir, "files", report.Stale)
+	}
+	return files, nil
+}
+
+// buildAccess makes what decides who may do what.
+func (s *Server) buildAccess(ctx context.Context, address string) error {
+	o := s.config.Options
+	id := identity()
+	var err error
+	s.auth, err = auth.New(ctx, auth.Config{
+		Options:         o.Auth,
+		ServerID:        id,
+		Client:          s.Client,
+		Informers:       s.Informers,
+		RBAC:            rbac.New(s.getter.Lookup, s.core.feed.Revision),
+		ExternalAddress: address,
+	})
+	if err != nil {
+		return err
+	}
+	if s.audit, err = audit.New(o.Audit); err != nil {
+		return err
+	}
+	s.admission, err = admission.New(ctx, admission.Config{
+		Options:     o.Admission,
+		ServerID:    id,
+		Client:      s.Client,
+		Dynamic:     s.Dynamic,
+		Informers:   s.Informers,
+		Authorizer:  s.auth.Authorizer,
+		FeatureGate: utilfeature.DefaultFeatureGate,
+		Resources:   s.config.resources,
+		Version:     s.Effective,
+	})
+	if err != nil {
+		return err
+	}
+	s.flow = filters.NewFlowControl(o.Filters, s.Informers, s.Client, s.countObjects)
+	return nil
+}
+
+// buildBuiltin makes the storages of the built-in groups.
+func (s *Server) buildBuiltin(files pki.Files) error {
+	o := s.config.Options
+	kubelet := *o.Cluster.Kubelet
+	if kubelet.TLSClientConfig.CertFile == "" {
+		kubelet.TLSClientConfig.CertFile, kubelet.TLSClientConfig.KeyFile = files.KubeletClientCert, files.KubeletKey
+	}
+	var err error
+	s.builtin, err = builtin.New(builtin.Config{
+		RESTOptions:   s.getter,
+		Resources:     s.config.resources,
+		Client:        s.Client,
+		Informers:     s.Informers,
+		Authenticator: s.auth.Authenticator,
+		APIAudiences:  s.auth.APIAudiences,
+		Authorizer:    s.auth.Authorizer,
+		RuleResolver:  s.auth.RuleResolver,
+		Tokens: builtin.Tokens{
+			Issuer:                s.auth.Tokens.Generator,
+			MaxExpiration:         s.auth.Tokens.MaxExpiration,
+			ExtendExpiration:      s.auth.Tokens.ExtendExpiration,
+			MaxExtendedExpiration: s.auth.Tokens.MaxExtendedExpiration,
+		},
+		Services: builtin.Services{
+			ClusterIPRange:          s.config.primary,
+			SecondaryClusterIPRange: s.config.secondary,
+			NodePortRange:           o.Cluster.NodePortRange,
+		},
+		EventTTL:   o.Cluster.EventTTL,
+		Kubelet:    &kubelet,
+		StoreReady: s.core.ask,
+		Logger:     klog.Background(),
+	})
+	return err
+}
+
+// newControllers makes the controllers; servers on a shared database take turns.
+func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
+	rootCA, err := os.ReadFile(files.CACert)
+	if err != nil {
+		return nil, err
+	}
+	config := controllers.Config{
+		Controllers: s.config.controllers,
+		Client:      s.Loopback,
+		RootCA:      rootCA,
+	}
+	if s.core.database.Shared {
+		config.Lease = &controllers.Lease{Name: "byre-controllers", Identity: identity()}
+	}
+	return controllers.New(config)
+}
+
+// buildHTTP puts the filters before the chain and makes the HTTP server.
+func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Files) error {
+	serving := &s.config.Options.Serving
+	// The server's own requests pass the same filters, but are neither counted
+	// nor turned away when it drains: its controllers stop after its clients.
+	always := make(chan struct{})
+	s.transport.Serve(filters.Chain(s.filterConfig(filters.Lifecycle{
+		Installed:    s.installed,
+		ShuttingDown: always,
+		NotAccepting: always,
+		Requests:     new(waitgroup.SafeWaitGroup),
+		Watches:      new(waitgroup.SafeWaitGroup),
+	}))(chain))
+
+	base, err := serving.tlsConfig()
+	if err != nil {
+		return err
+	}
+	certFile, keyFile := files.ServingCert, files.ServingKey
+	if serving.CertFile != "" {
+		certFile, keyFile = serving.CertFile, serving.KeyFile
+	}
+	if s.certs, err = newCertificates(base, certFile, keyFile, s.auth.ClientCAs(), serving.SNICertKeys); err != nil {
+		return err
+	}
+	base.GetConfigForClient = s.certs.dynamic.GetConfigForClient
+	handler := filters.Chain(s.filterConfig(filters.Lifecycle{
+		Installed:    s.installed,
+		ShuttingDown: s.stopping,
+		NotAccepting: s.draining,
+		Requests:     s.requests,
+		Watches:      new(waitgroup.SafeWaitGroup),
+	}))(chain)
+	if s.http, err = serving.httpServer(handler, base); err != nil {
+		return err
+	}
+	requests, endWatches := context.WithCancel(context.WithoutCancel(ctx))
+	s.endWatches = endWatches
+	s.http.BaseContext = func(net.Listener) context.Context { return requests }
+	return nil
+}
+
+func (s *Server) filterConfig(l filters.Lifecycle) filters.Config {
+	o := s.config.Options
+	config := filters.Config{
+		Options:       o.Filters,
+		Serializer:    legacyscheme.Codecs,
+		Authenticator: loopback.Authenticator(),
+		APIAudiences:  s.auth.APIAudiences,
+		RequestHeader: s.auth.RequestHeader,
+		Authorizer:    s.auth.Authorizer,
+		AuditBackend:  s.audit.Backend,
+		AuditPolicy:   s.audit.Policy,
+		FlowControl:   s.flow,
+		FeatureGate:   utilfeature.DefaultFeatureGate,
+		HTTP2:         !o.Serving.DisableHTTP2,
+		Lifecycle:     l,
+	}
+	if s.auth.Authenticator != nil {
+		config.Authenticator = union.New(loopback.Authenticator(), s.auth.Authenticator)
+	}
+	return config
+}

@@ -1,0 +1,69 @@
+package apiserver
+
+import (
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/version"
+	basecompatibility "k8s.io/component-base/compatibility"
+)
+
+// Version describes the program as /version does: the Kubernetes release whose
+// API it serves, and the commit it was built from. Both are read from what the
+// Go toolchain records in every binary, so that a plain `go build` and `go
+// install` tell the truth.
+func Version(effective basecompatibility.EffectiveVersion) version.Info {
+	info := version.Info{
+		GitVersion:   "v" + effective.BinaryVersion().String(),
+		GitTreeState: "clean",
+		GoVersion:    runtime.Version(),
+		Compiler:     runtime.Compiler,
+		Platform:     runtime.GOOS + "/" + runtime.GOARCH,
+	}
+	if build, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range build.Deps {
+			if dep.Path == "k8s.io/kubernetes" {
+				info.GitVersion = dep.Version
+			}
+		}
+		for _, setting := range build.Settings {
+			switch {
+			case setting.Key == "vcs.revision":
+				info.GitCommit = setting.Value
+			case setting.Key == "vcs.time":
+				info.BuildDate = setting.Value
+			case setting.Key == "vcs.modified" && setting.Value == "true":
+				info.GitTreeState = "dirty"
+			}
+		}
+	}
+	info.Major, info.Minor = majorMinor(info.GitVersion)
+	// Build metadata marks whose build it is; it takes no part in comparisons.
+	info.GitVersion += "+byre"
+	if v := effective.EmulationVersion(); v != nil {
+		info.EmulationMajor, info.EmulationMinor = majorMinor(v.String())
+	}
+	if v := effective.MinCompatibilityVersion(); v != nil {
+		info.MinCompatibilityMajor, info.MinCompatibilityMinor = majorMinor(v.String())
+	}
+	return info
+}
+
+// ProgramVersion is the version of byre itself: of the module where it was
+// installed by version, else the commit.
+func ProgramVersion() string {
+	build, ok := debug.ReadBuildInfo()
+	if !ok || build.Main.Version == "" {
+		return "(devel)"
+	}
+	return build.Main.Version
+}
+
+func majorMinor(v string) (major, minor string) {
+	parts := strings.SplitN(strings.TrimPrefix(v, "v"), ".", 3)
+	if len(parts) < 2 {
+		return "", ""
+	}
+	return parts[0], parts[1]
+}

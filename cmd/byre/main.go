@@ -1,0 +1,92 @@
+// Command byre is a Kubernetes API server that keeps its objects in SQLite or
+// PostgreSQL.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/component-base/logs"
+
+	"byre/apiserver"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run is the program without its process: it returns the exit status.
+func run(args []string, out, errOut io.Writer) int {
+	defer logs.FlushLogs()
+	ctx, stop := interruptible(context.Background())
+	defer stop()
+	root := newRootCommand()
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	if err := root.ExecuteContext(ctx); err != nil {
+		logs.FlushLogs()
+		for line := range strings.Lines(message(err)) {
+			fmt.Fprintf(errOut, "byre: %s\n", strings.TrimSuffix(line, "\n"))
+		}
+		return 1
+	}
+	return 0
+}
+
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "byre",
+		Short:         "A Kubernetes API server on SQLite or PostgreSQL",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(newServeCommand(), newMigrateCommand(), newVersionCommand())
+	return root
+}
+
+// interruptible ends the context at the first SIGTERM or SIGINT and the process
+// at the second: whoever sends it has waited long enough.
+func interruptible(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	over := make(chan struct{})
+	go func() {
+		for count := 1; ; count++ {
+			select {
+			case <-over:
+				return
+			case <-signals:
+				cancel()
+			}
+			if count > 1 {
+				os.Exit(1)
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(over)
+		cancel()
+	}
+}
+
+// message is what the user reads of an error: one line for each thing that is
+// wrong, without the flag parser's frame around a reason that says it all.
+func message(err error) string {
+	var invalid *pflag.InvalidValueError
+	var refused *apiserver.RefusedFlagError
+	if errors.As(err, &invalid) && errors.As(err, &refused) {
+		return "--" + invalid.GetFlag().Name + " is not supported: " + refused.Error()
+	}
+	return err.Error()
+}

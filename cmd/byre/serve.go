@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/term"
+	"k8s.io/klog/v2"
+
+	"byre/aggregator"
+	"byre/apiserver"
+	"byre/crd"
+	"byre/migrations"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/sqlite"
+)
+
+func newServeCommand() *cobra.Command {
+	options := apiserver.NewOptions()
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the Kubernetes API",
+		Long: "Serve the Kubernetes API from SQLite or PostgreSQL.\n\n" +
+			"The first start makes the database, the certificates and an administrator's\n" +
+			"kubeconfig below --data-dir; later starts go on with them.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), options) },
+	}
+	sets := options.Flags()
+	sets.FlagSet("global").BoolP("help", "h", false, "help for "+cmd.Name())
+	for _, set := range sets.FlagSets {
+		cmd.Flags().AddFlagSet(set)
+	}
+	width, _, err := term.TerminalSize(cmd.OutOrStdout())
+	if err != nil {
+		width = 0 // not a terminal: don't wrap
+	}
+	cliflag.SetUsageAndHelpFunc(cmd, sets, width)
+	return cmd
+}
+
+func serve(ctx context.Context, options *apiserver.Options) error {
+	// The server's own client would log every warning that the server sends.
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	if err := options.Apply(); err != nil {
+		return err
+	}
+	config, err := apiserver.Config{
+		Options: options,
+		Open:    openDatabase,
+		Before:  newAggregator,
+		Behind:  newCRD,
+	}.Complete()
+	if err != nil {
+		return err
+	}
+	server, err := apiserver.New(ctx, config)
+	if err != nil {
+		return err
+	}
+	return server.Run(ctx)
+}
+
+// openDatabase migrates the database to this program's schema and opens it.
+func openDatabase(ctx context.Context, o apiserver.StoreOptions) (apiserver.Database, error) {
+	dialect, dsn, err := migrations.ParseEndpoint(o.DSN())
+	if err != nil {
+		return apiserver.Database{}, err
+	}
+	state, err := migrations.Up(ctx, o.DSN())
+	if err != nil {
+		return apiserver.Database{}, err
+	}
+	klog.V(1).InfoS("Database schema", "dialect", state.Dialect, "version", state.Current)
+	switch dialect {
+	case migrations.SQLite:
+		driver, err := sqlite.Open(ctx, dsn, sqlite.Options{})
+		return apiserver.Database{Driver: driver}, err
+	case migrations.Postgres:
+		driver, err := postgres.Open(ctx, dsn, postgres.Options{})
+		return apiserver.Database{Driver: driver, Shared: true}, err
+	default:
+		return apiserver.Database{}, fmt.Errorf("no driver for %s", dialect)
+	}
+}
+
+func newCRD(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) {
+	server, err := crd.New(crd.Config{
+		Storage:   s.Storage,
+		Effective: s.Effective,
+		Serving:   s.Serving,
+		Discovery: s.Discovery,
+		Loopback:  s.Loopback,
+	}, next)
+	return apiserver.Neighbour{Handler: server}, err
+}
+
+func newAggregator(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) {
+	server, err := aggregator.New(aggregator.Config{
+		Storage:   s.Storage,
+		Effective: s.Effective,
+		Serving:   s.Serving,
+		Discovery: s.Discovery,
+	}, next)
+	return apiserver.Neighbour{Handler: server}, err
+}
