@@ -1,0 +1,111 @@
+package dbfile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// ApplicationID marks our databases in SQLite's file header: "byre" in ASCII.
+const ApplicationID = 0x62797265
+
+// ErrForeign: the file is not a database of this program.
+var ErrForeign = errors.New("not a byre database")
+
+// InUseError: another process has the database.
+type InUseError struct {
+	Path string
+	// PID is the other process's; 0 if it could not be read.
+	PID int
+}
+
+func (e *InUseError) Error() string {
+	if e.PID == 0 {
+		return fmt.Sprintf("%s is in use by another byre process", e.Path)
+	}
+	return fmt.Sprintf("%s is in use by another byre process (pid %d)", e.Path, e.PID)
+}
+
+// Lock is the right to open one database. Close gives it back.
+type Lock struct {
+	file *os.File
+}
+
+// Acquire takes the lock for the database at path, or fails at once with an
+// *InUseError. The database need not exist yet.
+func Acquire(path string) (*Lock, error) {
+	file, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock database: %w", err)
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		defer file.Close()
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock database: %w", err)
+		}
+		return nil, &InUseError{Path: path, PID: holder(file)}
+	}
+	if err := sign(file); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("lock database: %w", err)
+	}
+	return &Lock{file: file}, nil
+}
+
+// Close gives the lock back. The file stays: to remove it would let two
+// processes lock two files of the same name.
+func (l *Lock) Close() error { return l.file.Close() }
+
+func sign(file *os.File) error {
+	if err := file.Truncate(0); err != nil {
+		return err
+	}
+	_, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+func holder(file *os.File) int {
+	text := make([]byte, 32)
+	n, err := file.ReadAt(text, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text[:n])))
+	if err != nil {
+		return 0
+	}
+	return pid
+}
+
+// Inspect reads the header of the file at path without opening it as a
+// database: fresh is true when there is no file, or an empty one. A file that
+// isn't ours gives ErrForeign.
+func Inspect(path string) (fresh bool, err error) {
+	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("open database: %w", err)
+	}
+	defer file.Close()
+	// https://sqlite.org/fileformat2.html#the_database_header
+	var header [100]byte
+	switch _, err := io.ReadFull(file, header[:]); {
+	case errors.Is(err, io.EOF):
+		return true, nil
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return false, fmt.Errorf("%s: %w", path, ErrForeign)
+	case err != nil:
+		return false, fmt.Errorf("read database: %w", err)
+	}
+	if string(header[:16]) != "SQLite format 3\x00" || binary.BigEndian.Uint32(header[68:72]) != ApplicationID {
+		return false, fmt.Errorf("%s: %w", path, ErrForeign)
+	}
+	return false, nil
+}

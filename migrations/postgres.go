@@ -1,0 +1,122 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/golang-migrate/migrate/v4/database"
+	"github.com/jackc/pgx/v5"
+)
+
+// migrationLock is the key of the advisory lock: "byre" in ASCII.
+const migrationLock = 0x62797265
+
+const (
+	lockMigration = `SELECT pg_advisory_xact_lock($1)`
+	// countForeign counts the tables of the schema we would write to, without
+	// those that an extension brought along.
+	countForeign = `
+SELECT count(*) FROM pg_catalog.pg_class c
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e')`
+	versionTableExists = `SELECT to_regclass(quote_ident(current_schema()) || '.' || $1) IS NOT NULL`
+)
+
+// postgresSession implements session.
+type postgresSession struct {
+	inTransaction
+	//nolint:containedctx // golang-migrate's interface has no context.
+	ctx  context.Context
+	conn *pgx.Conn
+	tx   pgx.Tx
+}
+
+func openPostgres(ctx context.Context, dsn string) (session, error) {
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint: %w", err)
+	}
+	// Without prepared statements, which a pooler in transaction mode may lose.
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("database: %w", err)
+	}
+	return &postgresSession{ctx: ctx, conn: conn}, nil
+}
+
+func (s *postgresSession) begin(ctx context.Context) (err error) {
+	if s.tx, err = s.conn.Begin(ctx); err != nil {
+		return err
+	}
+	if _, err := s.conn.Exec(ctx, lockMigration, migrationLock); err != nil {
+		return err
+	}
+	version, _, err := s.Version()
+	if err != nil || version != database.NilVersion {
+		return err
+	}
+	var tables int
+	if err := s.conn.QueryRow(ctx, countForeign).Scan(&tables); err != nil {
+		return err
+	}
+	if tables > 0 {
+		return fmt.Errorf("database %q has %d tables in the schema that byre would use: %w",
+			s.conn.Config().Database, tables, ErrForeign)
+	}
+	return nil
+}
+
+func (s *postgresSession) end(ctx context.Context, keep bool) error {
+	if keep {
+		return s.tx.Commit(ctx)
+	}
+	return s.tx.Rollback(ctx)
+}
+
+// Run implements database.Driver. Without arguments pgx takes several
+// statements in one string.
+func (s *postgresSession) Run(migration io.Reader) error {
+	text, err := io.ReadAll(migration)
+	if err != nil {
+		return err
+	}
+	return s.conn.PgConn().Exec(s.ctx, string(text)).Close()
+}
+
+// SetVersion implements database.Driver.
+func (s *postgresSession) SetVersion(version int, dirty bool) error {
+	if version == database.NilVersion {
+		_, err := s.conn.Exec(s.ctx, dropVersionTable)
+		return err
+	}
+	if _, err := s.conn.Exec(s.ctx, createVersionTable); err != nil {
+		return err
+	}
+	if _, err := s.conn.Exec(s.ctx, clearVersion); err != nil {
+		return err
+	}
+	_, err := s.conn.Exec(s.ctx, insertVersion, version, dirty)
+	return err
+}
+
+// Version implements database.Driver.
+func (s *postgresSession) Version() (version int, dirty bool, err error) {
+	var exists bool
+	if err := s.conn.QueryRow(s.ctx, versionTableExists, versionTable).Scan(&exists); err != nil {
+		return 0, false, err
+	}
+	if !exists {
+		return database.NilVersion, false, nil
+	}
+	err = s.conn.QueryRow(s.ctx, SelectVersion).Scan(&version, &dirty)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return database.NilVersion, false, nil
+	}
+	return version, dirty, err
+}
+
+// Close implements database.Driver.
+func (s *postgresSession) Close() error { return s.conn.Close(context.WithoutCancel(s.ctx)) }

@@ -1,0 +1,154 @@
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/golang-migrate/migrate/v4/database"
+	// Registers the driver "sqlite" with database/sql.
+	_ "modernc.org/sqlite"
+
+	"byre/migrations/dbfile"
+)
+
+// sqliteSession implements session.
+type sqliteSession struct {
+	inTransaction
+	//nolint:containedctx // golang-migrate's interface has no context.
+	ctx  context.Context
+	lock *dbfile.Lock
+	db   *sql.DB
+	conn *sql.Conn
+}
+
+// openSQLite opens the database at path. It returns nil where there is none
+// and none is to be made.
+func openSQLite(ctx context.Context, path string, change bool) (session, error) {
+	if change {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, fmt.Errorf("make the database's folder: %w", err)
+		}
+	}
+	fresh, err := dbfile.Inspect(path)
+	if err != nil {
+		return nil, err
+	}
+	if fresh && !change {
+		return nil, nil
+	}
+	s := &sqliteSession{ctx: ctx}
+	if change {
+		if s.lock, err = dbfile.Acquire(path); err != nil {
+			return nil, err
+		}
+	}
+	s.db, err = sql.Open("sqlite", SQLiteDSN(path)+"?_pragma=busy_timeout(10000)")
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if s.conn, err = s.db.Conn(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), s.Close())
+	}
+	if fresh {
+		// Before the first table: later only a VACUUM could turn it on. The
+		// application_id goes into the file before it becomes a WAL database,
+		// so that the header alone tells whose file it is, whenever we crash.
+		for _, pragma := range []string{
+			`PRAGMA auto_vacuum = INCREMENTAL`,
+			fmt.Sprintf(`PRAGMA application_id = %d`, dbfile.ApplicationID),
+			`PRAGMA journal_mode = WAL`,
+		} {
+			if _, err := s.conn.ExecContext(ctx, pragma); err != nil {
+				return nil, errors.Join(fmt.Errorf("make %s: %w", path, err), s.Close())
+			}
+		}
+	}
+	return s, nil
+}
+
+// SQLiteDSN is the URI of the database file at path, without parameters.
+func SQLiteDSN(path string) string {
+	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath()}).String()
+}
+
+func (s *sqliteSession) begin(ctx context.Context) error {
+	query := `BEGIN IMMEDIATE`
+	if s.lock == nil {
+		query = `BEGIN` // a look at the database doesn't hold up who works with it
+	}
+	_, err := s.conn.ExecContext(ctx, query)
+	return err
+}
+
+func (s *sqliteSession) end(ctx context.Context, keep bool) error {
+	query := `ROLLBACK`
+	if keep {
+		query = `COMMIT`
+	}
+	_, err := s.conn.ExecContext(ctx, query)
+	return err
+}
+
+// Run implements database.Driver.
+func (s *sqliteSession) Run(migration io.Reader) error {
+	text, err := io.ReadAll(migration)
+	if err != nil {
+		return err
+	}
+	_, err = s.conn.ExecContext(s.ctx, string(text))
+	return err
+}
+
+// SetVersion implements database.Driver.
+func (s *sqliteSession) SetVersion(version int, dirty bool) error {
+	if version == database.NilVersion {
+		_, err := s.conn.ExecContext(s.ctx, dropVersionTable)
+		return err
+	}
+	if _, err := s.conn.ExecContext(s.ctx, createVersionTable); err != nil {
+		return err
+	}
+	if _, err := s.conn.ExecContext(s.ctx, clearVersion); err != nil {
+		return err
+	}
+	_, err := s.conn.ExecContext(s.ctx, insertVersion, version, dirty)
+	return err
+}
+
+// Version implements database.Driver.
+func (s *sqliteSession) Version() (int, bool, error) {
+	var tables int
+	err := s.conn.QueryRowContext(s.ctx,
+		`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = $1`, versionTable).Scan(&tables)
+	if err != nil {
+		return 0, false, err
+	}
+	if tables == 0 {
+		return database.NilVersion, false, nil
+	}
+	var version int
+	var dirty bool
+	err = s.conn.QueryRowContext(s.ctx, SelectVersion).Scan(&version, &dirty)
+	return version, dirty, err
+}
+
+// Close implements database.Driver.
+func (s *sqliteSession) Close() error {
+	var errs []error
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close())
+	}
+	if s.db != nil {
+		errs = append(errs, s.db.Close())
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}

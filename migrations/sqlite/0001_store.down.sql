@@ -1,0 +1,4 @@
+DROP VIEW history;
+DROP TABLE changes;
+DROP TABLE objects;
+DROP TABLE counters;
