@@ -102,7 +102,7 @@ func (s *Server) ownPaths() (*mux.PathRecorderMux, error) {
 	index := routes.ListedPathProviders{paths, listed(s.Discovery.Paths)}
 	routes.Index{}.Install(index, paths)
 	health.Install(paths,
-		[]health.Checker{health.Store(s.core.ask), s.gates.bootstrapped, s.gates.allocated},
+		append(s.startChecks(), health.Store(s.core.ask)),
 		[]health.Checker{healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.stopping)})
 	paths.Handle("/version", http.HandlerFunc(s.serveVersion))
 	paths.Handle("/openapi/v2", s.OpenAPI)
@@ -126,6 +126,17 @@ func (s *Server) ownPaths() (*mux.PathRecorderMux, error) {
 		paths.Handle(path, handler)
 	}
 	return paths, nil
+}
+
+// startChecks are the parts of a start, under upstream's names.
+func (s *Server) startChecks() []health.Checker {
+	checks := []health.Checker{s.allocated}
+	for i, step := range s.bootstrap.Checks() {
+		checks = append(checks, healthz.NamedCheck("poststarthook/"+step.Name, func(*http.Request) error {
+			return s.bootstrap.Checks()[i].Err
+		}))
+	}
+	return checks
 }
 
 // listed is a function that lists paths for the index.

@@ -183,3 +183,12 @@ func (c *completed) localURL(port string) string {
 func (c *completed) kubeconfig() string {
 	return filepath.Join(c.Options.Store.DataDir, "admin.kubeconfig")
 }
+
+// endpoint is the address that the Service "kubernetes" leads to. A loopback
+// address is not one: the API refuses it, and it would lead a Pod to itself.
+func (c *completed) endpoint() net.IP {
+	if c.advertise.IsLoopback() {
+		return nil
+	}
+	return c.advertise
+}

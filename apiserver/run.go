@@ -35,7 +35,9 @@ func (s *Server) Run(ctx context.Context) error {
 	r.begin(&r.work, ctx)
 	defer r.work.stop()
 	r.startServing(ctx)
-	r.work.once("bootstrap", r.bootstrap)
+	r.work.run("bootstrap objects", s.bootstrap.Run)
+	r.work.once("allocations", r.watchAllocations)
+	r.work.run("controllers", r.runControllers)
 	for _, n := range s.neighbours {
 		if n.Run != nil {
 			r.work.run("neighbour", n.Run)
@@ -100,17 +102,27 @@ func (r *running) startServing(ctx context.Context) {
 	})
 }
 
-// bootstrap writes what a first start must, opens the gates, and then runs the
-// controllers: they must not hold up readiness.
-func (r *running) bootstrap(ctx context.Context) error {
-	r.gates.bootstrapped.Open()
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-r.builtin.Repaired():
-		r.gates.allocated.Open()
+// runControllers waits until the server is ready: its controllers must not hold
+// that up.
+func (r *running) runControllers(ctx context.Context) error {
+	for _, ready := range []<-chan struct{}{r.builtin.Repaired(), r.bootstrap.Made()} {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ready:
+		}
 	}
 	return r.controllers.Run(ctx)
+}
+
+// watchAllocations opens the gate that /readyz waits for.
+func (r *running) watchAllocations(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case <-r.builtin.Repaired():
+		r.allocated.Open()
+	}
+	return nil
 }
 
 // drain stops serving: not ready, then no new requests, then those in flight

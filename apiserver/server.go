@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/waitgroup"
@@ -13,12 +14,14 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
 
 	"byre/apiserver/admission"
 	"byre/apiserver/audit"
 	"byre/apiserver/auth"
 	"byre/apiserver/auth/rbac"
 	"byre/apiserver/builtin"
+	"byre/apiserver/builtin/bootstrap"
 	"byre/apiserver/controllers"
 	"byre/apiserver/filters"
 	"byre/apiserver/health"
@@ -44,12 +47,14 @@ type Server struct {
 	audit       *audit.Audit
 	admission   *admission.Admission
 	builtin     *builtin.Builtin
+	bootstrap   *bootstrap.Bootstrap
 	flow        *filters.FlowControl
 	controllers *controllers.Runner
 	neighbours  []Neighbour
 
 	signals
-	gates gates
+	// allocated is opened when addresses and ports have been checked.
+	allocated *health.Gate
 }
 
 // signals are the moments of a server's life that requests ask about.
@@ -60,11 +65,6 @@ type signals struct {
 	stopping, draining chan struct{}
 	// requests counts requests over the listener that are not long-running.
 	requests *waitgroup.SafeWaitGroup
-}
-
-// gates are the parts of a start that /readyz waits for.
-type gates struct {
-	bootstrapped, allocated *health.Gate
 }
 
 // New opens the store, binds the port and joins the parts. Nothing of what it
@@ -79,10 +79,7 @@ func New(ctx context.Context, config CompletedConfig) (*Server, error) {
 			draining:  make(chan struct{}),
 			requests:  new(waitgroup.SafeWaitGroup),
 		},
-		gates: gates{
-			bootstrapped: health.NewGate("poststarthook/bootstrap-objects"),
-			allocated:    health.NewGate("poststarthook/start-service-ip-repair-controllers"),
-		},
+		allocated: health.NewGate("poststarthook/start-service-ip-repair-controllers"),
 		transport: new(loopback.Transport),
 	}
 	if err := s.build(ctx); err != nil {
@@ -136,6 +133,9 @@ func (s *Server) build(ctx context.Context) error {
 		return err
 	}
 	if err := s.buildBuiltin(files); err != nil {
+		return err
+	}
+	if s.bootstrap, err = s.newBootstrap(port); err != nil {
 		return err
 	}
 	chain, err := s.buildChain()
@@ -240,6 +240,54 @@ func (s *Server) buildBuiltin(files pki.Files) error {
 		Logger:     klog.Background(),
 	})
 	return err
+}
+
+// newBootstrap makes what writes the objects that every cluster has.
+func (s *Server) newBootstrap(port string) (*bootstrap.Bootstrap, error) {
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		return nil, err
+	}
+	config := bootstrap.Config{
+		Client:       s.Client,
+		Resources:    s.config.resources,
+		ServiceCIDRs: []net.IPNet{s.config.primary},
+		Service: bootstrap.Service{
+			ClusterIP:        s.config.serviceIP,
+			AdvertiseAddress: s.config.endpoint(),
+			AdvertisePort:    number,
+		},
+		Serving: s.installed,
+		Trust:   s.trust(),
+		Logger:  klog.Background(),
+	}
+	if s.config.secondary.IP != nil {
+		config.ServiceCIDRs = append(config.ServiceCIDRs, s.config.secondary)
+	}
+	if s.core.database.Shared {
+		if config.Replicas, err = bootstrap.StoredReplicas(s.getter, replicaTTL); err != nil {
+			return nil, err
+		}
+	}
+	return bootstrap.New(config)
+}
+
+// replicaTTL is how long a server that is gone stays among the endpoints of the
+// Service "kubernetes"; kube-apiserver's value.
+const replicaTTL = 15 * time.Second
+
+// trust is what servers behind this one need to know to believe it.
+func (s *Server) trust() *clusterauthenticationtrust.ClusterAuthenticationInfo {
+	trust := &clusterauthenticationtrust.ClusterAuthenticationInfo{ClientCA: s.auth.ClientCA}
+	if h := s.auth.RequestHeader; h != nil {
+		trust.RequestHeaderCA = h.CAContentProvider
+		trust.RequestHeaderUsernameHeaders = h.UsernameHeaders
+		trust.RequestHeaderUIDHeaders = h.UIDHeaders
+		trust.RequestHeaderGroupHeaders = h.GroupHeaders
+		trust.RequestHeaderExtraHeaderPrefixes = h.ExtraHeaderPrefixes
+		trust.RequestHeaderAllowedNames = h.AllowedClientNames
+	}
+	return trust
 }
 
 // newControllers makes the controllers; servers on a shared database take turns.

@@ -1,0 +1,234 @@
+package loopback_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"byre/apiserver/loopback"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func serve(t *testing.T, handler http.HandlerFunc) *loopback.Transport {
+	t.Helper()
+	transport := new(loopback.Transport)
+	transport.Serve(handler)
+	t.Cleanup(func() {
+		transport.Close()
+		transport.Wait()
+	})
+	return transport
+}
+
+func newRequest(t *testing.T, ctx context.Context, method, path, body string) *http.Request {
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, method, "https://loopback"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestRoundTrip(t *testing.T) {
+	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("X-Method", r.Method)
+		w.WriteHeader(http.StatusTeapot)
+		w.Header().Set("X-Late", "not sent")
+		fmt.Fprintf(w, "%s %s", r.RequestURI, body)
+	})
+	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodPut, "/a/b?c=d", "hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response.StatusCode != http.StatusTeapot || response.Header.Get("X-Method") != http.MethodPut || response.Header.Get("X-Late") != "" {
+		t.Errorf("status %d, header %v", response.StatusCode, response.Header)
+	}
+	if string(body) != "/a/b?c=d hello" {
+		t.Errorf("body is %q", body)
+	}
+}
+
+func TestStreams(t *testing.T) {
+	next := make(chan string)
+	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		for line := range next {
+			fmt.Fprintln(w, line)
+		}
+	})
+	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/watch", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	for _, want := range []string{"one", "two"} {
+		next <- want // blocks for ever unless the response came before its end
+		if !lines.Scan() || lines.Text() != want {
+			t.Fatalf("read %q, %v, want %q", lines.Text(), lines.Err(), want)
+		}
+	}
+	close(next)
+	if lines.Scan() || lines.Err() != nil {
+		t.Errorf("after the end: %q, %v", lines.Text(), lines.Err())
+	}
+}
+
+func TestValuesStayOutside(t *testing.T) {
+	type key struct{}
+	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Context().Value(key{}) != nil {
+			t.Error("the handler sees a value of its caller")
+		}
+	})
+	ctx := context.WithValue(t.Context(), key{}, "value")
+	response, err := transport.RoundTrip(newRequest(t, ctx, http.MethodGet, "/", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+}
+
+// endless is a handler that runs until its context ends, and says so.
+func endless(started, ended chan struct{}) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		close(started)
+		<-r.Context().Done()
+		close(ended)
+	}
+}
+
+func TestCancelEndsHandler(t *testing.T) {
+	started, ended := make(chan struct{}), make(chan struct{})
+	transport := serve(t, endless(started, ended))
+	ctx, cancel := context.WithCancel(t.Context())
+	response, err := transport.RoundTrip(newRequest(t, ctx, http.MethodGet, "/", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	<-started
+	cancel()
+	<-ended
+	if _, err := io.ReadAll(response.Body); !errors.Is(err, context.Canceled) {
+		t.Errorf("reading on gives %v", err)
+	}
+}
+
+func TestClosingTheBodyEndsHandler(t *testing.T) {
+	started, ended := make(chan struct{}), make(chan struct{})
+	transport := serve(t, endless(started, ended))
+	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-started
+	response.Body.Close()
+	<-ended
+}
+
+func TestCloseEndsHandlers(t *testing.T) {
+	started, ended := make(chan struct{}), make(chan struct{})
+	transport := serve(t, endless(started, ended))
+	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	<-started
+	transport.Close()
+	transport.Wait()
+	<-ended
+	if _, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", "")); !errors.Is(err, loopback.ErrClosed) {
+		t.Errorf("a request after Close gives %v", err)
+	}
+}
+
+func TestSlowReaderHoldsWriterUp(t *testing.T) {
+	const size = 3 * loopback.Window
+	written := make(chan struct{})
+	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		defer close(written)
+		chunk := make([]byte, 1<<10)
+		for range size / len(chunk) {
+			if _, err := w.Write(chunk); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if _, err := io.ReadFull(response.Body, make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-written:
+		t.Error("the handler wrote everything although nobody reads")
+	default:
+	}
+	n, err := io.Copy(io.Discard, response.Body)
+	if err != nil || n != size-10 {
+		t.Errorf("read %d bytes, %v", n, err)
+	}
+}
+
+func TestAuthenticator(t *testing.T) {
+	authenticator := loopback.Authenticator()
+	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		response, ok, err := authenticator.AuthenticateRequest(r)
+		if err != nil || !ok || response.User.GetName() != loopback.Name {
+			t.Errorf("in process: %v, %v, %v", response, ok, err)
+		}
+	})
+	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if _, ok, _ := authenticator.AuthenticateRequest(newRequest(t, t.Context(), http.MethodGet, "/", "")); ok {
+		t.Error("a request from elsewhere passes as the server's own")
+	}
+}
+
+func TestPanicIsAnError(t *testing.T) {
+	transport := serve(t, func(w http.ResponseWriter, r *http.Request) { panic("no") })
+	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusInternalServerError {
+		t.Errorf("status is %d", response.StatusCode)
+	}
+	if _, err := io.ReadAll(response.Body); err == nil {
+		t.Error("the body of a handler that panicked looks whole")
+	}
+}
+
+func TestBeforeServe(t *testing.T) {
+	transport := new(loopback.Transport)
+	if _, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", "")); err == nil {
+		t.Error("a request before Serve succeeds")
+	}
+}

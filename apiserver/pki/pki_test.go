@@ -1,0 +1,232 @@
+package pki_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	certutil "k8s.io/client-go/util/cert"
+
+	"byre/apiserver/pki"
+)
+
+var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func request(dir string) pki.Request {
+	return pki.Request{
+		Dir:        filepath.Join(dir, "pki"),
+		Kubeconfig: filepath.Join(dir, "admin.kubeconfig"),
+		Server:     "https://127.0.0.1:6443",
+		Hosts:      []string{"localhost", "127.0.0.1", "10.0.0.1"},
+		Now:        start,
+	}
+}
+
+func ensure(t *testing.T, r pki.Request) (pki.Files, pki.Report) {
+	t.Helper()
+	files, report, err := pki.Ensure(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files, report
+}
+
+func cert(t *testing.T, path string) *x509.Certificate {
+	t.Helper()
+	certs, err := certutil.CertsFromFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certs[0]
+}
+
+func verify(t *testing.T, leaf, authority *x509.Certificate, at time.Time, host string, usage x509.ExtKeyUsage) {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AddCert(authority)
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at, DNSName: host, KeyUsages: []x509.ExtKeyUsage{usage}})
+	if err != nil {
+		t.Errorf("%s for %q: %v", leaf.Subject, host, err)
+	}
+}
+
+func TestFirstStart(t *testing.T) {
+	r := request(t.TempDir())
+	files, report := ensure(t, r)
+	if len(report.Made) != 13 || len(report.Stale) != 0 {
+		t.Errorf("report is %+v, want 13 files made and none stale", report)
+	}
+	root := cert(t, files.CACert)
+	serving := cert(t, files.ServingCert)
+	for _, host := range r.Hosts {
+		verify(t, serving, root, start, host, x509.ExtKeyUsageServerAuth)
+	}
+	verify(t, cert(t, files.KubeletClientCert), root, start, "", x509.ExtKeyUsageClientAuth)
+	verify(t, cert(t, files.FrontProxyCert), cert(t, files.FrontProxyCA), start, "", x509.ExtKeyUsageClientAuth)
+	for _, pair := range [][2]string{
+		{files.CACert, files.CAKey}, {files.ServingCert, files.ServingKey},
+		{files.KubeletClientCert, files.KubeletKey}, {files.FrontProxyCert, files.FrontProxyKey},
+	} {
+		if _, err := tls.LoadX509KeyPair(pair[0], pair[1]); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, secret := range []string{files.CAKey, files.ServingKey, files.KubeletKey, files.FrontProxyCAKey, files.FrontProxyKey, files.ServiceAccountKey, r.Kubeconfig} {
+		info, err := os.Stat(secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mode := info.Mode().Perm(); mode != 0o600 {
+			t.Errorf("%s has mode %v, want 0600", secret, mode)
+		}
+	}
+}
+
+func TestKubeconfig(t *testing.T) {
+	r := request(t.TempDir())
+	files, _ := ensure(t, r)
+	config, err := clientcmd.BuildConfigFromFlags("", r.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.Host != r.Server {
+		t.Errorf("server is %s, want %s", config.Host, r.Server)
+	}
+	certs, err := certutil.ParseCertsPEM(config.CertData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verify(t, certs[0], cert(t, files.CACert), start, "", x509.ExtKeyUsageClientAuth)
+	if got := certs[0].Subject.Organization; !slices.Equal(got, []string{"system:masters"}) {
+		t.Errorf("groups are %v", got)
+	}
+
+	r.Server = "https://127.0.0.1:7443"
+	if _, report := ensure(t, r); !slices.Equal(report.Made, []string{"admin.kubeconfig"}) {
+		t.Errorf("after a change of port %v were made, want the kubeconfig only", report.Made)
+	}
+}
+
+func TestLaterStarts(t *testing.T) {
+	day := 24 * time.Hour
+	tests := []struct {
+		name   string
+		change func(*pki.Request)
+		made   []string
+	}{
+		{"nothing changed", func(*pki.Request) {}, nil},
+		{"fewer names", func(r *pki.Request) { r.Hosts = r.Hosts[:1] }, nil},
+		{"another name", func(r *pki.Request) { r.Hosts = append(r.Hosts, "byre.example") }, []string{"apiserver.crt", "apiserver.key"}},
+		{"another address", func(r *pki.Request) { r.Hosts = append(r.Hosts, "192.0.2.7") }, []string{"apiserver.crt", "apiserver.key"}},
+		{"eleven months later", func(r *pki.Request) { r.Now = start.Add(330 * day) }, nil},
+		{"a week before expiry", func(r *pki.Request) { r.Now = start.Add(358 * day) }, []string{
+			"admin.kubeconfig",
+			"apiserver-kubelet-client.crt", "apiserver-kubelet-client.key", "apiserver.crt", "apiserver.key",
+			"front-proxy-client.crt", "front-proxy-client.key",
+		}},
+		{"years after expiry", func(r *pki.Request) { r.Now = start.Add(900 * day) }, []string{
+			"admin.kubeconfig",
+			"apiserver-kubelet-client.crt", "apiserver-kubelet-client.key", "apiserver.crt", "apiserver.key",
+			"front-proxy-client.crt", "front-proxy-client.key",
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := request(t.TempDir())
+			files, _ := ensure(t, r)
+			before := cert(t, files.CACert)
+			test.change(&r)
+			_, report := ensure(t, r)
+			slices.Sort(report.Made)
+			if !slices.Equal(report.Made, test.made) {
+				t.Errorf("made %v, want %v", report.Made, test.made)
+			}
+			if !before.Equal(cert(t, files.CACert)) {
+				t.Error("the authority was replaced")
+			}
+			for _, host := range r.Hosts {
+				verify(t, cert(t, files.ServingCert), before, r.Now, host, x509.ExtKeyUsageServerAuth)
+			}
+		})
+	}
+}
+
+func TestAuthorityKeptElsewhere(t *testing.T) {
+	r := request(t.TempDir())
+	files, _ := ensure(t, r)
+	for _, key := range []string{files.CAKey, files.FrontProxyCAKey} {
+		if err := os.Remove(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, report := ensure(t, r); len(report.Made)+len(report.Stale) != 0 {
+		t.Errorf("report is %+v, want nothing to do", report)
+	}
+	r.Now = start.Add(358 * 24 * time.Hour)
+	_, report := ensure(t, r)
+	want := []string{"apiserver.crt", "apiserver-kubelet-client.crt", "front-proxy-client.crt", "admin.kubeconfig"}
+	if !slices.Equal(report.Stale, want) || len(report.Made) != 0 {
+		t.Errorf("report is %+v, want these stale: %v", report, want)
+	}
+	r.Now = start.Add(400 * 24 * time.Hour)
+	_, _, err := pki.Ensure(r)
+	if err == nil || !strings.Contains(err.Error(), "no key of ca.crt here") {
+		t.Errorf("after expiry the error is %v", err)
+	}
+}
+
+func TestBroken(t *testing.T) {
+	tests := []struct {
+		name  string
+		spoil func(t *testing.T, f pki.Files)
+		want  string
+	}{
+		{"key of another authority", func(t *testing.T, f pki.Files) { rename(t, f.FrontProxyCAKey, f.CAKey) }, "is not the key of"},
+		{"key without its authority", func(t *testing.T, f pki.Files) { remove(t, f.CACert) }, "ca.crt does not"},
+		{"public key without its private key", func(t *testing.T, f pki.Files) { remove(t, f.ServiceAccountKey) }, "sa.key does not"},
+		{"not a certificate", func(t *testing.T, f pki.Files) { rename(t, f.CAKey, f.ServingCert) }, "apiserver.crt"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := request(t.TempDir())
+			files, _ := ensure(t, r)
+			test.spoil(t, files)
+			if _, _, err := pki.Ensure(r); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error is %v, want one with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestUnwritable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, fs.FileMode(0o600)); err != nil {
+		t.Fatal(err)
+	}
+	r := request(t.TempDir())
+	r.Dir = filepath.Join(file, "pki")
+	if _, _, err := pki.Ensure(r); err == nil || !strings.Contains(err.Error(), "certificate directory") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func rename(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
