@@ -1,0 +1,392 @@
+package bootstrap_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	flowcontrol "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"byre/apiserver/builtin/bootstrap"
+)
+
+// config is that of a server which is alone on its database.
+func config(t *testing.T, client *fake.Clientset) bootstrap.Config {
+	t.Helper()
+	return bootstrap.Config{
+		Client:       client,
+		ServiceCIDRs: cidrs(t, "10.0.0.0/24"),
+		Service: bootstrap.Service{
+			ClusterIP:        net.IPv4(10, 0, 0, 1),
+			AdvertiseAddress: net.IPv4(192, 0, 2, 7),
+			AdvertisePort:    6443,
+		},
+	}
+}
+
+func cidrs(t *testing.T, ranges ...string) []net.IPNet {
+	t.Helper()
+	var all []net.IPNet
+	for _, r := range ranges {
+		_, cidr, err := net.ParseCIDR(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, *cidr)
+	}
+	return all
+}
+
+func ensure(t *testing.T, c bootstrap.Config) *bootstrap.Bootstrap {
+	t.Helper()
+	b, err := bootstrap.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// writes are what the client was asked to change.
+func writes(client *fake.Clientset) []string {
+	var all []string
+	for _, action := range client.Actions() {
+		switch action.GetVerb() {
+		case "get", "list", "watch":
+		default:
+			all = append(all, action.GetVerb()+" "+action.GetResource().Resource+"/"+action.GetSubresource())
+		}
+	}
+	return all
+}
+
+// TestSecondStartWritesNothing: making everything again, as every start does,
+// leaves a complete cluster as it is.
+func TestSecondStartWritesNothing(t *testing.T) {
+	client := fake.NewClientset()
+	ensure(t, config(t, client))
+	if len(writes(client)) < 100 {
+		t.Fatalf("the first start made %d writes only: %v", len(writes(client)), writes(client))
+	}
+	client.ClearActions()
+	ensure(t, config(t, client))
+	if again := writes(client); len(again) > 0 {
+		t.Errorf("the second start wrote %v", again)
+	}
+}
+
+// TestMade: what there is after the first start, beside the RBAC policy.
+func TestMade(t *testing.T) {
+	client := fake.NewClientset()
+	b := ensure(t, config(t, client))
+	ctx := t.Context()
+
+	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
+		if _, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}); err != nil {
+			t.Errorf("namespace: %v", err)
+		}
+	}
+	for name, value := range map[string]int32{"system-node-critical": 2000001000, "system-cluster-critical": 2000000000} {
+		class, err := client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
+		if err != nil || class.Value != value {
+			t.Errorf("priority class %s: value %d, want %d, %v", name, class.Value, value, err)
+		}
+	}
+	schemas, err := client.FlowcontrolV1().FlowSchemas().List(ctx, metav1.ListOptions{})
+	if want := len(flowcontrol.MandatoryFlowSchemas) + len(flowcontrol.SuggestedFlowSchemas); err != nil || len(schemas.Items) != want {
+		t.Errorf("%d flow schemas, want %d, %v", len(schemas.Items), want, err)
+	}
+	levels, err := client.FlowcontrolV1().PriorityLevelConfigurations().List(ctx, metav1.ListOptions{})
+	want := len(flowcontrol.MandatoryPriorityLevelConfigurations) + len(flowcontrol.SuggestedPriorityLevelConfigurations)
+	if err != nil || len(levels.Items) != want {
+		t.Errorf("%d priority levels, want %d, %v", len(levels.Items), want, err)
+	}
+	service, err := client.CoreV1().Services("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if port := service.Spec.Ports[0]; service.Spec.ClusterIP != "10.0.0.1" || port.Port != 443 || port.TargetPort.IntValue() != 6443 {
+		t.Errorf("kubernetes Service: %+v", service.Spec)
+	}
+	for _, check := range b.Checks() {
+		if check.Err != nil {
+			t.Errorf("check %s: %v", check.Name, check.Err)
+		}
+	}
+	select {
+	case <-b.Made():
+	default:
+		t.Error("Made isn't closed")
+	}
+}
+
+// TestNamespacesComeBack: a system namespace that was deleted is made again.
+func TestNamespacesComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		stop := run(t, config(t, client))
+		defer stop()
+		if err := client.CoreV1().Namespaces().Delete(t.Context(), "kube-public", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if _, err := client.CoreV1().Namespaces().Get(t.Context(), "kube-public", metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestServiceCIDR: what becomes of a default ServiceCIDR that is there already.
+func TestServiceCIDR(t *testing.T) {
+	ready := metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue}
+	notReady := metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionFalse}
+	for name, test := range map[string]struct {
+		existing   []string
+		condition  *metav1.Condition
+		configured []string
+		want       []string
+		wantReady  *metav1.ConditionStatus
+	}{
+		"missing":                  {configured: []string{"10.0.0.0/24"}, want: []string{"10.0.0.0/24"}, wantReady: &ready.Status},
+		"missing, two families":    {configured: []string{"10.0.0.0/24", "fd00::/112"}, want: []string{"10.0.0.0/24", "fd00::/112"}, wantReady: &ready.Status},
+		"without condition":        {existing: []string{"10.0.0.0/24"}, configured: []string{"10.0.0.0/24"}, want: []string{"10.0.0.0/24"}, wantReady: &ready.Status},
+		"declared not ready stays": {existing: []string{"10.0.0.0/24"}, condition: &notReady, configured: []string{"10.0.0.0/24"}, want: []string{"10.0.0.0/24"}, wantReady: &notReady.Status},
+		"second family is added":   {existing: []string{"10.0.0.0/24"}, condition: &ready, configured: []string{"10.0.0.0/24", "fd00::/112"}, want: []string{"10.0.0.0/24", "fd00::/112"}, wantReady: &ready.Status},
+		"another range stays":      {existing: []string{"10.1.0.0/16"}, configured: []string{"10.0.0.0/24"}, want: []string{"10.1.0.0/16"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset()
+			if test.existing != nil {
+				cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: test.existing}}
+				if test.condition != nil {
+					cidr.Status.Conditions = []metav1.Condition{*test.condition}
+				}
+				if err := client.Tracker().Add(cidr); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := config(t, client)
+			c.ServiceCIDRs = cidrs(t, test.configured...)
+			ensure(t, c)
+			got, err := client.NetworkingV1().ServiceCIDRs().Get(t.Context(), "kubernetes", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(got.Spec.CIDRs, test.want) {
+				t.Errorf("ranges %v, want %v", got.Spec.CIDRs, test.want)
+			}
+			condition := meta.FindStatusCondition(got.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
+			switch {
+			case test.wantReady == nil && condition != nil:
+				t.Errorf("condition %+v, want none", condition)
+			case test.wantReady != nil && (condition == nil || condition.Status != *test.wantReady):
+				t.Errorf("condition %+v, want %s", condition, *test.wantReady)
+			}
+		})
+	}
+}
+
+// TestEndpoints: the server is among the endpoints once it serves, with its port
+// put right, and no longer after it stopped.
+func TestEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(&corev1.Endpoints{ //nolint:staticcheck // clients still read it
+			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default"},
+			Subsets: []corev1.EndpointSubset{{
+				Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}},
+				Ports:     []corev1.EndpointPort{{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP}},
+			}},
+		})
+		c := config(t, client)
+		serving := make(chan struct{})
+		c.Serving = serving
+		stop := run(t, c)
+		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.1:443"}) {
+			t.Errorf("before it serves: %v", got)
+		}
+		close(serving)
+		synctest.Wait()
+		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.7:6443"}) {
+			t.Errorf("while it serves: %v", got)
+		}
+		slice, err := client.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+		if err != nil || len(slice.Endpoints) != 1 || slice.Endpoints[0].Addresses[0] != "192.0.2.7" || *slice.Ports[0].Port != 6443 {
+			t.Errorf("slice %+v, %v", slice, err)
+		}
+		stop()
+		if got := addresses(t, client); len(got) != 0 {
+			t.Errorf("after it stopped: %v", got)
+		}
+	})
+}
+
+// TestReplicas: the endpoints are all servers whose entries live.
+func TestReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		replicas := &table{up: map[string]bool{}}
+		first := config(t, client)
+		first.Replicas = replicas
+		second := first
+		second.Service.AdvertiseAddress = net.IPv4(192, 0, 2, 8)
+		stopFirst, stopSecond := run(t, first), run(t, second)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.7:6443", "192.0.2.8:6443"}) {
+			t.Errorf("both: %v", got)
+		}
+		stopFirst()
+		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.8:6443"}) {
+			t.Errorf("one left: %v", got)
+		}
+		stopSecond()
+	})
+}
+
+// TestUnreachableAddress: a loopback address, which no endpoint may have, is kept
+// out instead of failing for ever.
+func TestUnreachableAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		c := config(t, client)
+		c.Service.AdvertiseAddress = net.IPv4(127, 0, 0, 1)
+		stop := run(t, c)
+		defer stop()
+		if got := addresses(t, client); len(got) != 0 {
+			t.Errorf("endpoints %v", got)
+		}
+	})
+}
+
+// TestFailingStepIsTriedAgain: and the check says why it isn't made yet, while
+// the others are.
+func TestFailingStepIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		broken := errors.New("database is on fire")
+		client.PrependReactor("create", "priorityclasses", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return broken != nil, nil, broken
+		})
+		b, err := bootstrap.New(config(t, client))
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- b.Ensure(t.Context()) }()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		for _, check := range b.Checks() {
+			if failing := check.Err != nil && strings.Contains(check.Err.Error(), "on fire"); failing != strings.HasPrefix(check.Name, "scheduling/") {
+				t.Errorf("check %s: %v", check.Name, check.Err)
+			}
+		}
+		broken = nil
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestDisabledAPIs: a step whose API is off is left out.
+func TestDisabledAPIs(t *testing.T) {
+	client := fake.NewClientset()
+	c := config(t, client)
+	resources := serverstorage.NewResourceConfig()
+	resources.EnableVersions(schema.GroupVersion{Version: "v1"})
+	c.Resources = resources
+	ensure(t, c)
+	for _, write := range writes(client) {
+		if !strings.HasPrefix(write, "create namespaces") && !strings.HasPrefix(write, "create services") {
+			t.Errorf("wrote: %s", write)
+		}
+	}
+}
+
+// run runs c until everything is made and settled; the returned function stops it.
+func run(t *testing.T, c bootstrap.Config) (stop func()) {
+	t.Helper()
+	b, err := bootstrap.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	<-b.Made()
+	synctest.Wait()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// addresses returns the ready addresses of the kubernetes Service with its port.
+func addresses(t *testing.T, client *fake.Clientset) []string {
+	t.Helper()
+	endpoints, err := client.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}) //nolint:staticcheck // clients still read it
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for _, subset := range endpoints.Subsets {
+		for _, address := range subset.Addresses {
+			all = append(all, net.JoinHostPort(address.IP, portOf(subset)))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func portOf(subset corev1.EndpointSubset) string {
+	return strconv.Itoa(int(subset.Ports[0].Port))
+}
+
+// table is entries of replicas without a database.
+type table struct {
+	mu sync.Mutex
+	up map[string]bool
+}
+
+func (t *table) ListLeases() ([]string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Sorted(maps.Keys(t.up)), nil
+}
+
+func (t *table) UpdateLease(ip string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.up[ip] = true
+	return nil
+}
+
+func (t *table) RemoveLease(ip string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.up, ip)
+	return nil
+}
+
+func (*table) Destroy() {}

@@ -1,0 +1,125 @@
+package bootstrap_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+)
+
+// TestPolicyIsUpstreams compares every role and binding with upstream's policy,
+// object by object.
+func TestPolicyIsUpstreams(t *testing.T) {
+	client := fake.NewClientset()
+	ensure(t, config(t, client))
+	ctx := t.Context()
+	options := cmp.Options{
+		cmpopts.EquateEmpty(),
+		cmpopts.IgnoreTypes(metav1.TypeMeta{}),
+		cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ResourceVersion", "ManagedFields"),
+	}
+
+	clusterRoles, err := client.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, options, slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()), clusterRoles.Items,
+		func(r rbacv1.ClusterRole) string { return r.Name })
+
+	clusterBindings, err := client.RbacV1().ClusterRoleBindings().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, options, slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()), clusterBindings.Items,
+		func(b rbacv1.ClusterRoleBinding) string { return b.Name })
+
+	roles, err := client.RbacV1().Roles("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wantRoles []rbacv1.Role
+	for _, some := range bootstrappolicy.NamespaceRoles() {
+		wantRoles = append(wantRoles, some...)
+	}
+	compare(t, options, wantRoles, roles.Items, func(r rbacv1.Role) string { return r.Namespace + "/" + r.Name })
+
+	bindings, err := client.RbacV1().RoleBindings("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wantBindings []rbacv1.RoleBinding
+	for _, some := range bootstrappolicy.NamespaceRoleBindings() {
+		wantBindings = append(wantBindings, some...)
+	}
+	compare(t, options, wantBindings, bindings.Items, func(b rbacv1.RoleBinding) string { return b.Namespace + "/" + b.Name })
+}
+
+func compare[T any](t *testing.T, options cmp.Options, want, got []T, name func(T) string) {
+	t.Helper()
+	byName := func(all []T) map[string]T {
+		m := map[string]T{}
+		for _, o := range all {
+			m[name(o)] = o
+		}
+		return m
+	}
+	if len(want) == 0 {
+		t.Errorf("upstream has no %T", want)
+	}
+	if diff := cmp.Diff(byName(want), byName(got), options); diff != "" {
+		t.Errorf("%T (-upstream +made):\n%s", want, diff)
+	}
+}
+
+// TestPolicyIsReconciled: what a role lacks is added, what it has more stays, and
+// a protected one is left alone.
+func TestPolicyIsReconciled(t *testing.T) {
+	extra := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"cows"}}
+	client := fake.NewClientset(
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:discovery"}, Rules: []rbacv1.PolicyRule{extra}},
+		&rbacv1.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{Name: "system:basic-user", Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"}},
+			Rules:      []rbacv1.PolicyRule{extra},
+		},
+	)
+	ensure(t, config(t, client))
+	rules := func(name string) []rbacv1.PolicyRule {
+		role, err := client.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return role.Rules
+	}
+	if got := rules("system:discovery"); len(got) < 2 || !cmp.Equal(got[0], extra) {
+		t.Errorf("system:discovery: %v", got)
+	}
+	if got := rules("system:basic-user"); len(got) != 1 || !cmp.Equal(got[0], extra) {
+		t.Errorf("system:basic-user: %v", got)
+	}
+}
+
+// TestOldRolesArePrimed: roles and bindings of clusters from before a part of the
+// policy was split off are carried over.
+func TestOldRolesArePrimed(t *testing.T) {
+	custom := []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"cows"}}}
+	subjects := []rbacv1.Subject{{Kind: "User", APIGroup: "rbac.authorization.k8s.io", Name: "farmer"}}
+	client := fake.NewClientset(
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "admin"}, Rules: custom},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "system:discovery"}, Subjects: subjects,
+			RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "system:discovery", APIGroup: "rbac.authorization.k8s.io"}},
+	)
+	ensure(t, config(t, client))
+	role, err := client.RbacV1().ClusterRoles().Get(t.Context(), "system:aggregate-to-admin", metav1.GetOptions{})
+	if err != nil || !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return r.APIGroups[0] == "example.com" }) {
+		t.Errorf("custom rules of admin aren't in system:aggregate-to-admin: %v", err)
+	}
+	binding, err := client.RbacV1().ClusterRoleBindings().Get(t.Context(), "system:public-info-viewer", metav1.GetOptions{})
+	if err != nil || !slices.Contains(binding.Subjects, subjects[0]) {
+		t.Errorf("subjects of system:discovery aren't in system:public-info-viewer: %v, %v", binding.Subjects, err)
+	}
+}
