@@ -31,9 +31,12 @@ type Resource struct {
 	// subresource.
 	docKind string
 
-	types   Types
-	serving Serving
-	scope   *handlers.RequestScope
+	types      Types
+	serving    Serving
+	patchTypes []string
+	scope      *handlers.RequestScope
+	// encoded answers reads from bytes; nil where that can't be.
+	encoded *encoded
 
 	deprecated     bool
 	removedRelease string
@@ -50,6 +53,13 @@ func NewResource(v VersionConfig, path string) (*Resource, error) {
 		storage: v.Storage[path],
 		types:   v.Types,
 		serving: v.Serving.withDefaults(),
+
+		patchTypes: v.PatchTypes,
+		deprecated: len(v.Warnings) > 0,
+		warnings:   v.Warnings,
+	}
+	if r.patchTypes == nil {
+		r.patchTypes = patchTypes()
 	}
 	if r.storage == nil {
 		return nil, fmt.Errorf("%s: no storage for %q", v.GroupVersion, path)
@@ -89,6 +99,7 @@ func NewResource(v VersionConfig, path string) (*Resource, error) {
 	if r.scope, err = r.newScope(v.Adjust); err != nil {
 		return nil, err
 	}
+	r.encoded = newEncoded(r)
 	r.actions = r.findActions()
 	r.serving.EquivalentResources.RegisterKindFor(r.scope.Resource, r.subresource, r.kind)
 	return r, nil

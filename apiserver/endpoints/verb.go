@@ -43,9 +43,9 @@ func (r *Resource) handler(a action) http.HandlerFunc {
 			handlers.UpdateResource(updater, scope, admit)(w, req)
 		}
 	case request.MethodPatch:
-		patcher, patchTypes := r.storage.(rest.Patcher), patchTypes()
+		patcher := r.storage.(rest.Patcher)
 		return func(w http.ResponseWriter, req *http.Request) {
-			handlers.PatchResource(patcher, scope, admit, patchTypes)(w, req)
+			handlers.PatchResource(patcher, scope, admit, r.patchTypes)(w, req)
 		}
 	case request.MethodDelete:
 		deleter := r.storage.(rest.GracefulDeleter)
@@ -71,13 +71,21 @@ func (r *Resource) getHandler() http.HandlerFunc {
 	if getter, ok := r.storage.(rest.GetterWithOptions); ok {
 		return handlers.GetResourceWithOptions(getter, r.scope, r.subresource != "")
 	}
-	return handlers.GetResource(r.storage.(rest.Getter), r.scope)
+	handler := handlers.GetResource(r.storage.(rest.Getter), r.scope)
+	if r.encoded != nil {
+		return r.encoded.get(handler)
+	}
+	return handler
 }
 
 func (r *Resource) listHandler(forceWatch bool) http.HandlerFunc {
 	lister, _ := r.storage.(rest.Lister)
 	watcher, _ := r.storage.(rest.Watcher)
-	return handlers.ListResource(lister, watcher, r.scope, forceWatch, r.serving.MinRequestTimeout)
+	handler := handlers.ListResource(lister, watcher, r.scope, forceWatch, r.serving.MinRequestTimeout)
+	if r.encoded != nil && watcher != nil {
+		return r.encoded.list(handler, forceWatch)
+	}
+	return handler
 }
 
 // instrument counts the requests of an action and warns of a deprecated version.
@@ -119,7 +127,7 @@ var anyMedia = []string{"*/*"}
 // patch leave the check to upstream's handler, which also knows the default.
 func (r *Resource) consumes(a action) []string {
 	if a.verb == request.MethodPatch {
-		return patchTypes()
+		return r.patchTypes
 	}
 	return anyMedia
 }

@@ -23,6 +23,13 @@ type VersionConfig struct {
 	Types
 	Serving
 
+	// PatchTypes are the media types of the patches that the objects take; nil
+	// means all that there are.
+	PatchTypes []string
+	// Warnings, if any, mark the whole version as deprecated and go out with
+	// every answer.
+	Warnings []string
+
 	// Adjust, if not nil, is called with the request scope of each resource
 	// before it serves; what it sets stays. Custom resources bring their own
 	// field manager, serializers and table columns this way.

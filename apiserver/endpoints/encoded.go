@@ -1,0 +1,85 @@
+package endpoints
+
+import (
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+
+	"byre/apiserver/storage"
+)
+
+// encoded answers reads of a resource from the bytes that its store keeps. It
+// only ever answers what would succeed; anything else, errors in the request
+// included, is left to upstream's handlers, so that there is one place that
+// words them.
+type encoded struct {
+	resource *Resource
+	registry *genericregistry.Store
+	store    *storage.Store
+	listKind string
+}
+
+// newEncoded finds the store behind a resource. It returns nil if its reads are
+// more than the store's: of a subresource, of a storage that wraps the registry
+// other than by embedding it or that decorates what it reads, or in a version
+// that is not the one kept.
+func newEncoded(r *Resource) *encoded {
+	if r.subresource != "" {
+		return nil
+	}
+	registry := registryOf(r.storage)
+	if registry == nil || registry.Decorator != nil {
+		return nil
+	}
+	store, ok := registry.Storage.Storage.(*storage.Store)
+	if !ok || store.StorageVersion() != r.kind.GroupVersion() || store.StorageVersion().Group != r.gv.Group {
+		return nil
+	}
+	kinds, _, err := r.types.Typer.ObjectKinds(registry.NewListFunc())
+	if err != nil || len(kinds) == 0 {
+		return nil
+	}
+	return &encoded{resource: r, registry: registry, store: store, listKind: kinds[0].Kind}
+}
+
+// negotiated says whether the answer is to be JSON as it is stored: neither
+// another encoding, nor transformed, nor indented.
+func (e *encoded) negotiated(req *http.Request) bool {
+	scope := e.resource.scope
+	media, info, err := negotiation.NegotiateOutputMediaType(req, scope.Serializer, scope)
+	if err != nil || media.Convert != nil || media.Accepted.MediaType != runtime.ContentTypeJSON {
+		return false
+	}
+	// The negotiation has put the indenting serializer in if one is asked for.
+	if info.PrettySerializer != nil && info.Serializer == info.PrettySerializer {
+		return false
+	}
+	return !auditsResponses(req)
+}
+
+// auditsResponses says whether what the request is answered with goes into the
+// audit log, as an object.
+func auditsResponses(req *http.Request) bool {
+	log := audit.AuditContextFrom(req.Context())
+	return log != nil && !log.GetEventLevel().Less(auditinternal.LevelRequestResponse)
+}
+
+// groupResource is what errors name the resource by.
+func (e *encoded) groupResource(req *http.Request) schema.GroupResource {
+	if info, ok := request.RequestInfoFrom(req.Context()); ok {
+		return schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	}
+	return e.registry.DefaultQualifiedResource
+}
+
+func (e *encoded) fail(w http.ResponseWriter, req *http.Request, err error) {
+	scope := e.resource.scope
+	responsewriters.ErrorNegotiated(err, scope.Serializer, scope.Kind.GroupVersion(), w, req)
+}

@@ -1,0 +1,176 @@
+package endpoints
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metainternalversionscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	metainternalversionvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	storeerr "k8s.io/apiserver/pkg/storage/errors"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/tracing"
+	"k8s.io/klog/v2"
+
+	"byre/apiserver/storage"
+)
+
+// list returns a handler that answers lists and watches from bytes where it can
+// and leaves the rest to other.
+func (e *encoded) list(other http.HandlerFunc, forceWatch bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		namespace, err := e.resource.scope.Namer.Namespace(req)
+		if err != nil {
+			other(w, req)
+			return
+		}
+		options, ok := e.listOptions(req)
+		switch {
+		case !ok:
+			other(w, req)
+		case !options.Watch && !forceWatch:
+			ctx, span := tracing.Start(request.WithNamespace(req.Context(), namespace), "List", traceFields(req)...)
+			defer span.End(slow)
+			e.serveList(ctx, w, req, options)
+		case canStream(w, req):
+			e.serveWatch(request.WithNamespace(req.Context(), namespace), w, req, options)
+		default:
+			other(w, req)
+		}
+	}
+}
+
+// listOptions reads the request's options as upstream's listOpts does; false if
+// they are wrong or if there is more to them than is served here.
+func (e *encoded) listOptions(req *http.Request) (internalversion.ListOptions, bool) {
+	options := internalversion.ListOptions{}
+	if !e.negotiated(req) {
+		return options, false
+	}
+	scope := e.resource.scope
+	err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), scope.MetaGroupVersion, &options)
+	if err != nil || options.ShardSelector != "" {
+		return options, false
+	}
+	watchList := utilfeature.DefaultFeatureGate.Enabled(features.WatchList)
+	internalversion.SetListOptionsDefaults(&options, watchList)
+	if errs := metainternalversionvalidation.ValidateListOptions(&options, watchList); len(errs) > 0 {
+		return options, false
+	}
+	if options.FieldSelector != nil {
+		options.FieldSelector, err = options.FieldSelector.Transform(func(label, value string) (string, string, error) {
+			return scope.Convertor.ConvertFieldLabel(scope.Kind, label, value)
+		})
+		if err != nil {
+			return options, false
+		}
+	}
+	// A watch of one object comes with its name: in the path of the deprecated
+	// routes, or out of a field selector.
+	if _, name, err := scope.Namer.Name(req); err == nil {
+		if options.FieldSelector == nil || options.FieldSelector.Empty() {
+			options.FieldSelector = fields.OneTermEqualSelector("metadata.name", name)
+		} else if selected, ok := options.FieldSelector.RequiresExactMatch("metadata.name"); !ok || selected != name {
+			return options, false
+		}
+	}
+	return options, true
+}
+
+// selection translates options into what the store is asked for, and under which
+// key, as the registry does.
+func (e *encoded) selection(ctx context.Context, options internalversion.ListOptions) (string, apistorage.ListOptions) {
+	label, field := labels.Everything(), fields.Everything()
+	if options.LabelSelector != nil {
+		label = options.LabelSelector
+	}
+	if options.FieldSelector != nil {
+		field = options.FieldSelector
+	}
+	predicate := e.registry.PredicateFunc(label, field)
+	selection := apistorage.ListOptions{
+		ResourceVersion: options.ResourceVersion,
+		Recursive:       true,
+	}
+	if request.NamespaceValue(ctx) == "" {
+		if namespace, ok := predicate.MatchesSingleNamespace(); ok && len(validation.ValidateNamespaceName(namespace, false)) == 0 {
+			ctx = request.WithNamespace(ctx, namespace)
+		}
+	}
+	key := e.registry.KeyRootFunc(ctx)
+	if name, ok := predicate.MatchesSingle(); ok {
+		if single, err := e.registry.KeyFunc(ctx, name); err == nil {
+			key, selection.Recursive = single, false
+		}
+	}
+	selection.Predicate = predicate
+	return key, selection
+}
+
+func (e *encoded) serveList(ctx context.Context, w http.ResponseWriter, req *http.Request, options internalversion.ListOptions) {
+	key, selection := e.selection(ctx, options)
+	selection.ResourceVersionMatch = options.ResourceVersionMatch
+	selection.Predicate.Limit = options.Limit
+	selection.Predicate.Continue = options.Continue
+	list, err := e.store.ListEncoded(ctx, key, selection)
+	if err != nil {
+		e.fail(w, req, storeerr.InterpretListError(err, e.groupResource(req)))
+		return
+	}
+	request.TrackSerializeResponseObjectLatency(ctx, func() {
+		e.writeList(ctx, newJSONWriter(w, req), list)
+	})
+}
+
+// writeList writes the list while it is being read. If reading fails the client
+// gets the error as long as nothing was sent, and afterwards a broken connection:
+// there is no other way left to tell it that the list isn't whole.
+func (e *encoded) writeList(ctx context.Context, out *jsonWriter, list *storage.EncodedList) {
+	defer out.release()
+	out.buf = e.appendHead(out.buf, list)
+	first := true
+	for object, err := range list.Items {
+		if err != nil {
+			if !out.started() {
+				out.buf = out.buf[:0]
+				e.fail(out.w, out.req, storeerr.InterpretListError(err, e.groupResource(out.req)))
+				return
+			}
+			klog.FromContext(ctx).Error(err, "List breaks off", "resource", e.resource.gv.WithResource(e.resource.resource))
+			panic(http.ErrAbortHandler)
+		}
+		if !first {
+			out.buf = append(out.buf, ',')
+		}
+		first = false
+		out.buf = object.AppendJSON(out.buf, false)
+		out.flush()
+	}
+	out.buf = append(out.buf, "]}\n"...)
+	out.close()
+}
+
+// appendHead appends the list up to its first item. The metadata is small and
+// fixed: encoding it can't fail.
+func (e *encoded) appendHead(dst []byte, list *storage.EncodedList) []byte {
+	meta, _ := json.Marshal(metav1.ListMeta{
+		ResourceVersion:    list.ResourceVersion,
+		Continue:           list.Continue,
+		RemainingItemCount: list.RemainingItemCount,
+	})
+	dst = append(dst, `{"kind":"`...)
+	dst = append(dst, e.listKind...)
+	dst = append(dst, `","apiVersion":"`...)
+	dst = append(dst, e.resource.kind.GroupVersion().String()...)
+	dst = append(dst, `","metadata":`...)
+	dst = append(dst, meta...)
+	return append(dst, `,"items":[`...)
+}

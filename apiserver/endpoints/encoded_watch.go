@@ -1,0 +1,203 @@
+package endpoints
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server/httplog"
+	"k8s.io/apiserver/pkg/server/routine"
+	compbasemetrics "k8s.io/component-base/metrics"
+	"k8s.io/klog/v2"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"byre/apiserver/storage"
+)
+
+// canStream says whether a watch can be served as a stream of JSON documents
+// over plain HTTP.
+func canStream(w http.ResponseWriter, req *http.Request) bool {
+	_, flushes := w.(http.Flusher)
+	return flushes && !wsstream.IsWebSocketRequest(req)
+}
+
+// serveWatch starts a watch and serves it: after this handler has returned, where
+// the filters in front have made room for that (routine.WithRoutine).
+func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *http.Request, options internalversion.ListOptions) {
+	timeout := e.watchTimeout(options)
+	klog.FromContext(ctx).V(3).Info("Starting watch", "path", req.URL.Path, "resourceVersion", options.ResourceVersion,
+		"labels", options.LabelSelector, "fields", options.FieldSelector, "timeout", timeout, "audit-ID", audit.GetAuditIDTruncated(ctx))
+
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	key, selection := e.selection(ctx, options)
+	selection.SendInitialEvents = options.SendInitialEvents
+	selection.Predicate.AllowWatchBookmarks = options.AllowWatchBookmarks
+	events, err := e.store.WatchEncoded(ctx, key, selection)
+	if err != nil {
+		cancel()
+		e.fail(w, req, err)
+		return
+	}
+	stream := e.newStream(ctx, w, req, options)
+	serve := func() {
+		defer cancel()
+		defer events.Close()
+		info, _ := request.RequestInfoFrom(ctx)
+		metrics.RecordLongRunning(req, info, metrics.APIServerComponent, func() { stream.run(ctx, cancel, events) })
+	}
+	if task := routine.TaskFrom(req.Context()); task != nil {
+		task.Func = serve
+		return
+	}
+	serve()
+}
+
+// watchTimeout is how long a watch stays open: as long as it asks for, else
+// between one and two times the least time there is, so that clients that came
+// all at once do not come back all at once.
+func (e *encoded) watchTimeout(options internalversion.ListOptions) time.Duration {
+	if options.TimeoutSeconds != nil && *options.TimeoutSeconds > 0 {
+		return time.Duration(*options.TimeoutSeconds) * time.Second
+	}
+	return time.Duration(float64(e.resource.serving.MinRequestTimeout) * (rand.Float64() + 1))
+}
+
+// stream is a watch's answer.
+type stream struct {
+	w        http.ResponseWriter
+	encoded  *encoded
+	count    compbasemetrics.CounterMetric
+	size     compbasemetrics.ObserverMetric
+	buf      []byte
+	initial  bool // the client waits for the end of the initial events
+	scope    string
+	received time.Time
+}
+
+func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, req *http.Request, options internalversion.ListOptions) *stream {
+	gvr := e.resource.scope.Resource
+	received, _ := request.ReceivedTimestampFrom(ctx)
+	return &stream{
+		w:        w,
+		encoded:  e,
+		count:    metrics.WatchEvents.WithContext(ctx).WithLabelValues(gvr.Group, gvr.Version, gvr.Resource),
+		size:     metrics.WatchEventsSizes.WithContext(ctx).WithLabelValues(gvr.Group, gvr.Version, gvr.Resource),
+		initial:  options.SendInitialEvents != nil && *options.SendInitialEvents && !received.IsZero(),
+		scope:    metrics.CleanListScope(ctx, &options),
+		received: received,
+	}
+}
+
+// run sends events until ctx ends, the server shuts down, the client is gone, or
+// the watch ends with an error, which is the last event then.
+func (s *stream) run(ctx context.Context, cancel context.CancelFunc, events storage.EncodedWatch) {
+	s.w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+	s.w.Header().Set("Transfer-Encoding", "chunked")
+	s.w.WriteHeader(http.StatusOK)
+	flusher := s.w.(http.Flusher)
+	flusher.Flush()
+	defer endOnShutdown(ctx, cancel)()
+
+	for {
+		batch, err := events.Next(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			s.appendError(err)
+		}
+		for _, event := range batch {
+			s.appendEvent(ctx, event)
+			if len(s.buf) >= writeSize && !s.send() {
+				return
+			}
+		}
+		if !s.send() {
+			return
+		}
+		flusher.Flush()
+		if err != nil {
+			return
+		}
+		if cap(s.buf) > keepBuffer {
+			s.buf = nil
+		}
+	}
+}
+
+// endOnShutdown cancels a watch when the server begins to shut down. The
+// function returned ends the waiting.
+func endOnShutdown(ctx context.Context, cancel context.CancelFunc) func() {
+	signals := request.ServerShutdownSignalFrom(ctx)
+	if signals == nil {
+		return func() {}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-signals.ShuttingDown():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+func (s *stream) send() bool {
+	_, err := s.w.Write(s.buf)
+	s.buf = s.buf[:0]
+	return err == nil
+}
+
+func (s *stream) appendEvent(ctx context.Context, event storage.EncodedEvent) {
+	start := len(s.buf)
+	s.buf = append(s.buf, `{"type":"`...)
+	s.buf = append(s.buf, event.Type...)
+	s.buf = append(s.buf, `","object":`...)
+	s.buf = event.Object.AppendJSON(s.buf, true)
+	s.buf = append(s.buf, "}\n"...)
+	s.count.Inc()
+	s.size.Observe(float64(len(s.buf) - start))
+	if s.initial && event.Type == apiwatch.Bookmark {
+		s.initialEventsSent(ctx, s.buf[start:])
+	}
+}
+
+// initialEventsSent records how long the initial events took, once their end is
+// announced.
+func (s *stream) initialEventsSent(ctx context.Context, bookmark []byte) {
+	if !bytes.Contains(bookmark, []byte(`"`+metav1.InitialEventsAnnotationKey+`"`)) {
+		return
+	}
+	s.initial = false
+	latency := time.Since(s.received)
+	metrics.RecordWatchListLatency(ctx, s.encoded.resource.scope.Resource, s.scope, latency)
+	httplog.AddKeyValue(ctx, "watchlist_init_latency", latency)
+}
+
+// appendError appends the error that ends a watch, as an event. A Status is
+// always encodable.
+func (s *stream) appendError(err error) {
+	status, _ := json.Marshal(responsewriters.ErrorToAPIStatus(err))
+	s.buf = append(s.buf, `{"type":"`...)
+	s.buf = append(s.buf, apiwatch.Error...)
+	s.buf = append(s.buf, `","object":`...)
+	s.buf = append(s.buf, status...)
+	s.buf = append(s.buf, "}\n"...)
+	s.count.Inc()
+}

@@ -1,0 +1,129 @@
+package endpoints
+
+import (
+	"compress/gzip"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+)
+
+const (
+	// writeSize is how much is gathered before it is written.
+	writeSize = 32 * 1024
+	// gzipThreshold is the size from which an answer is compressed for those who
+	// take it, as upstream has it.
+	gzipThreshold = 128 * 1024
+	// gzipLevel costs least and compresses nearly as well, as upstream found.
+	gzipLevel = gzip.BestSpeed
+	// keepBuffer bounds the buffers that are kept for the next answer: one that
+	// had to hold a huge object is not worth its memory.
+	keepBuffer = 256 * 1024
+)
+
+// jsonWriter writes an answer that is made bit by bit. What is appended to buf
+// goes out by flush, whenever it is enough, and by close. Nothing is sent, not
+// even a status, before the first of it is.
+type jsonWriter struct {
+	w   http.ResponseWriter
+	req *http.Request
+	buf []byte
+
+	threshold int       // what must be in buf before the first byte is sent
+	out       io.Writer // nil before that
+	gzip      *gzip.Writer
+	err       error
+}
+
+var (
+	buffers = sync.Pool{New: func() any { return new([]byte) }}
+	gzips   = sync.Pool{New: func() any {
+		w, err := gzip.NewWriterLevel(io.Discard, gzipLevel)
+		if err != nil {
+			panic(err) // the level is a constant
+		}
+		return w
+	}}
+)
+
+func newJSONWriter(w http.ResponseWriter, req *http.Request) *jsonWriter {
+	j := &jsonWriter{w: w, req: req, buf: (*buffers.Get().(*[]byte))[:0], threshold: writeSize}
+	if acceptsGzip(req) {
+		// Whether to compress is decided by what there is to send.
+		j.threshold = gzipThreshold
+	}
+	return j
+}
+
+func acceptsGzip(req *http.Request) bool {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.APIResponseCompression) {
+		return false
+	}
+	for token := range strings.SplitSeq(req.Header.Get("Accept-Encoding"), ",") {
+		if strings.TrimSpace(token) == "gzip" {
+			return true
+		}
+	}
+	return false
+}
+
+// started says whether anything has been sent.
+func (j *jsonWriter) started() bool { return j.out != nil }
+
+// flush sends what is gathered, if it is enough to be worth it.
+func (j *jsonWriter) flush() {
+	if len(j.buf) >= writeSize && (j.started() || len(j.buf) > j.threshold) {
+		j.send()
+	}
+}
+
+// close sends the rest. A client that has gone away is not reported: there is
+// nobody to report it to.
+func (j *jsonWriter) close() {
+	j.send()
+	if j.gzip != nil && j.err == nil {
+		j.err = j.gzip.Close()
+	}
+}
+
+func (j *jsonWriter) send() {
+	if !j.started() {
+		j.start()
+	}
+	if j.err == nil {
+		_, j.err = j.out.Write(j.buf)
+	}
+	j.buf = j.buf[:0]
+}
+
+func (j *jsonWriter) start() {
+	header := j.w.Header()
+	j.out = j.w
+	if j.threshold == gzipThreshold && len(j.buf) > gzipThreshold {
+		header.Set("Content-Encoding", "gzip")
+		header.Add("Vary", "Accept-Encoding")
+		j.gzip = gzips.Get().(*gzip.Writer)
+		j.gzip.Reset(j.w)
+		j.out = j.gzip
+	}
+	header.Set("Content-Type", runtime.ContentTypeJSON)
+	j.w.WriteHeader(http.StatusOK)
+}
+
+// release gives the writer's memory back. It must be called, also after an
+// error, and nothing else after it.
+func (j *jsonWriter) release() {
+	if cap(j.buf) <= keepBuffer {
+		buffers.Put(&j.buf)
+	}
+	j.buf = nil
+	if j.gzip != nil {
+		j.gzip.Reset(io.Discard)
+		gzips.Put(j.gzip)
+		j.gzip = nil
+	}
+}

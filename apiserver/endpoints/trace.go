@@ -1,0 +1,17 @@
+package endpoints
+
+import (
+	"net/http"
+
+	"go.opentelemetry.io/otel/attribute"
+	"k8s.io/apiserver/pkg/audit"
+)
+
+// traceFields name a request in its trace.
+func traceFields(req *http.Request) []attribute.KeyValue {
+	return []attribute.KeyValue{
+		attribute.String("audit-id", audit.GetAuditIDTruncated(req.Context())),
+		attribute.String("url", req.URL.Path),
+		attribute.String("user-agent", req.UserAgent()),
+	}
+}
