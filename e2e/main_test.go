@@ -1,0 +1,46 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"byre/e2e/programs"
+	"byre/e2e/servers"
+)
+
+func TestMain(m *testing.M) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
+	defer cancel()
+	need := []programs.Program{programs.Kubectl, programs.APIServer, programs.Etcd}
+	if os.Getenv("E2E_STOCK") == "" {
+		need = append(need, programs.Byre)
+	}
+	if err := programs.Build(ctx, need...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// startByre starts byre for one test. It must end with exit status 0.
+func startByre(t *testing.T, db database, args ...string) *servers.Server {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	s, err := servers.Byre{Dir: dir, Endpoint: db.endpoint, Args: args}.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Errorf("byre ended with: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("byre's log ends with:\n%s", s.LogTail())
+		}
+	})
+	return s
+}

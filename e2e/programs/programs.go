@@ -1,0 +1,74 @@
+package programs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// KubernetesVersion is what the stock programs say they are. It is the version
+// of k8s.io/kubernetes in go.mod; the stamp is only needed because a build from
+// a module knows no Git tag.
+const KubernetesVersion = "v1.36.3"
+
+// Program is something that can be built.
+type Program struct {
+	name    string
+	pkg     string // import path, or a directory relative to the repository
+	module  string // directory of the module to build in, relative to the repository
+	out     string // relative to the repository
+	ldflags string
+}
+
+const kubernetesStamp = "-s -w" +
+	" -X k8s.io/component-base/version.gitVersion=" + KubernetesVersion +
+	" -X k8s.io/component-base/version.gitMajor=1" +
+	" -X k8s.io/component-base/version.gitMinor=36"
+
+// The programs.
+var (
+	Byre      = Program{"byre", "./cmd/byre", ".", "bin/byre", ""}
+	Kubectl   = Program{"kubectl", "k8s.io/kubernetes/cmd/kubectl", "e2e", "bin/e2e/kubectl", kubernetesStamp}
+	APIServer = Program{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "e2e", "bin/e2e/kube-apiserver", kubernetesStamp}
+	Etcd      = Program{"etcd", "go.etcd.io/etcd/server/v3", "e2e", "bin/e2e/etcd", "-s -w"}
+)
+
+// Build builds the programs, one after the other, and fails with what the
+// compiler said.
+func Build(ctx context.Context, programs ...Program) error {
+	for _, p := range programs {
+		args := []string{"build", "-o", p.Path()}
+		if p.ldflags != "" {
+			args = append(args, "-ldflags", p.ldflags)
+		}
+		cmd := exec.CommandContext(ctx, "go", append(args, p.pkg)...)
+		cmd.Dir = filepath.Join(root(), p.module)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building %s: %w\n%s", p.name, err, strings.TrimSpace(string(out)))
+		}
+	}
+	return nil
+}
+
+// Path is where the program is once it has been built.
+func (p Program) Path() string { return filepath.Join(root(), p.out) }
+
+// Dir is the directory that holds kubectl and the stock servers, for a PATH.
+func Dir() string { return filepath.Dir(Kubectl.Path()) }
+
+// root is the repository: two directories above this file, or above the
+// working directory where the build left file names out.
+func root() string {
+	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
+		return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return ".."
+	}
+	return filepath.Dir(dir)
+}

@@ -1,0 +1,55 @@
+package e2e
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// countMatches checks how many lines of a file (or stdout) match: count N REGEXP FILE.
+func countMatches(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: count N REGEXP FILE")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	re, err := regexp.Compile(args[1])
+	ts.Check(err)
+	text, got := ts.ReadFile(args[2]), 0
+	for line := range strings.Lines(text) {
+		if re.MatchString(strings.TrimSuffix(line, "\n")) {
+			got++
+		}
+	}
+	if got != want {
+		ts.Fatalf("%d lines match %q, not %d:\n%s", got, args[1], want, text)
+	}
+}
+
+// eventually runs a program until it succeeds and, where the first argument is
+// not empty, its output matches; for at most 30 s. With a negation the program
+// must come to fail.
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: [!] eventually REGEXP PROGRAM [ARG...]")
+	}
+	re, err := regexp.Compile(args[0])
+	ts.Check(err)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(30 * time.Second)
+	for {
+		err := ts.Exec(args[1], args[2:]...)
+		if neg && err != nil || !neg && err == nil && re.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-timeout:
+			ts.Fatalf("not within 30 s: %s %s", args[0], strings.Join(args[1:], " "))
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Process is a running program.
+type Process struct {
+	name string
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{} // closed when the program has ended and been waited for
+	err  error         // how it ended; read after done
+}
+
+func startProcess(dir, name, path string, args ...string) (*Process, error) {
+	p := &Process{name: name, log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
+	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	p.cmd = exec.Command(path, args...)
+	p.cmd.Dir = dir
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	// A test that dies takes its servers with it.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// Signal sends a signal to the program.
+func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Done is closed once the program has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Stop asks the program to end and waits for it: up to 30 s, then it is killed.
+// The error is how it ended; nil is exit status 0.
+func (p *Process) Stop() error {
+	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(30 * time.Second):
+		p.Kill()
+		return fmt.Errorf("%s did not end within 30 s of SIGTERM", p.name)
+	}
+}
+
+// Kill ends the program at once, as a power failure would, and waits for its end.
+func (p *Process) Kill() {
+	// It may have ended by itself already: that is all the same here.
+	_ = p.Signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// LogTail is the end of what the program logged.
+func (p *Process) LogTail() string {
+	log, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	const most = 4 << 10
+	return string(log[max(0, len(log)-most):])
+}
+
+// RSS is the resident memory of the program in bytes.
+func (p *Process) RSS() (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, errors.New("no VmRSS in /proc/PID/status")
+}
+
+// await calls ready until it succeeds, the program ends, or ctx does.
+func (p *Process) await(ctx context.Context, ready func(context.Context) error) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		if last = ready(ctx); last == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s ended: %w\n%s", p.name, p.err, p.LogTail())
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w; %w\n%s", p.name, ctx.Err(), last, p.LogTail())
+		case <-tick.C:
+		}
+	}
+}
+
+// freePort finds a port that nobody listens on. Somebody may take it before its
+// user does; on 127.0.0.1 of a test machine that does not happen in practice.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}

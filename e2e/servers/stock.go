@@ -1,0 +1,132 @@
+package servers
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"byre/e2e/programs"
+)
+
+const clusterIPRange = "10.96.0.0/16"
+
+// Stock says how to start kube-apiserver with an etcd of its own.
+type Stock struct {
+	// Dir is where both keep their files.
+	Dir string
+	// Args are further flags of kube-apiserver.
+	Args []string
+}
+
+// Start starts etcd and kube-apiserver and waits until both are ready. The start
+// time is that of kube-apiserver alone.
+func (s Stock) Start(ctx context.Context) (*Server, error) {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	etcd, etcdURL, err := startEtcd(ctx, s.Dir)
+	if err != nil {
+		return nil, err
+	}
+	server, err := s.startAPIServer(ctx, etcdURL)
+	if err != nil {
+		etcd.Kill()
+		return nil, err
+	}
+	server.Beside = []*Process{etcd}
+	return server, nil
+}
+
+func startEtcd(ctx context.Context, dir string) (*Process, string, error) {
+	client, err := freePort()
+	if err != nil {
+		return nil, "", err
+	}
+	peer, err := freePort()
+	if err != nil {
+		return nil, "", err
+	}
+	clientURL, peerURL := "http://127.0.0.1:"+client, "http://127.0.0.1:"+peer
+	p, err := startProcess(dir, "etcd", programs.Etcd.Path(),
+		"--name", "default",
+		"--data-dir", filepath.Join(dir, "etcd"),
+		"--listen-client-urls", clientURL, "--advertise-client-urls", clientURL,
+		"--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL,
+		"--initial-cluster", "default="+peerURL,
+		"--log-level", "warn")
+	if err != nil {
+		return nil, "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err = p.await(ctx, func(ctx context.Context) error {
+		return probe(ctx, http.DefaultClient, clientURL+"/health")
+	})
+	if err != nil {
+		p.Kill()
+		return nil, "", err
+	}
+	return p, clientURL, nil
+}
+
+func (s Stock) startAPIServer(ctx context.Context, etcdURL string) (*Server, error) {
+	tokens, err := writeTokens(s.Dir)
+	if err != nil {
+		return nil, err
+	}
+	key := filepath.Join(s.Dir, "sa.key")
+	if err := writeKey(key); err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	certs := filepath.Join(s.Dir, "certs")
+	args := []string{
+		"--etcd-servers", etcdURL,
+		"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", port,
+		"--cert-dir", certs,
+		"--token-auth-file", tokens,
+		"--authorization-mode", "Node,RBAC",
+		"--service-account-issuer", "https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file", key, "--service-account-signing-key-file", key,
+		"--service-cluster-ip-range", clusterIPRange,
+	}
+	started := time.Now()
+	process, err := startProcess(s.Dir, "kube-apiserver", programs.APIServer.Path(), append(args, s.Args...)...)
+	if err != nil {
+		return nil, err
+	}
+	server := &Server{
+		Process: process,
+		URL:     "https://127.0.0.1:" + port,
+		// The certificate that it made for itself has its CA behind it.
+		CAFile:     filepath.Join(certs, "apiserver.crt"),
+		Kubeconfig: filepath.Join(s.Dir, "admin.kubeconfig"),
+	}
+	if err := server.awaitReady(ctx, started); err != nil {
+		server.Kill()
+		return nil, err
+	}
+	if err := server.WriteKubeconfig(server.Kubeconfig, AdminToken, "default"); err != nil {
+		server.Kill()
+		return nil, err
+	}
+	return server, nil
+}
+
+func writeKey(path string) error {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return err
+	}
+	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	return os.WriteFile(path, block, 0o600)
+}
