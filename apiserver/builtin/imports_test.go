@@ -1,0 +1,26 @@
+package builtin_test
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestNoGenericServer: upstream's generic server, control plane and installers
+// stay out of the program; they would bring another main of it along.
+func TestNoGenericServer(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// These are subresources, not installers.
+	allowed := []string{"k8s.io/kubernetes/pkg/registry/core/node/rest", "k8s.io/kubernetes/pkg/registry/core/pod/rest"}
+	for _, pkg := range strings.Fields(string(out)) {
+		installer := strings.HasPrefix(pkg, "k8s.io/kubernetes/pkg/registry/") && strings.HasSuffix(pkg, "/rest") && !slices.Contains(allowed, pkg)
+		switch {
+		case installer, pkg == "k8s.io/apiserver/pkg/server", pkg == "k8s.io/kubernetes/pkg/controlplane":
+			t.Errorf("%s is imported", pkg)
+		}
+	}
+}
