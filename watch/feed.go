@@ -278,6 +278,16 @@ func (f *Feed) WaitFor(ctx context.Context, revision int64) error {
 	return err
 }
 
+// Observe is told of a revision that was read from the store directly. It
+// returns when nothing that is read from the feed afterwards can be older,
+// where that is not for Latest to see to.
+func (f *Feed) Observe(ctx context.Context, revision int64) error {
+	if !f.opts.SoleWriter {
+		return nil
+	}
+	return f.WaitFor(ctx, revision)
+}
+
 func (f *Feed) abandon(gone revisionWait) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

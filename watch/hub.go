@@ -38,7 +38,9 @@ type hub struct {
 	// cloned is the last snapshot handed out; nil when something has changed
 	// since. Cloning is cheap, but makes the next writes copy tree nodes.
 	cloned *Snapshot
-	ring   ring
+	// changed is the revision of the last change to the tree, or of loading.
+	changed int64
+	ring    ring
 
 	waiters waiters
 }
@@ -61,7 +63,7 @@ type prepared struct {
 
 // begin takes what was listed at a revision, and then the backlog.
 func (h *hub) begin(tree *btree.BTreeG[*Entry], revision int64) {
-	h.tree, h.loaded, h.ring.since = tree, true, revision
+	h.tree, h.loaded, h.ring.since, h.changed = tree, true, revision, revision
 	for _, p := range h.backlog {
 		if p.Revision > revision {
 			h.apply(p)
@@ -78,7 +80,7 @@ func (h *hub) apply(p prepared) bool {
 		h.backlog = append(h.backlog, p)
 		return true
 	}
-	h.cloned = nil
+	h.cloned, h.changed = nil, p.Revision
 	ev := Event{Revision: p.Revision, New: p.entry}
 	if p.entry == nil {
 		ev.Old, _ = h.tree.Delete(probe(p.New.Namespace, p.New.Name))
@@ -119,7 +121,7 @@ func (h *hub) buildIndex() {
 // snapshot needs Feed.mu for writing unless cloned is set.
 func (h *hub) snapshot() *Snapshot {
 	if h.cloned == nil {
-		h.cloned = &Snapshot{tree: h.tree.Clone()}
+		h.cloned = &Snapshot{since: h.changed, tree: h.tree.Clone()}
 		if h.byIndex != nil {
 			h.cloned.index = h.byIndex.Clone()
 		}

@@ -12,6 +12,7 @@ import (
 // safe for concurrent use; holding it keeps the records it shows in memory.
 type Snapshot struct {
 	revision int64
+	since    int64
 	tree     *btree.BTreeG[*Entry]
 	index    *btree.BTreeG[indexed] // nil where no index was asked for
 }
@@ -34,6 +35,10 @@ func (s Snapshot) Revision() int64 { return s.revision }
 // Same tells, without looking at records, whether two snapshots of one resource
 // are of one state: nothing has changed between them.
 func (s Snapshot) Same(other Snapshot) bool { return s.tree == other.tree }
+
+// Since is the earliest revision for which it is known that the resource was
+// the same then as it is at Revision.
+func (s Snapshot) Since() int64 { return s.since }
 
 // Len is the number of records in all namespaces.
 func (s Snapshot) Len() int { return s.tree.Len() }

@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/value"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	"k8s.io/utils/clock"
 
 	"byre/sqlstore"
@@ -63,16 +61,26 @@ type Config struct {
 	FutureTimeout time.Duration
 }
 
-// defaultKeyPrefix is etcd's prefix in a stock kube-apiserver; it is only part
-// of what encryption authenticates, so that values can be carried over.
-const defaultKeyPrefix = "/registry"
+const (
+	// defaultKeyPrefix is etcd's prefix in a stock kube-apiserver; it is only
+	// part of what encryption authenticates, so that values can be carried
+	// over.
+	defaultKeyPrefix        = "/registry"
+	defaultBookmarkInterval = time.Minute
+	defaultFutureTimeout    = 3 * time.Second
+)
 
 // Store keeps the objects of one resource. It is safe for concurrent use.
 type Store struct {
-	cfg         Config
-	versioner   apistorage.APIObjectVersioner
-	transformer atomic.Pointer[value.Transformer]
-	plain       bool // no encryption: values are stored as encoded
+	cfg       Config
+	versioner apistorage.APIObjectVersioner
+	// prefix is ResourcePrefix with a slash at its end.
+	prefix    string
+	sealer    sealer
+	fields    fieldNames
+	buffers   buffers
+	bookmarks bookmarkForms
+	sizes     sizeEstimate
 }
 
 var _ apistorage.Interface = (*Store)(nil)
@@ -87,12 +95,29 @@ func New(cfg Config) (*Store, error) {
 	case !strings.HasPrefix(cfg.ResourcePrefix, "/") || strings.Trim(cfg.ResourcePrefix, "/") == "":
 		return nil, fmt.Errorf("resource prefix %q of %s is not a path", cfg.ResourcePrefix, cfg.GroupResource)
 	}
-	s := &Store{cfg: cfg, plain: cfg.Transformer == nil}
-	transformer := cfg.Transformer
-	if transformer == nil {
-		transformer = identity.NewEncryptCheckTransformer()
+	if cfg.KeyPrefix == "" {
+		cfg.KeyPrefix = defaultKeyPrefix
 	}
-	s.transformer.Store(&transformer)
+	if cfg.AttrFunc == nil {
+		cfg.AttrFunc = apistorage.DefaultNamespaceScopedAttr
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.RealClock{}
+	}
+	if cfg.BookmarkInterval == 0 {
+		cfg.BookmarkInterval = defaultBookmarkInterval
+	}
+	if cfg.FutureTimeout == 0 {
+		cfg.FutureTimeout = defaultFutureTimeout
+	}
+	s := &Store{
+		cfg:    cfg,
+		prefix: strings.TrimRight(cfg.ResourcePrefix, "/") + "/",
+		sealer: newSealer(cfg.Transformer),
+	}
+	if cfg.IndexField != "" {
+		cfg.Feed.Define(cfg.GroupResource.Group, cfg.GroupResource.Resource, s.indexValue)
+	}
 	return s, nil
 }
 
@@ -104,3 +129,7 @@ func (s *Store) GroupResource() schema.GroupResource { return s.cfg.GroupResourc
 
 // Versioner implements storage.Interface.
 func (s *Store) Versioner() apistorage.Versioner { return s.versioner }
+
+// ReadinessCheck implements storage.Interface: a Store is ready as soon as it
+// is made, since a read loads what it needs.
+func (s *Store) ReadinessCheck() error { return nil }

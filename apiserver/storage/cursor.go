@@ -1,0 +1,305 @@
+package storage
+
+import (
+	"context"
+	"errors"
+
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/features"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// change is one event of a watch before it is decoded or encoded.
+type change struct {
+	typ apiwatch.EventType
+	// entry is what to show; nil for a bookmark.
+	entry *watch.Entry
+	// revision is the event's: for a DELETED that of the delete, or of the
+	// change that made the object leave the selection.
+	revision int64
+	// initialEnd marks the bookmark that ends the initial events (KEP-3157).
+	initialEnd bool
+}
+
+// cursor is a watch: the initial events, then what changes. It is for one
+// goroutine.
+type cursor struct {
+	s    *Store
+	span span
+	opts apistorage.ListOptions
+	// asked is the resourceVersion of the request; 0 when unset or "0".
+	asked int64
+
+	started bool
+	sub     *watch.Subscription
+	initial *initialEvents // nil when all are sent, or none are wanted
+
+	// begin is the revision that the watch starts after.
+	begin int64
+	// failed is the error that follows what was already given.
+	failed    error
+	bookmarks bookmarkSchedule
+}
+
+// initialEvents are the objects that exist when a watch starts.
+type initialEvents struct {
+	snapshot watch.Snapshot
+	listing  *listing
+	end      bool // whether an annotated bookmark follows
+}
+
+// initialBatch is how many initial events are given at a time.
+const initialBatch = 128
+
+// cursor understands the request of a watch. What it starts from is found out
+// at the first next, so that a watch begins at once and its errors are events.
+func (s *Store) cursor(ctx context.Context, key string, opts apistorage.ListOptions) (*cursor, error) {
+	sp, err := s.span(key, opts.Recursive)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := s.versioner.ParseResourceVersion(opts.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
+		opts.SendInitialEvents = nil
+	}
+	c := &cursor{s: s, span: sp, opts: opts, asked: int64(asked)}
+	if opts.Predicate.AllowWatchBookmarks || opts.ProgressNotify {
+		deadline, _ := ctx.Deadline()
+		c.bookmarks = newBookmarkSchedule(s.cfg.Clock, s.cfg.BookmarkInterval, deadline)
+	}
+	return c, nil
+}
+
+func (c *cursor) wantsInitial() bool {
+	if c.opts.SendInitialEvents == nil {
+		return c.asked == 0
+	}
+	return *c.opts.SendInitialEvents
+}
+
+// start finds out where the watch begins.
+func (c *cursor) start(ctx context.Context) error {
+	s := c.s
+	latest := int64(0)
+	if c.opts.ResourceVersion == "" {
+		var err error
+		if latest, err = s.cfg.Feed.Latest(ctx); err != nil {
+			return err
+		}
+	}
+	var after int64
+	switch {
+	case c.wantsInitial():
+		if err := s.waitFor(ctx, c.asked); err != nil {
+			return err
+		}
+		if err := c.startInitial(ctx); err != nil {
+			return err
+		}
+		after = c.initial.snapshot.Revision()
+	case c.asked > 0:
+		after = c.asked
+	default:
+		after = max(latest, s.cfg.Feed.Revision())
+	}
+	sub, err := s.cfg.Feed.Subscribe(ctx, c.interest(), after)
+	if err != nil {
+		return err
+	}
+	c.sub, c.begin, c.started = sub, after, true
+	utilflowcontrol.WatchInitialized(ctx)
+	return nil
+}
+
+func (c *cursor) startInitial(ctx context.Context) error {
+	l := &listing{span: c.span, opts: c.opts}
+	snapshot, err := c.s.snapshot(ctx, l)
+	if err != nil {
+		return err
+	}
+	c.initial = &initialEvents{
+		snapshot: snapshot,
+		listing:  l,
+		end:      c.opts.SendInitialEvents != nil && c.opts.Predicate.AllowWatchBookmarks,
+	}
+	return nil
+}
+
+// interest is the narrowest range of the feed that has all wanted changes.
+func (c *cursor) interest() watch.Interest {
+	gr := c.s.cfg.GroupResource
+	want := watch.Interest{Group: gr.Group, Resource: gr.Resource, Namespace: c.span.namespace, Name: c.span.name}
+	p := &c.opts.Predicate
+	if c.span.recursive && p.Field != nil {
+		if name, ok := p.Field.RequiresExactMatch("metadata.name"); ok {
+			want.Name = name
+		}
+		if value, ok := c.s.indexed(p); ok {
+			want.Index = &value
+		}
+	}
+	return want
+}
+
+// next waits for changes and returns at least one. After an error that is not
+// the context's the cursor is at its end.
+func (c *cursor) next(ctx context.Context) ([]change, error) {
+	if c.failed != nil {
+		return nil, c.fail(ctx, c.failed)
+	}
+	if !c.started {
+		if err := c.start(ctx); err != nil {
+			return nil, c.fail(ctx, err)
+		}
+	}
+	for c.initial != nil {
+		batch, err := c.nextInitial(ctx)
+		if err != nil || len(batch) > 0 {
+			return batch, c.fail(ctx, err)
+		}
+	}
+	for {
+		events, upTo, err := c.sub.Poll(ctx)
+		if err != nil {
+			return nil, c.fail(ctx, err)
+		}
+		batch, err := c.choose(ctx, events)
+		switch {
+		case err != nil && len(batch) == 0:
+			return nil, c.fail(ctx, err)
+		case err != nil:
+			c.failed = err
+			return batch, nil
+		}
+		if c.bookmarks.due() && upTo > c.begin {
+			batch = append(batch, change{typ: apiwatch.Bookmark, revision: upTo})
+		}
+		if len(batch) > 0 {
+			return batch, nil
+		}
+		if len(events) > 0 {
+			continue
+		}
+		if err := c.idle(ctx); err != nil {
+			return nil, c.fail(ctx, err)
+		}
+	}
+}
+
+// fail gives an error the form that a watcher sees.
+func (c *cursor) fail(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, watch.ErrClosed):
+		return err
+	}
+	return c.s.watchError(err)
+}
+
+// nextInitial gives some of what existed at the start.
+func (c *cursor) nextInitial(ctx context.Context) ([]change, error) {
+	in := c.initial
+	var batch []change
+	var last *watch.Entry
+	for e, err := range c.s.selected(ctx, in.listing, c.s.candidates(in.listing, in.snapshot)) {
+		if err != nil {
+			return nil, readErrorOf(c.s, err, e)
+		}
+		batch = append(batch, change{typ: apiwatch.Added, entry: e, revision: e.Revision})
+		if last = e; len(batch) == initialBatch {
+			break
+		}
+	}
+	if len(batch) == initialBatch && in.listing.recursive {
+		in.listing.after = &sqlstore.Position{Namespace: last.Namespace, Name: last.Name}
+		return batch, nil
+	}
+	if in.end {
+		batch = append(batch, change{typ: apiwatch.Bookmark, revision: in.snapshot.Revision(), initialEnd: true})
+	}
+	c.initial = nil
+	return batch, nil
+}
+
+func readErrorOf(s *Store, err error, e *watch.Entry) error {
+	if e == nil {
+		return err
+	}
+	return readError(err, s.pathOf(e.Key))
+}
+
+// choose turns the feed's events into those of a selection.
+func (c *cursor) choose(ctx context.Context, events []watch.Event) ([]change, error) {
+	var batch []change
+	p := &c.opts.Predicate
+	for _, ev := range events {
+		is, err := c.selects(ctx, p, ev.New)
+		if err != nil {
+			return batch, readErrorOf(c.s, err, ev.New)
+		}
+		was, err := c.selects(ctx, p, ev.Old)
+		if err != nil && ev.New == nil {
+			return batch, c.s.deletedError(err, ev.Old)
+		} else if err != nil {
+			return batch, readErrorOf(c.s, err, ev.Old)
+		}
+		switch {
+		case is && was:
+			batch = append(batch, change{typ: apiwatch.Modified, entry: ev.New, revision: ev.Revision})
+		case is:
+			batch = append(batch, change{typ: apiwatch.Added, entry: ev.New, revision: ev.Revision})
+		case was:
+			batch = append(batch, change{typ: apiwatch.Deleted, entry: ev.Old, revision: ev.Revision})
+		}
+	}
+	return batch, nil
+}
+
+func (c *cursor) selects(ctx context.Context, p *apistorage.SelectionPredicate, e *watch.Entry) (bool, error) {
+	if e == nil {
+		return false, nil
+	}
+	return c.s.matches(ctx, p, e)
+}
+
+// deletedError is the error for a deleted object that can't be read.
+func (s *Store) deletedError(err error, e *watch.Entry) error {
+	var corrupt *corruptError
+	if unsafeDeletion() && errors.As(err, &corrupt) {
+		return deletedCorrupt(err)
+	}
+	return readErrorOf(s, err, e)
+}
+
+// idle waits until there may be something to do.
+func (c *cursor) idle(ctx context.Context) error {
+	select {
+	case <-c.sub.Ready():
+		return nil
+	case <-c.bookmarks.timer():
+		return nil
+	case <-c.sub.Done():
+		return watch.ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *cursor) close() {
+	if c.sub != nil {
+		c.sub.Close()
+	}
+	c.bookmarks.stop()
+	c.initial = nil
+}

@@ -1,0 +1,71 @@
+package storage
+
+import (
+	"context"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"byre/sqlstore"
+)
+
+// Delete implements storage.Interface.
+func (s *Store) Delete(
+	ctx context.Context, key string, out runtime.Object, preconditions *apistorage.Preconditions,
+	validateDeletion apistorage.ValidateObjectFunc, cachedExistingObject runtime.Object, opts apistorage.DeleteOptions,
+) error {
+	at, err := s.object(key)
+	if err != nil {
+		return err
+	}
+	r, err := s.reader(at, out)
+	if err != nil {
+		return err
+	}
+	r.unseen = opts.IgnoreStoreReadError && unsafeDeletion()
+	from, err := r.first(ctx, cachedExistingObject)
+	if err != nil {
+		return err
+	}
+	for {
+		err := preconditions.Check(at.path, from.obj)
+		if err == nil {
+			err = validateDeletion(ctx, from.obj)
+		}
+		if err != nil {
+			if from, err = r.again(ctx, from, err); err != nil {
+				return err
+			}
+			continue
+		}
+		change, err := s.cfg.Store.Commit(ctx, sqlstore.Write{
+			Op:       sqlstore.Delete,
+			Key:      at.Key,
+			Replaces: from.revision,
+			Author:   author(ctx),
+		})
+		if lost(err) {
+			if from, err = r.now(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return s.apiError(err, at.path)
+		}
+		if r.unseen {
+			return nil
+		}
+		return s.giveDeleted(out, from, cachedExistingObject, change.Revision)
+	}
+}
+
+// giveDeleted sets out to what was deleted, at the revision of the delete.
+func (s *Store) giveDeleted(out runtime.Object, from *state, suggested runtime.Object, revision int64) error {
+	if from.obj == suggested || reflect.TypeOf(out) != reflect.TypeOf(from.obj) {
+		return s.decodeInto(from.data, out, revision)
+	}
+	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(from.obj).Elem())
+	return s.versioner.UpdateObject(out, uint64(revision))
+}

@@ -1,0 +1,199 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/features"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// The messages are upstream's (storage/etcd3/errors.go): clients show them.
+const (
+	expiredList     = "The resourceVersion for the provided list is too old."
+	expiredWatch    = "The resourceVersion for the provided watch is too old."
+	expiredContinue = "The provided continue parameter is too old " +
+		"to display a consistent list result. You can start a new list without " +
+		"the continue parameter."
+	inconsistentContinue = "The provided continue parameter is too old " +
+		"to display a consistent list result. You can start a new list without " +
+		"the continue parameter, or use the continue token in this response to " +
+		"retrieve the remainder of the results. Continuing with the provided " +
+		"token results in an inconsistent list - objects that were created, " +
+		"modified, or deleted between the time the first chunk was returned " +
+		"and now may show up in the list."
+)
+
+// retrySeconds is what a client is told to wait for a database that is away,
+// and for a revision that has not happened.
+const retrySeconds = 1
+
+// apiError is the one place where the store's errors become the API's.
+func (s *Store) apiError(err error, path string) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sqlstore.ErrNotFound):
+		return apistorage.NewKeyNotFoundError(path, 0)
+	case errors.Is(err, sqlstore.ErrExists):
+		return apistorage.NewKeyExistsError(path, 0)
+	case errors.Is(err, sqlstore.ErrConflict):
+		return apistorage.NewResourceVersionConflictsError(path, 0)
+	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed), errors.Is(err, watch.ErrClosed):
+		unavailable := apierrors.NewServiceUnavailable("the database is not available")
+		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retrySeconds}
+		return unavailable
+	case errors.Is(err, sqlstore.ErrUnknown):
+		return apierrors.NewServerTimeout(s.cfg.GroupResource, "write", retrySeconds)
+	}
+	return err
+}
+
+// tooLarge answers for a revision that has not happened.
+func (s *Store) tooLarge(asked int64) error {
+	return apistorage.NewTooLargeResourceVersionError(uint64(asked), uint64(s.cfg.Feed.Revision()), retrySeconds)
+}
+
+// waitFor waits for a revision that a client has seen somewhere, shortly.
+func (s *Store) waitFor(ctx context.Context, revision int64) error {
+	if revision <= 0 || s.cfg.Feed.Revision() >= revision {
+		return nil
+	}
+	short, cancel := context.WithTimeout(ctx, s.cfg.FutureTimeout)
+	defer cancel()
+	err := s.cfg.Feed.WaitFor(short, revision)
+	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return s.tooLarge(revision)
+	}
+	return s.apiError(err, "")
+}
+
+// expired answers a list at a revision that is compacted. A list that is being
+// paged gets a token to go on with, without the promise of one revision.
+func expired(start, path string, paging bool) error {
+	if !paging {
+		return apierrors.NewResourceExpired(expiredList)
+	}
+	token, err := apistorage.EncodeContinue(start, path, -1)
+	if err != nil {
+		return apierrors.NewResourceExpired(expiredContinue)
+	}
+	status := apierrors.NewResourceExpired(inconsistentContinue)
+	status.ErrStatus.ListMeta.Continue = token
+	return status
+}
+
+// corruptError: a stored value can't be made into an object.
+type corruptError struct {
+	sealed   bool // it could not be decrypted; else it could not be decoded
+	revision int64
+	err      error
+}
+
+func (e *corruptError) Unwrap() error { return e.err }
+
+func (e *corruptError) Error() string {
+	what := "object not decodable"
+	if e.sealed {
+		what = "data from the storage is not transformable"
+	}
+	return fmt.Sprintf("%s revision=%d: %v", what, e.revision, e.err)
+}
+
+// unsafeDeletion says whether corrupt objects are told apart, so that they can
+// be deleted unseen (KEP-3926).
+func unsafeDeletion() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
+}
+
+// readError is what a caller gets to see of a value that can't be read.
+func readError(err error, path string) error {
+	var corrupt *corruptError
+	switch {
+	case !errors.As(err, &corrupt):
+		return err
+	case unsafeDeletion():
+		return apistorage.NewCorruptObjError(path, err)
+	case corrupt.sealed:
+		return apistorage.NewInternalError(corrupt.err)
+	}
+	return corrupt.err
+}
+
+// corruptObjects collects the objects of a list that can't be read.
+type corruptObjects struct {
+	causes []metav1.StatusCause
+	stop   error
+}
+
+const maxCorruptObjects = 100
+
+// add returns false when the list can't go on.
+func (c *corruptObjects) add(err error, path string) bool {
+	var corrupt *corruptError
+	if !unsafeDeletion() || !errors.As(err, &corrupt) {
+		if c.stop = readError(err, path); corrupt != nil && corrupt.sealed {
+			c.stop = apistorage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", path, corrupt.err))
+		}
+		return false
+	}
+	if len(c.causes) == maxCorruptObjects {
+		c.causes = append(c.causes, metav1.StatusCause{
+			Type:    metav1.CauseTypeTooMany,
+			Message: "too many errors, the list is truncated",
+		})
+		return false
+	}
+	c.causes = append(c.causes, metav1.StatusCause{
+		Type:    metav1.CauseTypeUnexpectedServerResponse,
+		Field:   path,
+		Message: apistorage.NewCorruptObjError(path, err).Error(),
+	})
+	return true
+}
+
+func (c *corruptObjects) err(s *Store) error {
+	if len(c.causes) == 0 {
+		return c.stop
+	}
+	gr := s.cfg.GroupResource
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusInternalServerError,
+		Reason:  metav1.StatusReasonStoreReadError,
+		Message: fmt.Sprintf("failed to read one or more %s from the storage", gr),
+		Details: &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource, Name: "list", Causes: c.causes},
+	}}
+}
+
+// watchError is the status that a watch ends with.
+func (s *Store) watchError(err error) error {
+	if errors.Is(err, sqlstore.ErrCompacted) {
+		return apierrors.NewResourceExpired(expiredWatch)
+	}
+	if _, ok := err.(apierrors.APIStatus); ok {
+		return err
+	}
+	if api := s.apiError(err, ""); api != err {
+		return api
+	}
+	return apierrors.NewInternalError(err)
+}
+
+// deletedCorrupt: what was deleted can't be shown.
+func deletedCorrupt(err error) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusInternalServerError,
+		Reason:  metav1.StatusReasonStoreReadError,
+		Message: fmt.Sprintf("saw a DELETED event, but object data is corrupt - %v", err),
+	}}
+}

@@ -1,0 +1,105 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	apistorage "k8s.io/apiserver/pkg/storage"
+)
+
+// GuaranteedUpdate implements storage.Interface. It starts from what is in
+// memory, which may be late: what that makes fail is tried again from the
+// database before it is an answer, as upstream does it with suggestions.
+func (s *Store) GuaranteedUpdate(
+	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
+	preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc, cachedExistingObject runtime.Object,
+) error {
+	at, err := s.object(key)
+	if err != nil {
+		return err
+	}
+	r, err := s.reader(at, destination)
+	if err != nil {
+		return err
+	}
+	r.ignoreNotFound = ignoreNotFound
+	from, err := r.first(ctx, cachedExistingObject)
+	if err != nil {
+		return err
+	}
+	for {
+		obj, ttl, err := s.attempt(at, from, preconditions, tryUpdate)
+		if err != nil {
+			if from, err = r.again(ctx, from, err); err != nil {
+				return err
+			}
+			continue
+		}
+		data, err := s.encode(obj)
+		if err != nil {
+			return err
+		}
+		if from.unchanged(data) {
+			if !from.current {
+				// What was compared with may not be what is stored.
+				if from, err = r.now(ctx); err != nil {
+					return err
+				}
+				if !from.unchanged(data) {
+					continue
+				}
+			}
+			return s.give(destination, obj, data, from.revision)
+		}
+		w, err := s.prepare(ctx, obj, data, at)
+		if err != nil {
+			return err
+		}
+		revision, err := s.commit(ctx, at, w, from.revision, ttl)
+		if lost(err) {
+			if from, err = r.now(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return s.apiError(err, at.path)
+		}
+		return s.give(destination, obj, data, revision)
+	}
+}
+
+// attempt lets the caller make the new object.
+func (s *Store) attempt(at object, from *state, preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc) (runtime.Object, uint64, error) {
+	if err := preconditions.Check(at.path, from.obj); err != nil {
+		return nil, 0, err
+	}
+	obj, ttl, err := tryUpdate(from.obj, from.meta())
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := s.versioner.PrepareObjectForStorage(obj); err != nil {
+		return nil, 0, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
+	}
+	if ttl == nil {
+		return obj, 0, nil
+	}
+	return obj, *ttl, nil
+}
+
+// again returns the current state when what failed was not current, and else
+// the failure.
+func (r *reader) again(ctx context.Context, failed *state, failure error) (*state, error) {
+	if failed.current {
+		return nil, failure
+	}
+	st, err := r.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if st.revision == failed.revision {
+		return nil, failure
+	}
+	return st, nil
+}
