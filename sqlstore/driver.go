@@ -34,12 +34,40 @@ type Driver interface {
 	Close() error
 }
 
+// Upkeeper is a Driver with work to do in the background, as long as it is
+// used. Store.Run runs it.
+type Upkeeper interface {
+	// Upkeep returns when ctx ends; its error is worth a line in the log.
+	Upkeep(ctx context.Context) error
+}
+
+// Excluder is a Driver whose database other processes write to as well.
+type Excluder interface {
+	// Exclusively runs f unless another process runs one under the same name
+	// now; ran says whether it did. f's context ends when the lock is lost.
+	Exclusively(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error)
+}
+
+// Hinter is a Driver that can tell other processes of commits. A hint may be
+// lost, late or repeated: who needs to know for sure asks State now and then.
+type Hinter interface {
+	// Notify hints that the last revision is at least the given one.
+	Notify(ctx context.Context, revision int64) error
+	// Listen calls f for each hint, of this process's too, until ctx ends; it
+	// reconnects by itself, and calls f with 0 when hints may have been missed.
+	Listen(ctx context.Context, f func(revision int64)) error
+}
+
 // Outcome is what became of one write.
 type Outcome struct {
 	// Revision is the change's own; 0 when Err is set.
 	Revision int64
+	// Time is the change's, as its row has it.
+	Time time.Time
 	// Created is the revision that created the object.
 	Created int64
+	// UID is that of the state which an Update or Delete replaced.
+	UID string
 	// Err is ErrExists, ErrNotFound, a *ConflictError, or nil.
 	Err error
 }

@@ -20,6 +20,9 @@ var (
 	// ErrUnknown: the connection broke while COMMIT was under way; the change
 	// happened once or not at all.
 	ErrUnknown = errors.New("outcome of the commit is unknown")
+	// ErrInvalid: a key, value or position can't be stored in every database;
+	// see Write.Check. The change did not happen.
+	ErrInvalid = errors.New("not storable")
 	// ErrClosed: the store is shutting down; the change did not happen.
 	ErrClosed = errors.New("store is closed")
 )

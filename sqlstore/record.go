@@ -1,6 +1,12 @@
 package sqlstore
 
-import "time"
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
 
 // Key names one object. Namespace is empty for what lives in no namespace.
 // Keys order as (Group, Resource, Namespace, Name), each compared as bytes,
@@ -70,6 +76,55 @@ type Write struct {
 	// what the writer already knows of the new state (its labels, say) need
 	// not be found out again. It is not stored.
 	Memo any
+}
+
+// Check returns an error that matches ErrInvalid unless the write can be stored
+// in every database: texts are UTF-8 without U+0000 (PostgreSQL has no way to
+// keep it), the key's resource and name and a new state's value aren't empty.
+func (w *Write) Check() error {
+	switch {
+	case !w.Key.Storable():
+		return fmt.Errorf("%w: key %q", ErrInvalid, w.Key)
+	case !storable(w.UID) || !storable(w.Form):
+		return fmt.Errorf("%w: uid or form of %q", ErrInvalid, w.Key)
+	case (w.Op == Create) != (w.Replaces == 0) || w.Replaces < 0:
+		return fmt.Errorf("%w: %s of revision %d", ErrInvalid, w.Op, w.Replaces)
+	case w.Op == Delete:
+		return nil
+	case w.Op != Create && w.Op != Update:
+		return fmt.Errorf("%w: op %q", ErrInvalid, w.Op)
+	case len(w.Value) == 0 || !utf8.Valid(w.Value) || bytes.IndexByte(w.Value, 0) >= 0:
+		return fmt.Errorf("%w: value of %q", ErrInvalid, w.Key)
+	}
+	return nil
+}
+
+// Storable reports whether there can be an object under the key.
+func (k Key) Storable() bool {
+	return k.Resource != "" && k.Name != "" &&
+		storable(k.Group) && storable(k.Resource) && storable(k.Namespace) && storable(k.Name)
+}
+
+// Storable reports whether there can be anything in the range. (Where it is
+// false a database might answer with an error about its encoding.)
+func (r Range) Storable() bool {
+	return storable(r.Group) && storable(r.Resource) && storable(r.Namespace) && storable(r.Name) &&
+		(r.After == nil || storable(r.After.Namespace) && storable(r.After.Name))
+}
+
+func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+
+// Clean returns the author with what no database could keep replaced: names
+// come from certificates and tokens, audit IDs from request headers.
+func (a Author) Clean() Author {
+	return Author{User: clean(a.User), Verb: clean(a.Verb), AuditID: clean(a.AuditID)}
+}
+
+func clean(s string) string {
+	if storable(s) {
+		return s
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
 // Change is one committed change.

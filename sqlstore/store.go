@@ -2,6 +2,10 @@ package sqlstore
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
 )
 
 // Publish is told of changes after they are durable, before their writers are
@@ -12,15 +16,136 @@ type Publish func([]Change)
 // (expiry, compaction) behind it. Reads go straight to the driver.
 type Store struct {
 	Driver
-	// (fields: the queue, options, metrics)
+	options Options
+	queue   *queue
+	metrics *metrics
+	// compacting is held by the one Compact that is under way.
+	compacting sync.Mutex
+}
+
+// New makes a store; it does nothing until Run.
+func New(driver Driver, options Options) *Store {
+	options = options.withDefaults()
+	queue := newQueue()
+	return &Store{
+		Driver:  driver,
+		options: options,
+		queue:   queue,
+		metrics: newMetrics(options.Registerer, queue.len),
+	}
 }
 
 // Commit queues one write and waits until it is durable. The returned Change
-// has the revision. Errors: ErrExists, ErrNotFound, ErrConflict, ErrUnavailable,
-// ErrUnknown, ErrClosed, or the context's when the write left the queue before
-// its transaction began (then it did not happen). Once the transaction has
-// begun Commit waits for its end, whatever becomes of ctx.
-func (s *Store) Commit(ctx context.Context, w Write) (Change, error) { panic("in work") }
+// has the revision. Errors: ErrExists, ErrNotFound, ErrConflict, ErrInvalid,
+// ErrUnavailable, ErrUnknown, ErrClosed, or the context's when the write left
+// the queue before its transaction began (then it did not happen). Once the
+// transaction has begun Commit waits for its end, whatever becomes of ctx.
+func (s *Store) Commit(ctx context.Context, w Write) (Change, error) {
+	if err := w.Check(); err != nil {
+		return Change{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return Change{}, err
+	}
+	w.Author = w.Author.Clean()
+	p := &pending{write: w, done: make(chan struct{})}
+	if !s.queue.push(p) {
+		return Change{}, ErrClosed
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		if s.queue.withdraw(p) {
+			return Change{}, ctx.Err()
+		}
+		<-p.done
+	}
+	return p.change, p.err
+}
 
-// Run commits what is queued, deletes what expires and compacts, until ctx ends.
-func (s *Store) Run(ctx context.Context) error { panic("in work") }
+// Run commits what is queued, deletes what expires and compacts, until ctx
+// ends. It is called once.
+func (s *Store) Run(ctx context.Context) error {
+	var services sync.WaitGroup
+	services.Go(func() { s.write(ctx) })
+	services.Go(func() { s.every(ctx, "expire", s.options.ExpireInterval, s.expire) })
+	services.Go(func() { s.every(ctx, "compact", s.options.CompactInterval, s.retain) })
+	if upkeeper, ok := s.Driver.(Upkeeper); ok {
+		services.Go(func() { s.upkeep(ctx, upkeeper) })
+	}
+	services.Wait()
+	return nil
+}
+
+// every calls work at each interval, on one process at a time, until ctx ends.
+// What fails is tried again at the next one.
+func (s *Store) every(ctx context.Context, name string, interval time.Duration, work func(context.Context) error) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		err := s.exclusively(ctx, name, work)
+		if err != nil && ctx.Err() == nil && !failing {
+			// Said once an outage, not once a second.
+			s.options.Logger.Warn("store: housekeeping failed, trying again", "work", name, "err", err)
+		}
+		failing = err != nil
+	}
+}
+
+func (s *Store) exclusively(ctx context.Context, name string, work func(context.Context) error) error {
+	excluder, ok := s.Driver.(Excluder)
+	if !ok {
+		return work(ctx)
+	}
+	_, err := excluder.Exclusively(ctx, name, work)
+	return err
+}
+
+func (s *Store) upkeep(ctx context.Context, u Upkeeper) {
+	if err := u.Upkeep(ctx); err != nil && ctx.Err() == nil {
+		s.options.Logger.Error("store: upkeep of the database ended", "err", err)
+	}
+}
+
+// expire deletes the records that have expired, through the queue like any
+// other write, and waits for them.
+func (s *Store) expire(ctx context.Context) error {
+	for {
+		expired, err := s.Expired(ctx, s.options.Clock(), s.options.BatchWrites)
+		if err != nil {
+			return fmt.Errorf("find expired records: %w", err)
+		}
+		var deletes sync.WaitGroup
+		errs := make([]error, len(expired))
+		for i, r := range expired {
+			deletes.Go(func() {
+				_, errs[i] = s.Commit(ctx, Write{
+					Op: Delete, Key: r.Key, Replaces: r.Revision, UID: r.UID,
+					Author: Author{User: "system:byre", Verb: "expire"},
+				})
+			})
+		}
+		deletes.Wait()
+		gone := 0
+		for _, err := range errs {
+			switch {
+			case err == nil:
+				s.metrics.expired.Inc()
+				gone++
+			case errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
+				gone++ // renewed or deleted meanwhile
+			default:
+				return fmt.Errorf("delete expired records: %w", err)
+			}
+		}
+		if len(expired) < s.options.BatchWrites || gone == 0 {
+			return nil
+		}
+	}
+}

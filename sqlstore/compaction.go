@@ -1,0 +1,105 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	// chunkTime is how long one chunk of a compaction may hold up a batch.
+	chunkTime                               = 20 * time.Millisecond
+	firstChunk, smallestChunk, largestChunk = 200, 10, 20_000
+)
+
+// Compact forgets the changes up to and including a revision, a chunk at a
+// time, and leaves as much time to the writers as it takes itself.
+func (s *Store) Compact(ctx context.Context, revision int64) error {
+	s.compacting.Lock()
+	defer s.compacting.Unlock()
+	chunk := firstChunk
+	for {
+		start := time.Now()
+		done, err := s.Driver.Compact(ctx, revision, chunk)
+		if err != nil {
+			return fmt.Errorf("compact: %w", err)
+		}
+		took := time.Since(start)
+		s.metrics.compactions.Observe(took.Seconds())
+		if done {
+			return s.noteState(ctx)
+		}
+		chunk = nextChunk(chunk, took)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(took):
+		}
+	}
+}
+
+func nextChunk(chunk int, took time.Duration) int {
+	switch {
+	case took > 2*chunkTime:
+		chunk /= 4
+	case took > chunkTime:
+		chunk /= 2
+	case took < chunkTime/2:
+		chunk *= 2
+	}
+	return min(max(chunk, smallestChunk), largestChunk)
+}
+
+// retain compacts what is too old or too much.
+func (s *Store) retain(ctx context.Context) error {
+	state, err := s.State(ctx)
+	if err != nil {
+		return err
+	}
+	var target int64
+	if s.options.RetentionChanges >= 0 {
+		target = state.Revision - s.options.RetentionChanges
+	}
+	if s.options.Retention >= 0 {
+		aged, err := s.lastBefore(ctx, s.options.Clock().Add(-s.options.Retention), state)
+		if err != nil {
+			return err
+		}
+		target = max(target, aged)
+	}
+	if target <= state.Compacted {
+		return s.noteState(ctx)
+	}
+	s.options.Logger.Debug("store: compacting", "from", state.Compacted, "to", target, "revision", state.Revision)
+	return s.Compact(ctx, target)
+}
+
+// lastBefore finds the last revision made before t by bisection: revisions are
+// dense and their times ascend (but for clocks set back, which a retention of
+// hours doesn't mind), so that no index on the time is needed.
+func (s *Store) lastBefore(ctx context.Context, t time.Time, state State) (int64, error) {
+	low, high := state.Compacted, state.Revision // low: forgotten or before t
+	for low < high {
+		mid := low + (high-low+1)/2
+		changes, err := s.Changes(ctx, mid-1, 1)
+		if err != nil {
+			return 0, err
+		}
+		if len(changes) == 1 && changes[0].Time.Before(t) {
+			low = changes[0].Revision
+		} else {
+			high = mid - 1
+		}
+	}
+	return low, nil
+}
+
+func (s *Store) noteState(ctx context.Context) error {
+	state, err := s.State(ctx)
+	if err != nil {
+		return err
+	}
+	s.metrics.revision.Set(float64(state.Revision))
+	s.metrics.compacted.Set(float64(state.Compacted))
+	return nil
+}

@@ -1,0 +1,79 @@
+package sqlstore
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	commits     *prometheus.CounterVec
+	seconds     prometheus.Histogram
+	sizes       prometheus.Histogram
+	revision    prometheus.Gauge
+	compacted   prometheus.Gauge
+	compactions prometheus.Histogram
+	expired     prometheus.Counter
+}
+
+// newMetrics registers with r unless it is nil.
+func newMetrics(r prometheus.Registerer, queued func() int) *metrics {
+	m := &metrics{
+		commits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "byre_store_commits_total",
+			Help: "Transactions of the store's writer by result: ok, unavailable, unknown or error.",
+		}, []string{"result"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "byre_store_commit_seconds",
+			Help:    "Duration of the transactions of the store's writer.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
+		}),
+		sizes: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "byre_store_batch_writes",
+			Help:    "Writes in one transaction.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 10),
+		}),
+		revision: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "byre_store_revision",
+			Help: "Last revision that this process has seen in the store.",
+		}),
+		compacted: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "byre_store_compacted_revision",
+			Help: "Last revision whose history is gone.",
+		}),
+		compactions: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "byre_store_compaction_chunk_seconds",
+			Help:    "Duration of one chunk of a compaction.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
+		}),
+		expired: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "byre_store_expired_total",
+			Help: "Records deleted because their time had come.",
+		}),
+	}
+	if r != nil {
+		r.MustRegister(m.commits, m.seconds, m.sizes, m.revision, m.compacted, m.compactions, m.expired,
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "byre_store_queue_length",
+				Help: "Writes that wait for their transaction to begin.",
+			}, func() float64 { return float64(queued()) }))
+	}
+	return m
+}
+
+func (m *metrics) committed(writes int, took time.Duration, err error) {
+	result := "ok"
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrUnavailable):
+		result = "unavailable"
+	case errors.Is(err, ErrUnknown):
+		result = "unknown"
+	default:
+		result = "error"
+	}
+	m.commits.WithLabelValues(result).Inc()
+	m.seconds.Observe(took.Seconds())
+	m.sizes.Observe(float64(writes))
+}

@@ -1,0 +1,63 @@
+package sqlstore
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Options of a Store. The zero value of each field means its default.
+type Options struct {
+	// Publish is told of this process's changes; nil for nobody.
+	Publish Publish
+	// Clock is the time that expiry and retention go by; time.Now.
+	Clock func() time.Time
+	// Logger takes what no caller is there to be told; it is discarded.
+	Logger *slog.Logger
+	// Registerer takes the byre_store_* metrics; they aren't registered.
+	Registerer prometheus.Registerer
+
+	// Retention is the age at which changes are forgotten: 24 hours. Negative
+	// means never.
+	Retention time.Duration
+	// RetentionChanges is the number of changes above which older ones are
+	// forgotten, whatever their age: 1,000,000 (with values of 5 kB about 5 GB
+	// of disk). Negative means any number.
+	RetentionChanges int64
+	// CompactInterval is how often the two are looked at: 1 minute.
+	CompactInterval time.Duration
+	// ExpireInterval is how often expired records are looked for: 1 second.
+	ExpireInterval time.Duration
+
+	// BatchWrites and BatchBytes bound one transaction: 512 writes, 8 MiB of
+	// values. (A greater value than that still gets a batch of its own.)
+	BatchWrites int
+	BatchBytes  int
+}
+
+func (o Options) withDefaults() Options {
+	if o.Publish == nil {
+		o.Publish = func([]Change) {}
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	setDefault(&o.Retention, 24*time.Hour)
+	setDefault(&o.RetentionChanges, 1_000_000)
+	setDefault(&o.CompactInterval, time.Minute)
+	setDefault(&o.ExpireInterval, time.Second)
+	setDefault(&o.BatchWrites, 512)
+	setDefault(&o.BatchBytes, 8<<20)
+	return o
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

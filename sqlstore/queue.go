@@ -1,0 +1,111 @@
+package sqlstore
+
+import (
+	"slices"
+	"sync"
+)
+
+// pending is a write on its way. Its writer waits for done; change and err are
+// set before done is closed and not written after.
+type pending struct {
+	write  Write
+	done   chan struct{}
+	change Change
+	err    error
+}
+
+func (p *pending) finish(c Change, err error) {
+	p.change, p.err = c, err
+	close(p.done)
+}
+
+// queue holds the writes whose transaction has not begun, in order of arrival.
+type queue struct {
+	mu      sync.Mutex
+	waiting []*pending
+	closed  bool
+	// arrived has room for one token: there may be something in waiting.
+	arrived chan struct{}
+	// keys is the set of the batch being taken; kept for its memory.
+	keys map[Key]struct{}
+}
+
+func newQueue() *queue {
+	return &queue{arrived: make(chan struct{}, 1), keys: make(map[Key]struct{})}
+}
+
+// push returns false when the queue is closed.
+func (q *queue) push(p *pending) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false
+	}
+	q.waiting = append(q.waiting, p)
+	q.signal()
+	return true
+}
+
+// withdraw takes p out; false means that its transaction has begun.
+func (q *queue) withdraw(p *pending) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := slices.Index(q.waiting, p)
+	if i < 0 {
+		return false
+	}
+	q.waiting = slices.Delete(q.waiting, i, i+1)
+	return true
+}
+
+// take appends to batch the next writes for one transaction: the oldest ones,
+// within the bounds, no two of one key. A write that another of its key keeps
+// out stays where it is, ahead of what came later.
+func (q *queue) take(batch []*pending, writes, size int) []*pending {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	clear(q.keys)
+	kept := q.waiting[:0]
+	full := false
+	for _, p := range q.waiting {
+		if !full {
+			full = len(batch) == writes || len(batch) > 0 && len(p.write.Value) > size
+		}
+		if _, taken := q.keys[p.write.Key]; full || taken {
+			kept = append(kept, p)
+			continue
+		}
+		q.keys[p.write.Key] = struct{}{}
+		size -= len(p.write.Value)
+		batch = append(batch, p)
+	}
+	clear(q.waiting[len(kept):])
+	q.waiting = kept
+	if len(kept) > 0 {
+		q.signal()
+	}
+	return batch
+}
+
+// close refuses new writes and returns the ones that waited.
+func (q *queue) close() []*pending {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	waiting := q.waiting
+	q.waiting = nil
+	return waiting
+}
+
+func (q *queue) len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting)
+}
+
+func (q *queue) signal() {
+	select {
+	case q.arrived <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,112 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// write is the writer: one batch after the other until ctx ends. While one is
+// being made durable the next one gathers in the queue.
+func (s *Store) write(ctx context.Context) {
+	defer func() {
+		for _, p := range s.queue.close() {
+			p.finish(Change{}, ErrClosed)
+		}
+	}()
+	b := &batch{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.queue.arrived:
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		b.take(s.queue, s.options.BatchWrites, s.options.BatchBytes)
+		// A transaction that has begun is not given up half way.
+		s.commit(context.WithoutCancel(ctx), b)
+		b.release()
+	}
+}
+
+// batch is the memory of one transaction, used again for the next.
+type batch struct {
+	pending []*pending
+	writes  []Write
+}
+
+func (b *batch) take(q *queue, writes, size int) {
+	b.pending = q.take(b.pending[:0], writes, size)
+	b.writes = b.writes[:0]
+	for _, p := range b.pending {
+		b.writes = append(b.writes, p.write)
+	}
+}
+
+// release lets go of the values.
+func (b *batch) release() {
+	clear(b.pending)
+	clear(b.writes)
+}
+
+func (s *Store) commit(ctx context.Context, b *batch) {
+	if len(b.pending) == 0 {
+		return
+	}
+	start := time.Now()
+	outcomes, err := s.Driver.Commit(ctx, b.writes)
+	s.metrics.committed(len(b.writes), time.Since(start), err)
+	switch {
+	case err == nil:
+		s.finish(b.pending, outcomes)
+	case len(b.pending) == 1 || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknown) || errors.Is(err, ErrClosed):
+		for _, p := range b.pending {
+			p.finish(Change{}, err)
+		}
+	default:
+		// The database didn't like something in the batch. Who is not to blame
+		// should not suffer: each gets a transaction of its own.
+		s.options.Logger.Warn("store: batch failed, committing its writes one by one", "writes", len(b.pending), "err", err)
+		for i, p := range b.pending {
+			s.commit(ctx, &batch{pending: []*pending{p}, writes: b.writes[i : i+1]})
+		}
+	}
+}
+
+// finish publishes what the batch changed, then answers its writers.
+func (s *Store) finish(batch []*pending, outcomes []Outcome) {
+	// The slice goes to Publish for good.
+	changes := make([]Change, 0, len(batch))
+	for i, p := range batch {
+		if p.err = outcomes[i].Err; p.err == nil {
+			p.change = p.write.changed(outcomes[i])
+			changes = append(changes, p.change)
+		}
+	}
+	if len(changes) > 0 {
+		s.metrics.revision.Set(float64(changes[len(changes)-1].Revision))
+		s.options.Publish(changes)
+	}
+	for _, p := range batch {
+		close(p.done)
+	}
+}
+
+// changed is the change that a write turned into.
+func (w *Write) changed(o Outcome) Change {
+	c := Change{
+		Op: w.Op, Revision: o.Revision, Time: o.Time, Author: w.Author, Memo: w.Memo,
+		New: Record{Key: w.Key, Created: o.Created, Revision: o.Revision},
+	}
+	if w.Op != Create {
+		c.Old = &Record{Key: w.Key, UID: o.UID, Created: o.Created, Revision: w.Replaces}
+	}
+	if w.Op == Delete {
+		c.New.UID = o.UID
+		return c
+	}
+	c.New.UID, c.New.Form, c.New.Expires, c.New.Value = w.UID, w.Form, w.Expires, w.Value
+	return c
+}
