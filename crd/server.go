@@ -3,108 +3,92 @@ package crd
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apiserver/pkg/registry/rest"
-	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/util/webhook"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/component-base/compatibility"
 
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
+	"byre/apiserver/openapi"
 	"byre/apiserver/storage"
 )
 
-// Config is what New needs. Storage, Discovery and Effective are required.
+// Config is what New needs. All but Serving and Build are required.
 type Config struct {
 	// Storage says where objects are kept. Its Serializer, Encoding, Prefixes
 	// and Cohabitants are of no account: this package brings its own.
 	Storage storage.GetterConfig
 	// Effective is the version that the server emulates.
 	Effective compatibility.EffectiveVersion
-	// Serving is what all resources of the server have in common.
+	// Serving is what all resources of the server have in common. Its
+	// TypeConverter is of no account.
 	endpoints.Serving
-	// Discovery is where definitions' groups are entered and removed.
+	// Discovery and OpenAPI are told what is defined.
 	Discovery *discovery.Registry
+	OpenAPI   *openapi.Service
+	// Build identifies the program in the documents of OpenAPI; see
+	// openapi.BuildIdentity.
+	Build string
 	// Loopback reaches the whole server as itself.
 	Loopback *restclient.Config
-	// Logger is told what goes wrong outside of requests; nil means
-	// slog.Default().
-	Logger *slog.Logger
+	// ServiceResolver and Authentication are how conversion webhooks are found,
+	// and by what the server shows itself to them.
+	ServiceResolver webhook.ServiceResolver
+	Authentication  webhook.AuthenticationInfoResolverWrapper
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.Effective == nil, c.Discovery == nil, c.OpenAPI == nil, c.Loopback == nil:
+		return errors.New("crd: Effective, Discovery, OpenAPI and Loopback are required")
+	case c.ServiceResolver == nil, c.Authentication == nil:
+		return errors.New("crd: ServiceResolver and Authentication are required")
+	default:
+		return nil
+	}
 }
 
 // Server is a handler of definitions and of what they define.
 type Server struct {
+	codecs      serializer.CodecFactory
 	definitions *endpoints.API
+	table       *table
+	*follower
 }
 
-// groupPriority is the place of apiextensions.k8s.io in discovery, as
-// kube-apiserver has it.
-const groupPriority = 16700
+// errUnresolved is all that a client is told when a definition can't be served.
+var errUnresolved = errors.New("error resolving resource")
 
 // New makes a Server; requests for what it does not serve go on to next. It
 // starts nothing.
 func New(c Config, next http.Handler) (*Server, error) {
-	if c.Discovery == nil || c.Effective == nil {
-		return nil, errors.New("crd: Discovery and Effective are required")
+	if err := c.check(); err != nil {
+		return nil, err
 	}
-	scheme := newScheme()
-	codecs := newCodecs(scheme)
-	group, err := definitionsGroup(c, scheme, codecs)
+	converter, err := conversion.NewCRConverterFactory(c.ServiceResolver, c.Authentication)
+	if err != nil {
+		return nil, fmt.Errorf("crd: conversion webhooks: %w", err)
+	}
+	own, err := newGroup(c)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{}
-	s.definitions, err = endpoints.New(endpoints.Config{
-		Groups:    []endpoints.Group{group},
-		Serving:   c.Serving,
-		Discovery: c.Discovery,
-		NotFound:  next,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("crd: %w", err)
+	s := &Server{codecs: own.codecs}
+	if s.definitions, err = own.api(c, next); err != nil {
+		return nil, err
 	}
+	s.table = &table{
+		shared: &shared{scheme: own.scheme, storage: c.Storage, serving: c.Serving, converter: converter},
+		fetch:  own.fetch,
+		byName: map[string]*definition{},
+	}
+	if s.follower, err = newFollower(c, s.table); err != nil {
+		return nil, err
+	}
+	s.table.changed = s.mark
 	return s, nil
-}
-
-// definitionsGroup is apiextensions.k8s.io itself.
-func definitionsGroup(c Config, scheme *runtime.Scheme, codecs serializer.CodecFactory) (endpoints.Group, error) {
-	kept := c.Storage
-	kept.Serializer = codecs
-	kept.Encoding = serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, c.Effective)
-	kept.Prefixes, kept.Cohabitants = nil, nil
-	definitions, err := customresourcedefinition.NewREST(scheme, storage.NewRESTOptionsGetter(kept))
-	if err != nil {
-		return endpoints.Group{}, fmt.Errorf("crd: storage of definitions: %w", err)
-	}
-	version := apiextensionsv1.SchemeGroupVersion.Version
-	return endpoints.Group{
-		Name:     apiextensions.GroupName,
-		Versions: []string{version},
-		Priority: groupPriority,
-		Storage: map[string]map[string]rest.Storage{
-			version: {
-				"customresourcedefinitions":        definitions,
-				"customresourcedefinitions/status": customresourcedefinition.NewStatusREST(scheme, definitions),
-			},
-		},
-		Scheme:         scheme,
-		Codecs:         codecs,
-		ParameterCodec: metav1.ParameterCodec,
-	}, nil
-}
-
-// Versions are the group versions that are always served.
-func (s *Server) Versions() []*endpoints.Version { return s.definitions.Versions() }
-
-// ServeHTTP serves definitions and what they define.
-func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	s.definitions.ServeHTTP(w, req)
 }

@@ -13,9 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apiserver/pkg/endpoints"
 	upstream "k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // Origin says who serves a group version.
@@ -45,9 +48,9 @@ type Version struct {
 	Origin Origin
 	// Resources are the resources and subresources served.
 	Resources []metav1.APIResource
-	// Described are the resources in the form of the aggregated document, given
-	// instead of Resources by those who have only that. No document at
-	// /apis/<group>/<version> is made of them.
+	// Described are the resources in the form of the aggregated document. They
+	// are made of Resources if they are not given. Where only they are, there is
+	// no document at /apis/<group>/<version>.
 	Described []apidiscoveryv2.APIResourceDiscovery
 	// Stale marks a description that could not be refreshed.
 	Stale bool
@@ -66,7 +69,10 @@ const (
 
 // Registry holds the group versions and answers the discovery documents.
 type Registry struct {
-	codecs    serializer.CodecFactory
+	// codecs encode the lists of groups and versions, and resourceCodecs those
+	// of resources, which upstream alone has in CBOR too.
+	codecs, resourceCodecs serializer.CodecFactory
+
 	addresses upstream.Addresses
 	legacy    aggregated.ResourceManager // the core group, at /api
 	grouped   aggregated.ResourceManager // all others, at /apis
@@ -83,12 +89,17 @@ type Registry struct {
 func NewRegistry(serverAddress string) *Registry {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	var options []serializer.CodecFactoryOptionsMutator
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		options = append(options, serializer.WithSerializer(cbor.NewSerializerInfo))
+	}
 	return &Registry{
-		codecs:    serializer.NewCodecFactory(scheme),
-		addresses: upstream.DefaultAddresses{DefaultAddress: serverAddress},
-		legacy:    aggregated.NewResourceManager("api"),
-		grouped:   aggregated.NewResourceManager("apis"),
-		versions:  map[schema.GroupVersion]map[Origin]Version{},
+		codecs:         serializer.NewCodecFactory(scheme),
+		resourceCodecs: serializer.NewCodecFactory(scheme, options...),
+		addresses:      upstream.DefaultAddresses{DefaultAddress: serverAddress},
+		legacy:         aggregated.NewResourceManager("api"),
+		grouped:        aggregated.NewResourceManager("apis"),
+		versions:       map[schema.GroupVersion]map[Origin]Version{},
 	}
 }
 
@@ -101,7 +112,7 @@ func (r *Registry) Add(v Version) error {
 		v.Priority = defaultVersionPriority
 	}
 	described := v.Described
-	if v.Resources != nil {
+	if v.Resources != nil && described == nil {
 		var err error
 		if described, err = endpoints.ConvertGroupVersionIntoToDiscovery(v.Resources); err != nil {
 			return fmt.Errorf("discovery: %s: %w", v.GroupVersion, err)

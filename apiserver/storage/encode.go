@@ -60,7 +60,7 @@ type written struct {
 
 // prepare encrypts what was encoded, and notes what the feed will be asked.
 func (s *Store) prepare(ctx context.Context, obj runtime.Object, data []byte, at object) (written, error) {
-	w := written{obj: obj, data: data, memo: &memo{}}
+	w := written{obj: obj, data: data, memo: s.newMemo()}
 	var err error
 	if w.value, err = s.sealer.seal(ctx, data, at.path); err != nil {
 		return written{}, apistorage.NewInternalError(err)
@@ -105,7 +105,7 @@ func (s *Store) commit(ctx context.Context, at object, w written, replaces int64
 // written is what a decode of its encoding would give: that is not done.
 func (s *Store) give(out, obj runtime.Object, data []byte, revision int64) error {
 	to, from := reflect.ValueOf(out), reflect.ValueOf(obj)
-	if to.Type() != from.Type() {
+	if s.cfg.Lossy || to.Type() != from.Type() {
 		return s.decodeInto(data, out, revision)
 	}
 	to.Elem().Set(reflect.ValueOf(obj.DeepCopyObject()).Elem())

@@ -13,8 +13,9 @@ import (
 	"byre/watch"
 )
 
-// memo is what was derived from an entry, once.
+// memo is what was derived from an entry, once, by Stores of one View.
 type memo struct {
+	view  *string
 	attrs atomic.Pointer[attrs]
 	doc   atomic.Pointer[document]
 	// shared is a decoded object that readers share while the garbage
@@ -24,11 +25,13 @@ type memo struct {
 
 type decoded struct{ obj runtime.Object }
 
-func memoOf(e *watch.Entry) *memo {
-	if m, ok := e.Memo().(*memo); ok {
+func (s *Store) newMemo() *memo { return &memo{view: s.view} }
+
+func (s *Store) memoOf(e *watch.Entry) *memo {
+	if m, ok := e.Memo().(*memo); ok && *m.view == s.cfg.View {
 		return m
 	}
-	m := &memo{}
+	m := s.newMemo()
 	e.SetMemo(m)
 	return m
 }
@@ -59,7 +62,7 @@ func (s *Store) decodeInto(data []byte, into runtime.Object, revision int64) err
 
 // sharedObject returns an entry's object for reading only.
 func (s *Store) sharedObject(ctx context.Context, e *watch.Entry) (runtime.Object, error) {
-	m := memoOf(e)
+	m := s.memoOf(e)
 	if p := m.shared.Load(); p != nil {
 		if d := p.Value(); d != nil {
 			return d.obj, nil
@@ -76,7 +79,7 @@ func (s *Store) sharedObject(ctx context.Context, e *watch.Entry) (runtime.Objec
 
 // readInto decodes an entry into an object that is the caller's alone.
 func (s *Store) readInto(ctx context.Context, e *watch.Entry, into runtime.Object) error {
-	if d := memoOf(e).doc.Load(); d != nil {
+	if d := s.memoOf(e).doc.Load(); d != nil {
 		return s.decodeInto(d.body, into, e.Revision)
 	}
 	data, _, err := s.open(ctx, &e.Record)
@@ -89,7 +92,7 @@ func (s *Store) readInto(ctx context.Context, e *watch.Entry, into runtime.Objec
 // document returns an entry's JSON in the storage version, as a decode and an
 // encode would give it.
 func (s *Store) document(ctx context.Context, e *watch.Entry) (*document, error) {
-	m := memoOf(e)
+	m := s.memoOf(e)
 	if d := m.doc.Load(); d != nil {
 		return d, nil
 	}
@@ -121,7 +124,7 @@ func (s *Store) reencode(data []byte, revision int64) ([]byte, error) {
 // attrsOf returns what selectors look at, decoding the entry only when its
 // writer was another process or an earlier one.
 func (s *Store) attrsOf(ctx context.Context, e *watch.Entry) (*attrs, error) {
-	m := memoOf(e)
+	m := s.memoOf(e)
 	if a := m.attrs.Load(); a != nil {
 		return a, nil
 	}

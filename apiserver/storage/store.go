@@ -40,6 +40,13 @@ type Config struct {
 	// Form is decoded before it is answered. It names the program's API
 	// version and the storage version, and what else the bytes depend on.
 	Form string
+	// View names what a Store makes of the records: the version in memory, the
+	// schema. Stores that keep one resource and differ in this share nothing
+	// that they derive from its records; empty is right where none differs.
+	View string
+	// Lossy says that encoding may change more than the form of an object, as a
+	// conversion does: what was written is then decoded again to be returned.
+	Lossy bool
 	// NewFunc and NewListFunc make empty objects.
 	NewFunc     func() runtime.Object
 	NewListFunc func() runtime.Object
@@ -74,6 +81,8 @@ const (
 type Store struct {
 	cfg       Config
 	versioner apistorage.APIObjectVersioner
+	// view is cfg.View, apart: memos that refer to it must not keep a Store.
+	view *string
 	// prefix is ResourcePrefix with a slash at its end.
 	prefix    string
 	sealer    sealer
@@ -110,8 +119,10 @@ func New(cfg Config) (*Store, error) {
 	if cfg.FutureTimeout == 0 {
 		cfg.FutureTimeout = defaultFutureTimeout
 	}
+	view := cfg.View
 	s := &Store{
 		cfg:    cfg,
+		view:   &view,
 		prefix: strings.TrimRight(cfg.ResourcePrefix, "/") + "/",
 		sealer: newSealer(cfg.Transformer),
 	}

@@ -1,0 +1,92 @@
+package crd
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter:
+// the finalizer deletes the instances of a definition that is being deleted.
+func (t *table) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
+	stored, err := t.put(crd, false).instances.stored()
+	if err != nil {
+		return nil, err
+	}
+	return cleaner{stored.storage.CustomResource}, nil
+}
+
+// cleaner deletes all instances of a definition, in pages: the finalizer by
+// itself would hold them all in memory.
+type cleaner struct{ *customresource.REST }
+
+const (
+	// cleanPage is how many instances are in memory at a time.
+	cleanPage = 500
+	// cleanWorkers is how many are being deleted at a time. They share commits.
+	cleanWorkers = 16
+)
+
+// List returns the first page of all instances: the finalizer asks only whether
+// there are any, and for which namespaces DeleteCollection is to be called.
+func (c cleaner) List(ctx context.Context, _ *internalversion.ListOptions) (runtime.Object, error) {
+	return c.page(ctx, "")
+}
+
+func (c cleaner) page(ctx context.Context, from string) (*unstructured.UnstructuredList, error) {
+	list, err := c.REST.List(request.WithNamespace(ctx, metav1.NamespaceAll), &internalversion.ListOptions{Limit: cleanPage, Continue: from})
+	if err != nil {
+		return nil, err
+	}
+	return list.(*unstructured.UnstructuredList), nil
+}
+
+// DeleteCollection deletes all instances, whatever namespace ctx names.
+func (c cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, _ *internalversion.ListOptions) (runtime.Object, error) {
+	for from := ""; ; {
+		page, err := c.page(ctx, from)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.deletePage(ctx, page, validate, options); err != nil {
+			return nil, err
+		}
+		if from = page.GetContinue(); from == "" {
+			return page, nil
+		}
+	}
+}
+
+func (c cleaner) deletePage(ctx context.Context, page *unstructured.UnstructuredList, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) error {
+	work := make(chan *unstructured.Unstructured)
+	errs := make([]error, cleanWorkers)
+	var workers sync.WaitGroup
+	for i := range errs {
+		workers.Go(func() {
+			for object := range work {
+				ctx := request.WithNamespace(ctx, object.GetNamespace())
+				_, _, err := c.REST.Delete(ctx, object.GetName(), validate, options.DeepCopy())
+				if err != nil && !apierrors.IsNotFound(err) {
+					errs[i] = err
+				}
+			}
+		})
+	}
+	for i := range page.Items {
+		work <- &page.Items[i]
+	}
+	close(work)
+	workers.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,251 @@
+package crd
+
+import (
+	"fmt"
+	"io"
+
+	"k8s.io/apiextensions-apiserver/pkg/crdserverscheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/runtime/serializer/versioning"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+)
+
+// codecs encode and decode the instances of one definition.
+type codecs struct {
+	scheme  *runtime.Scheme // of options and Status
+	schemas *schemas
+	convert runtime.ObjectConvertor
+}
+
+// storage is the codec between the store and what serves a version. What it
+// writes is what reading it again would give: instances are answered from the
+// stored bytes, so these must be pruned and defaulted already, also where
+// admission or a conversion had the last word.
+func (c codecs) storage(stored, version schema.GroupVersion) runtime.Codec {
+	return versioning.NewCodec(
+		settledEncoder{Encoder: unstructured.UnstructuredJSONScheme, coercer: coercer{schemas: c.schemas}, defaulter: c.defaulter()},
+		coercingDecoder{Decoder: unstructured.UnstructuredJSONScheme, coercer: coercer{schemas: c.schemas, repair: true}},
+		coercingConvertor{ObjectConvertor: c.convert, coercer: coercer{schemas: c.schemas}},
+		creater{},
+		crdserverscheme.NewUnstructuredObjectTyper(),
+		c.defaulter(),
+		stored,
+		version,
+		"crd",
+	)
+}
+
+func (c codecs) defaulter() defaulter { return defaulter{schemas: c.schemas, others: c.scheme} }
+
+// settledEncoder brings an object into the form that decoding would give it and
+// encodes it. The object is changed: whoever stores it has no other use for it.
+type settledEncoder struct {
+	runtime.Encoder
+	coercer   coercer
+	defaulter defaulter
+}
+
+func (e settledEncoder) Encode(object runtime.Object, w io.Writer) error {
+	if u, ok := object.(*unstructured.Unstructured); ok {
+		if _, err := e.coercer.apply(u); err != nil {
+			return err
+		}
+		e.defaulter.Default(u)
+	}
+	return e.Encoder.Encode(object, w)
+}
+
+// coercingDecoder coerces what it decodes.
+type coercingDecoder struct {
+	runtime.Decoder
+	coercer coercer
+}
+
+func (d coercingDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	object, kind, err := d.Decoder.Decode(data, defaults, into)
+	var complaints []error
+	if err != nil {
+		strict, ok := runtime.AsStrictDecodingError(err)
+		if !ok || object == nil {
+			return nil, kind, err
+		}
+		complaints = strict.Errors()
+	}
+	var unknown []string
+	if u, ok := object.(*unstructured.Unstructured); ok {
+		if unknown, err = d.coercer.apply(u); err != nil {
+			return nil, kind, err
+		}
+	}
+	if !d.coercer.strict {
+		return object, kind, nil
+	}
+	for _, path := range unknown {
+		complaints = append(complaints, fmt.Errorf(`unknown field "%s"`, path))
+	}
+	if len(complaints) > 0 {
+		return object, kind, runtime.NewStrictDecodingError(complaints)
+	}
+	return object, kind, nil
+}
+
+// coercingConvertor coerces what it converts: a webhook may answer anything.
+type coercingConvertor struct {
+	runtime.ObjectConvertor
+	coercer coercer
+}
+
+func (c coercingConvertor) Convert(in, out, context any) error {
+	if err := c.ObjectConvertor.Convert(in, out, context); err != nil {
+		return err
+	}
+	if u, ok := out.(*unstructured.Unstructured); ok {
+		_, err := c.coercer.apply(u)
+		return err
+	}
+	return nil
+}
+
+func (c coercingConvertor) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
+	out, err := c.ObjectConvertor.ConvertToVersion(in, target)
+	if err != nil {
+		return nil, err
+	}
+	if u, ok := out.(*unstructured.Unstructured); ok {
+		if _, err := c.coercer.apply(u); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// negotiated is the serializer of requests and answers.
+type negotiated struct {
+	codecs
+	media []runtime.SerializerInfo
+}
+
+func (c codecs) negotiated(typer runtime.ObjectTyper) negotiated {
+	return negotiated{codecs: c, media: mediaTypes(typer)}
+}
+
+func (n negotiated) SupportedMediaTypes() []runtime.SerializerInfo { return n.media }
+
+func (n negotiated) EncoderForVersion(encoder runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	return versioning.NewCodec(encoder, nil, n.convert, n.scheme, n.scheme, n.scheme, gv, nil, "crdNegotiatedSerializer")
+}
+
+func (n negotiated) DecoderToVersion(decoder runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
+	strict := false
+	if s, ok := decoder.(*json.Serializer); ok {
+		strict = s.IsStrict()
+	}
+	coercing := coercingDecoder{Decoder: decoder, coercer: coercer{schemas: n.schemas, strict: strict}}
+	return versioning.NewCodec(nil, coercing, runtime.UnsafeObjectConvertor(n.scheme), n.scheme, n.scheme,
+		n.defaulter(), nil, gv, "unstructuredNegotiatedSerializer")
+}
+
+// standard are the media types that instances can be had in; protobuf is only
+// for the Tables and Status that come instead of them.
+func (n negotiated) standard() []runtime.SerializerInfo {
+	var infos []runtime.SerializerInfo
+	for _, info := range n.media {
+		if info.MediaType != runtime.ContentTypeProtobuf {
+			infos = append(infos, info)
+		}
+	}
+	return infos
+}
+
+func mediaTypes(typer runtime.ObjectTyper) []runtime.SerializerInfo {
+	gate := utilfeature.DefaultFeatureGate
+	text := func(options json.SerializerOptions) runtime.Serializer {
+		return json.NewSerializerWithOptions(json.DefaultMetaFactory, creater{}, typer, options)
+	}
+	streaming := gate.Enabled(features.StreamingCollectionEncodingToJSON)
+	infos := []runtime.SerializerInfo{
+		{
+			MediaType:        runtime.ContentTypeJSON,
+			MediaTypeType:    "application",
+			MediaTypeSubType: "json",
+			EncodesAsText:    true,
+			Serializer:       text(json.SerializerOptions{StreamingCollectionsEncoding: streaming}),
+			PrettySerializer: text(json.SerializerOptions{Pretty: true}),
+			StrictSerializer: text(json.SerializerOptions{Strict: true, StreamingCollectionsEncoding: streaming}),
+			StreamSerializer: &runtime.StreamSerializerInfo{
+				EncodesAsText: true,
+				Serializer:    text(json.SerializerOptions{}),
+				Framer:        json.Framer,
+			},
+		},
+		{
+			MediaType:        runtime.ContentTypeYAML,
+			MediaTypeType:    "application",
+			MediaTypeSubType: "yaml",
+			EncodesAsText:    true,
+			Serializer:       text(json.SerializerOptions{Yaml: true}),
+			StrictSerializer: text(json.SerializerOptions{Yaml: true, Strict: true}),
+		},
+		{
+			MediaType:        runtime.ContentTypeProtobuf,
+			MediaTypeType:    "application",
+			MediaTypeSubType: "vnd.kubernetes.protobuf",
+			Serializer: protobuf.NewSerializerWithOptions(creater{}, typer, protobuf.SerializerOptions{
+				StreamingCollectionsEncoding: gate.Enabled(features.StreamingCollectionEncodingToProtobuf),
+			}),
+			StreamSerializer: &runtime.StreamSerializerInfo{
+				Serializer: protobuf.NewRawSerializer(creater{}, typer),
+				Framer:     protobuf.LengthDelimitedFramer,
+			},
+		},
+	}
+	if gate.Enabled(features.CBORServingAndStorage) {
+		infos = append(infos, cbor.NewSerializerInfo(creater{}, typer))
+	}
+	return infos
+}
+
+// creater makes every kind as an unstructured object.
+type creater struct{}
+
+func (creater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(kind)
+	return object, nil
+}
+
+// typer knows unstructured objects by what they say of themselves, and the
+// options of requests by their types.
+type typer struct {
+	options      runtime.ObjectTyper
+	unstructured runtime.ObjectTyper
+}
+
+func newTyper(options runtime.ObjectTyper) typer {
+	return typer{options: options, unstructured: crdserverscheme.NewUnstructuredObjectTyper()}
+}
+
+func (t typer) ObjectKinds(object runtime.Object) ([]schema.GroupVersionKind, bool, error) {
+	if _, ok := object.(runtime.Unstructured); ok {
+		return t.unstructured.ObjectKinds(object)
+	}
+	return t.options.ObjectKinds(object)
+}
+
+func (t typer) Recognizes(kind schema.GroupVersionKind) bool {
+	return t.options.Recognizes(kind) || t.unstructured.Recognizes(kind)
+}
+
+// newOptionsScheme knows the options that requests for a version carry.
+func newOptionsScheme(gv schema.GroupVersion) *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	scheme.AddUnversionedTypes(gv, &metav1.ListOptions{}, &metav1.GetOptions{}, &metav1.DeleteOptions{})
+	return scheme
+}

@@ -1,0 +1,118 @@
+package crd
+
+import (
+	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// A coercer does to unstructured objects what decoding into a Go type does by
+// itself: it checks and cleans metadata, prunes fields that the schema does not
+// know, and takes out nulls where null is no value. It follows
+// unstructuredSchemaCoercer of upstream's customresource_handler.go.
+type coercer struct {
+	schemas *schemas
+	// repair is for what comes from the store: metadata that old servers let
+	// through is dropped instead of refused, and a missing generation is 1.
+	repair bool
+	// strict asks for the paths of the fields that were dropped.
+	strict bool
+}
+
+// apply coerces object in place and returns the paths of unknown fields, if
+// strict asks for them. Objects of other kinds (options that travel by the same
+// codecs) only have their metadata checked.
+func (c coercer) apply(object *unstructured.Unstructured) ([]string, error) {
+	content := object.UnstructuredContent()
+	kind, hasKind, err := unstructured.NestedString(content, "kind")
+	if err != nil {
+		return nil, err
+	}
+	apiVersion, hasVersion, err := unstructured.NestedString(content, "apiVersion")
+	if err != nil {
+		return nil, err
+	}
+	meta, hasMeta, unknown, err := objectmeta.GetObjectMetaWithOptions(object.Object, objectmeta.ObjectMetaOptions{
+		DropMalformedFields:     c.repair,
+		ReturnUnknownFieldPaths: c.strict,
+	})
+	if err != nil {
+		return nil, err
+	}
+	gv, err := schema.ParseGroupVersion(apiVersion)
+	if err != nil {
+		return nil, err
+	}
+	if gv.Group == c.schemas.kind.Group && kind == c.schemas.kind.Kind {
+		more, err := c.applySchema(object.Object, gv.Version, meta)
+		if err != nil {
+			return nil, err
+		}
+		unknown = append(unknown, more...)
+	}
+	// Pruning does not know these; what was there stays.
+	if hasKind {
+		object.SetKind(kind)
+	}
+	if hasVersion {
+		object.SetAPIVersion(apiVersion)
+	}
+	if hasMeta {
+		if err := objectmeta.SetObjectMeta(object.Object, meta); err != nil {
+			return nil, err
+		}
+	}
+	return unknown, nil
+}
+
+func (c coercer) applySchema(content map[string]any, version string, meta *metav1.ObjectMeta) ([]string, error) {
+	structural, err := c.schemas.of(version)
+	if err != nil {
+		return nil, err
+	}
+	var unknown []string
+	if !c.schemas.preserveUnknown {
+		unknown = pruning.PruneWithOptions(content, structural, true,
+			structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: c.strict})
+		structuraldefaulting.PruneNonNullableNullsWithoutDefaults(content, structural)
+	}
+	failure, paths := objectmeta.CoerceWithOptions(nil, content, structural, false, objectmeta.CoerceOptions{
+		DropInvalidFields:       c.repair,
+		ReturnUnknownFieldPaths: c.strict,
+	})
+	if failure != nil {
+		return nil, failure
+	}
+	if c.repair && meta.Generation == 0 {
+		meta.Generation = 1
+	}
+	return append(unknown, paths...), nil
+}
+
+// A defaulter fills in what the schema of an object's version has defaults for.
+type defaulter struct {
+	schemas *schemas
+	// others are the defaults of everything else.
+	others runtime.ObjectDefaulter
+}
+
+func (d defaulter) Default(in runtime.Object) {
+	object, ok := in.(runtime.Unstructured)
+	if !ok || object.GetObjectKind().GroupVersionKind().GroupKind() != d.schemas.kind {
+		d.others.Default(in)
+		return
+	}
+	// A schema that can't be used was reported when the version was to be served
+	// or the object coerced: both come before.
+	structural, err := d.schemas.of(object.GetObjectKind().GroupVersionKind().Version)
+	if err != nil {
+		return
+	}
+	structuraldefaulting.Default(object.UnstructuredContent(), structural)
+}

@@ -1,0 +1,105 @@
+package crd
+
+import (
+	"context"
+	"net/http"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/klog/v2"
+)
+
+// ServeHTTP serves definitions and what they define.
+func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	info, ok := request.RequestInfoFrom(req.Context())
+	if ok && info.IsResourceRequest && info.APIGroup != apiextensions.GroupName {
+		if s.serveInstances(w, req, info) {
+			return
+		}
+	}
+	s.definitions.ServeHTTP(w, req)
+}
+
+// serveInstances answers a request for instances. It returns false, having done
+// nothing, if they are not defined.
+func (s *Server) serveInstances(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) bool {
+	ctx := req.Context()
+	definition, err := s.table.find(ctx, info.Resource+"."+info.APIGroup, info.APIVersion)
+	if err != nil {
+		s.fail(w, req, info, err)
+		return true
+	}
+	if definition == nil || !inScope(definition.crd, info) {
+		return false
+	}
+	if !hasSubresource(definition.crd, info) {
+		resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+		s.write(w, req, info, apierrors.NewNotFound(resource, info.Name))
+		return true
+	}
+	version, err := definition.instances.version(info.APIVersion)
+	if err != nil {
+		s.fail(w, req, info, err)
+		return true
+	}
+	if info.Verb == "watch" {
+		var done context.CancelFunc
+		ctx, done = definition.instances.watching(ctx)
+		defer done()
+		req = req.WithContext(ctx)
+	}
+	version.ServeHTTP(w, req)
+	return true
+}
+
+// inScope says whether the request names a namespace as the scope of the
+// resource demands.
+func inScope(crd *apiextensionsv1.CustomResourceDefinition, info *request.RequestInfo) bool {
+	if crd.Spec.Scope != apiextensionsv1.NamespaceScoped {
+		return info.Namespace == ""
+	}
+	return info.Namespace != "" || info.Verb == "list" || info.Verb == "watch"
+}
+
+func hasSubresource(crd *apiextensionsv1.CustomResourceDefinition, info *request.RequestInfo) bool {
+	spec := versionSpec(crd, info.APIVersion)
+	switch info.Subresource {
+	case "":
+		return true
+	case "status":
+		return hasStatus(spec)
+	case "scale":
+		return hasScale(spec)
+	default:
+		return false
+	}
+}
+
+// watching is a context that ends when the instances are served by another, or
+// by nobody. A client whose watch ends goes on from where it was, with whoever
+// serves it then.
+func (i *instances) watching(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	forget := context.AfterFunc(i.current, cancel)
+	return ctx, func() {
+		forget()
+		cancel()
+	}
+}
+
+// fail answers what is not the client's fault. What exactly went wrong is for
+// the log.
+func (s *Server) fail(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, err error) {
+	klog.FromContext(req.Context()).Error(err, "Custom resource can't be served",
+		"group", info.APIGroup, "version", info.APIVersion, "resource", info.Resource)
+	s.write(w, req, info, apierrors.NewInternalError(errUnresolved))
+}
+
+func (s *Server) write(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, err error) {
+	gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
+	responsewriters.ErrorNegotiated(err, s.codecs, gv, w, req)
+}

@@ -1,0 +1,161 @@
+package crd
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+// definition is a CustomResourceDefinition as it was last seen. It is immutable.
+type definition struct {
+	crd *apiextensionsv1.CustomResourceDefinition
+	// instances go on from one state of a definition to the next for as long as
+	// what they are made of does not change.
+	instances *instances
+	// provisional is a definition that a request has read from the store, and
+	// the watch has not shown yet. It is read again by every request until then:
+	// it may be gone, and the watch would never say so.
+	provisional bool
+}
+
+// serves says whether requests for a version are the definition's to answer.
+func (d *definition) serves(version string) bool {
+	return d != nil && servesAny(d.crd) && apihelpers.HasServedCRDVersion(d.crd, version)
+}
+
+// servesAny says whether the definition's names are its own. Those of one that
+// was established once stay so, whatever becomes of its names.
+func servesAny(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	return apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) ||
+		apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
+}
+
+// table has the definitions by name, as the watch shows them. Where it can't
+// answer a request it asks the store: a definition that some client has seen
+// established, on whatever server, is served here by the time that client asks.
+type table struct {
+	shared *shared
+	// fetch reads a definition from the store, as it is now.
+	fetch func(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error)
+	// changed is told the group of every definition that the watch has shown to
+	// come, change or go. It must not call back.
+	changed func(group string)
+
+	mu     sync.RWMutex
+	byName map[string]*definition
+}
+
+func (t *table) get(name string) *definition {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.byName[name]
+}
+
+// group returns the definitions of a group that the watch has shown, by name.
+func (t *table) group(group string) []*apiextensionsv1.CustomResourceDefinition {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	var found []*apiextensionsv1.CustomResourceDefinition
+	for _, d := range t.byName {
+		if d.crd.Spec.Group == group && !d.provisional {
+			found = append(found, d.crd)
+		}
+	}
+	slices.SortFunc(found, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })
+	return found
+}
+
+// find returns the definition of that name if it serves the version, or nil.
+func (t *table) find(ctx context.Context, name, version string) (*definition, error) {
+	d := t.get(name)
+	if d.serves(version) && !d.provisional {
+		return d, nil
+	}
+	crd, err := t.fetch(ctx, name)
+	switch {
+	case apierrors.IsNotFound(err):
+		if d != nil {
+			t.remove(d.crd)
+		}
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	if d = t.put(crd, true); !d.serves(version) {
+		return nil, nil
+	}
+	return d, nil
+}
+
+// put enters a definition, unless a newer state of it is there already, and
+// returns what is there then.
+func (t *table) put(crd *apiextensionsv1.CustomResourceDefinition, provisional bool) *definition {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last := t.byName[crd.Name]
+	if last != nil {
+		switch order := compareVersions(crd, last.crd); {
+		case order < 0:
+			return last
+		case order == 0 && (provisional || !last.provisional):
+			return last
+		}
+	}
+	d := &definition{crd: crd, provisional: provisional}
+	if provisional && last != nil && last.crd.UID == crd.UID {
+		// The watch knows it, or will: it will show the end of it too.
+		d.provisional = last.provisional
+	}
+	if last != nil && sameInstances(last.crd, crd) {
+		d.instances = last.instances
+		d.instances.adopt(crd)
+	} else {
+		d.instances = newInstances(t.shared, crd)
+		if last != nil {
+			last.instances.retire()
+		}
+	}
+	t.byName[crd.Name] = d
+	if !d.provisional {
+		t.changed(crd.Spec.Group)
+	}
+	return d
+}
+
+// remove takes out a definition that is gone, if it is the one that is there.
+func (t *table) remove(crd *apiextensionsv1.CustomResourceDefinition) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last := t.byName[crd.Name]
+	if last == nil || last.crd.UID != crd.UID {
+		return
+	}
+	delete(t.byName, crd.Name)
+	last.instances.retire()
+	t.changed(crd.Spec.Group)
+}
+
+// sameInstances says whether what serves the instances of one state of a
+// definition can serve those of the next. The spec is not compared: every
+// change of it has a generation of its own.
+func sameInstances(a, b *apiextensionsv1.CustomResourceDefinition) bool {
+	return a.UID == b.UID && a.Generation == b.Generation &&
+		apiequality.Semantic.DeepEqual(a.Status.AcceptedNames, b.Status.AcceptedNames)
+}
+
+// compareVersions orders two states of definitions of one name by their
+// revision.
+func compareVersions(a, b *apiextensionsv1.CustomResourceDefinition) int {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	if err != nil {
+		return 1 // of what can't be compared the last to come stays
+	}
+	return order
+}
