@@ -17,24 +17,31 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	generated "k8s.io/kube-aggregator/pkg/generated/openapi"
 	apiservice "k8s.io/kube-aggregator/pkg/registry/apiservice/etcd"
 
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
+	"byre/apiserver/openapi"
 	"byre/apiserver/storage"
 )
 
-// Config is what New needs. Storage, Discovery and Effective are required.
+// Config is what New needs. All but Serving and Build are required.
 type Config struct {
 	// Storage says where objects are kept. Its Serializer, Encoding, Prefixes
 	// and Cohabitants are of no account: this package brings its own.
 	Storage storage.GetterConfig
 	// Effective is the version that the server emulates.
 	Effective compatibility.EffectiveVersion
-	// Serving is what all resources of the server have in common.
+	// Serving is what all resources of the server have in common. Its
+	// TypeConverter is of no account.
 	endpoints.Serving
-	// Discovery is where aggregated groups are entered and removed.
+	// Discovery and OpenAPI are told what is served.
 	Discovery *discovery.Registry
+	OpenAPI   *openapi.Service
+	// Build identifies the program in the documents of OpenAPI; see
+	// openapi.BuildIdentity.
+	Build string
 }
 
 // Server is a handler of APIServices.
@@ -49,24 +56,33 @@ const groupPriority = 20000
 // New makes a Server; requests for what it does not serve go on to next. It
 // starts nothing.
 func New(c Config, next http.Handler) (*Server, error) {
-	if c.Discovery == nil || c.Effective == nil {
-		return nil, errors.New("aggregator: Discovery and Effective are required")
+	if c.Discovery == nil || c.OpenAPI == nil || c.Effective == nil {
+		return nil, errors.New("aggregator: Discovery, OpenAPI and Effective are required")
 	}
+	scheme := newScheme()
+	groups := []endpoints.Group{servicesGroup(c, scheme)}
+	names, err := endpoints.ModelNames(groups)
+	if err != nil {
+		return nil, fmt.Errorf("aggregator: %w", err)
+	}
+	models := openapi.NewModels(generated.GetOpenAPIDefinitions, scheme)
+	serving := c.Serving
+	serving.TypeConverter = models.TypeConverter(names...)
 	services, err := endpoints.New(endpoints.Config{
-		Groups:    []endpoints.Group{servicesGroup(c)},
-		Serving:   c.Serving,
+		Groups:    groups,
+		Serving:   serving,
 		Discovery: c.Discovery,
 		NotFound:  next,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
+	c.OpenAPI.Set("registration", models.Source(services.Roots(), c.Build))
 	return &Server{services: services}, nil
 }
 
 // servicesGroup is apiregistration.k8s.io itself.
-func servicesGroup(c Config) endpoints.Group {
-	scheme := newScheme()
+func servicesGroup(c Config, scheme *runtime.Scheme) endpoints.Group {
 	codecs := newCodecs(scheme)
 	kept := c.Storage
 	kept.Serializer = codecs
@@ -116,9 +132,6 @@ func newCodecs(scheme *runtime.Scheme) serializer.CodecFactory {
 	}
 	return serializer.NewCodecFactory(scheme, options...)
 }
-
-// Versions are the group versions that are always served.
-func (s *Server) Versions() []*endpoints.Version { return s.services.Versions() }
 
 // ServeHTTP serves APIServices.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {

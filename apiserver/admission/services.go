@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/apiserver/pkg/util/webhook"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	listers "k8s.io/client-go/listers/core/v1"
 )
@@ -18,11 +20,21 @@ import (
 // context of the request.
 const serviceTimeout = 10 * time.Second
 
+// NewServiceResolver returns the way to webhooks that the plugins go when they
+// are given none, for others who call webhooks.
+func NewServiceResolver(client corev1.CoreV1Interface) webhook.ServiceResolver {
+	return clusterIPs{client}
+}
+
 // clusterIPs finds a webhook's Service at its cluster IP (or external name). It
 // looks Services up one by one, as connections to webhooks are seldom opened.
 type clusterIPs struct {
 	client corev1.CoreV1Interface
 }
+
+// ClusterIPs finds the Services of webhooks at their cluster IPs, as the plugins
+// here do, for others that call webhooks.
+func ClusterIPs(client corev1.CoreV1Interface) webhook.ServiceResolver { return clusterIPs{client} }
 
 func (c clusterIPs) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
 	return proxy.ResolveCluster(c, namespace, name, port)

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/trace/noop"
+	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/term"
@@ -13,6 +16,8 @@ import (
 
 	"byre/aggregator"
 	"byre/apiserver"
+	"byre/apiserver/admission"
+	"byre/apiserver/openapi"
 	"byre/crd"
 	"byre/migrations"
 	"byre/sqlstore/postgres"
@@ -90,13 +95,20 @@ func openDatabase(ctx context.Context, o apiserver.StoreOptions) (apiserver.Data
 
 func newCRD(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) {
 	server, err := crd.New(crd.Config{
-		Storage:   s.Storage,
-		Effective: s.Effective,
-		Serving:   s.Serving,
-		Discovery: s.Discovery,
-		Loopback:  s.Loopback,
+		Storage:         s.Storage,
+		Effective:       s.Effective,
+		Serving:         s.Serving,
+		Discovery:       s.Discovery,
+		OpenAPI:         s.OpenAPI,
+		Build:           s.Build,
+		Loopback:        s.Loopback,
+		ServiceResolver: s.Services,
+		Authentication:  s.Webhooks,
 	}, next)
-	return apiserver.Neighbour{Handler: server}, err
+	if err != nil {
+		return apiserver.Neighbour{}, err
+	}
+	return apiserver.Neighbour{Handler: server, Run: server.Run}, nil
 }
 
 func newAggregator(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) {
@@ -105,6 +117,11 @@ func newAggregator(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, 
 		Effective: s.Effective,
 		Serving:   s.Serving,
 		Discovery: s.Discovery,
+		OpenAPI:   s.OpenAPI,
+		Build:     openapi.BuildIdentity(time.Now()),
 	}, next)
-	return apiserver.Neighbour{Handler: server}, err
+	if err != nil {
+		return apiserver.Neighbour{}, err
+	}
+	return apiserver.Neighbour{Handler: server}, nil
 }
