@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
-	upstream "k8s.io/apiserver/pkg/endpoints"
 	endpointfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/mux"
@@ -19,7 +17,6 @@ import (
 	"k8s.io/component-base/logs"
 	"k8s.io/component-base/metrics/prometheus/slis"
 	"k8s.io/klog/v2"
-	openapiutil "k8s.io/kube-openapi/pkg/util"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
@@ -33,11 +30,15 @@ import (
 // paths of this server, its API, the neighbour behind, and 404.
 func (s *Server) buildChain() (http.Handler, error) {
 	groups := s.builtin.Groups()
+	names, err := endpoints.ModelNames(groups)
+	if err != nil {
+		return nil, err
+	}
 	models := openapi.NewModels(generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
 	s.Serving = endpoints.Serving{
 		Admission:         s.admission.Plugins,
 		Authorizer:        s.auth.Authorizer,
-		TypeConverter:     models.TypeConverter(typeNames(groups)...),
+		TypeConverter:     models.TypeConverter(names...),
 		MinRequestTimeout: time.Duration(s.config.Options.Filters.MinRequestTimeout) * time.Second,
 	}
 	var next http.Handler = notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)
@@ -57,6 +58,7 @@ func (s *Server) buildChain() (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.OpenAPI.Set("builtin", models.Source(api.Roots(), s.Build))
 	paths, err := s.ownPaths()
 	if err != nil {
 		return nil, err
@@ -77,32 +79,13 @@ func (s *Server) neighbour(build NewNeighbour, next http.Handler) (http.Handler,
 	return n, nil
 }
 
-// typeNames are the canonical names of the kinds that the groups serve.
-func typeNames(groups []endpoints.Group) []string {
-	names := sets.New[string]()
-	for _, group := range groups {
-		for version, storages := range group.Storage {
-			for _, storage := range storages {
-				kind, err := upstream.GetResourceKind(schema.GroupVersion{Group: group.Name, Version: version}, storage, group.Scheme)
-				if err != nil {
-					continue // endpoints.New reports it with the resource's name
-				}
-				if example, err := group.Scheme.New(kind); err == nil {
-					names.Insert(openapiutil.GetCanonicalTypeName(example))
-				}
-			}
-		}
-	}
-	return sets.List(names)
-}
-
 // ownPaths are the paths that are not of any API group.
 func (s *Server) ownPaths() (*mux.PathRecorderMux, error) {
 	paths := mux.NewPathRecorderMux("byre")
 	index := routes.ListedPathProviders{paths, listed(s.Discovery.Paths)}
 	routes.Index{}.Install(index, paths)
 	health.Install(paths,
-		append(s.startChecks(), health.Store(s.core.ask)),
+		append(append(s.startChecks(), s.encryption.checks...), health.Store(s.core.ask)),
 		[]health.Checker{healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.stopping)})
 	paths.Handle("/version", http.HandlerFunc(s.serveVersion))
 	paths.Handle("/openapi/v2", s.OpenAPI)

@@ -3,10 +3,13 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/go-logr/logr"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
 	"byre/sqlstore"
@@ -28,13 +31,24 @@ func openCore(ctx context.Context, c *completed) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
-	feed := watch.New(database.Driver, watch.Options{SoleWriter: !database.Shared})
+	logger := slog.New(logr.ToSlogHandler(klog.Background()))
+	feed := watch.New(database.Driver, watch.Options{SoleWriter: !database.Shared, Logger: logger})
 	store := sqlstore.New(database.Driver, sqlstore.Options{
 		Publish:          feed.Publish,
-		Retention:        c.Options.Store.Retention,
-		RetentionChanges: c.Options.Store.RetentionChanges,
+		Logger:           logger,
+		Registerer:       legacyregistry.Registerer(),
+		Retention:        unlimited(c.Options.Store.Retention),
+		RetentionChanges: unlimited(c.Options.Store.RetentionChanges),
 	})
 	return &core{database: database, store: store, feed: feed}, nil
+}
+
+// unlimited turns a flag's 0, no limit, into the store's.
+func unlimited[T time.Duration | int64](limit T) T {
+	if limit == 0 {
+		return -1
+	}
+	return limit
 }
 
 // makeDataDir makes the directory and finds out now, rather than at the first

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -62,6 +63,9 @@ func NewOptions() *Options {
 
 // Flags returns all flags in their sections.
 func (o *Options) Flags() cliflag.NamedFlagSets {
+	// Logging has gates of its own, which --feature-gates must know. Adding them
+	// again is no error, and they clash with nothing upstream has.
+	utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
 	var sets cliflag.NamedFlagSets
 	o.Store.addFlags(sets.FlagSet("store"))
 	o.addGenericFlags(sets.FlagSet("generic"))

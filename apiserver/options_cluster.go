@@ -22,7 +22,10 @@ type ClusterOptions struct {
 	NodePortRange   utilnet.PortRange
 	EventTTL        time.Duration
 	AllowPrivileged bool
-	Kubelet         *kubeletclient.KubeletClientConfig
+	// ProxyCertFile and ProxyKeyFile are what this server shows to the servers
+	// behind it; empty means the pair it keeps itself.
+	ProxyCertFile, ProxyKeyFile string
+	Kubelet                     *kubeletclient.KubeletClientConfig
 }
 
 func newClusterOptions() ClusterOptions {
@@ -42,6 +45,10 @@ func (o *ClusterOptions) addFlags(fs *pflag.FlagSet) {
 		"How long events are kept.")
 	fs.BoolVar(&o.AllowPrivileged, "allow-privileged", o.AllowPrivileged,
 		"Allow privileged containers.")
+	fs.StringVar(&o.ProxyCertFile, "proxy-client-cert-file", o.ProxyCertFile,
+		"Client certificate by which this server shows itself to aggregated servers and webhooks. If not set, the server's own.")
+	fs.StringVar(&o.ProxyKeyFile, "proxy-client-key-file", o.ProxyKeyFile,
+		"Private key of --proxy-client-cert-file.")
 	o.addKubeletFlags(fs)
 }
 
@@ -97,6 +104,9 @@ func (o *ClusterOptions) validate() []error {
 	}
 	if o.NodePortRange.Size <= 0 {
 		errs = append(errs, errors.New("--service-node-port-range must not be empty"))
+	}
+	if (o.ProxyCertFile == "") != (o.ProxyKeyFile == "") {
+		errs = append(errs, errors.New("--proxy-client-cert-file and --proxy-client-key-file must be given together"))
 	}
 	if o.EventTTL <= 0 {
 		errs = append(errs, errors.New("--event-ttl must be positive"))

@@ -20,17 +20,24 @@ type StoreOptions struct {
 	// Endpoint is sqlite:///PATH or a PostgreSQL DSN; empty means SQLite in
 	// DataDir.
 	Endpoint string
-	// Retention is how old a change may be before its history is forgotten.
+	// Retention is how old a change may be before its history is forgotten; 0
+	// means never.
 	Retention time.Duration
-	// RetentionChanges is how many changes are remembered at most; 0 is no limit.
+	// RetentionChanges is how many changes are remembered at most; 0 means any
+	// number.
 	RetentionChanges int64
 	// AllowUnsafeDurability lets a PostgreSQL be used that may forget
 	// acknowledged writes.
 	AllowUnsafeDurability bool
+	// EncryptionConfig is a file that says which resources are encrypted at
+	// rest, and by which keys; empty means none.
+	EncryptionConfig string
+	// EncryptionReload follows changes of that file.
+	EncryptionReload bool
 }
 
 func newStoreOptions() StoreOptions {
-	return StoreOptions{DataDir: "./byre-data", Retention: 24 * time.Hour}
+	return StoreOptions{DataDir: "./byre-data", Retention: 24 * time.Hour, RetentionChanges: 1_000_000}
 }
 
 func (o *StoreOptions) addFlags(fs *pflag.FlagSet) {
@@ -39,11 +46,15 @@ func (o *StoreOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Endpoint, "endpoint", o.Endpoint,
 		"Database: sqlite:///PATH, or postgres://... in any form that libpq takes. If not set, SQLite in byre.db below --data-dir.")
 	fs.DurationVar(&o.Retention, "retention", o.Retention,
-		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this.")
+		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this. 0 keeps it for ever.")
 	fs.Int64Var(&o.RetentionChanges, "retention-changes", o.RetentionChanges,
 		"How many changes of history are kept at most; 0 is no limit.")
 	fs.BoolVar(&o.AllowUnsafeDurability, "allow-unsafe-durability", o.AllowUnsafeDurability,
 		"Use a PostgreSQL whose fsync or synchronous_commit is off, which may lose acknowledged writes.")
+	fs.StringVar(&o.EncryptionConfig, "encryption-provider-config", o.EncryptionConfig,
+		"File with an EncryptionConfiguration: which resources are encrypted in the database, and by which providers.")
+	fs.BoolVar(&o.EncryptionReload, "encryption-provider-config-automatic-reload", o.EncryptionReload,
+		"Follow changes of --encryption-provider-config.")
 }
 
 // DSN is the endpoint with its default.

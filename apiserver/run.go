@@ -74,6 +74,12 @@ func (r *running) startBase(ctx context.Context) {
 	r.base.run("authentication and authorization", r.auth.Run)
 	r.base.run("admission", r.admission.Run)
 	r.base.run("priority and fairness", r.flow.Run)
+	if r.encryption.reload != nil {
+		r.base.run("encryption configuration", func(ctx context.Context) error {
+			r.encryption.reload.Run(ctx)
+			return nil
+		})
+	}
 	close(r.installed)
 	r.Informers.Start(r.base.ctx.Done())
 	r.base.run("built-in groups", r.builtin.Run)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/util/waitgroup"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -32,7 +33,9 @@ import (
 
 // Server is everything that runs, made but not started.
 type Server struct {
-	config   *completed
+	config *completed
+	// id tells this process from the others of a cluster.
+	id       string
 	core     *core
 	listener net.Listener
 	http     *http.Server
@@ -42,6 +45,7 @@ type Server struct {
 
 	Shared
 	transport   *loopback.Transport
+	encryption  encryption
 	getter      *storage.Getter
 	auth        *auth.Auth
 	audit       *audit.Audit
@@ -73,6 +77,7 @@ type signals struct {
 func New(ctx context.Context, config CompletedConfig) (*Server, error) {
 	s := &Server{
 		config: config.completed,
+		id:     "byre-" + uuid.NewString(),
 		signals: signals{
 			installed: make(chan struct{}),
 			stopping:  make(chan struct{}),
@@ -124,10 +129,17 @@ func (s *Server) build(ctx context.Context) error {
 		return err
 	}
 	address := net.JoinHostPort(s.config.advertise.String(), port)
-	if s.Shared, err = newShared(s.config, s.core, s.transport, address); err != nil {
+	if s.Shared, err = newShared(s.core, s.transport, address); err != nil {
 		return err
 	}
+	if s.encryption, err = newEncryption(ctx, s.config.Options.Store, s.id); err != nil {
+		return err
+	}
+	s.Storage.Transformers = s.encryption.transformers
 	s.ProxyCert, s.ProxyKey = files.FrontProxyCert, files.FrontProxyKey
+	if cluster := s.config.Options.Cluster; cluster.ProxyCertFile != "" {
+		s.ProxyCert, s.ProxyKey = cluster.ProxyCertFile, cluster.ProxyKeyFile
+	}
 	s.getter = storage.NewRESTOptionsGetter(s.Storage)
 	if err := s.buildAccess(ctx, address); err != nil {
 		return err
@@ -172,14 +184,13 @@ func (s *Server) ensurePKI(port string) (pki.Files, error) {
 // buildAccess makes what decides who may do what.
 func (s *Server) buildAccess(ctx context.Context, address string) error {
 	o := s.config.Options
-	id := identity()
 	var err error
 	s.auth, err = auth.New(ctx, auth.Config{
 		Options:         o.Auth,
-		ServerID:        id,
+		ServerID:        s.id,
 		Client:          s.Client,
 		Informers:       s.Informers,
-		RBAC:            rbac.New(s.getter.Lookup, s.core.feed.Revision),
+		RBAC:            rbac.New(s.getter.Lookup, s.core.feed),
 		ExternalAddress: address,
 	})
 	if err != nil {
@@ -190,7 +201,7 @@ func (s *Server) buildAccess(ctx context.Context, address string) error {
 	}
 	s.admission, err = admission.New(ctx, admission.Config{
 		Options:     o.Admission,
-		ServerID:    id,
+		ServerID:    s.id,
 		Client:      s.Client,
 		Dynamic:     s.Dynamic,
 		Informers:   s.Informers,
@@ -198,6 +209,7 @@ func (s *Server) buildAccess(ctx context.Context, address string) error {
 		FeatureGate: utilfeature.DefaultFeatureGate,
 		Resources:   s.config.resources,
 		Version:     s.Effective,
+		Services:    s.Services,
 	})
 	if err != nil {
 		return err
@@ -302,7 +314,7 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 		RootCA:      rootCA,
 	}
 	if s.core.database.Shared {
-		config.Lease = &controllers.Lease{Name: "byre-controllers", Identity: identity()}
+		config.Lease = &controllers.Lease{Name: "byre-controllers", Identity: s.id}
 	}
 	return controllers.New(config)
 }

@@ -2,18 +2,20 @@ package apiserver
 
 import (
 	"fmt"
+	"time"
 
-	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apiserver/pkg/util/compatibility"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/component-base/tracing"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"byre/apiserver/admission"
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
 	"byre/apiserver/loopback"
@@ -33,22 +35,25 @@ type Shared struct {
 	// Discovery and OpenAPI take entries at any time.
 	Discovery *discovery.Registry
 	OpenAPI   *openapi.Service
+	// Build identifies the program in the documents of OpenAPI.
+	Build string
 	// Loopback, Client, Dynamic and Informers reach the whole chain as itself.
 	// The informers are started after every server was made.
 	Loopback  *rest.Config
 	Client    kubernetes.Interface
 	Dynamic   dynamic.Interface
 	Informers informers.SharedInformerFactory
+	// Services and Webhooks are how webhooks are found, and by what the server
+	// shows itself to them.
+	Services webhook.ServiceResolver
+	Webhooks webhook.AuthenticationInfoResolverWrapper
 	// ProxyCert and ProxyKey are the files of the certificate by which this
 	// server shows itself to servers behind it.
 	ProxyCert, ProxyKey string
 }
 
-// identity tells this process from the others of a cluster.
-func identity() string { return "byre-" + uuid.NewString() }
-
 // newShared makes what needs nothing but the store and the loopback transport.
-func newShared(c *completed, core *core, transport *loopback.Transport, address string) (Shared, error) {
+func newShared(core *core, transport *loopback.Transport, address string) (Shared, error) {
 	config := loopback.Config(transport)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -72,6 +77,9 @@ func newShared(c *completed, core *core, transport *loopback.Transport, address 
 		Effective: effective,
 		Discovery: discovery.NewRegistry(address),
 		OpenAPI:   openapi.NewService(),
+		Build:     openapi.BuildIdentity(time.Now()),
+		Services:  admission.ClusterIPs(client.CoreV1()),
+		Webhooks:  webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, &rest.Config{}, tracing.NewNoopTracerProvider()),
 		Loopback:  config,
 		Client:    client,
 		Dynamic:   dynamicClient,

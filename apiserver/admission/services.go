@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/util/webhook"
-	"k8s.io/apiserver/pkg/util/webhook"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	listers "k8s.io/client-go/listers/core/v1"
 )
@@ -19,12 +18,6 @@ import (
 // serviceTimeout bounds the look-up of a Service, whose interface has no
 // context of the request.
 const serviceTimeout = 10 * time.Second
-
-// NewServiceResolver returns the way to webhooks that the plugins go when they
-// are given none, for others who call webhooks.
-func NewServiceResolver(client corev1.CoreV1Interface) webhook.ServiceResolver {
-	return clusterIPs{client}
-}
 
 // clusterIPs finds a webhook's Service at its cluster IP (or external name). It
 // looks Services up one by one, as connections to webhooks are seldom opened.

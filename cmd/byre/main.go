@@ -23,6 +23,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is the program without its process: it returns the exit status.
 func run(args []string, out, errOut io.Writer) int {
+	logs.InitLogs()
 	defer logs.FlushLogs()
 	ctx, stop := interruptible(context.Background())
 	defer stop()

@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/spf13/cobra"
-	"go.opentelemetry.io/otel/trace/noop"
-	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/term"
@@ -16,8 +13,6 @@ import (
 
 	"byre/aggregator"
 	"byre/apiserver"
-	"byre/apiserver/admission"
-	"byre/apiserver/openapi"
 	"byre/crd"
 	"byre/migrations"
 	"byre/sqlstore/postgres"
@@ -118,7 +113,7 @@ func newAggregator(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, 
 		Serving:   s.Serving,
 		Discovery: s.Discovery,
 		OpenAPI:   s.OpenAPI,
-		Build:     openapi.BuildIdentity(time.Now()),
+		Build:     s.Build,
 	}, next)
 	if err != nil {
 		return apiserver.Neighbour{}, err

@@ -1,0 +1,144 @@
+package apiserver_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"byre/apiserver"
+)
+
+// parse applies command line arguments to fresh options.
+func parse(args ...string) (*apiserver.Options, error) {
+	options := apiserver.NewOptions()
+	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	for _, set := range options.Flags().FlagSets {
+		flags.AddFlagSet(set)
+	}
+	return options, flags.Parse(args)
+}
+
+// untouchable fails the test when the database is opened.
+func untouchable(t *testing.T) apiserver.OpenDatabase {
+	return func(context.Context, apiserver.StoreOptions) (apiserver.Database, error) {
+		t.Error("the database was opened")
+		return apiserver.Database{}, errors.New("opened")
+	}
+}
+
+func TestWrongFlags(t *testing.T) {
+	tests := []struct{ args, want string }{
+		{"--data-dir=", "--data-dir must not be empty"},
+		{"--endpoint=mysql://localhost/byre", "--endpoint: want sqlite:///path or postgres://user@host/database"},
+		{"--endpoint=sqlite://", "--endpoint: want sqlite:///path/of/file"},
+		{"--endpoint=byre.db", "--endpoint: want sqlite:///path or postgres://user@host/database"},
+		{"--retention=-1h", "--retention must not be negative"},
+		{"--retention-changes=-1", "--retention-changes must not be negative"},
+		{"--secure-port=70000", "--secure-port must be between 0 and 65535, not 70000"},
+		{"--tls-cert-file=a.crt", "--tls-cert-file and --tls-private-key-file must be given together"},
+		{"--tls-private-key-file=a.key", "--tls-cert-file and --tls-private-key-file must be given together"},
+		{"--tls-min-version=VersionTLS11", "--tls-min-version: VersionTLS11 is no longer safe, the lowest is VersionTLS12"},
+		{"--tls-min-version=1.2", "--tls-min-version: unknown tls version \"1.2\""},
+		{"--tls-cipher-suites=ROT13", "--tls-cipher-suites: Cipher suite ROT13 not supported"},
+		{"--http2-max-streams-per-connection=-1", "--http2-max-streams-per-connection must not be negative"},
+		{"--service-cluster-ip-range=10.0.0.0", "--service-cluster-ip-range: \"10.0.0.0\" is not a CIDR"},
+		{"--service-cluster-ip-range=10.0.0.0/30", "--service-cluster-ip-range: 10.0.0.0/30 has fewer than 8 addresses"},
+		{"--service-cluster-ip-range=10.0.0.0/16,10.1.0.0/16", "--service-cluster-ip-range: two CIDRs must be of different IP families"},
+		{"--service-cluster-ip-range=10.0.0.0/16,fd00::/112,fd01::/112", "--service-cluster-ip-range must not have more than two CIDRs"},
+		{"--event-ttl=0s", "--event-ttl must be positive"},
+		{"--runtime-config=api/all=false", "--runtime-config: api/all=false alone leaves nothing to serve"},
+		{"--runtime-config=nosuch.example/v1=true", "--runtime-config: unknown API group \"nosuch.example\""},
+		{"--controllers=nosuch", "--controllers: \"nosuch\" is not in the list of known controllers"},
+		{"--shutdown-delay-duration=-1s", "--shutdown-delay-duration must not be negative"},
+		{"--authorization-mode=Maybe", "--authorization-mode: \"Maybe\" is none of"},
+		{"--enable-admission-plugins=NoSuchPlugin", "NoSuchPlugin"},
+		{"--goaway-chance=0.5", "--goaway-chance must be between 0 and 0.02"},
+	}
+	for _, test := range tests {
+		options, err := parse(test.args)
+		if err != nil {
+			t.Errorf("%s: %v", test.args, err)
+			continue
+		}
+		_, err = apiserver.Config{Options: options, Open: untouchable(t)}.Complete()
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: error is %v, want %q", test.args, err, test.want)
+			continue
+		}
+		if lines := strings.Split(err.Error(), "\n"); len(lines) != 1 {
+			t.Errorf("%s: %d lines: %q", test.args, len(lines), lines)
+		}
+	}
+}
+
+func TestEveryWrongFlagIsNamed(t *testing.T) {
+	options, err := parse("--secure-port=-1", "--event-ttl=-1s", "--controllers=nosuch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = apiserver.Config{Options: options, Open: untouchable(t)}.Complete()
+	if lines := strings.Split(err.Error(), "\n"); len(lines) != 3 {
+		t.Errorf("lines are %q, want one for each of the three flags", lines)
+	}
+}
+
+func TestRefusedFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"--etcd-servers=http://127.0.0.1:2379":             "use --endpoint",
+		"--etcd-servers http://127.0.0.1:2379":             "use --endpoint",
+		"--etcd-prefix=/registry":                          "--endpoint",
+		"--etcd-cafile=ca.crt":                             "sslrootcert",
+		"--storage-backend=etcd3":                          "use --endpoint",
+		"--storage-media-type=application/json":            "leave the flag out",
+		"--watch-cache":                                    "leave the flag out",
+		"--watch-cache=false":                              "leave the flag out",
+		"--etcd-compaction-interval=5m0s --secure-port=-1": "use --retention",
+	} {
+		_, err := parse(strings.Fields(args)...)
+		var refused *apiserver.RefusedFlagError
+		if !errors.As(err, &refused) || !strings.Contains(refused.Error(), want) {
+			t.Errorf("%s: error is %v, want one with %q", args, err, want)
+		}
+	}
+}
+
+func TestDefaultsAreRight(t *testing.T) {
+	options, err := parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (apiserver.Config{Options: options, Open: untouchable(t)}).Complete(); err != nil {
+		t.Error(err)
+	}
+	if got := options.Store.DSN(); got != "sqlite:byre-data/byre.db" {
+		t.Errorf("the default database is %s", got)
+	}
+}
+
+// TestFlagsOfKubeAPIServer is the list of flags that installers pass.
+func TestFlagsOfKubeAPIServer(t *testing.T) {
+	_, err := parse(
+		"--advertise-address=192.0.2.1", "--allow-privileged=true", "--authorization-mode=Node,RBAC",
+		"--client-ca-file=ca.crt", "--enable-admission-plugins=NodeRestriction", "--disable-admission-plugins=DefaultStorageClass",
+		"--enable-bootstrap-token-auth=true", "--kubelet-client-certificate=k.crt", "--kubelet-client-key=k.key",
+		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
+		"--requestheader-allowed-names=front-proxy-client", "--requestheader-client-ca-file=f.crt",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-username-headers=X-Remote-User", "--secure-port=6443",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local", "--service-account-key-file=sa.pub",
+		"--service-account-signing-key-file=sa.key", "--service-cluster-ip-range=10.96.0.0/12",
+		"--tls-cert-file=a.crt", "--tls-private-key-file=a.key", "--token-auth-file=tokens.csv",
+		"--service-node-port-range=30000-32767", "--runtime-config=api/alpha=false", "--feature-gates=",
+		"--event-ttl=1h0m0s", "--anonymous-auth=true", "--profiling=false", "--cert-dir=pki", "-v=2",
+		"--audit-policy-file=policy.yaml", "--audit-log-path=-", "--max-requests-inflight=400", "--shutdown-delay-duration=0s",
+		"--proxy-client-cert-file=p.crt", "--proxy-client-key-file=p.key", "--bind-address=127.0.0.1",
+		"--http2-max-streams-per-connection=100", "--tls-min-version=VersionTLS13", "--shutdown-send-retry-after=true",
+		"--encryption-provider-config=", "--default-not-ready-toleration-seconds=300",
+	)
+	if err != nil {
+		t.Error(err)
+	}
+}
