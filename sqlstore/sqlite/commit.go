@@ -1,0 +1,188 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"byre/sqlstore"
+)
+
+// writer is the one connection that writes, with its prepared statements.
+type writer struct {
+	db     *sql.DB
+	conn   *sql.Conn
+	closed bool
+
+	begin, commit, rollback                  *sql.Stmt
+	insertObject, updateObject, deleteObject *sql.Stmt
+	insertCreate, insertReplaced             *sql.Stmt
+	selectRevision, updateRevision           *sql.Stmt
+	deleteChanges, updateCompacted, vacuum   *sql.Stmt
+}
+
+func newWriter(ctx context.Context, dsn string) (_ *writer, err error) {
+	w := &writer{}
+	if w.db, err = connect(dsn, 1); err != nil {
+		return nil, err
+	}
+	if w.conn, err = w.db.Conn(ctx); err != nil {
+		return nil, errors.Join(translate(err), w.close())
+	}
+	for _, s := range []struct {
+		stmt  **sql.Stmt
+		query string
+	}{
+		{&w.begin, `BEGIN IMMEDIATE`}, {&w.commit, `COMMIT`}, {&w.rollback, `ROLLBACK`},
+		{&w.insertObject, insertObject}, {&w.updateObject, updateObject}, {&w.deleteObject, deleteObject},
+		{&w.insertCreate, insertCreate}, {&w.insertReplaced, insertReplaced},
+		{&w.selectRevision, selectRevision}, {&w.updateRevision, updateRevision},
+		{&w.deleteChanges, deleteChanges}, {&w.updateCompacted, updateCompacted}, {&w.vacuum, vacuum},
+	} {
+		if *s.stmt, err = w.conn.PrepareContext(ctx, s.query); err != nil {
+			return nil, errors.Join(translate(err), w.close())
+		}
+	}
+	return w, nil
+}
+
+// close closes the statements along with their connection.
+func (w *writer) close() error {
+	if w.closed {
+		return nil
+	}
+	var errs []error
+	if w.conn != nil {
+		errs = append(errs, w.conn.Close())
+	}
+	return errors.Join(append(errs, w.db.Close())...)
+}
+
+// Commit implements sqlstore.Driver.
+func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	if d.writer.closed {
+		return nil, sqlstore.ErrClosed
+	}
+	state := *d.state.Load()
+	outcomes := make([]sqlstore.Outcome, len(batch))
+	now := d.options.Clock().UTC().Truncate(time.Microsecond)
+	err := d.writer.transaction(func() error {
+		return d.writer.apply(batch, outcomes, &state, now)
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.state.Store(&state)
+	d.logGrew()
+	return outcomes, nil
+}
+
+// transaction runs f in a transaction. There is no context: one that can end
+// would cost a goroutine a statement, and the transaction is short.
+func (w *writer) transaction(f func() error) error {
+	if _, err := w.begin.Exec(); err != nil {
+		// A transaction that could neither be committed nor rolled back (a
+		// full disk) is still open.
+		if _, err := w.rollback.Exec(); err != nil {
+			return translate(fmt.Errorf("begin: %w", err))
+		}
+		if _, err := w.begin.Exec(); err != nil {
+			return translate(fmt.Errorf("begin: %w", err))
+		}
+	}
+	if err := f(); err != nil {
+		// Some errors have rolled back already, then this one means nothing.
+		_, _ = w.rollback.Exec()
+		return translate(err)
+	}
+	if _, err := w.commit.Exec(); err != nil {
+		_, _ = w.rollback.Exec()
+		return translateCommit(fmt.Errorf("commit: %w", err))
+	}
+	return nil
+}
+
+// apply does the writes and moves state.Revision by one for each that takes
+// effect.
+func (w *writer) apply(batch []sqlstore.Write, outcomes []sqlstore.Outcome, state *sqlstore.State, now time.Time) error {
+	before, stamp := state.Revision, formatTime(now)
+	for i := range batch {
+		var err error
+		if batch[i].Op == sqlstore.Create {
+			outcomes[i], err = w.create(&batch[i], state.Revision+1, stamp)
+		} else {
+			outcomes[i], err = w.replace(&batch[i], state.Revision+1, stamp)
+		}
+		if err != nil {
+			return err
+		}
+		if outcomes[i].Err == nil {
+			state.Revision++
+			outcomes[i].Revision, outcomes[i].Time = state.Revision, now
+		}
+	}
+	if state.Revision == before {
+		return nil
+	}
+	_, err := w.updateRevision.Exec(state.Revision)
+	return err
+}
+
+// create lets the unique index find out whether the key is free.
+func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlstore.Outcome, error) {
+	k, a := c.Key, c.Author
+	_, err := w.insertObject.Exec(revision, k.Group, k.Resource, k.Namespace, k.Name, c.UID, revision,
+		stamp, a.Verb, a.User, c.Form, formatExpiry(c.Expires), text(c.Value))
+	if isDuplicate(err) {
+		return sqlstore.Outcome{Err: sqlstore.ErrExists}, nil
+	}
+	if err != nil {
+		return sqlstore.Outcome{}, fmt.Errorf("insert object: %w", err)
+	}
+	if _, err := w.insertCreate.Exec(revision, stamp, a.Verb, a.User, a.AuditID,
+		k.Group, k.Resource, k.Namespace, k.Name, c.UID, revision); err != nil {
+		return sqlstore.Outcome{}, fmt.Errorf("insert change: %w", err)
+	}
+	return sqlstore.Outcome{Created: revision}, nil
+}
+
+// replace updates or deletes.
+func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sqlstore.Outcome, err error) {
+	k, a := c.Key, c.Author
+	err = w.insertReplaced.QueryRow(revision, stamp, string(c.Op), a.Verb, a.User, a.AuditID,
+		c.Replaces, k.Group, k.Resource, k.Namespace, k.Name).Scan(&o.Created, &o.UID)
+	if errors.Is(err, sql.ErrNoRows) {
+		o.Err, err = w.mismatch(k)
+		return o, err
+	}
+	if err != nil {
+		return o, fmt.Errorf("insert change: %w", err)
+	}
+	if c.Op == sqlstore.Delete {
+		_, err = w.deleteObject.Exec(c.Replaces)
+	} else {
+		_, err = w.updateObject.Exec(revision, c.UID, stamp, a.Verb, a.User, c.Form,
+			formatExpiry(c.Expires), text(c.Value), c.Replaces)
+	}
+	if err != nil {
+		return o, fmt.Errorf("%s object: %w", c.Op, err)
+	}
+	return o, nil
+}
+
+// mismatch says why nothing was found under a key at a revision.
+func (w *writer) mismatch(k sqlstore.Key) (outcome, err error) {
+	var current int64
+	err = w.selectRevision.QueryRow(k.Group, k.Resource, k.Namespace, k.Name).Scan(&current)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return sqlstore.ErrNotFound, nil
+	case err != nil:
+		return nil, fmt.Errorf("select revision: %w", err)
+	}
+	return &sqlstore.ConflictError{Current: current}, nil
+}

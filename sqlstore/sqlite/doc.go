@@ -1,0 +1,19 @@
+// Package sqlite keeps a revision store in one SQLite file.
+//
+// One connection writes; a few others only read, each statement or list in one
+// snapshot of the write-ahead log. Commits are synchronous=FULL: a commit that
+// has returned survives power loss. The log is copied back into the file by a
+// connection of its own (Upkeep), so that writers seldom wait for it.
+//
+// # What is promised
+//
+// What sqlstore.Driver asks for. Besides: one process has the file at a time
+// (dbfile.InUseError names the other), a file of another program or another
+// schema version is refused untouched, and so is an engine older than 3.51.3,
+// which could lose a commit when a checkpoint met a reset of the log.
+//
+// # What the caller owes
+//
+// The schema is there (migrations.Up). Upkeep runs, or the log is only copied
+// back by the writer itself, between two batches, when it has grown to its cap.
+package sqlite

@@ -1,0 +1,122 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+
+	"byre/sqlstore"
+)
+
+// List implements sqlstore.Driver. yield runs inside the read transaction: it
+// should not wait for long, or the log can't be reset meanwhile.
+func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.Listed, err error) {
+	r := d.readers
+	err = r.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
+		listed.Revision = state.Revision
+		shapes := &r.now
+		switch {
+		case q.At == 0 || q.At == state.Revision:
+		case q.At > state.Revision:
+			return sqlstore.ErrFuture
+		case q.At < state.Compacted:
+			return sqlstore.ErrCompacted
+		default:
+			listed.Revision = q.At
+			shapes = &r.at
+		}
+		a, some := argumentsOf(q, listed.Revision)
+		if !some {
+			return nil
+		}
+		last, more, err := list(ctx, tx.StmtContext(ctx, shapes.list(q)), a, q, yield)
+		if err != nil || !more {
+			return err
+		}
+		listed.More = true
+		a.namespace, a.name = last.Namespace, last.Name
+		count := shapes.countResource
+		if q.Namespace != "" {
+			count, a.namespace = shapes.countInNamespace, q.Namespace
+		}
+		return tx.StmtContext(ctx, count).QueryRowContext(ctx, a.of(0, false)...).Scan(&listed.Remaining)
+	})
+	if err != nil {
+		return sqlstore.Listed{}, err
+	}
+	return listed, nil
+}
+
+func (s *shapes) list(q sqlstore.Query) *sql.Stmt {
+	switch {
+	case q.Namespace == "":
+		return s.resource
+	case q.Name == "":
+		return s.namespace
+	default:
+		return s.object
+	}
+}
+
+// arguments are what all statements of a List have in common: ?1 to ?6.
+type arguments struct {
+	group, resource, namespace, name, only string
+	at                                     int64
+}
+
+// argumentsOf returns false when there can be nothing in the range.
+func argumentsOf(q sqlstore.Query, at int64) (arguments, bool) {
+	if !q.Storable() {
+		return arguments{}, false
+	}
+	a := arguments{group: q.Group, resource: q.Resource, namespace: q.Namespace, only: q.Name, at: at}
+	switch {
+	case q.After == nil:
+	case q.Namespace == "":
+		a.namespace, a.name = q.After.Namespace, q.After.Name
+	case q.After.Namespace > q.Namespace:
+		return arguments{}, false
+	case q.After.Namespace == q.Namespace:
+		a.name = q.After.Name
+	}
+	return a, true
+}
+
+// of are all arguments of a statement; the last two are a list's only.
+func (a arguments) of(limit int, values bool) []any {
+	return []any{a.group, a.resource, a.namespace, a.name, a.only, a.at, limit, values}
+}
+
+// list yields up to q.Limit records; more is true if there is another one.
+func list(ctx context.Context, stmt *sql.Stmt, a arguments, q sqlstore.Query, yield func(sqlstore.Record) error) (last sqlstore.Position, more bool, err error) {
+	limit := -1
+	if q.Limit > 0 {
+		limit = q.Limit + 1
+	}
+	rows, err := stmt.QueryContext(ctx, a.of(limit, !q.KeysOnly)...)
+	if err != nil {
+		return last, false, err
+	}
+	defer rows.Close()
+	for n := 0; rows.Next(); n++ {
+		if n == q.Limit && q.Limit > 0 {
+			return last, true, nil
+		}
+		record := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource}}
+		var expires, value sql.NullString
+		if err := rows.Scan(&record.Namespace, &record.Name, &record.UID, &record.Created, &record.Revision,
+			&record.Form, &expires, &value); err != nil {
+			return last, false, err
+		}
+		if value.Valid {
+			record.Value = bytes(value.String)
+		}
+		if record.Expires, err = parseExpiry(expires); err != nil {
+			return last, false, err
+		}
+		last = sqlstore.Position{Namespace: record.Namespace, Name: record.Name}
+		if err := yield(record); err != nil {
+			return last, false, err
+		}
+	}
+	return last, false, rows.Err()
+}

@@ -1,0 +1,198 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	// Registers the driver "sqlite" with database/sql.
+	_ "modernc.org/sqlite"
+
+	"byre/migrations"
+	"byre/migrations/dbfile"
+	"byre/sqlstore"
+)
+
+// Options of a database. The zero value of each field means its default.
+type Options struct {
+	// Clock gives the time of changes; time.Now.
+	Clock func() time.Time
+	// Readers is the number of connections that read: 4.
+	Readers int
+	// LogPages is the cap of the write-ahead log, in pages of 4 kB: 16,384
+	// (64 MiB). A reader that stays on an old snapshot can make it grow beyond.
+	LogPages int
+	// Busy is how long to wait for a lock that a foreign process (a shell, a
+	// backup) holds: 10 seconds.
+	Busy time.Duration
+}
+
+// Driver implements sqlstore.Driver and sqlstore.Upkeeper.
+type Driver struct {
+	options Options
+	lock    *dbfile.Lock
+	path    string
+
+	// writing is held by the transaction under way: a batch, a chunk of a
+	// compaction.
+	writing sync.Mutex
+	writer  *writer
+	readers *reader
+	// upkeep is the database of the connection that copies the log back.
+	upkeep *sql.DB
+	// grown has room for one token: the log has grown since Upkeep looked.
+	grown chan struct{}
+
+	// state is what the last commit left. Invariant: it is stored before the
+	// commit's outcome is returned, and by the holder of writing only.
+	state atomic.Pointer[sqlstore.State]
+}
+
+var (
+	_ sqlstore.Driver   = (*Driver)(nil)
+	_ sqlstore.Upkeeper = (*Driver)(nil)
+)
+
+// Open opens the database in the file at path.
+func Open(ctx context.Context, path string, options Options) (_ *Driver, err error) {
+	options.Readers = cmp.Or(options.Readers, 4)
+	options.LogPages = cmp.Or(options.LogPages, 16384)
+	options.Busy = cmp.Or(options.Busy, 10*time.Second)
+	if options.Clock == nil {
+		options.Clock = time.Now
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	fresh, err := dbfile.Inspect(path)
+	if err != nil {
+		return nil, err
+	}
+	if fresh {
+		return nil, fmt.Errorf("%s: %w", path, migrations.ErrOlder)
+	}
+	d := &Driver{options: options, path: path, grown: make(chan struct{}, 1)}
+	if d.lock, err = dbfile.Acquire(path); err != nil {
+		return nil, err
+	}
+	if err := d.open(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), d.Close())
+	}
+	return d, nil
+}
+
+func (d *Driver) open(ctx context.Context) (err error) {
+	if err := d.check(ctx); err != nil {
+		return err
+	}
+	if d.writer, err = newWriter(ctx, d.dsn(
+		"synchronous(FULL)", "cache_size(-16000)", "foreign_keys(OFF)",
+		"journal_size_limit("+strconv.Itoa(d.options.LogPages*4096)+")",
+		"wal_autocheckpoint("+strconv.Itoa(d.options.LogPages)+")",
+	)); err != nil {
+		return err
+	}
+	if d.readers, err = newReader(ctx, d.dsn("query_only(ON)", "cache_size(-4000)"), d.options.Readers); err != nil {
+		return err
+	}
+	if d.upkeep, err = connect(d.dsn("synchronous(FULL)", "cache_size(-1000)"), 1); err != nil {
+		return err
+	}
+	state, err := d.readers.state(ctx)
+	if err != nil {
+		return err
+	}
+	d.state.Store(&state)
+	return nil
+}
+
+// Close implements sqlstore.Driver. It waits for the transaction under way.
+func (d *Driver) Close() error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	var errs []error
+	if d.upkeep != nil {
+		errs = append(errs, d.upkeep.Close())
+	}
+	if d.readers != nil {
+		errs = append(errs, d.readers.close())
+	}
+	if d.writer != nil {
+		// The last connection to close copies the log back and removes it.
+		errs = append(errs, d.writer.close())
+		d.writer.closed = true
+	}
+	return errors.Join(append(errs, d.lock.Close())...)
+}
+
+// oldestEngine is the first release in which a checkpoint can't run into a
+// reset of the log and lose a commit.
+var oldestEngine = [3]int{3, 51, 3}
+
+// check refuses an engine that is too old and a schema that isn't ours.
+func (d *Driver) check(ctx context.Context) error {
+	db, err := connect(d.dsn("query_only(ON)"), 1)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	var engine string
+	if err := db.QueryRowContext(ctx, `SELECT sqlite_version()`).Scan(&engine); err != nil {
+		return translate(err)
+	}
+	if older(engine, oldestEngine) {
+		return fmt.Errorf("SQLite %s is older than 3.51.3", engine)
+	}
+	var tables int
+	if err := db.QueryRowContext(ctx, countVersionTable).Scan(&tables); err != nil {
+		return translate(err)
+	}
+	var version migrations.Version
+	if tables > 0 {
+		var dirty bool
+		if err := db.QueryRowContext(ctx, migrations.SelectVersion).Scan(&version, &dirty); err != nil {
+			return translate(err)
+		}
+	}
+	return migrations.Check(migrations.SQLite, version)
+}
+
+func older(version string, than [3]int) bool {
+	for i, part := range strings.SplitN(version, ".", 3) {
+		n, err := strconv.Atoi(part)
+		if err != nil || n < than[i] {
+			return true
+		}
+		if n > than[i] {
+			return false
+		}
+	}
+	return false
+}
+
+// dsn is the file's URI with the pragmas of a connection.
+func (d *Driver) dsn(pragmas ...string) string {
+	query := url.Values{"_pragma": append(pragmas,
+		"busy_timeout("+strconv.FormatInt(d.options.Busy.Milliseconds(), 10)+")")}
+	return migrations.SQLiteDSN(d.path) + "?" + query.Encode()
+}
+
+// connect opens up to n connections, and keeps them.
+func connect(dsn string, n int) (*sql.DB, error) {
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(n)
+	db.SetMaxIdleConns(n)
+	return db, nil
+}

@@ -1,0 +1,105 @@
+package sqlite
+
+// The statements of the package. Parameters of the writer's are bare question
+// marks, which this driver binds fastest.
+
+const countVersionTable = `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'byre_schema'`
+
+const selectState = `SELECT revision, compacted, epoch FROM counters WHERE id = 1`
+
+const (
+	insertObject = `
+INSERT INTO objects (revision, "group", resource, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+	insertCreate = `
+INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, namespace, name, uid, replaces, created_revision)
+VALUES (?, ?, 'create', ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)`
+
+	// insertReplaced is the compare of the compare-and-swap: it finds the
+	// record by the revision it must have (the rowid), copies what is replaced
+	// without taking it out of the database, and returns nothing on a mismatch.
+	insertReplaced = `
+INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, namespace, name, uid, replaces, created_revision, form, expires, value)
+SELECT ?, ?, ?, ?, ?, ?, "group", resource, namespace, name, uid, revision, created_revision, form, expires, value
+FROM objects
+WHERE revision = ? AND "group" = ? AND resource = ? AND namespace = ? AND name = ?
+RETURNING created_revision, uid`
+
+	updateObject = `
+UPDATE objects SET revision = ?, uid = ?, time = ?, verb = ?, who = ?, form = ?, expires = ?, value = ?
+WHERE revision = ?`
+
+	deleteObject = `DELETE FROM objects WHERE revision = ?`
+
+	selectRevision = `SELECT revision FROM objects WHERE "group" = ? AND resource = ? AND namespace = ? AND name = ?`
+
+	updateRevision = `UPDATE counters SET revision = ? WHERE id = 1`
+)
+
+const (
+	deleteChanges   = `DELETE FROM changes WHERE revision <= ?`
+	updateCompacted = `UPDATE counters SET compacted = ? WHERE id = 1`
+	// vacuum gives back free pages, as many as a chunk may have made.
+	vacuum = `PRAGMA incremental_vacuum(500)`
+)
+
+const (
+	// selectObject has a row even where there is no object: the revision of
+	// its snapshot.
+	selectObject = `
+SELECT c.revision, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value
+FROM counters c LEFT JOIN objects o
+  ON o."group" = ?1 AND o.resource = ?2 AND o.namespace = ?3 AND o.name = ?4
+WHERE c.id = 1`
+
+	selectExpired = `
+SELECT "group", resource, namespace, name, uid, created_revision, revision, expires
+FROM objects WHERE expires IS NOT NULL AND expires <= ?1 ORDER BY expires LIMIT ?2`
+
+	// selectChanges finds what each revision wrote in its successor of the
+	// same key (which replaced it), else in the object that still has it.
+	selectChanges = `
+SELECT c.revision, c.time, c.op, c.verb, c.who, c.audit_id,
+       c."group", c.resource, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
+       coalesce(n.uid, o.uid), coalesce(n.form, o.form), coalesce(n.expires, o.expires), coalesce(n.value, o.value)
+FROM changes c
+LEFT JOIN changes n ON n."group" = c."group" AND n.resource = c.resource
+  AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
+LEFT JOIN objects o ON o.revision = c.revision
+WHERE c.revision > ?1 ORDER BY c.revision LIMIT ?2`
+)
+
+// Lists. ?1 group, ?2 resource, ?3 namespace, ?4 name of the position after
+// which to begin, ?5 the one name wanted or ”, ?6 revision, ?7 limit, ?8
+// whether values are wanted. A statement is put together here, when compiled,
+// from its range (a resource's, a namespace's, one object's) and its time (now,
+// or at a revision: what is still current of it, and what has replaced it).
+const (
+	inResource  = `"group" = ?1 AND resource = ?2 AND (namespace, name) > (?3, ?4) AND (?5 = '' OR name = ?5)`
+	inNamespace = `"group" = ?1 AND resource = ?2 AND namespace = ?3 AND name > ?4 AND (?5 = '' OR name = ?5)`
+	inObject    = `"group" = ?1 AND resource = ?2 AND namespace = ?3 AND name = ?5 AND name > ?4`
+
+	columnsNow = `SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN ?8 THEN value END AS value FROM objects WHERE `
+	columnsOld = `SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN ?8 THEN value END FROM changes WHERE `
+
+	stillThen = ` AND revision <= ?6`
+	gone      = ` AND replaces BETWEEN 1 AND ?6 AND revision > ?6`
+	inOrder   = ` ORDER BY namespace, name LIMIT ?7`
+
+	listResource  = columnsNow + inResource + inOrder
+	listNamespace = columnsNow + inNamespace + inOrder
+	listObject    = columnsNow + inObject + inOrder
+
+	listResourceAt  = columnsNow + inResource + stillThen + ` UNION ALL ` + columnsOld + inResource + gone + inOrder
+	listNamespaceAt = columnsNow + inNamespace + stillThen + ` UNION ALL ` + columnsOld + inNamespace + gone + inOrder
+	listObjectAt    = columnsNow + inObject + stillThen + ` UNION ALL ` + columnsOld + inObject + gone + inOrder
+
+	countNow = `SELECT count(*) FROM objects WHERE `
+	countOld = `SELECT count(*) FROM changes WHERE `
+
+	countResource    = countNow + inResource
+	countNamespace   = countNow + inNamespace
+	countResourceAt  = `SELECT (` + countNow + inResource + stillThen + `) + (` + countOld + inResource + gone + `)`
+	countNamespaceAt = `SELECT (` + countNow + inNamespace + stillThen + `) + (` + countOld + inNamespace + gone + `)`
+)

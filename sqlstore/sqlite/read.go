@@ -1,0 +1,181 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"byre/sqlstore"
+)
+
+// reader is a pool of connections that only read.
+type reader struct {
+	db *sql.DB
+
+	selectState, selectObject, selectChanges, selectExpired *sql.Stmt
+	now, at                                                 shapes
+}
+
+// shapes are the statements of a List, by the kind of its range.
+type shapes struct {
+	resource, namespace, object     *sql.Stmt
+	countResource, countInNamespace *sql.Stmt
+}
+
+func newReader(ctx context.Context, dsn string, connections int) (_ *reader, err error) {
+	r := &reader{}
+	if r.db, err = connect(dsn, connections); err != nil {
+		return nil, err
+	}
+	for _, s := range []struct {
+		stmt  **sql.Stmt
+		query string
+	}{
+		{&r.selectState, selectState}, {&r.selectObject, selectObject},
+		{&r.selectChanges, selectChanges}, {&r.selectExpired, selectExpired},
+		{&r.now.resource, listResource}, {&r.now.namespace, listNamespace}, {&r.now.object, listObject},
+		{&r.now.countResource, countResource}, {&r.now.countInNamespace, countNamespace},
+		{&r.at.resource, listResourceAt}, {&r.at.namespace, listNamespaceAt}, {&r.at.object, listObjectAt},
+		{&r.at.countResource, countResourceAt}, {&r.at.countInNamespace, countNamespaceAt},
+	} {
+		if *s.stmt, err = r.db.PrepareContext(ctx, s.query); err != nil {
+			return nil, errors.Join(translate(err), r.close())
+		}
+	}
+	return r, nil
+}
+
+func (r *reader) close() error { return r.db.Close() }
+
+func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
+	err = r.selectState.QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch)
+	return s, translate(err)
+}
+
+// State implements sqlstore.Driver, from memory: this process makes every
+// change.
+func (d *Driver) State(context.Context) (sqlstore.State, error) { return *d.state.Load(), nil }
+
+// Get implements sqlstore.Driver.
+func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
+	var (
+		snapshot                  int64
+		uid, form, expires, value sql.NullString
+		created, revision         sql.NullInt64
+	)
+	err := d.readers.selectObject.QueryRowContext(ctx, key.Group, key.Resource, key.Namespace, key.Name).
+		Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value)
+	if err != nil {
+		return sqlstore.Record{}, 0, translate(err)
+	}
+	if !revision.Valid {
+		return sqlstore.Record{}, snapshot, sqlstore.ErrNotFound
+	}
+	record := sqlstore.Record{
+		Key: key, UID: uid.String, Created: created.Int64, Revision: revision.Int64,
+		Form: form.String, Value: bytes(value.String),
+	}
+	record.Expires, err = parseExpiry(expires)
+	return record, snapshot, err
+}
+
+// Expired implements sqlstore.Driver.
+func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (_ []sqlstore.Record, err error) {
+	rows, err := d.readers.selectExpired.QueryContext(ctx, formatTime(now), limit)
+	if err != nil {
+		return nil, translate(err)
+	}
+	defer rows.Close()
+	var expired []sqlstore.Record
+	for rows.Next() {
+		var (
+			r       sqlstore.Record
+			expires sql.NullString
+		)
+		if err := rows.Scan(&r.Group, &r.Resource, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
+			return nil, translate(err)
+		}
+		if r.Expires, err = parseExpiry(expires); err != nil {
+			return nil, err
+		}
+		expired = append(expired, r)
+	}
+	return expired, translate(rows.Err())
+}
+
+// Changes implements sqlstore.Driver.
+func (d *Driver) Changes(ctx context.Context, after int64, limit int) (changes []sqlstore.Change, err error) {
+	err = d.readers.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
+		if after < state.Compacted {
+			return sqlstore.ErrCompacted
+		}
+		rows, err := tx.StmtContext(ctx, d.readers.selectChanges).QueryContext(ctx, after, limit)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			c, err := scanChange(rows)
+			if err != nil {
+				return err
+			}
+			changes = append(changes, c)
+		}
+		return rows.Err()
+	})
+	return changes, err
+}
+
+func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
+	var (
+		stamp, op                             string
+		replaces, created                     int64
+		uid                                   string
+		form, expires, value                  sql.NullString
+		newUID, newForm, newExpires, newValue sql.NullString
+	)
+	k := &c.New.Key
+	if err := rows.Scan(&c.Revision, &stamp, &op, &c.Author.Verb, &c.Author.User, &c.Author.AuditID,
+		&k.Group, &k.Resource, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value,
+		&newUID, &newForm, &newExpires, &newValue); err != nil {
+		return c, err
+	}
+	if c.Time, err = parseTime(stamp); err != nil {
+		return c, err
+	}
+	c.Op = sqlstore.Op(op)
+	c.New.Revision, c.New.Created, c.New.UID = c.Revision, created, uid
+	if c.Op != sqlstore.Delete {
+		if !newValue.Valid {
+			return c, fmt.Errorf("revision %d of %v is missing its value", c.Revision, *k)
+		}
+		c.New.UID, c.New.Form, c.New.Value = newUID.String, newForm.String, bytes(newValue.String)
+		if c.New.Expires, err = parseExpiry(newExpires); err != nil {
+			return c, err
+		}
+	}
+	if c.Op != sqlstore.Create {
+		c.Old = &sqlstore.Record{
+			Key: *k, UID: uid, Created: created, Revision: replaces, Form: form.String, Value: bytes(value.String),
+		}
+		c.Old.Expires, err = parseExpiry(expires)
+	}
+	return c, err
+}
+
+// snapshot runs f in a read transaction with the counters of its snapshot.
+func (r *reader) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) error) error {
+	tx, err := r.db.BeginTx(ctx, nil)
+	if err != nil {
+		return translate(err)
+	}
+	// It wrote nothing; this only ends it.
+	defer func() { _ = tx.Rollback() }()
+	var s sqlstore.State
+	if err := tx.StmtContext(ctx, r.selectState).QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch); err != nil {
+		return translate(err)
+	}
+	return translate(f(tx, s))
+}
