@@ -26,14 +26,14 @@ type Document interface {
 
 type document struct {
 	http.Handler
-	registry  *Registry
+	codecs    runtime.NegotiatedSerializer
 	name, doc string
 	response  any
 }
 
 func (d document) Operation(path string) openapi.Operation {
 	// Documents can be had in each of the encodings of objects, but not streamed.
-	media, _ := negotiation.MediaTypesForSerializer(d.registry.codecs)
+	media, _ := negotiation.MediaTypesForSerializer(d.codecs)
 	return openapi.Operation{
 		Method:   http.MethodGet,
 		Path:     path + "/",
@@ -55,7 +55,7 @@ func (r *Registry) Groups() Document {
 	})
 	return document{
 		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(list, r.grouped, nil),
-		registry: r,
+		codecs:   r.codecs,
 		name:     "getAPIVersions",
 		doc:      "get available API versions",
 		response: metav1.APIGroupList{},
@@ -67,7 +67,7 @@ func (r *Registry) Legacy() Document {
 	versions := upstream.NewLegacyRootAPIHandler(r.addresses, r.codecs, "/api")
 	return document{
 		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(versions, r.legacy, nil),
-		registry: r,
+		codecs:   r.codecs,
 		name:     "getAPIVersions",
 		doc:      "get available API versions",
 		response: metav1.APIVersions{},
@@ -90,7 +90,7 @@ func (r *Registry) Group(name string) Document {
 			r.mu.RUnlock()
 			r.write(w, req, &group)
 		}),
-		registry: r,
+		codecs:   r.codecs,
 		name:     "getAPIGroup",
 		doc:      "get information of a group",
 		response: metav1.APIGroup{},
@@ -110,9 +110,9 @@ func (r *Registry) Version(gv schema.GroupVersion) Document {
 				return
 			}
 			resources := upstream.APIResourceListerFunc(func() []metav1.APIResource { return v.Resources })
-			upstream.NewAPIVersionHandler(r.codecs, gv, resources).ServeHTTP(w, req)
+			upstream.NewAPIVersionHandler(r.resourceCodecs, gv, resources).ServeHTTP(w, req)
 		}),
-		registry: r,
+		codecs:   r.resourceCodecs,
 		name:     "getAPIResources",
 		doc:      "get available resources",
 		response: metav1.APIResourceList{},

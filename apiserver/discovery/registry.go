@@ -3,7 +3,6 @@ package discovery
 import (
 	"cmp"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -213,7 +212,7 @@ func (r *Registry) Paths() []string {
 
 // Lookup returns the document at /apis/<group> or /apis/<group>/<version>, if
 // there is one now.
-func (r *Registry) Lookup(path string) (http.Handler, bool) {
+func (r *Registry) Lookup(path string) (Document, bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if parts[0] != "apis" || len(parts) < 2 || len(parts) > 3 || !strings.HasPrefix(path, "/apis/") {
 		return nil, false

@@ -128,7 +128,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if document, ok := a.discovery.Lookup(path); ok {
-		document.ServeHTTP(w, req)
+		at := methods{routes: []Route{discoveryRoute(path, document)}, failures: a.mux.failures}
+		at.ServeHTTP(w, req)
 		return
 	}
 	if a.claims(path) {

@@ -30,9 +30,6 @@ func queryParams(options runtime.Object, except ...string) []openapi.Param {
 
 func isParam(t reflect.Type) bool {
 	if t.Kind() == reflect.Pointer {
-		if t.String() == "*v1.Time" || t.String() == "*metav1.Time" {
-			return true
-		}
 		t = t.Elem()
 	}
 	return t.Kind() != reflect.Interface && t.Kind() != reflect.Struct

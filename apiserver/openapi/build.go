@@ -14,15 +14,15 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// title and version head every document. The version is what kube-apiserver
+// documentTitle and documentVersion head every document. The version is what kube-apiserver
 // shows: the API's versions are those of its groups.
 const (
-	title   = "Kubernetes"
-	version = "unversioned"
+	documentTitle   = "Kubernetes"
+	documentVersion = "unversioned"
 )
 
 func info() *spec.Info {
-	return &spec.Info{InfoProps: spec.InfoProps{Title: title, Version: version}}
+	return &spec.Info{InfoProps: spec.InfoProps{Title: documentTitle, Version: documentVersion}}
 }
 
 // bearer describes how a client shows who it is.

@@ -2,11 +2,15 @@ package openapi
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/endpoints/openapi"
+	utilopenapi "k8s.io/apiserver/pkg/util/openapi"
+	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
 	"k8s.io/kube-openapi/pkg/builder3"
 	"k8s.io/kube-openapi/pkg/common"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
@@ -19,8 +23,16 @@ type Models struct {
 }
 
 // NewModels makes models of generated definitions; the schemes say of which
-// kind each type is.
+// kind each type is. The kinds of apiextensions.k8s.io and
+// apiregistration.k8s.io are always known: some types are of a kind in every
+// group, and documents made by different servers are merged, in which a type
+// must have one definition.
 func NewModels(definitions common.GetOpenAPIDefinitions, schemes ...*runtime.Scheme) *Models {
+	everywhere := runtime.NewScheme()
+	apiextensions.Install(everywhere)
+	apiregistration.Install(everywhere)
+	schemes = append(slices.Clone(schemes), everywhere)
+	definitions = utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(definitions)
 	return &Models{definitions: definitions, names: openapi.NewDefinitionNamer(schemes...)}
 }
 

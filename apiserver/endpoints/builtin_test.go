@@ -1,0 +1,95 @@
+package endpoints_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	genericfeatures "k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	cliflag "k8s.io/component-base/cli/flag"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"byre/apiserver/builtin"
+	"byre/apiserver/discovery"
+	"byre/apiserver/endpoints"
+	"byre/apiserver/storage"
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// newEverything serves every built-in group and version, as the release's own
+// documents were made from: with --runtime-config=api/all=true and the feature
+// gates on that bring resources of their own. There is no database behind it.
+func newEverything(t *testing.T) (*endpoints.API, []endpoints.Group) {
+	t.Helper()
+	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
+		genericfeatures.CBORServingAndStorage: true,
+		genericfeatures.OpenAPIEnums:          false,
+		features.ClusterTrustBundle:           true,
+		features.GenericWorkload:              true,
+		features.PodCertificateRequest:        true,
+		features.StorageVersionMigrator:       true,
+	})
+	resources, err := builtin.Resources(cliflag.ConfigurationMap{"api/all": "true"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer, err := serviceaccount.JWTTokenGenerator("https://test.invalid", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := fake.NewClientset()
+	b, err := builtin.New(builtin.Config{
+		RESTOptions: storage.NewRESTOptionsGetter(storage.GetterConfig{
+			Store:       &sqlstore.Store{},
+			Feed:        watch.New(nil, watch.Options{}),
+			Serializer:  legacyscheme.Codecs,
+			Encoding:    storage.BuiltinEncoding(legacyscheme.Scheme, compatibility.DefaultBuildEffectiveVersion()),
+			Prefixes:    storage.BuiltinPrefixes(),
+			Cohabitants: storage.BuiltinCohabitants(),
+			Program:     "test",
+		}),
+		Resources:  resources,
+		Client:     client,
+		Informers:  informers.NewSharedInformerFactory(client, 0),
+		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Tokens:     builtin.Tokens{Issuer: issuer},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	api, err := endpoints.New(endpoints.Config{
+		Groups:    b.Groups(),
+		Discovery: discovery.NewRegistry("10.10.10.10:8050"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return api, b.Groups()
+}
+
+// release is the directory of the Kubernetes release that byre is built on.
+func release(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
+	if err != nil {
+		t.Fatalf("find the Kubernetes module: %v", err)
+	}
+	return strings.TrimSpace(string(out))
+}

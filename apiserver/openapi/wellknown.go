@@ -1,0 +1,52 @@
+package openapi
+
+import (
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/version"
+)
+
+const mediaJSON = "application/json"
+
+// VersionRoot describes /version.
+func VersionRoot() Root {
+	return single(Operation{
+		Path:     "/version/",
+		Name:     "getCodeVersion",
+		Doc:      "get the version information for this server",
+		Consumes: []string{mediaJSON},
+		Produces: []string{mediaJSON},
+		Response: version.Info{},
+	})
+}
+
+// TokenIssuerRoots describe where others find the keys that service account
+// tokens are signed with, and what else they must know.
+func TokenIssuerRoots() []Root {
+	return []Root{
+		single(Operation{
+			Path:     "/.well-known/openid-configuration/",
+			Name:     "getServiceAccountIssuerOpenIDConfiguration",
+			Doc:      "get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'",
+			Produces: []string{mediaJSON},
+			Response: "",
+		}),
+		single(Operation{
+			Path:     "/openid/v1/jwks/",
+			Name:     "getServiceAccountIssuerOpenIDKeyset",
+			Doc:      "get service account issuer OpenID JSON Web Key Set (contains public token verification keys)",
+			Produces: []string{"application/jwk-set+json"},
+			Response: "",
+		}),
+	}
+}
+
+// single is the root of one GET.
+func single(op Operation) Root {
+	op.Method = http.MethodGet
+	return Root{
+		Path:       op.Path[1 : len(op.Path)-1],
+		Operations: func() ([]Operation, error) { return []Operation{op}, nil },
+		Routes:     []string{op.Method + " " + op.Path},
+	}
+}
