@@ -25,8 +25,9 @@ type Source interface {
 	State(ctx context.Context) (sqlstore.State, error)
 }
 
-// Listener is a Source that can say that there are new changes. Listen blocks
-// until ctx ends or the connection breaks; a hint may be late, lost or wrong.
+// Listener is a Source that can say that there are new changes
+// (sqlstore.Hinter). Listen blocks until ctx ends or the connection breaks. A
+// hint may be late, lost or wrong; 0 says that hints may have been lost.
 type Listener interface {
 	Listen(ctx context.Context, hint func(revision int64)) error
 }
@@ -93,6 +94,8 @@ type Feed struct {
 	pending []prepared
 	// target is the highest revision that is said to exist.
 	target int64
+	// ask is true when nobody can say what exists, and the store is to be asked.
+	ask bool
 	// dirty are the hubs with events that their waiters don't know of.
 	dirty map[*hub]struct{}
 	// waits are the callers of WaitFor.

@@ -72,7 +72,7 @@ func (f *Feed) tail(ctx context.Context) {
 		case <-timer.C:
 			polled = true
 		}
-		err := f.catchUp(ctx, polled)
+		err := f.catchUp(ctx, polled || f.asked())
 		if ctx.Err() != nil {
 			return
 		}
@@ -85,6 +85,15 @@ func (f *Feed) tail(ctx context.Context) {
 		}
 		timer.Reset(f.opts.Interval)
 	}
+}
+
+// asked says whether the store is to be asked where it is.
+func (f *Feed) asked() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ask := f.ask
+	f.ask = false
+	return ask
 }
 
 func (f *Feed) report(err error) {
@@ -214,10 +223,11 @@ func (f *Feed) reset(ctx context.Context) error {
 	return nil
 }
 
-// hint is told that a revision exists.
+// hint is told that a revision exists, or, with 0, that others may.
 func (f *Feed) hint(revision int64) {
 	f.mu.Lock()
-	behind := revision > f.revision
+	f.ask = f.ask || revision == 0
+	behind := f.ask || revision > f.revision
 	f.target = max(f.target, revision)
 	f.mu.Unlock()
 	if behind {

@@ -47,6 +47,8 @@ func (s *Store) apiError(err error, path string) error {
 		return apistorage.NewKeyExistsError(path, 0)
 	case errors.Is(err, sqlstore.ErrConflict):
 		return apistorage.NewResourceVersionConflictsError(path, 0)
+	case errors.Is(err, sqlstore.ErrInvalid):
+		return apierrors.NewBadRequest(err.Error())
 	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed), errors.Is(err, watch.ErrClosed):
 		unavailable := apierrors.NewServiceUnavailable("the database is not available")
 		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retrySeconds}

@@ -65,14 +65,25 @@ func (s *Store) span(key string, recursive bool) (span, error) {
 	return sp, nil
 }
 
+// noName stands for an empty name in rows. No API has objects without a name,
+// but the interface allows them, and the store does not.
+const noName = "/"
+
 func splitName(rest string) (namespace, name string) {
-	if namespace, name, ok := strings.Cut(rest, "/"); ok {
-		return namespace, name
+	namespace, name, ok := strings.Cut(rest, "/")
+	if !ok {
+		namespace, name = "", rest
 	}
-	return "", rest
+	if name == "" {
+		name = noName
+	}
+	return namespace, name
 }
 
 func joinName(namespace, name string) string {
+	if name == noName {
+		name = ""
+	}
 	if namespace == "" {
 		return name
 	}
