@@ -58,7 +58,9 @@ func (s *Server) buildChain() (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.OpenAPI.Set("builtin", models.Source(api.Roots(), s.Build))
+	roots := append(api.Roots(), openapi.VersionRoot())
+	roots = append(roots, openapi.TokenIssuerRoots()...)
+	s.OpenAPI.Set("builtin", models.Source(roots, s.Build))
 	paths, err := s.ownPaths()
 	if err != nil {
 		return nil, err
