@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -41,6 +42,30 @@ func openCore(ctx context.Context, c *completed) (*core, error) {
 		RetentionChanges: unlimited(c.Options.Store.RetentionChanges),
 	})
 	return &core{database: database, store: store, feed: feed}, nil
+}
+
+// found writes the first record of a store that has none, so that what is listed
+// next has a revision: a list of Kubernetes can't be at resource version 0. The
+// store and the feed must be running.
+func (c *core) found(ctx context.Context) error {
+	state, err := c.database.Driver.State(ctx)
+	if err != nil || state.Revision > 0 {
+		return err
+	}
+	change, err := c.store.Commit(ctx, sqlstore.Write{
+		Op:     sqlstore.Create,
+		Key:    sqlstore.Key{Group: "byre", Resource: "foundations", Name: "store"},
+		Form:   "byre/1",
+		Value:  []byte(`{"apiVersion":"byre/1","kind":"Foundation","metadata":{"name":"store"}}`),
+		Author: sqlstore.Author{User: "byre", Verb: "create"},
+	})
+	if errors.Is(err, sqlstore.ErrExists) { // by another server that starts now
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("first write: %w", err)
+	}
+	return c.feed.WaitFor(ctx, change.Revision)
 }
 
 // unlimited turns a flag's 0, no limit, into the store's.

@@ -30,6 +30,9 @@ func (s *Server) Run(ctx context.Context) error {
 	r.begin(&r.feed, ctx)
 	defer r.feed.stop()
 	r.feed.run("feed", s.core.feed.Run)
+	if err := s.core.found(ctx); err != nil {
+		return err
+	}
 	r.startBase(ctx)
 	defer r.stopBase()
 	r.begin(&r.work, ctx)
