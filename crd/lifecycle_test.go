@@ -1,0 +1,107 @@
+package crd_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func widget(t *testing.T, name, spec string) string {
+	t.Helper()
+	return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q},"spec":%s}`, name, spec)
+}
+
+const widgetPath = "/apis/example.com/v1/namespaces/default/widgets"
+
+func TestDefinitionLivesAndDies(t *testing.T) {
+	onDatabases(t, func(t *testing.T, s *server) {
+		if w := s.do(t, http.MethodGet, widgetPath, ""); w.Code != http.StatusNotFound {
+			t.Fatalf("before it is defined: %d %s", w.Code, w.Body)
+		}
+		crd := s.define(t, widgetDefinition)
+		for condition, wanted := range map[apiextensionsv1.CustomResourceDefinitionConditionType]bool{
+			apiextensionsv1.NamesAccepted:       true,
+			apiextensionsv1.Established:         true,
+			apiextensionsv1.NonStructuralSchema: false,
+			apiextensionsv1.Terminating:         false,
+		} {
+			if got := apihelpers.IsCRDConditionTrue(crd, condition); got != wanted {
+				t.Errorf("condition %s is %v", condition, got)
+			}
+		}
+		if len(crd.ManagedFields) == 0 {
+			t.Error("no managed fields")
+		}
+		if got := crd.Status.StoredVersions; len(got) != 1 || got[0] != "v1" {
+			t.Errorf("storedVersions: %v", got)
+		}
+		for i := range 3 {
+			w := s.do(t, http.MethodPost, widgetPath, widget(t, fmt.Sprintf("w%d", i), `{"size":3}`))
+			if w.Code != http.StatusCreated {
+				t.Fatalf("create: %d %s", w.Code, w.Body)
+			}
+		}
+		events, err := s.dynamic.Resource(widgets).Watch(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer events.Stop()
+
+		definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+		if err := definitions.Delete(t.Context(), crd.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.await(t, crd.Name, gone)
+		for range events.ResultChan() { //nolint:revive // the watch must end by itself
+		}
+		if w := s.do(t, http.MethodGet, widgetPath, ""); w.Code != http.StatusNotFound {
+			t.Errorf("after it is gone: %d %s", w.Code, w.Body)
+		}
+		s.define(t, widgetDefinition)
+		list, err := s.dynamic.Resource(widgets).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list.Items) != 0 {
+			t.Errorf("%d instances have outlived their definition", len(list.Items))
+		}
+	})
+}
+
+func TestNamesConflict(t *testing.T) {
+	s := newServer(t)
+	s.define(t, widgetDefinition)
+	other := parse(t, strings.NewReplacer("widgets", "gadgets", "singular: widget", "singular: gadget").Replace(widgetDefinition))
+	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	if _, err := definitions.Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	crd := s.await(t, other.Name, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+		return apihelpers.IsCRDConditionFalse(crd, apiextensionsv1.NamesAccepted)
+	})
+	condition := apihelpers.FindCRDCondition(crd, apiextensionsv1.NamesAccepted)
+	if condition.Reason != "ShortNamesConflict" && condition.Reason != "KindConflict" && condition.Reason != "ListKindConflict" {
+		t.Errorf("NamesAccepted: %+v", condition)
+	}
+	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
+		t.Error("established in spite of its names")
+	}
+	if w := s.do(t, http.MethodGet, "/apis/example.com/v1/gadgets", ""); w.Code != http.StatusNotFound {
+		t.Errorf("served in spite of its names: %d", w.Code)
+	}
+}
+
+func TestProtectedGroupNeedsApproval(t *testing.T) {
+	s := newServer(t)
+	crd := parse(t, strings.ReplaceAll(widgetDefinition, "example.com", "example.k8s.io"))
+	_, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "api-approved.kubernetes.io") {
+		t.Errorf("unapproved: %v", err)
+	}
+}
