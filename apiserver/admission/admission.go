@@ -120,7 +120,7 @@ func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitialize
 		return nil, nil, fmt.Errorf("quota configuration: %w", err)
 	}
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(cfg.Client.Discovery()))
-	client := newLazyOpenAPI(cfg.Client, cfg.Informers)
+	client := newLazyOpenAPI(cfg.Client, cfg.Informers, ctx.Done())
 	return admission.PluginInitializers{
 		initializer.NewAPIServerIDInitializer(cfg.ServerID),
 		initializer.New(client, cfg.Dynamic, cfg.Informers, cfg.Authorizer,

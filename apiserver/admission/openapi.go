@@ -3,16 +3,18 @@ package admission
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/informers"
+	kubeinformers "k8s.io/client-go/informers"
+	informers "k8s.io/client-go/informers/admissionregistration/v1"
 	"k8s.io/client-go/kubernetes"
-	listers "k8s.io/client-go/listers/admissionregistration/v1"
 	"k8s.io/client-go/openapi"
+	"k8s.io/client-go/tools/cache"
 )
 
 // The MutatingAdmissionPolicy plugin asks for the index of OpenAPI documents every
@@ -24,11 +26,17 @@ import (
 // lazyOpenAPI is a client whose OpenAPI documents are not asked for needlessly.
 type lazyOpenAPI struct {
 	kubernetes.Interface
-	policies listers.MutatingAdmissionPolicyLister
+	policies policyIndex
 }
 
-func newLazyOpenAPI(client kubernetes.Interface, factory informers.SharedInformerFactory) kubernetes.Interface {
-	return lazyOpenAPI{client, factory.Admissionregistration().V1().MutatingAdmissionPolicies().Lister()}
+// policyIndex tells whether there are MutatingAdmissionPolicies.
+type policyIndex struct {
+	informers.MutatingAdmissionPolicyInformer
+	stop <-chan struct{}
+}
+
+func newLazyOpenAPI(client kubernetes.Interface, factory kubeinformers.SharedInformerFactory, stop <-chan struct{}) kubernetes.Interface {
+	return lazyOpenAPI{client, policyIndex{factory.Admissionregistration().V1().MutatingAdmissionPolicies(), stop}}
 }
 
 func (c lazyOpenAPI) Discovery() discovery.DiscoveryInterface {
@@ -37,7 +45,7 @@ func (c lazyOpenAPI) Discovery() discovery.DiscoveryInterface {
 
 type lazyDiscovery struct {
 	discovery.DiscoveryInterface
-	policies listers.MutatingAdmissionPolicyLister
+	policies policyIndex
 }
 
 func (d lazyDiscovery) OpenAPIV3() openapi.Client {
@@ -46,12 +54,17 @@ func (d lazyDiscovery) OpenAPIV3() openapi.Client {
 
 type lazyPaths struct {
 	discovery discovery.DiscoveryInterface
-	policies  listers.MutatingAdmissionPolicyLister
+	policies  policyIndex
 }
 
-// Paths returns the index: the real one once there is a policy.
+// Paths returns the index: the real one once there is a policy. The first call
+// comes while the server is still being put together; it waits until the server
+// has answered to the informers.
 func (p *lazyPaths) Paths() (map[string]openapi.GroupVersion, error) {
-	policies, err := p.policies.List(labels.Everything())
+	if !cache.WaitForCacheSync(p.policies.stop, p.policies.Informer().HasSynced) {
+		return nil, errors.New("the server is shutting down")
+	}
+	policies, err := p.policies.Lister().List(labels.Everything())
 	if err != nil {
 		return nil, err
 	}

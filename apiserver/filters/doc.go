@@ -10,7 +10,7 @@
 // carries a RequestInfo, the time of receipt, an audit context, a user, a
 // warning recorder, latency trackers and, unless the request is long-running, a
 // deadline; the user was authenticated, and was authorized for what RequestInfo
-// says. A panic behind it becomes a 500 and never ends the process.
+// says. A panic behind it ends the request and never the process.
 //
 // The caller owns all goroutines: Chain starts none; FlowControl.Run runs
 // priority and fairness until its context ends. At shutdown the caller closes

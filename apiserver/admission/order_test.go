@@ -1,0 +1,132 @@
+package admission
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+// TestOrder compares our table of plugins, in order and with their default,
+// with the lists in the source of kube-apiserver: a plugin that upstream adds,
+// moves or turns on shows here. Plugins are named by their import paths.
+func TestOrder(t *testing.T) {
+	upstream := parse(t, filepath.Join(packageDir(t, "k8s.io/kubernetes/pkg/kubeapiserver/options"), "plugins.go"))
+	defaultOn := sets.New(upstream.list(t, "defaultOnPlugins")...)
+	var want []string
+	for _, name := range upstream.list(t, "AllOrderedPlugins") {
+		state := "off"
+		if defaultOn.Has(name) {
+			state = "on"
+		}
+		want = append(want, name+" "+state)
+	}
+	if diff := cmp.Diff(want, parse(t, "plugins.go").table(t)); diff != "" {
+		t.Errorf("the plugins are not upstream's (-upstream +ours):\n%s", diff)
+	}
+}
+
+type source struct {
+	file    *ast.File
+	imports map[string]string // by the name used in the file
+}
+
+func parse(t *testing.T, file string) source {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := source{file: parsed, imports: map[string]string{}}
+	for _, spec := range parsed.Imports {
+		pkg, _ := strconv.Unquote(spec.Path.Value)
+		name := path.Base(pkg)
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		s.imports[name] = pkg
+	}
+	return s
+}
+
+// list gives the packages whose PluginName is among the elements, or the
+// arguments, of what a variable is set to.
+func (s source) list(t *testing.T, variable string) []string {
+	t.Helper()
+	var found []string
+	collect := func(values []ast.Expr) {
+		for _, value := range values {
+			switch v := value.(type) {
+			case *ast.CompositeLit:
+				found = append(found, s.packages(v.Elts)...)
+			case *ast.CallExpr:
+				found = append(found, s.packages(v.Args)...)
+			}
+		}
+	}
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ValueSpec:
+			if n.Names[0].Name == variable {
+				collect(n.Values)
+			}
+		case *ast.AssignStmt:
+			if id, ok := n.Lhs[0].(*ast.Ident); ok && id.Name == variable {
+				collect(n.Rhs)
+			}
+		}
+		return true
+	})
+	if len(found) == 0 {
+		t.Fatalf("found no %s", variable)
+	}
+	return found
+}
+
+func (s source) packages(exprs []ast.Expr) []string {
+	var found []string
+	for _, expr := range exprs {
+		if sel, ok := expr.(*ast.SelectorExpr); ok && sel.Sel.Name == "PluginName" {
+			found = append(found, s.imports[sel.X.(*ast.Ident).Name])
+		}
+	}
+	return found
+}
+
+// table reads our own table: each row is {p.PluginName, p.Register, on}.
+func (s source) table(t *testing.T) []string {
+	t.Helper()
+	var rows []string
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		row, ok := n.(*ast.CompositeLit)
+		if !ok || row.Type != nil || len(row.Elts) != 3 {
+			return true
+		}
+		register := row.Elts[1].(*ast.SelectorExpr)
+		pkgs := s.packages(row.Elts)
+		if len(pkgs) != 1 || pkgs[0] != s.imports[register.X.(*ast.Ident).Name] {
+			t.Errorf("row %d pairs the name of one plugin with another's Register", len(rows))
+		}
+		rows = append(rows, strings.Join(append(pkgs, row.Elts[2].(*ast.Ident).Name), " "))
+		return true
+	})
+	return rows
+}
+
+func packageDir(t *testing.T, pkg string) string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", pkg).Output()
+	if err != nil {
+		t.Fatalf("go list %s: %v", pkg, err)
+	}
+	return strings.TrimSpace(string(out))
+}

@@ -1,0 +1,356 @@
+package filters
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/waitgroup"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// testConfig lets "good" in as an admin, anybody else in as anonymous, refuses
+// "bad", and allows whatever the admin asks for.
+func testConfig() Config {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return Config{
+		Options:    NewOptions(),
+		Serializer: serializer.NewCodecFactory(scheme),
+		Authenticator: authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+			switch r.Header.Get("Authorization") {
+			case "good":
+				return &authenticator.Response{User: &user.DefaultInfo{Name: "admin", Groups: []string{"g"}}}, true, nil
+			case "bad":
+				return nil, false, errors.New("unknown credential")
+			default:
+				return &authenticator.Response{User: &user.DefaultInfo{Name: user.Anonymous}}, true, nil
+			}
+		}),
+		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			if a.GetUser().GetName() == "admin" && a.GetVerb() != "impersonate" {
+				return authorizer.DecisionAllow, "", nil
+			}
+			return authorizer.DecisionNoOpinion, "", nil
+		}),
+		FeatureGate: utilfeature.DefaultFeatureGate,
+		Lifecycle: Lifecycle{
+			Installed: make(chan struct{}), ShuttingDown: make(chan struct{}), NotAccepting: make(chan struct{}),
+			Requests: new(waitgroup.SafeWaitGroup), Watches: new(waitgroup.RateLimitedSafeWaitGroup),
+		},
+	}
+}
+
+// serve starts a server with the chain before handler.
+func serve(t *testing.T, cfg Config, handler http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(Chain(cfg)(handler))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.Start()
+	t.Cleanup(server.Close)
+	return server
+}
+
+func get(t *testing.T, url, credential string, header ...string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if credential != "" {
+		req.Header.Set("Authorization", credential)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Add(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
+func status(t *testing.T, resp *http.Response) metav1.Status {
+	t.Helper()
+	var s metav1.Status
+	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
+		t.Fatalf("the answer is no Status: %v", err)
+	}
+	return s
+}
+
+func TestAnswers(t *testing.T) {
+	cfg := testConfig()
+	cfg.Options.HSTSDirectives = []string{"max-age=60"}
+	server := serve(t, cfg, func(http.ResponseWriter, *http.Request) {})
+	for _, test := range []struct {
+		name, path, credential string
+		header                 []string
+		code                   int
+		reason                 metav1.StatusReason
+		message                string
+	}{
+		{name: "known", path: "/api", credential: "good", code: 200},
+		{name: "anonymous", path: "/api", code: 403, reason: metav1.StatusReasonForbidden,
+			message: `forbidden: User "system:anonymous" cannot get path "/api"`},
+		{name: "anonymous, resource", path: "/api/v1/namespaces/n/pods/p", code: 403, reason: metav1.StatusReasonForbidden,
+			message: `pods "p" is forbidden: User "system:anonymous" cannot get resource "pods" in API group "" in the namespace "n"`},
+		{name: "bad credential", path: "/api", credential: "bad", code: 401, reason: metav1.StatusReasonUnauthorized,
+			message: "Unauthorized"},
+		{name: "may not impersonate", path: "/api", credential: "good", header: []string{"Impersonate-User", "root"}, code: 403,
+			reason: metav1.StatusReasonForbidden},
+		{name: "bad timeout", path: "/api?timeout=soon", credential: "good", code: 400, reason: metav1.StatusReasonBadRequest},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			resp := get(t, server.URL+test.path, test.credential, test.header...)
+			if resp.StatusCode != test.code {
+				t.Fatalf("got %d, want %d", resp.StatusCode, test.code)
+			}
+			if resp.Header.Get("Audit-Id") == "" {
+				t.Error("no Audit-Id")
+			}
+			if resp.Header.Get("Cache-Control") != "no-cache, private" {
+				t.Errorf("Cache-Control: %q", resp.Header.Get("Cache-Control"))
+			}
+			if resp.Header.Get("Strict-Transport-Security") != "max-age=60" {
+				t.Errorf("Strict-Transport-Security: %q", resp.Header.Get("Strict-Transport-Security"))
+			}
+			if test.reason == "" {
+				return
+			}
+			s := status(t, resp)
+			if s.Reason != test.reason || int(s.Code) != test.code || test.message != "" && s.Message != test.message {
+				t.Errorf("got %+v", s)
+			}
+		})
+	}
+}
+
+// TestPanic has a request end without an answer, as upstream does, and the
+// server go on.
+func TestPanic(t *testing.T) {
+	server := serve(t, testConfig(), func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/panic" {
+			panic("a handler's mistake")
+		}
+	})
+	req, err := http.NewRequest(http.MethodGet, server.URL+"/panic", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "good")
+	if resp, err := http.DefaultClient.Do(req); err == nil {
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusInternalServerError {
+			t.Errorf("got %d", resp.StatusCode)
+		}
+	}
+	if resp := get(t, server.URL+"/api", "good"); resp.StatusCode != http.StatusOK {
+		t.Errorf("after the panic: %d", resp.StatusCode)
+	}
+}
+
+// TestContext checks what handlers behind the chain rely on.
+func TestContext(t *testing.T) {
+	server := serve(t, testConfig(), func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		info, ok := request.RequestInfoFrom(ctx)
+		if !ok || info.Verb != "list" || info.Resource != "pods" || info.Namespace != "n" || info.APIGroup != "" {
+			t.Errorf("RequestInfo: %+v", info)
+		}
+		if who, ok := request.UserFrom(ctx); !ok || who.GetName() != "admin" {
+			t.Errorf("user: %v", who)
+		}
+		if audit.AuditContextFrom(ctx) == nil {
+			t.Error("no audit context")
+		}
+		if _, ok := audit.AuditIDFrom(ctx); !ok {
+			t.Error("no audit ID")
+		}
+		if _, ok := request.ReceivedTimestampFrom(ctx); !ok {
+			t.Error("no time of receipt")
+		}
+		if _, ok := request.LatencyTrackersFrom(ctx); !ok {
+			t.Error("no latency trackers")
+		}
+		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > 5*time.Second {
+			t.Errorf("deadline: %v", deadline)
+		}
+		warning.AddWarning(ctx, "", "mind the gap")
+		w.WriteHeader(http.StatusOK)
+	})
+	resp := get(t, server.URL+"/api/v1/namespaces/n/pods?timeout=5s", "good")
+	if got := resp.Header.Get("Warning"); got != `299 - "mind the gap"` {
+		t.Errorf("Warning: %q", got)
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	cfg := testConfig()
+	cfg.Options.RequestTimeout = 50 * time.Millisecond
+	ended := make(chan struct{})
+	server := serve(t, cfg, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") != "" {
+			_, bounded := r.Context().Deadline()
+			_ = json.NewEncoder(w).Encode(bounded)
+			return
+		}
+		<-r.Context().Done()
+		close(ended)
+	})
+	resp := get(t, server.URL+"/api/v1/pods", "good")
+	if s := status(t, resp); resp.StatusCode != http.StatusGatewayTimeout || s.Reason != metav1.StatusReasonTimeout {
+		t.Errorf("got %d %+v", resp.StatusCode, s)
+	}
+	<-ended
+
+	resp = get(t, server.URL+"/api/v1/pods?watch=1", "good")
+	var bounded bool
+	if err := json.NewDecoder(resp.Body).Decode(&bounded); err != nil || bounded {
+		t.Errorf("a watch has a deadline (%v)", err)
+	}
+}
+
+// blocking is a handler that reports each request and holds it until released.
+func blocking() (handler http.HandlerFunc, entered chan struct{}, release func()) {
+	entered, released := make(chan struct{}), make(chan struct{})
+	return func(http.ResponseWriter, *http.Request) {
+		entered <- struct{}{}
+		<-released
+	}, entered, sync.OnceFunc(func() { close(released) })
+}
+
+func TestMaxInFlight(t *testing.T) {
+	cfg := testConfig()
+	cfg.Options.MaxRequestsInFlight = 1
+	handler, entered, release := blocking()
+	server := serve(t, cfg, handler)
+	defer release()
+
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		get(t, server.URL+"/api/v1/pods", "good")
+	}()
+	<-entered
+	resp := get(t, server.URL+"/api/v1/pods", "good")
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("got %d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
+	}
+	// A watch is counted apart.
+	go func() { <-entered; release() }()
+	if resp := get(t, server.URL+"/api/v1/pods?watch=1", "good"); resp.StatusCode != http.StatusOK {
+		t.Errorf("a watch got %d", resp.StatusCode)
+	}
+	<-done
+}
+
+func TestPriorityAndFairness(t *testing.T) {
+	cfg := testConfig()
+	client := fake.NewClientset()
+	factory := informers.NewSharedInformerFactory(client, 0)
+	cfg.FlowControl = NewFlowControl(cfg.Options, factory, client,
+		func(string) (storage.Stats, error) { return storage.Stats{}, nil })
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	factory.Start(ctx.Done())
+	go func() { ended <- cfg.FlowControl.Run(ctx) }()
+	defer func() { cancel(); <-ended; factory.Shutdown() }()
+
+	server := serve(t, cfg, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	resp := get(t, server.URL+"/api/v1/pods", "good")
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("got %d", resp.StatusCode)
+	}
+	for _, name := range []string{"X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid"} {
+		if _, ok := resp.Header[name]; !ok {
+			t.Errorf("no header %s in %v", name, resp.Header)
+		}
+	}
+	dump := httptest.NewRecorder()
+	cfg.FlowControl.DebugHandler().ServeHTTP(dump, httptest.NewRequest(http.MethodGet, DebugPath+"dump_priority_levels", nil))
+	if dump.Code != http.StatusOK {
+		t.Errorf("dump: %d", dump.Code)
+	}
+}
+
+func TestDraining(t *testing.T) {
+	cfg := testConfig()
+	cfg.Options.ShutdownSendRetryAfter = true
+	cfg.Options.ShutdownWatchTerminationGracePeriod = time.Second
+	notAccepting, shuttingDown := make(chan struct{}), make(chan struct{})
+	cfg.NotAccepting, cfg.ShuttingDown = notAccepting, shuttingDown
+	server := serve(t, cfg, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") == "" {
+			return
+		}
+		signal := request.ServerShutdownSignalFrom(r.Context())
+		_, _ = io.WriteString(w, "watching\n")
+		w.(http.Flusher).Flush()
+		<-signal.ShuttingDown()
+	})
+	watch := bufio.NewReader(get(t, server.URL+"/api/v1/pods?watch=1", "good").Body)
+	if _, err := watch.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	close(shuttingDown)
+	if _, err := watch.ReadString('\n'); err != io.EOF {
+		t.Errorf("the watch ended with %v", err)
+	}
+	close(notAccepting)
+	resp := get(t, server.URL+"/api/v1/pods", "good")
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("got %d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		edit  func(*Options)
+		wrong bool
+	}{
+		{"defaults", func(*Options) {}, false},
+		{"negative limit", func(o *Options) { o.MaxRequestsInFlight = -1 }, true},
+		{"no concurrency", func(o *Options) { o.MaxRequestsInFlight, o.MaxMutatingRequestsInFlight = 0, 0 }, true},
+		{"no limits without fairness", func(o *Options) {
+			o.PriorityAndFairness, o.MaxRequestsInFlight, o.MaxMutatingRequestsInFlight = false, 0, 0
+		}, false},
+		{"goaway too often", func(o *Options) { o.GoawayChance = 0.1 }, true},
+		{"hsts", func(o *Options) { o.HSTSDirectives = []string{"max-age=1", "preload", "includeSubDomains"} }, false},
+		{"hsts unknown", func(o *Options) { o.HSTSDirectives = []string{"forever"} }, true},
+		{"origin", func(o *Options) { o.CORSAllowedOrigins = []string{`//example\.com(:|$)`} }, false},
+		{"origin that floats", func(o *Options) { o.CORSAllowedOrigins = []string{"example.com"} }, true},
+		{"origin that is no expression", func(o *Options) { o.CORSAllowedOrigins = []string{"//(:"} }, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := NewOptions()
+			test.edit(o)
+			if errs := o.Validate(); (len(errs) > 0) != test.wrong {
+				t.Errorf("got %v", errs)
+			}
+		})
+	}
+}

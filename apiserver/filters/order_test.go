@@ -1,0 +1,64 @@
+package filters
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestOrder compares the calls in our chain with those in upstream's, in the
+// order of their source: a filter that upstream adds, drops or moves shows here.
+func TestOrder(t *testing.T) {
+	upstream := calls(t, filepath.Join(packageDir(t, "k8s.io/apiserver/pkg/server/filters"), "..", "config.go"),
+		"DefaultBuildHandlerChain")
+	ours := calls(t, "chain.go", "permitted", "identified", "timed", "outer")
+	if diff := cmp.Diff(upstream, ours); diff != "" {
+		t.Errorf("filters, innermost first, are not upstream's (-upstream +ours):\n%s", diff)
+	}
+}
+
+// calls lists the filters that the functions of a file call, function by function.
+func calls(t *testing.T, file string, functions ...string) []string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bodies := map[string]*ast.BlockStmt{}
+	for _, decl := range parsed.Decls {
+		if f, ok := decl.(*ast.FuncDecl); ok {
+			bodies[f.Name.Name] = f.Body
+		}
+	}
+	var found []string
+	for _, name := range functions {
+		if bodies[name] == nil {
+			t.Fatalf("%s has no function %s", file, name)
+		}
+		ast.Inspect(bodies[name], func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok {
+				if sel, ok := call.Fun.(*ast.SelectorExpr); ok &&
+					(strings.HasPrefix(sel.Sel.Name, "With") || sel.Sel.Name == "Unauthorized") {
+					found = append(found, sel.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+	return found
+}
+
+func packageDir(t *testing.T, pkg string) string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", pkg).Output()
+	if err != nil {
+		t.Fatalf("go list %s: %v", pkg, err)
+	}
+	return strings.TrimSpace(string(out))
+}
