@@ -3,6 +3,8 @@ package watch
 import (
 	"context"
 	"sync"
+
+	"byre/sqlstore"
 )
 
 // readIndex shares round trips for the store's revision: who comes while one
@@ -15,9 +17,9 @@ type readIndex struct {
 }
 
 type indexCall struct {
-	done     chan struct{}
-	revision int64
-	err      error
+	done  chan struct{}
+	state sqlstore.State
+	err   error
 }
 
 // Latest returns the last revision as of now (or a later one), applied: what
@@ -29,17 +31,26 @@ func (f *Feed) Latest(ctx context.Context) (int64, error) {
 	if f.opts.SoleWriter {
 		return f.soleLatest(ctx)
 	}
-	call := f.joinIndex()
-	if call == nil {
-		return 0, ErrClosed
-	}
-	if err := f.wait(ctx, call.done); err != nil {
+	state, err := f.State(ctx)
+	if err != nil {
 		return 0, err
 	}
-	if call.err != nil {
-		return 0, call.err
+	return state.Revision, f.WaitFor(ctx, state.Revision)
+}
+
+// State returns the store's counters as of now. Callers share round trips.
+func (f *Feed) State(ctx context.Context) (sqlstore.State, error) {
+	if err := f.wait(ctx, f.started); err != nil {
+		return sqlstore.State{}, err
 	}
-	return call.revision, f.WaitFor(ctx, call.revision)
+	call := f.joinIndex()
+	if call == nil {
+		return sqlstore.State{}, ErrClosed
+	}
+	if err := f.wait(ctx, call.done); err != nil {
+		return sqlstore.State{}, err
+	}
+	return call.state, call.err
 }
 
 // soleLatest: every acknowledged change was published, and is applied unless
@@ -85,8 +96,7 @@ func (f *Feed) readIndexes() {
 		if call == nil {
 			return
 		}
-		state, err := f.source.State(f.running)
-		call.revision, call.err = state.Revision, err
+		call.state, call.err = f.source.State(f.running)
 		close(call.done)
 	}
 }

@@ -35,7 +35,6 @@ type cursor struct {
 	// asked is the resourceVersion of the request; 0 when unset or "0".
 	asked int64
 
-	started bool
 	sub     *watch.Subscription
 	initial *initialEvents // nil when all are sent, or none are wanted
 
@@ -56,8 +55,9 @@ type initialEvents struct {
 // initialBatch is how many initial events are given at a time.
 const initialBatch = 128
 
-// cursor understands the request of a watch. What it starts from is found out
-// at the first next, so that a watch begins at once and its errors are events.
+// cursor begins a watch. What is wrong with the request itself is an error;
+// what else keeps it from beginning is what its first next returns, so that it
+// becomes an event, as upstream has it.
 func (s *Store) cursor(ctx context.Context, key string, opts apistorage.ListOptions) (*cursor, error) {
 	sp, err := s.span(key, opts.Recursive)
 	if err != nil {
@@ -75,6 +75,7 @@ func (s *Store) cursor(ctx context.Context, key string, opts apistorage.ListOpti
 		deadline, _ := ctx.Deadline()
 		c.bookmarks = newBookmarkSchedule(s.cfg.Clock, s.cfg.BookmarkInterval, deadline)
 	}
+	c.failed = c.start(ctx)
 	return c, nil
 }
 
@@ -106,6 +107,9 @@ func (c *cursor) start(ctx context.Context) error {
 		}
 		after = c.initial.snapshot.Revision()
 	case c.asked > 0:
+		if err := s.checkHistory(ctx, c.asked); err != nil {
+			return err
+		}
 		after = c.asked
 	default:
 		after = max(latest, s.cfg.Feed.Revision())
@@ -114,7 +118,7 @@ func (c *cursor) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.sub, c.begin, c.started = sub, after, true
+	c.sub, c.begin = sub, after
 	utilflowcontrol.WatchInitialized(ctx)
 	return nil
 }
@@ -124,6 +128,12 @@ func (c *cursor) startInitial(ctx context.Context) error {
 	snapshot, err := c.s.snapshot(ctx, l)
 	if err != nil {
 		return err
+	}
+	if snapshot.Revision() == 0 {
+		if err := c.s.begin(ctx); err != nil {
+			return err
+		}
+		return c.startInitial(ctx)
 	}
 	c.initial = &initialEvents{
 		snapshot: snapshot,
@@ -154,11 +164,6 @@ func (c *cursor) interest() watch.Interest {
 func (c *cursor) next(ctx context.Context) ([]change, error) {
 	if c.failed != nil {
 		return nil, c.fail(ctx, c.failed)
-	}
-	if !c.started {
-		if err := c.start(ctx); err != nil {
-			return nil, c.fail(ctx, err)
-		}
 	}
 	for c.initial != nil {
 		batch, err := c.nextInitial(ctx)

@@ -112,6 +112,12 @@ func (s *Store) GetList(ctx context.Context, key string, opts apistorage.ListOpt
 // GetCurrentResourceVersion implements storage.Interface.
 func (s *Store) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	revision, err := s.cfg.Feed.Latest(ctx)
+	if err == nil && revision == 0 {
+		if err := s.begin(ctx); err != nil {
+			return 0, err
+		}
+		revision, err = s.cfg.Feed.Latest(ctx)
+	}
 	if err != nil {
 		return 0, s.apiError(err, s.prefix)
 	}

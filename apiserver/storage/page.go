@@ -49,8 +49,9 @@ func (s *Store) listing(key string, opts apistorage.ListOptions) (*listing, erro
 	if l.exact, l.start, err = apistorage.ValidateListOptions(sp.path, s.versioner, opts); err != nil {
 		return nil, err
 	}
-	// The watch cache ignores a limit where any state will do.
-	if opts.Recursive && opts.Predicate.Limit > 0 && opts.ResourceVersion != "0" {
+	// (The watch cache ignores a limit where any state will do; etcd's store
+	// honours it, which costs nothing here either.)
+	if opts.Recursive && opts.Predicate.Limit > 0 {
 		l.limit = opts.Predicate.Limit
 	}
 	if l.start != "" {
@@ -100,6 +101,11 @@ func (s *Store) page(ctx context.Context, key string, opts apistorage.ListOption
 	if err := s.freshen(ctx, l); err != nil {
 		return nil, err
 	}
+	if s.cfg.Feed.Revision() == 0 {
+		if err := s.begin(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if _, _, loaded := s.cfg.Feed.Lookup(s.at("", "").Key); loaded || l.exact == 0 && l.recursive && l.limit == 0 {
 		snapshot, err := s.snapshot(ctx, l)
 		if err != nil {
@@ -116,7 +122,13 @@ func (s *Store) page(ctx context.Context, key string, opts apistorage.ListOption
 func (s *Store) freshen(ctx context.Context, l *listing) error {
 	switch {
 	case l.exact > 0:
-		return s.waitFor(ctx, l.exact)
+		if err := s.waitFor(ctx, l.exact); err != nil {
+			return err
+		}
+		if err := s.checkHistory(ctx, l.exact); err != nil {
+			return s.pagerError(err, l)
+		}
+		return nil
 	case l.opts.ResourceVersion == "":
 		_, err := s.cfg.Feed.Latest(ctx)
 		return s.apiError(err, l.path)
@@ -126,6 +138,20 @@ func (s *Store) freshen(ctx context.Context, l *listing) error {
 		return err
 	}
 	return s.waitFor(ctx, asked)
+}
+
+// checkHistory refuses a revision that is compacted, though what is in memory
+// might still answer for it: every replica gives the same answer. While the
+// database is away, what the feed knows is good enough.
+func (s *Store) checkHistory(ctx context.Context, revision int64) error {
+	compacted := s.cfg.Feed.Compacted()
+	if state, err := s.cfg.Feed.State(ctx); err == nil {
+		compacted = state.Compacted
+	}
+	if revision < compacted {
+		return sqlstore.ErrCompacted
+	}
+	return nil
 }
 
 func (s *Store) snapshot(ctx context.Context, l *listing) (watch.Snapshot, error) {
