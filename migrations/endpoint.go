@@ -22,12 +22,13 @@ func ParseEndpoint(endpoint string) (Dialect, string, error) {
 	scheme, rest, found := strings.Cut(endpoint, ":")
 	switch {
 	case found && scheme == "sqlite":
-		path, err := url.PathUnescape(strings.TrimPrefix(rest, "//"))
+		rest = strings.TrimPrefix(rest, "//")
+		if rest == "" || strings.ContainsAny(rest, "?#") {
+			return "", "", errors.New("endpoint: want sqlite:///path/of/file without parameters")
+		}
+		path, err := url.PathUnescape(rest)
 		if err != nil {
 			return "", "", fmt.Errorf("endpoint: %w", err)
-		}
-		if path == "" || strings.ContainsRune(path, '?') {
-			return "", "", errors.New("endpoint: want sqlite:///path/of/file without parameters")
 		}
 		return SQLite, path, nil
 	case found && (scheme == "postgres" || scheme == "postgresql"):

@@ -105,11 +105,14 @@ func (k Key) Storable() bool {
 		storable(k.Group) && storable(k.Resource) && storable(k.Namespace) && storable(k.Name)
 }
 
-// Storable reports whether there can be anything in the range. (Where it is
-// false a database might answer with an error about its encoding.)
-func (r Range) Storable() bool {
-	return storable(r.Group) && storable(r.Resource) && storable(r.Namespace) && storable(r.Name) &&
-		(r.After == nil || storable(r.After.Namespace) && storable(r.After.Name))
+// Check reports whether there can be anything in the range. (Where there can't
+// a database might answer with an error about its encoding.) A position that
+// can't be compared with keys is ErrInvalid.
+func (r Range) Check() (some bool, err error) {
+	if r.After != nil && !(storable(r.After.Namespace) && storable(r.After.Name)) {
+		return false, fmt.Errorf("%w: position %q", ErrInvalid, *r.After)
+	}
+	return storable(r.Group) && storable(r.Resource) && storable(r.Namespace) && storable(r.Name), nil
 }
 
 func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }

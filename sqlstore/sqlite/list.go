@@ -24,9 +24,9 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			listed.Revision = q.At
 			shapes = &r.at
 		}
-		a, some := argumentsOf(q, listed.Revision)
-		if !some {
-			return nil
+		a, some, err := argumentsOf(q, listed.Revision)
+		if err != nil || !some {
+			return err
 		}
 		last, more, err := list(ctx, tx.StmtContext(ctx, shapes.list(q)), a, q, yield)
 		if err != nil || !more {
@@ -64,9 +64,9 @@ type arguments struct {
 }
 
 // argumentsOf returns false when there can be nothing in the range.
-func argumentsOf(q sqlstore.Query, at int64) (arguments, bool) {
-	if !q.Storable() {
-		return arguments{}, false
+func argumentsOf(q sqlstore.Query, at int64) (_ arguments, some bool, err error) {
+	if some, err := q.Check(); err != nil || !some {
+		return arguments{}, false, err
 	}
 	a := arguments{group: q.Group, resource: q.Resource, namespace: q.Namespace, only: q.Name, at: at}
 	switch {
@@ -74,11 +74,11 @@ func argumentsOf(q sqlstore.Query, at int64) (arguments, bool) {
 	case q.Namespace == "":
 		a.namespace, a.name = q.After.Namespace, q.After.Name
 	case q.After.Namespace > q.Namespace:
-		return arguments{}, false
+		return arguments{}, false, nil
 	case q.After.Namespace == q.Namespace:
 		a.name = q.After.Name
 	}
-	return a, true
+	return a, true, nil
 }
 
 // of are all arguments of a statement; the last two are a list's only.

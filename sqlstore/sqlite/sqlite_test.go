@@ -1,0 +1,35 @@
+package sqlite_test
+
+import (
+	"net/url"
+	"path/filepath"
+	"testing"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
+)
+
+// open makes a database in a folder of the test's.
+func open(t testing.TB) (driver *sqlite.Driver, path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "a dir?#%", "byre.db")
+	if _, err := migrations.Up(t.Context(), "sqlite://"+(&url.URL{Path: path}).EscapedPath()); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	driver, err = sqlite.Open(t.Context(), path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return driver, path
+}
+
+func TestDriver(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
+		driver, _ := open(t)
+		return driver
+	})
+}

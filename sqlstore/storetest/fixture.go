@@ -1,0 +1,136 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"byre/sqlstore"
+)
+
+// fixture is a driver under test with short words for what tests do.
+type fixture struct {
+	testing.TB
+	sqlstore.Driver
+}
+
+func (f fixture) commit(batch ...sqlstore.Write) []sqlstore.Outcome {
+	f.Helper()
+	outcomes, err := f.Commit(f.Context(), batch)
+	if err != nil {
+		f.Fatalf("commit: %v", err)
+	}
+	if len(outcomes) != len(batch) {
+		f.Fatalf("commit of %d writes has %d outcomes", len(batch), len(outcomes))
+	}
+	return outcomes
+}
+
+// revision commits one write that must take effect.
+func (f fixture) revision(w sqlstore.Write) int64 {
+	f.Helper()
+	o := f.commit(w)[0]
+	if o.Err != nil {
+		f.Fatalf("%s %v: %v", w.Op, w.Key, o.Err)
+	}
+	return o.Revision
+}
+
+func (f fixture) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.Listed) {
+	f.Helper()
+	records, listed, err := collect(f.Context(), f.Driver, q)
+	if err != nil {
+		f.Fatalf("list %+v: %v", q, err)
+	}
+	return records, listed
+}
+
+func (f fixture) state() sqlstore.State {
+	f.Helper()
+	state, err := f.State(f.Context())
+	if err != nil {
+		f.Fatalf("state: %v", err)
+	}
+	return state
+}
+
+func (f fixture) changes(after int64) []sqlstore.Change {
+	f.Helper()
+	changes, err := f.Changes(f.Context(), after, 1_000_000)
+	if err != nil {
+		f.Fatalf("changes after %d: %v", after, err)
+	}
+	return changes
+}
+
+func (f fixture) compact(upTo int64) {
+	f.Helper()
+	for range 1_000_000 {
+		done, err := f.Compact(f.Context(), upTo, 7)
+		if err != nil {
+			f.Fatalf("compact: %v", err)
+		}
+		if done {
+			return
+		}
+	}
+	f.Fatal("compaction does not end")
+}
+
+func collect(ctx context.Context, d sqlstore.Driver, q sqlstore.Query) ([]sqlstore.Record, sqlstore.Listed, error) {
+	var records []sqlstore.Record
+	listed, err := d.List(ctx, q, func(r sqlstore.Record) error {
+		records = append(records, r)
+		return nil
+	})
+	return records, listed, err
+}
+
+func key(namespace, name string) sqlstore.Key {
+	return sqlstore.Key{Resource: "pods", Namespace: namespace, Name: name}
+}
+
+func create(k sqlstore.Key, value string) sqlstore.Write {
+	return sqlstore.Write{
+		Op: sqlstore.Create, Key: k, UID: "uid-" + k.Name, Form: "v1", Value: quoted(value),
+		Author: sqlstore.Author{User: "alice", Verb: "create", AuditID: "a-1"},
+	}
+}
+
+func update(k sqlstore.Key, replaces int64, value string) sqlstore.Write {
+	return sqlstore.Write{
+		Op: sqlstore.Update, Key: k, Replaces: replaces, UID: "uid-" + k.Name, Form: "v2", Value: quoted(value),
+		Author: sqlstore.Author{User: "bob", Verb: "patch"},
+	}
+}
+
+func remove(k sqlstore.Key, replaces int64) sqlstore.Write {
+	return sqlstore.Write{
+		Op: sqlstore.Delete, Key: k, Replaces: replaces,
+		Author: sqlstore.Author{User: "carol", Verb: "delete"},
+	}
+}
+
+func quoted(value string) []byte { return fmt.Appendf(nil, "%q", value) }
+
+// sameError compares what callers may tell apart.
+func sameError(a, b error) bool {
+	var x, y *sqlstore.ConflictError
+	if errors.As(a, &x) && errors.As(b, &y) {
+		return *x == *y
+	}
+	for _, sentinel := range []error{
+		sqlstore.ErrExists, sqlstore.ErrNotFound, sqlstore.ErrConflict, sqlstore.ErrCompacted,
+		sqlstore.ErrFuture, sqlstore.ErrInvalid, sqlstore.ErrUnavailable, sqlstore.ErrUnknown, sqlstore.ErrClosed,
+	} {
+		if errors.Is(a, sentinel) != errors.Is(b, sentinel) {
+			return false
+		}
+	}
+	return (a == nil) == (b == nil)
+}
+
+// anHour is far enough from now for no test to see it pass.
+const anHour = time.Hour

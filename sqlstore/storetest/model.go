@@ -1,0 +1,221 @@
+package storetest
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"byre/sqlstore"
+)
+
+// Model is a driver in memory. It keeps all changes, each with both of its
+// states, and works out everything else from them.
+type Model struct {
+	// Clock gives the time of changes.
+	Clock func() time.Time
+
+	mu      sync.Mutex
+	state   sqlstore.State
+	current map[sqlstore.Key]sqlstore.Record
+	// changes has all changes after state.Compacted, in order.
+	changes []sqlstore.Change
+}
+
+var _ sqlstore.Driver = (*Model)(nil)
+
+// NewModel returns an empty store.
+func NewModel() *Model {
+	return &Model{
+		Clock:   time.Now,
+		state:   sqlstore.State{Epoch: "model"},
+		current: make(map[sqlstore.Key]sqlstore.Record),
+	}
+}
+
+// Commit implements sqlstore.Driver.
+func (m *Model) Commit(_ context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	outcomes := make([]sqlstore.Outcome, len(batch))
+	now := m.Clock().UTC().Truncate(time.Microsecond)
+	for i := range batch {
+		outcomes[i] = m.apply(&batch[i], now)
+	}
+	return outcomes, nil
+}
+
+func (m *Model) apply(w *sqlstore.Write, now time.Time) sqlstore.Outcome {
+	old, exists := m.current[w.Key]
+	switch {
+	case w.Op == sqlstore.Create && exists:
+		return sqlstore.Outcome{Err: sqlstore.ErrExists}
+	case w.Op != sqlstore.Create && !exists:
+		return sqlstore.Outcome{Err: sqlstore.ErrNotFound}
+	case old.Revision != w.Replaces:
+		return sqlstore.Outcome{Err: &sqlstore.ConflictError{Current: old.Revision}}
+	}
+	m.state.Revision++
+	c := sqlstore.Change{
+		Op: w.Op, Revision: m.state.Revision, Time: now, Author: w.Author,
+		New: sqlstore.Record{Key: w.Key, Created: old.Created, Revision: m.state.Revision},
+	}
+	switch w.Op {
+	case sqlstore.Create:
+		c.New.Created = m.state.Revision
+	default:
+		c.Old = &old
+	}
+	if w.Op == sqlstore.Delete {
+		c.New.UID = old.UID
+		delete(m.current, w.Key)
+	} else {
+		c.New.UID, c.New.Form, c.New.Value = w.UID, w.Form, w.Value
+		if !w.Expires.IsZero() {
+			c.New.Expires = w.Expires.UTC().Truncate(time.Microsecond)
+		}
+		m.current[w.Key] = c.New
+	}
+	m.changes = append(m.changes, c)
+	return sqlstore.Outcome{Revision: c.Revision, Time: now, Created: c.New.Created, UID: old.UID}
+}
+
+// Get implements sqlstore.Driver.
+func (m *Model) Get(_ context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, ok := m.current[key]
+	if !ok {
+		return sqlstore.Record{}, m.state.Revision, sqlstore.ErrNotFound
+	}
+	return r, m.state.Revision, nil
+}
+
+// List implements sqlstore.Driver.
+func (m *Model) List(_ context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.Listed, error) {
+	records, listed, err := m.list(q)
+	if err != nil {
+		return sqlstore.Listed{}, err
+	}
+	for _, r := range records {
+		if q.KeysOnly {
+			r.Value = nil
+		}
+		if err := yield(r); err != nil {
+			return sqlstore.Listed{}, err
+		}
+	}
+	return listed, nil
+}
+
+func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.Listed, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	listed := sqlstore.Listed{Revision: cmp.Or(q.At, m.state.Revision)}
+	switch {
+	case listed.Revision > m.state.Revision:
+		return nil, listed, sqlstore.ErrFuture
+	case listed.Revision < m.state.Compacted:
+		return nil, listed, sqlstore.ErrCompacted
+	}
+	if some, err := q.Check(); err != nil || !some {
+		return nil, listed, err
+	}
+	var records []sqlstore.Record
+	for _, r := range m.at(listed.Revision) {
+		if within(q.Range, r.Key) {
+			records = append(records, r)
+		}
+	}
+	slices.SortFunc(records, func(a, b sqlstore.Record) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	if q.Limit > 0 && len(records) > q.Limit {
+		listed.More, listed.Remaining = true, int64(len(records)-q.Limit)
+		records = records[:q.Limit]
+	}
+	return records, listed, nil
+}
+
+// at undoes the changes after a revision.
+func (m *Model) at(revision int64) map[sqlstore.Key]sqlstore.Record {
+	then := make(map[sqlstore.Key]sqlstore.Record, len(m.current))
+	for k, r := range m.current {
+		then[k] = r
+	}
+	for _, c := range slices.Backward(m.changes) {
+		switch {
+		case c.Revision <= revision:
+			return then
+		case c.Old == nil:
+			delete(then, c.New.Key)
+		default:
+			then[c.New.Key] = *c.Old
+		}
+	}
+	return then
+}
+
+func within(r sqlstore.Range, k sqlstore.Key) bool {
+	if k.Group != r.Group || k.Resource != r.Resource ||
+		r.Namespace != "" && k.Namespace != r.Namespace || r.Name != "" && k.Name != r.Name {
+		return false
+	}
+	return r.After == nil || cmp.Or(strings.Compare(k.Namespace, r.After.Namespace), strings.Compare(k.Name, r.After.Name)) > 0
+}
+
+// Changes implements sqlstore.Driver.
+func (m *Model) Changes(_ context.Context, after int64, limit int) ([]sqlstore.Change, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if after < m.state.Compacted {
+		return nil, sqlstore.ErrCompacted
+	}
+	var changes []sqlstore.Change
+	for _, c := range m.changes {
+		if c.Revision > after && len(changes) < limit {
+			changes = append(changes, c)
+		}
+	}
+	return changes, nil
+}
+
+// State implements sqlstore.Driver.
+func (m *Model) State(context.Context) (sqlstore.State, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state, nil
+}
+
+// Compact implements sqlstore.Driver.
+func (m *Model) Compact(_ context.Context, upTo int64, limit int) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	upTo = min(upTo, m.state.Revision)
+	if upTo <= m.state.Compacted {
+		return true, nil
+	}
+	m.state.Compacted = min(upTo, m.state.Compacted+int64(limit))
+	m.changes = slices.DeleteFunc(m.changes, func(c sqlstore.Change) bool { return c.Revision <= m.state.Compacted })
+	return m.state.Compacted == upTo, nil
+}
+
+// Expired implements sqlstore.Driver.
+func (m *Model) Expired(_ context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var expired []sqlstore.Record
+	for _, r := range m.current {
+		if !r.Expires.IsZero() && !r.Expires.After(now) {
+			r.Form, r.Value = "", nil
+			expired = append(expired, r)
+		}
+	}
+	slices.SortFunc(expired, func(a, b sqlstore.Record) int { return a.Expires.Compare(b.Expires) })
+	return expired[:min(limit, len(expired))], nil
+}
+
+// Close implements sqlstore.Driver.
+func (m *Model) Close() error { return nil }

@@ -1,0 +1,147 @@
+package storetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"byre/sqlstore"
+)
+
+// rounds of random work that the model and the driver are given.
+const rounds = 150
+
+// testAgainstModel gives the driver and the model the same work and compares
+// all that they answer.
+func testAgainstModel(f fixture) {
+	seed := uint64(time.Now().UnixNano())
+	f.Logf("seed %d", seed)
+	w := walk{fixture: f, model: fixture{TB: f.TB, Driver: NewModel()}, random: rand.New(rand.NewPCG(seed, 0))}
+	for range rounds {
+		w.write()
+		w.read()
+		if w.random.IntN(20) == 0 {
+			upTo := w.random.Int64N(w.state().Revision + 2)
+			w.compact(upTo)
+			w.model.compact(upTo)
+		}
+	}
+	w.compareChanges(w.state().Compacted, 1_000_000)
+}
+
+// walk is a random walk of two drivers side by side.
+type walk struct {
+	fixture
+	model  fixture
+	random *rand.Rand
+}
+
+func (w *walk) key() sqlstore.Key {
+	return sqlstore.Key{
+		Group:     []string{"", "apps"}[w.random.IntN(2)],
+		Resource:  []string{"pods", "pods2"}[w.random.IntN(2)],
+		Namespace: []string{"", "n", "n-1", "n.1"}[w.random.IntN(4)],
+		Name:      []string{"a", "b", "B", "ä", "a-", "a.", "%"}[w.random.IntN(7)],
+	}
+}
+
+// write commits a batch of writes, most of them with preconditions that hold.
+func (w *walk) write() {
+	keys := make(map[sqlstore.Key]bool)
+	var batch []sqlstore.Write
+	for range 1 + w.random.IntN(8) {
+		k := w.key()
+		if keys[k] {
+			continue
+		}
+		keys[k] = true
+		batch = append(batch, w.writeOf(k))
+	}
+	got, want := w.commit(batch...), w.model.commit(batch...)
+	ignoreTime := cmpopts.IgnoreFields(sqlstore.Outcome{}, "Time")
+	if diff := cmp.Diff(want, got, ignoreTime, cmp.Comparer(sameError)); diff != "" {
+		w.Fatalf("outcomes of %+v (-model +driver):\n%s", batch, diff)
+	}
+}
+
+func (w *walk) writeOf(k sqlstore.Key) sqlstore.Write {
+	var at int64
+	if r, _, err := w.model.Get(w.Context(), k); err == nil {
+		at = r.Revision
+	}
+	if w.random.IntN(5) == 0 {
+		at = w.random.Int64N(w.model.state().Revision + 2)
+	}
+	value := fmt.Sprint(w.random.Int64())
+	switch {
+	case at == 0:
+		return create(k, value)
+	case w.random.IntN(3) == 0:
+		return remove(k, at)
+	}
+	c := update(k, at, value)
+	if w.random.IntN(2) == 0 {
+		c.Expires = time.Unix(w.random.Int64N(4_000_000_000), 123_456_000).UTC()
+	}
+	return c
+}
+
+func (w *walk) read() {
+	k := w.key()
+	gotRecord, gotAt, gotErr := w.Get(w.Context(), k)
+	wantRecord, wantAt, wantErr := w.model.Get(w.Context(), k)
+	if diff := cmp.Diff(wantRecord, gotRecord); diff != "" || gotAt != wantAt || !sameError(gotErr, wantErr) {
+		w.Fatalf("get %v: %d, %v; model %d, %v\n%s", k, gotAt, gotErr, wantAt, wantErr, diff)
+	}
+	for range 3 {
+		w.compareList()
+	}
+	last := w.model.state().Revision
+	w.compareChanges(w.random.Int64N(last+2), 1+w.random.IntN(10))
+
+	now := time.Unix(w.random.Int64N(4_000_000_000), 0)
+	got, err := w.Expired(w.Context(), now, 5)
+	want, _ := w.model.Expired(w.Context(), now, 5)
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); err != nil || diff != "" {
+		w.Fatalf("expired at %v: %v\n%s", now, err, diff)
+	}
+}
+
+func (w *walk) compareList() {
+	k := w.key()
+	q := sqlstore.Query{Range: sqlstore.Range{Group: k.Group, Resource: k.Resource}, KeysOnly: w.random.IntN(4) == 0}
+	if w.random.IntN(2) == 0 {
+		q.Namespace = k.Namespace
+	}
+	if w.random.IntN(4) == 0 {
+		q.Name = k.Name
+	}
+	if w.random.IntN(2) == 0 {
+		q.At = w.random.Int64N(w.model.state().Revision + 2)
+	}
+	if w.random.IntN(2) == 0 {
+		q.Limit = 1 + w.random.IntN(5)
+	}
+	if w.random.IntN(2) == 0 {
+		after := w.key()
+		q.After = &sqlstore.Position{Namespace: after.Namespace, Name: after.Name}
+	}
+	got, gotListed, gotErr := collect(w.Context(), w.Driver, q)
+	want, wantListed, wantErr := collect(w.Context(), w.model.Driver, q)
+	diff := cmp.Diff(want, got, cmpopts.EquateEmpty())
+	if diff != "" || gotListed != wantListed || !sameError(gotErr, wantErr) {
+		w.Fatalf("list %+v after %+v: %+v, %v; model %+v, %v\n%s", q, q.After, gotListed, gotErr, wantListed, wantErr, diff)
+	}
+}
+
+func (w *walk) compareChanges(after int64, limit int) {
+	got, gotErr := w.Changes(w.Context(), after, limit)
+	want, wantErr := w.model.Changes(w.Context(), after, limit)
+	ignoreTime := cmpopts.IgnoreFields(sqlstore.Change{}, "Time")
+	if diff := cmp.Diff(want, got, ignoreTime, cmpopts.EquateEmpty()); diff != "" || !sameError(gotErr, wantErr) {
+		w.Fatalf("changes after %d: %v; model %v\n%s", after, gotErr, wantErr, diff)
+	}
+}

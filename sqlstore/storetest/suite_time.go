@@ -1,0 +1,94 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"byre/sqlstore"
+)
+
+func testCompaction(f fixture) {
+	k := key("n", "a")
+	f.revision(create(k, "1"))
+	f.revision(create(key("n", "b"), "1"))
+	for i := range 20 {
+		f.revision(update(k, []int64{1, int64(i + 2)}[min(i, 1)], fmt.Sprint(i)))
+	}
+	f.compact(0)
+	if state := f.state(); state.Compacted != 0 {
+		f.Fatalf("compacting nothing moved the compacted revision to %d", state.Compacted)
+	}
+	done, err := f.Compact(f.Context(), 10, 4)
+	if state := f.state(); err != nil || done || state.Compacted != 4 {
+		f.Fatalf("first chunk: done %v, %v, %+v", done, err, state)
+	}
+	f.compact(10)
+	f.compact(5) // backwards is nowhere
+	state := f.state()
+	if state.Revision != 22 || state.Compacted != 10 {
+		f.Fatalf("state %+v, want 22 and 10", state)
+	}
+	pods := sqlstore.Range{Resource: "pods"}
+	for at := int64(1); at <= 22; at++ {
+		records, _, err := collect(f.Context(), f.Driver, sqlstore.Query{Range: pods, At: at})
+		_, changesErr := f.Changes(f.Context(), at, 5)
+		if at < 10 {
+			if !errors.Is(err, sqlstore.ErrCompacted) || !errors.Is(changesErr, sqlstore.ErrCompacted) {
+				f.Errorf("at %d: list %v, changes %v", at, err, changesErr)
+			}
+			continue
+		}
+		if err != nil || changesErr != nil || len(records) != 2 || records[0].Revision != at {
+			f.Errorf("at %d: list %+v, %v, changes %v", at, records, err, changesErr)
+		}
+	}
+	// All of history can go; the clock stays.
+	f.compact(1000)
+	if state := f.state(); state.Revision != 22 || state.Compacted != 22 {
+		f.Errorf("state %+v, want 22 and 22", state)
+	}
+	if got := f.revision(update(k, 22, "x")); got != 23 {
+		f.Errorf("revision %d after compacting everything, want 23", got)
+	}
+	if c := f.changes(22); len(c) != 1 || c[0].Old == nil || c[0].Old.Revision != 22 {
+		f.Errorf("changes after compacting everything: %+v", c)
+	}
+}
+
+func testExpiry(f fixture) {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	expiring := func(name string, at time.Time) sqlstore.Write {
+		w := create(key("n", name), "v")
+		w.Expires = at
+		return w
+	}
+	f.commit(
+		expiring("later", now.Add(anHour)), expiring("second", now.Add(-time.Second)),
+		expiring("first", now.Add(-time.Minute)), expiring("now", now), create(key("n", "never"), "v"),
+	)
+	expired, err := f.Expired(f.Context(), now, 10)
+	if err != nil || len(expired) != 3 {
+		f.Fatalf("expired: %+v, %v", expired, err)
+	}
+	for i, name := range []string{"first", "second", "now"} {
+		if r := expired[i]; r.Name != name || r.Value != nil || r.Revision == 0 || r.UID != "uid-"+name {
+			f.Errorf("expired %d: %+v, want %s", i, r, name)
+		}
+	}
+	if expired, err = f.Expired(f.Context(), now, 1); err != nil || len(expired) != 1 || expired[0].Name != "first" {
+		f.Errorf("one expired: %+v, %v", expired, err)
+	}
+	// An update gives a new lease, or none.
+	f.revision(update(key("n", "first"), 3, "v"))
+	w := update(key("n", "second"), 2, "v")
+	w.Expires = now.Add(anHour)
+	f.revision(w)
+	if expired, err = f.Expired(f.Context(), now, 10); err != nil || len(expired) != 1 || expired[0].Name != "now" {
+		f.Errorf("expired after renewal: %+v, %v", expired, err)
+	}
+	c := f.changes(6)
+	if len(c) != 1 || !c[0].New.Expires.Equal(now.Add(anHour)) || !c[0].Old.Expires.Equal(now.Add(-time.Second)) {
+		f.Errorf("expiry in history: %+v", c)
+	}
+}
