@@ -41,6 +41,7 @@ func (s *Server) Run(ctx context.Context) error {
 	r.work.run("bootstrap objects", s.bootstrap.Run)
 	r.work.once("allocations", r.watchAllocations)
 	r.work.run("controllers", r.runControllers)
+	r.work.once("settling", r.settle)
 	for _, n := range s.neighbours {
 		if n.Run != nil {
 			r.work.run("neighbour", n.Run)
@@ -114,14 +115,43 @@ func (r *running) startServing(ctx context.Context) {
 // runControllers waits until the server is ready: its controllers must not hold
 // that up.
 func (r *running) runControllers(ctx context.Context) error {
-	for _, ready := range []<-chan struct{}{r.builtin.Repaired(), r.bootstrap.Made()} {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ready:
-		}
+	if !r.waitStarted(ctx) {
+		return nil
 	}
 	return r.controllers.Run(ctx)
+}
+
+// waitStarted waits until all that /readyz waits for has been done, and returns
+// false if ctx ends before.
+func (r *running) waitStarted(ctx context.Context) bool {
+	for _, done := range []<-chan struct{}{r.builtin.Repaired(), r.bootstrap.Made()} {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-done:
+		}
+	}
+	return true
+}
+
+// settleDelay lets the controllers make their first round, which is the last
+// part of a start.
+const settleDelay = 5 * time.Second
+
+// settle gives back the memory that only the start needed.
+func (r *running) settle(ctx context.Context) error {
+	if !r.waitStarted(ctx) {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(settleDelay):
+	}
+	if err := releaseStart(); err != nil {
+		klog.V(2).InfoS("Memory of the start was not given back", "err", err)
+	}
+	return nil
 }
 
 // watchAllocations opens the gate that /readyz waits for.
