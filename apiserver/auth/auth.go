@@ -34,9 +34,6 @@ type Config struct {
 	Informers informers.SharedInformerFactory
 	// RBAC are the rules that mode RBAC decides by.
 	RBAC *rbac.Tables
-	// LoopbackToken, when not empty, authenticates the server to itself, as
-	// system:apiserver of system:masters.
-	LoopbackToken string
 	// ExternalAddress is the host and port at which clients find this server;
 	// the discovery document of service account tokens points there.
 	ExternalAddress string

@@ -6,18 +6,14 @@ import (
 	"os"
 	"time"
 
-	"github.com/google/uuid"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	apiservervalidation "k8s.io/apiserver/pkg/apis/apiserver/validation"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/request/union"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
@@ -80,25 +76,10 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 	if o.ConfigFile != "" {
 		a.reload = newReloader(o.ConfigFile, cfg.ServerID, &config, update)
 	}
-	if cfg.LoopbackToken != "" {
-		a.Authenticator = withLoopback(a.Authenticator, cfg.LoopbackToken, config.APIAudiences)
+	if a.ClientCA != nil {
+		a.Authenticator = union.New(newCertificates(a.ClientCA.VerifyOptions, o.RequestHeader.UsernameHeaders), a.Authenticator)
 	}
 	return nil
-}
-
-// withLoopback lets the server's own token in ahead of everything else.
-func withLoopback(next authenticator.Request, token string, audiences authenticator.Audiences) authenticator.Request {
-	self := authenticatorfactory.NewFromTokens(map[string]*user.DefaultInfo{
-		token: {
-			Name:   user.APIServerUser,
-			UID:    uuid.NewString(),
-			Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup},
-		},
-	}, audiences)
-	if next == nil {
-		return self
-	}
-	return union.New(self, next)
 }
 
 // loadCAs reads the CAs of users and of front proxies.
