@@ -33,8 +33,8 @@ func run(args []string, out, errOut io.Writer) int {
 	root.SetErr(errOut)
 	if err := root.ExecuteContext(ctx); err != nil {
 		logs.FlushLogs()
-		for line := range strings.Lines(message(err)) {
-			fmt.Fprintf(errOut, "byre: %s\n", strings.TrimSuffix(line, "\n"))
+		for _, line := range messages(err) {
+			fmt.Fprintln(errOut, "byre: "+line)
 		}
 		return 1
 	}
@@ -81,13 +81,20 @@ func interruptible(parent context.Context) (context.Context, context.CancelFunc)
 	}
 }
 
-// message is what the user reads of an error: one line for each thing that is
+// messages are what the user reads of an error: one line for each thing that is
 // wrong, without the flag parser's frame around a reason that says it all.
-func message(err error) string {
+func messages(err error) []string {
 	var invalid *pflag.InvalidValueError
 	var refused *apiserver.RefusedFlagError
 	if errors.As(err, &invalid) && errors.As(err, &refused) {
-		return "--" + invalid.GetFlag().Name + " is not supported: " + refused.Error()
+		return []string{"--" + invalid.GetFlag().Name + " is not supported: " + refused.Error()}
 	}
-	return err.Error()
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only the outermost is a list of wrong flags
+		var lines []string
+		for _, err := range joined.Unwrap() {
+			lines = append(lines, messages(err)...)
+		}
+		return lines
+	}
+	return []string{strings.NewReplacer("\r", "", "\n\t", " ", "\n", " ").Replace(err.Error())}
 }

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func TestPathsOutsideTheAPI(t *testing.T) {
+	server := startServer(t, t.TempDir())
+	tests := []struct {
+		path   string
+		status int
+		want   []string
+	}{
+		{"/livez", 200, []string{"ok"}},
+		{"/healthz", 200, []string{"ok"}},
+		{"/readyz", 200, []string{"ok"}},
+		{"/readyz?verbose", 200, []string{"[+]ping ok", "[+]store ok", "[+]informer-sync ok", "[+]shutdown ok", "[+]poststarthook/rbac/bootstrap-roles ok", "readyz check passed"}},
+		{"/livez?verbose", 200, []string{"[+]ping ok", "[+]store ok", "livez check passed"}},
+		{"/livez?verbose&exclude=store", 200, []string{"[+]store excluded: ok"}},
+		{"/livez?verbose&exclude=nosuch", 200, []string{`warn: some health checks cannot be excluded: no matches for "nosuch"`}},
+		{"/readyz/store", 200, []string{"ok"}},
+		{"/livez/ping", 200, []string{"ok"}},
+		{"/readyz/shutdown", 200, []string{"ok"}},
+		{"/readyz/nosuch", 404, nil},
+		{"/metrics", 200, []string{"apiserver_request_total", "byre_store_", "go_goroutines", "process_resident_memory_bytes"}},
+		{"/metrics/slis", 200, []string{"kubernetes_healthcheck"}},
+		{"/debug/pprof/", 200, []string{"goroutine"}},
+		{"/debug/flags/v", 406, []string{"unsupported http method"}},
+		{"/version", 200, []string{`"major": "1"`, `"minor": "36"`, `"gitVersion": "v1.36.3`}},
+		{"/.well-known/openid-configuration", 200, []string{"jwks_uri"}},
+		{"/openid/v1/jwks", 200, []string{`"keys"`}},
+		{"/openapi/v3", 200, []string{"apis/apps/v1"}},
+		{"/nosuch", 404, []string{"404 page not found"}},
+		{"/api/v1/nosuch", 404, []string{"404"}},
+	}
+	for _, test := range tests {
+		status, body := server.mustGet(t, test.path)
+		if status != test.status {
+			t.Errorf("%s: status %d, want %d: %s", test.path, status, test.status, body)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s: no %q in the answer", test.path, want)
+			}
+		}
+	}
+}
+
+func TestIndex(t *testing.T) {
+	server := startServer(t, t.TempDir())
+	_, body := server.mustGet(t, "/")
+	var index struct{ Paths []string }
+	if err := json.Unmarshal([]byte(body), &index); err != nil {
+		t.Fatal(err)
+	}
+	paths := make(map[string]bool)
+	for _, path := range index.Paths {
+		paths[path] = true
+	}
+	for _, want := range []string{
+		"/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/apis/apiextensions.k8s.io/v1", "/apis/apiregistration.k8s.io/v1",
+		"/healthz", "/livez/ping", "/readyz/store", "/metrics", "/openapi/v2", "/openapi/v3", "/version", "/openid/v1/jwks",
+	} {
+		if !paths[want] {
+			t.Errorf("the index has no %s", want)
+		}
+	}
+}
+
+func TestAnonymous(t *testing.T) {
+	server := startServer(t, t.TempDir())
+	host := server.config(t).Host
+	tests := []struct {
+		path   string
+		status int
+	}{
+		{"/livez", http.StatusOK},
+		{"/readyz", http.StatusOK},
+		{"/version", http.StatusOK},
+		{"/api", http.StatusForbidden},
+		{"/metrics", http.StatusForbidden},
+		{"/debug/pprof/heap", http.StatusForbidden},
+		{"/api/v1/secrets", http.StatusForbidden},
+		{"/", http.StatusForbidden},
+	}
+	for _, test := range tests {
+		status, body, err := fetch(t.Context(), anonymous(), host+test.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status != test.status {
+			t.Errorf("%s: status %d, want %d: %s", test.path, status, test.status, body)
+		}
+		if status != http.StatusForbidden {
+			continue
+		}
+		var answer struct{ Kind, Status, Reason string }
+		if err := json.Unmarshal([]byte(body), &answer); err != nil || answer.Kind != "Status" || answer.Reason != "Forbidden" {
+			t.Errorf("%s: the answer is %s", test.path, body)
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// asProgram makes the test binary behave as byre: the program is tested as a
+// process, with its signals and exit status, without being built twice.
+const asProgram = "BYRE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// process is a running byre.
+type process struct {
+	cmd    *exec.Cmd
+	dir    string
+	log    *syncBuffer
+	exited chan struct{}
+}
+
+// syncBuffer is what a process writes, readable while it does.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// command starts the program and kills it at the test's end.
+func command(t *testing.T, dir string, args ...string) *process {
+	t.Helper()
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd: exec.Command(executable, args...), dir: dir, log: new(syncBuffer), exited: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), asProgram+"=1")
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.exited)
+		_ = p.cmd.Wait() // the status is in ProcessState
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // it may have exited
+		<-p.exited
+		if t.Failed() {
+			t.Logf("output of byre %s:\n%s", strings.Join(args, " "), p.log)
+		}
+	})
+	return p
+}
+
+// serve starts a server in dir and waits until it is ready.
+func startServer(t *testing.T, dir string, args ...string) *process {
+	t.Helper()
+	p := command(t, dir, append([]string{"serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0"}, args...)...)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for !p.ready(ctx, t) {
+		select {
+		case <-p.exited:
+			t.Fatal("byre exited before it was ready")
+		case <-ctx.Done():
+			t.Fatal("byre is not ready after a minute")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return p
+}
+
+// ready asks /readyz; before the kubeconfig is there nobody knows where.
+func (p *process) ready(ctx context.Context, t *testing.T) bool {
+	if !strings.Contains(p.log.String(), "Serving") {
+		return false
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(p.dir, "admin.kubeconfig"))
+	if err != nil {
+		return false
+	}
+	status, _, err := get(ctx, config, "/readyz")
+	return err == nil && status == http.StatusOK
+}
+
+func (p *process) config(t *testing.T) *rest.Config {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(p.dir, "admin.kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+func get(ctx context.Context, config *rest.Config, path string) (int, string, error) {
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return 0, "", err
+	}
+	return fetch(ctx, client, config.Host+path)
+}
+
+func fetch(ctx context.Context, client *http.Client, url string) (int, string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(body), err
+}
+
+// mustGet is get for what is expected to answer.
+func (p *process) mustGet(t *testing.T, path string) (int, string) {
+	t.Helper()
+	status, body, err := get(t.Context(), p.config(t), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status, body
+}
+
+// anonymous is a client without credentials that trusts anyone.
+func anonymous() *http.Client {
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+}
+
+// stop sends SIGTERM and returns the exit status.
+func (p *process) stop(t *testing.T) int {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	return p.wait(t)
+}
+
+func (p *process) wait(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-p.exited:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(time.Minute):
+		t.Fatal("byre runs for a minute although it should have exited")
+		return 0
+	}
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// databases are the ways to start a server; each takes its own flags.
+func databases(t *testing.T) map[string]func(t *testing.T) []string {
+	return map[string]func(t *testing.T) []string{
+		"sqlite":   func(*testing.T) []string { return nil },
+		"postgres": func(t *testing.T) []string { return []string{"--endpoint", pgtest.DSN(t)} },
+	}
+}
+
+func TestServe(t *testing.T) {
+	for name, flags := range databases(t) {
+		t.Run(name, func(t *testing.T) {
+			dir, flags := t.TempDir(), flags(t)
+			first := startServer(t, dir, flags...)
+			client := kubernetes.NewForConfigOrDie(first.config(t))
+			made, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Name: "kept"}, Data: map[string]string{"a": "b"},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status := first.stop(t); status != 0 {
+				t.Errorf("exit status after SIGTERM is %d", status)
+			}
+
+			second := startServer(t, dir, flags...)
+			client = kubernetes.NewForConfigOrDie(second.config(t))
+			kept, err := client.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kept.UID != made.UID || kept.ResourceVersion != made.ResourceVersion || kept.Data["a"] != "b" {
+				t.Errorf("after a restart it is %v, want %v", kept, made)
+			}
+			if status := second.stop(t); status != 0 {
+				t.Errorf("exit status after SIGTERM is %d", status)
+			}
+		})
+	}
+}
+
+func TestWatchesEndCleanlyAtSIGTERM(t *testing.T) {
+	server := startServer(t, t.TempDir())
+	client := kubernetes.NewForConfigOrDie(server.config(t))
+	w, err := client.CoreV1().Namespaces().Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	started := time.Now()
+	exit := make(chan int, 1)
+	go func() { exit <- server.stop(t) }()
+	for event := range w.ResultChan() {
+		if event.Type == watch.Error {
+			t.Errorf("the watch ended with %v", event.Object)
+		}
+	}
+	if status := <-exit; status != 0 {
+		t.Errorf("exit status is %d", status)
+	}
+	if took := time.Since(started); took > 10*time.Second {
+		t.Errorf("stopping took %v with nothing but a watch open", took)
+	}
+}
+
+func TestNamespaceIsDeleted(t *testing.T) {
+	server := startServer(t, t.TempDir())
+	client := kubernetes.NewForConfigOrDie(server.config(t))
+	ctx := t.Context()
+	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w, err := client.CoreV1().Namespaces().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=gone", TimeoutSeconds: new(int64(60))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if err := client.CoreV1().Namespaces().Delete(ctx, "gone", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for event := range w.ResultChan() {
+		if event.Type == watch.Deleted {
+			return
+		}
+	}
+	t.Error("the namespace is still there after a minute")
+}
+
+func TestRefusals(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("not a directory"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	foreign := filepath.Join(t.TempDir(), "foreign.db")
+	if err := os.WriteFile(foreign, []byte(strings.Repeat("another program's data ", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"unknown flag", []string{"serve", "--no-such-flag"}, "unknown flag: --no-such-flag"},
+		{"wrong value", []string{"serve", "--secure-port=https"}, "--secure-port"},
+		{"wrong port", []string{"serve", "--secure-port=70000"}, "--secure-port must be between 0 and 65535"},
+		{"argument", []string{"serve", "please"}, `unknown command "please"`},
+		{"etcd", []string{"serve", "--etcd-servers=http://127.0.0.1:2379"}, "--etcd-servers is not supported: objects are kept in SQLite or PostgreSQL: use --endpoint"},
+		{"unwritable directory", []string{"serve", "--data-dir", filepath.Join(file, "data")}, "--data-dir"},
+		{"bad endpoint", []string{"serve", "--data-dir", t.TempDir(), "--endpoint=etcd://localhost"}, "--endpoint: want sqlite:///path or postgres://"},
+		{"no database there", []string{"serve", "--data-dir", t.TempDir(), "--endpoint=postgres://u:secret@127.0.0.1:1/db?connect_timeout=1"}, "127.0.0.1"},
+		{"database of another program", []string{"serve", "--data-dir", t.TempDir(), "--endpoint=sqlite://" + foreign}, "foreign.db"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			p := command(t, "", test.args...)
+			if status := p.wait(t); status != 1 {
+				t.Errorf("exit status is %d", status)
+			}
+			out := strings.TrimSpace(p.log.String())
+			if !strings.Contains(out, test.want) || strings.Contains(out, "secret") {
+				t.Errorf("output is %q, want %q", out, test.want)
+			}
+			if lines := strings.Split(out, "\n"); len(lines) != 1 {
+				t.Errorf("%d lines of output: %q", len(lines), lines)
+			}
+		})
+	}
+}
+
+func TestSecondServer(t *testing.T) {
+	dir := t.TempDir()
+	first := startServer(t, dir)
+	t.Run("on the same database", func(t *testing.T) {
+		second := command(t, dir, "serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0")
+		if status := second.wait(t); status != 1 {
+			t.Errorf("exit status is %d", status)
+		}
+		if out := second.log.String(); !strings.Contains(out, "byre.db") || !strings.Contains(out, "another byre") {
+			t.Errorf("output is %q", out)
+		}
+	})
+	t.Run("on the same port", func(t *testing.T) {
+		address := strings.TrimPrefix(first.config(t).Host, "https://")
+		_, port, err := net.SplitHostPort(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := command(t, "", "serve", "--data-dir", t.TempDir(), "--bind-address=127.0.0.1", "--secure-port="+port)
+		if status := second.wait(t); status != 1 {
+			t.Errorf("exit status is %d", status)
+		}
+		if out := second.log.String(); !strings.Contains(out, address+" is in use by another program") {
+			t.Errorf("output is %q", out)
+		}
+	})
+	if status, body := first.mustGet(t, "/readyz"); status != http.StatusOK {
+		t.Errorf("the first server says %d %s", status, body)
+	}
+}
