@@ -1,6 +1,7 @@
 package crd
 
 import (
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -64,6 +65,7 @@ func (k *keeper) decorate(
 		ResourcePrefix: resourcePrefix,
 		KeyPrefix:      config.Prefix,
 		Codec:          config.Codec,
+		Plain:          unstructured.UnstructuredJSONScheme,
 		StorageVersion: k.parts.stored,
 		Form:           k.parts.form,
 		View:           k.view,

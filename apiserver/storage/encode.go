@@ -40,10 +40,12 @@ func (b *buffers) put(buf *bytes.Buffer) {
 }
 
 // encode encodes an object in the storage version.
-func (s *Store) encode(obj runtime.Object) ([]byte, error) {
+func (s *Store) encode(obj runtime.Object) ([]byte, error) { return s.encodeBy(s.cfg.Codec, obj) }
+
+func (s *Store) encodeBy(encoder runtime.Encoder, obj runtime.Object) ([]byte, error) {
 	buf := s.buffers.get()
 	defer s.buffers.put(buf)
-	if err := s.cfg.Codec.Encode(obj, buf); err != nil {
+	if err := encoder.Encode(obj, buf); err != nil {
 		return nil, err
 	}
 	return bytes.Clone(trim(buf.Bytes())), nil

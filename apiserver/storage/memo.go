@@ -118,7 +118,7 @@ func (s *Store) reencode(data []byte, revision int64) ([]byte, error) {
 	if err := s.versioner.PrepareObjectForStorage(obj); err != nil {
 		return nil, err
 	}
-	return s.encode(obj)
+	return s.encodeBy(s.cfg.Plain, obj)
 }
 
 // attrsOf returns what selectors look at, decoding the entry only when its

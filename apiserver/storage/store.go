@@ -34,6 +34,9 @@ type Config struct {
 	// Codec encodes to the storage version and decodes to the version in
 	// memory, with defaults.
 	Codec runtime.Codec
+	// Plain encodes what Codec has decoded, where Codec's own encoding would add
+	// to it, for the raw side; nil means Codec.
+	Plain runtime.Encoder
 	// StorageVersion is the group and version that Codec encodes to.
 	StorageVersion schema.GroupVersion
 	// Form marks the records that this program writes; a record of another
@@ -106,6 +109,9 @@ func New(cfg Config) (*Store, error) {
 	}
 	if cfg.KeyPrefix == "" {
 		cfg.KeyPrefix = defaultKeyPrefix
+	}
+	if cfg.Plain == nil {
+		cfg.Plain = cfg.Codec
 	}
 	if cfg.AttrFunc == nil {
 		cfg.AttrFunc = apistorage.DefaultNamespaceScopedAttr
