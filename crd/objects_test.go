@@ -57,7 +57,12 @@ func object(t *testing.T, text string) *unstructured.Unstructured {
 // define creates a definition and waits until it is established.
 func (s *server) define(t *testing.T, text string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
-	crd, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), parse(t, text), metav1.CreateOptions{})
+	return s.establish(t, parse(t, text))
+}
+
+func (s *server) establish(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	crd, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,291 @@
+package crd_test
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+)
+
+// crontabDefinition has a version that is stored, and an older one that calls
+// the same thing by another name.
+const crontabDefinition = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: crontabs.example.com
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: crontabs, singular: crontab, kind: CronTab, listKind: CronTabList}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec:
+            type: object
+            properties:
+              schedule: {type: string}
+              zone: {type: string, default: UTC}
+  - name: v1beta1
+    served: true
+    storage: false
+    deprecated: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec:
+            type: object
+            properties:
+              schedule: {type: string}
+              cron: {type: string}
+              image: {type: string, default: none}
+`
+
+func crontabPath(version string) string {
+	return "/apis/example.com/" + version + "/namespaces/default/crontabs"
+}
+
+func crontab(version, name, spec string) string {
+	return `{"apiVersion":"example.com/` + version + `","kind":"CronTab","metadata":{"name":"` + name + `"},"spec":` + spec + `}`
+}
+
+func TestVersionsWithoutConversion(t *testing.T) {
+	onDatabases(t, func(t *testing.T, s *server) {
+		s.define(t, crontabDefinition)
+		w := s.do(t, http.MethodPost, crontabPath("v1beta1"), crontab("v1beta1", "a", `{"schedule":"* *","cron":"x"}`))
+		if w.Code != http.StatusCreated {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		if got := w.Header().Get("Warning"); got != "example.com/v1beta1 CronTab is deprecated; use example.com/v1 CronTab" {
+			t.Errorf("warning: %q", got)
+		}
+		// What the stored version does not know is not stored, and so not
+		// answered, as it would not be by a later read. What is read is defaulted
+		// by the version that it was stored in, before it is converted.
+		old := map[string]any{"schedule": "* *"}
+		if diff := cmp.Diff(old, spec(t, w.Body.Bytes())); diff != "" {
+			t.Errorf("create (-want +got):\n%s", diff)
+		}
+		for version, want := range map[string]map[string]any{
+			"v1beta1": old,
+			"v1":      {"schedule": "* *", "zone": "UTC"},
+		} {
+			path := crontabPath(version)
+			for _, path := range []string{path + "/a", path + "/a?pretty=true"} {
+				w := s.do(t, http.MethodGet, path, "")
+				if diff := cmp.Diff(want, spec(t, w.Body.Bytes())); diff != "" {
+					t.Errorf("GET %s (-want +got):\n%s", path, diff)
+				}
+			}
+			resource := schema.GroupVersionResource{Group: "example.com", Version: version, Resource: "crontabs"}
+			list, err := s.dynamic.Resource(resource).List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := list.Items[0].GetAPIVersion(); got != "example.com/"+version {
+				t.Errorf("listed in %s as %s", version, got)
+			}
+			events, err := s.dynamic.Resource(resource).Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			event := <-events.ResultChan()
+			if got := event.Object.(*unstructured.Unstructured).GetAPIVersion(); got != "example.com/"+version {
+				t.Errorf("watched in %s as %s", version, got)
+			}
+			events.Stop()
+		}
+	})
+}
+
+// converter is a conversion webhook: v1beta1's cron is v1's schedule.
+type converter struct {
+	*httptest.Server
+	calls atomic.Int32
+	// spoil changes what is answered.
+	spoil atomic.Pointer[func(*apiextensionsv1.ConversionResponse)]
+}
+
+func newConverter(t *testing.T) *converter {
+	t.Helper()
+	c := &converter{}
+	c.Server = httptest.NewTLSServer(http.HandlerFunc(c.convert))
+	t.Cleanup(c.Close)
+	return c
+}
+
+func (c *converter) convert(w http.ResponseWriter, req *http.Request) {
+	c.calls.Add(1)
+	var review apiextensionsv1.ConversionReview
+	if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	review.Response = &apiextensionsv1.ConversionResponse{
+		UID:    review.Request.UID,
+		Result: metav1.Status{Status: metav1.StatusSuccess},
+	}
+	for _, raw := range review.Request.Objects {
+		var u unstructured.Unstructured
+		if err := json.Unmarshal(raw.Raw, &u.Object); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		from, to := "cron", "schedule"
+		if strings.HasSuffix(review.Request.DesiredAPIVersion, "v1beta1") {
+			from, to = to, from
+		}
+		if content, ok := u.Object["spec"].(map[string]any); ok && content[from] != nil {
+			content[to] = content[from]
+			delete(content, from)
+		}
+		u.SetAPIVersion(review.Request.DesiredAPIVersion)
+		review.Response.ConvertedObjects = append(review.Response.ConvertedObjects, runtime.RawExtension{Object: &u})
+	}
+	if spoil := c.spoil.Load(); spoil != nil {
+		(*spoil)(review.Response)
+	}
+	review.Request = nil
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(review) // a client that has gone asks again
+}
+
+// defineConverted defines crontabs that are converted by a webhook.
+func (s *server) defineConverted(t *testing.T, c *converter) {
+	t.Helper()
+	crd := parse(t, crontabDefinition)
+	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+		Strategy: apiextensionsv1.WebhookConverter,
+		Webhook: &apiextensionsv1.WebhookConversion{
+			ConversionReviewVersions: []string{"v1"},
+			ClientConfig: &apiextensionsv1.WebhookClientConfig{
+				URL:      ptr.To(c.URL + "/convert"),
+				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate().Raw}),
+			},
+		},
+	}
+	s.establish(t, crd)
+}
+
+func TestVersionsConvertedByWebhook(t *testing.T) {
+	onDatabases(t, func(t *testing.T, s *server) {
+		c := newConverter(t)
+		s.defineConverted(t, c)
+		w := s.do(t, http.MethodPost, crontabPath("v1beta1"), crontab("v1beta1", "a", `{"cron":"* *"}`))
+		if w.Code != http.StatusCreated {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		for version, want := range map[string]map[string]any{
+			"v1beta1": {"cron": "* *"},
+			"v1":      {"schedule": "* *", "zone": "UTC"},
+		} {
+			got := spec(t, s.do(t, http.MethodGet, crontabPath(version)+"/a", "").Body.Bytes())
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("in %s (-want +got):\n%s", version, diff)
+			}
+		}
+		before := c.calls.Load()
+		s.do(t, http.MethodGet, crontabPath("v1")+"/a", "")
+		if c.calls.Load() != before {
+			t.Error("the webhook was asked about the version that is stored")
+		}
+	})
+}
+
+func TestBadConversions(t *testing.T) {
+	s := newServer(t)
+	c := newConverter(t)
+	s.defineConverted(t, c)
+	if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	stored := s.do(t, http.MethodGet, crontabPath("v1")+"/a", "").Body.String()
+	edit := func(change func(*unstructured.Unstructured)) func(*apiextensionsv1.ConversionResponse) {
+		return func(r *apiextensionsv1.ConversionResponse) {
+			for i := range r.ConvertedObjects {
+				change(r.ConvertedObjects[i].Object.(*unstructured.Unstructured))
+			}
+		}
+	}
+	for _, test := range []struct {
+		name    string
+		spoil   func(*apiextensionsv1.ConversionResponse)
+		message string
+	}{
+		{"failure", func(r *apiextensionsv1.ConversionResponse) {
+			r.Result = metav1.Status{Status: metav1.StatusFailure, Message: "no such zone"}
+		}, "no such zone"},
+		{"uid", func(r *apiextensionsv1.ConversionResponse) { r.UID = "another" }, `expected response.uid=`},
+		{"number", func(r *apiextensionsv1.ConversionResponse) { r.ConvertedObjects = nil }, "returned 0 objects, expected 1"},
+		{"version", edit(func(u *unstructured.Unstructured) { u.SetAPIVersion("example.com/v1") }), "invalid groupVersion"},
+		{"kind", edit(func(u *unstructured.Unstructured) { u.SetKind("Other") }), "invalid kind"},
+		{"name", edit(func(u *unstructured.Unstructured) { u.SetName("b") }), "name"},
+		{"identity", edit(func(u *unstructured.Unstructured) { u.SetUID("b") }), "must have the same UID"},
+		{"metadata", edit(func(u *unstructured.Unstructured) { u.Object["metadata"] = 1 }), "metadata"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c.spoil.Store(&test.spoil)
+			defer c.spoil.Store(nil)
+			for _, request := range [][3]string{
+				{http.MethodGet, crontabPath("v1beta1") + "/a", ""},
+				{http.MethodPut, crontabPath("v1beta1") + "/a", crontab("v1beta1", "a", `{"cron":"changed"}`)},
+			} {
+				w := s.do(t, request[0], request[1], request[2])
+				if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "conversion webhook") || !strings.Contains(w.Body.String(), test.message) {
+					t.Errorf("%s: %d %s", request[0], w.Code, w.Body)
+				}
+			}
+			if got := s.do(t, http.MethodGet, crontabPath("v1")+"/a", "").Body.String(); got != stored {
+				t.Errorf("what is stored became %s", got)
+			}
+		})
+	}
+}
+
+// TestStorageVersionChanges reads what was stored in another version.
+func TestStorageVersionChanges(t *testing.T) {
+	onDatabases(t, func(t *testing.T, s *server) {
+		crd := s.define(t, crontabDefinition).DeepCopy()
+		s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* *"}`))
+		crd.Spec.Versions[0].Storage, crd.Spec.Versions[1].Storage = false, true
+		updated, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Update(t.Context(), crd, metav1.UpdateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"v1", "v1beta1"}, updated.Status.StoredVersions); diff != "" {
+			t.Errorf("storedVersions (-want +got):\n%s", diff)
+		}
+		eventually(t, "the new storage version", func() bool {
+			// A version that does not know it is where this goes then.
+			w := s.do(t, http.MethodPost, crontabPath("v1")+"?dryRun=All", crontab("v1", "b", `{"zone":"CET"}`))
+			return spec(t, w.Body.Bytes())["zone"] == nil
+		})
+		for version, want := range map[string]map[string]any{
+			"v1beta1": {"schedule": "* *"},
+			"v1":      {"schedule": "* *", "zone": "UTC"},
+		} {
+			for _, path := range []string{crontabPath(version) + "/a", crontabPath(version) + "/a?pretty=true"} {
+				if diff := cmp.Diff(want, spec(t, s.do(t, http.MethodGet, path, "").Body.Bytes())); diff != "" {
+					t.Errorf("GET %s (-want +got):\n%s", path, diff)
+				}
+			}
+		}
+	})
+}
