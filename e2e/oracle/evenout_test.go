@@ -1,0 +1,219 @@
+package oracle
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"mime"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+// compared are the headers whose value matters.
+var compared = []string{
+	"Cache-Control", "Content-Encoding", "Content-Type", "Location", "Retry-After", "Vary",
+	"Warning", "Www-Authenticate", "X-Content-Type-Options", "Strict-Transport-Security",
+}
+
+// present are the headers that must be there or not, with whatever value.
+var present = []string{
+	"Audit-Id", "Date", "Etag", "Last-Modified", "X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid",
+}
+
+// changing is what of a text differs from server to server and from run to run.
+var changing = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "UID"},
+	{regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
+	{regexp.MustCompile(`https://127\.0\.0\.1:\d+|127\.0\.0\.1:\d+`), "SERVER"},
+	{regexp.MustCompile(`\b10\.96\.\d+\.(\d\d+|[02-9])\b`), "ADDRESS"},
+	{regexp.MustCompile(`\b3[012]\d{3}/`), "NODEPORT/"},
+	{regexp.MustCompile(`resourceVersion(\\?)":(\\?)"\d+`), `resourceVersion$1":$2"REVISION`},
+	{regexp.MustCompile(`in record \(\d+\)`), "in record (REVISION)"},
+	{regexp.MustCompile(`current: \d+`), "current: REVISION"},
+	{regexp.MustCompile(`\b\d+(\.\d+)?(ms|µs|s)\b`), "DURATION"},
+	{regexp.MustCompile(`generated-[a-z0-9]{5}\b`), "generated-XXXXX"},
+}
+
+// evened are the fields whose value, unless it is empty or 0, is replaced by
+// their name.
+var evened = []string{"nodePort", "healthCheckNodePort", "targetPort", "resourceVersion", "uid", "continue", "goVersion", "buildDate", "compiler", "platform", "gitCommit", "gitTreeState"}
+
+// unordered are the lists that a server may give in any order.
+var unordered = []string{"nonResourceRules", "resourceRules"}
+
+func evenOut(res *http.Response, body []byte) answer {
+	a := answer{status: res.StatusCode, header: map[string]string{}}
+	for _, name := range compared {
+		if values := res.Header.Values(name); len(values) > 0 {
+			a.header[name] = evenText(strings.Join(values, " | "))
+		}
+	}
+	for _, name := range present {
+		if res.Header.Get(name) != "" {
+			a.header[name] = "(there)"
+		}
+	}
+	media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if err != nil {
+		media = ""
+	}
+	a.body = evenBody(media, body)
+	return a
+}
+
+func evenBody(media string, body []byte) any {
+	switch media {
+	case "application/json":
+		if lines := bytes.Split(bytes.TrimSpace(body), []byte("\n")); len(lines) > 1 && json.Valid(lines[0]) {
+			var events []any
+			for _, line := range lines {
+				events = append(events, evenJSON(line))
+			}
+			return events
+		}
+		return evenJSON(body)
+	case "application/yaml":
+		if asJSON, err := yaml.YAMLToJSON(body); err == nil {
+			return evenJSON(asJSON)
+		}
+	case "application/vnd.kubernetes.protobuf":
+		object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		if err != nil {
+			return fmt.Sprintf("undecodable protobuf: %v", err)
+		}
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+		if err != nil {
+			return fmt.Sprintf("unconvertible %T: %v", object, err)
+		}
+		return evenValue(fields)
+	}
+	return evenText(string(body))
+}
+
+func evenJSON(body []byte) any {
+	var value any
+	if err := json.Unmarshal(body, &value); err != nil {
+		return evenText(string(body))
+	}
+	return evenValue(value)
+}
+
+func evenValue(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, field := range v {
+			if slices.Contains(evened, key) && field != "" && field != float64(0) && field != int64(0) {
+				v[key] = strings.ToUpper(key)
+				continue
+			}
+			v[key] = evenValue(field)
+		}
+		for _, key := range unordered {
+			if list, ok := v[key].([]any); ok {
+				slices.SortFunc(list, func(a, b any) int { return strings.Compare(show(a), show(b)) })
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = evenValue(v[i])
+		}
+	case string:
+		return evenText(v)
+	case int64:
+		return float64(v) // what JSON makes of it
+	}
+	return value
+}
+
+func evenText(text string) string {
+	for _, c := range changing {
+		text = c.pattern.ReplaceAllString(text, c.with)
+	}
+	return text
+}
+
+// differences names every place where two answers differ: up to ten.
+func differences(want, got answer) []string {
+	var found []string
+	report := func(where string, want, got any) {
+		if len(found) < 10 {
+			found = append(found, fmt.Sprintf("%s: %s, byre: %s", where, show(want), show(got)))
+		}
+	}
+	if want.status != got.status {
+		report("status", want.status, got.status)
+	}
+	for _, name := range slices.Sorted(maps.Keys(merge(want.header, got.header))) {
+		if want.header[name] != got.header[name] {
+			report(name, want.header[name], got.header[name])
+		}
+	}
+	diffValue("", want.body, got.body, report)
+	return found
+}
+
+func diffValue(path string, want, got any, report func(where string, want, got any)) {
+	switch w := want.(type) {
+	case map[string]any:
+		if g, ok := got.(map[string]any); ok {
+			for _, key := range slices.Sorted(maps.Keys(merge(w, g))) {
+				inWant, inGot := lookup(w, key), lookup(g, key)
+				diffValue(path+"."+key, inWant, inGot, report)
+			}
+			return
+		}
+	case []any:
+		if g, ok := got.([]any); ok {
+			if len(w) != len(g) {
+				report(path+" (length)", len(w), len(g))
+			}
+			for i := range min(len(w), len(g)) {
+				diffValue(fmt.Sprintf("%s[%d]", path, i), w[i], g[i], report)
+			}
+			return
+		}
+	}
+	if want != got {
+		report(path, want, got)
+	}
+}
+
+// absent is not nil: null and nothing are two answers.
+type absent struct{}
+
+func lookup(m map[string]any, key string) any {
+	if value, ok := m[key]; ok {
+		return value
+	}
+	return absent{}
+}
+
+func merge[V any](a, b map[string]V) map[string]V {
+	all := maps.Clone(a)
+	if all == nil {
+		all = map[string]V{}
+	}
+	maps.Copy(all, b)
+	return all
+}
+
+func show(value any) string {
+	if _, ok := value.(absent); ok {
+		return "(nothing)"
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return fmt.Sprintf("%.300s", text)
+}

@@ -1,0 +1,245 @@
+package oracle
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"byre/e2e/programs"
+	"byre/e2e/servers"
+)
+
+func TestMain(m *testing.M) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
+	defer cancel()
+	need := []programs.Program{programs.APIServer, programs.Etcd}
+	if os.Getenv("E2E_STOCK") == "" {
+		need = append(need, programs.Byre)
+	}
+	if err := programs.Build(ctx, need...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// A request and the name it goes by in the table of differences.
+type request struct {
+	name   string
+	method string // GET where empty
+	path   string // with the query, as it goes over the wire
+	token  string // the admin's where empty; "none" sends none
+	accept string // JSON where empty; "none" sends none
+	// contentType of the body; JSON where empty, "none" sends none.
+	contentType string
+	header      http.Header
+	body        string
+	// events is how many events to read of a watch.
+	events int
+}
+
+// answer is what a server says to a request, evened out.
+type answer struct {
+	status int
+	header map[string]string
+	body   any // decoded JSON, or text
+}
+
+// TestAnswers puts every table to both servers.
+func TestAnswers(t *testing.T) {
+	stock, byre := startBoth(t)
+	for _, table := range []struct {
+		name     string
+		requests []request
+	}{
+		{"start", atStart()},
+		{"objects", objects(t)},
+		{"reads", reads()},
+		{"writes", writes()},
+		{"bodies", badBodies()},
+		{"names", badNames()},
+		{"parameters", badParameters()},
+		{"paths", badPaths()},
+		{"access", access()},
+	} {
+		t.Run(table.name, func(t *testing.T) {
+			for _, r := range table.requests {
+				compare(t, stock, byre, r)
+			}
+		})
+	}
+}
+
+func compare(t *testing.T, stock, byre *peer, r request) {
+	t.Helper()
+	want, err := stock.ask(t.Context(), r)
+	if err != nil {
+		t.Errorf("%s: kube-apiserver: %v", r.name, err)
+		return
+	}
+	got, err := byre.ask(t.Context(), r)
+	if err != nil {
+		t.Errorf("%s: byre: %v", r.name, err)
+		return
+	}
+	found := differences(want, got)
+	reason, known := expected[r.name]
+	switch {
+	case known && len(found) == 0:
+		t.Errorf("%s no longer differs: take it out of the table of differences (%s)", r.name, reason)
+	case !known && len(found) > 0:
+		t.Errorf("%s\n\t%s %.200s\n\t%s", r.name, r.method, r.path, strings.Join(found, "\n\t"))
+	}
+}
+
+// peer is one of the two servers.
+type peer struct {
+	server *servers.Server
+	client *http.Client
+}
+
+// startBoth starts the two servers. With E2E_STOCK set the second is a stock one
+// too: what differs then, the comparison does not even out.
+func startBoth(t *testing.T) (stock, byre *peer) {
+	t.Helper()
+	stock = startStock(t)
+	if os.Getenv("E2E_STOCK") != "" {
+		return stock, startStock(t)
+	}
+	b, err := servers.Byre{
+		Dir:  filepath.Join(t.TempDir(), "data"),
+		Args: []string{"--disable-admission-plugins=ServiceAccount", "--controllers=", "--authorization-mode=Node,RBAC"},
+	}.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Stop(); err != nil {
+			t.Errorf("byre ended with: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("byre's log ends with:\n%s", b.LogTail())
+		}
+	})
+	return stock, newPeer(t, b)
+}
+
+// Neither server has the controllers that would make service accounts, or change
+// objects while they are compared.
+func startStock(t *testing.T) *peer {
+	t.Helper()
+	s, err := servers.Stock{Dir: t.TempDir(), Args: []string{"--disable-admission-plugins=ServiceAccount"}}.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Kill)
+	return newPeer(t, s)
+}
+
+func newPeer(t *testing.T, s *servers.Server) *peer {
+	t.Helper()
+	config, err := rest.TLSConfigFor(&rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{CAFile: s.CAFile}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &peer{server: s, client: &http.Client{
+		Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true, DisableCompression: true},
+		// A redirect is an answer.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Timeout:       30 * time.Second,
+	}}
+}
+
+func (p *peer) ask(ctx context.Context, r request) (answer, error) {
+	req, err := p.request(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	res, err := p.client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer res.Body.Close()
+	var body []byte
+	if r.events > 0 {
+		body, err = readEvents(res.Body, r.events)
+	} else {
+		body, err = io.ReadAll(res.Body)
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return evenOut(res, body), nil
+}
+
+func (p *peer) request(ctx context.Context, r request) (*http.Request, error) {
+	method := r.method
+	if method == "" {
+		method = http.MethodGet
+	}
+	u, err := url.Parse(p.server.URL + r.path)
+	if err != nil {
+		return nil, err
+	}
+	var body io.Reader
+	if r.body != "" {
+		body = strings.NewReader(r.body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	req.URL = u
+	set := func(header, value, fallback string) {
+		switch value {
+		case "":
+			req.Header.Set(header, fallback)
+		case "none":
+		default:
+			req.Header.Set(header, value)
+		}
+	}
+	set("Accept", r.accept, "application/json")
+	if r.body != "" || r.contentType != "" {
+		set("Content-Type", r.contentType, "application/json")
+	}
+	if r.token != "none" {
+		token := r.token
+		if token == "" {
+			token = servers.AdminToken
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	req.Header.Set("User-Agent", "oracle")
+	for name, values := range r.header {
+		req.Header[name] = values
+	}
+	return req, nil
+}
+
+// readEvents reads lines of a watch.
+func readEvents(r io.Reader, n int) ([]byte, error) {
+	var all []byte
+	buffer := make([]byte, 64<<10)
+	for bytes.Count(all, []byte("\n")) < n {
+		got, err := r.Read(buffer)
+		all = append(all, buffer[:got]...)
+		if err == io.EOF {
+			return all, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("after %d events: %w", bytes.Count(all, []byte("\n")), err)
+		}
+	}
+	return all, nil
+}
