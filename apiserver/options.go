@@ -63,9 +63,11 @@ func NewOptions() *Options {
 
 // Flags returns all flags in their sections.
 func (o *Options) Flags() cliflag.NamedFlagSets {
-	// Logging has gates of its own, which --feature-gates must know. Adding them
-	// again is no error, and they clash with nothing upstream has.
-	utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
+	// Logging has gates of its own, which --feature-gates must know; they clash
+	// with nothing that upstream has. A process has one set of gates.
+	if _, known := utilfeature.DefaultMutableFeatureGate.GetAll()[logsapi.ContextualLogging]; !known {
+		utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
+	}
 	var sets cliflag.NamedFlagSets
 	o.Store.addFlags(sets.FlagSet("store"))
 	o.addGenericFlags(sets.FlagSet("generic"))
