@@ -19,7 +19,6 @@ import (
 	serverfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/routine"
 	"k8s.io/component-base/featuregate"
-	"k8s.io/component-base/tracing"
 )
 
 // Config is what the chain is made of. Options, Serializer, Authorizer,
@@ -101,7 +100,7 @@ func LongRunning() request.LongRunningRequestCheck {
 func Chain(cfg Config) func(http.Handler) http.Handler {
 	c := chain{Config: cfg, tracer: cfg.Tracer, longRunning: LongRunning(), requestInfo: RequestInfoResolver()}
 	if c.tracer == nil {
-		c.tracer = tracing.NewNoopTracerProvider()
+		c.tracer = silence{}
 	}
 	return func(handler http.Handler) http.Handler {
 		return c.outer(c.timed(c.identified(c.permitted(handler))))
