@@ -22,6 +22,10 @@ type AuthenticationOptions struct {
 	ServiceAccounts ServiceAccountOptions
 	Webhook         TokenWebhookOptions
 
+	// ownCAFile is the server's own CA: users with its certificates, such as the
+	// administrator of the kubeconfig that the server made, are let in beside
+	// those of ClientCAFile.
+	ownCAFile string
 	// anonymousFlag says that --anonymous-auth was given, which excludes an
 	// anonymous section in ConfigFile.
 	anonymousFlag bool
@@ -112,7 +116,7 @@ func (o *AuthenticationOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.BootstrapTokens, "enable-bootstrap-token-auth", o.BootstrapTokens,
 		"Accept tokens kept in Secrets of type bootstrap.kubernetes.io/token in kube-system.")
 	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile,
-		"File with CA certificates. A client certificate signed by one of them authenticates its common name as user and its organizations as groups. Reloaded when it changes.")
+		"File with CA certificates. A client certificate signed by one of them authenticates its common name as user and its organizations as groups. The server's own CA is trusted besides. Reloaded when it changes.")
 	fs.StringVar(&o.TokenFile, "token-auth-file", o.TokenFile,
 		"CSV file of static tokens: token,user,uid,\"group1,group2\".")
 	o.OIDC.addFlags(fs)

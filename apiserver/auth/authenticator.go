@@ -89,7 +89,15 @@ func (a *Auth) loadCAs(o *AuthenticationOptions, config *kubeauthenticator.Confi
 		if err != nil {
 			return fmt.Errorf("--client-ca-file: %w", err)
 		}
-		a.ClientCA, config.ClientCAContentProvider = ca, ca
+		a.ClientCA = ca
+		if own := o.ownCAFile; own != "" && own != o.ClientCAFile {
+			ownCA, err := dynamiccertificates.NewDynamicCAContentFromFile("own-ca", own)
+			if err != nil {
+				return err
+			}
+			a.ClientCA = dynamiccertificates.NewUnionCAContentProvider(ca, ownCA)
+		}
+		config.ClientCAContentProvider = a.ClientCA
 	}
 	if o.RequestHeader.ClientCAFile != "" {
 		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("request-header", o.RequestHeader.ClientCAFile)

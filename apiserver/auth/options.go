@@ -48,6 +48,7 @@ func (o *Options) Complete(files Files) {
 	if a.ClientCAFile == "" {
 		a.ClientCAFile = files.ClientCA
 	}
+	a.ownCAFile = files.ClientCA
 	if a.RequestHeader.ClientCAFile == "" && files.FrontProxyCA != "" {
 		a.RequestHeader.complete(files)
 	}
