@@ -38,6 +38,7 @@ import (
 type server struct {
 	*crd.Server
 	handler     http.Handler
+	openapi     http.Handler
 	config      *rest.Config
 	definitions clientset.Interface
 	dynamic     dynamic.Interface
@@ -89,7 +90,8 @@ func start(t *testing.T, driver sqlstore.Driver, shared bool) *server {
 	feed := watch.New(driver, watch.Options{SoleWriter: !shared})
 	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
 	transport := &loopback.Transport{}
-	s := &server{store: store, config: loopback.Config(transport)}
+	documents := openapi.NewService()
+	s := &server{store: store, config: loopback.Config(transport), openapi: documents}
 	var err error
 	s.Server, err = crd.New(crd.Config{
 		Storage:   storage.GetterConfig{Store: store, Feed: feed, Program: "test"},
@@ -99,7 +101,7 @@ func start(t *testing.T, driver sqlstore.Driver, shared bool) *server {
 			MinRequestTimeout: time.Minute,
 		},
 		Discovery:       byrediscovery.NewRegistry("127.0.0.1:0"),
-		OpenAPI:         openapi.NewService(),
+		OpenAPI:         documents,
 		Build:           "test",
 		Loopback:        s.config,
 		ServiceResolver: webhook.NewDefaultServiceResolver(),

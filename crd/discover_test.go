@@ -1,0 +1,104 @@
+package crd_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kube-openapi/pkg/spec3"
+)
+
+// TestDiscovery tells clients of a definition, by both documents, within the
+// second after it was established, and of its end.
+func TestDiscovery(t *testing.T) {
+	s := newServer(t)
+	s.define(t, widgetDefinition)
+	established := time.Now()
+	var resources *metav1.APIResourceList
+	eventually(t, "discovery", func() bool {
+		var err error
+		resources, err = s.discovery.ServerResourcesForGroupVersion("example.com/v1")
+		return err == nil
+	})
+	if took := time.Since(established); took > time.Second {
+		t.Errorf("discovery took %v", took)
+	}
+	var names []string
+	for _, r := range resources.APIResources {
+		names = append(names, r.Name)
+	}
+	if diff := cmp.Diff([]string{"widgets", "widgets/status", "widgets/scale"}, names); diff != "" {
+		t.Errorf("resources (-want +got):\n%s", diff)
+	}
+	widgets := resources.APIResources[0]
+	want := metav1.APIResource{
+		Name: "widgets", SingularName: "widget", Namespaced: true, Kind: "Widget",
+		ShortNames: []string{"wd"}, Categories: []string{"all"},
+		Verbs:              metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"},
+		StorageVersionHash: widgets.StorageVersionHash,
+	}
+	if diff := cmp.Diff(want, widgets); diff != "" || widgets.StorageVersionHash == "" {
+		t.Errorf("widgets (-want +got):\n%s", diff)
+	}
+
+	aggregated := s.do(t, http.MethodGet, "/apis", "", "Accept", "application/json;as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io").Body.String()
+	if !strings.Contains(aggregated, `"responseKind":{"group":"example.com","version":"v1","kind":"Widget"}`) {
+		t.Errorf("aggregated discovery: %s", aggregated)
+	}
+
+	if err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of the group", func() bool {
+		groups, err := s.discovery.ServerGroups()
+		return err == nil && !slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == "example.com" })
+	})
+}
+
+func TestOpenAPI(t *testing.T) {
+	s := newServer(t)
+	s.define(t, widgetDefinition)
+	s.define(t, crontabDefinition)
+	var paths map[string]struct{ ServerRelativeURL string }
+	eventually(t, "the index", func() bool {
+		var index struct {
+			Paths map[string]struct{ ServerRelativeURL string }
+		}
+		if err := json.Unmarshal(do(t, s.openapi, http.MethodGet, "/openapi/v3", "").Body.Bytes(), &index); err != nil {
+			t.Fatal(err)
+		}
+		paths = index.Paths
+		return paths["apis/example.com/v1beta1"].ServerRelativeURL != ""
+	})
+	w := do(t, s.openapi, http.MethodGet, paths["apis/example.com/v1"].ServerRelativeURL, "")
+	var document spec3.OpenAPI
+	if err := json.Unmarshal(w.Body.Bytes(), &document); err != nil {
+		t.Fatalf("%d %v: %s", w.Code, err, w.Body)
+	}
+	for _, name := range []string{"com.example.v1.Widget", "com.example.v1.CronTab", "com.example.v1.WidgetList"} {
+		if document.Components.Schemas[name] == nil {
+			t.Errorf("version 3 has no schema %s", name)
+		}
+	}
+	if document.Paths.Paths["/apis/example.com/v1/namespaces/{namespace}/widgets/{name}/scale"] == nil {
+		t.Error("version 3 has no path of the scale subresource")
+	}
+	text := do(t, s.openapi, http.MethodGet, "/openapi/v2", "").Body.String()
+	for _, part := range []string{`"com.example.v1.Widget"`, `"com.example.v1beta1.CronTab"`, `"/apis/example.com/v1/namespaces/{namespace}/crontabs"`} {
+		if !strings.Contains(text, part) {
+			t.Errorf("version 2 lacks %s", part)
+		}
+	}
+
+	before := paths["apis/example.com/v1"].ServerRelativeURL
+	s.define(t, strings.NewReplacer("widgets", "gadgets", "widget", "gadget", "Widget", "Gadget", "[wd]", "[gd]").Replace(widgetDefinition))
+	eventually(t, "a changed document", func() bool {
+		index := do(t, s.openapi, http.MethodGet, "/openapi/v3", "").Body.String()
+		return !strings.Contains(index, strings.ReplaceAll(before, "&", `\u0026`))
+	})
+}

@@ -1,0 +1,157 @@
+package crd_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/util/retry"
+)
+
+const lastWidget = "last"
+
+// TestDefinitionChangesUnderLoad changes a definition again and again while
+// clients write, read, list and watch: no request fails, and a watch that ends
+// goes on from where it was, with nothing lost and nothing twice.
+func TestDefinitionChangesUnderLoad(t *testing.T) {
+	s := newServer(t)
+	s.define(t, widgetDefinition)
+	ctx, stop := context.WithCancel(t.Context())
+	var requests, watches atomic.Int64
+	var writers, watcher sync.WaitGroup
+	var seen map[string]int
+	watcher.Go(func() { seen = s.watchUntilLast(t, &watches) })
+	created := make([][]string, 4)
+	for worker := range created {
+		writers.Go(func() { created[worker] = s.useWidgets(ctx, t, worker, &requests) })
+	}
+	for i := range 20 {
+		before := requests.Load()
+		s.describeSize(t, fmt.Sprintf("the size, as of change %d", i))
+		eventually(t, "requests after a change", func() bool { return requests.Load() > before+20 || t.Failed() })
+	}
+	stop()
+	writers.Wait()
+	s.create(t, widget(t, lastWidget, `{"size":3}`))
+	watcher.Wait()
+	for _, names := range created {
+		for _, name := range names {
+			if seen[name] != 1 {
+				t.Errorf("%s was seen %d times", name, seen[name])
+			}
+		}
+	}
+	if watches.Load() < 2 {
+		t.Error("no watch has ended: nothing was tested")
+	}
+	t.Logf("%d requests, %d watches, %d events", requests.Load(), watches.Load(), len(seen))
+}
+
+// useWidgets creates and reads until ctx ends, and returns what it has created.
+func (s *server) useWidgets(ctx context.Context, t *testing.T, worker int, requests *atomic.Int64) []string {
+	var created []string
+	for i := 0; ctx.Err() == nil; i++ {
+		name := fmt.Sprintf("w%d-%d", worker, i)
+		if w := s.do(t, http.MethodPost, widgetPath, widget(t, name, `{"size":3}`)); w.Code != http.StatusCreated {
+			t.Errorf("create: %d %s", w.Code, w.Body)
+			return created
+		}
+		created = append(created, name)
+		one := widgetPath + "/" + name
+		for _, path := range []string{one, one + "?pretty=1", one + "/scale", widgetPath + "?limit=3"} {
+			if w := s.do(t, http.MethodGet, path, ""); w.Code != http.StatusOK {
+				t.Errorf("GET %s: %d %s", path, w.Code, w.Body)
+				return created
+			}
+		}
+		requests.Add(5)
+	}
+	return created
+}
+
+// watchUntilLast counts the events of each widget that is created, over as many
+// watches as it takes.
+func (s *server) watchUntilLast(t *testing.T, watches *atomic.Int64) map[string]int {
+	seen := map[string]int{}
+	client := s.dynamic.Resource(widgets)
+	list, err := client.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Error(err)
+		return seen
+	}
+	for _, item := range list.Items {
+		seen[item.GetName()]++
+	}
+	from := list.GetResourceVersion()
+	for seen[lastWidget] == 0 && t.Context().Err() == nil {
+		watches.Add(1)
+		events, err := client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: from})
+		if err != nil {
+			t.Error(err)
+			return seen
+		}
+		for event := range events.ResultChan() {
+			object, ok := event.Object.(*unstructured.Unstructured)
+			if !ok || event.Type != apiwatch.Added {
+				t.Errorf("event %s: %v", event.Type, event.Object)
+				events.Stop()
+				return seen
+			}
+			seen[object.GetName()]++
+			if from = object.GetResourceVersion(); object.GetName() == lastWidget {
+				events.Stop()
+			}
+		}
+	}
+	return seen
+}
+
+// describeSize changes the definition of widgets where it does no harm.
+func (s *server) describeSize(t *testing.T, text string) {
+	t.Helper()
+	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		crd, err := definitions.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties
+		size := properties["size"]
+		size.Description = text
+		properties["size"] = size
+		_, err = definitions.Update(t.Context(), crd, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestManyDefinitionsAtOnce defines many at a time: each is established, and
+// served as soon as that is seen.
+func TestManyDefinitionsAtOnce(t *testing.T) {
+	onDatabases(t, func(t *testing.T, s *server) {
+		for i := range 20 {
+			t.Run(fmt.Sprintf("widgets%d", i), func(t *testing.T) {
+				t.Parallel()
+				crd := parse(t, widgetDefinition)
+				crd.Name = fmt.Sprintf("widgets%d.example.com", i)
+				crd.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{
+					Plural: fmt.Sprintf("widgets%d", i), Kind: fmt.Sprintf("Widget%d", i),
+				}
+				s.establish(t, crd)
+				path := "/apis/example.com/v1/namespaces/default/" + crd.Spec.Names.Plural
+				if w := s.do(t, http.MethodGet, path, ""); w.Code != http.StatusOK {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+			})
+		}
+	})
+}
