@@ -101,6 +101,22 @@ func startServer(t *testing.T, dir string, args ...string) *process {
 	return p
 }
 
+// waitForConfig waits until the server listens.
+func waitForConfig(t *testing.T, p *process) *rest.Config {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	for !strings.Contains(p.log.String(), "Serving") {
+		select {
+		case <-p.exited:
+			t.Fatal("byre exited before it served")
+		case <-deadline:
+			t.Fatal("byre does not serve after a minute")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return p.config(t)
+}
+
 // ready asks /readyz; before the kubeconfig is there nobody knows where.
 func (p *process) ready(ctx context.Context, t *testing.T) bool {
 	if !strings.Contains(p.log.String(), "Serving") {

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"byre/apiserver/pki"
+)
+
+// otherAuthority makes an authority with a client certificate for a user of
+// system:masters, and returns the files.
+func otherAuthority(t *testing.T) pki.Files {
+	t.Helper()
+	files, _, err := pki.Ensure(pki.Request{Dir: t.TempDir(), Hosts: []string{"127.0.0.1", "localhost"}, Now: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestGivenClientCA(t *testing.T) {
+	other := otherAuthority(t)
+	server := startServer(t, t.TempDir(), "--client-ca-file", other.CACert) // ready by its own kubeconfig
+	config := rest.AnonymousClientConfig(server.config(t))
+	config.CertFile, config.KeyFile = other.KubeletClientCert, other.KubeletKey
+	status, body, err := get(t.Context(), config, "/api/v1/namespaces")
+	if err != nil || status != http.StatusOK {
+		t.Errorf("a user of the given CA gets %d %s, %v", status, body, err)
+	}
+	config.CertFile, config.KeyFile = other.FrontProxyCert, other.FrontProxyKey
+	if status, _, err := get(t.Context(), config, "/api/v1/namespaces"); err != nil || status != http.StatusUnauthorized && status != http.StatusForbidden {
+		t.Errorf("a user of a CA that was not given gets %d, %v", status, err)
+	}
+}
+
+func TestGivenServingCertificate(t *testing.T) {
+	other := otherAuthority(t)
+	dir := t.TempDir()
+	server := command(t, dir, "serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0",
+		"--tls-cert-file", other.ServingCert, "--tls-private-key-file", other.ServingKey, "--tls-min-version=VersionTLS13")
+	config := waitForConfig(t, server)
+	config.CAFile, config.CAData = other.CACert, nil
+	status, body, err := get(t.Context(), config, "/livez")
+	if err != nil || status != http.StatusOK && status != http.StatusInternalServerError {
+		t.Errorf("with the given certificate: %d %s, %v", status, body, err)
+	}
+}
+
+func TestStaticTokens(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens.csv")
+	if err := os.WriteFile(tokens, []byte("secret,ada,1,\"system:masters\"\nweak,bob,2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := startServer(t, t.TempDir(), "--token-auth-file", tokens)
+	for token, want := range map[string]int{"secret": http.StatusOK, "weak": http.StatusForbidden, "wrong": http.StatusUnauthorized} {
+		config := rest.AnonymousClientConfig(server.config(t))
+		config.BearerToken = token
+		status, body, err := get(t.Context(), config, "/api/v1/nodes")
+		if err != nil || status != want {
+			t.Errorf("token %s gets %d, want %d: %s, %v", token, status, want, strings.TrimSpace(body), err)
+		}
+	}
+}
