@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"byre/apiserver/admission"
+	"byre/apiserver/builtin"
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
 	"byre/apiserver/loopback"
@@ -83,7 +84,8 @@ func newShared(core *core, transport *loopback.Transport, address string) (Share
 		Loopback:  config,
 		Client:    client,
 		Dynamic:   dynamicClient,
-		Informers: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim)),
+		Informers: informers.NewSharedInformerFactoryWithOptions(client, 0,
+			informers.WithTransform(trim), informers.WithCustomResyncConfig(builtin.Resync())),
 	}, nil
 }
 

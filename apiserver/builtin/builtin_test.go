@@ -17,29 +17,35 @@ import (
 	"byre/apiserver/builtin"
 	"byre/apiserver/storage"
 	"byre/sqlstore"
+	"byre/sqlstore/storetest"
 	"byre/watch"
 )
 
-// newBuiltin constructs what a --runtime-config turns on, over a database that
-// isn't there: constructing must not ask it anything.
-func newBuiltin(t *testing.T, runtimeConfig cliflag.ConfigurationMap) (*builtin.Builtin, *storage.Getter) {
-	t.Helper()
-	resources, err := builtin.Resources(runtimeConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	getter := storage.NewRESTOptionsGetter(storage.GetterConfig{
-		Store:       &sqlstore.Store{},
-		Feed:        &watch.Feed{},
+// newGetter is over a store and its feed.
+func newGetter(store *sqlstore.Store, feed *watch.Feed) *storage.Getter {
+	return storage.NewRESTOptionsGetter(storage.GetterConfig{
+		Store:       store,
+		Feed:        feed,
 		Serializer:  legacyscheme.Codecs,
 		Encoding:    storage.BuiltinEncoding(legacyscheme.Scheme, compatibility.DefaultBuildEffectiveVersion()),
 		Prefixes:    storage.BuiltinPrefixes(),
 		Cohabitants: storage.BuiltinCohabitants(),
 		Program:     "test",
 	})
+}
+
+// newBuiltin constructs what a --runtime-config turns on, over a store that isn't
+// running: constructing must not ask it anything.
+func newBuiltin(t *testing.T, runtimeConfig cliflag.ConfigurationMap) *builtin.Builtin {
+	t.Helper()
+	resources, err := builtin.Resources(runtimeConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := storetest.NewModel()
 	client := fake.NewClientset()
 	b, err := builtin.New(builtin.Config{
-		RESTOptions: getter,
+		RESTOptions: newGetter(sqlstore.New(model, sqlstore.Options{}), watch.New(model, watch.Options{})),
 		Resources:   resources,
 		Client:      client,
 		Informers:   informers.NewSharedInformerFactory(client, 0),
@@ -50,7 +56,7 @@ func newBuiltin(t *testing.T, runtimeConfig cliflag.ConfigurationMap) (*builtin.
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	return b, getter
+	return b
 }
 
 func newIssuer(t *testing.T) serviceaccount.TokenGenerator {

@@ -5,10 +5,15 @@ import (
 	"crypto/tls"
 	"time"
 
-	"k8s.io/kubernetes/pkg/cluster/ports"
 	"k8s.io/kubernetes/pkg/probe"
 	"k8s.io/kubernetes/pkg/registry/core/componentstatus"
-	kubeschedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+)
+
+// The secure ports of the other components. They are written out, as upstream's
+// package of them imports the generic server.
+const (
+	controllerManagerPort = 10257
+	schedulerPort         = 10259
 )
 
 // probeTimeout is as long as upstream waits for etcd.
@@ -19,8 +24,8 @@ const probeTimeout = 20 * time.Second
 func componentStatuses(w *wiring) (storages, error) {
 	return storages{"": componentstatus.NewStorage(func() map[string]componentstatus.Server {
 		return map[string]componentstatus.Server{
-			"controller-manager": localHealthz(ports.KubeControllerManagerPort),
-			"scheduler":          localHealthz(kubeschedulerconfig.DefaultKubeSchedulerPort),
+			"controller-manager": localHealthz(controllerManagerPort),
+			"scheduler":          localHealthz(schedulerPort),
 			"etcd-0":             storeProbe(w.StoreReady),
 		}
 	})}, nil

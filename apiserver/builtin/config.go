@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -16,9 +17,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	api "k8s.io/kubernetes/pkg/apis/core"
-	"k8s.io/kubernetes/pkg/cluster/ports"
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"byre/apiserver/builtin/allocation"
 )
 
 // Config is what the storages of the built-in groups need.
@@ -30,8 +32,9 @@ type Config struct {
 	Resources serverstorage.APIResourceConfigSource
 	// Client is the server's own clientset, over its loopback transport.
 	Client kubernetes.Interface
-	// Informers is a factory over Client. The cluster IP allocator and its repair
-	// loop ask it for Services, ServiceCIDRs and IPAddresses; the caller starts it.
+	// Informers is a factory over Client, with the custom resync of Resync. The
+	// cluster IP allocator and its repair loop ask it for Services, ServiceCIDRs
+	// and IPAddresses; the caller starts it after New.
 	Informers informers.SharedInformerFactory
 
 	// Authenticator answers TokenReviews; nil makes them an internal error.
@@ -87,11 +90,19 @@ type Services struct {
 	RepairInterval time.Duration
 }
 
+// defaultRepairInterval is kube-apiserver's.
+const defaultRepairInterval = 3 * time.Minute
+
+// Resync is what the informers are to be made with
+// (informers.WithCustomResyncConfig), so that the allocations are repaired
+// periodically and not only as things change.
+func Resync() map[metav1.Object]time.Duration { return allocation.Resync(defaultRepairInterval) }
+
 // DefaultKubelet is how kube-apiserver reaches kubelets when no flag says else.
 func DefaultKubelet() *kubeletclient.KubeletClientConfig {
 	return &kubeletclient.KubeletClientConfig{
-		Port:         ports.KubeletPort,
-		ReadOnlyPort: ports.KubeletReadOnlyPort,
+		Port:         10250,
+		ReadOnlyPort: 10255,
 		PreferredAddressTypes: []string{
 			string(api.NodeHostName),
 			string(api.NodeInternalDNS),
@@ -138,7 +149,7 @@ func (c Config) withDefaults() Config {
 		c.Services.NodePortRange = DefaultNodePortRange()
 	}
 	if c.Services.RepairInterval == 0 {
-		c.Services.RepairInterval = 3 * time.Minute
+		c.Services.RepairInterval = defaultRepairInterval
 	}
 	return c
 }

@@ -32,7 +32,7 @@ func TestEverythingUpstreamServes(t *testing.T) {
 		features.PodCertificateRequest:  true,
 		features.StorageVersionMigrator: true,
 	})
-	b, _ := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
+	b := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
 	if diff := cmp.Diff(upstream(t, everyVersion), described(t, b.Groups())); diff != "" {
 		t.Errorf("differs from upstream's discovery (-want +got):\n%s", diff)
 	}
@@ -41,7 +41,7 @@ func TestEverythingUpstreamServes(t *testing.T) {
 // TestDefaultsAreTheStableVersions: without --runtime-config it is the stable
 // versions of the same documents.
 func TestDefaultsAreTheStableVersions(t *testing.T) {
-	b, _ := newBuiltin(t, nil)
+	b := newBuiltin(t, nil)
 	if diff := cmp.Diff(upstream(t, stableVersions), described(t, b.Groups())); diff != "" {
 		t.Errorf("differs from upstream's discovery (-want +got):\n%s", diff)
 	}
@@ -79,7 +79,7 @@ func TestRuntimeConfig(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("group versions (-want +got):\n%s", diff)
 			}
-			b, _ := newBuiltin(t, test.flag)
+			b := newBuiltin(t, test.flag)
 			doc := described(t, b.Groups())
 			for path, want := range test.resources {
 				gv, resource := splitPath(path)
@@ -118,7 +118,7 @@ func TestRuntimeConfigErrors(t *testing.T) {
 // TestPreferredVersion: a group's versions come in the scheme's order, and each
 // has a priority in discovery, falling in that order.
 func TestPreferredVersion(t *testing.T) {
-	b, _ := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
+	b := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
 	priorities := builtin.Priorities()
 	for _, g := range b.Groups() {
 		var last builtin.Priority
@@ -143,7 +143,7 @@ func TestNothingPastItsRemoval(t *testing.T) {
 		APILifecycleRemoved() (major, minor int)
 	}
 	const minor = 36
-	b, _ := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
+	b := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
 	for _, g := range b.Groups() {
 		for version, storages := range g.Storage {
 			for path, storage := range storages {
@@ -164,7 +164,7 @@ func TestNothingPastItsRemoval(t *testing.T) {
 
 func groupVersions(t *testing.T, flag cliflag.ConfigurationMap) []string {
 	t.Helper()
-	b, _ := newBuiltin(t, flag)
+	b := newBuiltin(t, flag)
 	var all []string
 	for _, g := range b.Groups() {
 		for _, version := range g.Versions {

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	api "k8s.io/kubernetes/pkg/apis/core"
@@ -21,19 +25,28 @@ type ClusterIPs struct {
 	// ByFamily has an allocator for each family of the configured ranges.
 	ByFamily map[api.IPFamily]ipallocator.Interface
 
-	client    kubernetes.Interface
-	informers informers.SharedInformerFactory
-	interval  time.Duration
+	repair *iprepair.RepairIPAddress
+	// run makes sure that repair runs once: it ends what its constructor started.
+	run sync.Once
+}
+
+// Resync tells a factory of informers that the repair goes over all objects of
+// these types periodically; a factory without it repairs what changes only.
+func Resync(interval time.Duration) map[metav1.Object]time.Duration {
+	return map[metav1.Object]time.Duration{&corev1.Service{}: interval, &networkingv1.IPAddress{}: interval}
 }
 
 // NewClusterIPs makes allocators for the families of the two ranges; secondary
 // may be zero. The ranges that addresses come from are those of the ServiceCIDR
 // objects. The allocators follow these at once, until Stop: upstream's
-// constructor starts them.
+// constructor starts them. The factory's informers are started after it; see
+// Resync for the factory.
 func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformerFactory, primary, secondary net.IPNet, interval time.Duration) (*ClusterIPs, error) {
-	c := &ClusterIPs{ByFamily: map[api.IPFamily]ipallocator.Interface{}, client: client, informers: factory, interval: interval}
-	// Asked for here, so that the factory's Start finds it.
-	factory.Core().V1().Services().Informer()
+	c := &ClusterIPs{
+		ByFamily: map[api.IPFamily]ipallocator.Interface{},
+		repair: iprepair.NewRepairIPAddress(interval, client, factory.Core().V1().Services(),
+			factory.Networking().V1().ServiceCIDRs(), factory.Networking().V1().IPAddresses()),
+	}
 	for _, cidr := range []net.IPNet{primary, secondary} {
 		if cidr.IP == nil {
 			continue
@@ -62,20 +75,25 @@ func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformer
 
 // Repair brings the IPAddress objects in line with the Services, at once and
 // then as they change, until ctx ends. It calls first after the first pass. It
-// returns early, with an error, when the first pass fails for good.
+// returns early, with an error, when the first pass fails for good. It is called
+// once.
 func (c *ClusterIPs) Repair(ctx context.Context, first func()) error {
-	loop := iprepair.NewRepairIPAddress(c.interval, c.client, c.informers.Core().V1().Services(),
-		c.informers.Networking().V1().ServiceCIDRs(), c.informers.Networking().V1().IPAddresses())
-	loop.RunUntil(first, stopChannel(ctx))
+	c.run.Do(func() { c.repair.RunUntil(first, stopChannel(ctx)) })
 	if ctx.Err() == nil {
 		return errors.New("the first repair of the cluster IPs failed")
 	}
 	return nil
 }
 
-// Stop ends the allocators; it may be called more than once.
+// Stop ends the allocators, and what a Repair that never ran would have ended;
+// it may be called more than once.
 func (c *ClusterIPs) Stop() {
 	for _, allocator := range c.ByFamily {
 		allocator.Destroy()
 	}
+	c.run.Do(func() {
+		stopped := make(chan struct{})
+		close(stopped)
+		c.repair.RunUntil(func() {}, stopped)
+	})
 }

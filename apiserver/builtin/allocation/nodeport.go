@@ -53,11 +53,32 @@ func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, cl
 	return n, nil
 }
 
+// firstRepairInterval is between two tries of the first repair: nothing can be
+// allocated before it succeeds.
+const firstRepairInterval = time.Second
+
 // Repair brings the taken ports in line with the Services, at once and then
 // every interval, until ctx ends. It calls first after the first success.
 func (n *NodePorts) Repair(ctx context.Context, first func()) {
-	loop := portrepair.NewRepair(n.interval, n.client.CoreV1(), n.client.EventsV1(), n.ports, n.registry)
-	loop.RunUntil(first, stopChannel(ctx))
+	once, cancel := context.WithCancel(ctx)
+	defer cancel()
+	n.repairer(firstRepairInterval).RunUntil(func() {
+		first()
+		cancel()
+	}, stopChannel(once))
+
+	timer := time.NewTimer(n.interval)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return
+	}
+	n.repairer(n.interval).RunUntil(func() {}, stopChannel(ctx))
+}
+
+func (n *NodePorts) repairer(interval time.Duration) *portrepair.Repair {
+	return portrepair.NewRepair(interval, n.client.CoreV1(), n.client.EventsV1(), n.ports, n.registry)
 }
 
 // ranges are the objects that state of ranges is kept in.

@@ -1,0 +1,212 @@
+package builtin_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/generated/openapi"
+
+	"byre/apiserver/builtin"
+	"byre/apiserver/builtin/bootstrap"
+	"byre/apiserver/discovery"
+	"byre/apiserver/endpoints"
+	"byre/apiserver/loopback"
+	byreopenapi "byre/apiserver/openapi"
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+	"byre/watch"
+)
+
+// server is the built-in groups behind real routes over a store in memory, with
+// nothing before them: no authentication beyond a header, no admission.
+type server struct {
+	client  kubernetes.Interface
+	driver  sqlstore.Driver
+	builtin *builtin.Builtin
+	config  *rest.Config
+	// storeErr is what the store's readiness answers.
+	storeErr error
+}
+
+var (
+	clusterIPs = net.IPNet{IP: net.IPv4(10, 9, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}
+	nodePorts  = utilnet.PortRange{Base: 30000, Size: 100}
+)
+
+// start serves until the test ends, with everything bootstrapped.
+func start(t *testing.T) *server {
+	t.Helper()
+	s := &server{driver: storetest.NewModel()}
+	feed := watch.New(s.driver, watch.Options{SoleWriter: true})
+	store := sqlstore.New(s.driver, sqlstore.Options{Publish: feed.Publish})
+	transport := &loopback.Transport{}
+	s.config = loopback.Config(transport)
+	s.config.WarningHandler = rest.NoWarnings{}
+	s.client = kubernetes.NewForConfigOrDie(s.config)
+	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(builtin.Resync()))
+	var err error
+	s.builtin, err = builtin.New(builtin.Config{
+		RESTOptions:   newGetter(store, feed),
+		Client:        s.client,
+		Informers:     factory,
+		Authenticator: authenticator.RequestFunc(knownToken),
+		Authorizer:    authorizer.AuthorizerFunc(noEscalation),
+		RuleResolver:  oneRule{},
+		Tokens:        builtin.Tokens{Issuer: newIssuer(t)},
+		APIAudiences:  authenticator.Audiences{"https://test.invalid"},
+		Services:      builtin.Services{ClusterIPRange: clusterIPs, NodePortRange: nodePorts},
+		EventTTL:      time.Hour,
+		StoreReady:    func(context.Context) error { return s.storeErr },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport.Serve(s.handler(t))
+
+	ctx, cancel := context.WithCancel(context.Background())
+	var data, work sync.WaitGroup
+	dataCtx, stopData := context.WithCancel(context.Background())
+	data.Go(func() { _ = feed.Run(dataCtx) })
+	data.Go(func() { _ = store.Run(dataCtx) })
+	factory.Start(ctx.Done())
+	work.Go(func() {
+		if err := s.builtin.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		work.Wait()
+		transport.Close()
+		transport.Wait()
+		factory.Shutdown()
+		stopData()
+		data.Wait()
+	})
+	s.bootstrap(t)
+	select {
+	case <-s.builtin.Repaired():
+	case <-time.After(20 * time.Second):
+		t.Fatal("allocations aren't repaired")
+	}
+	return s
+}
+
+// bootstrap makes what a start makes.
+func (s *server) bootstrap(t *testing.T) {
+	t.Helper()
+	b, err := bootstrap.New(bootstrap.Config{
+		Client:       s.client,
+		ServiceCIDRs: []net.IPNet{clusterIPs},
+		Service:      bootstrap.Service{ClusterIP: net.IPv4(10, 9, 0, 1), AdvertiseAddress: net.IPv4(192, 0, 2, 7), AdvertisePort: 6443},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := b.Ensure(ctx); err != nil {
+		for _, check := range b.Checks() {
+			t.Logf("%s: %v", check.Name, check.Err)
+		}
+		t.Fatal(err)
+	}
+}
+
+// handler is the API with what upstream's handlers need of a request's context.
+func (s *server) handler(t *testing.T) http.Handler {
+	t.Helper()
+	groups := s.builtin.Groups()
+	names, err := endpoints.ModelNames(groups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	models := byreopenapi.NewModels(openapi.GetOpenAPIDefinitions, legacyscheme.Scheme)
+	api, err := endpoints.New(endpoints.Config{
+		Groups: groups,
+		Serving: endpoints.Serving{
+			Authorizer:    authorizer.AuthorizerFunc(noEscalation),
+			TypeConverter: models.TypeConverter(names...),
+		},
+		Discovery: discovery.NewRegistry("192.0.2.7:6443"),
+		NotFound:  http.NotFoundHandler(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolver := &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+	h := filters.WithRequestInfo(asUser(api), resolver)
+	h = filters.WithWarningRecorder(h)
+	h = filters.WithRequestReceivedTimestamp(h)
+	return filters.WithAuditInit(h)
+}
+
+// userHeader names who asks; without it, it is the server itself.
+const userHeader = "X-Test-User"
+
+func asUser(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		who := &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}
+		if name := req.Header.Get(userHeader); name != "" {
+			who = &user.DefaultInfo{Name: name, Groups: []string{user.AllAuthenticated}}
+		}
+		h.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), who)))
+	})
+}
+
+// as returns a client of someone else.
+func (s *server) as(name string) kubernetes.Interface {
+	config := rest.CopyConfig(s.config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			req = req.Clone(req.Context())
+			req.Header.Set(userHeader, name)
+			return next.RoundTrip(req)
+		})
+	})
+	return kubernetes.NewForConfigOrDie(config)
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
+
+// noEscalation lets everyone do everything but hand out more than they hold.
+func noEscalation(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if (a.GetVerb() == "escalate" || a.GetVerb() == "bind") && a.GetUser().GetName() != user.APIServerUser {
+		return authorizer.DecisionDeny, "not even you", nil
+	}
+	return authorizer.DecisionAllow, "", nil
+}
+
+// knownToken authenticates the token "good" of milk.
+func knownToken(req *http.Request) (*authenticator.Response, bool, error) {
+	if !strings.HasSuffix(req.Header.Get("Authorization"), " good") {
+		return nil, false, nil
+	}
+	audiences, _ := authenticator.AudiencesFrom(req.Context())
+	return &authenticator.Response{User: &user.DefaultInfo{Name: "milk"}, Audiences: audiences}, true, nil
+}
+
+// oneRule is the answer to what someone may do.
+type oneRule struct{}
+
+func (oneRule) RulesFor(context.Context, user.Info, string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	return []authorizer.ResourceRuleInfo{&authorizer.DefaultResourceRuleInfo{Verbs: []string{"milk"}, Resources: []string{"cows"}}}, nil, false, nil
+}
