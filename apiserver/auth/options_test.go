@@ -1,0 +1,98 @@
+package auth
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+func TestValidate(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		flags []string
+		want  string // the first error; empty: none
+	}{
+		{"defaults", nil, ""},
+		{"unknown mode", []string{"--authorization-mode=Node,Magic"},
+			`--authorization-mode: "Magic" is none of AlwaysAllow, AlwaysDeny, ABAC, Webhook, RBAC, Node`},
+		{"mode twice", []string{"--authorization-mode=RBAC,RBAC"}, "--authorization-mode names RBAC twice"},
+		{"no mode", []string{"--authorization-mode="}, "--authorization-mode must name at least one authorizer"},
+		{"webhook without file", []string{"--authorization-mode=Webhook"},
+			"--authorization-mode Webhook requires --authorization-webhook-config-file"},
+		{"file without webhook", []string{"--authorization-webhook-config-file=f"},
+			"--authorization-webhook-config-file requires --authorization-mode Webhook"},
+		{"abac without policy", []string{"--authorization-mode=ABAC"}, "--authorization-mode ABAC requires --authorization-policy-file"},
+		{"config and mode", []string{"--authorization-config=f", "--authorization-mode=RBAC"},
+			"--authorization-config excludes --authorization-mode and the --authorization-webhook-* flags"},
+		{"half of oidc", []string{"--oidc-client-id=c"},
+			"--oidc-issuer-url and --oidc-client-id are both required when any --oidc-* flag is set"},
+		{"config and oidc", []string{"--authentication-config=f", "--oidc-client-id=c"},
+			"--authentication-config and the --oidc-* flags exclude each other"},
+		{"issuer twice", []string{"--service-account-issuer=a", "--service-account-issuer=a"},
+			`--service-account-issuer "a" is given twice`},
+		{"short-lived tokens", []string{"--service-account-max-token-expiration=1m"},
+			"--service-account-max-token-expiration must be between 1 hour and 2^32 seconds, not 1m0s"},
+		{"jwks without tls", []string{"--service-account-jwks-uri=http://x"},
+			`--service-account-jwks-uri "http://x" is not an https URL`},
+		{"signing key alone", []string{"--service-account-signing-key-file=f"}, "--service-account-key-file is required"},
+		{"empty header", []string{"--requestheader-username-headers= "}, "--requestheader-username-headers must not have an empty value"},
+		{"uid header", []string{"--requestheader-uid-headers=Who"},
+			"--requestheader-uid-headers must have X-Remote-Uid, or aggregated API servers don't learn the UID"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := NewOptions()
+			fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+			o.AddFlags(fs)
+			if err := fs.Parse(test.flags); err != nil {
+				t.Fatal(err)
+			}
+			o.Complete(Files{ServiceAccountKey: "sa.key", ServiceAccountPub: "sa.pub"})
+			var got string
+			if errs := o.Validate(); len(errs) > 0 {
+				got = errs[0].Error()
+			}
+			if got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// TestSharedCA refuses to take one CA for users and for nameless front proxies.
+func TestSharedCA(t *testing.T) {
+	file := write(t, "ca.crt", newAuthority(t, "ca").pem())
+	o := NewOptions()
+	o.Authentication.ClientCAFile, o.Authentication.RequestHeader.ClientCAFile = file, file
+	if err := o.Authentication.validateOverlap(); err == nil {
+		t.Error("accepted")
+	}
+	o.Authentication.RequestHeader.AllowedNames = []string{"front"}
+	if err := o.Authentication.validateOverlap(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestComplete(t *testing.T) {
+	files := Files{ClientCA: "ca", FrontProxyCA: "front", FrontProxyUserName: "front-proxy-client", ServiceAccountKey: "key", ServiceAccountPub: "pub"}
+	o := NewOptions()
+	o.Complete(files)
+	a := o.Authentication
+	if a.ClientCAFile != "ca" || a.RequestHeader.ClientCAFile != "front" || a.ServiceAccounts.SigningKeyFile != "key" ||
+		!slices.Equal(a.ServiceAccounts.KeyFiles, []string{"pub"}) || !slices.Equal(a.ServiceAccounts.Issuers, []string{DefaultIssuer}) ||
+		!slices.Equal(a.RequestHeader.AllowedNames, []string{"front-proxy-client"}) || !a.Anonymous {
+		t.Errorf("got %+v", a)
+	}
+
+	o = NewOptions()
+	o.Authentication.ClientCAFile, o.Authentication.ServiceAccounts.SigningKeyFile = "mine", "mine"
+	o.Authorization.Modes = []string{"AlwaysAllow"}
+	o.Complete(files)
+	a = o.Authentication
+	if a.ClientCAFile != "mine" || a.ServiceAccounts.SigningKeyFile != "mine" || len(a.ServiceAccounts.KeyFiles) != 0 {
+		t.Errorf("what was given was replaced: %+v", a)
+	}
+	if a.Anonymous {
+		t.Error("anonymous requests would be allowed anything")
+	}
+}
