@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,9 @@ type Store struct {
 	options Options
 	queue   *queue
 	metrics *metrics
+	// committed has room for one token: revision has moved.
+	committed chan struct{}
+	revision  atomic.Int64
 	// compacting is held by the one Compact that is under way.
 	compacting sync.Mutex
 }
@@ -32,6 +36,8 @@ func New(driver Driver, options Options) *Store {
 		options: options,
 		queue:   queue,
 		metrics: newMetrics(options.Registerer, queue.len),
+
+		committed: make(chan struct{}, 1),
 	}
 }
 
@@ -73,8 +79,27 @@ func (s *Store) Run(ctx context.Context) error {
 	if upkeeper, ok := s.Driver.(Upkeeper); ok {
 		services.Go(func() { s.upkeep(ctx, upkeeper) })
 	}
+	if hinter, ok := s.Driver.(Hinter); ok {
+		services.Go(func() { s.hint(ctx, hinter) })
+	}
 	services.Wait()
 	return nil
+}
+
+// hint tells other processes of commits. What is committed while it does so is
+// told at once afterwards, by the last revision.
+func (s *Store) hint(ctx context.Context, h Hinter) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.committed:
+			// A hint that is lost is found out by the others' next look.
+			if err := h.Notify(ctx, s.revision.Load()); err != nil {
+				s.options.Logger.Debug("store: hint of a commit is lost", "err", err)
+			}
+		}
+	}
 }
 
 // every calls work at each interval, on one process at a time, until ctx ends.

@@ -86,11 +86,18 @@ func (s *Store) finish(batch []*pending, outcomes []Outcome) {
 		}
 	}
 	if len(changes) > 0 {
-		s.metrics.revision.Set(float64(changes[len(changes)-1].Revision))
+		s.revision.Store(changes[len(changes)-1].Revision)
+		s.metrics.revision.Set(float64(s.revision.Load()))
 		s.options.Publish(changes)
 	}
 	for _, p := range batch {
 		close(p.done)
+	}
+	if len(changes) > 0 {
+		select {
+		case s.committed <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -1,0 +1,164 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"github.com/jackc/pgx/v5"
+
+	"byre/sqlstore"
+)
+
+// attempts is how often a batch is tried that could not get the lock.
+const attempts = 3
+
+// Commit implements sqlstore.Driver.
+func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	arguments := columns(batch)
+	for attempt := 1; ; attempt++ {
+		outcomes, err := d.commit(ctx, batch, arguments)
+		switch {
+		case err == nil:
+			return outcomes, nil
+		case hasCode(err, codeReadOnly):
+			// The server has become a standby: its successor has another address.
+			d.writes.Reset()
+			d.reads.Reset()
+			return nil, err
+		case !hasCode(err, codeLockNotAvailable) || attempt == attempts:
+			return nil, err
+		}
+		if err := d.terminateHolder(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// commit sends a batch as one pipeline and reads its results.
+func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments []any) ([]sqlstore.Outcome, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
+	defer cancel()
+	conn, err := d.writes.Acquire(ctx)
+	if err != nil {
+		return nil, translate(err)
+	}
+	defer conn.Release()
+
+	var b pgx.Batch
+	b.Queue(begin)
+	b.Queue(configure, milliseconds(d.options.LockTimeout))
+	b.Queue(lock)
+	b.Queue(applyBatch, arguments...)
+	b.Queue(commit)
+	results := conn.SendBatch(ctx, &b)
+	outcomes, committing, err := readCommit(results, batch)
+	if closeErr := results.Close(); err == nil {
+		// All results were read: this can't undo them.
+		_ = closeErr
+		return outcomes, nil
+	}
+	if !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' {
+		// If this fails too, Release drops the connection.
+		_, _ = conn.Exec(ctx, rollback)
+	}
+	return nil, translateCommit(err, committing)
+}
+
+// readCommit reads the results of a batch; committing says whether all but the
+// COMMIT's was there when it failed.
+func readCommit(results pgx.BatchResults, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, committing bool, err error) {
+	for range 3 { // begin, configure, lock
+		if _, err := results.Exec(); err != nil {
+			return nil, false, err
+		}
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return nil, false, err
+	}
+	defer rows.Close()
+	outcomes = make([]sqlstore.Outcome, len(batch))
+	n := 0
+	for ; rows.Next() && n < len(batch); n++ {
+		if outcomes[n], err = scanOutcome(rows, batch[n].Op); err != nil {
+			return nil, false, err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, false, err
+	}
+	if n != len(batch) {
+		return nil, false, fmt.Errorf("%d outcomes of %d writes", n, len(batch))
+	}
+	tag, err := results.Exec()
+	if err == nil && tag.String() != commit {
+		err = fmt.Errorf("commit ended as %q", tag)
+	}
+	return outcomes, true, err
+}
+
+func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, err error) {
+	var effective bool
+	var revision, current int64
+	if err := rows.Scan(&effective, &revision, &o.Time, &current, &o.Created, &o.UID); err != nil {
+		return o, err
+	}
+	switch {
+	case effective:
+		o.Revision, o.Time = revision, o.Time.UTC()
+		return o, nil
+	case op == sqlstore.Create:
+		return sqlstore.Outcome{Err: sqlstore.ErrExists}, nil
+	case current == 0:
+		return sqlstore.Outcome{Err: sqlstore.ErrNotFound}, nil
+	default:
+		return sqlstore.Outcome{Err: &sqlstore.ConflictError{Current: current}}, nil
+	}
+}
+
+// columns turns writes into the arrays that applyBatch unnests.
+func columns(batch []sqlstore.Write) []any {
+	n := len(batch)
+	var (
+		op, group, resource, namespace, name = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+		uid, form, expires, value            = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+		who, verb, auditID                   = make([]string, n), make([]string, n), make([]string, n)
+		replaces                             = make([]int64, n)
+	)
+	for i := range batch {
+		w := &batch[i]
+		op[i], replaces[i] = string(w.Op), w.Replaces
+		group[i], resource[i], namespace[i], name[i] = w.Key.Group, w.Key.Resource, w.Key.Namespace, w.Key.Name
+		uid[i], form[i], value[i] = w.UID, w.Form, text(w.Value)
+		who[i], verb[i], auditID[i] = w.Author.User, w.Author.Verb, w.Author.AuditID
+		if !w.Expires.IsZero() {
+			expires[i] = formatTime(w.Expires)
+		}
+	}
+	return []any{op, group, resource, namespace, name, replaces, uid, form, expires, value, who, verb, auditID}
+}
+
+// terminateHolder ends a session that has held the lock for too long. It uses
+// another connection than the writer's own.
+func (d *Driver) terminateHolder(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout)
+	defer cancel()
+	// A little less, as its clock began before ours.
+	held := d.options.LockTimeout * 9 / 10
+	_, err := d.reads.Exec(ctx, terminateHolder, held.String())
+	return translate(err)
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// formatTime is read the same under every DateStyle and TimeZone.
+func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
+
+// text and bytes share the memory of a value: pgx copies what it sends and what
+// it returns, and nobody writes to a value (sqlstore.Record).
+func text(value []byte) string { return unsafe.String(unsafe.SliceData(value), len(value)) }
+
+func bytes(value string) []byte { return unsafe.Slice(unsafe.StringData(value), len(value)) }

@@ -1,0 +1,26 @@
+// Package postgres keeps a revision store in a PostgreSQL database, which any
+// number of processes may share.
+//
+// A batch is one pipelined round trip: it begins a READ COMMITTED transaction,
+// locks the row of counters, and then, in a statement of its own, whose
+// snapshot is younger than the lock, compares, numbers and writes. So every
+// process gives revisions in the order of commits, and a snapshot that shows
+// one revision shows all before it. Reads are one statement, or one pipelined
+// REPEATABLE READ transaction.
+//
+// # What is promised
+//
+// What sqlstore.Driver asks for. Besides:
+//   - A process that stops while it holds the lock (SIGSTOP, a cut cable) holds
+//     up the others for Options.LockTimeout: then its session is terminated.
+//   - Nothing needs a session to outlive its transaction, but Listen, which has
+//     its own connection and is only a hint: it all works through a pooler in
+//     transaction mode. Where one is noticed, no prepared statements are used.
+//   - A server that may lose commits (fsync or synchronous_commit off) is
+//     refused unless Options.AllowLoss says otherwise.
+//
+// # What the caller owes
+//
+// The schema is there (migrations.Up), and the role may terminate sessions of
+// its own, as every role may.
+package postgres

@@ -1,0 +1,87 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"byre/sqlstore"
+)
+
+// https://www.postgresql.org/docs/current/errcodes-appendix.html
+const (
+	codeLockNotAvailable = "55P03"
+	codeReadOnly         = "25006"
+	codeNoStatement      = "26000"
+)
+
+// unavailable are the codes, by their beginning, of a server that can't serve
+// now: lost connections, transactions to be tried again, a lack of resources,
+// operators at work, I/O errors.
+var unavailable = []string{"08", "40", "53", "57", "58", codeLockNotAvailable, codeReadOnly, codeNoStatement}
+
+// translate turns errors of the server and of the connection into sqlstore's,
+// for anything but a COMMIT under way; see translateCommit.
+func translate(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || isOurs(err) {
+		return err
+	}
+	var server *pgconn.PgError
+	if !errors.As(err, &server) {
+		// The rest comes from the connection, or from giving up on it.
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, err)
+	}
+	for _, code := range unavailable {
+		if strings.HasPrefix(server.Code, code) {
+			return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, err)
+		}
+	}
+	return err
+}
+
+// translateCommit is translate for a batch. committing says that what failed
+// was the COMMIT itself. The whole batch is sent at once: when the connection
+// breaks the server may have got to the COMMIT. When an earlier statement
+// failed by the server's own word it has not.
+func translateCommit(err error, committing bool) error {
+	var server *pgconn.PgError
+	isServer := errors.As(err, &server)
+	switch {
+	case err == nil:
+		return nil
+	case isServer && (!committing || strings.HasPrefix(server.Code, "40")), pgconn.SafeToRetry(err):
+		return translate(err)
+	default:
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnknown, err)
+	}
+}
+
+// isOurs reports whether an error passed through the driver from the caller's
+// own code or is a sentinel already.
+func isOurs(err error) bool {
+	for _, sentinel := range []error{
+		sqlstore.ErrCompacted, sqlstore.ErrFuture, sqlstore.ErrInvalid, sqlstore.ErrNotFound,
+		sqlstore.ErrUnavailable, sqlstore.ErrUnknown,
+	} {
+		if errors.Is(err, sentinel) {
+			return true
+		}
+	}
+	var y *yieldError
+	return errors.As(err, &y)
+}
+
+// yieldError is an error of the function that a List calls.
+type yieldError struct{ err error }
+
+func (e *yieldError) Error() string { return e.err.Error() }
+func (e *yieldError) Unwrap() error { return e.err }
+
+// hasCode reports whether the server's error has the code.
+func hasCode(err error, code string) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && server.Code == code
+}

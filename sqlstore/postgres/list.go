@@ -1,0 +1,131 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"byre/sqlstore"
+)
+
+// List implements sqlstore.Driver.
+func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.Listed, err error) {
+	some, err := q.Check()
+	if err != nil {
+		return sqlstore.Listed{}, err
+	}
+	arguments, inRange := argumentsOf(q)
+	some = some && inRange
+	list, count := statements(q)
+	err = d.snapshot(ctx,
+		func(b *pgx.Batch) {
+			if !some {
+				return
+			}
+			b.Queue(list, arguments...)
+			if q.Limit > 0 {
+				b.Queue(count, arguments[:6]...)
+			}
+		},
+		func(results pgx.BatchResults, state sqlstore.State) error {
+			listed.Revision = state.Revision
+			switch {
+			case q.At > state.Revision:
+				return sqlstore.ErrFuture
+			case q.At != 0 && q.At < state.Compacted:
+				return sqlstore.ErrCompacted
+			case q.At != 0:
+				listed.Revision = q.At
+			}
+			if !some {
+				return nil
+			}
+			return readList(results, q, &listed, yield)
+		})
+	if err != nil {
+		var y *yieldError
+		if errors.As(err, &y) {
+			err = y.err
+		}
+		return sqlstore.Listed{}, err
+	}
+	return listed, nil
+}
+
+func readList(results pgx.BatchResults, q sqlstore.Query, listed *sqlstore.Listed, yield func(sqlstore.Record) error) error {
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	yielded := int64(0)
+	for ; rows.Next(); yielded++ {
+		r := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource}}
+		var expires *time.Time
+		var value *string
+		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &r.Form, &expires, &value); err != nil {
+			return err
+		}
+		r.Expires = expiry(expires)
+		if value != nil {
+			r.Value = bytes(*value)
+		}
+		if err := yield(r); err != nil {
+			return &yieldError{err}
+		}
+	}
+	if err := rows.Err(); err != nil || q.Limit <= 0 {
+		return err
+	}
+	var all int64
+	if err := results.QueryRow().Scan(&all); err != nil {
+		return err
+	}
+	listed.Remaining = all - yielded
+	listed.More = listed.Remaining > 0
+	return nil
+}
+
+// statements returns the list's and, where it may have to be counted, the
+// count's. At a revision that happens to be the last the other ones would do,
+// but that is only known in the transaction.
+func statements(q sqlstore.Query) (list, count string) {
+	now := q.At == 0
+	switch {
+	case q.Namespace == "" && now:
+		return listResource, countResource
+	case q.Namespace == "":
+		return listResourceAt, countResourceAt
+	case q.Name != "" && now:
+		return listObject, countNamespace
+	case q.Name != "":
+		return listObjectAt, countNamespaceAt
+	case now:
+		return listNamespace, countNamespace
+	default:
+		return listNamespaceAt, countNamespaceAt
+	}
+}
+
+// argumentsOf returns $1 to $8, and false when there can be nothing in the
+// range.
+func argumentsOf(q sqlstore.Query) ([]any, bool) {
+	namespace, name := q.Namespace, ""
+	switch {
+	case q.After == nil:
+	case q.Namespace == "":
+		namespace, name = q.After.Namespace, q.After.Name
+	case q.After.Namespace > q.Namespace:
+		return nil, false
+	case q.After.Namespace == q.Namespace:
+		name = q.After.Name
+	}
+	var limit *int64
+	if q.Limit > 0 {
+		n := int64(q.Limit)
+		limit = &n
+	}
+	return []any{q.Group, q.Resource, namespace, name, q.Name, q.At, limit, !q.KeysOnly}, true
+}

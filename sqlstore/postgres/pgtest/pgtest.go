@@ -1,0 +1,60 @@
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// shared is the one server of this process: to make one takes seconds, and a
+// test binary has no other place for what its tests share.
+var shared = sync.OnceValues(func() (*Cluster, error) { return Start(context.Background()) })
+
+// databases numbers the databases of the shared server.
+var databases atomic.Int64
+
+// DSN returns the URL of an empty database, dropped when the test ends. Where
+// there is no PostgreSQL the test is skipped.
+func DSN(t testing.TB) string {
+	t.Helper()
+	if _, err := find("initdb"); err != nil {
+		t.Skip(err)
+	}
+	cluster, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("test%d", databases.Add(1))
+	ctx := context.WithoutCancel(t.Context())
+	if err := cluster.Exec(ctx, `CREATE DATABASE `+name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Exec(ctx, `DROP DATABASE `+name+` WITH (FORCE)`); err != nil {
+			t.Error(err)
+		}
+	})
+	return cluster.DSN(name)
+}
+
+// DSN is the URL of a database of the server.
+func (c *Cluster) DSN(database string) string {
+	u := url.URL{Scheme: "postgres", User: url.User("byre"), Path: "/" + database, RawQuery: url.Values{"host": {c.dir}}.Encode()}
+	return u.String()
+}
+
+// Exec runs a statement in the server's first database.
+func (c *Cluster) Exec(ctx context.Context, statement string) error {
+	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, statement)
+	return err
+}

@@ -1,0 +1,33 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
+)
+
+// open migrates an empty database and connects to it.
+func open(t testing.TB, options postgres.Options) (driver *postgres.Driver, dsn string) {
+	t.Helper()
+	dsn = pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	driver, err := postgres.Open(t.Context(), dsn, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return driver, dsn
+}
+
+func TestDriver(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
+		driver, _ := open(t, postgres.Options{})
+		return driver
+	})
+}

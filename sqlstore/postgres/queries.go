@@ -1,0 +1,178 @@
+package postgres
+
+// The statements of the package.
+
+const selectServer = `
+SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_commit'), pg_is_in_recovery(),
+       to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
+
+const selectState = `SELECT revision, compacted, epoch FROM counters WHERE id = 1`
+
+// A batch.
+const (
+	begin    = `BEGIN ISOLATION LEVEL READ COMMITTED`
+	commit   = `COMMIT`
+	rollback = `ROLLBACK`
+
+	// configure is for the transaction only. The batch's statement is planned
+	// once, for any batch: by index, however few rows there are today, and
+	// with memory for its values.
+	configure = `
+SELECT set_config('lock_timeout', $1, true), set_config('plan_cache_mode', 'force_generic_plan', true),
+       set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+       set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true),
+       set_config('work_mem', '64MB', true)`
+
+	// lock is a statement of its own: what comes next has a younger snapshot.
+	lock = `SELECT revision FROM counters WHERE id = 1 FOR UPDATE`
+
+	// applyBatch does the writes whose key is at the revision they replace
+	// (asked.effective), gives them the next revisions in their order, and
+	// answers for all of them. All of its parts see the state before it.
+	applyBatch = `
+WITH asked AS MATERIALIZED (
+    SELECT w.*, NULLIF(w.expiry, '')::timestamptz AS expires, statement_timestamp() AS time,
+           o.revision AS current, o.created_revision AS created, o.uid AS old_uid, o.form AS old_form,
+           o.expires AS old_expires, o.value AS old_value,
+           coalesce(o.revision, 0) = w.replaces AS effective,
+           k.revision + sum((coalesce(o.revision, 0) = w.replaces)::int) OVER (ORDER BY w.n)::bigint AS revision
+    FROM counters k
+    CROSS JOIN unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[],
+                      $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[]) WITH ORDINALITY
+         AS w(op, "group", resource, namespace, name, replaces, uid, form, expiry, value, who, verb, audit_id, n)
+    LEFT JOIN objects o ON o."group" = w."group" AND o.resource = w.resource
+         AND o.namespace = w.namespace AND o.name = w.name
+    WHERE k.id = 1
+), logged AS (
+    INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, namespace, name,
+                         uid, replaces, created_revision, form, expires, value)
+    SELECT revision, time, op, verb, who, audit_id, "group", resource, namespace, name,
+           coalesce(old_uid, uid), replaces, coalesce(created, revision), old_form, old_expires, old_value
+    FROM asked WHERE effective
+), created AS (
+    INSERT INTO objects (revision, "group", resource, namespace, name, uid, created_revision,
+                         time, verb, who, form, expires, value)
+    SELECT revision, "group", resource, namespace, name, uid, revision, time, verb, who, form, expires, value
+    FROM asked WHERE effective AND op = 'create'
+), updated AS (
+    UPDATE objects o SET revision = a.revision, uid = a.uid, time = a.time, verb = a.verb, who = a.who,
+                         form = a.form, expires = a.expires, value = a.value
+    FROM asked a
+    WHERE a.effective AND a.op = 'update' AND o."group" = a."group" AND o.resource = a.resource
+      AND o.namespace = a.namespace AND o.name = a.name
+), deleted AS (
+    DELETE FROM objects o USING asked a
+    WHERE a.effective AND a.op = 'delete' AND o."group" = a."group" AND o.resource = a.resource
+      AND o.namespace = a.namespace AND o.name = a.name
+), counted AS (
+    UPDATE counters k SET revision = k.revision + e.n
+    FROM (SELECT count(*) AS n FROM asked WHERE effective) e
+    WHERE k.id = 1 AND e.n > 0
+)
+SELECT effective, revision, time, coalesce(current, 0), coalesce(created, revision), coalesce(old_uid, '')
+FROM asked ORDER BY n`
+
+	// terminateHolder ends the sessions that have held the counters for longer
+	// than $1 and wait for a client that says nothing. (A session that waits
+	// for the lock itself, or works, does neither.)
+	terminateHolder = `
+SELECT count(pg_terminate_backend(a.pid))
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.granted AND l.relation = 'counters'::regclass
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND l.mode IN ('RowShareLock', 'RowExclusiveLock')
+  AND a.pid <> pg_backend_pid() AND a.backend_xid IS NOT NULL AND a.wait_event_type = 'Client'
+  AND a.xact_start < clock_timestamp() - $1::interval`
+)
+
+// Compaction and locks by name.
+const (
+	deleteChanges   = `DELETE FROM changes WHERE revision <= $1`
+	updateCompacted = `UPDATE counters SET compacted = greatest(compacted, $1) WHERE id = 1`
+
+	lockTimeout = `SELECT set_config('lock_timeout', $1, true)`
+	idleTimeout = `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`
+	tryLock     = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
+	touch       = `SELECT 1`
+)
+
+// Hints. Channels are a database's, so the schema is part of the name.
+const (
+	selectChannel = `SELECT 'byre_' || current_schema()::regnamespace::oid::text`
+	notify        = `SELECT pg_notify('byre_' || current_schema()::regnamespace::oid::text, $1)`
+)
+
+// Reads.
+const (
+	beginRead = `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`
+
+	// selectObject has a row even where there is no object: the revision of
+	// its snapshot.
+	selectObject = `
+SELECT c.revision, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value
+FROM counters c LEFT JOIN objects o
+  ON o."group" = $1 AND o.resource = $2 AND o.namespace = $3 AND o.name = $4
+WHERE c.id = 1`
+
+	selectExpired = `
+SELECT "group", resource, namespace, name, uid, created_revision, revision, expires
+FROM objects WHERE expires IS NOT NULL AND expires <= $1::text::timestamptz ORDER BY expires LIMIT $2`
+
+	// selectChanges finds what each revision wrote in its successor of the
+	// same key (which replaced it), else in the object that still has it. The
+	// limits inside keep the planner to one look-up a change.
+	selectChanges = `
+WITH c AS MATERIALIZED (
+    SELECT * FROM changes WHERE revision > $1 ORDER BY revision LIMIT $2
+)
+SELECT c.revision, c.time, c.op, c.verb, c.who, c.audit_id,
+       c."group", c.resource, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
+       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.form IS NULL THEN o.expires ELSE n.expires END,
+       coalesce(n.value, o.value)
+FROM c
+LEFT JOIN LATERAL (
+    SELECT uid, form, expires, value FROM changes n
+    WHERE n."group" = c."group" AND n.resource = c.resource AND n.namespace = c.namespace AND n.name = c.name
+      AND n.replaces = c.revision LIMIT 1) n ON true
+LEFT JOIN LATERAL (
+    SELECT uid, form, expires, value FROM objects o
+    WHERE o."group" = c."group" AND o.resource = c.resource AND o.namespace = c.namespace AND o.name = c.name
+      AND o.revision = c.revision LIMIT 1) o ON true
+ORDER BY c.revision`
+)
+
+// Lists. $1 group, $2 resource, $3 namespace, $4 name of the position after
+// which to begin, $5 the one name wanted or ”, $6 revision, $7 limit (NULL for
+// none), $8 whether values are wanted. A statement is put together here, when
+// compiled, from its range (a resource's, a namespace's, one object's) and its
+// time (now, or at a revision: what is still current of it, and what has
+// replaced it).
+const (
+	inResource  = `"group" = $1 AND resource = $2 AND (namespace, name) > ($3, $4) AND ($5 = '' OR name = $5)`
+	inNamespace = `"group" = $1 AND resource = $2 AND namespace = $3 AND name > $4 AND ($5 = '' OR name = $5)`
+	inObject    = `"group" = $1 AND resource = $2 AND namespace = $3 AND name = $5 AND name > $4`
+
+	columnsNow = `SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $8 THEN value END AS value FROM objects WHERE `
+	columnsOld = `SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $8 THEN value END FROM changes WHERE `
+
+	always    = ` AND $6::bigint IS NOT NULL`
+	stillThen = ` AND revision <= $6`
+	gone      = ` AND replaces BETWEEN 1 AND $6 AND revision > $6`
+	inOrder   = ` ORDER BY namespace, name LIMIT $7`
+
+	listResource  = columnsNow + inResource + always + inOrder
+	listNamespace = columnsNow + inNamespace + always + inOrder
+	listObject    = columnsNow + inObject + always + inOrder
+
+	listResourceAt  = columnsNow + inResource + stillThen + ` UNION ALL ` + columnsOld + inResource + gone + inOrder
+	listNamespaceAt = columnsNow + inNamespace + stillThen + ` UNION ALL ` + columnsOld + inNamespace + gone + inOrder
+	listObjectAt    = columnsNow + inObject + stillThen + ` UNION ALL ` + columnsOld + inObject + gone + inOrder
+
+	countNow = `SELECT count(*) FROM objects WHERE `
+	countOld = `SELECT count(*) FROM changes WHERE `
+
+	countResource    = countNow + inResource + always
+	countNamespace   = countNow + inNamespace + always
+	countResourceAt  = `SELECT (` + countNow + inResource + stillThen + `) + (` + countOld + inResource + gone + `)`
+	countNamespaceAt = `SELECT (` + countNow + inNamespace + stillThen + `) + (` + countOld + inNamespace + gone + `)`
+)
