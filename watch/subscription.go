@@ -103,13 +103,20 @@ func (s *Subscription) near() (events []Event, ok bool, err error) {
 		return nil, false, ErrCompacted
 	}
 	if s.waiting {
-		first := h.waiters.woke(&s.waiter)
-		if first == 0 {
+		first, seen := h.waiters.woke(&s.waiter)
+		switch {
+		case first > 0:
+			// Nothing before it concerned this subscriber.
+			s.pos = max(s.pos, first-1)
+		case h.changed <= seen:
 			s.pos = max(s.pos, f.revision)
 			return nil, true, nil
+		default:
+			// The waker has yet to look at the last changes.
+			h.waiters.remove(&s.waiter)
+			s.pos = max(s.pos, seen)
 		}
-		// Nothing before first concerned this subscriber.
-		s.pos, s.waiting = max(s.pos, first-1), false
+		s.waiting = false
 	}
 	if s.pos < h.ring.since {
 		return nil, false, nil

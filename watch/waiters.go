@@ -78,11 +78,12 @@ func (ws *waiters) count(w *waiter, n int) {
 	}
 }
 
-// woke returns the first revision that touched w since it was added, or 0.
-func (ws *waiters) woke(w *waiter) int64 {
+// woke returns the first revision that touched w since it was added, or 0 when
+// none has up to the revision seen.
+func (ws *waiters) woke(w *waiter) (first, seen int64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	return w.first
+	return w.first, ws.woken
 }
 
 func (ws *waiters) remove(w *waiter) {

@@ -1,0 +1,311 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"byre/sqlstore"
+)
+
+func TestSnapshotIsOneRevision(t *testing.T) {
+	f := start(t, Options{SoleWriter: true})
+	f.write(pod("b", "x"), "1")
+	f.write(pod("a", "y"), "2")
+	before := f.snapshot()
+	f.write(pod("a", "x"), "3")
+	f.write(pod("b", "x"), "4")
+	f.Publish([]sqlstore.Change{f.remove(pod("a", "y"))})
+	after := f.snapshot()
+
+	for _, test := range []struct {
+		snapshot  Snapshot
+		namespace string
+		position  *sqlstore.Position
+		want      string
+	}{
+		{before, "", nil, "[a/y=2 b/x=1]"},
+		{after, "", nil, "[a/x=3 b/x=4]"},
+		{after, "b", nil, "[b/x=4]"},
+		{after, "c", nil, "[]"},
+		{after, "", &sqlstore.Position{Namespace: "a", Name: "x"}, "[b/x=4]"},
+		{after, "", &sqlstore.Position{Namespace: "a", Name: ""}, "[a/x=3 b/x=4]"},
+		{after, "b", &sqlstore.Position{Namespace: "b", Name: "x"}, "[]"},
+	} {
+		if got := f.keys(test.snapshot, test.namespace, test.position); got != test.want {
+			t.Errorf("at %d, %q after %v: got %s, want %s", test.snapshot.Revision(), test.namespace, test.position, got, test.want)
+		}
+	}
+	if before.Revision() != 2 || after.Revision() != 5 || after.Since() != 5 || after.Len() != 2 {
+		t.Errorf("revisions %d and %d (since %d), %d records", before.Revision(), after.Revision(), after.Since(), after.Len())
+	}
+}
+
+func TestIndexFindsAndForgets(t *testing.T) {
+	f := start(t, Options{SoleWriter: true})
+	f.write(pod("a", "x"), "1")
+	f.write(pod("a", "y"), "2")
+	find := func(value string) (names string) {
+		s, err := f.SnapshotIndexed(t.Context(), "", "pods")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for e := range s.Indexed(value) {
+			names += e.Name
+		}
+		return names
+	}
+	if got := find("1"); got != "x" {
+		t.Errorf("1 finds %q", got)
+	}
+	f.write(pod("a", "y"), "1")
+	f.write(pod("a", "x"), "2")
+	if got := find("1") + find("2"); got != "yx" {
+		t.Errorf("1 and 2 find %q", got)
+	}
+	f.Publish([]sqlstore.Change{f.remove(pod("a", "y"))})
+	if got := find("1"); got != "" {
+		t.Errorf("1 finds %q after the delete", got)
+	}
+}
+
+// Two processes write; this one is told of its own changes only.
+func TestGapsAreReadFromTheStore(t *testing.T) {
+	f := start(t, Options{Interval: never})
+	f.snapshot()
+	sub := f.subscribe(Interest{}, 0)
+	f.write(pod("a", "1"), "mine")
+	f.put(pod("a", "2"), "theirs")
+	f.put(pod("a", "3"), "theirs")
+	f.write(pod("a", "4"), "mine")
+	for i, ev := range f.next(sub, 4) {
+		if ev.Revision != int64(i+1) {
+			t.Errorf("event %d has revision %d", i, ev.Revision)
+		}
+	}
+	if got, want := f.keys(f.snapshot(), "", nil), "[a/1=mine a/2=theirs a/3=theirs a/4=mine]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestPollFindsWhatNobodyTold(t *testing.T) {
+	f := start(t, Options{Interval: 10 * time.Millisecond})
+	sub := f.subscribe(Interest{}, 0)
+	f.put(pod("a", "1"), "theirs")
+	f.next(sub, 1)
+}
+
+func TestHintsBringChangesAtOnce(t *testing.T) {
+	f := start(t, Options{Interval: never})
+	sub := f.subscribe(Interest{}, 0)
+	c := f.put(pod("a", "1"), "theirs")
+	f.hint(c.Revision + 10) // wrong, and still of use
+	f.next(sub, 1)
+	f.put(pod("a", "2"), "theirs")
+	f.hint(0) // hints may have been lost
+	f.next(sub, 1)
+}
+
+func TestPublishBeforeRun(t *testing.T) {
+	f := start(t, Options{SoleWriter: true, Interval: never})
+	f.write(pod("a", "1"), "x")
+	f.write(pod("a", "2"), "x")
+	if revision, err := f.Latest(t.Context()); err != nil || revision != 2 {
+		t.Errorf("latest is %d (%v), want 2", revision, err)
+	}
+	if got := f.snapshot().Len(); got != 2 {
+		t.Errorf("%d records, want 2", got)
+	}
+}
+
+// Callers of Latest share round trips, but none gets the answer to a question
+// that was asked before its own.
+func TestLatestSharesRoundTrips(t *testing.T) {
+	f := start(t, Options{Interval: never})
+	f.snapshot()
+	release := make(chan struct{})
+	first := make(chan struct{}, 1000)
+	f.source.answer(func(s *source) {
+		s.state = func(state sqlstore.State) sqlstore.State {
+			first <- struct{}{}
+			<-release
+			return state
+		}
+	})
+	before := f.source.states.Load()
+	early := make(chan int64, 1)
+	latest := func() int64 {
+		revision, err := f.Latest(context.Background())
+		if err != nil {
+			t.Error(err)
+		}
+		return revision
+	}
+	go func() { early <- latest() }()
+	<-first // its answer is fixed: revision 0
+	f.put(pod("a", "1"), "x")
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() {
+			if got := latest(); got != 1 {
+				t.Errorf("latest is %d after revision 1 was committed", got)
+			}
+		})
+	}
+	for { // until all wait for the second
+		f.latest.mu.Lock()
+		next := f.latest.next
+		f.latest.mu.Unlock()
+		if next != nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(10 * time.Millisecond)
+	close(release)
+	if got := <-early; got != 0 {
+		t.Errorf("the first answer was %d", got)
+	}
+	all.Wait()
+	if trips := f.source.states.Load() - before; trips > 5 {
+		t.Errorf("%d round trips for 101 calls", trips)
+	}
+}
+
+func TestLostHistory(t *testing.T) {
+	for name, lose := range map[string]func(*fixture){
+		"compaction": func(f *fixture) {
+			f.put(pod("a", "2"), "x")
+			f.put(pod("a", "3"), "x")
+			if _, err := f.source.Compact(context.Background(), 3, 100); err != nil {
+				f.t.Fatal(err)
+			}
+		},
+		"restore": func(f *fixture) {
+			f.put(pod("a", "2"), "x")
+			f.put(pod("a", "3"), "x")
+			f.source.answer(func(s *source) {
+				s.state = func(state sqlstore.State) sqlstore.State { state.Epoch = "restored"; return state }
+			})
+		},
+		"a hole": func(f *fixture) {
+			f.put(pod("a", "2"), "x")
+			f.put(pod("a", "3"), "x")
+			f.source.answer(func(s *source) {
+				s.changes = func(all []sqlstore.Change) []sqlstore.Change { return all[len(all)-1:] }
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := start(t, Options{Interval: never})
+			f.write(pod("a", "1"), "x")
+			f.snapshot()
+			sub := f.subscribe(Interest{}, 1)
+			idle := f.subscribe(Interest{Namespace: "elsewhere"}, 1)
+			if _, _, err := idle.Poll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			lose(f)
+			f.hint(0)
+			for _, s := range []*Subscription{sub, idle} {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				var err error
+				for err == nil {
+					_, _, err = s.Next(ctx)
+				}
+				if !errors.Is(err, ErrCompacted) {
+					t.Errorf("subscription ended with %v", err)
+				}
+			}
+			if s := f.snapshot(); s.Len() != 3 || s.Revision() != 3 {
+				t.Errorf("%d records at %d, want 3 at 3", s.Len(), s.Revision())
+			}
+		})
+	}
+}
+
+// Readers and writers at once: every subscriber ends with what the store has.
+func TestSubscribersConverge(t *testing.T) {
+	const writers, writes, subscribers = 3, 400, 12
+	f := start(t, Options{Interval: 5 * time.Millisecond, RingEvents: 16})
+	var mu sync.Mutex // the model's changes are read back in order
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(w), 1))
+			for range writes {
+				mu.Lock()
+				key := pod(fmt.Sprint(r.IntN(3)), fmt.Sprint(r.IntN(20)))
+				if w == 0 { // another process
+					f.put(key, fmt.Sprint(r.IntN(5)))
+				} else {
+					f.write(key, fmt.Sprint(r.IntN(5)))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range subscribers {
+		all.Go(func() { follow(f, i, writers*writes) })
+	}
+	all.Wait()
+}
+
+// follow keeps a copy of one namespace (or of all) by a subscription, and
+// compares it with the store at the end.
+func follow(f *fixture, i, end int) {
+	want := Interest{Resource: "pods"}
+	if i%2 == 1 {
+		want.Namespace = fmt.Sprint(i % 3)
+	}
+	snapshot := f.snapshot()
+	got := map[sqlstore.Key]string{}
+	for e := range snapshot.All(want.Namespace, nil) {
+		got[e.Key] = string(e.Value)
+	}
+	sub, err := f.Subscribe(context.Background(), want, snapshot.Revision())
+	if err != nil {
+		f.t.Error(err)
+		return
+	}
+	defer sub.Close()
+	last := snapshot.Revision()
+	for upTo := last; upTo < int64(end); {
+		var events []Event
+		if events, upTo, err = sub.Poll(context.Background()); err != nil {
+			f.t.Error(err)
+			return
+		}
+		for _, ev := range events {
+			if ev.Revision <= last {
+				f.t.Errorf("%d came after %d", ev.Revision, last)
+			}
+			last = ev.Revision
+			if old := got[ev.Key()]; ev.Old != nil && string(ev.Old.Value) != old {
+				f.t.Errorf("%d replaced %q, but %q was there", ev.Revision, ev.Old.Value, old)
+			}
+			got[ev.Key()] = string(ev.New.Value)
+		}
+		if len(events) == 0 && upTo < int64(end) {
+			select {
+			case <-sub.Ready():
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+	n := 0
+	for e := range f.snapshot().All(want.Namespace, nil) {
+		n++
+		if got[e.Key] != string(e.Value) {
+			f.t.Errorf("%v is %q, want %q", e.Key, got[e.Key], e.Value)
+		}
+	}
+	if n != len(got) {
+		f.t.Errorf("%d records, want %d", len(got), n)
+	}
+}

@@ -1,0 +1,178 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// source is a model whose answers a test can change and count.
+type source struct {
+	*storetest.Model
+	states  atomic.Int64
+	reads   atomic.Int64
+	mu      sync.Mutex
+	state   func(sqlstore.State) sqlstore.State
+	changes func([]sqlstore.Change) []sqlstore.Change
+}
+
+func (s *source) State(ctx context.Context) (sqlstore.State, error) {
+	s.states.Add(1)
+	state, err := s.Model.State(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != nil {
+		state = s.state(state)
+	}
+	return state, err
+}
+
+func (s *source) Changes(ctx context.Context, after int64, limit int) ([]sqlstore.Change, error) {
+	s.reads.Add(1)
+	changes, err := s.Model.Changes(ctx, after, limit)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changes != nil {
+		changes = s.changes(changes)
+	}
+	return changes, err
+}
+
+func (s *source) answer(set func(*source)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set(s)
+}
+
+// fixture is a feed that runs, over a model.
+type fixture struct {
+	t *testing.T
+	*Feed
+	source *source
+}
+
+// never is a poll that does not come while a test runs.
+const never = time.Hour
+
+func start(t *testing.T, opts Options) *fixture {
+	s := &source{Model: storetest.NewModel()}
+	f := &fixture{t: t, Feed: New(s, opts), source: s}
+	f.Define("", "pods", func(e *Entry) string { return string(e.Value) })
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+func pod(namespace, name string) sqlstore.Key {
+	return sqlstore.Key{Resource: "pods", Namespace: namespace, Name: name}
+}
+
+// put creates or updates a record, without telling the feed.
+func (f *fixture) put(key sqlstore.Key, value string) sqlstore.Change {
+	f.t.Helper()
+	w := sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(value)}
+	if r, _, err := f.source.Get(context.Background(), key); err == nil {
+		w.Op, w.Replaces = sqlstore.Update, r.Revision
+	}
+	return f.commit(w)
+}
+
+func (f *fixture) remove(key sqlstore.Key) sqlstore.Change {
+	f.t.Helper()
+	r, _, err := f.source.Get(context.Background(), key)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return f.commit(sqlstore.Write{Op: sqlstore.Delete, Key: key, Replaces: r.Revision})
+}
+
+func (f *fixture) commit(w sqlstore.Write) sqlstore.Change {
+	f.t.Helper()
+	outcomes, err := f.source.Commit(context.Background(), []sqlstore.Write{w})
+	if err == nil {
+		err = outcomes[0].Err
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	changes, err := f.source.Model.Changes(context.Background(), outcomes[0].Revision-1, 1)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return changes[0]
+}
+
+// write is put by this process: the feed is told.
+func (f *fixture) write(key sqlstore.Key, value string) sqlstore.Change {
+	f.t.Helper()
+	c := f.put(key, value)
+	f.Publish([]sqlstore.Change{c})
+	return c
+}
+
+func (f *fixture) subscribe(want Interest, after int64) *Subscription {
+	f.t.Helper()
+	want.Resource = "pods"
+	s, err := f.Subscribe(f.t.Context(), want, after)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(s.Close)
+	return s
+}
+
+// next reads events until there are n.
+func (f *fixture) next(s *Subscription, n int) []Event {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), 10*time.Second)
+	defer cancel()
+	var all []Event
+	for len(all) < n {
+		events, upTo, err := s.Next(ctx)
+		if err != nil {
+			f.t.Fatalf("after %d of %d events: %v", len(all), n, err)
+		}
+		if last := events[len(events)-1].Revision; upTo < last {
+			f.t.Fatalf("handed out %d, and says up to %d", last, upTo)
+		}
+		all = append(all, events...)
+	}
+	if len(all) > n {
+		f.t.Fatalf("got %d events, want %d", len(all), n)
+	}
+	return all
+}
+
+func (f *fixture) keys(s Snapshot, namespace string, after *sqlstore.Position) string {
+	var keys []string
+	for e := range s.All(namespace, after) {
+		keys = append(keys, fmt.Sprintf("%s/%s=%s", e.Namespace, e.Name, e.Value))
+	}
+	return fmt.Sprint(keys)
+}
+
+func (f *fixture) snapshot() Snapshot {
+	f.t.Helper()
+	s, err := f.Snapshot(f.t.Context(), "", "pods")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return s
+}
