@@ -45,7 +45,10 @@ func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformer
 	c := &ClusterIPs{
 		ByFamily: map[api.IPFamily]ipallocator.Interface{},
 		repair: iprepair.NewRepairIPAddress(interval, client, factory.Core().V1().Services(),
-			factory.Networking().V1().ServiceCIDRs(), factory.Networking().V1().IPAddresses()),
+			factory.Networking().V1().ServiceCIDRs(), currentAddresses{
+				IPAddressInformer: factory.Networking().V1().IPAddresses(),
+				client:            client.NetworkingV1().IPAddresses(),
+			}),
 	}
 	for _, cidr := range []net.IPNet{primary, secondary} {
 		if cidr.IP == nil {
