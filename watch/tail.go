@@ -137,12 +137,13 @@ func (f *Feed) catchUp(ctx context.Context, polled bool) error {
 
 // poll looks for changes nobody told of, and for a restore.
 func (f *Feed) poll(ctx context.Context) error {
+	before := f.Revision()
 	state, err := f.source.State(ctx)
 	if err != nil {
 		return err
 	}
 	f.mu.Lock()
-	restored := state.Epoch != f.epoch || state.Revision < f.revision
+	restored := state.Epoch != f.epoch || state.Revision < before
 	f.compacted = max(f.compacted, state.Compacted)
 	f.target = max(f.target, state.Revision)
 	f.mu.Unlock()

@@ -22,6 +22,8 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -74,7 +76,20 @@ func backends() []backend {
 	return []backend{
 		{"model", func(testing.TB) sqlstore.Driver { return storetest.NewModel() }, true},
 		{"sqlite", openSQLite, true},
+		{"postgres", openPostgres, false},
 	}
+}
+
+func openPostgres(t testing.TB) sqlstore.Driver {
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return driver
 }
 
 func openSQLite(t testing.TB) sqlstore.Driver {
