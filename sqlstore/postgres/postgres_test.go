@@ -31,3 +31,11 @@ func TestDriver(t *testing.T) {
 		return driver
 	})
 }
+
+func BenchmarkDriver(b *testing.B) {
+	storetest.Benchmark(b, func(b *testing.B) sqlstore.Driver {
+		driver, _ := open(b, postgres.Options{})
+		b.Cleanup(func() { driver.Close() })
+		return driver
+	})
+}

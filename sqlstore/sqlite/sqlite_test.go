@@ -33,3 +33,11 @@ func TestDriver(t *testing.T) {
 		return driver
 	})
 }
+
+func BenchmarkDriver(b *testing.B) {
+	storetest.Benchmark(b, func(b *testing.B) sqlstore.Driver {
+		driver, _ := open(b)
+		b.Cleanup(func() { driver.Close() })
+		return driver
+	})
+}

@@ -1,0 +1,271 @@
+package migrations_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"byre/migrations"
+	"byre/migrations/dbfile"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// database is one empty database of a dialect.
+type database struct {
+	endpoint string
+	dialect  migrations.Dialect
+	// exec runs statements in it, query returns the texts of one column.
+	exec  func(t *testing.T, statement string)
+	query func(t *testing.T, query string) []string
+}
+
+func sqliteDatabase(t *testing.T) database {
+	path := filepath.Join(t.TempDir(), "byre.db")
+	open := func(t *testing.T) *sql.DB {
+		db, err := sql.Open("sqlite", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { db.Close() })
+		return db
+	}
+	return database{
+		endpoint: "sqlite://" + path, dialect: migrations.SQLite,
+		exec: func(t *testing.T, statement string) {
+			if _, err := open(t).ExecContext(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		},
+		query: func(t *testing.T, query string) (texts []string) {
+			rows, err := open(t).QueryContext(t.Context(), query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var text string
+				if err := rows.Scan(&text); err != nil {
+					t.Fatal(err)
+				}
+				texts = append(texts, text)
+			}
+			if err := rows.Err(); err != nil {
+				t.Fatal(err)
+			}
+			return texts
+		},
+	}
+}
+
+func postgresDatabase(t *testing.T) database {
+	dsn := pgtest.DSN(t)
+	connect := func(t *testing.T) *pgx.Conn {
+		conn, err := pgx.Connect(t.Context(), dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close(context.Background()) })
+		return conn
+	}
+	return database{
+		endpoint: dsn, dialect: migrations.Postgres,
+		exec: func(t *testing.T, statement string) {
+			if _, err := connect(t).Exec(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		},
+		query: func(t *testing.T, query string) []string {
+			rows, _ := connect(t).Query(t.Context(), query)
+			texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return texts
+		},
+	}
+}
+
+const (
+	sqliteSchema = `SELECT type || ' ' || name || ' ' || coalesce(sql, '') FROM sqlite_schema ORDER BY 1`
+	// The server's own names of what has none differ from run to run.
+	postgresSchema = `
+SELECT c.relkind::text || ' ' || c.relname || ' ' || coalesce(array_to_string(c.reloptions, ','), '') || ' ' ||
+       coalesce(string_agg(a.attname || ' ' || a.atttypid::regtype::text || ' ' || a.attnotnull || ' ' || a.attcompression::text, ', ' ORDER BY a.attnum), '')
+FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+WHERE c.relnamespace = 'public'::regnamespace
+GROUP BY c.oid, c.relkind, c.relname, c.reloptions ORDER BY 1`
+)
+
+func eachDialect(t *testing.T, test func(t *testing.T, d database, schema string)) {
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		test(t, sqliteDatabase(t), sqliteSchema)
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		test(t, postgresDatabase(t), postgresSchema)
+	})
+}
+
+// Up, down to nothing and up again gives the same schema.
+func TestUpDownUp(t *testing.T) {
+	eachDialect(t, func(t *testing.T, d database, schema string) {
+		latest, err := migrations.Latest(d.dialect)
+		if err != nil || latest < 1 {
+			t.Fatalf("latest: %d, %v", latest, err)
+		}
+		expect := func(what string, state migrations.State, err error, want migrations.Version) {
+			t.Helper()
+			if wanted := (migrations.State{Dialect: d.dialect, Current: want, Latest: latest}); err != nil || state != wanted {
+				t.Fatalf("%s: %+v, %v; want %+v", what, state, err, wanted)
+			}
+		}
+		state, err := migrations.Status(t.Context(), d.endpoint)
+		expect("status of nothing", state, err, 0)
+		state, err = migrations.Up(t.Context(), d.endpoint)
+		expect("up", state, err, latest)
+		first := d.query(t, schema)
+		state, err = migrations.Up(t.Context(), d.endpoint)
+		expect("up again", state, err, latest)
+
+		for version := latest - 1; version >= 0; version-- {
+			state, err = migrations.Down(t.Context(), d.endpoint)
+			expect("down", state, err, version)
+		}
+		if left := d.query(t, schema); len(left) > 0 {
+			t.Errorf("down left %q", left)
+		}
+		state, err = migrations.Down(t.Context(), d.endpoint)
+		expect("down from nothing", state, err, 0)
+
+		state, err = migrations.Up(t.Context(), d.endpoint)
+		expect("up once more", state, err, latest)
+		if second := d.query(t, schema); strings.Join(second, "\n") != strings.Join(first, "\n") {
+			t.Errorf("the schema is another the second time:\n%s\n\n%s", strings.Join(first, "\n"), strings.Join(second, "\n"))
+		}
+		state, err = migrations.Status(t.Context(), d.endpoint)
+		expect("status", state, err, latest)
+	})
+}
+
+func TestNewerIsRefused(t *testing.T) {
+	eachDialect(t, func(t *testing.T, d database, schema string) {
+		if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
+			t.Fatal(err)
+		}
+		d.exec(t, `UPDATE byre_schema SET version = 999`)
+		before := d.query(t, schema)
+		for name, move := range map[string]func(context.Context, string) (migrations.State, error){
+			"up": migrations.Up, "down": migrations.Down,
+		} {
+			if _, err := move(t.Context(), d.endpoint); !errors.Is(err, migrations.ErrNewer) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if state, err := migrations.Status(t.Context(), d.endpoint); state.Current != 999 || !errors.Is(err, migrations.ErrNewer) {
+			t.Errorf("status: %+v, %v", state, err)
+		}
+		if after := d.query(t, schema); strings.Join(before, "\n") != strings.Join(after, "\n") {
+			t.Errorf("a newer database was touched:\n%s", strings.Join(after, "\n"))
+		}
+	})
+}
+
+func TestForeignIsRefused(t *testing.T) {
+	eachDialect(t, func(t *testing.T, d database, schema string) {
+		d.exec(t, `CREATE TABLE schema_migrations (version integer, dirty boolean)`)
+		before := d.query(t, schema)
+		if _, err := migrations.Up(t.Context(), d.endpoint); !errors.Is(err, migrations.ErrForeign) {
+			t.Errorf("up: %v", err)
+		}
+		if after := d.query(t, schema); strings.Join(before, "\n") != strings.Join(after, "\n") {
+			t.Errorf("another program's database was touched:\n%s", strings.Join(after, "\n"))
+		}
+	})
+}
+
+// Programs that start at once migrate once.
+func TestAtOnce(t *testing.T) {
+	eachDialect(t, func(t *testing.T, d database, _ string) {
+		var all sync.WaitGroup
+		errs := make([]error, 5)
+		for i := range errs {
+			all.Go(func() { _, errs[i] = migrations.Up(t.Context(), d.endpoint) })
+		}
+		all.Wait()
+		for _, err := range errs {
+			var inUse *dbfile.InUseError
+			if err != nil && !errors.As(err, &inUse) {
+				t.Error(err)
+			}
+		}
+		if state, err := migrations.Status(t.Context(), d.endpoint); err != nil || state.Current != state.Latest {
+			t.Errorf("status: %+v, %v", state, err)
+		}
+	})
+}
+
+func TestNotADatabase(t *testing.T) {
+	for name, content := range map[string]string{
+		"text":  "hello",
+		"page":  strings.Repeat("hello ", 1000),
+		"short": "SQLite format 3\x00",
+	} {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := migrations.Up(t.Context(), "sqlite://"+path); !errors.Is(err, migrations.ErrForeign) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != content {
+			t.Errorf("%s was touched", name)
+		}
+	}
+}
+
+func TestParseEndpoint(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"sqlite:///a/b.db":                 "sqlite /a/b.db",
+		"sqlite:a/b.db":                    "sqlite a/b.db",
+		"sqlite:///a%20b%3F.db":            "sqlite /a b?.db",
+		"postgres://u@h/d?sslmode=disable": "postgres postgres://u@h/d?sslmode=disable",
+		"postgresql://h1,h2/d":             "postgres postgresql://h1,h2/d",
+		"host=/tmp dbname=byre":            "postgres host=/tmp dbname=byre",
+		"":                                 "error",
+		"sqlite://":                        "error",
+		"sqlite:///a?mode=ro":              "error",
+		"mysql://u:secret@h/d":             "error",
+		"/a/b.db":                          "error",
+	} {
+		dialect, dsn, err := migrations.ParseEndpoint(endpoint)
+		got := fmt.Sprintf("%s %s", dialect, dsn)
+		if err != nil {
+			got = "error"
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("%s: the error repeats the password: %v", endpoint, err)
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", endpoint, got, want)
+		}
+	}
+}
+
+func TestSQLiteDSN(t *testing.T) {
+	if got, want := migrations.SQLiteDSN("/a b/c?d#e%f.db"), "file:/a%20b/c%3Fd%23e%25f.db"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if _, err := url.Parse(migrations.SQLiteDSN("/a")); err != nil {
+		t.Error(err)
+	}
+}
