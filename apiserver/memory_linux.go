@@ -7,7 +7,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,9 +39,10 @@ func releaseStart() error {
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
-		// A read-only, private mapping of a file: dropping its pages loses nothing.
-		if err := unix.Madvise(unsafe.Slice((*byte)(unsafe.Pointer(uintptr(start))), end-start), unix.MADV_DONTNEED); err != nil {
-			return err
+		// A private, read-only mapping of a file: dropping its pages loses nothing.
+		_, _, errno := unix.Syscall(unix.SYS_MADVISE, uintptr(start), uintptr(end-start), unix.MADV_DONTNEED)
+		if errno != 0 {
+			return errno
 		}
 	}
 	return lines.Err()

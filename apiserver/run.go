@@ -131,6 +131,11 @@ func (r *running) waitStarted(ctx context.Context) bool {
 		case <-done:
 		}
 	}
+	for _, synced := range r.Informers.WaitForCacheSync(ctx.Done()) {
+		if !synced {
+			return false
+		}
+	}
 	return true
 }
 

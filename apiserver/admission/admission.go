@@ -115,7 +115,8 @@ func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitialize
 	if self == nil {
 		self = &rest.Config{}
 	}
-	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(cfg.Informers, cfg.Resources)
+	followed := livePods{cfg.Informers, cfg.Client.CoreV1()}
+	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(followed, cfg.Resources)
 	if err != nil {
 		return nil, nil, fmt.Errorf("quota configuration: %w", err)
 	}
@@ -123,7 +124,7 @@ func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitialize
 	client := newLazyOpenAPI(cfg.Client, cfg.Informers, ctx.Done())
 	return admission.PluginInitializers{
 		initializer.NewAPIServerIDInitializer(cfg.ServerID),
-		initializer.New(client, cfg.Dynamic, cfg.Informers, cfg.Authorizer,
+		initializer.New(client, cfg.Dynamic, followed, cfg.Authorizer,
 			cfg.FeatureGate, version, ctx.Done(), mapper),
 		webhookinit.NewPluginInitializer(
 			webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, self, tracing.NewNoopTracerProvider()), services),

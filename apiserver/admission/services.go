@@ -15,9 +15,9 @@ import (
 	listers "k8s.io/client-go/listers/core/v1"
 )
 
-// serviceTimeout bounds the look-up of a Service, whose interface has no
+// lookupTimeout bounds the look-up of an object whose lister has no
 // context of the request.
-const serviceTimeout = 10 * time.Second
+const lookupTimeout = 10 * time.Second
 
 // clusterIPs finds a webhook's Service at its cluster IP (or external name). It
 // looks Services up one by one, as connections to webhooks are seldom opened.
@@ -45,7 +45,7 @@ type namespacedServices struct {
 }
 
 func (n namespacedServices) Get(name string) (*v1.Service, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), serviceTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	return n.client.Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
 }
