@@ -227,11 +227,13 @@ const (
 
 // try makes a step, again and again until it succeeds or ctx ends.
 func (b *Bootstrap) try(ctx context.Context, s *step) {
+	start := b.config.Clock.Now()
 	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
 		err := s.make(ctx)
 		s.last.Store(&err)
 		if err == nil {
 			s.made.Store(true)
+			b.config.Logger.V(2).Info("Bootstrap step is made", "step", s.name, "duration", b.config.Clock.Since(start))
 			return
 		}
 		b.report(err, s.name, delay)

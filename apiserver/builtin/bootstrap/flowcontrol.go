@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
@@ -29,21 +30,30 @@ func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
 	levelOps := ensurer.NewPriorityLevelConfigurationOps(client.PriorityLevelConfigurations(), levels)
 	schemaOps := ensurer.NewFlowSchemaOps(client.FlowSchemas(), schemas)
 
+	// At the same time, so that one wait for the disk does for all; but a schema
+	// comes after the level that it names.
+	var making errgroup.Group
 	suggestedLevel := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.PriorityLevelConfiguration]()
-	if err := ensurer.EnsureConfigurations(ctx, levelOps, bootstrap.SuggestedPriorityLevelConfigurations, suggestedLevel); err != nil {
-		return fmt.Errorf("suggested priority levels: %w", err)
-	}
-	suggestedSchema := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.FlowSchema]()
-	if err := ensurer.EnsureConfigurations(ctx, schemaOps, bootstrap.SuggestedFlowSchemas, suggestedSchema); err != nil {
-		return fmt.Errorf("suggested flow schemas: %w", err)
+	for _, level := range bootstrap.SuggestedPriorityLevelConfigurations {
+		making.Go(func() error { return ensurer.EnsureConfiguration(ctx, levelOps, level, suggestedLevel) })
 	}
 	mandatoryLevel := ensurer.NewMandatoryEnsureStrategy[*flowcontrolv1.PriorityLevelConfiguration]()
-	if err := ensurer.EnsureConfigurations(ctx, levelOps, bootstrap.MandatoryPriorityLevelConfigurations, mandatoryLevel); err != nil {
-		return fmt.Errorf("mandatory priority levels: %w", err)
+	for _, level := range bootstrap.MandatoryPriorityLevelConfigurations {
+		making.Go(func() error { return ensurer.EnsureConfiguration(ctx, levelOps, level, mandatoryLevel) })
+	}
+	if err := making.Wait(); err != nil {
+		return fmt.Errorf("priority levels: %w", err)
+	}
+	suggestedSchema := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.FlowSchema]()
+	for _, schema := range bootstrap.SuggestedFlowSchemas {
+		making.Go(func() error { return ensurer.EnsureConfiguration(ctx, schemaOps, schema, suggestedSchema) })
 	}
 	mandatorySchema := ensurer.NewMandatoryEnsureStrategy[*flowcontrolv1.FlowSchema]()
-	if err := ensurer.EnsureConfigurations(ctx, schemaOps, bootstrap.MandatoryFlowSchemas, mandatorySchema); err != nil {
-		return fmt.Errorf("mandatory flow schemas: %w", err)
+	for _, schema := range bootstrap.MandatoryFlowSchemas {
+		making.Go(func() error { return ensurer.EnsureConfiguration(ctx, schemaOps, schema, mandatorySchema) })
+	}
+	if err := making.Wait(); err != nil {
+		return fmt.Errorf("flow schemas: %w", err)
 	}
 
 	allSchemas := slices.Concat(bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas)

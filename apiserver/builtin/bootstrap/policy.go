@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
@@ -28,107 +27,93 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 	if err := b.primeSplit(ctx); err != nil {
 		return err
 	}
+	list, err := b.listPolicy(ctx)
+	if err != nil {
+		return fmt.Errorf("list the RBAC policy: %w", err)
+	}
+	client, namespaces := b.config.Client.RbacV1(), b.config.Client.CoreV1().Namespaces()
+	clusterRoles := reconciliation.ClusterRoleModifier{Client: client.ClusterRoles()}
+	clusterBindings := reconciliation.ClusterRoleBindingClientAdapter{Client: client.ClusterRoleBindings()}
+	namespaceRoles := reconciliation.RoleModifier{Client: client, NamespaceClient: namespaces}
+	namespaceBindings := reconciliation.RoleBindingClientAdapter{Client: client, NamespaceClient: namespaces}
+
 	// Not errgroup.WithContext: one failure must not keep the others from being made.
 	var group errgroup.Group
 	group.SetLimit(policyWorkers)
+	reconcileRole := func(role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier) {
+		group.Go(func() error { return b.reconcileRole(ctx, role, list.role(role, client)) })
+	}
+	reconcileBinding := func(binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier) {
+		group.Go(func() error { return b.reconcileBinding(ctx, binding, list.binding(binding, client)) })
+	}
 	for _, role := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
-		group.Go(func() error { return b.reconcileClusterRole(ctx, &role) })
+		reconcileRole(reconciliation.ClusterRoleRuleOwner{ClusterRole: &role}, clusterRoles)
 	}
 	for _, binding := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()) {
-		group.Go(func() error { return b.reconcileClusterRoleBinding(ctx, &binding) })
+		reconcileBinding(reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &binding}, clusterBindings)
 	}
 	for _, roles := range bootstrappolicy.NamespaceRoles() {
 		for _, role := range roles {
-			group.Go(func() error { return b.reconcileRole(ctx, &role) })
+			reconcileRole(reconciliation.RoleRuleOwner{Role: &role}, namespaceRoles)
 		}
 	}
 	for _, bindings := range bootstrappolicy.NamespaceRoleBindings() {
 		for _, binding := range bindings {
-			group.Go(func() error { return b.reconcileRoleBinding(ctx, &binding) })
+			reconcileBinding(reconciliation.RoleBindingAdapter{RoleBinding: &binding}, namespaceBindings)
 		}
 	}
 	return group.Wait()
 }
 
-func (b *Bootstrap) reconcileClusterRole(ctx context.Context, role *rbacv1.ClusterRole) error {
-	options := reconciliation.ReconcileRoleOptions{
-		Role:    reconciliation.ClusterRoleRuleOwner{ClusterRole: role},
-		Client:  reconciliation.ClusterRoleModifier{Client: b.config.Client.RbacV1().ClusterRoles()},
-		Confirm: true,
-	}
-	return b.reconcileRoleWith(ctx, "clusterrole", role.Name, options)
-}
-
-func (b *Bootstrap) reconcileRole(ctx context.Context, role *rbacv1.Role) error {
-	options := reconciliation.ReconcileRoleOptions{
-		Role:    reconciliation.RoleRuleOwner{Role: role},
-		Client:  reconciliation.RoleModifier{Client: b.config.Client.RbacV1(), NamespaceClient: b.config.Client.CoreV1().Namespaces()},
-		Confirm: true,
-	}
-	return b.reconcileRoleWith(ctx, "role", role.Namespace+"/"+role.Name, options)
-}
-
-func (b *Bootstrap) reconcileClusterRoleBinding(ctx context.Context, binding *rbacv1.ClusterRoleBinding) error {
-	options := reconciliation.ReconcileRoleBindingOptions{
-		RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: binding},
-		Client:      reconciliation.ClusterRoleBindingClientAdapter{Client: b.config.Client.RbacV1().ClusterRoleBindings()},
-		Confirm:     true,
-	}
-	return b.reconcileBindingWith(ctx, "clusterrolebinding", binding.Name, options)
-}
-
-func (b *Bootstrap) reconcileRoleBinding(ctx context.Context, binding *rbacv1.RoleBinding) error {
-	options := reconciliation.ReconcileRoleBindingOptions{
-		RoleBinding: reconciliation.RoleBindingAdapter{RoleBinding: binding},
-		Client:      reconciliation.RoleBindingClientAdapter{Client: b.config.Client.RbacV1(), NamespaceClient: b.config.Client.CoreV1().Namespaces()},
-		Confirm:     true,
-	}
-	return b.reconcileBindingWith(ctx, "rolebinding", binding.Namespace+"/"+binding.Name, options)
-}
-
-func (b *Bootstrap) reconcileRoleWith(ctx context.Context, kind, name string, options reconciliation.ReconcileRoleOptions) error {
-	return b.reconcile(ctx, kind, name, func() error {
+func (b *Bootstrap) reconcileRole(ctx context.Context, role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier) error {
+	options := reconciliation.ReconcileRoleOptions{Role: role, Client: client, Confirm: true}
+	return b.reconcile(ctx, role.GetNamespace(), role.GetName(), func() (bool, reconciliation.ReconcileOperation, error) {
 		result, err := options.Run()
-		if err == nil {
-			b.logReconciled(kind, name, result.Protected, result.Operation)
+		if err != nil {
+			return false, "", err
 		}
-		return err
+		return result.Protected, result.Operation, nil
 	})
 }
 
-func (b *Bootstrap) reconcileBindingWith(ctx context.Context, kind, name string, options reconciliation.ReconcileRoleBindingOptions) error {
-	return b.reconcile(ctx, kind, name, func() error {
+func (b *Bootstrap) reconcileBinding(ctx context.Context, binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier) error {
+	options := reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding, Client: client, Confirm: true}
+	return b.reconcile(ctx, binding.GetNamespace(), binding.GetName(), func() (bool, reconciliation.ReconcileOperation, error) {
 		result, err := options.Run()
-		if err == nil {
-			b.logReconciled(kind, name, result.Protected, result.Operation)
+		if err != nil {
+			return false, "", err
 		}
-		return err
+		return result.Protected, result.Operation, nil
 	})
 }
 
-// reconcile tries again what another replica, doing the same, came in the way of.
-func (b *Bootstrap) reconcile(ctx context.Context, kind, name string, run func() error) error {
+// reconcile runs one reconciliation, and again what another replica, doing the
+// same, came in the way of.
+func (b *Bootstrap) reconcile(ctx context.Context, namespace, name string, run func() (protected bool, did reconciliation.ReconcileOperation, err error)) error {
 	if err := ctx.Err(); err != nil {
 		return err // upstream's reconciliation takes no context
 	}
-	err := retry.OnError(retry.DefaultBackoff, func(err error) bool {
+	again := func(err error) bool {
 		return ctx.Err() == nil &&
 			(apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsServiceUnavailable(err))
-	}, run)
+	}
+	err := retry.OnError(retry.DefaultBackoff, again, func() error {
+		protected, did, err := run()
+		switch {
+		case err != nil:
+			return err
+		case did == reconciliation.ReconcileNone:
+		case protected:
+			b.config.Logger.Info("Left a part of the RBAC policy as it is: it is protected", "namespace", namespace, "name", name)
+		default:
+			b.config.Logger.V(4).Info("Reconciled a part of the RBAC policy", "namespace", namespace, "name", name, "did", did)
+		}
+		return nil
+	})
 	if err != nil {
-		return fmt.Errorf("reconcile %s %s: %w", kind, name, err)
+		return fmt.Errorf("reconcile %s/%s: %w", namespace, name, err)
 	}
 	return nil
-}
-
-func (b *Bootstrap) logReconciled(kind, name string, protected bool, operation reconciliation.ReconcileOperation) {
-	switch {
-	case operation == reconciliation.ReconcileNone:
-	case protected:
-		b.config.Logger.Info("Left a part of the RBAC policy as it is: it is protected", "kind", kind, "name", name)
-	default:
-		b.config.Logger.V(2).Info("Reconciled a part of the RBAC policy", "kind", kind, "name", name, "operation", operation)
-	}
 }
 
 // primeAggregated copies roles that became aggregates of others, so that what
