@@ -14,12 +14,18 @@ import (
 // open makes a database in a folder of the test's.
 func open(t testing.TB) (driver *sqlite.Driver, path string) {
 	t.Helper()
+	return openWith(t, 0)
+}
+
+// openWith is open with a cap of the log.
+func openWith(t testing.TB, logPages int) (driver *sqlite.Driver, path string) {
+	t.Helper()
 	path = filepath.Join(t.TempDir(), "a dir?#%", "byre.db")
 	if _, err := migrations.Up(t.Context(), "sqlite://"+(&url.URL{Path: path}).EscapedPath()); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	driver, err = sqlite.Open(t.Context(), path, sqlite.Options{})
+	driver, err = sqlite.Open(t.Context(), path, sqlite.Options{LogPages: logPages})
 	if err != nil {
 		t.Fatal(err)
 	}

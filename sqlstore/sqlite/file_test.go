@@ -1,0 +1,201 @@
+package sqlite_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"byre/migrations"
+	"byre/migrations/dbfile"
+	"byre/sqlstore"
+	"byre/sqlstore/sqlite"
+)
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	if _, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "none.db"), sqlite.Options{}); !errors.Is(err, migrations.ErrOlder) {
+		t.Errorf("no file: %v", err)
+	}
+	driver, path := open(t)
+	_, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	var inUse *dbfile.InUseError
+	if !errors.As(err, &inUse) || inUse.PID != os.Getpid() {
+		t.Errorf("a second process: %v", err)
+	}
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for version, want := range map[int]error{0: migrations.ErrOlder, 999: migrations.ErrNewer} {
+		if _, err := db.ExecContext(t.Context(), `UPDATE byre_schema SET version = ?`, version); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.Is(err, want) {
+			t.Errorf("version %d: %v", version, err)
+		}
+	}
+	other := filepath.Join(t.TempDir(), "other.db")
+	db, err = sql.Open("sqlite", migrations.SQLiteDSN(other))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), `CREATE TABLE kine (id INTEGER PRIMARY KEY)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sqlite.Open(t.Context(), other, sqlite.Options{}); !errors.Is(err, migrations.ErrForeign) {
+		t.Errorf("another program's: %v", err)
+	}
+}
+
+// The settings that durability and the size of the file rest on.
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path + "-wal"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the log is left after Close: %v", err)
+	}
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for pragma, want := range map[string]string{
+		"journal_mode": "wal", "auto_vacuum": "2", "application_id": strconv.Itoa(dbfile.ApplicationID),
+		"integrity_check": "ok",
+	} {
+		var got string
+		if err := db.QueryRowContext(t.Context(), "PRAGMA "+pragma).Scan(&got); err != nil || got != want {
+			t.Errorf("%s is %s, %v; want %s", pragma, got, err, want)
+		}
+	}
+}
+
+// Compaction gives space back to the file system.
+func TestFileShrinks(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	key := sqlstore.Key{Resource: "configmaps", Namespace: "n", Name: "big"}
+	value := []byte(`"` + strings.Repeat("x", 100_000) + `"`)
+	for i := range int64(100) {
+		w := sqlstore.Write{Op: sqlstore.Update, Key: key, Replaces: i, Value: value}
+		if i == 0 {
+			w.Op = sqlstore.Create
+		}
+		if o, err := driver.Commit(t.Context(), []sqlstore.Write{w}); err != nil || o[0].Err != nil {
+			t.Fatal(err, o)
+		}
+	}
+	for done := false; !done; {
+		var err error
+		if done, err = driver.Compact(t.Context(), 100, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() > 1_000_000 {
+		t.Errorf("the file has %d bytes, %v", info.Size(), err)
+	}
+}
+
+// TestKilled writes in another process, kills it, and finds all that it was
+// told was committed.
+func TestKilled(t *testing.T) {
+	if path := os.Getenv("BYRE_TEST_WRITE_UNTIL_KILLED"); path != "" {
+		writeUntilKilled(t, path)
+		return
+	}
+	t.Parallel()
+	driver, path := open(t)
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var before int64
+	for range 3 {
+		writer := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilled$")
+		writer.Env = append(os.Environ(), "BYRE_TEST_WRITE_UNTIL_KILLED="+path)
+		out, err := writer.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := writer.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var acknowledged int64
+		for acknowledged < before+100 {
+			if _, err := fmt.Fscanln(out, &acknowledged); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := writer.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		// What it wrote to the pipe before it died counts as well.
+		for err = error(nil); err == nil; {
+			var more int64
+			if _, err = fmt.Fscanln(out, &more); err == nil {
+				acknowledged = more
+			}
+		}
+		_, _ = io.Copy(io.Discard, out)
+		_ = writer.Wait()
+		before = checkAfterKill(t, path, acknowledged)
+	}
+}
+
+func writeUntilKilled(t *testing.T, path string) {
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := driver.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := state.Revision; ; i++ {
+		key := sqlstore.Key{Resource: "pods", Namespace: "n", Name: strconv.FormatInt(i, 10)}
+		o, err := driver.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key, Value: []byte(`{}`)}})
+		if err != nil || o[0].Err != nil {
+			t.Fatal(err, o)
+		}
+		fmt.Println(o[0].Revision)
+	}
+}
+
+func checkAfterKill(t *testing.T, path string, acknowledged int64) int64 {
+	t.Helper()
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	count := int64(0)
+	listed, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error {
+		count++
+		return nil
+	})
+	if err != nil || listed.Revision < acknowledged || count != listed.Revision {
+		t.Fatalf("after kill: %d objects at revision %d, acknowledged %d, %v", count, listed.Revision, acknowledged, err)
+	}
+	changes, err := driver.Changes(t.Context(), 0, 1_000_000)
+	if err != nil || int64(len(changes)) != listed.Revision {
+		t.Fatalf("after kill: %d changes at revision %d, %v", len(changes), listed.Revision, err)
+	}
+	return listed.Revision
+}

@@ -1,0 +1,116 @@
+package sqlite
+
+import (
+	"database/sql"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"byre/migrations"
+)
+
+// manyObjects makes 100,000 objects of ten resources in a hundred namespaces,
+// and as many changes, every other one of an update.
+const manyObjects = `
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
+INSERT INTO objects (revision, "group", resource, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
+SELECT i, '', 'resource' || (i % 10), 'namespace' || (i / 10 % 100), 'name' || i, 'uid', i,
+       '2026-01-01T00:00:00.000000Z', 'create', 'someone', '', CASE WHEN i % 50 = 0 THEN '2026-01-01T00:00:00.000000Z' END, '{}'
+FROM n;
+INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, namespace, name, uid, replaces, created_revision, form, expires, value)
+SELECT revision, time, CASE WHEN revision % 2 THEN 'create' ELSE 'update' END, verb, who, '', "group", resource, namespace, name, uid,
+       CASE WHEN revision % 2 THEN 0 ELSE revision - 1 END, created_revision, form, expires, value
+FROM objects;
+UPDATE counters SET revision = 100000`
+
+// plans says of each statement how SQLite must go about it: the lines of EXPLAIN
+// QUERY PLAN, by their beginning.
+var plans = map[string]struct {
+	query string
+	want  []string
+}{
+	"state":       {selectState, []string{"SEARCH counters USING INTEGER PRIMARY KEY"}},
+	"object":      {selectObject, []string{"SEARCH c USING INTEGER PRIMARY KEY", "SEARCH o USING INDEX objects_key (group=? AND resource=? AND namespace=? AND name=?) LEFT-JOIN"}},
+	"revision":    {selectRevision, []string{"SEARCH objects USING COVERING INDEX objects_key (group=? AND resource=? AND namespace=? AND name=?)"}},
+	"expired":     {selectExpired, []string{"SEARCH objects USING INDEX objects_expires (expires>? AND expires<?)"}},
+	"replaced":    {insertReplaced, []string{"SEARCH objects USING INTEGER PRIMARY KEY (rowid=?)"}},
+	"update":      {updateObject, []string{"SEARCH objects USING INTEGER PRIMARY KEY (rowid=?)"}},
+	"delete":      {deleteObject, []string{"SEARCH objects USING INTEGER PRIMARY KEY (rowid=?)"}},
+	"compact":     {deleteChanges, []string{"SEARCH changes USING INTEGER PRIMARY KEY (rowid<?)"}},
+	"changes":     {selectChanges, []string{"SEARCH c USING INTEGER PRIMARY KEY (rowid>?)", "SEARCH n USING INDEX changes_key (group=? AND resource=? AND namespace=? AND name=? AND replaces=?) LEFT-JOIN", "SEARCH o USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"}},
+	"list":        {listResource, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND (namespace,name)>(?,?))"}},
+	"list ns":     {listNamespace, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND namespace=? AND name>?)"}},
+	"list one":    {listObject, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND namespace=? AND name=?)"}},
+	"list at":     {listResourceAt, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH objects USING INDEX objects_key (group=? AND resource=? AND (namespace,name)>(?,?))", "RIGHT", "SEARCH changes USING INDEX changes_key (group=? AND resource=? AND (namespace,name)>(?,?))"}},
+	"list ns at":  {listNamespaceAt, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH objects USING INDEX objects_key (group=? AND resource=? AND namespace=? AND name>?)", "RIGHT", "SEARCH changes USING INDEX changes_key (group=? AND resource=? AND namespace=? AND name>?)"}},
+	"list one at": {listObjectAt, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH objects USING INDEX objects_key (group=? AND resource=? AND namespace=? AND name=? AND rowid<?)", "RIGHT", "SEARCH changes USING INDEX changes_key (group=? AND resource=? AND namespace=? AND name=? AND replaces>? AND replaces<?)"}},
+	"count":       {countResource, []string{"SEARCH objects USING COVERING INDEX objects_key (group=? AND resource=? AND (namespace,name)>(?,?))"}},
+	"count ns":    {countNamespace, []string{"SEARCH objects USING COVERING INDEX objects_key (group=? AND resource=? AND namespace=? AND name>?)"}},
+	"count at":    {countResourceAt, []string{"SCAN CONSTANT ROW", "SCALAR SUBQUERY", "SEARCH objects USING COVERING INDEX objects_key", "SCALAR SUBQUERY", "SEARCH changes USING COVERING INDEX changes_key"}},
+	"count ns at": {countNamespaceAt, []string{"SCAN CONSTANT ROW", "SCALAR SUBQUERY", "SEARCH objects USING COVERING INDEX objects_key", "SCALAR SUBQUERY", "SEARCH changes USING COVERING INDEX changes_key"}},
+	"one's history": {
+		`SELECT * FROM changes WHERE "group" = ? AND resource = ? AND namespace = ? AND name = ?`,
+		[]string{"SEARCH changes USING INDEX changes_key (group=? AND resource=? AND namespace=? AND name=?)"},
+	},
+}
+
+// Every statement uses the index meant for it, with the planner's statistics
+// and without, and nothing is sorted.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "byre.db")
+	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path)+"?_pragma=synchronous(OFF)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(t.Context(), "BEGIN;"+manyObjects+"; COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	comparePlans(t, db, "")
+	if _, err := db.ExecContext(t.Context(), `ANALYZE`); err != nil {
+		t.Fatal(err)
+	}
+	comparePlans(t, db, " with statistics")
+}
+
+func comparePlans(t *testing.T, db *sql.DB, when string) {
+	for name, p := range plans {
+		got := explain(t, db, p.query)
+		same := len(got) == len(p.want)
+		for i := 0; same && i < len(got); i++ {
+			same = strings.HasPrefix(got[i], p.want[i])
+		}
+		if !same {
+			t.Errorf("%s%s:\n\t%s\nwant:\n\t%s", name, when, strings.Join(got, "\n\t"), strings.Join(p.want, "\n\t"))
+		}
+	}
+}
+
+func explain(t *testing.T, db *sql.DB, query string) (plan []string) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 16)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id, parent, unused int
+		var line string
+		if err := rows.Scan(&id, &parent, &unused, &line); err != nil {
+			t.Fatal(err)
+		}
+		if line == "SCAN c" { // counters: a scan of its one row is as good
+			line = "SEARCH c USING INTEGER PRIMARY KEY"
+		}
+		plan = append(plan, line)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}

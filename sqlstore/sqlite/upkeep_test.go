@@ -1,0 +1,45 @@
+package sqlite_test
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"byre/sqlstore"
+)
+
+// The log is copied back while writers go on and readers come and go, and does
+// not outgrow its cap by much.
+func TestLogIsBounded(t *testing.T) {
+	t.Parallel()
+	driver, path := openWith(t, 256)
+	ctx, cancel := context.WithCancel(t.Context())
+	var upkeep sync.WaitGroup
+	upkeep.Go(func() {
+		if err := driver.Upkeep(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	value := []byte(`"` + strings.Repeat("x", 5000) + `"`)
+	for i := range 1500 {
+		key := sqlstore.Key{Resource: "pods", Namespace: "n", Name: strconv.Itoa(i)}
+		o, err := driver.Commit(ctx, []sqlstore.Write{{Op: sqlstore.Create, Key: key, Value: value}})
+		if err != nil || o[0].Err != nil {
+			t.Fatal(err, o)
+		}
+		if _, _, err := driver.Get(ctx, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	upkeep.Wait()
+	if info, err := os.Stat(path + "-wal"); err != nil || info.Size() > 4*256*4096 {
+		t.Errorf("the log has %d bytes, %v", info.Size(), err)
+	}
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
