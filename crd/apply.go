@@ -2,7 +2,6 @@ package crd
 
 import (
 	"strings"
-	"sync"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
@@ -15,53 +14,61 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
-// lazyTypes is a type converter that is made at the first write: it takes more
-// time and memory than all else that a definition needs.
-type lazyTypes struct {
-	build func() (managedfields.TypeConverter, error)
+// fieldTypes is a type converter that is made at the first write: it takes more time
+// and memory than all else that a definition needs.
+type fieldTypes struct {
+	*lazy[managedfields.TypeConverter]
 }
 
-// newTypeConverter tells managed fields which fields there are, and which lists
-// are sets or maps, in all versions of a definition.
-func newTypeConverter(crd *apiextensionsv1.CustomResourceDefinition) managedfields.TypeConverter {
-	return lazyTypes{sync.OnceValues(func() (managedfields.TypeConverter, error) {
-		documents := make([]*spec3.OpenAPI, 0, len(crd.Spec.Versions))
-		for _, v := range crd.Spec.Versions {
-			document, err := builder.BuildOpenAPIV3(crd, v.Name, builder.Options{})
-			if err != nil {
-				return deduced(crd, err), nil
-			}
-			documents = append(documents, document)
-		}
-		merged, err := builder.MergeSpecsV3(documents...)
+// newFieldTypes tells managed fields which fields there are, and which lists are sets
+// or maps, in all versions of a definition.
+func newFieldTypes(name string, load func() (*apiextensionsv1.CustomResourceDefinition, error)) fieldTypes {
+	return fieldTypes{newLazy(func() (managedfields.TypeConverter, error) {
+		whole, err := load()
 		if err != nil {
-			return deduced(crd, err), nil
+			return nil, err
 		}
-		return managedfields.NewTypeConverter(merged.Components.Schemas, crd.Spec.PreserveUnknownFields)
+		converter, err := newTypeConverter(whole)
+		if err != nil {
+			// Apply then works by what objects look like, every list owned as a
+			// whole.
+			klog.ErrorS(err, "Server-side apply does without the schema of a definition", "definition", name)
+			return managedfields.NewDeducedTypeConverter(), nil
+		}
+		return converter, nil
 	})}
 }
 
-// deduced takes types from the objects themselves: apply then works, with every
-// list owned as a whole.
-func deduced(crd *apiextensionsv1.CustomResourceDefinition, err error) managedfields.TypeConverter {
-	klog.ErrorS(err, "Server-side apply does without the schema of a definition", "definition", crd.Name)
-	return managedfields.NewDeducedTypeConverter()
-}
-
-func (l lazyTypes) ObjectToTyped(object runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
-	types, err := l.build()
+func newTypeConverter(whole *apiextensionsv1.CustomResourceDefinition) (managedfields.TypeConverter, error) {
+	documents := make([]*spec3.OpenAPI, 0, len(whole.Spec.Versions))
+	for _, v := range whole.Spec.Versions {
+		document, err := builder.BuildOpenAPIV3(whole, v.Name, builder.Options{})
+		if err != nil {
+			return nil, err
+		}
+		documents = append(documents, document)
+	}
+	merged, err := builder.MergeSpecsV3(documents...)
 	if err != nil {
 		return nil, err
 	}
-	return types.ObjectToTyped(object, options...)
+	return managedfields.NewTypeConverter(merged.Components.Schemas, whole.Spec.PreserveUnknownFields)
 }
 
-func (l lazyTypes) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
-	types, err := l.build()
+func (t fieldTypes) ObjectToTyped(object runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	converter, err := t.get()
 	if err != nil {
 		return nil, err
 	}
-	return types.TypedToObject(value)
+	return converter.ObjectToTyped(object, options...)
+}
+
+func (t fieldTypes) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
+	converter, err := t.get()
+	if err != nil {
+		return nil, err
+	}
+	return converter.TypedToObject(value)
 }
 
 // replicasPaths says by version where an instance has the replicas that its

@@ -3,6 +3,7 @@ package crd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -20,11 +21,15 @@ import (
 // GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter:
 // the finalizer deletes the instances of a definition that is being deleted.
 func (t *table) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
-	stored, err := t.put(crd, false).instances.stored()
+	d := t.get(crd.Name)
+	if d == nil || d.crd.UID != crd.UID {
+		return nil, fmt.Errorf("%s is not served", crd.Name)
+	}
+	stored, err := d.instances.stored()
 	if err != nil {
 		return nil, err
 	}
-	return cleaner{stored.storage.CustomResource}, nil
+	return cleaner{stored.main}, nil
 }
 
 // cleaner deletes all instances of a definition, in pages: the finalizer by

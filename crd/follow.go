@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -54,14 +55,14 @@ func newFollower(c Config, t *table) (*follower, error) {
 	}
 	f := &follower{
 		table:     t,
-		factory:   externalversions.NewSharedInformerFactoryWithOptions(client, 0, externalversions.WithTransform(trim)),
+		factory:   externalversions.NewSharedInformerFactoryWithOptions(client, 0, externalversions.WithTransform(forCache)),
 		announcer: &announcer{table: t, registry: c.Discovery, announced: map[string]sets.Set[string]{}},
 		publisher: &publisher{table: t, service: c.OpenAPI, groups: map[string]map[schema.GroupVersion]string{}},
 		synced:    make(chan struct{}),
 		groups:    sets.New[string](),
 		poke:      make(chan struct{}, 1),
 	}
-	definitions, api := f.factory.Apiextensions().V1().CustomResourceDefinitions(), client.ApiextensionsV1()
+	definitions, api := f.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1()}
 	f.informer = definitions.Informer()
 	f.establishing = establish.NewEstablishingController(definitions, api)
 	naming := status.NewNamingConditionController(klog.Background(), definitions, api)
@@ -78,14 +79,17 @@ func newFollower(c Config, t *table) (*follower, error) {
 	return f, nil
 }
 
-// trim leaves out of the informer's cache what nobody here reads. A status
-// update without managed fields leaves them as they are.
-func trim(object any) (any, error) {
+// forCache is what the informer keeps of an object.
+func forCache(object any) (any, error) {
 	if crd, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
-		crd.ManagedFields = nil
+		strip(crd)
 	}
 	return object, nil
 }
+
+// releaseInterval is how long what was compiled for writers is kept without any,
+// at least.
+const releaseInterval = 5 * time.Minute
 
 // Run follows the definitions until ctx ends.
 func (f *follower) Run(ctx context.Context) error {
@@ -109,12 +113,16 @@ func (f *follower) Run(ctx context.Context) error {
 	}
 	f.flush()
 	close(f.synced)
+	idle := time.NewTicker(releaseInterval)
+	defer idle.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-f.poke:
 			f.flush()
+		case <-idle.C:
+			f.table.release()
 		}
 	}
 }

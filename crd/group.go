@@ -80,12 +80,22 @@ func (g *group) api(c Config, next http.Handler) (*endpoints.API, error) {
 	return api, nil
 }
 
-// fetch reads a definition as it is now.
-func (g *group) fetch(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
-	internal, err := g.rest.Get(ctx, name, &metav1.GetOptions{})
+// read returns a definition with its schemas.
+func (g *group) read(ctx context.Context, name string, options metav1.GetOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
+	internal, err := g.rest.Get(ctx, name, &options)
 	if err != nil {
 		return nil, err
 	}
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	return crd, g.scheme.Convert(internal, crd, nil)
+}
+
+// latest returns a definition as it is now, with its schemas.
+func (g *group) latest(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	return g.read(ctx, name, metav1.GetOptions{})
+}
+
+// recent returns a definition as this server knows it, with its schemas.
+func (g *group) recent(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	return g.read(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
 }

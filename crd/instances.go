@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
@@ -24,6 +25,8 @@ type shared struct {
 	storage   storage.GetterConfig
 	serving   endpoints.Serving
 	converter *conversion.CRConverterFactory
+	// load reads a definition with its schemas, as it is now or was a moment ago.
+	load func(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error)
 }
 
 // instances serves what one definition defines, by one spec of it: when the
@@ -104,7 +107,7 @@ type parts struct {
 	// unsafe converts without copying what it converts; the one of codecs
 	// copies.
 	unsafe      runtime.ObjectConvertor
-	types       managedfields.TypeConverter
+	types       fieldTypes
 	equivalents runtime.EquivalentResourceRegistry
 	replicas    managedfields.ResourcePathMappings
 }
@@ -118,23 +121,59 @@ func (i *instances) newParts() (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	form, err := form(i.storage.Program, i.crd, versionSpec(i.crd, stored))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", i.crd.Name, err)
-	}
 	safe, unsafe, err := i.converter.NewConverter(i.crd)
 	if err != nil {
 		return nil, fmt.Errorf("%s: conversion: %w", i.crd.Name, err)
 	}
+	load := i.load()
 	return &parts{
-		codecs:      codecs{scheme: i.scheme, schemas: newSchemas(i.crd), convert: safe},
+		codecs:      codecs{scheme: i.scheme, schemas: newSchemas(i.crd, load), convert: safe},
 		stored:      schema.GroupVersion{Group: i.crd.Spec.Group, Version: stored},
-		form:        form,
+		form:        form(i.shared.storage.Program, i.crd, stored),
 		unsafe:      unsafe,
-		types:       newTypeConverter(i.crd),
+		types:       newFieldTypes(i.crd.Name, load),
 		equivalents: equivalents(i.crd),
 		replicas:    replicasPaths(i.crd),
 	}, nil
+}
+
+// form names what the stored bytes of a definition's instances depend on: the
+// program, the storage version, and the schema, which says what is pruned and
+// defaulted and of which there is one in every generation.
+func form(program string, crd *apiextensionsv1.CustomResourceDefinition, stored string) string {
+	return fmt.Sprintf("%s/%s/%.8s.%d", program, stored, crd.UID, crd.Generation)
+}
+
+// load returns a function that reads the definition with its schemas. They may
+// be those of a later generation, when that is about to be served instead.
+func (i *instances) load() func() (*apiextensionsv1.CustomResourceDefinition, error) {
+	load, name, uid := i.shared.load, i.crd.Name, i.crd.UID
+	return func() (*apiextensionsv1.CustomResourceDefinition, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
+		defer cancel()
+		whole, err := load(ctx, name)
+		if err == nil && whole.UID != uid {
+			err = fmt.Errorf("%s has been replaced", name)
+		}
+		return whole, err
+	}
+}
+
+// loadTimeout bounds the reading of a definition for what has no context.
+const loadTimeout = 10 * time.Second
+
+// release gives up what was not used since it was called last.
+func (i *instances) release() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.parts == nil {
+		return
+	}
+	i.parts.schemas.release()
+	i.parts.types.release()
+	for _, v := range i.versions {
+		v.checks.release()
+	}
 }
 
 // equivalents tells admission that the versions are of one resource.

@@ -35,8 +35,17 @@ func TestDefinitionLivesAndDies(t *testing.T) {
 				t.Errorf("condition %s is %v", condition, got)
 			}
 		}
-		if len(crd.ManagedFields) == 0 {
-			t.Error("no managed fields")
+		var owned string
+		for _, entry := range crd.ManagedFields {
+			if entry.Subresource == "" {
+				owned += entry.FieldsV1.GetRawString()
+			}
+		}
+		if !strings.Contains(owned, `"f:versions"`) {
+			t.Errorf("the creator has lost what it owns to the controllers: %s", owned)
+		}
+		if crd.Spec.Versions[0].Schema == nil || crd.Annotations["kubectl.kubernetes.io/last-applied-configuration"] != "{}" {
+			t.Error("the controllers have changed more than the status")
 		}
 		if got := crd.Status.StoredVersions; len(got) != 1 || got[0] != "v1" {
 			t.Errorf("storedVersions: %v", got)

@@ -123,6 +123,7 @@ apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
   name: widgets.example.com
+  annotations: {kubectl.kubernetes.io/last-applied-configuration: "{}"}
 spec:
   group: example.com
   scope: Namespaced

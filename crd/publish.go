@@ -11,6 +11,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	apiextensionsfeatures "k8s.io/apiextensions-apiserver/pkg/features"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kube-openapi/pkg/handler"
@@ -63,23 +64,30 @@ func (p *publisher) publish() {
 		for gv, identity := range versions {
 			source.V3["apis/"+gv.Group+"/"+gv.Version] = openapi.Document{
 				Hash: fmt.Sprintf("%X", sha512.Sum512([]byte(identity))),
-				JSON: func(context.Context) ([]byte, error) { return p.version3(gv) },
+				JSON: func(ctx context.Context) ([]byte, error) { return p.version3(ctx, gv) },
 			}
 		}
 	}
 	slices.Sort(groups)
-	source.V2 = func(context.Context) (*spec.Swagger, error) { return p.version2(groups) }
+	source.V2 = func(ctx context.Context) (*spec.Swagger, error) { return p.version2(ctx, groups) }
 	p.service.Set(sourceName, source)
 }
 
 // version3 is the document of one group version.
-func (p *publisher) version3(gv schema.GroupVersion) ([]byte, error) {
+func (p *publisher) version3(ctx context.Context, gv schema.GroupVersion) ([]byte, error) {
 	var parts []*spec3.OpenAPI
 	for _, crd := range established(p.table.group(gv.Group)) {
 		if !apihelpers.HasServedCRDVersion(crd, gv.Version) {
 			continue
 		}
-		part, err := builder.BuildOpenAPIV3(crd, gv.Version, builder.Options{IncludeSelectableFields: selectableFields()})
+		whole, err := p.table.shared.load(ctx, crd.Name)
+		if apierrors.IsNotFound(err) {
+			continue // gone since, and so will be the document
+		}
+		if err != nil {
+			return nil, err
+		}
+		part, err := builder.BuildOpenAPIV3(whole, gv.Version, builder.Options{IncludeSelectableFields: selectableFields()})
 		if err != nil {
 			return nil, fmt.Errorf("crd: OpenAPI of %s: %w", crd.Name, err)
 		}
@@ -93,14 +101,21 @@ func (p *publisher) version3(gv schema.GroupVersion) ([]byte, error) {
 }
 
 // version2 is the part of the one document that custom resources make up.
-func (p *publisher) version2(groups []string) (*spec.Swagger, error) {
+func (p *publisher) version2(ctx context.Context, groups []string) (*spec.Swagger, error) {
 	whole := &spec.Swagger{SwaggerProps: spec.SwaggerProps{
 		Definitions: spec.Definitions{},
 		Paths:       &spec.Paths{Paths: map[string]spec.PathItem{}},
 	}}
 	for _, group := range groups {
 		for _, crd := range established(p.table.group(group)) {
-			if err := addVersion2(whole, crd); err != nil {
+			full, err := p.table.shared.load(ctx, crd.Name)
+			if apierrors.IsNotFound(err) {
+				continue // gone since, and so will be the document
+			}
+			if err != nil {
+				return nil, err
+			}
+			if err := addVersion2(whole, full); err != nil {
 				return nil, fmt.Errorf("crd: OpenAPI of %s: %w", crd.Name, err)
 			}
 		}

@@ -1,11 +1,7 @@
 package crd
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
-	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -15,25 +11,30 @@ import (
 )
 
 // schemas are the structural schemas of a definition's versions, each made when
-// it is first needed: most versions of most definitions never are.
+// it is needed: most versions of most definitions never are.
 type schemas struct {
 	kind schema.GroupKind
 	// preserveUnknown is the definition's own switch, which only definitions
 	// from before apiextensions v1 can have on.
 	preserveUnknown bool
-	byVersion       map[string]func() (*structuralschema.Structural, error)
+	byVersion       map[string]*lazy[*structuralschema.Structural]
 }
 
-func newSchemas(crd *apiextensionsv1.CustomResourceDefinition) *schemas {
+// newSchemas makes the schemas of crd, which may be without them: load reads it
+// whole.
+func newSchemas(crd *apiextensionsv1.CustomResourceDefinition, load func() (*apiextensionsv1.CustomResourceDefinition, error)) *schemas {
 	s := &schemas{
 		kind:            schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Status.AcceptedNames.Kind},
 		preserveUnknown: crd.Spec.PreserveUnknownFields,
-		byVersion:       map[string]func() (*structuralschema.Structural, error){},
+		byVersion:       map[string]*lazy[*structuralschema.Structural]{},
 	}
-	for i := range crd.Spec.Versions {
-		version := &crd.Spec.Versions[i]
-		s.byVersion[version.Name] = sync.OnceValues(func() (*structuralschema.Structural, error) {
-			return newStructural(version, s.preserveUnknown)
+	for _, v := range crd.Spec.Versions {
+		s.byVersion[v.Name] = newLazy(func() (*structuralschema.Structural, error) {
+			whole, err := load()
+			if err != nil {
+				return nil, err
+			}
+			return newStructural(versionSpec(whole, v.Name), s.preserveUnknown)
 		})
 	}
 	return s
@@ -46,7 +47,13 @@ func (s *schemas) of(version string) (*structuralschema.Structural, error) {
 	if !ok {
 		return nil, nil
 	}
-	return structural()
+	return structural.get()
+}
+
+func (s *schemas) release() {
+	for _, structural := range s.byVersion {
+		structural.release()
+	}
 }
 
 func newStructural(version *apiextensionsv1.CustomResourceDefinitionVersion, preserveUnknown bool) (*structuralschema.Structural, error) {
@@ -73,7 +80,7 @@ func newStructural(version *apiextensionsv1.CustomResourceDefinitionVersion, pre
 // internalValidation is a version's schema in the form that upstream's
 // validation takes; nil for a version without one.
 func internalValidation(version *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.CustomResourceValidation, error) {
-	if version.Schema == nil {
+	if version == nil || version.Schema == nil {
 		return nil, nil
 	}
 	internal := &apiextensions.CustomResourceValidation{}
@@ -83,14 +90,17 @@ func internalValidation(version *apiextensionsv1.CustomResourceDefinitionVersion
 	return internal, nil
 }
 
-// form names what the stored bytes of a definition's instances depend on: the
-// program, the storage version, and that version's schema, which says what is
-// pruned and defaulted.
-func form(program string, crd *apiextensionsv1.CustomResourceDefinition, storage *apiextensionsv1.CustomResourceDefinitionVersion) (string, error) {
-	text, err := json.Marshal(storage.Schema)
-	if err != nil {
-		return "", err
+// strip takes out of a definition what is large and seldom needed: it is read
+// from the store again when it is. What remains tells who serves which requests,
+// and is all that the controllers look at. It keeps the schemas of a definition
+// from before apiextensions v1: a condition tells whether they are structural.
+func strip(crd *apiextensionsv1.CustomResourceDefinition) {
+	crd.ManagedFields = nil
+	delete(crd.Annotations, lastApplied)
+	if crd.Spec.PreserveUnknownFields {
+		return
 	}
-	sum := sha256.Sum256(fmt.Appendf(text, "\n%t", crd.Spec.PreserveUnknownFields))
-	return program + "/" + crd.Spec.Group + "/" + storage.Name + "/" + hex.EncodeToString(sum[:8]), nil
+	for i := range crd.Spec.Versions {
+		crd.Spec.Versions[i].Schema = nil
+	}
 }

@@ -82,8 +82,8 @@ func New(c Config, next http.Handler) (*Server, error) {
 		return nil, err
 	}
 	s.table = &table{
-		shared: &shared{scheme: own.scheme, storage: c.Storage, serving: c.Serving, converter: converter},
-		fetch:  own.fetch,
+		shared: &shared{scheme: own.scheme, storage: c.Storage, serving: c.Serving, converter: converter, load: own.recent},
+		latest: own.latest,
 		byName: map[string]*definition{},
 	}
 	if s.follower, err = newFollower(c, s.table); err != nil {

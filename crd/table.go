@@ -15,6 +15,7 @@ import (
 
 // definition is a CustomResourceDefinition as it was last seen. It is immutable.
 type definition struct {
+	// crd is stripped; see strip.
 	crd *apiextensionsv1.CustomResourceDefinition
 	// instances go on from one state of a definition to the next for as long as
 	// what they are made of does not change.
@@ -42,8 +43,8 @@ func servesAny(crd *apiextensionsv1.CustomResourceDefinition) bool {
 // established, on whatever server, is served here by the time that client asks.
 type table struct {
 	shared *shared
-	// fetch reads a definition from the store, as it is now.
-	fetch func(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error)
+	// latest reads a definition from the store, as it is now.
+	latest func(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error)
 	// changed is told the group of every definition that the watch has shown to
 	// come, change or go. It must not call back.
 	changed func(group string)
@@ -78,7 +79,7 @@ func (t *table) find(ctx context.Context, name, version string) (*definition, er
 	if d.serves(version) && !d.provisional {
 		return d, nil
 	}
-	crd, err := t.fetch(ctx, name)
+	crd, err := t.latest(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err):
 		if d != nil {
@@ -88,6 +89,8 @@ func (t *table) find(ctx context.Context, name, version string) (*definition, er
 	case err != nil:
 		return nil, err
 	}
+	// What was read may be shared with other readers, but not its conversion.
+	strip(crd)
 	if d = t.put(crd, true); !d.serves(version) {
 		return nil, nil
 	}
@@ -140,6 +143,15 @@ func (t *table) remove(crd *apiextensionsv1.CustomResourceDefinition) {
 	delete(t.byName, crd.Name)
 	last.instances.retire()
 	t.changed(crd.Spec.Group)
+}
+
+// release gives up what instances have not used since it was called last.
+func (t *table) release() {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, d := range t.byName {
+		d.instances.release()
+	}
 }
 
 // sameInstances says whether what serves the instances of one state of a

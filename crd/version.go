@@ -3,9 +3,7 @@ package crd
 import (
 	"fmt"
 
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,76 +24,69 @@ import (
 // version serves one version of what a definition defines.
 type version struct {
 	*endpoints.Version
-	storage customresource.CustomResourceStorage
+	main   *customresource.REST
+	checks *lazy[checks]
 }
 
-// statusStorage and scaleStorage complete upstream's to a rest.Storage. They
-// share the store of their parent, which has nothing to release.
-type statusStorage struct{ *customresource.StatusREST }
+// versionBuilder makes one version. It does what getOrCreateServingInfoFor of
+// upstream's customresource_handler.go does for all versions at once.
+type versionBuilder struct {
+	*instances
+	parts *parts
+	spec  *apiextensionsv1.CustomResourceDefinitionVersion
+	gv    schema.GroupVersion
+	typer runtime.ObjectTyper
+}
 
-func (statusStorage) Destroy() {}
-
-type scaleStorage struct{ *customresource.ScaleREST }
-
-func (scaleStorage) Destroy() {}
-
-// newVersion makes the storages, the scopes and the routes of a version. It
-// does what getOrCreateServingInfoFor of upstream's customresource_handler.go
-// does for all versions at once.
 func (i *instances) newVersion(p *parts, name string) (*version, error) {
-	spec := versionSpec(i.crd, name)
-	if spec == nil {
+	gv := schema.GroupVersion{Group: i.crd.Spec.Group, Version: name}
+	b := &versionBuilder{instances: i, parts: p, spec: versionSpec(i.crd, name), gv: gv, typer: newTyper(newOptionsScheme(gv))}
+	if b.spec == nil {
 		return nil, fmt.Errorf("no such version")
 	}
-	gv := schema.GroupVersion{Group: i.crd.Spec.Group, Version: name}
-	typer := newTyper(newOptionsScheme(gv))
-	storage, err := i.newStorage(p, spec, typer, &keeper{
-		config:  i.storage,
-		parts:   p,
-		version: gv,
-		view:    fmt.Sprintf("%s/%d/%s", i.crd.UID, i.crd.Generation, name),
-	})
+	return b.build()
+}
+
+func (b *versionBuilder) build() (*version, error) {
+	kind := b.gv.WithKind(b.crd.Status.AcceptedNames.Kind)
+	load, typer, parts := b.load(), b.typer, b.parts
+	v := &version{checks: newLazy(func() (checks, error) {
+		whole, err := load()
+		if err != nil {
+			return checks{}, err
+		}
+		return newChecks(typer, parts, whole, kind)
+	})}
+	storages, err := b.storages(v)
 	if err != nil {
 		return nil, err
 	}
-
-	plural := i.crd.Status.AcceptedNames.Plural
-	storages := map[string]rest.Storage{plural: storage.CustomResource}
-	if storage.Status != nil {
-		storages[plural+"/status"] = statusStorage{storage.Status}
-	}
-	if storage.Scale != nil {
-		storages[plural+"/scale"] = scaleStorage{storage.Scale}
-	}
-	serving := i.serving
-	serving.Admission = admit{serving.Admission, &i.terminating}
+	serving := b.serving
+	serving.Admission = admit{serving.Admission, &b.terminating}
 	serving.TypeConverter = nil
 	// What endpoints enters in here goes nowhere: parts.equivalents knows all
 	// versions already.
 	serving.EquivalentResources = runtime.NewEquivalentResourceRegistry()
-	serializer := p.negotiated(typer)
-	v := &version{storage: storage}
+	options := newOptionsScheme(b.gv)
+	serializer := parts.negotiated(typer)
 	v.Version, err = endpoints.NewVersion(endpoints.VersionConfig{
-		GroupVersion: gv,
+		GroupVersion: b.gv,
 		Storage:      storages,
 		Types: endpoints.Types{
 			Serializer:      serializer,
-			ParameterCodec:  runtime.NewParameterCodec(newOptionsScheme(gv)),
+			ParameterCodec:  runtime.NewParameterCodec(options),
 			Creater:         creater{},
-			Convertor:       p.convert,
-			UnsafeConvertor: p.unsafe,
-			Defaulter:       defaulter{schemas: p.schemas, others: newOptionsScheme(gv)},
+			Convertor:       parts.convert,
+			UnsafeConvertor: parts.unsafe,
+			Defaulter:       defaulter{schemas: parts.schemas, others: options},
 			Typer:           typer,
 		},
 		Serving:    serving,
 		PatchTypes: patchTypes(),
-		Warnings:   deprecationWarnings(i.crd, spec),
-		Adjust: func(path string, scope *handlers.RequestScope) error {
+		Warnings:   deprecationWarnings(b.crd, b.spec),
+		Adjust: func(_ string, scope *handlers.RequestScope) error {
 			scope.StandardSerializers = serializer.standard()
-			scope.EquivalentResourceMapper = p.equivalents
-			// The version itself is what it is held in in memory.
-			scope.HubGroupVersion = gv
-			return i.adjust(p, spec, storage, scope)
+			return b.adjust(v.main, scope)
 		},
 	})
 	if err != nil {
@@ -104,25 +95,28 @@ func (i *instances) newVersion(p *parts, name string) (*version, error) {
 	return v, nil
 }
 
-// adjust gives a scope its field manager, and the scale subresource its types.
-func (i *instances) adjust(p *parts, spec *apiextensionsv1.CustomResourceDefinitionVersion, storage customresource.CustomResourceStorage, scope *handlers.RequestScope) error {
+// adjust gives a scope what is special about custom resources.
+func (b *versionBuilder) adjust(main *customresource.REST, scope *handlers.RequestScope) error {
+	scope.EquivalentResourceMapper = b.parts.equivalents
+	// The version itself is what instances are held in in memory.
+	scope.HubGroupVersion = b.gv
 	var reset map[fieldpath.APIVersion]*fieldpath.Set
 	switch scope.Subresource {
 	case "":
-		reset = storage.CustomResource.GetResetFields()
+		reset = main.GetResetFields()
 	case "status":
-		reset = i.statusResetFields()
-		scope.TableConvertor = storage.CustomResource
+		reset = b.statusResetFields()
+		scope.TableConvertor = main
 	case "scale":
 		scope.Serializer = newCodecs(scale.NewScaleConverter().Scheme())
-		columns, err := tableconvertor.New(scaleColumns(spec))
+		columns, err := tableconvertor.New(scaleColumns(b.spec))
 		if err != nil {
 			return err
 		}
 		scope.TableConvertor = columns
 	}
 	var err error
-	scope.FieldManager, err = managedfields.NewDefaultCRDFieldManager(p.types, scope.Convertor, scope.Defaulter,
+	scope.FieldManager, err = managedfields.NewDefaultCRDFieldManager(b.parts.types, scope.Convertor, scope.Defaulter,
 		scope.Creater, scope.Kind, scope.HubGroupVersion, scope.Subresource, fieldpath.NewExcludeFilterSetMap(reset))
 	return err
 }
@@ -141,83 +135,51 @@ func (i *instances) statusResetFields() map[fieldpath.APIVersion]*fieldpath.Set 
 	return reset
 }
 
-// newStorage makes upstream's registries for a version and its subresources.
-func (i *instances) newStorage(p *parts, spec *apiextensionsv1.CustomResourceDefinitionVersion, typer runtime.ObjectTyper, kept *keeper) (customresource.CustomResourceStorage, error) {
-	none := customresource.CustomResourceStorage{}
-	names := i.crd.Status.AcceptedNames
-	gv := schema.GroupVersion{Group: i.crd.Spec.Group, Version: spec.Name}
-	validators, err := newValidators(spec)
+// storages makes upstream's registries for the version and its subresources.
+func (b *versionBuilder) storages(v *version) (map[string]rest.Storage, error) {
+	names := b.crd.Status.AcceptedNames
+	kind := b.gv.WithKind(names.Kind)
+	sub, err := newSubresources(b.spec)
 	if err != nil {
-		return none, err
+		return nil, err
 	}
-	structural, err := p.schemas.of(spec.Name)
+	table, err := tableconvertor.New(columns(b.spec))
 	if err != nil {
-		return none, err
+		klog.V(2).InfoS("Printer columns that can't be used are left out", "definition", b.crd.Name, "version", b.spec.Name, "err", err)
 	}
-	var scaleSpec *apiextensions.CustomResourceSubresourceScale
-	if hasScale(spec) {
-		scaleSpec = &apiextensions.CustomResourceSubresourceScale{}
-		if err := apiextensionsv1.Convert_v1_CustomResourceSubresourceScale_To_apiextensions_CustomResourceSubresourceScale(spec.Subresources.Scale, scaleSpec, nil); err != nil {
-			return none, err
-		}
-	}
-	table, err := tableconvertor.New(columns(spec))
-	if err != nil {
-		klog.V(2).InfoS("Printer columns that can't be used are left out", "definition", i.crd.Name, "version", spec.Name, "err", err)
-	}
-	return customresource.NewStorage(
-		gv.WithResource(names.Plural).GroupResource(),
-		gv.WithResource(names.Singular).GroupResource(),
-		gv.WithKind(names.Kind),
-		gv.WithKind(names.ListKind),
-		customresource.NewStrategy(
-			typer,
-			i.crd.Spec.Scope == apiextensionsv1.NamespaceScoped,
-			gv.WithKind(names.Kind),
-			validators.whole, validators.status,
-			structural,
-			validators.statusSpec, scaleSpec,
-			spec.SelectableFields,
-		),
-		kept,
-		names.Categories,
-		table,
-		p.replicas,
+	light := customresource.NewStrategy(b.typer, b.crd.Spec.Scope == apiextensionsv1.NamespaceScoped, kind,
+		nil, nil, nil, sub.status, sub.scale, b.spec.SelectableFields)
+	storage, err := customresource.NewStorage(
+		b.gv.WithResource(names.Plural).GroupResource(),
+		b.gv.WithResource(names.Singular).GroupResource(),
+		kind, b.gv.WithKind(names.ListKind),
+		light,
+		&keeper{
+			config:  b.storage,
+			parts:   b.parts,
+			version: b.gv,
+			view:    fmt.Sprintf("%s/%d/%s", b.crd.UID, b.crd.Generation, b.spec.Name),
+		},
+		names.Categories, table, b.parts.replicas,
 	)
-}
-
-// validators check objects of one version against its schema.
-type validators struct {
-	whole, status validation.SchemaValidator
-	// statusSpec is nil where there is no status subresource.
-	statusSpec *apiextensions.CustomResourceSubresourceStatus
-}
-
-func newValidators(spec *apiextensionsv1.CustomResourceDefinitionVersion) (validators, error) {
-	var v validators
-	internal, err := internalValidation(spec)
 	if err != nil {
-		return v, err
+		return nil, err
 	}
-	var root *apiextensions.JSONSchemaProps
-	if internal != nil {
-		root = internal.OpenAPIV3Schema
+	v.main = storage.CustomResource
+	whole := strategy{light, func() (createUpdate, error) { c, err := v.checks.get(); return c.whole, err }}
+	v.main.CreateStrategy, v.main.UpdateStrategy, v.main.ResetFieldsStrategy = whole, whole, whole
+
+	storages := map[string]rest.Storage{names.Plural: v.main}
+	if sub.status != nil {
+		storages[names.Plural+"/status"] = newStatusStorage(v.main.Store, strategy{
+			customresource.NewStatusStrategy(light),
+			func() (createUpdate, error) { c, err := v.checks.get(); return c.status, err },
+		})
 	}
-	if v.whole, _, err = validation.NewSchemaValidator(root); err != nil {
-		return v, err
+	if storage.Scale != nil {
+		storages[names.Plural+"/scale"] = scaleStorage{storage.Scale}
 	}
-	if !hasStatus(spec) {
-		return v, nil
-	}
-	v.statusSpec = &apiextensions.CustomResourceSubresourceStatus{}
-	if root == nil {
-		return v, nil
-	}
-	// What is written to /status is checked against the schema of status alone.
-	if status, ok := root.Properties["status"]; ok {
-		v.status, _, err = validation.NewSchemaValidator(&status)
-	}
-	return v, err
+	return storages, nil
 }
 
 // patchTypes are all but strategic merge patch, which needs Go types.
