@@ -14,6 +14,7 @@
 //
 // # What the caller owes
 //
-// One process at a time calls Ensure for a directory; the others of a cluster
-// are given copies. Nothing here runs in the background: renewal happens at start.
+// The authority and the service account key are the same for all servers of a
+// cluster: give each a copy of the directory, or the directory itself (Ensure
+// takes turns). Nothing here runs in the background: renewal happens at start.
 package pki

@@ -69,6 +69,21 @@ func (p profile) fits(cert, by *x509.Certificate, now time.Time) bool {
 	return true
 }
 
+// keep adds the names that the certificate before had: servers that share a
+// directory would else take each other's names away, start by start.
+func (p *profile) keep(before *x509.Certificate) {
+	for _, name := range before.DNSNames {
+		if !slices.Contains(p.dnsNames, name) {
+			p.dnsNames = append(p.dnsNames, name)
+		}
+	}
+	for _, ip := range before.IPAddresses {
+		if !slices.ContainsFunc(p.ips, ip.Equal) {
+			p.ips = append(p.ips, ip)
+		}
+	}
+}
+
 // issue makes a key and a certificate of the profile, signed by the authority.
 func (p profile) issue(by authority, now time.Time) (der []byte, key crypto.Signer, err error) {
 	key, err = newKey()

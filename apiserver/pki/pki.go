@@ -66,6 +66,11 @@ func Ensure(r Request) (Files, Report, error) {
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 		return files, Report{}, fmt.Errorf("certificate directory: %w", err)
 	}
+	unlock, err := lock(r.Dir)
+	if err != nil {
+		return files, Report{}, fmt.Errorf("certificate directory: %w", err)
+	}
+	defer unlock()
 	k := keeper{request: r, files: files}
 	for _, step := range []func() error{k.authorities, k.leaves, k.serviceAccount, k.kubeconfig} {
 		if err := step(); err != nil {
@@ -157,6 +162,9 @@ func (k *keeper) leaf(certPath, keyPath string, by authority, p profile) error {
 			return nil
 		}
 		return fmt.Errorf("%s is missing or has expired, and there is no key of %s here to make another", certPath, by.name)
+	}
+	if cert != nil {
+		p.keep(cert)
 	}
 	der, key, err := p.issue(by, k.request.Now)
 	if err != nil {

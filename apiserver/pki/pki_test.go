@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -155,6 +156,32 @@ func TestLaterStarts(t *testing.T) {
 				verify(t, cert(t, files.ServingCert), before, r.Now, host, x509.ExtKeyUsageServerAuth)
 			}
 		})
+	}
+}
+
+func TestServersShareADirectory(t *testing.T) {
+	dir := t.TempDir()
+	one, two := request(dir), request(dir)
+	one.Hosts = append(one.Hosts, "192.0.2.1", "one.example")
+	two.Hosts = append(two.Hosts, "192.0.2.2", "two.example")
+	one.Kubeconfig, two.Kubeconfig = "", ""
+	var group sync.WaitGroup
+	for _, r := range []pki.Request{one, two} {
+		group.Go(func() {
+			if _, _, err := pki.Ensure(r); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	for _, r := range []pki.Request{one, two} {
+		files, report := ensure(t, r)
+		if len(report.Made) != 0 {
+			t.Errorf("%v had to be made again", report.Made)
+		}
+		for _, host := range r.Hosts {
+			verify(t, cert(t, files.ServingCert), cert(t, files.CACert), start, host, x509.ExtKeyUsageServerAuth)
+		}
 	}
 }
 
