@@ -28,20 +28,10 @@ import (
 	"byre/watch"
 )
 
-// newEverything serves every built-in group and version, as the release's own
-// documents were made from: with --runtime-config=api/all=true and the feature
-// gates on that bring resources of their own. There is no database behind it.
-func newEverything(t *testing.T) (*endpoints.API, []endpoints.Group) {
+// newGroups makes the built-in groups that a --runtime-config turns on.
+func newGroups(t *testing.T, store *sqlstore.Store, feed *watch.Feed, runtimeConfig cliflag.ConfigurationMap) []endpoints.Group {
 	t.Helper()
-	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
-		genericfeatures.CBORServingAndStorage: true,
-		genericfeatures.OpenAPIEnums:          false,
-		features.ClusterTrustBundle:           true,
-		features.GenericWorkload:              true,
-		features.PodCertificateRequest:        true,
-		features.StorageVersionMigrator:       true,
-	})
-	resources, err := builtin.Resources(cliflag.ConfigurationMap{"api/all": "true"})
+	resources, err := builtin.Resources(runtimeConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,9 +46,10 @@ func newEverything(t *testing.T) (*endpoints.API, []endpoints.Group) {
 	client := fake.NewClientset()
 	b, err := builtin.New(builtin.Config{
 		RESTOptions: storage.NewRESTOptionsGetter(storage.GetterConfig{
-			Store:       &sqlstore.Store{},
-			Feed:        watch.New(nil, watch.Options{}),
+			Store:       store,
+			Feed:        feed,
 			Serializer:  legacyscheme.Codecs,
+			Scheme:      legacyscheme.Scheme,
 			Encoding:    storage.BuiltinEncoding(legacyscheme.Scheme, compatibility.DefaultBuildEffectiveVersion()),
 			Prefixes:    storage.BuiltinPrefixes(),
 			Cohabitants: storage.BuiltinCohabitants(),
@@ -74,14 +65,31 @@ func newEverything(t *testing.T) (*endpoints.API, []endpoints.Group) {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
+	return b.Groups()
+}
+
+// newEverything serves every built-in group and version, as the release's own
+// documents were made from: with --runtime-config=api/all=true and the feature
+// gates on that bring resources or encodings of their own. There is no database
+// behind it.
+func newEverything(t *testing.T) *endpoints.API {
+	t.Helper()
+	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
+		genericfeatures.CBORServingAndStorage: true,
+		genericfeatures.OpenAPIEnums:          false,
+		features.ClusterTrustBundle:           true,
+		features.GenericWorkload:              true,
+		features.PodCertificateRequest:        true,
+		features.StorageVersionMigrator:       true,
+	})
 	api, err := endpoints.New(endpoints.Config{
-		Groups:    b.Groups(),
+		Groups:    newGroups(t, &sqlstore.Store{}, watch.New(nil, watch.Options{}), cliflag.ConfigurationMap{"api/all": "true"}),
 		Discovery: discovery.NewRegistry("10.10.10.10:8050"),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return api, b.Groups()
+	return api
 }
 
 // release is the directory of the Kubernetes release that byre is built on.

@@ -21,7 +21,7 @@ const aggregatedJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupD
 // TestDiscoveryDocuments: every discovery document is the release's, but for the
 // groups that are served elsewhere.
 func TestDiscoveryDocuments(t *testing.T) {
-	api, _ := newEverything(t)
+	api := newEverything(t)
 	files, err := filepath.Glob(filepath.Join(release(t), "api/discovery/*.json"))
 	if err != nil || len(files) < 50 {
 		t.Fatalf("%d documents found: %v", len(files), err)

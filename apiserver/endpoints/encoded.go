@@ -31,7 +31,7 @@ type encoded struct {
 // other than by embedding it or that decorates what it reads, or in a version
 // that is not the one kept.
 func newEncoded(r *Resource) *encoded {
-	if r.subresource != "" {
+	if r.subresource != "" || r.serving.decodeReads {
 		return nil
 	}
 	registry := registryOf(r.storage)

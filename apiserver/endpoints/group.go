@@ -41,7 +41,7 @@ type Serving struct {
 	// Admission is consulted by every write and connect; nil admits everything.
 	Admission admission.Interface
 	// Authorizer decides the checks that depend on a request's body or its
-	// effect, like creating by an update. Nil leaves them out.
+	// effect; without it, a write that would create by an update fails.
 	Authorizer authorizer.Authorizer
 	// TypeConverter gives managed fields the schema of the types. It is first
 	// used by the first write and may be built only then.
@@ -56,6 +56,9 @@ type Serving struct {
 	MinRequestTimeout time.Duration
 	// MaxRequestBodyBytes bounds the body of a write. Zero means 3 MiB.
 	MaxRequestBodyBytes int64
+
+	// decodeReads answers no read from bytes, so that tests can compare.
+	decodeReads bool
 }
 
 const (

@@ -63,7 +63,7 @@ func TestOpenAPIV3(t *testing.T) {
 
 func openAPISource(t *testing.T) openapi.Source {
 	t.Helper()
-	api, _ := newEverything(t)
+	api := newEverything(t)
 	roots := append(api.Roots(), openapi.VersionRoot())
 	roots = append(roots, openapi.TokenIssuerRoots()...)
 	return openapi.NewModels(generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Source(roots, "test")

@@ -1,0 +1,210 @@
+package discovery_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"byre/apiserver/discovery"
+)
+
+const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+func version(group, name string, origin discovery.Origin, kinds ...string) discovery.Version {
+	v := discovery.Version{GroupVersion: schema.GroupVersion{Group: group, Version: name}, Origin: origin}
+	for _, kind := range kinds {
+		v.Resources = append(v.Resources, metav1.APIResource{
+			Name: strings.ToLower(kind) + "s", SingularName: strings.ToLower(kind), Kind: kind, Verbs: metav1.Verbs{"get"},
+		})
+	}
+	return v
+}
+
+func add(t *testing.T, r *discovery.Registry, versions ...discovery.Version) {
+	t.Helper()
+	for _, v := range versions {
+		if err := r.Add(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func get(t *testing.T, h http.Handler, accept string, header ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	req := httptest.NewRequest(http.MethodGet, "/", nil)
+	req.Header.Set("Accept", accept)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	return w
+}
+
+// groups reads the group versions out of /apis, by the legacy document and by
+// the aggregated one, which must agree.
+func groups(t *testing.T, r *discovery.Registry) []string {
+	t.Helper()
+	var list metav1.APIGroupList
+	if err := json.Unmarshal(get(t, r.Groups(), "application/json").Body.Bytes(), &list); err != nil {
+		t.Fatal(err)
+	}
+	legacy := []string{}
+	for _, group := range list.Groups {
+		for _, v := range group.Versions {
+			legacy = append(legacy, v.GroupVersion)
+		}
+		if group.PreferredVersion != group.Versions[0] {
+			t.Errorf("%s prefers %s", group.Name, group.PreferredVersion.Version)
+		}
+	}
+	var tree struct {
+		Items []struct {
+			Metadata metav1.ObjectMeta
+			Versions []struct{ Version string }
+		}
+	}
+	if err := json.Unmarshal(get(t, r.Groups(), aggregated).Body.Bytes(), &tree); err != nil {
+		t.Fatal(err)
+	}
+	whole := []string{}
+	for _, item := range tree.Items {
+		for _, v := range item.Versions {
+			whole = append(whole, item.Metadata.Name+"/"+v.Version)
+		}
+	}
+	if diff := cmp.Diff(legacy, whole); diff != "" {
+		t.Errorf("the two documents disagree (-legacy +aggregated):\n%s", diff)
+	}
+	return legacy
+}
+
+// TestOrder: groups by priority and then by name, versions by priority and then
+// by maturity.
+func TestOrder(t *testing.T) {
+	r := discovery.NewRegistry("")
+	first := version("z.example", "v1", discovery.BuiltIn, "Cow")
+	first.GroupPriority = 9000
+	old := version("z.example", "v2", discovery.BuiltIn, "Cow")
+	old.GroupPriority, old.Priority = 9000, 1
+	add(t, r, version("b.example", "v1beta1", discovery.Custom, "Cow"), version("b.example", "v1", discovery.Custom, "Cow"),
+		version("b.example", "v10", discovery.Custom, "Cow"), version("a.example", "v1alpha1", discovery.Custom, "Cow"), old, first)
+	want := []string{"z.example/v1", "z.example/v2", "a.example/v1alpha1", "b.example/v10", "b.example/v1", "b.example/v1beta1"}
+	if diff := cmp.Diff(want, groups(t, r)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestComeAndGo: what is added shows in every document, and what is removed in
+// none.
+func TestComeAndGo(t *testing.T) {
+	r := discovery.NewRegistry("")
+	gv := schema.GroupVersion{Group: "farm.example", Version: "v1"}
+	if _, ok := r.Lookup("/apis/farm.example/v1"); ok {
+		t.Error("there is a document before there is a group")
+	}
+	add(t, r, version("farm.example", "v1", discovery.Custom, "Cow"), version("farm.example", "v2", discovery.Custom, "Cow"))
+	for _, path := range []string{"/apis/farm.example", "/apis/farm.example/", "/apis/farm.example/v1"} {
+		document, ok := r.Lookup(path)
+		if !ok || get(t, document, "application/json").Code != http.StatusOK {
+			t.Errorf("no document at %s", path)
+		}
+	}
+	for _, path := range []string{"/apis", "/apis/", "/apis/farm.example/v3", "/apis/farm.example/v1/cows", "/apis/barn.example", "/api/v1", "apis/farm.example"} {
+		if _, ok := r.Lookup(path); ok {
+			t.Errorf("a document at %s", path)
+		}
+	}
+	if want := []string{"/apis", "/apis/farm.example", "/apis/farm.example/v1", "/apis/farm.example/v2"}; !slices.Equal(want, r.Paths()) {
+		t.Errorf("paths are %v", r.Paths())
+	}
+
+	r.Remove(gv, discovery.Custom)
+	if diff := cmp.Diff([]string{"farm.example/v2"}, groups(t, r)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := get(t, r.Version(gv), "application/json").Code; got != http.StatusNotFound {
+		t.Errorf("the document of a removed version is %d", got)
+	}
+	r.Remove(schema.GroupVersion{Group: "farm.example", Version: "v2"}, discovery.Custom)
+	if got := get(t, r.Group("farm.example"), "application/json").Code; got != http.StatusNotFound {
+		t.Errorf("the document of a removed group is %d", got)
+	}
+	if got := groups(t, r); len(got) > 0 {
+		t.Errorf("left: %v", got)
+	}
+}
+
+// TestPrecedence: of those who serve one group version, the aggregated server
+// comes before the built-in one, and that before custom resources; the next one
+// comes back when the first goes.
+func TestPrecedence(t *testing.T) {
+	r := discovery.NewRegistry("")
+	gv := schema.GroupVersion{Group: "farm.example", Version: "v1"}
+	kind := func() string {
+		var list metav1.APIResourceList
+		if err := json.Unmarshal(get(t, r.Version(gv), "application/json").Body.Bytes(), &list); err != nil {
+			t.Fatal(err)
+		}
+		whole := get(t, r.Groups(), aggregated).Body.String()
+		if !strings.Contains(whole, `"kind":"`+list.APIResources[0].Kind+`"`) || strings.Count(whole, `"responseKind"`) != 1 {
+			t.Errorf("the aggregated document has another: %s", whole)
+		}
+		return list.APIResources[0].Kind
+	}
+	add(t, r, version("farm.example", "v1", discovery.Custom, "Calf"))
+	add(t, r, version("farm.example", "v1", discovery.Aggregated, "Bull"))
+	add(t, r, version("farm.example", "v1", discovery.BuiltIn, "Cow"))
+	var got []string
+	for _, origin := range []discovery.Origin{discovery.Aggregated, discovery.BuiltIn} {
+		got = append(got, kind())
+		r.Remove(gv, origin)
+	}
+	got = append(got, kind())
+	if want := []string{"Bull", "Cow", "Calf"}; !slices.Equal(want, got) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestETag: the aggregated document need not be sent twice, and its tag changes
+// when it does.
+func TestETag(t *testing.T) {
+	r := discovery.NewRegistry("")
+	add(t, r, version("farm.example", "v1", discovery.Custom, "Cow"))
+	first := get(t, r.Groups(), aggregated)
+	tag := first.Header().Get("ETag")
+	if tag == "" || first.Header().Get("Content-Type") != aggregated {
+		t.Fatalf("headers %v", first.Header())
+	}
+	if again := get(t, r.Groups(), aggregated, "If-None-Match", tag); again.Code != http.StatusNotModified {
+		t.Errorf("unchanged, but %d", again.Code)
+	}
+	add(t, r, version("farm.example", "v2", discovery.Custom, "Cow"))
+	if again := get(t, r.Groups(), aggregated, "If-None-Match", tag); again.Code != http.StatusOK {
+		t.Errorf("changed, but %d", again.Code)
+	}
+}
+
+// TestCore: the core group has documents of its own.
+func TestCore(t *testing.T) {
+	r := discovery.NewRegistry("192.0.2.1:6443")
+	add(t, r, version("", "v1", discovery.BuiltIn, "Cow"), version("farm.example", "v1", discovery.Custom, "Calf"))
+	want := `{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[{"clientCIDR":"0.0.0.0/0","serverAddress":"192.0.2.1:6443"}]}`
+	if got := strings.TrimSpace(get(t, r.Legacy(), "application/json").Body.String()); got != want {
+		t.Errorf("got %s", got)
+	}
+	whole := get(t, r.Legacy(), aggregated).Body.String()
+	if !strings.Contains(whole, "Cow") || strings.Contains(whole, "Calf") {
+		t.Errorf("got %s", whole)
+	}
+	if diff := cmp.Diff([]string{"farm.example/v1"}, groups(t, r)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,237 @@
+package endpoints_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// seed makes objects of several kinds, namespaces and sizes.
+func (s *server) seed(t *testing.T) {
+	t.Helper()
+	for i := range 7 {
+		s.create(t, "/api/v1/namespaces/field/configmaps", fmt.Sprintf(
+			`{"metadata":{"name":"c%d","labels":{"odd":"%d"},"annotations":{"text":"<&>\u2028\"\\"}},"data":{"n":"%d"},"binaryData":{"b":"AAEC"}}`, i, i%2, i))
+	}
+	s.create(t, "/api/v1/namespaces/barn/configmaps", `{"metadata":{"name":"c0"},"immutable":true}`)
+	s.create(t, "/api/v1/namespaces/barn/configmaps", fmt.Sprintf(`{"metadata":{"name":"huge"},"data":{"text":%q}}`, strings.Repeat("hay ", 100_000)))
+	s.create(t, "/api/v1/namespaces/field/secrets", `{"metadata":{"name":"s"},"stringData":{"k":"v"}}`)
+	s.create(t, "/api/v1/namespaces/field/pods", `{"metadata":{"name":"p"},"spec":{"nodeName":"n1","containers":[{"name":"c","image":"i"}]}}`)
+	s.create(t, "/api/v1/namespaces/barn/pods", `{"metadata":{"name":"q"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
+	s.create(t, "/api/v1/namespaces", `{"metadata":{"name":"field"}}`)
+	s.create(t, "/api/v1/nodes", `{"metadata":{"name":"n1"}}`)
+	s.create(t, "/apis/apps/v1/namespaces/field/deployments",
+		`{"metadata":{"name":"d"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)
+	s.create(t, "/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"r"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}`)
+	s.create(t, "/apis/autoscaling/v1/namespaces/field/horizontalpodautoscalers",
+		`{"metadata":{"name":"h"},"spec":{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}}`)
+	s.create(t, "/apis/coordination.k8s.io/v1/namespaces/field/leases", `{"metadata":{"name":"l"},"spec":{"holderIdentity":"me"}}`)
+}
+
+// reads are requests for what seed made, and for what it didn't.
+var reads = []string{
+	"/api/v1/namespaces/field/configmaps/c1",
+	"/api/v1/namespaces/field/configmaps/c1?resourceVersion=0",
+	"/api/v1/namespaces/field/configmaps/c1?resourceVersion=x",
+	"/api/v1/namespaces/field/configmaps/c1?pretty=true",
+	"/api/v1/namespaces/field/configmaps/c1?pretty=false",
+	"/api/v1/namespaces/field/configmaps/c1?export=true",
+	"/api/v1/namespaces/field/configmaps/nosuch",
+	"/api/v1/namespaces/field/configmaps/a%2Fb",
+	"/api/v1/namespaces/field/configmaps/c1%00",
+	"/api/v1/namespaces/field/configmaps/..",
+	"/api/v1/namespaces/barn/configmaps/huge",
+	"/api/v1/namespaces/field/secrets/s",
+	"/api/v1/namespaces/field/pods/p",
+	"/api/v1/namespaces/field/pods/p/status",
+	"/api/v1/namespaces/field",
+	"/api/v1/nodes/n1",
+	"/apis/apps/v1/namespaces/field/deployments/d",
+	"/apis/apps/v1/namespaces/field/deployments/d/scale",
+	"/apis/rbac.authorization.k8s.io/v1/clusterroles/r",
+	"/apis/autoscaling/v1/namespaces/field/horizontalpodautoscalers/h",
+	"/apis/autoscaling/v2/namespaces/field/horizontalpodautoscalers/h",
+	"/apis/coordination.k8s.io/v1/namespaces/field/leases/l",
+
+	"/api/v1/configmaps",
+	"/api/v1/namespaces/field/configmaps",
+	"/api/v1/namespaces/field/configmaps/",
+	"/api/v1/namespaces//configmaps",
+	"/api/v1/namespaces/nosuch/configmaps",
+	"/api/v1/namespaces/field/configmaps?limit=3",
+	"/api/v1/namespaces/field/configmaps?limit=-1",
+	"/api/v1/namespaces/field/configmaps?limit=x",
+	"/api/v1/namespaces/field/configmaps?continue=nonsense",
+	"/api/v1/namespaces/field/configmaps?labelSelector=odd%3D1",
+	"/api/v1/namespaces/field/configmaps?labelSelector=odd%3D1&limit=2",
+	"/api/v1/namespaces/field/configmaps?labelSelector=%3D%3D%3D",
+	"/api/v1/namespaces/field/configmaps?fieldSelector=metadata.name%3Dc2",
+	"/api/v1/namespaces/field/configmaps?fieldSelector=metadata.name%21%3Dc2",
+	"/api/v1/namespaces/field/configmaps?fieldSelector=no.such%3Dc2",
+	"/api/v1/configmaps?fieldSelector=metadata.namespace%3Dbarn",
+	"/api/v1/configmaps?fieldSelector=metadata.namespace%3Dbarn,metadata.name%3Dc0",
+	"/api/v1/configmaps?resourceVersion=0",
+	"/api/v1/configmaps?resourceVersion=3&resourceVersionMatch=Exact",
+	"/api/v1/configmaps?resourceVersion=3&resourceVersionMatch=NotOlderThan",
+	"/api/v1/configmaps?resourceVersionMatch=Exact",
+	"/api/v1/configmaps?resourceVersion=x",
+	"/api/v1/configmaps?sendInitialEvents=true",
+	"/api/v1/configmaps?timeoutSeconds=1",
+	"/api/v1/pods?fieldSelector=spec.nodeName%3Dn1",
+	"/api/v1/pods?fieldSelector=status.phase%3DPending",
+	"/api/v1/namespaces",
+	"/api/v1/nodes",
+	"/api/v1/services",
+	"/api/v1/events",
+	"/apis/events.k8s.io/v1/events",
+	"/apis/apps/v1/deployments",
+	"/apis/rbac.authorization.k8s.io/v1/clusterroles",
+	"/apis/autoscaling/v1/horizontalpodautoscalers",
+	"/apis/autoscaling/v2/horizontalpodautoscalers",
+	"/apis/coordination.k8s.io/v1/leases",
+}
+
+// accepts are ways to ask for them.
+var accepts = []map[string]string{
+	{},
+	{"Accept": "*/*"},
+	{"Accept": "application/json"},
+	{"Accept": "application/json", "User-Agent": "curl/8"},
+	{"Accept": "application/json;pretty=1"},
+	{"Accept": "application/json", "Accept-Encoding": "gzip"},
+	{"Accept": "application/json", "Accept-Encoding": "br;q=1.0, gzip;q=0.8"},
+	{"Accept": "application/yaml"},
+	{"Accept": "application/vnd.kubernetes.protobuf,application/json"},
+	{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"},
+	{"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"},
+	{"Accept": "text/html"},
+	{"Accept": "text/html,*/*;q=0.1"},
+	{"Accept": "application/json;as=Nonsense"},
+}
+
+// varying is what differs from one request to the next: tokens, and ages in tables.
+var varying = regexp.MustCompile(`"continue":\s?"[^"]+"|"creationTimestamp":\s?"[^"]+"|"\d+s"`)
+
+// TestBytesAreWhatDecodingGives: a read answered from bytes is the read that
+// upstream's handlers answer: status, headers, and every byte of the body.
+func TestBytesAreWhatDecodingGives(t *testing.T) {
+	s := newServer(t, nil)
+	s.seed(t)
+	for _, path := range reads {
+		for _, header := range accepts {
+			t.Run(fmt.Sprint(path, header), func(t *testing.T) {
+				compare(t, s, call{method: http.MethodGet, path: path, header: header})
+			})
+		}
+	}
+}
+
+// TestFutureRevision: a read of what has not happened yet waits for it, and is
+// then told so in the same words.
+func TestFutureRevision(t *testing.T) {
+	s := newServer(t, nil)
+	s.create(t, "/api/v1/namespaces/field/configmaps", `{"metadata":{"name":"c1"}}`)
+	for _, path := range []string{
+		"/api/v1/namespaces/field/configmaps/c1?resourceVersion=99999999",
+		"/api/v1/configmaps?resourceVersion=99999999",
+		"/api/v1/configmaps?resourceVersion=99999999&resourceVersionMatch=Exact",
+	} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
+			compare(t, s, call{method: http.MethodGet, path: path})
+		})
+	}
+}
+
+func compare(t *testing.T, s *server, c call) {
+	t.Helper()
+	want, wantBody := c.answer(t, s.decoded)
+	got, gotBody := c.answer(t, s.bytes)
+	if want.StatusCode != got.StatusCode {
+		t.Errorf("status %d, want %d: %s", got.StatusCode, want.StatusCode, gotBody)
+	}
+	if diff := cmp.Diff(headers(want), headers(got)); diff != "" {
+		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(unpack(t, want, wantBody), unpack(t, got, gotBody)); diff != "" {
+		t.Errorf("body (-want +got):\n%s", diff)
+	}
+}
+
+// headers are those that must be alike.
+func headers(resp *http.Response) http.Header {
+	kept := resp.Header.Clone()
+	kept.Del("Date")
+	kept.Del("Audit-Id")
+	// Whether a short answer has a length depends on how it was written.
+	kept.Del("Content-Length")
+	return kept
+}
+
+func unpack(t *testing.T, resp *http.Response, body string) string {
+	t.Helper()
+	if resp.Header.Get("Content-Encoding") == "gzip" {
+		body = gunzip(t, body)
+	}
+	return varying.ReplaceAllString(body, "")
+}
+
+// TestPages: the pages of a list, each from another of the two, are the list.
+func TestPages(t *testing.T) {
+	s := newServer(t, nil)
+	s.seed(t)
+	var names []string
+	token := ""
+	for page := 0; ; page++ {
+		from := s.bytes
+		if page%2 == 1 {
+			from = s.decoded
+		}
+		path := "/api/v1/namespaces/field/configmaps?limit=2&continue=" + url.QueryEscape(token)
+		_, body := (call{method: http.MethodGet, path: path}).answer(t, from)
+		list := parse(t, []byte(body))
+		for _, item := range list["items"].([]any) {
+			names = append(names, asMap(asMap(item)["metadata"])["name"].(string))
+		}
+		token, _ = asMap(list["metadata"])["continue"].(string)
+		if token == "" {
+			break
+		}
+	}
+	if want := []string{"c0", "c1", "c2", "c3", "c4", "c5", "c6"}; !slices.Equal(want, names) {
+		t.Errorf("got %v, want %v", names, want)
+	}
+}
+
+// TestWhatIsReadFromBytes: of all resources that are kept, only these are
+// decoded when they are read in the version that is stored.
+func TestWhatIsReadFromBytes(t *testing.T) {
+	s := newServer(t, nil)
+	var decoded []string
+	for _, version := range s.api.Versions() {
+		for _, entry := range version.Resources() {
+			if entry.StorageVersionHash != "" && !version.Resource(entry.Name).FromBytes() {
+				decoded = append(decoded, version.GroupVersion().String()+" "+entry.Name)
+			}
+		}
+	}
+	slices.Sort(decoded)
+	want := []string{
+		"admissionregistration.k8s.io/v1 mutatingadmissionpolicies",       // kept as v1beta1
+		"admissionregistration.k8s.io/v1 mutatingadmissionpolicybindings", // kept as v1beta1
+		"autoscaling/v1 horizontalpodautoscalers",                         // kept as v2
+		"events.k8s.io/v1 events",                                         // kept as v1
+		"v1 namespaces",                                                   // the storage adds to what the registry reads
+		"v1 persistentvolumeclaims",                                       // defaulted on read
+		"v1 services",                                                     // defaulted on read
+	}
+	if diff := cmp.Diff(want, decoded); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,159 @@
+package endpoints_test
+
+import (
+	"compress/gzip"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	generated "k8s.io/kubernetes/pkg/generated/openapi"
+
+	"byre/apiserver/discovery"
+	"byre/apiserver/endpoints"
+	"byre/apiserver/openapi"
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+	"byre/watch"
+)
+
+// server is the built-in groups over a store in memory, served twice: answering
+// reads from bytes, and decoding everything.
+type server struct {
+	api            *endpoints.API
+	bytes, decoded *httptest.Server
+}
+
+// newServer serves until the test ends. wrap, if not nil, comes between the
+// store and its driver.
+func newServer(t *testing.T, wrap func(sqlstore.Driver) sqlstore.Driver) *server {
+	t.Helper()
+	var driver sqlstore.Driver = storetest.NewModel()
+	if wrap != nil {
+		driver = wrap(driver)
+	}
+	feed := watch.New(driver, watch.Options{SoleWriter: true})
+	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
+	groups := newGroups(t, store, feed, nil)
+	names, err := endpoints.ModelNames(groups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving := endpoints.Serving{
+		Authorizer:    authorizerfactory.NewAlwaysAllowAuthorizer(),
+		TypeConverter: openapi.NewModels(generated.GetOpenAPIDefinitions, legacyscheme.Scheme).TypeConverter(names...),
+	}
+	s := &server{}
+	serve := func(serving endpoints.Serving) *httptest.Server {
+		s.api, err = endpoints.New(endpoints.Config{
+			Groups:    groups,
+			Serving:   serving,
+			Discovery: discovery.NewRegistry("192.0.2.7:6443"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := httptest.NewServer(filtered(s.api))
+		t.Cleanup(h.Close)
+		return h
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = feed.Run(ctx) })
+	running.Go(func() { _ = store.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	s.decoded = serve(endpoints.DecodeReads(serving))
+	s.bytes = serve(serving)
+	return s
+}
+
+// filtered puts into the context what upstream's handlers rely on.
+func filtered(h http.Handler) http.Handler {
+	resolver := &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+	someone := &user.DefaultInfo{Name: "someone", Groups: []string{user.SystemPrivilegedGroup}}
+	h = filters.WithRequestInfo(withUser(h, someone), resolver)
+	h = filters.WithWarningRecorder(h)
+	h = filters.WithRequestReceivedTimestamp(h)
+	return filters.WithAuditInit(h)
+}
+
+func withUser(h http.Handler, who user.Info) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		h.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), who)))
+	})
+}
+
+// call is a request of a test.
+type call struct {
+	method, path, body string
+	header             map[string]string
+}
+
+// do sends c as it is: nothing is compressed or decompressed on the way.
+func (c call) do(t *testing.T, to *httptest.Server) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), c.method, to.URL+c.path, strings.NewReader(c.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for name, value := range c.header {
+		req.Header.Set(name, value)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableCompression: true}, Timeout: 20 * time.Second}
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatalf("%s %s: %v", c.method, c.path, err)
+	}
+	return resp
+}
+
+// answer sends c and returns the status and the body.
+func (c call) answer(t *testing.T, to *httptest.Server) (*http.Response, string) {
+	t.Helper()
+	resp := c.do(t, to)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("%s %s: %v", c.method, c.path, err)
+	}
+	return resp, string(body)
+}
+
+// create posts an object, which must succeed.
+func (s *server) create(t *testing.T, path, body string) {
+	t.Helper()
+	if resp, answer := (call{method: http.MethodPost, path: path, body: body}).answer(t, s.bytes); resp.StatusCode != http.StatusCreated {
+		t.Fatalf("POST %s: %s", path, answer)
+	}
+}
+
+func gunzip(t *testing.T, packed string) string {
+	t.Helper()
+	r, err := gzip.NewReader(strings.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,0 +1,189 @@
+package endpoints_test
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// stream reads a watch line by line.
+type stream struct {
+	t     *testing.T
+	resp  *http.Response
+	lines *bufio.Scanner
+}
+
+func (s *server) watch(t *testing.T, from *httptest.Server, path string) *stream {
+	t.Helper()
+	resp := call{method: http.MethodGet, path: path, header: map[string]string{"Accept": "application/json"}}.do(t, from)
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 4<<20)
+	return &stream{t: t, resp: resp, lines: lines}
+}
+
+// next returns the next n frames.
+func (s *stream) next(n int) []string {
+	s.t.Helper()
+	var frames []string
+	for range n {
+		if !s.lines.Scan() {
+			s.t.Fatalf("the watch ended after %d of %d events: %v", len(frames), n, s.lines.Err())
+		}
+		frames = append(frames, s.lines.Text())
+	}
+	return frames
+}
+
+// rest returns all frames until the watch ends.
+func (s *stream) rest() []string {
+	var frames []string
+	for s.lines.Scan() {
+		frames = append(frames, s.lines.Text())
+	}
+	return frames
+}
+
+const configMaps = "/api/v1/namespaces/field/configmaps"
+
+func (s *server) mustDo(t *testing.T, method, path, contentType, body string) {
+	t.Helper()
+	c := call{method: method, path: path, body: body, header: map[string]string{}}
+	if contentType != "" {
+		c.header["Content-Type"] = contentType
+	}
+	if resp, answer := c.answer(t, s.bytes); resp.StatusCode >= 300 {
+		t.Fatalf("%s %s: %d %s", method, path, resp.StatusCode, answer)
+	}
+}
+
+// TestWatchFrames: the events of a watch, whichever way it is served, are the
+// same bytes: with selectors, with names, by the deprecated paths, with a
+// bookmark after the initial events.
+func TestWatchFrames(t *testing.T) {
+	for _, test := range []struct {
+		path   string
+		events []string
+	}{
+		{configMaps + "?watch=1&resourceVersion=1", []string{"ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
+		{configMaps + "?watch=1", []string{"ADDED zero", "ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
+		{"/api/v1/configmaps?watch=1&resourceVersion=1", []string{"ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
+		{configMaps + "?watch=1&resourceVersion=1&labelSelector=a%3Db", []string{"ADDED one", "DELETED one"}},
+		{configMaps + "?watch=1&resourceVersion=1&fieldSelector=metadata.name%3Dtwo", []string{"ADDED two"}},
+		{"/api/v1/watch/namespaces/field/configmaps?resourceVersion=1", []string{"ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
+		{"/api/v1/watch/namespaces/field/configmaps/two?resourceVersion=1", []string{"ADDED two"}},
+		{configMaps + "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
+			[]string{"ADDED zero", "BOOKMARK ", "ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
+	} {
+		t.Run(test.path, func(t *testing.T) {
+			s := newServer(t, nil)
+			s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
+			bytes, decoded := s.watch(t, s.bytes, test.path), s.watch(t, s.decoded, test.path)
+			s.create(t, configMaps, `{"metadata":{"name":"one","labels":{"a":"b"}}}`)
+			s.mustDo(t, http.MethodPatch, configMaps+"/one", "application/merge-patch+json", `{"metadata":{"labels":{"a":null}},"data":{"k":"<&>"}}`)
+			s.create(t, configMaps, `{"metadata":{"name":"two"}}`)
+			s.mustDo(t, http.MethodDelete, configMaps+"/one", "", "")
+
+			got, want := bytes.next(len(test.events)), decoded.next(len(test.events))
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("frames (-decoded +bytes):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.events, summary(t, got)); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(headers(decoded.resp), headers(bytes.resp)); diff != "" {
+				t.Errorf("headers (-decoded +bytes):\n%s", diff)
+			}
+		})
+	}
+}
+
+// summary is the type and name of each event.
+func summary(t *testing.T, frames []string) []string {
+	t.Helper()
+	var events []string
+	for _, frame := range frames {
+		event := parse(t, []byte(frame))
+		name, _ := asMap(asMap(event["object"])["metadata"])["name"].(string)
+		events = append(events, fmt.Sprintf("%s %s", event["type"], name))
+	}
+	return events
+}
+
+// TestWatchEnds: a watch ends when its time is over, without an error.
+func TestWatchEnds(t *testing.T) {
+	s := newServer(t, nil)
+	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
+	start := time.Now()
+	events := s.watch(t, s.bytes, configMaps+"?watch=1&timeoutSeconds=1").rest()
+	if diff := cmp.Diff([]string{"ADDED zero"}, summary(t, events)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if took := time.Since(start); took < time.Second || took > 5*time.Second {
+		t.Errorf("it ended after %v", took)
+	}
+}
+
+// TestWatchErrors: what is wrong with a watch is told by a status where it can
+// be, and by an ERROR event where the watch has begun.
+func TestWatchErrors(t *testing.T) {
+	s := newServer(t, nil)
+	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
+	for _, path := range []string{
+		configMaps + "?watch=1&resourceVersion=x",
+		configMaps + "?watch=1&fieldSelector=no.such%3Dfield",
+		configMaps + "?watch=1&labelSelector=%3D%3D",
+		configMaps + "?watch=1&resourceVersionMatch=Exact",
+		configMaps + "?watch=1&sendInitialEvents=true",
+		configMaps + "/zero?watch=1&timeoutSeconds=1",
+		"/api/v1/watch/namespaces/field/configmaps/zero?fieldSelector=metadata.name%3Done",
+		configMaps + "?watch=1&resourceVersion=99999999&timeoutSeconds=4",
+	} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			compare(t, s, call{method: http.MethodGet, path: path})
+		})
+	}
+}
+
+// TestWatchTable: what is not plain JSON is watched by upstream's handler.
+func TestWatchTable(t *testing.T) {
+	s := newServer(t, nil)
+	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
+	for _, accept := range []string{
+		"application/json;as=Table;v=v1;g=meta.k8s.io",
+		"application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+		"application/vnd.kubernetes.protobuf;stream=watch",
+		"application/json;stream=watch",
+		"application/yaml",
+	} {
+		t.Run(accept, func(t *testing.T) {
+			t.Parallel()
+			compare(t, s, call{method: http.MethodGet, path: configMaps + "?watch=1&timeoutSeconds=1", header: map[string]string{"Accept": accept}})
+		})
+	}
+}
+
+// TestWatchBatch: many events at once come whole and in order.
+func TestWatchBatch(t *testing.T) {
+	s := newServer(t, nil)
+	padding := strings.Repeat("x", 10_000)
+	const count = 200
+	for i := range count {
+		s.create(t, configMaps, fmt.Sprintf(`{"metadata":{"name":"m%03d"},"data":{"p":%q}}`, i, padding))
+	}
+	frames := s.watch(t, s.bytes, configMaps+"?watch=1&resourceVersion=1").next(count - 1)
+	whole := regexp.MustCompile(`^\{"type":"ADDED","object":\{.*\}\}$`)
+	for i, frame := range frames {
+		if !whole.MatchString(frame) || !strings.Contains(frame, fmt.Sprintf(`"name":"m%03d"`, i+1)) {
+			t.Fatalf("event %d is %.120s…", i, frame)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package openapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	openapi_v2 "github.com/google/gnostic-models/openapiv2"
+	openapi_v3 "github.com/google/gnostic-models/openapiv3"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"byre/apiserver/openapi"
+)
+
+// farm is a root with one operation that answers with a string.
+func farm(path string) openapi.Root {
+	return openapi.Root{
+		Path: path,
+		Operations: func() ([]openapi.Operation, error) {
+			return []openapi.Operation{{
+				Method: http.MethodGet, Path: "/" + path + "/cows", Name: "listCow", Doc: "list the cows",
+				Produces: []string{"application/json"}, Response: "",
+			}}, nil
+		},
+		Routes: []string{"GET /" + path + "/cows"},
+	}
+}
+
+// counting counts how often a document is built.
+func counting(source openapi.Source, built *int) openapi.Source {
+	for path, document := range source.V3 {
+		source.V3[path] = openapi.Document{Hash: document.Hash, JSON: func(ctx context.Context) ([]byte, error) {
+			*built++
+			return document.JSON(ctx)
+		}}
+	}
+	v2 := source.V2
+	source.V2 = func(ctx context.Context) (*spec.Swagger, error) {
+		*built++
+		return v2(ctx)
+	}
+	return source
+}
+
+func models() *openapi.Models {
+	return openapi.NewModels(func(common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+		return map[string]common.OpenAPIDefinition{}
+	})
+}
+
+func get(t *testing.T, h http.Handler, path string, header ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	req := httptest.NewRequest(http.MethodGet, path, nil)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	return w
+}
+
+func index(t *testing.T, h http.Handler) map[string]string {
+	t.Helper()
+	var list handler3.OpenAPIV3Discovery
+	if err := json.Unmarshal(get(t, h, "/openapi/v3").Body.Bytes(), &list); err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]string{}
+	for path, document := range list.Paths {
+		at[path] = document.ServerRelativeURL
+	}
+	return at
+}
+
+// TestLazy: nothing is built until it is asked for, the index included, and
+// nothing twice.
+func TestLazy(t *testing.T) {
+	built := 0
+	service := openapi.NewService()
+	service.Set("farm", counting(models().Source([]openapi.Root{farm("apis/farm/v1"), farm("apis/farm/v2")}, "a"), &built))
+	location := index(t, service)["apis/farm/v1"]
+	if built != 0 {
+		t.Fatalf("%d documents were built for the index", built)
+	}
+	for range 2 {
+		w := get(t, service, location)
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "listFarmV1Cow") {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		if got := w.Header().Get("Cache-Control"); got != "public, immutable" {
+			t.Errorf("Cache-Control %q", got)
+		}
+	}
+	if built != 1 {
+		t.Errorf("built %d documents, want 1", built)
+	}
+	for range 2 {
+		if w := get(t, service, "/openapi/v2"); !strings.Contains(w.Body.String(), "listFarmV2Cow") {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+	}
+	if built != 2 {
+		t.Errorf("built %d documents, want 2", built)
+	}
+}
+
+// TestHash: an old hash leads to the new document; the hash changes with the
+// program and with what is served, and with nothing else.
+func TestHash(t *testing.T) {
+	service := openapi.NewService()
+	set := func(build string, roots ...openapi.Root) string {
+		service.Set("farm", models().Source(roots, build))
+		return index(t, service)["apis/farm/v1"]
+	}
+	old := set("a", farm("apis/farm/v1"))
+	if same := set("a", farm("apis/farm/v1"), farm("apis/farm/v2")); same != old {
+		t.Error("another root changed the hash")
+	}
+	more := farm("apis/farm/v1")
+	more.Routes = append(more.Routes, "POST /apis/farm/v1/cows")
+	if set("a", more) == old {
+		t.Error("another route left the hash")
+	}
+	current := set("b", farm("apis/farm/v1"))
+	if current == old {
+		t.Error("another program left the hash")
+	}
+	w := get(t, service, old)
+	if w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != current {
+		t.Errorf("%d to %q, want %q", w.Code, w.Header().Get("Location"), current)
+	}
+	if w := get(t, service, "/openapi/v3/apis/farm/v1"); w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "" {
+		t.Errorf("without a hash: %d %v", w.Code, w.Header())
+	}
+}
+
+// TestForms: both versions as JSON and protobuf, packed for those who take it,
+// not sent again to those who have it.
+func TestForms(t *testing.T) {
+	service := openapi.NewService()
+	service.Set("farm", models().Source([]openapi.Root{farm("apis/farm/v1")}, "a"))
+	for path, message := range map[string]proto.Message{
+		"/openapi/v2":              &openapi_v2.Document{},
+		"/openapi/v3/apis/farm/v1": &openapi_v3.Document{},
+	} {
+		t.Run(path, func(t *testing.T) {
+			version := strings.Split(path, "/")[2]
+			form := "application/com.github.proto-openapi.spec." + version + ".v1.0+protobuf"
+			for _, accept := range []string{form, "application/com.github.proto-openapi.spec." + version + "@v1.0+protobuf"} {
+				w := get(t, service, path, "Accept", accept)
+				if got := w.Header().Get("Content-Type"); got != form {
+					t.Errorf("%s: Content-Type %q", accept, got)
+				}
+				if err := proto.Unmarshal(w.Body.Bytes(), message); err != nil {
+					t.Errorf("%s: %v", accept, err)
+				}
+			}
+			plain := get(t, service, path, "Accept", "application/json")
+			if !json.Valid(plain.Body.Bytes()) {
+				t.Errorf("not JSON: %s", plain.Body)
+			}
+			packed := get(t, service, path, "Accept-Encoding", "gzip")
+			if packed.Header().Get("Content-Encoding") != "gzip" || packed.Body.Len() >= plain.Body.Len() {
+				t.Errorf("%d bytes packed, %d plain", packed.Body.Len(), plain.Body.Len())
+			}
+			if w := get(t, service, path, "If-None-Match", plain.Header().Get("Etag")); w.Code != http.StatusNotModified {
+				t.Errorf("unchanged, but %d", w.Code)
+			}
+			if w := get(t, service, path, "Accept", "text/html"); w.Code != http.StatusNotAcceptable {
+				t.Errorf("text/html is %d", w.Code)
+			}
+		})
+	}
+}
+
+// TestSources: sources come and go; the paths of all are one document in
+// version 2.
+func TestSources(t *testing.T) {
+	service := openapi.NewService()
+	if w := get(t, service, "/openapi/v2"); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("without sources: %d", w.Code)
+	}
+	service.Set("one", models().Source([]openapi.Root{farm("apis/farm/v1")}, "a"))
+	service.Set("two", models().Source([]openapi.Root{farm("apis/barn/v1")}, "a"))
+	text := get(t, service, "/openapi/v2").Body.String()
+	if !strings.Contains(text, "/apis/farm/v1/cows") || !strings.Contains(text, "/apis/barn/v1/cows") {
+		t.Errorf("not both: %s", text)
+	}
+	service.Remove("two")
+	if text := get(t, service, "/openapi/v2").Body.String(); strings.Contains(text, "/apis/barn/v1/cows") {
+		t.Errorf("still there: %s", text)
+	}
+	if w := get(t, service, "/openapi/v3/apis/barn/v1"); w.Code != http.StatusNotFound {
+		t.Errorf("still there: %d", w.Code)
+	}
+	if _, ok := index(t, service)["apis/barn/v1"]; ok {
+		t.Error("still in the index")
+	}
+}
+
+// TestFailure: a document that can't be built is an error now, and is built when
+// it can be.
+func TestFailure(t *testing.T) {
+	service := openapi.NewService()
+	broken := true
+	service.Set("farm", openapi.Source{V3: map[string]openapi.Document{"apis/farm/v1": {
+		Hash: "h",
+		JSON: func(context.Context) ([]byte, error) {
+			if broken {
+				return nil, errors.New("no hay")
+			}
+			return []byte(`{}`), nil
+		},
+	}}})
+	if w := get(t, service, "/openapi/v3/apis/farm/v1"); w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "hay") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	broken = false
+	if w := get(t, service, "/openapi/v3/apis/farm/v1"); w.Code != http.StatusOK {
+		t.Errorf("%d", w.Code)
+	}
+}
