@@ -1,0 +1,178 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/kubernetes/fake"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+)
+
+// TestNode has kubelets read what their own Pods refer to, and nothing else.
+func TestNode(t *testing.T) {
+	newPod := func(name, node string) *v1.Pod {
+		return &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name},
+			Spec: v1.PodSpec{NodeName: node, ServiceAccountName: "sa-" + name,
+				Containers: []v1.Container{{Name: "c", EnvFrom: []v1.EnvFromSource{{
+					SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "secret-" + name}}}}}}},
+		}
+	}
+	client := fake.NewClientset(newPod("p", "a"), newPod("q", "b"))
+	a := newAuth(t, client, newRules(t).Tables, options(t)).Authorizer
+	ask := func(node, verb, resource, name string) bool {
+		return allowed(t, a, authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: "system:node:" + node, Groups: []string{user.NodesGroup, user.AllAuthenticated}},
+			Verb: verb, Resource: resource, Namespace: "n", Name: name, APIVersion: "v1", ResourceRequest: true,
+		})
+	}
+	eventually(t, "the graph", func() bool { return ask("a", "get", "secrets", "secret-p") && ask("b", "get", "secrets", "secret-q") })
+	if ask("a", "get", "secrets", "secret-q") || ask("a", "list", "secrets", "") {
+		t.Error("a node reads secrets that are none of its Pods'")
+	}
+	if !ask("a", "get", "nodes", "a") {
+		t.Error("a node can't read itself")
+	}
+	if err := client.CoreV1().Pods("n").Delete(context.Background(), "p", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the Pod's end", func() bool { return !ask("a", "get", "secrets", "secret-p") })
+}
+
+// listReferences lists what the Node authorizer finds in a Pod.
+func listReferences(pod *v1.Pod) []string {
+	var found []string
+	podutil.VisitPodSecretNames(pod, func(name string) bool { found = append(found, "secret "+name); return true })
+	podutil.VisitPodConfigmapNames(pod, func(name string) bool { found = append(found, "config map "+name); return true })
+	for _, volume := range pod.Spec.Volumes {
+		if volume.PersistentVolumeClaim != nil {
+			found = append(found, "claim "+volume.PersistentVolumeClaim.ClaimName)
+		}
+		if volume.Ephemeral != nil {
+			found = append(found, "ephemeral "+pod.Name+"-"+volume.Name)
+		}
+	}
+	for _, claim := range pod.Spec.ResourceClaims {
+		found = append(found, fmt.Sprintf("resource claim %+v", claim))
+	}
+	for _, status := range pod.Status.ResourceClaimStatuses {
+		found = append(found, fmt.Sprintf("claim status %+v", status))
+	}
+	found = append(found, fmt.Sprintf("extended %+v", pod.Status.ExtendedResourceClaimStatus),
+		"account "+pod.Spec.ServiceAccountName, "node "+pod.Spec.NodeName, "mirror "+pod.Annotations[v1.MirrorPodAnnotationKey],
+		fmt.Sprintf("ephemeral containers %d", len(pod.Spec.EphemeralContainers)))
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// TestSlimPod takes upstream's Pod that has every field set: slimming must not
+// lose what the Node authorizer reads, and must lose most of the rest.
+func TestSlimPod(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", "{{.Module.Dir}}", "k8s.io/api/core/v1").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	full, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), "testdata", "HEAD", "core.v1.Pod.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &v1.Pod{}
+	if err := json.Unmarshal(full, pod); err != nil {
+		t.Fatal(err)
+	}
+	pod.Annotations[v1.MirrorPodAnnotationKey] = "m"
+	want := listReferences(pod)
+	slim, err := slimPod(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, listReferences(slim.(*v1.Pod))); diff != "" || len(want) < 10 {
+		t.Errorf("of %d references (-full +slim):\n%s", len(want), diff)
+	}
+	small, err := json.Marshal(slim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(small) > len(full)/2 {
+		t.Errorf("%d of %d bytes are left", len(small), len(full))
+	}
+}
+
+// TestAuthorizationConfig has a file with a webhook, limited by a CEL condition,
+// and RBAC behind it.
+func TestAuthorizationConfig(t *testing.T) {
+	asked := 0
+	webhook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review authorizationv1.SubjectAccessReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			t.Error(err)
+		}
+		asked++
+		review.Status.Allowed = review.Spec.ResourceAttributes.Verb == "get"
+		review.Status.Denied = !review.Status.Allowed
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	defer webhook.Close()
+	kubeconfig := write(t, "webhook.kubeconfig", fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %q}}]
+contexts: [{name: c, context: {cluster: c}}]
+current-context: c
+`, webhook.URL))
+	file := write(t, "authz.yaml", fmt.Appendf(nil, `apiVersion: apiserver.config.k8s.io/v1
+kind: AuthorizationConfiguration
+authorizers:
+- type: Webhook
+  name: remote
+  webhook:
+    timeout: 3s
+    subjectAccessReviewVersion: v1
+    matchConditionSubjectAccessReviewVersion: v1
+    failurePolicy: Deny
+    connectionInfo: {type: KubeConfigFile, kubeConfigFile: %q}
+    matchConditions: [{expression: request.resourceAttributes.namespace == "remote"}]
+- {type: RBAC, name: rbac}
+`, kubeconfig))
+	a := newAuth(t, fake.NewClientset(), newRules(t).Tables, options(t, "--authorization-config="+file))
+	if !a.UsesRBAC {
+		t.Error("RBAC is in the file but not in use")
+	}
+	for _, test := range []struct {
+		verb, namespace string
+		want            authorizer.Decision
+		asked           int
+	}{
+		{"get", "remote", authorizer.DecisionAllow, 1},
+		{"delete", "remote", authorizer.DecisionDeny, 1},
+		{"get", "elsewhere", authorizer.DecisionNoOpinion, 0},
+	} {
+		asked = 0
+		got, reason, err := a.Authorizer.Authorize(context.Background(), question("u", test.verb, "pods", test.namespace))
+		if err != nil || got != test.want || asked != test.asked {
+			t.Errorf("%s in %s: got %v (%s, %v), asked %d times", test.verb, test.namespace, got, reason, err, asked)
+		}
+	}
+
+	o := NewOptions()
+	o.Authorization.ConfigFile = write(t, "bad.yaml", []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: Magic, name: m}]\n"))
+	if errs := o.Authorization.Validate(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "Magic") {
+		t.Errorf("got %v", errs)
+	}
+}
