@@ -83,25 +83,7 @@ func TestWatchesEndCleanlyAtSIGTERM(t *testing.T) {
 
 func TestNamespaceIsDeleted(t *testing.T) {
 	server := startServer(t, t.TempDir())
-	client := kubernetes.NewForConfigOrDie(server.config(t))
-	ctx := t.Context()
-	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	w, err := client.CoreV1().Namespaces().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=gone", TimeoutSeconds: new(int64(60))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Stop()
-	if err := client.CoreV1().Namespaces().Delete(ctx, "gone", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	for event := range w.ResultChan() {
-		if event.Type == watch.Deleted {
-			return
-		}
-	}
-	t.Error("the namespace is still there after a minute")
+	deleteNamespace(t, kubernetes.NewForConfigOrDie(server.config(t)), "gone")
 }
 
 func TestRefusals(t *testing.T) {

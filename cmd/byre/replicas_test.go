@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// TestReplicas has two servers on one database, one of which runs the
+// controllers; when that one stops, the other goes on with them.
+func TestReplicas(t *testing.T) {
+	pki := t.TempDir()
+	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", pki}
+	first := startServer(t, t.TempDir(), flags...)
+	leader := waitForLeader(t, kubernetes.NewForConfigOrDie(first.config(t)), "")
+	second := startServer(t, t.TempDir(), flags...)
+	client := kubernetes.NewForConfigOrDie(second.config(t))
+
+	deleteNamespace(t, client, "before")
+	if status := first.stop(t); status != 0 {
+		t.Errorf("exit status of the first is %d", status)
+	}
+	started := time.Now()
+	waitForLeader(t, client, leader)
+	// A leader that stops gives the lease back: nobody waits until it expires.
+	if took := time.Since(started); took > 10*time.Second {
+		t.Errorf("the second leads %v after the first has stopped", took)
+	}
+	deleteNamespace(t, client, "after")
+}
+
+// waitForLeader waits until somebody other than old runs the controllers.
+func waitForLeader(t *testing.T, client kubernetes.Interface, old string) string {
+	t.Helper()
+	var holder string
+	poll(t, func(ctx context.Context) (bool, error) {
+		lease, err := client.CoordinationV1().Leases("kube-system").Get(ctx, "byre-controllers", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		if err != nil || lease.Spec.HolderIdentity == nil {
+			return false, err
+		}
+		holder = *lease.Spec.HolderIdentity
+		return holder != "" && holder != old, nil
+	})
+	return holder
+}
+
+// deleteNamespace makes a namespace and deletes it, which takes a controller.
+func deleteNamespace(t *testing.T, client kubernetes.Interface, name string) {
+	t.Helper()
+	ctx := t.Context()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, err
+	})
+}
+
+func poll(t *testing.T, done wait.ConditionWithContextFunc) {
+	t.Helper()
+	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, done); err != nil {
+		t.Fatal(err)
+	}
+}
