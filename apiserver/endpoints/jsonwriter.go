@@ -117,10 +117,12 @@ func (j *jsonWriter) start() {
 // release gives the writer's memory back. It must be called, also after an
 // error, and nothing else after it.
 func (j *jsonWriter) release() {
-	if cap(j.buf) <= keepBuffer {
-		buffers.Put(&j.buf)
-	}
+	// What is put back must not be reached through j any more.
+	buf := j.buf
 	j.buf = nil
+	if cap(buf) <= keepBuffer {
+		buffers.Put(&buf)
+	}
 	if j.gzip != nil {
 		j.gzip.Reset(io.Discard)
 		gzips.Put(j.gzip)
