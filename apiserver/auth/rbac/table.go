@@ -1,10 +1,12 @@
 package rbac
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apistorage "k8s.io/apiserver/pkg/storage"
-	"k8s.io/client-go/tools/cache"
 
 	"byre/apiserver/storage"
 	"byre/watch"
@@ -23,48 +24,57 @@ import (
 const loadTimeout = 10 * time.Second
 
 // table is the decoded state of one resource.
-type table struct {
+type table[T metav1.Object] struct {
 	resource schema.GroupResource
-	newFunc  func() metav1.Object
+	newFunc  func() T
 	lookup   func(schema.GroupResource) *storage.Store
 	feed     *watch.Feed
 
-	// Invariant: indexer holds the state of the store at revision at, or a
-	// later one.
-	indexer cache.Indexer
+	// objects are what the store has at revision at, or later: by namespace
+	// ("" for what has none), in the order of names. Neither the map nor the
+	// lists are written to once they are here.
+	objects atomic.Pointer[map[string][]T]
 	at      atomic.Int64
 
-	mu sync.Mutex // held while the table is brought up to date
-	// seen is the feed's state that was last taken over. states maps the
-	// revision of each object in indexer to its key, keys the other way round.
-	// All are guarded by mu.
-	seen   watch.Snapshot
-	states map[int64]string
-	keys   map[string]int64
+	// loading is held while the table is brought up to date. It guards the
+	// feed's state that was last taken over, and its objects by revision.
+	loading sync.Mutex
+	seen    watch.Snapshot
+	states  map[int64]T
 }
 
-func newTable(resource string, lookup func(schema.GroupResource) *storage.Store, feed *watch.Feed, newFunc func() metav1.Object) *table {
-	return &table{
+func newTable[T metav1.Object](resource string, lookup func(schema.GroupResource) *storage.Store, feed *watch.Feed, newFunc func() T) *table[T] {
+	return &table[T]{
 		resource: schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: resource},
 		newFunc:  newFunc,
 		lookup:   lookup,
 		feed:     feed,
-		indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc,
-			cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}),
-		states: map[int64]string{},
-		keys:   map[string]int64{},
 	}
+}
+
+// list gives the objects by namespace, as of now.
+func (t *table[T]) list() (map[string][]T, error) {
+	if err := t.sync(); err != nil {
+		return nil, err
+	}
+	return *t.objects.Load(), nil
+}
+
+func find[T metav1.Object](list []T, name string) (int, bool) {
+	return slices.BinarySearchFunc(list, name, func(object T, name string) int {
+		return cmp.Compare(object.GetName(), name)
+	})
 }
 
 // sync brings the table up to the feed's revision. When nothing was written
 // since the last call it costs one comparison; when something else was, a few.
-func (t *table) sync() error {
+func (t *table[T]) sync() error {
 	revision := t.feed.Revision()
 	if revision > 0 && t.at.Load() >= revision {
 		return nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.loading.Lock()
+	defer t.loading.Unlock()
 	if revision > 0 && t.at.Load() >= revision {
 		return nil
 	}
@@ -74,7 +84,7 @@ func (t *table) sync() error {
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", t.resource, err)
 	}
-	if !now.Same(t.seen) {
+	if t.objects.Load() == nil || !now.Same(t.seen) {
 		if err := t.load(ctx); err != nil {
 			return fmt.Errorf("reading %s: %w", t.resource, err)
 		}
@@ -84,8 +94,9 @@ func (t *table) sync() error {
 	return nil
 }
 
-// load lists the resource as the feed has it and takes over the differences.
-func (t *table) load(ctx context.Context) error {
+// load lists the resource as the feed has it, decoding the objects that have
+// changed.
+func (t *table[T]) load(ctx context.Context) error {
 	store := t.lookup(t.resource)
 	if store == nil {
 		return errors.New("not served yet")
@@ -98,61 +109,30 @@ func (t *table) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	seen := make(map[int64]struct{}, len(t.states))
-	for item, err := range list.Items {
+	states, objects := make(map[int64]T, len(t.states)), map[string][]T{}
+	for item, err := range list.Items { // in the order of namespaces and names
 		if err != nil {
 			return err
 		}
-		seen[item.ResourceVersion()] = struct{}{}
-		if err := t.add(item); err != nil {
-			return err
-		}
-	}
-	for revision, key := range t.states {
-		if _, ok := seen[revision]; !ok {
-			if err := t.forget(revision, key); err != nil {
+		object, known := t.states[item.ResourceVersion()]
+		if !known {
+			if object, err = t.decode(item); err != nil {
 				return err
 			}
 		}
+		states[item.ResourceVersion()] = object
+		objects[object.GetNamespace()] = append(objects[object.GetNamespace()], object)
 	}
+	t.states = states
+	t.objects.Store(&objects)
 	return nil
 }
 
-// add decodes an object in a state that isn't known yet.
-func (t *table) add(item storage.Encoded) error {
-	revision := item.ResourceVersion()
-	if _, known := t.states[revision]; known {
-		return nil
-	}
+func (t *table[T]) decode(item storage.Encoded) (T, error) {
 	object := t.newFunc()
 	if err := json.Unmarshal(item.AppendJSON(nil, true), object); err != nil {
-		return err
+		return object, err
 	}
 	object.SetManagedFields(nil) // of no use here, and most of the object
-	key, err := cache.MetaNamespaceKeyFunc(object)
-	if err != nil {
-		return err
-	}
-	if err := t.indexer.Update(object); err != nil {
-		return err
-	}
-	t.states[revision], t.keys[key] = key, revision
-	return nil
-}
-
-// forget drops a state that the store no longer has, and the object with it
-// unless it is known in another state.
-func (t *table) forget(revision int64, key string) error {
-	if t.keys[key] == revision {
-		object, _, err := t.indexer.GetByKey(key)
-		if err != nil {
-			return err
-		}
-		if err := t.indexer.Delete(object); err != nil {
-			return err
-		}
-		delete(t.keys, key)
-	}
-	delete(t.states, revision)
-	return nil
+	return object, nil
 }

@@ -2,6 +2,7 @@ package rbac
 
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -11,152 +12,111 @@ import (
 	"byre/watch"
 )
 
-// Tables has a lister for each of the four RBAC resources.
+// Tables has a lister for each of the four RBAC resources. Within a namespace,
+// they list in the order of names.
 type Tables struct {
-	roles               *table
-	roleBindings        *table
-	clusterRoles        *table
-	clusterRoleBindings *table
+	roles               *table[*rbacv1.Role]
+	roleBindings        *table[*rbacv1.RoleBinding]
+	clusterRoles        *table[*rbacv1.ClusterRole]
+	clusterRoleBindings *table[*rbacv1.ClusterRoleBinding]
 }
 
 // New makes Tables over the stores that lookup finds, which need not exist yet.
 // feed is the one that the stores read.
 func New(lookup func(schema.GroupResource) *storage.Store, feed *watch.Feed) *Tables {
 	return &Tables{
-		roles:               newTable("roles", lookup, feed, func() metav1.Object { return &rbacv1.Role{} }),
-		roleBindings:        newTable("rolebindings", lookup, feed, func() metav1.Object { return &rbacv1.RoleBinding{} }),
-		clusterRoles:        newTable("clusterroles", lookup, feed, func() metav1.Object { return &rbacv1.ClusterRole{} }),
-		clusterRoleBindings: newTable("clusterrolebindings", lookup, feed, func() metav1.Object { return &rbacv1.ClusterRoleBinding{} }),
+		roles:               newTable("roles", lookup, feed, func() *rbacv1.Role { return &rbacv1.Role{} }),
+		roleBindings:        newTable("rolebindings", lookup, feed, func() *rbacv1.RoleBinding { return &rbacv1.RoleBinding{} }),
+		clusterRoles:        newTable("clusterroles", lookup, feed, func() *rbacv1.ClusterRole { return &rbacv1.ClusterRole{} }),
+		clusterRoleBindings: newTable("clusterrolebindings", lookup, feed, func() *rbacv1.ClusterRoleBinding { return &rbacv1.ClusterRoleBinding{} }),
 	}
 }
 
 // Roles lists roles as of now.
-func (t *Tables) Roles() listers.RoleLister {
-	return roleLister{t.roles, listers.NewRoleLister(t.roles.indexer)}
-}
+func (t *Tables) Roles() listers.RoleLister { return roles{everywhere[*rbacv1.Role]{t.roles}} }
 
 // RoleBindings lists role bindings as of now.
 func (t *Tables) RoleBindings() listers.RoleBindingLister {
-	return roleBindingLister{t.roleBindings, listers.NewRoleBindingLister(t.roleBindings.indexer)}
+	return roleBindings{everywhere[*rbacv1.RoleBinding]{t.roleBindings}}
 }
 
 // ClusterRoles lists cluster roles as of now.
 func (t *Tables) ClusterRoles() listers.ClusterRoleLister {
-	return clusterRoleLister{t.clusterRoles, listers.NewClusterRoleLister(t.clusterRoles.indexer)}
+	return within[*rbacv1.ClusterRole]{t.clusterRoles, ""}
 }
 
 // ClusterRoleBindings lists cluster role bindings as of now.
 func (t *Tables) ClusterRoleBindings() listers.ClusterRoleBindingLister {
-	return clusterRoleBindingLister{t.clusterRoleBindings, listers.NewClusterRoleBindingLister(t.clusterRoleBindings.indexer)}
+	return within[*rbacv1.ClusterRoleBinding]{t.clusterRoleBindings, ""}
 }
 
-// The listers below are client-go's over a table's index, each call preceded by
-// the table's sync.
+type roles struct{ everywhere[*rbacv1.Role] }
 
-type roleLister struct {
-	table *table
-	listers.RoleLister
+func (r roles) Roles(namespace string) listers.RoleNamespaceLister {
+	return within[*rbacv1.Role]{r.table, namespace}
 }
 
-func (l roleLister) List(selector labels.Selector) ([]*rbacv1.Role, error) {
-	if err := l.table.sync(); err != nil {
+type roleBindings struct {
+	everywhere[*rbacv1.RoleBinding]
+}
+
+func (r roleBindings) RoleBindings(namespace string) listers.RoleBindingNamespaceLister {
+	return within[*rbacv1.RoleBinding]{r.table, namespace}
+}
+
+// everywhere lists all namespaces of a table.
+type everywhere[T metav1.Object] struct{ table *table[T] }
+
+func (e everywhere[T]) List(selector labels.Selector) ([]T, error) {
+	objects, err := e.table.list()
+	if err != nil {
 		return nil, err
 	}
-	return l.RoleLister.List(selector)
+	var all []T
+	for _, list := range objects {
+		all = append(all, list...)
+	}
+	return selected(all, selector), nil
 }
 
-func (l roleLister) Roles(namespace string) listers.RoleNamespaceLister {
-	return roleNamespaceLister{l.table, l.RoleLister.Roles(namespace)}
+// within lists one namespace of a table, or what is in no namespace.
+type within[T metav1.Object] struct {
+	table     *table[T]
+	namespace string
 }
 
-type roleNamespaceLister struct {
-	table *table
-	listers.RoleNamespaceLister
-}
-
-func (l roleNamespaceLister) List(selector labels.Selector) ([]*rbacv1.Role, error) {
-	if err := l.table.sync(); err != nil {
+func (w within[T]) List(selector labels.Selector) ([]T, error) {
+	objects, err := w.table.list()
+	if err != nil {
 		return nil, err
 	}
-	return l.RoleNamespaceLister.List(selector)
+	return selected(objects[w.namespace], selector), nil
 }
 
-func (l roleNamespaceLister) Get(name string) (*rbacv1.Role, error) {
-	if err := l.table.sync(); err != nil {
-		return nil, err
+func (w within[T]) Get(name string) (T, error) {
+	var none T
+	objects, err := w.table.list()
+	if err != nil {
+		return none, err
 	}
-	return l.RoleNamespaceLister.Get(name)
-}
-
-type roleBindingLister struct {
-	table *table
-	listers.RoleBindingLister
-}
-
-func (l roleBindingLister) List(selector labels.Selector) ([]*rbacv1.RoleBinding, error) {
-	if err := l.table.sync(); err != nil {
-		return nil, err
+	list := objects[w.namespace]
+	if i, found := find(list, name); found {
+		return list[i], nil
 	}
-	return l.RoleBindingLister.List(selector)
+	return none, apierrors.NewNotFound(w.table.resource, name)
 }
 
-func (l roleBindingLister) RoleBindings(namespace string) listers.RoleBindingNamespaceLister {
-	return roleBindingNamespaceLister{l.table, l.RoleBindingLister.RoleBindings(namespace)}
-}
-
-type roleBindingNamespaceLister struct {
-	table *table
-	listers.RoleBindingNamespaceLister
-}
-
-func (l roleBindingNamespaceLister) List(selector labels.Selector) ([]*rbacv1.RoleBinding, error) {
-	if err := l.table.sync(); err != nil {
-		return nil, err
+// selected gives the objects that a selector selects. That of everything, which
+// authorizers use, costs nothing.
+func selected[T metav1.Object](list []T, selector labels.Selector) []T {
+	if selector.Empty() {
+		return list
 	}
-	return l.RoleBindingNamespaceLister.List(selector)
-}
-
-func (l roleBindingNamespaceLister) Get(name string) (*rbacv1.RoleBinding, error) {
-	if err := l.table.sync(); err != nil {
-		return nil, err
+	var some []T
+	for _, object := range list {
+		if selector.Matches(labels.Set(object.GetLabels())) {
+			some = append(some, object)
+		}
 	}
-	return l.RoleBindingNamespaceLister.Get(name)
-}
-
-type clusterRoleLister struct {
-	table *table
-	listers.ClusterRoleLister
-}
-
-func (l clusterRoleLister) List(selector labels.Selector) ([]*rbacv1.ClusterRole, error) {
-	if err := l.table.sync(); err != nil {
-		return nil, err
-	}
-	return l.ClusterRoleLister.List(selector)
-}
-
-func (l clusterRoleLister) Get(name string) (*rbacv1.ClusterRole, error) {
-	if err := l.table.sync(); err != nil {
-		return nil, err
-	}
-	return l.ClusterRoleLister.Get(name)
-}
-
-type clusterRoleBindingLister struct {
-	table *table
-	listers.ClusterRoleBindingLister
-}
-
-func (l clusterRoleBindingLister) List(selector labels.Selector) ([]*rbacv1.ClusterRoleBinding, error) {
-	if err := l.table.sync(); err != nil {
-		return nil, err
-	}
-	return l.ClusterRoleBindingLister.List(selector)
-}
-
-func (l clusterRoleBindingLister) Get(name string) (*rbacv1.ClusterRoleBinding, error) {
-	if err := l.table.sync(); err != nil {
-		return nil, err
-	}
-	return l.ClusterRoleBindingLister.Get(name)
+	return some
 }
