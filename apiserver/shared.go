@@ -70,6 +70,7 @@ func newShared(core *core, transport *loopback.Transport, address string) (Share
 			Store:       core.store,
 			Feed:        core.feed,
 			Serializer:  legacyscheme.Codecs,
+			Scheme:      legacyscheme.Scheme,
 			Encoding:    storage.BuiltinEncoding(legacyscheme.Scheme, effective),
 			Prefixes:    storage.BuiltinPrefixes(),
 			Cohabitants: storage.BuiltinCohabitants(),

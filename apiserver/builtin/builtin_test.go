@@ -27,6 +27,7 @@ func newGetter(store *sqlstore.Store, feed *watch.Feed) *storage.Getter {
 		Store:       store,
 		Feed:        feed,
 		Serializer:  legacyscheme.Codecs,
+		Scheme:      legacyscheme.Scheme,
 		Encoding:    storage.BuiltinEncoding(legacyscheme.Scheme, compatibility.DefaultBuildEffectiveVersion()),
 		Prefixes:    storage.BuiltinPrefixes(),
 		Cohabitants: storage.BuiltinCohabitants(),

@@ -1,9 +1,6 @@
 package storage
 
-import (
-	"bytes"
-	"strconv"
-)
+import "strconv"
 
 // document is one object's JSON, and where its resourceVersion goes: the only
 // part of an answer that is not stored.
@@ -37,8 +34,8 @@ func newDocument(body []byte) document {
 			typed = string(key) == "kind"
 		}
 		start := top.pos
-		top.skipValue()
-		if typed && d.typeMeta == 0 && string(key) == "apiVersion" && top.pos < len(body) && body[top.pos] == ',' {
+		top.skip()
+		if typed && d.typeMeta == 0 && string(key) == "apiVersion" && top.is(',') {
 			d.typeMeta = top.pos + 1
 		}
 		if string(key) == "metadata" && start < len(body) && body[start] == '{' {
@@ -52,7 +49,7 @@ func newDocument(body []byte) document {
 		d.splice = d.typeMeta
 	}
 	d.before, d.after = `"metadata":{`+memberStart, memberEnd+`}`
-	if d.splice < len(body) && body[d.splice] != '}' {
+	if rest := (scanner{body, d.splice}); !rest.is('}') {
 		d.after += ","
 	}
 	return d
@@ -68,13 +65,13 @@ func (d *document) place(offset int, typed bool) {
 		if typed && !beforeVersion(key) || !typed && string(key) > "resourceVersion" {
 			break
 		}
-		in.skipValue()
+		in.skip()
 		last, some = in.pos, true
 	}
 	d.splice, d.before, d.after = last, memberStart, memberEnd
 	if some {
 		d.before = "," + d.before
-	} else if last < len(d.body) && d.body[last] != '}' {
+	} else if rest := (scanner{d.body, last}); !rest.is('}') {
 		d.after += ","
 	}
 }
@@ -100,73 +97,3 @@ func (d *document) appendJSON(dst []byte, revision int64, typeMeta bool) []byte 
 	dst = append(dst, d.after...)
 	return append(dst, d.body[d.splice:]...)
 }
-
-// scanner walks the members of one JSON object. It reads only what an encoder
-// wrote: valid JSON without spaces between tokens.
-type scanner struct {
-	b   []byte
-	pos int
-}
-
-// member moves to the next member's key; false at the end.
-func (s *scanner) member() bool {
-	if s.pos >= len(s.b) || s.b[s.pos] != '{' && s.b[s.pos] != ',' {
-		return false
-	}
-	s.pos++
-	return s.pos < len(s.b) && s.b[s.pos] == '"'
-}
-
-// key returns the key and moves to the value.
-func (s *scanner) key() []byte {
-	start := s.pos + 1
-	s.skipString()
-	key := s.b[start : s.pos-1]
-	s.pos++ // the colon
-	return key
-}
-
-func (s *scanner) skipString() {
-	for s.pos++; s.pos < len(s.b); s.pos++ {
-		switch s.b[s.pos] {
-		case '\\':
-			s.pos++
-		case '"':
-			s.pos++
-			return
-		}
-	}
-}
-
-func (s *scanner) skipValue() {
-	depth := 0
-	for s.pos < len(s.b) {
-		switch s.b[s.pos] {
-		case '"':
-			s.skipString()
-			if depth == 0 {
-				return
-			}
-			continue
-		case '{', '[':
-			depth++
-		case '}', ']':
-			if depth == 0 {
-				return
-			}
-			depth--
-			if depth == 0 {
-				s.pos++
-				return
-			}
-		case ',':
-			if depth == 0 {
-				return
-			}
-		}
-		s.pos++
-	}
-}
-
-// trim drops the newline that encoders put after an object.
-func trim(data []byte) []byte { return bytes.TrimRight(data, "\n") }

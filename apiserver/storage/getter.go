@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apiserver/pkg/registry/generic"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	apistorage "k8s.io/apiserver/pkg/storage"
@@ -27,6 +28,9 @@ type GetterConfig struct {
 	Feed  *watch.Feed
 	// Serializer is the scheme's codec factory.
 	Serializer runtime.StorageSerializer
+	// Scheme is the scheme; where it is nil decoding looks through each value
+	// once more, for its kind.
+	Scheme *runtime.Scheme
 	// Encoding picks the storage version and the version in memory of a
 	// resource; for the built-in groups it comes from BuiltinEncoding.
 	Encoding serverstorage.ResourceEncodingConfig
@@ -127,15 +131,49 @@ func (g *Getter) codec(gr, kept schema.GroupResource, example runtime.Object) (r
 		return fail(err)
 	}
 	codec, versioner, err := serverstorage.NewStorageCodec(serverstorage.StorageCodecConfig{
-		StorageMediaType:  runtime.ContentTypeJSON,
-		StorageSerializer: g.cfg.Serializer,
-		StorageVersion:    version,
-		MemoryVersion:     memory,
+		StorageMediaType:   runtime.ContentTypeJSON,
+		StorageSerializer:  g.cfg.Serializer,
+		StorageVersion:     version,
+		MemoryVersion:      memory,
+		DecoderDecoratorFn: g.decoders,
 	})
 	if err != nil {
 		return fail(err)
 	}
 	return codec, versioner, version, nil
+}
+
+// decoders puts one before upstream's that finds the kind where encoders put
+// it: to find it, upstream's parses the whole value, and then parses it again.
+func (g *Getter) decoders(all []runtime.Decoder) []runtime.Decoder {
+	if g.cfg.Scheme == nil {
+		return all
+	}
+	quick := json.NewSerializerWithOptions(kindFirst{}, g.cfg.Scheme, g.cfg.Scheme, json.SerializerOptions{})
+	return append([]runtime.Decoder{quick}, all...)
+}
+
+// kindFirst reads the type of an object that begins with it, and leaves others
+// to upstream.
+type kindFirst struct{}
+
+var _ json.MetaFactory = kindFirst{}
+
+// Interpret implements json.MetaFactory.
+func (kindFirst) Interpret(data []byte) (*schema.GroupVersionKind, error) {
+	s := scanner{data, 0}
+	if s.member() && string(s.key()) == "kind" {
+		kind, plain := s.plain()
+		if plain && s.member() && string(s.key()) == "apiVersion" {
+			if version, plain := s.plain(); plain {
+				if gv, err := schema.ParseGroupVersion(version); err == nil {
+					gvk := gv.WithKind(kind)
+					return &gvk, nil
+				}
+			}
+		}
+	}
+	return json.DefaultMetaFactory.Interpret(data)
 }
 
 // decorator makes the Store of one resource, and remembers the first one: two

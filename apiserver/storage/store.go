@@ -57,7 +57,8 @@ type Config struct {
 	// and metadata.namespace.
 	AttrFunc apistorage.AttrFunc
 	// IndexField names the selectable field that lists and watches are often
-	// narrowed by ("spec.nodeName" of pods); empty means none.
+	// narrowed by ("spec.nodeName" of pods); empty means none. It is the path
+	// of a string in the storage version, too.
 	IndexField string
 	// Transformer encrypts at rest; nil means no encryption.
 	Transformer value.Transformer
@@ -88,6 +89,7 @@ type Store struct {
 	view *string
 	// prefix is ResourcePrefix with a slash at its end.
 	prefix    string
+	indexPath []string
 	sealer    sealer
 	fields    fieldNames
 	buffers   buffers
@@ -133,6 +135,7 @@ func New(cfg Config) (*Store, error) {
 		sealer: newSealer(cfg.Transformer),
 	}
 	if cfg.IndexField != "" {
+		s.indexPath = strings.Split(cfg.IndexField, ".")
 		cfg.Feed.Define(cfg.GroupResource.Group, cfg.GroupResource.Resource, s.indexValue)
 	}
 	return s, nil

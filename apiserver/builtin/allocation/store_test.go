@@ -34,6 +34,7 @@ func serve(t *testing.T, driver sqlstore.Driver, sole bool) generic.RESTOptionsG
 		Store:       store,
 		Feed:        feed,
 		Serializer:  legacyscheme.Codecs,
+		Scheme:      legacyscheme.Scheme,
 		Encoding:    storage.BuiltinEncoding(legacyscheme.Scheme, compatibility.DefaultBuildEffectiveVersion()),
 		Prefixes:    storage.BuiltinPrefixes(),
 		Cohabitants: storage.BuiltinCohabitants(),
