@@ -39,7 +39,7 @@ func newEncoded(r *Resource) *encoded {
 		return nil
 	}
 	store, ok := registry.Storage.Storage.(*storage.Store)
-	if !ok || store.StorageVersion() != r.kind.GroupVersion() || store.StorageVersion().Group != r.gv.Group {
+	if !ok || store.StorageVersion() != r.kind.GroupVersion() {
 		return nil
 	}
 	kinds, _, err := r.types.Typer.ObjectKinds(registry.NewListFunc())

@@ -152,7 +152,9 @@ func (e *encoded) writeList(ctx context.Context, out *jsonWriter, list *storage.
 		}
 		first = false
 		out.buf = object.AppendJSON(out.buf, false)
-		out.flush()
+		if out.flush(); out.err != nil {
+			return // nobody reads on
+		}
 	}
 	out.buf = append(out.buf, "]}\n"...)
 	out.close()

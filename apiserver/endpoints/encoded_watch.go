@@ -67,7 +67,7 @@ func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *ht
 // between one and two times the least time there is, so that clients that came
 // all at once do not come back all at once.
 func (e *encoded) watchTimeout(options internalversion.ListOptions) time.Duration {
-	if options.TimeoutSeconds != nil && *options.TimeoutSeconds > 0 {
+	if options.TimeoutSeconds != nil && *options.TimeoutSeconds != 0 {
 		return time.Duration(*options.TimeoutSeconds) * time.Second
 	}
 	return time.Duration(float64(e.resource.serving.MinRequestTimeout) * (rand.Float64() + 1))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -158,6 +159,9 @@ func (s *Service) documentV2(ctx context.Context, protobuf bool) (*encoded, erro
 		if built, err = newEncoded(hash(string(text)), text); err != nil {
 			return nil, err
 		}
+		// The whole API as a tree is some tens of megabytes, more than an idle
+		// server needs for all else; it would keep them for minutes.
+		defer debug.FreeOSMemory()
 	}
 	if protobuf && built.protobuf == nil {
 		var err error
