@@ -9,11 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apiserver/pkg/server/resourceconfig"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	netutils "k8s.io/utils/net"
 
 	"byre/apiserver/auth"
@@ -33,6 +30,10 @@ type Database struct {
 // OpenDatabase brings the database of the options to the program's schema and
 // opens it.
 type OpenDatabase func(context.Context, StoreOptions) (Database, error)
+
+// neighbourGroups are API groups of the chain's other servers, which
+// --runtime-config may name too.
+var neighbourGroups = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
 
 // Neighbour is another server of the chain.
 type Neighbour struct {
@@ -105,32 +106,10 @@ func (c Config) Complete() (CompletedConfig, error) {
 		return CompletedConfig{}, fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
 	done.advertise = o.Serving.advertised(netutils.IsIPv6CIDR(&done.primary))
-	if done.resources, err = o.resources(); err != nil {
+	if done.resources, err = builtin.Resources(o.RuntimeConfig, neighbourGroups...); err != nil {
 		return CompletedConfig{}, fmt.Errorf("--runtime-config: %w", err)
 	}
 	return CompletedConfig{done}, nil
-}
-
-// resources applies --runtime-config.
-func (o *Options) resources() (serverstorage.APIResourceConfigSource, error) {
-	if o.RuntimeConfig[resourceconfig.APIAll] == "false" && len(o.RuntimeConfig) == 1 {
-		return nil, errors.New("api/all=false alone leaves nothing to serve")
-	}
-	versions, err := resourceconfig.ParseGroupVersions(o.RuntimeConfig)
-	if err != nil {
-		return nil, err
-	}
-	for _, gv := range versions {
-		if !legacyscheme.Scheme.IsGroupRegistered(gv.Group) && !neighbourGroup(gv) {
-			return nil, fmt.Errorf("unknown API group %q", gv.Group)
-		}
-	}
-	return resourceconfig.MergeAPIResourceConfigs(builtin.DefaultResources(), o.RuntimeConfig, legacyscheme.Scheme)
-}
-
-// neighbourGroup reports whether a group belongs to the chain's other servers.
-func neighbourGroup(gv schema.GroupVersion) bool {
-	return gv.Group == "apiextensions.k8s.io" || gv.Group == "apiregistration.k8s.io"
 }
 
 // advertised picks the address that members of the cluster are told: the one

@@ -50,7 +50,7 @@ func TestWrongFlags(t *testing.T) {
 		{"--service-cluster-ip-range=10.0.0.0/16,fd00::/112,fd01::/112", "--service-cluster-ip-range must not have more than two CIDRs"},
 		{"--event-ttl=0s", "--event-ttl must be positive"},
 		{"--runtime-config=api/all=false", "--runtime-config: api/all=false alone leaves nothing to serve"},
-		{"--runtime-config=nosuch.example/v1=true", "--runtime-config: unknown API group \"nosuch.example\""},
+		{"--runtime-config=nosuch.example/v1=true", "--runtime-config: unknown API groups nosuch.example/v1"},
 		{"--controllers=nosuch", "--controllers: \"nosuch\" is not in the list of known controllers"},
 		{"--shutdown-delay-duration=-1s", "--shutdown-delay-duration must not be negative"},
 		{"--authorization-mode=Maybe", "--authorization-mode: \"Maybe\" is none of"},

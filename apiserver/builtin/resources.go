@@ -40,11 +40,11 @@ func DefaultResources() *serverstorage.ResourceConfig {
 // that other rooms serve are named by the caller, so that they aren't unknown.
 func Resources(runtimeConfig cliflag.ConfigurationMap, others ...string) (*serverstorage.ResourceConfig, error) {
 	if len(runtimeConfig) == 1 && runtimeConfig[resourceconfig.APIAll] == "false" {
-		return nil, fmt.Errorf("--runtime-config: only %s=false leaves nothing to serve", resourceconfig.APIAll)
+		return nil, fmt.Errorf("%s=false alone leaves nothing to serve", resourceconfig.APIAll)
 	}
 	named, err := resourceconfig.ParseGroupVersions(runtimeConfig)
 	if err != nil {
-		return nil, fmt.Errorf("--runtime-config: %w", err)
+		return nil, err
 	}
 	var unknown []string
 	for _, gv := range named {
@@ -54,11 +54,7 @@ func Resources(runtimeConfig cliflag.ConfigurationMap, others ...string) (*serve
 	}
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
-		return nil, fmt.Errorf("--runtime-config: unknown API groups %s", strings.Join(unknown, ", "))
+		return nil, fmt.Errorf("unknown API groups %s", strings.Join(unknown, ", "))
 	}
-	config, err := resourceconfig.MergeAPIResourceConfigs(DefaultResources(), runtimeConfig, legacyscheme.Scheme)
-	if err != nil {
-		return nil, fmt.Errorf("--runtime-config: %w", err)
-	}
-	return config, nil
+	return resourceconfig.MergeAPIResourceConfigs(DefaultResources(), runtimeConfig, legacyscheme.Scheme)
 }
