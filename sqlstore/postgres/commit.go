@@ -17,7 +17,7 @@ const attempts = 3
 
 // Commit implements sqlstore.Driver.
 func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
-	arguments := columns(batch)
+	arguments := arrays(batch)
 	for attempt := 1; ; attempt++ {
 		outcomes, err := d.commit(ctx, batch, arguments)
 		switch {
@@ -119,8 +119,8 @@ func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, err error) 
 	}
 }
 
-// columns turns writes into the arrays that applyBatch unnests.
-func columns(batch []sqlstore.Write) []any {
+// arrays turns writes into the arrays that applyBatch unnests.
+func arrays(batch []sqlstore.Write) []any {
 	n := len(batch)
 	var (
 		op, group, resource, namespace, name = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)

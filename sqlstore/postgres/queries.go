@@ -90,7 +90,10 @@ const (
 	deleteChanges   = `DELETE FROM changes WHERE revision <= $1`
 	updateCompacted = `UPDATE counters SET compacted = greatest(compacted, $1) WHERE id = 1`
 
-	lockTimeout = `SELECT set_config('lock_timeout', $1, true)`
+	// configureCompact: a plan made for any revision would take the whole table
+	// for likely.
+	configureCompact = `SELECT set_config('lock_timeout', $1, true), set_config('enable_seqscan', 'off', true)`
+
 	idleTimeout = `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`
 	tryLock     = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
 	touch       = `SELECT 1`
@@ -159,14 +162,23 @@ const (
 	stillThen = ` AND revision <= $6`
 	gone      = ` AND replaces BETWEEN 1 AND $6 AND revision > $6`
 	inOrder   = ` ORDER BY namespace, name LIMIT $7`
+	byName    = ` ORDER BY name LIMIT $7`
 
 	listResource  = columnsNow + inResource + always + inOrder
 	listNamespace = columnsNow + inNamespace + always + inOrder
 	listObject    = columnsNow + inObject + always + inOrder
 
-	listResourceAt  = columnsNow + inResource + stillThen + ` UNION ALL ` + columnsOld + inResource + gone + inOrder
-	listNamespaceAt = columnsNow + inNamespace + stillThen + ` UNION ALL ` + columnsOld + inNamespace + gone + inOrder
-	listObjectAt    = columnsNow + inObject + stillThen + ` UNION ALL ` + columnsOld + inObject + gone + inOrder
+	// Each half is in order by itself, or the planner would not see that it can
+	// merge two index scans.
+	listResourceAt = merged + columnsNow + inResource + stillThen + inOrder + with +
+		columnsOld + inResource + gone + inOrder + end + inOrder
+	listNamespaceAt = merged + columnsNow + inNamespace + stillThen + byName + with +
+		columnsOld + inNamespace + gone + byName + end + byName
+	listObjectAt = merged + columnsNow + inObject + stillThen + with + columnsOld + inObject + gone + end + ` LIMIT $7`
+
+	merged = `SELECT * FROM ((`
+	with   = `) UNION ALL (`
+	end    = `)) AS list`
 
 	countNow = `SELECT count(*) FROM objects WHERE `
 	countOld = `SELECT count(*) FROM changes WHERE `

@@ -27,7 +27,7 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 	target := min(upTo, state.Compacted+int64(limit))
 	err = pgx.BeginFunc(ctx, d.reads, func(tx pgx.Tx) error {
 		var b pgx.Batch
-		b.Queue(lockTimeout, milliseconds(d.options.LockTimeout))
+		b.Queue(configureCompact, milliseconds(d.options.LockTimeout))
 		b.Queue(deleteChanges, target)
 		b.Queue(updateCompacted, target)
 		return tx.SendBatch(ctx, &b).Close()

@@ -14,6 +14,7 @@ import (
 type writer struct {
 	db     *sql.DB
 	conn   *sql.Conn
+	stmts  statements
 	closed bool
 
 	begin, commit, rollback                  *sql.Stmt
@@ -41,19 +42,19 @@ func newWriter(ctx context.Context, dsn string) (_ *writer, err error) {
 		{&w.selectRevision, selectRevision}, {&w.updateRevision, updateRevision},
 		{&w.deleteChanges, deleteChanges}, {&w.updateCompacted, updateCompacted}, {&w.vacuum, vacuum},
 	} {
-		if *s.stmt, err = w.conn.PrepareContext(ctx, s.query); err != nil {
+		if *s.stmt, err = w.stmts.keep(w.conn.PrepareContext(ctx, s.query)); err != nil {
 			return nil, errors.Join(translate(err), w.close())
 		}
 	}
 	return w, nil
 }
 
-// close closes the statements along with their connection.
 func (w *writer) close() error {
 	if w.closed {
 		return nil
 	}
-	var errs []error
+	w.closed = true
+	errs := []error{w.stmts.close()}
 	if w.conn != nil {
 		errs = append(errs, w.conn.Close())
 	}

@@ -129,7 +129,6 @@ func (d *Driver) Close() error {
 	if d.writer != nil {
 		// The last connection to close copies the log back and removes it.
 		errs = append(errs, d.writer.close())
-		d.writer.closed = true
 	}
 	return errors.Join(append(errs, d.lock.Close())...)
 }
@@ -184,6 +183,26 @@ func (d *Driver) dsn(pragmas ...string) string {
 	query := url.Values{"_pragma": append(pragmas,
 		"busy_timeout("+strconv.FormatInt(d.options.Busy.Milliseconds(), 10)+")")}
 	return migrations.SQLiteDSN(d.path) + "?" + query.Encode()
+}
+
+// statements are to be closed before their connections: database/sql leaves a
+// connection open as long as it has one, even after Close.
+type statements []*sql.Stmt
+
+func (s *statements) keep(stmt *sql.Stmt, err error) (*sql.Stmt, error) {
+	if err == nil {
+		*s = append(*s, stmt)
+	}
+	return stmt, err
+}
+
+func (s *statements) close() error {
+	var errs []error
+	for _, stmt := range *s {
+		errs = append(errs, stmt.Close())
+	}
+	*s = nil
+	return errors.Join(errs...)
 }
 
 // connect opens up to n connections, and keeps them.

@@ -12,7 +12,8 @@ import (
 
 // reader is a pool of connections that only read.
 type reader struct {
-	db *sql.DB
+	db    *sql.DB
+	stmts statements
 
 	selectState, selectObject, selectChanges, selectExpired *sql.Stmt
 	now, at                                                 shapes
@@ -40,14 +41,14 @@ func newReader(ctx context.Context, dsn string, connections int) (_ *reader, err
 		{&r.at.resource, listResourceAt}, {&r.at.namespace, listNamespaceAt}, {&r.at.object, listObjectAt},
 		{&r.at.countResource, countResourceAt}, {&r.at.countInNamespace, countNamespaceAt},
 	} {
-		if *s.stmt, err = r.db.PrepareContext(ctx, s.query); err != nil {
+		if *s.stmt, err = r.stmts.keep(r.db.PrepareContext(ctx, s.query)); err != nil {
 			return nil, errors.Join(translate(err), r.close())
 		}
 	}
 	return r, nil
 }
 
-func (r *reader) close() error { return r.db.Close() }
+func (r *reader) close() error { return errors.Join(r.stmts.close(), r.db.Close()) }
 
 func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
 	err = r.selectState.QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch)

@@ -1,0 +1,161 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"byre/migrations"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// manyObjects makes 100,000 objects of ten resources in a hundred namespaces,
+// and as many changes, every other one of an update.
+const manyObjects = `
+INSERT INTO objects (revision, "group", resource, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
+SELECT i, '', 'resource' || (i % 10), 'namespace' || (i / 10 % 100), 'name' || i, 'uid', i, now(), 'create', 'someone', '',
+       CASE WHEN i % 50 = 0 THEN now() END, '{}'
+FROM generate_series(1, 100000) i;
+INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, namespace, name, uid, replaces, created_revision, form, expires, value)
+SELECT revision, time, CASE revision % 2 WHEN 1 THEN 'create' ELSE 'update' END, verb, who, '', "group", resource, namespace, name, uid,
+       CASE revision % 2 WHEN 1 THEN 0 ELSE revision - 1 END, created_revision, form, expires, value
+FROM objects;
+UPDATE counters SET revision = 100000`
+
+// plan is one node of EXPLAIN (FORMAT JSON).
+type plan struct {
+	NodeType     string `json:"Node Type"`
+	RelationName string `json:"Relation Name"`
+	CTEName      string `json:"CTE Name"`
+	IndexName    string `json:"Index Name"`
+	Plans        []plan
+}
+
+// complaints lists what must not be in a plan: a scan of a whole table, a hash
+// or a sort of more than what a CTE holds.
+func (p plan) complaints() (all []string) {
+	switch {
+	case p.NodeType == "Seq Scan" && p.RelationName != "counters":
+		all = append(all, "Seq Scan on "+p.RelationName)
+	case strings.HasPrefix(p.NodeType, "Hash"):
+		all = append(all, p.NodeType)
+	case strings.Contains(p.NodeType, "Sort") && !p.reads("CTE Scan") && !p.reads("Function Scan") && !p.recent():
+		all = append(all, p.NodeType)
+	}
+	for _, child := range p.Plans {
+		all = append(all, child.complaints()...)
+	}
+	return all
+}
+
+// recent: for a list at a revision not long ago the planner may prefer to sort
+// the few changes since.
+func (p plan) recent() bool { return len(p.Plans) == 1 && p.Plans[0].IndexName == "changes_pkey" }
+
+func (p plan) reads(node string) bool {
+	if p.NodeType == node {
+		return true
+	}
+	for _, child := range p.Plans {
+		if child.reads(node) {
+			return true
+		}
+	}
+	return false
+}
+
+var (
+	// page reads a page, or counts one namespace's worth of rows.
+	page  = []any{"", "resource3", "namespace20", "name3", "", int64(90_000), int64(500), true}
+	write = func() []any {
+		one := []string{"x"}
+		return []any{one, one, one, one, one, []int64{0}, one, one, []string{""}, one, one, one, one}
+	}()
+)
+
+// configurations are what comes before a statement in its transaction.
+var configurations = map[string]string{"apply": configure, "compact": configureCompact}
+
+// Every statement uses the index meant for it, right after the rows were
+// written, when the planner knows nothing, and after it has looked at them.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), `ALTER TABLE objects SET (autovacuum_enabled = off); ALTER TABLE changes SET (autovacuum_enabled = off)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.PgConn().Exec(t.Context(), manyObjects).Close(); err != nil {
+		t.Fatal(err)
+	}
+	comparePlans(t, conn, "")
+	if _, err := conn.Exec(t.Context(), `VACUUM ANALYZE`); err != nil {
+		t.Fatal(err)
+	}
+	comparePlans(t, conn, " with statistics")
+}
+
+func comparePlans(t *testing.T, conn *pgx.Conn, when string) {
+	for name, query := range map[string]struct {
+		text      string
+		arguments []any
+	}{
+		"state":         {selectState, nil},
+		"object":        {selectObject, []any{"", "resource3", "namespace20", "name203"}},
+		"expired":       {selectExpired, []any{"2020-01-01T00:00:00Z", 500}},
+		"changes":       {selectChanges, []any{99_000, 1000}},
+		"compact":       {deleteChanges, []any{1000}},
+		"list":          {listResource, page},
+		"list ns":       {listNamespace, page},
+		"list one":      {listObject, page},
+		"list at":       {listResourceAt, page},
+		"list ns at":    {listNamespaceAt, page},
+		"list one at":   {listObjectAt, page},
+		"count":         {countResource, page[:6]},
+		"count ns":      {countNamespace, page[:6]},
+		"count at":      {countResourceAt, page[:6]},
+		"count ns at":   {countNamespaceAt, page[:6]},
+		"apply":         {applyBatch, write},
+		"one's history": {`SELECT * FROM changes WHERE "group" = $1 AND resource = $2 AND namespace = $3 AND name = $4`, page[:4]},
+	} {
+		p := explain(t, conn, query.text, query.arguments, configurations[name])
+		if complaints := p.complaints(); len(complaints) > 0 {
+			text, _ := json.MarshalIndent(p, "", " ")
+			t.Errorf("%s%s: %v\n%s", name, when, complaints, text)
+		}
+	}
+}
+
+// explain plans a query as the driver has it planned.
+func explain(t *testing.T, conn *pgx.Conn, query string, arguments []any, configuration string) plan {
+	t.Helper()
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if configuration != "" {
+		if _, err := tx.Exec(t.Context(), configuration, "1000"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var text []byte
+	if err := tx.QueryRow(t.Context(), "EXPLAIN (FORMAT JSON) "+query, arguments...).Scan(&text); err != nil {
+		t.Fatalf("%v\n%s", err, query)
+	}
+	var plans []struct{ Plan plan }
+	if err := json.Unmarshal(text, &plans); err != nil {
+		t.Fatal(err)
+	}
+	return plans[0].Plan
+}
