@@ -72,7 +72,24 @@ func serve(t *testing.T, cfg Config, handler http.HandlerFunc) *httptest.Server 
 	return server
 }
 
-func get(t *testing.T, url, credential string, header ...string) *http.Response {
+// answer is a response that was read to its end.
+type answer struct {
+	Code   int
+	Header http.Header
+	Body   []byte
+}
+
+// status decodes the body of a refusal.
+func (a answer) status(t *testing.T) metav1.Status {
+	t.Helper()
+	var s metav1.Status
+	if err := json.Unmarshal(a.Body, &s); err != nil {
+		t.Fatalf("the answer is no Status: %v", err)
+	}
+	return s
+}
+
+func newRequest(t *testing.T, url, credential string, header ...string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
@@ -84,21 +101,21 @@ func get(t *testing.T, url, credential string, header ...string) *http.Response 
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Add(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
+	return req
+}
+
+func get(t *testing.T, url, credential string, header ...string) answer {
+	t.Helper()
+	resp, err := http.DefaultClient.Do(newRequest(t, url, credential, header...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = resp.Body.Close() })
-	return resp
-}
-
-func status(t *testing.T, resp *http.Response) metav1.Status {
-	t.Helper()
-	var s metav1.Status
-	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
-		t.Fatalf("the answer is no Status: %v", err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return s
+	return answer{resp.StatusCode, resp.Header, body}
 }
 
 func TestAnswers(t *testing.T) {
@@ -125,8 +142,8 @@ func TestAnswers(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			resp := get(t, server.URL+test.path, test.credential, test.header...)
-			if resp.StatusCode != test.code {
-				t.Fatalf("got %d, want %d", resp.StatusCode, test.code)
+			if resp.Code != test.code {
+				t.Fatalf("got %d, want %d", resp.Code, test.code)
 			}
 			if resp.Header.Get("Audit-Id") == "" {
 				t.Error("no Audit-Id")
@@ -140,7 +157,7 @@ func TestAnswers(t *testing.T) {
 			if test.reason == "" {
 				return
 			}
-			s := status(t, resp)
+			s := resp.status(t)
 			if s.Reason != test.reason || int(s.Code) != test.code || test.message != "" && s.Message != test.message {
 				t.Errorf("got %+v", s)
 			}
@@ -156,19 +173,15 @@ func TestPanic(t *testing.T) {
 			panic("a handler's mistake")
 		}
 	})
-	req, err := http.NewRequest(http.MethodGet, server.URL+"/panic", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Authorization", "good")
-	if resp, err := http.DefaultClient.Do(req); err == nil {
-		_ = resp.Body.Close()
+	resp, err := http.DefaultClient.Do(newRequest(t, server.URL+"/panic", "good"))
+	if err == nil {
+		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusInternalServerError {
 			t.Errorf("got %d", resp.StatusCode)
 		}
 	}
-	if resp := get(t, server.URL+"/api", "good"); resp.StatusCode != http.StatusOK {
-		t.Errorf("after the panic: %d", resp.StatusCode)
+	if resp := get(t, server.URL+"/api", "good"); resp.Code != http.StatusOK {
+		t.Errorf("after the panic: %d", resp.Code)
 	}
 }
 
@@ -221,14 +234,14 @@ func TestTimeout(t *testing.T) {
 		close(ended)
 	})
 	resp := get(t, server.URL+"/api/v1/pods", "good")
-	if s := status(t, resp); resp.StatusCode != http.StatusGatewayTimeout || s.Reason != metav1.StatusReasonTimeout {
-		t.Errorf("got %d %+v", resp.StatusCode, s)
+	if s := resp.status(t); resp.Code != http.StatusGatewayTimeout || s.Reason != metav1.StatusReasonTimeout {
+		t.Errorf("got %d %+v", resp.Code, s)
 	}
 	<-ended
 
 	resp = get(t, server.URL+"/api/v1/pods?watch=1", "good")
 	var bounded bool
-	if err := json.NewDecoder(resp.Body).Decode(&bounded); err != nil || bounded {
+	if err := json.Unmarshal(resp.Body, &bounded); err != nil || bounded {
 		t.Errorf("a watch has a deadline (%v)", err)
 	}
 }
@@ -256,13 +269,13 @@ func TestMaxInFlight(t *testing.T) {
 	}()
 	<-entered
 	resp := get(t, server.URL+"/api/v1/pods", "good")
-	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("got %d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
+	if resp.Code != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("got %d, Retry-After %q", resp.Code, resp.Header.Get("Retry-After"))
 	}
 	// A watch is counted apart.
 	go func() { <-entered; release() }()
-	if resp := get(t, server.URL+"/api/v1/pods?watch=1", "good"); resp.StatusCode != http.StatusOK {
-		t.Errorf("a watch got %d", resp.StatusCode)
+	if resp := get(t, server.URL+"/api/v1/pods?watch=1", "good"); resp.Code != http.StatusOK {
+		t.Errorf("a watch got %d", resp.Code)
 	}
 	<-done
 }
@@ -281,8 +294,8 @@ func TestPriorityAndFairness(t *testing.T) {
 
 	server := serve(t, cfg, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	resp := get(t, server.URL+"/api/v1/pods", "good")
-	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("got %d", resp.StatusCode)
+	if resp.Code != http.StatusOK {
+		t.Fatalf("got %d", resp.Code)
 	}
 	for _, name := range []string{"X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid"} {
 		if _, ok := resp.Header[name]; !ok {
@@ -311,7 +324,12 @@ func TestDraining(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-signal.ShuttingDown()
 	})
-	watch := bufio.NewReader(get(t, server.URL+"/api/v1/pods?watch=1", "good").Body)
+	stream, err := http.DefaultClient.Do(newRequest(t, server.URL+"/api/v1/pods?watch=1", "good"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Body.Close()
+	watch := bufio.NewReader(stream.Body)
 	if _, err := watch.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
@@ -321,8 +339,8 @@ func TestDraining(t *testing.T) {
 	}
 	close(notAccepting)
 	resp := get(t, server.URL+"/api/v1/pods", "good")
-	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("got %d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
+	if resp.Code != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("got %d, Retry-After %q", resp.Code, resp.Header.Get("Retry-After"))
 	}
 }
 

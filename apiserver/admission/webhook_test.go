@@ -1,0 +1,118 @@
+package admission
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
+)
+
+// hook is a webhook that labels every Pod, or refuses Pods called "bad".
+func hook(t *testing.T) *httptest.Server {
+	t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			t.Error(err)
+		}
+		bad := r.URL.Path == "/validate" && review.Request.Name == "bad"
+		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: !bad}
+		switch {
+		case bad:
+			review.Response.Result = &metav1.Status{Message: "that is a bad name"}
+		case r.URL.Path == "/mutate":
+			review.Response.PatchType = ptr.To(admissionv1.PatchTypeJSONPatch)
+			review.Response.Patch = []byte(`[{"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}}]`)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	t.Cleanup(server.Close)
+	return server
+}
+
+func TestWebhooks(t *testing.T) {
+	server := hook(t)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	at := func(path string) registrationv1.WebhookClientConfig {
+		return registrationv1.WebhookClientConfig{URL: ptr.To(server.URL + path), CABundle: ca}
+	}
+	rules := []registrationv1.RuleWithOperations{{
+		Operations: []registrationv1.OperationType{registrationv1.Create},
+		Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}, Scope: ptr.To(registrationv1.AllScopes)},
+	}}
+	mutating := &registrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "m"},
+		Webhooks: []registrationv1.MutatingWebhook{{
+			Name: "m.example.com", ClientConfig: at("/mutate"), Rules: rules, FailurePolicy: ptr.To(registrationv1.Fail),
+			MatchPolicy: ptr.To(registrationv1.Equivalent), NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
+			SideEffects: ptr.To(registrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](5), AdmissionReviewVersions: []string{"v1"},
+			ReinvocationPolicy: ptr.To(registrationv1.NeverReinvocationPolicy),
+		}},
+	}
+	validating := &registrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "v"},
+		Webhooks: []registrationv1.ValidatingWebhook{{
+			Name: "v.example.com", ClientConfig: at("/validate"), Rules: rules, FailurePolicy: ptr.To(registrationv1.Fail),
+			MatchPolicy: ptr.To(registrationv1.Equivalent), NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
+			SideEffects: ptr.To(registrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](5), AdmissionReviewVersions: []string{"v1"},
+		}},
+	}
+	a, err := start(t, NewOptions(), namespace, account, mutating, validating)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// admit puts a Pod through the whole chain and returns its labels.
+	admit := func(name string) (map[string]string, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		pod := newPod()
+		pod.Name = name
+		attributes := podAttributes(pod)
+		err := a.Plugins.(admission.MutationInterface).Admit(ctx, attributes, interfaces())
+		if err == nil {
+			err = a.Plugins.(admission.ValidationInterface).Validate(ctx, attributes, interfaces())
+		}
+		return pod.Labels, err
+	}
+	if labels, err := admit("good"); err != nil || labels["seen"] != "yes" {
+		t.Errorf("got %v, %v", labels, err)
+	}
+	if _, err := admit("bad"); err == nil || !strings.Contains(err.Error(), "that is a bad name") {
+		t.Errorf("got %v", err)
+	}
+	server.Close()
+	if _, err := admit("good"); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
+		t.Errorf("with the webhook gone: %v", err)
+	}
+}
+
+// TestServices finds a webhook's Service at its cluster IP, by its port's number.
+func TestServices(t *testing.T) {
+	client := fake.NewClientset(&v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"},
+		Spec:       v1.ServiceSpec{Type: v1.ServiceTypeClusterIP, ClusterIP: "10.0.0.7", Ports: []v1.ServicePort{{Port: 8443}}},
+	})
+	services := clusterIPs{client.CoreV1()}
+	if at, err := services.ResolveEndpoint("n", "s", 8443); err != nil || at.String() != "https://10.0.0.7:8443" {
+		t.Errorf("got %v, %v", at, err)
+	}
+	if _, err := services.ResolveEndpoint("n", "s", 443); err == nil {
+		t.Error("a port that the Service doesn't have was found")
+	}
+	if _, err := services.ResolveEndpoint("n", "none", 443); err == nil {
+		t.Error("a Service that isn't there was found")
+	}
+}
