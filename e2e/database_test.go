@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	_ "modernc.org/sqlite"
+
+	"byre/sqlstore/postgres/pgtest"
 )
 
 // databases are the names of the databases that byre is tested on.
@@ -99,4 +101,13 @@ func line(values []any) string {
 		columns[i] = fmt.Sprint(v)
 	}
 	return strings.Join(columns, "\t")
+}
+
+func openPostgres(t *testing.T) database {
+	dsn := pgtest.DSN(t)
+	return database{
+		name:     "postgres",
+		endpoint: dsn,
+		query:    func(query string) ([]string, error) { return queryPostgres(context.Background(), dsn, query) },
+	}
 }

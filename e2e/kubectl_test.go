@@ -91,6 +91,7 @@ func runScripts(t *testing.T, s *servers.Server, db database) {
 			"expand":     expandFiles,
 			"sql":        func(ts *testscript.TestScript, neg bool, args []string) { runSQL(ts, db, neg, args) },
 			"count":      countMatches,
+			"dependents": makeDependents,
 			"eventually": eventually,
 		},
 	})

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -52,4 +54,35 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("not within 30 s: %s %s", args[0], strings.Join(args[1:], " "))
 		}
 	}
+}
+
+// makeDependents makes a ReplicaSet and a ConfigMap that a Deployment owns. The
+// ReplicaSet holds up the Deployment's deletion in the foreground.
+func makeDependents(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: dependents DEPLOYMENT")
+	}
+	owner := args[0]
+	ts.Check(ts.Exec("kubectl", "get", "deployment", owner, "-o", "jsonpath={.metadata.uid}"))
+	reference := fmt.Sprintf("{apiVersion: apps/v1, kind: Deployment, name: %s, uid: %s, blockOwnerDeletion: ", owner, ts.ReadFile("stdout"))
+	manifest := ts.MkAbs("dependents.yaml")
+	ts.Check(os.WriteFile(manifest, []byte(`apiVersion: apps/v1
+kind: ReplicaSet
+metadata:
+  name: `+owner+`-rs
+  ownerReferences: [`+reference+`true}]
+spec:
+  replicas: 0
+  selector: {matchLabels: {owned-by: `+owner+`}}
+  template:
+    metadata: {labels: {owned-by: `+owner+`}}
+    spec: {containers: [{name: c, image: "i:1"}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: `+owner+`-cm
+  ownerReferences: [`+reference+`false}]
+`), 0o600))
+	ts.Check(ts.Exec("kubectl", "create", "-f", manifest))
 }
