@@ -2,9 +2,11 @@ package apiserver
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/pflag"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -12,6 +14,7 @@ import (
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/metrics"
+	"k8s.io/kubernetes/pkg/capabilities"
 
 	"byre/apiserver/admission"
 	"byre/apiserver/audit"
@@ -133,11 +136,26 @@ func (o *Options) Validate() []error {
 	return errs
 }
 
-// Apply sets what is process-wide: feature gates and logging. It comes before
+// maxPatchCopy is how many bytes the copies of one JSON patch may add up to;
+// kube-apiserver's bound.
+const maxPatchCopy = 3 << 20
+
+// Apply sets what upstream keeps process-wide: feature gates, logging, which
+// metrics are shown, and whether containers may be privileged. It comes before
 // anything else is made of the options, and once a process.
 func (o *Options) Apply() error {
 	if err := compatibility.DefaultComponentGlobalsRegistry.Set(); err != nil {
 		return err
 	}
-	return logsapi.ValidateAndApply(o.Logs, utilfeature.DefaultFeatureGate)
+	if err := logsapi.ValidateAndApply(o.Logs, utilfeature.DefaultFeatureGate); err != nil {
+		return err
+	}
+	utilfeature.DefaultMutableFeatureGate.AddMetrics()
+	compatibility.DefaultComponentGlobalsRegistry.AddMetrics()
+	o.Metrics.Apply()
+	// A JSON patch copies within a document: without a bound, a small patch of a
+	// small object makes an answer that fills the memory.
+	atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopy)
+	capabilities.Setup(o.Cluster.AllowPrivileged, o.Cluster.MaxConnectionBytesPerSec)
+	return nil
 }

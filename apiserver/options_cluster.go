@@ -22,6 +22,8 @@ type ClusterOptions struct {
 	NodePortRange   utilnet.PortRange
 	EventTTL        time.Duration
 	AllowPrivileged bool
+	// MaxConnectionBytesPerSec throttles each long-running connection; 0 doesn't.
+	MaxConnectionBytesPerSec int64
 	// ProxyCertFile and ProxyKeyFile are what this server shows to the servers
 	// behind it; empty means the pair it keeps itself.
 	ProxyCertFile, ProxyKeyFile string
@@ -45,6 +47,8 @@ func (o *ClusterOptions) addFlags(fs *pflag.FlagSet) {
 		"How long events are kept.")
 	fs.BoolVar(&o.AllowPrivileged, "allow-privileged", o.AllowPrivileged,
 		"Allow privileged containers.")
+	fs.Int64Var(&o.MaxConnectionBytesPerSec, "max-connection-bytes-per-sec", o.MaxConnectionBytesPerSec,
+		"Throttle each long-running connection of a user to this many bytes a second; 0 doesn't.")
 	fs.StringVar(&o.ProxyCertFile, "proxy-client-cert-file", o.ProxyCertFile,
 		"Client certificate by which this server shows itself to aggregated servers and webhooks. If not set, the server's own.")
 	fs.StringVar(&o.ProxyKeyFile, "proxy-client-key-file", o.ProxyKeyFile,
