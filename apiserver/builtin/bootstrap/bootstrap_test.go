@@ -212,7 +212,7 @@ func TestEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&corev1.Endpoints{ //nolint:staticcheck // clients still read it
 			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default"},
-			Subsets: []corev1.EndpointSubset{{
+			Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
 				Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}},
 				Ports:     []corev1.EndpointPort{{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP}},
 			}},
@@ -359,7 +359,7 @@ func addresses(t *testing.T, client *fake.Clientset) []string {
 	return all
 }
 
-func portOf(subset corev1.EndpointSubset) string {
+func portOf(subset corev1.EndpointSubset) string { //nolint:staticcheck // clients still read it
 	return strconv.Itoa(int(subset.Ports[0].Port))
 }
 

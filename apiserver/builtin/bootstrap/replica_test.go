@@ -1,0 +1,102 @@
+package bootstrap_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/registry/generic"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+
+	"byre/apiserver/builtin/bootstrap"
+	"byre/apiserver/storage"
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+	"byre/watch"
+)
+
+// replicaOn keeps the entry of one server in a database that others use too.
+func replicaOn(t *testing.T, driver sqlstore.Driver) reconcilers.Leases {
+	t.Helper()
+	leases, err := bootstrap.StoredReplicas(options(t, driver), bootstrap.ReplicaTTL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leases
+}
+
+// options are those of a server with its own store and feed, until the test ends.
+func options(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
+	t.Helper()
+	feed := watch.New(driver, watch.Options{})
+	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = feed.Run(ctx) })
+	running.Go(func() { _ = store.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return storage.NewRESTOptionsGetter(storage.GetterConfig{
+		Store:      store,
+		Feed:       feed,
+		Serializer: legacyscheme.Codecs,
+		Scheme:     legacyscheme.Scheme,
+		Encoding:   storage.BuiltinEncoding(legacyscheme.Scheme, compatibility.DefaultBuildEffectiveVersion()),
+		Program:    "test",
+	})
+}
+
+// TestStoredReplicas: servers see one another's entries, which live for a while
+// after each renewal, and not those that were taken out.
+func TestStoredReplicas(t *testing.T) {
+	driver := storetest.NewModel()
+	first, second := replicaOn(t, driver), replicaOn(t, driver)
+	for replica, ip := range map[reconcilers.Leases]string{first: "192.0.2.7", second: "fd00::7"} {
+		if err := replica.UpdateLease(ip); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, replica := range map[string]reconcilers.Leases{"first": first, "second": second} {
+		ips, err := replica.ListLeases()
+		slices.Sort(ips)
+		if err != nil || !slices.Equal(ips, []string{"192.0.2.7", "fd00::7"}) {
+			t.Errorf("%s sees %v, %v", name, ips, err)
+		}
+	}
+
+	expires := func() time.Time {
+		record, _, err := driver.Get(t.Context(), sqlstore.Key{Resource: "apiserveripinfo", Name: "192.0.2.7"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return record.Expires
+	}
+	before := expires()
+	if life := time.Until(before); life <= 0 || life > bootstrap.ReplicaTTL {
+		t.Errorf("an entry lives for %v", life)
+	}
+	if err := first.UpdateLease("192.0.2.7"); err != nil {
+		t.Fatal(err)
+	}
+	if after := expires(); !after.After(before) {
+		t.Errorf("renewed, it expires at %v; it was %v", after, before)
+	}
+
+	if err := first.RemoveLease("192.0.2.7"); err != nil {
+		t.Fatal(err)
+	}
+	if ips, err := second.ListLeases(); err != nil || !slices.Equal(ips, []string{"fd00::7"}) {
+		t.Errorf("after one was taken out: %v, %v", ips, err)
+	}
+	if err := first.RemoveLease("192.0.2.7"); !apistorage.IsNotFound(err) {
+		t.Errorf("taken out again: %v", err)
+	}
+}
