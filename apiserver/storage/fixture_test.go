@@ -251,3 +251,8 @@ func (c corruptible) CorruptTransformer() func() {
 	c.swap(corruptTransformer{before})
 	return func() { c.swap(before) }
 }
+
+// keptOpen is a driver that outlives the first of two fixtures.
+type keptOpen struct{ sqlstore.Driver }
+
+func (keptOpen) Close() error { return nil }
