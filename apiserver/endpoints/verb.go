@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"net/http"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
+
+	"byre/apiserver/storage"
 )
 
 // handler is what an action does. Upstream's handlers are made for each request:
@@ -45,7 +48,7 @@ func (r *Resource) handler(a action) http.HandlerFunc {
 	case request.MethodPatch:
 		patcher := r.storage.(rest.Patcher)
 		return func(w http.ResponseWriter, req *http.Request) {
-			handlers.PatchResource(patcher, scope, admit, r.patchTypes)(w, req)
+			handlers.PatchResource(patcher, scope, admit, r.patchTypes)(w, nameApply(req))
 		}
 	case request.MethodDelete:
 		deleter := r.storage.(rest.GracefulDeleter)
@@ -150,4 +153,13 @@ func (r *Resource) produces(a action) []string {
 	default:
 		return append(own[:len(own):len(own)], media...)
 	}
+}
+
+// nameApply has the changes of an apply kept under that verb: to the router it
+// is a patch like others.
+func nameApply(req *http.Request) *http.Request {
+	if !strings.HasPrefix(req.Header.Get("Content-Type"), "application/apply-patch") {
+		return req
+	}
+	return req.WithContext(storage.WithVerb(req.Context(), "apply"))
 }
