@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -111,29 +113,36 @@ func (s *stream) run(ctx context.Context, cancel context.CancelFunc, events stor
 
 	for {
 		batch, err := events.Next(ctx)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.Is(err, io.EOF) {
 			return
 		}
-		if err != nil {
-			s.appendError(err)
-		}
-		for _, event := range batch {
-			s.appendEvent(ctx, event)
-			if len(s.buf) >= writeSize && !s.send() {
-				return
-			}
-		}
-		if !s.send() {
+		if !s.sendBatch(ctx, batch, err) || err != nil {
 			return
 		}
 		flusher.Flush()
-		if err != nil {
-			return
-		}
-		if cap(s.buf) > keepBuffer {
-			s.buf = nil
+	}
+}
+
+// sendBatch sends events, and the error that ends them if there is one; false
+// if the client is gone. It has a buffer only meanwhile: most watches wait most
+// of the time, and there are many.
+func (s *stream) sendBatch(ctx context.Context, batch []storage.EncodedEvent, err error) bool {
+	s.buf = takeBuffer()
+	defer func() {
+		buf := s.buf
+		s.buf = nil
+		giveBuffer(buf)
+	}()
+	for _, event := range batch {
+		s.appendEvent(ctx, event)
+		if len(s.buf) >= writeSize && !s.send() {
+			return false
 		}
 	}
+	if err != nil {
+		s.appendError(err)
+	}
+	return s.send()
 }
 
 // endOnShutdown cancels a watch when the server begins to shut down. The

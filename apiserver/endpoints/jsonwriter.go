@@ -41,7 +41,8 @@ type jsonWriter struct {
 
 var (
 	buffers = sync.Pool{New: func() any { return new([]byte) }}
-	gzips   = sync.Pool{New: func() any {
+
+	gzips = sync.Pool{New: func() any {
 		w, err := gzip.NewWriterLevel(io.Discard, gzipLevel)
 		if err != nil {
 			panic(err) // the level is a constant
@@ -50,8 +51,18 @@ var (
 	}}
 )
 
+// takeBuffer returns an empty buffer; giveBuffer takes it back. The caller must
+// have let go of it.
+func takeBuffer() []byte { return (*buffers.Get().(*[]byte))[:0] }
+
+func giveBuffer(buf []byte) {
+	if cap(buf) <= keepBuffer {
+		buffers.Put(&buf)
+	}
+}
+
 func newJSONWriter(w http.ResponseWriter, req *http.Request) *jsonWriter {
-	j := &jsonWriter{w: w, req: req, buf: (*buffers.Get().(*[]byte))[:0], threshold: writeSize}
+	j := &jsonWriter{w: w, req: req, buf: takeBuffer(), threshold: writeSize}
 	if acceptsGzip(req) {
 		// Whether to compress is decided by what there is to send.
 		j.threshold = gzipThreshold
@@ -117,12 +128,9 @@ func (j *jsonWriter) start() {
 // release gives the writer's memory back. It must be called, also after an
 // error, and nothing else after it.
 func (j *jsonWriter) release() {
-	// What is put back must not be reached through j any more.
 	buf := j.buf
 	j.buf = nil
-	if cap(buf) <= keepBuffer {
-		buffers.Put(&buf)
-	}
+	giveBuffer(buf)
 	if j.gzip != nil {
 		j.gzip.Reset(io.Discard)
 		gzips.Put(j.gzip)

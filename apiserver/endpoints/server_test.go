@@ -125,8 +125,14 @@ func (c call) do(t *testing.T, to *httptest.Server) *http.Response {
 	return resp
 }
 
-// answer sends c and returns the status and the body.
-func (c call) answer(t *testing.T, to *httptest.Server) (*http.Response, string) {
+// reply is an answer without its body.
+type reply struct {
+	StatusCode int
+	Header     http.Header
+}
+
+// answer sends c and returns the answer and its body.
+func (c call) answer(t *testing.T, to *httptest.Server) (reply, string) {
 	t.Helper()
 	resp := c.do(t, to)
 	defer resp.Body.Close()
@@ -134,7 +140,7 @@ func (c call) answer(t *testing.T, to *httptest.Server) (*http.Response, string)
 	if err != nil {
 		t.Fatalf("%s %s: %v", c.method, c.path, err)
 	}
-	return resp, string(body)
+	return reply{resp.StatusCode, resp.Header}, string(body)
 }
 
 // create posts an object, which must succeed.

@@ -11,6 +11,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/component-base/metrics/legacyregistry"
 )
 
 // stream reads a watch line by line.
@@ -98,7 +102,7 @@ func TestWatchFrames(t *testing.T) {
 			if diff := cmp.Diff(test.events, summary(t, got)); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(headers(decoded.resp), headers(bytes.resp)); diff != "" {
+			if diff := cmp.Diff(headers(decoded.resp.Header), headers(bytes.resp.Header)); diff != "" {
 				t.Errorf("headers (-decoded +bytes):\n%s", diff)
 			}
 		})
@@ -186,4 +190,67 @@ func TestWatchBatch(t *testing.T) {
 			t.Fatalf("event %d is %.120s…", i, frame)
 		}
 	}
+}
+
+// signal is the server's shutdown.
+type signal chan struct{}
+
+func (s signal) ShuttingDown() <-chan struct{} { return s }
+
+// TestWatchShutdown: watches end when the server begins to shut down.
+func TestWatchShutdown(t *testing.T) {
+	s := newServer(t, nil)
+	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
+	shutdown := make(signal)
+	h := filtered(s.api)
+	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		h.ServeHTTP(w, req.WithContext(request.WithServerShutdownSignal(req.Context(), shutdown)))
+	}))
+	defer served.Close()
+	watch := s.watch(t, served, configMaps+"?watch=1")
+	watch.next(1)
+	close(shutdown)
+	if rest := watch.rest(); len(rest) > 0 || watch.lines.Err() != nil {
+		t.Errorf("it ended with %q, %v", rest, watch.lines.Err())
+	}
+}
+
+// TestWatchMetrics: events, and watches that are open, are counted under
+// kube-apiserver's names.
+func TestWatchMetrics(t *testing.T) {
+	metrics.Register()
+	s := newServer(t, nil)
+	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
+	s.watch(t, s.bytes, configMaps+"?watch=1&timeoutSeconds=1").rest()
+	gathered, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`apiserver_watch_events_total:.*"group" value:"" .*"resource" value:"configmaps" .*"version" value:"v1"`,
+		`apiserver_request_total:.*"code" value:"200" .*"component" value:"apiserver" .*"resource" value:"configmaps" .*"scope" value:"namespace" .*"verb" value:"WATCH"`,
+		`apiserver_request_total:.*"code" value:"201" .*"resource" value:"configmaps" .*"scope" value:"resource" .*"verb" value:"POST"`,
+		`apiserver_longrunning_requests:.*"resource" value:"configmaps" .*"verb" value:"WATCH"`,
+	} {
+		if !counted(gathered, regexp.MustCompile(want)) {
+			t.Errorf("no %s", want)
+		}
+	}
+}
+
+// counted says whether a metric has labels that match. Labels come in the order
+// of their names.
+func counted(gathered []*dto.MetricFamily, want *regexp.Regexp) bool {
+	for _, family := range gathered {
+		for _, metric := range family.GetMetric() {
+			line := family.GetName() + ":"
+			for _, label := range metric.GetLabel() {
+				line += fmt.Sprintf("%q value:%q ", label.GetName(), label.GetValue())
+			}
+			if want.MatchString(line) {
+				return true
+			}
+		}
+	}
+	return false
 }
