@@ -13,7 +13,6 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
@@ -66,8 +65,8 @@ type Auth struct {
 	SecurityDefinitions *spec.SecurityDefinitions
 	SecuritySchemes     spec3.SecuritySchemes
 
-	reload *reloader                 // nil without --authentication-config
-	pods   cache.SharedIndexInformer // nil without the Node authorizer
+	reload *reloader // nil without --authentication-config
+	nodes  *nodes    // nil without the Node authorizer
 }
 
 // New builds authentication and authorization. ctx bounds the life of what
@@ -115,11 +114,8 @@ func (a *Auth) Run(ctx context.Context) error {
 	if a.reload != nil {
 		group.Go(func() error { return a.reload.run(ctx) })
 	}
-	if a.pods != nil {
-		group.Go(func() error {
-			a.pods.RunWithContext(ctx)
-			return nil
-		})
+	if a.nodes != nil {
+		group.Go(func() error { return a.nodes.run(ctx) })
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

@@ -45,13 +45,19 @@ func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 			func(c apiserver.AuthorizerConfiguration) bool { return string(c.Type) == mode })
 	}
 	if uses(modes.ModeNode) {
-		a.pods = newPodInformer(cfg.Client)
-		sources.pods = a.pods
+		a.nodes = newNodes(cfg.Client)
+		sources.pods = a.nodes.pods
 	}
 	a.UsesRBAC = uses(modes.ModeRBAC)
 	var err error
-	a.Authorizer, a.RuleResolver, err = config.New(ctx, cfg.ServerID)
-	return err
+	if a.Authorizer, a.RuleResolver, err = config.New(ctx, cfg.ServerID); err != nil {
+		return err
+	}
+	if a.nodes != nil {
+		a.nodes.Authorizer = a.Authorizer
+		a.Authorizer = a.nodes
+	}
+	return nil
 }
 
 // ruleSources is an informer factory in which the RBAC listers read the store

@@ -11,7 +11,7 @@
 //     secrets, are fetched one by one over the loopback client when a token is
 //     verified, instead of keeping every Secret and Pod decoded in memory;
 //   - the Node authorizer sees Pods through an informer that keeps only the fields
-//     which its graph is made of.
+//     which its graph is made of, and runs from the first question about a node on.
 //
 // Auth promises: members of system:masters are always allowed; what no authorizer
 // has an opinion on is denied; a client certificate is checked against the CA file

@@ -42,6 +42,12 @@ func TestNode(t *testing.T) {
 			Verb: verb, Resource: resource, Namespace: "n", Name: name, APIVersion: "v1", ResourceRequest: true,
 		})
 	}
+	allowed(t, a, question("somebody", "get", "pods", "n"))
+	for _, action := range client.Actions() {
+		if action.Matches("list", "pods") || action.Matches("watch", "pods") {
+			t.Error("Pods are followed though there is no node")
+		}
+	}
 	eventually(t, "the graph", func() bool { return ask("a", "get", "secrets", "secret-p") && ask("b", "get", "secrets", "secret-q") })
 	if ask("a", "get", "secrets", "secret-q") || ask("a", "list", "secrets", "") {
 		t.Error("a node reads secrets that are none of its Pods'")

@@ -1,13 +1,66 @@
 package auth
 
 import (
+	"context"
+	"sync"
+	"time"
+
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	corev1informers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 )
+
+// nodes is an authorizer that has the Node authorizer's graph of Pods filled from
+// the first question about a node on. A server without kubelets never fills it:
+// to follow Pods costs a decode for each of their changes, and memory for each.
+type nodes struct {
+	authorizer.Authorizer
+	identify nodeidentifier.NodeIdentifier
+	pods     cache.SharedIndexInformer
+	// wanted is closed, once, when a node has been asked about.
+	wanted chan struct{}
+	once   sync.Once
+}
+
+func newNodes(client kubernetes.Interface) *nodes {
+	return &nodes{
+		identify: nodeidentifier.NewDefaultNodeIdentifier(),
+		pods:     newPodInformer(client),
+		wanted:   make(chan struct{}),
+	}
+}
+
+// fillTimeout is how long the first questions about nodes wait for the graph.
+const fillTimeout = 10 * time.Second
+
+// Authorize implements authorizer.Authorizer.
+func (n *nodes) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if who := a.GetUser(); who != nil {
+		if _, isNode := n.identify.NodeIdentity(who); isNode && !n.pods.HasSynced() {
+			n.once.Do(func() { close(n.wanted) })
+			ctx, cancel := context.WithTimeout(ctx, fillTimeout)
+			defer cancel()
+			// If it takes longer, the node is told no, and asks again.
+			cache.WaitForCacheSync(ctx.Done(), n.pods.HasSynced)
+		}
+	}
+	return n.Authorizer.Authorize(ctx, a)
+}
+
+// run fills the graph once it is wanted, and keeps it until ctx ends.
+func (n *nodes) run(ctx context.Context) error {
+	select {
+	case <-n.wanted:
+		n.pods.RunWithContext(ctx)
+	case <-ctx.Done():
+	}
+	return nil
+}
 
 // newPodInformer follows the Pods that have a node, and keeps of each only what
 // the Node authorizer's graph is made of: a Pod's secrets, config maps, claims
