@@ -28,8 +28,8 @@ import (
 
 // Config is what New needs. All but Serving and Build are required.
 type Config struct {
-	// Storage says where objects are kept. Its Serializer, Encoding, Prefixes
-	// and Cohabitants are of no account: this package brings its own.
+	// Storage says where objects are kept. Its Scheme, Serializer, Encoding,
+	// Prefixes and Cohabitants are of no account: this package brings its own.
 	Storage storage.GetterConfig
 	// Effective is the version that the server emulates.
 	Effective compatibility.EffectiveVersion
@@ -85,7 +85,7 @@ func New(c Config, next http.Handler) (*Server, error) {
 func servicesGroup(c Config, scheme *runtime.Scheme) endpoints.Group {
 	codecs := newCodecs(scheme)
 	kept := c.Storage
-	kept.Serializer = codecs
+	kept.Scheme, kept.Serializer = scheme, codecs
 	kept.Encoding = serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, c.Effective)
 	kept.Prefixes, kept.Cohabitants = nil, nil
 	services := apiservice.NewREST(scheme, storage.NewRESTOptionsGetter(kept))

@@ -35,7 +35,7 @@ func newGroup(c Config) (*group, error) {
 	g := &group{scheme: newScheme()}
 	g.codecs = newCodecs(g.scheme)
 	kept := c.Storage
-	kept.Serializer = g.codecs
+	kept.Scheme, kept.Serializer = g.scheme, g.codecs
 	kept.Encoding = serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(g.scheme, c.Effective)
 	kept.Prefixes, kept.Cohabitants = nil, nil
 	var err error

@@ -19,8 +19,8 @@ import (
 
 // Config is what New needs. All but Serving and Build are required.
 type Config struct {
-	// Storage says where objects are kept. Its Serializer, Encoding, Prefixes
-	// and Cohabitants are of no account: this package brings its own.
+	// Storage says where objects are kept. Its Scheme, Serializer, Encoding,
+	// Prefixes and Cohabitants are of no account: this package brings its own.
 	Storage storage.GetterConfig
 	// Effective is the version that the server emulates.
 	Effective compatibility.EffectiveVersion

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	byrediscovery "byre/apiserver/discovery"
@@ -94,7 +95,8 @@ func start(t *testing.T, driver sqlstore.Driver, shared bool) *server {
 	s := &server{store: store, config: loopback.Config(transport), openapi: documents}
 	var err error
 	s.Server, err = crd.New(crd.Config{
-		Storage:   storage.GetterConfig{Store: store, Feed: feed, Program: "test"},
+		// The scheme of others must not get in the way.
+		Storage:   storage.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
 		Effective: compatibility.DefaultBuildEffectiveVersion(),
 		Serving: endpoints.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
