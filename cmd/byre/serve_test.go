@@ -7,11 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
 	"byre/sqlstore/postgres/pgtest"
@@ -54,30 +52,6 @@ func TestServe(t *testing.T) {
 				t.Errorf("exit status after SIGTERM is %d", status)
 			}
 		})
-	}
-}
-
-func TestWatchesEndCleanlyAtSIGTERM(t *testing.T) {
-	server := startServer(t, t.TempDir())
-	client := kubernetes.NewForConfigOrDie(server.config(t))
-	w, err := client.CoreV1().Namespaces().Watch(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Stop()
-	started := time.Now()
-	exit := make(chan int, 1)
-	go func() { exit <- server.stop(t) }()
-	for event := range w.ResultChan() {
-		if event.Type == watch.Error {
-			t.Errorf("the watch ended with %v", event.Object)
-		}
-	}
-	if status := <-exit; status != 0 {
-		t.Errorf("exit status is %d", status)
-	}
-	if took := time.Since(started); took > 10*time.Second {
-		t.Errorf("stopping took %v with nothing but a watch open", took)
 	}
 }
 

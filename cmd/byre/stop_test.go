@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+func TestWatchesEndCleanlyAtSIGTERM(t *testing.T) {
+	server := startServer(t, t.TempDir())
+	client := kubernetes.NewForConfigOrDie(server.config(t))
+	w, err := client.CoreV1().Namespaces().Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	started := time.Now()
+	exit := make(chan int, 1)
+	go func() { exit <- server.stop(t) }()
+	for event := range w.ResultChan() {
+		if event.Type == watch.Error {
+			t.Errorf("the watch ended with %v", event.Object)
+		}
+	}
+	if status := <-exit; status != 0 {
+		t.Errorf("exit status is %d", status)
+	}
+	if took := time.Since(started); took > 10*time.Second {
+		t.Errorf("stopping took %v with nothing but a watch open", took)
+	}
+}
+
+// TestNotReadyBeforeGone is what a load balancer relies on: for the length of
+// the delay the server says that it goes, and still serves.
+func TestNotReadyBeforeGone(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=3s")
+	if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	config := server.config(t)
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 2*time.Second, true, func(ctx context.Context) (bool, error) {
+		status, body, err := get(ctx, config, "/readyz")
+		return status == http.StatusInternalServerError && strings.Contains(body, "[-]shutdown failed"), err
+	})
+	if err != nil {
+		t.Errorf("after SIGTERM /readyz does not say so: %v", err)
+	}
+	for path, want := range map[string]int{"/livez": http.StatusOK, "/api/v1/namespaces/default": http.StatusOK} {
+		if status, body := server.mustGet(t, path); status != want {
+			t.Errorf("%s during the delay: %d %s", path, status, body)
+		}
+	}
+	if status := server.wait(t); status != 0 {
+		t.Errorf("exit status is %d", status)
+	}
+}
+
+func TestSecondSIGTERMExitsAtOnce(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=10m")
+	if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	config := server.config(t)
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		status, _, err := get(ctx, config, "/readyz")
+		return status == http.StatusInternalServerError, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status := server.stop(t); status != 1 {
+		t.Errorf("exit status is %d", status)
+	}
+}
