@@ -3,6 +3,7 @@ package auth
 import (
 	"github.com/spf13/pflag"
 
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 )
 
@@ -62,7 +63,8 @@ func (o *Options) Complete(files Files) {
 		a.ServiceAccounts.Issuers = []string{DefaultIssuer}
 	}
 	// With AlwaysAllow, an anonymous request would be allowed anything.
-	if o.Authorization.has(modes.ModeAlwaysAllow) {
+	if a.Anonymous && o.Authorization.has(modes.ModeAlwaysAllow) {
+		klog.Warning("--authorization-mode=AlwaysAllow turns --anonymous-auth off")
 		a.Anonymous = false
 	}
 }
