@@ -24,6 +24,7 @@ import (
 	"byre/apiserver/builtin"
 	"byre/apiserver/builtin/bootstrap"
 	"byre/apiserver/controllers"
+	"byre/apiserver/discovery"
 	"byre/apiserver/filters"
 	"byre/apiserver/health"
 	"byre/apiserver/loopback"
@@ -129,7 +130,11 @@ func (s *Server) build(ctx context.Context) error {
 		return err
 	}
 	address := net.JoinHostPort(s.config.advertise.String(), port)
-	if s.Shared, err = newShared(s.core, s.transport, address); err != nil {
+	registry := discovery.NewRegistry(address, discovery.Rule{
+		IPRange: s.config.primary,
+		Address: net.JoinHostPort(s.config.serviceIP.String(), "443"), // the port of the kubernetes Service
+	})
+	if s.Shared, err = newShared(s.core, s.transport, registry); err != nil {
 		return err
 	}
 	if s.encryption, err = newEncryption(ctx, s.config.Options.Store, s.id); err != nil {

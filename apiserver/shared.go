@@ -54,7 +54,7 @@ type Shared struct {
 }
 
 // newShared makes what needs nothing but the store and the loopback transport.
-func newShared(core *core, transport *loopback.Transport, address string) (Shared, error) {
+func newShared(core *core, transport *loopback.Transport, registry *discovery.Registry) (Shared, error) {
 	config := loopback.Config(transport)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -77,7 +77,7 @@ func newShared(core *core, transport *loopback.Transport, address string) (Share
 			Program:     "v" + effective.BinaryVersion().String(),
 		},
 		Effective: effective,
-		Discovery: discovery.NewRegistry(address),
+		Discovery: registry,
 		OpenAPI:   openapi.NewService(),
 		Build:     openapi.BuildIdentity(time.Now()),
 		Services:  admission.ClusterIPs(client.CoreV1()),

@@ -83,9 +83,13 @@ type Registry struct {
 	groups []metav1.APIGroup
 }
 
+// A Rule names the address that clients of a network are told to use.
+type Rule = upstream.CIDRRule
+
 // NewRegistry makes an empty registry. serverAddress is the host and port that
-// clients are told to use, by the document at /api.
-func NewRegistry(serverAddress string) *Registry {
+// clients are told to use, by the document at /api, besides those of the rules
+// for where they are.
+func NewRegistry(serverAddress string, rules ...Rule) *Registry {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	var options []serializer.CodecFactoryOptionsMutator
@@ -95,7 +99,7 @@ func NewRegistry(serverAddress string) *Registry {
 	return &Registry{
 		codecs:         serializer.NewCodecFactory(scheme),
 		resourceCodecs: serializer.NewCodecFactory(scheme, options...),
-		addresses:      upstream.DefaultAddresses{DefaultAddress: serverAddress},
+		addresses:      upstream.DefaultAddresses{DefaultAddress: serverAddress, CIDRRules: rules},
 		legacy:         aggregated.NewResourceManager("api"),
 		grouped:        aggregated.NewResourceManager("apis"),
 		versions:       map[schema.GroupVersion]map[Origin]Version{},

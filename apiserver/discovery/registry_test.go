@@ -2,6 +2,7 @@ package discovery_test
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -194,9 +195,13 @@ func TestETag(t *testing.T) {
 
 // TestCore: the core group has documents of its own.
 func TestCore(t *testing.T) {
-	r := discovery.NewRegistry("192.0.2.1:6443")
+	_, inside, err := net.ParseCIDR("192.0.2.0/24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := discovery.NewRegistry("192.0.2.1:6443", discovery.Rule{IPRange: *inside, Address: "10.0.0.1:443"})
 	add(t, r, version("", "v1", discovery.BuiltIn, "Cow"), version("farm.example", "v1", discovery.Custom, "Calf"))
-	want := `{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[{"clientCIDR":"0.0.0.0/0","serverAddress":"192.0.2.1:6443"}]}`
+	want := `{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[{"clientCIDR":"0.0.0.0/0","serverAddress":"192.0.2.1:6443"},{"clientCIDR":"192.0.2.0/24","serverAddress":"10.0.0.1:443"}]}`
 	if got := strings.TrimSpace(get(t, r.Legacy(), "application/json").Body.String()); got != want {
 		t.Errorf("got %s", got)
 	}
