@@ -9,8 +9,9 @@ import (
 // A Source is part of what the API's documents say: the built-in groups, the
 // custom resources of one definition, one aggregated server.
 type Source struct {
-	// V2 makes its part of the document of version 2; nil if it has none. The
-	// result belongs to the caller.
+	// V2 makes its part of the document of version 2, of what is at hand: all who
+	// ask for a document wait meanwhile. Nil if it has none. The result belongs to
+	// the caller.
 	V2 func(context.Context) (*spec.Swagger, error)
 	// V3 has the documents of version 3 by path ("apis/apps/v1").
 	V3 map[string]Document
@@ -20,7 +21,7 @@ type Source struct {
 type Document struct {
 	// Hash changes whenever the document does.
 	Hash string
-	// JSON makes the document.
+	// JSON makes the document, of what is at hand, like Source.V2.
 	JSON func(context.Context) ([]byte, error)
 }
 
