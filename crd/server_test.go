@@ -31,6 +31,8 @@ import (
 	"byre/crd"
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/sqlite"
 	"byre/watch"
 )
@@ -53,6 +55,25 @@ var databases = []struct {
 	open func(*testing.T) (driver sqlstore.Driver, shared bool)
 }{
 	{"sqlite", openSQLite},
+	{"postgres", openPostgres},
+}
+
+func openPostgres(t *testing.T) (sqlstore.Driver, bool) {
+	t.Helper()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	return connect(t, dsn), true
+}
+
+func connect(t *testing.T, dsn string) sqlstore.Driver {
+	t.Helper()
+	driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return driver
 }
 
 func openSQLite(t *testing.T) (sqlstore.Driver, bool) {
