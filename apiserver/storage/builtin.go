@@ -30,6 +30,16 @@ func BuiltinCohabitants() map[schema.GroupResource]schema.GroupResource {
 	}
 }
 
+// BuiltinUnsettled are the built-in resources with defaults that follow from what
+// their strategies fill in: a Job's labels are those of its Pods, which get
+// theirs on create; a claim's phase is reset, and Pending by default.
+func BuiltinUnsettled() map[schema.GroupResource]bool {
+	return map[schema.GroupResource]bool{
+		{Group: "batch", Resource: "jobs"}:   true,
+		{Resource: "persistentvolumeclaims"}: true,
+	}
+}
+
 // BuiltinEncoding picks storage versions for the built-in resources: the
 // group's preferred version that the effective version knows, except for those
 // that a downgraded server must still be able to read.

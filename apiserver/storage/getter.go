@@ -1,7 +1,9 @@
 package storage
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 
@@ -40,6 +42,10 @@ type GetterConfig struct {
 	// Cohabitants are resources kept as another one; BuiltinCohabitants for
 	// the built-in groups.
 	Cohabitants map[schema.GroupResource]schema.GroupResource
+	// Unsettled are resources whose strategies leave defaults open that the next
+	// decode would fill in; BuiltinUnsettled for the built-in groups. Their
+	// objects are stored with them: bytes are answered as they are stored.
+	Unsettled map[schema.GroupResource]bool
 	// Transformers gives the encryption of a resource; nil, or a nil result,
 	// means none.
 	Transformers func(schema.GroupResource) value.Transformer
@@ -140,7 +146,26 @@ func (g *Getter) codec(gr, kept schema.GroupResource, example runtime.Object) (r
 	if err != nil {
 		return fail(err)
 	}
+	if g.cfg.Unsettled[kept] {
+		codec = settling{codec}
+	}
 	return codec, versioner, version, nil
+}
+
+// settling encodes what a decode of the encoding would give.
+type settling struct{ runtime.Codec }
+
+// Encode implements runtime.Encoder.
+func (s settling) Encode(obj runtime.Object, w io.Writer) error {
+	var first bytes.Buffer
+	if err := s.Codec.Encode(obj, &first); err != nil {
+		return err
+	}
+	settled, _, err := s.Decode(first.Bytes(), nil, nil)
+	if err != nil {
+		return err
+	}
+	return s.Codec.Encode(settled, w)
 }
 
 // decoders puts one before upstream's that finds the kind where encoders put
@@ -196,6 +221,7 @@ func (g *Getter) decorator(kept schema.GroupResource, version schema.GroupVersio
 			KeyPrefix:      config.Prefix,
 			Codec:          config.Codec,
 			StorageVersion: version,
+			Lossy:          g.cfg.Unsettled[kept],
 			Form:           g.cfg.Program + "/" + version.String(),
 			NewFunc:        newFunc,
 			NewListFunc:    newListFunc,
