@@ -74,6 +74,7 @@ func newShared(core *core, transport *loopback.Transport, registry *discovery.Re
 			Encoding:    storage.BuiltinEncoding(legacyscheme.Scheme, effective),
 			Prefixes:    storage.BuiltinPrefixes(),
 			Cohabitants: storage.BuiltinCohabitants(),
+			Unsettled:   storage.BuiltinUnsettled(),
 			Program:     "v" + effective.BinaryVersion().String(),
 		},
 		Effective: effective,
