@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -283,9 +284,13 @@ func TestUnreachableAddress(t *testing.T) {
 func TestFailingStepIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		broken := errors.New("database is on fire")
+		var broken atomic.Bool
+		broken.Store(true)
 		client.PrependReactor("create", "priorityclasses", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return broken != nil, nil, broken
+			if broken.Load() {
+				return true, nil, errors.New("database is on fire")
+			}
+			return false, nil, nil
 		})
 		b, err := bootstrap.New(config(t, client))
 		if err != nil {
@@ -300,7 +305,7 @@ func TestFailingStepIsTriedAgain(t *testing.T) {
 				t.Errorf("check %s: %v", check.Name, check.Err)
 			}
 		}
-		broken = nil
+		broken.Store(false)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
