@@ -86,9 +86,13 @@ func (s *Server) ownPaths() (*mux.PathRecorderMux, error) {
 	paths := mux.NewPathRecorderMux("byre")
 	index := routes.ListedPathProviders{paths, listed(s.Discovery.Paths)}
 	routes.Index{}.Install(index, paths)
+	ready := []health.Checker{healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.stopping)}
+	for _, n := range s.neighbours {
+		ready = append(ready, n.Ready...)
+	}
 	health.Install(paths,
 		append(append(s.startChecks(), s.encryption.checks...), health.Store(s.core.ask)),
-		[]health.Checker{healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.stopping)})
+		ready)
 	paths.Handle("/version", http.HandlerFunc(s.serveVersion))
 	paths.Handle("/openapi/v2", s.OpenAPI)
 	paths.Handle("/openapi/v3", s.OpenAPI)

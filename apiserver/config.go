@@ -16,6 +16,7 @@ import (
 	"byre/apiserver/auth"
 	"byre/apiserver/builtin"
 	"byre/apiserver/controllers"
+	"byre/apiserver/health"
 	"byre/apiserver/pki"
 	"byre/sqlstore"
 )
@@ -41,6 +42,8 @@ type Neighbour struct {
 	// Run does what the neighbour does besides answering, until its context
 	// ends; nil for nothing.
 	Run func(context.Context) error
+	// Ready are checks for /readyz. They are heard of the neighbour behind.
+	Ready []health.Checker
 }
 
 // NewNeighbour makes a neighbour out of what the servers share; requests that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -127,9 +128,22 @@ func (f *follower) Run(ctx context.Context) error {
 	}
 }
 
-// Synced is closed when everything that was defined when Run began is served
-// and shown by discovery.
+// Synced is closed when everything that was defined when Run began is shown by
+// discovery. (Requests are answered before: what the watch has not shown yet is
+// looked for in the store.)
 func (f *follower) Synced() <-chan struct{} { return f.synced }
+
+// Ready is a health check that fails until Synced is closed.
+func (f *follower) Ready(*http.Request) error {
+	select {
+	case <-f.synced:
+		return nil
+	default:
+		return errNotSynced
+	}
+}
+
+var errNotSynced = errors.New("definitions are still being read")
 
 func (f *follower) see(object any) {
 	crd, ok := object.(*apiextensionsv1.CustomResourceDefinition)

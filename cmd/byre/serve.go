@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/term"
@@ -103,7 +104,11 @@ func newCRD(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) 
 	if err != nil {
 		return apiserver.Neighbour{}, err
 	}
-	return apiserver.Neighbour{Handler: server, Run: server.Run}, nil
+	return apiserver.Neighbour{
+		Handler: server,
+		Run:     server.Run,
+		Ready:   []healthz.HealthChecker{healthz.NamedCheck("crd-informer-synced", server.Ready)},
+	}, nil
 }
 
 func newAggregator(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) {
