@@ -111,6 +111,11 @@ func (a *Auth) Run(ctx context.Context) error {
 			})
 		}
 	}
+	// With nothing to follow, this is all there is to wait for.
+	group.Go(func() error {
+		<-ctx.Done()
+		return nil
+	})
 	if a.reload != nil {
 		group.Go(func() error { return a.reload.run(ctx) })
 	}

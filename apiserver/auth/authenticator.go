@@ -95,7 +95,7 @@ func (a *Auth) loadCAs(o *AuthenticationOptions, config *kubeauthenticator.Confi
 			if err != nil {
 				return err
 			}
-			a.ClientCA = dynamiccertificates.NewUnionCAContentProvider(ca, ownCA)
+			a.ClientCA = newAuthorities(ca, ownCA)
 		}
 		config.ClientCAContentProvider = a.ClientCA
 	}

@@ -40,6 +40,30 @@ func TestClientCertificates(t *testing.T) {
 	refused(t, ask(t, server, alice))
 }
 
+// TestOwnCA lets the server's own CA in beside the one of the flag, and each
+// file's changes take effect.
+func TestOwnCA(t *testing.T) {
+	own, flag, later := newAuthority(t, "own"), newAuthority(t, "flag"), newAuthority(t, "later")
+	file := write(t, "flag.crt", flag.pem())
+	o := options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+file)
+	o.Authentication.ownCAFile = write(t, "own.crt", own.pem())
+	a := newAuth(t, fake.NewClientset(), nil, o)
+	server := serve(t, a)
+	check(t, ask(t, server, own.client(t, "root")), "root")
+	check(t, ask(t, server, flag.client(t, "alice")), "alice")
+
+	before, _ := a.ClientCA.VerifyOptions()
+	if again, _ := a.ClientCA.VerifyOptions(); again.Roots != before.Roots {
+		t.Error("the CAs are parsed again though no file has changed")
+	}
+	if err := os.WriteFile(file, later.pem(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the new CA", func() bool { return ask(t, server, later.client(t, "bob")).Name == "bob" })
+	check(t, ask(t, server, own.client(t, "root")), "root")
+	refused(t, ask(t, server, flag.client(t, "alice")))
+}
+
 func TestAnonymousOff(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
