@@ -3,5 +3,43 @@
 //
 // It takes the place of k8s.io/apiextensions-apiserver/pkg/apiserver. What a
 // definition means (schemas, pruning, defaults, rules, columns, conversion) is
-// upstream's code; what this package has of its own is how handlers come and go.
+// upstream's code, and so are the controllers that give definitions their
+// conditions. What this package has of its own is how handlers come and go.
+//
+// # What is promised
+//
+//   - A definition that any client has seen established is served, on every
+//     server of the database: where the watch is late, the store is asked.
+//   - A definition may change or go at any time. Requests under way finish as
+//     they began; watches end, and their clients go on from where they were with
+//     whoever serves them then. Nothing is answered by a mixture.
+//   - Instances are answered from the stored bytes wherever these are what a
+//     decode would give. They are marked with the version and the generation of
+//     the definition they were written by (their Form); others are decoded,
+//     defaulted and pruned by the definition of now.
+//   - A definition costs little more than its stored bytes until it is used:
+//     readers need a version's routes, and its schema only where they need
+//     objects; writers need the compiled checks and the types of managed fields.
+//     What was not used for some minutes is given up again. The documents of
+//     OpenAPI are built when they are asked for.
+//   - Deleting a definition deletes its instances in pages.
+//
+// # Parts
+//
+// The table has each definition in its last state, without its schemas. Its
+// instances make a version for each served version that is asked for: upstream's
+// registry over a Store of our own, and the routes of package endpoints. The
+// follower watches the definitions, fills the table, and keeps discovery and
+// OpenAPI at what it has.
+//
+// # What the caller owes
+//
+// The same context values in requests as package endpoints. The store and the
+// feed must be running before Run, which must be running for anything to be
+// established.
+//
+// # Shutting down
+//
+// Cancel Run's context, before the loopback transport is closed. Upstream's
+// controllers let go of what they were doing shortly after Run has returned.
 package crd

@@ -1,0 +1,150 @@
+package crd
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const sample = "widgets.example.com"
+
+// definitionAt is the definition of widgets at a revision.
+func definitionAt(revision int, uid string, generation int64) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: sample, UID: types.UID(uid), Generation: generation, ResourceVersion: strconv.Itoa(revision)},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group:    "example.com",
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true}},
+		},
+		Status: apiextensionsv1.CustomResourceDefinitionStatus{
+			Conditions: []apiextensionsv1.CustomResourceDefinitionCondition{
+				{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue},
+			},
+		},
+	}
+}
+
+// store is where a table looks for what the watch has not shown it.
+type store struct {
+	crd   *apiextensionsv1.CustomResourceDefinition
+	reads int
+}
+
+func (s *store) latest(context.Context, string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	s.reads++
+	if s.crd == nil {
+		return nil, apierrors.NewNotFound(schema.GroupResource{}, sample)
+	}
+	return s.crd.DeepCopy(), nil
+}
+
+func newTestTable(s *store) (*table, *int) {
+	changes := 0
+	return &table{
+		shared: &shared{}, latest: s.latest, byName: map[string]*definition{},
+		changed: func(string) { changes++ },
+	}, &changes
+}
+
+func find(t *testing.T, table *table) *definition {
+	t.Helper()
+	d, err := table.find(t.Context(), sample, "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestTableAsksTheStoreOnlyWhileItDoesNotKnow(t *testing.T) {
+	s := &store{crd: definitionAt(5, "a", 1)}
+	table, changes := newTestTable(s)
+	if find(t, table) == nil || s.reads != 1 {
+		t.Fatalf("not found in the store, after %d reads", s.reads)
+	}
+	if *changes != 0 || len(table.group("example.com")) != 0 {
+		t.Error("shown to clients before the watch has shown it")
+	}
+	table.put(definitionAt(5, "a", 1), false)
+	if find(t, table) == nil || s.reads != 1 || *changes != 1 {
+		t.Errorf("after the watch has shown it: %d reads, %d changes", s.reads, *changes)
+	}
+}
+
+// TestTableForgetsWhatTheWatchNeverShowed reads a definition that is deleted
+// before the watch gets there.
+func TestTableForgetsWhatTheWatchNeverShowed(t *testing.T) {
+	s := &store{crd: definitionAt(5, "a", 1)}
+	table, _ := newTestTable(s)
+	if find(t, table) == nil {
+		t.Fatal("not found in the store")
+	}
+	s.crd = nil
+	if find(t, table) != nil {
+		t.Error("served although it is gone")
+	}
+	if len(table.byName) != 0 {
+		t.Error("kept although it is gone")
+	}
+}
+
+func TestTableGoesForward(t *testing.T) {
+	s := &store{}
+	table, _ := newTestTable(s)
+	first := table.put(definitionAt(5, "a", 1), false)
+	if late := table.put(definitionAt(4, "a", 1), false); late != first {
+		t.Error("an older state took the place of a newer one")
+	}
+	status := table.put(definitionAt(6, "a", 1), false)
+	if status.instances != first.instances {
+		t.Error("a change of the status made other instances")
+	}
+	spec := table.put(definitionAt(7, "a", 2), false)
+	if spec.instances == status.instances || status.instances.current.Err() == nil || spec.instances.current.Err() != nil {
+		t.Error("a change of the spec did not end the watches of before, or ended its own")
+	}
+	again := table.put(definitionAt(9, "b", 1), false)
+	table.remove(definitionAt(8, "a", 2))
+	if table.get(sample) != again {
+		t.Error("the end of one definition took out the next of that name")
+	}
+	table.remove(definitionAt(10, "b", 1))
+	if table.get(sample) != nil || again.instances.current.Err() == nil {
+		t.Error("what is gone is still served")
+	}
+}
+
+func TestLazyKeepsWhatIsUsed(t *testing.T) {
+	made, failing := 0, true
+	l := newLazy(func() (int, error) {
+		if failing {
+			return 0, errors.New("not now")
+		}
+		made++
+		return made, nil
+	})
+	if _, err := l.get(); err == nil {
+		t.Error("no error")
+	}
+	failing = false
+	for i, step := range []struct {
+		before func()
+		want   int
+	}{
+		{func() {}, 1},                           // made, though it had failed
+		{l.release, 1},                           // kept: it was used
+		{func() { l.release(); l.release() }, 2}, // given up, and made again
+		{func() {}, 2},                           // kept
+	} {
+		step.before()
+		if got, err := l.get(); err != nil || got != step.want {
+			t.Errorf("step %d: %d, %v; want %d", i, got, err, step.want)
+		}
+	}
+}
