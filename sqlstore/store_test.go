@@ -1,0 +1,224 @@
+package sqlstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+)
+
+// staged is a Model whose transactions wait for the test.
+type staged struct {
+	*storetest.Model
+	// begun gets the size of each batch, then its transaction waits for an
+	// answer: the error it ends with.
+	begun   chan int
+	answers chan error
+}
+
+func newStaged() *staged {
+	return &staged{Model: storetest.NewModel(), begun: make(chan int), answers: make(chan error)}
+}
+
+func (s *staged) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	s.begun <- len(batch)
+	if err := <-s.answers; err != nil {
+		return nil, err
+	}
+	return s.Model.Commit(ctx, batch)
+}
+
+// running is a Store on a staged driver.
+type running struct {
+	*testing.T
+	*staged
+	store   *sqlstore.Store
+	stop    context.CancelFunc
+	stopped sync.WaitGroup
+	metrics *prometheus.Registry
+	// results gets one line for each write that was answered.
+	results chan string
+}
+
+func run(t *testing.T, options sqlstore.Options) *running {
+	r := &running{T: t, staged: newStaged(), metrics: prometheus.NewRegistry(), results: make(chan string, 100)}
+	options.Registerer = r.metrics
+	r.store = sqlstore.New(r.staged, options)
+	ctx, cancel := context.WithCancel(t.Context())
+	r.stop = cancel
+	r.stopped.Go(func() {
+		if err := r.store.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); r.stopped.Wait() })
+	return r
+}
+
+// commit commits in the background.
+func (r *running) commit(ctx context.Context, name string, size int) {
+	go func() {
+		c, err := r.store.Commit(ctx, sqlstore.Write{
+			Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: name}, Value: []byte(strings.Repeat("1", size)),
+		})
+		r.results <- fmt.Sprintf("%s %d %v", name, c.Revision, err)
+	}()
+}
+
+// create commits during another transaction and waits until the queue has it.
+func (r *running) create(ctx context.Context, name string, size int) {
+	r.Helper()
+	before := r.queued()
+	r.commit(ctx, name, size)
+	for r.queued() == before {
+		runtime.Gosched()
+	}
+}
+
+func (r *running) queued() float64 {
+	r.Helper()
+	families, err := r.metrics.Gather()
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "byre_store_queue_length" {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	r.Fatal("no byre_store_queue_length")
+	return 0
+}
+
+// first starts a transaction of its own, so that what is created next gathers.
+func (r *running) first() {
+	r.Helper()
+	r.commit(context.Background(), "first", 1)
+	r.begins(1)
+}
+
+func (r *running) begins(size int) {
+	r.Helper()
+	if got := <-r.begun; got != size {
+		r.Errorf("a batch of %d, want %d", got, size)
+	}
+}
+
+func (r *running) expect(want ...string) {
+	r.Helper()
+	wanted := make(map[string]bool)
+	for _, line := range want {
+		wanted[line] = true
+	}
+	for range want {
+		if got := <-r.results; !wanted[got] {
+			r.Errorf("result %q, want one of %q", got, want)
+		}
+	}
+}
+
+func TestBatchesGather(t *testing.T) {
+	t.Parallel()
+	r := run(t, sqlstore.Options{BatchWrites: 3, BatchBytes: 1000})
+	r.first()
+	for _, name := range []string{"a", "b", "a", "c", "d"} {
+		r.create(t.Context(), name, 10)
+	}
+	r.create(t.Context(), "large", 2000)
+	r.create(t.Context(), "small", 10)
+	r.answers <- nil
+	r.begins(3) // a b c: the second a may not share a transaction with the first
+	r.answers <- nil
+	r.begins(2) // a d: the large one doesn't fit any more
+	r.answers <- nil
+	r.begins(1) // the large one by itself
+	r.answers <- nil
+	r.begins(1)
+	r.answers <- nil
+	r.expect("first 1 <nil>", "a 2 <nil>", "b 3 <nil>", "c 4 <nil>", "a 0 object exists", "d 5 <nil>", "large 6 <nil>", "small 7 <nil>")
+}
+
+func TestCancelled(t *testing.T) {
+	t.Parallel()
+	r := run(t, sqlstore.Options{})
+	r.first()
+	ctx, cancel := context.WithCancel(t.Context())
+	r.create(ctx, "waiting", 1)
+	r.create(t.Context(), "other", 1)
+	cancel()
+	r.expect("waiting 0 context canceled")
+	r.answers <- nil
+	r.begins(1) // without the one that left the queue
+	r.answers <- nil
+	r.expect("first 1 <nil>", "other 2 <nil>")
+
+	// Once the transaction has begun its outcome counts.
+	ctx, cancel = context.WithCancel(t.Context())
+	r.commit(ctx, "begun", 1)
+	r.begins(1)
+	cancel()
+	r.answers <- nil
+	r.expect("begun 3 <nil>")
+}
+
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	published := make(chan int64, 10)
+	r := run(t, sqlstore.Options{Publish: func(changes []sqlstore.Change) {
+		for _, c := range changes {
+			published <- c.Revision
+		}
+	}})
+	for _, sentinel := range []error{sqlstore.ErrUnavailable, sqlstore.ErrUnknown} {
+		r.first()
+		r.create(t.Context(), "a", 1)
+		r.create(t.Context(), "b", 1)
+		err := fmt.Errorf("%w: why", sentinel)
+		r.answers <- err
+		r.begins(2)
+		r.answers <- err
+		r.expect("first 0 "+err.Error(), "a 0 "+err.Error(), "b 0 "+err.Error())
+	}
+	// An error that says nothing of the database is that of one write.
+	r.first()
+	r.create(t.Context(), "a", 1)
+	r.create(t.Context(), "bad", 1)
+	r.create(t.Context(), "c", 1)
+	r.answers <- nil
+	r.begins(3)
+	poison := errors.New("poison")
+	for _, answer := range []error{poison, nil, poison} {
+		r.answers <- answer
+		r.begins(1)
+	}
+	r.answers <- nil
+	r.expect("first 1 <nil>", "a 2 <nil>", "bad 0 poison", "c 3 <nil>")
+	for want := range int64(3) {
+		if got := <-published; got != want+1 {
+			t.Errorf("published %d, want %d", got, want+1)
+		}
+	}
+	if n := testutil.CollectAndCount(r.metrics, "byre_store_commits_total"); n != 4 {
+		t.Errorf("%d kinds of commits are counted, want ok, unavailable, unknown and error", n)
+	}
+}
+
+func TestStops(t *testing.T) {
+	t.Parallel()
+	r := run(t, sqlstore.Options{})
+	r.first()
+	r.create(t.Context(), "waiting", 1)
+	r.stop()
+	r.answers <- nil
+	r.expect("first 1 <nil>", "waiting 0 store is closed")
+	r.stopped.Wait()
+}
