@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -197,6 +200,46 @@ func TestWritesAreInForceAtOnce(t *testing.T) {
 	r.remove(t, local)
 	expect("unbound in the namespace", pods, false)
 	expect("superuser", question("root", "get", "pods", "n", user.SystemPrivilegedGroup), true)
+}
+
+// TestListers asks as other users of listers do: by selector, in all namespaces,
+// for what isn't there.
+func TestListers(t *testing.T) {
+	r := newRules(t)
+	for _, at := range []struct{ namespace, name, team string }{{"n", "b", "red"}, {"n", "a", "blue"}, {"m", "c", "blue"}} {
+		r.create(t, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: at.namespace, Name: at.name, Labels: map[string]string{"team": at.team}}})
+	}
+	blue := labels.SelectorFromSet(labels.Set{"team": "blue"})
+	names := func(list []*rbacv1.Role, err error) []string {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, role := range list {
+			names = append(names, role.Namespace+"/"+role.Name)
+		}
+		return names
+	}
+	if got := names(r.Roles().Roles("n").List(labels.Everything())); !slices.Equal(got, []string{"n/a", "n/b"}) {
+		t.Errorf("one namespace: got %v", got)
+	}
+	if got := names(r.Roles().Roles("n").List(blue)); !slices.Equal(got, []string{"n/a"}) {
+		t.Errorf("one namespace by selector: got %v", got)
+	}
+	got := names(r.Roles().List(blue))
+	if slices.Sort(got); !slices.Equal(got, []string{"m/c", "n/a"}) {
+		t.Errorf("by selector: got %v", got)
+	}
+	if role, err := r.Roles().Roles("m").Get("c"); err != nil || role.Name != "c" {
+		t.Errorf("got %v, %v", role, err)
+	}
+	if _, err := r.Roles().Roles("m").Get("a"); !apierrors.IsNotFound(err) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := r.ClusterRoles().Get("a"); !apierrors.IsNotFound(err) {
+		t.Errorf("got %v", err)
+	}
 }
 
 // TestConcurrentWrites has readers ask while bindings come and go: each writer
