@@ -1,0 +1,242 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
+)
+
+func create(name string) []sqlstore.Write {
+	return []sqlstore.Write{{
+		Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Namespace: "n", Name: name}, Value: []byte(`{}`),
+	}}
+}
+
+func connect(t *testing.T, dsn string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+// openMore opens another process's driver on the same database.
+func openMore(t *testing.T, dsn string, options postgres.Options) *postgres.Driver {
+	t.Helper()
+	driver, err := postgres.Open(t.Context(), dsn, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { driver.Close() })
+	return driver
+}
+
+// Without prepared statements, as behind a pooler in transaction mode.
+func TestDriverWithoutSessions(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
+		dsn := pgtest.DSN(t) + "&default_query_exec_mode=exec"
+		if _, err := migrations.Up(t.Context(), dsn); err != nil {
+			t.Fatal(err)
+		}
+		driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return driver
+	})
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t)
+	if _, err := postgres.Open(t.Context(), dsn, postgres.Options{}); !errors.Is(err, migrations.ErrOlder) {
+		t.Errorf("empty database: %v", err)
+	}
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	unsafe := dsn + "&options=" + "-c%20synchronous_commit%3Doff"
+	if _, err := postgres.Open(t.Context(), unsafe, postgres.Options{}); err == nil || !strings.Contains(err.Error(), "synchronous_commit is off") {
+		t.Errorf("synchronous_commit off: %v", err)
+	}
+	openMore(t, unsafe, postgres.Options{AllowLoss: true})
+	if _, err := connect(t, dsn).Exec(t.Context(), `UPDATE byre_schema SET version = 999`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := postgres.Open(t.Context(), dsn, postgres.Options{}); !errors.Is(err, migrations.ErrNewer) {
+		t.Errorf("newer: %v", err)
+	}
+	if _, err := postgres.Open(t.Context(), "postgres://u:secret@127.0.0.1:1/x", postgres.Options{}); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("nobody there: %v", err)
+	}
+}
+
+// Several processes make one dense sequence of revisions, and a snapshot that
+// shows one shows all before it.
+func TestManyWriters(t *testing.T) {
+	t.Parallel()
+	first, dsn := open(t, postgres.Options{})
+	defer first.Close()
+	drivers := []*postgres.Driver{first, openMore(t, dsn, postgres.Options{}), openMore(t, dsn, postgres.Options{})}
+	const each = 60
+	ctx, cancel := context.WithCancel(t.Context())
+	var readers, writers sync.WaitGroup
+	readers.Go(func() {
+		for ctx.Err() == nil {
+			n := int64(0)
+			listed, err := first.List(ctx, sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error {
+				n++
+				return nil
+			})
+			if err == nil && n != listed.Revision {
+				t.Errorf("%d records at revision %d", n, listed.Revision)
+			}
+		}
+	})
+	for id, d := range drivers {
+		writers.Go(func() {
+			for i := range each {
+				if o, err := d.Commit(ctx, create(fmt.Sprint(id, "-", i))); err != nil || o[0].Err != nil {
+					t.Error(o, err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	cancel()
+	readers.Wait()
+	changes, err := first.Changes(t.Context(), 0, 1000)
+	if err != nil || len(changes) != each*len(drivers) {
+		t.Fatalf("%d changes, %v", len(changes), err)
+	}
+	for i, c := range changes {
+		if c.Revision != int64(i+1) || i > 0 && c.Time.Before(changes[i-1].Time) {
+			t.Errorf("change %d has revision %d at %v", i, c.Revision, c.Time)
+		}
+	}
+}
+
+// A process that stopped with the writers' lock in its hands loses it after the
+// lock time-out; one that works does not.
+func TestStoppedHolder(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{LockTimeout: 500 * time.Millisecond})
+	defer driver.Close()
+	stopped := connect(t, dsn)
+	if _, err := stopped.Exec(t.Context(), `BEGIN; SELECT revision FROM counters FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	o, err := driver.Commit(t.Context(), create("a"))
+	if err != nil || o[0].Err != nil {
+		t.Fatal(o, err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("the others waited for %v", took)
+	}
+	if _, err := stopped.Exec(t.Context(), `COMMIT`); err == nil {
+		t.Error("the holder's session is still there")
+	}
+
+	working := connect(t, dsn)
+	if _, err := working.Exec(t.Context(), `BEGIN; SELECT revision FROM counters FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	work.Go(func() {
+		if _, err := working.Exec(t.Context(), `SELECT pg_sleep(3)`); err != nil {
+			t.Errorf("the session of a process at work: %v", err)
+		}
+		if _, err := working.Exec(t.Context(), `COMMIT`); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("commit while another works: %v", err)
+	}
+	work.Wait()
+	if o, err := driver.Commit(t.Context(), create("b")); err != nil || o[0].Revision != 2 {
+		t.Error(o, err)
+	}
+}
+
+func TestExclusively(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{})
+	defer driver.Close()
+	other := openMore(t, dsn, postgres.Options{})
+	ran, err := driver.Exclusively(t.Context(), "expire", func(ctx context.Context) error {
+		ran, err := other.Exclusively(ctx, "expire", func(context.Context) error { return nil })
+		if ran || err != nil {
+			t.Errorf("a second one ran: %v, %v", ran, err)
+		}
+		ran, err = other.Exclusively(ctx, "compact", func(context.Context) error { return errors.New("mine") })
+		if !ran || err == nil || err.Error() != "mine" {
+			t.Errorf("another name: %v, %v", ran, err)
+		}
+		return nil
+	})
+	if !ran || err != nil {
+		t.Errorf("the first: %v, %v", ran, err)
+	}
+	if ran, err := other.Exclusively(t.Context(), "expire", func(context.Context) error { return nil }); !ran || err != nil {
+		t.Errorf("afterwards: %v, %v", ran, err)
+	}
+}
+
+// A Store's commits are hinted to other processes; a listener is told when it
+// may have missed some, and comes back after its session was ended.
+func TestHints(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{})
+	defer driver.Close()
+	other := openMore(t, dsn, postgres.Options{})
+	hints := make(chan int64, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := other.Listen(ctx, func(revision int64) { hints <- revision }); err != nil {
+			t.Errorf("listen: %v", err)
+		}
+	})
+	store := sqlstore.New(driver, sqlstore.Options{})
+	running.Go(func() { store.Run(ctx) })
+	expect := func(want int64) {
+		t.Helper()
+		if got := <-hints; got != want {
+			t.Errorf("hint of %d, want %d", got, want)
+		}
+	}
+	expect(0)
+	if _, err := store.Commit(ctx, create("a")[0]); err != nil {
+		t.Fatal(err)
+	}
+	expect(1)
+	if _, err := connect(t, dsn).Exec(ctx, `
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND query LIKE 'LISTEN%'`); err != nil {
+		t.Fatal(err)
+	}
+	expect(0)
+	if _, err := store.Commit(ctx, create("b")[0]); err != nil {
+		t.Fatal(err)
+	}
+	expect(2)
+	cancel()
+	running.Wait()
+}
