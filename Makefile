@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/storage/...
 RACE_ROOMS := byre/(migrations|sqlstore|watch|apiserver/storage)(/|$$)
 
-.PHONY: all build run test test-setup test-race test-unit test-e2e lint fmt-check vet bench fuzz clean
+.PHONY: all build run kubectl test test-setup test-race test-unit test-e2e lint fmt-check vet bench fuzz clean
 
 all: build
 
@@ -61,6 +61,10 @@ lint: $(GOLANGCI)
 	cd e2e && ../$(GOLANGCI) run --config ../.golangci.yml ./...
 
 # make bench BENCH=-short gives a first impression in a minute.
+# A kubectl for whoever has none: bin/e2e/kubectl.
+kubectl:
+	cd e2e && $(GO) run ./programs/build kubectl
+
 bench: build
 	cd e2e && $(GO) run ./bench $(BENCH)
 

@@ -118,6 +118,10 @@ func evenValue(value any) any {
 			}
 			v[key] = evenValue(field)
 		}
+		// What the server does itself it does under its own name.
+		if v["manager"] == "byre" {
+			v["manager"] = "kube-apiserver"
+		}
 		for _, key := range unordered {
 			if list, ok := v[key].([]any); ok {
 				slices.SortFunc(list, func(a, b any) int { return strings.Compare(show(a), show(b)) })

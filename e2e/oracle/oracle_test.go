@@ -118,7 +118,7 @@ func startBoth(t *testing.T) (stock, byre *peer) {
 	}
 	b, err := servers.Byre{
 		Dir:  filepath.Join(t.TempDir(), "data"),
-		Args: []string{"--disable-admission-plugins=ServiceAccount", "--controllers=", "--authorization-mode=Node,RBAC"},
+		Args: []string{"--disable-admission-plugins=ServiceAccount", "--controllers=", "--advertise-address=127.0.0.1"},
 	}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)

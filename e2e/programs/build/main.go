@@ -1,0 +1,28 @@
+// Command build builds the named programs: byre, kubectl, kube-apiserver, etcd.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"byre/e2e/programs"
+)
+
+func main() {
+	known := map[string]programs.Program{
+		"byre": programs.Byre, "kubectl": programs.Kubectl, "kube-apiserver": programs.APIServer, "etcd": programs.Etcd,
+	}
+	for _, name := range os.Args[1:] {
+		p, ok := known[name]
+		if !ok {
+			fmt.Fprintf(os.Stderr, "build: no program %q\n", name)
+			os.Exit(2)
+		}
+		if err := programs.Build(context.Background(), p); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(p.Path())
+	}
+}
