@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"byre/e2e/programs"
+)
+
+func main() {
+	quick := flag.Bool("short", false, "a first impression in about a minute")
+	only := flag.String("only", "", "measure one of sqlite, postgres, stock")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	b := &bench{sizes: full()}
+	if *quick {
+		b.sizes = short()
+	}
+	if err := b.run(ctx, *only); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is one run.
+type bench struct {
+	sizes
+	figures figures
+}
+
+func (b *bench) run(ctx context.Context, only string) (err error) {
+	if err := programs.Build(ctx, programs.Byre, programs.APIServer, programs.Etcd); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "byre-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	targets, stop, err := b.start(ctx, dir, only)
+	defer func() { err = errors.Join(err, stop()) }()
+	if err != nil {
+		return err
+	}
+	for _, t := range targets {
+		b.figures.columns = append(b.figures.columns, t.name)
+		b.figures.add("ready after", "ms", true, t.name, float64(t.server.StartTime.Milliseconds()))
+	}
+	if err := b.settle(ctx, nil); err != nil {
+		return err
+	}
+	for i, phase := range b.phases() {
+		// The order changes, so that no server always runs after the same one.
+		slices.Reverse(targets)
+		for _, t := range targets {
+			if err := phase(ctx, t); err != nil {
+				return fmt.Errorf("%s, phase %d: %w", t.name, i, err)
+			}
+		}
+	}
+	return b.figures.print(os.Stdout)
+}
+
+// start starts the servers; stop is to be called whatever becomes of them.
+func (b *bench) start(ctx context.Context, dir, only string) (targets []*target, stop func() error, err error) {
+	var stops []func() error
+	stop = func() (err error) {
+		for _, s := range slices.Backward(stops) {
+			err = errors.Join(err, s())
+		}
+		return err
+	}
+	add := func(t *target, err error) error {
+		if err == nil {
+			targets, stops = append(targets, t), append(stops, t.server.Stop)
+		}
+		return err
+	}
+	wanted := func(name string) bool { return only == "" || only == name }
+	if wanted("sqlite") {
+		if err := add(startByre(ctx, "byre on SQLite", dir, "")); err != nil {
+			return nil, stop, err
+		}
+	}
+	if wanted("postgres") {
+		cluster, dsn, err := startPostgres(ctx)
+		if err != nil {
+			return nil, stop, err
+		}
+		stops = append(stops, cluster.Stop)
+		if err := add(startByre(ctx, "byre on PostgreSQL", dir, dsn)); err != nil {
+			return nil, stop, err
+		}
+	}
+	if wanted("stock") {
+		if err := add(startStock(ctx, dir)); err != nil {
+			return nil, stop, err
+		}
+	}
+	if len(targets) == 0 {
+		return nil, stop, fmt.Errorf("-only %s: want sqlite, postgres or stock", only)
+	}
+	return targets, stop, nil
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"time"
+
+	"byre/e2e/servers"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// target is one server under test.
+type target struct {
+	name   string
+	server *servers.Server
+	client *client
+	// pods and maps count what was created, so that names never repeat.
+	pods, maps, patches int
+}
+
+func dialer() *net.Dialer { return &net.Dialer{KeepAlive: 30 * time.Second} }
+
+// the plugin asks for a default service account, which no stock kube-apiserver
+// makes without kube-controller-manager.
+const withoutServiceAccounts = "--disable-admission-plugins=ServiceAccount"
+
+func startByre(ctx context.Context, name, dir, endpoint string) (*target, error) {
+	s, err := servers.Byre{Dir: filepath.Join(dir, name), Endpoint: endpoint, Args: []string{withoutServiceAccounts}}.Start(ctx)
+	return newTarget(name, s, err)
+}
+
+func startStock(ctx context.Context, dir string) (*target, error) {
+	s, err := servers.Stock{Dir: filepath.Join(dir, "stock")}.Start(ctx)
+	return newTarget("kube-apiserver + etcd", s, err)
+}
+
+func newTarget(name string, s *servers.Server, err error) (*target, error) {
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	t := &target{name: name, server: s}
+	if t.client, err = newClient(s); err != nil {
+		s.Kill()
+		return nil, err
+	}
+	return t, nil
+}
+
+// cpu is the processor time that the server and what it needs have used.
+func (t *target) cpu() (time.Duration, error) {
+	all := time.Duration(0)
+	for _, p := range append([]*servers.Process{t.server.Process}, t.server.Beside...) {
+		used, err := p.CPU()
+		if err != nil {
+			return 0, err
+		}
+		all += used
+	}
+	return all, nil
+}
+
+// memory is the resident memory of the server, and of what it needs, in bytes.
+func (t *target) memory() (server, beside int64, err error) {
+	if server, err = t.server.RSS(); err != nil {
+		return 0, 0, err
+	}
+	for _, p := range t.server.Beside {
+		rss, err := p.RSS()
+		if err != nil {
+			return 0, 0, err
+		}
+		beside += rss
+	}
+	return server, beside, nil
+}
+
+// pods is the path of all pods, or of those that a query selects.
+func podsPath(key, selector string) string {
+	path := "/api/v1/pods"
+	if key != "" {
+		path += "?" + url.Values{key: {selector}}.Encode()
+	}
+	return path
+}
+
+// cluster is a PostgreSQL for the run.
+func startPostgres(ctx context.Context) (*pgtest.Cluster, string, error) {
+	cluster, err := pgtest.Start(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := cluster.Exec(ctx, "CREATE DATABASE bench"); err != nil {
+		return nil, "", err
+	}
+	return cluster, cluster.DSN("bench"), nil
+}
