@@ -65,7 +65,7 @@ func New(c Config, next http.Handler) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
-	models := openapi.NewModels(generated.GetOpenAPIDefinitions, scheme)
+	models := openapi.NewModels(c.Effective.EmulationVersion().String(), generated.GetOpenAPIDefinitions, scheme)
 	serving := c.Serving
 	serving.TypeConverter = models.TypeConverter(names...)
 	services, err := endpoints.New(endpoints.Config{

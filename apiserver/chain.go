@@ -34,7 +34,7 @@ func (s *Server) buildChain() (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	models := openapi.NewModels(generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
+	models := openapi.NewModels(s.Effective.EmulationVersion().String(), generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
 	s.Serving = endpoints.Serving{
 		Admission:         s.admission.Plugins,
 		Authorizer:        s.auth.Authorizer,

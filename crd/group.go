@@ -64,7 +64,7 @@ func (g *group) api(c Config, next http.Handler) (*endpoints.API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("crd: %w", err)
 	}
-	models := openapi.NewModels(generated.GetOpenAPIDefinitions, g.scheme)
+	models := openapi.NewModels(c.Effective.EmulationVersion().String(), generated.GetOpenAPIDefinitions, g.scheme)
 	serving := c.Serving
 	serving.TypeConverter = models.TypeConverter(names...)
 	api, err := endpoints.New(endpoints.Config{

@@ -137,7 +137,7 @@ func (s *server) handler(t *testing.T) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	models := byreopenapi.NewModels(openapi.GetOpenAPIDefinitions, legacyscheme.Scheme)
+	models := byreopenapi.NewModels("test", openapi.GetOpenAPIDefinitions, legacyscheme.Scheme)
 	api, err := endpoints.New(endpoints.Config{
 		Groups: groups,
 		Serving: endpoints.Serving{

@@ -199,7 +199,7 @@ func (r *Registry) regroup() {
 func (r *Registry) Paths() []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	paths := []string{"/apis"}
+	paths := []string{"/apis", "/apis/"}
 	for _, group := range r.groups {
 		paths = append(paths, "/apis/"+group.Name)
 	}

@@ -123,7 +123,7 @@ func TestComeAndGo(t *testing.T) {
 			t.Errorf("a document at %s", path)
 		}
 	}
-	if want := []string{"/apis", "/apis/farm.example", "/apis/farm.example/v1", "/apis/farm.example/v2"}; !slices.Equal(want, r.Paths()) {
+	if want := []string{"/apis", "/apis/", "/apis/farm.example", "/apis/farm.example/v1", "/apis/farm.example/v2"}; !slices.Equal(want, r.Paths()) {
 		t.Errorf("paths are %v", r.Paths())
 	}
 

@@ -108,7 +108,11 @@ func (a *API) add(path string, routes ...Route) {
 // discoveryRoute is the route of a discovery document.
 func discoveryRoute(path string, document discovery.Document) Route {
 	op := document.Operation(path)
+	// The lists of groups and of a group's versions are kube-aggregator's, which
+	// does not look at the method.
+	lists := strings.HasPrefix(path, "/apis") && strings.Count(path, "/") < 3
 	return Route{
+		plain:    lists,
 		Method:   op.Method,
 		Path:     path,
 		Handler:  document,

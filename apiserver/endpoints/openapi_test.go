@@ -66,7 +66,7 @@ func openAPISource(t *testing.T) openapi.Source {
 	api := newEverything(t)
 	roots := append(api.Roots(), openapi.VersionRoot())
 	roots = append(roots, openapi.TokenIssuerRoots()...)
-	return openapi.NewModels(generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Source(roots, "test")
+	return openapi.NewModels("unversioned", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Source(roots, "test")
 }
 
 func parse(t *testing.T, text []byte) map[string]any {

@@ -27,6 +27,8 @@ type Route struct {
 	// Consumes and Produces are the media types of request and answer.
 	Consumes, Produces []string
 
+	// plain leaves method and media types to the handler.
+	plain    bool
 	describe func(*Route) (openapi.Operation, error)
 }
 
@@ -80,12 +82,16 @@ type methods struct {
 // ServeHTTP picks the route by method, then by the request's content type, then
 // by what it accepts, and says which of them failed, as go-restful does.
 func (m *methods) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	i := slices.IndexFunc(m.routes, func(r Route) bool { return r.Method == req.Method })
+	i := slices.IndexFunc(m.routes, func(r Route) bool { return r.plain || r.Method == req.Method })
 	if i < 0 {
 		m.failures.write(w, req, http.StatusMethodNotAllowed, "405: Method Not Allowed")
 		return
 	}
 	route := &m.routes[i]
+	if route.plain {
+		route.Handler.ServeHTTP(w, req)
+		return
+	}
 	if !route.consumes(req.Header.Get("Content-Type")) {
 		m.failures.write(w, req, http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
 		return
@@ -96,6 +102,14 @@ func (m *methods) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	route.Handler.ServeHTTP(w, req)
+}
+
+// GetOnly serves a document to GET and refuses other methods as routes do.
+func GetOnly(document http.Handler, serializer runtime.NegotiatedSerializer) http.Handler {
+	return &methods{
+		routes:   []Route{{Method: http.MethodGet, Handler: document, Consumes: anyMedia, Produces: anyMedia}},
+		failures: failures{serializer},
+	}
 }
 
 // failures writes what goes wrong before a resource is reached.

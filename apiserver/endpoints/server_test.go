@@ -51,7 +51,7 @@ func newServer(t *testing.T, wrap func(sqlstore.Driver) sqlstore.Driver) *server
 	}
 	serving := endpoints.Serving{
 		Authorizer:    authorizerfactory.NewAlwaysAllowAuthorizer(),
-		TypeConverter: openapi.NewModels(generated.GetOpenAPIDefinitions, legacyscheme.Scheme).TypeConverter(names...),
+		TypeConverter: openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).TypeConverter(names...),
 	}
 	s := &server{}
 	serve := func(serving endpoints.Serving) *httptest.Server {

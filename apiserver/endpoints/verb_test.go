@@ -100,7 +100,8 @@ func TestUnroutable(t *testing.T) {
 		{"unheard of", "MILK", configMaps, nil, 405, notAllowed},
 		{"unheard of, nowhere", "MILK", "/api/v1/cows", nil, 404, notFound},
 		{"options", "OPTIONS", configMaps, nil, 405, notAllowed},
-		{"discovery is read-only", "POST", "/apis/apps", nil, 405, notAllowed},
+		{"discovery is read-only", "POST", "/apis/apps/v1", nil, 405, notAllowed},
+		{"and so is that of the core", "DELETE", "/api", nil, 405, notAllowed},
 		{"not a patch", "PATCH", configMaps + "/one", map[string]string{"Content-Type": "application/json"}, 415,
 			status(415, "UnsupportedMediaType", "415: Unsupported Media Type", "{}")},
 		{"a patch without a type", "PATCH", configMaps + "/one", map[string]string{"Content-Type": ""}, 415,
@@ -149,5 +150,16 @@ func TestDeprecatedVersion(t *testing.T) {
 	resp, _ = call{method: http.MethodGet, path: configMaps}.answer(t, s.bytes)
 	if got := resp.Header.Get("Warning"); got != "" {
 		t.Errorf("warning %q", got)
+	}
+}
+
+// TestDiscoveryTakesAnyMethod: as kube-aggregator's lists of groups do.
+func TestDiscoveryTakesAnyMethod(t *testing.T) {
+	s := newServer(t, nil)
+	for _, path := range []string{"/apis", "/apis/", "/apis/apps"} {
+		resp, body := call{method: http.MethodPut, path: path}.answer(t, s.bytes)
+		if resp.StatusCode != http.StatusOK || !strings.Contains(body, `"apps/v1"`) {
+			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
+		}
 	}
 }

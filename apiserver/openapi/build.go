@@ -14,15 +14,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// documentTitle and documentVersion head every document. The version is what kube-apiserver
-// shows: the API's versions are those of its groups.
-const (
-	documentTitle   = "Kubernetes"
-	documentVersion = "unversioned"
-)
-
-func info() *spec.Info {
-	return &spec.Info{InfoProps: spec.InfoProps{Title: documentTitle, Version: documentVersion}}
+func (m *Models) info() *spec.Info {
+	return &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes", Version: m.version}}
 }
 
 // bearer describes how a client shows who it is.
@@ -40,7 +33,7 @@ func operationID(r common.Route) (string, []string, error) {
 func (m *Models) v2Config() *common.Config {
 	return &common.Config{
 		ProtocolList:                   []string{"https"},
-		Info:                           info(),
+		Info:                           m.info(),
 		DefaultResponse:                &spec.Response{ResponseProps: spec.ResponseProps{Description: "Default Response."}},
 		CommonResponses:                map[int]spec.Response{401: {ResponseProps: spec.ResponseProps{Description: "Unauthorized"}}},
 		GetOperationIDAndTagsFromRoute: operationID,
@@ -55,7 +48,7 @@ func (m *Models) v2Config() *common.Config {
 
 func (m *Models) v3Config() *common.OpenAPIV3Config {
 	return &common.OpenAPIV3Config{
-		Info:                           info(),
+		Info:                           m.info(),
 		DefaultResponse:                &spec3.Response{ResponseProps: spec3.ResponseProps{Description: "Default Response."}},
 		CommonResponses:                map[int]*spec3.Response{401: {ResponseProps: spec3.ResponseProps{Description: "Unauthorized"}}},
 		GetOperationIDAndTagsFromRoute: operationID,

@@ -18,22 +18,23 @@ import (
 
 // Models are the schemas of the Go types that the API is made of.
 type Models struct {
+	version     string
 	definitions common.GetOpenAPIDefinitions
 	names       *openapi.DefinitionNamer
 }
 
-// NewModels makes models of generated definitions; the schemes say of which
-// kind each type is. The kinds of apiextensions.k8s.io and
+// NewModels makes models of generated definitions. The version heads every
+// document made of them; the schemes say of which kind each type is. The kinds of apiextensions.k8s.io and
 // apiregistration.k8s.io are always known: some types are of a kind in every
 // group, and documents made by different servers are merged, in which a type
 // must have one definition.
-func NewModels(definitions common.GetOpenAPIDefinitions, schemes ...*runtime.Scheme) *Models {
+func NewModels(version string, definitions common.GetOpenAPIDefinitions, schemes ...*runtime.Scheme) *Models {
 	everywhere := runtime.NewScheme()
 	apiextensions.Install(everywhere)
 	apiregistration.Install(everywhere)
 	schemes = append(slices.Clone(schemes), everywhere)
 	definitions = utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(definitions)
-	return &Models{definitions: definitions, names: openapi.NewDefinitionNamer(schemes...)}
+	return &Models{version: version, definitions: definitions, names: openapi.NewDefinitionNamer(schemes...)}
 }
 
 // TypeConverter returns a converter for managed fields that knows the types

@@ -27,7 +27,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 func (s *Service) serveV2(w http.ResponseWriter, req *http.Request) {
 	media, ok := negotiate(req, "v2")
-	w.Header().Add("Vary", "Accept")
+	w.Header()["Vary"] = []string{"Accept-Encoding", "Accept"}
 	if !ok {
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
@@ -55,8 +55,8 @@ func (s *Service) serveIndex(w http.ResponseWriter, req *http.Request) {
 
 func (s *Service) serveV3(w http.ResponseWriter, req *http.Request, path string) {
 	media, ok := negotiate(req, "v3")
-	w.Header().Add("Vary", "Accept")
 	if !ok {
+		w.Header().Set("Vary", "Accept")
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
 	}
@@ -67,9 +67,10 @@ func (s *Service) serveV3(w http.ResponseWriter, req *http.Request, path string)
 		return
 	}
 	if document == nil {
-		http.NotFound(w, req)
+		w.WriteHeader(http.StatusNotFound)
 		return
 	}
+	w.Header()["Vary"] = []string{"Accept", "Accept-Encoding"}
 	if asked := req.URL.Query().Get("hash"); asked != "" {
 		if asked != document.hash {
 			http.Redirect(w, req, location(path, document.hash), http.StatusMovedPermanently)
@@ -120,7 +121,6 @@ func write(w http.ResponseWriter, req *http.Request, document *encoded, m media)
 	if m.protobuf {
 		data = document.protobuf
 	}
-	w.Header().Add("Vary", "Accept-Encoding")
 	w.Header().Set("Content-Type", m.contentType)
 	w.Header().Set("Etag", strconv.Quote(document.hash))
 	if acceptsGzip(req) {
@@ -133,7 +133,7 @@ func write(w http.ResponseWriter, req *http.Request, document *encoded, m media)
 			return
 		}
 	}
-	http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(data))
+	http.ServeContent(w, req, "", document.built, bytes.NewReader(data))
 }
 
 func acceptsGzip(req *http.Request) bool {

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/kube-openapi/pkg/aggregator"
 	"k8s.io/kube-openapi/pkg/handler"
@@ -20,6 +21,8 @@ import (
 // Service serves the documents of all sources. Sources may be set and removed
 // while it serves. It starts no goroutine.
 type Service struct {
+	now func() time.Time
+
 	mu      sync.Mutex
 	sources map[string]Source
 	// generation counts the changes of sources, for telling whether what was
@@ -35,15 +38,16 @@ type Service struct {
 
 // encoded is a finished document.
 type encoded struct {
-	hash string
-	json []byte // gzip
+	hash  string
+	built time.Time
+	json  []byte // gzip
 	// protobuf is made of json when first asked for.
 	protobuf []byte // gzip
 }
 
 // NewService makes a service without sources.
 func NewService() *Service {
-	return &Service{sources: map[string]Source{}, v3: map[string]*encoded{}}
+	return &Service{now: time.Now, sources: map[string]Source{}, v3: map[string]*encoded{}}
 }
 
 // Set adds a source or replaces the one of that name.
@@ -125,7 +129,7 @@ func (s *Service) documentV3(ctx context.Context, path string, protobuf bool) (*
 		if err != nil {
 			return nil, err
 		}
-		if built, err = newEncoded(source.Hash, text); err != nil {
+		if built, err = newEncoded(source.Hash, text, s.now()); err != nil {
 			return nil, err
 		}
 	}
@@ -156,7 +160,7 @@ func (s *Service) documentV2(ctx context.Context, protobuf bool) (*encoded, erro
 		if err != nil {
 			return nil, err
 		}
-		if built, err = newEncoded(hash(string(text)), text); err != nil {
+		if built, err = newEncoded(hash(string(text)), text, s.now()); err != nil {
 			return nil, err
 		}
 		// The whole API as a tree is some tens of megabytes, more than an idle
@@ -200,9 +204,9 @@ func merge(ctx context.Context, sources map[string]Source) ([]byte, error) {
 	return whole.MarshalJSON()
 }
 
-func newEncoded(hash string, text []byte) (*encoded, error) {
+func newEncoded(hash string, text []byte, built time.Time) (*encoded, error) {
 	compressed, err := compress(text)
-	return &encoded{hash: hash, json: compressed}, err
+	return &encoded{hash: hash, built: built, json: compressed}, err
 }
 
 func (e *encoded) withProtobuf(convert func([]byte) ([]byte, error)) (*encoded, error) {
@@ -215,7 +219,7 @@ func (e *encoded) withProtobuf(convert func([]byte) ([]byte, error)) (*encoded, 
 		return nil, err
 	}
 	compressed, err := compress(binary)
-	return &encoded{hash: e.hash, json: e.json, protobuf: compressed}, err
+	return &encoded{hash: e.hash, built: e.built, json: e.json, protobuf: compressed}, err
 }
 
 func compress(data []byte) ([]byte, error) {

@@ -50,7 +50,7 @@ func counting(source openapi.Source, built *int) openapi.Source {
 }
 
 func models() *openapi.Models {
-	return openapi.NewModels(func(common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+	return openapi.NewModels("test", func(common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 		return map[string]common.OpenAPIDefinition{}
 	})
 }
