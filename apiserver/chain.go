@@ -93,7 +93,7 @@ func (s *Server) ownPaths() (*mux.PathRecorderMux, error) {
 	health.Install(paths,
 		append(append(s.startChecks(), s.encryption.checks...), health.Store(s.core.ask)),
 		ready)
-	paths.Handle("/version", http.HandlerFunc(s.serveVersion))
+	document(paths, "/version", http.HandlerFunc(s.serveVersion))
 	paths.Handle("/openapi/v2", s.OpenAPI)
 	paths.Handle("/openapi/v3", s.OpenAPI)
 	paths.HandlePrefix("/openapi/v3/", s.OpenAPI)
@@ -112,9 +112,17 @@ func (s *Server) ownPaths() (*mux.PathRecorderMux, error) {
 		klog.InfoS("Service account issuer discovery is off", "reason", err)
 	}
 	for path, handler := range documents {
-		paths.Handle(path, handler)
+		document(paths, path, handler)
 	}
 	return paths, nil
+}
+
+// document serves what can only be read, with or without a slash at the end of
+// its path.
+func document(paths *mux.PathRecorderMux, path string, h http.Handler) {
+	h = endpoints.GetOnly(h, legacyscheme.Codecs)
+	paths.Handle(path, h)
+	paths.UnlistedHandle(path+"/", h)
 }
 
 // startChecks are the parts of a start, under upstream's names.
