@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,7 +20,7 @@ type Options struct {
 	// LockTimeout is how long to wait for another process's transaction before
 	// its session is terminated, if it is idle: 5 seconds.
 	LockTimeout time.Duration
-	// CommitTimeout is how long a batch may take besides: 30 seconds. What
+	// CommitTimeout is how long a batch may take besides: 10 seconds. What
 	// takes longer has an unknown outcome.
 	CommitTimeout time.Duration
 	// AllowLoss opens a server that runs with fsync or synchronous_commit off,
@@ -44,13 +45,17 @@ var (
 // Open connects to a database. dsn is what pgx takes: a URL or keywords.
 func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	options.LockTimeout = cmp.Or(options.LockTimeout, 5*time.Second)
-	options.CommitTimeout = cmp.Or(options.CommitTimeout, 30*time.Second)
+	options.CommitTimeout = cmp.Or(options.CommitTimeout, 10*time.Second)
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint: %w", err)
 	}
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "byre"
+	}
+	if !strings.Contains(dsn, "pool_max_conns") {
+		// Lists keep theirs for as long as they stream.
+		config.MaxConns = max(config.MaxConns, 10)
 	}
 	pooled, err := inspect(ctx, config.ConnConfig, options)
 	if err != nil {
