@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	"k8s.io/apimachinery/pkg/api/equality"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -152,7 +153,10 @@ func (o *Options) Apply() error {
 	}
 	utilfeature.DefaultMutableFeatureGate.AddMetrics()
 	compatibility.DefaultComponentGlobalsRegistry.AddMetrics()
-	o.Metrics.Apply()
+	// Upstream complains in the log about flags that nobody set.
+	if !equality.Semantic.DeepEqual(o.Metrics, metrics.NewOptions()) {
+		o.Metrics.Apply()
+	}
 	// A JSON patch copies within a document: without a bound, a small patch of a
 	// small object makes an answer that fills the memory.
 	atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopy)

@@ -93,6 +93,7 @@ func (r *running) startBase(ctx context.Context) {
 // of them are watches of informers that nobody reads any more.
 func (r *running) stopBase() {
 	r.base.cancel()
+	r.endBase()
 	r.transport.Close()
 	r.transport.Wait()
 	r.Informers.Shutdown()

@@ -43,6 +43,8 @@ type Server struct {
 	certs    *certificates
 	// endWatches ends the contexts of all requests that came over the listener.
 	endWatches context.CancelFunc
+	// endBase ends what upstream's constructors started.
+	endBase context.CancelFunc
 
 	Shared
 	transport   *loopback.Transport
@@ -73,8 +75,8 @@ type signals struct {
 }
 
 // New opens the store, binds the port and joins the parts. Nothing of what it
-// makes runs before Run; a Server that is not Run must be closed by Close. ctx
-// bounds what upstream's constructors start, and should be Run's.
+// makes runs before Run, except what upstream's constructors start, which ends
+// with Run; a Server that is not Run must be closed by Close.
 func New(ctx context.Context, config CompletedConfig) (*Server, error) {
 	s := &Server{
 		config: config.completed,
@@ -88,7 +90,10 @@ func New(ctx context.Context, config CompletedConfig) (*Server, error) {
 		allocated: health.NewGate("poststarthook/start-service-ip-repair-controllers"),
 		transport: new(loopback.Transport),
 	}
-	if err := s.build(ctx); err != nil {
+	// What upstream starts with construction must go on while the server drains.
+	base, endBase := context.WithCancel(context.WithoutCancel(ctx))
+	s.endBase = endBase
+	if err := s.build(ctx, base); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -96,6 +101,7 @@ func New(ctx context.Context, config CompletedConfig) (*Server, error) {
 
 // Close releases what New took, for a server that is not Run.
 func (s *Server) Close() error {
+	s.endBase()
 	if s.builtin != nil {
 		s.builtin.Close()
 	}
@@ -111,7 +117,9 @@ func (s *Server) Close() error {
 // Address is the host and port that the server listens on.
 func (s *Server) Address() net.Addr { return s.listener.Addr() }
 
-func (s *Server) build(ctx context.Context) error {
+// build makes the parts. ctx bounds the building, base the life of what upstream
+// starts meanwhile.
+func (s *Server) build(ctx, base context.Context) error {
 	var err error
 	if s.core, err = openCore(ctx, s.config); err != nil {
 		return err
@@ -137,7 +145,7 @@ func (s *Server) build(ctx context.Context) error {
 	if s.Shared, err = newShared(s.core, s.transport, registry); err != nil {
 		return err
 	}
-	if s.encryption, err = newEncryption(ctx, s.config.Options.Store, s.id); err != nil {
+	if s.encryption, err = newEncryption(base, s.config.Options.Store, s.id); err != nil {
 		return err
 	}
 	s.Storage.Transformers = s.encryption.transformers
@@ -146,7 +154,7 @@ func (s *Server) build(ctx context.Context) error {
 		s.ProxyCert, s.ProxyKey = cluster.ProxyCertFile, cluster.ProxyKeyFile
 	}
 	s.getter = storage.NewRESTOptionsGetter(s.Storage)
-	if err := s.buildAccess(ctx, address); err != nil {
+	if err := s.buildAccess(base, address); err != nil {
 		return err
 	}
 	if err := s.buildBuiltin(files); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
@@ -41,7 +42,7 @@ func TestWatchesEndCleanlyAtSIGTERM(t *testing.T) {
 // TestNotReadyBeforeGone is what a load balancer relies on: for the length of
 // the delay the server says that it goes, and still serves.
 func TestNotReadyBeforeGone(t *testing.T) {
-	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=3s")
+	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=8s")
 	if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -57,6 +58,10 @@ func TestNotReadyBeforeGone(t *testing.T) {
 		if status, body := server.mustGet(t, path); status != want {
 			t.Errorf("%s during the delay: %d %s", path, status, body)
 		}
+	}
+	made := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
+	if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default").Create(t.Context(), made, metav1.CreateOptions{}); err != nil {
+		t.Errorf("a write during the delay: %v", err)
 	}
 	if status := server.wait(t); status != 0 {
 		t.Errorf("exit status is %d", status)
