@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/net/websocket"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -253,4 +254,24 @@ func counted(gathered []*dto.MetricFamily, want *regexp.Regexp) bool {
 		}
 	}
 	return false
+}
+
+// TestWatchWebSocket: a watch over a WebSocket has the same events, one a
+// message.
+func TestWatchWebSocket(t *testing.T) {
+	s := newServer(t, nil)
+	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
+	url := "ws" + strings.TrimPrefix(s.bytes.URL, "http") + configMaps + "?watch=1"
+	socket, err := websocket.Dial(url, "", s.bytes.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	var frame string
+	if err := websocket.Message.Receive(socket, &frame); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"ADDED zero"}, summary(t, []string{frame})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }
