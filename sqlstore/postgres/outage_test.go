@@ -21,7 +21,11 @@ func TestOutage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cluster.Stop()
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Logf("stop: %v", err) // the shell tells of the server's signal
+		}
+	})
 	dsn := cluster.DSN("postgres")
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)

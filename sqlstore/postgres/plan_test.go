@@ -143,7 +143,7 @@ func explain(t *testing.T, conn *pgx.Conn, query string, arguments []any, config
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(context.Background())
+	defer func() { _ = tx.Rollback(context.Background()) }()
 	if configuration != "" {
 		if _, err := tx.Exec(t.Context(), configuration, "1000"); err != nil {
 			t.Fatal(err)

@@ -215,7 +215,11 @@ func TestHints(t *testing.T) {
 		}
 	})
 	store := sqlstore.New(driver, sqlstore.Options{})
-	running.Go(func() { store.Run(ctx) })
+	running.Go(func() {
+		if err := store.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
 	expect := func(want int64) {
 		t.Helper()
 		if got := <-hints; got != want {

@@ -42,7 +42,7 @@ func newWriter(ctx context.Context, dsn string) (_ *writer, err error) {
 		{&w.selectRevision, selectRevision}, {&w.updateRevision, updateRevision},
 		{&w.deleteChanges, deleteChanges}, {&w.updateCompacted, updateCompacted}, {&w.vacuum, vacuum},
 	} {
-		if *s.stmt, err = w.stmts.keep(w.conn.PrepareContext(ctx, s.query)); err != nil {
+		if *s.stmt, err = w.stmts.keep(w.conn.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
 			return nil, errors.Join(translate(err), w.close())
 		}
 	}

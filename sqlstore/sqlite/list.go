@@ -38,7 +38,8 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		if q.Namespace != "" {
 			count, a.namespace = shapes.countInNamespace, q.Namespace
 		}
-		return tx.StmtContext(ctx, count).QueryRowContext(ctx, a.of(0, false)...).Scan(&listed.Remaining)
+		counted := tx.StmtContext(ctx, count) //nolint:sqlclosecheck // the transaction closes it
+		return counted.QueryRowContext(ctx, a.of(0, false)...).Scan(&listed.Remaining)
 	})
 	if err != nil {
 		return sqlstore.Listed{}, err

@@ -41,7 +41,7 @@ func newReader(ctx context.Context, dsn string, connections int) (_ *reader, err
 		{&r.at.resource, listResourceAt}, {&r.at.namespace, listNamespaceAt}, {&r.at.object, listObjectAt},
 		{&r.at.countResource, countResourceAt}, {&r.at.countInNamespace, countNamespaceAt},
 	} {
-		if *s.stmt, err = r.stmts.keep(r.db.PrepareContext(ctx, s.query)); err != nil {
+		if *s.stmt, err = r.stmts.keep(r.db.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
 			return nil, errors.Join(translate(err), r.close())
 		}
 	}
@@ -112,7 +112,8 @@ func (d *Driver) Changes(ctx context.Context, after int64, limit int) (changes [
 		if after < state.Compacted {
 			return sqlstore.ErrCompacted
 		}
-		rows, err := tx.StmtContext(ctx, d.readers.selectChanges).QueryContext(ctx, after, limit)
+		stmt := tx.StmtContext(ctx, d.readers.selectChanges) //nolint:sqlclosecheck // the transaction closes it
+		rows, err := stmt.QueryContext(ctx, after, limit)
 		if err != nil {
 			return err
 		}
@@ -175,7 +176,8 @@ func (r *reader) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) e
 	// It wrote nothing; this only ends it.
 	defer func() { _ = tx.Rollback() }()
 	var s sqlstore.State
-	if err := tx.StmtContext(ctx, r.selectState).QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch); err != nil {
+	stmt := tx.StmtContext(ctx, r.selectState) //nolint:sqlclosecheck // the transaction closes it
+	if err := stmt.QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch); err != nil {
 		return translate(err)
 	}
 	return translate(f(tx, s))
