@@ -18,6 +18,8 @@ import (
 	"byre/apiserver/endpoints"
 	"byre/apiserver/openapi"
 	"byre/apiserver/storage"
+	"byre/sqlstore"
+	"byre/watch"
 )
 
 // groupPriority is the place of apiextensions.k8s.io in discovery, as
@@ -29,10 +31,11 @@ type group struct {
 	scheme *runtime.Scheme
 	codecs serializer.CodecFactory
 	rest   *customresourcedefinition.REST
+	feed   *watch.Feed
 }
 
 func newGroup(c Config) (*group, error) {
-	g := &group{scheme: newScheme()}
+	g := &group{scheme: newScheme(), feed: c.Storage.Feed}
 	g.codecs = newCodecs(g.scheme)
 	kept := c.Storage
 	kept.Scheme, kept.Serializer = g.scheme, g.codecs
@@ -88,6 +91,15 @@ func (g *group) read(ctx context.Context, name string, options metav1.GetOptions
 	}
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	return crd, g.scheme.Convert(internal, crd, nil)
+}
+
+// known is the revision of a definition that the feed has; see table.
+func (g *group) known(name string) (int64, bool) {
+	e, _, loaded := g.feed.Lookup(sqlstore.Key{Group: apiextensions.GroupName, Resource: "customresourcedefinitions", Name: name})
+	if e == nil {
+		return 0, loaded
+	}
+	return e.Revision, loaded
 }
 
 // latest returns a definition as it is now, with its schemas.

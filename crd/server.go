@@ -83,6 +83,7 @@ func New(c Config, next http.Handler) (*Server, error) {
 	}
 	s.table = &table{
 		shared: &shared{scheme: own.scheme, storage: c.Storage, serving: c.Serving, converter: converter, load: own.recent},
+		known:  own.known,
 		latest: own.latest,
 		byName: map[string]*definition{},
 	}

@@ -3,6 +3,7 @@ package crd
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -21,8 +22,8 @@ type definition struct {
 	// what they are made of does not change.
 	instances *instances
 	// provisional is a definition that a request has read from the store, and
-	// the watch has not shown yet. It is read again by every request until then:
-	// it may be gone, and the watch would never say so.
+	// the watch has not shown yet. It is not shown to clients before: it may be
+	// gone, and the watch would never say so.
 	provisional bool
 }
 
@@ -38,11 +39,14 @@ func servesAny(crd *apiextensionsv1.CustomResourceDefinition) bool {
 		apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 }
 
-// table has the definitions by name, as the watch shows them. Where it can't
-// answer a request it asks the store: a definition that some client has seen
-// established, on whatever server, is served here by the time that client asks.
+// table has the definitions by name, as the watch shows them. Where that is late
+// it asks the store: a definition that some client has seen established, on
+// whatever server, is served here by the time that client asks.
 type table struct {
 	shared *shared
+	// known is the revision of a definition that the feed has, 0 if it has none.
+	// loaded is false when the feed can't tell.
+	known func(name string) (revision int64, loaded bool)
 	// latest reads a definition from the store, as it is now.
 	latest func(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error)
 	// changed is told the group of every definition that the watch has shown to
@@ -76,7 +80,7 @@ func (t *table) group(group string) []*apiextensionsv1.CustomResourceDefinition 
 // find returns the definition of that name if it serves the version, or nil.
 func (t *table) find(ctx context.Context, name, version string) (*definition, error) {
 	d := t.get(name)
-	if d.serves(version) && !d.provisional {
+	if d.serves(version) && t.current(d) {
 		return d, nil
 	}
 	crd, err := t.latest(ctx, name)
@@ -95,6 +99,16 @@ func (t *table) find(ctx context.Context, name, version string) (*definition, er
 		return nil, nil
 	}
 	return d, nil
+}
+
+// current says whether a definition is not older than what this server has
+// answered: the feed has a change before who made it is told, the watch only
+// after. So whoever has changed a definition is served by what they made it.
+func (t *table) current(d *definition) bool {
+	if revision, loaded := t.known(d.crd.Name); loaded {
+		return strconv.FormatInt(revision, 10) == d.crd.ResourceVersion
+	}
+	return !d.provisional
 }
 
 // put enters a definition, unless a newer state of it is there already, and

@@ -35,6 +35,16 @@ func definitionAt(revision int, uid string, generation int64) *apiextensionsv1.C
 type store struct {
 	crd   *apiextensionsv1.CustomResourceDefinition
 	reads int
+	// loaded says that the feed has what is stored.
+	loaded bool
+}
+
+func (s *store) known(string) (int64, bool) {
+	if s.crd == nil {
+		return 0, s.loaded
+	}
+	revision, err := strconv.ParseInt(s.crd.ResourceVersion, 10, 64)
+	return revision, s.loaded && err == nil
 }
 
 func (s *store) latest(context.Context, string) (*apiextensionsv1.CustomResourceDefinition, error) {
@@ -48,7 +58,7 @@ func (s *store) latest(context.Context, string) (*apiextensionsv1.CustomResource
 func newTestTable(s *store) (*table, *int) {
 	changes := 0
 	return &table{
-		shared: &shared{}, latest: s.latest, byName: map[string]*definition{},
+		shared: &shared{}, known: s.known, latest: s.latest, byName: map[string]*definition{},
 		changed: func(string) { changes++ },
 	}, &changes
 }
@@ -91,6 +101,27 @@ func TestTableForgetsWhatTheWatchNeverShowed(t *testing.T) {
 	}
 	if len(table.byName) != 0 {
 		t.Error("kept although it is gone")
+	}
+}
+
+// TestTableIsNotLate changes a definition that the watch has not shown yet.
+func TestTableIsNotLate(t *testing.T) {
+	s := &store{crd: definitionAt(5, "a", 1), loaded: true}
+	table, _ := newTestTable(s)
+	table.put(definitionAt(5, "a", 1), false)
+	if find(t, table); s.reads != 0 {
+		t.Error("read although nothing has changed")
+	}
+	s.crd = definitionAt(6, "a", 2)
+	if d := find(t, table); d.crd.Generation != 2 || d.provisional || s.reads != 1 {
+		t.Errorf("after a change: generation %d, provisional %v, %d reads", d.crd.Generation, d.provisional, s.reads)
+	}
+	if find(t, table); s.reads != 1 {
+		t.Error("read again although nothing has changed since")
+	}
+	s.crd = nil
+	if find(t, table) != nil {
+		t.Error("served although it is gone")
 	}
 }
 
