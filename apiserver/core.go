@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -33,7 +33,11 @@ func openCore(ctx context.Context, c *completed) (*core, error) {
 		return nil, err
 	}
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
-	feed := watch.New(database.Driver, watch.Options{SoleWriter: !database.Shared, Logger: logger})
+	feed := watch.New(database.Driver, watch.Options{
+		SoleWriter: !database.Shared,
+		Logger:     logger,
+		Registerer: legacyregistry.Registerer(),
+	})
 	store := sqlstore.New(database.Driver, sqlstore.Options{
 		Publish:          feed.Publish,
 		Logger:           logger,
@@ -44,28 +48,10 @@ func openCore(ctx context.Context, c *completed) (*core, error) {
 	return &core{database: database, store: store, feed: feed}, nil
 }
 
-// found writes the first record of a store that has none, so that what is listed
-// next has a revision: a list of Kubernetes can't be at resource version 0. The
-// store and the feed must be running.
+// found sees to it that the store has a first record. The store and the feed
+// must be running.
 func (c *core) found(ctx context.Context) error {
-	state, err := c.database.Driver.State(ctx)
-	if err != nil || state.Revision > 0 {
-		return err
-	}
-	change, err := c.store.Commit(ctx, sqlstore.Write{
-		Op:     sqlstore.Create,
-		Key:    sqlstore.Key{Group: "byre", Resource: "foundations", Name: "store"},
-		Form:   "byre/1",
-		Value:  []byte(`{"apiVersion":"byre/1","kind":"Foundation","metadata":{"name":"store"}}`),
-		Author: sqlstore.Author{User: "byre", Verb: "create"},
-	})
-	if errors.Is(err, sqlstore.ErrExists) { // by another server that starts now
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("first write: %w", err)
-	}
-	return c.feed.WaitFor(ctx, change.Revision)
+	return storage.Found(ctx, c.store, c.feed)
 }
 
 // unlimited turns a flag's 0, no limit, into the store's.

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"byre/sqlstore"
 )
 
@@ -47,6 +49,9 @@ type Options struct {
 	RingBytes  int
 	// Logger gets alarms and outages; nil means slog.Default().
 	Logger *slog.Logger
+	// Registerer takes the byre_watch_* metrics; nil means that they aren't
+	// registered.
+	Registerer prometheus.Registerer
 }
 
 const (
@@ -63,8 +68,9 @@ const (
 
 // Feed follows one store. Its methods are safe for concurrent use.
 type Feed struct {
-	source Source
-	opts   Options
+	source  Source
+	opts    Options
+	metrics metrics
 
 	// kick wakes the tail, wake the waker; each has room for one.
 	kick chan struct{}
@@ -121,7 +127,7 @@ func New(source Source, opts Options) *Feed {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	return &Feed{
+	f := &Feed{
 		source:  source,
 		opts:    opts,
 		kick:    make(chan struct{}, 1),
@@ -132,6 +138,8 @@ func New(source Source, opts Options) *Feed {
 		indexes: map[resource]Index{},
 		dirty:   map[*hub]struct{}{},
 	}
+	f.metrics = newMetrics(opts.Registerer, f)
+	return f
 }
 
 // Define gives a resource an index. It must be called before the resource is
@@ -202,6 +210,7 @@ func (f *Feed) drainLocked() {
 // applyLocked applies the change after the last one.
 func (f *Feed) applyLocked(p prepared) {
 	f.revision = p.Revision
+	f.metrics.applied.Inc()
 	if h := f.hubs[resource{p.New.Group, p.New.Resource}]; h != nil {
 		if !h.apply(p) {
 			f.opts.Logger.Error("watch: a change does not fit the state it changes; reading the resource again",

@@ -124,13 +124,13 @@ func (f *Feed) catchUp(ctx context.Context, polled bool) error {
 		switch {
 		case errors.Is(err, sqlstore.ErrCompacted):
 			f.opts.Logger.Warn("watch: fell behind compaction; reading everything again", "revision", g.after)
-			return f.reset(ctx)
+			return f.reset(ctx, resetCompacted)
 		case err != nil:
 			return err
 		}
 		if err := f.extend(g, changes); err != nil {
 			f.opts.Logger.Error("watch: history is broken; reading everything again", "error", err)
-			return f.reset(ctx)
+			return f.reset(ctx, resetHole)
 		}
 	}
 }
@@ -150,7 +150,7 @@ func (f *Feed) poll(ctx context.Context) error {
 	if restored {
 		f.opts.Logger.Warn("watch: the database was restored; reading everything again",
 			"revision", state.Revision, "epoch", state.Epoch)
-		return f.reset(ctx)
+		return f.reset(ctx, resetRestored)
 	}
 	return nil
 }
@@ -207,11 +207,12 @@ func (f *Feed) extend(g gap, changes []sqlstore.Change) error {
 }
 
 // reset forgets all state and starts again from where the store is now.
-func (f *Feed) reset(ctx context.Context) error {
+func (f *Feed) reset(ctx context.Context, reason string) error {
 	state, err := f.source.State(ctx)
 	if err != nil {
 		return err
 	}
+	f.metrics.resets.WithLabelValues(reason).Inc()
 	f.mu.Lock()
 	for _, h := range f.hubs {
 		f.dropLocked(h)

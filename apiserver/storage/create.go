@@ -2,13 +2,10 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	apistorage "k8s.io/apiserver/pkg/storage"
-
-	"byre/sqlstore"
 )
 
 // Create implements storage.Interface.
@@ -39,20 +36,4 @@ func (s *Store) Create(ctx context.Context, key string, obj, out runtime.Object,
 		return nil
 	}
 	return s.give(out, obj, data, revision)
-}
-
-// begin makes the first change of an empty store. To clients a resourceVersion
-// of 0 means "any", so nothing can be listed at revision 0, and etcd's first
-// revision is 1.
-func (s *Store) begin(ctx context.Context) error {
-	change, err := s.cfg.Store.Commit(ctx, sqlstore.Write{
-		Op:     sqlstore.Create,
-		Key:    sqlstore.Key{Group: programName, Resource: "stores", Name: "first"},
-		Value:  []byte("{}"),
-		Author: sqlstore.Author{User: programName, Verb: "create"},
-	})
-	if err != nil && !errors.Is(err, sqlstore.ErrExists) {
-		return s.apiError(err, s.prefix)
-	}
-	return s.apiError(s.cfg.Feed.WaitFor(ctx, max(change.Revision, 1)), s.prefix)
 }

@@ -130,7 +130,7 @@ func (c *cursor) startInitial(ctx context.Context) error {
 		return err
 	}
 	if snapshot.Revision() == 0 {
-		if err := c.s.begin(ctx); err != nil {
+		if err := c.s.found(ctx); err != nil {
 			return err
 		}
 		return c.startInitial(ctx)

@@ -181,13 +181,12 @@ func (s *Store) watchError(err error) error {
 	if errors.Is(err, sqlstore.ErrCompacted) {
 		return apierrors.NewResourceExpired(expiredWatch)
 	}
-	if _, ok := err.(apierrors.APIStatus); ok {
-		return err
+	err = s.apiError(err, "")
+	var api apierrors.APIStatus
+	if !errors.As(err, &api) {
+		return apierrors.NewInternalError(err)
 	}
-	if api := s.apiError(err, ""); api != err {
-		return api
-	}
-	return apierrors.NewInternalError(err)
+	return &apierrors.StatusError{ErrStatus: api.Status()}
 }
 
 // deletedCorrupt: what was deleted can't be shown.

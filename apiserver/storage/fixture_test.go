@@ -137,7 +137,7 @@ func newFixture(t testing.TB, b backend, change ...func(*Config)) *fixture {
 	}
 	f := &fixture{Store: s, store: store, feed: feed, codec: cfg.Codec}
 	// etcd's first revision is 1, and upstream's tests count from there.
-	if err := f.begin(t.Context()); err != nil {
+	if err := f.found(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -203,8 +203,8 @@ func (f *fixture) stored(ctx context.Context, t *testing.T, key string) {
 	if err != nil {
 		t.Fatalf("can't decode %s: %v", data, err)
 	}
-	if pod := obj.(*example.Pod); pod.ResourceVersion != "" || pod.SelfLink != "" {
-		t.Errorf("stored with resourceVersion %q, selfLink %q", pod.ResourceVersion, pod.SelfLink)
+	if pod := metav1.Object(obj.(*example.Pod)); pod.GetResourceVersion() != "" || pod.GetSelfLink() != "" {
+		t.Errorf("stored with resourceVersion %q, selfLink %q", pod.GetResourceVersion(), pod.GetSelfLink())
 	}
 }
 

@@ -102,7 +102,7 @@ func (s *Store) page(ctx context.Context, key string, opts apistorage.ListOption
 		return nil, err
 	}
 	if s.cfg.Feed.Revision() == 0 {
-		if err := s.begin(ctx); err != nil {
+		if err := s.found(ctx); err != nil {
 			return nil, err
 		}
 	}

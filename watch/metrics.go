@@ -1,0 +1,50 @@
+package watch
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// The reasons for a reset, in metrics.
+const (
+	resetCompacted = "compacted"
+	resetHole      = "hole"
+	resetRestored  = "restored"
+)
+
+type metrics struct {
+	applied prometheus.Counter
+	resets  *prometheus.CounterVec
+}
+
+// newMetrics registers with r unless it is nil.
+func newMetrics(r prometheus.Registerer, f *Feed) metrics {
+	m := metrics{
+		applied: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "byre_watch_changes_total",
+			Help: "Changes of the store that the feed has applied.",
+		}),
+		resets: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "byre_watch_resets_total",
+			Help: "Times that all state in memory was read again, by reason: compacted, restored or hole. A hole is a fault of the store.",
+		}, []string{"reason"}),
+	}
+	for _, reason := range []string{resetCompacted, resetHole, resetRestored} {
+		m.resets.WithLabelValues(reason) // an alarm needs the zero, too
+	}
+	if r != nil {
+		r.MustRegister(m.applied, m.resets,
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "byre_watch_revision",
+				Help: "Last revision that the feed has applied.",
+			}, func() float64 { return float64(f.Revision()) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "byre_watch_resources",
+				Help: "Resources whose current state is in memory.",
+			}, func() float64 { return float64(f.loaded()) }))
+	}
+	return m
+}
+
+func (f *Feed) loaded() int {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return len(f.hubs)
+}
