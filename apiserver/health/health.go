@@ -66,13 +66,3 @@ func Store(ask func(context.Context) error) Checker {
 		return ask(ctx)
 	})
 }
-
-// Informers is the check that every informer asked for has its first list.
-func Informers(synced func() bool) Checker {
-	return healthz.NamedCheck("informer-sync", func(*http.Request) error {
-		if !synced() {
-			return errNotFinished
-		}
-		return nil
-	})
-}
