@@ -54,12 +54,11 @@ func (w *response) CloseNotify() <-chan bool { return nil }
 // serve runs the handler and ends the body as the handler ended.
 func (w *response) serve(handler http.Handler, r *http.Request) {
 	defer func() {
-		reason := recover()
-		switch {
-		case reason == nil:
+		switch reason := recover(); reason {
+		case nil:
 			w.WriteHeader(http.StatusOK)
 			w.finish(nil)
-		case reason == http.ErrAbortHandler:
+		case http.ErrAbortHandler:
 			w.fail(http.ErrAbortHandler)
 		default:
 			klog.ErrorS(nil, "Panic in an in-process request", "path", r.URL.Path, "reason", reason, "stack", string(debug.Stack()))

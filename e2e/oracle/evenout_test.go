@@ -39,6 +39,7 @@ var changing = []struct {
 	{regexp.MustCompile(`\b3[012]\d{3}/`), "NODEPORT/"},
 	{regexp.MustCompile(`resourceVersion(\\?)":(\\?)"\d+`), `resourceVersion$1":$2"REVISION`},
 	{regexp.MustCompile(`in record \(\d+\)`), "in record (REVISION)"},
+	{regexp.MustCompile(`^(v1\.36\.3)\+byre$`), "$1"},
 	{regexp.MustCompile(`current: \d+`), "current: REVISION"},
 	{regexp.MustCompile(`\b\d+(\.\d+)?(ms|µs|s)\b`), "DURATION"},
 	{regexp.MustCompile(`generated-[a-z0-9]{5}\b`), "generated-XXXXX"},
@@ -46,7 +47,10 @@ var changing = []struct {
 
 // evened are the fields whose value, unless it is empty or 0, is replaced by
 // their name.
-var evened = []string{"nodePort", "healthCheckNodePort", "targetPort", "resourceVersion", "uid", "continue", "goVersion", "buildDate", "compiler", "platform", "gitCommit", "gitTreeState"}
+var evened = []string{"nodePort", "healthCheckNodePort", "targetPort", "resourceVersion", "uid", "continue"}
+
+// build are fields that say how a program was built.
+var build = []string{"goVersion", "buildDate", "compiler", "platform", "gitCommit", "gitTreeState"}
 
 // unordered are the lists that a server may give in any order.
 var unordered = []string{"nonResourceRules", "resourceRules"}
@@ -113,6 +117,10 @@ func evenValue(value any) any {
 	case map[string]any:
 		for key, field := range v {
 			if slices.Contains(evened, key) && field != "" && field != float64(0) && field != int64(0) {
+				v[key] = strings.ToUpper(key)
+				continue
+			}
+			if slices.Contains(build, key) {
 				v[key] = strings.ToUpper(key)
 				continue
 			}

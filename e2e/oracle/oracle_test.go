@@ -235,11 +235,15 @@ func readEvents(r io.Reader, n int) ([]byte, error) {
 		got, err := r.Read(buffer)
 		all = append(all, buffer[:got]...)
 		if err == io.EOF {
-			return all, nil
+			break
 		}
 		if err != nil {
 			return nil, fmt.Errorf("after %d events: %w", bytes.Count(all, []byte("\n")), err)
 		}
+	}
+	// How many come at once is chance.
+	if lines := bytes.SplitAfter(all, []byte("\n")); len(lines) > n {
+		return bytes.Join(lines[:n], nil), nil
 	}
 	return all, nil
 }
