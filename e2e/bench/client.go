@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -60,7 +61,7 @@ func (c *client) open(ctx context.Context, method, path, contentType string, bod
 	if res.StatusCode != want {
 		defer res.Body.Close()
 		text, err := io.ReadAll(io.LimitReader(res.Body, 2048))
-		return nil, fmt.Errorf("%s %s: %s: %s (%w)", method, path, res.Status, text, err)
+		return nil, errors.Join(fmt.Errorf("%s %s: %s: %s", method, path, res.Status, text), err)
 	}
 	return res, nil
 }

@@ -33,7 +33,7 @@ func startByre(ctx context.Context, name, dir, endpoint string) (*target, error)
 }
 
 func startStock(ctx context.Context, dir string) (*target, error) {
-	s, err := servers.Stock{Dir: filepath.Join(dir, "stock")}.Start(ctx)
+	s, err := servers.Stock{Dir: filepath.Join(dir, "stock"), Args: []string{withoutServiceAccounts}}.Start(ctx)
 	return newTarget("kube-apiserver + etcd", s, err)
 }
 
