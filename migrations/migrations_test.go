@@ -214,6 +214,20 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
+func TestSQLiteIsPrivate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "byre.db")
+	if err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode().Perm(); mode != 0o600 {
+		t.Errorf("the database can be read with mode %v", mode)
+	}
+}
+
 func TestNotADatabase(t *testing.T) {
 	for name, content := range map[string]string{
 		"text":  "hello",

@@ -48,6 +48,16 @@ func openSQLite(ctx context.Context, path string, change bool) (session, error) 
 			return nil, err
 		}
 	}
+	if fresh {
+		// There are Secrets in it. SQLite gives its log the file's own mode.
+		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("make %s: %w", path, err), s.Close())
+		}
+		if err := file.Close(); err != nil {
+			return nil, errors.Join(fmt.Errorf("make %s: %w", path, err), s.Close())
+		}
+	}
 	s.db, err = sql.Open("sqlite", SQLiteDSN(path)+"?_pragma=busy_timeout(10000)")
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
