@@ -216,7 +216,7 @@ func TestAtOnce(t *testing.T) {
 
 func TestSQLiteIsPrivate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "byre.db")
-	if err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(path)
