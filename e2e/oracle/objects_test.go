@@ -58,7 +58,7 @@ func objects(t *testing.T) []request {
 	t.Helper()
 	var all, gone []request
 	for _, object := range manifests(t, "life") {
-		created, deleted := life(object)
+		created, deleted := life(t, object)
 		all = append(all, created...)
 		gone = append(gone, deleted...)
 	}
@@ -66,7 +66,8 @@ func objects(t *testing.T) []request {
 }
 
 // life makes, reads, lists, changes an object, and then deletes it.
-func life(object *unstructured.Unstructured) (created, deleted []request) {
+func life(t *testing.T, object *unstructured.Unstructured) (created, deleted []request) {
+	t.Helper()
 	kind := plural[object.GetKind()]
 	collection := "/apis/" + object.GetAPIVersion()
 	if object.GetAPIVersion() == "v1" {
@@ -80,13 +81,13 @@ func life(object *unstructured.Unstructured) (created, deleted []request) {
 	id := object.GetKind() + " " + object.GetName() + ": "
 	body, err := object.MarshalJSON()
 	if err != nil {
-		panic(err) // it was read from YAML a moment ago
+		t.Fatal(err)
 	}
 	renamed := object.DeepCopy()
 	renamed.SetName("second-" + object.GetName())
 	second, err := renamed.MarshalJSON()
 	if err != nil {
-		panic(err)
+		t.Fatal(err)
 	}
 	label := `{"metadata":{"labels":{"oracle":"yes"},"annotations":{"oracle":"yes"}}}`
 	created = []request{
