@@ -16,12 +16,16 @@ import (
 func main() {
 	quick := flag.Bool("short", false, "a first impression in about a minute")
 	only := flag.String("only", "", "measure one of sqlite, postgres, stock")
+	pods := flag.Int("pods", 0, "how many pods to create, where not as many as usual")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	b := &bench{sizes: full()}
 	if *quick {
 		b.sizes = short()
+	}
+	if *pods > 0 {
+		b.sizes.pods = *pods
 	}
 	if err := b.run(ctx, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
