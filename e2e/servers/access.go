@@ -104,13 +104,18 @@ func (s *Server) awaitReady(ctx context.Context, started time.Time) error {
 	return err
 }
 
+// probe asks once. A server that is just starting may take a connection and
+// never answer on it: the next probe has a new one.
 func probe(ctx context.Context, client *http.Client, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
 	res, err := client.Do(req)
 	if err != nil {
+		client.CloseIdleConnections()
 		return err
 	}
 	defer res.Body.Close()
