@@ -21,7 +21,7 @@ type sizes struct {
 }
 
 func full() sizes {
-	return sizes{pods: 10_000, period: 5 * time.Second, lists: 9, rounds: 3, idle: 10 * time.Second, watch: watchSize{200, 500}}
+	return sizes{pods: 10_000, period: 4 * time.Second, lists: 9, rounds: 3, idle: 8 * time.Second, watch: watchSize{200, 500}}
 }
 
 func short() sizes {

@@ -23,12 +23,17 @@ type target struct {
 
 func dialer() *net.Dialer { return &net.Dialer{KeepAlive: 30 * time.Second} }
 
-// the plugin asks for a default service account, which no stock kube-apiserver
+// The plugin asks for a default service account, which no stock kube-apiserver
 // makes without kube-controller-manager.
 const withoutServiceAccounts = "--disable-admission-plugins=ServiceAccount"
 
+// A stock kube-apiserver has its controllers in another program, which does not
+// run here: byre's are off as well.
+const withoutControllers = "--controllers="
+
 func startByre(ctx context.Context, name, dir, endpoint string) (*target, error) {
-	s, err := servers.Byre{Dir: filepath.Join(dir, name), Endpoint: endpoint, Args: []string{withoutServiceAccounts}}.Start(ctx)
+	args := []string{withoutServiceAccounts, withoutControllers}
+	s, err := servers.Byre{Dir: filepath.Join(dir, name), Endpoint: endpoint, Args: args}.Start(ctx)
 	return newTarget(name, s, err)
 }
 
