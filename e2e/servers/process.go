@@ -128,11 +128,7 @@ func (p *Process) await(ctx context.Context, ready func(context.Context) error) 
 	defer tick.Stop()
 	var last error
 	for {
-		// A server that is about to start may take a request and never answer it.
-		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
-		last = ready(attempt)
-		cancel()
-		if last == nil {
+		if last = ready(ctx); last == nil {
 			return nil
 		}
 		select {
