@@ -1,139 +1,263 @@
 package aggregator
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
+	"sync"
+	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apiserver/pkg/features"
-	"k8s.io/apiserver/pkg/registry/rest"
-	serverstorage "k8s.io/apiserver/pkg/server/storage"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/component-base/compatibility"
-	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
-	"k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
-	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
-	generated "k8s.io/kube-aggregator/pkg/generated/openapi"
-	apiservice "k8s.io/kube-aggregator/pkg/registry/apiservice/etcd"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+	"k8s.io/kube-aggregator/pkg/client/informers/externalversions"
+	registration "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
+	local "k8s.io/kube-aggregator/pkg/controllers/status/local"
+	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
-	"byre/apiserver/openapi"
-	"byre/apiserver/storage"
+	"byre/apiserver/health"
+	"byre/apiserver/loopback"
 )
 
-// Config is what New needs. All but Serving and Build are required.
-type Config struct {
-	// Storage says where objects are kept. Its Scheme, Serializer, Encoding,
-	// Prefixes and Cohabitants are of no account: this package brings its own.
-	Storage storage.GetterConfig
-	// Effective is the version that the server emulates.
-	Effective compatibility.EffectiveVersion
-	// Serving is what all resources of the server have in common. Its
-	// TypeConverter is of no account.
-	endpoints.Serving
-	// Discovery and OpenAPI are told what is served.
-	Discovery *discovery.Registry
-	OpenAPI   *openapi.Service
-	// Build identifies the program in the documents of OpenAPI; see
-	// openapi.BuildIdentity.
-	Build string
-}
-
-// Server is a handler of APIServices.
+// Server is a handler of APIServices and of what they claim.
 type Server struct {
-	services *endpoints.API
+	services        *endpoints.API
+	rejectRedirects bool
+	customSynced    <-chan struct{}
+
+	client    clientset.Interface
+	factory   externalversions.SharedInformerFactory
+	informers informers.SharedInformerFactory
+	// slices has the EndpointSlices; it runs once there is a backend.
+	slices informers.SharedInformerFactory
+
+	certificate *dynamiccertificates.DynamicCertKeyPairContent
+	meters      *meters
+	follower    *follower
+	registrar   *registrar
+
+	// builtin has the paths of group versions that are served here from the start.
+	builtin sets.Set[string]
+	// settled is closed when all that was claimed at the start is known, and
+	// where to find who claims it.
+	settled chan struct{}
+	// discovered is closed when all of these were asked what they serve.
+	discovered chan struct{}
 }
 
-// groupPriority is the place of apiregistration.k8s.io in discovery: before all
-// other groups, as in kube-apiserver.
-const groupPriority = 20000
+var errNotStarted = errors.New("not finished")
+
+// Stores says whether objects of a resource are kept here.
+func (s *Server) Stores(gr schema.GroupResource) bool { return gr == apiServices }
 
 // New makes a Server; requests for what it does not serve go on to next. It
 // starts nothing.
 func New(c Config, next http.Handler) (*Server, error) {
-	if c.Discovery == nil || c.OpenAPI == nil || c.Effective == nil {
-		return nil, errors.New("aggregator: Discovery, OpenAPI and Effective are required")
+	if err := c.check(); err != nil {
+		return nil, err
 	}
-	scheme := newScheme()
-	groups := []endpoints.Group{servicesGroup(c, scheme)}
-	names, err := endpoints.ModelNames(groups)
+	services, err := newGroup(c, next)
+	if err != nil {
+		return nil, err
+	}
+	client, err := clientset.NewForConfig(c.Loopback)
+	if err != nil {
+		return nil, fmt.Errorf("aggregator: loopback client: %w", err)
+	}
+	s := &Server{
+		services:        services,
+		rejectRedirects: c.RejectRedirects,
+		customSynced:    c.CustomSynced,
+		client:          client,
+		factory:         externalversions.NewSharedInformerFactoryWithOptions(client, resync, externalversions.WithTransform(loopback.Trim)),
+		informers:       c.Informers,
+		slices:          informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithTransform(loopback.Trim)),
+		registrar:       newRegistrar(c.Discovery),
+		builtin:         builtinRoots(c.Discovery),
+		settled:         make(chan struct{}),
+		discovered:      make(chan struct{}),
+	}
+	if s.meters, err = newMeters(c.Metrics); err != nil {
+		return nil, fmt.Errorf("aggregator: metrics: %w", err)
+	}
+	if s.certificate, err = dynamiccertificates.NewDynamicServingContentFromFiles("aggregator-proxy-cert", c.ProxyCert, c.ProxyKey); err != nil {
+		return nil, fmt.Errorf("aggregator: client certificate: %w", err)
+	}
+	slices, err := proxy.NewEndpointSliceIndexerGetter(s.slices.Discovery().V1().EndpointSlices())
 	if err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
-	models := openapi.NewModels(c.Effective.EmulationVersion().String(), generated.GetOpenAPIDefinitions, scheme)
-	serving := c.Serving
-	serving.TypeConverter = models.TypeConverter(names...)
-	services, err := endpoints.New(endpoints.Config{
-		Groups:    groups,
-		Serving:   serving,
-		Discovery: c.Discovery,
-		NotFound:  next,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("aggregator: %w", err)
-	}
-	c.OpenAPI.Set("registration", models.Source(services.Roots(), c.Build))
-	return &Server{services: services}, nil
+	s.informers.Core().V1().Services().Informer() // started with the rest of the factory
+	s.follower = newFollower(c, &resolver{
+		services:    s.informers.Core().V1().Services().Lister(),
+		slices:      slices,
+		toEndpoints: c.RouteToEndpoints,
+	}, s.meters, s.certificate.CurrentCertKeyContent)
+	s.certificate.AddListener(s.follower)
+	return s, nil
 }
 
-// servicesGroup is apiregistration.k8s.io itself.
-func servicesGroup(c Config, scheme *runtime.Scheme) endpoints.Group {
-	codecs := newCodecs(scheme)
-	kept := c.Storage
-	kept.Scheme, kept.Serializer = scheme, codecs
-	kept.Encoding = serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, c.Effective)
-	kept.Prefixes, kept.Cohabitants = nil, nil
-	services := apiservice.NewREST(scheme, storage.NewRESTOptionsGetter(kept))
-	version := apiregistrationv1.SchemeGroupVersion.Version
-	return endpoints.Group{
-		Name:     apiregistration.GroupName,
-		Versions: []string{version},
-		Priority: groupPriority,
-		Storage: map[string]map[string]rest.Storage{
-			version: {
-				"apiservices":        services,
-				"apiservices/status": apiservice.NewStatusREST(scheme, services),
-			},
-		},
-		Scheme:         scheme,
-		Codecs:         codecs,
-		ParameterCodec: metav1.ParameterCodec,
+func builtinRoots(registry *discovery.Registry) sets.Set[string] {
+	all := sets.New[string]()
+	for _, v := range registry.Served() {
+		if v.Origin == discovery.BuiltIn {
+			all.Insert("/apis/" + v.Group + "/" + v.Version)
+		}
 	}
+	return all
 }
 
-func newScheme() *runtime.Scheme {
-	scheme := runtime.NewScheme()
-	install.Install(scheme)
-	unversioned := schema.GroupVersion{Version: "v1"}
-	metav1.AddToGroupVersion(scheme, unversioned)
-	scheme.AddUnversionedTypes(unversioned,
-		&metav1.Status{},
-		&metav1.WatchEvent{},
-		&metav1.APIVersions{},
-		&metav1.APIGroupList{},
-		&metav1.APIGroup{},
-		&metav1.APIResourceList{},
-	)
-	return scheme
-}
-
-func newCodecs(scheme *runtime.Scheme) serializer.CodecFactory {
-	var options []serializer.CodecFactoryOptionsMutator
-	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToJSON) {
-		options = append(options, serializer.WithStreamingCollectionEncodingToJSON())
-	}
-	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToProtobuf) {
-		options = append(options, serializer.WithStreamingCollectionEncodingToProtobuf())
-	}
-	return serializer.NewCodecFactory(scheme, options...)
-}
-
-// ServeHTTP serves APIServices.
+// ServeHTTP sends a request on to whoever claims its path, and serves
+// APIServices.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if !s.mayAnswer(req) {
+		http.Error(w, unavailable.message, unavailable.code)
+		return
+	}
+	if c := s.follower.claims.find(req.URL.Path); c != nil {
+		s.proxyTo(w, req, c)
+		return
+	}
 	s.services.ServeHTTP(w, req)
+}
+
+// mayAnswer waits until it is known who claims a request's path, and returns
+// false if the request ends before. What is missing must not be a 404 while it
+// may be there: clients draw conclusions from these.
+func (s *Server) mayAnswer(req *http.Request) bool {
+	select {
+	case <-s.settled:
+		return true
+	default:
+	}
+	path := req.URL.Path
+	if !strings.HasPrefix(path, "/apis/") || s.builtin.Has(rootOf(path)) {
+		return true
+	}
+	select {
+	case <-s.settled:
+		return true
+	case <-req.Context().Done():
+		return false
+	}
+}
+
+// Run follows the APIServices, tells whether they are available, and registers
+// what is served here, until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	parts, ctx := errgroup.WithContext(ctx)
+	services := s.factory.Apiregistration().V1().APIServices()
+	s.follower.ctx = ctx
+	defer s.follower.running.Wait()
+	heard, err := services.Informer().AddEventHandler(s.follower.handler())
+	if err != nil {
+		return fmt.Errorf("aggregator: %w", err)
+	}
+	available, err := local.New(services, s.client.ApiregistrationV1(), s.meters.availability)
+	if err != nil {
+		return fmt.Errorf("aggregator: availability of what is served here: %w", err)
+	}
+	s.factory.StartWithContext(ctx)
+	defer s.factory.Shutdown()
+	parts.Go(func() error {
+		s.certificate.Run(ctx, 1)
+		return nil
+	})
+	parts.Go(func() error {
+		available.Run(workers, ctx.Done())
+		return nil
+	})
+	parts.Go(func() error { return s.runRegistrar(ctx, services) })
+	parts.Go(func() error { return s.runRemote(ctx, services, heard.HasSynced) })
+	return parts.Wait()
+}
+
+// resync is upstream's. Without one its controllers, which look at backends again
+// every 30 s, would never notice that one has died.
+const resync = 5 * time.Minute
+
+// workers is how many APIServices upstream's controllers look at at a time.
+const workers = 5
+
+// runRegistrar waits until what is to be registered is known.
+func (s *Server) runRegistrar(ctx context.Context, services registration.APIServiceInformer) error {
+	if s.customSynced != nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.customSynced:
+		}
+	}
+	return s.registrar.run(ctx, services, s.client.ApiregistrationV1())
+}
+
+// runRemote does what only backends need, as soon as there is one.
+func (s *Server) runRemote(ctx context.Context, services registration.APIServiceInformer, heard cache.InformerSynced) error {
+	if !cache.WaitForCacheSync(ctx.Done(), heard) {
+		return nil
+	}
+	settle := sync.OnceFunc(func() { close(s.settled) })
+	discovered := sync.OnceFunc(func() { close(s.discovered) })
+	if s.follower.claims.empty() {
+		settle()
+		discovered()
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.follower.remote:
+	}
+	slices := s.slices.Discovery().V1().EndpointSlices()
+	available, err := remote.New(services, s.informers.Core().V1().Services(), slices, s.client.ApiregistrationV1(),
+		nil, s.certificate.CurrentCertKeyContent, s.follower.resolver, s.meters.availability)
+	if err != nil {
+		return fmt.Errorf("aggregator: availability of backends: %w", err)
+	}
+	s.slices.StartWithContext(ctx)
+	defer s.slices.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), slices.Informer().HasSynced, s.informers.Core().V1().Services().Informer().HasSynced) {
+		return nil
+	}
+	close(s.follower.located)
+	settle()
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() {
+		s.follower.asked(ctx)
+		discovered()
+	})
+	available.Run(workers, ctx.Done())
+	return nil
+}
+
+// Checks are what of a start must be done before the server is ready, under
+// upstream's names.
+func (s *Server) Checks() []health.Checker {
+	return []health.Checker{
+		healthz.NamedCheck("poststarthook/apiservice-registration-controller", closed(s.settled)),
+		healthz.NamedCheck("poststarthook/apiservice-discovery-controller", closed(s.discovered)),
+		healthz.NamedCheck("autoregister-completion", s.registrar.ready),
+	}
+}
+
+// closed is a check that fails until the channel is closed.
+func closed(moment <-chan struct{}) func(*http.Request) error {
+	return func(*http.Request) error {
+		select {
+		case <-moment:
+			return nil
+		default:
+			return errNotStarted
+		}
+	}
 }

@@ -61,15 +61,17 @@ func (s *Server) buildChain() (http.Handler, error) {
 	roots := append(api.Roots(), openapi.VersionRoot())
 	roots = append(roots, openapi.TokenIssuerRoots()...)
 	s.OpenAPI.Set("builtin", models.Source(roots, s.Build))
-	paths, err := s.ownPaths()
-	if err != nil {
-		return nil, err
-	}
+	paths := mux.NewPathRecorderMux("byre")
 	paths.NotFoundHandler(api)
-	if s.config.Before == nil {
-		return paths, nil
+	var chain http.Handler = paths
+	if s.config.Before != nil {
+		if chain, err = s.neighbour(s.config.Before, paths); err != nil {
+			return nil, err
+		}
 	}
-	return s.neighbour(s.config.Before, paths)
+	// Last, as the neighbours' checks are among the paths.
+	s.installPaths(paths)
+	return chain, nil
 }
 
 func (s *Server) neighbour(build NewNeighbour, next http.Handler) (http.Handler, error) {
@@ -81,9 +83,8 @@ func (s *Server) neighbour(build NewNeighbour, next http.Handler) (http.Handler,
 	return n, nil
 }
 
-// ownPaths are the paths that are not of any API group.
-func (s *Server) ownPaths() (*mux.PathRecorderMux, error) {
-	paths := mux.NewPathRecorderMux("byre")
+// installPaths adds the paths that are not of any API group.
+func (s *Server) installPaths(paths *mux.PathRecorderMux) {
 	index := routes.ListedPathProviders{paths, listed(s.Discovery.Paths)}
 	routes.Index{}.Install(index, paths)
 	ready := []health.Checker{healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.stopping)}
@@ -114,7 +115,6 @@ func (s *Server) ownPaths() (*mux.PathRecorderMux, error) {
 	for path, handler := range documents {
 		document(paths, path, handler)
 	}
-	return paths, nil
 }
 
 // document serves what can only be read, with or without a slash at the end of

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	netutils "k8s.io/utils/net"
@@ -42,8 +43,11 @@ type Neighbour struct {
 	// Run does what the neighbour does besides answering, until its context
 	// ends; nil for nothing.
 	Run func(context.Context) error
-	// Ready are checks for /readyz. They are heard of the neighbour behind.
+	// Ready are checks for /readyz.
 	Ready []health.Checker
+	// Stores says whether the neighbour keeps a resource's objects in the
+	// store; nil for none.
+	Stores func(schema.GroupResource) bool
 }
 
 // NewNeighbour makes a neighbour out of what the servers share; requests that

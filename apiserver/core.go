@@ -62,10 +62,11 @@ func unlimited[T time.Duration | int64](limit T) T {
 	return limit
 }
 
-// makeDataDir makes the directory and finds out now, rather than at the first
-// certificate, whether it can be written.
+// makeDataDir makes the directory, for its owner alone: private keys and Secrets
+// will be in it. One that is there keeps its mode. It finds out now, rather than
+// at the first certificate, whether the directory can be written.
 func makeDataDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	probe, err := os.CreateTemp(dir, ".writable-*")

@@ -12,6 +12,7 @@ import (
 	netutils "k8s.io/utils/net"
 
 	"byre/apiserver/builtin"
+	"byre/apiserver/pki"
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 )
 
@@ -27,14 +28,22 @@ type ClusterOptions struct {
 	// ProxyCertFile and ProxyKeyFile are what this server shows to the servers
 	// behind it; empty means the pair it keeps itself.
 	ProxyCertFile, ProxyKeyFile string
-	Kubelet                     *kubeletclient.KubeletClientConfig
+	// RouteToEndpoints goes to the endpoints of an aggregated server's Service
+	// where there are any, instead of to its cluster IP.
+	RouteToEndpoints bool
+	// RejectRedirects keeps redirects of aggregated servers from clients.
+	RejectRedirects bool
+	Kubelet         *kubeletclient.KubeletClientConfig
 }
 
 func newClusterOptions() ClusterOptions {
 	return ClusterOptions{
 		NodePortRange: builtin.DefaultNodePortRange(),
 		EventTTL:      time.Hour,
-		Kubelet:       builtin.DefaultKubelet(),
+		// A server that is no node of the cluster has no way to cluster IPs.
+		RouteToEndpoints: true,
+		RejectRedirects:  true,
+		Kubelet:          builtin.DefaultKubelet(),
 	}
 }
 
@@ -53,12 +62,24 @@ func (o *ClusterOptions) addFlags(fs *pflag.FlagSet) {
 		"Client certificate by which this server shows itself to aggregated servers and webhooks. If not set, the server's own.")
 	fs.StringVar(&o.ProxyKeyFile, "proxy-client-key-file", o.ProxyKeyFile,
 		"Private key of --proxy-client-cert-file.")
+	fs.BoolVar(&o.RouteToEndpoints, "enable-aggregator-routing", o.RouteToEndpoints,
+		"Send requests to the endpoints of an aggregated server's service where there are any, rather than to its cluster IP.")
+	fs.BoolVar(&o.RejectRedirects, "aggregator-reject-forwarding-redirect", o.RejectRedirects,
+		"Answer redirects of aggregated servers by an error instead of passing them on to clients.")
 	o.addKubeletFlags(fs)
 }
 
 func (o *ClusterOptions) addKubeletFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.Kubelet.PreferredAddressTypes, "kubelet-preferred-address-types", o.Kubelet.PreferredAddressTypes,
 		"Types of node addresses to reach kubelets at, the preferred first.")
+	fs.UintVar(&o.Kubelet.Port, "kubelet-port", o.Kubelet.Port,
+		"Port of kubelets that don't say theirs in their node's status.")
+	fs.UintVar(&o.Kubelet.ReadOnlyPort, "kubelet-read-only-port", o.Kubelet.ReadOnlyPort,
+		"Read-only port of kubelets; nothing asks for it any more.")
+	for _, name := range []string{"kubelet-port", "kubelet-read-only-port"} {
+		// It fails for a flag that isn't there only.
+		_ = fs.MarkDeprecated(name, name+" is deprecated and will be removed.")
+	}
 	fs.DurationVar(&o.Kubelet.HTTPTimeout, "kubelet-timeout", o.Kubelet.HTTPTimeout,
 		"Timeout of requests to kubelets.")
 	fs.StringVar(&o.Kubelet.TLSClientConfig.CertFile, "kubelet-client-certificate", o.Kubelet.TLSClientConfig.CertFile,
@@ -67,6 +88,21 @@ func (o *ClusterOptions) addKubeletFlags(fs *pflag.FlagSet) {
 		"Private key of --kubelet-client-certificate.")
 	fs.StringVar(&o.Kubelet.TLSClientConfig.CAFile, "kubelet-certificate-authority", o.Kubelet.TLSClientConfig.CAFile,
 		"File with the CA that kubelets' serving certificates are checked against. If not set, they are not checked.")
+}
+
+// aggregation is how servers behind this one are reached; files are the
+// certificates that this one keeps itself.
+func (o *ClusterOptions) aggregation(files pki.Files) Aggregation {
+	a := Aggregation{
+		ProxyCert:        files.FrontProxyCert,
+		ProxyKey:         files.FrontProxyKey,
+		RouteToEndpoints: o.RouteToEndpoints,
+		RejectRedirects:  o.RejectRedirects,
+	}
+	if o.ProxyCertFile != "" {
+		a.ProxyCert, a.ProxyKey = o.ProxyCertFile, o.ProxyKeyFile
+	}
+	return a
 }
 
 // serviceNets parses ServiceIPRanges; the second is zero without a second range.

@@ -17,6 +17,9 @@ type ServingOptions struct {
 	Port             int
 	AdvertiseAddress net.IP
 	ExternalHostname string
+	// InsecurePort is where to serve plain HTTP to whoever asks; 0 doesn't.
+	InsecurePort        int
+	InsecureBindAddress net.IP
 
 	// CertDir holds the server's own certificates; empty means DATA/pki.
 	CertDir      string
@@ -37,7 +40,11 @@ type ServingOptions struct {
 }
 
 func newServingOptions() ServingOptions {
-	return ServingOptions{BindAddress: netutils.ParseIPSloppy("0.0.0.0"), Port: 6443}
+	return ServingOptions{
+		BindAddress:         netutils.ParseIPSloppy("0.0.0.0"),
+		Port:                6443,
+		InsecureBindAddress: netutils.ParseIPSloppy("127.0.0.1"),
+	}
 }
 
 func (o *ServingOptions) addFlags(fs *pflag.FlagSet) {
@@ -45,6 +52,10 @@ func (o *ServingOptions) addFlags(fs *pflag.FlagSet) {
 		"IP address to listen on; 0.0.0.0 or :: is all interfaces.")
 	fs.IntVar(&o.Port, "secure-port", o.Port,
 		"Port to serve HTTPS on; 0 lets the system choose one.")
+	fs.IntVar(&o.InsecurePort, "insecure-port", o.InsecurePort,
+		"Port to serve plain HTTP on, for tools on this machine: without TLS, and everybody is an administrator. 0 is off.")
+	fs.IPVar(&o.InsecureBindAddress, "insecure-bind-address", o.InsecureBindAddress,
+		"Loopback address for --insecure-port; any other is refused.")
 	fs.StringVar(&o.CertDir, "cert-dir", o.CertDir,
 		"Directory for the certificates that the server makes and keeps, under kubeadm's names. If not set, pki below --data-dir.")
 	fs.StringVar(&o.CertFile, "tls-cert-file", o.CertFile,
@@ -76,6 +87,12 @@ func (o *ServingOptions) validate() []error {
 	}
 	if o.BindAddress == nil {
 		errs = append(errs, errors.New("--bind-address must be an IP address"))
+	}
+	if o.InsecurePort < 0 || o.InsecurePort > 65535 {
+		errs = append(errs, fmt.Errorf("--insecure-port must be between 0 and 65535, not %d", o.InsecurePort))
+	}
+	if !o.InsecureBindAddress.IsLoopback() {
+		errs = append(errs, fmt.Errorf("--insecure-bind-address must be a loopback address, not %s: everybody who reaches it is an administrator", o.InsecureBindAddress))
 	}
 	if (o.CertFile == "") != (o.KeyFile == "") {
 		errs = append(errs, errors.New("--tls-cert-file and --tls-private-key-file must be given together"))

@@ -6,6 +6,7 @@ import (
 
 	"net"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -85,7 +86,7 @@ func (r *running) startBase(ctx context.Context) {
 		})
 	}
 	close(r.installed)
-	r.Informers.Start(r.base.ctx.Done())
+	r.Informers.StartWithContext(r.base.ctx)
 	r.base.run("built-in groups", r.builtin.Run)
 }
 
@@ -104,13 +105,18 @@ func (r *running) stopBase() {
 func (r *running) startServing(ctx context.Context) {
 	r.begin(&r.serving, ctx)
 	klog.InfoS("Serving", "address", r.listener.Addr().String())
-	r.serving.run("listener", func(context.Context) error {
-		err := r.http.ServeTLS(r.listener, "", "")
-		if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
-			return nil
-		}
-		return err
-	})
+	r.serving.run("listener", func(context.Context) error { return served(r.http.ServeTLS(r.listener, "", "")) })
+	if r.insecure != nil {
+		r.serving.run("insecure listener", r.serveInsecure)
+	}
+}
+
+// served is how serving ended: a shutdown is no error.
+func served(err error) error {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
 }
 
 // runControllers waits until the server is ready: its controllers must not hold
@@ -144,7 +150,11 @@ func (r *running) waitStarted(ctx context.Context) bool {
 // part of a start.
 const settleDelay = 5 * time.Second
 
-// settle gives back the memory that only the start needed.
+// lookInterval is how often settle looks whether the server is busy.
+const lookInterval = 2 * time.Second
+
+// settle gives back the memory that only the start needed, and then, whenever the
+// server has been busy and is no more, what that needed.
 func (r *running) settle(ctx context.Context) error {
 	if !r.waitStarted(ctx) {
 		return nil
@@ -157,7 +167,21 @@ func (r *running) settle(ctx context.Context) error {
 	if err := releaseStart(); err != nil {
 		klog.V(2).InfoS("Memory of the start was not given back", "err", err)
 	}
-	return nil
+	var work workload
+	work.done(allocated())
+	tick := time.NewTicker(lookInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if work.over(allocated()) {
+			debug.FreeOSMemory()
+			work.done(allocated())
+		}
+	}
 }
 
 // watchAllocations opens the gate that /readyz waits for.
@@ -182,17 +206,18 @@ func (r *running) drain() {
 	deadline, cancel := context.WithTimeout(context.Background(), r.config.Options.Filters.RequestTimeout+closeTimeout)
 	defer cancel()
 	r.serving.cancel()
-	// The listener closes at once, and clients are told to go elsewhere; what is
+	// The listeners close at once, and clients are told to go elsewhere; what is
 	// in flight goes on. Unless those who still come are to be told in words:
-	// then it closes after what is in flight.
+	// then they close after what is in flight.
 	shutdown := func() {
-		if err := r.http.Shutdown(deadline); err != nil {
-			klog.V(2).InfoS("Connections were cut", "err", err)
-			_ = r.http.Close() // what it can't close is closed with the process
+		for _, server := range []*http.Server{r.http, r.plain} {
+			if server != nil {
+				closing.Go(func() { closeServer(deadline, server) })
+			}
 		}
 	}
 	if !r.config.Options.Filters.ShutdownSendRetryAfter {
-		closing.Go(shutdown)
+		shutdown()
 	}
 	requests := make(chan struct{})
 	closing.Go(func() {
@@ -204,10 +229,26 @@ func (r *running) drain() {
 	case <-deadline.Done():
 	}
 	if r.config.Options.Filters.ShutdownSendRetryAfter {
-		closing.Go(shutdown)
+		shutdown()
 	}
 	r.endWatches()
 	closing.Wait()
 	r.serving.stop()
 	klog.InfoS("Drained")
+}
+
+// closeServer waits until ctx ends for connections to become idle.
+func closeServer(ctx context.Context, server *http.Server) {
+	if err := server.Shutdown(ctx); err != nil {
+		klog.V(2).InfoS("Connections were cut", "err", err)
+		_ = server.Close() // what it can't close is closed with the process
+	}
+}
+
+// closeListener closes a listener that nobody serves; nil is none.
+func closeListener(listener net.Listener) error {
+	if listener == nil {
+		return nil
+	}
+	return listener.Close()
 }

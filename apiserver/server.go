@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"time"
 
@@ -41,6 +40,9 @@ type Server struct {
 	listener net.Listener
 	http     *http.Server
 	certs    *certificates
+	// insecure and plain are nil without --insecure-port.
+	insecure net.Listener
+	plain    *http.Server
 	// endWatches ends the contexts of all requests that came over the listener.
 	endWatches context.CancelFunc
 	// endBase ends what upstream's constructors started.
@@ -108,10 +110,7 @@ func (s *Server) Close() error {
 	if s.core != nil {
 		s.core.close()
 	}
-	if s.listener != nil {
-		return s.listener.Close()
-	}
-	return nil
+	return errors.Join(closeListener(s.listener), closeListener(s.insecure))
 }
 
 // Address is the host and port that the server listens on.
@@ -127,6 +126,9 @@ func (s *Server) build(ctx, base context.Context) error {
 	// Bound before the rest: a port in use is found at once, and clients that
 	// come early wait in the listener's queue instead of being refused.
 	if s.listener, err = s.config.Options.Serving.listen(ctx); err != nil {
+		return err
+	}
+	if s.insecure, err = s.config.Options.Serving.listenInsecure(ctx); err != nil {
 		return err
 	}
 	_, port, err := net.SplitHostPort(s.listener.Addr().String())
@@ -149,10 +151,7 @@ func (s *Server) build(ctx, base context.Context) error {
 		return err
 	}
 	s.Storage.Transformers = s.encryption.transformers
-	s.ProxyCert, s.ProxyKey = files.FrontProxyCert, files.FrontProxyKey
-	if cluster := s.config.Options.Cluster; cluster.ProxyCertFile != "" {
-		s.ProxyCert, s.ProxyKey = cluster.ProxyCertFile, cluster.ProxyKeyFile
-	}
+	s.Aggregation = s.config.Options.Cluster.aggregation(files)
 	s.getter = storage.NewRESTOptionsGetter(s.Storage)
 	if err := s.buildAccess(base, address); err != nil {
 		return err
@@ -223,6 +222,7 @@ func (s *Server) buildAccess(ctx context.Context, address string) error {
 		Resources:   s.config.resources,
 		Version:     s.Effective,
 		Services:    s.Services,
+		Webhooks:    s.Webhooks,
 	})
 	if err != nil {
 		return err
@@ -315,23 +315,6 @@ func (s *Server) trust() *clusterauthenticationtrust.ClusterAuthenticationInfo {
 	return trust
 }
 
-// newControllers makes the controllers; servers on a shared database take turns.
-func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
-	rootCA, err := os.ReadFile(files.CACert)
-	if err != nil {
-		return nil, err
-	}
-	config := controllers.Config{
-		Controllers: s.config.controllers,
-		Client:      s.Loopback,
-		RootCA:      rootCA,
-	}
-	if s.core.database.Shared {
-		config.Lease = &controllers.Lease{Name: "byre-controllers", Identity: s.id}
-	}
-	return controllers.New(config)
-}
-
 // buildHTTP puts the filters before the chain and makes the HTTP server.
 func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Files) error {
 	serving := &s.config.Options.Serving
@@ -358,20 +341,20 @@ func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Fi
 		return err
 	}
 	base.GetConfigForClient = s.certs.dynamic.GetConfigForClient
-	handler := filters.Chain(s.filterConfig(filters.Lifecycle{
+	life := filters.Lifecycle{
 		Installed:    s.installed,
 		ShuttingDown: s.stopping,
 		NotAccepting: s.draining,
 		Requests:     s.requests,
 		Watches:      new(waitgroup.SafeWaitGroup),
-	}))(chain)
-	if s.http, err = serving.httpServer(handler, base); err != nil {
+	}
+	if s.http, err = serving.httpServer(filters.Chain(s.filterConfig(life))(chain), base); err != nil {
 		return err
 	}
 	requests, endWatches := context.WithCancel(context.WithoutCancel(ctx))
 	s.endWatches = endWatches
 	s.http.BaseContext = func(net.Listener) context.Context { return requests }
-	return nil
+	return s.buildInsecure(chain, life)
 }
 
 func (s *Server) filterConfig(l filters.Lifecycle) filters.Config {

@@ -45,15 +45,20 @@ func (o *ServingOptions) listen(ctx context.Context) (net.Listener, error) {
 				setSocketOption(c, unix.SO_REUSEPORT, o.SharePort))
 		},
 	}
-	address := net.JoinHostPort(o.BindAddress.String(), strconv.Itoa(o.Port))
+	return bind(ctx, config, o.BindAddress, o.Port, "--bind-address", "--secure-port")
+}
+
+// bind names the flags to look at when it fails.
+func bind(ctx context.Context, config net.ListenConfig, ip net.IP, port int, ipFlag, portFlag string) (net.Listener, error) {
+	address := net.JoinHostPort(ip.String(), strconv.Itoa(port))
 	listener, err := config.Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s is in use by another program: stop it, or choose another --secure-port", address)
+		return nil, fmt.Errorf("%s is in use by another program: stop it, or choose another %s", address, portFlag)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("this machine has no address %s: check --bind-address", o.BindAddress)
+		return nil, fmt.Errorf("this machine has no address %s: check %s", ip, ipFlag)
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("not allowed to listen on %s: choose a --secure-port above 1023", address)
+		return nil, fmt.Errorf("not allowed to listen on %s: choose a %s above 1023", address, portFlag)
 	}
 	return listener, err
 }

@@ -2,10 +2,9 @@ package crd
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
 
+	"golang.org/x/sync/errgroup"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
@@ -18,10 +17,17 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
+// cleaners makes a cleaner for each definition that is being deleted. It
+// implements finalizer.CRClientGetter.
+type cleaners struct {
+	table   *table
+	errands *errands
+}
+
 // GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter:
 // the finalizer deletes the instances of a definition that is being deleted.
-func (t *table) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
-	d := t.get(crd.Name)
+func (c cleaners) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
+	d := c.table.get(crd.Name)
 	if d == nil || d.crd.UID != crd.UID {
 		return nil, fmt.Errorf("%s is not served", crd.Name)
 	}
@@ -29,12 +35,15 @@ func (t *table) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.Cu
 	if err != nil {
 		return nil, err
 	}
-	return cleaner{stored.main}, nil
+	return cleaner{stored.main, c.errands}, nil
 }
 
 // cleaner deletes all instances of a definition, in pages: the finalizer by
 // itself would hold them all in memory.
-type cleaner struct{ *customresource.REST }
+type cleaner struct {
+	*customresource.REST
+	errands *errands
+}
 
 const (
 	// cleanPage is how many instances are in memory at a time.
@@ -45,8 +54,12 @@ const (
 
 // List returns the first page of all instances: the finalizer asks only whether
 // there are any, and for which namespaces DeleteCollection is to be called.
-func (c cleaner) List(ctx context.Context, _ *internalversion.ListOptions) (runtime.Object, error) {
-	return c.page(ctx, "")
+func (c cleaner) List(ctx context.Context, _ *internalversion.ListOptions) (list runtime.Object, err error) {
+	err = c.errands.run(func() error {
+		list, err = c.page(ctx, "")
+		return err
+	})
+	return list, err
 }
 
 func (c cleaner) page(ctx context.Context, from string) (*unstructured.UnstructuredList, error) {
@@ -58,7 +71,16 @@ func (c cleaner) page(ctx context.Context, from string) (*unstructured.Unstructu
 }
 
 // DeleteCollection deletes all instances, whatever namespace ctx names.
-func (c cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, _ *internalversion.ListOptions) (runtime.Object, error) {
+func (c cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, _ *internalversion.ListOptions) (last runtime.Object, err error) {
+	err = c.errands.run(func() error {
+		last, err = c.deleteAll(ctx, validate, options)
+		return err
+	})
+	return last, err
+}
+
+// deleteAll returns the last page.
+func (c cleaner) deleteAll(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
 	for from := ""; ; {
 		page, err := c.page(ctx, from)
 		if err != nil {
@@ -73,25 +95,20 @@ func (c cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateObj
 	}
 }
 
+// deletePage deletes what it can, and returns why something can't be.
 func (c cleaner) deletePage(ctx context.Context, page *unstructured.UnstructuredList, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) error {
-	work := make(chan *unstructured.Unstructured)
-	errs := make([]error, cleanWorkers)
-	var workers sync.WaitGroup
-	for i := range errs {
-		workers.Go(func() {
-			for object := range work {
-				ctx := request.WithNamespace(ctx, object.GetNamespace())
-				_, _, err := c.REST.Delete(ctx, object.GetName(), validate, options.DeepCopy())
-				if err != nil && !apierrors.IsNotFound(err) {
-					errs[i] = err
-				}
+	var workers errgroup.Group
+	workers.SetLimit(cleanWorkers)
+	for i := range page.Items {
+		object := &page.Items[i]
+		workers.Go(func() error {
+			ctx := request.WithNamespace(ctx, object.GetNamespace())
+			_, _, err := c.REST.Delete(ctx, object.GetName(), validate, options.DeepCopy())
+			if apierrors.IsNotFound(err) {
+				return nil
 			}
+			return err
 		})
 	}
-	for i := range page.Items {
-		work <- &page.Items[i]
-	}
-	close(work)
-	workers.Wait()
-	return errors.Join(errs...)
+	return workers.Wait()
 }

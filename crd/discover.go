@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,22 +29,29 @@ type announcer struct {
 func (a *announcer) announce(group string) error {
 	resources := map[string][]metav1.APIResource{}
 	for _, crd := range a.table.group(group) {
-		if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
-			continue
-		}
 		for i := range crd.Spec.Versions {
-			if v := &crd.Spec.Versions[i]; v.Served {
-				resources[v.Name] = append(resources[v.Name], describe(crd, v)...)
+			v := &crd.Spec.Versions[i]
+			if !v.Served {
+				continue
 			}
+			// The version is listed before any of its resources is served.
+			served := resources[v.Name]
+			if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
+				served = append(served, describe(crd, v)...)
+			}
+			resources[v.Name] = served
 		}
 	}
 	var errs []error
 	for version, served := range resources {
 		gv := schema.GroupVersion{Group: group, Version: version}
-		described, err := endpoints.ConvertGroupVersionIntoToDiscovery(withKinds(gv, served))
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		var described []apidiscoveryv2.APIResourceDiscovery
+		if served != nil {
+			var err error
+			if described, err = endpoints.ConvertGroupVersionIntoToDiscovery(withKinds(gv, served)); err != nil {
+				errs = append(errs, err)
+				continue
+			}
 		}
 		errs = append(errs, a.registry.Add(discovery.Version{
 			GroupVersion: gv,

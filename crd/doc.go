@@ -40,6 +40,8 @@
 //
 // # Shutting down
 //
-// Cancel Run's context, before the loopback transport is closed. Upstream's
-// controllers let go of what they were doing shortly after Run has returned.
+// Cancel Run's context, before the loopback transport is closed. When Run has
+// returned, nothing is done to the store any more: the workers of upstream's
+// controllers can't be joined, but what they do is waited for, and what they
+// begin afterwards fails.
 package crd

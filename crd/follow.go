@@ -35,6 +35,7 @@ type follower struct {
 
 	establishing *establish.EstablishingController
 	controllers  []func(context.Context)
+	errands      *errands
 
 	// synced is closed when everything that was defined at the start is served,
 	// and shown by discovery.
@@ -60,16 +61,17 @@ func newFollower(c Config, t *table) (*follower, error) {
 		announcer: &announcer{table: t, registry: c.Discovery, announced: map[string]sets.Set[string]{}},
 		publisher: &publisher{table: t, service: c.OpenAPI, groups: map[string]map[schema.GroupVersion]string{}},
 		synced:    make(chan struct{}),
+		errands:   &errands{},
 		groups:    sets.New[string](),
 		poke:      make(chan struct{}, 1),
 	}
-	definitions, api := f.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1()}
+	definitions, api := f.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1(), f.errands}
 	f.informer = definitions.Informer()
 	f.establishing = establish.NewEstablishingController(definitions, api)
 	naming := status.NewNamingConditionController(klog.Background(), definitions, api)
 	structural := nonstructuralschema.NewConditionController(definitions, api)
 	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(definitions, api)
-	finalizing := finalizer.NewCRDFinalizer(definitions, api, t)
+	finalizing := finalizer.NewCRDFinalizer(definitions, api, cleaners{t, f.errands})
 	f.controllers = []func(context.Context){
 		f.establishing.RunWithContext,
 		naming.RunWithContext,
@@ -103,6 +105,7 @@ func (f *follower) Run(ctx context.Context) error {
 		return fmt.Errorf("crd: %w", err)
 	}
 	var group sync.WaitGroup
+	defer f.errands.end()
 	defer group.Wait()
 	f.factory.StartWithContext(ctx)
 	defer f.factory.Shutdown()

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	generated "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
@@ -13,18 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/registry/rest"
-	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
 	"byre/apiserver/endpoints"
-	"byre/apiserver/openapi"
-	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/watch"
 )
-
-// groupPriority is the place of apiextensions.k8s.io in discovery, as
-// kube-apiserver has it.
-const groupPriority = 16700
 
 // group is apiextensions.k8s.io itself.
 type group struct {
@@ -34,15 +28,16 @@ type group struct {
 	feed   *watch.Feed
 }
 
+// definitions is the resource that is kept here; its keys are a stock server's.
+var definitions = apiextensions.Resource("customresourcedefinitions")
+
 func newGroup(c Config) (*group, error) {
-	g := &group{scheme: newScheme(), feed: c.Storage.Feed}
-	g.codecs = newCodecs(g.scheme)
-	kept := c.Storage
-	kept.Scheme, kept.Serializer = g.scheme, g.codecs
-	kept.Encoding = serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(g.scheme, c.Effective)
-	kept.Prefixes, kept.Cohabitants = nil, nil
+	// Custom resources need this scheme too, for the options and the Status that
+	// travel with them.
+	g := &group{scheme: endpoints.NewScheme(install.Install), feed: c.Storage.Feed}
+	g.codecs = endpoints.NewCodecs(g.scheme)
 	var err error
-	if g.rest, err = customresourcedefinition.NewREST(g.scheme, storage.NewRESTOptionsGetter(kept)); err != nil {
+	if g.rest, err = customresourcedefinition.NewREST(g.scheme, c.Own(g.scheme, g.codecs, definitions)); err != nil {
 		return nil, fmt.Errorf("crd: storage of definitions: %w", err)
 	}
 	return g, nil
@@ -51,10 +46,9 @@ func newGroup(c Config) (*group, error) {
 // api serves the group, in discovery and OpenAPI too.
 func (g *group) api(c Config, next http.Handler) (*endpoints.API, error) {
 	version := apiextensionsv1.SchemeGroupVersion.Version
-	groups := []endpoints.Group{{
+	return c.ServeOwn("crd", endpoints.Group{
 		Name:     apiextensions.GroupName,
 		Versions: []string{version},
-		Priority: groupPriority,
 		Storage: map[string]map[string]rest.Storage{version: {
 			"customresourcedefinitions":        g.rest,
 			"customresourcedefinitions/status": customresourcedefinition.NewStatusREST(g.scheme, g.rest),
@@ -62,25 +56,7 @@ func (g *group) api(c Config, next http.Handler) (*endpoints.API, error) {
 		Scheme:         g.scheme,
 		Codecs:         g.codecs,
 		ParameterCodec: metav1.ParameterCodec,
-	}}
-	names, err := endpoints.ModelNames(groups)
-	if err != nil {
-		return nil, fmt.Errorf("crd: %w", err)
-	}
-	models := openapi.NewModels(c.Effective.EmulationVersion().String(), generated.GetOpenAPIDefinitions, g.scheme)
-	serving := c.Serving
-	serving.TypeConverter = models.TypeConverter(names...)
-	api, err := endpoints.New(endpoints.Config{
-		Groups:    groups,
-		Serving:   serving,
-		Discovery: c.Discovery,
-		NotFound:  next,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("crd: %w", err)
-	}
-	c.OpenAPI.Set("crd", models.Source(api.Roots(), c.Build))
-	return api, nil
+	}, generated.GetOpenAPIDefinitions, next)
 }
 
 // read returns a definition with its schemas.
@@ -95,7 +71,7 @@ func (g *group) read(ctx context.Context, name string, options metav1.GetOptions
 
 // known is the revision of a definition that the feed has; see table.
 func (g *group) known(name string) (int64, bool) {
-	e, _, loaded := g.feed.Lookup(sqlstore.Key{Group: apiextensions.GroupName, Resource: "customresourcedefinitions", Name: name})
+	e, _, loaded := g.feed.Lookup(sqlstore.Key{Group: definitions.Group, Resource: definitions.Resource, Name: name})
 	if e == nil {
 		return 0, loaded
 	}

@@ -1,6 +1,9 @@
 package crd
 
 import (
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,6 +28,21 @@ type keeper struct {
 	version schema.GroupVersion
 	// view tells this version by this spec from all others of the resource.
 	view string
+	// selectable are the fields that lists may be narrowed by.
+	selectable []apiextensionsv1.SelectableField
+}
+
+// indexFields are the fields that lists are narrowed by without looking at every
+// instance, where the stored bytes have them.
+func (k *keeper) indexFields() []string {
+	if k.version != k.parts.stored || !selectableFields() {
+		return nil
+	}
+	var names []string
+	for _, field := range k.selectable {
+		names = append(names, strings.TrimPrefix(field.JSONPath, "."))
+	}
+	return names
 }
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
@@ -73,6 +91,7 @@ func (k *keeper) decorate(
 		NewFunc:        newFunc,
 		NewListFunc:    newListFunc,
 		AttrFunc:       attrs,
+		IndexFields:    k.indexFields(),
 		Transformer:    config.Transformer,
 	})
 	if err != nil {

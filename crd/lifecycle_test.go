@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -113,4 +114,53 @@ func TestProtectedGroupNeedsApproval(t *testing.T) {
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "api-approved.kubernetes.io") {
 		t.Errorf("unapproved: %v", err)
 	}
+}
+
+// TestManyInstancesGoWithTheirDefinition: there are more of them than are cleaned
+// up at a time, in several namespaces, and one that somebody is not done with.
+func TestManyInstancesGoWithTheirDefinition(t *testing.T) {
+	const instances = 1100
+	onDatabases(t, func(t *testing.T, s *server) {
+		crd := s.define(t, widgetDefinition)
+		var creators errgroup.Group
+		creators.SetLimit(32)
+		for i := range instances {
+			creators.Go(func() error {
+				path := fmt.Sprintf("/apis/example.com/v1/namespaces/ns-%d/widgets", i%3)
+				if w := s.do(t, http.MethodPost, path, widget(t, fmt.Sprintf("w%d", i), `{"size":3}`)); w.Code != http.StatusCreated {
+					return fmt.Errorf("create: %d %s", w.Code, w.Body)
+				}
+				return nil
+			})
+		}
+		if err := creators.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		const kept = "/apis/example.com/v1/namespaces/ns-1/widgets/w1"
+		finalizers := func(list string) {
+			t.Helper()
+			w := s.do(t, http.MethodPatch, kept, `{"metadata":{"finalizers":`+list+`}}`, "Content-Type", "application/merge-patch+json")
+			if w.Code != http.StatusOK {
+				t.Fatalf("finalizers %s: %d %s", list, w.Code, w.Body)
+			}
+		}
+		finalizers(`["example.com/not-done"]`)
+
+		definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+		if err := definitions.Delete(t.Context(), crd.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "one instance to be left", func() bool {
+			list, err := s.dynamic.Resource(widgets).List(t.Context(), metav1.ListOptions{})
+			return err == nil && len(list.Items) == 1 && list.Items[0].GetName() == "w1" && list.Items[0].GetDeletionTimestamp() != nil
+		})
+		s.await(t, crd.Name, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+			return crd != nil && apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating)
+		})
+		if w := s.do(t, http.MethodPost, widgetPath, widget(t, "late", `{"size":3}`)); w.Code != http.StatusForbidden {
+			t.Errorf("create while it is terminating: %d %s", w.Code, w.Body)
+		}
+		finalizers(`null`)
+		s.await(t, crd.Name, gone)
+	})
 }

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func do(t *testing.T, handler http.Handler, method, path, body string, header ...string) *httptest.ResponseRecorder {
+func do(t testing.TB, handler http.Handler, method, path, body string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	req := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")
@@ -31,7 +31,7 @@ func do(t *testing.T, handler http.Handler, method, path, body string, header ..
 }
 
 // parse reads a definition from YAML.
-func parse(t *testing.T, text string) *apiextensionsv1.CustomResourceDefinition {
+func parse(t testing.TB, text string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	if err := yaml.UnmarshalStrict([]byte(text), crd); err != nil {
@@ -55,12 +55,12 @@ func object(t *testing.T, text string) *unstructured.Unstructured {
 }
 
 // define creates a definition and waits until it is established.
-func (s *server) define(t *testing.T, text string) *apiextensionsv1.CustomResourceDefinition {
+func (s *server) define(t testing.TB, text string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	return s.establish(t, parse(t, text))
 }
 
-func (s *server) establish(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+func (s *server) establish(t testing.TB, crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	crd, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *server) establish(t *testing.T, crd *apiextensionsv1.CustomResourceDefi
 }
 
 // await watches a definition until it is as wanted; nil stands for its absence.
-func (s *server) await(t *testing.T, name string, wanted func(*apiextensionsv1.CustomResourceDefinition) bool) *apiextensionsv1.CustomResourceDefinition {
+func (s *server) await(t testing.TB, name string, wanted func(*apiextensionsv1.CustomResourceDefinition) bool) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

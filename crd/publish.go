@@ -5,8 +5,12 @@ import (
 	"crypto/sha512"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"runtime"
 	"slices"
+	"sync"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
@@ -104,26 +108,34 @@ func (p *publisher) version3(ctx context.Context, gv schema.GroupVersion) ([]byt
 func (p *publisher) version2(ctx context.Context, groups []string) (*spec.Swagger, error) {
 	whole := &spec.Swagger{SwaggerProps: spec.SwaggerProps{
 		Definitions: spec.Definitions{},
+		Parameters:  map[string]spec.Parameter{},
 		Paths:       &spec.Paths{Paths: map[string]spec.PathItem{}},
 	}}
+	var mu sync.Mutex // of whole
+	var builders errgroup.Group
+	builders.SetLimit(runtime.GOMAXPROCS(0))
 	for _, group := range groups {
 		for _, crd := range established(p.table.group(group)) {
-			full, err := p.table.shared.load(ctx, crd.Name)
-			if apierrors.IsNotFound(err) {
-				continue // gone since, and so will be the document
-			}
-			if err != nil {
-				return nil, err
-			}
-			if err := addVersion2(whole, full); err != nil {
-				return nil, fmt.Errorf("crd: OpenAPI of %s: %w", crd.Name, err)
-			}
+			builders.Go(func() error {
+				full, err := p.table.shared.load(ctx, crd.Name)
+				if apierrors.IsNotFound(err) {
+					return nil // gone since, and so will be the document
+				}
+				if err == nil {
+					err = addVersion2(&mu, whole, full)
+				}
+				if err != nil {
+					return fmt.Errorf("crd: OpenAPI of %s: %w", crd.Name, err)
+				}
+				return nil
+			})
 		}
 	}
-	return whole, nil
+	return whole, builders.Wait()
 }
 
-func addVersion2(whole *spec.Swagger, crd *apiextensionsv1.CustomResourceDefinition) error {
+// addVersion2 adds a definition's part to the whole, which mu guards.
+func addVersion2(mu *sync.Mutex, whole *spec.Swagger, crd *apiextensionsv1.CustomResourceDefinition) error {
 	for _, v := range crd.Spec.Versions {
 		if !v.Served {
 			continue
@@ -134,18 +146,12 @@ func addVersion2(whole *spec.Swagger, crd *apiextensionsv1.CustomResourceDefinit
 		}
 		// No two definitions have a path or a kind in common; the types that all
 		// refer to are the same everywhere. Version 2 never had defaults.
-		for name, definition := range handler.PruneDefaults(part.Definitions) {
-			whole.Definitions[name] = definition
-		}
-		for name, parameter := range part.Parameters {
-			if whole.Parameters == nil {
-				whole.Parameters = map[string]spec.Parameter{}
-			}
-			whole.Parameters[name] = parameter
-		}
-		for path, item := range part.Paths.Paths {
-			whole.Paths.Paths[path] = item
-		}
+		definitions := handler.PruneDefaults(part.Definitions)
+		mu.Lock()
+		maps.Copy(whole.Definitions, definitions)
+		maps.Copy(whole.Parameters, part.Parameters)
+		maps.Copy(whole.Paths.Paths, part.Paths.Paths)
+		mu.Unlock()
 	}
 	return nil
 }

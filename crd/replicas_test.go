@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"byre/migrations"
+	"byre/sqlstore/dbtest"
 	"byre/sqlstore/postgres/pgtest"
 )
 
@@ -19,7 +20,7 @@ func TestReplicas(t *testing.T) {
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
-	a, b := start(t, connect(t, dsn), true), start(t, connect(t, dsn), true)
+	a, b := start(t, dbtest.Connect(t, dsn), true), start(t, dbtest.Connect(t, dsn), true)
 	for i := range 5 {
 		plural := fmt.Sprintf("widgets%d", i)
 		path := "/apis/example.com/v1/namespaces/default/" + plural

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/klog/v2"
 )
 
@@ -36,14 +37,17 @@ func (s *Server) serveInstances(w http.ResponseWriter, req *http.Request, info *
 	if definition == nil || !inScope(definition.crd, info) {
 		return false
 	}
-	if !hasSubresource(definition.crd, info) {
-		resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
-		s.write(w, req, info, apierrors.NewNotFound(resource, info.Name))
-		return true
-	}
 	version, err := definition.instances.version(info.APIVersion)
 	if err != nil {
 		s.fail(w, req, info, err)
+		return true
+	}
+	handler, err := version.handler(info)
+	if err != nil {
+		for _, text := range deprecationWarnings(definition.crd, versionSpec(definition.crd, info.APIVersion)) {
+			warning.AddWarning(ctx, "", text)
+		}
+		s.write(w, req, info, err)
 		return true
 	}
 	if info.Verb == "watch" {
@@ -52,7 +56,7 @@ func (s *Server) serveInstances(w http.ResponseWriter, req *http.Request, info *
 		defer done()
 		req = req.WithContext(ctx)
 	}
-	version.ServeHTTP(w, req)
+	handler.ServeHTTP(w, req)
 	return true
 }
 
@@ -65,18 +69,18 @@ func inScope(crd *apiextensionsv1.CustomResourceDefinition, info *request.Reques
 	return info.Namespace != "" || info.Verb == "list" || info.Verb == "watch"
 }
 
-func hasSubresource(crd *apiextensionsv1.CustomResourceDefinition, info *request.RequestInfo) bool {
-	spec := versionSpec(crd, info.APIVersion)
-	switch info.Subresource {
-	case "":
-		return true
-	case "status":
-		return hasStatus(spec)
-	case "scale":
-		return hasScale(spec)
-	default:
-		return false
+// handler returns what serves a request, or why nothing does.
+func (v *version) handler(info *request.RequestInfo) (http.Handler, error) {
+	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	verbs, ok := v.handlers[info.Subresource]
+	if !ok {
+		return nil, apierrors.NewNotFound(resource, info.Name)
 	}
+	handler, ok := verbs[info.Verb]
+	if !ok {
+		return nil, apierrors.NewMethodNotSupported(resource, info.Verb)
+	}
+	return handler, nil
 }
 
 // watching is a context that ends when the instances are served by another, or

@@ -6,33 +6,17 @@ import (
 	"net/http"
 
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/util/webhook"
 	restclient "k8s.io/client-go/rest"
-	"k8s.io/component-base/compatibility"
 
-	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
-	"byre/apiserver/openapi"
-	"byre/apiserver/storage"
 )
 
-// Config is what New needs. All but Serving and Build are required.
+// Config is what New needs. All of it is required.
 type Config struct {
-	// Storage says where objects are kept. Its Scheme, Serializer, Encoding,
-	// Prefixes and Cohabitants are of no account: this package brings its own.
-	Storage storage.GetterConfig
-	// Effective is the version that the server emulates.
-	Effective compatibility.EffectiveVersion
-	// Serving is what all resources of the server have in common. Its
-	// TypeConverter is of no account.
-	endpoints.Serving
-	// Discovery and OpenAPI are told what is defined.
-	Discovery *discovery.Registry
-	OpenAPI   *openapi.Service
-	// Build identifies the program in the documents of OpenAPI; see
-	// openapi.BuildIdentity.
-	Build string
+	endpoints.Common
 	// Loopback reaches the whole server as itself.
 	Loopback *restclient.Config
 	// ServiceResolver and Authentication are how conversion webhooks are found,
@@ -42,14 +26,13 @@ type Config struct {
 }
 
 func (c *Config) check() error {
-	switch {
-	case c.Effective == nil, c.Discovery == nil, c.OpenAPI == nil, c.Loopback == nil:
-		return errors.New("crd: Effective, Discovery, OpenAPI and Loopback are required")
-	case c.ServiceResolver == nil, c.Authentication == nil:
-		return errors.New("crd: ServiceResolver and Authentication are required")
-	default:
-		return nil
+	if err := c.Check(); err != nil {
+		return fmt.Errorf("crd: %w", err)
 	}
+	if c.Loopback == nil || c.ServiceResolver == nil || c.Authentication == nil {
+		return errors.New("crd: Loopback, ServiceResolver and Authentication are required")
+	}
+	return nil
 }
 
 // Server is a handler of definitions and of what they define.
@@ -85,6 +68,7 @@ func New(c Config, next http.Handler) (*Server, error) {
 		shared: &shared{scheme: own.scheme, storage: c.Storage, serving: c.Serving, converter: converter, load: own.recent},
 		known:  own.known,
 		latest: own.latest,
+		forget: c.Storage.Feed.Forget,
 		byName: map[string]*definition{},
 	}
 	if s.follower, err = newFollower(c, s.table); err != nil {
@@ -92,4 +76,10 @@ func New(c Config, next http.Handler) (*Server, error) {
 	}
 	s.table.changed = s.mark
 	return s, nil
+}
+
+// Stores says whether objects of a resource are kept here: definitions, and what
+// they define.
+func (s *Server) Stores(gr schema.GroupResource) bool {
+	return gr == definitions || s.table.get(gr.String()) != nil
 }

@@ -1,10 +1,8 @@
 package crd_test
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -29,12 +27,10 @@ import (
 	"byre/apiserver/openapi"
 	"byre/apiserver/storage"
 	"byre/crd"
-	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/postgres"
-	"byre/sqlstore/postgres/pgtest"
-	"byre/sqlstore/sqlite"
+	"byre/sqlstore/dbtest"
 	"byre/watch"
+	"byre/watch/watchtest"
 )
 
 // server is a definition server over a database of its own, with clients.
@@ -49,83 +45,47 @@ type server struct {
 	store       *sqlstore.Store
 }
 
-// databases are the databases that what depends on the store is tested on.
-var databases = []struct {
-	name string
-	open func(*testing.T) (driver sqlstore.Driver, shared bool)
-}{
-	{"sqlite", openSQLite},
-	{"postgres", openPostgres},
-}
-
-func openPostgres(t *testing.T) (sqlstore.Driver, bool) {
-	t.Helper()
-	dsn := pgtest.DSN(t)
-	if _, err := migrations.Up(t.Context(), dsn); err != nil {
-		t.Fatal(err)
-	}
-	return connect(t, dsn), true
-}
-
-func connect(t *testing.T, dsn string) sqlstore.Driver {
-	t.Helper()
-	driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return driver
-}
-
-func openSQLite(t *testing.T) (sqlstore.Driver, bool) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "byre.db")
-	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
-		t.Fatal(err)
-	}
-	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return driver, false
-}
-
 // onDatabases runs a test on each database.
 func onDatabases(t *testing.T, test func(*testing.T, *server)) {
 	t.Helper()
-	for _, database := range databases {
-		t.Run(database.name, func(t *testing.T) {
-			driver, shared := database.open(t)
-			test(t, start(t, driver, shared))
-		})
+	for _, kind := range dbtest.Kinds() {
+		t.Run(kind.Name, func(t *testing.T) { test(t, start(t, kind.Open(t), kind.Shared)) })
 	}
 }
 
 // newServer starts a server on SQLite.
-func newServer(t *testing.T) *server {
+func newServer(t testing.TB) *server {
 	t.Helper()
-	driver, shared := openSQLite(t)
-	return start(t, driver, shared)
+	return start(t, dbtest.SQLite(t), false)
 }
 
-func start(t *testing.T, driver sqlstore.Driver, shared bool) *server {
+func start(t testing.TB, driver sqlstore.Driver, shared bool) *server {
 	t.Helper()
-	feed := watch.New(driver, watch.Options{SoleWriter: !shared})
-	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
+	// The order of the stop is that of the program: what makes requests, the
+	// requests, the feed, the store, the database.
+	t.Cleanup(func() {
+		if err := driver.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	store, feed := watchtest.Run(t, driver, watch.Options{SoleWriter: !shared})
 	transport := &loopback.Transport{}
 	documents := openapi.NewService()
 	s := &server{store: store, config: loopback.Config(transport), openapi: documents}
 	var err error
 	s.Server, err = crd.New(crd.Config{
-		// The scheme of others must not get in the way.
-		Storage:   storage.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
-		Effective: compatibility.DefaultBuildEffectiveVersion(),
-		Serving: endpoints.Serving{
-			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
-			MinRequestTimeout: time.Minute,
+		Common: endpoints.Common{
+			// The scheme of others must not get in the way.
+			Storage:   storage.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
+			Effective: compatibility.DefaultBuildEffectiveVersion(),
+			Serving: endpoints.Serving{
+				Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
+				MinRequestTimeout: time.Minute,
+			},
+			Discovery: byrediscovery.NewRegistry("127.0.0.1:0"),
+			OpenAPI:   documents,
+			Build:     "test",
 		},
-		Discovery:       byrediscovery.NewRegistry("127.0.0.1:0"),
-		OpenAPI:         documents,
-		Build:           "test",
 		Loopback:        s.config,
 		ServiceResolver: webhook.NewDefaultServiceResolver(),
 		Authentication:  webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, &rest.Config{}, noop.NewTracerProvider()),
@@ -139,40 +99,17 @@ func start(t *testing.T, driver sqlstore.Driver, shared bool) *server {
 	s.dynamic = dynamic.NewForConfigOrDie(s.config)
 	s.discovery = discovery.NewDiscoveryClientForConfigOrDie(s.config)
 
-	// The order of the stop is that of the program: what makes requests, the
-	// requests, the feed, the store, the database.
-	t.Cleanup(func() {
-		if err := driver.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	run(t, "store", store.Run)
-	run(t, "feed", feed.Run)
 	t.Cleanup(func() {
 		transport.Close()
 		transport.Wait()
 	})
-	run(t, "crd", s.Run)
+	watchtest.Serve(t, "crd", s.Run)
 	select {
 	case <-s.Synced():
 	case <-time.After(time.Minute):
 		t.Fatal("the definitions were not followed")
 	}
 	return s
-}
-
-// run runs a part of the server until the test ends.
-func run(t *testing.T, name string, part func(context.Context) error) {
-	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- part(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	})
 }
 
 // withContext gives requests what the filters of the whole server would.
@@ -202,7 +139,7 @@ type recorder struct{ w http.ResponseWriter }
 func (r recorder) AddWarning(_, text string) { r.w.Header().Add("Warning", text) }
 
 // do sends one request and returns the answer.
-func (s *server) do(t *testing.T, method, path string, body string, header ...string) *httptest.ResponseRecorder {
+func (s *server) do(t testing.TB, method, path string, body string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	return do(t, s.handler, method, path, body, header...)
 }

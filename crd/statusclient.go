@@ -19,14 +19,16 @@ const lastApplied = corev1.LastAppliedConfigAnnotation
 // and the finalizers.
 type statusClient struct {
 	client.CustomResourceDefinitionsGetter
+	errands *errands
 }
 
 func (c statusClient) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
-	return statusWriter{c.CustomResourceDefinitionsGetter.CustomResourceDefinitions()}
+	return statusWriter{c.CustomResourceDefinitionsGetter.CustomResourceDefinitions(), c.errands}
 }
 
 type statusWriter struct {
 	client.CustomResourceDefinitionInterface
+	errands *errands
 }
 
 // change is an operation of a JSON patch (RFC 6902).
@@ -37,7 +39,15 @@ type change struct {
 }
 
 // UpdateStatus fails with a conflict where an update would.
-func (w statusWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
+func (w statusWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (written *apiextensionsv1.CustomResourceDefinition, err error) {
+	err = w.errands.run(func() error {
+		written, err = w.patchStatus(ctx, crd, options)
+		return err
+	})
+	return written, err
+}
+
+func (w statusWriter) patchStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
 	finalizers := crd.Finalizers
 	if finalizers == nil {
 		finalizers = []string{}

@@ -49,6 +49,9 @@ type table struct {
 	known func(name string) (revision int64, loaded bool)
 	// latest reads a definition from the store, as it is now.
 	latest func(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error)
+	// forget is told of resources whose instances are gone, or are found by other
+	// fields now: what was kept of them is of no use. It must not call back.
+	forget func(group, plural string)
 	// changed is told the group of every definition that the watch has shown to
 	// come, change or go. It must not call back.
 	changed func(group string)
@@ -137,6 +140,9 @@ func (t *table) put(crd *apiextensionsv1.CustomResourceDefinition, provisional b
 		d.instances = newInstances(t.shared, crd)
 		if last != nil {
 			last.instances.retire()
+			if !sameSelectable(last.crd, crd) {
+				t.forget(crd.Spec.Group, crd.Spec.Names.Plural)
+			}
 		}
 	}
 	t.byName[crd.Name] = d
@@ -156,6 +162,7 @@ func (t *table) remove(crd *apiextensionsv1.CustomResourceDefinition) {
 	}
 	delete(t.byName, crd.Name)
 	last.instances.retire()
+	t.forget(crd.Spec.Group, crd.Spec.Names.Plural)
 	t.changed(crd.Spec.Group)
 }
 
@@ -174,6 +181,13 @@ func (t *table) release() {
 func sameInstances(a, b *apiextensionsv1.CustomResourceDefinition) bool {
 	return a.UID == b.UID && a.Generation == b.Generation &&
 		apiequality.Semantic.DeepEqual(a.Status.AcceptedNames, b.Status.AcceptedNames)
+}
+
+// sameSelectable says whether instances are found by the same fields.
+func sameSelectable(a, b *apiextensionsv1.CustomResourceDefinition) bool {
+	return slices.EqualFunc(a.Spec.Versions, b.Spec.Versions, func(a, b apiextensionsv1.CustomResourceDefinitionVersion) bool {
+		return a.Storage == b.Storage && slices.Equal(a.SelectableFields, b.SelectableFields)
+	})
 }
 
 // compareVersions orders two states of definitions of one name by their

@@ -59,7 +59,7 @@ func newTestTable(s *store) (*table, *int) {
 	changes := 0
 	return &table{
 		shared: &shared{}, known: s.known, latest: s.latest, byName: map[string]*definition{},
-		changed: func(string) { changes++ },
+		changed: func(string) { changes++ }, forget: func(string, string) {},
 	}, &changes
 }
 

@@ -2,6 +2,8 @@ package crd
 
 import (
 	"fmt"
+	"net/http"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
@@ -23,9 +25,11 @@ import (
 
 // version serves one version of what a definition defines.
 type version struct {
-	*endpoints.Version
-	main   *customresource.REST
-	checks *lazy[checks]
+	// handlers has what serves each verb, by subresource; "" is the resource
+	// itself.
+	handlers map[string]map[string]http.Handler
+	main     *customresource.REST
+	checks   *lazy[checks]
 }
 
 // versionBuilder makes one version. It does what getOrCreateServingInfoFor of
@@ -50,17 +54,33 @@ func (i *instances) newVersion(p *parts, name string) (*version, error) {
 func (b *versionBuilder) build() (*version, error) {
 	kind := b.gv.WithKind(b.crd.Status.AcceptedNames.Kind)
 	load, typer, parts := b.load(), b.typer, b.parts
-	v := &version{checks: newLazy(func() (checks, error) {
-		whole, err := load()
-		if err != nil {
-			return checks{}, err
-		}
-		return newChecks(typer, parts, whole, kind)
-	})}
+	v := &version{
+		handlers: map[string]map[string]http.Handler{},
+		checks: newLazy(func() (checks, error) {
+			whole, err := load()
+			if err != nil {
+				return checks{}, err
+			}
+			return newChecks(typer, parts, whole, kind)
+		}),
+	}
 	storages, err := b.storages(v)
 	if err != nil {
 		return nil, err
 	}
+	config := b.config(v, storages)
+	for path := range storages {
+		resource, err := endpoints.NewResource(config, path)
+		if err != nil {
+			return nil, err
+		}
+		_, subresource, _ := strings.Cut(path, "/")
+		v.handlers[subresource] = resource.Verbs()
+	}
+	return v, nil
+}
+
+func (b *versionBuilder) config(v *version, storages map[string]rest.Storage) endpoints.VersionConfig {
 	serving := b.serving
 	serving.Admission = admit{serving.Admission, &b.terminating}
 	serving.TypeConverter = nil
@@ -68,18 +88,18 @@ func (b *versionBuilder) build() (*version, error) {
 	// versions already.
 	serving.EquivalentResources = runtime.NewEquivalentResourceRegistry()
 	options := newOptionsScheme(b.gv)
-	serializer := parts.negotiated(typer)
-	v.Version, err = endpoints.NewVersion(endpoints.VersionConfig{
+	serializer := b.parts.negotiated(b.typer)
+	return endpoints.VersionConfig{
 		GroupVersion: b.gv,
 		Storage:      storages,
 		Types: endpoints.Types{
 			Serializer:      serializer,
 			ParameterCodec:  runtime.NewParameterCodec(options),
 			Creater:         creater{},
-			Convertor:       parts.convert,
-			UnsafeConvertor: parts.unsafe,
-			Defaulter:       defaulter{schemas: parts.schemas, others: options},
-			Typer:           typer,
+			Convertor:       b.parts.convert,
+			UnsafeConvertor: b.parts.unsafe,
+			Defaulter:       defaulter{schemas: b.parts.schemas, others: options},
+			Typer:           b.typer,
 		},
 		Serving:    serving,
 		PatchTypes: patchTypes(),
@@ -88,11 +108,7 @@ func (b *versionBuilder) build() (*version, error) {
 			scope.StandardSerializers = serializer.standard()
 			return b.adjust(v.main, scope)
 		},
-	})
-	if err != nil {
-		return nil, err
 	}
-	return v, nil
 }
 
 // adjust gives a scope what is special about custom resources.
@@ -108,7 +124,7 @@ func (b *versionBuilder) adjust(main *customresource.REST, scope *handlers.Reque
 		reset = b.statusResetFields()
 		scope.TableConvertor = main
 	case "scale":
-		scope.Serializer = newCodecs(scale.NewScaleConverter().Scheme())
+		scope.Serializer = endpoints.NewCodecs(scale.NewScaleConverter().Scheme())
 		columns, err := tableconvertor.New(scaleColumns(b.spec))
 		if err != nil {
 			return err
@@ -159,6 +175,8 @@ func (b *versionBuilder) storages(v *version) (map[string]rest.Storage, error) {
 			parts:   b.parts,
 			version: b.gv,
 			view:    fmt.Sprintf("%s/%d/%s", b.crd.UID, b.crd.Generation, b.spec.Name),
+
+			selectable: b.spec.SelectableFields,
 		},
 		names.Categories, table, b.parts.replicas,
 	)

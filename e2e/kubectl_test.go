@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"byre/e2e/peers"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
 )
@@ -47,6 +49,9 @@ func runScripts(t *testing.T, s *servers.Server, db database) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	web := newAuthority(t, "web")
+	hooks := peers.NewHooks(web)
+	t.Cleanup(hooks.Close)
 	var scripts atomic.Int32
 	testscript.Run(t, testscript.Params{
 		Dir:             filepath.Join("testdata", "scripts"),
@@ -74,6 +79,9 @@ func runScripts(t *testing.T, s *servers.Server, db database) {
 			env.Setenv("NS", fmt.Sprintf("s%02d-%s", scripts.Add(1), db.name))
 			env.Setenv("SERVER", s.URL)
 			env.Setenv("CA", s.CAFile)
+			env.Setenv("HOOKS", hooks.URL)
+			env.Setenv("HOOKS_PORT", hooks.URL[strings.LastIndex(hooks.URL, ":")+1:])
+			env.Setenv("HOOKS_CA", base64.StdEncoding.EncodeToString(web.PEM))
 			if db.name == "stock" {
 				env.Setenv("STOCK", "1")
 			}
@@ -93,6 +101,8 @@ func runScripts(t *testing.T, s *servers.Server, db database) {
 			"count":      countMatches,
 			"dependents": makeDependents,
 			"eventually": eventually,
+
+			"largedefinition": makeLargeDefinition,
 		},
 	})
 }
@@ -123,16 +133,22 @@ func copyManifests(ts *testscript.TestScript, neg bool, args []string) {
 	expandFiles(ts, false, files)
 }
 
-// expandFiles writes the script's namespace for ${NS} into files.
+// expandFiles writes the script's namespace for ${NS} into files, and where the
+// webhooks are for ${HOOKS} (their URL), ${HOOKS_PORT} and ${HOOKS_CA}.
 func expandFiles(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: expand FILE...")
 	}
+	var pairs []string
+	for _, name := range []string{"NS", "HOOKS", "HOOKS_PORT", "HOOKS_CA"} {
+		pairs = append(pairs, "${"+name+"}", ts.Getenv(name))
+	}
+	expand := strings.NewReplacer(pairs...)
 	for _, name := range args {
 		path := ts.MkAbs(name)
 		text, err := os.ReadFile(path)
 		ts.Check(err)
-		ts.Check(os.WriteFile(path, []byte(strings.ReplaceAll(string(text), "${NS}", ts.Getenv("NS"))), 0o600))
+		ts.Check(os.WriteFile(path, []byte(expand.Replace(string(text))), 0o600))
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 func TestMain(m *testing.M) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	defer cancel()
-	need := []programs.Program{programs.Kubectl, programs.APIServer, programs.Etcd}
+	need := []programs.Program{programs.Kubectl, programs.APIServer, programs.Etcd, programs.Kwok, programs.Wardle}
 	if os.Getenv("E2E_STOCK") == "" {
 		need = append(need, programs.Byre)
 	}

@@ -31,6 +31,7 @@ func TestReplicas(t *testing.T) {
 
 	t.Run("every replica sees the same dense revisions", func(t *testing.T) { testSameRevisions(t, db, ns, a, b) })
 	t.Run("a read sees what another replica just wrote", func(t *testing.T) { testReadYourWrites(t, ns, a, b) })
+	t.Run("a write to RBAC is in force within a second", func(t *testing.T) { testRulesOnReplicas(t, a, b) })
 	t.Run("a stopped replica does not hold up the other", func(t *testing.T) { testStoppedReplica(t, ns, a, b) })
 }
 

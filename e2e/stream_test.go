@@ -97,7 +97,40 @@ func TestKubectlProxy(t *testing.T) {
 // startKubectl runs kubectl in the background until the test ends.
 func startKubectl(t *testing.T, s *servers.Server, args ...string) <-chan string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), append([]string{"--kubeconfig", s.Kubeconfig, "--cache-dir", t.TempDir()}, args...)...)
+	return followKubectl(t, kubectlCommand(t, s, args...))
+}
+
+// kubectlCommand is a kubectl that knows nothing of the server yet.
+func kubectlCommand(t *testing.T, s *servers.Server, args ...string) *exec.Cmd {
+	t.Helper()
+	return exec.CommandContext(t.Context(), programs.Kubectl.Path(), append([]string{"--kubeconfig", s.Kubeconfig, "--cache-dir", t.TempDir()}, args...)...)
+}
+
+// runKubectl runs kubectl to its end, which must be a good one, and returns what
+// it prints.
+func runKubectl(t *testing.T, s *servers.Server, args ...string) string {
+	t.Helper()
+	out, complaints, err := tryKubectl(t, s, "", args...)
+	if err != nil {
+		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, complaints)
+	}
+	return out
+}
+
+// tryKubectl runs kubectl to its end, with an input.
+func tryKubectl(t *testing.T, s *servers.Server, input string, args ...string) (out, complaints string, err error) {
+	t.Helper()
+	cmd := kubectlCommand(t, s, args...)
+	var stdout, stderr strings.Builder
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
+	err = cmd.Run()
+	return stdout.String(), stderr.String(), err
+}
+
+// followKubectl starts the command and returns the lines that it prints. It must
+// end with the test's context.
+func followKubectl(t *testing.T, cmd *exec.Cmd) <-chan string {
+	t.Helper()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

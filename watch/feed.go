@@ -94,7 +94,6 @@ type Feed struct {
 	epoch     string
 	closed    bool
 	hubs      map[resource]*hub
-	indexes   map[resource]Index
 	// pending are published changes that wait for the ones before them,
 	// ascending. Invariant: the first is later than revision+1.
 	pending []prepared
@@ -135,21 +134,23 @@ func New(source Source, opts Options) *Feed {
 		started: make(chan struct{}),
 		done:    make(chan struct{}),
 		hubs:    map[resource]*hub{},
-		indexes: map[resource]Index{},
 		dirty:   map[*hub]struct{}{},
 	}
 	f.metrics = newMetrics(opts.Registerer, f)
 	return f
 }
 
-// Define gives a resource an index. It must be called before the resource is
-// first read; a second call for the same resource changes nothing.
-func (f *Feed) Define(group, name string, index Index) {
+// Forget gives back what is kept of a resource: its records, events and indexes.
+// Who reads it again loads it again; subscriptions end with ErrCompacted.
+func (f *Feed) Forget(group, name string) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	r := resource{group, name}
-	if _, ok := f.indexes[r]; !ok {
-		f.indexes[r] = index
+	h := f.hubs[resource{group, name}]
+	if h != nil {
+		f.dropLocked(h)
+	}
+	f.mu.Unlock()
+	if h != nil {
+		poke(f.wake)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -45,31 +46,103 @@ func TestSnapshotIsOneRevision(t *testing.T) {
 	}
 }
 
+// found names the records that an index finds by a value.
+func (f *fixture) found(index *Index, value string) (names string) {
+	f.t.Helper()
+	s, err := f.SnapshotIndexed(f.t.Context(), "", "pods", index)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for e := range s.Indexed(Narrowing{index, value}) {
+		names += e.Name
+	}
+	return names
+}
+
 func TestIndexFindsAndForgets(t *testing.T) {
 	f := start(t, Options{SoleWriter: true})
+	index := byValue()
 	f.write(pod("a", "x"), "1")
 	f.write(pod("a", "y"), "2")
-	find := func(value string) (names string) {
-		s, err := f.SnapshotIndexed(t.Context(), "", "pods")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for e := range s.Indexed(value) {
-			names += e.Name
-		}
-		return names
-	}
-	if got := find("1"); got != "x" {
+	if got := f.found(index, "1"); got != "x" {
 		t.Errorf("1 finds %q", got)
 	}
 	f.write(pod("a", "y"), "1")
 	f.write(pod("a", "x"), "2")
-	if got := find("1") + find("2"); got != "yx" {
+	if got := f.found(index, "1") + f.found(index, "2"); got != "yx" {
 		t.Errorf("1 and 2 find %q", got)
 	}
 	f.Publish([]sqlstore.Change{f.remove(pod("a", "y"))})
-	if got := find("1"); got != "" {
+	if got := f.found(index, "1"); got != "" {
 		t.Errorf("1 finds %q after the delete", got)
+	}
+}
+
+// What can't be told is found by every value, in its place, unless Find knows.
+func TestIndexFindsWhatItDoesNotKnow(t *testing.T) {
+	f := start(t, Options{SoleWriter: true})
+	for i, value := range []string{"1", "?2", "1", "?", "2"} {
+		f.write(pod("a", fmt.Sprint(i)), value)
+	}
+	index := byValue()
+	index.Find = func(e *Entry) (string, bool) {
+		value := strings.TrimPrefix(string(e.Value), "?")
+		return value, value != ""
+	}
+	if one, two := f.found(index, "1"), f.found(index, "2"); one != "023" || two != "134" {
+		t.Errorf("1 finds %q, 2 finds %q", one, two)
+	}
+	f.write(pod("a", "1"), "1")
+	f.write(pod("a", "3"), "2")
+	f.write(pod("a", "5"), "?1")
+	if one, two := f.found(index, "1"), f.found(index, "2"); one != "0125" || two != "345" {
+		t.Errorf("1 finds %q, 2 finds %q after changes", one, two)
+	}
+	one := f.subscribe(Interest{Narrow: &Narrowing{index, "1"}}, f.Revision())
+	f.write(pod("b", "6"), "2")
+	f.write(pod("b", "7"), "?2")
+	if ev := f.next(one, 1)[0]; ev.New.Name != "7" {
+		t.Errorf("a subscriber of 1 sees %s", ev.New.Name)
+	}
+}
+
+// An index takes the place of another of its name, not of one that is asked by
+// under another name; subscribers keep to their own.
+func TestIndexIsReplaced(t *testing.T) {
+	f := start(t, Options{SoleWriter: true})
+	f.write(pod("a", "x"), "12")
+	first, second, other := byValue(), byValue(), byValue()
+	second.Value = func(e *Entry) (string, bool) { return string(e.Value[1:]), true }
+	other.Name = "other"
+	old := f.subscribe(Interest{Narrow: &Narrowing{first, "34"}}, f.Revision())
+	for _, test := range []struct {
+		index *Index
+		value string
+	}{{first, "12"}, {other, "12"}, {second, "2"}, {first, "12"}, {other, "12"}, {second, "2"}} {
+		if got := f.found(test.index, test.value); got != "x" {
+			t.Errorf("%s finds %q", test.value, got)
+		}
+	}
+	if n := len(f.hubs[resource{"", "pods"}].indexes); n != 2 {
+		t.Errorf("%d indexes are kept", n)
+	}
+	f.write(pod("a", "y"), "34")
+	f.next(old, 1)
+}
+
+func TestForgottenIsReadAgain(t *testing.T) {
+	f := start(t, Options{SoleWriter: true})
+	f.write(pod("a", "x"), "1")
+	sub := f.subscribe(Interest{}, 0)
+	before := f.snapshot()
+	f.Forget("", "pods")
+	f.Forget("", "pods")
+	if _, _, err := sub.Next(t.Context()); !errors.Is(err, ErrCompacted) {
+		t.Errorf("a subscription goes on: %v", err)
+	}
+	f.write(pod("a", "y"), "2")
+	if got := f.snapshot(); got.Len() != 2 || before.Len() != 1 {
+		t.Errorf("%d records, and %d before", got.Len(), before.Len())
 	}
 }
 

@@ -6,11 +6,6 @@ import (
 	"byre/sqlstore"
 )
 
-// Index names what a resource's records can be found by besides their key: it
-// returns one value a record ("" is a value too). It is called on records that
-// may be shared and must be cheap the second time for the same entry.
-type Index func(*Entry) string
-
 // resource is what a hub is for.
 type resource struct{ group, name string }
 
@@ -22,7 +17,6 @@ const treeDegree = 32
 // loaded is at Feed.revision.
 type hub struct {
 	resource resource
-	index    Index // nil where the resource has none
 
 	// ready is closed when loading has ended, by success (loaded) or not (err).
 	ready  chan struct{}
@@ -34,7 +28,7 @@ type hub struct {
 	backlog []prepared
 
 	tree    *btree.BTreeG[*Entry]
-	byIndex *btree.BTreeG[indexed] // nil until asked for
+	indexes map[string]*indexTree // those that were asked by, by name
 	// cloned is the last snapshot handed out; nil when something has changed
 	// since. Cloning is cheap, but makes the next writes copy tree nodes.
 	cloned *Snapshot
@@ -45,13 +39,13 @@ type hub struct {
 	waiters waiters
 }
 
-func newHub(r resource, index Index, opts Options) *hub {
+func newHub(r resource, opts Options) *hub {
 	return &hub{
 		resource: r,
-		index:    index,
+		indexes:  map[string]*indexTree{},
 		ready:    make(chan struct{}),
 		ring:     ring{maxEvents: opts.RingEvents, maxBytes: opts.RingBytes},
-		waiters:  waiters{lists: map[scope]*waitList{}},
+		waiters:  waiters{lists: map[scope]*waitList{}, indexed: map[*Index]int{}},
 	}
 }
 
@@ -92,29 +86,16 @@ func (h *hub) apply(p prepared) bool {
 	if (p.Op == sqlstore.Create) != (ev.Old == nil) {
 		return false
 	}
-	if h.byIndex != nil {
-		h.reindex(ev)
+	for _, t := range h.indexes {
+		t.apply(ev)
 	}
 	h.ring.push(ev)
 	return true
 }
 
-func (h *hub) reindex(ev Event) {
-	if ev.Old != nil {
-		h.byIndex.Delete(indexed{h.index(ev.Old), ev.Old})
-	}
-	if ev.New != nil {
-		h.byIndex.ReplaceOrInsert(indexed{h.index(ev.New), ev.New})
-	}
-}
-
-// buildIndex indexes what the tree has now.
-func (h *hub) buildIndex() {
-	h.byIndex = btree.NewG(treeDegree, lessIndexed)
-	h.tree.Ascend(func(e *Entry) bool {
-		h.byIndex.ReplaceOrInsert(indexed{h.index(e), e})
-		return true
-	})
+// addIndex indexes what the tree has now.
+func (h *hub) addIndex(index *Index, found map[*Entry]string) {
+	h.indexes[index.Name] = newIndexTree(index, h.tree, found)
 	h.cloned = nil
 }
 
@@ -122,8 +103,11 @@ func (h *hub) buildIndex() {
 func (h *hub) snapshot() *Snapshot {
 	if h.cloned == nil {
 		h.cloned = &Snapshot{since: h.changed, tree: h.tree.Clone()}
-		if h.byIndex != nil {
-			h.cloned.index = h.byIndex.Clone()
+		for name, t := range h.indexes {
+			if h.cloned.indexes == nil {
+				h.cloned.indexes = map[string]indexSnapshot{}
+			}
+			h.cloned.indexes[name] = indexSnapshot{t.Index, t.tree.Clone()}
 		}
 	}
 	return h.cloned

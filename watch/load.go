@@ -41,26 +41,24 @@ func (f *Feed) snapshotOf(h *hub) (Snapshot, bool) {
 	return s, true
 }
 
-// SnapshotIndexed is Snapshot for a resource that has an index (Define), with
-// the index. The first call builds it, and from then on it is kept.
-func (f *Feed) SnapshotIndexed(ctx context.Context, group, name string) (Snapshot, error) {
+// SnapshotIndexed is Snapshot with an index. The first call by an index builds
+// it, and from then on it is kept, until another of its name is asked by.
+func (f *Feed) SnapshotIndexed(ctx context.Context, group, name string, index *Index) (Snapshot, error) {
 	for {
 		s, err := f.Snapshot(ctx, group, name)
-		if err != nil || s.index != nil {
+		if err != nil || s.has(index) {
 			return s, err
 		}
 		h, err := f.hub(ctx, resource{group, name})
 		if err != nil {
 			return Snapshot{}, err
 		}
-		// Deriving the index values is slow the first time: do it without
-		// the lock for all but the few that change meanwhile.
-		for e := range s.All("", nil) {
-			h.index(e)
-		}
+		// This may take a while, and is not done under the lock: what changes
+		// meanwhile is found by every value.
+		found := index.find(s)
 		f.mu.Lock()
-		if h.byIndex == nil && !h.gone {
-			h.buildIndex()
+		if t := h.indexes[index.Name]; !h.gone && (t == nil || t.Index != index) {
+			h.addIndex(index, found)
 		}
 		f.mu.Unlock()
 	}
@@ -121,7 +119,7 @@ func (f *Feed) join(r resource) *hub {
 	if f.closed {
 		return nil
 	}
-	h = newHub(r, f.indexes[r], f.opts)
+	h = newHub(r, f.opts)
 	f.hubs[r] = h
 	f.group.Go(func() { f.load(f.running, h) })
 	return h

@@ -14,19 +14,12 @@ type Snapshot struct {
 	revision int64
 	since    int64
 	tree     *btree.BTreeG[*Entry]
-	index    *btree.BTreeG[indexed] // nil where no index was asked for
+	indexes  map[string]indexSnapshot // by name; immutable
 }
 
-type indexed struct {
-	value string
-	entry *Entry
-}
-
-func lessIndexed(a, b indexed) bool {
-	if a.value != b.value {
-		return a.value < b.value
-	}
-	return lessEntry(a.entry, b.entry)
+type indexSnapshot struct {
+	index *Index
+	tree  *btree.BTreeG[indexed]
 }
 
 // Revision is the revision that the snapshot shows.
@@ -67,15 +60,49 @@ func (s Snapshot) All(namespace string, after *sqlstore.Position) iter.Seq[*Entr
 	}
 }
 
-// Indexed gives the records of one index value, in key order. It may only be
-// asked of a snapshot got by Feed.SnapshotIndexed.
-func (s Snapshot) Indexed(value string) iter.Seq[*Entry] {
+// Indexed gives the records that have a value of an index, or may have it, in key
+// order. It may only be asked of a snapshot got by Feed.SnapshotIndexed for that
+// index.
+func (s Snapshot) Indexed(n Narrowing) iter.Seq[*Entry] {
+	tree := s.indexes[n.Index.Name].tree
+	place := func(known bool, value string) iter.Seq[*Entry] {
+		return func(yield func(*Entry) bool) {
+			tree.AscendGreaterOrEqual(indexed{known, value, probe("", "")}, func(i indexed) bool {
+				return i.known == known && i.value == value && yield(i.entry)
+			})
+		}
+	}
+	return merge(place(true, n.Value), place(false, ""))
+}
+
+// merge gives the entries of two sequences in key order. The second is seldom
+// more than empty.
+func merge(a, b iter.Seq[*Entry]) iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
-		s.index.AscendGreaterOrEqual(indexed{value, probe("", "")}, func(i indexed) bool {
-			return i.value == value && yield(i.entry)
-		})
+		next, stop := iter.Pull(b)
+		defer stop()
+		waiting, ok := next()
+		for e := range a {
+			for ok && lessEntry(waiting, e) {
+				if !yield(waiting) {
+					return
+				}
+				waiting, ok = next()
+			}
+			if !yield(e) {
+				return
+			}
+		}
+		for ; ok; waiting, ok = next() {
+			if !yield(waiting) {
+				return
+			}
+		}
 	}
 }
+
+// has says whether the snapshot has an index.
+func (s Snapshot) has(index *Index) bool { return s.indexes[index.Name].index == index }
 
 func probe(namespace, name string) *Entry {
 	return &Entry{Record: sqlstore.Record{Key: sqlstore.Key{Namespace: namespace, Name: name}}}

@@ -16,9 +16,9 @@ type Interest struct {
 	Namespace string
 	// Name narrows to one name; empty means all.
 	Name string
-	// Index, when not nil, narrows to the records that had or have this value
-	// of the resource's index (Define).
-	Index *string
+	// Narrow, when not nil, narrows to the records that had or have a value of
+	// an index, or may have had it.
+	Narrow *Narrowing
 }
 
 // Subscription is a cursor over the changes of an Interest. It costs nothing
@@ -43,18 +43,15 @@ func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subs
 	if err != nil {
 		return nil, err
 	}
-	if want.Index != nil && h.index == nil {
-		return nil, fmt.Errorf("%s.%s has no index", want.Resource, want.Group)
-	}
 	s := &Subscription{feed: f, hub: h, want: want, pos: after}
 	s.waiter.ready = make(chan struct{}, 1)
 	switch {
 	case want.Name != "":
-		s.waiter.scope = scope{scopeName, want.Namespace, want.Name}
-	case want.Index != nil:
-		s.waiter.scope = scope{scopeIndex, *want.Index, ""}
+		s.waiter.scope = scope{kind: scopeName, a: want.Namespace, b: want.Name}
+	case want.Narrow != nil:
+		s.waiter.scope = scope{kind: scopeIndex, a: want.Narrow.Value, index: want.Narrow.Index}
 	case want.Namespace != "":
-		s.waiter.scope = scope{scopeNamespace, want.Namespace, ""}
+		s.waiter.scope = scope{kind: scopeNamespace, a: want.Namespace}
 	}
 	return s, nil
 }
@@ -172,11 +169,7 @@ func (s *Subscription) wants(ev Event) bool {
 		s.want.Name != "" && key.Name != s.want.Name {
 		return false
 	}
-	if s.want.Index == nil {
-		return true
-	}
-	return ev.Old != nil && s.hub.index(ev.Old) == *s.want.Index ||
-		ev.New != nil && s.hub.index(ev.New) == *s.want.Index
+	return s.want.Narrow == nil || s.want.Narrow.may(ev.Old) || s.want.Narrow.may(ev.New)
 }
 
 // Close ends the subscription.

@@ -22,7 +22,7 @@ func TestWaking(t *testing.T) {
 		{"namespace", Interest{Namespace: "a"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "x"): false}},
 		{"name", Interest{Namespace: "a", Name: "x"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("a", "y"): false, pod("b", "x"): false}},
 		{"name anywhere", Interest{Name: "x"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("a", "y"): false, pod("", "x"): true}},
-		{"index", Interest{Index: &one}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): true}},
+		{"index", Interest{Narrow: &Narrowing{byValue(), one}}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): true}},
 	} {
 		for key, wakes := range test.wakes {
 			t.Run(fmt.Sprintf("%s/%s/%s", test.name, key.Namespace, key.Name), func(t *testing.T) {
@@ -65,7 +65,7 @@ func wait(wakes bool) time.Duration {
 func TestIndexSubscriberSeesWhatLeaves(t *testing.T) {
 	f := start(t, Options{SoleWriter: true})
 	one := "1"
-	s := f.subscribe(Interest{Index: &one}, 0)
+	s := f.subscribe(Interest{Narrow: &Narrowing{byValue(), one}}, 0)
 	f.write(pod("a", "x"), "1")
 	f.next(s, 1)
 	f.write(pod("a", "x"), "2")

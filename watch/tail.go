@@ -285,7 +285,7 @@ func (f *Feed) touched(h *hub, fired []*waiter) []*waiter {
 		return ws.all(fired)
 	}
 	for i := h.ring.first(ws.woken); i < h.ring.size && len(ws.lists) > 0; i++ {
-		fired = ws.touch(*h.ring.at(i), h.index, fired)
+		fired = ws.touch(*h.ring.at(i), fired)
 	}
 	ws.woken = f.revision
 	return fired

@@ -8,8 +8,9 @@ import (
 // scope is the narrowest thing that a subscriber waits for: a change that
 // touches none of its scopes does not wake it.
 type scope struct {
-	kind scopeKind
-	a, b string
+	kind  scopeKind
+	a, b  string
+	index *Index // of a scopeIndex, whose a is the value
 }
 
 type scopeKind byte
@@ -27,9 +28,10 @@ type waiters struct {
 	// number lets a writer see without the lock that nobody waits.
 	number atomic.Int64
 
-	mu      sync.Mutex
-	lists   map[scope]*waitList
-	indexed int // how many wait in a scopeIndex
+	mu    sync.Mutex
+	lists map[scope]*waitList
+	// indexed is how many wait in a scopeIndex, by its index.
+	indexed map[*Index]int
 	// woken is the revision up to which events have been looked through.
 	woken int64
 }
@@ -73,8 +75,11 @@ func (ws *waiters) add(w *waiter, pos, revision int64) {
 
 func (ws *waiters) count(w *waiter, n int) {
 	ws.number.Add(int64(n))
-	if w.scope.kind == scopeIndex {
-		ws.indexed += n
+	if w.scope.kind != scopeIndex {
+		return
+	}
+	if ws.indexed[w.scope.index] += n; ws.indexed[w.scope.index] == 0 {
+		delete(ws.indexed, w.scope.index)
 	}
 }
 
@@ -108,20 +113,37 @@ func (ws *waiters) unlist(w *waiter) {
 }
 
 // touch moves the waiters that ev concerns to fired.
-func (ws *waiters) touch(ev Event, index Index, fired []*waiter) []*waiter {
+func (ws *waiters) touch(ev Event, fired []*waiter) []*waiter {
 	key := ev.Key()
 	fired = ws.fire(scope{kind: scopeAll}, ev.Revision, fired)
 	if key.Namespace != "" {
-		fired = ws.fire(scope{scopeNamespace, key.Namespace, ""}, ev.Revision, fired)
-		fired = ws.fire(scope{scopeName, key.Namespace, key.Name}, ev.Revision, fired)
+		fired = ws.fire(scope{kind: scopeNamespace, a: key.Namespace}, ev.Revision, fired)
+		fired = ws.fire(scope{kind: scopeName, a: key.Namespace, b: key.Name}, ev.Revision, fired)
 	}
-	fired = ws.fire(scope{scopeName, "", key.Name}, ev.Revision, fired)
-	if index == nil || ws.indexed == 0 {
+	fired = ws.fire(scope{kind: scopeName, b: key.Name}, ev.Revision, fired)
+	if len(ws.indexed) == 0 {
 		return fired
 	}
 	for _, e := range []*Entry{ev.Old, ev.New} {
 		if e != nil {
-			fired = ws.fire(scope{scopeIndex, index(e), ""}, ev.Revision, fired)
+			fired = ws.touchIndexed(e, ev.Revision, fired)
+		}
+	}
+	return fired
+}
+
+// touchIndexed moves those to fired who wait for an index's value that a record
+// has or may have.
+func (ws *waiters) touchIndexed(e *Entry, revision int64, fired []*waiter) []*waiter {
+	for index := range ws.indexed {
+		if value, known := index.Value(e); known {
+			fired = ws.fire(scope{kind: scopeIndex, a: value, index: index}, revision, fired)
+			continue
+		}
+		for s := range ws.lists {
+			if s.index == index {
+				fired = ws.fire(s, revision, fired)
+			}
 		}
 	}
 	return fired

@@ -22,11 +22,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/featuregate"
-	"k8s.io/component-base/tracing"
 	controlplaneadmission "k8s.io/kubernetes/pkg/controlplane/apiserver/admission"
 	kubeadmission "k8s.io/kubernetes/pkg/kubeapiserver/admission"
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
@@ -53,9 +51,9 @@ type Config struct {
 	Version basecompatibility.EffectiveVersion
 	// Services finds where a webhook's Service is; nil: at its cluster IP.
 	Services webhook.ServiceResolver
-	// Self reaches this server over its own listener, for webhooks whose
-	// Service is default/kubernetes. Without it they get no credentials.
-	Self *rest.Config
+	// Webhooks says by what the server shows itself to webhooks; nil: by
+	// nothing but what --admission-control-config-file names.
+	Webhooks webhook.AuthenticationInfoResolverWrapper
 }
 
 // Admission is the chain of plugins.
@@ -111,9 +109,9 @@ func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitialize
 	if services == nil {
 		services = clusterIPs{cfg.Client.CoreV1()}
 	}
-	self := cfg.Self
-	if self == nil {
-		self = &rest.Config{}
+	webhooks := cfg.Webhooks
+	if webhooks == nil {
+		webhooks = func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver { return r }
 	}
 	followed := livePods{cfg.Informers, cfg.Client.CoreV1()}
 	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(followed, cfg.Resources)
@@ -126,8 +124,7 @@ func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitialize
 		initializer.NewAPIServerIDInitializer(cfg.ServerID),
 		initializer.New(client, cfg.Dynamic, followed, cfg.Authorizer,
 			cfg.FeatureGate, version, ctx.Done(), mapper),
-		webhookinit.NewPluginInitializer(
-			webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, self, tracing.NewNoopTracerProvider()), services),
+		webhookinit.NewPluginInitializer(webhooks, services),
 		controlplaneadmission.NewPluginInitializer(quotas, exclusion.Excluded()),
 		kubeadmission.NewPluginInitializer(),
 	}, mapper, nil

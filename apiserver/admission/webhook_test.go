@@ -14,15 +14,26 @@ import (
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/component-base/tracing"
 	"k8s.io/utils/ptr"
+
+	"byre/apiserver/loopback"
 )
 
 // hook is a webhook that labels every Pod, or refuses Pods called "bad".
 func hook(t *testing.T) *httptest.Server {
 	t.Helper()
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewTLSServer(reviewer(t))
+	t.Cleanup(server.Close)
+	return server
+}
+
+func reviewer(t *testing.T) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		var review admissionv1.AdmissionReview
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 			t.Error(err)
@@ -38,14 +49,12 @@ func hook(t *testing.T) *httptest.Server {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(review)
-	}))
-	t.Cleanup(server.Close)
-	return server
+	}
 }
 
 func TestWebhooks(t *testing.T) {
 	server := hook(t)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	ca := authority(server)
 	at := func(path string) registrationv1.WebhookClientConfig {
 		return registrationv1.WebhookClientConfig{URL: ptr.To(server.URL + path), CABundle: ca}
 	}
@@ -97,6 +106,54 @@ func TestWebhooks(t *testing.T) {
 	if _, err := admit("good"); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
 		t.Errorf("with the webhook gone: %v", err)
 	}
+}
+
+// TestOwnService calls a webhook that the server itself leads to, as it does to
+// those behind an aggregated API: as itself, without a connection.
+func TestOwnService(t *testing.T) {
+	transport := new(loopback.Transport)
+	answer, called := reviewer(t), false
+	transport.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		called = true
+		if who, ok, err := loopback.Authenticator().AuthenticateRequest(r); err != nil || !ok || who.User.GetName() != loopback.Name {
+			t.Errorf("the webhook is called by %v (%v)", who, err)
+		}
+		answer(w, r)
+	}))
+	t.Cleanup(func() { transport.Close(); transport.Wait() })
+	wrapper := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, loopback.SelfConfig(transport), tracing.NewNoopTracerProvider())
+	manager, err := webhook.NewClientManager(
+		[]schema.GroupVersion{admissionv1.SchemeGroupVersion}, admissionv1.AddToScheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolver, err := webhook.NewDefaultAuthenticationInfoResolver("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	manager.SetAuthenticationInfoResolver(resolver)
+	manager.SetAuthenticationInfoResolverWrapper(wrapper)
+	manager.SetServiceResolver(webhook.NewDefaultServiceResolver())
+	client, err := manager.HookClient(webhook.ClientConfig{
+		Name:     "own",
+		CABundle: authority(hook(t)),
+		Service:  &webhook.ClientConfigService{Namespace: "default", Name: "kubernetes", Path: "/mutate", Port: 443},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	review := &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{UID: "1", Name: "good"}}
+	got := &admissionv1.AdmissionReview{}
+	if err := client.Post().Body(review).Do(t.Context()).Into(got); err != nil {
+		t.Fatal(err)
+	}
+	if !called || got.Response == nil || !got.Response.Allowed {
+		t.Errorf("the answer is %v", got.Response)
+	}
+}
+
+func authority(server *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
 
 // TestServices finds a webhook's Service at its cluster IP, by its port's number.

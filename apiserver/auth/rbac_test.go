@@ -31,9 +31,9 @@ import (
 
 	"byre/apiserver/auth/rbac"
 	"byre/apiserver/storage"
-	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
+	"byre/watch/watchtest"
 )
 
 // rules is a store of RBAC objects and the tables over it.
@@ -44,24 +44,8 @@ type rules struct {
 
 func newRules(t testing.TB) *rules {
 	t.Helper()
-	model := storetest.NewModel()
-	feed := watch.New(model, watch.Options{SoleWriter: true})
-	store := sqlstore.New(model, sqlstore.Options{Publish: feed.Publish})
-	for _, run := range []func(context.Context) error{feed.Run, store.Run} {
-		ended := make(chan error, 1)
-		go func() { ended <- run(t.Context()) }()
-		t.Cleanup(func() {
-			if err := <-ended; err != nil {
-				t.Errorf("store: %v", err)
-			}
-		})
-	}
-	getter := storage.NewRESTOptionsGetter(storage.GetterConfig{
-		Store: store, Feed: feed,
-		Serializer: legacyscheme.Codecs,
-		Encoding:   storage.BuiltinEncoding(legacyscheme.Scheme, compatibility.DefaultBuildEffectiveVersion()),
-		Program:    "test",
-	})
+	store, feed := watchtest.Run(t, storetest.NewModel(), watch.Options{SoleWriter: true})
+	getter := storage.NewRESTOptionsGetter(storage.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
 	for _, build := range []func() error{
 		func() error { _, err := role.NewREST(getter); return err },
 		func() error { _, err := rolebinding.NewREST(getter); return err },

@@ -146,11 +146,9 @@ func (w *wiring) buildGroup(g group, codecs runtime.NegotiatedSerializer) (endpo
 			}
 		}
 	}
-	priorities := Priorities()
 	for _, gv := range legacyscheme.Scheme.PrioritizedVersionsForGroup(g.name) {
 		if len(built.Storage[gv.Version]) > 0 {
 			built.Versions = append(built.Versions, gv.Version)
-			built.Priority = max(built.Priority, int(priorities[gv].Group))
 		}
 	}
 	return built, nil

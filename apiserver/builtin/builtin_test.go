@@ -11,7 +11,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	cliflag "k8s.io/component-base/cli/flag"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"byre/apiserver/builtin"
@@ -23,16 +22,7 @@ import (
 
 // newGetter is over a store and its feed.
 func newGetter(store *sqlstore.Store, feed *watch.Feed) *storage.Getter {
-	return storage.NewRESTOptionsGetter(storage.GetterConfig{
-		Store:       store,
-		Feed:        feed,
-		Serializer:  legacyscheme.Codecs,
-		Scheme:      legacyscheme.Scheme,
-		Encoding:    storage.BuiltinEncoding(legacyscheme.Scheme, compatibility.DefaultBuildEffectiveVersion()),
-		Prefixes:    storage.BuiltinPrefixes(),
-		Cohabitants: storage.BuiltinCohabitants(),
-		Program:     "test",
-	})
+	return storage.NewRESTOptionsGetter(storage.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // newBuiltin constructs what a --runtime-config turns on, over a store that isn't

@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 
 	"byre/apiserver/builtin"
+	"byre/apiserver/discovery"
 )
 
 var (
@@ -119,9 +120,9 @@ func TestRuntimeConfigErrors(t *testing.T) {
 // has a priority in discovery, falling in that order.
 func TestPreferredVersion(t *testing.T) {
 	b := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
-	priorities := builtin.Priorities()
+	priorities := discovery.Priorities()
 	for _, g := range b.Groups() {
-		var last builtin.Priority
+		var last discovery.Priority
 		for i, version := range g.Versions {
 			gv := schema.GroupVersion{Group: g.Name, Version: version}
 			priority, ok := priorities[gv]

@@ -40,6 +40,8 @@ type server struct {
 	driver  sqlstore.Driver
 	builtin *builtin.Builtin
 	config  *rest.Config
+	// api is what the clients' requests come to.
+	api http.Handler
 	// storeErr is what the store's readiness answers.
 	storeErr error
 }
@@ -49,8 +51,9 @@ var (
 	nodePorts  = utilnet.PortRange{Base: 30000, Size: 100}
 )
 
-// start serves until the test ends, with everything bootstrapped.
-func start(t *testing.T) *server {
+// start serves until the test ends, with everything bootstrapped. What is not
+// the same for all tests they set themselves.
+func start(t *testing.T, adjust ...func(*builtin.Config)) *server {
 	t.Helper()
 	s := &server{driver: storetest.NewModel()}
 	feed := watch.New(s.driver, watch.Options{SoleWriter: true})
@@ -60,8 +63,7 @@ func start(t *testing.T) *server {
 	s.config.WarningHandler = rest.NoWarnings{}
 	s.client = kubernetes.NewForConfigOrDie(s.config)
 	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(builtin.Resync()))
-	var err error
-	s.builtin, err = builtin.New(builtin.Config{
+	config := builtin.Config{
 		RESTOptions:   newGetter(store, feed),
 		Client:        s.client,
 		Informers:     factory,
@@ -73,11 +75,16 @@ func start(t *testing.T) *server {
 		Services:      builtin.Services{ClusterIPRange: clusterIPs, NodePortRange: nodePorts},
 		EventTTL:      time.Hour,
 		StoreReady:    func(context.Context) error { return s.storeErr },
-	})
-	if err != nil {
+	}
+	for _, set := range adjust {
+		set(&config)
+	}
+	var err error
+	if s.builtin, err = builtin.New(config); err != nil {
 		t.Fatal(err)
 	}
-	transport.Serve(s.handler(t))
+	s.api = s.handler(t)
+	transport.Serve(s.api)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	var data, work sync.WaitGroup

@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -18,6 +19,9 @@ import (
 	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	"k8s.io/kubernetes/pkg/controller/namespace"
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
+
+	"byre/apiserver/loopback"
+	"byre/apiserver/storage"
 )
 
 // Numbers of workers and periods are kube-controller-manager's defaults.
@@ -32,11 +36,13 @@ type constructor func(context.Context, *termState) (func(context.Context), error
 
 func constructors() map[string]constructor {
 	return map[string]constructor{
-		names.NamespaceController:                  newNamespace,
-		names.GarbageCollectorController:           newGarbageCollector,
-		names.ServiceAccountController:             newServiceAccount,
-		names.RootCACertificatePublisherController: newRootCAPublisher,
-		names.ClusterRoleAggregationController:     newRoleAggregation,
+		names.NamespaceController:                       newNamespace,
+		names.GarbageCollectorController:                newGarbageCollector,
+		names.ServiceAccountController:                  newServiceAccount,
+		names.RootCACertificatePublisherController:      newRootCAPublisher,
+		names.ClusterRoleAggregationController:          newRoleAggregation,
+		names.ResourceQuotaController:                   newResourceQuota,
+		names.ValidatingAdmissionPolicyStatusController: newPolicyStatus,
 	}
 }
 
@@ -62,30 +68,25 @@ func newClients(config *rest.Config) (clients, error) {
 // termState is what the controllers of one term share.
 type termState struct {
 	clients
-	rootCA    []byte
+	rootCA []byte
+	// stored is Config.Stored.
+	stored    func(schema.GroupResource) *storage.MetadataWatch
 	informers informers.SharedInformerFactory
 	// rootCAMaps watches nothing but the ConfigMaps that the root CA publisher
 	// writes; nil without it.
 	rootCAMaps informers.SharedInformerFactory
-	// metadataInformers are the garbage collector's; nil without it.
+	// metadataInformers are the garbage collector's, which starts them; nil
+	// without it.
 	metadataInformers metadatainformer.SharedInformerFactory
 	// started is closed when the informers asked for at first are running.
 	started chan struct{}
 }
 
-// factory is what the kinds of informer factories have in common.
-type factory interface {
-	Start(<-chan struct{})
-	Shutdown()
-}
-
-func (t *termState) factories() []factory {
-	all := []factory{t.informers}
+// factories are those of whole objects.
+func (t *termState) factories() []informers.SharedInformerFactory {
+	all := []informers.SharedInformerFactory{t.informers}
 	if t.rootCAMaps != nil {
 		all = append(all, t.rootCAMaps)
-	}
-	if t.metadataInformers != nil {
-		all = append(all, t.metadataInformers)
 	}
 	return all
 }
@@ -112,7 +113,7 @@ func newRootCAPublisher(_ context.Context, t *termState) (func(context.Context),
 	// cluster stay out of memory.
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName)
 	t.rootCAMaps = informers.NewSharedInformerFactoryWithOptions(t.kube, 0,
-		informers.WithTransform(trim),
+		informers.WithTransform(loopback.Trim),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = only.String() }))
 	c, err := rootcacertpublisher.NewPublisher(t.rootCAMaps.Core().V1().ConfigMaps(),
 		t.informers.Core().V1().Namespaces(), t.kube, t.rootCA)

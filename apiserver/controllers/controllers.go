@@ -6,12 +6,15 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/klog/v2"
+
+	"byre/apiserver/loopback"
+	"byre/apiserver/storage"
 )
 
 // Config is what New needs.
@@ -23,6 +26,9 @@ type Config struct {
 	// RootCA is the PEM bundle that the root CA publisher puts into every
 	// namespace.
 	RootCA []byte
+	// Stored gives a new watch of a resource whose objects are in this server's
+	// store, and nil for a resource that another server keeps.
+	Stored func(schema.GroupResource) *storage.MetadataWatch
 	// Lease, when not nil, is held while the controllers run.
 	Lease *Lease
 }
@@ -116,7 +122,8 @@ func (r *Runner) term(ctx context.Context) error {
 	t := &termState{
 		clients:   clients,
 		rootCA:    r.config.RootCA,
-		informers: informers.NewSharedInformerFactoryWithOptions(clients.kube, 0, informers.WithTransform(trim)),
+		stored:    r.config.Stored,
+		informers: informers.NewSharedInformerFactoryWithOptions(clients.kube, 0, informers.WithTransform(loopback.Trim)),
 		started:   make(chan struct{}),
 	}
 	var runs []func(context.Context)
@@ -129,8 +136,11 @@ func (r *Runner) term(ctx context.Context) error {
 		runs = append(runs, run)
 	}
 	for _, factory := range t.factories() {
-		factory.Start(ctx.Done())
+		factory.StartWithContext(ctx)
 		defer factory.Shutdown()
+	}
+	if t.metadataInformers != nil {
+		defer t.metadataInformers.Shutdown()
 	}
 	close(t.started)
 	var group sync.WaitGroup
@@ -140,15 +150,6 @@ func (r *Runner) term(ctx context.Context) error {
 	klog.FromContext(ctx).V(1).Info("Running controllers", "controllers", r.config.Controllers)
 	group.Wait()
 	return nil
-}
-
-// trim leaves managed fields out of what informers keep: no controller here
-// reads them, and they are often the larger part of an object.
-func trim(obj any) (any, error) {
-	if accessor, err := meta.Accessor(obj); err == nil && accessor.GetManagedFields() != nil {
-		accessor.SetManagedFields(nil)
-	}
-	return obj, nil
 }
 
 // kubeClient makes a clientset whose requests say which controller sent them.

@@ -7,7 +7,8 @@
 //
 // The controllers are upstream's, under upstream's names and aliases, chosen
 // in the syntax of kube-controller-manager's --controllers. They reach the
-// server through the client they are given and nothing else.
+// server through the client they are given; only the garbage collector, which
+// watches everything, is told of what is stored by the store.
 //
 // Where several servers share a database (Config.Lease is set), one of them
 // runs the controllers at a time: whoever holds the lease. A server that loses

@@ -5,12 +5,12 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
+
+	"byre/apiserver/loopback"
 )
 
 const (
@@ -19,17 +19,17 @@ const (
 	resyncPeriod = 30 * time.Second
 )
 
-// newGarbageCollector makes the collector with informers of metadata only.
+// newGarbageCollector makes the collector over graphInformers.
 // kube-controller-manager shares whole objects with its other controllers; here
 // nobody else would use them, and the graph needs owners and names alone.
 func newGarbageCollector(ctx context.Context, t *termState) (func(context.Context), error) {
-	t.metadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(t.metadata, 0, metadatainformer.WithTransform(trim))
+	t.metadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(t.metadata, 0, metadatainformer.WithTransform(loopback.Trim))
 	discovery := t.kube.Discovery()
 	// The mapper has a cache of its own: the collector resets it whenever its
 	// other view of discovery shows something new.
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery))
 	c, err := garbagecollector.NewGarbageCollector(ctx, t.kube, t.metadata, mapper, garbagecollector.DefaultIgnoredResources(),
-		metadataOnly{t.metadataInformers}, t.started)
+		graphInformers{t.stored, t.metadataInformers}, t.started)
 	if err != nil {
 		return nil, err
 	}
@@ -39,13 +39,4 @@ func newGarbageCollector(ctx context.Context, t *termState) (func(context.Contex
 		group.Go(func() { c.Sync(ctx, discovery, resyncPeriod) })
 		group.Wait()
 	}, nil
-}
-
-// metadataOnly is the factory of informers that the collector asks.
-type metadataOnly struct {
-	metadatainformer.SharedInformerFactory
-}
-
-func (f metadataOnly) ForResource(resource schema.GroupVersionResource) (informers.GenericInformer, error) {
-	return f.SharedInformerFactory.ForResource(resource), nil
 }

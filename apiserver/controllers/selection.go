@@ -17,6 +17,7 @@ func aliases() map[string]string {
 		"serviceaccount":          names.ServiceAccountController,
 		"root-ca-cert-publisher":  names.RootCACertificatePublisherController,
 		"clusterrole-aggregation": names.ClusterRoleAggregationController,
+		"resourcequota":           names.ResourceQuotaController,
 	}
 }
 

@@ -103,7 +103,7 @@ func (r *Registry) Version(gv schema.GroupVersion) Document {
 	return document{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			r.mu.RLock()
-			v, ok := r.winner(gv)
+			v, ok := r.documented(gv)
 			r.mu.RUnlock()
 			if !ok {
 				http.NotFound(w, req)

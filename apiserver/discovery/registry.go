@@ -49,15 +49,17 @@ type Version struct {
 	Resources []metav1.APIResource
 	// Described are the resources in the form of the aggregated document. They
 	// are made of Resources if they are not given. Where only they are, there is
-	// no document at /apis/<group>/<version>.
+	// no document at /apis/<group>/<version>. Where neither is, the group version
+	// is known by name alone: it is listed, but not in the aggregated document.
 	Described []apidiscoveryv2.APIResourceDiscovery
 	// Stale marks a description that could not be refreshed.
 	Stale bool
 
 	// GroupPriority orders the groups and Priority the versions of a group, the
 	// higher first; among equals, groups go by name and versions by maturity. A
-	// group has the highest GroupPriority of its versions. Zero means what a
-	// custom resource has: 1000 and 100.
+	// group has the highest GroupPriority of its versions. Zero means the place
+	// of Priorities or, for what is not there, that of a custom resource: 1000
+	// and 100.
 	GroupPriority, Priority int
 }
 
@@ -75,8 +77,11 @@ type Registry struct {
 	addresses upstream.Addresses
 	legacy    aggregated.ResourceManager // the core group, at /api
 	grouped   aggregated.ResourceManager // all others, at /apis
+	places    map[schema.GroupVersion]Priority
 
 	mu sync.RWMutex
+	// observers are told of each change.
+	observers []func()
 	// versions has every group version by who serves it.
 	versions map[schema.GroupVersion]map[Origin]Version
 	// groups is made of versions at each change: what /apis lists, in order.
@@ -102,18 +107,14 @@ func NewRegistry(serverAddress string, rules ...Rule) *Registry {
 		addresses:      upstream.DefaultAddresses{DefaultAddress: serverAddress, CIDRRules: rules},
 		legacy:         aggregated.NewResourceManager("api"),
 		grouped:        aggregated.NewResourceManager("apis"),
+		places:         Priorities(),
 		versions:       map[schema.GroupVersion]map[Origin]Version{},
 	}
 }
 
 // Add enters a group version or replaces what its origin said of it before.
 func (r *Registry) Add(v Version) error {
-	if v.GroupPriority == 0 {
-		v.GroupPriority = defaultGroupPriority
-	}
-	if v.Priority == 0 {
-		v.Priority = defaultVersionPriority
-	}
+	r.place(&v)
 	described := v.Described
 	if v.Resources != nil && described == nil {
 		var err error
@@ -135,6 +136,10 @@ func (r *Registry) Add(v Version) error {
 	r.regroup()
 
 	manager := r.manager(v.Group).WithSource(v.Origin.source())
+	if described == nil {
+		manager.RemoveGroupVersion(metav1.GroupVersion(v.GroupVersion))
+		return nil
+	}
 	manager.AddGroupVersion(v.Group, apidiscoveryv2.APIVersionDiscovery{
 		Version:   v.Version,
 		Freshness: freshness,
@@ -142,6 +147,29 @@ func (r *Registry) Add(v Version) error {
 	})
 	manager.SetGroupVersionPriority(metav1.GroupVersion(v.GroupVersion), v.GroupPriority, v.Priority)
 	return nil
+}
+
+// documented is the description that the document of a group version is made of.
+// What is described for the aggregated document alone has one elsewhere: who asks
+// here was not sent on to it, or not yet. The caller holds mu.
+func (r *Registry) documented(gv schema.GroupVersion) (Version, bool) {
+	for _, origin := range []Origin{Aggregated, BuiltIn, Custom} {
+		if v, ok := r.versions[gv][origin]; ok && v.Resources != nil {
+			return v, true
+		}
+	}
+	return Version{}, false
+}
+
+// place gives a version its place in discovery as far as it was given none.
+func (r *Registry) place(v *Version) {
+	group, version := defaultGroupPriority, defaultVersionPriority
+	if v.Group == registration {
+		group, version = registrationPriority, registrationVersionPriority
+	} else if p, ok := r.places[v.GroupVersion]; ok && v.Origin == BuiltIn {
+		group, version = int(p.Group), int(p.Version)
+	}
+	v.GroupPriority, v.Priority = cmp.Or(v.GroupPriority, group), cmp.Or(v.Priority, version)
 }
 
 // Remove takes back what origin said of a group version.
@@ -173,7 +201,31 @@ func (r *Registry) winner(gv schema.GroupVersion) (Version, bool) {
 	return Version{}, false
 }
 
-// regroup makes groups anew. The caller holds mu.
+// Served returns what is served by this server itself: all but what an aggregated
+// server has. The order is of no account; the descriptions must not be changed.
+func (r *Registry) Served() []Version {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var served []Version
+	for _, by := range r.versions {
+		if v, ok := by[BuiltIn]; ok {
+			served = append(served, v)
+		} else if v, ok := by[Custom]; ok {
+			served = append(served, v)
+		}
+	}
+	return served
+}
+
+// Observe has changed called after every change from now on. It must neither
+// wait for anything nor ask the registry.
+func (r *Registry) Observe(changed func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.observers = append(r.observers, changed)
+}
+
+// regroup makes groups anew and tells the observers. The caller holds mu.
 func (r *Registry) regroup() {
 	byGroup := map[string][]Version{}
 	for gv := range r.versions {
@@ -192,6 +244,9 @@ func (r *Registry) regroup() {
 		return cmp.Or(cmp.Compare(priority(b.Name), priority(a.Name)), strings.Compare(a.Name, b.Name))
 	})
 	r.groups = groups
+	for _, changed := range r.observers {
+		changed()
+	}
 }
 
 // Paths are the paths that documents are answered at, as the index at / lists
@@ -228,6 +283,6 @@ func (r *Registry) Lookup(path string) (Document, bool) {
 		return r.Group(parts[1]), known
 	}
 	gv := schema.GroupVersion{Group: parts[1], Version: parts[2]}
-	v, ok := r.winner(gv)
-	return r.Version(gv), ok && v.Resources != nil
+	_, ok := r.documented(gv)
+	return r.Version(gv), ok
 }

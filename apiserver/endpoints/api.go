@@ -59,7 +59,7 @@ func New(c Config) (*API, error) {
 
 func (a *API) addGroup(group *Group, serving Serving) error {
 	served := false
-	for i, name := range group.Versions {
+	for _, name := range group.Versions {
 		if len(group.Storage[name]) == 0 {
 			continue
 		}
@@ -75,11 +75,8 @@ func (a *API) addGroup(group *Group, serving Serving) error {
 		}
 		a.versions = append(a.versions, version)
 		err = a.discovery.Add(discovery.Version{
-			GroupVersion:  version.gv,
-			Resources:     version.Resources(),
-			GroupPriority: group.Priority,
-			// Versions keep the order in which the group lists them.
-			Priority: len(group.Versions) - i,
+			GroupVersion: version.gv,
+			Resources:    version.Resources(),
 		})
 		if err != nil {
 			return err
@@ -123,21 +120,22 @@ func discoveryRoute(path string, document discovery.Document) Route {
 }
 
 // ServeHTTP serves the API. Below the path of a group served here, what has no
-// route is answered by a 404 Status. Discovery documents of groups that others
-// serve come next; all else goes on to the NotFound handler.
+// route is answered by a 404 Status, also where others define more versions of
+// the group: kube-apiserver does so, too. Discovery documents of groups that
+// others serve come next; all else goes on to the NotFound handler.
 func (a *API) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	if at := a.mux.find(path); at != nil {
 		at.ServeHTTP(w, req)
 		return
 	}
+	if a.claims(path) {
+		a.mux.failures.notFound(w, req)
+		return
+	}
 	if document, ok := a.discovery.Lookup(path); ok {
 		at := methods{routes: []Route{discoveryRoute(path, document)}, failures: a.mux.failures}
 		at.ServeHTTP(w, req)
-		return
-	}
-	if a.claims(path) {
-		a.mux.failures.notFound(w, req)
 		return
 	}
 	a.next.ServeHTTP(w, req)

@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	cliflag "k8s.io/component-base/cli/flag"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
@@ -29,7 +28,7 @@ import (
 )
 
 // newGroups makes the built-in groups that a --runtime-config turns on.
-func newGroups(t *testing.T, store *sqlstore.Store, feed *watch.Feed, runtimeConfig cliflag.ConfigurationMap) []endpoints.Group {
+func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeConfig cliflag.ConfigurationMap) []endpoints.Group {
 	t.Helper()
 	resources, err := builtin.Resources(runtimeConfig)
 	if err != nil {
@@ -45,21 +44,12 @@ func newGroups(t *testing.T, store *sqlstore.Store, feed *watch.Feed, runtimeCon
 	}
 	client := fake.NewClientset()
 	b, err := builtin.New(builtin.Config{
-		RESTOptions: storage.NewRESTOptionsGetter(storage.GetterConfig{
-			Store:       store,
-			Feed:        feed,
-			Serializer:  legacyscheme.Codecs,
-			Scheme:      legacyscheme.Scheme,
-			Encoding:    storage.BuiltinEncoding(legacyscheme.Scheme, compatibility.DefaultBuildEffectiveVersion()),
-			Prefixes:    storage.BuiltinPrefixes(),
-			Cohabitants: storage.BuiltinCohabitants(),
-			Program:     "test",
-		}),
-		Resources:  resources,
-		Client:     client,
-		Informers:  informers.NewSharedInformerFactory(client, 0),
-		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
-		Tokens:     builtin.Tokens{Issuer: issuer},
+		RESTOptions: storage.NewRESTOptionsGetter(storage.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion())),
+		Resources:   resources,
+		Client:      client,
+		Informers:   informers.NewSharedInformerFactory(client, 0),
+		Authorizer:  authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Tokens:      builtin.Tokens{Issuer: issuer},
 	})
 	if err != nil {
 		t.Fatal(err)

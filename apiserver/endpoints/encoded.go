@@ -24,6 +24,9 @@ type encoded struct {
 	registry *genericregistry.Store
 	store    *storage.Store
 	listKind string
+	// unstructured is set where objects have no Go type. Their lists always say
+	// where to continue, even if that is nowhere.
+	unstructured bool
 }
 
 // newEncoded finds the store behind a resource. It returns nil if its reads are
@@ -42,11 +45,13 @@ func newEncoded(r *Resource) *encoded {
 	if !ok || store.StorageVersion() != r.kind.GroupVersion() {
 		return nil
 	}
-	kinds, _, err := r.types.Typer.ObjectKinds(registry.NewListFunc())
+	list := registry.NewListFunc()
+	kinds, _, err := r.types.Typer.ObjectKinds(list)
 	if err != nil || len(kinds) == 0 {
 		return nil
 	}
-	return &encoded{resource: r, registry: registry, store: store, listKind: kinds[0].Kind}
+	_, unstructured := list.(runtime.Unstructured)
+	return &encoded{resource: r, registry: registry, store: store, listKind: kinds[0].Kind, unstructured: unstructured}
 }
 
 // negotiated says whether the answer is to be JSON as it is stored: neither

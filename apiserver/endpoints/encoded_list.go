@@ -163,11 +163,15 @@ func (e *encoded) writeList(ctx context.Context, out *jsonWriter, list *storage.
 // appendHead appends the list up to its first item. The metadata is small and
 // fixed: encoding it can't fail.
 func (e *encoded) appendHead(dst []byte, list *storage.EncodedList) []byte {
-	meta, _ := json.Marshal(metav1.ListMeta{
+	head := metav1.ListMeta{
 		ResourceVersion:    list.ResourceVersion,
 		Continue:           list.Continue,
 		RemainingItemCount: list.RemainingItemCount,
-	})
+	}
+	meta, _ := json.Marshal(head)
+	if e.unstructured {
+		meta, _ = json.Marshal(unstructuredListMeta{head, list.Continue})
+	}
 	dst = append(dst, `{"kind":"`...)
 	dst = append(dst, e.listKind...)
 	dst = append(dst, `","apiVersion":"`...)
@@ -175,4 +179,10 @@ func (e *encoded) appendHead(dst []byte, list *storage.EncodedList) []byte {
 	dst = append(dst, `","metadata":`...)
 	dst = append(dst, meta...)
 	return append(dst, `,"items":[`...)
+}
+
+// unstructuredListMeta is the metadata of a list of objects without a Go type.
+type unstructuredListMeta struct {
+	metav1.ListMeta `json:",inline"`
+	Continue        string `json:"continue"`
 }

@@ -22,9 +22,6 @@ type Group struct {
 	// Versions are the versions in order of preference, the preferred first. A
 	// version without storages is left out of routes and discovery.
 	Versions []string
-	// Priority is the group's place in discovery, the higher the earlier; see
-	// discovery.Version.
-	Priority int
 	// Storage has the storages by version and then by "resource" or
 	// "resource/subresource". Names are lower case.
 	Storage map[string]map[string]rest.Storage

@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"fmt"
+	"net/http"
 	"sort"
 	"strings"
 
@@ -146,6 +147,21 @@ func (r *Resource) Routes() []Route {
 		}
 	}
 	return routes
+}
+
+// Verbs returns what serves each verb of RequestInfo ("list", "create"), for
+// servers that find resources by that and not by routes: handlers then see any
+// path that leads here, and negotiate all media types themselves.
+func (r *Resource) Verbs() map[string]http.Handler {
+	handlers := map[string]http.Handler{}
+	for _, a := range r.actions {
+		for _, verb := range a.discoveryVerbs() {
+			if handlers[verb] == nil {
+				handlers[verb] = r.instrument(a, r.handler(a))
+			}
+		}
+	}
+	return handlers
 }
 
 // Discover describes the resource as the legacy discovery documents do.

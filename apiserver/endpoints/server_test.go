@@ -2,12 +2,10 @@ package endpoints_test
 
 import (
 	"compress/gzip"
-	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +23,7 @@ import (
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
+	"byre/watch/watchtest"
 )
 
 // server is the built-in groups over a store in memory, served twice: answering
@@ -42,8 +41,7 @@ func newServer(t *testing.T, wrap func(sqlstore.Driver) sqlstore.Driver) *server
 	if wrap != nil {
 		driver = wrap(driver)
 	}
-	feed := watch.New(driver, watch.Options{SoleWriter: true})
-	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
+	store, feed := watchtest.Run(t, driver, watch.Options{SoleWriter: true})
 	groups := newGroups(t, store, feed, nil)
 	names, err := endpoints.ModelNames(groups)
 	if err != nil {
@@ -67,15 +65,6 @@ func newServer(t *testing.T, wrap func(sqlstore.Driver) sqlstore.Driver) *server
 		t.Cleanup(h.Close)
 		return h
 	}
-
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = feed.Run(ctx) })
-	running.Go(func() { _ = store.Run(ctx) })
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
 	s.decoded = serve(endpoints.DecodeReads(serving))
 	s.bytes = serve(serving)
 	return s

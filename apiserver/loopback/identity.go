@@ -31,6 +31,17 @@ func Authenticator() authenticator.Request {
 	})
 }
 
+// SelfConfig returns what a client that was configured to call the Service of
+// this server itself calls it with: t, by the identity Name, whatever it would
+// have dialed. (kube-apiserver gives such clients its own loopback credentials.)
+func SelfConfig(t *Transport) *rest.Config {
+	return &rest.Config{
+		// Not Transport, which excludes the TLS settings that callers add.
+		WrapTransport: func(http.RoundTripper) http.RoundTripper { return t },
+		UserAgent:     "byre/loopback",
+	}
+}
+
 // Config returns a client configuration over t. Answers are JSON: that is how
 // objects are stored, so that the server passes bytes on and only the client
 // decodes.

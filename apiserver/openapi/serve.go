@@ -127,7 +127,7 @@ func write(w http.ResponseWriter, req *http.Request, document *encoded, m media)
 		w.Header().Set("Content-Encoding", "gzip")
 	} else {
 		var err error
-		if data, err = decompress(data); err != nil {
+		if data, err = Unpack(data); err != nil {
 			klog.FromContext(req.Context()).Error(err, "A kept OpenAPI document can't be read")
 			w.WriteHeader(http.StatusInternalServerError)
 			return

@@ -1,8 +1,6 @@
 package openapi
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/aggregator"
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/handler3"
@@ -156,7 +155,9 @@ func (s *Service) documentV2(ctx context.Context, protobuf bool) (*encoded, erro
 	built, generation, sources := s.v2, s.generation, maps.Clone(s.sources)
 	s.mu.Unlock()
 	if built == nil {
-		text, err := merge(ctx, sources)
+		// With many definitions this may take longer than a request may. Who asks
+		// again then gets what was built meanwhile.
+		text, err := merge(context.WithoutCancel(ctx), sources)
 		if err != nil {
 			return nil, err
 		}
@@ -194,23 +195,24 @@ func merge(ctx context.Context, sources map[string]Source) ([]byte, error) {
 	}
 	for _, name := range names[1:] {
 		part, err := sources[name].V2(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("openapi: %s: %w", name, err)
+		if err == nil {
+			err = aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(whole, part)
 		}
-		if err := aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(whole, part); err != nil {
-			return nil, fmt.Errorf("openapi: %s: %w", name, err)
+		if err != nil {
+			// What is wrong with one part must not hide the others.
+			klog.FromContext(ctx).Error(err, "Part of OpenAPI version 2 is left out", "source", name)
 		}
 	}
 	return whole.MarshalJSON()
 }
 
 func newEncoded(hash string, text []byte, built time.Time) (*encoded, error) {
-	compressed, err := compress(text)
+	compressed, err := Pack(text)
 	return &encoded{hash: hash, built: built, json: compressed}, err
 }
 
 func (e *encoded) withProtobuf(convert func([]byte) ([]byte, error)) (*encoded, error) {
-	text, err := decompress(e.json)
+	text, err := Unpack(e.json)
 	if err != nil {
 		return nil, err
 	}
@@ -218,30 +220,6 @@ func (e *encoded) withProtobuf(convert func([]byte) ([]byte, error)) (*encoded, 
 	if err != nil {
 		return nil, err
 	}
-	compressed, err := compress(binary)
+	compressed, err := Pack(binary)
 	return &encoded{hash: e.hash, built: e.built, json: e.json, protobuf: compressed}, err
-}
-
-func compress(data []byte) ([]byte, error) {
-	var buf bytes.Buffer
-	w := gzip.NewWriter(&buf)
-	if _, err := w.Write(data); err != nil {
-		return nil, err
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return bytes.Clone(buf.Bytes()), nil
-}
-
-func decompress(data []byte) ([]byte, error) {
-	r, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		return nil, err
-	}
-	var buf bytes.Buffer
-	if _, err := buf.ReadFrom(r); err != nil {
-		return nil, err
-	}
-	return buf.Bytes(), nil
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	podstrategy "k8s.io/kubernetes/pkg/registry/core/pod"
@@ -24,11 +25,7 @@ import (
 // podStore is a Store of real pods.
 func podStore(b testing.TB, on backend) *fixture {
 	pods := schema.GroupResource{Resource: "pods"}
-	getter := NewRESTOptionsGetter(GetterConfig{
-		Serializer: legacyscheme.Codecs,
-		Scheme:     legacyscheme.Scheme,
-		Encoding:   BuiltinEncoding(legacyscheme.Scheme, nil),
-	})
+	getter := NewRESTOptionsGetter(Builtin(nil, nil, compatibility.DefaultBuildEffectiveVersion()))
 	codec, _, version, err := getter.codec(pods, pods, &api.Pod{})
 	if err != nil {
 		b.Fatal(err)

@@ -5,15 +5,34 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/component-base/compatibility"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"byre/sqlstore"
+	"byre/watch"
 )
+
+// Builtin is how the built-in resources are kept by a server of a version.
+func Builtin(store *sqlstore.Store, feed *watch.Feed, effective compatibility.EffectiveVersion) GetterConfig {
+	return GetterConfig{
+		Store:       store,
+		Feed:        feed,
+		Serializer:  legacyscheme.Codecs,
+		Scheme:      legacyscheme.Scheme,
+		Encoding:    builtinEncoding(legacyscheme.Scheme, effective),
+		Prefixes:    builtinPrefixes(),
+		Cohabitants: builtinCohabitants(),
+		Unsettled:   builtinUnsettled(),
+		Program:     "v" + effective.BinaryVersion().String(),
+	}
+}
 
 // The tables below are those of Kubernetes 1.36's
 // pkg/kubeapiserver/default_storage_factory_builder.go, which can't be imported
 // without the whole generic server.
 
-// BuiltinPrefixes are the key prefixes of built-in resources that differ from
+// builtinPrefixes are the key prefixes of built-in resources that differ from
 // the resource's name.
-func BuiltinPrefixes() map[schema.GroupResource]string {
+func builtinPrefixes() map[schema.GroupResource]string {
 	return map[schema.GroupResource]string{
 		{Resource: "replicationcontrollers"}:                "controllers",
 		{Resource: "endpoints"}:                             "services/endpoints",
@@ -23,27 +42,27 @@ func BuiltinPrefixes() map[schema.GroupResource]string {
 	}
 }
 
-// BuiltinCohabitants are the built-in resources that are kept as another one.
-func BuiltinCohabitants() map[schema.GroupResource]schema.GroupResource {
+// builtinCohabitants are the built-in resources that are kept as another one.
+func builtinCohabitants() map[schema.GroupResource]schema.GroupResource {
 	return map[schema.GroupResource]schema.GroupResource{
 		{Group: "events.k8s.io", Resource: "events"}: {Resource: "events"},
 	}
 }
 
-// BuiltinUnsettled are the built-in resources with defaults that follow from what
+// builtinUnsettled are the built-in resources with defaults that follow from what
 // their strategies fill in: a Job's labels are those of its Pods, which get
 // theirs on create; a claim's phase is reset, and Pending by default.
-func BuiltinUnsettled() map[schema.GroupResource]bool {
+func builtinUnsettled() map[schema.GroupResource]bool {
 	return map[schema.GroupResource]bool{
 		{Group: "batch", Resource: "jobs"}:   true,
 		{Resource: "persistentvolumeclaims"}: true,
 	}
 }
 
-// BuiltinEncoding picks storage versions for the built-in resources: the
+// builtinEncoding picks storage versions for the built-in resources: the
 // group's preferred version that the effective version knows, except for those
 // that a downgraded server must still be able to read.
-func BuiltinEncoding(scheme *runtime.Scheme, effective compatibility.EffectiveVersion) serverstorage.ResourceEncodingConfig {
+func builtinEncoding(scheme *runtime.Scheme, effective compatibility.EffectiveVersion) serverstorage.ResourceEncodingConfig {
 	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, effective)
 	for _, gvr := range []schema.GroupVersionResource{
 		{Group: "coordination.k8s.io", Version: "v1beta1", Resource: "leasecandidates"},

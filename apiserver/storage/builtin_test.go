@@ -172,7 +172,7 @@ func TestDocument(t *testing.T) {
 // Storage versions must be those of a stock kube-apiserver, or a later program
 // could not read what this one wrote.
 func TestBuiltinEncoding(t *testing.T) {
-	encoding := BuiltinEncoding(legacyscheme.Scheme, nil)
+	encoding := builtinEncoding(legacyscheme.Scheme, nil)
 	for gr, want := range map[schema.GroupResource]string{
 		{Resource: "pods"}:                                              "v1",
 		{Group: "apps", Resource: "deployments"}:                        "apps/v1",

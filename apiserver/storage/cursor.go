@@ -152,9 +152,7 @@ func (c *cursor) interest() watch.Interest {
 		if name, ok := p.Field.RequiresExactMatch("metadata.name"); ok {
 			want.Name = name
 		}
-		if value, ok := c.s.indexed(p); ok {
-			want.Index = &value
-		}
+		want.Narrow = c.s.narrowing(p)
 	}
 	return want
 }

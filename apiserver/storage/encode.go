@@ -108,7 +108,7 @@ func (s *Store) commit(ctx context.Context, at object, w written, replaces int64
 func (s *Store) give(out, obj runtime.Object, data []byte, revision int64) error {
 	to, from := reflect.ValueOf(out), reflect.ValueOf(obj)
 	if s.cfg.Lossy || to.Type() != from.Type() {
-		return s.decodeInto(data, out, revision)
+		return undecodable(s.decodeInto(data, out, revision))
 	}
 	to.Elem().Set(reflect.ValueOf(obj.DeepCopyObject()).Elem())
 	return s.versioner.UpdateObject(out, uint64(revision))

@@ -130,6 +130,16 @@ func readError(err error, path string) error {
 	return corrupt.err
 }
 
+// undecodable is what a caller gets to see of a value that it has just written
+// and that can't be read: why, and nothing of the storage.
+func undecodable(err error) error {
+	var corrupt *corruptError
+	if errors.As(err, &corrupt) {
+		return corrupt.err
+	}
+	return err
+}
+
 // corruptObjects collects the objects of a list that can't be read.
 type corruptObjects struct {
 	causes []metav1.StatusCause

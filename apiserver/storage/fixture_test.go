@@ -3,7 +3,6 @@ package storage
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -20,13 +19,11 @@ import (
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 	"k8s.io/apiserver/pkg/storage/value"
 
-	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/postgres"
-	"byre/sqlstore/postgres/pgtest"
-	"byre/sqlstore/sqlite"
+	"byre/sqlstore/dbtest"
 	"byre/sqlstore/storetest"
 	"byre/watch"
+	"byre/watch/watchtest"
 )
 
 // exampleScheme has upstream's example group, which its suite stores.
@@ -75,33 +72,9 @@ type backend struct {
 func backends() []backend {
 	return []backend{
 		{"model", func(testing.TB) sqlstore.Driver { return storetest.NewModel() }, true},
-		{"sqlite", openSQLite, true},
-		{"postgres", openPostgres, false},
+		{"sqlite", dbtest.SQLite, true},
+		{"postgres", dbtest.Postgres, false},
 	}
-}
-
-func openPostgres(t testing.TB) sqlstore.Driver {
-	dsn := pgtest.DSN(t)
-	if _, err := migrations.Up(t.Context(), dsn); err != nil {
-		t.Fatal(err)
-	}
-	driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return driver
-}
-
-func openSQLite(t testing.TB) sqlstore.Driver {
-	path := filepath.Join(t.TempDir(), "byre.db")
-	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
-		t.Fatal(err)
-	}
-	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return driver
 }
 
 func newFixture(t testing.TB, b backend, change ...func(*Config)) *fixture {
@@ -110,8 +83,8 @@ func newFixture(t testing.TB, b backend, change ...func(*Config)) *fixture {
 	t.Cleanup(func() { driver.Close() })
 	feed := watch.New(driver, watch.Options{SoleWriter: b.soleWriter, Interval: 50 * time.Millisecond})
 	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish, ExpireInterval: 100 * time.Millisecond})
-	run(t, feed.Run)
-	run(t, store.Run)
+	watchtest.Serve(t, "feed", feed.Run)
+	watchtest.Serve(t, "store", store.Run)
 
 	codecs := serializer.NewCodecFactory(exampleScheme())
 	cfg := Config{
@@ -125,7 +98,7 @@ func newFixture(t testing.TB, b backend, change ...func(*Config)) *fixture {
 		NewFunc:          func() runtime.Object { return &example.Pod{} },
 		NewListFunc:      func() runtime.Object { return &example.PodList{} },
 		AttrFunc:         podAttrs,
-		IndexField:       "spec.nodeName",
+		IndexFields:      []string{"spec.nodeName"},
 		BookmarkInterval: time.Second,
 	}
 	for _, c := range change {
@@ -141,19 +114,6 @@ func newFixture(t testing.TB, b backend, change ...func(*Config)) *fixture {
 		t.Fatal(err)
 	}
 	return f
-}
-
-// run runs a service until the test ends.
-func run(t testing.TB, service func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- service(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("service: %v", err)
-		}
-	})
 }
 
 // increase moves the revision by one, by a change that no test looks at.

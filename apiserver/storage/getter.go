@@ -24,7 +24,7 @@ import (
 )
 
 // GetterConfig says how a Getter builds Stores. Store, Feed, Serializer,
-// Encoding and Program are required.
+// Encoding and Program are required. Builtin is that of the built-in resources.
 type GetterConfig struct {
 	Store *sqlstore.Store
 	Feed  *watch.Feed
@@ -34,17 +34,15 @@ type GetterConfig struct {
 	// once more, for its kind.
 	Scheme *runtime.Scheme
 	// Encoding picks the storage version and the version in memory of a
-	// resource; for the built-in groups it comes from BuiltinEncoding.
+	// resource.
 	Encoding serverstorage.ResourceEncodingConfig
-	// Prefixes are the key prefixes that differ from the resource's name;
-	// BuiltinPrefixes for the built-in groups.
+	// Prefixes are the key prefixes that differ from the resource's name.
 	Prefixes map[schema.GroupResource]string
-	// Cohabitants are resources kept as another one; BuiltinCohabitants for
-	// the built-in groups.
+	// Cohabitants are resources kept as another one.
 	Cohabitants map[schema.GroupResource]schema.GroupResource
 	// Unsettled are resources whose strategies leave defaults open that the next
-	// decode would fill in; BuiltinUnsettled for the built-in groups. Their
-	// objects are stored with them: bytes are answered as they are stored.
+	// decode would fill in. Their objects are stored with them: bytes are
+	// answered as they are stored.
 	Unsettled map[schema.GroupResource]bool
 	// Transformers gives the encryption of a resource; nil, or a nil result,
 	// means none.
@@ -226,7 +224,7 @@ func (g *Getter) decorator(kept schema.GroupResource, version schema.GroupVersio
 			NewFunc:        newFunc,
 			NewListFunc:    newListFunc,
 			AttrFunc:       attrs,
-			IndexField:     indexField(triggers),
+			IndexFields:    indexFields(triggers),
 			Transformer:    config.Transformer,
 		})
 		if err != nil {
@@ -241,13 +239,14 @@ func (g *Getter) decorator(kept schema.GroupResource, version schema.GroupVersio
 	}
 }
 
-// indexField takes over what upstream's watch cache indexes watchers by. It
+// indexFields takes over what upstream's watch cache indexes watchers by. It
 // needs no help for metadata.name: ranges have names.
-func indexField(triggers apistorage.IndexerFuncs) string {
+func indexFields(triggers apistorage.IndexerFuncs) []string {
+	var fields []string
 	for field := range triggers {
 		if field != "metadata.name" {
-			return field
+			fields = append(fields, field)
 		}
 	}
-	return ""
+	return fields
 }

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/apiserver/pkg/util/compatibility"
 	api "k8s.io/kubernetes/pkg/apis/core"
 
 	"byre/sqlstore"
@@ -16,16 +16,7 @@ import (
 
 func TestGetter(t *testing.T) {
 	model := storetest.NewModel()
-	getter := NewRESTOptionsGetter(GetterConfig{
-		Store:       sqlstore.New(model, sqlstore.Options{}),
-		Feed:        watch.New(model, watch.Options{}),
-		Serializer:  legacyscheme.Codecs,
-		Scheme:      legacyscheme.Scheme,
-		Encoding:    BuiltinEncoding(legacyscheme.Scheme, nil),
-		Prefixes:    BuiltinPrefixes(),
-		Cohabitants: BuiltinCohabitants(),
-		Program:     "v1.36",
-	})
+	getter := NewRESTOptionsGetter(Builtin(sqlstore.New(model, sqlstore.Options{}), watch.New(model, watch.Options{}), compatibility.DefaultBuildEffectiveVersion()))
 	events := schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 	if getter.Lookup(events) != nil {
 		t.Error("there is a store before one was built")

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"fmt"
 	"strings"
 
 	apistorage "k8s.io/apiserver/pkg/storage"
@@ -24,6 +25,10 @@ func (s *Store) object(key string) (object, error) {
 		return object{}, err
 	}
 	namespace, name := splitName(prepared[len(s.prefix):])
+	if namespace == "" && name != noName && strings.Contains(name, "/") {
+		// Its path would be that of another key, and encryption knows objects by it.
+		return object{}, fmt.Errorf("invalid key: %q has a name of two parts and no namespace", key)
+	}
 	return s.at(namespace, name), nil
 }
 

@@ -148,24 +148,6 @@ func (s *Store) attrsOfObject(obj runtime.Object) (*attrs, error) {
 	return s.fields.compact(labels, fields), nil
 }
 
-// indexValue is the watch.Index of cfg.IndexField. What can't be read is
-// found under no value; who reads it gets the error.
-func (s *Store) indexValue(e *watch.Entry) string {
-	m := s.memoOf(e)
-	// After a start every object would be decoded for this one field, which is
-	// a member of the same path in its JSON.
-	if m.attrs.Load() == nil && e.Form == s.cfg.Form && s.sealer.plain {
-		if value, ok := stringAt(e.Value, s.indexPath); ok {
-			return value
-		}
-	}
-	a, err := s.attrsOf(context.Background(), e)
-	if err != nil {
-		return ""
-	}
-	return a.fields.Get(s.cfg.IndexField)
-}
-
 // matches says whether a predicate selects an entry. An object whose
 // attributes can't be told is not selected, as upstream has it; one that can't
 // be read is an error.

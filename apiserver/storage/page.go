@@ -156,18 +156,24 @@ func (s *Store) checkHistory(ctx context.Context, revision int64) error {
 
 func (s *Store) snapshot(ctx context.Context, l *listing) (watch.Snapshot, error) {
 	gr := s.cfg.GroupResource
-	if _, ok := s.indexed(&l.opts.Predicate); ok && l.recursive {
-		return s.cfg.Feed.SnapshotIndexed(ctx, gr.Group, gr.Resource)
+	if n := s.narrowing(&l.opts.Predicate); n != nil && l.recursive {
+		return s.cfg.Feed.SnapshotIndexed(ctx, gr.Group, gr.Resource, n.Index)
 	}
 	return s.cfg.Feed.Snapshot(ctx, gr.Group, gr.Resource)
 }
 
-// indexed returns the value that a predicate demands of the index field.
-func (s *Store) indexed(p *apistorage.SelectionPredicate) (string, bool) {
-	if s.cfg.IndexField == "" || p.Field == nil {
-		return "", false
+// narrowing returns the value that a predicate demands of an indexed field, or
+// nil. The index's name is the field's.
+func (s *Store) narrowing(p *apistorage.SelectionPredicate) *watch.Narrowing {
+	if p.Field == nil {
+		return nil
 	}
-	return p.Field.RequiresExactMatch(s.cfg.IndexField)
+	for _, index := range s.indexes {
+		if value, ok := p.Field.RequiresExactMatch(index.Name); ok {
+			return &watch.Narrowing{Index: index, Value: value}
+		}
+	}
+	return nil
 }
 
 // candidates are the entries of a snapshot that a list may select from.
@@ -179,12 +185,12 @@ func (s *Store) candidates(l *listing, snapshot watch.Snapshot) iter.Seq[*watch.
 			}
 		}
 	}
-	value, ok := s.indexed(&l.opts.Predicate)
-	if !ok {
+	n := s.narrowing(&l.opts.Predicate)
+	if n == nil {
 		return snapshot.All(l.namespace, l.after)
 	}
 	return func(yield func(*watch.Entry) bool) {
-		for e := range snapshot.Indexed(value) {
+		for e := range snapshot.Indexed(*n) {
 			if l.namespace != "" && e.Namespace != l.namespace || l.after != nil && !follows(e, *l.after) {
 				continue
 			}

@@ -1,6 +1,9 @@
 package storage
 
-import "bytes"
+import (
+	"bytes"
+	"strings"
+)
 
 // scanner walks the members of one JSON object. It trusts the text to be valid
 // JSON: that is what encoders write, and what the databases' rows have. On any
@@ -58,6 +61,7 @@ func (s *scanner) text() []byte {
 			return s.b[start : s.pos-1]
 		}
 	}
+	s.pos = len(s.b) // not behind it, where the text ends with a backslash
 	return nil
 }
 
@@ -99,9 +103,10 @@ func (s *scanner) plain() (string, bool) {
 	return string(text), bytes.IndexByte(text, '\\') < 0
 }
 
-// stringAt returns the string at a path of members, "" when there is nothing
-// there; ok is false when what is there can't be told without a decoder.
-func stringAt(data []byte, path []string) (text string, ok bool) {
+// scalarAt returns the string, number or boolean at a path of members, as text,
+// and whether there is one; ok is false when what is there can't be told without
+// a decoder.
+func scalarAt(data []byte, path []string) (text string, there, ok bool) {
 	s := scanner{data, 0}
 	for i := 0; s.member(); {
 		if string(s.key()) != path[i] {
@@ -109,13 +114,35 @@ func stringAt(data []byte, path []string) (text string, ok bool) {
 			continue
 		}
 		if i++; i == len(path) {
-			return s.plain()
+			text, ok = s.scalar()
+			return text, ok, ok
 		}
 		if !s.is('{') {
-			return "", false
+			return "", false, false
 		}
 	}
-	return "", true
+	return "", false, true
+}
+
+// scalar returns the string, number or boolean that begins here, where decoding
+// would not change how it is written.
+func (s *scanner) scalar() (string, bool) {
+	if s.is('"') {
+		return s.plain()
+	}
+	start := s.pos
+	s.skip()
+	text := string(s.b[start:s.pos])
+	return text, text == "true" || text == "false" || isInteger(text)
+}
+
+// isInteger says whether text is a whole number in its shortest form.
+func isInteger(text string) bool {
+	digits := strings.TrimPrefix(text, "-")
+	if digits == "" || len(digits) > 18 || digits[0] == '0' && text != "0" {
+		return false
+	}
+	return strings.Trim(digits, "0123456789") == ""
 }
 
 // trim drops the newline that encoders put after an object.

@@ -56,10 +56,10 @@ type Config struct {
 	// AttrFunc gives labels and selectable fields; nil means metadata.name
 	// and metadata.namespace.
 	AttrFunc apistorage.AttrFunc
-	// IndexField names the selectable field that lists and watches are often
-	// narrowed by ("spec.nodeName" of pods); empty means none. It is the path
-	// of a string in the storage version, too.
-	IndexField string
+	// IndexFields name the selectable fields that lists and watches are often
+	// narrowed by ("spec.nodeName" of pods). They are the paths of scalars in the
+	// storage version, too.
+	IndexFields []string
 	// Transformer encrypts at rest; nil means no encryption.
 	Transformer value.Transformer
 	// Clock is for expiry and bookmarks; nil means the real one.
@@ -89,7 +89,7 @@ type Store struct {
 	view *string
 	// prefix is ResourcePrefix with a slash at its end.
 	prefix    string
-	indexPath []string
+	indexes   []*watch.Index
 	sealer    sealer
 	fields    fieldNames
 	buffers   buffers
@@ -134,9 +134,8 @@ func New(cfg Config) (*Store, error) {
 		prefix: strings.TrimRight(cfg.ResourcePrefix, "/") + "/",
 		sealer: newSealer(cfg.Transformer),
 	}
-	if cfg.IndexField != "" {
-		s.indexPath = strings.Split(cfg.IndexField, ".")
-		cfg.Feed.Define(cfg.GroupResource.Group, cfg.GroupResource.Resource, s.indexValue)
+	for _, field := range cfg.IndexFields {
+		s.indexes = append(s.indexes, s.newIndex(field))
 	}
 	return s, nil
 }

@@ -63,8 +63,15 @@ func command(t *testing.T, dir string, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{cmd: exec.Command(executable, args...), dir: dir, log: new(syncBuffer), exited: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), asProgram+"=1")
+	cmd := exec.Command(executable, args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	return start(t, dir, cmd)
+}
+
+// start starts a command of the program's.
+func start(t *testing.T, dir string, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{cmd: cmd, dir: dir, log: new(syncBuffer), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -77,7 +84,7 @@ func command(t *testing.T, dir string, args ...string) *process {
 		_ = p.cmd.Process.Kill() // it may have exited
 		<-p.exited
 		if t.Failed() {
-			t.Logf("output of byre %s:\n%s", strings.Join(args, " "), p.log)
+			t.Logf("output of byre %s:\n%s", strings.Join(cmd.Args[1:], " "), p.log)
 		}
 	})
 	return p
@@ -87,6 +94,13 @@ func command(t *testing.T, dir string, args ...string) *process {
 func startServer(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
 	p := command(t, dir, append([]string{"serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0"}, args...)...)
+	awaitReady(t, p)
+	return p
+}
+
+// awaitReady waits until the server is ready.
+func awaitReady(t *testing.T, p *process) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for !p.ready(ctx, t) {
@@ -98,7 +112,6 @@ func startServer(t *testing.T, dir string, args ...string) *process {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return p
 }
 
 // waitForConfig waits until the server listens.

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
+	k8smetrics "k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/term"
 	"k8s.io/klog/v2"
 
@@ -50,11 +52,12 @@ func serve(ctx context.Context, options *apiserver.Options) error {
 	if err := options.Apply(); err != nil {
 		return err
 	}
+	var others neighbours
 	config, err := apiserver.Config{
 		Options: options,
 		Open:    openDatabase,
-		Before:  newAggregator,
-		Behind:  newCRD,
+		Before:  others.newAggregator,
+		Behind:  others.newCRD,
 	}.Complete()
 	if err != nil {
 		return err
@@ -89,14 +92,12 @@ func openDatabase(ctx context.Context, o apiserver.StoreOptions) (apiserver.Data
 	}
 }
 
-func newCRD(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) {
+// neighbours makes the other servers of the chain, the one behind first.
+type neighbours struct{ crd *crd.Server }
+
+func (n *neighbours) newCRD(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) {
 	server, err := crd.New(crd.Config{
-		Storage:         s.Storage,
-		Effective:       s.Effective,
-		Serving:         s.Serving,
-		Discovery:       s.Discovery,
-		OpenAPI:         s.OpenAPI,
-		Build:           s.Build,
+		Common:          s.Common,
 		Loopback:        s.Loopback,
 		ServiceResolver: s.Services,
 		Authentication:  s.Webhooks,
@@ -104,24 +105,38 @@ func newCRD(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) 
 	if err != nil {
 		return apiserver.Neighbour{}, err
 	}
+	n.crd = server
 	return apiserver.Neighbour{
 		Handler: server,
 		Run:     server.Run,
 		Ready:   []healthz.HealthChecker{healthz.NamedCheck("crd-informer-synced", server.Ready)},
+		Stores:  server.Stores,
 	}, nil
 }
 
-func newAggregator(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) {
+func (n *neighbours) newAggregator(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) {
 	server, err := aggregator.New(aggregator.Config{
-		Storage:   s.Storage,
-		Effective: s.Effective,
-		Serving:   s.Serving,
-		Discovery: s.Discovery,
-		OpenAPI:   s.OpenAPI,
-		Build:     s.Build,
+		Common:           s.Common,
+		Loopback:         s.Loopback,
+		Client:           s.Client,
+		Informers:        s.Informers,
+		ProxyCert:        s.Aggregation.ProxyCert,
+		ProxyKey:         s.Aggregation.ProxyKey,
+		RouteToEndpoints: s.Aggregation.RouteToEndpoints,
+		RejectRedirects:  s.Aggregation.RejectRedirects,
+		CustomSynced:     n.crd.Synced(),
+		Metrics:          metrics{},
 	}, next)
 	if err != nil {
 		return apiserver.Neighbour{}, err
 	}
-	return apiserver.Neighbour{Handler: server}, nil
+	return apiserver.Neighbour{Handler: server, Run: server.Run, Ready: server.Checks(), Stores: server.Stores}, nil
+}
+
+// metrics is the registry of the process, which upstream's metrics are in too.
+type metrics struct{}
+
+func (metrics) Register(c k8smetrics.Registerable) error { return legacyregistry.Register(c) }
+func (metrics) CustomRegister(c k8smetrics.StableCollector) error {
+	return legacyregistry.CustomRegister(c)
 }

@@ -55,6 +55,20 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// TestDataDirIsItsOwners finds nothing in a new installation that anybody but its
+// owner can read.
+func TestDataDirIsItsOwners(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	startServer(t, dir)
+	info, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode().Perm(); mode != 0o700 {
+		t.Errorf("the data directory has mode %o", mode)
+	}
+}
+
 func TestNamespaceIsDeleted(t *testing.T) {
 	server := startServer(t, t.TempDir())
 	deleteNamespace(t, kubernetes.NewForConfigOrDie(server.config(t)), "gone")

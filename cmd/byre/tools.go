@@ -8,5 +8,4 @@ package main
 import (
 	_ "k8s.io/kube-aggregator/pkg/controllers/autoregister"
 	_ "k8s.io/kube-aggregator/pkg/controllers/status/remote"
-	_ "k8s.io/kubernetes/pkg/controller/resourcequota"
 )

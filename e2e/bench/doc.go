@@ -13,5 +13,10 @@
 //   - memory is resident memory (VmRSS) of the server's own process, with etcd's
 //     beside it where there is one.
 //
+// -aggregated measures something else: what it takes to reach an API server (the
+// sample one of Kubernetes) behind each server rather than directly. Requests that
+// go either way are sent in turn by one client, and "added" is the difference of
+// the medians; events are those that 100 watchers got together, a second.
+//
 // -short gives a first impression in about a minute.
 package main

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"syscall"
 
@@ -16,11 +17,13 @@ import (
 func main() {
 	quick := flag.Bool("short", false, "a first impression in about a minute")
 	only := flag.String("only", "", "measure one of sqlite, postgres, stock")
+	aggregated := flag.Bool("aggregated", false, "measure what it takes to reach an API server behind each, and nothing else")
 	pods := flag.Int("pods", 0, "how many pods to create, where not as many as usual")
+	definitions := flag.Int("definitions", 0, "measure what so many CustomResourceDefinitions cost, and nothing else")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	b := &bench{sizes: full()}
+	b := &bench{sizes: full(), aggregated: *aggregated, definitions: *definitions}
 	if *quick {
 		b.sizes = short()
 	}
@@ -36,11 +39,16 @@ func main() {
 // bench is one run.
 type bench struct {
 	sizes
-	figures figures
+	// aggregated measures the way to servers behind instead of all else.
+	aggregated bool
+	// definitions is how many there are to be measured instead of all else; 0
+	// measures all else.
+	definitions int
+	figures     figures
 }
 
 func (b *bench) run(ctx context.Context, only string) (err error) {
-	if err := programs.Build(ctx, programs.Byre, programs.APIServer, programs.Etcd); err != nil {
+	if err := programs.Build(ctx, programs.Byre, programs.APIServer, programs.Etcd, programs.Kubectl, programs.Wardle); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("", "byre-bench-")
@@ -60,7 +68,16 @@ func (b *bench) run(ctx context.Context, only string) (err error) {
 	if err := b.settle(ctx, nil); err != nil {
 		return err
 	}
-	for i, phase := range b.phases() {
+	phases := b.phases()
+	if b.aggregated {
+		phases = b.aggregatedPhases()
+	}
+	if b.definitions > 0 {
+		if phases, err = b.definitionPhases(ctx); err != nil {
+			return err
+		}
+	}
+	for i, phase := range phases {
 		// The order changes, so that no server always runs after the same one.
 		slices.Reverse(targets)
 		for _, t := range targets {
@@ -87,6 +104,11 @@ func (b *bench) start(ctx context.Context, dir, only string) (targets []*target,
 			// Nobody needs what they keep, and a stock pair takes its time.
 			stops = append(stops, func() error { t.server.Kill(); return nil })
 		}
+		if err == nil && b.aggregated {
+			if err = t.putBehind(ctx, filepath.Join(dir, "behind "+t.name)); err == nil {
+				stops = append(stops, func() error { t.wardle.Close(); return nil })
+			}
+		}
 		return err
 	}
 	wanted := func(name string) bool { return only == "" || only == name }
@@ -106,7 +128,7 @@ func (b *bench) start(ctx context.Context, dir, only string) (targets []*target,
 		}
 	}
 	if wanted("stock") {
-		if err := add(startStock(ctx, dir)); err != nil {
+		if err := add(startStock(ctx, dir, b.aggregated)); err != nil {
 			return nil, stop, err
 		}
 	}

@@ -16,9 +16,16 @@ import (
 type target struct {
 	name   string
 	server *servers.Server
+	// start starts the server, also on what an earlier one has stored.
+	start  func(context.Context) (*servers.Server, error)
 	client *client
 	// pods and maps count what was created, so that names never repeat.
 	pods, maps, patches int
+
+	// wardle is the sample API server behind it, and direct its client; nil
+	// where aggregation is not measured.
+	wardle *servers.Wardle
+	direct *client
 }
 
 func dialer() *net.Dialer { return &net.Dialer{KeepAlive: 30 * time.Second} }
@@ -27,26 +34,20 @@ func dialer() *net.Dialer { return &net.Dialer{KeepAlive: 30 * time.Second} }
 // makes without kube-controller-manager.
 const withoutServiceAccounts = "--disable-admission-plugins=ServiceAccount"
 
-// A stock kube-apiserver has its controllers in another program, which does not
-// run here: byre's are off as well.
-const withoutControllers = "--controllers="
-
 func startByre(ctx context.Context, name, dir, endpoint string) (*target, error) {
-	args := []string{withoutServiceAccounts, withoutControllers}
-	s, err := servers.Byre{Dir: filepath.Join(dir, name), Endpoint: endpoint, Args: args}.Start(ctx)
-	return newTarget(name, s, err)
+	return newTarget(ctx, name, servers.Byre{Dir: filepath.Join(dir, name), Endpoint: endpoint, Args: []string{withoutServiceAccounts}}.Start)
 }
 
-func startStock(ctx context.Context, dir string) (*target, error) {
-	s, err := servers.Stock{Dir: filepath.Join(dir, "stock"), Args: []string{withoutServiceAccounts}}.Start(ctx)
-	return newTarget("kube-apiserver + etcd", s, err)
+func startStock(ctx context.Context, dir string, aggregates bool) (*target, error) {
+	return newTarget(ctx, "kube-apiserver + etcd", servers.Stock{Dir: filepath.Join(dir, "stock"), Args: []string{withoutServiceAccounts}, Aggregates: aggregates}.Start)
 }
 
-func newTarget(name string, s *servers.Server, err error) (*target, error) {
+func newTarget(ctx context.Context, name string, start func(context.Context) (*servers.Server, error)) (*target, error) {
+	s, err := start(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	t := &target{name: name, server: s}
+	t := &target{name: name, server: s, start: start}
 	if t.client, err = newClient(s); err != nil {
 		s.Kill()
 		return nil, err

@@ -31,7 +31,7 @@ func (b *bench) watchers(ctx context.Context, t *target) error {
 	for range size.watchers {
 		open.Add(1)
 		seen.Go(func() {
-			if err := follow(ctx, t.client, revision, size.patches, open.Done); err != nil {
+			if err := follow(ctx, t.client, "/api/v1/pods?watch=1&resourceVersion="+revision, size.patches, open.Done); err != nil {
 				errs <- err
 				cancel()
 			}
@@ -72,9 +72,9 @@ func (c *client) revision(ctx context.Context) (string, error) {
 	return list.ResourceVersion, err
 }
 
-// follow watches all pods from a revision on until it has seen a number of events.
-func follow(ctx context.Context, c *client, revision string, events int, opened func()) error {
-	res, err := c.open(ctx, http.MethodGet, "/api/v1/pods?watch=1&resourceVersion="+revision, "", nil, http.StatusOK)
+// follow watches until it has seen a number of events.
+func follow(ctx context.Context, c *client, path string, events int, opened func()) error {
+	res, err := c.open(ctx, http.MethodGet, path, "", nil, http.StatusOK)
 	opened()
 	if err != nil {
 		return err

@@ -147,6 +147,18 @@ func evenValue(value any) any {
 	return value
 }
 
+// evenCauses is for answers with several causes, which come in any order.
+func evenCauses(body any) any {
+	object, _ := body.(map[string]any)
+	details, _ := object["details"].(map[string]any)
+	causes, _ := details["causes"].([]any)
+	if len(causes) > 1 {
+		slices.SortFunc(causes, func(a, b any) int { return strings.Compare(show(a), show(b)) })
+		delete(object, "message") // which has them again
+	}
+	return body
+}
+
 func evenText(text string) string {
 	for _, c := range changing {
 		text = c.pattern.ReplaceAllString(text, c.with)

@@ -8,6 +8,7 @@ func atStart() []request {
 	for _, path := range []string{
 		"/api", "/api/v1", "/apis",
 		"/apis/admissionregistration.k8s.io", "/apis/admissionregistration.k8s.io/v1",
+		"/apis/apiregistration.k8s.io", "/apis/apiregistration.k8s.io/v1", "/apis/apiregistration.k8s.io/v1/apiservices",
 		"/apis/apps", "/apis/apps/v1",
 		"/apis/authentication.k8s.io", "/apis/authentication.k8s.io/v1",
 		"/apis/authorization.k8s.io", "/apis/authorization.k8s.io/v1",

@@ -9,8 +9,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"byre/apiserver/pki"
 	"byre/e2e/programs"
 )
 
@@ -22,6 +24,8 @@ type Stock struct {
 	Dir string
 	// Args are further flags of kube-apiserver.
 	Args []string
+	// Aggregates gives it what it needs to have servers behind it.
+	Aggregates bool
 }
 
 // Start starts etcd and kube-apiserver and waits until both are ready. The start
@@ -94,10 +98,19 @@ func (s Stock) startAPIServer(ctx context.Context, etcdURL string) (*Server, err
 		"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", port,
 		"--cert-dir", certs,
 		"--token-auth-file", tokens,
-		"--authorization-mode", "Node,RBAC",
 		"--service-account-issuer", "https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file", key, "--service-account-signing-key-file", key,
 		"--service-cluster-ip-range", clusterIPRange,
+	}
+	if !slices.Contains(s.Args, "--authorization-config") { // which excludes it
+		args = append(args, "--authorization-mode", "Node,RBAC")
+	}
+	if s.Aggregates {
+		more, err := s.frontProxy()
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, more...)
 	}
 	started := time.Now()
 	process, err := startProcess(s.Dir, "kube-apiserver", programs.APIServer.Path(), append(args, s.Args...)...)
@@ -120,6 +133,22 @@ func (s Stock) startAPIServer(ctx context.Context, etcdURL string) (*Server, err
 		return nil, err
 	}
 	return server, nil
+}
+
+// frontProxy are the flags by which servers behind this one believe it, and are
+// found by their endpoints: nothing here routes cluster IPs.
+func (s Stock) frontProxy() ([]string, error) {
+	files, _, err := pki.Ensure(pki.Request{Dir: filepath.Join(s.Dir, "pki"), Now: time.Now()})
+	if err != nil {
+		return nil, err
+	}
+	return []string{
+		"--enable-aggregator-routing",
+		"--proxy-client-cert-file", files.FrontProxyCert, "--proxy-client-key-file", files.FrontProxyKey,
+		"--requestheader-client-ca-file", files.FrontProxyCA, "--requestheader-allowed-names", pki.FrontProxyName,
+		"--requestheader-username-headers", "X-Remote-User", "--requestheader-group-headers", "X-Remote-Group",
+		"--requestheader-extra-headers-prefix", "X-Remote-Extra-",
+	}, nil
 }
 
 func writeKey(path string) error {

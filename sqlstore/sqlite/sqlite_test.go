@@ -47,3 +47,10 @@ func BenchmarkDriver(b *testing.B) {
 		return driver
 	})
 }
+
+func FuzzKeys(f *testing.F) {
+	storetest.Fuzz(f, func(t testing.TB) sqlstore.Driver {
+		driver, _ := open(t)
+		return driver
+	})
+}

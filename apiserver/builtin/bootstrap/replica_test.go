@@ -1,16 +1,13 @@
 package bootstrap_test
 
 import (
-	"context"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"k8s.io/apiserver/pkg/registry/generic"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/compatibility"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
@@ -19,6 +16,7 @@ import (
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
+	"byre/watch/watchtest"
 )
 
 // replicaOn keeps the entry of one server in a database that others use too.
@@ -34,24 +32,8 @@ func replicaOn(t *testing.T, driver sqlstore.Driver) reconcilers.Leases {
 // options are those of a server with its own store and feed, until the test ends.
 func options(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 	t.Helper()
-	feed := watch.New(driver, watch.Options{})
-	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = feed.Run(ctx) })
-	running.Go(func() { _ = store.Run(ctx) })
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-	return storage.NewRESTOptionsGetter(storage.GetterConfig{
-		Store:      store,
-		Feed:       feed,
-		Serializer: legacyscheme.Codecs,
-		Scheme:     legacyscheme.Scheme,
-		Encoding:   storage.BuiltinEncoding(legacyscheme.Scheme, compatibility.DefaultBuildEffectiveVersion()),
-		Program:    "test",
-	})
+	store, feed := watchtest.Run(t, driver, watch.Options{})
+	return storage.NewRESTOptionsGetter(storage.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // TestStoredReplicas: servers see one another's entries, which live for a while

@@ -1,4 +1,4 @@
-package builtin
+package discovery
 
 import "k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -10,9 +10,17 @@ type Priority struct {
 	Version int32
 }
 
+// registration is the group that comes before all others, and its place
+// (k8s.io/kube-aggregator/pkg/apiserver/handler_discovery.go).
+const (
+	registration                = "apiregistration.k8s.io"
+	registrationPriority        = 20001
+	registrationVersionPriority = 1
+)
+
 // Priorities returns kube-apiserver's table (cmd/kube-apiserver/app/aggregator.go
-// over pkg/controlplane/apiserver/aggregator.go). It has group versions that the
-// other rooms serve too.
+// over pkg/controlplane/apiserver/aggregator.go): what a server of Kubernetes
+// serves itself, but for apiregistration.k8s.io, which comes before all others.
 func Priorities() map[schema.GroupVersion]Priority {
 	return map[schema.GroupVersion]Priority{
 		{Group: "", Version: "v1"}:                                   {18000, 1},

@@ -1,7 +1,6 @@
-package crd
+package endpoints
 
 import (
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -10,11 +9,11 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// newScheme makes the scheme that definitions are served by. Custom resources
-// need it too, for the options and the Status that travel with them.
-func newScheme() *runtime.Scheme {
+// NewScheme makes a scheme of the types that install adds and of those that
+// travel with every API: options, watch events, a Status, discovery documents.
+func NewScheme(install func(*runtime.Scheme)) *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	install.Install(scheme)
+	install(scheme)
 	unversioned := schema.GroupVersion{Version: "v1"}
 	metav1.AddToGroupVersion(scheme, unversioned)
 	scheme.AddUnversionedTypes(unversioned,
@@ -28,7 +27,9 @@ func newScheme() *runtime.Scheme {
 	return scheme
 }
 
-func newCodecs(scheme *runtime.Scheme) serializer.CodecFactory {
+// NewCodecs makes the codecs of a scheme, which stream long lists as
+// kube-apiserver's do.
+func NewCodecs(scheme *runtime.Scheme) serializer.CodecFactory {
 	var options []serializer.CodecFactoryOptionsMutator
 	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToJSON) {
 		options = append(options, serializer.WithStreamingCollectionEncodingToJSON())

@@ -1,0 +1,132 @@
+package aggregator
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/proxy"
+	"k8s.io/apiserver/pkg/util/x509metrics"
+	"k8s.io/client-go/transport"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
+)
+
+// place is where APIServices are answered, and by whom: those that have it in
+// common are one backend.
+type place struct {
+	namespace, name string
+	port            int32
+	insecure        bool
+	caBundle        string
+}
+
+func placeOf(service *apiregistrationv1.APIService) place {
+	at := service.Spec.Service
+	p := place{
+		namespace: at.Namespace,
+		name:      at.Name,
+		port:      443,
+		insecure:  service.Spec.InsecureSkipTLSVerify,
+		caBundle:  string(service.Spec.CABundle),
+	}
+	if at.Port != nil {
+		p.port = *at.Port
+	}
+	return p
+}
+
+// String names the Service, for logs.
+func (p place) String() string { return fmt.Sprintf("%s/%s:%d", p.namespace, p.name, p.port) }
+
+// certificate is what this server shows to backends, as PEM; empty for nothing.
+type certificate func() (cert, key []byte)
+
+// backend is another API server.
+type backend struct {
+	place
+	resolver *resolver
+	meters   *meters
+	// current is replaced when this server has got another certificate.
+	current atomic.Pointer[connector]
+
+	// stop ends run; due has room for one.
+	stop context.CancelFunc
+	due  chan struct{}
+	// asked is closed by askedOnce, when it was asked what it serves.
+	asked     chan struct{}
+	askedOnce func()
+
+	mu sync.Mutex
+	// known is what the backend says of its group versions; tag is of the document
+	// that says so, "" for none.
+	known     described
+	tag       string
+	documents documents
+}
+
+func newBackend(at place, r *resolver, m *meters) *backend {
+	asked := make(chan struct{})
+	return &backend{
+		place:     at,
+		resolver:  r,
+		meters:    m,
+		due:       make(chan struct{}, 1),
+		asked:     asked,
+		askedOnce: sync.OnceFunc(func() { close(asked) }),
+	}
+}
+
+// connector is how to connect to a backend. It is one transport for all requests
+// and does not change.
+type connector struct {
+	transport http.RoundTripper
+	// upgrader dials for requests that take the connection over.
+	upgrader http.RoundTripper
+	// err is why there is no transport.
+	err error
+}
+
+// renew makes the backend connect with the certificate of now. What is under way
+// goes on by the one before.
+func (b *backend) renew(identity certificate, service *apiregistrationv1.APIService) {
+	cert, key := identity()
+	config := remote.BuildTransportConfig(nil, cert, key, service)
+	config.Wrap(x509metrics.NewDeprecatedCertificateRoundTripperWrapperConstructor(b.meters.missingSAN, b.meters.insecureSHA1))
+	c := &connector{}
+	if c.transport, c.err = transport.New(config); c.err == nil {
+		tlsConfig, err := utilnet.TLSClientConfig(c.transport)
+		c.err = err
+		c.upgrader = &http.Transport{DialContext: upgradeDialer(tlsConfig)}
+	}
+	if old := b.current.Swap(c); old != nil {
+		old.close()
+	}
+}
+
+// close gives up connections that are not in use.
+func (c *connector) close() {
+	if c.transport != nil {
+		utilnet.CloseIdleConnectionsFor(c.transport)
+	}
+}
+
+// location is where a path and query of the backend are now.
+func (b *backend) location(path, query string) (*url.URL, error) {
+	at, err := b.resolver.ResolveEndpoint(b.namespace, b.name, b.port)
+	if err != nil {
+		return nil, err
+	}
+	return &url.URL{Scheme: "https", Host: at.Host, Path: path, RawQuery: query}, nil
+}
+
+// upgrade is the transport by which upstream's proxy dials for a request that
+// takes the connection over. It is told that the scheme is http, so that the
+// dialer here can see the answer's head in plain text.
+func (c *connector) upgrade() proxy.UpgradeRequestRoundTripper {
+	return proxy.NewUpgradeRequestRoundTripper(c.upgrader, proxy.MirrorRequest)
+}

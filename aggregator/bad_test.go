@@ -1,0 +1,283 @@
+package aggregator_test
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+)
+
+// http1 is for handlers that take over the connection.
+func http1(b *backend) { b.EnableHTTP2 = false }
+
+// raw answers with text of the backend's own, and then ends the connection.
+func raw(parts ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer conn.Close()
+		for _, part := range parts {
+			if _, err := io.WriteString(conn, part); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// endlessHeader answers with a head that does not end.
+func endlessHeader(w http.ResponseWriter, _ *http.Request) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	defer conn.Close()
+	line := "X-More: " + strings.Repeat("m", 64<<10) + "\r\n"
+	_, err = io.WriteString(conn, "HTTP/1.1 200 OK\r\n")
+	for err == nil {
+		_, err = io.WriteString(conn, line)
+	}
+}
+
+func redirect(w http.ResponseWriter, req *http.Request) {
+	http.Redirect(w, req, "https://elsewhere.example.com/", http.StatusFound)
+}
+
+func hang(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }
+
+// TestUnavailable: a backend that can't show what it serves is unavailable, with
+// upstream's reason and a message that says why. Its paths alone answer 503, and
+// it neither delays nor breaks anybody else's discovery.
+func TestUnavailable(t *testing.T) {
+	s := start(t)
+	good := newBackend(t, s, "good", newAPI("good").serve("/cows", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "moo") }))
+	other := newAuthority(t, "another-ca")
+	for _, bad := range []struct {
+		name    string
+		handler http.Handler
+		change  func(*backend)
+		want    string
+	}{
+		{"certificate", newAPI("certificate"), func(b *backend) { b.ca = other }, "certificate signed by unknown authority"},
+		{"name", newAPI("name"), func(b *backend) { b.useCertificate(t, "else.farm.svc") }, "certificate is valid for else.farm.svc, not name.farm.svc"},
+		{"plain", newAPI("plain"), func(b *backend) { b.TLS = nil }, "server gave HTTP response to HTTPS client"},
+		// The bytes allowed or, on a busy machine, the time.
+		{"header", http.HandlerFunc(endlessHeader), http1, "exceeded"},
+		{"half", raw("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n"), http1, "unexpected EOF"},
+		{"switch", raw("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: moo\r\n\r\n"), http1, "bad status from https://SERVER/apis/switch.example.com/v1: 101"},
+		{"redirect", http.HandlerFunc(redirect), http1, "bad status from https://SERVER/apis/redirect.example.com/v1: 302"},
+		{"failing", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) }), http1, "bad status from https://SERVER/apis/failing.example.com/v1: 500"},
+		{"gone", newAPI("gone"), func(b *backend) { b.gone = true }, "connection refused"},
+	} {
+		b := newBackend(t, s, bad.name, bad.handler, bad.change)
+		if b.gone {
+			b.Close()
+		}
+		name := b.claim(t, s, "v1")
+		t.Run(bad.name, func(t *testing.T) {
+			message := s.condition(t, name, apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")
+			message = strings.ReplaceAll(message, b.Listener.Addr().String(), "SERVER")
+			if !strings.Contains(message, bad.want) {
+				t.Errorf("message %q, want %q in it", message, bad.want)
+			}
+			for _, path := range []string{"", "/", "/cows", "/namespaces/a/cows/b"} {
+				if status, body, _ := get(t, b.url(s, path)); status != http.StatusServiceUnavailable || body != "service unavailable\n" {
+					t.Errorf("%q: %d %s", path, status, body)
+				}
+			}
+			if !s.freshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessStale) {
+				t.Error("discovery does not show that it is stale")
+			}
+		})
+	}
+	good.available(t, s)
+	if status, body, _ := get(t, good.url(s, "/cows")); status != http.StatusOK || body != "moo" {
+		t.Errorf("the good one: %d %s", status, body)
+	}
+	if !s.freshness(t, good.group(), apidiscoveryv2.DiscoveryFreshnessCurrent) {
+		t.Error("the good one is stale")
+	}
+}
+
+// TestSlow: a backend that does not answer is waited for by its own clients only.
+func TestSlow(t *testing.T) {
+	s := start(t)
+	slow := newBackend(t, s, "slow", http.HandlerFunc(hang))
+	slow.claim(t, s, "v1")
+	begun := time.Now()
+	good := newBackend(t, s, "good", newAPI("good"))
+	good.available(t, s)
+	if !s.freshness(t, good.group(), apidiscoveryv2.DiscoveryFreshnessCurrent) {
+		t.Error("the good one is not discovered")
+	}
+	if waited := time.Since(begun); waited > 4*time.Second {
+		t.Errorf("the good one waited %v for the slow one", waited)
+	}
+	if message := s.condition(t, "v1.slow.example.com", apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck"); !strings.Contains(message, "exceeded") {
+		t.Errorf("message %q", message)
+	}
+}
+
+// TestBadAnswers: what a backend that is available gets wrong in one answer is
+// that request's failure.
+func TestBadAnswers(t *testing.T) {
+	s := start(t)
+	routes := newAPI("bad").
+		serve("/header", endlessHeader).
+		serve("/switch", raw("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: moo\r\n\r\n", "moo")).
+		serve("/garbage", raw("moo moo moo\r\n\r\n")).
+		serve("/nothing", raw("")).
+		serve("/half", raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", "moo")).
+		serve("/redirect", redirect).
+		serve("/good", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "moo") })
+	b := newBackend(t, s, "bad", routes, http1)
+	b.available(t, s)
+	for _, test := range []struct {
+		path, upgrade string
+		status        int
+		want          string
+	}{
+		{"/header", "", http.StatusServiceUnavailable, "server response headers exceeded 10485760 bytes"},
+		{"/header", "websocket", http.StatusServiceUnavailable, "response headers exceed 10485760 bytes"},
+		{"/switch", "", http.StatusServiceUnavailable, "backend tried to switch protocol"},
+		{"/garbage", "", http.StatusServiceUnavailable, "malformed HTTP status code"},
+		{"/garbage", "websocket", http.StatusServiceUnavailable, "malformed HTTP status code"},
+		{"/nothing", "", http.StatusServiceUnavailable, "EOF"},
+		{"/redirect", "", http.StatusBadGateway, "the backend attempted to redirect this request, which is not permitted"},
+		{"/redirect", "websocket", http.StatusServiceUnavailable, "invalid upgrade response: status code 302"},
+		{"/good", "websocket", http.StatusServiceUnavailable, "invalid upgrade response: status code 200"},
+		{"/good", "", http.StatusOK, "moo"},
+	} {
+		var header []string
+		if test.upgrade != "" {
+			header = []string{"Connection", "Upgrade", "Upgrade", test.upgrade}
+		}
+		status, body, _ := get(t, b.url(s, test.path), header...)
+		if status != test.status || !strings.Contains(body, test.want) {
+			t.Errorf("%s %s: %d %q, want %d with %q", test.path, test.upgrade, status, body, test.status, test.want)
+		}
+	}
+	if body, err := read(t, b.url(s, "/half")); err == nil {
+		t.Errorf("half an answer looks whole: %q", body)
+	}
+}
+
+func read(t *testing.T, url string) (string, error) {
+	t.Helper()
+	response, err := http.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
+}
+
+// TestHugeDiscovery: of a discovery document that is too large nothing is kept,
+// and the backend serves all the same.
+func TestHugeDiscovery(t *testing.T) {
+	s := start(t)
+	sent := make(chan int, 10)
+	routes := newAPI("huge")
+	routes.HandleFunc("/apis", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", aggregatedType)
+		_, err := io.WriteString(w, `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[`)
+		n, entry := 0, `{"metadata":{"name":"`+strings.Repeat("m", 1<<20)+`"}},`
+		for ; err == nil && n < 50; n++ {
+			_, err = io.WriteString(w, entry)
+		}
+		sent <- n
+	})
+	b := newBackend(t, s, "huge", routes)
+	b.available(t, s)
+	if n := <-sent; n > 20 {
+		t.Errorf("%d MiB were read", n)
+	}
+	if !s.freshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessStale) {
+		t.Error("discovery does not show that it is stale")
+	}
+	if status, body, _ := get(t, b.url(s, "")); status != http.StatusOK {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+// TestConditions: the reasons for which a Service can't be asked, and that what is
+// served here is available.
+func TestConditions(t *testing.T) {
+	s := start(t)
+	b := newBackend(t, s, "cows", newAPI("cows"))
+	wrong := int32(444)
+	b.claim(t, s, "v2", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Port = &wrong })
+	b.claim(t, s, "v3", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "pigs" })
+	s.service(t, "empty", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1})
+	s.endpoints(t, "empty", false)
+	b.claim(t, s, "v4", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "empty" })
+	b.claim(t, s, "v5", func(spec *apiregistrationv1.APIServiceSpec) {
+		spec.Service, spec.CABundle = nil, nil
+	})
+	for _, test := range []struct {
+		version string
+		status  apiregistrationv1.ConditionStatus
+		reason  string
+		message string
+	}{
+		{"v2", apiregistrationv1.ConditionFalse, "ServicePortError", `service/cows in "farm" is not listening on port 444`},
+		{"v3", apiregistrationv1.ConditionFalse, "ServiceNotFound", `service/pigs in "farm" is not present`},
+		{"v4", apiregistrationv1.ConditionFalse, "MissingEndpoints", `endpointslices for service/empty in "farm" have no addresses with port name "https"`},
+		{"v5", apiregistrationv1.ConditionTrue, "Local", "Local APIServices are always available"},
+	} {
+		if got := s.condition(t, test.version+"."+b.group(), test.status, test.reason); got != test.message {
+			t.Errorf("%s: %q, want %q", test.version, got, test.message)
+		}
+	}
+	// It comes to life when its Service does.
+	s.service(t, "pigs", b.Listener.Addr())
+	message := s.condition(t, "v3."+b.group(), apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")
+	if !strings.Contains(message, "certificate is valid for cows.farm.svc, not pigs.farm.svc") {
+		t.Errorf("message %q", message)
+	}
+}
+
+// freshness waits until the aggregated document has a group with that freshness.
+func (s *server) freshness(t *testing.T, group string, want apidiscoveryv2.DiscoveryFreshness) bool {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for ; time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		for _, item := range s.aggregated(t).Items {
+			if item.Name == group && item.Versions[0].Freshness == want {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+const aggregatedType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+func (s *server) aggregated(t *testing.T) apidiscoveryv2.APIGroupDiscoveryList {
+	t.Helper()
+	var list apidiscoveryv2.APIGroupDiscoveryList
+	_, body, _ := get(t, s.front.URL+"/apis", "Accept", aggregatedType)
+	if err := json.Unmarshal([]byte(body), &list); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	return list
+}
+
+// useCertificate makes the backend show one for another name.
+func (b *backend) useCertificate(t *testing.T, name string) {
+	t.Helper()
+	pair, err := tls.X509KeyPair(b.ca.issue(t, name, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.TLS.Certificates = []tls.Certificate{pair}
+}

@@ -1,0 +1,148 @@
+package aggregator_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-base/metrics/testutil"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"byre/apiserver/discovery"
+)
+
+// TestCertificateRenewed: backends are shown the certificate that is in the files
+// now.
+func TestCertificateRenewed(t *testing.T) {
+	s := start(t)
+	b := newBackend(t, s, "cows", newAPI("cows").serve("/who", func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.WriteString(w, req.TLS.PeerCertificates[0].Subject.CommonName)
+	}))
+	b.available(t, s)
+	for _, name := range []string{"front-proxy-client", "second"} {
+		s.newCertificate(t, name)
+		var who string
+		await(t, "certificate "+name, func(context.Context) (bool, error) {
+			_, who, _ = get(t, b.url(s, "/who"))
+			return who == name, nil
+		}, func() any { return who })
+	}
+}
+
+// TestBundleRenewed: a backend that gets a new certificate is believed as soon as
+// its APIService says so.
+func TestBundleRenewed(t *testing.T) {
+	s := start(t)
+	b := newBackend(t, s, "cows", newAPI("cows"))
+	right := b.ca
+	b.ca = newAuthority(t, "wrong")
+	name := b.claim(t, s, "v1")
+	s.condition(t, name, apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")
+	for _, change := range []func(*apiregistrationv1.APIServiceSpec){
+		func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle = right.pem },
+		func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle, spec.InsecureSkipTLSVerify = nil, true },
+	} {
+		await(t, "update", func(ctx context.Context) (bool, error) {
+			service, err := s.services.Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return false, err
+			}
+			change(&service.Spec)
+			_, err = s.services.Update(ctx, service, metav1.UpdateOptions{})
+			return err == nil, ignoreConflict(err)
+		}, func() any { return nil })
+		s.condition(t, name, apiregistrationv1.ConditionTrue, "Passed")
+		b.served(t, s, "v1")
+	}
+}
+
+// TestSwap: while a group version goes from this server to another and back, every
+// request is answered by one of them.
+func TestSwap(t *testing.T) {
+	s := start(t)
+	b := newBackend(t, s, "cows", newAPI("cows"))
+	b.available(t, s)
+	add(t, s, discovery.BuiltIn, b.group(), "v1")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var client sync.WaitGroup
+	answered := map[string]int{}
+	client.Go(func() {
+		for ctx.Err() == nil {
+			status, body, _ := get(t, b.url(s, ""))
+			switch {
+			case status == http.StatusOK && strings.Contains(body, `"cows"`):
+				answered["backend"]++
+			case status == http.StatusOK && strings.Contains(body, `"things"`):
+				answered["server"]++
+			default:
+				t.Errorf("%d %s", status, body)
+			}
+		}
+	})
+	for i := range 6 {
+		local := i%2 == 0
+		await(t, "update", func(ctx context.Context) (bool, error) {
+			service, err := s.services.Get(ctx, "v1."+b.group(), metav1.GetOptions{})
+			if err != nil {
+				return false, err
+			}
+			if service.Spec.Service, service.Spec.CABundle = nil, nil; !local {
+				service.Spec.Service = &apiregistrationv1.ServiceReference{Namespace: namespace, Name: b.name}
+				service.Spec.CABundle = b.ca.pem
+			}
+			_, err = s.services.Update(ctx, service, metav1.UpdateOptions{})
+			return err == nil, ignoreConflict(err)
+		}, func() any { return nil })
+		want := map[bool]string{true: `"things"`, false: `"cows"`}[local]
+		s.awaitDocument(t, "/apis/"+b.group()+"/v1", func(text string) bool { return strings.Contains(text, want) })
+	}
+	cancel()
+	client.Wait()
+	if answered["backend"] == 0 || answered["server"] == 0 {
+		t.Errorf("answers: %v", answered)
+	}
+}
+
+func ignoreConflict(err error) error {
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// TestMetrics: upstream's, under upstream's names, and what was proxied.
+func TestMetrics(t *testing.T) {
+	s := start(t)
+	b := newBackend(t, s, "cows", newAPI("cows").serve("/cows", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	b.available(t, s)
+	get(t, b.url(s, "/cows"))
+	b.claim(t, s, "v2", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "pigs" })
+	s.condition(t, "v2."+b.group(), apiregistrationv1.ConditionFalse, "ServiceNotFound")
+	b.Close()
+	s.endpoints(t, b.name, false)
+	s.condition(t, "v1."+b.group(), apiregistrationv1.ConditionFalse, "MissingEndpoints")
+	await(t, "counter", func(context.Context) (bool, error) {
+		n, err := testutil.GetCounterValuesFromGatherer(s.metrics, "aggregator_unavailable_apiservice_total",
+			map[string]string{"name": "v1." + b.group()}, "reason")
+		return n["MissingEndpoints"] == 1, err
+	}, func() any { return nil })
+	const want = `
+# HELP aggregator_unavailable_apiservice [ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.
+# TYPE aggregator_unavailable_apiservice gauge
+aggregator_unavailable_apiservice{name="v1.cows.example.com"} 1
+aggregator_unavailable_apiservice{name="v2.cows.example.com"} 1
+`
+	if err := testutil.GatherAndCompare(s.metrics, strings.NewReader(want), "aggregator_unavailable_apiservice"); err != nil {
+		t.Error(err)
+	}
+	requests, err := testutil.GetCounterValuesFromGatherer(s.metrics, "byre_aggregator_requests_total", map[string]string{"name": "v1." + b.group()}, "code")
+	if err != nil || requests["418"] != 1 {
+		t.Errorf("%v, %v", requests, err)
+	}
+}

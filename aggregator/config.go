@@ -1,0 +1,51 @@
+package aggregator
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+
+	"byre/apiserver/endpoints"
+)
+
+// Config is what New needs. All but CustomSynced, Metrics and the booleans are
+// required.
+type Config struct {
+	endpoints.Common
+	// Loopback and Client reach the whole server as itself.
+	Loopback *restclient.Config
+	Client   kubernetes.Interface
+	// Informers has the Services. It is started by the caller, before Run.
+	Informers informers.SharedInformerFactory
+	// ProxyCert and ProxyKey are the files of the certificate that is shown to
+	// backends. They are followed.
+	ProxyCert, ProxyKey string
+	// RouteToEndpoints goes to the endpoints of a Service that has any, instead
+	// of to its cluster IP.
+	RouteToEndpoints bool
+	// RejectRedirects answers a backend's redirect by a 502 instead of passing it
+	// on. None is ever followed.
+	RejectRedirects bool
+	// CustomSynced is closed when all custom resources that there were at the
+	// start are in Discovery; nil if there is nothing to wait for.
+	CustomSynced <-chan struct{}
+	// Metrics takes the package's metrics; nil for none.
+	Metrics Registry
+}
+
+func (c *Config) check() error {
+	if err := c.Check(); err != nil {
+		return fmt.Errorf("aggregator: %w", err)
+	}
+	switch {
+	case c.Loopback == nil, c.Client == nil, c.Informers == nil:
+		return errors.New("aggregator: Loopback, Client and Informers are required")
+	case c.ProxyCert == "", c.ProxyKey == "":
+		return errors.New("aggregator: ProxyCert and ProxyKey are required")
+	default:
+		return nil
+	}
+}

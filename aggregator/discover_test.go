@@ -1,0 +1,233 @@
+package aggregator_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"byre/apiserver/discovery"
+)
+
+// aggregatedAPI has an aggregated document, too, that describes its own group
+// and one that is not its own.
+func aggregatedAPI(name string, asked *atomic.Int32) *api {
+	a := newAPI(name)
+	version := func(v string) apidiscoveryv2.APIVersionDiscovery {
+		return apidiscoveryv2.APIVersionDiscovery{Version: v, Resources: []apidiscoveryv2.APIResourceDiscovery{
+			{Resource: "bulls-" + v, SingularResource: "bull", Scope: apidiscoveryv2.ScopeCluster, Verbs: []string{"get"}},
+		}}
+	}
+	a.HandleFunc("/apis", func(w http.ResponseWriter, req *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Content-Type", aggregatedType)
+		w.Header().Set("Etag", `"one"`)
+		if req.Header.Get("If-None-Match") == `"one"` {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(apidiscoveryv2.APIGroupDiscoveryList{Items: []apidiscoveryv2.APIGroupDiscovery{
+			{ObjectMeta: metav1.ObjectMeta{Name: a.group}, Versions: []apidiscoveryv2.APIVersionDiscovery{version("v1"), version("v2")}},
+			{ObjectMeta: metav1.ObjectMeta{Name: "apiregistration.k8s.io"}, Versions: []apidiscoveryv2.APIVersionDiscovery{version("v1")}},
+		}})
+	})
+	return a
+}
+
+// TestDiscovery: both documents list what backends have beside what is served
+// here, in the order of the priorities, and take it back.
+func TestDiscovery(t *testing.T) {
+	s := start(t)
+	add(t, s, discovery.BuiltIn, "apps", "v1")
+	add(t, s, discovery.Custom, "custom.example.com", "v1")
+	var asked atomic.Int32
+	cows, bulls := newBackend(t, s, "cows", newAPI("cows")), newBackend(t, s, "bulls", aggregatedAPI("bulls", &asked))
+	cows.claim(t, s, "v1", place(20000, 5))
+	cows.claim(t, s, "v2", place(20000, 7))
+	bulls.claim(t, s, "v1", place(10, 1))
+	for _, version := range []string{"v1", "v2"} {
+		cows.served(t, s, version)
+	}
+	bulls.served(t, s, "v1")
+	for _, group := range []string{cows.group(), bulls.group()} {
+		if !s.freshness(t, group, apidiscoveryv2.DiscoveryFreshnessCurrent) {
+			t.Fatalf("%s is not current", group)
+		}
+	}
+	want := []string{"apiregistration.k8s.io/v1", "cows.example.com/v2", "cows.example.com/v1", "apps/v1", "custom.example.com/v1", "bulls.example.com/v1"}
+	if got := s.listed(t); !slices.Equal(got, want) {
+		t.Errorf("/apis lists %v, want %v", got, want)
+	}
+	resources := map[string][]string{}
+	var order []string
+	for _, group := range s.aggregated(t).Items {
+		for _, version := range group.Versions {
+			name := group.Name + "/" + version.Version
+			order = append(order, name)
+			for _, r := range version.Resources {
+				resources[name] = append(resources[name], r.Resource)
+				if r.ResponseKind == nil {
+					t.Errorf("%s of %s has no kind, which clients of some versions don't survive", r.Resource, name)
+				}
+			}
+		}
+	}
+	if !slices.Equal(order, want) {
+		t.Errorf("the aggregated document lists %v, want %v", order, want)
+	}
+	for name, want := range map[string]string{
+		"cows.example.com/v1": "cows", "cows.example.com/v2": "cows", "bulls.example.com/v1": "bulls-v1",
+		"apiregistration.k8s.io/v1": "apiservices",
+	} {
+		if got := strings.Join(resources[name], " "); got != want {
+			t.Errorf("%s has %q, want %q", name, got, want)
+		}
+	}
+	var group metav1.APIGroup
+	if _, body, _ := get(t, s.front.URL+"/apis/cows.example.com"); json.Unmarshal([]byte(body), &group) != nil ||
+		group.PreferredVersion.Version != "v2" || len(group.Versions) != 2 {
+		t.Errorf("the group's document: %s", body)
+	}
+	// A version more of the same server is described by the same document.
+	bulls.claim(t, s, "v2", place(10, 2))
+	bulls.served(t, s, "v2")
+	s.awaitListed(t, "bulls.example.com/v2")
+	if err := s.services.Delete(t.Context(), "v1.bulls.example.com", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitNotListed(t, "bulls.example.com/v1")
+	if status, _, _ := get(t, s.front.URL+"/apis/bulls.example.com/v1/bulls"); status != http.StatusNotFound {
+		t.Errorf("what is claimed no more is %d", status)
+	}
+}
+
+// TestOpenAPI: the documents of backends are part of this server's, and what is
+// wrong with one spoils no other.
+func TestOpenAPI(t *testing.T) {
+	s := start(t)
+	v3 := newAPI("young")
+	v2Text := func(group string) string {
+		return `{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{"/apis/` + group + `/v1/cows":{"get":{"description":"cows of ` + group +
+			`","responses":{"200":{"description":"OK"}}}},"/apis/apps/v1/lies":{"get":{"description":"a lie","responses":{"200":{"description":"OK"}}}}}}`
+	}
+	serveText := func(a *api, path, text string) {
+		a.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, text)
+		})
+	}
+	serveText(v3, "/openapi/v2", v2Text("young.example.com"))
+	serveText(v3, "/openapi/v3", `{"paths":{"apis/young.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/young.example.com/v1?hash=1"},`+
+		`"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=1"}}}`)
+	serveText(v3, "/openapi/v3/apis/young.example.com/v1", `{"openapi":"3.0.0","info":{"title":"young","version":"1"},"paths":{}}`)
+	v2 := newAPI("old")
+	serveText(v2, "/openapi/v2", v2Text("old.example.com"))
+	garbage := newAPI("garbage")
+	serveText(garbage, "/openapi/v2", `{"swagger":"2.0","paths":{"/apis/garbage.example.com/v1/x":{"get":{"parameters":"moo"}}}}`)
+	elsewhere := newAPI("elsewhere")
+	serveText(elsewhere, "/openapi/v2", v2Text("elsewhere.example.com"))
+	serveText(elsewhere, "/openapi/v3", `{"paths":{"apis/elsewhere.example.com/v1":{"serverRelativeURL":"https://169.254.169.254/"}}}`)
+	for name, handler := range map[string]http.Handler{"young": v3, "old": v2, "garbage": garbage, "elsewhere": elsewhere} {
+		newBackend(t, s, name, handler).claim(t, s, "v1")
+	}
+	for _, group := range []string{"young.example.com", "old.example.com"} {
+		s.awaitText(t, "/openapi/v3", `"apis/`+group+`/v1"`)
+	}
+	merged := s.awaitText(t, "/openapi/v2", "cows of old.example.com")
+	for part, want := range map[string]bool{
+		"/apis/apiregistration.k8s.io/v1/apiservices": true,
+		"cows of young.example.com":                   true,
+		"a lie":                                       false,
+		"garbage.example.com":                         false,
+	} {
+		if strings.Contains(merged, part) != want {
+			t.Errorf("version 2 has %q: %v", part, !want)
+		}
+	}
+	for group, want := range map[string]string{"young.example.com": `"title":"young"`, "old.example.com": "cows of old.example.com"} {
+		if status, text, _ := get(t, s.front.URL+"/openapi/v3/apis/"+group+"/v1"); status != http.StatusOK || !strings.Contains(text, want) {
+			t.Errorf("version 3 of %s: %d %s", group, status, text)
+		}
+	}
+	for _, path := range []string{"apps/v1", "garbage.example.com/v1", "elsewhere.example.com/v1"} {
+		if status, text, _ := get(t, s.front.URL+"/openapi/v3/apis/"+path); status != http.StatusNotFound {
+			t.Errorf("version 3 of %s: %d %s", path, status, text)
+		}
+	}
+	if err := s.services.Delete(t.Context(), "v1.old.example.com", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitDocument(t, "/openapi/v2", func(text string) bool { return !strings.Contains(text, "cows of old") })
+}
+
+// add enters a group version that this server serves itself.
+func add(t *testing.T, s *server, origin discovery.Origin, group, version string) {
+	t.Helper()
+	err := s.registry.Add(discovery.Version{
+		GroupVersion: schema.GroupVersion{Group: group, Version: version},
+		Origin:       origin,
+		Resources:    []metav1.APIResource{{Name: "things", SingularName: "thing", Kind: "Thing", Verbs: metav1.Verbs{"get"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func place(group, version int32) func(*apiregistrationv1.APIServiceSpec) {
+	return func(spec *apiregistrationv1.APIServiceSpec) {
+		spec.GroupPriorityMinimum, spec.VersionPriority = group, version
+	}
+}
+
+// listed are the group versions of /apis, in order.
+func (s *server) listed(t *testing.T) []string {
+	t.Helper()
+	var list metav1.APIGroupList
+	_, body, _ := get(t, s.front.URL+"/apis")
+	if err := json.Unmarshal([]byte(body), &list); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	var names []string
+	for _, group := range list.Groups {
+		for _, version := range group.Versions {
+			names = append(names, version.GroupVersion)
+		}
+	}
+	return names
+}
+
+func (s *server) awaitListed(t *testing.T, name string) {
+	t.Helper()
+	s.awaitDocument(t, "/apis", func(text string) bool { return strings.Contains(text, strconv.Quote(name)) })
+}
+
+func (s *server) awaitNotListed(t *testing.T, name string) {
+	t.Helper()
+	s.awaitDocument(t, "/apis", func(text string) bool { return !strings.Contains(text, strconv.Quote(name)) })
+}
+
+func (s *server) awaitText(t *testing.T, path, want string) string {
+	t.Helper()
+	return s.awaitDocument(t, path, func(text string) bool { return strings.Contains(text, want) })
+}
+
+// awaitDocument waits until a document is as it should be, and returns it.
+func (s *server) awaitDocument(t *testing.T, path string, right func(text string) bool) string {
+	t.Helper()
+	var text string
+	await(t, path, func(context.Context) (bool, error) {
+		_, text, _ = get(t, s.front.URL+path)
+		return right(text), nil
+	}, func() any { return text })
+	return text
+}

@@ -1,0 +1,40 @@
+package aggregator
+
+import (
+	"net/http"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	generated "k8s.io/kube-aggregator/pkg/generated/openapi"
+	apiservice "k8s.io/kube-aggregator/pkg/registry/apiservice/etcd"
+
+	"byre/apiserver/endpoints"
+)
+
+// apiServices is the resource that is kept here; its keys are a stock server's.
+var apiServices = schema.GroupResource{Group: apiregistration.GroupName, Resource: "apiservices"}
+
+// newGroup serves apiregistration.k8s.io itself.
+func newGroup(c Config, next http.Handler) (*endpoints.API, error) {
+	scheme := endpoints.NewScheme(install.Install)
+	codecs := endpoints.NewCodecs(scheme)
+	services := apiservice.NewREST(scheme, c.Own(scheme, codecs, apiServices))
+	version := apiregistrationv1.SchemeGroupVersion.Version
+	return c.ServeOwn("registration", endpoints.Group{
+		Name:     apiregistration.GroupName,
+		Versions: []string{version},
+		Storage: map[string]map[string]rest.Storage{
+			version: {
+				"apiservices":        services,
+				"apiservices/status": apiservice.NewStatusREST(scheme, services),
+			},
+		},
+		Scheme:         scheme,
+		Codecs:         codecs,
+		ParameterCodec: metav1.ParameterCodec,
+	}, generated.GetOpenAPIDefinitions, next)
+}

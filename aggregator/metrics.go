@@ -1,0 +1,67 @@
+package aggregator
+
+import (
+	"strconv"
+
+	"k8s.io/component-base/metrics"
+	availability "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
+)
+
+// Registry takes the package's metrics. It is the part of component-base's
+// registries that is needed here.
+type Registry interface {
+	Register(metrics.Registerable) error
+	CustomRegister(metrics.StableCollector) error
+}
+
+// meters are upstream's metrics under upstream's names, and a count of what is
+// proxied.
+type meters struct {
+	availability *availability.Metrics
+	requests     *metrics.CounterVec
+
+	missingSAN, insecureSHA1 *metrics.Counter
+}
+
+// newMeters registers with r unless it is nil.
+func newMeters(r Registry) (*meters, error) {
+	m := &meters{
+		availability: availability.New(),
+		requests: metrics.NewCounterVec(&metrics.CounterOpts{
+			Name: "byre_aggregator_requests_total",
+			Help: "Requests proxied to aggregated API servers, by APIService and status code. The code is 0 where the client " +
+				"got no answer, or took the connection over (an upgrade).",
+			StabilityLevel: metrics.ALPHA,
+		}, []string{"name", "code"}),
+		missingSAN: x509Counter("x509_missing_san_total",
+			"Counts the number of requests to servers missing SAN extension in their serving certificate OR the number of connection "+
+				"failures due to the lack of x509 certificate SAN extension missing (either/or, based on the runtime environment)"),
+		insecureSHA1: x509Counter("x509_insecure_sha1_total",
+			"Counts the number of requests to servers with insecure SHA1 signatures in their serving certificate OR the number of "+
+				"connection failures due to the insecure SHA1 signatures (either/or, based on the runtime environment)"),
+	}
+	if r == nil {
+		return m, nil
+	}
+	for _, counter := range []metrics.Registerable{m.requests, m.missingSAN, m.insecureSHA1} {
+		if err := r.Register(counter); err != nil {
+			return nil, err
+		}
+	}
+	return m, m.availability.Register(r.Register, r.CustomRegister)
+}
+
+// x509Counter is one of upstream's (k8s.io/kube-aggregator/pkg/apiserver/metrics.go).
+func x509Counter(name, help string) *metrics.Counter {
+	return metrics.NewCounter(&metrics.CounterOpts{
+		Namespace:      "apiserver",
+		Subsystem:      "kube_aggregator",
+		Name:           name,
+		Help:           help,
+		StabilityLevel: metrics.ALPHA,
+	})
+}
+
+func (m *meters) count(name string, code int) {
+	m.requests.WithLabelValues(name, strconv.Itoa(code)).Inc()
+}

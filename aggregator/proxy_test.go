@@ -1,0 +1,80 @@
+package aggregator_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// get asks the front and returns the status, the body and the header.
+func get(t *testing.T, url string, header ...string) (int, string, http.Header) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Add(header[i], header[i+1])
+	}
+	return do(t, req)
+}
+
+func do(t *testing.T, req *http.Request) (int, string, http.Header) {
+	t.Helper()
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(body), response.Header
+}
+
+// TestIdentity: the backend learns who asks from this server alone, which shows
+// its certificate; what a client says of itself does not get through.
+func TestIdentity(t *testing.T) {
+	s := start(t)
+	seen := make(chan *http.Request, 1)
+	b := newBackend(t, s, "cows", newAPI("cows").serve("/cows/{name}", func(w http.ResponseWriter, req *http.Request) {
+		seen <- req
+		_, _ = io.WriteString(w, "moo")
+	}))
+	b.available(t, s)
+	status, body, _ := get(t, b.url(s, "/cows/bella?b=2&a=1"),
+		"X-Remote-User", "admin", "X-Remote-Uid", "0", "X-Remote-Group", "system:masters", "X-Remote-Extra-Scopes", "all",
+		"x-remote-extra-other", "all", "Audit-ID", "chosen", "X-Other", "kept")
+	if status != http.StatusOK || body != "moo" {
+		t.Fatalf("%d %s", status, body)
+	}
+	req := <-seen
+	if len(req.TLS.PeerCertificates) == 0 || req.TLS.PeerCertificates[0].Subject.CommonName != "front-proxy-client" {
+		t.Error("the server did not show its certificate")
+	}
+	got := http.Header{}
+	for name, values := range req.Header {
+		if strings.HasPrefix(name, "X-Remote-") || name == "X-Other" {
+			got[name] = values
+		}
+	}
+	want := http.Header{
+		"X-Remote-User":         {"tess"},
+		"X-Remote-Uid":          {"t-1"},
+		"X-Remote-Group":        {"testers", "system:authenticated"},
+		"X-Remote-Extra-Scopes": {"a", "b"},
+		"X-Remote-Extra-Example.com%2fmixed%20case": {"c"},
+		"X-Other": {"kept"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+	if req.URL.Path != "/apis/cows.example.com/v1/cows/bella" || req.URL.RawQuery != "a=1&b=2" {
+		t.Errorf("asked for %s", req.URL)
+	}
+}

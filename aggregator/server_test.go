@@ -1,0 +1,240 @@
+package aggregator_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/component-base/metrics"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
+	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
+
+	"byre/aggregator"
+	"byre/apiserver/discovery"
+	"byre/apiserver/endpoints"
+	"byre/apiserver/loopback"
+	"byre/apiserver/openapi"
+	"byre/apiserver/storage"
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+	"byre/watch"
+)
+
+// server is an aggregator before nothing, over a database of its own, and a
+// front that clients reach it by.
+type server struct {
+	*aggregator.Server
+	front *httptest.Server
+	// services are APIServices; cluster has Services and their EndpointSlices.
+	services registration.APIServiceInterface
+	cluster  *fake.Clientset
+	registry *discovery.Registry
+	metrics  metrics.KubeRegistry
+	// frontProxyCA is what the server's certificate is signed by; certificate and
+	// key are its files.
+	frontProxyCA     *authority
+	certificate, key string
+	// stop ends Run and what it stands on, and waits for it.
+	stop func()
+}
+
+// tester is who makes all requests over the front.
+var tester = &user.DefaultInfo{
+	Name: "tess", UID: "t-1", Groups: []string{"testers", "system:authenticated"},
+	Extra: map[string][]string{"scopes": {"a", "b"}, "example.com/Mixed Case": {"c"}},
+}
+
+type option func(*aggregator.Config)
+
+// start starts a server over a store in memory.
+func start(t *testing.T, options ...option) *server {
+	t.Helper()
+	return startOn(t, storetest.NewModel(), false, options...)
+}
+
+func startOn(t *testing.T, driver sqlstore.Driver, shared bool, options ...option) *server {
+	t.Helper()
+	feed := watch.New(driver, watch.Options{SoleWriter: !shared})
+	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
+	transport := &loopback.Transport{}
+	s := &server{
+		cluster:      fake.NewClientset(),
+		registry:     discovery.NewRegistry("127.0.0.1:0"),
+		metrics:      metrics.NewKubeRegistry(),
+		frontProxyCA: newAuthority(t, "front-proxy-ca"),
+	}
+	s.certificate, s.key = filepath.Join(t.TempDir(), "proxy.crt"), filepath.Join(t.TempDir(), "proxy.key")
+	s.newCertificate(t, "front-proxy-client")
+	factory := informers.NewSharedInformerFactory(s.cluster, 0)
+	documents := openapi.NewService()
+	config := aggregator.Config{
+		Common: endpoints.Common{
+			// The scheme of others must not get in the way.
+			Storage:   storage.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
+			Effective: compatibility.DefaultBuildEffectiveVersion(),
+			Serving: endpoints.Serving{
+				Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
+				MinRequestTimeout: time.Minute,
+			},
+			Discovery: s.registry,
+			OpenAPI:   documents,
+			Build:     "test",
+		},
+		Loopback:         loopback.Config(transport),
+		Client:           s.cluster,
+		Informers:        factory,
+		ProxyCert:        s.certificate,
+		ProxyKey:         s.key,
+		RouteToEndpoints: true,
+		RejectRedirects:  true,
+		Metrics:          s.metrics,
+	}
+	for _, set := range options {
+		set(&config)
+	}
+	var err error
+	next := http.NewServeMux()
+	next.Handle("/openapi/", documents)
+	next.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) { http.Error(w, "not claimed", http.StatusNotFound) })
+	if s.Server, err = aggregator.New(config, next); err != nil {
+		t.Fatal(err)
+	}
+	handler := withContext(s.Server)
+	transport.Serve(handler)
+	s.services = registration.NewForConfigOrDie(config.Loopback).APIServices()
+	s.front = httptest.NewServer(handler)
+
+	var parts stack
+	s.stop = sync.OnceFunc(parts.stop)
+	t.Cleanup(s.stop)
+	parts.push(func() {
+		if err := driver.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	parts.run(t, "store", store.Run)
+	parts.run(t, "feed", feed.Run)
+	parts.push(func() {
+		transport.Close()
+		transport.Wait()
+	})
+	parts.run(t, "services", func(ctx context.Context) error {
+		factory.Start(ctx.Done())
+		<-ctx.Done()
+		factory.Shutdown()
+		return nil
+	})
+	parts.run(t, "aggregator", s.Run)
+	parts.push(s.front.Close)
+	return s
+}
+
+// stack stops what was started, the last first.
+type stack []func()
+
+func (s *stack) push(stop func()) { *s = append(*s, stop) }
+
+func (s *stack) stop() {
+	for i := len(*s) - 1; i >= 0; i-- {
+		(*s)[i]()
+	}
+}
+
+func (s *stack) run(t *testing.T, name string, part func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- part(ctx) }()
+	s.push(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	})
+}
+
+// withContext gives requests what the filters of the whole server would.
+func withContext(next http.Handler) http.Handler {
+	resolver := &request.RequestInfoFactory{
+		APIPrefixes:          sets.NewString("api", "apis"),
+		GrouplessAPIPrefixes: sets.NewString("api"),
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		info, err := resolver.NewRequestInfo(req)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		ctx := request.WithRequestInfo(req.Context(), info)
+		ctx = request.WithUser(ctx, tester)
+		ctx = request.WithReceivedTimestamp(ctx, time.Now())
+		ctx = audit.WithAuditContext(ctx)
+		ctx = warning.WithWarningRecorder(ctx, silent{})
+		next.ServeHTTP(w, req.WithContext(ctx))
+	})
+}
+
+type silent struct{}
+
+func (silent) AddWarning(_, _ string) {}
+
+// newCertificate writes the certificate by which the server shows itself.
+func (s *server) newCertificate(t *testing.T, name string) {
+	t.Helper()
+	cert, key := s.frontProxyCA.issue(t, name)
+	for path, text := range map[string][]byte{s.key: key, s.certificate: cert} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// condition waits until an APIService is available or not, and returns why.
+func (s *server) condition(t *testing.T, name string, status apiregistrationv1.ConditionStatus, reason string) string {
+	t.Helper()
+	var last *apiregistrationv1.APIServiceCondition
+	await(t, "condition of "+name, func(ctx context.Context) (bool, error) {
+		service, err := s.services.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, ignoreNotFound(err)
+		}
+		last = helper.GetAPIServiceConditionByType(service, apiregistrationv1.Available)
+		return last != nil && last.Status == status && last.Reason == reason, nil
+	}, func() any { return last })
+	return last.Message
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// await polls: what is waited for comes of watches.
+func await(t *testing.T, what string, met func(context.Context) (bool, error), last func() any) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, met)
+	if err != nil {
+		t.Fatalf("%s: %v; last seen: %+v", what, err, last())
+	}
+}

@@ -1,0 +1,267 @@
+package aggregator_test
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/websocket"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+)
+
+// TestWatch: an event reaches the client when it is sent, and the backend sees at
+// once that the client has gone.
+func TestWatch(t *testing.T) {
+	s := start(t)
+	events, gone := make(chan string), make(chan struct{})
+	b := newBackend(t, s, "cows", newAPI("cows").serve("/cows", func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("Content-Type", "application/json;stream=watch")
+		flusher := http.NewResponseController(w)
+		for {
+			if err := flusher.Flush(); err != nil {
+				return
+			}
+			select {
+			case event := <-events:
+				_, _ = io.WriteString(w, event+"\n")
+			case <-req.Context().Done():
+				close(gone)
+				return
+			}
+		}
+	}))
+	b.available(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.url(s, "/cows?watch=true"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewReader(response.Body)
+	for i := range 3 {
+		event := fmt.Sprintf(`{"type":"ADDED","n":%d}`, i)
+		events <- event
+		// The next is not sent before: what does not come now never comes.
+		if line, err := lines.ReadString('\n'); err != nil || line != event+"\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+	cancel()
+	begun := time.Now()
+	<-gone
+	if waited := time.Since(begun); waited > 2*time.Second {
+		t.Errorf("the backend saw it after %v", waited)
+	}
+}
+
+// TestBodies: bodies of any size pass both ways, and a compressed answer as it
+// is.
+func TestBodies(t *testing.T) {
+	s := start(t)
+	big := make([]byte, 20<<20)
+	if _, err := rand.Read(big); err != nil {
+		t.Fatal(err)
+	}
+	b := newBackend(t, s, "cows", newAPI("cows").
+		serve("/echo", func(w http.ResponseWriter, req *http.Request) {
+			body, err := io.ReadAll(req.Body)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			w.Header().Set("X-Length", fmt.Sprint(req.ContentLength))
+			_, _ = w.Write(body)
+		}).
+		serve("/packed", func(w http.ResponseWriter, req *http.Request) {
+			if !strings.Contains(req.Header.Get("Accept-Encoding"), "gzip") {
+				http.Error(w, "not asked for", http.StatusNotAcceptable)
+				return
+			}
+			w.Header().Set("Content-Encoding", "gzip")
+			packed := gzip.NewWriter(w)
+			_, _ = io.WriteString(packed, "moo")
+			_ = packed.Close()
+		}))
+	b.available(t, s)
+	for name, body := range map[string]io.Reader{
+		"known length": bytes.NewReader(big),
+		"chunked":      struct{ io.Reader }{bytes.NewReader(big)},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url(s, "/echo"), body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, echo, header := do(t, req)
+		if status != http.StatusOK || sha256.Sum256([]byte(echo)) != sha256.Sum256(big) {
+			t.Errorf("%s: %d, %d bytes", name, status, len(echo))
+		}
+		if want := fmt.Sprint(req.ContentLength); name == "known length" && header.Get("X-Length") != want {
+			t.Errorf("the backend saw a length of %s, want %s", header.Get("X-Length"), want)
+		}
+	}
+	status, packed, header := get(t, b.url(s, "/packed"), "Accept-Encoding", "gzip")
+	if status != http.StatusOK || header.Get("Content-Encoding") != "gzip" {
+		t.Fatalf("%d %v", status, header)
+	}
+	reader, err := gzip.NewReader(strings.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(reader); err != nil || string(text) != "moo" {
+		t.Errorf("%q %v", text, err)
+	}
+	if status, text, _ := get(t, b.url(s, "/packed")); status != http.StatusOK || text != "moo" {
+		t.Errorf("to a client that says nothing: %d %q", status, text)
+	}
+}
+
+// TestWebSocket: the connection becomes the client's and the backend's, with the
+// client's identity, and ends with either side.
+func TestWebSocket(t *testing.T) {
+	s := start(t)
+	ended := make(chan error, 1)
+	b := newBackend(t, s, "cows", newAPI("cows").serve("/talk", websocket.Server{Handler: func(conn *websocket.Conn) {
+		_, _ = fmt.Fprintf(conn, "%s %s", conn.Request().Header["X-Remote-User"], conn.Request().Header["X-Remote-Group"])
+		_, err := io.Copy(conn, conn)
+		ended <- err
+	}}.ServeHTTP))
+	b.available(t, s)
+	config, err := websocket.NewConfig(strings.Replace(b.url(s, "/talk"), "http", "ws", 1), "http://localhost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Header.Set("X-Remote-User", "admin")
+	conn, err := config.DialContext(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	expect(t, conn, "[tess] [testers system:authenticated]")
+	for range 3 {
+		if _, err := io.WriteString(conn, "moo"); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, conn, "moo")
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Error("the backend does not know that the client has gone")
+	}
+}
+
+func expect(t *testing.T, r io.Reader, want string) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(r, got); err != nil || string(got) != want {
+		t.Fatalf("%q, %v, want %q", got, err, want)
+	}
+}
+
+// TestSPDY: the streams of kubectl exec and its like.
+func TestSPDY(t *testing.T) {
+	s := start(t)
+	b := newBackend(t, s, "cows", newAPI("cows").serve("/talk", func(w http.ResponseWriter, req *http.Request) {
+		streams := make(chan httpstream.Stream, 1)
+		conn := spdy.NewResponseUpgrader().UpgradeResponse(w, req, func(stream httpstream.Stream, _ <-chan struct{}) error {
+			streams <- stream
+			return nil
+		})
+		if conn == nil {
+			return
+		}
+		defer conn.Close()
+		stream := <-streams
+		_, _ = io.WriteString(stream, stream.Headers().Get("name")+" ")
+		_, _ = io.Copy(stream, stream)
+	}))
+	b.available(t, s)
+	at, err := url.Parse(b.url(s, "/talk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at.String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	carrier, err := spdy.NewRoundTripper(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Transport: carrier}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	conn, err := carrier.NewConnection(response)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stream, err := conn.CreateStream(http.Header{"Name": {"bella"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, stream, "bella ")
+	for range 3 {
+		if _, err := io.WriteString(stream, "moo"); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, stream, "moo")
+	}
+}
+
+// TestUpgradeEnds: a client that gives up while the backend considers an upgrade
+// does not keep a connection open.
+func TestUpgradeEnds(t *testing.T) {
+	s := start(t)
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	b := newBackend(t, s, "cows", newAPI("cows").serve("/talk", func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			ended <- err
+			return
+		}
+		defer conn.Close()
+		close(begun)
+		_, err = conn.Read(make([]byte, 1))
+		ended <- err
+	}), http1)
+	b.available(t, s)
+	client, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.front.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(client, "GET /apis/%s/v1/talk HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", b.group()); err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Error("the backend's connection is still open")
+	}
+}

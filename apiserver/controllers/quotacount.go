@@ -1,0 +1,104 @@
+package controllers
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/quota/v1/generic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/kubernetes/pkg/controller"
+	"k8s.io/kubernetes/pkg/controller/resourcequota"
+	"k8s.io/kubernetes/pkg/quota/v1/evaluator/core"
+	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
+
+	"byre/apiserver/loopback"
+)
+
+const (
+	quotaWorkers = 5
+	// quotaSyncPeriod is how often each quota is counted anew without a reason.
+	quotaSyncPeriod = 5 * time.Minute
+)
+
+// count runs upstream's controller with informers of the resources until ctx
+// ends.
+func (q *quotas) count(ctx context.Context, counted resources) error {
+	typed := informers.NewSharedInformerFactoryWithOptions(q.kube, 0, informers.WithTransform(loopback.Trim))
+	defer typed.Shutdown()
+	meta := metadatainformer.NewSharedInformerFactoryWithOptions(q.metadata, 0, metadatainformer.WithTransform(loopback.Trim))
+	defer meta.Shutdown()
+	factory := quotaInformers{typed, meta}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	evaluators, err := core.NewEvaluators(generic.ListerFuncForResourceFunc(factory.ForResource), typed,
+		func(resource schema.GroupVersionResource) bool {
+			_, ok := counted[resource]
+			return ok
+		})
+	if err != nil {
+		return err
+	}
+	started := make(chan struct{})
+	c, err := resourcequota.NewController(ctx, &resourcequota.ControllerOptions{
+		QuotaClient:               q.kube.CoreV1(),
+		ResourceQuotaInformer:     typed.Core().V1().ResourceQuotas(),
+		ResyncPeriod:              controller.StaticResyncPeriodFunc(quotaSyncPeriod),
+		Registry:                  generic.NewRegistry(evaluators),
+		DiscoveryFunc:             counted.lists,
+		IgnoredResourcesFunc:      quotainstall.DefaultIgnoredResources,
+		InformersStarted:          started,
+		InformerFactory:           factory,
+		ReplenishmentResyncPeriod: controller.NoResyncPeriodFunc,
+		UpdateFilter:              quotainstall.DefaultUpdateFilter(),
+	})
+	if err != nil {
+		return err
+	}
+	factory.Start(ctx.Done())
+	close(started)
+	c.Run(ctx, quotaWorkers)
+	return nil
+}
+
+// lists is the set as discovery would tell it.
+func (r resources) lists() ([]*metav1.APIResourceList, error) {
+	var lists []*metav1.APIResourceList
+	for resource := range r {
+		lists = append(lists, &metav1.APIResourceList{
+			GroupVersion: resource.GroupVersion().String(),
+			APIResources: []metav1.APIResource{{
+				Name:  resource.Resource,
+				Verbs: metav1.Verbs{"create", "list", "watch", "delete"},
+			}},
+		})
+	}
+	return lists, nil
+}
+
+// quotaInformers gives whole objects of what is measured and metadata of what is
+// only counted.
+type quotaInformers struct {
+	typed    informers.SharedInformerFactory
+	metadata metadatainformer.SharedInformerFactory
+}
+
+func (f quotaInformers) ForResource(resource schema.GroupVersionResource) (informers.GenericInformer, error) {
+	switch resource.GroupResource() {
+	case v1.Resource("pods"), v1.Resource("services"), v1.Resource("persistentvolumeclaims"),
+		v1.Resource("resourcequotas"), resourcev1.Resource("resourceclaims"):
+		return f.typed.ForResource(resource)
+	default:
+		return f.metadata.ForResource(resource), nil
+	}
+}
+
+func (f quotaInformers) Start(stop <-chan struct{}) {
+	f.typed.Start(stop)
+	f.metadata.Start(stop)
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestNewInstallIsClosed: what a first start makes is reached over TLS and with
+// credentials only, and its secrets are their owner's.
+func TestNewInstallIsClosed(t *testing.T) {
+	dir := t.TempDir()
+	server := startServer(t, dir)
+	config := server.config(t)
+	t.Run("plain HTTP", func(t *testing.T) {
+		response, err := http.Get("http://" + strings.TrimPrefix(config.Host, "https://") + "/api")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		if body, err := io.ReadAll(response.Body); response.StatusCode != http.StatusBadRequest || err != nil {
+			t.Errorf("%s %s, %v", response.Status, body, err)
+		}
+	})
+	t.Run("no credentials", func(t *testing.T) {
+		for path, want := range map[string]int{
+			"/api": http.StatusForbidden, "/apis": http.StatusForbidden, "/api/v1/namespaces": http.StatusForbidden, "/api/v1/secrets": http.StatusForbidden,
+			"/openapi/v3": http.StatusForbidden, "/metrics": http.StatusForbidden, "/debug/pprof/": http.StatusForbidden, "/debug/pprof/heap": http.StatusForbidden,
+			"/debug/flags/v": http.StatusForbidden, "/debug/api_priority_and_fairness/dump_requests": http.StatusForbidden, "/nowhere": http.StatusForbidden,
+			// What kube-apiserver tells anybody too.
+			"/livez": http.StatusOK, "/readyz": http.StatusOK, "/version": http.StatusOK,
+		} {
+			if status, body, err := fetch(t.Context(), anonymous(), config.Host+path); err != nil || status != want {
+				t.Errorf("%s: %d %s, %v, want %d", path, status, body, err, want)
+			}
+		}
+	})
+	t.Run("an administrator", func(t *testing.T) {
+		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap?debug=1", "/debug/api_priority_and_fairness/dump_requests", "/metrics"} {
+			if status, body := server.mustGet(t, path); status != http.StatusOK {
+				t.Errorf("%s: %d %s", path, status, body)
+			}
+		}
+	})
+	t.Run("insecure port", func(t *testing.T) {
+		if strings.Contains(server.log.String(), "without credentials") {
+			t.Error("the insecure port is on")
+		}
+	})
+	t.Run("files", func(t *testing.T) { checkModes(t, dir) })
+}
+
+// checkModes looks at every file: certificates and public keys are for all to
+// read, everything else may have secrets in it.
+func checkModes(t *testing.T, dir string) {
+	secret := 0
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		public := strings.HasSuffix(path, ".crt") || strings.HasSuffix(path, ".pub")
+		if mode := info.Mode().Perm(); !public && mode&0o077 != 0 || mode&0o022 != 0 {
+			t.Errorf("%s has mode %v", path, mode)
+		}
+		if !public {
+			secret++
+		}
+		return nil
+	})
+	if err != nil || secret < 5 {
+		t.Errorf("%d files with secrets, %v", secret, err)
+	}
+}
+
+func TestProfilesCanBeOff(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--profiling=false")
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/flags/v"} {
+		if status, body := server.mustGet(t, path); status != http.StatusNotFound {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}
+
+// TestAnyUser runs the server as a user who owns nothing but its data directory.
+func TestAnyUser(t *testing.T) {
+	const nobody = 65534
+	if os.Getuid() != 0 {
+		t.Skip("this user is one, and every other test runs as it")
+	}
+	// (A test's own directories are closed to other users.)
+	dir, err := os.MkdirTemp("", "byre-nobody-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, data := filepath.Join(dir, "byre"), filepath.Join(dir, "data")
+	if out, err := exec.Command("cp", executable, program).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := os.Mkdir(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(data, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, data, &exec.Cmd{
+		Path:        program,
+		Args:        []string{"byre", "serve", "--data-dir", data, "--bind-address=127.0.0.1", "--secure-port=0"},
+		Env:         []string{asProgram + "=1"},
+		Dir:         data,
+		SysProcAttr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}},
+	})
+	awaitReady(t, p)
+	if status, body := p.mustGet(t, "/api/v1/namespaces/default"); status != http.StatusOK {
+		t.Errorf("%d %s", status, body)
+	}
+	if status := p.stop(t); status != 0 {
+		t.Errorf("exit status is %d", status)
+	}
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// flowTokens are of a user, whose requests share the level "global-default" with
+// those of all users, and of a service account, whose level is "workload-low".
+func flowTokens(t *testing.T) string {
+	t.Helper()
+	tokens := filepath.Join(t.TempDir(), "tokens.csv")
+	users := "flooder,ada,1\nothers,system:serviceaccount:default:default,2,\"system:serviceaccounts\"\n"
+	if err := os.WriteFile(tokens, []byte(users), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return tokens
+}
+
+// flood is many requests that hold what a server gives to requests, and next to
+// no processor: their bodies don't end.
+type flood struct {
+	pending sync.WaitGroup
+	end     context.CancelFunc
+	// refused counts answers with 429 and Retry-After; wrong is another one.
+	refused atomic.Int64
+	wrong   atomic.Pointer[string]
+}
+
+func startFlood(t *testing.T, config *rest.Config, method, path string, requests int) *flood {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	f := &flood{end: cancel}
+	client := anonymous()
+	for range requests {
+		body, _ := io.Pipe()
+		// The client waits for who reads what never comes.
+		context.AfterFunc(ctx, func() { body.Close() })
+		request, err := http.NewRequestWithContext(ctx, method, config.Host+path, io.MultiReader(strings.NewReader(`{"metadata":`), body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+config.BearerToken)
+		request.Header.Set("Content-Type", "application/json")
+		f.pending.Go(func() {
+			response, err := client.Do(request)
+			if err != nil {
+				return // it was held until the end
+			}
+			defer response.Body.Close()
+			if response.StatusCode == http.StatusTooManyRequests && response.Header.Get("Retry-After") != "" {
+				f.refused.Add(1)
+				return
+			}
+			wrong := fmt.Sprintf("%s, Retry-After %q", response.Status, response.Header.Get("Retry-After"))
+			f.wrong.Store(&wrong)
+		})
+	}
+	t.Cleanup(func() {
+		cancel()
+		f.pending.Wait()
+	})
+	return f
+}
+
+// full waits until requests of the flood are turned away.
+func (f *flood) full(t *testing.T) {
+	t.Helper()
+	poll(t, func(context.Context) (bool, error) { return f.refused.Load() > 0, nil })
+}
+
+// p99 is how long the slowest but one in a hundred of many reads takes; each must
+// be answered.
+func p99(t *testing.T, config *rest.Config) time.Duration {
+	t.Helper()
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var took []time.Duration
+	for range 500 {
+		started := time.Now()
+		status, body, err := fetch(t.Context(), client, config.Host+"/api/v1/namespaces/default")
+		if err != nil || status != http.StatusOK {
+			t.Fatalf("%d %s, %v", status, body, err)
+		}
+		took = append(took, time.Since(started))
+	}
+	slices.Sort(took)
+	return took[len(took)*99/100]
+}
+
+// TestFlood: a client that floods the server is turned away, and others hardly
+// notice.
+func TestFlood(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
+		"--max-requests-inflight=40", "--max-mutating-requests-inflight=20")
+	flooder, others := withToken(server.config(t), "flooder"), withToken(server.config(t), "others")
+	// The machine has other things to do too: the best of a few rounds is compared.
+	quiet, flooded := time.Hour, time.Hour
+	for range 3 {
+		quiet = min(quiet, p99(t, others))
+	}
+	f := startFlood(t, flooder, http.MethodPost, configMaps, 1000)
+	f.full(t)
+	for range 3 {
+		flooded = min(flooded, p99(t, others))
+	}
+	f.end()
+	f.pending.Wait()
+	if wrong := f.wrong.Load(); wrong != nil {
+		t.Errorf("a request of the flood is answered with %s", *wrong)
+	}
+	t.Logf("of the flood %d were turned away; p99 of others %v, before %v", f.refused.Load(), flooded, quiet)
+	// (A few milliseconds are the machine's, not the server's.)
+	if flooded > 2*quiet+5*time.Millisecond {
+		t.Errorf("p99 of others is %v, before the flood it was %v", flooded, quiet)
+	}
+	if _, metrics := server.mustGet(t, "/metrics"); !strings.Contains(metrics, `apiserver_flowcontrol_rejected_requests_total{flow_schema="global-default",priority_level="global-default"`) {
+		t.Error("the metrics don't say who was turned away")
+	}
+}
+
+// TestPlainLimits: without priority and fairness, reading and writing requests
+// have a limit each, and watches none.
+func TestPlainLimits(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
+		"--enable-priority-and-fairness=false", "--max-requests-inflight=5", "--max-mutating-requests-inflight=5", "--controllers=")
+	flooder := withToken(server.config(t), "flooder")
+	client, err := rest.HTTPClientFor(flooder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, flooder.Host+configMaps+"?watch=1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer flooder")
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			t.Fatalf("a watch is answered with %s", response.Status)
+		}
+	}
+	f := startFlood(t, flooder, http.MethodPost, configMaps, 50)
+	f.full(t)
+	p99(t, withToken(server.config(t), "others")) // reads go on
+	poll(t, func(context.Context) (bool, error) { return f.refused.Load() == 45, nil })
+	if status, answer := (hostile{body: `{"metadata":{"name":"late"}}`}).send(t, flooder); status != http.StatusTooManyRequests {
+		t.Errorf("one more write is answered with %d %s", status, answer)
+	}
+	f.end()
+	f.pending.Wait()
+	if wrong := f.wrong.Load(); wrong != nil {
+		t.Errorf("a request of the flood is answered with %s", *wrong)
+	}
+	poll(t, func(context.Context) (bool, error) {
+		status, _ := (hostile{body: `{"metadata":{"name":"after"}}`}).send(t, flooder)
+		return status == http.StatusCreated, nil
+	})
+}
+
+// TestWatchesEndInTime: a watch stays open for --min-request-timeout at least and
+// twice that at most.
+func TestWatchesEndInTime(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--min-request-timeout=2", "--request-timeout=1s")
+	client, err := rest.HTTPClientFor(server.config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := time.Now()
+	status, body, err := fetch(t.Context(), client, server.config(t).Host+configMaps+"?watch=1&resourceVersion=0")
+	if took := time.Since(started); err != nil || status != http.StatusOK || took < 2*time.Second || took > 8*time.Second {
+		t.Errorf("a watch ended after %v with %d %s, %v", took, status, body, err)
+	}
+}

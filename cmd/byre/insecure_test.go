@@ -1,0 +1,98 @@
+package main
+
+import (
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// freePort is a port that nobody listens on: an insecure port of 0 is none.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+func TestInsecurePort(t *testing.T) {
+	port := freePort(t)
+	// Not even a server that refuses everybody refuses who comes this way.
+	server := startServer(t, t.TempDir(), "--insecure-port", port, "--authorization-mode=AlwaysDeny")
+	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:" + port})
+
+	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if user := review.Status.UserInfo; user.Username != "system:unsecured" || !strings.Contains(strings.Join(user.Groups, ","), "system:masters") {
+		t.Errorf("who comes over the port is %v", user)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"k": "v"}}
+	if _, err := client.CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+		t.Errorf("a write: %v", err)
+	}
+	watch, err := client.CoreV1().Secrets("default").Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+
+	rebound, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:"+port+"/api/v1/namespaces/default/secrets/s", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rebound.Host = "rebound.example:" + port
+	answer, err := http.DefaultClient.Do(rebound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusForbidden {
+		t.Errorf("a request for another host is answered with %s", answer.Status)
+	}
+	if !strings.Contains(server.log.String(), "without TLS and without credentials on 127.0.0.1:"+port) {
+		t.Error("there is no warning in the log")
+	}
+	if status := server.stop(t); status != 0 {
+		t.Errorf("exit status is %d", status)
+	}
+}
+
+func TestInsecurePortIsRefused(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, taken, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		"--insecure-bind-address must be a loopback address, not 0.0.0.0":                                  {"--insecure-port=8080", "--insecure-bind-address=0.0.0.0"},
+		"127.0.0.1:" + taken + " is in use by another program: stop it, or choose another --insecure-port": {"--insecure-port=" + taken},
+	} {
+		dir := t.TempDir()
+		p := command(t, dir, append([]string{"serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0"}, args...)...)
+		if status := p.wait(t); status != 1 {
+			t.Errorf("%v: exit status is %d", args, status)
+		}
+		if out := strings.TrimSpace(p.log.String()); !strings.Contains(out, want) || strings.Contains(out, "\n") {
+			t.Errorf("%v: output is %q, want %q", args, out, want)
+		}
+	}
+}

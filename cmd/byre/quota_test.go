@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// creators is how many clients create at once.
+const creators = 64
+
+// counted are kinds of objects that a quota counts, each in its own way: by what
+// a Pod needs, under a name of old, and by the general count of a resource.
+var counted = []struct {
+	name   corev1.ResourceName // in the quota
+	hard   int64
+	others int64 // made by controllers in each namespace
+	gvr    schema.GroupVersionResource
+	object string // format of its name
+}{
+	{"pods", 50, 0, schema.GroupVersionResource{Version: "v1", Resource: "pods"},
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"containers":[{"name":"c","image":"i"}]}}`},
+	{"configmaps", 30, 1, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`},
+	{"count/widgets.example.com", 20, 0, schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},
+		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`},
+}
+
+func TestQuotaIsExact(t *testing.T) {
+	for name, flags := range databases(t) {
+		t.Run(name, func(t *testing.T) {
+			testQuota(t, startServer(t, t.TempDir(), flags(t)...).config(t))
+		})
+	}
+}
+
+func TestQuotaIsExactOnTwoReplicas(t *testing.T) {
+	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir()}
+	first := startServer(t, t.TempDir(), flags...)
+	second := startServer(t, t.TempDir(), flags...)
+	testQuota(t, first.config(t), second.config(t))
+}
+
+// testQuota has many clients create until they are refused, on all servers at
+// once; then again after some objects have gone.
+func testQuota(t *testing.T, servers ...*rest.Config) {
+	var clients []dynamic.Interface
+	for _, config := range servers {
+		config.QPS = -1
+		clients = append(clients, dynamic.NewForConfigOrDie(config))
+	}
+	const ns = "bounded"
+	kube := kubernetes.NewForConfigOrDie(servers[0])
+	defineWidgets(t, clients[0])
+	makeBounded(t, kube, ns)
+	for _, kind := range counted {
+		t.Run(kind.gvr.Resource, func(t *testing.T) {
+			want := kind.hard - kind.others
+			if made := createUntilFull(t, clients, kind.gvr, ns, kind.object, "first"); made != want {
+				t.Errorf("%d of %d creators' objects were let in, want %d", made, creators, want)
+			}
+			checkUsed(t, kube, clients[0], kind.gvr, ns, kind.name, kind.hard)
+			// Each use that is given back can be taken once more.
+			const gone = 3
+			for i := range int64(gone) {
+				deleteOne(t, clients[0], kind.gvr, ns)
+				poll(t, func(ctx context.Context) (bool, error) {
+					used, err := usedOf(ctx, kube, ns, kind.name)
+					return used == kind.hard-i-1, err
+				})
+			}
+			if made := createUntilFull(t, clients, kind.gvr, ns, kind.object, "again"); made != gone {
+				t.Errorf("after %d have gone %d were let in", gone, made)
+			}
+			checkUsed(t, kube, clients[0], kind.gvr, ns, kind.name, kind.hard)
+		})
+	}
+}
+
+func defineWidgets(t *testing.T, client dynamic.Interface) {
+	t.Helper()
+	definition := new(unstructured.Unstructured)
+	err := definition.UnmarshalJSON([]byte(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.com"},
+		"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"widgets","kind":"Widget"},
+		"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	if _, err := definitions.Create(t.Context(), definition, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, func(ctx context.Context) (bool, error) {
+		_, err := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).List(ctx, metav1.ListOptions{})
+		return err == nil, nil
+	})
+}
+
+// makeBounded makes a namespace with a quota of everything counted, and waits
+// until controllers have made and counted what every namespace has.
+func makeBounded(t *testing.T, kube kubernetes.Interface, ns string) {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}
+	if _, err := kube.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, func(ctx context.Context) (bool, error) {
+		_, noAccount := kube.CoreV1().ServiceAccounts(ns).Get(ctx, "default", metav1.GetOptions{})
+		_, noCA := kube.CoreV1().ConfigMaps(ns).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+		return noAccount == nil && noCA == nil, nil
+	})
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "bounds"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
+	for _, kind := range counted {
+		quota.Spec.Hard[kind.name] = *resource.NewQuantity(kind.hard, resource.DecimalSI)
+	}
+	if _, err := kube.CoreV1().ResourceQuotas(ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// A count that met another is made again shortly after: it must not meet the
+	// creators, so twice in a row nothing has changed.
+	var seen string
+	poll(t, func(ctx context.Context) (bool, error) {
+		quota, err := kube.CoreV1().ResourceQuotas(ns).Get(ctx, "bounds", metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		before := seen
+		seen = quota.ResourceVersion
+		for _, kind := range counted {
+			if used, ok := quota.Status.Used[kind.name]; !ok || used.Value() != kind.others {
+				return false, nil
+			}
+		}
+		return seen == before, nil
+	})
+}
+
+// usedOf is what the quota says that there is.
+func usedOf(ctx context.Context, kube kubernetes.Interface, ns string, name corev1.ResourceName) (int64, error) {
+	quota, err := kube.CoreV1().ResourceQuotas(ns).Get(ctx, "bounds", metav1.GetOptions{})
+	if err != nil {
+		return 0, err
+	}
+	used := quota.Status.Used[name]
+	return used.Value(), nil
+}
+
+// createUntilFull returns how many objects were let in before each of the
+// creators was told that the quota is used up. Their names begin with prefix.
+func createUntilFull(t *testing.T, clients []dynamic.Interface, gvr schema.GroupVersionResource, ns, format, prefix string) int64 {
+	t.Helper()
+	var made atomic.Int64
+	var group sync.WaitGroup
+	errs := make([]error, creators)
+	for w := range creators {
+		client := clients[w%len(clients)].Resource(gvr).Namespace(ns)
+		group.Go(func() {
+			for i := 0; errs[w] == nil; i++ {
+				object := new(unstructured.Unstructured)
+				if err := object.UnmarshalJSON(fmt.Appendf(nil, format, fmt.Sprintf("%s-%d-%d", prefix, w, i))); err != nil {
+					errs[w] = err
+					return
+				}
+				_, err := client.Create(t.Context(), object, metav1.CreateOptions{})
+				switch {
+				case err == nil:
+					made.Add(1)
+				case apierrors.IsConflict(err): // with the other server's charge, and not let in
+				case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
+					return
+				default:
+					errs[w] = err
+				}
+			}
+		})
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return made.Load()
+}
+
+// checkUsed compares the quota with what there is.
+func checkUsed(t *testing.T, kube kubernetes.Interface, client dynamic.Interface, gvr schema.GroupVersionResource, ns string, name corev1.ResourceName, want int64) {
+	t.Helper()
+	list, err := client.Resource(gvr).Namespace(ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, err := usedOf(t.Context(), kube, ns, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if actual := int64(len(list.Items)); actual != want || used != want {
+		t.Errorf("there are %d, the quota says %d, want %d", actual, used, want)
+	}
+}
+
+// deleteOne deletes one of the objects made first.
+func deleteOne(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResource, ns string) {
+	t.Helper()
+	objects := client.Resource(gvr).Namespace(ns)
+	list, err := objects.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, item := range list.Items {
+		if strings.HasPrefix(item.GetName(), "first-") {
+			if err := objects.Delete(t.Context(), item.GetName(), metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatal("nothing to delete")
+}

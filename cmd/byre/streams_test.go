@@ -1,0 +1,199 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"k8s.io/client-go/rest"
+)
+
+func dialTLS(t *testing.T, address string, protocols ...string) net.Conn {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: protocols})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// framed is a client that minds no limit of HTTP/2.
+type framed struct {
+	*http2.Framer
+	authority string
+	maxStream uint32 // what the server allows
+}
+
+func dialFramed(t *testing.T, config *rest.Config) *framed {
+	t.Helper()
+	address := strings.TrimPrefix(config.Host, "https://")
+	conn := dialTLS(t, address, "h2")
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	f := &framed{Framer: http2.NewFramer(conn, conn), authority: address}
+	if err := f.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if settings, ok := frame.(*http2.SettingsFrame); ok && !settings.IsAck() {
+			f.maxStream, _ = settings.Value(http2.SettingMaxConcurrentStreams)
+			return f
+		}
+	}
+}
+
+// open asks for a watch on a stream.
+func (f *framed) open(stream uint32, token string) error {
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, field := range [][2]string{
+		{":method", "GET"}, {":scheme", "https"}, {":authority", f.authority},
+		{":path", configMaps + "?watch=1"}, {"authorization", "Bearer " + token},
+	} {
+		if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
+			return err
+		}
+	}
+	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
+}
+
+// TestStreamsAreBounded: a client that opens more streams than it may is refused
+// them, and one that opens and resets them without end is cut off or kept up
+// with; others are served as before.
+func TestStreamsAreBounded(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t))
+	config := withToken(server.config(t), "admin-secret")
+	t.Run("open", func(t *testing.T) {
+		client := dialFramed(t, config)
+		if client.maxStream != 100 {
+			t.Fatalf("the server allows %d streams", client.maxStream)
+		}
+		const more = 20
+		for i := range client.maxStream + more {
+			if err := client.open(2*i+1, "admin-secret"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		answered, refused := 0, 0
+		for answered < int(client.maxStream) || refused < more {
+			frame, err := client.ReadFrame()
+			if err != nil {
+				t.Fatalf("after %d answers and %d refusals: %v", answered, refused, err)
+			}
+			switch frame := frame.(type) {
+			case *http2.HeadersFrame:
+				answered++
+			case *http2.RSTStreamFrame:
+				if frame.ErrCode != http2.ErrCodeRefusedStream {
+					t.Fatalf("a stream ended with %v", frame.ErrCode)
+				}
+				refused++
+			}
+		}
+	})
+	t.Run("reset", func(t *testing.T) {
+		client := dialFramed(t, config)
+		go func() { _, _ = io.Copy(io.Discard, readerOf(client)) }()
+		for i := range uint32(20_000) {
+			if client.open(2*i+1, "admin-secret") != nil || client.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
+				break // cut off
+			}
+		}
+	})
+	started := time.Now()
+	if status, body := server.mustGet(t, "/readyz"); status != http.StatusOK {
+		t.Errorf("now the server says %d %s", status, body)
+	}
+	if took := time.Since(started); took > 5*time.Second {
+		t.Errorf("it took %v to say so", took)
+	}
+}
+
+// readerOf reads frames until there are none.
+func readerOf(f *framed) io.Reader {
+	return readerFunc(func(p []byte) (int, error) {
+		_, err := f.ReadFrame()
+		return 0, err
+	})
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
+
+// TestIdleWatches opens thousands of watches of which nothing comes.
+func TestIdleWatches(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t))
+	config := withToken(server.config(t), "admin-secret")
+	config.Insecure, config.CAData = true, nil
+	const watches, perConnection = 2000, 100
+	before := residentMemory(t, server)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range watches / perConnection {
+		// A transport of its own for each hundred: the server allows no more on one.
+		client := &http.Client{Transport: &http2.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		for range perConnection {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+configMaps+"?watch=1", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Authorization", "Bearer admin-secret")
+			response, err := client.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { response.Body.Close() })
+			if response.StatusCode != http.StatusOK {
+				t.Fatalf("a watch is answered with %s", response.Status)
+			}
+		}
+	}
+	each := (residentMemory(t, server) - before) / watches
+	t.Logf("each watch takes %d KiB", each>>10)
+	if each > 100<<10 {
+		t.Errorf("each idle watch takes %d KiB", each>>10)
+	}
+	if status, body := server.mustGet(t, "/readyz"); status != http.StatusOK {
+		t.Errorf("with %d watches the server says %d %s", watches, status, body)
+	}
+}
+
+// residentMemory is a process's, in bytes.
+func residentMemory(t *testing.T, p *process) int {
+	t.Helper()
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")
+	if err != nil {
+		t.Skip(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.Atoi(strings.Fields(rest)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib << 10
+		}
+	}
+	t.Fatal("no VmRSS")
+	return 0
+}

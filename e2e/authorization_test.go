@@ -1,0 +1,180 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"byre/e2e/peers"
+	"byre/e2e/servers"
+)
+
+// testAuthorizationConfig has a chain of authorizers: a webhook that is asked
+// about contractors only (alice is one, wanda is not), and RBAC behind it.
+func testAuthorizationConfig(t *testing.T, site *site, s *servers.Server) {
+	admin, alice, wanda := client(t, s), clientFor(t, s.Config(servers.AliceToken)), clientFor(t, s.Config(peers.HookedToken))
+	const open, vault = "open", "vault-1"
+	// Not "view", which is empty without the controller that aggregates.
+	reader := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "pod-reader"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}}},
+	}
+	if _, err := admin.RbacV1().ClusterRoles().Create(t.Context(), reader, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, ns := range []string{open, vault} {
+		createNamespace(t, admin, ns)
+		bind(t, admin, ns, reader.Name, "alice", "wanda")
+	}
+	list := func(c kubernetes.Interface, ns string) error {
+		_, err := c.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
+		return err
+	}
+	mayBoth := func(c kubernetes.Interface) error { return errors.Join(list(c, open), list(c, vault)) }
+
+	if err := list(alice, open); err != nil {
+		t.Errorf("where the webhook has no opinion, RBAC decides: %v", err)
+	}
+	if err := list(alice, vault); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "the vault is closed") {
+		t.Errorf("what the webhook denies answers: %v", err)
+	}
+	if _, err := alice.CoreV1().Secrets(open).Get(t.Context(), "shared", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("what the webhook allows answers: %v", err)
+	}
+	if _, err := alice.CoreV1().Secrets(open).Get(t.Context(), "other", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("what nobody allows answers: %v", err)
+	}
+	asked := site.hooks.Asked()
+	if err := mayBoth(wanda); err != nil || site.hooks.Asked() != asked {
+		t.Errorf("the webhook was asked about wanda %d times (%v)", site.hooks.Asked()-asked, err)
+	}
+
+	site.edit(t, "authorization.yaml", "'contractors' in request.groups", "'robbers' in request.groups")
+	waitFor(t, 90*time.Second, "the new match condition", func() error { return mayBoth(alice) })
+	site.edit(t, "authorization.yaml", "'robbers' in request.groups", "'unfinished")
+	site.edit(t, "authorization-webhook.kubeconfig", site.hooks.URL, "https://127.0.0.1:1")
+	waitFor(t, 90*time.Second, "the refusal of the broken file", func() error {
+		if _, metrics := get(t, s, servers.AdminToken, "/metrics"); !strings.Contains(metrics, `apiserver_authorization_config_controller_automatic_reloads_total{apiserver_id_hash=`) ||
+			!strings.Contains(metrics, `status="failure"} 1`) {
+			return errors.New("no failure is counted")
+		}
+		return nil
+	})
+	if err := mayBoth(alice); err != nil {
+		t.Errorf("with a broken file, what was in force is not: %v", err)
+	}
+	site.edit(t, "authorization.yaml", "'unfinished", "'contractors' in request.groups")
+	waitFor(t, 90*time.Second, "the failure policy of a webhook that is gone", func() error {
+		if err := list(alice, open); err == nil {
+			return errors.New("alice is allowed what she was allowed")
+		}
+		return nil
+	})
+	if err := mayBoth(wanda); err != nil {
+		t.Errorf("a webhook that is gone hinders those whom it is not asked about: %v", err)
+	}
+}
+
+func bind(t *testing.T, admin kubernetes.Interface, ns, role string, users ...string) {
+	t.Helper()
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "bound-" + strings.Join(users, "-")},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+	}
+	for _, user := range users {
+		binding.Subjects = append(binding.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user})
+	}
+	if _, err := admin.RbacV1().RoleBindings(ns).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testRulesOnReplicas binds and unbinds a role through one replica: that holds
+// for the next request there, and within a second on the other.
+func testRulesOnReplicas(t *testing.T, a, b *servers.Server) {
+	const ns, rounds, most = "rules", 20, time.Second
+	admin, here, there := client(t, a), clientFor(t, a.Config(servers.AliceToken)), clientFor(t, b.Config(servers.AliceToken))
+	createNamespace(t, admin, ns)
+	may := func(c kubernetes.Interface) bool {
+		_, err := c.CoreV1().ConfigMaps(ns).List(t.Context(), metav1.ListOptions{})
+		if err != nil && !apierrors.IsForbidden(err) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	slowest := time.Duration(0)
+	follow := func(want bool) {
+		written := time.Now()
+		if may(here) != want {
+			t.Errorf("on the replica that was written to, alice may: %v", !want)
+		}
+		for may(there) != want {
+			if time.Since(written) > most {
+				t.Fatalf("on the other replica, alice may after %v: %v", most, !want)
+			}
+		}
+		slowest = max(slowest, time.Since(written))
+	}
+	for range rounds {
+		bind(t, admin, ns, "view", "alice")
+		follow(true)
+		if err := admin.RbacV1().RoleBindings(ns).Delete(t.Context(), "bound-alice", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		follow(false)
+	}
+	t.Logf("the other replica followed within %v", slowest)
+}
+
+// TestAuthorizationModes starts byre with modes that decide alone.
+func TestAuthorizationModes(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string]string{"AlwaysAllow": "yes", "AlwaysDeny": "no"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s := startByre(t, openDatabase(t, "sqlite"), "--authorization-mode="+mode)
+			alice := kubeconfig(t, s.URL, s.CAFile, tokenUser(servers.AliceToken))
+			stdout, stderr, _ := kubectl(t, alice, "auth", "can-i", "delete", "nodes") // a no is an exit status
+			if mode == "AlwaysAllow" && strings.TrimSpace(stdout) != want || mode == "AlwaysDeny" && !strings.Contains(stderr, "Forbidden") {
+				t.Errorf("kubectl says %s%s", stdout, stderr)
+			}
+			// With AlwaysAllow, anonymous access would give the cluster away.
+			if status, _ := get(t, s, "", "/api/v1/nodes"); mode == "AlwaysAllow" && status != 401 || mode == "AlwaysDeny" && status != 403 {
+				t.Errorf("without credentials: %d", status)
+			}
+		})
+	}
+}
+
+// TestByFlags gives an OpenID Connect issuer and an authorization webhook by flags,
+// as docs/operations.md does.
+func TestByFlags(t *testing.T) {
+	t.Parallel()
+	site := newSite(t)
+	s := startByre(t, openDatabase(t, "sqlite"), append(site.follow(t, "Authentication", 1), site.follow(t, "Authorization", 0)...)...)
+	dora := kubeconfig(t, s.URL, s.CAFile, tokenUser(site.token(t, map[string]any{"email_verified": true})))
+	if got := whoami(t, dora); got.Username != "oidc:dora@example.com" || fmt.Sprint(got.Groups) != "[oidc:dev system:authenticated]" {
+		t.Errorf("dora is %s", got.String())
+	}
+	for claim, wrong := range map[string]any{"hd": "example.org", "aud": "others", "email_verified": false, "exp": 1} {
+		stranger := kubeconfig(t, s.URL, s.CAFile, tokenUser(site.token(t, map[string]any{claim: wrong})))
+		if got, err := tryWhoami(t, stranger); err == nil {
+			t.Errorf("with the claim %s: %v, it is %s", claim, wrong, got.String())
+		}
+	}
+	for _, test := range []struct{ resource, want string }{
+		{"get secrets/shared", "yes"}, {"get secrets/other", "no"}, {"list pods -n vault-2", "no - the vault is closed"},
+	} {
+		stdout, _, _ := kubectl(t, dora, append([]string{"auth", "can-i"}, strings.Fields(test.resource)...)...)
+		if got := strings.TrimSpace(stdout); got != test.want {
+			t.Errorf("can-i %s: %s, want %s", test.resource, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	runtimeclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+// A manager is a running one.
+type manager struct {
+	ctrl.Manager
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // how it ended; read after done
+}
+
+func startManager(t *testing.T, access *rest.Config, name string, farewells *sync.Map) *manager {
+	t.Helper()
+	m, err := ctrl.NewManager(rest.CopyConfig(access), ctrl.Options{
+		Scheme:                        herdScheme(),
+		LeaderElection:                true,
+		LeaderElectionID:              "herds",
+		LeaderElectionNamespace:       ranch,
+		LeaderElectionReleaseOnCancel: true,
+		// As the defaults, but a free lease is taken at once.
+		RetryPeriod: ptr(250 * time.Millisecond),
+		Metrics:     metricsserver.Options{BindAddress: "0"},
+		Controller:  config.Controller{SkipNameValidation: ptr(true)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &herder{Client: m.GetClient(), name: name, farewells: farewells}
+	err = ctrl.NewControllerManagedBy(m).For(&herdV1{}).Owns(&corev1.ConfigMap{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: writers}).Complete(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	running := &manager{Manager: m, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(running.done)
+		running.err = m.Start(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-running.done })
+	return running
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func (m *manager) awaitLead(t *testing.T) {
+	t.Helper()
+	select {
+	case <-m.Elected():
+	case <-m.done:
+		t.Fatalf("a manager ended with: %v", m.err)
+	case <-time.After(patience):
+		t.Fatal("a manager does not come to lead")
+	}
+}
+
+func (m *manager) stop() error {
+	m.cancel()
+	<-m.done
+	return m.err
+}
+
+// A herder is the controller of herds.
+type herder struct {
+	runtimeclient.Client
+	name      string
+	farewells *sync.Map // names of herds that were let go
+}
+
+func (r *herder) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	h := &herdV1{}
+	if err := r.Get(ctx, req.NamespacedName, h); err != nil {
+		return ctrl.Result{}, runtimeclient.IgnoreNotFound(err)
+	}
+	if !h.DeletionTimestamp.IsZero() {
+		r.farewells.Store(h.Name, r.name)
+		if controllerutil.RemoveFinalizer(h, farewell) {
+			return ctrl.Result{}, runtimeclient.IgnoreNotFound(r.Update(ctx, h))
+		}
+		return ctrl.Result{}, nil
+	}
+	if controllerutil.AddFinalizer(h, farewell) {
+		if err := r.Update(ctx, h); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	child := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: h.Name}}
+	_, err := controllerutil.CreateOrUpdate(ctx, r, child, func() error {
+		child.Data = map[string]string{"cows": strconv.Itoa(h.Spec.Cows)}
+		return controllerutil.SetControllerReference(h, child, r.Scheme())
+	})
+	if err != nil || h.Status.ObservedGeneration == h.Generation {
+		return ctrl.Result{}, err
+	}
+	h.Status = herdStatus{ObservedGeneration: h.Generation, By: r.name}
+	return ctrl.Result{}, r.Status().Update(ctx, h)
+}

@@ -1,0 +1,284 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"byre/e2e/servers"
+)
+
+// TestKubelet reaches, through byre, what a node and a Pod offer.
+func TestKubelet(t *testing.T) {
+	for _, name := range databases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := startFarm(t, openDatabase(t, name))
+			t.Run("logs", f.testLogs)
+			t.Run("proxies", f.testProxies)
+			t.Run("kubectl proxy", f.testKubectlProxy)
+			// kubectl speaks WebSocket first, and SPDY where it is told to.
+			for protocol, env := range map[string]string{"websocket": "true", "spdy": "false"} {
+				env := []string{"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=" + env, "KUBECTL_PORT_FORWARD_WEBSOCKETS=" + env}
+				t.Run("exec by "+protocol, func(t *testing.T) { f.testExec(t, env) })
+				t.Run("attach by "+protocol, func(t *testing.T) { f.testAttach(t, env) })
+				t.Run("port-forward by "+protocol, func(t *testing.T) { f.testPortForward(t, env) })
+			}
+			t.Run("terminal", f.testTerminal)
+			f.checkStreamsCounted(t)
+		})
+	}
+}
+
+func (f *farm) testLogs(t *testing.T) {
+	if got := runKubectl(t, f.Server, "logs", "cow"); got != "first\nsecond\n" {
+		t.Errorf("logs: %q", got)
+	}
+	if got := runKubectl(t, f.Server, "logs", "cow", "-c", "c", "--tail=1", "--timestamps"); !strings.HasSuffix(got, "Z second\n") || strings.Contains(got, "first") {
+		t.Errorf("the last line: %q", got)
+	}
+	lines := followKubectl(t, f.command(t, nil, "logs", "cow", "--follow", "--tail=1"))
+	expectLine(t, lines, "^second$")
+	for _, line := range []string{"third", "fourth"} {
+		f.say(t, line)
+		expectLine(t, lines, "^"+line+"$")
+	}
+}
+
+func (f *farm) testExec(t *testing.T, env []string) {
+	// kwok neither ends a command's input when the client's ends, nor tells which
+	// exit status it had other than 0.
+	cmd := f.command(t, env, "exec", "-i", "cow", "--", "sh", "-c", "head -c 200000; echo whisper >&2; exit 1")
+	cmd.Stdin = strings.NewReader(strings.Repeat("moo\n", 50_000))
+	var out, complaints strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	_ = cmd.Run() // the exit status is looked at
+	if code := cmd.ProcessState.ExitCode(); code != 1 {
+		t.Errorf("exit status %d", code)
+	}
+	if out.Len() != 200_000 || strings.Count(out.String(), "moo\n") != 50_000 {
+		t.Errorf("%d bytes came back", out.Len())
+	}
+	if !strings.HasPrefix(complaints.String(), "whisper\n") {
+		t.Errorf("standard error: %q", complaints.String())
+	}
+}
+
+func (f *farm) testAttach(t *testing.T, env []string) {
+	lines := followKubectl(t, f.command(t, env, "attach", "cow"))
+	// Nothing tells when it is attached, and what was said before is not heard.
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(20 * time.Second)
+	for {
+		select {
+		case line, open := <-lines:
+			if line != "hear me" {
+				t.Errorf("attached to %q, %v", line, open)
+			}
+			return
+		case <-tick.C:
+			f.say(t, "hear me")
+		case <-timeout:
+			t.Fatal("nothing was heard")
+		}
+	}
+}
+
+func (f *farm) testPortForward(t *testing.T, env []string) {
+	lines := followKubectl(t, f.command(t, env, "port-forward", "cow", ":80", "--address", "127.0.0.1"))
+	match := expectLine(t, lines, `^Forwarding from (127\.0\.0\.1:\d+) -> 80`)
+	for i := range 3 {
+		path := fmt.Sprintf("/%d?a=b", i)
+		if code, body := ask(t, http.MethodPost, "http://"+match[1]+path, strings.Repeat("x", 100_000)); code != http.StatusOK || body != "POST "+path+" "+strings.Repeat("x", 100_000) {
+			t.Errorf("%s: %d, %d bytes", path, code, len(body))
+		}
+	}
+}
+
+// ask sends a request over a connection of its own: kubectl forwards each by a
+// stream.
+func ask(t *testing.T, method, url, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Close = true
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+func (f *farm) testProxies(t *testing.T) {
+	port := runKubectl(t, f.Server, "get", "node", "stall", "-o", "jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}")
+	for path, want := range map[string]string{
+		"/api/v1/nodes/stall/proxy/healthz":                                   "ok",
+		"/api/v1/nodes/https:stall:" + port + "/proxy/healthz":                "ok",
+		"/api/v1/nodes/http:stall:" + f.port + "/proxy/a?b=c":                 "GET /a?b=c ",
+		"/api/v1/namespaces/default/pods/cow/proxy/a/b?c=d":                   "GET /a/b?c=d ",
+		"/api/v1/namespaces/default/pods/http:cow:" + f.port + "/proxy/":      "GET / ",
+		"/api/v1/namespaces/default/pods/https:cow:" + port + "/proxy/readyz": "ok",
+		"/api/v1/namespaces/default/services/milk:http/proxy/a":               "GET /a ",
+		"/api/v1/namespaces/default/services/http:milk:80/proxy/a%20b?c=%2F":  "GET /a%20b?c=%2F ",
+	} {
+		if got := runKubectl(t, f.Server, "get", "--raw", path); got != want {
+			t.Errorf("%s answers %q", path, got)
+		}
+	}
+	body := filepath.Join(t.TempDir(), "body")
+	if err := os.WriteFile(body, []byte(`{"a":1}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := runKubectl(t, f.Server, "create", "--raw", "/api/v1/namespaces/default/services/milk:80/proxy/made", "-f", body); !strings.HasPrefix(got, `POST /made {"a":1}`) {
+		t.Errorf("a POST answers %q", got)
+	}
+}
+
+// testKubectlProxy asks through kubectl's proxy, which passes on what its filters
+// let through.
+func (f *farm) testKubectlProxy(t *testing.T) {
+	const pods, services = "/api/v1/namespaces/default/pods/", "/api/v1/namespaces/default/services/"
+	type request struct {
+		method, path string
+		code         int
+		want         string
+	}
+	for name, test := range map[string]struct {
+		flags    []string
+		requests []request
+	}{
+		"as it is": {nil, []request{
+			{http.MethodGet, pods + "cow/proxy/a?b=c", http.StatusOK, "GET /a?b=c "},
+			{http.MethodPost, services + "milk:http/proxy/a", http.StatusOK, "POST /a "},
+			{http.MethodGet, "/api/v1/nodes/stall/proxy/healthz", http.StatusOK, "ok"},
+			{http.MethodGet, pods + "cow/log?limitBytes=5", http.StatusOK, "first"},
+			// Its own default: whoever reaches the proxy should not run commands.
+			{http.MethodPost, pods + "cow/exec?command=id&stdout=true", http.StatusForbidden, "Forbidden"},
+			{http.MethodGet, pods + "cow/attach", http.StatusForbidden, "Forbidden"},
+		}},
+		"some methods": {[]string{"--reject-methods=POST,PUT,PATCH,DELETE"}, []request{
+			{http.MethodGet, pods + "cow", http.StatusOK, `"name":"cow"`},
+			{http.MethodPost, services + "milk:http/proxy/a", http.StatusForbidden, "Forbidden"},
+			{http.MethodDelete, pods + "cow", http.StatusForbidden, "Forbidden"},
+		}},
+		"some paths": {[]string{"--accept-paths=^/api/v1/namespaces/default/services", "--reject-paths=^/api/.*/proxy/secret"}, []request{
+			{http.MethodGet, services + "milk", http.StatusOK, `"name":"milk"`},
+			{http.MethodGet, services + "milk:http/proxy/open", http.StatusOK, "GET /open "},
+			{http.MethodGet, services + "milk:http/proxy/secret", http.StatusForbidden, "Forbidden"},
+			{http.MethodGet, pods + "cow/proxy/a", http.StatusForbidden, "Forbidden"},
+			{http.MethodGet, "/version", http.StatusForbidden, "Forbidden"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lines := followKubectl(t, f.command(t, nil, append([]string{"proxy", "--port", "0"}, test.flags...)...))
+			match := expectLine(t, lines, `^Starting to serve on (127\.0\.0\.1:\d+)`)
+			for _, r := range test.requests {
+				if code, body := ask(t, r.method, "http://"+match[1]+r.path, ""); code != r.code || !strings.Contains(body, r.want) {
+					t.Errorf("%s %s: %d %s", r.method, r.path, code, body)
+				}
+			}
+		})
+	}
+}
+
+// untilResized prints the size of its terminal when that is the wanted one, or
+// after ten seconds.
+const untilResized = `n=0
+while [ "$(stty size)" != "33 77" ] && [ $n -lt 100 ]; do sleep 0.1; n=$((n+1)); done
+stty size; read line`
+
+// testTerminal runs a command on a terminal and changes the terminal's size.
+func (f *farm) testTerminal(t *testing.T) {
+	config := f.Config(servers.AdminToken)
+	request := client(t, f.Server).CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name("cow").SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{
+			Command: []string{"sh", "-c", untilResized}, Stdin: true, Stdout: true, TTY: true,
+		}, scheme.ParameterCodec)
+	websocket := func(at *url.URL) (remotecommand.Executor, error) {
+		return remotecommand.NewWebSocketExecutor(config, http.MethodGet, at.String())
+	}
+	spdy := func(at *url.URL) (remotecommand.Executor, error) {
+		return remotecommand.NewSPDYExecutor(config, http.MethodPost, at)
+	}
+	for protocol, connect := range map[string]func(*url.URL) (remotecommand.Executor, error){"websocket": websocket, "spdy": spdy} {
+		executor, err := connect(request.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		input, typed := io.Pipe()
+		shown, output := io.Pipe()
+		size := &resize{sent: make(chan struct{})}
+		ended := make(chan error, 1)
+		go func() {
+			ended <- executor.StreamWithContext(t.Context(), remotecommand.StreamOptions{
+				Stdin: input, Stdout: output, Tty: true, TerminalSizeQueue: size,
+			})
+			output.Close()
+		}()
+		lines := bufio.NewScanner(shown)
+		write := func(line string) {
+			if _, err := io.WriteString(typed, line+"\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-size.sent
+		if !lines.Scan() || lines.Text() != "33 77" {
+			t.Errorf("%s: the size is %q", protocol, lines.Text())
+		}
+		write("end")
+		for lines.Scan() {
+		}
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", protocol, err)
+		}
+	}
+}
+
+// resize is a terminal that is resized once.
+type resize struct {
+	asked int
+	sent  chan struct{}
+}
+
+func (r *resize) Next() *remotecommand.TerminalSize {
+	r.asked++
+	if r.asked == 1 {
+		return &remotecommand.TerminalSize{Width: 77, Height: 33}
+	}
+	close(r.sent) // it asks for the next one after the first was sent
+	return nil
+}
+
+// checkStreamsCounted sees that the metrics know of the streams by WebSocket:
+// the command on a terminal and the forwarded port ended well.
+func (f *farm) checkStreamsCounted(t *testing.T) {
+	t.Helper()
+	metrics := runKubectl(t, f.Server, "get", "--raw", "/metrics")
+	for _, want := range []string{
+		`apiserver_stream_translator_requests_total{code="200"} 1`,
+		`apiserver_stream_tunnel_requests_total{code="101"} 1`,
+	} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("no %s", want)
+		}
+	}
+}

@@ -1,0 +1,307 @@
+package e2e
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http/httptest"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	runtimeclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/conversion"
+	"sigs.k8s.io/yaml"
+
+	"byre/e2e/servers"
+)
+
+const (
+	ranch    = "ranch" // the namespace
+	herds    = 1000
+	farewell = "ranch.example.com/farewell"
+	patience = 3 * time.Minute // a loaded machine is slow
+)
+
+// TestManager runs a controller as people write them, by controller-runtime, on
+// 1,000 custom resources of two versions: it keeps a ConfigMap for each, reports
+// in their status, and holds them by a finalizer. The server is restarted while
+// they are made; the leader hands over to a second manager; then all are deleted.
+func TestManager(t *testing.T) {
+	ctrl.SetLogger(logr.Discard())
+	for _, name := range databases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testManager(t, openDatabase(t, name))
+		})
+	}
+}
+
+func testManager(t *testing.T, db database) {
+	byre := servers.Byre{Dir: filepath.Join(t.TempDir(), "data"), Endpoint: db.endpoint}
+	server := start(t, byre)
+	var address door
+	access := address.of(server)
+	c := herdClient(t, access)
+	createNamespace(t, clientFor(t, access), ranch)
+	defineHerds(t, c)
+
+	farewells := &sync.Map{}
+	first := startManager(t, access, "first", farewells)
+	first.awaitLead(t)
+	second := startManager(t, access, "second", farewells)
+
+	each(t, writers, func(ctx context.Context, w int) error {
+		for i := w; i < herds; i += writers {
+			if i == herds/2 {
+				if err := server.Stop(); err != nil {
+					return fmt.Errorf("byre ended with: %w", err)
+				}
+				server = start(t, byre)
+				address.leadTo(server)
+			}
+			if err := createHerd(ctx, c, i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	awaitHerds(t, c, func(h *herdV1) error {
+		if h.Spec.Cows != cowsOf(h.Name) || h.Status.By != "first" {
+			return fmt.Errorf("%s has %d cows and was seen to by %q", h.Name, h.Spec.Cows, h.Status.By)
+		}
+		return nil
+	})
+	checkOldHerds(t, c)
+
+	if err := first.stop(); err != nil {
+		t.Errorf("the first manager ended with: %v", err)
+	}
+	second.awaitLead(t)
+	each(t, writers, func(ctx context.Context, w int) error {
+		for i := w; i < herds; i += 5 * writers {
+			patch := runtimeclient.RawPatch("application/merge-patch+json", []byte(`{"spec":{"cows":"7777"}}`))
+			if err := c.Patch(ctx, &herdV1beta1{ObjectMeta: herdMeta(i)}, patch); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	awaitHerds(t, c, func(h *herdV1) error {
+		if (h.Spec.Cows == 7777) != (h.Status.By == "second") {
+			return fmt.Errorf("%s has %d cows and was seen to by %q", h.Name, h.Spec.Cows, h.Status.By)
+		}
+		return nil
+	})
+
+	if err := c.DeleteAllOf(t.Context(), &herdV1{}, runtimeclient.InNamespace(ranch)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "everything is gone", func() error {
+		rows, err := db.query(`SELECT resource, name FROM objects WHERE "group" = 'ranch.example.com' OR namespace = 'ranch' AND resource = 'configmaps' AND name LIKE 'herd-%'`)
+		if err == nil && len(rows) > 0 {
+			err = fmt.Errorf("%d objects are left, %s among them", len(rows), rows[0])
+		}
+		return err
+	})
+	for i := range herds {
+		if _, ok := farewells.Load(herdMeta(i).Name); !ok {
+			t.Errorf("nobody said farewell to %s", herdMeta(i).Name)
+		}
+	}
+	if err := second.stop(); err != nil {
+		t.Errorf("the second manager ended with: %v", err)
+	}
+}
+
+// start starts byre; at the end it must stop with exit status 0.
+func start(t *testing.T, b servers.Byre) *servers.Server {
+	t.Helper()
+	s, err := b.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Errorf("byre ended with: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("byre's log ends with:\n%s", s.LogTail())
+		}
+	})
+	return s
+}
+
+// A door is the one address that a server keeps for its clients, on whatever
+// port it was started.
+type door struct{ address atomic.Pointer[string] }
+
+func (d *door) leadTo(s *servers.Server) {
+	address := strings.TrimPrefix(s.URL, "https://")
+	d.address.Store(&address)
+}
+
+// of is access to a server through the door.
+func (d *door) of(s *servers.Server) *rest.Config {
+	d.leadTo(s)
+	c := s.Config(servers.AdminToken)
+	c.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, *d.address.Load())
+	}
+	return c
+}
+
+func herdClient(t *testing.T, access *rest.Config) runtimeclient.Client {
+	t.Helper()
+	s := herdScheme()
+	if err := apiextensionsv1.AddToScheme(s); err != nil {
+		t.Fatal(err)
+	}
+	c, err := runtimeclient.New(access, runtimeclient.Options{Scheme: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// defineHerds serves the conversion and defines the resource by it.
+func defineHerds(t *testing.T, c runtimeclient.Client) {
+	t.Helper()
+	converter, err := newHerdConverter(c.Scheme())
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := conversion.NewRegistry()
+	if err := registry.RegisterConverter(herdGroup.WithKind("Herd").GroupKind(), converter); err != nil {
+		t.Fatal(err)
+	}
+	webhook := httptest.NewTLSServer(conversion.NewWebhookHandler(c.Scheme(), registry))
+	t.Cleanup(webhook.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: webhook.Certificate().Raw})
+	text := fmt.Sprintf(herdDefinition, webhook.URL, base64.StdEncoding.EncodeToString(ca))
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict([]byte(text), definition); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Create(t.Context(), definition); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "herds can be listed", func() error { return c.List(t.Context(), &oldHerdList{}) })
+}
+
+func herdMeta(i int) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: ranch, Name: fmt.Sprintf("herd-%04d", i)}
+}
+
+func cowsOf(herd string) int {
+	n, err := strconv.Atoi(strings.TrimPrefix(herd, "herd-"))
+	if err != nil {
+		return -1
+	}
+	return n + 1
+}
+
+// createHerd makes a herd in one of the two versions, however often it takes.
+func createHerd(ctx context.Context, c runtimeclient.Client, i int) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	meta := herdMeta(i)
+	var object runtimeclient.Object = &herdV1{ObjectMeta: meta, Spec: herdSpec{Cows: cowsOf(meta.Name)}}
+	if i%2 == 1 {
+		object = &herdV1beta1{ObjectMeta: meta, Spec: oldHerdSpec{Cows: strconv.Itoa(cowsOf(meta.Name))}}
+	}
+	for {
+		err := c.Create(ctx, object.DeepCopyObject().(runtimeclient.Object))
+		if err == nil || apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(20 * time.Millisecond): // the server is being restarted
+		}
+	}
+}
+
+// awaitHerds waits until the status of every herd is of its last generation, its
+// ConfigMap has its number of cows, and ok has nothing to say.
+func awaitHerds(t *testing.T, c runtimeclient.Client, ok func(*herdV1) error) {
+	t.Helper()
+	await(t, "every herd is seen to", func() error {
+		var all herdList
+		var children corev1.ConfigMapList
+		if err := errors.Join(c.List(t.Context(), &all, runtimeclient.InNamespace(ranch)), c.List(t.Context(), &children, runtimeclient.InNamespace(ranch))); err != nil {
+			return err
+		}
+		if len(all.Items) != herds {
+			return fmt.Errorf("there are %d herds", len(all.Items))
+		}
+		owned := map[string]corev1.ConfigMap{}
+		for _, child := range children.Items {
+			owned[child.Name] = child
+		}
+		for _, h := range all.Items {
+			child := owned[h.Name]
+			if h.Status.ObservedGeneration != h.Generation || !metav1.IsControlledBy(&child, &h) || child.Data["cows"] != strconv.Itoa(h.Spec.Cows) {
+				return fmt.Errorf("%s of generation %d has the status %+v and the child %v", h.Name, h.Generation, h.Status, child.Data)
+			}
+			if err := ok(&h); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// checkOldHerds reads all herds in the version in which none is stored.
+func checkOldHerds(t *testing.T, c runtimeclient.Client) {
+	t.Helper()
+	var all oldHerdList
+	if err := c.List(t.Context(), &all, runtimeclient.InNamespace(ranch)); err != nil {
+		t.Fatal(err)
+	}
+	if len(all.Items) != herds {
+		t.Errorf("there are %d herds in v1beta1", len(all.Items))
+	}
+	for _, h := range all.Items {
+		if h.Spec.Cows != strconv.Itoa(cowsOf(h.Name)) || h.Status.By != "first" {
+			t.Errorf("%s has %q cows in v1beta1, and was seen to by %q", h.Name, h.Spec.Cows, h.Status.By)
+		}
+	}
+}
+
+// await asks again until there is no error any more.
+func await(t *testing.T, what string, ask func() error) {
+	t.Helper()
+	tick := time.NewTicker(300 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(patience)
+	for {
+		err := ask()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-timeout:
+			t.Fatalf("not within %v: %s: %v", patience, what, err)
+		}
+	}
+}

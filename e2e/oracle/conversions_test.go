@@ -1,0 +1,209 @@
+package oracle
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+const (
+	cronsPath    = "/apis/jobs.example.com/v1/namespaces/custom/crons"
+	oldCronsPath = "/apis/jobs.example.com/v1beta1/namespaces/custom/crons"
+)
+
+// cronDefinition is converted by a webhook: client is how it is reached.
+func cronDefinition(plural, client string, ca []byte) string {
+	return fmt.Sprintf(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[1]s.jobs.example.com}
+spec:
+  group: jobs.example.com
+  scope: Namespaced
+  names: {plural: %[1]s, singular: one-of-%[1]s, kind: Kind-%[1]s, listKind: List-%[1]s}
+  conversion:
+    strategy: Webhook
+    webhook:
+      conversionReviewVersions: [v1]
+      clientConfig:
+        caBundle: %[2]s
+        %[3]s
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {schedule: {type: string}, zone: {type: string, default: UTC}}}}}}
+  - name: v1beta1
+    served: true
+    storage: false
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {cron: {type: string}, zone: {type: string}}}}}}
+`, plural, base64.StdEncoding.EncodeToString(ca), client)
+}
+
+func cron(version, name, spec string) string {
+	return fmt.Sprintf(`{"apiVersion":"jobs.example.com/%s","kind":"Kind-crons","metadata":{"name":%q},"spec":{%s}}`, version, name, spec)
+}
+
+// compareConversions has both servers ask one webhook, which first does what it
+// should and then does not.
+func compareConversions(t *testing.T, stock, byre *peer) {
+	c := newConverter(t, "converter.custom.svc")
+	defineOnBoth(t, stock, byre, cronDefinition("crons", "url: "+c.URL+"/convert", c.ca))
+	for _, p := range []*peer{stock, byre} {
+		p.must(t, http.StatusCreated, request{method: http.MethodPost, path: oldCronsPath + "?dryRun=All", body: cron("v1beta1", "first", `"cron":"* *"`)})
+	}
+	for _, r := range converted() {
+		compare(t, stock, byre, r)
+	}
+	compareService(t, stock, byre, c)
+	for _, bad := range badConversions() {
+		c.spoilt(bad.how)
+		compareBadConversion(t, stock, byre, bad.name)
+	}
+	for _, odd := range oddConversions() {
+		c.spoilt(odd.how)
+		compare(t, stock, byre, request{name: "convert to " + odd.name, path: oldCronsPath + "/a"})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c.spoilt(hangs(ctx))
+	compare(t, stock, byre, request{name: "convert without an end", path: oldCronsPath + "/a?timeout=1s"})
+	c.spoilt(spoiled{})
+	compare(t, stock, byre, request{name: "convert rightly again", path: oldCronsPath + "/a"})
+	for _, name := range []string{"crons", "services"} {
+		deleteOnBoth(t, stock, byre, name+".jobs.example.com")
+	}
+}
+
+// compareBadConversion reads and creates on both servers. Lists and changes are
+// byre's alone: the stock server starts those from a cache that it filled while
+// the webhook was well.
+func compareBadConversion(t *testing.T, stock, byre *peer, name string) {
+	name = "convert with " + name + ": "
+	stored, err := byre.ask(t.Context(), request{path: cronsPath + "/a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, stock, byre, request{name: name + "get", path: oldCronsPath + "/a?timeout=1s"})
+	compare(t, stock, byre, request{name: name + "create", method: http.MethodPost, path: oldCronsPath + "?dryRun=All&timeout=1s", body: cron("v1beta1", "b", `"cron":"1"`)})
+	for _, r := range []request{
+		{path: oldCronsPath + "/a?timeout=1s"},
+		{path: oldCronsPath + "?timeout=1s"},
+		{method: http.MethodPut, path: oldCronsPath + "/a?timeout=1s", body: cron("v1beta1", "a", `"cron":"1"`)},
+		{method: http.MethodPatch, path: oldCronsPath + "/a?timeout=1s", contentType: mergePatch, body: `{"spec":{"cron":"2"}}`},
+	} {
+		a, err := byre.ask(t.Context(), r)
+		if err != nil || a.status < http.StatusInternalServerError {
+			t.Errorf("%s%s %s: %d %s %v", name, r.method, r.path, a.status, show(a.body), err)
+		}
+	}
+	after, err := byre.ask(t.Context(), request{path: cronsPath + "/a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed := differences(stored, after); len(changed) > 0 {
+		t.Errorf("%swhat is stored has changed: %v", name, changed)
+	}
+}
+
+// compareService has the webhook reached by a Service, which is an alias of this
+// host: cluster addresses lead nowhere here.
+func compareService(t *testing.T, stock, byre *peer, c *converter) {
+	_, port, _ := strings.Cut(strings.TrimPrefix(c.URL, "https://"), ":")
+	compare(t, stock, byre, request{name: "create the Service of a webhook", method: http.MethodPost, path: "/api/v1/namespaces/custom/services",
+		body: `{"metadata":{"name":"converter"},"spec":{"type":"ExternalName","externalName":"localhost","ports":[{"port":` + port + `}]}}`,
+		even: evenPorts(port)})
+	defineOnBoth(t, stock, byre, cronDefinition("services", "service: {namespace: custom, name: converter, path: /convert, port: "+port+"}", c.ca))
+	body := strings.ReplaceAll(cron("v1beta1", "a", `"cron":"* *"`), "crons", "services")
+	for _, r := range []request{
+		{name: "convert by a Service: create", method: http.MethodPost, path: strings.Replace(oldCronsPath, "crons", "services", 1), body: body},
+		{name: "convert by a Service: get", path: strings.Replace(cronsPath, "crons", "services", 1) + "/a"},
+		{name: "convert by a Service: list", path: strings.Replace(oldCronsPath, "crons", "services", 1)},
+	} {
+		compare(t, stock, byre, r)
+	}
+}
+
+func evenPorts(port string) func(any) any {
+	return func(body any) any {
+		return strings.ReplaceAll(show(body), port, "PORT")
+	}
+}
+
+// converted are requests that a webhook has its part in.
+func converted() []request {
+	return []request{
+		{name: "convert: create", method: http.MethodPost, path: oldCronsPath, body: cron("v1beta1", "a", `"cron":"* *","unknown":1`)},
+		{name: "convert: create in the stored version", method: http.MethodPost, path: cronsPath, body: cron("v1", "z", `"schedule":"@daily"`)},
+		{name: "convert: get", path: oldCronsPath + "/a"},
+		{name: "convert: get what is stored", path: cronsPath + "/a"},
+		{name: "convert: list", path: oldCronsPath},
+		{name: "convert: list as table", path: oldCronsPath, accept: table},
+		{name: "convert: watch", path: oldCronsPath + "?watch=1&resourceVersion=0&timeoutSeconds=1&fieldSelector=metadata.name%3Da", events: 1},
+		{name: "convert: patch", method: http.MethodPatch, path: oldCronsPath + "/a", contentType: mergePatch, body: `{"spec":{"zone":"CET"}}`},
+		{name: "convert: apply", method: http.MethodPatch, path: oldCronsPath + "/a?fieldManager=one&force=true", contentType: apply, body: cron("v1beta1", "a", `"cron":"@hourly"`)},
+		{name: "convert: apply in the stored version", method: http.MethodPatch, path: cronsPath + "/a?fieldManager=two", contentType: apply, body: cron("v1", "a", `"schedule":"@weekly"`)},
+		{name: "convert: replace", method: http.MethodPut, path: oldCronsPath + "/z", body: cron("v1beta1", "z", `"cron":"@monthly"`)},
+		{name: "convert: delete", method: http.MethodDelete, path: oldCronsPath + "/z"},
+	}
+}
+
+type badConversion struct {
+	name string
+	how  spoiled
+}
+
+func badConversions() []badConversion {
+	return []badConversion{
+		{"a failure", spoiled{convert: func(r *apiextensionsv1.ConversionResponse) {
+			r.Result = metav1.Status{Status: metav1.StatusFailure, Message: "no such zone"}
+		}}},
+		{"no verdict", spoiled{convert: func(r *apiextensionsv1.ConversionResponse) { r.Result = metav1.Status{} }}},
+		{"another uid", spoiled{convert: func(r *apiextensionsv1.ConversionResponse) { r.UID = "another" }}},
+		{"no objects", spoiled{convert: func(r *apiextensionsv1.ConversionResponse) { r.ConvertedObjects = nil }}},
+		{"too many objects", spoiled{convert: func(r *apiextensionsv1.ConversionResponse) {
+			r.ConvertedObjects = append(r.ConvertedObjects, r.ConvertedObjects...)
+		}}},
+		{"the same version", edits(func(u *unstructured.Unstructured) { u.SetAPIVersion("jobs.example.com/v1") })},
+		{"another group", edits(func(u *unstructured.Unstructured) { u.SetAPIVersion("example.com/v1beta1") })},
+		{"another kind", edits(func(u *unstructured.Unstructured) { u.SetKind("Other") })},
+		{"another name", edits(func(u *unstructured.Unstructured) { u.SetName("b") })},
+		{"another namespace", edits(func(u *unstructured.Unstructured) { u.SetNamespace("b") })},
+		{"another identity", edits(func(u *unstructured.Unstructured) { u.SetUID("b") })},
+		{"no metadata", edits(func(u *unstructured.Unstructured) { delete(u.Object, "metadata") })},
+		{"metadata of another type", edits(func(u *unstructured.Unstructured) { u.Object["metadata"] = 1 })},
+		{"labels of another type", edits(func(u *unstructured.Unstructured) {
+			u.Object["metadata"].(map[string]any)["labels"] = map[string]any{"a": 1}
+		})},
+		{"bad labels", edits(func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a b": "c d"}) })},
+		{"no answer", says(http.StatusOK, "application/json", "")},
+		{"an answer that is no JSON", says(http.StatusOK, "application/json", "moo")},
+		{"an answer that is no review", says(http.StatusOK, "application/json", `{"apiVersion":"v1","kind":"Pod"}`)},
+		{"an empty review", says(http.StatusOK, "application/json", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview"}`)},
+		{"an old review", says(http.StatusOK, "application/json", `{"apiVersion":"apiextensions.k8s.io/v1beta1","kind":"ConversionReview"}`)},
+		{"an error", says(http.StatusInternalServerError, "text/plain", "out of order")},
+		{"a page", says(http.StatusOK, "text/html", "<html>")},
+		{"a redirect", spoiled{answer: func(w http.ResponseWriter, req *http.Request) {
+			http.Redirect(w, req, "/elsewhere", http.StatusFound)
+		}}},
+	}
+}
+
+// oddConversions are wrong, and nobody minds.
+func oddConversions() []badConversion {
+	return []badConversion{
+		{"an object with an owner", edits(func(u *unstructured.Unstructured) {
+			u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "u"}})
+		})},
+		{"a spec of another type", edits(func(u *unstructured.Unstructured) { u.Object["spec"] = "x" })},
+		{"an object with other labels", edits(func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a": "b"}) })},
+		{"fields that are not in the schema", edits(func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{"moo": 1} })},
+	}
+}

@@ -1,0 +1,246 @@
+package oracle
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// compareDefinitions defines resources on both servers, and uses them.
+func compareDefinitions(t *testing.T, stock, byre *peer) {
+	text, err := os.ReadFile(filepath.Join("..", "testdata", "definitions", "gizmos.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defineOnBoth(t, stock, byre, string(text))
+	all := func(requests []request) {
+		for _, r := range requests {
+			compare(t, stock, byre, r)
+		}
+	}
+	all(definitionReads("gizmos.shop.example.com"))
+	for _, p := range []*peer{stock, byre} {
+		p.must(t, http.StatusCreated, request{method: http.MethodPost, path: gizmosPath + "?dryRun=All", body: gizmo("first", `"color":"red"`)})
+	}
+	all(gizmos())
+	all(oldGizmos())
+	all(changedDefinitions())
+
+	defineOnBoth(t, stock, byre, builtInGroup)
+	all(definitionReads("things.networking.k8s.io"))
+	all(inBuiltInGroup())
+	newest, _, _ := strings.Cut(string(text), "  - name: v1beta1")
+	defineOnBoth(t, stock, byre, strings.NewReplacer("gizmos", "gadgets", "singular: gizmo", "singular: gadget").Replace(newest))
+	all(definitionReads("gadgets.shop.example.com"))
+	all(namesTaken())
+
+	for _, name := range []string{"things.networking.k8s.io", "gadgets.shop.example.com", "gizmos.shop.example.com"} {
+		deleteOnBoth(t, stock, byre, name)
+	}
+	all([]request{
+		{name: "list gizmos that are gone", path: gizmosPath},
+		{name: "create a gizmo that is gone", method: http.MethodPost, path: gizmosPath, body: gizmo("a", `"color":"red"`)},
+		{name: "get the definition that is gone", path: definitionsPath + "/gizmos.shop.example.com"},
+	})
+}
+
+// defineOnBoth defines the same on both servers, and waits until each has made
+// up its mind about the names.
+func defineOnBoth(t *testing.T, stock, byre *peer, text string) {
+	t.Helper()
+	var meta struct{ Metadata struct{ Name string } }
+	if err := yaml.Unmarshal([]byte(text), &meta); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*peer{stock, byre} {
+		p.must(t, http.StatusCreated, request{method: http.MethodPost, path: definitionsPath, contentType: "application/yaml", body: text})
+		p.awaitDefinition(t, meta.Metadata.Name, decided)
+	}
+}
+
+func deleteOnBoth(t *testing.T, stock, byre *peer, name string) {
+	t.Helper()
+	for _, p := range []*peer{stock, byre} {
+		p.must(t, http.StatusOK, request{method: http.MethodDelete, path: definitionsPath + "/" + name})
+		p.awaitDefinition(t, name, func(status int, _ map[string]string) bool { return status == http.StatusNotFound })
+	}
+}
+
+// decided says whether a definition is served now, or is not going to be.
+func decided(_ int, conditions map[string]string) bool {
+	return conditions["Established"] == "True" || conditions["NamesAccepted"] == "False"
+}
+
+// awaitDefinition waits until a definition is as wanted, which is told the answer
+// and the definition's conditions.
+func (p *peer) awaitDefinition(t *testing.T, name string, wanted func(status int, conditions map[string]string) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		a, err := p.ask(ctx, request{path: definitionsPath + "/" + name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wanted(a.status, conditionsOf(a.body)) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s of %s: %v", name, p.server.URL, a.body)
+		case <-tick.C:
+		}
+	}
+}
+
+func conditionsOf(body any) map[string]string {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil
+	}
+	var object struct {
+		Status struct {
+			Conditions []struct{ Type, Status string }
+		}
+	}
+	if err := json.Unmarshal(text, &object); err != nil {
+		return nil // a Status: it has no conditions
+	}
+	found := map[string]string{}
+	for _, c := range object.Status.Conditions {
+		found[c.Type] = c.Status
+	}
+	return found
+}
+
+// evenDefinition takes out of a definition what depends on when it is read: its
+// controllers are at work.
+func evenDefinition(body any) any {
+	object, ok := body.(map[string]any)
+	if !ok {
+		return body
+	}
+	if meta, ok := object["metadata"].(map[string]any); ok {
+		delete(meta, "managedFields")
+	}
+	if status, ok := object["status"].(map[string]any); ok {
+		if conditions, ok := status["conditions"].([]any); ok {
+			slices.SortFunc(conditions, func(a, b any) int { return strings.Compare(show(a), show(b)) })
+		}
+	}
+	return body
+}
+
+// definitionReads show a definition, and what discovery says of it.
+func definitionReads(name string) []request {
+	_, group, _ := strings.Cut(name, ".")
+	const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+	only := func(body any) any {
+		object, ok := body.(map[string]any)
+		if !ok {
+			return body
+		}
+		items, _ := object["items"].([]any)
+		for _, item := range items {
+			if meta, ok := item.(map[string]any)["metadata"].(map[string]any); ok && meta["name"] == group {
+				return item
+			}
+		}
+		return nil
+	}
+	return []request{
+		{name: "get " + name, path: definitionsPath + "/" + name, even: evenDefinition, settles: true},
+		{name: "get the status of " + name, path: definitionsPath + "/" + name + "/status", even: evenDefinition, settles: true},
+		{name: "get " + name + " as table", path: definitionsPath + "/" + name + "?includeObject=None", accept: table},
+		{name: "discovery of the group of " + name, path: "/apis/" + group, settles: true},
+		{name: "discovery of v1 of " + name, path: "/apis/" + group + "/v1", settles: true},
+		{name: "discovery of v1beta1 of " + name, path: "/apis/" + group + "/v1beta1", settles: true},
+		{name: "aggregated discovery of " + name, path: "/apis", accept: aggregated, even: only, settles: true},
+	}
+}
+
+// builtInGroup adds a version to a group that the server has by itself.
+const builtInGroup = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: things.networking.k8s.io
+  annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes/kubernetes/pull/1"}
+spec:
+  group: networking.k8s.io
+  scope: Namespaced
+  names: {plural: things, singular: thing, kind: Thing, listKind: ThingList}
+  versions:
+  - {name: v7, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+  - {name: v1, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}
+`
+
+// inBuiltInGroup: whatever discovery says, the group is the server's own.
+func inBuiltInGroup() []request {
+	var requests []request
+	for _, path := range []string{
+		"/apis/networking.k8s.io/v7", "/apis/networking.k8s.io/v7/things", "/apis/networking.k8s.io/v7/namespaces/t/things",
+		"/apis/networking.k8s.io/v1/things", "/apis/networking.k8s.io/v1/namespaces/t/things/x", "/apis/networking.k8s.io/v7/cows",
+	} {
+		requests = append(requests, request{name: "in a built-in group: " + path, path: path})
+	}
+	return append(requests, request{
+		name: "create in a built-in group", method: http.MethodPost, path: "/apis/networking.k8s.io/v7/namespaces/t/things",
+		body: `{"apiVersion":"networking.k8s.io/v7","kind":"Thing","metadata":{"name":"x"}}`,
+	})
+}
+
+func namesTaken() []request {
+	return []request{
+		{name: "list what has no name", path: "/apis/shop.example.com/v1/gadgets"},
+		{name: "list what has kept its name", path: gizmosPath},
+	}
+}
+
+// changedDefinitions are changes that a definition refuses, or takes at once.
+func changedDefinitions() []request {
+	const at = definitionsPath + "/gizmos.shop.example.com"
+	patch := func(name, body string) request {
+		return request{name: "change a definition: " + name, method: http.MethodPatch, path: at, contentType: jsonPatch, body: body, even: evenDefinition}
+	}
+	return []request{
+		patch("scope", `[{"op":"replace","path":"/spec/scope","value":"Cluster"}]`),
+		patch("group", `[{"op":"replace","path":"/spec/group","value":"x.example.com"}]`),
+		patch("plural", `[{"op":"replace","path":"/spec/names/plural","value":"things"}]`),
+		patch("kind", `[{"op":"replace","path":"/spec/names/kind","value":"Thing"}]`),
+		patch("without the stored version", `[{"op":"remove","path":"/spec/versions/0"}]`),
+		patch("status by the main resource", `[{"op":"replace","path":"/status/storedVersions","value":["v7"]}]`),
+		{name: "change a definition: stored versions", method: http.MethodPatch, path: at + "/status", contentType: jsonPatch, body: `[{"op":"replace","path":"/status/storedVersions","value":["v1beta1"]}]`, even: evenDefinition},
+		{name: "change a definition: no stored versions", method: http.MethodPatch, path: at + "/status", contentType: jsonPatch, body: `[{"op":"replace","path":"/status/storedVersions","value":[]}]`, even: evenDefinition},
+		// What exists keeps a color that nothing new may have.
+		patch("no more red", `[{"op":"replace","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/color/enum","value":["green","blue"]}]`),
+		{name: "create what may not be any more", method: http.MethodPost, path: gizmosPath, body: gizmo("late", `"color":"red"`)},
+		{name: "change what may not be any more", method: http.MethodPatch, path: gizmosPath + "/a", contentType: mergePatch, body: `{"spec":{"replicas":4}}`},
+		{name: "change it to what may not be any more", method: http.MethodPatch, path: gizmosPath + "/green", contentType: mergePatch, body: `{"spec":{"color":"red"}}`},
+		patch("another storage version", `[{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}]`),
+		{name: "get what another version stored", path: gizmosPath + "/a"},
+		{name: "get what another version stored, in the new one", path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a"},
+		patch("a version that is not served", `[{"op":"replace","path":"/spec/versions/2/served","value":false}]`),
+		{name: "get in a version that is not served", path: "/apis/shop.example.com/v1alpha1/namespaces/custom/gizmos/a"},
+		patch("no status", `[{"op":"remove","path":"/spec/versions/1/subresources"}]`),
+		{name: "get a status that is not", path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a/status"},
+		{name: "write a status that is not apart", method: http.MethodPatch, path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a", contentType: mergePatch, body: `{"status":{"replicas":7}}`},
+	}
+}
+
+const gizmosPath = "/apis/shop.example.com/v1/namespaces/custom/gizmos"
+
+func gizmo(name, spec string) string {
+	return fmt.Sprintf(`{"apiVersion":"shop.example.com/v1","kind":"Gizmo","metadata":{"name":%q,"labels":{"name":%[1]q}},"spec":{%s}}`, name, spec)
+}

@@ -1,0 +1,78 @@
+package projects
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// changing is what differs from server to server and from run to run.
+var changing = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
+	// Ages in tables, and the room that they take.
+	{regexp.MustCompile(`\b\d+m?(\d+)?s\b`), "AGE"},
+	{regexp.MustCompile(` {2,}`), "  "},
+}
+
+var (
+	causes    = regexp.MustCompile(`(?m) is invalid: \[(.*)\]$`)
+	nextCause = regexp.MustCompile(`, (\.?(?:spec|metadata|status|<nil>))`)
+)
+
+// evenOut makes equal what may differ, in objects as JSON and in text.
+func evenOut(out []byte) string {
+	var object map[string]any
+	if json.Unmarshal(out, &object) == nil {
+		evenObjects(object)
+		even, err := json.MarshalIndent(object, "", " ")
+		if err != nil {
+			return err.Error()
+		}
+		return string(even)
+	}
+	text := string(out)
+	for _, c := range changing {
+		text = c.pattern.ReplaceAllString(text, c.with)
+	}
+	// Upstream gives the causes of a refusal in the order of a map: none.
+	return causes.ReplaceAllStringFunc(text, func(all string) string {
+		list := causes.FindStringSubmatch(all)[1]
+		lines := strings.Split(nextCause.ReplaceAllString(list, "\n\t$1"), "\n\t")
+		slices.Sort(lines)
+		return " is invalid: [" + strings.Join(lines, "\n\t") + "]"
+	})
+}
+
+// evenObjects evens out whatever of value, a part of an object, the server set.
+func evenObjects(value any) {
+	switch v := value.(type) {
+	case []any:
+		for _, item := range v {
+			evenObjects(item)
+		}
+	case map[string]any:
+		for _, key := range []string{"uid", "resourceVersion", "creationTimestamp", "lastTransitionTime", "time"} {
+			if _, ok := v[key].(string); ok {
+				v[key] = strings.ToUpper(key)
+			}
+		}
+		// What the server does itself it does under its own name.
+		if v["manager"] == "byre" {
+			v["manager"] = "kube-apiserver"
+		}
+		for _, item := range v {
+			evenObjects(item)
+		}
+		// Which condition came first is chance, as is within which second.
+		for _, key := range []string{"conditions", "managedFields"} {
+			if list, ok := v[key].([]any); ok {
+				slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+			}
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package projects
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"byre/e2e/programs"
+	"byre/e2e/servers"
+)
+
+// A target is one of the servers under comparison.
+type target struct {
+	name   string
+	server *servers.Server
+	// short lives are enough where another target differs in the database alone.
+	short bool
+	// slots bounds how many kubectl run at once.
+	slots chan struct{}
+}
+
+// A step is one call of kubectl in a project's life.
+type step struct {
+	name string
+	args []string
+	// until is what the output must come to hold: what a definition brings is
+	// published a moment after it is established.
+	until string
+	// full is of the steps that a short life leaves out.
+	full bool
+}
+
+// said is what kubectl answered to a step, evened out.
+type said struct {
+	step
+	stdout, stderr string
+	failed         bool
+}
+
+func (s said) String() string {
+	return fmt.Sprintf("kubectl %s\nfailed: %t\n%s%s", strings.Join(s.args, " "), s.failed, s.stdout, s.stderr)
+}
+
+// life is all that happens to a project, in order.
+func life(p Project, m Manifests) []step {
+	in := func(name string, args ...string) step { return step{name: name, args: append(args, "-n", p.Name)} }
+	full := func(s step) step { s.full = true; return s }
+	var names []string
+	for _, r := range m.Resources {
+		names = append(names, r.GroupResource().String())
+	}
+	all := strings.Join(names, ",")
+	steps := []step{
+		in("namespace", "create", "namespace", p.Name),
+		full(in("apply", "apply", "-f", "definitions.yaml")),
+		in("apply server-side", "apply", "--server-side", "-f", "definitions.yaml"),
+		in("established", "wait", "--for", "condition=established", "--timeout", "60s", "-f", "definitions.yaml"),
+		full(in("definitions", "get", "-f", "definitions.yaml", "-o", "json", "--show-managed-fields")),
+	}
+	for i, r := range m.Resources {
+		explain := in("explain "+r.String(), "explain", "--recursive", "--api-version", r.GroupVersion().String(), r.Resource)
+		explain.until = "FIELDS:"
+		explain.full = i > 0
+		steps = append(steps, explain)
+	}
+	return append(steps,
+		in("create", "create", "-f", "samples.yaml"),
+		full(in("create again", "create", "-f", "samples.yaml")),
+		in("table", "get", all, "-o", "wide"),
+		in("apply samples", "apply", "--server-side", "--force-conflicts", "-f", "samples.yaml"),
+		in("objects", "get", "-f", "samples.yaml", "-o", "json", "--show-managed-fields"),
+		// A sample's finalizer would wait for a controller.
+		in("patch", "patch", "-f", "samples.yaml", "--type", "merge", "-p", `{"metadata":{"labels":{"patched":"yes"},"finalizers":null}}`),
+		full(in("selected", "get", all, "-l", "patched=yes")),
+		in("malformed", "create", "-f", "malformed.yaml"),
+		full(in("malformed, applied", "apply", "--server-side", "-f", "malformed.yaml")),
+		in("delete", "delete", "--wait=false", "-f", "samples.yaml"),
+		in("nothing left", "get", all),
+		in("delete definitions", "delete", "-f", "definitions.yaml", "--timeout", "60s"),
+		in("no definitions", "get", all),
+	)
+}
+
+// live takes a project through its life on the server.
+func (s target) live(ctx context.Context, home string, p Project, m Manifests) ([]said, error) {
+	var all []said
+	for _, step := range life(p, m) {
+		if step.full && s.short {
+			continue
+		}
+		answer, err := s.kubectl(ctx, home, m.Dir, step)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, answer)
+	}
+	return all, nil
+}
+
+// patience is how long a step may take: a loaded machine is slow.
+const patience = 5 * time.Minute
+
+// kubectl runs a step, again and again where it waits for something.
+func (s target) kubectl(ctx context.Context, home, dir string, step step) (said, error) {
+	begun := time.Now()
+	for {
+		answer, err := s.once(ctx, home, dir, step)
+		if err != nil || strings.Contains(answer.stdout, step.until) {
+			return answer, err
+		}
+		if time.Since(begun) > patience {
+			return answer, fmt.Errorf("%s does not come to say %q: %s", s.name, step.until, answer)
+		}
+		select {
+		case <-ctx.Done():
+			return answer, ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func (s target) once(ctx context.Context, home, dir string, step step) (said, error) {
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return said{}, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, programs.Kubectl.Path(), step.args...)
+	cmd.Dir = dir
+	// A program that ends in a second needs no garbage collection.
+	cmd.Env = append(os.Environ(), "GOGC=off", "GOMEMLIMIT=1GiB", "HOME="+home, "KUBECONFIG="+s.server.Kubeconfig, "KUBECACHEDIR="+filepath.Join(home, "cache"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
+		return said{}, fmt.Errorf("%s: kubectl %s: %w", s.name, strings.Join(step.args, " "), errors.Join(err, ctx.Err()))
+	}
+	return said{step: step, stdout: evenOut(stdout.Bytes()), stderr: evenOut(stderr.Bytes()), failed: err != nil}, nil
+}

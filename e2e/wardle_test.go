@@ -1,0 +1,288 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"byre/e2e/servers"
+)
+
+// aggregated is byre with the sample API server behind it.
+type aggregated struct {
+	*servers.Server
+	wardle *servers.Wardle
+}
+
+const wardleService = "apiservice/v1alpha1.wardle.example.com"
+
+var flunders = schema.GroupVersionResource{Group: "wardle.example.com", Version: "v1alpha1", Resource: "flunders"}
+
+// TestAggregated puts the sample API server of Kubernetes behind byre, which to
+// its clients is one server with it.
+func TestAggregated(t *testing.T) {
+	t.Parallel()
+	address := machineAddress(t)
+	a := &aggregated{Server: startByre(t, openDatabase(t, "sqlite"))}
+	var err error
+	if a.wardle, err = servers.StartWardle(t.Context(), a.Server, t.TempDir(), address); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		a.wardle.Close()
+		if t.Failed() {
+			t.Logf("the sample server's log ends with:\n%s", a.wardle.LogTail())
+		}
+	})
+	runKubectl(t, a.Server, "wait", "--for=condition=Available", wardleService, "--timeout=30s")
+	t.Run("kubectl", a.testKubectl)
+	t.Run("access", a.testAccess)
+	t.Run("versions", a.testVersions)
+	t.Run("restart", a.testRestart)
+	t.Run("death", a.testDeath)
+}
+
+// testKubectl does what one does with a resource.
+func (a *aggregated) testKubectl(t *testing.T) {
+	if got := runKubectl(t, a.Server, "api-resources", "--api-group=wardle.example.com", "--no-headers"); !strings.Contains(got, "Fischer") || !strings.Contains(got, "Flunder") {
+		t.Errorf("api-resources: %s", got)
+	}
+	waitFor(t, 20*time.Second, "the documentation", func() error {
+		out, complaints, err := tryKubectl(t, a.Server, "", "explain", "flunder.spec.reference")
+		if err != nil || !strings.Contains(out, "A name of another flunder or fischer") {
+			return fmt.Errorf("%s%s, %w", out, complaints, err)
+		}
+		return nil
+	})
+	lines := startKubectl(t, a.Server, "get", "flunders", "-w", "--output-watch-events", "--no-headers")
+	expect := func(verb, name string) {
+		t.Helper()
+		expectLine(t, lines, `^`+verb+` +`+name+` `)
+	}
+	const manifests = `
+apiVersion: wardle.example.com/v1alpha1
+kind: Fischer
+metadata: {name: fritz}
+disallowedFlunders: [bad]
+---
+apiVersion: wardle.example.com/v1alpha1
+kind: Flunder
+metadata: {name: good, namespace: default, labels: {kind: fish}}
+spec: {reference: other}
+`
+	if out, complaints, err := tryKubectl(t, a.Server, manifests, "create", "-f", "-"); err != nil {
+		t.Fatalf("create: %v\n%s%s", err, out, complaints)
+	}
+	expect("ADDED", "good")
+	// What the backend decides arrives as it said it.
+	bad := strings.ReplaceAll(strings.Split(manifests, "---")[1], "good", "bad")
+	waitFor(t, 20*time.Second, "the refusal of a flunder that is disallowed", func() error {
+		_, complaints, err := tryKubectl(t, a.Server, bad, "create", "--dry-run=server", "-f", "-")
+		if err == nil || !strings.Contains(complaints, "this name may not be used") {
+			return fmt.Errorf("%w: %s", err, complaints)
+		}
+		return nil
+	})
+	if got := runKubectl(t, a.Server, "get", "flunder", "good", "-o", "jsonpath={.spec.reference} {.spec.referenceType}"); got != "other Flunder" {
+		t.Errorf("get: %q", got)
+	}
+	if got := runKubectl(t, a.Server, "get", "fischers,flunders", "-l", "kind=fish", "-A", "-o", "name"); got != "flunder.wardle.example.com/good\n" {
+		t.Errorf("list: %q", got)
+	}
+	runKubectl(t, a.Server, "patch", "flunder", "good", "--type=json", "-p", `[{"op":"replace","path":"/spec/reference","value":"another"}]`)
+	expect("MODIFIED", "good")
+	runKubectl(t, a.Server, "label", "flunder", "good", "size=big")
+	expect("MODIFIED", "good")
+	if got := runKubectl(t, a.Server, "get", "flunder", "good", "-o", "jsonpath={.spec.reference} {.metadata.labels.size}"); got != "another big" {
+		t.Errorf("after the patches: %q", got)
+	}
+	runKubectl(t, a.Server, "delete", "flunder/good", "fischer/fritz")
+	expect("DELETED", "good")
+}
+
+// testAccess: who somebody is and may do what, byre says.
+func (a *aggregated) testAccess(t *testing.T) {
+	const list, create = "/apis/wardle.example.com/v1alpha1/namespaces/default/flunders", `{"metadata":{"name":"alices"}}`
+	if code, body := get(t, a.Server, servers.AliceToken, list); code != http.StatusForbidden || !strings.Contains(body, `User \"alice\" cannot list resource \"flunders\" in API group \"wardle.example.com\"`) {
+		t.Errorf("without a right: %d %s", code, body)
+	}
+	runKubectl(t, a.Server, "create", "role", "reader", "--verb=get,list", "--resource=flunders.wardle.example.com")
+	runKubectl(t, a.Server, "create", "rolebinding", "reader", "--role=reader", "--group=staff")
+	waitFor(t, 20*time.Second, "the right to list", func() error {
+		if code, body := get(t, a.Server, servers.AliceToken, list); code != http.StatusOK {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+	raw := clientFor(t, a.Config(servers.AliceToken)).Discovery().RESTClient().Post().AbsPath(list).
+		SetHeader("Content-Type", "application/json").Body([]byte(create)).Do(t.Context())
+	if err := raw.Error(); !apierrors.IsForbidden(err) {
+		t.Errorf("with a right to read, a create: %v", err)
+	}
+	// Nobody is somebody else by saying so.
+	config := a.Config(servers.AliceToken)
+	pretending := clientFor(t, config).Discovery().RESTClient().Delete().AbsPath(list).
+		SetHeader("X-Remote-User", "admin").SetHeader("X-Remote-Group", "system:masters").Do(t.Context())
+	if err := pretending.Error(); !apierrors.IsForbidden(err) {
+		t.Errorf("with headers of a front proxy, a delete: %v", err)
+	}
+}
+
+// testVersions adds a version that comes before the other, and takes it away.
+func (a *aggregated) testVersions(t *testing.T) {
+	c, err := dynamic.NewForConfig(a.Config(servers.AdminToken))
+	if err != nil {
+		t.Fatal(err)
+	}
+	services := c.Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
+	first, err := services.Get(t.Context(), "v1alpha1.wardle.example.com", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, _, err := unstructured.NestedMap(first.Object, "spec")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec["version"], spec["versionPriority"] = "v1beta1", int64(20)
+	second := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+		"metadata": map[string]any{"name": "v1beta1.wardle.example.com"}, "spec": spec,
+	}}
+	a.make(t, "versioned")
+	a.awaitVersion(t, "v1alpha1")
+	if _, err := services.Create(t.Context(), second, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	a.awaitVersion(t, "v1beta1")
+	// It has no fischers, whose preferred version stays.
+	if got := runKubectl(t, a.Server, "api-resources", "--api-group=wardle.example.com", "--no-headers"); !strings.Contains(got, "wardle.example.com/v1beta1") || !strings.Contains(got, "wardle.example.com/v1alpha1") {
+		t.Errorf("api-resources: %s", got)
+	}
+	if err := services.Delete(t.Context(), "v1beta1.wardle.example.com", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	a.awaitVersion(t, "v1alpha1")
+	if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1beta1/flunders"); code != http.StatusNotFound {
+		t.Errorf("the version that is gone: %d %s", code, body)
+	}
+}
+
+// awaitVersion waits until a kubectl that was told none asks for flunders of a
+// version.
+func (a *aggregated) awaitVersion(t *testing.T, version string) {
+	t.Helper()
+	waitFor(t, 20*time.Second, "flunders of "+version, func() error {
+		out, complaints, err := tryKubectl(t, a.Server, "", "get", "flunder", "versioned", "-o", "jsonpath={.apiVersion}")
+		if err != nil || out != "wardle.example.com/"+version {
+			return fmt.Errorf("%q, %s, %w", out, complaints, err)
+		}
+		return nil
+	})
+}
+
+// make makes a flunder.
+func (a *aggregated) make(t *testing.T, name string) {
+	t.Helper()
+	c, err := dynamic.NewForConfig(a.Config(servers.AdminToken))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flunder := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": flunders.GroupVersion().String(), "kind": "Flunder", "metadata": map[string]any{"name": name},
+	}}
+	if _, err := c.Resource(flunders).Namespace("default").Create(t.Context(), flunder, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testRestart kills the backend while clients watch: what is its own is
+// unavailable until it is back, and then the watches go on.
+func (a *aggregated) testRestart(t *testing.T) {
+	const clients = 5
+	seen := make(chan string, 1000)
+	for range clients {
+		a.inform(t, seen)
+	}
+	expect := func(name string) {
+		t.Helper()
+		timeout := time.After(60 * time.Second)
+		for n := 0; n < clients; {
+			select {
+			case got := <-seen:
+				if got == name {
+					n++
+				}
+			case <-timeout:
+				t.Fatalf("%d of %d clients saw %s", n, clients, name)
+			}
+		}
+	}
+	a.make(t, "before")
+	expect("before")
+
+	a.wardle.Kill()
+	waitFor(t, 20*time.Second, "a refusal by the paths of the dead", func() error {
+		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusServiceUnavailable {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+	if err := a.wardle.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// It serves before it has read whom to believe in the names of others.
+	waitFor(t, 20*time.Second, "a server that knows its front", func() error {
+		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusOK {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+	a.make(t, "after")
+	expect("after")
+}
+
+// testDeath: that a backend is gone is noticed without a request, and nobody
+// else's discovery suffers.
+func (a *aggregated) testDeath(t *testing.T) {
+	a.wardle.Kill()
+	runKubectl(t, a.Server, "wait", "--for=condition=Available=False", wardleService, "--timeout=60s")
+	// kubectl asks for all of discovery before.
+	if got := runKubectl(t, a.Server, "get", "namespace", "wardle", "-o", "name"); got != "namespace/wardle\n" {
+		t.Errorf("a namespace: %q", got)
+	}
+}
+
+// inform follows flunders as controllers do, and tells which were added.
+func (a *aggregated) inform(t *testing.T, added chan<- string) {
+	t.Helper()
+	c, err := dynamic.NewForConfig(a.Config(servers.AdminToken))
+	if err != nil {
+		t.Fatal(err)
+	}
+	informers := dynamicinformer.NewDynamicSharedInformerFactory(c, 0)
+	informer := informers.ForResource(flunders).Informer()
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
+		select {
+		case added <- object.(*unstructured.Unstructured).GetName():
+		case <-t.Context().Done():
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	informers.Start(t.Context().Done())
+	t.Cleanup(informers.Shutdown)
+	if !cache.WaitForCacheSync(t.Context().Done(), informer.HasSynced) {
+		t.Fatal("the informer did not sync")
+	}
+}
