@@ -14,6 +14,7 @@ import (
 	"k8s.io/kube-openapi/pkg/builder3"
 	"k8s.io/kube-openapi/pkg/common"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
 // Models are the schemas of the Go types that the API is made of.
@@ -55,6 +56,9 @@ func (m *Models) TypeConverter(names ...string) managedfields.TypeConverter {
 
 type lazyConverter struct {
 	build func() (managedfields.TypeConverter, error)
+	// types has the typed.ParseableType of each schema.GroupVersionKind that was
+	// converted.
+	types sync.Map
 }
 
 func (l *lazyConverter) ObjectToTyped(object runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
@@ -62,13 +66,32 @@ func (l *lazyConverter) ObjectToTyped(object runtime.Object, opts ...typed.Valid
 	if err != nil {
 		return nil, err
 	}
-	return c.ObjectToTyped(object, opts...)
+	if _, free := object.(runtime.Unstructured); free || !slices.Contains(opts, typed.AllowDuplicates) {
+		return c.ObjectToTyped(object, opts...)
+	}
+	// A Go value of the kind is of its type, so that only the first is validated:
+	// what could be wrong with another are duplicates, which are allowed, and
+	// missing keys, which the comparison that follows reports too.
+	kind := object.GetObjectKind().GroupVersionKind()
+	if known, ok := l.types.Load(kind); ok {
+		of := known.(typed.ParseableType)
+		v, err := value.NewValueReflect(object)
+		if err != nil {
+			return nil, err
+		}
+		return typed.AsTypedUnvalidated(v, of.Schema, of.TypeRef), nil
+	}
+	converted, err := c.ObjectToTyped(object, opts...)
+	if err == nil {
+		l.types.Store(kind, typed.ParseableType{Schema: converted.Schema(), TypeRef: converted.TypeRef()})
+	}
+	return converted, err
 }
 
-func (l *lazyConverter) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
+func (l *lazyConverter) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
 	c, err := l.build()
 	if err != nil {
 		return nil, err
 	}
-	return c.TypedToObject(value)
+	return c.TypedToObject(v)
 }

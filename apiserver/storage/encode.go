@@ -103,14 +103,15 @@ func (s *Store) commit(ctx context.Context, at object, w written, replaces int64
 	return change.Revision, err
 }
 
-// give sets out to a copy of obj, as of a revision. An object that was just
-// written is what a decode of its encoding would give: that is not done.
+// give makes out what obj is, as of a revision. An object that was just written is
+// what a decode of its encoding would give: that is not done. Nor is it copied: what
+// obj refers to belongs to out from then on.
 func (s *Store) give(out, obj runtime.Object, data []byte, revision int64) error {
 	to, from := reflect.ValueOf(out), reflect.ValueOf(obj)
 	if s.cfg.Lossy || to.Type() != from.Type() {
 		return undecodable(s.decodeInto(data, out, revision))
 	}
-	to.Elem().Set(reflect.ValueOf(obj.DeepCopyObject()).Elem())
+	to.Elem().Set(from.Elem())
 	return s.versioner.UpdateObject(out, uint64(revision))
 }
 

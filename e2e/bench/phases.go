@@ -106,9 +106,13 @@ func (b *bench) creates(clients int) phase {
 }
 
 func (b *bench) pods(ctx context.Context, t *target) error {
+	bodies := make([][]byte, b.sizes.pods)
+	for n := range bodies {
+		bodies[n] = pod(n)
+	}
 	return b.measured(t, "create Pod, 64 clients", func() (float64, int, error) {
 		perSecond, made, err := rate(ctx, 64, 10*time.Minute, 0, b.sizes.pods, func(ctx context.Context, n int) error {
-			return t.client.create(ctx, "/api/v1/namespaces/"+namespaceName(n)+"/pods", pod(n))
+			return t.client.create(ctx, "/api/v1/namespaces/"+namespaceName(n)+"/pods", bodies[n])
 		})
 		t.pods = made
 		return perSecond, made, err
