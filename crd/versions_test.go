@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/ptr"
 )
 
@@ -279,6 +280,54 @@ func TestStorageVersionChanges(t *testing.T) {
 			for _, path := range []string{crontabPath(version) + "/a", crontabPath(version) + "/a?pretty=true"} {
 				if diff := cmp.Diff(want, spec(t, s.do(t, http.MethodGet, path, "").Body.Bytes())); diff != "" {
 					t.Errorf("GET %s (-want +got):\n%s", path, diff)
+				}
+			}
+		}
+	})
+}
+
+// TestWatchesAfterStorageChange follows, in every version, a change from before the
+// storage version changed and one from after.
+func TestWatchesAfterStorageChange(t *testing.T) {
+	onDatabases(t, func(t *testing.T, s *server) {
+		s.defineConverted(t, newConverter(t))
+		clients := map[string]dynamic.ResourceInterface{}
+		for _, version := range []string{"v1", "v1beta1"} {
+			clients[version] = s.dynamic.Resource(schema.GroupVersionResource{Group: "example.com", Version: version, Resource: "crontabs"}).Namespace("default")
+		}
+		empty, err := clients["v1"].List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* 1"}`))
+		definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+		crd, err := definitions.Get(t.Context(), "crontabs.example.com", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		crd.Spec.Versions[0].Storage, crd.Spec.Versions[1].Storage = false, true
+		if _, err := definitions.Update(t.Context(), crd, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w := s.do(t, http.MethodPatch, crontabPath("v1")+"/a", `{"spec":{"schedule":"* 2"}}`, "Content-Type", "application/merge-patch+json")
+		if w.Code != http.StatusOK {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		for version, field := range map[string]string{"v1": "schedule", "v1beta1": "cron"} {
+			events, err := clients[version].Watch(t.Context(), metav1.ListOptions{ResourceVersion: empty.GetResourceVersion()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer events.Stop()
+			for _, want := range []string{"ADDED * 1", "MODIFIED * 2"} {
+				event := <-events.ResultChan()
+				u, ok := event.Object.(*unstructured.Unstructured)
+				if !ok {
+					t.Fatalf("in %s: %v", version, event)
+				}
+				value, _, _ := unstructured.NestedString(u.Object, "spec", field)
+				if got := string(event.Type) + " " + value; got != want || u.GetAPIVersion() != "example.com/"+version {
+					t.Errorf("in %s: %s of %s, want %s", version, got, u.GetAPIVersion(), want)
 				}
 			}
 		}

@@ -11,12 +11,13 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"byre/apiserver/storage"
 )
 
-// encoded answers reads of a resource from the bytes that its store keeps. It
-// only ever answers what would succeed; anything else, errors in the request
+// encoded answers reads of a resource, and writes, from the bytes that its store
+// keeps. It only ever answers what would succeed; anything else, errors in the request
 // included, is left to upstream's handlers, so that there is one place that
 // words them.
 type encoded struct {
@@ -29,16 +30,16 @@ type encoded struct {
 	unstructured bool
 }
 
-// newEncoded finds the store behind a resource. It returns nil if its reads are
-// more than the store's: of a subresource, of a storage that wraps the registry
-// other than by embedding it or that decorates what it reads, or in a version
-// that is not the one kept.
-func newEncoded(r *Resource) *encoded {
-	if r.subresource != "" || r.serving.decodeReads {
+// newEncoded finds the store behind a resource, or behind the main one of a
+// subresource that is of the same kind. It returns nil if an answer is more than what
+// is stored: of a storage that wraps the registry other than by embedding it or that
+// decorates what it reads, or in a version that is not the one kept.
+func newEncoded(r *Resource, main rest.Storage) *encoded {
+	if r.serving.decodeReads || r.kind.Kind != r.docKind {
 		return nil
 	}
-	registry := registryOf(r.storage)
-	if registry == nil || registry.Decorator != nil {
+	registry := registryOf(main)
+	if registry == nil || registry.Decorator != nil || registry.AfterCreate != nil || registry.AfterUpdate != nil {
 		return nil
 	}
 	store, ok := registry.Storage.Storage.(*storage.Store)

@@ -19,3 +19,6 @@ func (a *API) Pattern(path string) string {
 	}
 	return ""
 }
+
+// WritesFromBytes says whether writes are answered without another encoding.
+func (r *Resource) WritesFromBytes() bool { return r.written != nil }

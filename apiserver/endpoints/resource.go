@@ -36,8 +36,8 @@ type Resource struct {
 	serving    Serving
 	patchTypes []string
 	scope      *handlers.RequestScope
-	// encoded answers reads from bytes; nil where that can't be.
-	encoded *encoded
+	// encoded answers reads from bytes, and written writes; nil where that can't be.
+	encoded, written *encoded
 
 	deprecated     bool
 	removedRelease string
@@ -100,7 +100,10 @@ func NewResource(v VersionConfig, path string) (*Resource, error) {
 	if r.scope, err = r.newScope(v.Adjust); err != nil {
 		return nil, err
 	}
-	r.encoded = newEncoded(r)
+	r.written = newEncoded(r, parent)
+	if !sub {
+		r.encoded = r.written
+	}
 	r.actions = r.findActions()
 	r.serving.EquivalentResources.RegisterKindFor(r.scope.Resource, r.subresource, r.kind)
 	return r, nil

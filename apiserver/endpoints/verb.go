@@ -22,7 +22,7 @@ import (
 // several of them wrap the admission that they captured and store it back, so
 // that one made once would wrap it again on every request.
 func (r *Resource) handler(a action) http.HandlerFunc {
-	scope, admit := r.scope, r.serving.Admission
+	admit := r.serving.Admission
 	switch a.verb {
 	case request.MethodGet:
 		return r.getHandler()
@@ -32,38 +32,39 @@ func (r *Resource) handler(a action) http.HandlerFunc {
 		return r.listHandler(true)
 	case request.MethodPost:
 		if creater, ok := r.storage.(rest.NamedCreater); ok {
-			return func(w http.ResponseWriter, req *http.Request) {
-				handlers.CreateNamedResource(creater, scope, admit)(w, req)
-			}
+			return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
+				return handlers.CreateNamedResource(creater, scope, admit)
+			})
 		}
 		creater := r.storage.(rest.Creater)
-		return func(w http.ResponseWriter, req *http.Request) {
-			handlers.CreateResource(creater, scope, admit)(w, req)
-		}
+		return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
+			return handlers.CreateResource(creater, scope, admit)
+		})
 	case request.MethodPut:
 		updater := r.storage.(rest.Updater)
-		return func(w http.ResponseWriter, req *http.Request) {
-			handlers.UpdateResource(updater, scope, admit)(w, req)
-		}
+		return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
+			return handlers.UpdateResource(updater, scope, admit)
+		})
 	case request.MethodPatch:
 		patcher := r.storage.(rest.Patcher)
-		return func(w http.ResponseWriter, req *http.Request) {
-			handlers.PatchResource(patcher, scope, admit, r.patchTypes)(w, nameApply(req))
-		}
+		return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
+			patch := handlers.PatchResource(patcher, scope, admit, r.patchTypes)
+			return func(w http.ResponseWriter, req *http.Request) { patch(w, nameApply(req)) }
+		})
 	case request.MethodDelete:
 		deleter := r.storage.(rest.GracefulDeleter)
 		return func(w http.ResponseWriter, req *http.Request) {
-			handlers.DeleteResource(deleter, true, scope, admit)(w, req)
+			handlers.DeleteResource(deleter, true, r.scope, admit)(w, req)
 		}
 	case request.MethodDeleteCollection:
 		deleter := r.storage.(rest.CollectionDeleter)
 		return func(w http.ResponseWriter, req *http.Request) {
-			handlers.DeleteCollection(deleter, true, scope, admit)(w, req)
+			handlers.DeleteCollection(deleter, true, r.scope, admit)(w, req)
 		}
 	case request.MethodConnect:
 		connecter := r.storage.(rest.Connecter)
 		return func(w http.ResponseWriter, req *http.Request) {
-			handlers.ConnectResource(connecter, scope, admit, r.path, r.subresource != "")(w, req)
+			handlers.ConnectResource(connecter, r.scope, admit, r.path, r.subresource != "")(w, req)
 		}
 	default:
 		panic("endpoints: no handler for verb " + a.verb)

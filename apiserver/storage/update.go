@@ -66,6 +66,7 @@ func (s *Store) GuaranteedUpdate(
 		if err != nil {
 			return s.apiError(err, at.path)
 		}
+		keep(ctx, destination, w, revision)
 		return s.give(destination, obj, data, revision)
 	}
 }

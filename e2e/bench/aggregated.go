@@ -31,17 +31,26 @@ func (b *bench) aggregatedPhases() []phase {
 	return phases
 }
 
-// putBehind starts the sample API server behind the target.
-func (t *target) putBehind(ctx context.Context, dir string) error {
+// putBehind starts the sample API server behind the target, and beside it a bare
+// proxy to it; stop is to be called whatever becomes of them.
+func (t *target) putBehind(ctx context.Context, dir string) (stop func() error, err error) {
+	stop = func() error { return nil }
 	address, err := machineAddress()
 	if err != nil {
-		return err
+		return stop, err
 	}
 	if t.wardle, err = servers.StartWardle(ctx, t.server, dir, address); err != nil {
-		return fmt.Errorf("start the server behind %s: %w", t.name, err)
+		return stop, fmt.Errorf("start the server behind %s: %w", t.name, err)
 	}
-	t.direct, err = newClient(t.wardle.Server)
-	return err
+	stop = func() error { t.wardle.Close(); return nil }
+	if t.direct, err = newClient(t.wardle.Server); err != nil {
+		return stop, err
+	}
+	var stopBare func() error
+	if t.bare, stopBare, err = startBareProxy(ctx, t.wardle.Server); err != nil {
+		return stop, err
+	}
+	return func() error { t.wardle.Close(); return stopBare() }, nil
 }
 
 // machineAddress is one that an endpoint may have.
@@ -81,38 +90,38 @@ func flunder(name string) []byte {
 
 // gateway measures what a request takes on its way through the server.
 func (b *bench) gateway(ctx context.Context, t *target) error {
-	var direct, through []time.Duration
-	ask := func(c *client) (time.Duration, error) {
-		start := time.Now()
-		_, err := c.get(ctx, flunders+"/read")
-		return time.Since(start), err
-	}
+	ways := []struct {
+		name   string
+		client *client
+		took   []time.Duration
+	}{{name: "direct", client: t.direct}, {name: "through a bare proxy", client: t.bare}, {name: "through the server", client: t.client}}
 	before, err := t.cpu()
 	if err != nil {
 		return err
 	}
-	for start := time.Now(); time.Since(start) < 2*b.period; {
-		d, err := ask(t.direct)
-		if err != nil {
-			return err
+	for begun := time.Now(); time.Since(begun) < 2*b.period; {
+		for i := range ways {
+			start := time.Now()
+			if _, err := ways[i].client.get(ctx, flunders+"/read"); err != nil {
+				return err
+			}
+			ways[i].took = append(ways[i].took, time.Since(start))
 		}
-		p, err := ask(t.client)
-		if err != nil {
-			return err
-		}
-		direct, through = append(direct, d), append(through, p)
 	}
 	after, err := t.cpu()
 	if err != nil {
 		return err
 	}
-	slices.Sort(direct)
-	slices.Sort(through)
-	d, p := direct[len(direct)/2], through[len(through)/2]
-	b.figures.add("get Flunder, direct", "ms", true, t.name, ms(d))
-	b.figures.add("get Flunder, through the server", "ms", true, t.name, ms(p))
-	b.figures.add("added by the server", "µs", true, t.name, float64((p - d).Microseconds()))
-	b.figures.add("added by the server, CPU", "µs", true, t.name, float64((after-before).Microseconds())/float64(len(through)))
+	median := func(i int) time.Duration {
+		slices.Sort(ways[i].took)
+		return ways[i].took[len(ways[i].took)/2]
+	}
+	direct, bare, through := median(0), median(1), median(2)
+	b.figures.add("get Flunder, direct", "ms", true, t.name, ms(direct))
+	b.figures.add("get Flunder, through the server", "ms", true, t.name, ms(through))
+	b.figures.add("added by the server", "µs", true, t.name, float64((through - direct).Microseconds()))
+	b.figures.add("added by a bare proxy in its place", "µs", true, t.name, float64((bare - direct).Microseconds()))
+	b.figures.add("added by the server, CPU", "µs", true, t.name, float64((after-before).Microseconds())/float64(len(ways[2].took)))
 	return nil
 }
 

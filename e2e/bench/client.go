@@ -26,9 +26,13 @@ type client struct {
 }
 
 func newClient(s *servers.Server) (*client, error) {
-	c := &client{url: s.URL}
+	return newClientOf(s.Config(servers.AdminToken))
+}
+
+func newClientOf(config *rest.Config) (*client, error) {
+	c := &client{url: config.Host}
 	for range connections {
-		config := s.Config(servers.AdminToken)
+		config := rest.CopyConfig(config)
 		// A transport of its own, and so a connection of its own: client-go
 		// shares transports between equal configurations.
 		config.Dial = dialer().DialContext

@@ -1,32 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
-)
 
-// shipped are modules with CustomResourceDefinitions, and where they have them.
-// No code of theirs is built.
-var shipped = []struct{ module, folder string }{
-	{"sigs.k8s.io/gateway-api@v1.3.0", "config/crd/experimental"},
-	{"github.com/cert-manager/cert-manager@v1.18.2", "deploy/crds"},
-	{"sigs.k8s.io/cluster-api@v1.10.4", "config/crd/bases"},
-	{"github.com/prometheus-operator/prometheus-operator@v0.84.0", "example/prometheus-operator-crd"},
-	{"github.com/argoproj/argo-rollouts@v1.8.3", "manifests/crds"},
-}
+	"byre/e2e/projects"
+)
 
 const definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -41,19 +26,16 @@ type definition struct {
 // them in other groups.
 func readDefinitions(ctx context.Context, n int) ([]definition, error) {
 	var originals []*unstructured.Unstructured
-	for _, s := range shipped {
-		root, err := fetchModule(ctx, s.module)
+	for _, p := range projects.All {
+		root, err := p.Fetch(ctx)
 		if err != nil {
 			return nil, err
 		}
-		found, err := definitionsIn(filepath.Join(root, s.folder))
+		found, err := p.ReadDefinitions(os.DirFS(root))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.module, err)
+			return nil, fmt.Errorf("%s: %w", p.Name, err)
 		}
 		originals = append(originals, found...)
-	}
-	if len(originals) == 0 {
-		return nil, errors.New("no definitions are shipped")
 	}
 	all := make([]definition, n)
 	for i := range all {
@@ -64,41 +46,6 @@ func readDefinitions(ctx context.Context, n int) ([]definition, error) {
 		all[i] = d
 	}
 	return all, nil
-}
-
-func fetchModule(ctx context.Context, module string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
-	cmd.Dir = os.TempDir() // away from any go.mod
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	out, err := cmd.Output()
-	var got struct{ Dir, Error string }
-	if decoding := json.Unmarshal(out, &got); decoding != nil || got.Error != "" {
-		return "", fmt.Errorf("fetch %s: %s %w", module, got.Error, errors.Join(err, decoding))
-	}
-	return got.Dir, err
-}
-
-func definitionsIn(folder string) (found []*unstructured.Unstructured, err error) {
-	err = filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		for document := range bytes.SplitSeq(text, []byte("\n---")) {
-			object := &unstructured.Unstructured{}
-			if err := yaml.Unmarshal(document, &object.Object); err != nil {
-				continue // a template
-			}
-			if object.GetKind() == "CustomResourceDefinition" && !bytes.Contains(document, []byte("{{")) {
-				found = append(found, object)
-			}
-		}
-		return nil
-	})
-	return found, err
 }
 
 // inGroup copies a definition into another group; the first copy stays where it

@@ -20,7 +20,15 @@ func main() {
 	aggregated := flag.Bool("aggregated", false, "measure what it takes to reach an API server behind each, and nothing else")
 	pods := flag.Int("pods", 0, "how many pods to create, where not as many as usual")
 	definitions := flag.Int("definitions", 0, "measure what so many CustomResourceDefinitions cost, and nothing else")
+	proxied := flag.String("bare-proxy", "", "be nothing but a reverse proxy to a URL; -aggregated starts these")
 	flag.Parse()
+	if *proxied != "" {
+		if err := bareProxy(*proxied, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	b := &bench{sizes: full(), aggregated: *aggregated, definitions: *definitions}
@@ -105,9 +113,9 @@ func (b *bench) start(ctx context.Context, dir, only string) (targets []*target,
 			stops = append(stops, func() error { t.server.Kill(); return nil })
 		}
 		if err == nil && b.aggregated {
-			if err = t.putBehind(ctx, filepath.Join(dir, "behind "+t.name)); err == nil {
-				stops = append(stops, func() error { t.wardle.Close(); return nil })
-			}
+			var stopBehind func() error
+			stopBehind, err = t.putBehind(ctx, filepath.Join(dir, "behind "+t.name))
+			stops = append(stops, stopBehind)
 		}
 		return err
 	}

@@ -22,10 +22,10 @@ type target struct {
 	// pods and maps count what was created, so that names never repeat.
 	pods, maps, patches int
 
-	// wardle is the sample API server behind it, and direct its client; nil
-	// where aggregation is not measured.
-	wardle *servers.Wardle
-	direct *client
+	// wardle is the sample API server behind it, direct its client and bare one
+	// that reaches it through a bare proxy; nil where aggregation is not measured.
+	wardle       *servers.Wardle
+	direct, bare *client
 }
 
 func dialer() *net.Dialer { return &net.Dialer{KeepAlive: 30 * time.Second} }

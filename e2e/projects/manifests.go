@@ -32,15 +32,12 @@ type Manifests struct {
 // extra adds to the malformed objects, and writes them into dir.
 func (p Project) WriteManifests(root fs.FS, extra []byte, dir string) (Manifests, error) {
 	m := Manifests{Dir: dir}
-	definitions, err := readObjects(root, p.Definitions, func(o *unstructured.Unstructured) bool {
-		return o.GetKind() == "CustomResourceDefinition"
-	})
+	definitions, err := p.ReadDefinitions(root)
 	if err != nil {
 		return m, err
 	}
 	defined := map[schema.GroupVersionKind]bool{}
 	for _, d := range definitions {
-		dropTemplates(d)
 		kinds := kindsOf(d)
 		for _, kind := range kinds {
 			defined[kind] = true
@@ -72,6 +69,17 @@ func (p Project) WriteManifests(root fs.FS, extra []byte, dir string) (Manifests
 		writeObjects(filepath.Join(dir, "definitions.yaml"), definitions),
 		writeObjects(filepath.Join(dir, "samples.yaml"), samples),
 		writeObjects(filepath.Join(dir, "malformed.yaml"), malformed))
+}
+
+// ReadDefinitions reads the CustomResourceDefinitions in the root of the module.
+func (p Project) ReadDefinitions(root fs.FS) ([]*unstructured.Unstructured, error) {
+	definitions, err := readObjects(root, p.Definitions, func(o *unstructured.Unstructured) bool {
+		return o.GetKind() == "CustomResourceDefinition"
+	})
+	for _, d := range definitions {
+		dropTemplates(d)
+	}
+	return definitions, err
 }
 
 // kindsOf are the kinds that a definition serves.

@@ -1,0 +1,90 @@
+package endpoints_test
+
+import (
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"byre/apiserver/endpoints"
+)
+
+// writes are done in order, in one namespace by each of the two servers.
+var writes = []call{
+	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"c","annotations":{"text":"<&>\u2028\"\\"}},"data":{"n":"1"}}`},
+	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"c"}}`},
+	{method: http.MethodPost, path: "/configmaps?dryRun=All", body: `{"metadata":{"name":"dry"}}`},
+	{method: http.MethodPost, path: "/configmaps?pretty=true", body: `{"metadata":{"name":"indented"}}`},
+	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"asked-as-yaml"}}`, header: map[string]string{"Accept": "application/yaml"}},
+	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"asked-as-table"}}`, header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}},
+	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"huge"},"data":{"text":"` + strings.Repeat("hay ", 50_000) + `"}}`, header: map[string]string{"Accept-Encoding": "gzip"}},
+	{method: http.MethodPut, path: "/configmaps/c", body: `{"metadata":{"name":"c"},"data":{"n":"2"}}`},
+	{method: http.MethodPut, path: "/configmaps/c", body: `{"metadata":{"name":"c"},"data":{"n":"2"}}`}, // changes nothing
+	{method: http.MethodPatch, path: "/configmaps/c", body: `{"data":{"m":"1"}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `{"data":{"m":"2"}}`, header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=me", body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied"},"data":{"a":"b"}}`, header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+	{method: http.MethodPost, path: "/pods", body: `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`},
+	{method: http.MethodPatch, path: "/pods/p/status", body: `{"status":{"phase":"Running"}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPost, path: "/pods/p/binding", body: `{"target":{"kind":"Node","name":"n"}}`},
+	{method: http.MethodPost, path: "/services", body: `{"metadata":{"name":"s"},"spec":{"clusterIP":"None","ports":[{"port":80}]}}`},
+	{method: http.MethodPost, path: "/replicationcontrollers", body: `{"metadata":{"name":"r"},"spec":{"selector":{"a":"b"},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`},
+	{method: http.MethodPatch, path: "/replicationcontrollers/r/scale", body: `{"spec":{"replicas":3}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPost, path: "/secrets", body: `{"metadata":{"generateName":"made-"},"stringData":{"k":"v"}}`},
+}
+
+// given are values that differ from one object to another.
+var given = regexp.MustCompile(`"(uid|resourceVersion|creationTimestamp|time)":\s?"[^"]+"|made-\w+|(?m)^(\s*)(uid|resourceVersion|creationTimestamp|time|- ?time): .*$`)
+
+// TestWritesAreAnsweredAsByUpstream: an answer that is what was stored is the one that
+// an encoder gives: status, headers, and every byte of the body but what is each
+// object's own.
+func TestWritesAreAnsweredAsByUpstream(t *testing.T) {
+	s := newServer(t, nil)
+	for _, write := range writes {
+		t.Run(write.method+" "+write.path, func(t *testing.T) {
+			in := func(namespace string) call {
+				c := write
+				c.path = "/api/v1/namespaces/" + namespace + c.path
+				return c
+			}
+			want, wantBody := in("barns").answer(t, s.decoded)
+			got, gotBody := in("field").answer(t, s.bytes)
+			if want.StatusCode != got.StatusCode {
+				t.Errorf("status %d, want %d: %s", got.StatusCode, want.StatusCode, gotBody)
+			}
+			if diff := cmp.Diff(headers(want.Header), headers(got.Header)); diff != "" {
+				t.Errorf("headers (-want +got):\n%s", diff)
+			}
+			plain := func(r reply, body string) string { return given.ReplaceAllString(unpack(t, r, body), "") }
+			if diff := cmp.Diff(strings.ReplaceAll(plain(want, wantBody), "barns", "field"), plain(got, gotBody)); diff != "" {
+				t.Errorf("body (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestWhatIsAnsweredAsKept: an answer has the revision of its own write.
+func TestWhatIsAnsweredAsKept(t *testing.T) {
+	s := newServer(t, nil)
+	last := ""
+	for i, c := range []call{
+		{method: http.MethodPost, path: "/api/v1/namespaces/field/configmaps", body: `{"metadata":{"name":"c"}}`},
+		{method: http.MethodPut, path: "/api/v1/namespaces/field/configmaps/c", body: `{"metadata":{"name":"c"},"data":{"a":"b"}}`},
+	} {
+		_, answered := c.answer(t, s.bytes)
+		_, read := (call{method: http.MethodGet, path: "/api/v1/namespaces/field/configmaps/c"}).answer(t, s.decoded)
+		if diff := cmp.Diff(read, answered); diff != "" || answered == last {
+			t.Errorf("answer %d (-what is read +answered):\n%s", i, diff)
+		}
+		last = answered
+	}
+	version := s.api.Versions()[slices.IndexFunc(s.api.Versions(), func(v *endpoints.Version) bool { return v.GroupVersion().String() == "v1" })]
+	for path, want := range map[string]bool{"configmaps": true, "pods": true, "pods/status": true, "pods/binding": false, "replicationcontrollers/scale": false, "services": false} {
+		if got := version.Resource(path).WritesFromBytes(); got != want {
+			t.Errorf("%s: %v, want %v", path, got, want)
+		}
+	}
+}
