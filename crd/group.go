@@ -78,6 +78,12 @@ func (g *group) known(name string) (int64, bool) {
 	return e.Revision, loaded
 }
 
+// fresh waits until the feed has what is stored now.
+func (g *group) fresh(ctx context.Context) error {
+	_, err := g.feed.Latest(ctx)
+	return err
+}
+
 // latest returns a definition as it is now, with its schemas.
 func (g *group) latest(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	return g.read(ctx, name, metav1.GetOptions{})

@@ -67,6 +67,7 @@ func New(c Config, next http.Handler) (*Server, error) {
 	s.table = &table{
 		shared: &shared{scheme: own.scheme, storage: c.Storage, serving: c.Serving, converter: converter, load: own.recent},
 		known:  own.known,
+		fresh:  own.fresh,
 		latest: own.latest,
 		forget: c.Storage.Feed.Forget,
 		byName: map[string]*definition{},

@@ -32,6 +32,13 @@ func (d *definition) serves(version string) bool {
 	return d != nil && servesAny(d.crd) && apihelpers.HasServedCRDVersion(d.crd, version)
 }
 
+func (d *definition) servingOrNil(version string) *definition {
+	if d.serves(version) {
+		return d
+	}
+	return nil
+}
+
 // servesAny says whether the definition's names are its own. Those of one that
 // was established once stay so, whatever becomes of its names.
 func servesAny(crd *apiextensionsv1.CustomResourceDefinition) bool {
@@ -47,6 +54,8 @@ type table struct {
 	// known is the revision of a definition that the feed has, 0 if it has none.
 	// loaded is false when the feed can't tell.
 	known func(name string) (revision int64, loaded bool)
+	// fresh waits until known says what is stored now.
+	fresh func(ctx context.Context) error
 	// latest reads a definition from the store, as it is now.
 	latest func(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error)
 	// forget is told of resources whose instances are gone, or are found by other
@@ -86,6 +95,16 @@ func (t *table) find(ctx context.Context, name, version string) (*definition, er
 	if d.serves(version) && t.current(d) {
 		return d, nil
 	}
+	if d != nil {
+		// Who comes too early comes again, and again. Whether the definition is
+		// still what it was is cheaper to find out than what it is.
+		if err := t.fresh(ctx); err != nil {
+			return nil, err
+		}
+		if revision, loaded := t.known(name); loaded && strconv.FormatInt(revision, 10) == d.crd.ResourceVersion {
+			return d.servingOrNil(version), nil
+		}
+	}
 	crd, err := t.latest(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -98,10 +117,7 @@ func (t *table) find(ctx context.Context, name, version string) (*definition, er
 	}
 	// What was read may be shared with other readers, but not its conversion.
 	strip(crd)
-	if d = t.put(crd, true); !d.serves(version) {
-		return nil, nil
-	}
-	return d, nil
+	return t.put(crd, true).servingOrNil(version), nil
 }
 
 // current says whether a definition is not older than what this server has

@@ -47,6 +47,8 @@ func (s *store) known(string) (int64, bool) {
 	return revision, s.loaded && err == nil
 }
 
+func (s *store) fresh(context.Context) error { return nil }
+
 func (s *store) latest(context.Context, string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	s.reads++
 	if s.crd == nil {
@@ -58,7 +60,7 @@ func (s *store) latest(context.Context, string) (*apiextensionsv1.CustomResource
 func newTestTable(s *store) (*table, *int) {
 	changes := 0
 	return &table{
-		shared: &shared{}, known: s.known, latest: s.latest, byName: map[string]*definition{},
+		shared: &shared{}, known: s.known, fresh: s.fresh, latest: s.latest, byName: map[string]*definition{},
 		changed: func(string) { changes++ }, forget: func(string, string) {},
 	}, &changes
 }
@@ -122,6 +124,27 @@ func TestTableIsNotLate(t *testing.T) {
 	s.crd = nil
 	if find(t, table) != nil {
 		t.Error("served although it is gone")
+	}
+}
+
+// TestTableIsAskedTooEarly asks for what a definition does not serve yet.
+func TestTableIsAskedTooEarly(t *testing.T) {
+	early := definitionAt(5, "a", 1)
+	early.Status.Conditions = nil
+	s := &store{crd: early, loaded: true}
+	table, _ := newTestTable(s)
+	table.put(early, false)
+	for range 3 {
+		if find(t, table) != nil {
+			t.Fatal("served before it was established")
+		}
+	}
+	if s.reads != 0 {
+		t.Errorf("read %d times although nothing has changed", s.reads)
+	}
+	s.crd = definitionAt(6, "a", 1)
+	if find(t, table) == nil {
+		t.Error("not served although it is established by now")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -145,6 +146,49 @@ func TestBatchesGather(t *testing.T) {
 	r.begins(1)
 	r.answers <- nil
 	r.expect("first 1 <nil>", "a 2 <nil>", "b 3 <nil>", "c 4 <nil>", "a 0 object exists", "d 5 <nil>", "large 6 <nil>", "small 7 <nil>")
+}
+
+// counted is a Model that counts transactions.
+type counted struct {
+	*storetest.Model
+	transactions atomic.Int64
+}
+
+func (c *counted) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	c.transactions.Add(1)
+	return c.Model.Commit(ctx, batch)
+}
+
+// TestBusyWritersShareTransactions has many writers on one processor, whose
+// transactions take no time: not each write gets one of its own all the same.
+func TestBusyWritersShareTransactions(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	driver := &counted{Model: storetest.NewModel()}
+	store := sqlstore.New(driver, sqlstore.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running, writers sync.WaitGroup
+	running.Go(func() {
+		if err := store.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	const clients, each = 32, 20
+	for i := range clients {
+		writers.Go(func() {
+			for n := range each {
+				key := sqlstore.Key{Resource: "pods", Name: fmt.Sprintf("%d-%d", i, n)}
+				if _, err := store.Commit(ctx, sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte("{}")}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	cancel()
+	running.Wait()
+	if got := driver.transactions.Load(); got > clients*each/4 {
+		t.Errorf("%d transactions for %d writes of %d writers", got, clients*each, clients)
+	}
 }
 
 func TestCancelled(t *testing.T) {

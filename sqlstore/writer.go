@@ -24,6 +24,7 @@ func (s *Store) write(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		s.queue.gather(s.options.BatchWrites)
 		b.take(s.queue, s.options.BatchWrites, s.options.BatchBytes)
 		// A transaction that has begun is not given up half way.
 		s.commit(context.WithoutCancel(ctx), b)
