@@ -79,7 +79,7 @@ func (l *lazyConverter) ObjectToTyped(object runtime.Object, opts ...typed.Valid
 		if err != nil {
 			return nil, err
 		}
-		return typed.AsTypedUnvalidated(v, of.Schema, of.TypeRef), nil
+		return typed.AsTypedUnvalidated(objectValue{v, object}, of.Schema, of.TypeRef), nil
 	}
 	converted, err := c.ObjectToTyped(object, opts...)
 	if err == nil {
@@ -88,7 +88,19 @@ func (l *lazyConverter) ObjectToTyped(object runtime.Object, opts ...typed.Valid
 	return converted, err
 }
 
+// objectValue is the value of a Go object, which remembers the object.
+type objectValue struct {
+	value.Value
+	object runtime.Object
+}
+
+// TypedToObject returns the object that a value is of, if it is of one: upstream asks
+// for it for every manager of an object's fields, mostly to see that it has the version
+// that the manager used.
 func (l *lazyConverter) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
+	if of, ok := v.AsValue().(objectValue); ok {
+		return of.object, nil
+	}
 	c, err := l.build()
 	if err != nil {
 		return nil, err
