@@ -79,7 +79,7 @@ func (l *lazyConverter) ObjectToTyped(object runtime.Object, opts ...typed.Valid
 		if err != nil {
 			return nil, err
 		}
-		return typed.AsTypedUnvalidated(objectValue{v, object}, of.Schema, of.TypeRef), nil
+		return typed.AsTypedUnvalidated(objectValue{v, object}, of.Schema, of.TypeRef), nil //nolint:staticcheck // deprecated since validation is cheap; it is not
 	}
 	converted, err := c.ObjectToTyped(object, opts...)
 	if err == nil {

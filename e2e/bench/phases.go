@@ -95,7 +95,7 @@ func (b *bench) namespaces(ctx context.Context, t *target) error {
 
 func (b *bench) creates(clients int) phase {
 	return func(ctx context.Context, t *target) error {
-		return b.measured(t, fmt.Sprintf("create ConfigMap, %d clients", clients), func() (float64, int, error) {
+		return b.measured(t, "create ConfigMap, "+clientsOf(clients), func() (float64, int, error) {
 			perSecond, made, err := rate(ctx, clients, b.period, t.maps, 0, func(ctx context.Context, n int) error {
 				return t.client.create(ctx, "/api/v1/namespaces/"+namespaceName(n)+"/configmaps", configMap(fmt.Sprintf("map-%d", n)))
 			})
@@ -154,4 +154,11 @@ func (b *bench) patches(ctx context.Context, t *target) error {
 		t.patches += made + 64
 		return perSecond, made, err
 	})
+}
+
+func clientsOf(n int) string {
+	if n == 1 {
+		return "1 client"
+	}
+	return fmt.Sprintf("%d clients", n)
 }
