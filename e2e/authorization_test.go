@@ -135,30 +135,42 @@ func testRulesOnReplicas(t *testing.T, a, b *servers.Server) {
 
 // TestAuthorizationModes starts byre with modes that decide alone.
 func TestAuthorizationModes(t *testing.T) {
-	t.Parallel()
-	for mode, want := range map[string]string{"AlwaysAllow": "yes", "AlwaysDeny": "no"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := startByre(t, openDatabase(t, "sqlite"), "--authorization-mode="+mode)
-			alice := kubeconfig(t, s.URL, s.CAFile, tokenUser(servers.AliceToken))
-			stdout, stderr, _ := kubectl(t, alice, "auth", "can-i", "delete", "nodes") // a no is an exit status
-			if mode == "AlwaysAllow" && strings.TrimSpace(stdout) != want || mode == "AlwaysDeny" && !strings.Contains(stderr, "Forbidden") {
-				t.Errorf("kubectl says %s%s", stdout, stderr)
-			}
-			// With AlwaysAllow, anonymous access would give the cluster away.
-			if status, _ := get(t, s, "", "/api/v1/nodes"); mode == "AlwaysAllow" && status != 401 || mode == "AlwaysDeny" && status != 403 {
-				t.Errorf("without credentials: %d", status)
-			}
-		})
+	for _, name := range databases {
+		for _, mode := range []string{"AlwaysAllow", "AlwaysDeny"} {
+			t.Run(name+" "+mode, func(t *testing.T) {
+				t.Parallel()
+				testAuthorizationMode(t, startByre(t, openDatabase(t, name), "--authorization-mode="+mode), mode)
+			})
+		}
+	}
+}
+
+func testAuthorizationMode(t *testing.T, s *servers.Server, mode string) {
+	alice := kubeconfig(t, s.URL, s.CAFile, tokenUser(servers.AliceToken))
+	stdout, stderr, _ := kubectl(t, alice, "auth", "can-i", "delete", "nodes") // a no is an exit status
+	if mode == "AlwaysAllow" && strings.TrimSpace(stdout) != "yes" || mode == "AlwaysDeny" && !strings.Contains(stderr, "Forbidden") {
+		t.Errorf("kubectl says %s%s", stdout, stderr)
+	}
+	// With AlwaysAllow, anonymous access would give the cluster away.
+	if status, _ := get(t, s, "", "/api/v1/nodes"); mode == "AlwaysAllow" && status != 401 || mode == "AlwaysDeny" && status != 403 {
+		t.Errorf("without credentials: %d", status)
 	}
 }
 
 // TestByFlags gives an OpenID Connect issuer and an authorization webhook by flags,
 // as docs/operations.md does.
 func TestByFlags(t *testing.T) {
-	t.Parallel()
+	for _, name := range databases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testByFlags(t, openDatabase(t, name))
+		})
+	}
+}
+
+func testByFlags(t *testing.T, db database) {
 	site := newSite(t)
-	s := startByre(t, openDatabase(t, "sqlite"), append(site.follow(t, "Authentication", 1), site.follow(t, "Authorization", 0)...)...)
+	s := startByre(t, db, append(site.follow(t, "Authentication", 1), site.follow(t, "Authorization", 0)...)...)
 	dora := kubeconfig(t, s.URL, s.CAFile, tokenUser(site.token(t, map[string]any{"email_verified": true})))
 	if got := whoami(t, dora); got.Username != "oidc:dora@example.com" || fmt.Sprint(got.Groups) != "[oidc:dev system:authenticated]" {
 		t.Errorf("dora is %s", got.String())
