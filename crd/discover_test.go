@@ -15,8 +15,9 @@ import (
 
 // TestDiscovery tells clients of a definition, by both documents, within the
 // second after it was established, and of its end.
-func TestDiscovery(t *testing.T) {
-	s := newServer(t)
+func TestDiscovery(t *testing.T) { onDatabases(t, testDiscovery) }
+
+func testDiscovery(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	established := time.Now()
 	var resources *metav1.APIResourceList
@@ -60,8 +61,9 @@ func TestDiscovery(t *testing.T) {
 	})
 }
 
-func TestOpenAPI(t *testing.T) {
-	s := newServer(t)
+func TestOpenAPI(t *testing.T) { onDatabases(t, testOpenAPI) }
+
+func testOpenAPI(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	s.define(t, crontabDefinition)
 	eventually(t, "the index", func() bool { return s.documentOf(t, "apis/example.com/v1beta1") != "" })

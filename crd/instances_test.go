@@ -84,8 +84,9 @@ func TestReadsFollowTheSchema(t *testing.T) {
 	})
 }
 
-func TestInvalidInstancesAreRefused(t *testing.T) {
-	s := newServer(t)
+func TestInvalidInstancesAreRefused(t *testing.T) { onDatabases(t, testInvalidInstancesAreRefused) }
+
+func testInvalidInstancesAreRefused(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	s.create(t, widget(t, "big", `{"size": 8}`))
 	for _, test := range []struct {
@@ -137,8 +138,9 @@ func TestInvalidInstancesAreRefused(t *testing.T) {
 	}
 }
 
-func TestTables(t *testing.T) {
-	s := newServer(t)
+func TestTables(t *testing.T) { onDatabases(t, testTables) }
+
+func testTables(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	s.create(t, widget(t, "a", `{"size": 3}`))
 	w := s.do(t, http.MethodGet, widgetPath, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
@@ -161,8 +163,9 @@ func TestTables(t *testing.T) {
 	}
 }
 
-func TestStatusAndScale(t *testing.T) {
-	s := newServer(t)
+func TestStatusAndScale(t *testing.T) { onDatabases(t, testStatusAndScale) }
+
+func testStatusAndScale(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	created := s.create(t, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"size":5},"status":{"phase":"made up"}}`)
 	if _, ok := created.Object["status"]; ok {
@@ -218,8 +221,9 @@ func TestStatusAndScale(t *testing.T) {
 	}
 }
 
-func TestApply(t *testing.T) {
-	s := newServer(t)
+func TestApply(t *testing.T) { onDatabases(t, testApply) }
+
+func testApply(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	client := s.dynamic.Resource(widgets).Namespace("default")
 	apply := func(manager, text string) (*unstructured.Unstructured, error) {

@@ -84,8 +84,9 @@ func TestDefinitionLivesAndDies(t *testing.T) {
 	})
 }
 
-func TestNamesConflict(t *testing.T) {
-	s := newServer(t)
+func TestNamesConflict(t *testing.T) { onDatabases(t, testNamesConflict) }
+
+func testNamesConflict(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	other := parse(t, strings.NewReplacer("widgets", "gadgets", "singular: widget", "singular: gadget").Replace(widgetDefinition))
 	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
@@ -107,8 +108,9 @@ func TestNamesConflict(t *testing.T) {
 	}
 }
 
-func TestProtectedGroupNeedsApproval(t *testing.T) {
-	s := newServer(t)
+func TestProtectedGroupNeedsApproval(t *testing.T) { onDatabases(t, testProtectedGroupNeedsApproval) }
+
+func testProtectedGroupNeedsApproval(t *testing.T, s *server) {
 	crd := parse(t, strings.ReplaceAll(widgetDefinition, "example.com", "example.k8s.io"))
 	_, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "api-approved.kubernetes.io") {

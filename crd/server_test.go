@@ -53,12 +53,6 @@ func onDatabases(t *testing.T, test func(*testing.T, *server)) {
 	}
 }
 
-// newServer starts a server on SQLite.
-func newServer(t testing.TB) *server {
-	t.Helper()
-	return start(t, dbtest.SQLite(t), false)
-}
-
 func start(t testing.TB, driver sqlstore.Driver, shared bool) *server {
 	t.Helper()
 	// The order of the stop is that of the program: what makes requests, the

@@ -20,8 +20,9 @@ const lastWidget = "last"
 // TestDefinitionChangesUnderLoad changes a definition again and again while
 // clients write, read, list and watch: no request fails, and a watch that ends
 // goes on from where it was, with nothing lost and nothing twice.
-func TestDefinitionChangesUnderLoad(t *testing.T) {
-	s := newServer(t)
+func TestDefinitionChangesUnderLoad(t *testing.T) { onDatabases(t, testDefinitionChangesUnderLoad) }
+
+func testDefinitionChangesUnderLoad(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	ctx, stop := context.WithCancel(t.Context())
 	var requests, watches atomic.Int64

@@ -210,8 +210,9 @@ func TestVersionsConvertedByWebhook(t *testing.T) {
 	})
 }
 
-func TestBadConversions(t *testing.T) {
-	s := newServer(t)
+func TestBadConversions(t *testing.T) { onDatabases(t, testBadConversions) }
+
+func testBadConversions(t *testing.T, s *server) {
 	c := newConverter(t)
 	s.defineConverted(t, c)
 	if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
