@@ -17,6 +17,7 @@ import (
 
 	"byre/e2e/programs"
 	"byre/e2e/servers"
+	"byre/sqlstore/postgres/pgtest"
 )
 
 func TestMain(m *testing.M) {
@@ -59,9 +60,19 @@ type answer struct {
 	body   any // decoded JSON, or text
 }
 
-// TestAnswers puts every table to both servers.
+// TestAnswers puts every table to both servers, with byre on each of its databases.
+// With E2E_STOCK set the second server is a stock one too: what differs then, the
+// comparison does not even out.
 func TestAnswers(t *testing.T) {
-	stock, byre := startBoth(t)
+	if os.Getenv("E2E_STOCK") != "" {
+		compareAll(t, startStock(t), startStock(t))
+		return
+	}
+	t.Run("sqlite", func(t *testing.T) { compareAll(t, startStock(t), startByre(t, "")) })
+	t.Run("postgres", func(t *testing.T) { compareAll(t, startStock(t), startByre(t, pgtest.DSN(t))) })
+}
+
+func compareAll(t *testing.T, stock, byre *peer) {
 	for _, table := range []struct {
 		name     string
 		requests []request
@@ -130,17 +141,12 @@ type peer struct {
 	client *http.Client
 }
 
-// startBoth starts the two servers. With E2E_STOCK set the second is a stock one
-// too: what differs then, the comparison does not even out.
-func startBoth(t *testing.T) (stock, byre *peer) {
+func startByre(t *testing.T, endpoint string) *peer {
 	t.Helper()
-	stock = startStock(t)
-	if os.Getenv("E2E_STOCK") != "" {
-		return stock, startStock(t)
-	}
 	b, err := servers.Byre{
-		Dir:  filepath.Join(t.TempDir(), "data"),
-		Args: []string{"--disable-admission-plugins=ServiceAccount", "--controllers=", "--advertise-address=127.0.0.1"},
+		Dir:      filepath.Join(t.TempDir(), "data"),
+		Endpoint: endpoint,
+		Args:     []string{"--disable-admission-plugins=ServiceAccount", "--controllers=", "--advertise-address=127.0.0.1"},
 	}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +159,7 @@ func startBoth(t *testing.T) (stock, byre *peer) {
 			t.Logf("byre's log ends with:\n%s", b.LogTail())
 		}
 	})
-	return stock, newPeer(t, b)
+	return newPeer(t, b)
 }
 
 // Neither server has the controllers that would make service accounts, or change
