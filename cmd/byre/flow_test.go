@@ -104,9 +104,11 @@ func p99(t *testing.T, config *rest.Config) time.Duration {
 
 // TestFlood: a client that floods the server is turned away, and others hardly
 // notice.
-func TestFlood(t *testing.T) {
-	server := startServer(t, t.TempDir(), "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
-		"--max-requests-inflight=40", "--max-mutating-requests-inflight=20")
+func TestFlood(t *testing.T) { onDatabases(t, testFlood) }
+
+func testFlood(t *testing.T, flags ...string) {
+	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
+		"--max-requests-inflight=40", "--max-mutating-requests-inflight=20")...)
 	flooder, others := withToken(server.config(t), "flooder"), withToken(server.config(t), "others")
 	// The machine has other things to do too: the best of a few rounds is compared.
 	quiet, flooded := time.Hour, time.Hour
@@ -135,9 +137,11 @@ func TestFlood(t *testing.T) {
 
 // TestPlainLimits: without priority and fairness, reading and writing requests
 // have a limit each, and watches none.
-func TestPlainLimits(t *testing.T) {
-	server := startServer(t, t.TempDir(), "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
-		"--enable-priority-and-fairness=false", "--max-requests-inflight=5", "--max-mutating-requests-inflight=5", "--controllers=")
+func TestPlainLimits(t *testing.T) { onDatabases(t, testPlainLimits) }
+
+func testPlainLimits(t *testing.T, flags ...string) {
+	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
+		"--enable-priority-and-fairness=false", "--max-requests-inflight=5", "--max-mutating-requests-inflight=5", "--controllers=")...)
 	flooder := withToken(server.config(t), "flooder")
 	client, err := rest.HTTPClientFor(flooder)
 	if err != nil {

@@ -23,6 +23,14 @@ func databases(t *testing.T) map[string]func(t *testing.T) []string {
 	}
 }
 
+// onDatabases runs a test with the flags for each database.
+func onDatabases(t *testing.T, test func(t *testing.T, flags ...string)) {
+	t.Helper()
+	for name, flags := range databases(t) {
+		t.Run(name, func(t *testing.T) { test(t, flags(t)...) })
+	}
+}
+
 func TestServe(t *testing.T) {
 	for name, flags := range databases(t) {
 		t.Run(name, func(t *testing.T) {

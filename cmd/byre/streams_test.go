@@ -79,8 +79,10 @@ func (f *framed) open(stream uint32, token string) error {
 // TestStreamsAreBounded: a client that opens more streams than it may is refused
 // them, and one that opens and resets them without end is cut off or kept up
 // with; others are served as before.
-func TestStreamsAreBounded(t *testing.T) {
-	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t))
+func TestStreamsAreBounded(t *testing.T) { onDatabases(t, testStreamsAreBounded) }
+
+func testStreamsAreBounded(t *testing.T, flags ...string) {
+	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", hostileTokens(t))...)
 	config := withToken(server.config(t), "admin-secret")
 	t.Run("open", func(t *testing.T) {
 		client := dialFramed(t, config)
@@ -141,8 +143,10 @@ type readerFunc func([]byte) (int, error)
 func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
 
 // TestIdleWatches opens thousands of watches of which nothing comes.
-func TestIdleWatches(t *testing.T) {
-	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t))
+func TestIdleWatches(t *testing.T) { onDatabases(t, testIdleWatches) }
+
+func testIdleWatches(t *testing.T, flags ...string) {
+	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", hostileTokens(t))...)
 	config := withToken(server.config(t), "admin-secret")
 	config.Insecure, config.CAData = true, nil
 	const watches, perConnection = 2000, 100
