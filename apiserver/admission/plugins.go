@@ -97,7 +97,7 @@ func plugins() []plugin {
 
 		// What must see the final object comes last.
 		{mutatingpolicy.PluginName, mutatingpolicy.Register, on},
-		{mutatingwebhook.PluginName, mutatingwebhook.Register, on},
+		{mutatingwebhook.PluginName, registerMutatingWebhooks, on},
 		{validatingpolicy.PluginName, validatingpolicy.Register, on},
 		{validatingwebhook.PluginName, validatingwebhook.Register, on},
 		{resourcequota.PluginName, resourcequota.Register, on},

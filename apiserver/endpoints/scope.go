@@ -11,6 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"byre/apiserver/stack"
 )
 
 // newScope makes what upstream's handlers know about the resource. adjust, if
@@ -33,7 +35,7 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 		},
 		Serializer:      r.types.Serializer,
 		ParameterCodec:  r.types.ParameterCodec,
-		Creater:         r.types.Creater,
+		Creater:         firstOnGoroutine{r.types.Creater},
 		Convertor:       r.types.Convertor,
 		Defaulter:       r.types.Defaulter,
 		Typer:           r.types.Typer,
@@ -75,6 +77,16 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 		return nil, fmt.Errorf("%s: field manager of %q: %w", r.gv, r.path, err)
 	}
 	return scope, nil
+}
+
+// firstOnGoroutine makes room for a create. Upstream's handler ends it on a goroutine
+// that makes an empty object before all else; the first that an update meets there is
+// its storage.
+type firstOnGoroutine struct{ runtime.ObjectCreater }
+
+func (c firstOnGoroutine) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	stack.Much()
+	return c.ObjectCreater.New(kind)
 }
 
 // resetFields are the fields that the storage's strategy takes back to what

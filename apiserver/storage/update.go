@@ -6,6 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"byre/apiserver/stack"
 )
 
 // GuaranteedUpdate implements storage.Interface. It starts from what is in
@@ -15,6 +17,8 @@ func (s *Store) GuaranteedUpdate(
 	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
 	preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc, cachedExistingObject runtime.Object,
 ) error {
+	// An update ends on a goroutine that has done next to nothing before.
+	stack.Much()
 	at, err := s.object(key)
 	if err != nil {
 		return err
