@@ -1,35 +1,78 @@
 package apiserver
 
-import "runtime/metrics"
+import (
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
+)
 
-// The garbage collector runs when the heap has doubled, or after two minutes.
-// What a burst of requests leaves would stay for that long.
+// The garbage collector runs when the heap has doubled, or after two minutes. A busy
+// server has it run half as often: a tenth more requests for a heap that is half as
+// large again. What a burst of requests leaves is given back when it is over, as it
+// would stay for those minutes otherwise.
 const (
-	// quietBytes is how much an idle server allocates between two looks, at most.
+	// busyBytes is how much a busy server allocates between two looks, at least,
+	// and quietBytes how much an idle one does, at most.
+	busyBytes  = 64 << 20
 	quietBytes = 2 << 20
 	// worthBytes is what must have been allocated for a collection to be worth
 	// its time.
 	worthBytes = 64 << 20
+	// busyPercent and usualPercent are how much the heap may grow, as GOGC has it.
+	busyPercent  = 200
+	usualPercent = 100
 )
 
-// workload tells from what is allocated when work is over. The zero value is of
-// a process that has just begun.
+// workload tells from what is allocated how much there is to do. The zero value is
+// of a process that has just begun.
 type workload struct {
 	// last and freed are what had been allocated when it was looked at last, and
 	// when memory was given back last.
 	last, freed uint64
 }
 
-// over says, of all that was ever allocated in bytes, whether the server has
-// worked since memory was given back, and is quiet now.
-func (w *workload) over(allocated uint64) bool {
-	quiet := allocated-w.last < quietBytes
+// load is what a look at a workload finds.
+type load int
+
+const (
+	usual load = iota
+	busy
+	quiet
+	// over is quiet after work: the time to give memory back.
+	over
+)
+
+// look takes what was ever allocated, in bytes.
+func (w *workload) look(allocated uint64) load {
+	since := allocated - w.last
 	w.last = allocated
-	return quiet && allocated-w.freed > worthBytes
+	switch {
+	case since >= busyBytes:
+		return busy
+	case since >= quietBytes:
+		return usual
+	case allocated-w.freed > worthBytes:
+		return over
+	}
+	return quiet
 }
 
 // done notes that memory was given back.
 func (w *workload) done(allocated uint64) { w.last, w.freed = allocated, allocated }
+
+// collector tells the garbage collector how much the heap may grow between two
+// collections, unless the operator has told it by GOGC.
+type collector struct {
+	percent int
+}
+
+func (c *collector) set(percent int) {
+	if c.percent == percent || os.Getenv("GOGC") != "" {
+		return
+	}
+	c.percent = percent
+	debug.SetGCPercent(percent) // which stops the world for a moment
+}
 
 // allocated is what the process has allocated on its heap ever, in bytes.
 func allocated() uint64 {

@@ -1,6 +1,9 @@
 package apiserver
 
-import "testing"
+import (
+	"runtime/debug"
+	"testing"
+)
 
 func TestMemoryIsGivenBackWhenWorkIsOver(t *testing.T) {
 	var w workload
@@ -8,30 +11,51 @@ func TestMemoryIsGivenBackWhenWorkIsOver(t *testing.T) {
 	at := uint64(1 << 30)
 	for i, step := range []struct {
 		allocates uint64
-		over      bool
+		found     load
 	}{
-		{1 << 20, false},   // an idle server
-		{100 << 20, false}, // busy
-		{50 << 20, false},  // still
-		{1 << 20, true},    // no more
-		{1 << 20, false},   // given back already
-		{3 << 20, false},   // a request now and then is not worth it
-		{1 << 20, false},
+		{1 << 20, quiet},  // an idle server
+		{100 << 20, busy}, // many requests
+		{50 << 20, usual}, // some
+		{1 << 20, over},   // none any more
+		{1 << 20, quiet},  // given back already
+		{3 << 20, usual},  // a request now and then is not worth it
+		{1 << 20, quiet},
 	} {
 		at += step.allocates
-		over := w.over(at)
-		if over != step.over {
-			t.Errorf("step %d: over is %v", i, over)
+		found := w.look(at)
+		if found != step.found {
+			t.Errorf("step %d: found %v, want %v", i, found, step.found)
 		}
-		if over {
+		if found == over {
 			w.done(at)
 		}
 	}
 	// An idle server works too, a little.
-	for n := 0; !w.over(at); n++ {
+	for n := 0; w.look(at) != over; n++ {
 		if at += 1 << 20; n > 100 {
 			t.Fatal("what an idle server leaves is never given back")
 		}
+	}
+}
+
+func TestGarbageIsCollectedAsOperatorsSay(t *testing.T) {
+	before := debug.SetGCPercent(70)
+	defer debug.SetGCPercent(before)
+	told := func() int {
+		percent := debug.SetGCPercent(70)
+		debug.SetGCPercent(percent)
+		return percent
+	}
+	t.Setenv("GOGC", "70")
+	c := collector{usualPercent}
+	c.set(busyPercent)
+	if got := told(); got != 70 {
+		t.Errorf("GOGC says 70, the collector was told %d", got)
+	}
+	t.Setenv("GOGC", "")
+	c.set(busyPercent)
+	if got := told(); got != busyPercent {
+		t.Errorf("a busy server's collector was told %d", got)
 	}
 }
 

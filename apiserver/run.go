@@ -154,7 +154,8 @@ const settleDelay = 5 * time.Second
 const lookInterval = 2 * time.Second
 
 // settle gives back the memory that only the start needed, and then, whenever the
-// server has been busy and is no more, what that needed.
+// server has been busy and is no more, what that needed. While it is busy it has the
+// garbage collector run less often.
 func (r *running) settle(ctx context.Context) error {
 	if !r.waitStarted(ctx) {
 		return nil
@@ -167,6 +168,7 @@ func (r *running) settle(ctx context.Context) error {
 	if err := releaseStart(); err != nil {
 		klog.V(2).InfoS("Memory of the start was not given back", "err", err)
 	}
+	garbage := collector{usualPercent}
 	var work workload
 	work.done(allocated())
 	tick := time.NewTicker(lookInterval)
@@ -177,9 +179,16 @@ func (r *running) settle(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if work.over(allocated()) {
+		switch work.look(allocated()) {
+		case busy:
+			garbage.set(busyPercent)
+		case quiet:
+			garbage.set(usualPercent)
+		case over:
+			garbage.set(usualPercent)
 			debug.FreeOSMemory()
 			work.done(allocated())
+		case usual:
 		}
 	}
 }
