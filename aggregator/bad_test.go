@@ -112,8 +112,8 @@ func TestSlow(t *testing.T) {
 	s := start(t)
 	slow := newBackend(t, s, "slow", http.HandlerFunc(hang))
 	slow.claim(t, s, "v1")
-	begun := time.Now()
 	good := newBackend(t, s, "good", newAPI("good"))
+	begun := time.Now()
 	good.available(t, s)
 	if !s.freshness(t, good.group(), apidiscoveryv2.DiscoveryFreshnessCurrent) {
 		t.Error("the good one is not discovered")

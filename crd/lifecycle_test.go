@@ -94,7 +94,7 @@ func testNamesConflict(t *testing.T, s *server) {
 		t.Fatal(err)
 	}
 	crd := s.await(t, other.Name, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
-		return apihelpers.IsCRDConditionFalse(crd, apiextensionsv1.NamesAccepted)
+		return crd != nil && apihelpers.IsCRDConditionFalse(crd, apiextensionsv1.NamesAccepted)
 	})
 	condition := apihelpers.FindCRDCondition(crd, apiextensionsv1.NamesAccepted)
 	if condition.Reason != "ShortNamesConflict" && condition.Reason != "KindConflict" && condition.Reason != "ListKindConflict" {

@@ -67,7 +67,7 @@ func (s *server) establish(t testing.TB, crd *apiextensionsv1.CustomResourceDefi
 		t.Fatal(err)
 	}
 	return s.await(t, crd.Name, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
-		return apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
+		return crd != nil && apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 	})
 }
 
@@ -76,12 +76,24 @@ func (s *server) await(t testing.TB, name string, wanted func(*apiextensionsv1.C
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	events, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Watch(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: name}))
+	definitions, options := s.definitions.ApiextensionsV1().CustomResourceDefinitions(), metav1.SingleObject(metav1.ObjectMeta{Name: name})
+	list, err := definitions.List(ctx, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last *apiextensionsv1.CustomResourceDefinition
+	if len(list.Items) > 0 {
+		last = &list.Items[0]
+	}
+	if wanted(last) {
+		return last
+	}
+	options.ResourceVersion = list.ResourceVersion
+	events, err := definitions.Watch(ctx, options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer events.Stop()
-	var last *apiextensionsv1.CustomResourceDefinition
 	for event := range events.ResultChan() {
 		crd, ok := event.Object.(*apiextensionsv1.CustomResourceDefinition)
 		if !ok {

@@ -130,6 +130,10 @@ func testWebhookCredentials(t *testing.T, site *site, s *servers.Server, ns stri
 		return nil
 	})
 	waitFor(t, 20*time.Second, "the annotation in the audit log", func() error {
+		// The two webhooks are not in force at the same moment.
+		if _, err := c.CoreV1().ConfigMaps(ns).Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
+			return err
+		}
 		noted := slices.ContainsFunc(readAuditLog(t, site), func(e auditv1.Event) bool {
 			return strings.HasPrefix(e.Annotations["warn.example.com/seen"], "called-")
 		})

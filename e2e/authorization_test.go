@@ -109,21 +109,29 @@ func testRulesOnReplicas(t *testing.T, a, b *servers.Server) {
 		}
 		return err == nil
 	}
-	slowest := time.Duration(0)
+	slowest, late := time.Duration(0), 0
 	follow := func(want bool) {
 		written := time.Now()
 		if may(here) != want {
 			t.Errorf("on the replica that was written to, alice may: %v", !want)
 		}
 		for may(there) != want {
-			if time.Since(written) > most {
-				t.Fatalf("on the other replica, alice may after %v: %v", most, !want)
+			if time.Since(written) > 5*most {
+				t.Fatalf("on the other replica, alice may after %v: %v", 5*most, !want)
 			}
 		}
-		slowest = max(slowest, time.Since(written))
+		took := time.Since(written)
+		if slowest = max(slowest, took); took > most {
+			late++
+		}
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "rules"}, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list"}}}}
+	if _, err := admin.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 	for range rounds {
-		bind(t, admin, ns, "view", "alice")
+		bind(t, admin, ns, role.Name, "alice")
 		follow(true)
 		if err := admin.RbacV1().RoleBindings(ns).Delete(t.Context(), "bound-alice", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -131,6 +139,10 @@ func testRulesOnReplicas(t *testing.T, a, b *servers.Server) {
 		follow(false)
 	}
 	t.Logf("the other replica followed within %v", slowest)
+	// A machine that has other things to do may be late once.
+	if late > 1 {
+		t.Errorf("the other replica took more than %v %d times of %d", most, late, 2*rounds)
+	}
 }
 
 // TestAuthorizationModes starts byre with modes that decide alone.

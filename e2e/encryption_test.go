@@ -88,9 +88,13 @@ func testEncryption(t *testing.T, site *site, db database) {
 	site.edit(t, "encryption.yaml", with, without)
 	s := startByre(t, db, flags...)
 	writeObjects(t, s, openObjects)
-	if _, stderr, err := kubectl(t, s.Kubeconfig, "wait", "--for", "condition=established", "crd/widgets.example.com"); err != nil {
-		t.Fatal(stderr)
-	}
+	waitFor(t, 30*time.Second, "the definition", func() error {
+		out, stderr, err := kubectl(t, s.Kubeconfig, "api-resources", "--api-group", "example.com", "-o", "name")
+		if err != nil || !strings.Contains(out, "widgets") {
+			return fmt.Errorf("%s%s, %w", out, stderr, err)
+		}
+		return nil
+	})
 	writeObjects(t, s, sealedObjects)
 	mustBeSealed(t, db, map[string]string{
 		"secrets":         "k8s:enc:secretbox:v1:key1:",
@@ -111,8 +115,7 @@ func testEncryption(t *testing.T, site *site, db database) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	site.edit(t, "encryption.yaml", "- secretbox:\n      keys:\n", "- secretbox:\n      keys:\n      - {name: key2, secret: "+secondKey+"}\n")
-	site.edit(t, "encryption.yaml", without, with)
+	site.edit(t, "encryption.yaml", "- secretbox:\n      keys:\n", "- secretbox:\n      keys:\n      - {name: key2, secret: "+secondKey+"}\n", without, with)
 	// A running server reads the file again after a minute at most. One wait of
 	// a minute is enough: on the other database it is started again.
 	if db.name == "postgres" {
@@ -172,14 +175,25 @@ func writeObjects(t *testing.T, s *servers.Server, manifests string) {
 	}
 }
 
-// rewrite writes all objects of a resource again as docs/operations.md says.
+// rewrite writes all objects of a resource again as docs/operations.md says: once
+// more where a controller has written in between, as it does when a server starts
+// with another authority.
 func rewrite(t *testing.T, s *servers.Server, resource string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", "kubectl get "+resource+" --all-namespaces -o json | kubectl replace -f -")
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Kubeconfig, "KUBECACHEDIR="+t.TempDir(), "PATH="+programs.Dir()+string(os.PathListSeparator)+os.Getenv("PATH"))
-	if out, err := cmd.CombinedOutput(); err != nil {
+	cache := t.TempDir()
+	waitFor(t, 30*time.Second, "all "+resource+" written again", func() error {
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", "kubectl get "+resource+" --all-namespaces -o json | kubectl replace -f -")
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Kubeconfig, "KUBECACHEDIR="+cache, "PATH="+programs.Dir()+string(os.PathListSeparator)+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		switch {
+		case err == nil:
+			return nil
+		case strings.Contains(string(out), "Error from server (Conflict)"):
+			return fmt.Errorf("%w: %s", err, out)
+		}
 		t.Fatalf("%v: %s", err, out)
-	}
+		return nil
+	})
 }
 
 // mustBeSealed looks for the prefixes of values as they are stored.

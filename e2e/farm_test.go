@@ -145,7 +145,7 @@ func (f *farm) populate(t *testing.T) {
 	if _, err := c.CoreV1().Endpoints("default").Create(t.Context(), endpoints, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	runKubectl(t, f.Server, "wait", "--for=condition=Ready", "node/stall", "pod/cow", "--timeout=30s")
+	runKubectl(t, f.Server, "wait", "--for=condition=Ready", "node/stall", "pod/cow", "--timeout=90s")
 }
 
 // say appends to the log, in the form in which container runtimes write it.

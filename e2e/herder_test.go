@@ -34,10 +34,13 @@ func startManager(t *testing.T, access *rest.Config, name string, farewells *syn
 		LeaderElectionID:              "herds",
 		LeaderElectionNamespace:       ranch,
 		LeaderElectionReleaseOnCancel: true,
-		// As the defaults, but a free lease is taken at once.
-		RetryPeriod: ptr(250 * time.Millisecond),
-		Metrics:     metricsserver.Options{BindAddress: "0"},
-		Controller:  config.Controller{SkipNameValidation: ptr(true)},
+		// A free lease is taken at once, and one that is held outlasts a restart of
+		// the server on a busy machine.
+		LeaseDuration: ptr(90 * time.Second),
+		RenewDeadline: ptr(60 * time.Second),
+		RetryPeriod:   ptr(250 * time.Millisecond),
+		Metrics:       metricsserver.Options{BindAddress: "0"},
+		Controller:    config.Controller{SkipNameValidation: ptr(true)},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -195,10 +195,14 @@ func (f *follower) watchOnce(ctx context.Context, c kubernetes.Interface, ns str
 		if event.Type != watch.Bookmark {
 			f.rows = append(f.rows, f.last+"\t"+object.GetName())
 		}
-		if len(f.rows) >= until && f.cuts < cuts && net.cut() > 0 {
+		cut := len(f.rows) >= until && f.cuts < cuts && net.cut() > 0
+		if cut {
 			f.cuts++
 		}
 		f.mu.Unlock()
+		if cut {
+			return nil // what had come by then comes again
+		}
 	}
 	return nil
 }

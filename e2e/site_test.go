@@ -126,16 +126,18 @@ func (s *site) write(t *testing.T, name, text string) string {
 }
 
 // edit changes a file that a server follows.
-func (s *site) edit(t *testing.T, name, from, to string) {
+func (s *site) edit(t *testing.T, name string, fromTo ...string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), from) {
-		t.Fatalf("%s has no %q", name, from)
+	for i := 0; i < len(fromTo); i += 2 {
+		if !strings.Contains(string(text), fromTo[i]) {
+			t.Fatalf("%s has no %q", name, fromTo[i])
+		}
 	}
-	s.write(t, name, strings.ReplaceAll(string(text), from, to))
+	s.write(t, name, strings.NewReplacer(fromTo...).Replace(string(text)))
 }
 
 // kubeconfig makes one for a user who is known by these credentials.

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"byre/e2e/programs"
 )
@@ -60,7 +61,7 @@ func (p *tutorial) follow(t *testing.T, path string) {
 			p.write(t, strings.TrimPrefix(first, "# "), text)
 		case "console":
 			for _, c := range command.FindAllStringSubmatch(text, -1) {
-				p.compare(t, c[1], c[2], p.run(t, c[1]))
+				p.compare(t, c[1], c[2], p.settled(t, c[1]))
 			}
 		case "sql":
 			if dialect == "" || dialect == p.db.name {
@@ -95,6 +96,22 @@ func (p *tutorial) run(t *testing.T, command string) string {
 		t.Fatal(err)
 	}
 	return string(out)
+}
+
+// settled is what a command prints in the end, where a reader would take longer to
+// type it than the server to know of a definition.
+func (p *tutorial) settled(t *testing.T, command string) string {
+	t.Helper()
+	got := p.run(t, command)
+	late := func() bool {
+		return strings.HasPrefix(command, "kubectl wait ") && !strings.Contains(got, "condition met") ||
+			strings.HasPrefix(command, "kubectl api-resources ") && !strings.Contains(got, "pastures")
+	}
+	for tries := 0; late() && tries < 100; tries++ {
+		time.Sleep(100 * time.Millisecond)
+		got = p.run(t, command)
+	}
+	return got
 }
 
 // compare takes ages, and the widths of columns, for equal.

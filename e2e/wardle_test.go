@@ -44,7 +44,7 @@ func TestAggregated(t *testing.T) {
 			t.Logf("the sample server's log ends with:\n%s", a.wardle.LogTail())
 		}
 	})
-	runKubectl(t, a.Server, "wait", "--for=condition=Available", wardleService, "--timeout=30s")
+	runKubectl(t, a.Server, "wait", "--for=condition=Available", wardleService, "--timeout=90s")
 	t.Run("kubectl", a.testKubectl)
 	t.Run("access", a.testAccess)
 	t.Run("versions", a.testVersions)
@@ -54,9 +54,13 @@ func TestAggregated(t *testing.T) {
 
 // testKubectl does what one does with a resource.
 func (a *aggregated) testKubectl(t *testing.T) {
-	if got := runKubectl(t, a.Server, "api-resources", "--api-group=wardle.example.com", "--no-headers"); !strings.Contains(got, "Fischer") || !strings.Contains(got, "Flunder") {
-		t.Errorf("api-resources: %s", got)
-	}
+	waitFor(t, 20*time.Second, "discovery of the sample server", func() error {
+		got, complaints, err := tryKubectl(t, a.Server, "", "api-resources", "--api-group=wardle.example.com", "--no-headers")
+		if err != nil || !strings.Contains(got, "Fischer") || !strings.Contains(got, "Flunder") {
+			return fmt.Errorf("%s%s, %w", got, complaints, err)
+		}
+		return nil
+	})
 	waitFor(t, 20*time.Second, "the documentation", func() error {
 		out, complaints, err := tryKubectl(t, a.Server, "", "explain", "flunder.spec.reference")
 		if err != nil || !strings.Contains(out, "A name of another flunder or fischer") {
@@ -241,7 +245,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It serves before it has read whom to believe in the names of others.
-	waitFor(t, 20*time.Second, "a server that knows its front", func() error {
+	waitFor(t, 90*time.Second, "a server that knows its front", func() error {
 		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}

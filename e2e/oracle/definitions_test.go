@@ -47,9 +47,9 @@ func compareDefinitions(t *testing.T, stock, byre *peer) {
 		deleteOnBoth(t, stock, byre, name)
 	}
 	all([]request{
-		{name: "list gizmos that are gone", path: gizmosPath},
-		{name: "create a gizmo that is gone", method: http.MethodPost, path: gizmosPath, body: gizmo("a", `"color":"red"`)},
-		{name: "get the definition that is gone", path: definitionsPath + "/gizmos.shop.example.com"},
+		{name: "list gizmos that are gone", path: gizmosPath, settles: true},
+		{name: "create a gizmo that is gone", method: http.MethodPost, path: gizmosPath + "?dryRun=All", body: gizmo("a", `"color":"red"`), settles: true},
+		{name: "get the definition that is gone", path: definitionsPath + "/gizmos.shop.example.com", settles: true},
 	})
 }
 
@@ -225,16 +225,16 @@ func changedDefinitions() []request {
 		{name: "change a definition: no stored versions", method: http.MethodPatch, path: at + "/status", contentType: jsonPatch, body: `[{"op":"replace","path":"/status/storedVersions","value":[]}]`, even: evenDefinition},
 		// What exists keeps a color that nothing new may have.
 		patch("no more red", `[{"op":"replace","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/color/enum","value":["green","blue"]}]`),
-		{name: "create what may not be any more", method: http.MethodPost, path: gizmosPath, body: gizmo("late", `"color":"red"`)},
-		{name: "change what may not be any more", method: http.MethodPatch, path: gizmosPath + "/a", contentType: mergePatch, body: `{"spec":{"replicas":4}}`},
-		{name: "change it to what may not be any more", method: http.MethodPatch, path: gizmosPath + "/green", contentType: mergePatch, body: `{"spec":{"color":"red"}}`},
+		{name: "create what may not be any more", method: http.MethodPost, path: gizmosPath + "?dryRun=All", body: gizmo("late", `"color":"red"`), settles: true},
+		{name: "change what may not be any more", method: http.MethodPatch, path: gizmosPath + "/a", contentType: mergePatch, body: `{"spec":{"replicas":4}}`, settles: true},
+		{name: "change it to what may not be any more", method: http.MethodPatch, path: gizmosPath + "/green?dryRun=All", contentType: mergePatch, body: `{"spec":{"color":"red"}}`, settles: true},
 		patch("another storage version", `[{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}]`),
-		{name: "get what another version stored", path: gizmosPath + "/a"},
-		{name: "get what another version stored, in the new one", path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a"},
+		{name: "get what another version stored", path: gizmosPath + "/a", settles: true},
+		{name: "get what another version stored, in the new one", path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a", settles: true},
 		patch("a version that is not served", `[{"op":"replace","path":"/spec/versions/2/served","value":false}]`),
-		{name: "get in a version that is not served", path: "/apis/shop.example.com/v1alpha1/namespaces/custom/gizmos/a"},
+		{name: "get in a version that is not served", path: "/apis/shop.example.com/v1alpha1/namespaces/custom/gizmos/a", settles: true},
 		patch("no status", `[{"op":"remove","path":"/spec/versions/1/subresources"}]`),
-		{name: "get a status that is not", path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a/status"},
+		{name: "get a status that is not", path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a/status", settles: true},
 		{name: "write a status that is not apart", method: http.MethodPatch, path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a", contentType: mergePatch, body: `{"status":{"replicas":7}}`},
 	}
 }

@@ -207,9 +207,21 @@ func diffValue(path string, want, got any, report func(where string, want, got a
 			return
 		}
 	}
-	if want != got {
-		report(path, want, got)
+	if want == got {
+		return
 	}
+	w, isText := want.(string)
+	g, both := got.(string)
+	if isText && both && min(len(w), len(g)) > 300 {
+		same := 0
+		for same < min(len(w), len(g)) && w[same] == g[same] {
+			same++
+		}
+		from := max(0, same-40)
+		report(fmt.Sprintf("%s (from %d)", path, from), w[from:], g[from:])
+		return
+	}
+	report(path, want, got)
 }
 
 // absent is not nil: null and nothing are two answers.

@@ -116,6 +116,12 @@ func life(t *testing.T, object *unstructured.Unstructured) (created, deleted []r
 		{name: id + "apply a new one", method: http.MethodPatch, path: collection + "/second-" + object.GetName() + "?fieldManager=applier", contentType: apply, body: string(second)},
 		{name: id + "delete the new one", method: http.MethodDelete, path: collection + "/second-" + object.GetName() + "?gracePeriodSeconds=0"},
 	}
+	if object.GetKind() == "FlowSchema" {
+		// Priority and fairness adds its condition a moment later.
+		for i := range created {
+			created[i].settles = created[i].method == ""
+		}
+	}
 	deleted = []request{
 		{name: id + "delete dry run", method: http.MethodDelete, path: item + "?dryRun=All"},
 		{name: id + "delete", method: http.MethodDelete, path: item, body: `{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}`},

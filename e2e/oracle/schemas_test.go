@@ -226,11 +226,15 @@ func (c *comparison) tightenOne(d generated, schemas []object) {
 }
 
 // evenFirst is for answers that name the first of several mistakes, where it is
-// chance which that is: of an apply that can't be typed, and of metadata embedded
-// in a map.
+// chance which that is: of an apply that can't be typed, and of embedded metadata,
+// whose fields and places are gone through as maps.
 func evenFirst(body any) any {
 	if status, ok := body.(map[string]any); ok {
 		switch message, _ := status["message"].(string); {
+		case strings.Contains(message, "metadata: Invalid value: ") && strings.Contains(message, ": json: cannot unmarshal "):
+			// The mistake stands behind the patched object, in the only cause too.
+			status["message"], _, _ = strings.Cut(message, `}": `)
+			delete(status, "details")
 		case strings.HasPrefix(message, "failed to create typed patch object"):
 			status["message"], _, _ = strings.Cut(message, "): ")
 		case strings.Contains(message, " cannot be handled as a "):

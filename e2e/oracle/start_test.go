@@ -1,5 +1,7 @@
 package oracle
 
+import "strings"
+
 // atStart is what a server has before anybody asked it for anything, and what it
 // says about itself.
 func atStart() []request {
@@ -38,7 +40,7 @@ func atStart() []request {
 		"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
 		"/api/v1/namespaces/kube-system/configmaps",
 	} {
-		requests = append(requests, request{name: "at start " + path, path: path})
+		requests = append(requests, request{name: "at start " + path, path: path, settles: strings.HasSuffix(path, "/flowschemas")})
 	}
 	return append(requests,
 		request{name: "aggregated discovery of /api", path: "/api", accept: aggregated},
