@@ -71,7 +71,15 @@ func testKubectlWatch(t *testing.T, s *servers.Server) {
 
 // TestKubectlProxy reads through kubectl's proxy.
 func TestKubectlProxy(t *testing.T) {
-	s := startByre(t, openDatabase(t, "sqlite"))
+	for _, name := range databases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testKubectlProxy(t, startByre(t, openDatabase(t, name)))
+		})
+	}
+}
+
+func testKubectlProxy(t *testing.T, s *servers.Server) {
 	lines := startKubectl(t, s, "proxy", "--port", "0")
 	match := expectLine(t, lines, `^Starting to serve on (127\.0\.0\.1:\d+)`)
 	for path, want := range map[string]string{

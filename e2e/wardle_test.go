@@ -32,8 +32,17 @@ var flunders = schema.GroupVersionResource{Group: "wardle.example.com", Version:
 // its clients is one server with it.
 func TestAggregated(t *testing.T) {
 	t.Parallel()
+	for _, name := range databases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testAggregated(t, openDatabase(t, name))
+		})
+	}
+}
+
+func testAggregated(t *testing.T, db database) {
 	address := machineAddress(t)
-	a := &aggregated{Server: startByre(t, openDatabase(t, "sqlite"))}
+	a := &aggregated{Server: startByre(t, db)}
 	var err error
 	if a.wardle, err = servers.StartWardle(t.Context(), a.Server, t.TempDir(), address); err != nil {
 		t.Fatal(err)
