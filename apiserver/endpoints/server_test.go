@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/endpoints/filters"
@@ -37,6 +38,11 @@ type server struct {
 // store and its driver.
 func newServer(t *testing.T, wrap func(sqlstore.Driver) sqlstore.Driver) *server {
 	t.Helper()
+	return newAdmittingServer(t, wrap, nil)
+}
+
+func newAdmittingServer(t *testing.T, wrap func(sqlstore.Driver) sqlstore.Driver, admit admission.Interface) *server {
+	t.Helper()
 	var driver sqlstore.Driver = storetest.NewModel()
 	if wrap != nil {
 		driver = wrap(driver)
@@ -49,6 +55,7 @@ func newServer(t *testing.T, wrap func(sqlstore.Driver) sqlstore.Driver) *server
 	}
 	serving := endpoints.Serving{
 		Authorizer:    authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Admission:     admit,
 		TypeConverter: openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).TypeConverter(names...),
 	}
 	s := &server{}

@@ -89,6 +89,9 @@ func (b *bench) run(ctx context.Context, only string) (err error) {
 		// The order changes, so that no server always runs after the same one.
 		slices.Reverse(targets)
 		for _, t := range targets {
+			if err := quiet(ctx, targets); err != nil {
+				return err
+			}
 			if err := phase(ctx, t); err != nil {
 				return fmt.Errorf("%s, phase %d: %w", t.name, i, err)
 			}

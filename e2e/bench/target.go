@@ -68,6 +68,36 @@ func (t *target) cpu() (time.Duration, error) {
 	return all, nil
 }
 
+// quiet waits until the servers have done what work leaves behind: the next one's
+// turn would pay for it. Servers that find no rest within 10 s are taken as they are.
+func quiet(ctx context.Context, targets []*target) error {
+	const look, most, patience = 250 * time.Millisecond, 40 * time.Millisecond, 10 * time.Second
+	used := func() (all time.Duration, err error) {
+		for _, t := range targets {
+			cpu, err := t.cpu()
+			if err != nil {
+				return 0, err
+			}
+			all += cpu
+		}
+		return all, nil
+	}
+	before, err := used()
+	for begun := time.Now(); err == nil && time.Since(begun) < patience; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(look):
+		}
+		var now time.Duration
+		if now, err = used(); err == nil && now-before < most {
+			return nil
+		}
+		before = now
+	}
+	return err
+}
+
 // memory is the resident memory of the server, and of what it needs, in bytes.
 func (t *target) memory() (server, beside int64, err error) {
 	if server, err = t.server.RSS(); err != nil {
