@@ -12,9 +12,11 @@ import (
 // would stay for those minutes otherwise.
 const (
 	// busyBytes is how much a busy server allocates between two looks, at least,
-	// and quietBytes how much an idle one does, at most.
-	busyBytes  = 64 << 20
-	quietBytes = 2 << 20
+	// and quietBytes how much an idle one does, at most. It is quiet after quietLooks
+	// of these.
+	busyBytes  = 16 << 20
+	quietBytes = 512 << 10
+	quietLooks = 4
 	// worthBytes is what must have been allocated for a collection to be worth
 	// its time.
 	worthBytes = 64 << 20
@@ -29,6 +31,8 @@ type workload struct {
 	// last and freed are what had been allocated when it was looked at last, and
 	// when memory was given back last.
 	last, freed uint64
+	// idle counts the looks since the server had something to do.
+	idle int
 }
 
 // load is what a look at a workload finds.
@@ -46,10 +50,15 @@ const (
 func (w *workload) look(allocated uint64) load {
 	since := allocated - w.last
 	w.last = allocated
+	if since < quietBytes {
+		w.idle++
+	} else {
+		w.idle = 0
+	}
 	switch {
 	case since >= busyBytes:
 		return busy
-	case since >= quietBytes:
+	case w.idle < quietLooks:
 		return usual
 	case allocated-w.freed > worthBytes:
 		return over

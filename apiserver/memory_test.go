@@ -13,13 +13,24 @@ func TestMemoryIsGivenBackWhenWorkIsOver(t *testing.T) {
 		allocates uint64
 		found     load
 	}{
-		{1 << 20, quiet},  // an idle server
-		{100 << 20, busy}, // many requests
-		{50 << 20, usual}, // some
-		{1 << 20, over},   // none any more
-		{1 << 20, quiet},  // given back already
-		{3 << 20, usual},  // a request now and then is not worth it
-		{1 << 20, quiet},
+		{100 << 10, usual}, // an idle server, which may be only about to begin
+		{100 << 10, usual},
+		{100 << 10, usual},
+		{100 << 10, quiet},
+		{50 << 20, busy}, // many requests
+		{100 << 10, usual},
+		{50 << 20, busy},
+		{3 << 20, usual}, // some
+		{100 << 10, usual},
+		{100 << 10, usual},
+		{100 << 10, usual},
+		{100 << 10, over},  // none any more
+		{100 << 10, quiet}, // given back already
+		{3 << 20, usual},   // a request now and then is not worth it
+		{100 << 10, usual},
+		{100 << 10, usual},
+		{100 << 10, usual},
+		{100 << 10, quiet},
 	} {
 		at += step.allocates
 		found := w.look(at)
@@ -32,7 +43,7 @@ func TestMemoryIsGivenBackWhenWorkIsOver(t *testing.T) {
 	}
 	// An idle server works too, a little.
 	for n := 0; w.look(at) != over; n++ {
-		if at += 1 << 20; n > 100 {
+		if at += 400 << 10; n > 1000 {
 			t.Fatal("what an idle server leaves is never given back")
 		}
 	}

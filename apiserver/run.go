@@ -151,7 +151,7 @@ func (r *running) waitStarted(ctx context.Context) bool {
 const settleDelay = 5 * time.Second
 
 // lookInterval is how often settle looks whether the server is busy.
-const lookInterval = 2 * time.Second
+const lookInterval = 500 * time.Millisecond
 
 // settle gives back the memory that only the start needed, and then, whenever the
 // server has been busy and is no more, what that needed. While it is busy it has the

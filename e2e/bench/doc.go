@@ -4,6 +4,7 @@
 //
 // All servers are up at the same time and each phase is run on one after the
 // other, so that a machine that is slow for a minute is slow for all of them.
+// Before each turn all servers come to rest: none pays for what another left undone.
 // The client shares the processors with the server. What a figure means:
 //
 //   - rates are requests answered with success in a second, over all clients;
