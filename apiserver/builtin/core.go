@@ -1,7 +1,10 @@
 package builtin
 
 import (
+	"reflect"
+
 	corev1 "k8s.io/api/core/v1"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	configmap "k8s.io/kubernetes/pkg/registry/core/configmap/storage"
 	limitrange "k8s.io/kubernetes/pkg/registry/core/limitrange/storage"
 	namespacestore "k8s.io/kubernetes/pkg/registry/core/namespace/storage"
@@ -53,7 +56,16 @@ func namespaces(w *wiring) (storages, error) {
 	if err != nil {
 		return nil, err
 	}
-	return storages{"": s, "status": status, "finalize": finalize}, nil
+	return storages{"": shownNamespaces{s}, "status": status, "finalize": finalize}, nil
+}
+
+// shownNamespaces shows the registry that upstream's storage of namespaces, alone of
+// all, keeps in a field of its own. What it reads is what that reads.
+type shownNamespaces struct{ *namespacestore.REST }
+
+func (n shownNamespaces) Registry() *genericregistry.Store {
+	field := reflect.ValueOf(n.REST).Elem().FieldByName("store")
+	return (*genericregistry.Store)(field.UnsafePointer())
 }
 
 func secrets(w *wiring) (storages, error) {

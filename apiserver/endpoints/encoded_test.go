@@ -51,6 +51,8 @@ var reads = []string{
 	"/api/v1/namespaces/field/pods/p",
 	"/api/v1/namespaces/field/pods/p/status",
 	"/api/v1/namespaces/field",
+	"/api/v1/namespaces/field/status",
+	"/api/v1/namespaces/nosuch",
 	"/api/v1/nodes/n1",
 	"/apis/apps/v1/namespaces/field/deployments/d",
 	"/apis/apps/v1/namespaces/field/deployments/d/scale",
@@ -86,6 +88,7 @@ var reads = []string{
 	"/api/v1/pods?fieldSelector=spec.nodeName%3Dn1",
 	"/api/v1/pods?fieldSelector=status.phase%3DPending",
 	"/api/v1/namespaces",
+	"/api/v1/namespaces?fieldSelector=status.phase%3DActive",
 	"/api/v1/nodes",
 	"/api/v1/services",
 	"/api/v1/events",
@@ -227,7 +230,6 @@ func TestWhatIsReadFromBytes(t *testing.T) {
 		"admissionregistration.k8s.io/v1 mutatingadmissionpolicybindings", // kept as v1beta1
 		"autoscaling/v1 horizontalpodautoscalers",                         // kept as v2
 		"events.k8s.io/v1 events",                                         // kept as v1
-		"v1 namespaces",                                                   // the storage adds to what the registry reads
 		"v1 persistentvolumeclaims",                                       // defaulted on read
 		"v1 services",                                                     // defaulted on read
 	}

@@ -82,7 +82,7 @@ func TestWhatIsAnsweredAsKept(t *testing.T) {
 		last = answered
 	}
 	version := s.api.Versions()[slices.IndexFunc(s.api.Versions(), func(v *endpoints.Version) bool { return v.GroupVersion().String() == "v1" })]
-	for path, want := range map[string]bool{"configmaps": true, "pods": true, "pods/status": true, "pods/binding": false, "replicationcontrollers/scale": false, "services": false} {
+	for path, want := range map[string]bool{"configmaps": true, "pods": true, "pods/status": true, "pods/binding": false, "namespaces": true, "namespaces/finalize": true, "replicationcontrollers/scale": false, "services": false} {
 		if got := version.Resource(path).WritesFromBytes(); got != want {
 			t.Errorf("%s: %v, want %v", path, got, want)
 		}

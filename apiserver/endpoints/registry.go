@@ -9,9 +9,12 @@ import (
 
 // registryOf finds the registry that a storage is or embeds, directly or inside
 // the rest.StandardStorage whose writes it checks. It relies on what holds for
-// all of upstream's: a storage that embeds a registry reads what that reads. (The
-// one that does not want to, of namespaces, has it in a field.)
+// all of upstream's: a storage that embeds a registry reads what that reads. One that
+// has it elsewhere may show it by a method.
 func registryOf(s rest.Storage) *genericregistry.Store {
+	if shown, ok := s.(interface{ Registry() *genericregistry.Store }); ok {
+		return shown.Registry()
+	}
 	value := reflect.ValueOf(s)
 	for value.Kind() == reflect.Pointer && !value.IsNil() {
 		if registry, ok := value.Interface().(*genericregistry.Store); ok {
