@@ -1,0 +1,61 @@
+package admission
+
+import (
+	"context"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	api "k8s.io/kubernetes/pkg/apis/core"
+)
+
+// copied is an object that counts how often it is copied.
+type copied struct {
+	api.ConfigMap
+	times int
+}
+
+func (c *copied) DeepCopyObject() runtime.Object {
+	c.times++
+	return c.ConfigMap.DeepCopyObject()
+}
+
+// TestNoWebhooksCopyNothing: objects are copied for webhooks if there are any.
+func TestNoWebhooksCopyNothing(t *testing.T) {
+	for _, configured := range []bool{false, true} {
+		client := fake.NewClientset()
+		if configured {
+			client = fake.NewClientset(&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "none"}})
+		}
+		plugin, err := mutatingwebhook.NewMutatingWebhook(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &mutatingWebhooks{Plugin: plugin}
+		factory := informers.NewSharedInformerFactory(client, 0)
+		m.SetExternalKubeClientSet(client)
+		m.SetExternalKubeInformerFactory(factory)
+		if err := m.ValidateInitialization(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		factory.StartWithContext(ctx)
+		factory.WaitForCacheSyncWithContext(ctx)
+		object := &copied{}
+		attributes := admission.NewAttributesRecord(object, nil, api.SchemeGroupVersion.WithKind("ConfigMap"), "n", "c",
+			api.SchemeGroupVersion.WithResource("configmaps"), "", admission.Create, &metav1.CreateOptions{}, false, nil)
+		if err := m.Admit(t.Context(), attributes, nil); err != nil {
+			t.Fatal(err)
+		}
+		if (object.times > 0) != configured {
+			t.Errorf("with webhooks configured: %v, objects are copied %d times", configured, object.times)
+		}
+		stop()
+		factory.Shutdown()
+	}
+}
