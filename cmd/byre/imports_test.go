@@ -35,6 +35,7 @@ var rooms = []room{
 	{"sqlstore/dbtest", 1.3, []string{"k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"watch", 2, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"watch/watchtest", 2.1, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
+	{"apiserver/stack", 2.9, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"apiserver/storage", 3.0, noSQL},
 	{"apiserver/loopback", 3.0, noSQL},
 	{"apiserver/openapi", 3.1, noSQL},
