@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"syscall"
 
@@ -15,6 +16,7 @@ import (
 )
 
 func main() {
+	debug.SetGCPercent(400) // the processors are the servers' first
 	quick := flag.Bool("short", false, "a first impression in about a minute")
 	only := flag.String("only", "", "measure one of sqlite, postgres, stock")
 	aggregated := flag.Bool("aggregated", false, "measure what it takes to reach an API server behind each, and nothing else")
