@@ -7,8 +7,8 @@ import (
 )
 
 // The garbage collector runs when the heap has doubled, or after two minutes. A busy
-// server has it run half as often: a tenth more requests for a heap that is half as
-// large again. What a burst of requests leaves is given back when it is over, as it
+// server has it run half as often: a thirtieth less processor time for a heap that is
+// half as large again. What a burst of requests leaves is given back when it is over, as it
 // would stay for those minutes otherwise.
 const (
 	// busyBytes is how much a busy server allocates between two looks, at least,

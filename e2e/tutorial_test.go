@@ -102,15 +102,15 @@ func (p *tutorial) run(t *testing.T, command string) string {
 // type it than the server to know of a definition.
 func (p *tutorial) settled(t *testing.T, command string) string {
 	t.Helper()
-	got := p.run(t, command)
-	late := func() bool {
-		return strings.HasPrefix(command, "kubectl wait ") && !strings.Contains(got, "condition met") ||
-			strings.HasPrefix(command, "kubectl api-resources ") && !strings.Contains(got, "pastures")
-	}
-	for tries := 0; late() && tries < 100; tries++ {
-		time.Sleep(100 * time.Millisecond)
+	var got string
+	waitFor(t, 20*time.Second, command, func() error {
 		got = p.run(t, command)
-	}
+		if strings.HasPrefix(command, "kubectl wait ") && !strings.Contains(got, "condition met") ||
+			strings.HasPrefix(command, "kubectl api-resources ") && !strings.Contains(got, "pastures") {
+			return errors.New(got)
+		}
+		return nil
+	})
 	return got
 }
 
