@@ -104,10 +104,16 @@ func compareAll(t *testing.T, stock, byre *peer) {
 
 func compare(t *testing.T, stock, byre *peer, r request) {
 	t.Helper()
-	found, err := askBoth(t.Context(), stock, byre, r)
+	found, repeatable, err := askBoth(t.Context(), stock, byre, r)
 	for tries := 0; err == nil && r.settles && len(found) > 0 && tries < 100; tries++ {
 		time.Sleep(100 * time.Millisecond) // two servers' caches, of which nothing tells
-		found, err = askBoth(t.Context(), stock, byre, r)
+		found, repeatable, err = askBoth(t.Context(), stock, byre, r)
+	}
+	// A server that finds several mistakes in a map names them in the map's order, which
+	// changes from one answer to the next. Two servers that answer alike agree after a
+	// few repetitions; what differs for another reason differs in all of them.
+	for tries := 0; err == nil && repeatable && len(found) > 0 && expected[r.name] == "" && tries < 40; tries++ {
+		found, repeatable, err = askBoth(t.Context(), stock, byre, r)
 	}
 	if err != nil {
 		t.Errorf("%s: %v", r.name, err)
@@ -122,17 +128,21 @@ func compare(t *testing.T, stock, byre *peer, r request) {
 	}
 }
 
-// askBoth puts a request to both servers and returns how their answers differ.
-func askBoth(ctx context.Context, stock, byre *peer, r request) ([]string, error) {
+// askBoth puts a request to both servers and returns how their answers differ. The
+// request is repeatable when neither server has changed anything for it: it is a dry
+// run, or both servers refuse it. (Reads are not repeated: a stale one is a fault.)
+func askBoth(ctx context.Context, stock, byre *peer, r request) (found []string, repeatable bool, err error) {
 	want, err := stock.ask(ctx, r)
 	if err != nil {
-		return nil, fmt.Errorf("kube-apiserver: %w", err)
+		return nil, false, fmt.Errorf("kube-apiserver: %w", err)
 	}
 	got, err := byre.ask(ctx, r)
 	if err != nil {
-		return nil, fmt.Errorf("byre: %w", err)
+		return nil, false, fmt.Errorf("byre: %w", err)
 	}
-	return differences(want, got), nil
+	dry := strings.Contains(r.path, "dryRun=All") && want.status < 400 && got.status < 400
+	refused := want.status >= 400 && want.status < 500 && got.status >= 400 && got.status < 500
+	return differences(want, got), dry || refused, nil
 }
 
 // peer is one of the two servers.
