@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	sqlite3 "modernc.org/sqlite/lib"
+
 	"byre/sqlstore"
 )
 
@@ -85,15 +87,8 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 // transaction runs f in a transaction. There is no context: one that can end
 // would cost a goroutine a statement, and the transaction is short.
 func (w *writer) transaction(f func() error) error {
-	if _, err := w.begin.Exec(); err != nil {
-		// A transaction that could neither be committed nor rolled back (a
-		// full disk) is still open.
-		if _, err := w.rollback.Exec(); err != nil {
-			return translate(fmt.Errorf("begin: %w", err))
-		}
-		if _, err := w.begin.Exec(); err != nil {
-			return translate(fmt.Errorf("begin: %w", err))
-		}
+	if err := w.start(); err != nil {
+		return translate(fmt.Errorf("begin: %w", err))
 	}
 	if err := f(); err != nil {
 		// Some errors have rolled back already, then this one means nothing.
@@ -105,6 +100,22 @@ func (w *writer) transaction(f func() error) error {
 		return translateCommit(fmt.Errorf("commit: %w", err))
 	}
 	return nil
+}
+
+// start begins the transaction. One that could neither be committed nor rolled
+// back is still open: only then is a second BEGIN an error of the statement
+// itself, and a ROLLBACK makes way for it. Every other error is BEGIN's own
+// (another process's lock, the disk) and is the caller's to know.
+func (w *writer) start() error {
+	_, err := w.begin.Exec()
+	if !hasCode(err, sqlite3.SQLITE_ERROR) {
+		return err
+	}
+	if _, rollbackErr := w.rollback.Exec(); rollbackErr != nil {
+		return errors.Join(err, fmt.Errorf("rollback: %w", rollbackErr))
+	}
+	_, err = w.begin.Exec()
+	return err
 }
 
 // apply does the writes and moves state.Revision by one for each that takes

@@ -40,7 +40,10 @@ func translateCommit(err error) error {
 }
 
 // isDuplicate reports whether an insert found its key taken.
-func isDuplicate(err error) bool {
+func isDuplicate(err error) bool { return hasCode(err, sqlite3.SQLITE_CONSTRAINT_UNIQUE) }
+
+// hasCode reports whether the engine's error has the (extended) result code.
+func hasCode(err error, code int) bool {
 	var e *engine.Error
-	return errors.As(err, &e) && e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE
+	return errors.As(err, &e) && e.Code() == code
 }

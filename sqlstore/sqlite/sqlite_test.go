@@ -17,13 +17,20 @@ func open(t testing.TB) (driver *sqlite.Driver, path string) {
 	return openWith(t, 0)
 }
 
-// openWith is open with a cap of the log.
-func openWith(t testing.TB, logPages int) (driver *sqlite.Driver, path string) {
+// migrated makes an empty database in a directory of the test's.
+func migrated(t testing.TB) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "a dir?#%", "byre.db")
 	if _, err := migrations.Up(t.Context(), "sqlite://"+(&url.URL{Path: path}).EscapedPath()); err != nil {
 		t.Fatal(err)
 	}
+	return path
+}
+
+// openWith is open with a cap of the log.
+func openWith(t testing.TB, logPages int) (driver *sqlite.Driver, path string) {
+	t.Helper()
+	path = migrated(t)
 	var err error
 	driver, err = sqlite.Open(t.Context(), path, sqlite.Options{LogPages: logPages})
 	if err != nil {

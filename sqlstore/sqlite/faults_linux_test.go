@@ -1,0 +1,205 @@
+package sqlite_test
+
+import (
+	"database/sql"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	engine "modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/sqlite"
+)
+
+// redirect makes every open descriptor of the file at path refer to another
+// file, opened with the flags, until the function it returns is called. SQLite
+// then gets the other file's errors: ENOSPC from /dev/full, EBADF from a
+// descriptor that is not open for writing.
+func redirect(t *testing.T, path, to string, flags int) (restore func()) {
+	t.Helper()
+	resolved, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fds []int
+	for _, entry := range entries {
+		fd, err := strconv.Atoi(entry.Name())
+		if link, linkErr := os.Readlink(filepath.Join("/proc/self/fd", entry.Name())); err == nil && linkErr == nil && link == resolved {
+			fds = append(fds, fd)
+		}
+	}
+	other, err := unix.Open(to, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved := make(map[int]int)
+	for _, fd := range fds {
+		if saved[fd], err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Dup3(other, fd, unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(saved) == 0 {
+		t.Fatalf("nobody has %s open", resolved)
+	}
+	if err := unix.Close(other); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		for fd, old := range saved {
+			if err := errors.Join(unix.Dup3(old, fd, unix.O_CLOEXEC), unix.Close(old)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func createOf(name string, size int) sqlstore.Write {
+	return sqlstore.Write{
+		Op: sqlstore.Create, Key: sqlstore.Key{Resource: "configmaps", Namespace: "n", Name: name},
+		Value: []byte(`"` + strings.Repeat("x", size) + `"`),
+	}
+}
+
+// commits tries a batch of two; the error is the batch's.
+func commits(t *testing.T, driver *sqlite.Driver, prefix string, size int) error {
+	t.Helper()
+	outcomes, err := driver.Commit(t.Context(), []sqlstore.Write{createOf(prefix+"-1", size), createOf(prefix+"-2", size)})
+	for _, o := range outcomes {
+		err = errors.Join(err, o.Err)
+	}
+	return err
+}
+
+// code is the engine's result code of an error, without its extension.
+func code(err error) int {
+	var e *engine.Error
+	if !errors.As(err, &e) {
+		return 0
+	}
+	return e.Code() & 0xff
+}
+
+// foreign opens the database as another program would.
+func foreign(t *testing.T, path string) *sql.Conn {
+	t.Helper()
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(); db.Close() })
+	return conn
+}
+
+func execute(t *testing.T, conn *sql.Conn, statement string) {
+	t.Helper()
+	if _, err := conn.ExecContext(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFaults: a batch that the disk or another process refuses fails as a whole,
+// with the database's own reason, and what comes after the fault is committed.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		inject func(t *testing.T, driver *sqlite.Driver, path string, other *sql.Conn) (restore func())
+		want   error
+		code   int
+	}{
+		"locked at BEGIN": {
+			func(t *testing.T, _ *sqlite.Driver, _ string, other *sql.Conn) func() {
+				execute(t, other, `BEGIN IMMEDIATE`)
+				return func() { execute(t, other, `ROLLBACK`) }
+			}, sqlstore.ErrUnavailable, sqlite3.SQLITE_BUSY,
+		},
+		"I/O error at BEGIN": {
+			func(t *testing.T, _ *sqlite.Driver, path string, other *sql.Conn) func() {
+				// The writer must read what another connection has written.
+				execute(t, other, `PRAGMA user_version = 7`)
+				return redirect(t, path+"-wal", path+"-wal", unix.O_WRONLY)
+			}, sqlstore.ErrUnavailable, sqlite3.SQLITE_IOERR,
+		},
+		"disk full before COMMIT": {
+			func(t *testing.T, driver *sqlite.Driver, _ string, _ *sql.Conn) func() {
+				limit := func(pages string) {
+					if err := driver.ExecWriter(t.Context(), `PRAGMA max_page_count = `+pages); err != nil {
+						t.Fatal(err)
+					}
+				}
+				limit("1") // SQLite keeps the pages that are there, and answers as on a full disk
+				return func() { limit("4294967294") }
+			}, sqlstore.ErrUnavailable, sqlite3.SQLITE_FULL,
+		},
+		"disk full at COMMIT": {
+			func(t *testing.T, _ *sqlite.Driver, path string, other *sql.Conn) func() {
+				// Nobody reads the log when all of it is in the file.
+				execute(t, other, `PRAGMA wal_checkpoint(TRUNCATE)`)
+				return redirect(t, path+"-wal", "/dev/full", unix.O_RDWR)
+			}, sqlstore.ErrUnavailable, sqlite3.SQLITE_FULL,
+		},
+		"I/O error at COMMIT": {
+			func(t *testing.T, _ *sqlite.Driver, path string, _ *sql.Conn) func() {
+				return redirect(t, path+"-wal", path+"-wal", unix.O_RDONLY)
+			}, sqlstore.ErrUnknown, sqlite3.SQLITE_IOERR,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := migrated(t)
+			driver, err := sqlite.Open(t.Context(), path, sqlite.Options{Busy: time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer driver.Close()
+			if err := commits(t, driver, "before", 10); err != nil {
+				t.Fatal(err)
+			}
+			restore := test.inject(t, driver, path, foreign(t, path))
+			for range 3 {
+				if err := commits(t, driver, "meanwhile", 100_000); !errors.Is(err, test.want) || code(err) != test.code {
+					t.Errorf("error %v (code %d), want %v (code %d)", err, code(err), test.want, test.code)
+				}
+			}
+			restore()
+			if err := commits(t, driver, "after", 10); err != nil {
+				t.Error(err)
+			}
+			if state, err := driver.State(t.Context()); err != nil || state.Revision != 4 {
+				t.Errorf("revision %d, %v", state.Revision, err)
+			}
+		})
+	}
+}
+
+// A transaction that a failed COMMIT and a failed ROLLBACK have left open does not
+// keep the next one from beginning.
+func TestTransactionLeftOpen(t *testing.T) {
+	t.Parallel()
+	driver, _ := open(t)
+	defer driver.Close()
+	if err := driver.ExecWriter(t.Context(), `BEGIN IMMEDIATE`); err != nil {
+		t.Fatal(err)
+	}
+	if err := commits(t, driver, "next", 10); err != nil {
+		t.Error(err)
+	}
+}
