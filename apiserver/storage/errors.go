@@ -54,7 +54,10 @@ func (s *Store) apiError(err error, path string) error {
 		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retrySeconds}
 		return unavailable
 	case errors.Is(err, sqlstore.ErrUnknown):
-		return apierrors.NewServerTimeout(s.cfg.GroupResource, "write", retrySeconds)
+		// Invariant: no Retry-After, in the body or as a header. client-go repeats
+		// every request whose answer has one, so a create by generateName would
+		// make a second object.
+		return apierrors.NewTimeoutError("the database did not confirm the write: it took effect once or not at all", 0)
 	}
 	return err
 }

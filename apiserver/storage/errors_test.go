@@ -39,16 +39,17 @@ func (f *failing) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, i
 	return f.Driver.Get(ctx, key)
 }
 
-// What a database can't do now is answered with when to try again; that it is
-// not said in the database's words.
+// An answer says when to try again only where nothing was written, and never
+// says it in the database's words.
 func TestDatabaseErrors(t *testing.T) {
 	for _, test := range []struct {
 		err    error
 		code   int32
 		reason metav1.StatusReason
+		retry  bool
 	}{
-		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnavailable), http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable},
-		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnknown), http.StatusInternalServerError, metav1.StatusReasonServerTimeout},
+		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnavailable), http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, true},
+		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnknown), http.StatusGatewayTimeout, metav1.StatusReasonTimeout, false},
 	} {
 		driver := &failing{Driver: storetest.NewModel()}
 		f := newFixture(t, backend{"failing", func(testing.TB) sqlstore.Driver { return driver }, true})
@@ -60,7 +61,7 @@ func TestDatabaseErrors(t *testing.T) {
 		} {
 			var status apierrors.APIStatus
 			if !errors.As(err, &status) || status.Status().Code != test.code || status.Status().Reason != test.reason ||
-				status.Status().Details.RetryAfterSeconds == 0 || strings.Contains(err.Error(), "secret") {
+				(status.Status().Details.RetryAfterSeconds > 0) != test.retry || strings.Contains(err.Error(), "secret") {
 				t.Errorf("%s with %v: %#v", name, test.err, err)
 			}
 		}
