@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 	netutils "k8s.io/utils/net"
 
 	"byre/apiserver/auth"
@@ -102,6 +103,7 @@ func (c Config) Complete() (CompletedConfig, error) {
 	if errs := o.Validate(); len(errs) > 0 {
 		return CompletedConfig{}, errors.Join(errs...)
 	}
+	o.Admission.NodeAuthorizer = o.Auth.Authorization.UsesMode(modes.ModeNode)
 	var err error
 	if done.controllers, err = controllers.Select(o.Controllers); err != nil {
 		return CompletedConfig{}, err

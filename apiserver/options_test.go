@@ -3,6 +3,9 @@ package apiserver_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -145,5 +148,44 @@ func TestFlagsOfKubeAPIServer(t *testing.T) {
 	)
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNodeRestriction is on wherever the Node authorizer is, unless it is turned
+// off by name.
+func TestNodeRestriction(t *testing.T) {
+	file := func(kind string) string {
+		name := filepath.Join(t.TempDir(), "authorization.yaml")
+		config := "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: " + kind + ", name: " + strings.ToLower(kind) + "}]\n"
+		if err := os.WriteFile(name, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	for _, test := range []struct {
+		args string
+		want bool
+	}{
+		{"", true}, // the default is Node,RBAC
+		{"--authorization-mode=RBAC", false},
+		{"--authorization-mode=RBAC --enable-admission-plugins=NodeRestriction", true},
+		{"--authorization-mode=RBAC,Node", true},
+		{"--authorization-config=" + file("Node"), true},
+		{"--authorization-config=" + file("RBAC"), false},
+		{"--admission-control=NamespaceLifecycle", true},
+		{"--disable-admission-plugins=NodeRestriction", false},
+		{"--disable-admission-plugins=PodSecurity", true},
+		{"--authorization-config=" + file("Node") + " --disable-admission-plugins=NodeRestriction", false},
+	} {
+		options, err := parse(strings.Fields(test.args)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := (apiserver.Config{Options: options, Open: untouchable(t)}).Complete(); err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Contains(options.Admission.Enabled(), "NodeRestriction"); got != test.want {
+			t.Errorf("byre serve %s: NodeRestriction is on: %v", test.args, got)
+		}
 	}
 }

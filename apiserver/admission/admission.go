@@ -72,7 +72,7 @@ const remapInterval = 30 * time.Second
 // New builds the chain. ctx bounds the life of what upstream's policy plugins
 // start with construction; it should be the one that Run gets.
 func New(ctx context.Context, cfg Config) (*Admission, error) {
-	chosen := cfg.Options.enabled()
+	chosen := cfg.Options.Enabled()
 	settings, err := admission.ReadAdmissionConfiguration(chosen, cfg.Options.ConfigFile, settingsScheme())
 	if err != nil {
 		return nil, fmt.Errorf("--admission-control-config-file: %w", err)

@@ -195,11 +195,11 @@ plugins:
 
 func TestChoice(t *testing.T) {
 	o := &Options{Enable: []string{"AlwaysPullImages"}, Disable: []string{"ResourceQuota"}}
-	got := o.enabled()
-	if !slices.Contains(got, "AlwaysPullImages") || slices.Contains(got, "ResourceQuota") || len(got) != len(NewOptions().enabled()) {
+	got := o.Enabled()
+	if !slices.Contains(got, "AlwaysPullImages") || slices.Contains(got, "ResourceQuota") || len(got) != len(NewOptions().Enabled()) {
 		t.Errorf("got %v", got)
 	}
-	if got := (&Options{Only: []string{"ResourceQuota", "LimitRanger"}}).enabled(); !slices.Equal(got, []string{"LimitRanger", "ResourceQuota"}) {
+	if got := (&Options{Only: []string{"ResourceQuota", "LimitRanger"}}).Enabled(); !slices.Equal(got, []string{"LimitRanger", "ResourceQuota"}) {
 		t.Errorf("got %v", got)
 	}
 }

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle"
 	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
@@ -110,24 +109,6 @@ func names(all []plugin, onlyDefault bool) []string {
 	var list []string
 	for _, p := range all {
 		if p.defaultOn || !onlyDefault {
-			list = append(list, p.name)
-		}
-	}
-	return list
-}
-
-// enabled lists, in order, the plugins that o chooses. A plugin that is both
-// enabled and off by default is on; Validate has refused those both enabled and
-// disabled.
-func (o *Options) enabled() []string {
-	enable, disable, only := sets.New(o.Enable...), sets.New(o.Disable...), sets.New(o.Only...)
-	var list []string
-	for _, p := range plugins() {
-		chosen := enable.Has(p.name) || p.defaultOn && !disable.Has(p.name)
-		if only.Len() > 0 {
-			chosen = only.Has(p.name)
-		}
-		if chosen {
 			list = append(list, p.name)
 		}
 	}

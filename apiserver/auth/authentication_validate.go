@@ -1,6 +1,8 @@
 package auth
 
 import (
+	"bytes"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
@@ -88,20 +90,39 @@ func (o *RequestHeaderOptions) validate() []error {
 }
 
 // validateOverlap refuses one CA for users and for front proxies unless the
-// proxies are named: every user could otherwise claim to be anyone.
+// proxies are named: every user could otherwise claim to be anyone. Files that
+// can't be read are passed over: the server makes its own CA only after Validate,
+// and loadCAs, which calls this again, reports those that are missing then.
 func (o *AuthenticationOptions) validateOverlap() error {
-	if o.ClientCAFile == "" || o.RequestHeader.ClientCAFile == "" || len(o.RequestHeader.AllowedNames) > 0 {
+	if o.RequestHeader.ClientCAFile == "" || len(o.RequestHeader.AllowedNames) > 0 {
 		return nil
 	}
-	clients, errClients := certutil.CertsFromFile(o.ClientCAFile)
-	proxies, errProxies := certutil.CertsFromFile(o.RequestHeader.ClientCAFile)
-	if errClients != nil || errProxies != nil {
-		return nil // New reports files that can't be read
+	proxies, err := certutil.CertsFromFile(o.RequestHeader.ClientCAFile)
+	if err != nil {
+		return nil //nolint:nilerr // see above
 	}
-	for _, ca := range clients {
-		if slices.ContainsFunc(proxies, ca.Equal) {
-			return errors.New("--requestheader-client-ca-file and --client-ca-file share a certificate: --requestheader-allowed-names is required, lest every client could name its own user")
+	for _, client := range []struct{ file, name string }{
+		{o.ClientCAFile, "--client-ca-file"},
+		{o.ownCAFile, "the server's own CA " + o.ownCAFile},
+	} {
+		if client.file == "" {
+			continue
+		}
+		clients, err := certutil.CertsFromFile(client.file)
+		if err != nil {
+			continue
+		}
+		for _, ca := range clients {
+			if slices.ContainsFunc(proxies, func(proxy *x509.Certificate) bool { return sameAuthority(ca, proxy) }) {
+				return fmt.Errorf("--requestheader-client-ca-file and %s share a certificate: --requestheader-allowed-names is required, lest every client could name its own user", client.name)
+			}
 		}
 	}
 	return nil
+}
+
+// sameAuthority tells whether a certificate signed by one verifies by the other:
+// a CA keeps its name and key when its certificate is renewed.
+func sameAuthority(a, b *x509.Certificate) bool {
+	return bytes.Equal(a.RawSubject, b.RawSubject) && bytes.Equal(a.RawSubjectPublicKeyInfo, b.RawSubjectPublicKeyInfo)
 }

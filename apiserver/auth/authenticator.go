@@ -84,6 +84,9 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 
 // loadCAs reads the CAs of users and of front proxies.
 func (a *Auth) loadCAs(o *AuthenticationOptions, config *kubeauthenticator.Config) error {
+	if err := o.validateOverlap(); err != nil {
+		return err
+	}
 	if o.ClientCAFile != "" {
 		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca-bundle", o.ClientCAFile)
 		if err != nil {

@@ -105,6 +105,19 @@ func (o *AuthorizationOptions) Validate() []error {
 	return errs
 }
 
+// UsesMode tells whether the flags, or ConfigFile, choose a mode. A file that can't
+// be read chooses none: Validate refuses it.
+func (o *AuthorizationOptions) UsesMode(mode string) bool {
+	config := o.chain()
+	if o.ConfigFile != "" {
+		var err error
+		if config, _, err = authorizer.LoadAndValidateFile(o.ConfigFile, authorizationcel.NewDefaultCompiler(), nil); err != nil {
+			return false
+		}
+	}
+	return slices.ContainsFunc(config.Authorizers, func(c apiserver.AuthorizerConfiguration) bool { return string(c.Type) == mode })
+}
+
 // has tells whether the flags (not the file) choose a mode.
 func (o *AuthorizationOptions) has(mode string) bool {
 	return o.ConfigFile == "" && slices.Contains(o.Modes, mode)

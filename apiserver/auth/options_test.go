@@ -1,10 +1,14 @@
 package auth
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 )
 
 func TestValidate(t *testing.T) {
@@ -70,6 +74,32 @@ func TestSharedCA(t *testing.T) {
 	o.Authentication.RequestHeader.AllowedNames = []string{"front"}
 	if err := o.Authentication.validateOverlap(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOwnCAIsShared: the server's own CA counts as one of users whatever
+// --client-ca-file says, also when it is made after the flags were checked.
+func TestOwnCAIsShared(t *testing.T) {
+	own := newAuthority(t, "own").pem()
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	for _, clients := range []string{"", write(t, "users.crt", newAuthority(t, "users").pem())} {
+		o := NewOptions()
+		o.Authentication.ClientCAFile = clients
+		o.Authentication.RequestHeader.ClientCAFile = file
+		o.Complete(Files{ClientCA: file, FrontProxyCA: "front-proxy-ca.crt", FrontProxyUserName: "front-proxy-client"})
+		if err := os.WriteFile(file, own, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.Authentication.validateOverlap(); err == nil {
+			t.Errorf("with --client-ca-file=%q: accepted by Validate", clients)
+		}
+		if err := new(Auth).loadCAs(&o.Authentication, new(kubeauthenticator.Config)); err == nil {
+			t.Errorf("with --client-ca-file=%q: accepted when the files are loaded", clients)
+		}
+		o.Authentication.RequestHeader.AllowedNames = []string{"front"}
+		if err := o.Authentication.validateOverlap(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

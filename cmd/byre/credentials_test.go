@@ -8,6 +8,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/pki"
@@ -65,5 +69,30 @@ func TestStaticTokens(t *testing.T) {
 		if err != nil || status != want {
 			t.Errorf("token %s gets %d, want %d: %s, %v", token, status, want, strings.TrimSpace(body), err)
 		}
+	}
+}
+
+// TestKubeletIsRestricted: by default a kubelet's credential creates no Pod, with
+// whatever ServiceAccount, but the mirror Pods of its own node.
+func TestKubeletIsRestricted(t *testing.T) {
+	server := startServer(t, t.TempDir())
+	config := server.config(t)
+	admin := kubernetes.NewForConfigOrDie(config)
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "powerful"}}
+	if _, err := admin.CoreV1().ServiceAccounts("default").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:x", Groups: []string{"system:nodes", "system:authenticated"}}
+	kubelet := kubernetes.NewForConfigOrDie(config)
+	if _, err := kubelet.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {
+		t.Errorf("a kubelet registers its node: %v", err)
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "made"},
+		Spec: corev1.PodSpec{NodeName: "x", ServiceAccountName: "powerful",
+			Containers: []corev1.Container{{Name: "c", Image: "i:1"}}},
+	}
+	if _, err := kubelet.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a kubelet creates a Pod with a service account: %v", err)
 	}
 }
