@@ -85,7 +85,7 @@ func openDatabase(ctx context.Context, o apiserver.StoreOptions) (apiserver.Data
 		driver, err := sqlite.Open(ctx, dsn, sqlite.Options{})
 		return apiserver.Database{Driver: driver}, err
 	case migrations.Postgres:
-		driver, err := postgres.Open(ctx, dsn, postgres.Options{})
+		driver, err := postgres.Open(ctx, dsn, postgres.Options{AllowLoss: o.AllowUnsafeDurability})
 		return apiserver.Database{Driver: driver, Shared: true}, err
 	default:
 		return apiserver.Database{}, fmt.Errorf("no driver for %s", dialect)
