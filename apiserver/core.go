@@ -81,6 +81,9 @@ func makeDataDir(dir string) error {
 
 // ask is what the health check of the store does.
 func (c *core) ask(ctx context.Context) error {
+	if p, ok := c.database.Driver.(sqlstore.Prober); ok {
+		return p.Probe(ctx)
+	}
 	_, err := c.database.Driver.State(ctx)
 	return err
 }

@@ -41,6 +41,12 @@ type Upkeeper interface {
 	Upkeep(ctx context.Context) error
 }
 
+// Prober is a Driver whose State is answered without asking the database.
+type Prober interface {
+	// Probe asks the database itself whether it still answers.
+	Probe(ctx context.Context) error
+}
+
 // Excluder is a Driver whose database other processes write to as well.
 type Excluder interface {
 	// Exclusively runs f unless another process runs one under the same name

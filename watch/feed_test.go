@@ -53,7 +53,7 @@ func (f *fixture) found(index *Index, value string) (names string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	for e := range s.Indexed(Narrowing{index, value}) {
+	for e := range s.Indexed(Narrowing{index, value}, "", nil) {
 		names += e.Name
 	}
 	return names
@@ -75,6 +75,43 @@ func TestIndexFindsAndForgets(t *testing.T) {
 	f.Publish([]sqlstore.Change{f.remove(pod("a", "y"))})
 	if got := f.found(index, "1"); got != "" {
 		t.Errorf("1 finds %q after the delete", got)
+	}
+}
+
+// A page of what an index finds begins where the page before it ended, whatever
+// came before that.
+func TestIndexedBeginsAnywhere(t *testing.T) {
+	f := start(t, Options{SoleWriter: true})
+	index := byValue()
+	for i, value := range []string{"1", "2", "?", "1", "?", "1"} {
+		f.write(pod(string(rune('a'+i/3)), fmt.Sprint(i)), value)
+	}
+	s, err := f.SnapshotIndexed(f.t.Context(), "", "pods", index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		namespace string
+		after     *sqlstore.Position
+		want      string
+	}{
+		{"", nil, "02345"},
+		{"a", nil, "02"},
+		{"b", nil, "345"},
+		{"b", &sqlstore.Position{Namespace: "a", Name: "9"}, "345"},
+		{"b", &sqlstore.Position{Namespace: "b", Name: "4"}, "5"},
+		{"a", &sqlstore.Position{Namespace: "a", Name: "0"}, "2"},
+		{"", &sqlstore.Position{Namespace: "a", Name: "0"}, "2345"},
+		{"", &sqlstore.Position{Namespace: "b", Name: "5"}, ""},
+		{"c", nil, ""},
+	} {
+		got := ""
+		for e := range s.Indexed(Narrowing{index, "1"}, test.namespace, test.after) {
+			got += e.Name
+		}
+		if got != test.want {
+			t.Errorf("namespace %q after %v: %q, want %q", test.namespace, test.after, got, test.want)
+		}
 	}
 }
 

@@ -45,11 +45,7 @@ func (s Snapshot) Get(namespace, name string) *Entry {
 // All gives the records of one namespace, or of all when it is empty, in key
 // order, leaving out everything up to after where that is not nil.
 func (s Snapshot) All(namespace string, after *sqlstore.Position) iter.Seq[*Entry] {
-	start := probe(namespace, "")
-	if after != nil && (after.Namespace > namespace || after.Namespace == namespace) {
-		// No name ends in a NUL, so this is the first key after the position.
-		start = probe(after.Namespace, after.Name+"\x00")
-	}
+	start := startOf(namespace, after)
 	return func(yield func(*Entry) bool) {
 		s.tree.AscendGreaterOrEqual(start, func(e *Entry) bool {
 			if namespace != "" && e.Namespace != namespace {
@@ -60,15 +56,25 @@ func (s Snapshot) All(namespace string, after *sqlstore.Position) iter.Seq[*Entr
 	}
 }
 
-// Indexed gives the records that have a value of an index, or may have it, in key
-// order. It may only be asked of a snapshot got by Feed.SnapshotIndexed for that
-// index.
-func (s Snapshot) Indexed(n Narrowing) iter.Seq[*Entry] {
-	tree := s.indexes[n.Index.Name].tree
+// startOf is where a walk over a namespace begins.
+func startOf(namespace string, after *sqlstore.Position) *Entry {
+	if after != nil && (after.Namespace > namespace || after.Namespace == namespace) {
+		// No name ends in a NUL, so this is the first key after the position.
+		return probe(after.Namespace, after.Name+"\x00")
+	}
+	return probe(namespace, "")
+}
+
+// Indexed is All for the records that have a value of an index, or may have it.
+// It looks at no others. It may only be asked of a snapshot got by
+// Feed.SnapshotIndexed for that index.
+func (s Snapshot) Indexed(n Narrowing, namespace string, after *sqlstore.Position) iter.Seq[*Entry] {
+	tree, start := s.indexes[n.Index.Name].tree, startOf(namespace, after)
 	place := func(known bool, value string) iter.Seq[*Entry] {
 		return func(yield func(*Entry) bool) {
-			tree.AscendGreaterOrEqual(indexed{known, value, probe("", "")}, func(i indexed) bool {
-				return i.known == known && i.value == value && yield(i.entry)
+			tree.AscendGreaterOrEqual(indexed{known, value, start}, func(i indexed) bool {
+				return i.known == known && i.value == value &&
+					(namespace == "" || i.entry.Namespace == namespace) && yield(i.entry)
 			})
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -58,11 +59,62 @@ func Shutdown(done <-chan struct{}) Checker { return healthz.NewShutdownHealthz(
 // storeTimeout is kube-apiserver's --etcd-healthcheck-timeout.
 const storeTimeout = 2 * time.Second
 
-// Store is the check that the database answers.
+// Store is the check that the database answers. Anybody may ask it, so the
+// database is asked at most once per half time-out, as upstream does it for
+// etcd; requests that come meanwhile share the answer.
 func Store(ask func(context.Context) error) Checker {
-	return healthz.NamedCheck("store", func(r *http.Request) error {
-		ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
+	s := &sharedCheck{ask: ask}
+	return healthz.NamedCheck("store", func(r *http.Request) error { return s.check(r.Context()) })
+}
+
+// sharedCheck runs one check for all requests of a period.
+type sharedCheck struct {
+	ask func(context.Context) error
+
+	mu   sync.Mutex
+	last *answer // nil before the first request
+}
+
+// answer is one run of a check. err is set before done is closed.
+type answer struct {
+	asked time.Time
+	done  chan struct{}
+	err   error
+}
+
+func (s *sharedCheck) check(ctx context.Context) error {
+	a, run := s.join(time.Now())
+	if run {
+		// The client that happens to be the first must not end the check for
+		// the others by going away.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 		defer cancel()
-		return ask(ctx)
-	})
+		a.err = s.ask(ctx)
+		close(a.done)
+		return a.err
+	}
+	select {
+	case <-a.done:
+		return a.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// join returns the answer to share; run says that the caller must run the check.
+func (s *sharedCheck) join(now time.Time) (a *answer, run bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last != nil {
+		select {
+		case <-s.last.done:
+			if now.Sub(s.last.asked) < storeTimeout/2 {
+				return s.last, false
+			}
+		default:
+			return s.last, false
+		}
+	}
+	s.last = &answer{asked: now, done: make(chan struct{})}
+	return s.last, true
 }

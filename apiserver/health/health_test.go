@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"byre/apiserver/health"
 )
@@ -18,7 +20,9 @@ func ask(t *testing.T, mux *http.ServeMux, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-func TestGatesAndShutdown(t *testing.T) {
+func TestGatesAndShutdown(t *testing.T) { synctest.Test(t, testGatesAndShutdown) }
+
+func testGatesAndShutdown(t *testing.T) {
 	gate := health.NewGate("poststarthook/first")
 	stopping := make(chan struct{})
 	var down error
@@ -41,6 +45,7 @@ func TestGatesAndShutdown(t *testing.T) {
 	}
 
 	down = errors.New("no route to 192.0.2.1")
+	time.Sleep(time.Second) // what was answered last is shared for as long
 	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError || strings.Contains(body, "192.0.2.1") {
 		t.Errorf("with the database away: %d %s, and the reason is not for everyone", status, body)
 	}
@@ -48,6 +53,7 @@ func TestGatesAndShutdown(t *testing.T) {
 		t.Errorf("with the check excluded: %d", status)
 	}
 	down = nil
+	time.Sleep(time.Second)
 
 	close(stopping)
 	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError || !strings.Contains(body, "[-]shutdown failed") {
@@ -55,5 +61,74 @@ func TestGatesAndShutdown(t *testing.T) {
 	}
 	if status, _ := ask(t, mux, "/livez"); status != http.StatusOK {
 		t.Errorf("a server that stops lives, but /livez is %d", status)
+	}
+}
+
+// Anonymous clients may ask as often as they like; the database is asked once
+// per half time-out, and one client that goes away fails nobody else's check.
+func TestStoreCheckIsShared(t *testing.T) { synctest.Test(t, testStoreCheckIsShared) }
+
+func testStoreCheckIsShared(t *testing.T) {
+	asked, answer := 0, make(chan error)
+	mux := http.NewServeMux()
+	health.Install(mux, []health.Checker{health.Store(func(ctx context.Context) error {
+		asked++
+		select {
+		case err := <-answer:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})}, nil)
+
+	gone, leave := context.WithCancel(t.Context())
+	statuses := make(chan int, 100)
+	probe := func(ctx context.Context, path string) {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil))
+		statuses <- w.Code
+	}
+	expect := func(n, status int) {
+		t.Helper()
+		for range n {
+			if got := <-statuses; got != status {
+				t.Errorf("status %d, want %d", got, status)
+			}
+		}
+	}
+	go probe(gone, "/livez")
+	synctest.Wait()
+	for range 30 {
+		for _, path := range []string{"/livez", "/readyz", "/healthz"} {
+			go probe(t.Context(), path)
+		}
+	}
+	synctest.Wait()
+	leave()
+	answer <- nil
+	expect(91, http.StatusOK)
+	go probe(t.Context(), "/readyz")
+	expect(1, http.StatusOK)
+	if asked != 1 {
+		t.Errorf("the database was asked %d times", asked)
+	}
+
+	time.Sleep(time.Second)
+	go probe(t.Context(), "/livez")
+	answer <- errors.New("gone")
+	expect(1, http.StatusInternalServerError)
+	go probe(t.Context(), "/readyz")
+	expect(1, http.StatusInternalServerError)
+	if asked != 2 {
+		t.Errorf("the database was asked %d times", asked)
+	}
+
+	// A database that is silent fails the check after its time-out.
+	time.Sleep(time.Second)
+	start := time.Now()
+	go probe(t.Context(), "/livez")
+	expect(1, http.StatusInternalServerError)
+	if took := time.Since(start); took != 2*time.Second {
+		t.Errorf("a silent database was waited for for %s", took)
 	}
 }

@@ -162,6 +162,37 @@ func BenchmarkListEncoded(b *testing.B) {
 	}
 }
 
+// BenchmarkInitialEventsByField is the initial events of a watch of one node's
+// pods: the time per event must not grow with the number of pods.
+func BenchmarkInitialEventsByField(b *testing.B) {
+	for _, n := range []int{1000, 10_000, 50_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			f := podStore(b, backends()[0])
+			fill(b, f, n)
+			opts := everythingOf("spec.nodeName=node-1")
+			if _, err := f.ListEncoded(b.Context(), "/pods", opts); err != nil { // makes the index
+				b.Fatal(err)
+			}
+			seen := 0
+			for b.Loop() {
+				w, err := f.WatchEncoded(b.Context(), "/pods", opts)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for w.(*encodedWatch).cursor.initial != nil {
+					events, err := w.Next(b.Context())
+					if err != nil {
+						b.Fatal(err)
+					}
+					seen += len(events)
+				}
+				w.Close()
+			}
+			b.ReportMetric(float64(seen)/float64(b.N), "events/op")
+		})
+	}
+}
+
 // BenchmarkWatchers is a status update's cost while watchers follow: of all
 // pods, and of the pods of one node each.
 func BenchmarkWatchers(b *testing.B) {

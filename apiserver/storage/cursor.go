@@ -37,6 +37,10 @@ type cursor struct {
 
 	sub     *watch.Subscription
 	initial *initialEvents // nil when all are sent, or none are wanted
+	// initialized gives the seats of priority and fairness back. It is called
+	// when the last initial event is handed out: until then the watch costs as
+	// much as a list.
+	initialized func()
 
 	// begin is the revision that the watch starts after.
 	begin int64
@@ -71,6 +75,7 @@ func (s *Store) cursor(ctx context.Context, key string, opts apistorage.ListOpti
 		opts.SendInitialEvents = nil
 	}
 	c := &cursor{s: s, span: sp, opts: opts, asked: int64(asked)}
+	c.initialized = func() { utilflowcontrol.WatchInitialized(ctx) }
 	if opts.Predicate.AllowWatchBookmarks || opts.ProgressNotify {
 		deadline, _ := ctx.Deadline()
 		c.bookmarks = newBookmarkSchedule(s.cfg.Clock, s.cfg.BookmarkInterval, deadline)
@@ -119,7 +124,9 @@ func (c *cursor) start(ctx context.Context) error {
 		return err
 	}
 	c.sub, c.begin = sub, after
-	utilflowcontrol.WatchInitialized(ctx)
+	if c.initial == nil {
+		c.initialized()
+	}
 	return nil
 }
 
@@ -232,6 +239,7 @@ func (c *cursor) nextInitial(ctx context.Context) ([]change, error) {
 		batch = append(batch, change{typ: apiwatch.Bookmark, revision: in.snapshot.Revision(), initialEnd: true})
 	}
 	c.initial = nil
+	c.initialized()
 	return batch, nil
 }
 

@@ -189,20 +189,7 @@ func (s *Store) candidates(l *listing, snapshot watch.Snapshot) iter.Seq[*watch.
 	if n == nil {
 		return snapshot.All(l.namespace, l.after)
 	}
-	return func(yield func(*watch.Entry) bool) {
-		for e := range snapshot.Indexed(*n) {
-			if l.namespace != "" && e.Namespace != l.namespace || l.after != nil && !follows(e, *l.after) {
-				continue
-			}
-			if !yield(e) {
-				return
-			}
-		}
-	}
-}
-
-func follows(e *watch.Entry, p sqlstore.Position) bool {
-	return e.Namespace > p.Namespace || e.Namespace == p.Namespace && e.Name > p.Name
+	return snapshot.Indexed(*n, l.namespace, l.after)
 }
 
 // selection is one entry that a list gives, or why it can't.

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
 	"byre/sqlstore"
 )
@@ -81,6 +83,47 @@ func TestEncodedInitialEvents(t *testing.T) {
 	f.create(t, "ns", "new", "")
 	if ev := events(t, w, 1)[0]; ev.Type != apiwatch.Added {
 		t.Errorf("got %s after the initial events", ev.Type)
+	}
+}
+
+// seats is what priority and fairness waits for before it gives a watch's seats
+// to others.
+type seats struct{ free bool }
+
+func (s *seats) Signal() { s.free = true }
+func (s *seats) Wait()   {}
+
+// A watch with initial events has its seats until the last of them is queued.
+func TestInitialEventsKeepTheirSeats(t *testing.T) {
+	f := newFixture(t, backends()[0])
+	for i := range 2*initialBatch + 5 {
+		f.create(t, "ns", fmt.Sprintf("pod-%03d", i), "")
+	}
+	begin := func(options apistorage.ListOptions) (EncodedWatch, *seats) {
+		s := &seats{}
+		w, err := f.WatchEncoded(utilflowcontrol.WithInitializationSignal(t.Context(), s), "/pods", options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(w.Close)
+		return w, s
+	}
+	w, s := begin(all(withInitialEvents, withBookmarks))
+	for n := 0; n < 2*initialBatch+6; {
+		if s.free {
+			t.Fatalf("the seats are free after %d events", n)
+		}
+		events, err := w.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(events)
+	}
+	if !s.free {
+		t.Error("the seats are not free after the initial events")
+	}
+	if _, s := begin(all(from(f.feed.Revision()))); !s.free {
+		t.Error("a watch without initial events keeps its seats")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -36,11 +37,13 @@ type Options struct {
 	Busy time.Duration
 }
 
-// Driver implements sqlstore.Driver and sqlstore.Upkeeper.
+// Driver implements sqlstore.Driver, sqlstore.Upkeeper and sqlstore.Prober.
 type Driver struct {
 	options Options
 	lock    *dbfile.Lock
 	path    string
+	// file is what path led to when it was opened.
+	file os.FileInfo
 
 	// writing is held by the transaction under way: a batch, a chunk of a
 	// compaction.
@@ -60,6 +63,7 @@ type Driver struct {
 var (
 	_ sqlstore.Driver   = (*Driver)(nil)
 	_ sqlstore.Upkeeper = (*Driver)(nil)
+	_ sqlstore.Prober   = (*Driver)(nil)
 )
 
 // Open opens the database in the file at path.
@@ -83,6 +87,9 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	d := &Driver{options: options, path: path, grown: make(chan struct{}, 1)}
 	if d.lock, err = dbfile.Acquire(path); err != nil {
 		return nil, err
+	}
+	if d.file, err = os.Stat(path); err != nil {
+		return nil, errors.Join(fmt.Errorf("open database: %w", err), d.lock.Close())
 	}
 	if err := d.open(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), d.Close())

@@ -1,0 +1,42 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"byre/sqlstore"
+)
+
+// errNotOurs: the path does not lead to the file that the driver has open.
+var errNotOurs = errors.New("the database file was removed or replaced while it is in use")
+
+// Probe implements sqlstore.Prober. It opens the file anew and reads a page of
+// it: the connections that are open go on from their caches, and from a file
+// that is deleted, as if nothing had happened.
+func (d *Driver) Probe(ctx context.Context) error {
+	file, err := os.Stat(d.path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errNotOurs)
+	case err != nil:
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, err)
+	case !os.SameFile(file, d.file):
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errNotOurs)
+	}
+	db, err := connect(d.dsn("query_only(ON)")+"&mode=rw", 1)
+	if err != nil {
+		return translate(err)
+	}
+	defer db.Close()
+	known := d.state.Load().Revision
+	var stored sqlstore.State
+	if err := db.QueryRowContext(ctx, selectState).Scan(&stored.Revision, &stored.Compacted, &stored.Epoch); err != nil {
+		return translate(err)
+	}
+	if stored.Revision < known {
+		return fmt.Errorf("%w: the database file is at revision %d, and was at %d", sqlstore.ErrUnavailable, stored.Revision, known)
+	}
+	return nil
+}
