@@ -124,19 +124,19 @@ func changeHerd(t *testing.T, c kubernetes.Interface, ns string, net *cutter) {
 }
 
 func changeCow(ctx context.Context, c kubernetes.Interface, ns string, random *rand.Rand) error {
-	cows := c.CoreV1().ConfigMaps(ns)
+	configMaps := c.CoreV1().ConfigMaps(ns)
 	name := cowName(random.IntN(herd + herd/10))
 	var err error
 	switch random.IntN(4) {
 	case 0:
-		err = cows.Delete(ctx, name, metav1.DeleteOptions{})
+		err = configMaps.Delete(ctx, name, metav1.DeleteOptions{})
 	case 1:
-		_, err = cows.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err = configMaps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	default:
 		var cow *corev1.ConfigMap
-		if cow, err = cows.Get(ctx, name, metav1.GetOptions{}); err == nil {
+		if cow, err = configMaps.Get(ctx, name, metav1.GetOptions{}); err == nil {
 			cow.Data = map[string]string{"milk": strconv.Itoa(random.Int())}
-			_, err = cows.Update(ctx, cow, metav1.UpdateOptions{})
+			_, err = configMaps.Update(ctx, cow, metav1.UpdateOptions{})
 		}
 	}
 	// Others change it at the same time: that is the point.

@@ -24,7 +24,7 @@ func TestKubelet(t *testing.T) {
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := startFarm(t, openDatabase(t, name))
+			f := startSingleNode(t, openDatabase(t, name))
 			t.Run("logs", f.testLogs)
 			t.Run("proxies", f.testProxies)
 			t.Run("kubectl proxy", f.testKubectlProxy)
@@ -41,7 +41,7 @@ func TestKubelet(t *testing.T) {
 	}
 }
 
-func (f *farm) testLogs(t *testing.T) {
+func (f *singleNode) testLogs(t *testing.T) {
 	if got := runKubectl(t, f.Server, "logs", "cow"); got != "first\nsecond\n" {
 		t.Errorf("logs: %q", got)
 	}
@@ -56,7 +56,7 @@ func (f *farm) testLogs(t *testing.T) {
 	}
 }
 
-func (f *farm) testExec(t *testing.T, env []string) {
+func (f *singleNode) testExec(t *testing.T, env []string) {
 	// kwok neither ends a command's input when the client's ends, nor tells which
 	// exit status it had other than 0.
 	cmd := f.command(t, env, "exec", "-i", "cow", "--", "sh", "-c", "head -c 200000; echo whisper >&2; exit 1")
@@ -75,7 +75,7 @@ func (f *farm) testExec(t *testing.T, env []string) {
 	}
 }
 
-func (f *farm) testAttach(t *testing.T, env []string) {
+func (f *singleNode) testAttach(t *testing.T, env []string) {
 	lines := followKubectl(t, f.command(t, env, "attach", "cow"))
 	// Nothing tells when it is attached, and what was said before is not heard.
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -96,7 +96,7 @@ func (f *farm) testAttach(t *testing.T, env []string) {
 	}
 }
 
-func (f *farm) testPortForward(t *testing.T, env []string) {
+func (f *singleNode) testPortForward(t *testing.T, env []string) {
 	lines := followKubectl(t, f.command(t, env, "port-forward", "cow", ":80", "--address", "127.0.0.1"))
 	match := expectLine(t, lines, `^Forwarding from (127\.0\.0\.1:\d+) -> 80`)
 	for i := range 3 {
@@ -128,7 +128,7 @@ func ask(t *testing.T, method, url, body string) (int, string) {
 	return res.StatusCode, string(text)
 }
 
-func (f *farm) testProxies(t *testing.T) {
+func (f *singleNode) testProxies(t *testing.T) {
 	port := runKubectl(t, f.Server, "get", "node", "stall", "-o", "jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}")
 	for path, want := range map[string]string{
 		"/api/v1/nodes/stall/proxy/healthz":                                   "ok",
@@ -155,7 +155,7 @@ func (f *farm) testProxies(t *testing.T) {
 
 // testKubectlProxy asks through kubectl's proxy, which passes on what its filters
 // let through.
-func (f *farm) testKubectlProxy(t *testing.T) {
+func (f *singleNode) testKubectlProxy(t *testing.T) {
 	const pods, services = "/api/v1/namespaces/default/pods/", "/api/v1/namespaces/default/services/"
 	type request struct {
 		method, path string
@@ -207,7 +207,7 @@ while [ "$(stty size)" != "33 77" ] && [ $n -lt 100 ]; do sleep 0.1; n=$((n+1));
 stty size; read line`
 
 // testTerminal runs a command on a terminal and changes the terminal's size.
-func (f *farm) testTerminal(t *testing.T) {
+func (f *singleNode) testTerminal(t *testing.T) {
 	config := f.Config(servers.AdminToken)
 	request := client(t, f.Server).CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name("cow").SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
@@ -270,7 +270,7 @@ func (r *resize) Next() *remotecommand.TerminalSize {
 
 // checkStreamsCounted sees that the metrics know of the streams by WebSocket:
 // the command on a terminal and the forwarded port ended well.
-func (f *farm) checkStreamsCounted(t *testing.T) {
+func (f *singleNode) checkStreamsCounted(t *testing.T) {
 	t.Helper()
 	metrics := runKubectl(t, f.Server, "get", "--raw", "/metrics")
 	for _, want := range []string{

@@ -31,10 +31,10 @@ import (
 )
 
 const (
-	ranch    = "ranch" // the namespace
-	herds    = 1000
-	farewell = "ranch.example.com/farewell"
-	patience = 3 * time.Minute // a loaded machine is slow
+	gadgetNamespace = "gadgets" // the namespace
+	gadgets         = 1000
+	finalizer       = "gadgets.example.com/finalizer"
+	patience        = 3 * time.Minute // a loaded machine is slow
 )
 
 // TestManager runs a controller as people write them, by controller-runtime, on
@@ -56,71 +56,71 @@ func testManager(t *testing.T, db database) {
 	server := start(t, byre)
 	var address door
 	access := address.of(server)
-	c := herdClient(t, access)
-	createNamespace(t, clientFor(t, access), ranch)
-	defineHerds(t, c)
+	c := gadgetClient(t, access)
+	createNamespace(t, clientFor(t, access), gadgetNamespace)
+	defineGadgets(t, c)
 
-	farewells := &sync.Map{}
-	first := startManager(t, access, "first", farewells)
+	finalized := &sync.Map{}
+	first := startManager(t, access, "first", finalized)
 	first.awaitLead(t)
-	second := startManager(t, access, "second", farewells)
+	second := startManager(t, access, "second", finalized)
 
 	each(t, writers, func(ctx context.Context, w int) error {
-		for i := w; i < herds; i += writers {
-			if i == herds/2 {
+		for i := w; i < gadgets; i += writers {
+			if i == gadgets/2 {
 				if err := server.Stop(); err != nil {
 					return fmt.Errorf("byre ended with: %w", err)
 				}
 				server = start(t, byre)
 				address.leadTo(server)
 			}
-			if err := createHerd(ctx, c, i); err != nil {
+			if err := createGadget(ctx, c, i); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	awaitHerds(t, c, func(h *herdV1) error {
-		if h.Spec.Cows != cowsOf(h.Name) || h.Status.By != "first" {
-			return fmt.Errorf("%s has %d cows and was seen to by %q", h.Name, h.Spec.Cows, h.Status.By)
+	awaitGadgets(t, c, func(h *gadgetV1) error {
+		if h.Spec.Size != sizeOf(h.Name) || h.Status.By != "first" {
+			return fmt.Errorf("%s has size %d and was reconciled by %q", h.Name, h.Spec.Size, h.Status.By)
 		}
 		return nil
 	})
-	checkOldHerds(t, c)
+	checkOldGadgets(t, c)
 
 	if err := first.stop(); err != nil {
 		t.Errorf("the first manager ended with: %v", err)
 	}
 	second.awaitLead(t)
 	each(t, writers, func(ctx context.Context, w int) error {
-		for i := w; i < herds; i += 5 * writers {
-			patch := runtimeclient.RawPatch("application/merge-patch+json", []byte(`{"spec":{"cows":"7777"}}`))
-			if err := c.Patch(ctx, &herdV1beta1{ObjectMeta: herdMeta(i)}, patch); err != nil {
+		for i := w; i < gadgets; i += 5 * writers {
+			patch := runtimeclient.RawPatch("application/merge-patch+json", []byte(`{"spec":{"size":"7777"}}`))
+			if err := c.Patch(ctx, &gadgetV1beta1{ObjectMeta: gadgetMeta(i)}, patch); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	awaitHerds(t, c, func(h *herdV1) error {
-		if (h.Spec.Cows == 7777) != (h.Status.By == "second") {
-			return fmt.Errorf("%s has %d cows and was seen to by %q", h.Name, h.Spec.Cows, h.Status.By)
+	awaitGadgets(t, c, func(h *gadgetV1) error {
+		if (h.Spec.Size == 7777) != (h.Status.By == "second") {
+			return fmt.Errorf("%s has size %d and was reconciled by %q", h.Name, h.Spec.Size, h.Status.By)
 		}
 		return nil
 	})
 
-	if err := c.DeleteAllOf(t.Context(), &herdV1{}, runtimeclient.InNamespace(ranch)); err != nil {
+	if err := c.DeleteAllOf(t.Context(), &gadgetV1{}, runtimeclient.InNamespace(gadgetNamespace)); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "everything is gone", func() error {
-		rows, err := db.query(`SELECT resource, name FROM objects WHERE "group" = 'ranch.example.com' OR namespace = 'ranch' AND resource = 'configmaps' AND name LIKE 'herd-%'`)
+		rows, err := db.query(`SELECT resource, name FROM objects WHERE "group" = 'gadgets.example.com' OR namespace = 'gadgets' AND resource = 'configmaps' AND name LIKE 'gadget-%'`)
 		if err == nil && len(rows) > 0 {
 			err = fmt.Errorf("%d objects are left, %s among them", len(rows), rows[0])
 		}
 		return err
 	})
-	for i := range herds {
-		if _, ok := farewells.Load(herdMeta(i).Name); !ok {
-			t.Errorf("nobody said farewell to %s", herdMeta(i).Name)
+	for i := range gadgets {
+		if _, ok := finalized.Load(gadgetMeta(i).Name); !ok {
+			t.Errorf("%s was not finalized", gadgetMeta(i).Name)
 		}
 	}
 	if err := second.stop(); err != nil {
@@ -165,9 +165,9 @@ func (d *door) of(s *servers.Server) *rest.Config {
 	return c
 }
 
-func herdClient(t *testing.T, access *rest.Config) runtimeclient.Client {
+func gadgetClient(t *testing.T, access *rest.Config) runtimeclient.Client {
 	t.Helper()
-	s := herdScheme()
+	s := gadgetScheme()
 	if err := apiextensionsv1.AddToScheme(s); err != nil {
 		t.Fatal(err)
 	}
@@ -178,21 +178,21 @@ func herdClient(t *testing.T, access *rest.Config) runtimeclient.Client {
 	return c
 }
 
-// defineHerds serves the conversion and defines the resource by it.
-func defineHerds(t *testing.T, c runtimeclient.Client) {
+// defineGadgets serves the conversion and defines the resource by it.
+func defineGadgets(t *testing.T, c runtimeclient.Client) {
 	t.Helper()
-	converter, err := newHerdConverter(c.Scheme())
+	converter, err := newGadgetConverter(c.Scheme())
 	if err != nil {
 		t.Fatal(err)
 	}
 	registry := conversion.NewRegistry()
-	if err := registry.RegisterConverter(herdGroup.WithKind("Herd").GroupKind(), converter); err != nil {
+	if err := registry.RegisterConverter(gadgetGroup.WithKind("Gadget").GroupKind(), converter); err != nil {
 		t.Fatal(err)
 	}
 	webhook := httptest.NewTLSServer(conversion.NewWebhookHandler(c.Scheme(), registry))
 	t.Cleanup(webhook.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: webhook.Certificate().Raw})
-	text := fmt.Sprintf(herdDefinition, webhook.URL, base64.StdEncoding.EncodeToString(ca))
+	text := fmt.Sprintf(gadgetDefinition, webhook.URL, base64.StdEncoding.EncodeToString(ca))
 	definition := &apiextensionsv1.CustomResourceDefinition{}
 	if err := yaml.UnmarshalStrict([]byte(text), definition); err != nil {
 		t.Fatal(err)
@@ -200,29 +200,29 @@ func defineHerds(t *testing.T, c runtimeclient.Client) {
 	if err := c.Create(t.Context(), definition); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "herds can be listed", func() error { return c.List(t.Context(), &oldHerdList{}) })
+	await(t, "gadgets can be listed", func() error { return c.List(t.Context(), &oldGadgetList{}) })
 }
 
-func herdMeta(i int) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: ranch, Name: fmt.Sprintf("herd-%04d", i)}
+func gadgetMeta(i int) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: gadgetNamespace, Name: fmt.Sprintf("gadget-%04d", i)}
 }
 
-func cowsOf(herd string) int {
-	n, err := strconv.Atoi(strings.TrimPrefix(herd, "herd-"))
+func sizeOf(gadget string) int {
+	n, err := strconv.Atoi(strings.TrimPrefix(gadget, "gadget-"))
 	if err != nil {
 		return -1
 	}
 	return n + 1
 }
 
-// createHerd makes a herd in one of the two versions, however often it takes.
-func createHerd(ctx context.Context, c runtimeclient.Client, i int) error {
+// createGadget makes a gadget in one of the two versions, however often it takes.
+func createGadget(ctx context.Context, c runtimeclient.Client, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	meta := herdMeta(i)
-	var object runtimeclient.Object = &herdV1{ObjectMeta: meta, Spec: herdSpec{Cows: cowsOf(meta.Name)}}
+	meta := gadgetMeta(i)
+	var object runtimeclient.Object = &gadgetV1{ObjectMeta: meta, Spec: gadgetSpec{Size: sizeOf(meta.Name)}}
 	if i%2 == 1 {
-		object = &herdV1beta1{ObjectMeta: meta, Spec: oldHerdSpec{Cows: strconv.Itoa(cowsOf(meta.Name))}}
+		object = &gadgetV1beta1{ObjectMeta: meta, Spec: oldGadgetSpec{Size: strconv.Itoa(sizeOf(meta.Name))}}
 	}
 	for {
 		err := c.Create(ctx, object.DeepCopyObject().(runtimeclient.Object))
@@ -240,18 +240,18 @@ func createHerd(ctx context.Context, c runtimeclient.Client, i int) error {
 	}
 }
 
-// awaitHerds waits until the status of every herd is of its last generation, its
-// ConfigMap has its number of cows, and ok has nothing to say.
-func awaitHerds(t *testing.T, c runtimeclient.Client, ok func(*herdV1) error) {
+// awaitGadgets waits until the status of every gadget is of its last generation, its
+// ConfigMap has its size, and ok has nothing to say.
+func awaitGadgets(t *testing.T, c runtimeclient.Client, ok func(*gadgetV1) error) {
 	t.Helper()
-	await(t, "every herd is seen to", func() error {
-		var all herdList
+	await(t, "every gadget is reconciled", func() error {
+		var all gadgetList
 		var children corev1.ConfigMapList
-		if err := errors.Join(c.List(t.Context(), &all, runtimeclient.InNamespace(ranch)), c.List(t.Context(), &children, runtimeclient.InNamespace(ranch))); err != nil {
+		if err := errors.Join(c.List(t.Context(), &all, runtimeclient.InNamespace(gadgetNamespace)), c.List(t.Context(), &children, runtimeclient.InNamespace(gadgetNamespace))); err != nil {
 			return err
 		}
-		if len(all.Items) != herds {
-			return fmt.Errorf("there are %d herds", len(all.Items))
+		if len(all.Items) != gadgets {
+			return fmt.Errorf("there are %d gadgets", len(all.Items))
 		}
 		owned := map[string]corev1.ConfigMap{}
 		for _, child := range children.Items {
@@ -259,7 +259,7 @@ func awaitHerds(t *testing.T, c runtimeclient.Client, ok func(*herdV1) error) {
 		}
 		for _, h := range all.Items {
 			child := owned[h.Name]
-			if h.Status.ObservedGeneration != h.Generation || !metav1.IsControlledBy(&child, &h) || child.Data["cows"] != strconv.Itoa(h.Spec.Cows) {
+			if h.Status.ObservedGeneration != h.Generation || !metav1.IsControlledBy(&child, &h) || child.Data["size"] != strconv.Itoa(h.Spec.Size) {
 				return fmt.Errorf("%s of generation %d has the status %+v and the child %v", h.Name, h.Generation, h.Status, child.Data)
 			}
 			if err := ok(&h); err != nil {
@@ -270,19 +270,19 @@ func awaitHerds(t *testing.T, c runtimeclient.Client, ok func(*herdV1) error) {
 	})
 }
 
-// checkOldHerds reads all herds in the version in which none is stored.
-func checkOldHerds(t *testing.T, c runtimeclient.Client) {
+// checkOldGadgets reads all gadgets in the version in which none is stored.
+func checkOldGadgets(t *testing.T, c runtimeclient.Client) {
 	t.Helper()
-	var all oldHerdList
-	if err := c.List(t.Context(), &all, runtimeclient.InNamespace(ranch)); err != nil {
+	var all oldGadgetList
+	if err := c.List(t.Context(), &all, runtimeclient.InNamespace(gadgetNamespace)); err != nil {
 		t.Fatal(err)
 	}
-	if len(all.Items) != herds {
-		t.Errorf("there are %d herds in v1beta1", len(all.Items))
+	if len(all.Items) != gadgets {
+		t.Errorf("there are %d gadgets in v1beta1", len(all.Items))
 	}
 	for _, h := range all.Items {
-		if h.Spec.Cows != strconv.Itoa(cowsOf(h.Name)) || h.Status.By != "first" {
-			t.Errorf("%s has %q cows in v1beta1, and was seen to by %q", h.Name, h.Spec.Cows, h.Status.By)
+		if h.Spec.Size != strconv.Itoa(sizeOf(h.Name)) || h.Status.By != "first" {
+			t.Errorf("%s has size %q in v1beta1, and was reconciled by %q", h.Name, h.Spec.Size, h.Status.By)
 		}
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"byre/e2e/servers"
 )
 
-// farm is byre with one node of kwok's, on which one Pod runs.
-type farm struct {
+// singleNode is byre with one node of kwok's, on which one Pod runs.
+type singleNode struct {
 	*servers.Server
 	// log is the file that the kubelet takes for the log of every container.
 	log string
@@ -32,10 +32,10 @@ type farm struct {
 	port string
 }
 
-func startFarm(t *testing.T, db database) *farm {
+func startSingleNode(t *testing.T, db database) *singleNode {
 	t.Helper()
 	dir := t.TempDir()
-	f := &farm{log: filepath.Join(dir, "log"), address: machineAddress(t)}
+	f := &singleNode{log: filepath.Join(dir, "log"), address: machineAddress(t)}
 	f.say(t, "first", "second")
 	f.port = serveHello(t, f.address)
 
@@ -115,7 +115,7 @@ func serveHello(t *testing.T, address string) string {
 }
 
 // populate makes the node, the Pod and a Service before it, and waits for kwok.
-func (f *farm) populate(t *testing.T) {
+func (f *singleNode) populate(t *testing.T) {
 	t.Helper()
 	c := client(t, f.Server)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "stall", Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"}}}
@@ -149,7 +149,7 @@ func (f *farm) populate(t *testing.T) {
 }
 
 // say appends to the log, in the form in which container runtimes write it.
-func (f *farm) say(t *testing.T, lines ...string) {
+func (f *singleNode) say(t *testing.T, lines ...string) {
 	t.Helper()
 	file, err := os.OpenFile(f.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -164,7 +164,7 @@ func (f *farm) say(t *testing.T, lines ...string) {
 }
 
 // command is a kubectl with more of an environment.
-func (f *farm) command(t *testing.T, env []string, args ...string) *exec.Cmd {
+func (f *singleNode) command(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := kubectlCommand(t, f.Server, args...)
 	cmd.Env = append(os.Environ(), env...)

@@ -26,13 +26,13 @@ type manager struct {
 	err    error // how it ended; read after done
 }
 
-func startManager(t *testing.T, access *rest.Config, name string, farewells *sync.Map) *manager {
+func startManager(t *testing.T, access *rest.Config, name string, finalized *sync.Map) *manager {
 	t.Helper()
 	m, err := ctrl.NewManager(rest.CopyConfig(access), ctrl.Options{
-		Scheme:                        herdScheme(),
+		Scheme:                        gadgetScheme(),
 		LeaderElection:                true,
-		LeaderElectionID:              "herds",
-		LeaderElectionNamespace:       ranch,
+		LeaderElectionID:              "gadgets",
+		LeaderElectionNamespace:       gadgetNamespace,
 		LeaderElectionReleaseOnCancel: true,
 		// A free lease is taken at once, and one that is held outlasts a restart of
 		// the server on a busy machine.
@@ -45,8 +45,8 @@ func startManager(t *testing.T, access *rest.Config, name string, farewells *syn
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &herder{Client: m.GetClient(), name: name, farewells: farewells}
-	err = ctrl.NewControllerManagedBy(m).For(&herdV1{}).Owns(&corev1.ConfigMap{}).
+	r := &reconciler{Client: m.GetClient(), name: name, finalized: finalized}
+	err = ctrl.NewControllerManagedBy(m).For(&gadgetV1{}).Owns(&corev1.ConfigMap{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: writers}).Complete(r)
 	if err != nil {
 		t.Fatal(err)
@@ -80,38 +80,38 @@ func (m *manager) stop() error {
 	return m.err
 }
 
-// A herder is the controller of herds.
-type herder struct {
+// A reconciler is the controller of gadgets.
+type reconciler struct {
 	runtimeclient.Client
 	name      string
-	farewells *sync.Map // names of herds that were let go
+	finalized *sync.Map // names of gadgets that were finalized
 }
 
-func (r *herder) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	h := &herdV1{}
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	h := &gadgetV1{}
 	if err := r.Get(ctx, req.NamespacedName, h); err != nil {
 		return ctrl.Result{}, runtimeclient.IgnoreNotFound(err)
 	}
 	if !h.DeletionTimestamp.IsZero() {
-		r.farewells.Store(h.Name, r.name)
-		if controllerutil.RemoveFinalizer(h, farewell) {
+		r.finalized.Store(h.Name, r.name)
+		if controllerutil.RemoveFinalizer(h, finalizer) {
 			return ctrl.Result{}, runtimeclient.IgnoreNotFound(r.Update(ctx, h))
 		}
 		return ctrl.Result{}, nil
 	}
-	if controllerutil.AddFinalizer(h, farewell) {
+	if controllerutil.AddFinalizer(h, finalizer) {
 		if err := r.Update(ctx, h); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
 	child := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: h.Name}}
 	_, err := controllerutil.CreateOrUpdate(ctx, r, child, func() error {
-		child.Data = map[string]string{"cows": strconv.Itoa(h.Spec.Cows)}
+		child.Data = map[string]string{"size": strconv.Itoa(h.Spec.Size)}
 		return controllerutil.SetControllerReference(h, child, r.Scheme())
 	})
 	if err != nil || h.Status.ObservedGeneration == h.Generation {
 		return ctrl.Result{}, err
 	}
-	h.Status = herdStatus{ObservedGeneration: h.Generation, By: r.name}
+	h.Status = gadgetStatus{ObservedGeneration: h.Generation, By: r.name}
 	return ctrl.Result{}, r.Status().Update(ctx, h)
 }
