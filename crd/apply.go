@@ -22,9 +22,9 @@ type fieldTypes struct {
 
 // newFieldTypes tells managed fields which fields there are, and which lists are sets
 // or maps, in all versions of a definition.
-func newFieldTypes(name string, load func() (*apiextensionsv1.CustomResourceDefinition, error)) fieldTypes {
+func newFieldTypes(from *source) fieldTypes {
 	return fieldTypes{newLazy(func() (managedfields.TypeConverter, error) {
-		whole, err := load()
+		whole, err := from.definition()
 		if err != nil {
 			return nil, err
 		}
@@ -32,7 +32,7 @@ func newFieldTypes(name string, load func() (*apiextensionsv1.CustomResourceDefi
 		if err != nil {
 			// Apply then works by what objects look like, every list owned as a
 			// whole.
-			klog.ErrorS(err, "Server-side apply does without the schema of a definition", "definition", name)
+			klog.ErrorS(err, "Server-side apply does without the schema of a definition", "definition", whole.Name)
 			return managedfields.NewDeducedTypeConverter(), nil
 		}
 		return converter, nil

@@ -3,6 +3,7 @@ package crd
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -27,11 +28,14 @@ type cleaners struct {
 // GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter:
 // the finalizer deletes the instances of a definition that is being deleted.
 func (c cleaners) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
+	// Upstream gives no context here. What is read is in memory but for the first time.
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
 	d := c.table.get(crd.Name)
 	if d == nil || d.crd.UID != crd.UID {
 		return nil, fmt.Errorf("%s is not served", crd.Name)
 	}
-	stored, err := d.instances.stored()
+	stored, err := d.instances.stored(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -46,6 +50,8 @@ type cleaner struct {
 }
 
 const (
+	// readTimeout bounds the reading of a definition.
+	readTimeout = 10 * time.Second
 	// cleanPage is how many instances are in memory at a time.
 	cleanPage = 500
 	// cleanWorkers is how many are being deleted at a time. They share commits.

@@ -10,13 +10,14 @@
 //
 //   - A definition that any client has seen established is served, on every
 //     server of the database: where the watch is late, the store is asked.
-//   - A definition may change or go at any time. Requests under way finish as
-//     they began; watches end, and their clients go on from where they were with
-//     whoever serves them then. Nothing is answered by a mixture.
+//   - A definition may change or go at any time. All that serves its instances
+//     is made of one stored state of it (its source): requests under way finish
+//     by the spec that they began with. Watches end, and their clients go on from
+//     where they were with whoever serves them then.
 //   - Instances are answered from the stored bytes wherever these are what a
-//     decode would give. They are marked with the version and the generation of
-//     the definition they were written by (their Form); others are decoded,
-//     defaulted and pruned by the definition of now.
+//     decode would give. They are marked with the program, the storage version
+//     and a hash of its schema (their Form); others are decoded, defaulted and
+//     pruned by the definition of now.
 //   - A definition costs little more than its stored bytes until it is used:
 //     readers need a version's routes, and its schema only where they need
 //     objects; writers need the compiled checks and the types of managed fields.

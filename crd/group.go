@@ -14,8 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/registry/rest"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	storeerr "k8s.io/apiserver/pkg/storage/errors"
 
 	"byre/apiserver/endpoints"
+	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -25,6 +28,7 @@ type group struct {
 	scheme *runtime.Scheme
 	codecs serializer.CodecFactory
 	rest   *customresourcedefinition.REST
+	store  *storage.Store // that rest keeps them in
 	feed   *watch.Feed
 }
 
@@ -39,6 +43,10 @@ func newGroup(c Config) (*group, error) {
 	var err error
 	if g.rest, err = customresourcedefinition.NewREST(g.scheme, c.Own(g.scheme, g.codecs, definitions)); err != nil {
 		return nil, fmt.Errorf("crd: storage of definitions: %w", err)
+	}
+	var ok bool
+	if g.store, ok = g.rest.Storage.Storage.(*storage.Store); !ok {
+		return nil, fmt.Errorf("crd: storage of definitions is a %T", g.rest.Storage.Storage)
 	}
 	return g, nil
 }
@@ -59,16 +67,6 @@ func (g *group) api(c Config, next http.Handler) (*endpoints.API, error) {
 	}, generated.GetOpenAPIDefinitions, next)
 }
 
-// read returns a definition with its schemas.
-func (g *group) read(ctx context.Context, name string, options metav1.GetOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
-	internal, err := g.rest.Get(ctx, name, &options)
-	if err != nil {
-		return nil, err
-	}
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	return crd, g.scheme.Convert(internal, crd, nil)
-}
-
 // known is the revision of a definition that the feed has; see table.
 func (g *group) known(name string) (int64, bool) {
 	e, _, loaded := g.feed.Lookup(sqlstore.Key{Group: definitions.Group, Resource: definitions.Resource, Name: name})
@@ -86,10 +84,26 @@ func (g *group) fresh(ctx context.Context) error {
 
 // latest returns a definition as it is now, with its schemas.
 func (g *group) latest(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
-	return g.read(ctx, name, metav1.GetOptions{})
+	internal, err := g.rest.Get(ctx, name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	return crd, g.scheme.Convert(internal, crd, nil)
 }
 
-// recent returns a definition as this server knows it, with its schemas.
-func (g *group) recent(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
-	return g.read(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+// source returns a definition as it is stored, not older than a resourceVersion.
+func (g *group) source(ctx context.Context, name, resourceVersion string) (*source, error) {
+	key, err := g.rest.KeyFunc(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	text, err := g.store.GetEncoded(ctx, key, apistorage.GetOptions{ResourceVersion: resourceVersion})
+	switch {
+	case apistorage.IsNotFound(err):
+		return nil, errReplaced
+	case err != nil:
+		return nil, storeerr.InterpretGetError(err, definitions, name)
+	}
+	return &source{text: text, decoder: g.codecs.UniversalDecoder(apiextensionsv1.SchemeGroupVersion)}, nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
@@ -25,13 +24,14 @@ type shared struct {
 	storage   storage.GetterConfig
 	serving   endpoints.Serving
 	converter *conversion.CRConverterFactory
-	// load reads a definition with its schemas, as it is now or was a moment ago.
-	load func(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error)
+	// read returns a definition not older than a resourceVersion, or errReplaced if
+	// there is none.
+	read func(ctx context.Context, name, resourceVersion string) (*source, error)
 }
 
-// instances serves what one definition defines, by one spec of it: when the
-// spec changes, another takes its place. Everything is made when it is first
-// needed.
+// instances serves what one definition defines, by one spec and one set of
+// accepted names: when these change, another takes its place. Everything is made
+// when it is first needed, and all of it of one source.
 type instances struct {
 	*shared
 
@@ -46,7 +46,7 @@ type instances struct {
 	mu sync.Mutex
 	// crd is the definition in its last state.
 	crd      *apiextensionsv1.CustomResourceDefinition
-	parts    *parts              // nil until needed
+	parts    *parts              // nil until needed; then it has the source
 	versions map[string]*version // by name
 }
 
@@ -66,19 +66,17 @@ func (i *instances) adopt(crd *apiextensionsv1.CustomResourceDefinition) {
 	i.terminating.Store(apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating))
 }
 
-// version returns what serves a version, which must be served or stored.
-func (i *instances) version(name string) (*version, error) {
+// version returns what serves a version, which must be served or stored. It fails
+// with errReplaced if the definition has another spec by now, and nothing of this
+// one is there yet.
+func (i *instances) version(ctx context.Context, name string) (*version, error) {
+	if err := i.prepare(ctx); err != nil {
+		return nil, err
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if v, ok := i.versions[name]; ok {
 		return v, nil
-	}
-	if i.parts == nil {
-		parts, err := i.newParts()
-		if err != nil {
-			return nil, err
-		}
-		i.parts = parts
 	}
 	v, err := i.newVersion(i.parts, name)
 	if err != nil {
@@ -88,22 +86,49 @@ func (i *instances) version(name string) (*version, error) {
 	return v, nil
 }
 
+// prepare makes the parts, if it was not done before.
+func (i *instances) prepare(ctx context.Context) error {
+	i.mu.Lock()
+	crd, done := i.crd, i.parts != nil
+	i.mu.Unlock()
+	if done {
+		return nil
+	}
+	from, whole, err := i.sourceOf(ctx, crd)
+	if err != nil {
+		return err
+	}
+	parts, err := i.newParts(crd, from, whole)
+	if err != nil {
+		return err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.parts == nil {
+		i.parts = parts
+	}
+	return nil
+}
+
 // stored returns what serves the version that instances are stored in.
-func (i *instances) stored() (*version, error) {
+func (i *instances) stored(ctx context.Context) (*version, error) {
 	i.mu.Lock()
 	name, err := apihelpers.GetCRDStorageVersion(i.crd)
 	i.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	return i.version(name)
+	return i.version(ctx, name)
 }
 
 // parts are what the versions of a definition have in common.
 type parts struct {
 	codecs
+	source *source
 	stored schema.GroupVersion
-	form   string
+	// form is that of the records; views tell, by version, what is made of them.
+	form  string
+	views map[string]string
 	// unsafe converts without copying what it converts; the one of codecs
 	// copies.
 	unsafe      runtime.ObjectConvertor
@@ -112,55 +137,56 @@ type parts struct {
 	replicas    managedfields.ResourcePathMappings
 }
 
-func (i *instances) newParts() (*parts, error) {
-	names := i.crd.Status.AcceptedNames
+// newParts makes the parts of crd, which is stripped; from has it whole.
+func (s *shared) newParts(crd *apiextensionsv1.CustomResourceDefinition, from *source, whole *apiextensionsv1.CustomResourceDefinition) (*parts, error) {
+	names := crd.Status.AcceptedNames
 	if names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
-		return nil, fmt.Errorf("%s: not all of its names are accepted", i.crd.Name)
+		return nil, fmt.Errorf("%s: not all of its names are accepted", crd.Name)
 	}
-	stored, err := apihelpers.GetCRDStorageVersion(i.crd)
+	stored, err := apihelpers.GetCRDStorageVersion(crd)
 	if err != nil {
 		return nil, err
 	}
-	safe, unsafe, err := i.converter.NewConverter(i.crd)
+	safe, unsafe, err := s.converter.NewConverter(crd)
 	if err != nil {
-		return nil, fmt.Errorf("%s: conversion: %w", i.crd.Name, err)
+		return nil, fmt.Errorf("%s: conversion: %w", crd.Name, err)
 	}
-	load := i.load()
+	form := formOf(s.storage.Program, whole, stored)
 	return &parts{
-		codecs:      codecs{scheme: i.scheme, schemas: newSchemas(i.crd, load), convert: safe},
-		stored:      schema.GroupVersion{Group: i.crd.Spec.Group, Version: stored},
-		form:        form(i.shared.storage.Program, i.crd, stored),
+		codecs:      codecs{scheme: s.scheme, schemas: newSchemas(crd, from), convert: safe},
+		source:      from,
+		stored:      schema.GroupVersion{Group: crd.Spec.Group, Version: stored},
+		form:        form,
+		views:       viewsOf(form, whole),
 		unsafe:      unsafe,
-		types:       newFieldTypes(i.crd.Name, load),
-		equivalents: equivalents(i.crd),
-		replicas:    replicasPaths(i.crd),
+		types:       newFieldTypes(from),
+		equivalents: equivalents(crd),
+		replicas:    replicasPaths(crd),
 	}, nil
 }
 
-// form names what the stored bytes of a definition's instances depend on: the
-// program, the storage version, and the schema, which says what is pruned and
-// defaulted and of which there is one in every generation.
-func form(program string, crd *apiextensionsv1.CustomResourceDefinition, stored string) string {
-	return fmt.Sprintf("%s/%s/%.8s.%d", program, stored, crd.UID, crd.Generation)
+// formOf names what the stored bytes of a definition's instances depend on: the
+// program, the storage version, and its schema, by which they were pruned and
+// defaulted. What else changes in a definition leaves the records as they are.
+func formOf(program string, whole *apiextensionsv1.CustomResourceDefinition, stored string) string {
+	return fmt.Sprintf("%s/%s/%s", program, stored,
+		hashOf(whole.Spec.Names.Kind, whole.Spec.PreserveUnknownFields, versionSpec(whole, stored).Schema))
 }
 
-// load returns a function that reads the definition with its schemas. They may
-// be those of a later generation, when that is about to be served instead.
-func (i *instances) load() func() (*apiextensionsv1.CustomResourceDefinition, error) {
-	load, name, uid := i.shared.load, i.crd.Name, i.crd.UID
-	return func() (*apiextensionsv1.CustomResourceDefinition, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
-		defer cancel()
-		whole, err := load(ctx, name)
-		if err == nil && whole.UID != uid {
-			err = fmt.Errorf("%s has been replaced", name)
-		}
-		return whole, err
+// viewsOf name, by version, what readers of that version make of records of a
+// form. It depends on the version and on how it is converted to, but not on the
+// certificates of who converts.
+func viewsOf(form string, whole *apiextensionsv1.CustomResourceDefinition) map[string]string {
+	conversion := whole.Spec.Conversion.DeepCopy()
+	if conversion != nil && conversion.Webhook != nil && conversion.Webhook.ClientConfig != nil {
+		conversion.Webhook.ClientConfig.CABundle = nil
 	}
+	views := map[string]string{}
+	for _, v := range whole.Spec.Versions {
+		views[v.Name] = fmt.Sprintf("%s/%s/%s", form, v.Name, hashOf(whole.UID, v, conversion))
+	}
+	return views
 }
-
-// loadTimeout bounds the reading of a definition for what has no context.
-const loadTimeout = 10 * time.Second
 
 // release gives up what was not used since it was called last.
 func (i *instances) release() {

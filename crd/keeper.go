@@ -26,8 +26,6 @@ type keeper struct {
 	config  storage.GetterConfig
 	parts   *parts
 	version schema.GroupVersion
-	// view tells this version by this spec from all others of the resource.
-	view string
 	// selectable are the fields that lists may be narrowed by.
 	selectable []apiextensionsv1.SelectableField
 }
@@ -86,7 +84,7 @@ func (k *keeper) decorate(
 		Plain:          unstructured.UnstructuredJSONScheme,
 		StorageVersion: k.parts.stored,
 		Form:           k.parts.form,
-		View:           k.view,
+		View:           k.parts.views[k.version.Version],
 		Lossy:          k.version != k.parts.stored,
 		NewFunc:        newFunc,
 		NewListFunc:    newListFunc,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha512"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -15,7 +16,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	apiextensionsfeatures "k8s.io/apiextensions-apiserver/pkg/features"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kube-openapi/pkg/handler"
@@ -84,9 +84,9 @@ func (p *publisher) version3(ctx context.Context, gv schema.GroupVersion) ([]byt
 		if !apihelpers.HasServedCRDVersion(crd, gv.Version) {
 			continue
 		}
-		whole, err := p.table.shared.load(ctx, crd.Name)
-		if apierrors.IsNotFound(err) {
-			continue // gone since, and so will be the document
+		_, whole, err := p.table.shared.sourceOf(ctx, crd)
+		if errors.Is(err, errReplaced) {
+			continue // and so will be the document
 		}
 		if err != nil {
 			return nil, err
@@ -117,9 +117,9 @@ func (p *publisher) version2(ctx context.Context, groups []string) (*spec.Swagge
 	for _, group := range groups {
 		for _, crd := range established(p.table.group(group)) {
 			builders.Go(func() error {
-				full, err := p.table.shared.load(ctx, crd.Name)
-				if apierrors.IsNotFound(err) {
-					return nil // gone since, and so will be the document
+				_, full, err := p.table.shared.sourceOf(ctx, crd)
+				if errors.Is(err, errReplaced) {
+					return nil // and so will be the document
 				}
 				if err == nil {
 					err = addVersion2(&mu, whole, full)

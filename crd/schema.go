@@ -20,9 +20,8 @@ type schemas struct {
 	byVersion       map[string]*lazy[*structuralschema.Structural]
 }
 
-// newSchemas makes the schemas of crd, which may be without them: load reads it
-// whole.
-func newSchemas(crd *apiextensionsv1.CustomResourceDefinition, load func() (*apiextensionsv1.CustomResourceDefinition, error)) *schemas {
+// newSchemas makes the schemas of crd, which is without them: from has them.
+func newSchemas(crd *apiextensionsv1.CustomResourceDefinition, from *source) *schemas {
 	s := &schemas{
 		kind:            schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Status.AcceptedNames.Kind},
 		preserveUnknown: crd.Spec.PreserveUnknownFields,
@@ -30,7 +29,7 @@ func newSchemas(crd *apiextensionsv1.CustomResourceDefinition, load func() (*api
 	}
 	for _, v := range crd.Spec.Versions {
 		s.byVersion[v.Name] = newLazy(func() (*structuralschema.Structural, error) {
-			whole, err := load()
+			whole, err := from.definition()
 			if err != nil {
 				return nil, err
 			}
@@ -88,19 +87,4 @@ func internalValidation(version *apiextensionsv1.CustomResourceDefinitionVersion
 		return nil, fmt.Errorf("schema of version %s: %w", version.Name, err)
 	}
 	return internal, nil
-}
-
-// strip takes out of a definition what is large and seldom needed: it is read
-// from the store again when it is. What remains tells who serves which requests,
-// and is all that the controllers look at. It keeps the schemas of a definition
-// from before apiextensions v1: a condition tells whether they are structural.
-func strip(crd *apiextensionsv1.CustomResourceDefinition) {
-	crd.ManagedFields = nil
-	delete(crd.Annotations, lastApplied)
-	if crd.Spec.PreserveUnknownFields {
-		return
-	}
-	for i := range crd.Spec.Versions {
-		crd.Spec.Versions[i].Schema = nil
-	}
 }

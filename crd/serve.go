@@ -29,18 +29,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // nothing, if they are not defined.
 func (s *Server) serveInstances(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) bool {
 	ctx := req.Context()
-	definition, err := s.table.find(ctx, info.Resource+"."+info.APIGroup, info.APIVersion)
+	definition, version, err := s.table.version(ctx, info.Resource+"."+info.APIGroup, info.APIVersion)
 	if err != nil {
 		s.fail(w, req, info, err)
 		return true
 	}
 	if definition == nil || !inScope(definition.crd, info) {
 		return false
-	}
-	version, err := definition.instances.version(info.APIVersion)
-	if err != nil {
-		s.fail(w, req, info, err)
-		return true
 	}
 	handler, err := version.handler(info)
 	if err != nil {

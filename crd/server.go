@@ -65,7 +65,7 @@ func New(c Config, next http.Handler) (*Server, error) {
 		return nil, err
 	}
 	s.table = &table{
-		shared: &shared{scheme: own.scheme, storage: c.Storage, serving: c.Serving, converter: converter, load: own.recent},
+		shared: &shared{scheme: own.scheme, storage: c.Storage, serving: c.Serving, converter: converter, read: own.source},
 		known:  own.known,
 		fresh:  own.fresh,
 		latest: own.latest,

@@ -2,6 +2,8 @@ package crd
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,6 +91,30 @@ func (t *table) group(group string) []*apiextensionsv1.CustomResourceDefinition 
 	return found
 }
 
+// maxReplaced bounds how often a request looks again for a definition that is
+// replaced between being found and being read.
+const maxReplaced = 5
+
+// version returns the definition of that name, and what serves the version of it;
+// nil if it does not serve the version.
+func (t *table) version(ctx context.Context, name, of string) (*definition, *version, error) {
+	d, err := t.find(ctx, name, of)
+	for range maxReplaced {
+		if d == nil || err != nil {
+			return nil, nil, err
+		}
+		serving, err := d.instances.version(ctx, of)
+		if !errors.Is(err, errReplaced) {
+			return d, serving, err
+		}
+		if d, err = t.refresh(ctx, name); err != nil {
+			return nil, nil, err
+		}
+		d = d.servingOrNil(of)
+	}
+	return nil, nil, fmt.Errorf("%s: %w", name, errReplaced)
+}
+
 // find returns the definition of that name if it serves the version, or nil.
 func (t *table) find(ctx context.Context, name, version string) (*definition, error) {
 	d := t.get(name)
@@ -96,8 +122,8 @@ func (t *table) find(ctx context.Context, name, version string) (*definition, er
 		return d, nil
 	}
 	if d != nil {
-		// Who comes too early comes again, and again. Whether the definition is
-		// still what it was is cheaper to find out than what it is.
+		// Clients that come before a version is served ask again and again. Whether
+		// the definition has changed is cheaper to find out than what it is.
 		if err := t.fresh(ctx); err != nil {
 			return nil, err
 		}
@@ -105,6 +131,13 @@ func (t *table) find(ctx context.Context, name, version string) (*definition, er
 			return d.servingOrNil(version), nil
 		}
 	}
+	d, err := t.refresh(ctx, name)
+	return d.servingOrNil(version), err
+}
+
+// refresh returns the definition as the store has it now, or nil.
+func (t *table) refresh(ctx context.Context, name string) (*definition, error) {
+	d := t.get(name)
 	crd, err := t.latest(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -117,7 +150,7 @@ func (t *table) find(ctx context.Context, name, version string) (*definition, er
 	}
 	// What was read may be shared with other readers, but not its conversion.
 	strip(crd)
-	return t.put(crd, true).servingOrNil(version), nil
+	return t.put(crd, true), nil
 }
 
 // current says whether a definition is not older than what this server has
@@ -192,10 +225,10 @@ func (t *table) release() {
 }
 
 // sameInstances says whether what serves the instances of one state of a
-// definition can serve those of the next. The spec is not compared: every
-// change of it has a generation of its own.
+// definition can serve those of the next. The generation is not compared: the begin
+// of a delete changes it, and watches must not end before the instances are gone.
 func sameInstances(a, b *apiextensionsv1.CustomResourceDefinition) bool {
-	return a.UID == b.UID && a.Generation == b.Generation &&
+	return a.UID == b.UID && a.Annotations[specHash] == b.Annotations[specHash] &&
 		apiequality.Semantic.DeepEqual(a.Status.AcceptedNames, b.Status.AcceptedNames)
 }
 

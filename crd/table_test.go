@@ -3,6 +3,8 @@ package crd
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -15,12 +17,14 @@ import (
 
 const sample = "widgets.example.com"
 
-// definitionAt is the definition of widgets at a revision.
+// definitionAt is the definition of widgets at a revision, stripped. Each generation
+// has another spec.
 func definitionAt(revision int, uid string, generation int64) *apiextensionsv1.CustomResourceDefinition {
-	return &apiextensionsv1.CustomResourceDefinition{
+	crd := &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: sample, UID: types.UID(uid), Generation: generation, ResourceVersion: strconv.Itoa(revision)},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group:    "example.com",
+			Names:    apiextensionsv1.CustomResourceDefinitionNames{ShortNames: []string{strconv.FormatInt(generation, 10)}},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true}},
 		},
 		Status: apiextensionsv1.CustomResourceDefinitionStatus{
@@ -29,6 +33,8 @@ func definitionAt(revision int, uid string, generation int64) *apiextensionsv1.C
 			},
 		},
 	}
+	strip(crd)
+	return crd
 }
 
 // store is where a table looks for what the watch has not shown it.
@@ -148,6 +154,48 @@ func TestTableIsAskedTooEarly(t *testing.T) {
 	}
 }
 
+// TestTableLooksAgain replaces a definition between its being found and its being
+// read: the request goes on with the one that replaced it.
+func TestTableLooksAgain(t *testing.T) {
+	s := &store{crd: definitionAt(5, "a", 1)}
+	table, _ := newTestTable(s)
+	errRead := errors.New("read")
+	var asked []string
+	table.shared.read = func(_ context.Context, _, revision string) (*source, error) {
+		asked = append(asked, revision)
+		if revision == "5" {
+			s.crd = definitionAt(6, "a", 2)
+			return nil, errReplaced
+		}
+		return nil, errRead
+	}
+	if _, _, err := table.version(t.Context(), sample, "v1"); !errors.Is(err, errRead) || !slices.Equal(asked, []string{"5", "6"}) {
+		t.Errorf("read at %v: %v", asked, err)
+	}
+	table.shared.read = func(context.Context, string, string) (*source, error) { return nil, errReplaced }
+	if _, _, err := table.version(t.Context(), sample, "v1"); !errors.Is(err, errReplaced) {
+		t.Errorf("a definition that is always another: %v", err)
+	}
+	s.crd = nil
+	if d, _, err := table.version(t.Context(), sample, "v1"); d != nil || err != nil {
+		t.Errorf("a definition that is gone: %v, %v", d, err)
+	}
+}
+
+// TestStripTwice: what the watch has stripped keeps the hashes of the whole.
+func TestStripTwice(t *testing.T) {
+	crd := definitionAt(1, "a", 1)
+	before := maps.Clone(crd.Annotations)
+	strip(crd)
+	if !maps.Equal(before, crd.Annotations) {
+		t.Errorf("%v became %v", before, crd.Annotations)
+	}
+	crd.Spec.Versions[0].Schema = &apiextensionsv1.CustomResourceValidation{}
+	if strip(crd); crd.Annotations[specHash] == before[specHash] {
+		t.Error("annotations that came with a definition were taken for its hashes")
+	}
+}
+
 func TestTableGoesForward(t *testing.T) {
 	s := &store{}
 	table, _ := newTestTable(s)
@@ -159,16 +207,21 @@ func TestTableGoesForward(t *testing.T) {
 	if status.instances != first.instances {
 		t.Error("a change of the status made other instances")
 	}
-	spec := table.put(definitionAt(7, "a", 2), false)
+	deleting := definitionAt(6, "a", 1)
+	deleting.ResourceVersion, deleting.Generation = "7", 2
+	if begun := table.put(deleting, false); begun.instances != first.instances {
+		t.Error("a new generation of the same spec made other instances")
+	}
+	spec := table.put(definitionAt(8, "a", 2), false)
 	if spec.instances == status.instances || status.instances.current.Err() == nil || spec.instances.current.Err() != nil {
 		t.Error("a change of the spec did not end the watches of before, or ended its own")
 	}
-	again := table.put(definitionAt(9, "b", 1), false)
-	table.remove(definitionAt(8, "a", 2))
+	again := table.put(definitionAt(10, "b", 1), false)
+	table.remove(definitionAt(9, "a", 2))
 	if table.get(sample) != again {
 		t.Error("the end of one definition took out the next of that name")
 	}
-	table.remove(definitionAt(10, "b", 1))
+	table.remove(definitionAt(11, "b", 1))
 	if table.get(sample) != nil || again.instances.current.Err() == nil {
 		t.Error("what is gone is still served")
 	}

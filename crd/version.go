@@ -53,11 +53,11 @@ func (i *instances) newVersion(p *parts, name string) (*version, error) {
 
 func (b *versionBuilder) build() (*version, error) {
 	kind := b.gv.WithKind(b.crd.Status.AcceptedNames.Kind)
-	load, typer, parts := b.load(), b.typer, b.parts
+	typer, parts := b.typer, b.parts
 	v := &version{
 		handlers: map[string]map[string]http.Handler{},
 		checks: newLazy(func() (checks, error) {
-			whole, err := load()
+			whole, err := parts.source.definition()
 			if err != nil {
 				return checks{}, err
 			}
@@ -174,7 +174,6 @@ func (b *versionBuilder) storages(v *version) (map[string]rest.Storage, error) {
 			config:  b.storage,
 			parts:   b.parts,
 			version: b.gv,
-			view:    fmt.Sprintf("%s/%d/%s", b.crd.UID, b.crd.Generation, b.spec.Name),
 
 			selectable: b.spec.SelectableFields,
 		},
