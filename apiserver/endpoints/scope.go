@@ -35,7 +35,7 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 		},
 		Serializer:      r.types.Serializer,
 		ParameterCodec:  r.types.ParameterCodec,
-		Creater:         firstOnGoroutine{r.types.Creater},
+		Creater:         stackGrowingCreater{r.types.Creater},
 		Convertor:       r.types.Convertor,
 		Defaulter:       r.types.Defaulter,
 		Typer:           r.types.Typer,
@@ -79,13 +79,13 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 	return scope, nil
 }
 
-// firstOnGoroutine makes room for a create. Upstream's handler ends it on a goroutine
-// that makes an empty object before all else; the first that an update meets there is
-// its storage.
-type firstOnGoroutine struct{ runtime.ObjectCreater }
+// stackGrowingCreater grows the stack of the goroutine that finishes a create. Upstream's
+// handler starts that goroutine, and the first thing that it does there is to make an
+// empty object. (The goroutine of an update begins in storage, which grows it itself.)
+type stackGrowingCreater struct{ runtime.ObjectCreater }
 
-func (c firstOnGoroutine) New(kind schema.GroupVersionKind) (runtime.Object, error) {
-	stack.Much()
+func (c stackGrowingCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	stack.GrowForHandler()
 	return c.ObjectCreater.New(kind)
 }
 

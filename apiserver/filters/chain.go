@@ -170,7 +170,7 @@ func (c *chain) timed(handler http.Handler) http.Handler {
 	handler = serverfilters.WithCORS(handler, c.Options.CORSAllowedOrigins, nil, nil, nil, "true")
 	// The timeout handler serializes header writes, so the recorder must be inside it.
 	handler = endpointfilters.WithWarningRecorder(handler)
-	handler = withInnerRoom(handler, c.longRunning)
+	handler = withHandlerStack(handler, c.longRunning)
 	handler = serverfilters.WithTimeoutForNonLongRunningRequests(handler, c.longRunning)
 	handler = endpointfilters.WithRequestDeadline(handler, c.AuditBackend, c.AuditPolicy,
 		c.longRunning, c.Serializer, c.Options.RequestTimeout)
@@ -201,5 +201,5 @@ func (c *chain) outer(handler http.Handler) http.Handler {
 	handler = endpointfilters.WithMuxAndDiscoveryComplete(handler, c.Installed)
 	handler = serverfilters.WithPanicRecovery(handler, c.requestInfo)
 	handler = endpointfilters.WithAuditInit(handler)
-	return withOuterRoom(handler)
+	return withFilterStack(handler)
 }

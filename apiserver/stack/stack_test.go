@@ -7,31 +7,31 @@ import (
 	"testing"
 )
 
-// TestRoomIsMade: stacks are as large as what was asked for makes them, and no larger.
-func TestRoomIsMade(t *testing.T) {
+// TestGrow checks that a stack has the size that was asked for, and no more.
+func TestGrow(t *testing.T) {
 	for name, c := range map[string]struct {
-		make func()
+		grow func()
 		size uint64
 	}{
-		"some": {Some, 8 << 10},
-		"much": {Much, 32 << 10},
+		"filters": {GrowForFilters, 8 << 10},
+		"handler": {GrowForHandler, 32 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const goroutines = 500
 			runtime.GC()                                     // gives back the stacks of goroutines that ended
 			defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection halves those that are hardly used
 			before := stacks()
-			var made, ended sync.WaitGroup
+			var grown, ended sync.WaitGroup
 			end := make(chan struct{})
 			for range goroutines {
-				made.Add(1)
+				grown.Add(1)
 				ended.Go(func() {
-					c.make()
-					made.Done()
+					c.grow()
+					grown.Done()
 					<-end
 				})
 			}
-			made.Wait()
+			grown.Wait()
 			each := (stacks() - before) / goroutines
 			close(end)
 			ended.Wait()

@@ -17,8 +17,8 @@ func (s *Store) GuaranteedUpdate(
 	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
 	preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc, cachedExistingObject runtime.Object,
 ) error {
-	// An update ends on a goroutine that has done next to nothing before.
-	stack.Much()
+	// Upstream's handler runs an update on a fresh goroutine, and calls this first.
+	stack.GrowForHandler()
 	at, err := s.object(key)
 	if err != nil {
 		return err
