@@ -47,6 +47,7 @@ func openSQLite(ctx context.Context, path string, change bool) (session, error) 
 		if s.lock, err = dbfile.Acquire(path); err != nil {
 			return nil, err
 		}
+		path = s.lock.Path
 	}
 	if fresh {
 		// There are Secrets in it. SQLite gives its log the file's own mode.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,12 +34,23 @@ func (e *InUseError) Error() string {
 
 // Lock is the right to open one database. Close gives it back.
 type Lock struct {
+	// Path is the file to open: it has no symbolic link in it, so that a link
+	// that is changed meanwhile does not lead past the lock.
+	Path string
 	file *os.File
 }
 
 // Acquire takes the lock for the database at path, or fails at once with an
-// *InUseError. The database need not exist yet.
+// *InUseError. The database need not exist yet, its directory must.
+//
+// Invariant: all paths that lead to one file lead to one lock. Resolve sees to
+// it; two processes would else write to one database, each with counters of its
+// own.
 func Acquire(path string) (*Lock, error) {
+	path, err := Resolve(path)
+	if err != nil {
+		return nil, fmt.Errorf("lock database: %w", err)
+	}
 	file, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)
@@ -54,12 +66,41 @@ func Acquire(path string) (*Lock, error) {
 		file.Close()
 		return nil, fmt.Errorf("lock database: %w", err)
 	}
-	return &Lock{file: file}, nil
+	return &Lock{Path: path, file: file}, nil
 }
 
 // Close gives the lock back. The file stays: to remove it would let two
 // processes lock two files of the same name.
 func (l *Lock) Close() error { return l.file.Close() }
+
+// maxLinks bounds a chain of symbolic links, as Linux does.
+const maxLinks = 40
+
+// Resolve follows the symbolic links of a path, of its directories and of the
+// file, which need not exist.
+func Resolve(path string) (string, error) {
+	for range maxLinks {
+		absolute, err := filepath.Abs(path)
+		if err != nil {
+			return "", err
+		}
+		dir, err := filepath.EvalSymlinks(filepath.Dir(absolute))
+		if err != nil {
+			return "", err
+		}
+		path = filepath.Join(dir, filepath.Base(absolute))
+		target, err := os.Readlink(path)
+		switch {
+		case err != nil: // it is no link, or not there yet
+			return path, nil
+		case filepath.IsAbs(target):
+			path = target
+		default:
+			path = filepath.Join(dir, target)
+		}
+	}
+	return "", &os.PathError{Op: "resolve", Path: path, Err: syscall.ELOOP}
+}
 
 func sign(file *os.File) error {
 	if err := file.Truncate(0); err != nil {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"byre/migrations/dbfile"
@@ -30,6 +31,38 @@ func TestOneAtATime(t *testing.T) {
 	}
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestResolve(t *testing.T) {
+	real := t.TempDir()
+	if dir, err := filepath.EvalSymlinks(real); err != nil {
+		t.Fatal(err)
+	} else {
+		real = dir
+	}
+	links := t.TempDir()
+	for name, target := range map[string]string{
+		"dir": real, "absolute": filepath.Join(real, "byre.db"), "relative": "dir/byre.db", "twice": "relative", "loop": "loop",
+	} {
+		if err := os.Symlink(target, filepath.Join(links, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(links)
+	want := filepath.Join(real, "byre.db")
+	for _, exists := range []bool{false, true} {
+		for _, path := range []string{want, "absolute", "relative", "twice", "dir/byre.db", filepath.Join(links, "dir", "byre.db")} {
+			if got, err := dbfile.Resolve(path); err != nil || got != want {
+				t.Errorf("%s (file exists: %v) is %s, %v; want %s", path, exists, got, err, want)
+			}
+		}
+		if err := os.WriteFile(want, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := dbfile.Resolve("loop"); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("a loop is %s, %v", got, err)
 	}
 }
 

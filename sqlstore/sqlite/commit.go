@@ -26,11 +26,9 @@ type writer struct {
 	deleteChanges, updateCompacted, vacuum   *sql.Stmt
 }
 
-func newWriter(ctx context.Context, dsn string) (_ *writer, err error) {
-	w := &writer{}
-	if w.db, err = connect(dsn, 1); err != nil {
-		return nil, err
-	}
+// newWriter takes over db.
+func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
+	w := &writer{db: db}
 	if w.conn, err = w.db.Conn(ctx); err != nil {
 		return nil, errors.Join(translate(err), w.close())
 	}

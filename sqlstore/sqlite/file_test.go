@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -81,6 +82,68 @@ func TestSettings(t *testing.T) {
 		var got string
 		if err := db.QueryRowContext(t.Context(), "PRAGMA "+pragma).Scan(&got); err != nil || got != want {
 			t.Errorf("%s is %s, %v; want %s", pragma, got, err, want)
+		}
+	}
+}
+
+// What another program has made of the file is undone, or the file refused: every
+// connection has the settings that durability rests on.
+func TestSettingsAreAsserted(t *testing.T) {
+	t.Parallel()
+	first, path := open(t)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), `VACUUM INTO ?`, copied); err != nil {
+		t.Fatal(err)
+	}
+	driver, err := sqlite.Open(t.Context(), copied, sqlite.Options{Readers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	for pragma, want := range map[string]string{
+		"journal_mode": "wal", "synchronous": "2", "foreign_keys": "0", "auto_vacuum": "2", "busy_timeout": "10000",
+	} {
+		values, err := driver.Pragmas(t.Context(), pragma)
+		if err != nil || len(values) != 4 || slices.ContainsFunc(values, func(value string) bool { return value != want }) {
+			t.Errorf("%s of the connections is %v, %v; want %s", pragma, values, err, want)
+		}
+	}
+
+	if _, err := db.ExecContext(t.Context(), `PRAGMA auto_vacuum = 0; VACUUM`); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); err == nil || !strings.Contains(err.Error(), "auto_vacuum is 0, want 2") {
+		t.Errorf("without auto_vacuum: %v", err)
+	}
+}
+
+// Other names of a file that is open are refused too.
+func TestLinkedFileIsLocked(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	defer driver.Close()
+	dir := t.TempDir()
+	if err := errors.Join(os.Symlink(path, filepath.Join(dir, "link.db")), os.Symlink(filepath.Dir(path), filepath.Join(dir, "linked"))); err != nil {
+		t.Fatal(err)
+	}
+	var inUse *dbfile.InUseError
+	for _, other := range []string{filepath.Join(dir, "link.db"), filepath.Join(dir, "linked", "byre.db")} {
+		if _, err := sqlite.Open(t.Context(), other, sqlite.Options{}); !errors.As(err, &inUse) {
+			t.Errorf("%s: %v", other, err)
+		}
+		if _, err := migrations.Up(t.Context(), "sqlite://"+other); !errors.As(err, &inUse) {
+			t.Errorf("migrate %s: %v", other, err)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,9 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	// Registers the driver "sqlite" with database/sql.
-	_ "modernc.org/sqlite"
 
 	"byre/migrations"
 	"byre/migrations/dbfile"
@@ -88,7 +84,8 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	if d.lock, err = dbfile.Acquire(path); err != nil {
 		return nil, err
 	}
-	if d.file, err = os.Stat(path); err != nil {
+	d.path = d.lock.Path
+	if d.file, err = os.Stat(d.path); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), d.lock.Close())
 	}
 	if err := d.open(ctx); err != nil {
@@ -101,19 +98,20 @@ func (d *Driver) open(ctx context.Context) (err error) {
 	if err := d.check(ctx); err != nil {
 		return err
 	}
-	if d.writer, err = newWriter(ctx, d.dsn(
-		"synchronous(FULL)", "cache_size(-16000)", "foreign_keys(OFF)",
-		"journal_size_limit("+strconv.Itoa(d.options.LogPages*4096)+")",
-		"wal_autocheckpoint("+strconv.Itoa(d.options.LogPages)+")",
-	)); err != nil {
+	if d.writer, err = newWriter(ctx, d.connect(1, d.settings(
+		setting{name: "cache_size", value: "-16000"},
+		setting{name: "journal_size_limit", value: strconv.Itoa(d.options.LogPages * 4096)},
+		setting{name: "wal_autocheckpoint", value: strconv.Itoa(d.options.LogPages)},
+	))); err != nil {
 		return err
 	}
-	if d.readers, err = newReader(ctx, d.dsn("query_only(ON)", "cache_size(-4000)"), d.options.Readers); err != nil {
+	if d.readers, err = newReader(ctx, d.connect(d.options.Readers, d.settings(
+		setting{name: "cache_size", value: "-4000"},
+		setting{name: "query_only", value: "1"},
+	))); err != nil {
 		return err
 	}
-	if d.upkeep, err = connect(d.dsn("synchronous(FULL)", "cache_size(-1000)"), 1); err != nil {
-		return err
-	}
+	d.upkeep = d.connect(1, d.settings(setting{name: "cache_size", value: "-1000"}))
 	state, err := d.readers.state(ctx)
 	if err != nil {
 		return err
@@ -146,10 +144,7 @@ var oldestEngine = [3]int{3, 51, 3}
 
 // check refuses an engine that is too old and a schema that isn't ours.
 func (d *Driver) check(ctx context.Context) error {
-	db, err := connect(d.dsn("query_only(ON)"), 1)
-	if err != nil {
-		return err
-	}
+	db := d.connect(1, d.reading())
 	defer db.Close()
 	var engine string
 	if err := db.QueryRowContext(ctx, `SELECT sqlite_version()`).Scan(&engine); err != nil {
@@ -185,12 +180,8 @@ func older(version string, than [3]int) bool {
 	return false
 }
 
-// dsn is the file's URI with the pragmas of a connection.
-func (d *Driver) dsn(pragmas ...string) string {
-	query := url.Values{"_pragma": append(pragmas,
-		"busy_timeout("+strconv.FormatInt(d.options.Busy.Milliseconds(), 10)+")")}
-	return migrations.SQLiteDSN(d.path) + "?" + query.Encode()
-}
+// dsn is the URI of the file, which a connection does not make.
+func (d *Driver) dsn() string { return migrations.SQLiteDSN(d.path) + "?mode=rw" }
 
 // statements are to be closed before their connections: database/sql leaves a
 // connection open as long as it has one, even after Close.
@@ -210,15 +201,4 @@ func (s *statements) close() error {
 	}
 	*s = nil
 	return errors.Join(errs...)
-}
-
-// connect opens up to n connections, and keeps them.
-func connect(dsn string, n int) (*sql.DB, error) {
-	db, err := sql.Open("sqlite", dsn)
-	if err != nil {
-		return nil, err
-	}
-	db.SetMaxOpenConns(n)
-	db.SetMaxIdleConns(n)
-	return db, nil
 }

@@ -25,10 +25,7 @@ func (d *Driver) Probe(ctx context.Context) error {
 	case !os.SameFile(file, d.file):
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errNotOurs)
 	}
-	db, err := connect(d.dsn("query_only(ON)")+"&mode=rw", 1)
-	if err != nil {
-		return translate(err)
-	}
+	db := d.connect(1, d.reading())
 	defer db.Close()
 	known := d.state.Load().Revision
 	var stored sqlstore.State

@@ -25,11 +25,9 @@ type shapes struct {
 	countResource, countInNamespace *sql.Stmt
 }
 
-func newReader(ctx context.Context, dsn string, connections int) (_ *reader, err error) {
-	r := &reader{}
-	if r.db, err = connect(dsn, connections); err != nil {
-		return nil, err
-	}
+// newReader takes over db.
+func newReader(ctx context.Context, db *sql.DB) (_ *reader, err error) {
+	r := &reader{db: db}
 	for _, s := range []struct {
 		stmt  **sql.Stmt
 		query string

@@ -1,0 +1,104 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	engine "modernc.org/sqlite"
+)
+
+// setting is a pragma with the value that it must read back as. A fixed one is a
+// property of the file, which a connection can't set.
+type setting struct {
+	name, value string
+	fixed       bool
+}
+
+// settings of the connections.
+// Invariant: every connection that stays open has them (connector.Connect). What was
+// durable in a file made by this program would else depend on what another
+// program has done to it since: a copy by VACUUM INTO, for one, has no
+// write-ahead log.
+func (d *Driver) settings(more ...setting) []setting {
+	return append([]setting{
+		d.busyTimeout(),
+		{name: "journal_mode", value: "wal"},
+		{name: "synchronous", value: "2"}, // FULL: the log is synced at each COMMIT
+		{name: "foreign_keys", value: "0"},
+		{name: "auto_vacuum", value: "2", fixed: true}, // INCREMENTAL: compaction shrinks the file
+	}, more...)
+}
+
+// reading are the settings of a connection that only looks at the file as it is.
+func (d *Driver) reading() []setting {
+	return []setting{d.busyTimeout(), {name: "query_only", value: "1"}}
+}
+
+func (d *Driver) busyTimeout() setting {
+	return setting{name: "busy_timeout", value: strconv.FormatInt(d.options.Busy.Milliseconds(), 10)}
+}
+
+// connector makes connections with settings.
+type connector struct {
+	engine   engine.Driver
+	dsn      string
+	settings []setting
+}
+
+// connect makes a pool of up to n connections, and keeps them.
+func (d *Driver) connect(n int, settings []setting) *sql.DB {
+	db := sql.OpenDB(&connector{dsn: d.dsn(), settings: settings})
+	db.SetMaxOpenConns(n)
+	db.SetMaxIdleConns(n)
+	return db
+}
+
+// Driver implements driver.Connector.
+func (c *connector) Driver() driver.Driver { return &c.engine }
+
+// Connect implements driver.Connector. It fails where a setting does not hold.
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.engine.Open(c.dsn)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range c.settings {
+		if err := s.apply(ctx, conn.(engine.ExecQuerierContext)); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	return conn, nil
+}
+
+// apply sets a setting and checks that it holds. Names and values are this
+// package's own: a pragma takes no parameters.
+func (s setting) apply(ctx context.Context, conn engine.ExecQuerierContext) error {
+	if !s.fixed {
+		if _, err := conn.ExecContext(ctx, "PRAGMA "+s.name+" = "+s.value, nil); err != nil {
+			return fmt.Errorf("PRAGMA %s: %w", s.name, err)
+		}
+	}
+	rows, err := conn.QueryContext(ctx, "PRAGMA "+s.name, nil)
+	if err != nil {
+		return fmt.Errorf("PRAGMA %s: %w", s.name, err)
+	}
+	defer rows.Close()
+	row := make([]driver.Value, 1)
+	if err := rows.Next(row); err != nil {
+		return fmt.Errorf("PRAGMA %s: %w", s.name, err)
+	}
+	is := fmt.Sprint(row[0])
+	switch {
+	case strings.EqualFold(is, s.value):
+		return nil
+	case s.fixed:
+		return fmt.Errorf("%s is %s, want %s: while byre is stopped, run the statements PRAGMA %s = %s; VACUUM; in sqlite3",
+			s.name, is, s.value, s.name, s.value)
+	}
+	return fmt.Errorf("%s stays %s, want %s: the database must be in a local file system", s.name, is, s.value)
+}
