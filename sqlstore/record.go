@@ -174,4 +174,7 @@ type State struct {
 	Compacted int64
 	// Epoch changes when a restore puts other data under the same database.
 	Epoch string
+	// Time is the database's clock as of the answer: replicas of one database
+	// agree on it, whatever their own clocks say.
+	Time time.Time
 }

@@ -112,8 +112,8 @@ func (c *cursor) start(ctx context.Context) error {
 		}
 		after = c.initial.snapshot.Revision()
 	case c.asked > 0:
-		if err := s.checkHistory(ctx, c.asked); err != nil {
-			return err
+		if c.asked < s.state(ctx).Compacted {
+			return watch.ErrCompacted
 		}
 		after = c.asked
 	default:

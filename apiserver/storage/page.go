@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,6 +37,9 @@ type listing struct {
 	after *sqlstore.Position
 	from  *sqlstore.Position
 	limit int64
+	// issued is when the first page was read, from the continue token; zero on
+	// a first page, and where the token does not say.
+	issued time.Time
 }
 
 // listing understands the options as upstream's store and watch cache do
@@ -58,6 +62,7 @@ func (s *Store) listing(key string, opts apistorage.ListOptions) (*listing, erro
 		if err := l.goOn(); err != nil {
 			return nil, err
 		}
+		l.issued = tokenIssued(opts.Predicate.Continue)
 	}
 	return l, nil
 }
@@ -125,10 +130,7 @@ func (s *Store) freshen(ctx context.Context, l *listing) error {
 		if err := s.waitFor(ctx, l.exact); err != nil {
 			return err
 		}
-		if err := s.checkHistory(ctx, l.exact); err != nil {
-			return s.pagerError(err, l)
-		}
-		return nil
+		return s.pagerError(s.checkHistory(ctx, l), l)
 	case l.opts.ResourceVersion == "":
 		_, err := s.cfg.Feed.Latest(ctx)
 		return s.apiError(err, l.path)
@@ -140,18 +142,26 @@ func (s *Store) freshen(ctx context.Context, l *listing) error {
 	return s.waitFor(ctx, asked)
 }
 
-// checkHistory refuses a revision that is compacted, though what is in memory
-// might still answer for it: every replica gives the same answer. While the
-// database is away, what the feed knows is good enough.
-func (s *Store) checkHistory(ctx context.Context, revision int64) error {
-	compacted := s.cfg.Feed.Compacted()
-	if state, err := s.cfg.Feed.State(ctx); err == nil {
-		compacted = state.Compacted
-	}
-	if revision < compacted {
+// checkHistory refuses a list at a revision that is compacted, or by a continue
+// token that has expired.
+func (s *Store) checkHistory(ctx context.Context, l *listing) error {
+	state := s.state(ctx)
+	if l.exact < state.Compacted || l.opts.Predicate.Continue != "" && tokenExpired(l.issued, state.Time) {
 		return sqlstore.ErrCompacted
 	}
 	return nil
+}
+
+// state is where the database stands. What is in memory might answer for a
+// revision that is compacted there, but every replica is to give the same
+// answer. While the database is away, what the feed knows is good enough; Time
+// is zero then.
+func (s *Store) state(ctx context.Context) sqlstore.State {
+	state, err := s.cfg.Feed.State(ctx)
+	if err != nil {
+		return sqlstore.State{Revision: s.cfg.Feed.Revision(), Compacted: s.cfg.Feed.Compacted()}
+	}
+	return state
 }
 
 func (s *Store) snapshot(ctx context.Context, l *listing) (watch.Snapshot, error) {
@@ -260,12 +270,12 @@ func (s *Store) memoryPage(ctx context.Context, l *listing, snapshot watch.Snaps
 			return nil, timedOut(l.path)
 		}
 	}
-	return p, p.finish(l, picked, last, total, more)
+	return p, s.finish(ctx, p, l, picked, last, total, more)
 }
 
 // finish completes a page with a limit: total is the number of candidates from
 // the page's start, or at least one more than were looked at.
-func (p *page) finish(l *listing, picked []selection, last *watch.Entry, total int64, more bool) error {
+func (s *Store) finish(ctx context.Context, p *page, l *listing, picked []selection, last *watch.Entry, total int64, more bool) error {
 	p.items = func(yield func(*watch.Entry, error) bool) {
 		for _, item := range picked {
 			if !yield(item.entry, item.err) {
@@ -282,6 +292,14 @@ func (p *page) finish(l *listing, picked []selection, last *watch.Entry, total i
 	}
 	var err error
 	p.cont, p.remaining, err = apistorage.PrepareContinueToken(key, l.path, p.revision, total, more, l.opts)
+	if err != nil || p.cont == "" {
+		return err
+	}
+	issued := l.issued
+	if l.exact == 0 || l.opts.Predicate.Continue == "" {
+		issued = s.state(ctx).Time
+	}
+	p.cont, err = stampToken(p.cont, issued)
 	return err
 }
 
@@ -336,7 +354,7 @@ func (s *Store) storedPage(ctx context.Context, l *listing) (*page, error) {
 		}
 	}
 	more := pager.more || seen < pager.seen
-	return p, p.finish(l, picked, last, pager.seen+pager.remaining, more)
+	return p, s.finish(ctx, p, l, picked, last, pager.seen+pager.remaining, more)
 }
 
 // stored gives what the predicate selects, reading on as it is iterated.

@@ -6,7 +6,7 @@ const selectServer = `
 SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_commit'), pg_is_in_recovery(),
        to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
 
-const selectState = `SELECT revision, compacted, epoch FROM counters WHERE id = 1`
+const selectState = `SELECT revision, compacted, epoch, clock_timestamp() FROM counters WHERE id = 1`
 
 // A batch.
 const (

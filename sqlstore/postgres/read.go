@@ -12,7 +12,7 @@ import (
 
 // State implements sqlstore.Driver.
 func (d *Driver) State(ctx context.Context) (s sqlstore.State, err error) {
-	err = d.reads.QueryRow(ctx, selectState).Scan(&s.Revision, &s.Compacted, &s.Epoch)
+	err = d.reads.QueryRow(ctx, selectState).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time)
 	return s, translate(err)
 }
 
@@ -148,7 +148,7 @@ func (d *Driver) snapshot(ctx context.Context, queue func(*pgx.Batch), read func
 	var s sqlstore.State
 	_, err = results.Exec()
 	if err == nil {
-		err = results.QueryRow().Scan(&s.Revision, &s.Compacted, &s.Epoch)
+		err = results.QueryRow().Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time)
 	}
 	if err == nil {
 		err = read(results, s)

@@ -54,8 +54,12 @@ func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
 }
 
 // State implements sqlstore.Driver, from memory: this process makes every
-// change.
-func (d *Driver) State(context.Context) (sqlstore.State, error) { return *d.state.Load(), nil }
+// change. The process's clock is the database's.
+func (d *Driver) State(context.Context) (sqlstore.State, error) {
+	state := *d.state.Load()
+	state.Time = d.options.Clock()
+	return state, nil
+}
 
 // Get implements sqlstore.Driver.
 func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {

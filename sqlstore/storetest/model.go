@@ -186,7 +186,9 @@ func (m *Model) Changes(_ context.Context, after int64, limit int) ([]sqlstore.C
 func (m *Model) State(context.Context) (sqlstore.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state, nil
+	state := m.state
+	state.Time = m.Clock()
+	return state, nil
 }
 
 // Compact implements sqlstore.Driver.

@@ -148,6 +148,9 @@ func testEmpty(f fixture) {
 	if state.Revision != 0 || state.Compacted != 0 || state.Epoch == "" {
 		f.Errorf("state of an empty store: %+v", state)
 	}
+	if age := time.Since(state.Time); age < -anHour || age > anHour {
+		f.Errorf("the database's clock says %v, this process's %v", state.Time, time.Now())
+	}
 	records, listed := f.list(sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}})
 	if len(records) != 0 || listed != (sqlstore.Listed{}) {
 		f.Errorf("list: %v, %+v", records, listed)
