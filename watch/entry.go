@@ -7,10 +7,11 @@ import (
 )
 
 // Entry is one record in memory, with room for what its reader derived from
-// it. Everything but the memo is immutable.
+// it and for the values that indexes find it by. The record is immutable.
 type Entry struct {
 	sqlstore.Record
-	memo atomic.Value
+	memo   atomic.Value
+	values atomic.Pointer[indexValue]
 }
 
 // NewEntry wraps a record that did not come from the feed.

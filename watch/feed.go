@@ -182,7 +182,8 @@ func (f *Feed) Publish(changes []sqlstore.Change) {
 	}
 }
 
-// prepare makes the entries, so that it need not be done under the lock.
+// prepare makes the entries, with the values that they are found by, so that it
+// need not be done under the lock.
 func (f *Feed) prepare(changes []sqlstore.Change) []prepared {
 	batch := make([]prepared, len(changes))
 	for i, c := range changes {
@@ -191,7 +192,47 @@ func (f *Feed) prepare(changes []sqlstore.Change) []prepared {
 			batch[i].entry = entryOf(c)
 		}
 	}
+	for _, v := range f.unvalued(batch) {
+		v.index.of(v.entry)
+	}
 	return batch
+}
+
+// unvalued is an entry that an index in use is going to ask about.
+type unvalued struct {
+	index *Index
+	entry *Entry
+}
+
+// unvalued returns the entries of a batch, and those that they replace, for each
+// index in use.
+func (f *Feed) unvalued(batch []prepared) (all []unvalued) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	var h *hub
+	var indexes []*Index
+	for i := range batch {
+		k := &batch[i].New.Key
+		if r := (resource{k.Group, k.Resource}); h == nil || h.resource != r {
+			if h = f.hubs[r]; h == nil || !h.loaded {
+				h = nil
+				continue
+			}
+			indexes = h.inUse()
+		}
+		if len(indexes) == 0 {
+			continue
+		}
+		old, _ := h.tree.Get(probe(k.Namespace, k.Name))
+		for _, index := range indexes {
+			for _, e := range []*Entry{batch[i].entry, old} {
+				if e != nil {
+					all = append(all, unvalued{index, e})
+				}
+			}
+		}
+	}
+	return all
 }
 
 // drainLocked applies what is pending and due.

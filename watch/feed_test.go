@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -75,6 +76,64 @@ func TestIndexFindsAndForgets(t *testing.T) {
 	f.Publish([]sqlstore.Change{f.remove(pod("a", "y"))})
 	if got := f.found(index, "1"); got != "" {
 		t.Errorf("1 finds %q after the delete", got)
+	}
+}
+
+// A record is looked through once for an index, however many look for it by
+// that, and never under the lock that every reader and writer needs.
+func TestIndexLooksOnceAndOutsideTheLock(t *testing.T) {
+	f := start(t, Options{SoleWriter: true})
+	var mu sync.Mutex
+	looked := map[*Entry]int{}
+	index := byValue()
+	value := index.Value
+	index.Value = func(e *Entry) (string, bool) {
+		for deadline := time.Now().Add(5 * time.Second); !f.mu.TryLock(); {
+			if t.Failed() {
+				return value(e)
+			}
+			if time.Now().After(deadline) {
+				t.Error("a record is looked through under the feed's lock")
+				return value(e)
+			}
+			runtime.Gosched()
+		}
+		f.mu.Unlock()
+		mu.Lock()
+		defer mu.Unlock()
+		looked[e]++
+		return value(e)
+	}
+	for i := range 10 {
+		f.write(pod("a", fmt.Sprint(i)), fmt.Sprint(i%2))
+	}
+	one, other := Interest{Narrow: &Narrowing{index, "1"}}, Interest{Narrow: &Narrowing{index, "0"}}
+	before := f.snapshot().Revision()
+	subs := []*Subscription{f.subscribe(one, before), f.subscribe(other, before), f.subscribe(one, before)}
+	for _, s := range subs {
+		if events, _, err := s.Poll(t.Context()); err != nil || len(events) > 0 {
+			t.Fatal(events, err)
+		}
+	}
+	f.write(pod("a", "1"), "0") // before there is an index of what is stored
+	if got := f.found(index, "1"); got != "3579" {
+		t.Errorf("1 finds %q", got)
+	}
+	f.write(pod("a", "3"), "0")
+	f.Publish([]sqlstore.Change{f.remove(pod("a", "5"))})
+	for i, n := range []int{3, 2, 3} {
+		f.next(subs[i], n)
+	}
+	if got := f.found(index, "1"); got != "79" {
+		t.Errorf("1 finds %q", got)
+	}
+	for e, n := range looked {
+		if n != 1 {
+			t.Errorf("%s=%s was looked through %d times", e.Name, e.Value, n)
+		}
+	}
+	if len(looked) != 12 {
+		t.Errorf("%d records were looked through", len(looked))
 	}
 }
 

@@ -29,6 +29,9 @@ type hub struct {
 
 	tree    *btree.BTreeG[*Entry]
 	indexes map[string]*indexTree // those that were asked by, by name
+	// builds are the indexes that are being built; each channel is closed at
+	// the end.
+	builds map[*Index]chan struct{}
 	// cloned is the last snapshot handed out; nil when something has changed
 	// since. Cloning is cheap, but makes the next writes copy tree nodes.
 	cloned *Snapshot
@@ -43,6 +46,7 @@ func newHub(r resource, opts Options) *hub {
 	return &hub{
 		resource: r,
 		indexes:  map[string]*indexTree{},
+		builds:   map[*Index]chan struct{}{},
 		ready:    make(chan struct{}),
 		ring:     ring{maxEvents: opts.RingEvents, maxBytes: opts.RingBytes},
 		waiters:  waiters{lists: map[scope]*waitList{}, indexed: map[*Index]int{}},
@@ -93,10 +97,16 @@ func (h *hub) apply(p prepared) bool {
 	return true
 }
 
-// addIndex indexes what the tree has now.
-func (h *hub) addIndex(index *Index, found map[*Entry]string) {
-	h.indexes[index.Name] = newIndexTree(index, h.tree, found)
-	h.cloned = nil
+// inUse returns the indexes that somebody finds records by, or waits by.
+func (h *hub) inUse() []*Index {
+	indexes := h.waiters.indexes()
+	for _, t := range h.indexes {
+		indexes = append(indexes, t.Index)
+	}
+	for index := range h.builds {
+		indexes = append(indexes, index)
+	}
+	return indexes
 }
 
 // snapshot needs Feed.mu for writing unless cloned is set.

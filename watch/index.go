@@ -1,6 +1,10 @@
 package watch
 
-import "github.com/google/btree"
+import (
+	"context"
+
+	"github.com/google/btree"
+)
 
 // Index says what a resource's records can be found by besides their key: one
 // value a record ("" is a value too). It belongs to whoever asks by it, so that
@@ -11,7 +15,7 @@ type Index struct {
 	Name string
 	// Value returns the value of a record. It is false where that can't be told
 	// from the record alone, and always the same for the same record. It is
-	// called under the feed's lock: it must be quick and must not call the feed.
+	// called once an entry, and never under the feed's lock.
 	Value func(*Entry) (value string, ok bool)
 	// Find is asked once for each record that Value can't tell of and that is
 	// there when the index is built. It may take its time; nil means that nobody
@@ -19,10 +23,72 @@ type Index struct {
 	Find func(*Entry) (value string, ok bool)
 }
 
-// indexed is a place in an index: the records without a known value come first.
-type indexed struct {
+// indexValue is what an index finds one record by. An Entry remembers one for
+// each name of an index: of two indexes of one name, that of the one that asked
+// last. It is immutable.
+type indexValue struct {
+	index *Index
+	place
+	next *indexValue
+}
+
+// place is a value, if it is known.
+type place struct {
 	known bool
 	value string
+}
+
+func placeOf(value string, known bool) place {
+	if !known {
+		return place{}
+	}
+	return place{true, value}
+}
+
+// cached returns the value that an entry remembers; false when there is none.
+func (x *Index) cached(e *Entry) (place, bool) {
+	for v := e.values.Load(); v != nil; v = v.next {
+		if v.index == x {
+			return v.place, true
+		}
+	}
+	return place{}, false
+}
+
+// of returns what a record is found by, and has the entry remember it. It may
+// look through the record: it must not be called under Feed.mu.
+func (x *Index) of(e *Entry) place {
+	p, ok := x.cached(e)
+	if !ok {
+		p = placeOf(x.Value(e))
+		x.remember(e, p)
+	}
+	return p
+}
+
+func (x *Index) remember(e *Entry, p place) {
+	for {
+		before := e.values.Load()
+		if e.values.CompareAndSwap(before, &indexValue{x, p, before.without(x.Name)}) {
+			return
+		}
+	}
+}
+
+// without leaves out the value of an index's name.
+func (v *indexValue) without(name string) *indexValue {
+	switch {
+	case v == nil:
+		return nil
+	case v.index.Name == name:
+		return v.next
+	}
+	return &indexValue{v.index, v.place, v.next.without(name)}
+}
+
+// indexed is one record in an index: those without a known value come first.
+type indexed struct {
+	place
 	entry *Entry
 }
 
@@ -37,60 +103,45 @@ func lessIndexed(a, b indexed) bool {
 	}
 }
 
-// indexTree is one index of a hub, guarded as the hub is.
+// indexTree is one index of a hub, guarded as the hub is once it is part of it.
 type indexTree struct {
 	*Index
 	tree *btree.BTreeG[indexed]
-	// found has what Find said of the records that are in the tree.
-	found map[*Entry]string
+	// places is where each record is in the tree.
+	places map[*Entry]place
 }
 
-// newIndexTree indexes a tree; found is what Find said of some of its records.
-func newIndexTree(index *Index, entries *btree.BTreeG[*Entry], found map[*Entry]string) *indexTree {
-	t := &indexTree{Index: index, tree: btree.NewG(treeDegree, lessIndexed), found: map[*Entry]string{}}
-	entries.Ascend(func(e *Entry) bool {
-		if value, ok := found[e]; ok {
-			t.found[e] = value
+// newIndexTree indexes a snapshot.
+func newIndexTree(index *Index, s Snapshot) *indexTree {
+	t := &indexTree{Index: index, tree: btree.NewG(treeDegree, lessIndexed), places: make(map[*Entry]place, s.Len())}
+	for e := range s.All("", nil) {
+		p := index.of(e)
+		if !p.known && index.Find != nil {
+			if p = placeOf(index.Find(e)); p.known {
+				index.remember(e, p)
+			}
 		}
-		t.tree.ReplaceOrInsert(t.place(e))
-		return true
-	})
+		t.insert(e, p)
+	}
 	return t
 }
 
-func (t *indexTree) place(e *Entry) indexed {
-	value, known := t.Value(e)
-	if !known {
-		value, known = t.found[e]
-	}
-	return indexed{known, value, e}
+func (t *indexTree) insert(e *Entry, p place) {
+	t.places[e] = p
+	t.tree.ReplaceOrInsert(indexed{p, e})
 }
 
+// apply makes one change. It looks through no record: one whose value nobody
+// has asked for yet is found by every value.
 func (t *indexTree) apply(ev Event) {
 	if ev.Old != nil {
-		t.tree.Delete(t.place(ev.Old))
-		delete(t.found, ev.Old)
+		t.tree.Delete(indexed{t.places[ev.Old], ev.Old})
+		delete(t.places, ev.Old)
 	}
 	if ev.New != nil {
-		t.tree.ReplaceOrInsert(t.place(ev.New))
+		p, _ := t.cached(ev.New)
+		t.insert(ev.New, p)
 	}
-}
-
-// find asks about the records of a snapshot whose value can't be told.
-func (x *Index) find(s Snapshot) map[*Entry]string {
-	found := map[*Entry]string{}
-	if x.Find == nil {
-		return found
-	}
-	for e := range s.All("", nil) {
-		if _, ok := x.Value(e); ok {
-			continue
-		}
-		if value, ok := x.Find(e); ok {
-			found[e] = value
-		}
-	}
-	return found
 }
 
 // Narrowing is one value of an index.
@@ -99,11 +150,93 @@ type Narrowing struct {
 	Value string
 }
 
-// may says whether a record has the value, as far as it can be told.
+// may says whether a record has the value, as far as it can be told. It must not
+// be called under Feed.mu.
 func (n Narrowing) may(e *Entry) bool {
 	if e == nil {
 		return false
 	}
-	value, known := n.Index.Value(e)
-	return !known || value == n.Value
+	p := n.Index.of(e)
+	return !p.known || p.value == n.Value
+}
+
+// SnapshotIndexed is Snapshot with an index. The first call by an index builds
+// it, and from then on it is kept, until another of its name is asked by.
+func (f *Feed) SnapshotIndexed(ctx context.Context, group, name string, index *Index) (Snapshot, error) {
+	for {
+		h, err := f.hub(ctx, resource{group, name})
+		if err != nil {
+			return Snapshot{}, err
+		}
+		s, ok := f.snapshotOf(h)
+		if !ok {
+			continue
+		}
+		if s.has(index) {
+			return s, nil
+		}
+		built := f.joinBuild(h, index)
+		if built == nil {
+			return Snapshot{}, ErrClosed
+		}
+		if err := f.wait(ctx, built); err != nil {
+			return Snapshot{}, err
+		}
+	}
+}
+
+// joinBuild returns what is closed when an index has been built, and starts that
+// unless it is under way; nil when the feed is closed.
+func (f *Feed) joinBuild(h *hub, index *Index) <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if built := h.builds[index]; built != nil {
+		return built
+	}
+	if f.closed {
+		return nil
+	}
+	built := make(chan struct{})
+	h.builds[index] = built
+	f.group.Go(func() {
+		defer close(built)
+		f.build(h, index)
+	})
+	return built
+}
+
+// build makes an index of a snapshot, and then applies what has changed since.
+// Records are looked through outside the lock: what changes from now on has its
+// values before it is applied (prepare).
+func (f *Feed) build(h *hub, index *Index) {
+	for f.running.Err() == nil {
+		s, ok := f.snapshotOf(h)
+		if !ok {
+			break
+		}
+		t := newIndexTree(index, s)
+		if f.install(h, t, s.revision) {
+			return
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(h.builds, index)
+}
+
+// install brings an index from a revision to the feed's and makes it part of
+// the hub. It returns false when the changes between are not in memory.
+func (f *Feed) install(h *hub, t *indexTree, revision int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if h.gone || h.ring.since > revision {
+		return false
+	}
+	for i := h.ring.first(revision); i < h.ring.size; i++ {
+		t.apply(*h.ring.at(i))
+	}
+	h.indexes[t.Name] = t
+	h.cloned = nil
+	delete(h.builds, t.Index)
+	return true
 }

@@ -41,29 +41,6 @@ func (f *Feed) snapshotOf(h *hub) (Snapshot, bool) {
 	return s, true
 }
 
-// SnapshotIndexed is Snapshot with an index. The first call by an index builds
-// it, and from then on it is kept, until another of its name is asked by.
-func (f *Feed) SnapshotIndexed(ctx context.Context, group, name string, index *Index) (Snapshot, error) {
-	for {
-		s, err := f.Snapshot(ctx, group, name)
-		if err != nil || s.has(index) {
-			return s, err
-		}
-		h, err := f.hub(ctx, resource{group, name})
-		if err != nil {
-			return Snapshot{}, err
-		}
-		// This may take a while, and is not done under the lock: what changes
-		// meanwhile is found by every value.
-		found := index.find(s)
-		f.mu.Lock()
-		if t := h.indexes[index.Name]; !h.gone && (t == nil || t.Index != index) {
-			h.addIndex(index, found)
-		}
-		f.mu.Unlock()
-	}
-}
-
 // Lookup returns one record and the feed's revision without loading anything:
 // loaded is false, and nothing else is said, when nobody has read the resource
 // before.

@@ -70,15 +70,14 @@ func startOf(namespace string, after *sqlstore.Position) *Entry {
 // Feed.SnapshotIndexed for that index.
 func (s Snapshot) Indexed(n Narrowing, namespace string, after *sqlstore.Position) iter.Seq[*Entry] {
 	tree, start := s.indexes[n.Index.Name].tree, startOf(namespace, after)
-	place := func(known bool, value string) iter.Seq[*Entry] {
+	at := func(p place) iter.Seq[*Entry] {
 		return func(yield func(*Entry) bool) {
-			tree.AscendGreaterOrEqual(indexed{known, value, start}, func(i indexed) bool {
-				return i.known == known && i.value == value &&
-					(namespace == "" || i.entry.Namespace == namespace) && yield(i.entry)
+			tree.AscendGreaterOrEqual(indexed{p, start}, func(i indexed) bool {
+				return i.place == p && (namespace == "" || i.entry.Namespace == namespace) && yield(i.entry)
 			})
 		}
 	}
-	return merge(place(true, n.Value), place(false, ""))
+	return merge(at(place{true, n.Value}), at(place{}))
 }
 
 // merge gives the entries of two sequences in key order. The second is seldom

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // maxBatch is about how many events are handed out at a time.
@@ -33,6 +34,7 @@ type Subscription struct {
 	// waiting is true while waiter is registered, or woken and not looked at.
 	waiting bool
 	waiter  waiter
+	closed  bool
 }
 
 // Subscribe follows what changes after a revision. A revision that is
@@ -49,6 +51,7 @@ func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subs
 	case want.Name != "":
 		s.waiter.scope = scope{kind: scopeName, a: want.Namespace, b: want.Name}
 	case want.Narrow != nil:
+		h.waiters.count(want.Narrow.Index, 1)
 		s.waiter.scope = scope{kind: scopeIndex, a: want.Narrow.Value, index: want.Narrow.Index}
 	case want.Namespace != "":
 		s.waiter.scope = scope{kind: scopeNamespace, a: want.Namespace}
@@ -93,6 +96,30 @@ func (s *Subscription) Poll(ctx context.Context) (events []Event, upTo int64, er
 
 // near reads from the ring; it returns false when that does not go back to pos.
 func (s *Subscription) near() (events []Event, ok bool, err error) {
+	for {
+		events, ok, err := s.nextNear()
+		if err != nil || !ok || len(events) == 0 {
+			return nil, ok, err
+		}
+		if events = s.narrowed(events); len(events) > 0 {
+			return events, true, nil
+		}
+	}
+}
+
+// narrowed leaves out what doesn't have the value of an index. It looks through
+// records, which is not done under the feed's lock.
+func (s *Subscription) narrowed(events []Event) []Event {
+	if s.want.Narrow == nil {
+		return events
+	}
+	return slices.DeleteFunc(events, func(ev Event) bool {
+		return !s.want.Narrow.may(ev.Old) && !s.want.Narrow.may(ev.New)
+	})
+}
+
+// nextNear is near but for the index. When it returns no events, s waits.
+func (s *Subscription) nextNear() (events []Event, ok bool, err error) {
 	f, h := s.feed, s.hub
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -160,20 +187,25 @@ func (s *Subscription) far(ctx context.Context) ([]Event, error) {
 	if s.pos == before {
 		return nil, fmt.Errorf("%w: nothing comes after %d", errHole, before)
 	}
-	return events, nil
+	return s.narrowed(events), nil
 }
 
+// wants says whether a change is of the keys that are wanted.
 func (s *Subscription) wants(ev Event) bool {
 	key := ev.Key()
-	if s.want.Namespace != "" && key.Namespace != s.want.Namespace ||
-		s.want.Name != "" && key.Name != s.want.Name {
-		return false
-	}
-	return s.want.Narrow == nil || s.want.Narrow.may(ev.Old) || s.want.Narrow.may(ev.New)
+	return (s.want.Namespace == "" || key.Namespace == s.want.Namespace) &&
+		(s.want.Name == "" || key.Name == s.want.Name)
 }
 
 // Close ends the subscription.
 func (s *Subscription) Close() {
+	if s.closed {
+		return
+	}
+	s.closed = true
+	if s.waiter.scope.kind == scopeIndex {
+		s.hub.waiters.count(s.waiter.scope.index, -1)
+	}
 	if s.waiting {
 		s.hub.waiters.remove(&s.waiter)
 		s.waiting = false

@@ -276,19 +276,43 @@ func (f *Feed) waker(ctx context.Context) {
 
 // touched collects the waiters of h that its new events concern.
 func (f *Feed) touched(h *hub, fired []*waiter) []*waiter {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
 	ws := &h.waiters
+	events, revision, whole := f.unseen(h)
+	for _, index := range ws.indexes() {
+		for _, ev := range events {
+			for _, e := range []*Entry{ev.Old, ev.New} {
+				if e != nil {
+					index.of(e)
+				}
+			}
+		}
+	}
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if h.gone || ws.woken < h.ring.since {
+	if !whole {
 		return ws.all(fired)
 	}
-	for i := h.ring.first(ws.woken); i < h.ring.size && len(ws.lists) > 0; i++ {
-		fired = ws.touch(*h.ring.at(i), fired)
+	// Who came after unseen has seen all of events (waiter.pos).
+	for _, ev := range events {
+		fired = ws.touch(ev, fired)
 	}
-	ws.woken = f.revision
+	ws.woken = max(ws.woken, revision)
 	return fired
+}
+
+// unseen returns the events that the waiters of h have not been woken for, up
+// to a revision; whole is false when they are not in memory any more.
+func (f *Feed) unseen(h *hub) (events []Event, revision int64, whole bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	woken, some := h.waiters.wokenUpTo()
+	if h.gone || woken < h.ring.since {
+		return nil, 0, false
+	}
+	for i := h.ring.first(woken); i < h.ring.size && some; i++ {
+		events = append(events, *h.ring.at(i))
+	}
+	return events, f.revision, true
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

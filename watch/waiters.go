@@ -30,7 +30,8 @@ type waiters struct {
 
 	mu    sync.Mutex
 	lists map[scope]*waitList
-	// indexed is how many wait in a scopeIndex, by its index.
+	// indexed is how many subscribers there are of a scopeIndex, waiting or not,
+	// by its index.
 	indexed map[*Index]int
 	// woken is the revision up to which events have been looked through.
 	woken int64
@@ -70,17 +71,35 @@ func (ws *waiters) add(w *waiter, pos, revision int64) {
 	}
 	w.pos, w.first, w.slot = pos, 0, len(l.list)
 	l.list = append(l.list, w)
-	ws.count(w, 1)
+	ws.number.Add(1)
 }
 
-func (ws *waiters) count(w *waiter, n int) {
-	ws.number.Add(int64(n))
-	if w.scope.kind != scopeIndex {
-		return
+// count notes n more subscribers by an index, or fewer.
+func (ws *waiters) count(index *Index, n int) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.indexed[index] += n; ws.indexed[index] == 0 {
+		delete(ws.indexed, index)
 	}
-	if ws.indexed[w.scope.index] += n; ws.indexed[w.scope.index] == 0 {
-		delete(ws.indexed, w.scope.index)
+}
+
+// indexes are those that subscribers look by.
+func (ws *waiters) indexes() []*Index {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	var indexes []*Index
+	for index := range ws.indexed {
+		indexes = append(indexes, index)
 	}
+	return indexes
+}
+
+// wokenUpTo returns the revision up to which events have been looked through,
+// and whether anybody waits for more.
+func (ws *waiters) wokenUpTo() (revision int64, some bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return ws.woken, len(ws.lists) > 0
 }
 
 // woke returns the first revision that touched w since it was added, or 0 when
@@ -109,7 +128,7 @@ func (ws *waiters) unlist(w *waiter) {
 	if last == 0 {
 		delete(ws.lists, w.scope)
 	}
-	ws.count(w, -1)
+	ws.number.Add(-1)
 }
 
 // touch moves the waiters that ev concerns to fired.
@@ -136,8 +155,8 @@ func (ws *waiters) touch(ev Event, fired []*waiter) []*waiter {
 // has or may have.
 func (ws *waiters) touchIndexed(e *Entry, revision int64, fired []*waiter) []*waiter {
 	for index := range ws.indexed {
-		if value, known := index.Value(e); known {
-			fired = ws.fire(scope{kind: scopeIndex, a: value, index: index}, revision, fired)
+		if p := index.of(e); p.known {
+			fired = ws.fire(scope{kind: scopeIndex, a: p.value, index: index}, revision, fired)
 			continue
 		}
 		for s := range ws.lists {
@@ -169,7 +188,7 @@ func (ws *waiters) all(fired []*waiter) []*waiter {
 	for _, l := range ws.lists {
 		for _, w := range l.list {
 			w.first = w.pos + 1
-			ws.count(w, -1)
+			ws.number.Add(-1)
 			fired = append(fired, w)
 		}
 	}

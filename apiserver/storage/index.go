@@ -15,6 +15,11 @@ func (s *Store) newIndex(field string) *watch.Index {
 	return &watch.Index{
 		Name: field,
 		Value: func(e *watch.Entry) (string, bool) {
+			if m, ok := e.Memo().(*memo); ok && *m.view == s.cfg.View {
+				if a := m.attrs.Load(); a != nil { // its writer was this process
+					return a.fields.Get(field), true
+				}
+			}
 			if !s.sealer.plain {
 				return "", false
 			}
