@@ -81,7 +81,7 @@ func (s *Store) lastBefore(ctx context.Context, t time.Time, state State) (int64
 	low, high := state.Compacted, state.Revision // low: forgotten or before t
 	for low < high {
 		mid := low + (high-low+1)/2
-		changes, err := s.Changes(ctx, mid-1, 1)
+		changes, err := s.Changes(ctx, mid-1, 1, 0)
 		if err != nil {
 			return 0, err
 		}

@@ -19,8 +19,10 @@ type Driver interface {
 	// List calls yield for each record of the query in key order.
 	List(ctx context.Context, q Query, yield func(Record) error) (Listed, error)
 	// Changes returns up to limit changes after a revision, Old and New with
-	// their Values, in order. ErrCompacted where after < State.Compacted.
-	Changes(ctx context.Context, after int64, limit int) ([]Change, error)
+	// their Values, in order. The last one is the one with which their Values
+	// come to size bytes or more; a size of 0 sets no bound.
+	// ErrCompacted where after < State.Compacted.
+	Changes(ctx context.Context, after int64, limit, size int) ([]Change, error)
 	// State returns the counters as of now: the answer is never older than
 	// what was committed, by any process, before the call.
 	State(ctx context.Context) (State, error)

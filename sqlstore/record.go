@@ -146,6 +146,14 @@ type Change struct {
 	Memo any
 }
 
+// Size is the number of bytes in the change's Values.
+func (c *Change) Size() int {
+	if c.Old == nil {
+		return len(c.New.Value)
+	}
+	return len(c.New.Value) + len(c.Old.Value)
+}
+
 // Range selects records of one resource.
 type Range struct {
 	Group    string

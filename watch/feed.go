@@ -23,7 +23,7 @@ var (
 // Source is the part of a sqlstore.Driver that the feed reads.
 type Source interface {
 	List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.Listed, error)
-	Changes(ctx context.Context, after int64, limit int) ([]sqlstore.Change, error)
+	Changes(ctx context.Context, after int64, limit, size int) ([]sqlstore.Change, error)
 	State(ctx context.Context) (sqlstore.State, error)
 }
 
@@ -59,8 +59,10 @@ const (
 	defaultRingEvents = 4096
 	defaultRingBytes  = 8 << 20
 
-	// pageChanges is how many changes are read from the store at a time.
+	// pageChanges and pageBytes bound the changes that are read from the store
+	// at a time, by number and by the bytes of their values.
 	pageChanges = 256
+	pageBytes   = 2 << 20
 	// maxPending bounds what is kept of changes that came before the ones
 	// they follow; what is dropped is read from the store.
 	maxPending = 4096

@@ -38,9 +38,9 @@ func (s *source) State(ctx context.Context) (sqlstore.State, error) {
 	return state, err
 }
 
-func (s *source) Changes(ctx context.Context, after int64, limit int) ([]sqlstore.Change, error) {
+func (s *source) Changes(ctx context.Context, after int64, limit, size int) ([]sqlstore.Change, error) {
 	s.reads.Add(1)
-	changes, err := s.Model.Changes(ctx, after, limit)
+	changes, err := s.Model.Changes(ctx, after, limit, size)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.changes != nil {
@@ -120,7 +120,7 @@ func (f *fixture) commit(w sqlstore.Write) sqlstore.Change {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	changes, err := f.source.Model.Changes(context.Background(), outcomes[0].Revision-1, 1)
+	changes, err := f.source.Model.Changes(context.Background(), outcomes[0].Revision-1, 1, 0)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -165,7 +165,7 @@ func (s *Subscription) nextNear() (events []Event, ok bool, err error) {
 
 // far reads a page of history. It moves pos, and may find nothing wanted.
 func (s *Subscription) far(ctx context.Context) ([]Event, error) {
-	changes, err := s.feed.source.Changes(ctx, s.pos, pageChanges)
+	changes, err := s.feed.source.Changes(ctx, s.pos, pageChanges, pageBytes)
 	if err != nil {
 		return nil, err
 	}

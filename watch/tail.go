@@ -120,7 +120,7 @@ func (f *Feed) catchUp(ctx context.Context, polled bool) error {
 		if g.limit == 0 {
 			return nil
 		}
-		changes, err := f.source.Changes(ctx, g.after, g.limit)
+		changes, err := f.source.Changes(ctx, g.after, g.limit, pageBytes)
 		switch {
 		case errors.Is(err, sqlstore.ErrCompacted):
 			f.opts.Logger.Warn("watch: fell behind compaction; reading everything again", "revision", g.after)

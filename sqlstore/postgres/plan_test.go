@@ -113,7 +113,7 @@ func comparePlans(t *testing.T, conn *pgx.Conn, when string) {
 		"state":         {selectState, nil},
 		"object":        {selectObject, []any{"", "resource3", "namespace20", "name203"}},
 		"expired":       {selectExpired, []any{"2020-01-01T00:00:00Z", 500}},
-		"changes":       {selectChanges, []any{99_000, 1000}},
+		"changes":       {selectChanges, []any{99_000, 1000, 1 << 20}},
 		"compact":       {deleteChanges, []any{1000}},
 		"list":          {listResource, page},
 		"list ns":       {listNamespace, page},

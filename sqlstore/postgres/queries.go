@@ -123,15 +123,16 @@ FROM objects WHERE expires IS NOT NULL AND expires <= $1::text::timestamptz ORDE
 
 	// selectChanges finds what each revision wrote in its successor of the
 	// same key (which replaced it), else in the object that still has it. The
-	// limits inside keep the planner to one look-up a change.
+	// limits inside keep the planner to one look-up a change. The lengths of
+	// values are known without reading them.
 	selectChanges = `
 WITH c AS MATERIALIZED (
     SELECT * FROM changes WHERE revision > $1 ORDER BY revision LIMIT $2
-)
+), written AS (
 SELECT c.revision, c.time, c.op, c.verb, c.who, c.audit_id,
        c."group", c.resource, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
-       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.form IS NULL THEN o.expires ELSE n.expires END,
-       coalesce(n.value, o.value)
+       coalesce(n.uid, o.uid) AS new_uid, coalesce(n.form, o.form) AS new_form,
+       CASE WHEN n.form IS NULL THEN o.expires ELSE n.expires END AS new_expires, coalesce(n.value, o.value) AS new_value
 FROM c
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM changes n
@@ -141,7 +142,15 @@ LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM objects o
     WHERE o."group" = c."group" AND o.resource = c.resource AND o.namespace = c.namespace AND o.name = c.name
       AND o.revision = c.revision LIMIT 1) o ON true
-ORDER BY c.revision`
+), measured AS (
+SELECT *, sum(coalesce(octet_length(value), 0) + coalesce(octet_length(new_value), 0))
+          OVER (ORDER BY revision ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+FROM written
+)
+SELECT revision, time, op, verb, who, audit_id,
+       "group", resource, namespace, name, uid, replaces, created_revision, form, expires, value,
+       new_uid, new_form, new_expires, new_value
+FROM measured WHERE coalesce(before, 0) < $3 ORDER BY revision`
 )
 
 // Lists. $1 group, $2 resource, $3 namespace, $4 name of the position after

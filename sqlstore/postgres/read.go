@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -73,9 +74,12 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlst
 }
 
 // Changes implements sqlstore.Driver.
-func (d *Driver) Changes(ctx context.Context, after int64, limit int) ([]sqlstore.Change, error) {
+func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) ([]sqlstore.Change, error) {
+	if size <= 0 {
+		size = math.MaxInt
+	}
 	var changes []sqlstore.Change
-	err := d.snapshot(ctx, func(b *pgx.Batch) { b.Queue(selectChanges, after, limit) },
+	err := d.snapshot(ctx, func(b *pgx.Batch) { b.Queue(selectChanges, after, limit, size) },
 		func(results pgx.BatchResults, state sqlstore.State) error {
 			if after < state.Compacted {
 				return sqlstore.ErrCompacted

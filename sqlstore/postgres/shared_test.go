@@ -120,7 +120,7 @@ func TestManyWriters(t *testing.T) {
 	writers.Wait()
 	cancel()
 	readers.Wait()
-	changes, err := first.Changes(t.Context(), 0, 1000)
+	changes, err := first.Changes(t.Context(), 0, 1000, 0)
 	if err != nil || len(changes) != each*len(drivers) {
 		t.Fatalf("%d changes, %v", len(changes), err)
 	}

@@ -256,7 +256,7 @@ func checkAfterKill(t *testing.T, path string, acknowledged int64) int64 {
 	if err != nil || listed.Revision < acknowledged || count != listed.Revision {
 		t.Fatalf("after kill: %d objects at revision %d, acknowledged %d, %v", count, listed.Revision, acknowledged, err)
 	}
-	changes, err := driver.Changes(t.Context(), 0, 1_000_000)
+	changes, err := driver.Changes(t.Context(), 0, 1_000_000, 0)
 	if err != nil || int64(len(changes)) != listed.Revision {
 		t.Fatalf("after kill: %d changes at revision %d, %v", len(changes), listed.Revision, err)
 	}

@@ -109,7 +109,7 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (_ []sql
 }
 
 // Changes implements sqlstore.Driver.
-func (d *Driver) Changes(ctx context.Context, after int64, limit int) (changes []sqlstore.Change, err error) {
+func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) (changes []sqlstore.Change, err error) {
 	err = d.readers.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
 		if after < state.Compacted {
 			return sqlstore.ErrCompacted
@@ -126,6 +126,12 @@ func (d *Driver) Changes(ctx context.Context, after int64, limit int) (changes [
 				return err
 			}
 			changes = append(changes, c)
+			// What is not asked for any more is not read from the file.
+			if size > 0 {
+				if size -= c.Size(); size <= 0 {
+					return nil
+				}
+			}
 		}
 		return rows.Err()
 	})

@@ -58,7 +58,7 @@ func (f fixture) state() sqlstore.State {
 
 func (f fixture) changes(after int64) []sqlstore.Change {
 	f.Helper()
-	changes, err := f.Changes(f.Context(), after, 1_000_000)
+	changes, err := f.Changes(f.Context(), after, 1_000_000, 0)
 	if err != nil {
 		f.Fatalf("changes after %d: %v", after, err)
 	}

@@ -167,16 +167,18 @@ func within(r sqlstore.Range, k sqlstore.Key) bool {
 }
 
 // Changes implements sqlstore.Driver.
-func (m *Model) Changes(_ context.Context, after int64, limit int) ([]sqlstore.Change, error) {
+func (m *Model) Changes(_ context.Context, after int64, limit, size int) ([]sqlstore.Change, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if after < m.state.Compacted {
 		return nil, sqlstore.ErrCompacted
 	}
 	var changes []sqlstore.Change
+	read := 0
 	for _, c := range m.changes {
-		if c.Revision > after && len(changes) < limit {
+		if c.Revision > after && len(changes) < limit && (size == 0 || read < size) {
 			changes = append(changes, c)
+			read += c.Size()
 		}
 	}
 	return changes, nil

@@ -19,6 +19,7 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"Batch":          testBatch,
 		"Empty":          testEmpty,
 		"Changes":        testChanges,
+		"ChangesBySize":  testChangesBySize,
 		"ListAt":         testListAt,
 		"Pages":          testPages,
 		"Ranges":         testRanges,

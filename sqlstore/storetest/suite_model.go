@@ -29,7 +29,7 @@ func testAgainstModel(f fixture) {
 			w.model.compact(upTo)
 		}
 	}
-	w.compareChanges(w.state().Compacted, 1_000_000)
+	w.compareChanges(w.state().Compacted, 1_000_000, 0)
 }
 
 // walk is a random walk of two drivers side by side.
@@ -100,7 +100,7 @@ func (w *walk) read() {
 		w.compareList()
 	}
 	last := w.model.state().Revision
-	w.compareChanges(w.random.Int64N(last+2), 1+w.random.IntN(10))
+	w.compareChanges(w.random.Int64N(last+2), 1+w.random.IntN(10), w.random.IntN(2)*w.random.IntN(200))
 
 	now := time.Unix(w.random.Int64N(4_000_000_000), 0)
 	got, err := w.Expired(w.Context(), now, 5)
@@ -137,9 +137,9 @@ func (w *walk) compareList() {
 	}
 }
 
-func (w *walk) compareChanges(after int64, limit int) {
-	got, gotErr := w.Changes(w.Context(), after, limit)
-	want, wantErr := w.model.Changes(w.Context(), after, limit)
+func (w *walk) compareChanges(after int64, limit, size int) {
+	got, gotErr := w.Changes(w.Context(), after, limit, size)
+	want, wantErr := w.model.Changes(w.Context(), after, limit, size)
 	ignoreTime := cmpopts.IgnoreFields(sqlstore.Change{}, "Time")
 	if diff := cmp.Diff(want, got, ignoreTime, cmpopts.EquateEmpty()); diff != "" || !sameError(gotErr, wantErr) {
 		w.Fatalf("changes after %d: %v; model %v\n%s", after, gotErr, wantErr, diff)

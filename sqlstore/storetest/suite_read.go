@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,12 +50,45 @@ func testChanges(f fixture) {
 	if diff := cmp.Diff(first, changes[0].New); diff != "" {
 		f.Errorf("the first state, replaced since (-want +got):\n%s", diff)
 	}
-	some, err := f.Changes(f.Context(), 1, 2)
+	some, err := f.Changes(f.Context(), 1, 2, 0)
 	if err != nil || len(some) != 2 || some[0].Revision != 2 || some[1].Revision != 3 {
 		f.Errorf("two changes after 1: %v, %v", some, err)
 	}
 	if at := f.changes(5); len(at) != 0 {
 		f.Errorf("changes after the last: %v", at)
+	}
+}
+
+// A page of changes ends with the one that fills it: what was replaced counts
+// as well as what was written, and one change always fits.
+func testChangesBySize(f fixture) {
+	value := func(size int) string { return strings.Repeat("x", size-2) } // without its quotation marks
+	f.revision(create(key("n", "a"), value(100)))                         // 1: 100
+	f.revision(update(key("n", "a"), 1, value(5000)))                     // 2: 5,100
+	f.revision(create(key("n", "b"), value(100)))                         // 3: 100
+	f.revision(remove(key("n", "a"), 2))                                  // 4: 5,000
+	f.revision(update(key("n", "b"), 3, value(100)))                      // 5: 200
+	for _, test := range []struct {
+		after       int64
+		limit, size int
+		last        int64
+	}{
+		{0, 10, 0, 5}, {0, 10, 1 << 20, 5}, {0, 3, 1 << 20, 3},
+		{0, 10, 1, 1}, {0, 10, 100, 1}, {0, 10, 101, 2}, {0, 10, 5200, 2}, {0, 10, 5201, 3}, {0, 10, 5301, 4},
+		{1, 10, 1, 2}, {2, 10, 101, 4}, {3, 10, 5001, 5}, {4, 10, 1, 5},
+	} {
+		changes, err := f.Changes(f.Context(), test.after, test.limit, test.size)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for i, c := range changes {
+			if c.Revision != test.after+int64(i)+1 {
+				f.Errorf("%+v: revision %d is number %d", test, c.Revision, i)
+			}
+		}
+		if last := test.after + int64(len(changes)); last != test.last {
+			f.Errorf("%+v: ends with revision %d", test, last)
+		}
 	}
 }
 
@@ -236,7 +270,7 @@ func testReadersDuring(f fixture) {
 				if err == nil && int64(len(records)) != listed.Revision {
 					f.Errorf("%d records at revision %d", len(records), listed.Revision)
 				}
-				changes, err := f.Changes(ctx, 0, 1000)
+				changes, err := f.Changes(ctx, 0, 1000, 0)
 				if err == nil && len(changes) > 0 && changes[len(changes)-1].Revision != int64(len(changes)) {
 					f.Errorf("%d changes up to %d", len(changes), changes[len(changes)-1].Revision)
 				}

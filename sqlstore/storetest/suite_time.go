@@ -32,7 +32,7 @@ func testCompaction(f fixture) {
 	pods := sqlstore.Range{Resource: "pods"}
 	for at := int64(1); at <= 22; at++ {
 		records, _, err := collect(f.Context(), f.Driver, sqlstore.Query{Range: pods, At: at})
-		_, changesErr := f.Changes(f.Context(), at, 5)
+		_, changesErr := f.Changes(f.Context(), at, 5, 0)
 		if at < 10 {
 			if !errors.Is(err, sqlstore.ErrCompacted) || !errors.Is(changesErr, sqlstore.ErrCompacted) {
 				f.Errorf("at %d: list %v, changes %v", at, err, changesErr)
