@@ -87,11 +87,11 @@ func (s *Server) neighbour(build NewNeighbour, next http.Handler) (http.Handler,
 func (s *Server) installPaths(paths *mux.PathRecorderMux) {
 	index := routes.ListedPathProviders{paths, listed(s.Discovery.Paths)}
 	routes.Index{}.Install(index, paths)
-	ready := []health.Checker{healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.stopping)}
+	ready := []health.Checker{healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())}
 	for _, n := range s.neighbours {
 		ready = append(ready, n.Ready...)
 	}
-	health.Install(paths,
+	s.readyChecks = health.Install(paths,
 		append(append(s.startChecks(), s.encryption.checks...), health.Store(s.core.ask)),
 		ready)
 	document(paths, "/version", http.HandlerFunc(s.serveVersion))

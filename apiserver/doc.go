@@ -10,9 +10,8 @@
 //     was found right.
 //   - The port is bound before the slow part of a start; /readyz is 200 once
 //     every verb works, including what the first start must write.
-//   - Run returns nil after an ordered stop: not ready, requests drained,
-//     watches ended, controllers stopped, then the feed, then the store, then
-//     the database.
+//   - Run returns nil after an ordered stop: that of package lifecycle, then the
+//     controllers, the feed, the store, and the database.
 //   - A part that fails stops the whole server, with that part's error: a
 //     server without its feed or its writer must not look alive.
 //

@@ -3,7 +3,6 @@ package apiserver
 import (
 	"context"
 	"errors"
-
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -11,11 +10,9 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
-)
 
-// closeTimeout is how long a stop waits for connections after their requests
-// have ended.
-const closeTimeout = 5 * time.Second
+	"byre/apiserver/health"
+)
 
 // Run serves until ctx ends, then stops in order. It returns nil after a stop
 // that was asked for, and otherwise what went wrong.
@@ -36,21 +33,15 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	r.startBase(ctx)
 	defer r.stopBase()
-	r.begin(&r.work, ctx)
+	r.startWork(ctx)
 	defer r.work.stop()
+	r.startMembership(ctx)
+	defer r.leaving.Wait()
+	defer r.membership.stop()
 	r.startServing(ctx)
-	r.work.run("bootstrap objects", s.bootstrap.Run)
-	r.work.once("allocations", r.watchAllocations)
-	r.work.run("controllers", r.runControllers)
-	r.work.once("settling", r.settle)
-	for _, n := range s.neighbours {
-		if n.Run != nil {
-			r.work.run("neighbour", n.Run)
-		}
-	}
 
 	<-ctx.Done()
-	r.drain()
+	r.shutDown()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -62,8 +53,12 @@ type running struct {
 	*Server
 	failed func(error)
 	// data and feed are the store's; base is what requests rely on, work what
-	// makes requests of its own; serving is the listener.
-	data, feed, base, work, serving *stage
+	// makes requests of its own. membership is what the other replicas must know to
+	// have ended, and so ends before the others. serving is the listener.
+	data, feed, base, work, membership, serving *stage
+	// leaving and closing count what a shutdown waits for with a bound in time: the
+	// end of membership, of requests and of connections.
+	leaving, closing sync.WaitGroup
 }
 
 func (r *running) begin(s **stage, ctx context.Context) { *s = newStage(ctx, r.failed) }
@@ -85,7 +80,7 @@ func (r *running) startBase(ctx context.Context) {
 			return nil
 		})
 	}
-	close(r.installed)
+	r.signals.MuxAndDiscoveryComplete.Signal()
 	r.Informers.StartWithContext(r.base.ctx)
 	r.base.run("built-in groups", r.builtin.Run)
 }
@@ -99,6 +94,34 @@ func (r *running) stopBase() {
 	r.transport.Wait()
 	r.Informers.Shutdown()
 	r.base.stop()
+}
+
+// startWork starts what makes requests of its own.
+func (r *running) startWork(ctx context.Context) {
+	r.begin(&r.work, ctx)
+	r.work.run("bootstrap objects", r.bootstrap.Run)
+	r.work.once("allocations", r.watchAllocations)
+	r.work.once("readiness", r.awaitReady)
+	r.work.once("settling", r.settle)
+	for _, n := range r.neighbours {
+		if n.Run != nil {
+			r.work.run("neighbour", n.Run)
+		}
+	}
+	if !r.core.database.Shared {
+		r.work.run("controllers", r.runControllers)
+	}
+}
+
+// startMembership starts what this server is for the cluster: one of the endpoints
+// of the kubernetes Service, and, where there are other replicas that can take over,
+// a candidate for running the controllers.
+func (r *running) startMembership(ctx context.Context) {
+	r.begin(&r.membership, ctx)
+	r.membership.run("endpoint of the kubernetes Service", r.bootstrap.Publish)
+	if r.core.database.Shared {
+		r.membership.run("controllers", r.runControllers)
+	}
 }
 
 // startServing lets the requests in that have queued at the listener.
@@ -122,28 +145,31 @@ func served(err error) error {
 // runControllers waits until the server is ready: its controllers must not hold
 // that up.
 func (r *running) runControllers(ctx context.Context) error {
-	if !r.waitStarted(ctx) {
+	select {
+	case <-ctx.Done():
 		return nil
+	case <-r.signals.HasBeenReady.Signaled():
+		return r.controllers.Run(ctx)
 	}
-	return r.controllers.Run(ctx)
 }
 
-// waitStarted waits until all that /readyz waits for has been done, and returns
-// false if ctx ends before.
-func (r *running) waitStarted(ctx context.Context) bool {
-	for _, done := range []<-chan struct{}{r.builtin.Repaired(), r.bootstrap.Made()} {
+// readyInterval is how often awaitReady looks; upstream's.
+const readyInterval = 100 * time.Millisecond
+
+// awaitReady signals HasBeenReady when all checks of /readyz pass, whether or not
+// somebody asks.
+func (r *running) awaitReady(ctx context.Context) error {
+	tick := time.NewTicker(readyInterval)
+	defer tick.Stop()
+	for !health.Pass(ctx, r.readyChecks) {
 		select {
 		case <-ctx.Done():
-			return false
-		case <-done:
+			return nil
+		case <-tick.C:
 		}
 	}
-	for _, synced := range r.Informers.WaitForCacheSync(ctx.Done()) {
-		if !synced {
-			return false
-		}
-	}
-	return true
+	r.signals.HasBeenReady.Signal()
+	return nil
 }
 
 // settleDelay lets the controllers make their first round, which is the last
@@ -157,8 +183,10 @@ const lookInterval = 500 * time.Millisecond
 // server has been busy and is no more, what that needed. While it is busy it has the
 // garbage collector run less often.
 func (r *running) settle(ctx context.Context) error {
-	if !r.waitStarted(ctx) {
+	select {
+	case <-ctx.Done():
 		return nil
+	case <-r.signals.HasBeenReady.Signaled():
 	}
 	select {
 	case <-ctx.Done():
@@ -201,63 +229,4 @@ func (r *running) watchAllocations(ctx context.Context) error {
 		r.allocated.Open()
 	}
 	return nil
-}
-
-// drain stops serving: not ready, then no new requests, then those in flight
-// are waited for, then watches end and connections close.
-func (r *running) drain() {
-	klog.InfoS("Stopping", "delay", r.config.Options.ShutdownDelay)
-	close(r.stopping)
-	time.Sleep(r.config.Options.ShutdownDelay)
-	close(r.draining)
-
-	var closing sync.WaitGroup
-	deadline, cancel := context.WithTimeout(context.Background(), r.config.Options.Filters.RequestTimeout+closeTimeout)
-	defer cancel()
-	r.serving.cancel()
-	// The listeners close at once, and clients are told to go elsewhere; what is
-	// in flight goes on. Unless those who still come are to be told in words:
-	// then they close after what is in flight.
-	shutdown := func() {
-		for _, server := range []*http.Server{r.http, r.plain} {
-			if server != nil {
-				closing.Go(func() { closeServer(deadline, server) })
-			}
-		}
-	}
-	if !r.config.Options.Filters.ShutdownSendRetryAfter {
-		shutdown()
-	}
-	requests := make(chan struct{})
-	closing.Go(func() {
-		defer close(requests)
-		r.requests.Wait()
-	})
-	select {
-	case <-requests:
-	case <-deadline.Done():
-	}
-	if r.config.Options.Filters.ShutdownSendRetryAfter {
-		shutdown()
-	}
-	r.endWatches()
-	closing.Wait()
-	r.serving.stop()
-	klog.InfoS("Drained")
-}
-
-// closeServer waits until ctx ends for connections to become idle.
-func closeServer(ctx context.Context, server *http.Server) {
-	if err := server.Shutdown(ctx); err != nil {
-		klog.V(2).InfoS("Connections were cut", "err", err)
-		_ = server.Close() // what it can't close is closed with the process
-	}
-}
-
-// closeListener closes a listener that nobody serves; nil is none.
-func closeListener(listener net.Listener) error {
-	if listener == nil {
-		return nil
-	}
-	return listener.Close()
 }

@@ -26,6 +26,7 @@ import (
 	"byre/apiserver/discovery"
 	"byre/apiserver/filters"
 	"byre/apiserver/health"
+	"byre/apiserver/lifecycle"
 	"byre/apiserver/loopback"
 	"byre/apiserver/pki"
 	"byre/apiserver/storage"
@@ -43,8 +44,8 @@ type Server struct {
 	// insecure and plain are nil without --insecure-port.
 	insecure net.Listener
 	plain    *http.Server
-	// endWatches ends the contexts of all requests that came over the listener.
-	endWatches context.CancelFunc
+	// endRequests ends the contexts of all requests that came over the listener.
+	endRequests context.CancelFunc
 	// endBase ends what upstream's constructors started.
 	endBase context.CancelFunc
 
@@ -61,19 +62,15 @@ type Server struct {
 	controllers *controllers.Runner
 	neighbours  []Neighbour
 
-	signals
+	signals *lifecycle.Signals
+	// requests counts requests over the listener that are not long-running,
+	// watches the watches.
+	requests *waitgroup.SafeWaitGroup
+	watches  *waitgroup.RateLimitedSafeWaitGroup
+	// readyChecks are those of /readyz.
+	readyChecks []health.Checker
 	// allocated is opened when addresses and ports have been checked.
 	allocated *health.Gate
-}
-
-// signals are the moments of a server's life that requests ask about.
-type signals struct {
-	// installed is closed when every route is there.
-	installed chan struct{}
-	// stopping is closed at SIGTERM, draining when the shutdown delay is over.
-	stopping, draining chan struct{}
-	// requests counts requests over the listener that are not long-running.
-	requests *waitgroup.SafeWaitGroup
 }
 
 // New opens the store, binds the port and joins the parts. Nothing of what it
@@ -81,14 +78,11 @@ type signals struct {
 // with Run; a Server that is not Run must be closed by Close.
 func New(ctx context.Context, config CompletedConfig) (*Server, error) {
 	s := &Server{
-		config: config.completed,
-		id:     "byre-" + uuid.NewString(),
-		signals: signals{
-			installed: make(chan struct{}),
-			stopping:  make(chan struct{}),
-			draining:  make(chan struct{}),
-			requests:  new(waitgroup.SafeWaitGroup),
-		},
+		config:    config.completed,
+		id:        "byre-" + uuid.NewString(),
+		signals:   lifecycle.NewSignals(),
+		requests:  new(waitgroup.SafeWaitGroup),
+		watches:   new(waitgroup.RateLimitedSafeWaitGroup),
 		allocated: health.NewGate("poststarthook/start-service-ip-repair-controllers"),
 		transport: new(loopback.Transport),
 	}
@@ -282,9 +276,9 @@ func (s *Server) newBootstrap(port string) (*bootstrap.Bootstrap, error) {
 			AdvertiseAddress: s.config.endpoint(),
 			AdvertisePort:    number,
 		},
-		Serving: s.installed,
-		Trust:   s.trust(),
-		Logger:  klog.Background(),
+		Ready:  s.signals.HasBeenReady.Signaled(),
+		Trust:  s.trust(),
+		Logger: klog.Background(),
 	}
 	if s.config.secondary.IP != nil {
 		config.ServiceCIDRs = append(config.ServiceCIDRs, s.config.secondary)
@@ -320,11 +314,10 @@ func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Fi
 	serving := &s.config.Options.Serving
 	// The server's own requests pass the same filters, but are neither counted
 	// nor turned away when it drains: its controllers stop after its clients.
-	always := make(chan struct{})
+	never := make(chan struct{})
 	s.transport.Serve(filters.Chain(s.filterConfig(filters.Lifecycle{
-		Installed:    s.installed,
-		ShuttingDown: always,
-		NotAccepting: always,
+		Installed:    s.signals.MuxAndDiscoveryComplete.Signaled(),
+		NotAccepting: never,
 		Requests:     new(waitgroup.SafeWaitGroup),
 		Watches:      new(waitgroup.SafeWaitGroup),
 	}))(chain))
@@ -342,17 +335,16 @@ func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Fi
 	}
 	base.GetConfigForClient = s.certs.dynamic.GetConfigForClient
 	life := filters.Lifecycle{
-		Installed:    s.installed,
-		ShuttingDown: s.stopping,
-		NotAccepting: s.draining,
+		Installed:    s.signals.MuxAndDiscoveryComplete.Signaled(),
+		NotAccepting: s.signals.NotAcceptingNewRequest.Signaled(),
 		Requests:     s.requests,
-		Watches:      new(waitgroup.SafeWaitGroup),
+		Watches:      s.watches,
 	}
 	if s.http, err = serving.httpServer(filters.Chain(s.filterConfig(life))(chain), base); err != nil {
 		return err
 	}
-	requests, endWatches := context.WithCancel(context.WithoutCancel(ctx))
-	s.endWatches = endWatches
+	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
+	s.endRequests = endRequests
 	s.http.BaseContext = func(net.Listener) context.Context { return requests }
 	return s.buildInsecure(chain, life)
 }

@@ -61,9 +61,8 @@ type Lifecycle struct {
 	// path is answered with 503 rather than 404, lest a garbage collector take
 	// a resource that isn't there yet for one that is gone.
 	Installed <-chan struct{}
-	// ShuttingDown is closed at SIGTERM: watches end.
-	ShuttingDown <-chan struct{}
-	// NotAccepting is closed when no new request is accepted any more.
+	// NotAccepting is closed when no new request is accepted any more: watches end
+	// then (only if ShutdownWatchTerminationGracePeriod is set).
 	NotAccepting <-chan struct{}
 	// Requests counts the requests that are not long-running, Watches the
 	// watches (only if ShutdownWatchTerminationGracePeriod is set).
@@ -176,7 +175,7 @@ func (c *chain) timed(handler http.Handler) http.Handler {
 		c.longRunning, c.Serializer, c.Options.RequestTimeout)
 	handler = serverfilters.WithWaitGroup(handler, c.longRunning, c.Requests)
 	if c.Options.ShutdownWatchTerminationGracePeriod > 0 {
-		handler = serverfilters.WithWatchTerminationDuringShutdown(handler, shutdownSignal(c.ShuttingDown), c.Watches)
+		handler = serverfilters.WithWatchTerminationDuringShutdown(handler, shutdownSignal(c.NotAccepting), c.Watches)
 	}
 	if c.HTTP2 && c.Options.GoawayChance > 0 {
 		handler = serverfilters.WithProbabilisticGoaway(handler, c.Options.GoawayChance)

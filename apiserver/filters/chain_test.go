@@ -56,7 +56,7 @@ func testConfig() Config {
 		}),
 		FeatureGate: utilfeature.DefaultFeatureGate,
 		Lifecycle: Lifecycle{
-			Installed: make(chan struct{}), ShuttingDown: make(chan struct{}), NotAccepting: make(chan struct{}),
+			Installed: make(chan struct{}), NotAccepting: make(chan struct{}),
 			Requests: new(waitgroup.SafeWaitGroup), Watches: new(waitgroup.RateLimitedSafeWaitGroup),
 		},
 	}
@@ -313,8 +313,8 @@ func TestDraining(t *testing.T) {
 	cfg := testConfig()
 	cfg.Options.ShutdownSendRetryAfter = true
 	cfg.Options.ShutdownWatchTerminationGracePeriod = time.Second
-	notAccepting, shuttingDown := make(chan struct{}), make(chan struct{})
-	cfg.NotAccepting, cfg.ShuttingDown = notAccepting, shuttingDown
+	notAccepting := make(chan struct{})
+	cfg.NotAccepting = notAccepting
 	server := serve(t, cfg, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "" {
 			return
@@ -333,11 +333,10 @@ func TestDraining(t *testing.T) {
 	if _, err := watch.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
-	close(shuttingDown)
+	close(notAccepting)
 	if _, err := watch.ReadString('\n'); err != io.EOF {
 		t.Errorf("the watch ended with %v", err)
 	}
-	close(notAccepting)
 	resp := get(t, server.URL+"/api/v1/pods", "good")
 	if resp.Code != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("got %d, Retry-After %q", resp.Code, resp.Header.Get("Retry-After"))

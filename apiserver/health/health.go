@@ -20,12 +20,29 @@ type Mux interface {
 }
 
 // Install serves the checks below /livez, /readyz and /healthz. Those of ready
-// are asked by /readyz alone: a server that is starting or draining lives.
-func Install(mux Mux, always, ready []Checker) {
+// are asked by /readyz alone: a server that is starting or draining lives. It
+// returns all checks of /readyz.
+func Install(mux Mux, always, ready []Checker) []Checker {
 	always = append([]Checker{healthz.PingHealthz}, always...)
+	ready = append(always[:len(always):len(always)], ready...)
 	healthz.InstallLivezHandler(mux, always...)
 	healthz.InstallHandler(mux, always...)
-	healthz.InstallReadyzHandler(mux, append(always[:len(always):len(always)], ready...)...)
+	healthz.InstallReadyzHandler(mux, ready...)
+	return ready
+}
+
+// Pass tells whether all checks pass, asked within this process.
+func Pass(ctx context.Context, checks []Checker) bool {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/readyz", nil)
+	if err != nil {
+		return false
+	}
+	for _, check := range checks {
+		if check.Check(r) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // Gate is a check that fails until it is opened.

@@ -132,3 +132,16 @@ func testStoreCheckIsShared(t *testing.T) {
 		t.Errorf("a silent database was waited for for %s", took)
 	}
 }
+
+// TestPass asks as /readyz does, within the process.
+func TestPass(t *testing.T) {
+	gate := health.NewGate("late")
+	checks := health.Install(http.NewServeMux(), nil, []health.Checker{gate})
+	if health.Pass(t.Context(), checks) {
+		t.Error("a check of /readyz fails, and all pass")
+	}
+	gate.Open()
+	if !health.Pass(t.Context(), checks) {
+		t.Error("all checks pass, and one does not")
+	}
+}

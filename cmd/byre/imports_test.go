@@ -47,6 +47,7 @@ var rooms = []room{
 	{"apiserver/filters", 3.3, noSQL},
 	{"apiserver/controllers", 3.3, noSQL},
 	{"apiserver/health", 3.3, noSQL},
+	{"apiserver/lifecycle", 3.3, noSQL},
 	{"apiserver/pki", 3.3, noSQL},
 	{"apiserver/builtin", 3.4, noSQL},
 	{"apiserver", 4, noSQL},

@@ -33,9 +33,9 @@ type Config struct {
 	// Replicas keeps the addresses of the servers that are up; nil means that
 	// this one is the only one.
 	Replicas reconcilers.Leases
-	// Serving is closed once clients can reach this server: it puts itself among
-	// the endpoints only then. Nil means at once.
-	Serving <-chan struct{}
+	// Ready is closed once this server is ready: Publish puts it among the
+	// endpoints only then. Nil means at once.
+	Ready <-chan struct{}
 
 	// Trust is what extension API servers should trust, published in
 	// kube-system/extension-apiserver-authentication; nil leaves that out.
@@ -103,10 +103,10 @@ func New(c Config) (*Bootstrap, error) {
 	if c.Replicas == nil {
 		c.Replicas = &soleReplica{}
 	}
-	if c.Serving == nil {
-		serving := make(chan struct{})
-		close(serving)
-		c.Serving = serving
+	if c.Ready == nil {
+		ready := make(chan struct{})
+		close(ready)
+		c.Ready = ready
 	}
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}
@@ -185,7 +185,6 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 			loops.Go(func() { b.keep(ctx, s) })
 		}
 	}
-	loops.Go(func() { b.keepEndpoints(ctx) })
 	if b.config.Trust != nil {
 		loops.Go(func() {
 			clusterauthenticationtrust.NewClusterAuthenticationTrustController(*b.config.Trust, b.config.Client).Run(ctx, 1)

@@ -207,7 +207,7 @@ func TestServiceCIDR(t *testing.T) {
 	}
 }
 
-// TestEndpoints: the server is among the endpoints once it serves, with its port
+// TestEndpoints: the server is among the endpoints once it is ready, with its port
 // put right, and no longer after it stopped.
 func TestEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -219,16 +219,16 @@ func TestEndpoints(t *testing.T) {
 			}},
 		})
 		c := config(t, client)
-		serving := make(chan struct{})
-		c.Serving = serving
+		ready := make(chan struct{})
+		c.Ready = ready
 		stop := run(t, c)
 		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.1:443"}) {
-			t.Errorf("before it serves: %v", got)
+			t.Errorf("before it is ready: %v", got)
 		}
-		close(serving)
+		close(ready)
 		synctest.Wait()
 		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.7:6443"}) {
-			t.Errorf("while it serves: %v", got)
+			t.Errorf("when it is ready: %v", got)
 		}
 		slice, err := client.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 		if err != nil || len(slice.Endpoints) != 1 || slice.Endpoints[0].Addresses[0] != "192.0.2.7" || *slice.Ports[0].Port != 6443 {
@@ -237,6 +237,32 @@ func TestEndpoints(t *testing.T) {
 		stop()
 		if got := addresses(t, client); len(got) != 0 {
 			t.Errorf("after it stopped: %v", got)
+		}
+	})
+}
+
+// TestLeftoverEntry: the entry of a server that was killed does not outlive the
+// start of the next one at its address, and others' entries stay.
+func TestLeftoverEntry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		replicas := &table{up: map[string]bool{}}
+		other := config(t, client)
+		other.Replicas = replicas
+		other.Service.AdvertiseAddress = net.IPv4(192, 0, 2, 8)
+		defer run(t, other)()
+		killed := config(t, client)
+		killed.Replicas = replicas
+		_ = replicas.UpdateLease("192.0.2.7")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.7:6443", "192.0.2.8:6443"}) {
+			t.Errorf("left over: %v", got)
+		}
+		killed.Ready = make(chan struct{})
+		defer run(t, killed)()
+		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.8:6443"}) {
+			t.Errorf("started again, but not ready: %v", got)
 		}
 	})
 }
@@ -335,14 +361,17 @@ func run(t *testing.T, c bootstrap.Config) (stop func()) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
+	done := make(chan error, 2)
 	go func() { done <- b.Run(ctx) }()
+	go func() { done <- b.Publish(ctx) }()
 	<-b.Made()
 	synctest.Wait()
 	return func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
+		for range cap(done) {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

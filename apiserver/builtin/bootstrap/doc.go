@@ -16,10 +16,11 @@
 //
 // # What the caller owes
 //
-// The API is served to the given client while Run runs, including the moment after
-// its context has ended, in which the server takes itself out of the endpoints.
+// The API is served to the given client while Run and Publish run. Publish needs it
+// for a moment after its context has ended, to take the server out of the endpoints.
 //
 // # Shutting down
 //
-// Cancel Run's context; Run joins its loops.
+// Cancel the context of Publish first, and that of Run when nothing is served any
+// more. Both join their loops.
 package bootstrap

@@ -2,14 +2,11 @@ package bootstrap
 
 import (
 	"context"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 )
 
 const (
@@ -17,9 +14,6 @@ const (
 	serviceName = "kubernetes"
 	// portName is the name of its port.
 	portName = "https"
-	// endpointsInterval is between two renewals of this server's entry among the
-	// replicas, which must be shorter than the entries live.
-	endpointsInterval = 10 * time.Second
 )
 
 // ensureService makes the kubernetes Service when it is missing; one that exists
@@ -64,42 +58,4 @@ func (b *Bootstrap) service() *corev1.Service {
 		service.Spec.Ports[0].NodePort = int32(b.config.Service.NodePort)
 	}
 	return service
-}
-
-// keepEndpoints puts this server among the endpoints of the Service once it
-// serves, keeps them in line with the replicas that are up, and takes it out when
-// ctx ends.
-func (b *Bootstrap) keepEndpoints(ctx context.Context) {
-	address := b.config.Service.AdvertiseAddress
-	if address == nil || address.IsLoopback() || address.IsUnspecified() {
-		b.config.Logger.Info("The kubernetes Service has no endpoint of this server: its address can't be reached from elsewhere", "address", address)
-		return
-	}
-	select {
-	case <-b.config.Serving:
-	case <-ctx.Done():
-		return
-	}
-	adapter := reconcilers.NewEndpointsAdapter(b.config.Client.CoreV1(), b.config.Client.DiscoveryV1())
-	reconciler := reconcilers.NewLeaseEndpointReconciler(adapter, b.config.Replicas)
-	defer reconciler.Destroy()
-	ports := []corev1.EndpointPort{{Protocol: corev1.ProtocolTCP, Port: int32(b.config.Service.AdvertisePort), Name: portName}}
-
-	// The port may be another than that of the server that was here before, so
-	// it is put right once; replicas that always did so would fight over it.
-	reconcilePorts := true
-	retry := firstRetry
-	for wait := time.Duration(0); b.sleep(ctx, wait); {
-		err := reconciler.ReconcileEndpoints(serviceName, address, ports, reconcilePorts)
-		if err == nil {
-			reconcilePorts, retry, wait = false, firstRetry, endpointsInterval
-			continue
-		}
-		b.report(err, "bootstrap-controller", retry)
-		wait, retry = retry, min(2*retry, lastRetry)
-	}
-	reconciler.StopReconciling()
-	if err := reconciler.RemoveEndpoints(serviceName, address, ports); err != nil && !storage.IsNotFound(err) {
-		b.config.Logger.Info("Could not take this server out of the kubernetes Service; its entry expires", "err", err)
-	}
 }

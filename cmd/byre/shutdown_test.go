@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"encoding/pem"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// TestEndpointLeavesFirst: of two replicas, the one that is told to stop leaves the
+// endpoints of the kubernetes Service and gives the controllers' lease back while it
+// still serves.
+func TestEndpointLeavesFirst(t *testing.T) {
+	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir()}
+	first := startServer(t, t.TempDir(), append(flags, "--advertise-address=192.0.2.1", "--shutdown-delay-duration=10m")...)
+	leader := waitForLeader(t, kubernetes.NewForConfigOrDie(first.config(t)), "")
+	second := startServer(t, t.TempDir(), append(flags, "--advertise-address=192.0.2.2")...)
+	client := kubernetes.NewForConfigOrDie(second.config(t))
+	waitForEndpoints(t, client, "192.0.2.1", "192.0.2.2")
+
+	if err := first.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	waitForEndpoints(t, client, "192.0.2.2")
+	waitForLeader(t, client, leader)
+	for path, want := range map[string]int{"/readyz": http.StatusInternalServerError, "/livez": http.StatusOK, "/api/v1/namespaces/default": http.StatusOK} {
+		if status, body := first.mustGet(t, path); status != want {
+			t.Errorf("%s of the replica that left: %d %s", path, status, body)
+		}
+	}
+}
+
+// waitForEndpoints waits until the kubernetes Service leads to these addresses only.
+func waitForEndpoints(t *testing.T, client kubernetes.Interface, want ...string) {
+	t.Helper()
+	poll(t, func(ctx context.Context) (bool, error) {
+		slice, err := client.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+		if err != nil {
+			return false, nil
+		}
+		var got []string
+		for _, endpoint := range slice.Endpoints {
+			got = append(got, endpoint.Addresses...)
+		}
+		slices.Sort(got)
+		return slices.Equal(got, want), nil
+	})
+}
+
+// TestWatchesGoOnDuringTheDelay: with a grace period, too, watches end after the
+// delay, and the shutdown waits for them.
+func TestWatchesGoOnDuringTheDelay(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=5s", "--shutdown-watch-termination-grace-period=1m")
+	client := kubernetes.NewForConfigOrDie(server.config(t))
+	w, err := client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=late"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	config := server.config(t)
+	poll(t, func(ctx context.Context) (bool, error) {
+		status, _, err := get(ctx, config, "/readyz")
+		return status == http.StatusInternalServerError, err
+	})
+	made := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
+	if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), made, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var got []watch.EventType
+	for event := range w.ResultChan() {
+		got = append(got, event.Type)
+	}
+	if !slices.Equal(got, []watch.EventType{watch.Added}) {
+		t.Errorf("the watch got %v", got)
+	}
+	if status := server.wait(t); status != 0 {
+		t.Errorf("exit status is %d", status)
+	}
+}
+
+// TestRefusingWhileDraining: while a request is still being answered, others are
+// refused: with --shutdown-send-retry-after in words, without it by their connection.
+func TestRefusingWhileDraining(t *testing.T) {
+	for _, flag := range []string{"--shutdown-send-retry-after=true", "--shutdown-send-retry-after=false"} {
+		t.Run(flag, func(t *testing.T) {
+			server := startServer(t, t.TempDir(), flag)
+			config := server.config(t)
+			hook := newSlowHook(t)
+			hook.install(t, kubernetes.NewForConfigOrDie(config))
+			created := make(chan error, 1)
+			go func() {
+				made := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "slow"}}
+				_, err := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default").Create(t.Context(), made, metav1.CreateOptions{})
+				created <- err
+			}()
+			select {
+			case <-hook.asked:
+			case err := <-created:
+				t.Fatalf("the webhook was not asked: %v", err)
+			}
+			if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			poll(t, func(ctx context.Context) (bool, error) {
+				return refuses(ctx, t, config, strings.HasSuffix(flag, "true"))
+			})
+			close(hook.answer)
+			if err := <-created; err != nil {
+				t.Errorf("the request in flight: %v", err)
+			}
+			if status := server.wait(t); status != 0 {
+				t.Errorf("exit status is %d", status)
+			}
+		})
+	}
+}
+
+// refuses tells whether a request on a new connection is refused as it should be.
+func refuses(ctx context.Context, t *testing.T, config *rest.Config, inWords bool) (bool, error) {
+	if !inWords {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", strings.TrimPrefix(config.Host, "https://"))
+		if err == nil {
+			_ = conn.Close() // it was only to see whether it is accepted
+		}
+		return err != nil, ctx.Err()
+	}
+	fresh := rest.CopyConfig(config)
+	fresh.Proxy = http.ProxyFromEnvironment // a transport of its own, not the cached one
+	client, err := rest.HTTPClientFor(fresh)
+	if err != nil {
+		return false, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+"/api/v1/namespaces/default", nil)
+	if err != nil {
+		return false, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return false, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusTooManyRequests && response.Header.Get("Retry-After") == "" {
+		t.Error("429 without Retry-After")
+	}
+	return response.StatusCode == http.StatusTooManyRequests, nil
+}
+
+// slowHook is a webhook that says when it is asked, and answers when it is told to.
+type slowHook struct {
+	*httptest.Server
+	asked, answer chan struct{}
+}
+
+func newSlowHook(t *testing.T) *slowHook {
+	hook := &slowHook{asked: make(chan struct{}, 1), answer: make(chan struct{})}
+	hook.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hook.asked <- struct{}{}
+		select {
+		case <-hook.answer:
+		case <-r.Context().Done():
+		}
+		http.Error(w, "no opinion", http.StatusInternalServerError)
+	}))
+	t.Cleanup(hook.Close)
+	return hook
+}
+
+// install has the webhook asked about ConfigMaps called slow, and waits until it is
+// in force by asking about another.
+func (h *slowHook) install(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	none, ignore := registrationv1.SideEffectClassNone, registrationv1.Ignore
+	webhook := func(name string) registrationv1.ValidatingWebhook {
+		return registrationv1.ValidatingWebhook{
+			Name:          name + ".example.com",
+			FailurePolicy: &ignore, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+			MatchConditions: []registrationv1.MatchCondition{{Name: "name", Expression: "request.name == '" + name + "'"}},
+			ClientConfig: registrationv1.WebhookClientConfig{
+				URL:      &h.URL,
+				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw}),
+			},
+			Rules: []registrationv1.RuleWithOperations{{
+				Operations: []registrationv1.OperationType{registrationv1.Create},
+				Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+			}},
+		}
+	}
+	refused := webhook("probe")
+	fail, unreachable := registrationv1.Fail, "https://127.0.0.1:1/"
+	refused.FailurePolicy, refused.ClientConfig.URL = &fail, &unreachable
+	configuration := &registrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "slow"},
+		Webhooks:   []registrationv1.ValidatingWebhook{webhook("slow"), refused},
+	}
+	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), configuration, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, func(ctx context.Context) (bool, error) {
+		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}
+		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil, nil
+	})
+}
