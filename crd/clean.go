@@ -58,18 +58,19 @@ const (
 	cleanWorkers = 16
 )
 
-// List returns the first page of all instances: the finalizer asks only whether
-// there are any, and for which namespaces DeleteCollection is to be called.
+// List returns one instance, if there are any. The finalizer asks only whether there
+// are, and calls DeleteCollection for the namespace of each that it is given: one
+// call deletes all.
 func (c cleaner) List(ctx context.Context, _ *internalversion.ListOptions) (list runtime.Object, err error) {
 	err = c.errands.run(func() error {
-		list, err = c.page(ctx, "")
+		list, err = c.page(ctx, 1, "")
 		return err
 	})
 	return list, err
 }
 
-func (c cleaner) page(ctx context.Context, from string) (*unstructured.UnstructuredList, error) {
-	list, err := c.REST.List(request.WithNamespace(ctx, metav1.NamespaceAll), &internalversion.ListOptions{Limit: cleanPage, Continue: from})
+func (c cleaner) page(ctx context.Context, size int64, from string) (*unstructured.UnstructuredList, error) {
+	list, err := c.REST.List(request.WithNamespace(ctx, metav1.NamespaceAll), &internalversion.ListOptions{Limit: size, Continue: from})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +89,7 @@ func (c cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateObj
 // deleteAll returns the last page.
 func (c cleaner) deleteAll(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
 	for from := ""; ; {
-		page, err := c.page(ctx, from)
+		page, err := c.page(ctx, cleanPage, from)
 		if err != nil {
 			return nil, err
 		}

@@ -14,6 +14,8 @@
 //     is made of one stored state of it (its source): requests under way finish
 //     by the spec that they began with. Watches end, and their clients go on from
 //     where they were with whoever serves them then.
+//   - When a definition is deleted, watches of its instances give every DELETED,
+//     on every server of the database, and then end.
 //   - Instances are answered from the stored bytes wherever these are what a
 //     decode would give. They are marked with the program, the storage version
 //     and a hash of its schema (their Form); others are decoded, defaulted and
@@ -23,7 +25,7 @@
 //     objects; writers need the compiled checks and the types of managed fields.
 //     What was not used for some minutes is given up again. The documents of
 //     OpenAPI are built when they are asked for.
-//   - Deleting a definition deletes its instances in pages.
+//   - Deleting a definition walks its instances once, in pages.
 //
 // # Parts
 //

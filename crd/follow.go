@@ -162,12 +162,20 @@ func (f *follower) see(object any) {
 }
 
 func (f *follower) lose(object any) {
+	unseen := false
 	if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = last.Obj
+		object, unseen = last.Obj, true
 	}
-	if crd, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
-		f.table.remove(crd)
+	crd, ok := object.(*apiextensionsv1.CustomResourceDefinition)
+	if !ok {
+		return
 	}
+	// What a watch shows of a deleted object has the revision of the delete.
+	revision := revisionOf(crd)
+	if unseen {
+		revision = max(revision, f.table.seen())
+	}
+	f.table.remove(crd, revision)
 }
 
 // mark notes that a group has changed. Changes that come together are shown

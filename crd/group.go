@@ -76,11 +76,8 @@ func (g *group) known(name string) (int64, bool) {
 	return e.Revision, loaded
 }
 
-// fresh waits until the feed has what is stored now.
-func (g *group) fresh(ctx context.Context) error {
-	_, err := g.feed.Latest(ctx)
-	return err
-}
+// fresh waits until the feed has what is stored now; see table.
+func (g *group) fresh(ctx context.Context) (int64, error) { return g.feed.Latest(ctx) }
 
 // latest returns a definition as it is now, with its schemas.
 func (g *group) latest(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {

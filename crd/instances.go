@@ -38,10 +38,9 @@ type instances struct {
 	// terminating is set when the definition is being deleted: what exists can
 	// still be read, changed and deleted, but nothing can be created.
 	terminating atomic.Bool
-	// current ends when the instances are served by another, or by nobody, any
-	// more. Watches end with it; requests that are under way finish.
-	current context.Context
-	retire  context.CancelFunc
+	// ending begins when the instances are served by another, or by nobody, any
+	// more. Requests that are under way finish.
+	ending *storage.Ending
 
 	mu sync.Mutex
 	// crd is the definition in its last state.
@@ -51,8 +50,7 @@ type instances struct {
 }
 
 func newInstances(s *shared, crd *apiextensionsv1.CustomResourceDefinition) *instances {
-	i := &instances{shared: s, versions: map[string]*version{}}
-	i.current, i.retire = context.WithCancel(context.Background())
+	i := &instances{shared: s, ending: storage.NewEnding(), versions: map[string]*version{}}
 	i.adopt(crd)
 	return i
 }

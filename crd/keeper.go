@@ -26,6 +26,7 @@ type keeper struct {
 	config  storage.GetterConfig
 	parts   *parts
 	version schema.GroupVersion
+	ending  *storage.Ending
 	// selectable are the fields that lists may be narrowed by.
 	selectable []apiextensionsv1.SelectableField
 }
@@ -90,6 +91,7 @@ func (k *keeper) decorate(
 		NewListFunc:    newListFunc,
 		AttrFunc:       attrs,
 		IndexFields:    k.indexFields(),
+		Ending:         k.ending,
 		Transformer:    config.Transformer,
 	})
 	if err != nil {

@@ -1,7 +1,6 @@
 package crd
 
 import (
-	"context"
 	"net/http"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -45,12 +44,6 @@ func (s *Server) serveInstances(w http.ResponseWriter, req *http.Request, info *
 		s.write(w, req, info, err)
 		return true
 	}
-	if info.Verb == "watch" {
-		var done context.CancelFunc
-		ctx, done = definition.instances.watching(ctx)
-		defer done()
-		req = req.WithContext(ctx)
-	}
 	handler.ServeHTTP(w, req)
 	return true
 }
@@ -76,18 +69,6 @@ func (v *version) handler(info *request.RequestInfo) (http.Handler, error) {
 		return nil, apierrors.NewMethodNotSupported(resource, info.Verb)
 	}
 	return handler, nil
-}
-
-// watching is a context that ends when the instances are served by another, or
-// by nobody. A client whose watch ends goes on from where it was, with whoever
-// serves it then.
-func (i *instances) watching(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	forget := context.AfterFunc(i.current, cancel)
-	return ctx, func() {
-		forget()
-		cancel()
-	}
 }
 
 // fail answers what is not the client's fault. What exactly went wrong is for

@@ -69,8 +69,10 @@ func New(c Config, next http.Handler) (*Server, error) {
 		known:  own.known,
 		fresh:  own.fresh,
 		latest: own.latest,
+		seen:   c.Storage.Feed.Revision,
 		forget: c.Storage.Feed.Forget,
 		byName: map[string]*definition{},
+		gone:   map[schema.GroupResource]bool{},
 	}
 	if s.follower, err = newFollower(c, s.table); err != nil {
 		return nil, err

@@ -53,7 +53,7 @@ func onDatabases(t *testing.T, test func(*testing.T, *server)) {
 	}
 }
 
-func start(t testing.TB, driver sqlstore.Driver, shared bool) *server {
+func start(t testing.TB, driver sqlstore.Driver, shared bool, adjust ...func(*crd.Config)) *server {
 	t.Helper()
 	// The order of the stop is that of the program: what makes requests, the
 	// requests, the feed, the store, the database.
@@ -67,7 +67,7 @@ func start(t testing.TB, driver sqlstore.Driver, shared bool) *server {
 	documents := openapi.NewService()
 	s := &server{store: store, config: loopback.Config(transport), openapi: documents}
 	var err error
-	s.Server, err = crd.New(crd.Config{
+	config := crd.Config{
 		Common: endpoints.Common{
 			// The scheme of others must not get in the way.
 			Storage:   storage.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
@@ -83,8 +83,11 @@ func start(t testing.TB, driver sqlstore.Driver, shared bool) *server {
 		Loopback:        s.config,
 		ServiceResolver: webhook.NewDefaultServiceResolver(),
 		Authentication:  webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, &rest.Config{}, noop.NewTracerProvider()),
-	}, http.NotFoundHandler())
-	if err != nil {
+	}
+	for _, adjust := range adjust {
+		adjust(&config)
+	}
+	if s.Server, err = crd.New(config, http.NotFoundHandler()); err != nil {
 		t.Fatal(err)
 	}
 	s.handler = withContext(s.Server)

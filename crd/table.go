@@ -13,6 +13,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
@@ -56,12 +57,16 @@ type table struct {
 	// known is the revision of a definition that the feed has, 0 if it has none.
 	// loaded is false when the feed can't tell.
 	known func(name string) (revision int64, loaded bool)
-	// fresh waits until known says what is stored now.
-	fresh func(ctx context.Context) error
+	// fresh waits until known says what is stored now, and returns a revision that
+	// is not older.
+	fresh func(ctx context.Context) (int64, error)
+	// seen is the revision that the feed has.
+	seen func() int64
 	// latest reads a definition from the store, as it is now.
 	latest func(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error)
 	// forget is told of resources whose instances are gone, or are found by other
-	// fields now: what was kept of them is of no use. It must not call back.
+	// fields now: what the watch cache keeps of them is of no use. It must not call
+	// back.
 	forget func(group, plural string)
 	// changed is told the group of every definition that the watch has shown to
 	// come, change or go. It must not call back.
@@ -69,6 +74,10 @@ type table struct {
 
 	mu     sync.RWMutex
 	byName map[string]*definition
+	// gone are the resources of definitions that were removed since the last
+	// release. They are forgotten by the next but one: until then, watches give what
+	// they have left to give.
+	gone, forgettable map[schema.GroupResource]bool
 }
 
 func (t *table) get(name string) *definition {
@@ -124,7 +133,7 @@ func (t *table) find(ctx context.Context, name, version string) (*definition, er
 	if d != nil {
 		// Clients that come before a version is served ask again and again. Whether
 		// the definition has changed is cheaper to find out than what it is.
-		if err := t.fresh(ctx); err != nil {
+		if _, err := t.fresh(ctx); err != nil {
 			return nil, err
 		}
 		if revision, loaded := t.known(name); loaded && strconv.FormatInt(revision, 10) == d.crd.ResourceVersion {
@@ -141,10 +150,14 @@ func (t *table) refresh(ctx context.Context, name string) (*definition, error) {
 	crd, err := t.latest(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err):
-		if d != nil {
-			t.remove(d.crd)
+		if d == nil {
+			return nil, nil
 		}
-		return nil, nil
+		revision, err := t.fresh(ctx)
+		if err == nil {
+			t.remove(d.crd, revision)
+		}
+		return nil, err
 	case err != nil:
 		return nil, err
 	}
@@ -187,8 +200,13 @@ func (t *table) put(crd *apiextensionsv1.CustomResourceDefinition, provisional b
 		d.instances.adopt(crd)
 	} else {
 		d.instances = newInstances(t.shared, crd)
-		if last != nil {
-			last.instances.retire()
+		switch {
+		case last == nil:
+		case last.crd.UID != crd.UID:
+			// The end of the last was not seen. It was before this.
+			last.instances.ending.After(revisionOf(crd))
+		default:
+			last.instances.ending.Now()
 			if !sameSelectable(last.crd, crd) {
 				t.forget(crd.Spec.Group, crd.Spec.Names.Plural)
 			}
@@ -201,8 +219,10 @@ func (t *table) put(crd *apiextensionsv1.CustomResourceDefinition, provisional b
 	return d
 }
 
-// remove takes out a definition that is gone, if it is the one that is there.
-func (t *table) remove(crd *apiextensionsv1.CustomResourceDefinition) {
+// remove takes out a definition that is gone at a revision, if it is the one that is
+// there. Watches of its instances end when they have given all that happened until
+// then: the deletion of every instance came before that of the definition.
+func (t *table) remove(crd *apiextensionsv1.CustomResourceDefinition, revision int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	last := t.byName[crd.Name]
@@ -210,18 +230,33 @@ func (t *table) remove(crd *apiextensionsv1.CustomResourceDefinition) {
 		return
 	}
 	delete(t.byName, crd.Name)
-	last.instances.retire()
-	t.forget(crd.Spec.Group, crd.Spec.Names.Plural)
+	last.instances.ending.After(revision)
+	t.gone[resourceOf(crd)] = true
 	t.changed(crd.Spec.Group)
 }
 
 // release gives up what instances have not used since it was called last.
 func (t *table) release() {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, d := range t.byName {
 		d.instances.release()
+		delete(t.forgettable, resourceOf(d.crd))
 	}
+	for resource := range t.forgettable {
+		t.forget(resource.Group, resource.Resource)
+	}
+	t.gone, t.forgettable = map[schema.GroupResource]bool{}, t.gone
+}
+
+func resourceOf(crd *apiextensionsv1.CustomResourceDefinition) schema.GroupResource {
+	return schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}
+}
+
+// revisionOf is 0 for what has no revision.
+func revisionOf(crd *apiextensionsv1.CustomResourceDefinition) int64 {
+	revision, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64)
+	return revision
 }
 
 // sameInstances says whether what serves the instances of one state of a

@@ -53,7 +53,7 @@ func (s *store) known(string) (int64, bool) {
 	return revision, s.loaded && err == nil
 }
 
-func (s *store) fresh(context.Context) error { return nil }
+func (s *store) fresh(context.Context) (int64, error) { return 100, nil }
 
 func (s *store) latest(context.Context, string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	s.reads++
@@ -67,8 +67,18 @@ func newTestTable(s *store) (*table, *int) {
 	changes := 0
 	return &table{
 		shared: &shared{}, known: s.known, fresh: s.fresh, latest: s.latest, byName: map[string]*definition{},
-		changed: func(string) { changes++ }, forget: func(string, string) {},
+		changed: func(string) { changes++ }, forget: func(string, string) {}, gone: map[schema.GroupResource]bool{},
 	}, &changes
+}
+
+// ends says whether watches of a definition's instances end.
+func ends(d *definition) bool {
+	select {
+	case <-d.instances.ending.Begun():
+		return true
+	default:
+		return false
+	}
 }
 
 func find(t *testing.T, table *table) *definition {
@@ -213,17 +223,41 @@ func TestTableGoesForward(t *testing.T) {
 		t.Error("a new generation of the same spec made other instances")
 	}
 	spec := table.put(definitionAt(8, "a", 2), false)
-	if spec.instances == status.instances || status.instances.current.Err() == nil || spec.instances.current.Err() != nil {
+	if spec.instances == status.instances || !ends(status) || ends(spec) {
 		t.Error("a change of the spec did not end the watches of before, or ended its own")
 	}
 	again := table.put(definitionAt(10, "b", 1), false)
-	table.remove(definitionAt(9, "a", 2))
+	table.remove(definitionAt(9, "a", 2), 9)
 	if table.get(sample) != again {
 		t.Error("the end of one definition took out the next of that name")
 	}
-	table.remove(definitionAt(11, "b", 1))
-	if table.get(sample) != nil || again.instances.current.Err() == nil {
+	table.remove(definitionAt(11, "b", 1), 11)
+	if table.get(sample) != nil || !ends(again) {
 		t.Error("what is gone is still served")
+	}
+}
+
+// TestTableForgetsLater: what the feed keeps of a definition's instances is needed
+// for a while after its end, and not to be forgotten if it was defined again.
+func TestTableForgetsLater(t *testing.T) {
+	table, _ := newTestTable(&store{})
+	forgotten := 0
+	table.forget = func(string, string) { forgotten++ }
+	for range 2 {
+		table.put(definitionAt(5, "a", 1), false)
+		table.remove(definitionAt(6, "a", 1), 6)
+		if table.release(); forgotten != 0 {
+			t.Fatal("forgotten by the first release after the end")
+		}
+		table.put(definitionAt(7, "b", 1), false)
+		if table.release(); forgotten != 0 {
+			t.Fatal("forgotten although it is defined again")
+		}
+		table.remove(definitionAt(8, "b", 1), 8)
+	}
+	table.release()
+	if table.release(); forgotten != 1 {
+		t.Errorf("forgotten %d times", forgotten)
 	}
 }
 

@@ -174,6 +174,7 @@ func (b *versionBuilder) storages(v *version) (map[string]rest.Storage, error) {
 			config:  b.storage,
 			parts:   b.parts,
 			version: b.gv,
+			ending:  b.ending,
 
 			selectable: b.spec.SelectableFields,
 		},

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"slices"
 
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/features"
@@ -42,8 +43,9 @@ type cursor struct {
 	// much as a list.
 	initialized func()
 
-	// begin is the revision that the watch starts after.
-	begin int64
+	// begin is the revision that the watch starts after, and upTo the one up to which
+	// everything has been read.
+	begin, upTo int64
 	// failed is the error that follows what was already given.
 	failed    error
 	bookmarks bookmarkSchedule
@@ -123,7 +125,7 @@ func (c *cursor) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.sub, c.begin = sub, after
+	c.sub, c.begin, c.upTo = sub, after, after
 	if c.initial == nil {
 		c.initialized()
 	}
@@ -171,13 +173,16 @@ func (c *cursor) next(ctx context.Context) ([]change, error) {
 		return nil, c.fail(ctx, c.failed)
 	}
 	for c.initial != nil {
+		if last, ending := c.s.cfg.Ending.revision(); ending && last == 0 {
+			return nil, watch.ErrClosed
+		}
 		batch, err := c.nextInitial(ctx)
 		if err != nil || len(batch) > 0 {
 			return batch, c.fail(ctx, err)
 		}
 	}
 	for {
-		events, upTo, err := c.sub.Poll(ctx)
+		events, upTo, err := c.poll(ctx)
 		if err != nil {
 			return nil, c.fail(ctx, err)
 		}
@@ -202,6 +207,33 @@ func (c *cursor) next(ctx context.Context) ([]change, error) {
 			return nil, c.fail(ctx, err)
 		}
 	}
+}
+
+// poll asks for the next events, up to the revision that the watch ends with.
+func (c *cursor) poll(ctx context.Context) ([]watch.Event, int64, error) {
+	last, ending := c.s.cfg.Ending.revision()
+	if ending {
+		if c.upTo >= last {
+			return nil, 0, watch.ErrClosed
+		}
+		// Nothing may wake the subscription between its last event and last.
+		if err := c.s.cfg.Feed.WaitFor(ctx, last); err != nil {
+			return nil, 0, err
+		}
+	}
+	events, upTo, err := c.sub.Poll(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	c.upTo = upTo
+	if ending {
+		// What comes later is of another definition's.
+		if later := slices.IndexFunc(events, func(ev watch.Event) bool { return ev.Revision > last }); later >= 0 {
+			events = events[:later]
+		}
+		upTo = min(upTo, last)
+	}
+	return events, upTo, nil
 }
 
 // fail gives an error the form that a watcher sees.
@@ -299,6 +331,8 @@ func (c *cursor) idle(ctx context.Context) error {
 	case <-c.sub.Ready():
 		return nil
 	case <-c.bookmarks.timer():
+		return nil
+	case <-c.s.cfg.Ending.Begun():
 		return nil
 	case <-c.sub.Done():
 		return watch.ErrClosed

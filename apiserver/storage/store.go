@@ -62,6 +62,8 @@ type Config struct {
 	IndexFields []string
 	// Transformer encrypts at rest; nil means no encryption.
 	Transformer value.Transformer
+	// Ending ends the watches; nil means that they end by themselves only.
+	Ending *Ending
 	// Clock is for expiry and bookmarks; nil means the real one.
 	Clock clock.Clock
 	// BookmarkInterval is the greatest time between two bookmarks of a watch

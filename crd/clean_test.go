@@ -1,0 +1,166 @@
+package crd_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage/value"
+
+	"byre/crd"
+	"byre/migrations"
+	"byre/sqlstore/dbtest"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// counter is an encryption at rest that leaves values as they are and counts how
+// often they are read and written.
+type counter struct{ reads, writes atomic.Int64 }
+
+func (c *counter) TransformFromStorage(_ context.Context, data []byte, _ value.Context) ([]byte, bool, error) {
+	c.reads.Add(1)
+	return data, false, nil
+}
+
+func (c *counter) TransformToStorage(_ context.Context, data []byte, _ value.Context) ([]byte, error) {
+	c.writes.Add(1)
+	return data, nil
+}
+
+// createMany creates instances that cannot go before somebody takes a finalizer
+// away, in several namespaces.
+func (s *server) createMany(t *testing.T, instances, namespaces int, metadata string) {
+	t.Helper()
+	var creators errgroup.Group
+	creators.SetLimit(32)
+	for i := range instances {
+		creators.Go(func() error {
+			path := fmt.Sprintf("/apis/example.com/v1/namespaces/ns-%d/widgets", i%namespaces)
+			body := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w%d"%s},"spec":{"size":3}}`, i, metadata)
+			if w := s.do(t, http.MethodPost, path, body); w.Code != http.StatusCreated {
+				return fmt.Errorf("create: %d %s", w.Code, w.Body)
+			}
+			return nil
+		})
+	}
+	if err := creators.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCleaningIsLinear deletes instances as the finalizer does: each is written
+// once, and read a bounded number of times, however many namespaces there are.
+func TestCleaningIsLinear(t *testing.T) {
+	const instances, namespaces = 600, 150
+	for _, kind := range dbtest.Kinds() {
+		t.Run(kind.Name, func(t *testing.T) {
+			c := &counter{}
+			s := start(t, kind.Open(t), kind.Shared, func(config *crd.Config) {
+				config.Storage.Transformers = func(schema.GroupResource) value.Transformer { return c }
+			})
+			definition := s.define(t, widgetDefinition)
+			s.createMany(t, instances, namespaces, `,"finalizers":["example.com/not-done"]`)
+			cleaner, err := s.Cleaner(definition)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.reads.Store(0)
+			c.writes.Store(0)
+			list, err := cleaner.List(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := sets.New[string]()
+			for _, item := range list.(*unstructured.UnstructuredList).Items {
+				if namespace := item.GetNamespace(); !seen.Has(namespace) {
+					seen.Insert(namespace)
+					if _, err := cleaner.DeleteCollection(request.WithNamespace(t.Context(), namespace), rest.ValidateAllObjectFunc, nil, nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if reads, writes := c.reads.Load(), c.writes.Load(); reads > 4*instances || writes != instances {
+				t.Errorf("%d instances were read %d and written %d times", instances, reads, writes)
+			}
+			left, err := s.dynamic.Resource(widgets).List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, item := range left.Items {
+				if item.GetDeletionTimestamp() == nil {
+					t.Fatalf("%s was not deleted", item.GetName())
+				}
+			}
+			if len(left.Items) != instances {
+				t.Errorf("%d instances are left", len(left.Items))
+			}
+		})
+	}
+}
+
+// TestWatchesSeeEveryDelete watches instances on two servers of a database while
+// their definition is deleted, and reads on only when it is gone: each watch gives
+// every event and then ends, without an error.
+func TestWatchesSeeEveryDelete(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	a, b := start(t, dbtest.Connect(t, dsn), true), start(t, dbtest.Connect(t, dsn), true)
+	testWatchesSeeEveryDelete(t, a, a, b)
+}
+
+// TestWatchesSeeEveryDeleteAlone is TestWatchesSeeEveryDelete with one server.
+func TestWatchesSeeEveryDeleteAlone(t *testing.T) {
+	onDatabases(t, func(t *testing.T, s *server) { testWatchesSeeEveryDelete(t, s, s) })
+}
+
+func testWatchesSeeEveryDelete(t *testing.T, s *server, watched ...*server) {
+	const instances = 400
+	definition := s.define(t, widgetDefinition)
+	var all []apiwatch.Interface
+	for _, on := range watched {
+		list, err := on.dynamic.Resource(widgets).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, selector := range []string{"", "spec.color=red"} {
+			events, err := on.dynamic.Resource(widgets).Watch(t.Context(), metav1.ListOptions{
+				ResourceVersion: list.GetResourceVersion(), FieldSelector: selector,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer events.Stop()
+			all = append(all, events)
+		}
+	}
+	s.createMany(t, instances, 2, "")
+	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	if err := definitions.Delete(t.Context(), definition.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, on := range watched {
+		on.await(t, definition.Name, gone)
+		eventually(t, "404", func() bool { return on.do(t, http.MethodGet, widgetPath, "").Code == http.StatusNotFound })
+	}
+	for i, events := range all {
+		seen := map[apiwatch.EventType]int{}
+		for event := range events.ResultChan() {
+			seen[event.Type]++
+		}
+		if seen[apiwatch.Added] != instances || seen[apiwatch.Deleted] != instances || seen[apiwatch.Error] != 0 {
+			t.Errorf("watch %d: %v", i, seen)
+		}
+	}
+}

@@ -1,0 +1,11 @@
+package crd
+
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+)
+
+// Cleaner is what the finalizer deletes the instances of a definition with.
+func (s *Server) Cleaner(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
+	return cleaners{s.table, s.errands}.GetCustomResourceListerCollectionDeleter(crd)
+}
