@@ -51,18 +51,6 @@ func (ev Event) Key() sqlstore.Key {
 	return ev.Old.Key
 }
 
-// eventOf turns a change read from the store's history into an event.
-func eventOf(c sqlstore.Change) Event {
-	ev := Event{Revision: c.Revision}
-	if c.Op != sqlstore.Delete {
-		ev.New = entryOf(c)
-	}
-	if c.Old != nil {
-		ev.Old = NewEntry(*c.Old)
-	}
-	return ev
-}
-
 func entryOf(c sqlstore.Change) *Entry {
 	e := NewEntry(c.New)
 	if c.Memo != nil {

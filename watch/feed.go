@@ -85,7 +85,8 @@ type Feed struct {
 	running context.Context
 	group   sync.WaitGroup
 
-	latest readIndex
+	latest  readIndex
+	history history
 
 	mu sync.RWMutex
 	// begun is true when revision is known.
@@ -138,6 +139,7 @@ func New(source Source, opts Options) *Feed {
 		hubs:    map[resource]*hub{},
 		dirty:   map[*hub]struct{}{},
 	}
+	f.history.forget()
 	f.metrics = newMetrics(opts.Registerer, f)
 	return f
 }

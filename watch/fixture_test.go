@@ -22,6 +22,7 @@ type source struct {
 	*storetest.Model
 	states  atomic.Int64
 	reads   atomic.Int64
+	rows    atomic.Int64 // that reads returned
 	mu      sync.Mutex
 	state   func(sqlstore.State) sqlstore.State
 	changes func([]sqlstore.Change) []sqlstore.Change
@@ -41,6 +42,7 @@ func (s *source) State(ctx context.Context) (sqlstore.State, error) {
 func (s *source) Changes(ctx context.Context, after int64, limit, size int) ([]sqlstore.Change, error) {
 	s.reads.Add(1)
 	changes, err := s.Model.Changes(ctx, after, limit, size)
+	s.rows.Add(int64(len(changes)))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.changes != nil {
@@ -66,7 +68,12 @@ type fixture struct {
 const never = time.Hour
 
 func start(t *testing.T, opts Options) *fixture {
-	s := &source{Model: storetest.NewModel()}
+	return startOver(t, &source{Model: storetest.NewModel()}, opts)
+}
+
+// startOver starts a feed over a store that has something in it, as after a
+// restart.
+func startOver(t *testing.T, s *source, opts Options) *fixture {
 	f := &fixture{t: t, Feed: New(s, opts), source: s}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

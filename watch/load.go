@@ -123,6 +123,13 @@ func (f *Feed) load(ctx context.Context, h *hub) {
 		// The invariant is that a loaded hub is at the feed's revision.
 		err = f.WaitFor(ctx, listed.Revision)
 	}
+	if f.loaded(h, tree, listed.Revision, err) {
+		f.fillRing(ctx, h)
+	}
+}
+
+// loaded ends the loading of a hub, and says whether it is of use.
+func (f *Feed) loaded(h *hub, tree *btree.BTreeG[*Entry], revision int64, err error) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -133,6 +140,7 @@ func (f *Feed) load(ctx context.Context, h *hub) {
 		delete(f.hubs, h.resource)
 		close(h.ready)
 	default:
-		h.begin(tree, listed.Revision)
+		h.begin(tree, revision)
 	}
+	return h.loaded && !h.gone
 }

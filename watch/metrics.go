@@ -38,12 +38,12 @@ func newMetrics(r prometheus.Registerer, f *Feed) metrics {
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "byre_watch_resources",
 				Help: "Resources whose current state is in memory.",
-			}, func() float64 { return float64(f.loaded()) }))
+			}, func() float64 { return float64(f.resources()) }))
 	}
 	return m
 }
 
-func (f *Feed) loaded() int {
+func (f *Feed) resources() int {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return len(f.hubs)

@@ -43,6 +43,24 @@ func (r *ring) push(ev Event) {
 	}
 }
 
+// unshift puts an event before the oldest; false when there is no room. The
+// caller sets since.
+func (r *ring) unshift(ev Event) bool {
+	if r.full() || r.size > 0 && r.bytes+replacedBytes(ev) > r.maxBytes {
+		return false
+	}
+	if r.size == len(r.events) {
+		r.grow()
+	}
+	r.head = (r.head + len(r.events) - 1) % len(r.events)
+	*r.at(0) = ev
+	r.size++
+	r.bytes += replacedBytes(ev)
+	return true
+}
+
+func (r *ring) full() bool { return r.size == r.maxEvents || r.bytes >= r.maxBytes }
+
 func (r *ring) drop() {
 	oldest := r.at(0)
 	r.since = oldest.Revision

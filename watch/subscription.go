@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"fmt"
 	"slices"
 )
 
@@ -165,28 +164,17 @@ func (s *Subscription) nextNear() (events []Event, ok bool, err error) {
 
 // far reads a page of history. It moves pos, and may find nothing wanted.
 func (s *Subscription) far(ctx context.Context) ([]Event, error) {
-	changes, err := s.feed.source.Changes(ctx, s.pos, pageChanges, pageBytes)
+	p, err := s.feed.page(ctx, s.pos)
 	if err != nil {
 		return nil, err
 	}
-	limit := s.feed.Revision()
-	before := s.pos
 	var events []Event
-	for _, c := range changes {
-		if c.Revision > limit {
-			break // the feed has it soon
-		}
-		s.pos = c.Revision
-		if c.New.Group != s.want.Group || c.New.Resource != s.want.Resource {
-			continue
-		}
-		if ev := eventOf(c); s.wants(ev) {
+	for _, ev := range p.events[s.hub.resource] {
+		if ev.Revision > s.pos && s.wants(ev) {
 			events = append(events, ev)
 		}
 	}
-	if s.pos == before {
-		return nil, fmt.Errorf("%w: nothing comes after %d", errHole, before)
-	}
+	s.pos = p.end
 	return s.narrowed(events), nil
 }
 

@@ -213,6 +213,7 @@ func (f *Feed) reset(ctx context.Context, reason string) error {
 		return err
 	}
 	f.metrics.resets.WithLabelValues(reason).Inc()
+	f.history.forget()
 	f.mu.Lock()
 	for _, h := range f.hubs {
 		f.dropLocked(h)

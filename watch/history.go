@@ -1,0 +1,281 @@
+package watch
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"byre/sqlstore"
+)
+
+// historyBytes bounds the pages of history that are kept in memory.
+const historyBytes = 16 << 20
+
+// history reads the changes that have left memory, one page for all who need
+// it: subscribers come back by the thousand after a restart, and all of them
+// follow the same log.
+//
+// Pages begin at a multiple of pageChanges, so that subscribers at any revisions
+// share them. A page that ends early, because of its bytes, is followed by one
+// that begins where it ended.
+type history struct {
+	mu sync.Mutex
+	// cells are the pages in memory, by revision/pageChanges.
+	cells map[int64][]*page
+	// recent are the same pages, the one used last in front.
+	recent list.List
+	bytes  int
+	// reads are under way, by the revision that their page begins after.
+	reads map[int64]*pageRead
+	// resets counts calls of forget: what was read before one is not kept.
+	resets int
+}
+
+// page is the changes after one revision, up to and including another. It is
+// immutable.
+type page struct {
+	after, end int64
+	events     map[resource][]Event
+	bytes      int
+	recent     *list.Element // guarded by history.mu
+}
+
+// pageRead is a page on its way; page and err are set before done is closed.
+type pageRead struct {
+	done chan struct{}
+	page *page
+	err  error
+}
+
+// eventBytes is about what an event costs besides its values.
+const eventBytes = 400
+
+// newPage groups changes by resource. A state that one change wrote and a later
+// one replaced is one Entry, so that it is decoded once.
+func newPage(after int64, changes []sqlstore.Change) (*page, error) {
+	p := &page{after: after, end: after, events: map[resource][]Event{}}
+	written := make(map[int64]*Entry, len(changes))
+	for _, c := range changes {
+		if c.Revision != p.end+1 {
+			return nil, fmt.Errorf("%w: %d comes after %d", errHole, c.Revision, p.end)
+		}
+		p.end = c.Revision
+		p.bytes += eventBytes
+		ev := Event{Revision: c.Revision}
+		if c.Old != nil {
+			if ev.Old = written[c.Old.Revision]; ev.Old == nil {
+				ev.Old = NewEntry(*c.Old)
+				p.bytes += len(c.Old.Value)
+			}
+		}
+		if c.Op != sqlstore.Delete {
+			ev.New = entryOf(c)
+			written[c.Revision] = ev.New
+			p.bytes += len(c.New.Value)
+		}
+		r := resource{c.New.Group, c.New.Resource}
+		p.events[r] = append(p.events[r], ev)
+	}
+	if p.end == after {
+		return nil, fmt.Errorf("%w: nothing comes after %d", errHole, after)
+	}
+	return p, nil
+}
+
+// page returns a page that has the change after a revision, which the feed has
+// applied.
+func (f *Feed) page(ctx context.Context, revision int64) (*page, error) {
+	after := revision - revision%pageChanges
+	for {
+		p, err := f.readPage(ctx, after, revision)
+		switch {
+		case errors.Is(err, ErrCompacted) && after < revision:
+			// The first part of the page is compacted, perhaps not all of it.
+			state, err := f.State(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if after < state.Compacted && state.Compacted <= revision {
+				after = state.Compacted
+				continue
+			}
+		case err != nil || p.end > revision:
+			return p, err
+		}
+		after = revision
+	}
+}
+
+// readPage returns a page in memory that has the change after a revision, or
+// reads the page after another revision.
+func (f *Feed) readPage(ctx context.Context, after, revision int64) (*page, error) {
+	f.history.mu.Lock()
+	if p := f.history.find(after, revision); p != nil {
+		f.history.mu.Unlock()
+		return p, nil
+	}
+	read := f.history.reads[after]
+	mine := read == nil
+	if mine {
+		read = &pageRead{done: make(chan struct{})}
+		f.history.reads[after] = read
+	}
+	resets := f.history.resets
+	f.history.mu.Unlock()
+	if mine && !f.spawn(func() { f.fetch(read, after, resets) }) {
+		return nil, ErrClosed
+	}
+	if err := f.wait(ctx, read.done); err != nil {
+		return nil, err
+	}
+	return read.page, read.err
+}
+
+// fetch reads one page.
+func (f *Feed) fetch(read *pageRead, after int64, resets int) {
+	limit := min(pageChanges-after%pageChanges, f.Revision()-after)
+	var changes []sqlstore.Change
+	if read.err = ErrCompacted; limit > 0 { // else a reset has gone back before it
+		changes, read.err = f.source.Changes(f.running, after, int(limit), pageBytes)
+	}
+	if read.err == nil {
+		read.page, read.err = newPage(after, changes)
+	}
+	h := &f.history
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.resets == resets {
+		delete(h.reads, after)
+		if read.err == nil {
+			h.keep(read.page)
+		}
+	}
+	close(read.done)
+}
+
+// find returns the page in memory that begins after a revision, or another one
+// that has the change after the other revision; nil when there is none.
+func (h *history) find(after, revision int64) *page {
+	var found *page
+	for _, p := range h.cells[after/pageChanges] {
+		if p.after <= revision && revision < p.end {
+			found = p
+			break
+		}
+		if p.after == after {
+			found = p
+		}
+	}
+	if found != nil {
+		h.recent.MoveToFront(found.recent)
+	}
+	return found
+}
+
+// keep adds a page, and drops those that were not used for longest.
+func (h *history) keep(p *page) {
+	cell := p.after / pageChanges
+	for _, other := range h.cells[cell] {
+		if other.after == p.after {
+			h.drop(other) // it was read when there was less to read
+			break
+		}
+	}
+	h.cells[cell] = append(h.cells[cell], p)
+	p.recent = h.recent.PushFront(p)
+	h.bytes += p.bytes
+	for h.bytes > historyBytes && h.recent.Len() > 1 {
+		h.drop(h.recent.Back().Value.(*page))
+	}
+}
+
+func (h *history) drop(p *page) {
+	cell := p.after / pageChanges
+	pages := h.cells[cell]
+	for i, other := range pages {
+		if other == p {
+			pages = append(pages[:i:i], pages[i+1:]...)
+			break
+		}
+	}
+	if h.cells[cell] = pages; len(pages) == 0 {
+		delete(h.cells, cell)
+	}
+	h.recent.Remove(p.recent)
+	h.bytes -= p.bytes
+}
+
+// forget drops all pages: what they say may not have happened.
+func (h *history) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cells = map[int64][]*page{}
+	h.reads = map[int64]*pageRead{}
+	h.recent.Init()
+	h.bytes = 0
+	h.resets++
+}
+
+// fillRing reads back into a hub's ring what was committed before the resource
+// was loaded, newest first, so that those who resume after a restart find it in
+// memory. It gives up where the history ends, and when it has read as much as
+// pages are kept: what the next resource needs is then in memory.
+func (f *Feed) fillRing(ctx context.Context, h *hub) {
+	for budget := historyBytes * 3 / 4; budget > 0; {
+		since, compacted, full := f.ringStart(h)
+		if full || since <= compacted {
+			return
+		}
+		after := max((since-1)/pageChanges*pageChanges, compacted)
+		var events []Event
+		for end := after; end < since; {
+			p, err := f.page(ctx, end)
+			if err != nil {
+				return // who needs it reads it, and sees the error
+			}
+			for _, ev := range p.events[h.resource] {
+				if ev.Revision > end && ev.Revision <= since {
+					events = append(events, ev)
+				}
+			}
+			end = p.end
+			budget -= p.bytes
+		}
+		if !f.prepend(h, events, after, since) {
+			return
+		}
+	}
+}
+
+func (f *Feed) ringStart(h *hub) (since, compacted int64, full bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return h.ring.since, f.compacted, h.gone || h.ring.full()
+}
+
+// prepend puts the events between two revisions before those of a ring that
+// begins at the second. It returns false when the ring has moved on, or is full.
+func (f *Feed) prepend(h *hub, events []Event, after, since int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if h.gone || h.ring.since != since {
+		return false
+	}
+	for i := len(events) - 1; i >= 0; i-- {
+		ev := events[i]
+		if ev.New != nil {
+			// What is still current is in memory already.
+			if e, _ := h.tree.Get(ev.New); e != nil && e.Revision == ev.Revision {
+				ev.New = e
+			}
+		}
+		if !h.ring.unshift(ev) {
+			h.ring.since = ev.Revision
+			return false
+		}
+	}
+	h.ring.since = after
+	return true
+}

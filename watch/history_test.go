@@ -1,0 +1,236 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+)
+
+// written is a store with n changes of pods, and as many of other resources.
+func written(t testing.TB, n int, value string) *source {
+	t.Helper()
+	s := &source{Model: storetest.NewModel()}
+	var batch []sqlstore.Write
+	revisions := map[sqlstore.Key]int64{}
+	for i := range 2 * n {
+		key := pod("a", fmt.Sprint(i/2%100))
+		if i%2 == 1 {
+			key.Resource = "others"
+		}
+		w := sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(value), Replaces: revisions[key]}
+		if w.Replaces > 0 {
+			w.Op = sqlstore.Update
+		}
+		revisions[key] = int64(i + 1)
+		if batch = append(batch, w); len(batch) == 100 || i == 2*n-1 {
+			if _, err := s.Commit(t.Context(), batch); err != nil {
+				t.Fatal(err)
+			}
+			batch = nil
+		}
+	}
+	return s
+}
+
+// resume has watchers of pods go on after revisions that are spread over all
+// there are, and read everything.
+func resume(t testing.TB, f *Feed, watchers int, last int64) {
+	t.Helper()
+	const workers = 64
+	var group sync.WaitGroup
+	for w := range workers {
+		group.Go(func() {
+			for i := w; i < watchers; i += workers {
+				after := int64(i*37) % last
+				if err := readOn(t, f, after, last); err != nil {
+					t.Errorf("after %d: %v", after, err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// readOn reads the changes of pods after a revision up to the last; those are
+// of the odd revisions.
+func readOn(t testing.TB, f *Feed, after, last int64) error {
+	s, err := f.Subscribe(t.Context(), Interest{Resource: "pods"}, after)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	next := after + 1 + after%2
+	for upTo := after; upTo < last; {
+		var events []Event
+		if events, upTo, err = s.Poll(t.Context()); err != nil {
+			return err
+		}
+		for _, ev := range events {
+			if ev.Revision != next {
+				return fmt.Errorf("revision %d comes where %d should", ev.Revision, next)
+			}
+			next += 2
+		}
+	}
+	if next <= last {
+		return fmt.Errorf("ends before revision %d of %d", next, last)
+	}
+	return nil
+}
+
+// Watchers that come back after a restart share what is read of the log,
+// whether it fits in the ring or not.
+func TestResumersShareHistory(t *testing.T) {
+	const n, watchers = 500, 10_000
+	for name, ring := range map[string]int{"ring": 0, "pages": 4} {
+		t.Run(name, func(t *testing.T) {
+			f := startOver(t, written(t, n, "x"), Options{SoleWriter: true, RingEvents: ring})
+			resume(t, f.Feed, watchers, 2*n)
+			if rows := f.source.rows.Load(); rows > 2*n*11/10 {
+				t.Errorf("%d rows are read for %d changes", rows, 2*n)
+			}
+		})
+	}
+}
+
+// What was committed before a resource was loaded is in its ring soon after.
+func TestRingIsFilledFromTheLog(t *testing.T) {
+	const n = 2 * pageChanges
+	f := startOver(t, written(t, n, "x"), Options{SoleWriter: true})
+	f.snapshot()
+	f.await(func() bool {
+		since, _, _ := f.ringStart(f.hubs[resource{"", "pods"}])
+		return since == 0
+	})
+	rows := f.source.rows.Load()
+	for after := int64(0); after < 2*n; after += 97 {
+		if err := readOn(t, f.Feed, after, 2*n); err != nil {
+			t.Fatalf("after %d: %v", after, err)
+		}
+	}
+	if read := f.source.rows.Load(); read != rows {
+		t.Errorf("%d rows are read again", read-rows)
+	}
+	h := f.hubs[resource{"", "pods"}]
+	if ev := h.ring.at(h.ring.size - 1); ev.New != f.snapshot().Get("a", ev.New.Name) {
+		t.Error("what is current is in memory twice")
+	}
+}
+
+// Large changes are read a few at a time, and don't stay in memory for long.
+func TestPagesOfHistoryAreBoundedByBytes(t *testing.T) {
+	const n, size = 40, 1 << 20
+	s := written(t, n, strings.Repeat("x", size))
+	f := startOver(t, s, Options{SoleWriter: true, RingBytes: 1})
+	most := 0
+	s.answer(func(s *source) {
+		s.changes = func(changes []sqlstore.Change) []sqlstore.Change {
+			total := 0
+			for _, c := range changes {
+				total += c.Size()
+			}
+			most = max(most, total)
+			return changes
+		}
+	})
+	resume(t, f.Feed, 100, 2*n)
+	if most > pageBytes+2*size {
+		t.Errorf("%d bytes are read at a time", most)
+	}
+	f.history.mu.Lock()
+	defer f.history.mu.Unlock()
+	if f.history.bytes > historyBytes || f.history.bytes == 0 {
+		t.Errorf("%d bytes of history are kept", f.history.bytes)
+	}
+	total := 0
+	for cell, pages := range f.history.cells {
+		for _, p := range pages {
+			total += p.bytes
+			if p.after/pageChanges != cell {
+				t.Errorf("the page after %d is in cell %d", p.after, cell)
+			}
+		}
+	}
+	if total != f.history.bytes {
+		t.Errorf("%d bytes of history are kept, counted %d", total, f.history.bytes)
+	}
+}
+
+// The pages at the end of compaction begin in the middle.
+func TestResumeNextToCompaction(t *testing.T) {
+	const n, compacted = 300, 100
+	s := written(t, n, "x")
+	f := startOver(t, s, Options{SoleWriter: true, RingEvents: 4})
+	f.snapshot()
+	if _, err := s.Compact(t.Context(), compacted, compacted); err != nil {
+		t.Fatal(err)
+	}
+	f.history.forget()
+	rows := s.rows.Load()
+	for after := int64(compacted); after < compacted+100; after++ {
+		if err := readOn(t, f.Feed, after, 2*n); err != nil {
+			t.Fatalf("after %d: %v", after, err)
+		}
+	}
+	if read := s.rows.Load() - rows; read > 2*n {
+		t.Errorf("%d rows are read for %d changes", read, 2*n-compacted)
+	}
+	if err := readOn(t, f.Feed, compacted-1, 2*n); !errors.Is(err, ErrCompacted) {
+		t.Errorf("before the end of compaction: %v", err)
+	}
+}
+
+// A reset drops what was read of a history that may not have happened.
+func TestResetForgetsHistory(t *testing.T) {
+	f := startOver(t, written(t, 300, "x"), Options{Interval: never, RingEvents: 4})
+	if err := readOn(t, f.Feed, 0, 600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.reset(t.Context(), resetRestored); err != nil {
+		t.Fatal(err)
+	}
+	f.history.mu.Lock()
+	defer f.history.mu.Unlock()
+	if len(f.history.cells) > 0 || f.history.bytes > 0 {
+		t.Errorf("%d bytes of history are kept", f.history.bytes)
+	}
+}
+
+func (f *fixture) await(done func() bool) {
+	f.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			f.t.Fatal("waited in vain")
+		}
+	}
+}
+
+// BenchmarkResume is 10,000 watchers that come back after a restart, each at
+// another revision of the log.
+func BenchmarkResume(b *testing.B) {
+	const n, watchers = 2000, 10_000
+	s := written(b, n, strings.Repeat("x", 1000))
+	for name, ring := range map[string]int{"ring": 0, "pages": 4} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				s.rows.Store(0)
+				f := New(s, Options{SoleWriter: true, RingEvents: ring})
+				ctx, stop := context.WithCancel(b.Context())
+				var running sync.WaitGroup
+				running.Go(func() { _ = f.Run(ctx) })
+				resume(b, f, watchers, 2*n)
+				stop()
+				running.Wait()
+			}
+			b.ReportMetric(float64(s.rows.Load())/(2*n), "reads/change")
+		})
+	}
+}
