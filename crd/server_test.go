@@ -13,7 +13,10 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/server/routine"
 	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/discovery"
@@ -114,6 +117,9 @@ func withContext(next http.Handler) http.Handler {
 	resolver := &request.RequestInfoFactory{
 		APIPrefixes:          sets.NewString("api", "apis"),
 		GrouplessAPIPrefixes: sets.NewString("api"),
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.APIServingWithRoutine) {
+		next = routine.WithRoutine(next, func(_ *http.Request, info *request.RequestInfo) bool { return info.Verb == "watch" })
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		info, err := resolver.NewRequestInfo(req)

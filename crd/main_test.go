@@ -1,0 +1,35 @@
+package crd_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+)
+
+// gatesVariable has the feature gates of a process of these tests.
+const gatesVariable = "CRD_TEST_FEATURE_GATES"
+
+func TestMain(m *testing.M) {
+	if err := utilfeature.DefaultMutableFeatureGate.Set(os.Getenv(gatesVariable)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	os.Exit(m.Run())
+}
+
+// TestAllFeatures runs what may depend on them with all feature gates on: in a
+// process of its own, for which alone they can be set.
+func TestAllFeatures(t *testing.T) {
+	if os.Getenv(gatesVariable) != "" {
+		t.Skip("this is that process")
+	}
+	test := exec.CommandContext(t.Context(), os.Args[0],
+		"-test.run=^(TestFieldSelectorsAndWatches|TestVersions.*|TestTables|TestApply|TestWatches.*|TestReadsFollow.*|TestInvalid.*)$/^(sqlite)?$")
+	test.Env = append(os.Environ(), gatesVariable+"=AllAlpha=true,AllBeta=true")
+	if out, err := test.CombinedOutput(); err != nil {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
