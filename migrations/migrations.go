@@ -118,8 +118,10 @@ func run(ctx context.Context, endpoint string, move func(*migrate.Migrate) error
 		return State{}, err
 	}
 	err = step(db, dialect, latest, move)
-	current, _, versionErr := db.Version()
-	if err = errors.Join(err, versionErr); err == nil || move == nil {
+	if err == nil || move == nil {
+		// After a step that failed the transaction could only say that it failed.
+		current, _, versionErr := db.Version()
+		err = errors.Join(err, versionErr)
 		state = State{Dialect: dialect, Current: max(Version(current), 0), Latest: latest}
 	}
 	// The end of the transaction is not the caller's to cancel half way.

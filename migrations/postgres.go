@@ -8,6 +8,9 @@ import (
 
 	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"byre/migrations/dbserver"
 )
 
 // migrationLock is the key of the advisory lock: "byre" in ASCII.
@@ -40,14 +43,16 @@ func openPostgres(ctx context.Context, dsn string) (session, error) {
 	}
 	// Without prepared statements, which a pooler in transaction mode may lose.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	dbserver.SetDefaults(config)
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("database: %w", err)
+		return nil, dbserver.Explain(config, err)
 	}
 	return &postgresSession{ctx: ctx, conn: conn}, nil
 }
 
 func (s *postgresSession) begin(ctx context.Context) (err error) {
+	defer func() { err = s.explain(err) }()
 	if s.tx, err = s.conn.Begin(ctx); err != nil {
 		return err
 	}
@@ -83,7 +88,16 @@ func (s *postgresSession) Run(migration io.Reader) error {
 	if err != nil {
 		return err
 	}
-	return s.conn.PgConn().Exec(s.ctx, string(text)).Close()
+	return s.explain(s.conn.PgConn().Exec(s.ctx, string(text)).Close())
+}
+
+// explain puts what the server refused into the operator's words.
+func (s *postgresSession) explain(err error) error {
+	var server *pgconn.PgError
+	if errors.As(err, &server) {
+		return dbserver.Explain(s.conn.Config(), err)
+	}
+	return err
 }
 
 // SetVersion implements database.Driver.
@@ -93,13 +107,13 @@ func (s *postgresSession) SetVersion(version int, dirty bool) error {
 		return err
 	}
 	if _, err := s.conn.Exec(s.ctx, createVersionTable); err != nil {
-		return err
+		return s.explain(err)
 	}
 	if _, err := s.conn.Exec(s.ctx, clearVersion); err != nil {
 		return err
 	}
 	_, err := s.conn.Exec(s.ctx, insertVersion, version, dirty)
-	return err
+	return s.explain(err)
 }
 
 // Version implements database.Driver.

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
@@ -85,7 +87,10 @@ func openDatabase(ctx context.Context, o apiserver.StoreOptions) (apiserver.Data
 		driver, err := sqlite.Open(ctx, dsn, sqlite.Options{})
 		return apiserver.Database{Driver: driver}, err
 	case migrations.Postgres:
-		driver, err := postgres.Open(ctx, dsn, postgres.Options{AllowLoss: o.AllowUnsafeDurability})
+		driver, err := postgres.Open(ctx, dsn, postgres.Options{
+			AllowLoss: o.AllowUnsafeDurability,
+			Logger:    slog.New(logr.ToSlogHandler(klog.Background())),
+		})
 		return apiserver.Database{Driver: driver, Shared: true}, err
 	default:
 		return apiserver.Database{}, fmt.Errorf("no driver for %s", dialect)

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"byre/sqlstore"
 )
@@ -25,8 +26,7 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 			return outcomes, nil
 		case hasCode(err, codeReadOnly):
 			// The server has become a standby: its successor has another address.
-			d.writes.Reset()
-			d.reads.Reset()
+			d.reset()
 			return nil, err
 		case !hasCode(err, codeLockNotAvailable) || attempt == attempts:
 			return nil, err
@@ -37,21 +37,28 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	}
 }
 
-// commit sends a batch as one pipeline and reads its results.
+// commit sends a batch as one pipeline and reads its results. The caller's
+// context does not end it: see neverCancel. Before the COMMIT the server's own
+// time-outs bound it, so that what is given up there is known not to have
+// happened; a COMMIT that takes too long is left alone, its outcome unknown.
 func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments []any) ([]sqlstore.Outcome, error) {
-	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
-	conn, err := d.writes.Acquire(ctx)
+	conn, err := d.writer(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return nil, err
 	}
 	defer conn.Release()
 
 	var b pgx.Batch
 	b.Queue(begin)
 	b.Queue(configure, milliseconds(d.options.LockTimeout))
-	b.Queue(lock)
+	b.Queue(lock, milliseconds(d.options.CommitTimeout/2))
 	b.Queue(applyBatch, arguments...)
+	b.Queue(unlimited)
 	b.Queue(commit)
 	results := conn.SendBatch(ctx, &b)
 	outcomes, committing, err := readCommit(results, batch)
@@ -64,7 +71,19 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 		// If this fails too, Release drops the connection.
 		_, _ = conn.Exec(ctx, rollback)
 	}
-	return nil, translateCommit(err, committing)
+	return nil, d.translateCommit(err, committing)
+}
+
+// writer acquires the connection that commits. Nothing has been sent when that
+// fails.
+func (d *Driver) writer(ctx context.Context) (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+	defer cancel()
+	conn, err := d.writes.Acquire(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil, d.silent()
+	}
+	return conn, d.translate(err)
 }
 
 // readCommit reads the results of a batch; committing says whether all but the
@@ -92,6 +111,10 @@ func readCommit(results pgx.BatchResults, batch []sqlstore.Write) (outcomes []sq
 	}
 	if n != len(batch) {
 		return nil, false, fmt.Errorf("%d outcomes of %d writes", n, len(batch))
+	}
+	rows.Close()
+	if _, err := results.Exec(); err != nil { // unlimited
+		return nil, false, err
 	}
 	tag, err := results.Exec()
 	if err == nil && tag.String() != commit {
@@ -141,15 +164,14 @@ func arrays(batch []sqlstore.Write) []any {
 	return []any{op, group, resource, namespace, name, replaces, uid, form, expires, value, who, verb, auditID}
 }
 
-// terminateHolder ends a session that has held the lock for too long. It uses
-// another connection than the writer's own.
+// terminateHolder ends a session that has held the lock for too long.
 func (d *Driver) terminateHolder(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout)
 	defer cancel()
 	// A little less, as its clock began before ours.
 	held := d.options.LockTimeout * 9 / 10
-	_, err := d.reads.Exec(ctx, terminateHolder, held.String())
-	return translate(err)
+	_, err := d.writes.Exec(ctx, terminateHolder, held.String())
+	return d.translate(err)
 }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

@@ -13,6 +13,11 @@
 // What sqlstore.Driver asks for. Besides:
 //   - A process that stops while it holds the lock (SIGSTOP, a cut cable) holds
 //     up the others for Options.LockTimeout: then its session is terminated.
+//   - A read whose server says nothing for Options.ReadTimeout fails with
+//     ErrUnavailable, and the connections to that server are dropped.
+//   - A COMMIT is never cancelled, by whatever ends the wait for it: cancelled
+//     while it waits for a synchronous standby, it would become visible without
+//     being replicated.
 //   - Nothing needs a session to outlive its transaction, but Listen, which has
 //     its own connection and is only a hint: it all works through a pooler in
 //     transaction mode. Where one is noticed, no prepared statements are used.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"byre/migrations/dbserver"
 	"byre/sqlstore"
 )
 
@@ -16,46 +17,52 @@ const (
 	codeLockNotAvailable = "55P03"
 	codeReadOnly         = "25006"
 	codeNoStatement      = "26000"
+	codeNoPrivilege      = "42501"
+	codeNoTable          = "42P01"
 )
 
 // unavailable are the codes, by their beginning, of a server that can't serve
-// now: lost connections, transactions to be tried again, a lack of resources,
-// operators at work, I/O errors.
-var unavailable = []string{"08", "40", "53", "57", "58", codeLockNotAvailable, codeReadOnly, codeNoStatement}
+// now: lost connections, refused users and missing rights, transactions to be
+// tried again, a lack of resources, operators at work, I/O errors, damage.
+var unavailable = []string{
+	"08", "28", "3D", "3F", "40", "53", "57", "58", "XX", codeLockNotAvailable, codeReadOnly, codeNoStatement,
+	codeNoPrivilege, codeNoTable,
+}
 
 // translate turns errors of the server and of the connection into sqlstore's,
 // for anything but a COMMIT under way; see translateCommit.
-func translate(err error) error {
+func (d *Driver) translate(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || isOurs(err) {
 		return err
 	}
+	explained := dbserver.Explain(d.config, err)
 	var server *pgconn.PgError
 	if !errors.As(err, &server) {
 		// The rest comes from the connection, or from giving up on it.
-		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, explained)
 	}
 	for _, code := range unavailable {
 		if strings.HasPrefix(server.Code, code) {
-			return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, err)
+			return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, explained)
 		}
 	}
-	return err
+	return explained
 }
 
 // translateCommit is translate for a batch. committing says that what failed
 // was the COMMIT itself. The whole batch is sent at once: when the connection
 // breaks the server may have got to the COMMIT. When an earlier statement
 // failed by the server's own word it has not.
-func translateCommit(err error, committing bool) error {
+func (d *Driver) translateCommit(err error, committing bool) error {
 	var server *pgconn.PgError
 	isServer := errors.As(err, &server)
 	switch {
 	case err == nil:
 		return nil
 	case isServer && (!committing || strings.HasPrefix(server.Code, "40")), pgconn.SafeToRetry(err):
-		return translate(err)
+		return d.translate(err)
 	default:
-		return fmt.Errorf("%w: %w", sqlstore.ErrUnknown, err)
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnknown, dbserver.Explain(d.config, err))
 	}
 }
 

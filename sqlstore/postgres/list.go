@@ -29,7 +29,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 				b.Queue(count, arguments[:6]...)
 			}
 		},
-		func(results pgx.BatchResults, state sqlstore.State) error {
+		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
 			listed.Revision = state.Revision
 			switch {
 			case q.At > state.Revision:
@@ -42,7 +42,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			if !some {
 				return nil
 			}
-			return readList(results, q, &listed, yield)
+			return readList(results, w, q, &listed, yield)
 		})
 	if err != nil {
 		var y *yieldError
@@ -54,7 +54,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 	return listed, nil
 }
 
-func readList(results pgx.BatchResults, q sqlstore.Query, listed *sqlstore.Listed, yield func(sqlstore.Record) error) error {
+func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *sqlstore.Listed, yield func(sqlstore.Record) error) error {
 	rows, err := results.Query()
 	if err != nil {
 		return err
@@ -62,6 +62,7 @@ func readList(results pgx.BatchResults, q sqlstore.Query, listed *sqlstore.Liste
 	defer rows.Close()
 	yielded := int64(0)
 	for ; rows.Next(); yielded++ {
+		w.pause() // yield may take its time
 		r := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource}}
 		var expires *time.Time
 		var value *string
@@ -75,6 +76,7 @@ func readList(results pgx.BatchResults, q sqlstore.Query, listed *sqlstore.Liste
 		if err := yield(r); err != nil {
 			return &yieldError{err}
 		}
+		w.expect()
 	}
 	if err := rows.Err(); err != nil || q.Limit <= 0 {
 		return err

@@ -5,13 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"byre/migrations"
+	"byre/migrations/dbserver"
 	"byre/sqlstore"
 )
 
@@ -20,20 +23,26 @@ type Options struct {
 	// LockTimeout is how long to wait for another process's transaction before
 	// its session is terminated, if it is idle: 5 seconds.
 	LockTimeout time.Duration
-	// CommitTimeout is how long a batch may take besides: 10 seconds. What
-	// takes longer has an unknown outcome.
+	// CommitTimeout is how long a batch may take besides: 10 seconds, of which
+	// half is for its statement, which then fails and changes nothing. A COMMIT
+	// that takes longer has an unknown outcome.
 	CommitTimeout time.Duration
+	// ReadTimeout is how long a read waits for the server's next row: 5 seconds.
+	ReadTimeout time.Duration
 	// AllowLoss opens a server that runs with fsync or synchronous_commit off,
 	// and may forget commits when it crashes.
 	AllowLoss bool
+	// Logger takes what the operator should know of the server; it is discarded.
+	Logger *slog.Logger
 }
 
 // Driver implements sqlstore.Driver, Excluder and Hinter.
 type Driver struct {
 	options Options
-	// writes has one connection, so that readers can't keep it from the writer.
-	writes *pgxpool.Pool
-	reads  *pgxpool.Pool
+	config  *pgx.ConnConfig
+	// writes has one connection, so that readers can't keep it from the writer;
+	// locks has those that hold a lock while other connections work.
+	reads, writes, locks *pgxpool.Pool
 }
 
 var (
@@ -46,41 +55,39 @@ var (
 func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	options.LockTimeout = cmp.Or(options.LockTimeout, 5*time.Second)
 	options.CommitTimeout = cmp.Or(options.CommitTimeout, 10*time.Second)
+	options.ReadTimeout = cmp.Or(options.ReadTimeout, 5*time.Second)
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint: %w", err)
 	}
-	if config.ConnConfig.RuntimeParams["application_name"] == "" {
-		config.ConnConfig.RuntimeParams["application_name"] = "byre"
-	}
+	dbserver.SetDefaults(config.ConnConfig)
 	if !strings.Contains(dsn, "pool_max_conns") {
-		// Lists keep theirs for as long as they stream.
-		config.MaxConns = max(config.MaxConns, 10)
+		config.MaxConns = max(config.MaxConns, defaultReads)
 	}
 	pooled, err := inspect(ctx, config.ConnConfig, options)
 	if err != nil {
-		return nil, fmt.Errorf("database: %w", err)
+		return nil, err
 	}
 	if pooled && config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
-	d := &Driver{options: options}
-	if d.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-		return nil, fmt.Errorf("database: %w", err)
-	}
-	config = config.Copy()
-	config.MaxConns, config.MinConns, config.MinIdleConns = 1, 0, 0
-	if d.writes, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-		d.reads.Close()
-		return nil, fmt.Errorf("database: %w", err)
+	d := &Driver{options: options, config: config.ConnConfig}
+	if err := d.openPools(ctx, config); err != nil {
+		return nil, errors.Join(fmt.Errorf("endpoint: %w", err), d.Close())
 	}
 	return d, nil
 }
 
 // Close implements sqlstore.Driver. It waits for connections in use.
 func (d *Driver) Close() error {
-	d.writes.Close()
-	d.reads.Close()
+	for _, pool := range []*pgxpool.Pool{d.locks, d.writes, d.reads} {
+		if pool != nil {
+			pool.Close()
+		}
+	}
 	return nil
 }
 
@@ -91,29 +98,35 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return false, translate(err)
+		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, err))
 	}
 	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
 	var (
-		pid                 uint32
-		fsync, synchronous  string
-		migrated, isStandby bool
+		pid                        uint32
+		fsync, synchronous, quorum string
+		migrated, standby          bool
+		standbys                   int
 	)
-	err = conn.QueryRow(ctx, selectServer).Scan(&pid, &fsync, &synchronous, &isStandby, &migrated)
+	err = conn.QueryRow(ctx, selectServer).Scan(&pid, &fsync, &synchronous, &quorum, &standbys, &standby, &migrated)
 	switch {
 	case err != nil:
-		return false, translate(err)
+		return false, dbserver.Explain(config, err)
 	case !migrated:
 		return false, migrations.Check(migrations.Postgres, 0)
-	case isStandby:
-		return false, fmt.Errorf("%w: the server is a standby", sqlstore.ErrUnavailable)
+	case standby:
+		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, pgconn.ErrStandbyConnection))
 	case !options.AllowLoss && (fsync == "off" || synchronous == "off"):
 		return false, fmt.Errorf("the server may lose commits: fsync is %s, synchronous_commit is %s", fsync, synchronous)
+	}
+	if hosts := strings.Count(dbserver.Address(config), ",") + 1; (hosts > 1 || standbys > 0) && (quorum == "" || synchronous == "local") {
+		options.Logger.Warn("postgres: no standby is synchronous: a failover may lose acknowledged writes; "+
+			"set synchronous_standby_names on the server",
+			"hosts", hosts, "standbys", standbys, "synchronous_standby_names", quorum, "synchronous_commit", synchronous)
 	}
 	var version migrations.Version
 	var dirty bool
 	if err := conn.QueryRow(ctx, migrations.SelectVersion).Scan(&version, &dirty); err != nil {
-		return false, translate(err)
+		return false, dbserver.Explain(config, err)
 	}
 	// A pooler makes up the process ID that it gives its clients.
 	return pid != conn.PgConn().PID(), migrations.Check(migrations.Postgres, version)

@@ -3,7 +3,8 @@ package postgres
 // The statements of the package.
 
 const selectServer = `
-SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_commit'), pg_is_in_recovery(),
+SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_commit'),
+       current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery(),
        to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
 
 const selectState = `SELECT revision, compacted, epoch, clock_timestamp() FROM counters WHERE id = 1`
@@ -24,7 +25,13 @@ SELECT set_config('lock_timeout', $1, true), set_config('plan_cache_mode', 'forc
        set_config('work_mem', '64MB', true)`
 
 	// lock is a statement of its own: what comes next has a younger snapshot.
-	lock = `SELECT revision FROM counters WHERE id = 1 FOR UPDATE`
+	// It waits as long as lock_timeout says; the statement after it has the
+	// statement_timeout that is set here.
+	lock = `SELECT set_config('statement_timeout', $1, true) FROM counters WHERE id = 1 FOR UPDATE`
+
+	// unlimited keeps any statement_timeout, the role's own too, from the COMMIT:
+	// it would end the wait for a synchronous standby as a cancel request does.
+	unlimited = `SELECT set_config('statement_timeout', '0', true)`
 
 	// applyBatch does the writes whose key is at the revision they replace
 	// (asked.effective), gives them the next revisions in their order, and

@@ -7,14 +7,17 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"byre/sqlstore"
 )
 
 // State implements sqlstore.Driver.
 func (d *Driver) State(ctx context.Context) (s sqlstore.State, err error) {
-	err = d.reads.QueryRow(ctx, selectState).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time)
-	return s, translate(err)
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog) error {
+		return conn.QueryRow(ctx, selectState).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time)
+	})
+	return s, err
 }
 
 // Get implements sqlstore.Driver.
@@ -32,10 +35,12 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 		created, revision *int64
 		expires           *time.Time
 	)
-	err := d.reads.QueryRow(ctx, selectObject, key.Group, key.Resource, key.Namespace, key.Name).
-		Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value)
+	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog) error {
+		return conn.QueryRow(ctx, selectObject, key.Group, key.Resource, key.Namespace, key.Name).
+			Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value)
+	})
 	if err != nil {
-		return sqlstore.Record{}, 0, translate(err)
+		return sqlstore.Record{}, 0, err
 	}
 	if revision == nil {
 		return sqlstore.Record{}, snapshot, sqlstore.ErrNotFound
@@ -54,23 +59,25 @@ func expiry(t *time.Time) time.Time {
 }
 
 // Expired implements sqlstore.Driver.
-func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
-	rows, err := d.reads.Query(ctx, selectExpired, formatTime(now), limit)
-	if err != nil {
-		return nil, translate(err)
-	}
-	defer rows.Close()
-	var expired []sqlstore.Record
-	for rows.Next() {
-		var r sqlstore.Record
-		var expires *time.Time
-		if err := rows.Scan(&r.Group, &r.Resource, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
-			return nil, translate(err)
+func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (expired []sqlstore.Record, err error) {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog) error {
+		rows, err := conn.Query(ctx, selectExpired, formatTime(now), limit)
+		if err != nil {
+			return err
 		}
-		r.Expires = expiry(expires)
-		expired = append(expired, r)
-	}
-	return expired, translate(rows.Err())
+		defer rows.Close()
+		for rows.Next() {
+			var r sqlstore.Record
+			var expires *time.Time
+			if err := rows.Scan(&r.Group, &r.Resource, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
+				return err
+			}
+			r.Expires = expiry(expires)
+			expired = append(expired, r)
+		}
+		return rows.Err()
+	})
+	return expired, err
 }
 
 // Changes implements sqlstore.Driver.
@@ -80,7 +87,7 @@ func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) ([]s
 	}
 	var changes []sqlstore.Change
 	err := d.snapshot(ctx, func(b *pgx.Batch) { b.Queue(selectChanges, after, limit, size) },
-		func(results pgx.BatchResults, state sqlstore.State) error {
+		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
 			if after < state.Compacted {
 				return sqlstore.ErrCompacted
 			}
@@ -90,6 +97,7 @@ func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) ([]s
 			}
 			defer rows.Close()
 			for rows.Next() {
+				w.expect()
 				c, err := scanChange(rows)
 				if err != nil {
 					return err
@@ -137,30 +145,28 @@ func scanChange(rows pgx.Rows) (c sqlstore.Change, err error) {
 
 // snapshot sends a read-only transaction as one pipeline: the counters, then
 // what queue adds. read reads the latter's results.
-func (d *Driver) snapshot(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults, sqlstore.State) error) error {
+func (d *Driver) snapshot(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults, sqlstore.State, *watchdog) error) error {
 	var b pgx.Batch
 	b.Queue(beginRead)
 	b.Queue(selectState)
 	queue(&b)
 	b.Queue(commit)
-	conn, err := d.reads.Acquire(ctx)
-	if err != nil {
-		return translate(err)
-	}
-	defer conn.Release()
-	results := conn.SendBatch(ctx, &b)
-	var s sqlstore.State
-	_, err = results.Exec()
-	if err == nil {
-		err = results.QueryRow().Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time)
-	}
-	if err == nil {
-		err = read(results, s)
-	}
-	// Close reads what read left and ends the transaction. When it fails,
-	// Release drops the connection.
-	if closeErr := results.Close(); err == nil {
-		err = closeErr
-	}
-	return translate(err)
+	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog) error {
+		results := conn.SendBatch(ctx, &b)
+		var s sqlstore.State
+		_, err := results.Exec()
+		if err == nil {
+			err = results.QueryRow().Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time)
+		}
+		if err == nil {
+			err = read(results, s, w)
+		}
+		// Close reads what read left and ends the transaction. When it fails,
+		// Release drops the connection.
+		w.expect()
+		if closeErr := results.Close(); err == nil {
+			err = closeErr
+		}
+		return err
+	})
 }

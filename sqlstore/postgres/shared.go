@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"byre/sqlstore"
 )
@@ -25,6 +27,8 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 		return true, nil
 	}
 	target := min(upTo, state.Compacted+int64(limit))
+	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
+	defer cancel()
 	err = pgx.BeginFunc(ctx, d.reads, func(tx pgx.Tx) error {
 		var b pgx.Batch
 		b.Queue(configureCompact, milliseconds(d.options.LockTimeout))
@@ -32,36 +36,55 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 		b.Queue(updateCompacted, target)
 		return tx.SendBatch(ctx, &b).Close()
 	})
-	return target == upTo, translate(err)
+	return target == upTo, d.translate(err)
 }
 
 // Exclusively implements sqlstore.Excluder by an advisory lock of an otherwise
 // idle transaction. It says something every so often; the server ends the
 // session of a process that doesn't.
 func (d *Driver) Exclusively(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error) {
-	tx, err := d.reads.Begin(ctx)
-	if err != nil {
-		return false, translate(err)
+	conn, ran, err := d.tryLock(ctx, name)
+	if conn != nil {
+		defer d.unlock(ctx, conn)
 	}
-	// It wrote nothing; this gives back the lock.
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := tx.Exec(ctx, idleTimeout, milliseconds(d.options.LockTimeout)); err != nil {
-		return false, translate(err)
-	}
-	if err := tx.QueryRow(ctx, tryLock, name).Scan(&ran); err != nil || !ran {
-		return false, translate(err)
+	if err != nil || !ran {
+		return false, d.translate(err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var holding sync.WaitGroup
-	holding.Go(func() { d.hold(ctx, cancel, tx) })
+	holding.Go(func() { d.hold(ctx, cancel, conn) })
 	err = f(ctx)
 	cancel()
 	holding.Wait()
 	return true, err
 }
 
+// tryLock returns the connection whose transaction holds the lock, if locked.
+func (d *Driver) tryLock(ctx context.Context, name string) (conn *pgxpool.Conn, locked bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+	defer cancel()
+	if conn, err = d.locks.Acquire(ctx); err != nil {
+		return nil, false, err
+	}
+	var b pgx.Batch
+	b.Queue(begin)
+	b.Queue(idleTimeout, milliseconds(d.options.LockTimeout))
+	b.Queue(tryLock, name).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
+	err = conn.SendBatch(ctx, &b).Close()
+	return conn, locked, err
+}
+
+// unlock ends the transaction, which wrote nothing. When that fails Release
+// drops the connection, which gives back the lock too.
+func (d *Driver) unlock(ctx context.Context, conn *pgxpool.Conn) {
+	defer conn.Release()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.ReadTimeout)
+	defer cancel()
+	_, _ = conn.Exec(ctx, rollback)
+}
+
 // hold keeps the transaction from looking idle and calls lost when it is gone.
-func (d *Driver) hold(ctx context.Context, lost func(), tx pgx.Tx) {
+func (d *Driver) hold(ctx context.Context, lost func(), conn *pgxpool.Conn) {
 	defer lost()
 	ticker := time.NewTicker(d.options.LockTimeout / 5)
 	defer ticker.Stop()
@@ -70,17 +93,28 @@ func (d *Driver) hold(ctx context.Context, lost func(), tx pgx.Tx) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if _, err := tx.Exec(ctx, touch); err != nil {
+			if !d.touch(ctx, conn) {
 				return
 			}
 		}
 	}
 }
 
+// touch reports whether the session is there. The server ends one that has been
+// silent for LockTimeout, so that an answer must come before.
+func (d *Driver) touch(ctx context.Context, conn *pgxpool.Conn) bool {
+	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout*3/5)
+	defer cancel()
+	_, err := conn.Exec(ctx, touch)
+	return err == nil
+}
+
 // Notify implements sqlstore.Hinter.
 func (d *Driver) Notify(ctx context.Context, revision int64) error {
-	_, err := d.reads.Exec(ctx, notify, strconv.FormatInt(revision, 10))
-	return translate(err)
+	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog) error {
+		_, err := conn.Exec(ctx, notify, strconv.FormatInt(revision, 10))
+		return err
+	})
 }
 
 // reconnectPause is how long Listen waits before it connects again.
@@ -93,7 +127,7 @@ func (d *Driver) Listen(ctx context.Context, f func(revision int64)) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err := translate(err); !errors.Is(err, sqlstore.ErrUnavailable) {
+		if err := d.translate(err); !errors.Is(err, sqlstore.ErrUnavailable) {
 			return err
 		}
 		select {
@@ -105,21 +139,14 @@ func (d *Driver) Listen(ctx context.Context, f func(revision int64)) error {
 }
 
 func (d *Driver) listen(ctx context.Context, f func(revision int64)) error {
-	conn, err := pgx.ConnectConfig(ctx, d.reads.Config().ConnConfig)
+	conn, err := d.startListening(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	var channel string
-	if err := conn.QueryRow(ctx, selectChannel).Scan(&channel); err != nil {
-		return err
-	}
-	if _, err := conn.Exec(ctx, `LISTEN `+pgx.Identifier{channel}.Sanitize()); err != nil {
-		return err
-	}
+	defer d.stopListening(ctx, conn)
 	f(0)
 	for {
-		n, err := conn.WaitForNotification(ctx)
+		n, err := d.nextHint(ctx, conn)
 		if err != nil {
 			return err
 		}
@@ -130,4 +157,55 @@ func (d *Driver) listen(ctx context.Context, f func(revision int64)) error {
 		}
 		f(revision)
 	}
+}
+
+func (d *Driver) startListening(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, d.config) // which has its own time-out
+	if err != nil {
+		return nil, err
+	}
+	asking, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+	defer cancel()
+	var channel string
+	err = conn.QueryRow(asking, selectChannel).Scan(&channel)
+	if err == nil {
+		_, err = conn.Exec(asking, `LISTEN `+pgx.Identifier{channel}.Sanitize())
+	}
+	if err != nil {
+		d.stopListening(ctx, conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (d *Driver) stopListening(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.ReadTimeout)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
+
+// listenPause is how long a connection that listens may be quiet before it is
+// asked whether it still leads to a server.
+const listenPause = 15 * time.Second
+
+// nextHint waits for a notification.
+func (d *Driver) nextHint(ctx context.Context, conn *pgx.Conn) (*pgconn.Notification, error) {
+	for {
+		n, err := notification(ctx, conn, listenPause)
+		if err == nil || ctx.Err() != nil || conn.IsClosed() {
+			return n, err
+		}
+		asking, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+		_, err = conn.Exec(asking, touch)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func notification(ctx context.Context, conn *pgx.Conn, timeout time.Duration) (*pgconn.Notification, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return conn.WaitForNotification(ctx)
 }

@@ -1,0 +1,39 @@
+package dbserver
+
+import (
+	"cmp"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	// connectTimeout is what one host has to accept a connection, unless the
+	// endpoint has connect_timeout.
+	connectTimeout = 3 * time.Second
+
+	keepAliveIdle     = 10 * time.Second
+	keepAliveInterval = 5 * time.Second
+	keepAliveCount    = 3
+	// userTimeout is how long sent data may stay unacknowledged.
+	userTimeout = 15 * time.Second
+)
+
+// SetDefaults completes the configuration of an endpoint.
+func SetDefaults(config *pgx.ConnConfig) {
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "byre"
+	}
+	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, connectTimeout)
+	if config.ValidateConnect == nil { // target_session_attrs=any, which is the default of libpq
+		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	config.DialFunc = (&net.Dialer{
+		KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: keepAliveIdle, Interval: keepAliveInterval, Count: keepAliveCount,
+		},
+		Control: setUserTimeout,
+	}).DialContext
+}

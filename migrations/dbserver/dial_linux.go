@@ -1,0 +1,24 @@
+package dbserver
+
+import (
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// setUserTimeout bounds how long sent data may stay unacknowledged: keepalives
+// are not sent meanwhile, and the kernel's own limit is about 15 minutes.
+func setUserTimeout(network, _ string, conn syscall.RawConn) error {
+	if !strings.HasPrefix(network, "tcp") {
+		return nil
+	}
+	var err error
+	controlErr := conn.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
+	})
+	if controlErr != nil {
+		return controlErr
+	}
+	return err
+}

@@ -1,0 +1,179 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// startCluster makes a server of the test's own, and migrates its database.
+func startCluster(t *testing.T) (cluster *pgtest.Cluster, dsn string) {
+	t.Helper()
+	pgtest.DSN(t) // skips the test where there is no PostgreSQL
+	cluster, err := pgtest.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Logf("stop: %v", err) // the shell tells of the server's signal
+		}
+	})
+	dsn = cluster.DSN("postgres")
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	return cluster, dsn
+}
+
+// set changes a setting of the server, and waits until new sessions have it.
+func set(t *testing.T, conn *pgx.Conn, name, value string) {
+	t.Helper()
+	for _, statement := range []string{`ALTER SYSTEM SET ` + name + ` = '` + value + `'`, `SELECT pg_reload_conf()`} {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, name, func(ctx context.Context) (bool, error) {
+		var now string
+		err := conn.QueryRow(ctx, `SELECT current_setting($1)`, name).Scan(&now)
+		return now == value, err
+	})
+}
+
+// await repeats a check until it holds.
+func await(t *testing.T, what string, holds func(context.Context) (bool, error)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		ok, err := holds(ctx)
+		switch {
+		case ctx.Err() != nil:
+			t.Fatalf("%s: not within a minute: %v", what, err)
+		case ok:
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// waiting counts the commits that wait for a synchronous standby.
+func waiting(t *testing.T, conn *pgx.Conn) (n int) {
+	t.Helper()
+	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A COMMIT that waits for its standby is not cancelled, neither by the caller's
+// context, nor by the driver's time-out, nor by a statement_timeout of the role:
+// what it wrote stays invisible until it is replicated. Its outcome is unknown.
+func TestCommitIsNotCancelled(t *testing.T) {
+	t.Parallel()
+	_, dsn := startCluster(t)
+	admin := connect(t, dsn)
+	if _, err := admin.Exec(t.Context(), `ALTER ROLE byre SET statement_timeout = '300ms'`); err != nil {
+		t.Fatal(err)
+	}
+	proxy := pgtest.NewProxy(t, dsn)
+	driver := openMore(t, proxy.DSN(), postgres.Options{LockTimeout: 200 * time.Millisecond, CommitTimeout: 800 * time.Millisecond})
+	if o, err := driver.Commit(t.Context(), create("before")); err != nil || o[0].Revision != 1 {
+		t.Fatal(o, err)
+	}
+	set(t, admin, "synchronous_standby_names", "nobody")
+
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := driver.Commit(ctx, create("a")); !errors.Is(err, sqlstore.ErrUnknown) {
+		t.Fatalf("commit without a standby: %v", err)
+	}
+	<-proxy.Closed() // a cancel request would have come before
+	if n := proxy.Cancels(); n > 0 {
+		t.Errorf("%d cancel requests", n)
+	}
+	if n := waiting(t, admin); n != 1 {
+		t.Errorf("%d commits wait, want 1", n)
+	}
+	if _, _, err := driver.Get(t.Context(), create("a")[0].Key); !errors.Is(err, sqlstore.ErrNotFound) {
+		t.Errorf("what is not replicated is visible: %v", err)
+	}
+	if state, err := driver.State(t.Context()); err != nil || state.Revision != 1 {
+		t.Errorf("state: %+v, %v", state, err)
+	}
+	// Who comes next waits for the lock and gives up before anything happened.
+	if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("commit behind it: %v", err)
+	}
+
+	set(t, admin, "synchronous_standby_names", "")
+	await(t, "the commit's end", func(ctx context.Context) (bool, error) {
+		_, revision, err := driver.Get(ctx, create("a")[0].Key)
+		return err == nil && revision == 2, err
+	})
+	if o, err := driver.Commit(t.Context(), create("b")); err != nil || o[0].Revision != 3 {
+		t.Error(o, err)
+	}
+}
+
+// Where there may be a failover and no standby is synchronous, the log says so.
+func TestWarnsOfLoss(t *testing.T) {
+	t.Parallel()
+	_, dsn := startCluster(t)
+	proxies := []*pgtest.Proxy{pgtest.NewProxy(t, dsn), pgtest.NewProxy(t, dsn)}
+	logged := func(dsn string) string {
+		var log strings.Builder
+		openMore(t, dsn, postgres.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		return log.String()
+	}
+	if log := logged(proxies[0].DSN()); log != "" {
+		t.Errorf("one host without standbys: %s", log)
+	}
+	if log := logged(proxies[0].DSN(proxies[1])); !strings.Contains(log, "no standby is synchronous") || !strings.Contains(log, "hosts=2") {
+		t.Errorf("two hosts: %q", log)
+	}
+	set(t, connect(t, dsn), "synchronous_standby_names", "somebody")
+	if log := logged(proxies[0].DSN(proxies[1])); log != "" {
+		t.Errorf("with a synchronous standby: %s", log)
+	}
+}
+
+// A batch whose statement takes too long fails on the server, by the server's
+// clock: nothing has happened, and that is known.
+func TestStatementTimeout(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{CommitTimeout: time.Second})
+	defer driver.Close()
+	admin := connect(t, dsn)
+	tx, err := admin.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err := driver.Commit(t.Context(), create("first")); err != nil || o[0].Err != nil {
+		t.Fatal(o, err)
+	}
+	// Takes what the statement after the lock needs.
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE changes IN EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := driver.Commit(t.Context(), create("a")); !errors.Is(err, sqlstore.ErrUnavailable) || errors.Is(err, sqlstore.ErrUnknown) {
+		t.Errorf("commit: %v", err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := driver.Commit(t.Context(), create("a")); err != nil || o[0].Revision != 2 {
+		t.Error(o, err)
+	}
+}

@@ -1,0 +1,66 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"byre/migrations/dbserver"
+	"byre/sqlstore"
+)
+
+// errSilent is why a read was given up: the server owed an answer for
+// Options.ReadTimeout.
+var errSilent = errors.New("no answer in time")
+
+// watchdog ends a read when the server owes an answer for too long. Invariant:
+// it runs while the driver waits for the server, and not while the caller works
+// on what was read.
+type watchdog struct {
+	timer   *time.Timer
+	timeout time.Duration
+}
+
+// expect starts the time for the server's next row or message.
+func (w *watchdog) expect() { w.timer.Reset(w.timeout) }
+
+// pause stops it: something has come.
+func (w *watchdog) pause() { w.timer.Stop() }
+
+// read lends a connection to f. Every read goes through here, so that none is
+// without a deadline. When the server was silent the connections that wait in
+// the pools are dropped: they may lead to the same dead host.
+func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn, *watchdog) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	w := &watchdog{timeout: d.options.ReadTimeout}
+	w.timer = time.AfterFunc(w.timeout, func() { cancel(errSilent) })
+	defer w.pause()
+	err := func() error {
+		conn, err := d.reads.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		return f(ctx, conn, w)
+	}()
+	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
+		return d.silent()
+	}
+	return d.translate(err)
+}
+
+// silent drops the connections of a server that does not answer.
+func (d *Driver) silent() error {
+	d.reset()
+	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(d.config, context.DeadlineExceeded))
+}
+
+func (d *Driver) reset() {
+	d.reads.Reset()
+	d.writes.Reset()
+	d.locks.Reset()
+}

@@ -1,0 +1,110 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// Each way in which a server refuses has a line of its own, with the server and
+// what to do.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	admin := connect(t, dsn)
+	var file, database string
+	if err := admin.QueryRow(t.Context(), `SELECT current_setting('hba_file'), current_database()`).Scan(&file, &database); err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range []string{
+		`CREATE ROLE explain_password LOGIN PASSWORD 'right'`,
+		`CREATE ROLE explain_rejected LOGIN`,
+		`CREATE ROLE explain_rights LOGIN`,
+	} {
+		if _, err := admin.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rules, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules = append([]byte("local all explain_password scram-sha-256\nlocal all explain_rejected reject\n"), rules...)
+	if err := os.WriteFile(file, rules, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.Exec(t.Context(), `SELECT pg_reload_conf()`); err != nil {
+		t.Fatal(err)
+	}
+	proxy := pgtest.NewProxy(t, dsn)
+	through := proxy.DSN()
+	address := strings.TrimSuffix(strings.TrimPrefix(through, "postgres://byre@"), "/"+database+"?sslmode=disable")
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := nobody.Addr().String()
+	nobody.Close()
+	as := func(user string) string { return strings.Replace(through, "byre@", user+"@", 1) }
+
+	for name, test := range map[string]struct {
+		dsn  string
+		want []string
+	}{
+		"wrong password":     {as("explain_password:wrong"), []string{address, `password authentication failed for user "explain_password"`, "correct the password"}},
+		"not allowed":        {as("explain_rejected"), []string{address, "pg_hba.conf"}},
+		"missing database":   {strings.Replace(through, "/"+database, "/missing", 1), []string{address, `database "missing" does not exist`, `CREATE DATABASE "missing"`}},
+		"missing right":      {as("explain_rights"), []string{address, "permission denied", `grant it to "explain_rights"`}},
+		"refused TLS":        {strings.Replace(through, "sslmode=disable", "sslmode=require", 1), []string{address, "refuses TLS", "sslmode=prefer"}},
+		"refused connection": {strings.Replace(through, address, closed, 1), []string{closed, "connection refused", "start the server"}},
+		"two hosts":          {strings.Replace(strings.Replace(through, address, closed+","+address, 1), "sslmode=disable", "sslmode=require", 1), []string{closed + ": connection refused", address + ": the server refuses TLS"}},
+	} {
+		await(t, name, func(ctx context.Context) (bool, error) {
+			_, migrateErr := migrations.Up(ctx, test.dsn)
+			_, openErr := postgres.Open(ctx, test.dsn, postgres.Options{})
+			for _, err := range []error{migrateErr, openErr} {
+				for _, want := range test.want {
+					if err == nil || !strings.Contains(err.Error(), want) {
+						return false, fmt.Errorf("%w lacks %q", err, want)
+					}
+				}
+				if strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "wrong") {
+					t.Errorf("%s: not one line, or a secret: %v", name, err)
+				}
+			}
+			return true, nil
+		})
+	}
+}
+
+// A right that is taken away at run time is an outage of the operator's making.
+func TestLostRight(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{})
+	defer driver.Close()
+	admin := connect(t, dsn)
+	if _, err := admin.Exec(t.Context(), `ALTER TABLE changes RENAME TO hidden`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := driver.Commit(t.Context(), create("a")); !errors.Is(err, sqlstore.ErrUnavailable) || !strings.Contains(err.Error(), "byre migrate status") {
+		t.Errorf("commit without its table: %v", err)
+	}
+	if _, err := admin.Exec(t.Context(), `ALTER TABLE hidden RENAME TO changes`); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := driver.Commit(t.Context(), create("a")); err != nil || o[0].Revision != 1 {
+		t.Error(o, err)
+	}
+}

@@ -1,0 +1,80 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// defaultReads is the least number of connections for reads where the endpoint
+// has no pool_max_conns: lists keep theirs for as long as they stream.
+const defaultReads = 10
+
+// maxLocks bounds the locks by name that are held at a time.
+const maxLocks = 4
+
+// openPools makes the pools; none connects before it is used. What waits for
+// another connection of this process has its own pool, so that no size of the
+// pool of reads can deadlock: the writer, the holders of locks by name, and
+// Listen, which has a connection without a pool.
+func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err error) {
+	if d.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return err
+	}
+	writes := config.Copy()
+	writes.MaxConns, writes.MinConns, writes.MinIdleConns = 1, 0, 0
+	writes.BeforeConnect = neverCancel
+	writes.AfterConnect = d.prepareCommit
+	if d.writes, err = pgxpool.NewWithConfig(ctx, writes); err != nil {
+		return err
+	}
+	locks := config.Copy()
+	locks.MaxConns, locks.MinConns, locks.MinIdleConns = maxLocks, 0, 0
+	d.locks, err = pgxpool.NewWithConfig(ctx, locks)
+	return err
+}
+
+// prepareCommit prepares a batch's statements when the connection is made: to
+// prepare takes locks on the tables, and whatever fails after a batch was sent
+// may have an unknown outcome.
+func (d *Driver) prepareCommit(ctx context.Context, conn *pgx.Conn) error {
+	if d.config.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
+		return nil // a pooler may lose what is prepared
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+	defer cancel()
+	for _, query := range []string{begin, configure, lock, applyBatch, unlimited, commit} {
+		if _, err := conn.Prepare(ctx, query, query); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var errNoCancel = errors.New("a commit is not cancelled")
+
+// neverCancel keeps pgx from sending a cancel request, for which it dials again,
+// when it gives up on a connection. A COMMIT that waits for its synchronous
+// standby and is cancelled ends its wait: what it wrote becomes visible although
+// it is not replicated. Without the request it goes on waiting, invisible, after
+// the client has gone.
+func neverCancel(_ context.Context, config *pgx.ConnConfig) error {
+	var connected atomic.Bool
+	dial := config.DialFunc
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if connected.Load() {
+			return nil, errNoCancel
+		}
+		return dial(ctx, network, address)
+	}
+	config.AfterConnect = func(context.Context, *pgconn.PgConn) error {
+		connected.Store(true)
+		return nil
+	}
+	return nil
+}

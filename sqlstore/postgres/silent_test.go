@@ -1,0 +1,212 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
+	"byre/watch"
+)
+
+// recovery is how soon reads must work again after a silent host is back, or
+// another one answers.
+const recovery = 10 * time.Second
+
+// openThrough opens a driver through proxies before one migrated database.
+func openThrough(t *testing.T, proxies int, options postgres.Options) (*postgres.Driver, []*pgtest.Proxy) {
+	t.Helper()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	all := make([]*pgtest.Proxy, proxies)
+	for i := range all {
+		all[i] = pgtest.NewProxy(t, dsn)
+	}
+	driver := openMore(t, all[0].DSN(all[1:]...), options)
+	t.Cleanup(func() { // before the driver closes its connections, which waits for the server
+		for _, p := range all {
+			p.Cut()
+		}
+	})
+	return driver, all
+}
+
+// warm makes the pool of reads open several connections.
+func warm(t *testing.T, driver *postgres.Driver) {
+	t.Helper()
+	var readers sync.WaitGroup
+	for range 8 {
+		readers.Go(func() {
+			if _, err := driver.State(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	readers.Wait()
+}
+
+// recoverReads repeats a read until it works; none may fail with anything but
+// ErrUnavailable.
+func recoverReads(t *testing.T, read func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), recovery)
+	defer cancel()
+	for {
+		err := read(ctx)
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("no read within %v: %v", recovery, err)
+		}
+		if !errors.Is(err, sqlstore.ErrUnavailable) {
+			t.Fatalf("read: %v", err)
+		}
+	}
+}
+
+// A host that dies silently costs reads no more than their deadline, and they
+// work again soon after it is back.
+func TestSilentHost(t *testing.T) {
+	t.Parallel()
+	driver, proxies := openThrough(t, 1, postgres.Options{})
+	warm(t, driver)
+	proxies[0].Silence()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	reads := map[string]func() error{
+		"State": func() error { _, err := driver.State(ctx); return err },
+		"Get":   func() error { _, _, err := driver.Get(ctx, create("a")[0].Key); return err },
+		"Changes": func() error {
+			_, err := driver.Changes(ctx, 0, 10, 0)
+			return err
+		},
+		"Expired": func() error { _, err := driver.Expired(ctx, time.Now(), 10); return err },
+		"List": func() error {
+			_, err := driver.List(ctx, sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error { return nil })
+			return err
+		},
+		"Notify": func() error { return driver.Notify(ctx, 1) },
+		"Exclusively": func() error {
+			_, err := driver.Exclusively(ctx, "x", func(context.Context) error { return nil })
+			return err
+		},
+	}
+	var readers sync.WaitGroup
+	for name, read := range reads {
+		readers.Go(func() {
+			if err := read(); !errors.Is(err, sqlstore.ErrUnavailable) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	readers.Wait()
+	if ctx.Err() != nil {
+		t.Fatal("reads waited for longer than a minute")
+	}
+	proxies[0].Forward()
+	recoverReads(t, func(ctx context.Context) error { _, err := driver.State(ctx); return err })
+}
+
+// Of two hosts the one that answers is used; Latest, which shares one round trip
+// among its callers, is not held up by the other.
+func TestSilentHostOfTwo(t *testing.T) {
+	t.Parallel()
+	driver, proxies := openThrough(t, 2, postgres.Options{})
+	feed := watch.New(driver, watch.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := feed.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	defer running.Wait()
+	defer cancel()
+	if _, err := feed.Latest(ctx); err != nil {
+		t.Fatal(err)
+	}
+	warm(t, driver)
+	proxies[0].Silence()
+	recoverReads(t, func(ctx context.Context) error { _, err := feed.Latest(ctx); return err })
+	var outcome []sqlstore.Outcome
+	recoverReads(t, func(ctx context.Context) (err error) { outcome, err = driver.Commit(ctx, create("a")); return err })
+	recoverReads(t, func(ctx context.Context) error { return feed.WaitFor(ctx, outcome[0].Revision) })
+}
+
+// A list has a deadline for each row that the server owes, not for the whole;
+// the time that its reader takes does not count.
+func TestListMakesProgress(t *testing.T) {
+	t.Parallel()
+	const timeout = 200 * time.Millisecond
+	driver, proxies := openThrough(t, 1, postgres.Options{ReadTimeout: timeout})
+	large := strings.Repeat("x", 1<<20) // more than sockets hold
+	for i := range 16 {
+		w := create(fmt.Sprint(i))
+		w[0].Value = []byte(`"` + large + `"`)
+		if o, err := driver.Commit(t.Context(), w); err != nil || o[0].Err != nil {
+			t.Fatal(o, err)
+		}
+	}
+	all := sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}
+	n := 0
+	if _, err := driver.List(t.Context(), all, func(sqlstore.Record) error {
+		if n++; n == 1 {
+			<-time.After(2 * timeout) // the slow reader is the case
+		}
+		return nil
+	}); err != nil || n != 16 {
+		t.Errorf("list with a slow reader: %d records, %v", n, err)
+	}
+	n = 0
+	if _, err := driver.List(t.Context(), all, func(sqlstore.Record) error {
+		if n++; n == 1 {
+			proxies[0].Silence()
+		}
+		return nil
+	}); !errors.Is(err, sqlstore.ErrUnavailable) || n == 16 {
+		t.Errorf("list from a host that dies: %d records, %v", n, err)
+	}
+}
+
+// What holds a lock by name needs another connection for its work.
+func TestSmallestPool(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1, 2} {
+		dsn := pgtest.DSN(t)
+		if _, err := migrations.Up(t.Context(), dsn); err != nil {
+			t.Fatal(err)
+		}
+		driver := openMore(t, dsn+"&pool_max_conns="+fmt.Sprint(size), postgres.Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var work sync.WaitGroup
+		for _, name := range []string{"expire", "compact", "another"} {
+			work.Go(func() {
+				for i := range 20 {
+					ran, err := driver.Exclusively(ctx, name, func(ctx context.Context) error {
+						if _, err := driver.Compact(ctx, 1, 1); err != nil {
+							return err
+						}
+						_, err := driver.Expired(ctx, time.Now(), 1)
+						return err
+					})
+					if !ran || err != nil {
+						t.Errorf("pool of %d, %s %d: %v, %v", size, name, i, ran, err)
+						return
+					}
+				}
+			})
+		}
+		work.Wait()
+	}
+}
