@@ -94,7 +94,7 @@ func TestFormFollowsTheStoredSchema(t *testing.T) {
 			if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", name, `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
 				t.Fatalf("%d %s", w.Code, w.Body)
 			}
-			record, _, err := s.store.Get(t.Context(), sqlstore.Key{Group: "example.com", Resource: "crontabs", Namespace: "default", Name: name})
+			record, _, err := s.store.Get(t.Context(), sqlstore.Key{Group: "example.com", Resource: "crontabs", Owner: sqlstore.Custom, Namespace: "default", Name: name})
 			if err != nil {
 				t.Fatal(err)
 			}

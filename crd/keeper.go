@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"byre/apiserver/storage"
+	"byre/sqlstore"
 )
 
 // keyPrefix and the prefix made of group and resource are those of a stock
@@ -79,6 +80,7 @@ func (k *keeper) decorate(
 		Store:          k.config.Store,
 		Feed:           k.config.Feed,
 		GroupResource:  config.GroupResource,
+		Owner:          sqlstore.Custom,
 		ResourcePrefix: resourcePrefix,
 		KeyPrefix:      config.Prefix,
 		Codec:          config.Codec,

@@ -139,7 +139,7 @@ func (s *server) fill(b *testing.B, n, every int) {
 			value := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"labels":{"color":%[2]q},"name":%[1]q,"namespace":"default"},"spec":{"color":%[2]q,"size":3}}`, name, color)
 			_, err := s.store.Commit(b.Context(), sqlstore.Write{
 				Op:    sqlstore.Create,
-				Key:   sqlstore.Key{Group: "example.com", Resource: "widgets", Namespace: "default", Name: name},
+				Key:   sqlstore.Key{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom, Namespace: "default", Name: name},
 				Value: []byte(value),
 			})
 			return err

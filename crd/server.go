@@ -12,6 +12,8 @@ import (
 	restclient "k8s.io/client-go/rest"
 
 	"byre/apiserver/endpoints"
+	"byre/sqlstore"
+	"byre/watch"
 )
 
 // Config is what New needs. All of it is required.
@@ -70,7 +72,9 @@ func New(c Config, next http.Handler) (*Server, error) {
 		fresh:  own.fresh,
 		latest: own.latest,
 		seen:   c.Storage.Feed.Revision,
-		forget: c.Storage.Feed.Forget,
+		forget: func(group, plural string) {
+			c.Storage.Feed.Forget(watch.Resource{Group: group, Name: plural, Owner: sqlstore.Custom})
+		},
 		byName: map[string]*definition{},
 		gone:   map[schema.GroupResource]bool{},
 	}

@@ -26,6 +26,8 @@ type database struct {
 	// exec runs statements in it, query returns the texts of one column.
 	exec  func(t *testing.T, statement string)
 	query func(t *testing.T, query string) []string
+	// fresh gives another empty one.
+	fresh func(t *testing.T) database
 }
 
 func sqliteDatabase(t *testing.T) database {
@@ -39,7 +41,7 @@ func sqliteDatabase(t *testing.T) database {
 		return db
 	}
 	return database{
-		endpoint: "sqlite://" + path, dialect: migrations.SQLite,
+		endpoint: "sqlite://" + path, dialect: migrations.SQLite, fresh: sqliteDatabase,
 		exec: func(t *testing.T, statement string) {
 			if _, err := open(t).ExecContext(t.Context(), statement); err != nil {
 				t.Fatal(err)
@@ -77,7 +79,7 @@ func postgresDatabase(t *testing.T) database {
 		return conn
 	}
 	return database{
-		endpoint: dsn, dialect: migrations.Postgres,
+		endpoint: dsn, dialect: migrations.Postgres, fresh: postgresDatabase,
 		exec: func(t *testing.T, statement string) {
 			if _, err := connect(t).Exec(t.Context(), statement); err != nil {
 				t.Fatal(err)
@@ -100,7 +102,7 @@ const (
 	postgresSchema = `
 SELECT c.relkind::text || ' ' || c.relname || ' ' || coalesce(array_to_string(c.reloptions, ','), '') || ' ' ||
        coalesce(string_agg(a.attname || ' ' || a.atttypid::regtype::text || ' ' || a.attnotnull || ' ' || a.attcompression::text, ', ' ORDER BY a.attnum), '')
-FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 WHERE c.relnamespace = 'public'::regnamespace
 GROUP BY c.oid, c.relkind, c.relname, c.reloptions ORDER BY 1`
 )

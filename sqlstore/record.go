@@ -8,12 +8,41 @@ import (
 	"unicode/utf8"
 )
 
+// Owner says who defines a resource. It is part of every key, so that a custom
+// resource with the group and the plural of a built-in one shares no row with
+// it, as in etcd.
+type Owner uint8
+
+const (
+	// BuiltIn resources are the program's own; the zero value.
+	BuiltIn Owner = iota
+	// Custom resources are those that a CustomResourceDefinition defines.
+	Custom
+)
+
+var ownerNames = [...]string{BuiltIn: "builtin", Custom: "custom"}
+
+// String is the owner as the columns named owner hold it.
+func (o Owner) String() string { return ownerNames[o] }
+
+// Scan implements sql.Scanner.
+func (o *Owner) Scan(column any) error {
+	for i, name := range ownerNames {
+		if column == name {
+			*o = Owner(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("owner in the database is %v", column)
+}
+
 // Key names one object. Namespace is empty for what lives in no namespace.
-// Keys order as (Group, Resource, Namespace, Name), each compared as bytes,
-// in both databases.
+// Keys order as (Group, Resource, Owner, Namespace, Name), each compared as
+// bytes, in both databases.
 type Key struct {
 	Group     string
 	Resource  string
+	Owner     Owner
 	Namespace string
 	Name      string
 }
@@ -158,6 +187,7 @@ func (c *Change) Size() int {
 type Range struct {
 	Group    string
 	Resource string
+	Owner    Owner
 	// Namespace narrows to one namespace; empty means all.
 	Namespace string
 	// Name narrows to one name; empty means all.

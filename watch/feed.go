@@ -96,7 +96,7 @@ type Feed struct {
 	compacted int64
 	epoch     string
 	closed    bool
-	hubs      map[resource]*hub
+	hubs      map[Resource]*hub
 	// pending are published changes that wait for the ones before them,
 	// ascending. Invariant: the first is later than revision+1.
 	pending []prepared
@@ -136,7 +136,7 @@ func New(source Source, opts Options) *Feed {
 		wake:    make(chan struct{}, 1),
 		started: make(chan struct{}),
 		done:    make(chan struct{}),
-		hubs:    map[resource]*hub{},
+		hubs:    map[Resource]*hub{},
 		dirty:   map[*hub]struct{}{},
 	}
 	f.history.forget()
@@ -146,9 +146,9 @@ func New(source Source, opts Options) *Feed {
 
 // Forget gives back what is kept of a resource: its records, events and indexes.
 // Who reads it again loads it again; subscriptions end with ErrCompacted.
-func (f *Feed) Forget(group, name string) {
+func (f *Feed) Forget(r Resource) {
 	f.mu.Lock()
-	h := f.hubs[resource{group, name}]
+	h := f.hubs[r]
 	if h != nil {
 		f.dropLocked(h)
 	}
@@ -216,8 +216,8 @@ func (f *Feed) unvalued(batch []prepared) (all []unvalued) {
 	var h *hub
 	var indexes []*Index
 	for i := range batch {
-		k := &batch[i].New.Key
-		if r := (resource{k.Group, k.Resource}); h == nil || h.resource != r {
+		k := batch[i].New.Key
+		if r := resourceOf(k); h == nil || h.resource != r {
 			if h = f.hubs[r]; h == nil || !h.loaded {
 				h = nil
 				continue
@@ -257,7 +257,7 @@ func (f *Feed) drainLocked() {
 func (f *Feed) applyLocked(p prepared) {
 	f.revision = p.Revision
 	f.metrics.applied.Inc()
-	if h := f.hubs[resource{p.New.Group, p.New.Resource}]; h != nil {
+	if h := f.hubs[resourceOf(p.New.Key)]; h != nil {
 		if !h.apply(p) {
 			f.opts.Logger.Error("watch: a change does not fit the state it changes; reading the resource again",
 				"revision", p.Revision, "op", p.Op, "key", p.New.Key)

@@ -50,7 +50,7 @@ func TestSnapshotIsOneRevision(t *testing.T) {
 // found names the records that an index finds by a value.
 func (f *fixture) found(index *Index, value string) (names string) {
 	f.t.Helper()
-	s, err := f.SnapshotIndexed(f.t.Context(), "", "pods", index)
+	s, err := f.SnapshotIndexed(f.t.Context(), pods, index)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestIndexedBeginsAnywhere(t *testing.T) {
 	for i, value := range []string{"1", "2", "?", "1", "?", "1"} {
 		f.write(pod(string(rune('a'+i/3)), fmt.Sprint(i)), value)
 	}
-	s, err := f.SnapshotIndexed(f.t.Context(), "", "pods", index)
+	s, err := f.SnapshotIndexed(f.t.Context(), pods, index)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestIndexIsReplaced(t *testing.T) {
 			t.Errorf("%s finds %q", test.value, got)
 		}
 	}
-	if n := len(f.hubs[resource{"", "pods"}].indexes); n != 2 {
+	if n := len(f.hubs[pods].indexes); n != 2 {
 		t.Errorf("%d indexes are kept", n)
 	}
 	f.write(pod("a", "y"), "34")
@@ -231,14 +231,41 @@ func TestForgottenIsReadAgain(t *testing.T) {
 	f.write(pod("a", "x"), "1")
 	sub := f.subscribe(Interest{}, 0)
 	before := f.snapshot()
-	f.Forget("", "pods")
-	f.Forget("", "pods")
+	f.Forget(pods)
+	f.Forget(pods)
 	if _, _, err := sub.Next(t.Context()); !errors.Is(err, ErrCompacted) {
 		t.Errorf("a subscription goes on: %v", err)
 	}
 	f.write(pod("a", "y"), "2")
 	if got := f.snapshot(); got.Len() != 2 || before.Len() != 1 {
 		t.Errorf("%d records, and %d before", got.Len(), before.Len())
+	}
+}
+
+// A custom resource with the group and the plural of a built-in one is another.
+func TestOwnersAreApart(t *testing.T) {
+	f := start(t, Options{SoleWriter: true})
+	custom := pod("a", "x")
+	custom.Owner = sqlstore.Custom
+	f.write(pod("a", "x"), "1")
+	sub, old := f.subscribe(Interest{}, 1), f.subscribe(Interest{}, 0)
+	f.snapshot()
+	f.write(custom, "2")
+	f.write(pod("a", "y"), "3")
+	if got := f.next(sub, 1); got[0].Revision != 3 {
+		t.Errorf("the watch of the built-in resource has revision %d", got[0].Revision)
+	}
+	f.next(old, 2)
+	if got := f.snapshot(); got.Len() != 2 || string(got.Get("a", "x").Value) != "1" {
+		t.Errorf("the built-in resource has %d records", got.Len())
+	}
+	apart, err := f.Snapshot(t.Context(), Resource{Name: "pods", Owner: sqlstore.Custom})
+	if err != nil || apart.Len() != 1 || apart.Get("a", "x").Owner != sqlstore.Custom {
+		t.Errorf("the custom resource has %d records, %v", apart.Len(), err)
+	}
+	f.Forget(Resource{Name: "pods", Owner: sqlstore.Custom})
+	if _, _, loaded := f.Lookup(pod("a", "x")); !loaded {
+		t.Error("the built-in resource was forgotten with the custom one")
 	}
 }
 
@@ -428,7 +455,7 @@ func TestSubscribersConverge(t *testing.T) {
 // follow keeps a copy of one namespace (or of all) by a subscription, and
 // compares it with the store at the end.
 func follow(f *fixture, i, end int) {
-	want := Interest{Resource: "pods"}
+	want := Interest{Resource: pods}
 	if i%2 == 1 {
 		want.Namespace = fmt.Sprint(i % 3)
 	}

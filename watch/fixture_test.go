@@ -95,6 +95,8 @@ func byValue() *Index {
 	}}
 }
 
+var pods = Resource{Name: "pods"}
+
 func pod(namespace, name string) sqlstore.Key {
 	return sqlstore.Key{Resource: "pods", Namespace: namespace, Name: name}
 }
@@ -144,7 +146,7 @@ func (f *fixture) write(key sqlstore.Key, value string) sqlstore.Change {
 
 func (f *fixture) subscribe(want Interest, after int64) *Subscription {
 	f.t.Helper()
-	want.Resource = "pods"
+	want.Resource = pods
 	s, err := f.Subscribe(f.t.Context(), want, after)
 	if err != nil {
 		f.t.Fatal(err)
@@ -185,7 +187,7 @@ func (f *fixture) keys(s Snapshot, namespace string, after *sqlstore.Position) s
 
 func (f *fixture) snapshot() Snapshot {
 	f.t.Helper()
-	s, err := f.Snapshot(f.t.Context(), "", "pods")
+	s, err := f.Snapshot(f.t.Context(), pods)
 	if err != nil {
 		f.t.Fatal(err)
 	}

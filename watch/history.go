@@ -37,7 +37,7 @@ type history struct {
 // immutable.
 type page struct {
 	after, end int64
-	events     map[resource][]Event
+	events     map[Resource][]Event
 	bytes      int
 	recent     *list.Element // guarded by history.mu
 }
@@ -55,7 +55,7 @@ const eventBytes = 400
 // newPage groups changes by resource. A state that one change wrote and a later
 // one replaced is one Entry, so that it is decoded once.
 func newPage(after int64, changes []sqlstore.Change) (*page, error) {
-	p := &page{after: after, end: after, events: map[resource][]Event{}}
+	p := &page{after: after, end: after, events: map[Resource][]Event{}}
 	written := make(map[int64]*Entry, len(changes))
 	for _, c := range changes {
 		if c.Revision != p.end+1 {
@@ -75,7 +75,7 @@ func newPage(after int64, changes []sqlstore.Change) (*page, error) {
 			written[c.Revision] = ev.New
 			p.bytes += len(c.New.Value)
 		}
-		r := resource{c.New.Group, c.New.Resource}
+		r := resourceOf(c.New.Key)
 		p.events[r] = append(p.events[r], ev)
 	}
 	if p.end == after {

@@ -62,7 +62,7 @@ func resume(t testing.TB, f *Feed, watchers int, last int64) {
 // readOn reads the changes of pods after a revision up to the last; those are
 // of the odd revisions.
 func readOn(t testing.TB, f *Feed, after, last int64) error {
-	s, err := f.Subscribe(t.Context(), Interest{Resource: "pods"}, after)
+	s, err := f.Subscribe(t.Context(), Interest{Resource: pods}, after)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func TestRingIsFilledFromTheLog(t *testing.T) {
 	f := startOver(t, written(t, n, "x"), Options{SoleWriter: true})
 	f.snapshot()
 	f.await(func() bool {
-		since, _, _ := f.ringStart(f.hubs[resource{"", "pods"}])
+		since, _, _ := f.ringStart(f.hubs[pods])
 		return since == 0
 	})
 	rows := f.source.rows.Load()
@@ -119,7 +119,7 @@ func TestRingIsFilledFromTheLog(t *testing.T) {
 	if read := f.source.rows.Load(); read != rows {
 		t.Errorf("%d rows are read again", read-rows)
 	}
-	h := f.hubs[resource{"", "pods"}]
+	h := f.hubs[pods]
 	if ev := h.ring.at(h.ring.size - 1); ev.New != f.snapshot().Get("a", ev.New.Name) {
 		t.Error("what is current is in memory twice")
 	}

@@ -6,8 +6,14 @@ import (
 	"byre/sqlstore"
 )
 
-// resource is what a hub is for.
-type resource struct{ group, name string }
+// Resource names one resource of the store.
+type Resource struct {
+	Group string
+	Name  string
+	Owner sqlstore.Owner
+}
+
+func resourceOf(k sqlstore.Key) Resource { return Resource{k.Group, k.Resource, k.Owner} }
 
 const treeDegree = 32
 
@@ -16,7 +22,7 @@ const treeDegree = 32
 // Everything but the waiters is guarded by Feed.mu. Invariant: a hub that is
 // loaded is at Feed.revision.
 type hub struct {
-	resource resource
+	resource Resource
 
 	// ready is closed when loading has ended, by success (loaded) or not (err).
 	ready  chan struct{}
@@ -42,7 +48,7 @@ type hub struct {
 	waiters waiters
 }
 
-func newHub(r resource, opts Options) *hub {
+func newHub(r Resource, opts Options) *hub {
 	return &hub{
 		resource: r,
 		indexes:  map[string]*indexTree{},
@@ -84,7 +90,7 @@ func (h *hub) apply(p prepared) bool {
 		ev.Old, _ = h.tree.Delete(probe(p.New.Namespace, p.New.Name))
 	} else {
 		// The tree's strings live as long as the process does: one of each.
-		p.entry.Group, p.entry.Resource = h.resource.group, h.resource.name
+		p.entry.Group, p.entry.Resource = h.resource.Group, h.resource.Name
 		ev.Old, _ = h.tree.ReplaceOrInsert(p.entry)
 	}
 	if (p.Op == sqlstore.Create) != (ev.Old == nil) {

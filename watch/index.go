@@ -162,9 +162,9 @@ func (n Narrowing) may(e *Entry) bool {
 
 // SnapshotIndexed is Snapshot with an index. The first call by an index builds
 // it, and from then on it is kept, until another of its name is asked by.
-func (f *Feed) SnapshotIndexed(ctx context.Context, group, name string, index *Index) (Snapshot, error) {
+func (f *Feed) SnapshotIndexed(ctx context.Context, r Resource, index *Index) (Snapshot, error) {
 	for {
-		h, err := f.hub(ctx, resource{group, name})
+		h, err := f.hub(ctx, r)
 		if err != nil {
 			return Snapshot{}, err
 		}

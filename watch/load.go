@@ -10,9 +10,9 @@ import (
 
 // Snapshot returns a resource's records as of the feed's revision. The first
 // call for a resource loads it.
-func (f *Feed) Snapshot(ctx context.Context, group, name string) (Snapshot, error) {
+func (f *Feed) Snapshot(ctx context.Context, r Resource) (Snapshot, error) {
 	for {
-		h, err := f.hub(ctx, resource{group, name})
+		h, err := f.hub(ctx, r)
 		if err != nil {
 			return Snapshot{}, err
 		}
@@ -48,7 +48,7 @@ func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) 
 	p := probe(key.Namespace, key.Name)
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	h := f.hubs[resource{key.Group, key.Resource}]
+	h := f.hubs[resourceOf(key)]
 	if h == nil || !h.loaded {
 		return nil, 0, false
 	}
@@ -57,7 +57,7 @@ func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) 
 }
 
 // hub returns a loaded hub.
-func (f *Feed) hub(ctx context.Context, r resource) (*hub, error) {
+func (f *Feed) hub(ctx context.Context, r Resource) (*hub, error) {
 	if err := f.wait(ctx, f.started); err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (f *Feed) hub(ctx context.Context, r resource) (*hub, error) {
 
 // join returns the hub of r, and starts loading it when it is new; nil when
 // the feed is closed.
-func (f *Feed) join(r resource) *hub {
+func (f *Feed) join(r Resource) *hub {
 	f.mu.RLock()
 	h := f.hubs[r]
 	f.mu.RUnlock()
@@ -106,11 +106,11 @@ func (f *Feed) join(r resource) *hub {
 // since the hub was made.
 func (f *Feed) load(ctx context.Context, h *hub) {
 	tree := btree.NewG(treeDegree, lessEntry)
-	q := sqlstore.Query{Range: sqlstore.Range{Group: h.resource.group, Resource: h.resource.name}}
+	q := sqlstore.Query{Range: sqlstore.Range{Group: h.resource.Group, Resource: h.resource.Name, Owner: h.resource.Owner}}
 	namespaces := map[string]string{}
 	listed, err := f.source.List(ctx, q, func(r sqlstore.Record) error {
 		// One copy of the strings that all records share.
-		r.Group, r.Resource = h.resource.group, h.resource.name
+		r.Group, r.Resource = h.resource.Group, h.resource.Name
 		if ns, ok := namespaces[r.Namespace]; ok {
 			r.Namespace = ns
 		} else {

@@ -10,8 +10,7 @@ const maxBatch = 256
 
 // Interest says which changes a subscriber wants.
 type Interest struct {
-	Group    string
-	Resource string
+	Resource Resource
 	// Namespace narrows to one namespace; empty means all.
 	Namespace string
 	// Name narrows to one name; empty means all.
@@ -40,7 +39,7 @@ type Subscription struct {
 // compacted shows at the first Poll or Next; a revision of the future is
 // waited for.
 func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subscription, error) {
-	h, err := f.hub(ctx, resource{want.Group, want.Resource})
+	h, err := f.hub(ctx, want.Resource)
 	if err != nil {
 		return nil, err
 	}

@@ -106,7 +106,7 @@ func TestRingIsBoundedByBytes(t *testing.T) {
 	for i := range 50 {
 		f.write(pod("a", "x"), fmt.Sprintf("%010d", i))
 	}
-	h := f.hubs[resource{"", "pods"}]
+	h := f.hubs[pods]
 	if h.ring.bytes > 100 || h.ring.size > 11 {
 		t.Errorf("%d events with %d bytes are kept", h.ring.size, h.ring.bytes)
 	}
@@ -151,7 +151,7 @@ func TestClosedFeed(t *testing.T) {
 	if _, err := f.Latest(t.Context()); !errors.Is(err, ErrClosed) {
 		t.Errorf("Latest: %v", err)
 	}
-	if _, err := f.Snapshot(t.Context(), "", "pods"); !errors.Is(err, ErrClosed) {
+	if _, err := f.Snapshot(t.Context(), pods); !errors.Is(err, ErrClosed) {
 		t.Errorf("Snapshot: %v", err)
 	}
 }

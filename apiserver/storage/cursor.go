@@ -154,8 +154,7 @@ func (c *cursor) startInitial(ctx context.Context) error {
 
 // interest is the narrowest range of the feed that has all wanted changes.
 func (c *cursor) interest() watch.Interest {
-	gr := c.s.cfg.GroupResource
-	want := watch.Interest{Group: gr.Group, Resource: gr.Resource, Namespace: c.span.namespace, Name: c.span.name}
+	want := watch.Interest{Resource: c.s.resource(), Namespace: c.span.namespace, Name: c.span.name}
 	p := &c.opts.Predicate
 	if c.span.recursive && p.Field != nil {
 		if name, ok := p.Field.RequiresExactMatch("metadata.name"); ok {

@@ -176,7 +176,7 @@ func (f *fixture) swap(transformer value.Transformer) {
 }
 
 func (f *fixture) forget() {
-	snapshot, err := f.feed.Snapshot(context.Background(), "", "pods")
+	snapshot, err := f.feed.Snapshot(context.Background(), watch.Resource{Name: "pods"})
 	if err != nil {
 		return
 	}

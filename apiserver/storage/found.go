@@ -18,7 +18,7 @@ func Found(ctx context.Context, store *sqlstore.Store, feed *watch.Feed) error {
 	}
 	change, err := store.Commit(ctx, sqlstore.Write{
 		Op:     sqlstore.Create,
-		Key:    sqlstore.Key{Group: programName, Resource: "foundations", Name: "store"},
+		Key:    sqlstore.Key{Group: programName, Resource: "foundations", Owner: sqlstore.BuiltIn, Name: "store"},
 		Form:   "byre/1",
 		Value:  []byte(`{"apiVersion":"byre/1","kind":"Foundation","metadata":{"name":"store"}}`),
 		Author: sqlstore.Author{User: programName, Verb: "create"},

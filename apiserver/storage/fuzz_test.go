@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/apis/example"
 	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"byre/watch"
 )
 
 // object decodes text if it is a JSON object, and encodes it as encoders do:
@@ -201,7 +203,7 @@ func FuzzContinue(f *testing.F) {
 	f.Add(token("meta.k8s.io/v1", "../secrets/a", 1), "", byte(1))
 	f.Add(token("meta.k8s.io/v1", "ns2/pod-2\x00", 1<<62), "ns1", byte(1))
 	s, _ := fuzzPods(f)
-	snapshot, err := s.feed.Snapshot(f.Context(), "", "pods")
+	snapshot, err := s.feed.Snapshot(f.Context(), watch.Resource{Name: "pods"})
 	if err != nil {
 		f.Fatal(err)
 	}

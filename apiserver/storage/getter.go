@@ -215,6 +215,7 @@ func (g *Getter) decorator(kept schema.GroupResource, version schema.GroupVersio
 			Store:          g.cfg.Store,
 			Feed:           g.cfg.Feed,
 			GroupResource:  kept,
+			Owner:          sqlstore.BuiltIn,
 			ResourcePrefix: resourcePrefix,
 			KeyPrefix:      config.Prefix,
 			Codec:          config.Codec,

@@ -37,6 +37,7 @@ func (s *Store) at(namespace, name string) object {
 		Key: sqlstore.Key{
 			Group:     s.cfg.GroupResource.Group,
 			Resource:  s.cfg.GroupResource.Resource,
+			Owner:     s.cfg.Owner,
 			Namespace: namespace,
 			Name:      name,
 		},

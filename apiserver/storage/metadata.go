@@ -31,7 +31,7 @@ type MetadataEvent struct {
 // goroutine and no buffer. It is for one goroutine.
 type MetadataWatch struct {
 	feed     *watch.Feed
-	resource schema.GroupResource
+	resource watch.Resource
 	path     string // of every object, before its namespace and name
 	sealer   sealer
 	sub      *watch.Subscription // nil before the first Next
@@ -46,12 +46,12 @@ func (g *Getter) WatchMetadata(gr schema.GroupResource) *MetadataWatch {
 	kept := g.keptAs(gr)
 	w := &MetadataWatch{
 		feed:     g.cfg.Feed,
-		resource: kept,
+		resource: watch.Resource{Group: kept.Group, Name: kept.Resource, Owner: sqlstore.Custom},
 		path:     defaultKeyPrefix + "/" + kept.Group + "/" + kept.Resource + "/",
 		known:    map[types.NamespacedName]types.UID{},
 	}
 	if s := g.Lookup(gr); s != nil {
-		w.path = s.cfg.KeyPrefix + s.prefix
+		w.path, w.resource = s.cfg.KeyPrefix+s.prefix, s.resource()
 	}
 	if g.cfg.Transformers != nil {
 		w.sealer = newSealer(g.cfg.Transformers(gr))
@@ -94,11 +94,11 @@ func (w *MetadataWatch) Close() {
 
 // begin reads what exists, and compares it with what was known.
 func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
-	snapshot, err := w.feed.Snapshot(ctx, w.resource.Group, w.resource.Resource)
+	snapshot, err := w.feed.Snapshot(ctx, w.resource)
 	if err != nil {
 		return nil, err
 	}
-	sub, err := w.feed.Subscribe(ctx, watch.Interest{Group: w.resource.Group, Resource: w.resource.Resource}, snapshot.Revision())
+	sub, err := w.feed.Subscribe(ctx, watch.Interest{Resource: w.resource}, snapshot.Revision())
 	if err != nil {
 		return nil, err
 	}

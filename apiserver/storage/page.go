@@ -165,11 +165,10 @@ func (s *Store) state(ctx context.Context) sqlstore.State {
 }
 
 func (s *Store) snapshot(ctx context.Context, l *listing) (watch.Snapshot, error) {
-	gr := s.cfg.GroupResource
 	if n := s.narrowing(&l.opts.Predicate); n != nil && l.recursive {
-		return s.cfg.Feed.SnapshotIndexed(ctx, gr.Group, gr.Resource, n.Index)
+		return s.cfg.Feed.SnapshotIndexed(ctx, s.resource(), n.Index)
 	}
-	return s.cfg.Feed.Snapshot(ctx, gr.Group, gr.Resource)
+	return s.cfg.Feed.Snapshot(ctx, s.resource())
 }
 
 // narrowing returns the value that a predicate demands of an indexed field, or
@@ -310,6 +309,7 @@ func (s *Store) storedPage(ctx context.Context, l *listing) (*page, error) {
 		Range: sqlstore.Range{
 			Group:     s.cfg.GroupResource.Group,
 			Resource:  s.cfg.GroupResource.Resource,
+			Owner:     s.cfg.Owner,
 			Namespace: l.namespace,
 			Name:      l.name,
 			After:     l.after,

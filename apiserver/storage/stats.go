@@ -16,12 +16,11 @@ type sizeEstimate struct{ enabled atomic.Bool }
 
 // Stats implements storage.Interface.
 func (s *Store) Stats(ctx context.Context) (apistorage.Stats, error) {
-	gr := s.cfg.GroupResource
 	if _, _, loaded := s.cfg.Feed.Lookup(s.at("", "").Key); !loaded && !s.sizes.enabled.Load() {
 		n, err := s.storedCount(ctx)
 		return apistorage.Stats{ObjectCount: n}, err
 	}
-	snapshot, err := s.cfg.Feed.Snapshot(ctx, gr.Group, gr.Resource)
+	snapshot, err := s.cfg.Feed.Snapshot(ctx, s.resource())
 	if err != nil {
 		return apistorage.Stats{}, s.apiError(err, s.prefix)
 	}
@@ -41,7 +40,7 @@ func (s *Store) storedCount(ctx context.Context) (int64, error) {
 	gr := s.cfg.GroupResource
 	n := int64(0)
 	listed, err := s.cfg.Store.List(ctx, sqlstore.Query{
-		Range:    sqlstore.Range{Group: gr.Group, Resource: gr.Resource},
+		Range:    sqlstore.Range{Group: gr.Group, Resource: gr.Resource, Owner: s.cfg.Owner},
 		Limit:    1,
 		KeysOnly: true,
 	}, func(sqlstore.Record) error { n++; return nil })

@@ -23,8 +23,10 @@ type Config struct {
 	Store *sqlstore.Store
 	// Feed has the current state and the changes.
 	Feed *watch.Feed
-	// GroupResource is the resource that the rows are kept under.
+	// GroupResource is the resource that the rows are kept under, Owner says who
+	// defines it.
 	GroupResource schema.GroupResource
+	Owner         sqlstore.Owner
 	// ResourcePrefix is what every key of this resource starts with, as
 	// registry.Store makes them: "/pods", "/services/specs".
 	ResourcePrefix string
@@ -144,6 +146,12 @@ func New(cfg Config) (*Store, error) {
 
 // StorageVersion is the group and version of the bytes that the raw side gives.
 func (s *Store) StorageVersion() schema.GroupVersion { return s.cfg.StorageVersion }
+
+// resource is the resource as the feed knows it.
+func (s *Store) resource() watch.Resource {
+	gr := s.cfg.GroupResource
+	return watch.Resource{Group: gr.Group, Name: gr.Resource, Owner: s.cfg.Owner}
+}
 
 // GroupResource is the resource whose objects the Store keeps.
 func (s *Store) GroupResource() schema.GroupResource { return s.cfg.GroupResource }

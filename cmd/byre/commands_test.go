@@ -18,12 +18,12 @@ func call(args ...string) (status int, out, errOut string) {
 func TestMigrate(t *testing.T) {
 	endpoint := "sqlite://" + filepath.Join(t.TempDir(), "byre.db")
 	steps := []struct{ command, want string }{
-		{"status", "sqlite: schema 0, this program has 1\n"},
-		{"up", "sqlite: schema 1, this program has 1\n"},
-		{"up", "sqlite: schema 1, this program has 1\n"},
-		{"status", "sqlite: schema 1, this program has 1\n"},
-		{"down", "sqlite: schema 0, this program has 1\n"},
-		{"status", "sqlite: schema 0, this program has 1\n"},
+		{"status", "sqlite: schema 0, this program has 2\n"},
+		{"up", "sqlite: schema 2, this program has 2\n"},
+		{"up", "sqlite: schema 2, this program has 2\n"},
+		{"status", "sqlite: schema 2, this program has 2\n"},
+		{"down", "sqlite: schema 1, this program has 2\n"},
+		{"status", "sqlite: schema 1, this program has 2\n"},
 	}
 	for _, step := range steps {
 		status, out, errOut := call("migrate", step.command, "--endpoint", endpoint)

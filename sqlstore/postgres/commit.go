@@ -146,22 +146,24 @@ func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, err error) 
 func arrays(batch []sqlstore.Write) []any {
 	n := len(batch)
 	var (
-		op, group, resource, namespace, name = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-		uid, form, expires, value            = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-		who, verb, auditID                   = make([]string, n), make([]string, n), make([]string, n)
-		replaces                             = make([]int64, n)
+		op, group, resource, owner = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+		namespace, name, uid, form = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+		expires, value             = make([]string, n), make([]string, n)
+		who, verb, auditID         = make([]string, n), make([]string, n), make([]string, n)
+		replaces                   = make([]int64, n)
 	)
 	for i := range batch {
 		w := &batch[i]
 		op[i], replaces[i] = string(w.Op), w.Replaces
-		group[i], resource[i], namespace[i], name[i] = w.Key.Group, w.Key.Resource, w.Key.Namespace, w.Key.Name
+		group[i], resource[i], owner[i] = w.Key.Group, w.Key.Resource, w.Key.Owner.String()
+		namespace[i], name[i] = w.Key.Namespace, w.Key.Name
 		uid[i], form[i], value[i] = w.UID, w.Form, text(w.Value)
 		who[i], verb[i], auditID[i] = w.Author.User, w.Author.Verb, w.Author.AuditID
 		if !w.Expires.IsZero() {
 			expires[i] = formatTime(w.Expires)
 		}
 	}
-	return []any{op, group, resource, namespace, name, replaces, uid, form, expires, value, who, verb, auditID}
+	return []any{op, group, resource, owner, namespace, name, replaces, uid, form, expires, value, who, verb, auditID}
 }
 
 // terminateHolder ends a session that has held the lock for too long.

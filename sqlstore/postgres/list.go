@@ -26,7 +26,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			}
 			b.Queue(list, arguments...)
 			if q.Limit > 0 {
-				b.Queue(count, arguments[:6]...)
+				b.Queue(count, arguments[:7]...)
 			}
 		},
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
@@ -63,7 +63,7 @@ func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *s
 	yielded := int64(0)
 	for ; rows.Next(); yielded++ {
 		w.pause() // yield may take its time
-		r := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource}}
+		r := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}}
 		var expires *time.Time
 		var value *string
 		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &r.Form, &expires, &value); err != nil {
@@ -111,7 +111,7 @@ func statements(q sqlstore.Query) (list, count string) {
 	}
 }
 
-// argumentsOf returns $1 to $8, and false when there can be nothing in the
+// argumentsOf returns $1 to $9, and false when there can be nothing in the
 // range.
 func argumentsOf(q sqlstore.Query) ([]any, bool) {
 	namespace, name := q.Namespace, ""
@@ -129,5 +129,5 @@ func argumentsOf(q sqlstore.Query) ([]any, bool) {
 		n := int64(q.Limit)
 		limit = &n
 	}
-	return []any{q.Group, q.Resource, namespace, name, q.Name, q.At, limit, !q.KeysOnly}, true
+	return []any{q.Group, q.Resource, q.Owner.String(), namespace, name, q.Name, q.At, limit, !q.KeysOnly}, true
 }

@@ -15,12 +15,12 @@ import (
 // manyObjects makes 100,000 objects of ten resources in a hundred namespaces,
 // and as many changes, every other one of an update.
 const manyObjects = `
-INSERT INTO objects (revision, "group", resource, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
-SELECT i, '', 'resource' || (i % 10), 'namespace' || (i / 10 % 100), 'name' || i, 'uid', i, now(), 'create', 'someone', '',
+INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
+SELECT i, '', 'resource' || (i % 10), 'builtin', 'namespace' || (i / 10 % 100), 'name' || i, 'uid', i, now(), 'create', 'someone', '',
        CASE WHEN i % 50 = 0 THEN now() END, '{}'
 FROM generate_series(1, 100000) i;
-INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, namespace, name, uid, replaces, created_revision, form, expires, value)
-SELECT revision, time, CASE revision % 2 WHEN 1 THEN 'create' ELSE 'update' END, verb, who, '', "group", resource, namespace, name, uid,
+INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value)
+SELECT revision, time, CASE revision % 2 WHEN 1 THEN 'create' ELSE 'update' END, verb, who, '', "group", resource, owner, namespace, name, uid,
        CASE revision % 2 WHEN 1 THEN 0 ELSE revision - 1 END, created_revision, form, expires, value
 FROM objects;
 UPDATE counters SET revision = 100000`
@@ -69,10 +69,10 @@ func (p plan) reads(node string) bool {
 
 var (
 	// page reads a page, or counts one namespace's worth of rows.
-	page  = []any{"", "resource3", "namespace20", "name3", "", int64(90_000), int64(500), true}
+	page  = []any{"", "resource3", "builtin", "namespace20", "name3", "", int64(90_000), int64(500), true}
 	write = func() []any {
 		one := []string{"x"}
-		return []any{one, one, one, one, one, []int64{0}, one, one, []string{""}, one, one, one, one}
+		return []any{one, one, one, one, one, one, []int64{0}, one, one, []string{""}, one, one, one, one}
 	}()
 )
 
@@ -111,7 +111,7 @@ func comparePlans(t *testing.T, conn *pgx.Conn, when string) {
 		arguments []any
 	}{
 		"state":         {selectState, nil},
-		"object":        {selectObject, []any{"", "resource3", "namespace20", "name203"}},
+		"object":        {selectObject, []any{"", "resource3", "builtin", "namespace20", "name203"}},
 		"expired":       {selectExpired, []any{"2020-01-01T00:00:00Z", 500}},
 		"changes":       {selectChanges, []any{99_000, 1000, 1 << 20}},
 		"compact":       {deleteChanges, []any{1000}},
@@ -121,12 +121,12 @@ func comparePlans(t *testing.T, conn *pgx.Conn, when string) {
 		"list at":       {listResourceAt, page},
 		"list ns at":    {listNamespaceAt, page},
 		"list one at":   {listObjectAt, page},
-		"count":         {countResource, page[:6]},
-		"count ns":      {countNamespace, page[:6]},
-		"count at":      {countResourceAt, page[:6]},
-		"count ns at":   {countNamespaceAt, page[:6]},
+		"count":         {countResource, page[:7]},
+		"count ns":      {countNamespace, page[:7]},
+		"count at":      {countResourceAt, page[:7]},
+		"count ns at":   {countNamespaceAt, page[:7]},
 		"apply":         {applyBatch, write},
-		"one's history": {`SELECT * FROM changes WHERE "group" = $1 AND resource = $2 AND namespace = $3 AND name = $4`, page[:4]},
+		"one's history": {`SELECT * FROM changes WHERE "group" = $1 AND resource = $2 AND owner = $3 AND namespace = $4 AND name = $5`, page[:5]},
 	} {
 		p := explain(t, conn, query.text, query.arguments, configurations[name])
 		if complaints := p.complaints(); len(complaints) > 0 {

@@ -44,33 +44,33 @@ WITH asked AS MATERIALIZED (
            coalesce(o.revision, 0) = w.replaces AS effective,
            k.revision + sum((coalesce(o.revision, 0) = w.replaces)::int) OVER (ORDER BY w.n)::bigint AS revision
     FROM counters k
-    CROSS JOIN unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[],
-                      $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[]) WITH ORDINALITY
-         AS w(op, "group", resource, namespace, name, replaces, uid, form, expiry, value, who, verb, audit_id, n)
+    CROSS JOIN unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
+                      $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[]) WITH ORDINALITY
+         AS w(op, "group", resource, owner, namespace, name, replaces, uid, form, expiry, value, who, verb, audit_id, n)
     LEFT JOIN objects o ON o."group" = w."group" AND o.resource = w.resource
-         AND o.namespace = w.namespace AND o.name = w.name
+         AND o.owner = w.owner AND o.namespace = w.namespace AND o.name = w.name
     WHERE k.id = 1
 ), logged AS (
-    INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, namespace, name,
+    INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
                          uid, replaces, created_revision, form, expires, value)
-    SELECT revision, time, op, verb, who, audit_id, "group", resource, namespace, name,
+    SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
            coalesce(old_uid, uid), replaces, coalesce(created, revision), old_form, old_expires, old_value
     FROM asked WHERE effective
 ), created AS (
-    INSERT INTO objects (revision, "group", resource, namespace, name, uid, created_revision,
+    INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision,
                          time, verb, who, form, expires, value)
-    SELECT revision, "group", resource, namespace, name, uid, revision, time, verb, who, form, expires, value
+    SELECT revision, "group", resource, owner, namespace, name, uid, revision, time, verb, who, form, expires, value
     FROM asked WHERE effective AND op = 'create'
 ), updated AS (
     UPDATE objects o SET revision = a.revision, uid = a.uid, time = a.time, verb = a.verb, who = a.who,
                          form = a.form, expires = a.expires, value = a.value
     FROM asked a
     WHERE a.effective AND a.op = 'update' AND o."group" = a."group" AND o.resource = a.resource
-      AND o.namespace = a.namespace AND o.name = a.name
+      AND o.owner = a.owner AND o.namespace = a.namespace AND o.name = a.name
 ), deleted AS (
     DELETE FROM objects o USING asked a
     WHERE a.effective AND a.op = 'delete' AND o."group" = a."group" AND o.resource = a.resource
-      AND o.namespace = a.namespace AND o.name = a.name
+      AND o.owner = a.owner AND o.namespace = a.namespace AND o.name = a.name
 ), counted AS (
     UPDATE counters k SET revision = k.revision + e.n
     FROM (SELECT count(*) AS n FROM asked WHERE effective) e
@@ -121,11 +121,11 @@ const (
 	selectObject = `
 SELECT c.revision, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value
 FROM counters c LEFT JOIN objects o
-  ON o."group" = $1 AND o.resource = $2 AND o.namespace = $3 AND o.name = $4
+  ON o."group" = $1 AND o.resource = $2 AND o.owner = $3 AND o.namespace = $4 AND o.name = $5
 WHERE c.id = 1`
 
 	selectExpired = `
-SELECT "group", resource, namespace, name, uid, created_revision, revision, expires
+SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, expires
 FROM objects WHERE expires IS NOT NULL AND expires <= $1::text::timestamptz ORDER BY expires LIMIT $2`
 
 	// selectChanges finds what each revision wrote in its successor of the
@@ -137,17 +137,17 @@ WITH c AS MATERIALIZED (
     SELECT * FROM changes WHERE revision > $1 ORDER BY revision LIMIT $2
 ), written AS (
 SELECT c.revision, c.time, c.op, c.verb, c.who, c.audit_id,
-       c."group", c.resource, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
+       c."group", c.resource, c.owner, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
        coalesce(n.uid, o.uid) AS new_uid, coalesce(n.form, o.form) AS new_form,
        CASE WHEN n.form IS NULL THEN o.expires ELSE n.expires END AS new_expires, coalesce(n.value, o.value) AS new_value
 FROM c
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM changes n
-    WHERE n."group" = c."group" AND n.resource = c.resource AND n.namespace = c.namespace AND n.name = c.name
+    WHERE n."group" = c."group" AND n.resource = c.resource AND n.owner = c.owner AND n.namespace = c.namespace AND n.name = c.name
       AND n.replaces = c.revision LIMIT 1) n ON true
 LEFT JOIN LATERAL (
     SELECT uid, form, expires, value FROM objects o
-    WHERE o."group" = c."group" AND o.resource = c.resource AND o.namespace = c.namespace AND o.name = c.name
+    WHERE o."group" = c."group" AND o.resource = c.resource AND o.owner = c.owner AND o.namespace = c.namespace AND o.name = c.name
       AND o.revision = c.revision LIMIT 1) o ON true
 ), measured AS (
 SELECT *, sum(coalesce(octet_length(value), 0) + coalesce(octet_length(new_value), 0))
@@ -155,30 +155,30 @@ SELECT *, sum(coalesce(octet_length(value), 0) + coalesce(octet_length(new_value
 FROM written
 )
 SELECT revision, time, op, verb, who, audit_id,
-       "group", resource, namespace, name, uid, replaces, created_revision, form, expires, value,
+       "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value,
        new_uid, new_form, new_expires, new_value
 FROM measured WHERE coalesce(before, 0) < $3 ORDER BY revision`
 )
 
-// Lists. $1 group, $2 resource, $3 namespace, $4 name of the position after
-// which to begin, $5 the one name wanted or ”, $6 revision, $7 limit (NULL for
-// none), $8 whether values are wanted. A statement is put together here, when
+// Lists. $1 group, $2 resource, $3 owner, $4 namespace, $5 name of the position after
+// which to begin, $6 the one name wanted or ”, $7 revision, $8 limit (NULL for
+// none), $9 whether values are wanted. A statement is put together here, when
 // compiled, from its range (a resource's, a namespace's, one object's) and its
 // time (now, or at a revision: what is still current of it, and what has
 // replaced it).
 const (
-	inResource  = `"group" = $1 AND resource = $2 AND (namespace, name) > ($3, $4) AND ($5 = '' OR name = $5)`
-	inNamespace = `"group" = $1 AND resource = $2 AND namespace = $3 AND name > $4 AND ($5 = '' OR name = $5)`
-	inObject    = `"group" = $1 AND resource = $2 AND namespace = $3 AND name = $5 AND name > $4`
+	inResource  = `"group" = $1 AND resource = $2 AND owner = $3 AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6)`
+	inNamespace = `"group" = $1 AND resource = $2 AND owner = $3 AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6)`
+	inObject    = `"group" = $1 AND resource = $2 AND owner = $3 AND namespace = $4 AND name = $6 AND name > $5`
 
-	columnsNow = `SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $8 THEN value END AS value FROM objects WHERE `
-	columnsOld = `SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $8 THEN value END FROM changes WHERE `
+	columnsNow = `SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value FROM objects WHERE `
+	columnsOld = `SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END FROM changes WHERE `
 
-	always    = ` AND $6::bigint IS NOT NULL`
-	stillThen = ` AND revision <= $6`
-	gone      = ` AND replaces BETWEEN 1 AND $6 AND revision > $6`
-	inOrder   = ` ORDER BY namespace, name LIMIT $7`
-	byName    = ` ORDER BY name LIMIT $7`
+	always    = ` AND $7::bigint IS NOT NULL`
+	stillThen = ` AND revision <= $7`
+	gone      = ` AND replaces BETWEEN 1 AND $7 AND revision > $7`
+	inOrder   = ` ORDER BY namespace, name LIMIT $8`
+	byName    = ` ORDER BY name LIMIT $8`
 
 	listResource  = columnsNow + inResource + always + inOrder
 	listNamespace = columnsNow + inNamespace + always + inOrder
@@ -190,7 +190,7 @@ const (
 		columnsOld + inResource + gone + inOrder + end + inOrder
 	listNamespaceAt = merged + columnsNow + inNamespace + stillThen + byName + with +
 		columnsOld + inNamespace + gone + byName + end + byName
-	listObjectAt = merged + columnsNow + inObject + stillThen + with + columnsOld + inObject + gone + end + ` LIMIT $7`
+	listObjectAt = merged + columnsNow + inObject + stillThen + with + columnsOld + inObject + gone + end + ` LIMIT $8`
 
 	merged = `SELECT * FROM ((`
 	with   = `) UNION ALL (`

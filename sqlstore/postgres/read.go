@@ -36,7 +36,7 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 		expires           *time.Time
 	)
 	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog) error {
-		return conn.QueryRow(ctx, selectObject, key.Group, key.Resource, key.Namespace, key.Name).
+		return conn.QueryRow(ctx, selectObject, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name).
 			Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value)
 	})
 	if err != nil {
@@ -69,7 +69,7 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (expired
 		for rows.Next() {
 			var r sqlstore.Record
 			var expires *time.Time
-			if err := rows.Scan(&r.Group, &r.Resource, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
+			if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
 				return err
 			}
 			r.Expires = expiry(expires)
@@ -122,7 +122,7 @@ func scanChange(rows pgx.Rows) (c sqlstore.Change, err error) {
 	)
 	k := &c.New.Key
 	if err := rows.Scan(&c.Revision, &c.Time, &op, &c.Author.Verb, &c.Author.User, &c.Author.AuditID,
-		&k.Group, &k.Resource, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value,
+		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value,
 		&newUID, &newForm, &newExpires, &newValue); err != nil {
 		return c, err
 	}

@@ -145,7 +145,7 @@ func (w *writer) apply(batch []sqlstore.Write, outcomes []sqlstore.Outcome, stat
 // create lets the unique index find out whether the key is free.
 func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlstore.Outcome, error) {
 	k, a := c.Key, c.Author
-	_, err := w.insertObject.Exec(revision, k.Group, k.Resource, k.Namespace, k.Name, c.UID, revision,
+	_, err := w.insertObject.Exec(revision, k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name, c.UID, revision,
 		stamp, a.Verb, a.User, c.Form, formatExpiry(c.Expires), text(c.Value))
 	if isDuplicate(err) {
 		return sqlstore.Outcome{Err: sqlstore.ErrExists}, nil
@@ -154,7 +154,7 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 		return sqlstore.Outcome{}, fmt.Errorf("insert object: %w", err)
 	}
 	if _, err := w.insertCreate.Exec(revision, stamp, a.Verb, a.User, a.AuditID,
-		k.Group, k.Resource, k.Namespace, k.Name, c.UID, revision); err != nil {
+		k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name, c.UID, revision); err != nil {
 		return sqlstore.Outcome{}, fmt.Errorf("insert change: %w", err)
 	}
 	return sqlstore.Outcome{Created: revision}, nil
@@ -164,7 +164,7 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sqlstore.Outcome, err error) {
 	k, a := c.Key, c.Author
 	err = w.insertReplaced.QueryRow(revision, stamp, string(c.Op), a.Verb, a.User, a.AuditID,
-		c.Replaces, k.Group, k.Resource, k.Namespace, k.Name).Scan(&o.Created, &o.UID)
+		c.Replaces, k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name).Scan(&o.Created, &o.UID)
 	if errors.Is(err, sql.ErrNoRows) {
 		o.Err, err = w.mismatch(k)
 		return o, err
@@ -187,7 +187,7 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 // mismatch says why nothing was found under a key at a revision.
 func (w *writer) mismatch(k sqlstore.Key) (outcome, err error) {
 	var current int64
-	err = w.selectRevision.QueryRow(k.Group, k.Resource, k.Namespace, k.Name).Scan(&current)
+	err = w.selectRevision.QueryRow(k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name).Scan(&current)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return sqlstore.ErrNotFound, nil

@@ -58,10 +58,10 @@ func (s *shapes) list(q sqlstore.Query) *sql.Stmt {
 	}
 }
 
-// arguments are what all statements of a List have in common: ?1 to ?6.
+// arguments are what all statements of a List have in common: ?1 to ?7.
 type arguments struct {
-	group, resource, namespace, name, only string
-	at                                     int64
+	group, resource, owner, namespace, name, only string
+	at                                            int64
 }
 
 // argumentsOf returns false when there can be nothing in the range.
@@ -69,7 +69,7 @@ func argumentsOf(q sqlstore.Query, at int64) (_ arguments, some bool, err error)
 	if some, err := q.Check(); err != nil || !some {
 		return arguments{}, false, err
 	}
-	a := arguments{group: q.Group, resource: q.Resource, namespace: q.Namespace, only: q.Name, at: at}
+	a := arguments{group: q.Group, resource: q.Resource, owner: q.Owner.String(), namespace: q.Namespace, only: q.Name, at: at}
 	switch {
 	case q.After == nil:
 	case q.Namespace == "":
@@ -84,7 +84,7 @@ func argumentsOf(q sqlstore.Query, at int64) (_ arguments, some bool, err error)
 
 // of are all arguments of a statement; the last two are a list's only.
 func (a arguments) of(limit int, values bool) []any {
-	return []any{a.group, a.resource, a.namespace, a.name, a.only, a.at, limit, values}
+	return []any{a.group, a.resource, a.owner, a.namespace, a.name, a.only, a.at, limit, values}
 }
 
 // list yields up to q.Limit records; more is true if there is another one.
@@ -102,7 +102,7 @@ func list(ctx context.Context, stmt *sql.Stmt, a arguments, q sqlstore.Query, yi
 		if n == q.Limit && q.Limit > 0 {
 			return last, true, nil
 		}
-		record := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource}}
+		record := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}}
 		var expires, value sql.NullString
 		if err := rows.Scan(&record.Namespace, &record.Name, &record.UID, &record.Created, &record.Revision,
 			&record.Form, &expires, &value); err != nil {

@@ -13,12 +13,12 @@ import (
 // and as many changes, every other one of an update.
 const manyObjects = `
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
-INSERT INTO objects (revision, "group", resource, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
-SELECT i, '', 'resource' || (i % 10), 'namespace' || (i / 10 % 100), 'name' || i, 'uid', i,
+INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
+SELECT i, '', 'resource' || (i % 10), 'builtin', 'namespace' || (i / 10 % 100), 'name' || i, 'uid', i,
        '2026-01-01T00:00:00.000000Z', 'create', 'someone', '', CASE WHEN i % 50 = 0 THEN '2026-01-01T00:00:00.000000Z' END, '{}'
 FROM n;
-INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, namespace, name, uid, replaces, created_revision, form, expires, value)
-SELECT revision, time, CASE WHEN revision % 2 THEN 'create' ELSE 'update' END, verb, who, '', "group", resource, namespace, name, uid,
+INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value)
+SELECT revision, time, CASE WHEN revision % 2 THEN 'create' ELSE 'update' END, verb, who, '', "group", resource, owner, namespace, name, uid,
        CASE WHEN revision % 2 THEN 0 ELSE revision - 1 END, created_revision, form, expires, value
 FROM objects;
 UPDATE counters SET revision = 100000`
@@ -30,27 +30,27 @@ var plans = map[string]struct {
 	want  []string
 }{
 	"state":       {selectState, []string{"SEARCH counters USING INTEGER PRIMARY KEY"}},
-	"object":      {selectObject, []string{"SEARCH c USING INTEGER PRIMARY KEY", "SEARCH o USING INDEX objects_key (group=? AND resource=? AND namespace=? AND name=?) LEFT-JOIN"}},
-	"revision":    {selectRevision, []string{"SEARCH objects USING COVERING INDEX objects_key (group=? AND resource=? AND namespace=? AND name=?)"}},
+	"object":      {selectObject, []string{"SEARCH c USING INTEGER PRIMARY KEY", "SEARCH o USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?) LEFT-JOIN"}},
+	"revision":    {selectRevision, []string{"SEARCH objects USING COVERING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)"}},
 	"expired":     {selectExpired, []string{"SEARCH objects USING INDEX objects_expires (expires>? AND expires<?)"}},
 	"replaced":    {insertReplaced, []string{"SEARCH objects USING INTEGER PRIMARY KEY (rowid=?)"}},
 	"update":      {updateObject, []string{"SEARCH objects USING INTEGER PRIMARY KEY (rowid=?)"}},
 	"delete":      {deleteObject, []string{"SEARCH objects USING INTEGER PRIMARY KEY (rowid=?)"}},
 	"compact":     {deleteChanges, []string{"SEARCH changes USING INTEGER PRIMARY KEY (rowid<?)"}},
-	"changes":     {selectChanges, []string{"SEARCH c USING INTEGER PRIMARY KEY (rowid>?)", "SEARCH n USING INDEX changes_key (group=? AND resource=? AND namespace=? AND name=? AND replaces=?) LEFT-JOIN", "SEARCH o USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"}},
-	"list":        {listResource, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND (namespace,name)>(?,?))"}},
-	"list ns":     {listNamespace, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND namespace=? AND name>?)"}},
-	"list one":    {listObject, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND namespace=? AND name=?)"}},
-	"list at":     {listResourceAt, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH objects USING INDEX objects_key (group=? AND resource=? AND (namespace,name)>(?,?))", "RIGHT", "SEARCH changes USING INDEX changes_key (group=? AND resource=? AND (namespace,name)>(?,?))"}},
-	"list ns at":  {listNamespaceAt, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH objects USING INDEX objects_key (group=? AND resource=? AND namespace=? AND name>?)", "RIGHT", "SEARCH changes USING INDEX changes_key (group=? AND resource=? AND namespace=? AND name>?)"}},
-	"list one at": {listObjectAt, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH objects USING INDEX objects_key (group=? AND resource=? AND namespace=? AND name=? AND rowid<?)", "RIGHT", "SEARCH changes USING INDEX changes_key (group=? AND resource=? AND namespace=? AND name=? AND replaces>? AND replaces<?)"}},
-	"count":       {countResource, []string{"SEARCH objects USING COVERING INDEX objects_key (group=? AND resource=? AND (namespace,name)>(?,?))"}},
-	"count ns":    {countNamespace, []string{"SEARCH objects USING COVERING INDEX objects_key (group=? AND resource=? AND namespace=? AND name>?)"}},
+	"changes":     {selectChanges, []string{"SEARCH c USING INTEGER PRIMARY KEY (rowid>?)", "SEARCH n USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=? AND replaces=?) LEFT-JOIN", "SEARCH o USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"}},
+	"list":        {listResource, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND (namespace,name)>(?,?))"}},
+	"list ns":     {listNamespace, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name>?)"}},
+	"list one":    {listObject, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)"}},
+	"list at":     {listResourceAt, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND (namespace,name)>(?,?))", "RIGHT", "SEARCH changes USING INDEX changes_key (group=? AND resource=? AND owner=? AND (namespace,name)>(?,?))"}},
+	"list ns at":  {listNamespaceAt, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name>?)", "RIGHT", "SEARCH changes USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name>?)"}},
+	"list one at": {listObjectAt, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=? AND rowid<?)", "RIGHT", "SEARCH changes USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=? AND replaces>? AND replaces<?)"}},
+	"count":       {countResource, []string{"SEARCH objects USING COVERING INDEX objects_key (group=? AND resource=? AND owner=? AND (namespace,name)>(?,?))"}},
+	"count ns":    {countNamespace, []string{"SEARCH objects USING COVERING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name>?)"}},
 	"count at":    {countResourceAt, []string{"SCAN CONSTANT ROW", "SCALAR SUBQUERY", "SEARCH objects USING COVERING INDEX objects_key", "SCALAR SUBQUERY", "SEARCH changes USING COVERING INDEX changes_key"}},
 	"count ns at": {countNamespaceAt, []string{"SCAN CONSTANT ROW", "SCALAR SUBQUERY", "SEARCH objects USING COVERING INDEX objects_key", "SCALAR SUBQUERY", "SEARCH changes USING COVERING INDEX changes_key"}},
 	"one's history": {
-		`SELECT * FROM changes WHERE "group" = ? AND resource = ? AND namespace = ? AND name = ?`,
-		[]string{"SEARCH changes USING INDEX changes_key (group=? AND resource=? AND namespace=? AND name=?)"},
+		`SELECT * FROM changes WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?`,
+		[]string{"SEARCH changes USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)"},
 	},
 }
 
@@ -93,7 +93,7 @@ func comparePlans(t *testing.T, db *sql.DB, when string) {
 
 func explain(t *testing.T, db *sql.DB, query string) (plan []string) {
 	t.Helper()
-	rows, err := db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 16)...)
+	rows, err := db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 17)...)
 	if err != nil {
 		t.Fatal(err)
 	}

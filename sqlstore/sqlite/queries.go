@@ -9,21 +9,21 @@ const selectState = `SELECT revision, compacted, epoch FROM counters WHERE id = 
 
 const (
 	insertObject = `
-INSERT INTO objects (revision, "group", resource, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 	insertCreate = `
-INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, namespace, name, uid, replaces, created_revision)
-VALUES (?, ?, 'create', ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)`
+INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision)
+VALUES (?, ?, 'create', ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)`
 
 	// insertReplaced is the compare of the compare-and-swap: it finds the
 	// record by the revision it must have (the rowid), copies what is replaced
 	// without taking it out of the database, and returns nothing on a mismatch.
 	insertReplaced = `
-INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, namespace, name, uid, replaces, created_revision, form, expires, value)
-SELECT ?, ?, ?, ?, ?, ?, "group", resource, namespace, name, uid, revision, created_revision, form, expires, value
+INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value)
+SELECT ?, ?, ?, ?, ?, ?, "group", resource, owner, namespace, name, uid, revision, created_revision, form, expires, value
 FROM objects
-WHERE revision = ? AND "group" = ? AND resource = ? AND namespace = ? AND name = ?
+WHERE revision = ? AND "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?
 RETURNING created_revision, uid`
 
 	updateObject = `
@@ -32,7 +32,7 @@ WHERE revision = ?`
 
 	deleteObject = `DELETE FROM objects WHERE revision = ?`
 
-	selectRevision = `SELECT revision FROM objects WHERE "group" = ? AND resource = ? AND namespace = ? AND name = ?`
+	selectRevision = `SELECT revision FROM objects WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?`
 
 	updateRevision = `UPDATE counters SET revision = ? WHERE id = 1`
 )
@@ -50,42 +50,42 @@ const (
 	selectObject = `
 SELECT c.revision, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value
 FROM counters c LEFT JOIN objects o
-  ON o."group" = ?1 AND o.resource = ?2 AND o.namespace = ?3 AND o.name = ?4
+  ON o."group" = ?1 AND o.resource = ?2 AND o.owner = ?3 AND o.namespace = ?4 AND o.name = ?5
 WHERE c.id = 1`
 
 	selectExpired = `
-SELECT "group", resource, namespace, name, uid, created_revision, revision, expires
+SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, expires
 FROM objects WHERE expires IS NOT NULL AND expires <= ?1 ORDER BY expires LIMIT ?2`
 
 	// selectChanges finds what each revision wrote in its successor of the
 	// same key (which replaced it), else in the object that still has it.
 	selectChanges = `
 SELECT c.revision, c.time, c.op, c.verb, c.who, c.audit_id,
-       c."group", c.resource, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
+       c."group", c.resource, c.owner, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
        coalesce(n.uid, o.uid), coalesce(n.form, o.form), coalesce(n.expires, o.expires), coalesce(n.value, o.value)
 FROM changes c
-LEFT JOIN changes n ON n."group" = c."group" AND n.resource = c.resource
+LEFT JOIN changes n ON n."group" = c."group" AND n.resource = c.resource AND n.owner = c.owner
   AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
 LEFT JOIN objects o ON o.revision = c.revision
 WHERE c.revision > ?1 ORDER BY c.revision LIMIT ?2`
 )
 
-// Lists. ?1 group, ?2 resource, ?3 namespace, ?4 name of the position after
-// which to begin, ?5 the one name wanted or ”, ?6 revision, ?7 limit, ?8
+// Lists. ?1 group, ?2 resource, ?3 owner, ?4 namespace, ?5 name of the position after
+// which to begin, ?6 the one name wanted or ”, ?7 revision, ?8 limit, ?9
 // whether values are wanted. A statement is put together here, when compiled,
 // from its range (a resource's, a namespace's, one object's) and its time (now,
 // or at a revision: what is still current of it, and what has replaced it).
 const (
-	inResource  = `"group" = ?1 AND resource = ?2 AND (namespace, name) > (?3, ?4) AND (?5 = '' OR name = ?5)`
-	inNamespace = `"group" = ?1 AND resource = ?2 AND namespace = ?3 AND name > ?4 AND (?5 = '' OR name = ?5)`
-	inObject    = `"group" = ?1 AND resource = ?2 AND namespace = ?3 AND name = ?5 AND name > ?4`
+	inResource  = `"group" = ?1 AND resource = ?2 AND owner = ?3 AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6)`
+	inNamespace = `"group" = ?1 AND resource = ?2 AND owner = ?3 AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6)`
+	inObject    = `"group" = ?1 AND resource = ?2 AND owner = ?3 AND namespace = ?4 AND name = ?6 AND name > ?5`
 
-	columnsNow = `SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN ?8 THEN value END AS value FROM objects WHERE `
-	columnsOld = `SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN ?8 THEN value END FROM changes WHERE `
+	columnsNow = `SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN ?9 THEN value END AS value FROM objects WHERE `
+	columnsOld = `SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN ?9 THEN value END FROM changes WHERE `
 
-	stillThen = ` AND revision <= ?6`
-	gone      = ` AND replaces BETWEEN 1 AND ?6 AND revision > ?6`
-	inOrder   = ` ORDER BY namespace, name LIMIT ?7`
+	stillThen = ` AND revision <= ?7`
+	gone      = ` AND replaces BETWEEN 1 AND ?7 AND revision > ?7`
+	inOrder   = ` ORDER BY namespace, name LIMIT ?8`
 
 	listResource  = columnsNow + inResource + inOrder
 	listNamespace = columnsNow + inNamespace + inOrder

@@ -68,7 +68,7 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 		uid, form, expires, value sql.NullString
 		created, revision         sql.NullInt64
 	)
-	err := d.readers.selectObject.QueryRowContext(ctx, key.Group, key.Resource, key.Namespace, key.Name).
+	err := d.readers.selectObject.QueryRowContext(ctx, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name).
 		Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value)
 	if err != nil {
 		return sqlstore.Record{}, 0, translate(err)
@@ -97,7 +97,7 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (_ []sql
 			r       sqlstore.Record
 			expires sql.NullString
 		)
-		if err := rows.Scan(&r.Group, &r.Resource, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
+		if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
 			return nil, translate(err)
 		}
 		if r.Expires, err = parseExpiry(expires); err != nil {
@@ -148,7 +148,7 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 	)
 	k := &c.New.Key
 	if err := rows.Scan(&c.Revision, &stamp, &op, &c.Author.Verb, &c.Author.User, &c.Author.AuditID,
-		&k.Group, &k.Resource, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value,
+		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value,
 		&newUID, &newForm, &newExpires, &newValue); err != nil {
 		return c, err
 	}

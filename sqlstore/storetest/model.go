@@ -159,7 +159,7 @@ func (m *Model) at(revision int64) map[sqlstore.Key]sqlstore.Record {
 }
 
 func within(r sqlstore.Range, k sqlstore.Key) bool {
-	if k.Group != r.Group || k.Resource != r.Resource ||
+	if k.Group != r.Group || k.Resource != r.Resource || k.Owner != r.Owner ||
 		r.Namespace != "" && k.Namespace != r.Namespace || r.Name != "" && k.Name != r.Name {
 		return false
 	}

@@ -24,6 +24,7 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"Pages":          testPages,
 		"Ranges":         testRanges,
 		"OddKeys":        testOddKeys,
+		"Owners":         testOwners,
 		"Unstorable":     testUnstorable,
 		"Compaction":     testCompaction,
 		"Expiry":         testExpiry,

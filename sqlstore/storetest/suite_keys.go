@@ -61,6 +61,53 @@ func testOddKeys(f fixture) {
 	}
 }
 
+// A built-in and a custom resource of one group and plural have no object in
+// common.
+func testOwners(f fixture) {
+	builtIn, custom := key("n", "a"), key("n", "a")
+	custom.Owner = sqlstore.Custom
+	f.revision(create(builtIn, "builtin"))
+	f.revision(create(custom, "custom"))
+	f.revision(update(custom, 2, "custom 2"))
+	if o := f.commit(update(builtIn, 3, "x"))[0]; !sameError(o.Err, &sqlstore.ConflictError{Current: 1}) {
+		f.Errorf("update at the revision of the other's object: %+v", o)
+	}
+	f.revision(remove(builtIn, 1))
+	if _, _, err := f.Get(f.Context(), builtIn); !errors.Is(err, sqlstore.ErrNotFound) {
+		f.Errorf("get of what was deleted: %v", err)
+	}
+	if r, _, err := f.Get(f.Context(), custom); err != nil || r.Key != custom || r.Revision != 3 {
+		f.Errorf("get of the other's object: %+v, %v", r, err)
+	}
+	for _, c := range []struct {
+		owner sqlstore.Owner
+		at    int64
+		want  []int64
+	}{
+		{sqlstore.BuiltIn, 0, nil},
+		{sqlstore.Custom, 0, []int64{3}},
+		{sqlstore.BuiltIn, 3, []int64{1}},
+		{sqlstore.Custom, 2, []int64{2}},
+	} {
+		var got []int64
+		r := sqlstore.Range{Resource: "pods", Owner: c.owner}
+		records, _ := f.list(sqlstore.Query{Range: r, At: c.at})
+		for _, r := range records {
+			got = append(got, r.Revision)
+		}
+		if !slices.Equal(got, c.want) {
+			f.Errorf("%s objects at %d have the revisions %d, want %d", c.owner, c.at, got, c.want)
+		}
+	}
+	var owners []sqlstore.Owner
+	for _, c := range f.changes(0) {
+		owners = append(owners, c.New.Owner)
+	}
+	if want := []sqlstore.Owner{sqlstore.BuiltIn, sqlstore.Custom, sqlstore.Custom, sqlstore.BuiltIn}; !slices.Equal(owners, want) {
+		f.Errorf("owners in history: %v, want %v", owners, want)
+	}
+}
+
 // What cannot be stored is not there, and asking for it is no failure.
 func testUnstorable(f fixture) {
 	store, stop := start(f, sqlstore.Options{})

@@ -43,6 +43,7 @@ func (w *walk) key() sqlstore.Key {
 	return sqlstore.Key{
 		Group:     []string{"", "apps"}[w.random.IntN(2)],
 		Resource:  []string{"pods", "pods2"}[w.random.IntN(2)],
+		Owner:     sqlstore.Owner(w.random.IntN(2)),
 		Namespace: []string{"", "n", "n-1", "n.1"}[w.random.IntN(4)],
 		Name:      []string{"a", "b", "B", "ä", "a-", "a.", "%"}[w.random.IntN(7)],
 	}
@@ -112,7 +113,7 @@ func (w *walk) read() {
 
 func (w *walk) compareList() {
 	k := w.key()
-	q := sqlstore.Query{Range: sqlstore.Range{Group: k.Group, Resource: k.Resource}, KeysOnly: w.random.IntN(4) == 0}
+	q := sqlstore.Query{Range: sqlstore.Range{Group: k.Group, Resource: k.Resource, Owner: k.Owner}, KeysOnly: w.random.IntN(4) == 0}
 	if w.random.IntN(2) == 0 {
 		q.Namespace = k.Namespace
 	}

@@ -80,7 +80,7 @@ func (t *table[T]) sync() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
 	defer cancel()
-	now, err := t.feed.Snapshot(ctx, t.resource.Group, t.resource.Resource)
+	now, err := t.feed.Snapshot(ctx, watch.Resource{Group: t.resource.Group, Name: t.resource.Resource})
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", t.resource, err)
 	}
