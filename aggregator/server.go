@@ -48,6 +48,8 @@ type Server struct {
 
 	// builtin has the paths of group versions that are served here from the start.
 	builtin sets.Set[string]
+	// started is closed when all parts of Run have been started.
+	started chan struct{}
 	// settled is closed when all that was claimed at the start is known, and
 	// where to find who claims it.
 	settled chan struct{}
@@ -84,6 +86,7 @@ func New(c Config, next http.Handler) (*Server, error) {
 		slices:          informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithTransform(loopback.Trim)),
 		registrar:       newRegistrar(c.Discovery),
 		builtin:         builtinRoots(c.Discovery),
+		started:         make(chan struct{}),
 		settled:         make(chan struct{}),
 		discovered:      make(chan struct{}),
 	}
@@ -179,6 +182,7 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	parts.Go(func() error { return s.runRegistrar(ctx, services) })
 	parts.Go(func() error { return s.runRemote(ctx, services, heard.HasSynced) })
+	close(s.started)
 	return parts.Wait()
 }
 
@@ -240,24 +244,16 @@ func (s *Server) runRemote(ctx context.Context, services registration.APIService
 	return nil
 }
 
-// Checks are what of a start must be done before the server is ready, under
-// upstream's names.
+// Checks are the parts of a start, under upstream's names.
 func (s *Server) Checks() []health.Checker {
-	return []health.Checker{
-		healthz.NamedCheck("poststarthook/apiservice-registration-controller", closed(s.settled)),
-		healthz.NamedCheck("poststarthook/apiservice-discovery-controller", closed(s.discovered)),
-		healthz.NamedCheck("autoregister-completion", s.registrar.ready),
-	}
-}
-
-// closed is a check that fails until the channel is closed.
-func closed(moment <-chan struct{}) func(*http.Request) error {
-	return func(*http.Request) error {
-		select {
-		case <-moment:
-			return nil
-		default:
-			return errNotStarted
-		}
-	}
+	checks := health.Hooks(s.started,
+		"start-kube-aggregator-informers",
+		"apiservice-status-local-available-controller", "apiservice-status-remote-available-controller",
+		"kube-apiserver-autoregistration",
+		// Documents of backends are merged into those of the one OpenAPI service.
+		"apiservice-openapi-controller", "apiservice-openapiv3-controller")
+	return append(checks,
+		health.Hook("apiservice-registration-controller", s.settled),
+		health.Hook("apiservice-discovery-controller", s.discovered),
+		healthz.NamedCheck("autoregister-completion", s.registrar.ready))
 }

@@ -8,13 +8,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	endpointfilters "k8s.io/apiserver/pkg/endpoints/filters"
-	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
-	"k8s.io/component-base/logs"
 	"k8s.io/component-base/metrics/prometheus/slis"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -87,23 +85,14 @@ func (s *Server) neighbour(build NewNeighbour, next http.Handler) (http.Handler,
 func (s *Server) installPaths(paths *mux.PathRecorderMux) {
 	index := routes.ListedPathProviders{paths, listed(s.Discovery.Paths)}
 	routes.Index{}.Install(index, paths)
-	ready := []health.Checker{healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())}
-	for _, n := range s.neighbours {
-		ready = append(ready, n.Ready...)
-	}
-	s.readyChecks = health.Install(paths,
-		append(append(s.startChecks(), s.encryption.checks...), health.Store(s.core.ask)),
-		ready)
+	s.readyChecks = health.Install(paths, s.checks())
 	document(paths, "/version", http.HandlerFunc(s.serveVersion))
 	paths.Handle("/openapi/v2", s.OpenAPI)
 	paths.Handle("/openapi/v3", s.OpenAPI)
 	paths.HandlePrefix("/openapi/v3/", s.OpenAPI)
 	routes.MetricsWithReset{}.Install(paths)
 	slis.SLIMetricsWithReset{}.Install(paths)
-	if s.config.Options.Profiling {
-		routes.Profiling{}.Install(paths)
-		routes.DebugFlags{}.Install(paths, "v", routes.StringFlagPutHandler(logs.GlogSetter))
-	}
+	s.config.Options.Debug.installProfiling(paths)
 	if s.flow != nil {
 		paths.UnlistedHandlePrefix(filters.DebugPath, s.flow.DebugHandler())
 	}
@@ -115,6 +104,7 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux) {
 	for path, handler := range documents {
 		document(paths, path, handler)
 	}
+	s.installZPages(paths, index.ListedPaths)
 }
 
 // document serves what can only be read, with or without a slash at the end of
@@ -123,17 +113,6 @@ func document(paths *mux.PathRecorderMux, path string, h http.Handler) {
 	h = endpoints.GetOnly(h, legacyscheme.Codecs)
 	paths.Handle(path, h)
 	paths.UnlistedHandle(path+"/", h)
-}
-
-// startChecks are the parts of a start, under upstream's names.
-func (s *Server) startChecks() []health.Checker {
-	checks := []health.Checker{s.allocated}
-	for i, step := range s.bootstrap.Checks() {
-		checks = append(checks, healthz.NamedCheck("poststarthook/"+step.Name, func(*http.Request) error {
-			return s.bootstrap.Checks()[i].Err
-		}))
-	}
-	return checks
 }
 
 // listed is a function that lists paths for the index.

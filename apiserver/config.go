@@ -8,10 +8,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 	netutils "k8s.io/utils/net"
 
@@ -44,8 +47,8 @@ type Neighbour struct {
 	// Run does what the neighbour does besides answering, until its context
 	// ends; nil for nothing.
 	Run func(context.Context) error
-	// Ready are checks for /readyz.
-	Ready []health.Checker
+	// Boot are the checks of its start.
+	Boot []health.Checker
 	// Stores says whether the neighbour keeps a resource's objects in the
 	// store; nil for none.
 	Stores func(schema.GroupResource) bool
@@ -107,6 +110,9 @@ func (c Config) Complete() (CompletedConfig, error) {
 	var err error
 	if done.controllers, err = controllers.Select(o.Controllers); err != nil {
 		return CompletedConfig{}, err
+	}
+	if !o.Store.GarbageCollection {
+		done.controllers = slices.DeleteFunc(done.controllers, func(name string) bool { return name == names.GarbageCollectorController })
 	}
 	if done.primary, done.secondary, err = o.Cluster.serviceNets(); err != nil {
 		return CompletedConfig{}, err
@@ -175,7 +181,8 @@ func (c *completed) kubeconfig() string {
 // endpoint is the address that the Service "kubernetes" leads to. A loopback
 // address is not one: the API refuses it, and it would lead a Pod to itself.
 func (c *completed) endpoint() net.IP {
-	if c.advertise.IsLoopback() {
+	none := reconcilers.Type(c.Options.Cluster.EndpointReconciler) == reconcilers.NoneEndpointReconcilerType
+	if none || c.advertise.IsLoopback() {
 		return nil
 	}
 	return c.advertise

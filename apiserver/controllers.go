@@ -3,9 +3,13 @@ package apiserver
 import (
 	"os"
 
+	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
 
 	"byre/apiserver/controllers"
+	"byre/apiserver/controlplane"
 	"byre/apiserver/pki"
 	"byre/apiserver/storage"
 )
@@ -23,7 +27,7 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 		Stored:      s.watchStored,
 	}
 	if s.core.database.Shared {
-		config.Lease = &controllers.Lease{Name: "byre-controllers", Identity: s.id}
+		config.Lease = &controllers.Lease{Name: "byre-controllers", Identity: s.id + "_" + uuid.NewString()}
 	}
 	return controllers.New(config)
 }
@@ -39,4 +43,24 @@ func (s *Server) watchStored(gr schema.GroupResource) *storage.MetadataWatch {
 		return nil
 	}
 	return s.getter.WatchMetadata(gr)
+}
+
+// newControlPlane makes what every server runs for itself; port is the one bound.
+func (s *Server) newControlPlane(port string) (*controlplane.ControlPlane, error) {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	return controlplane.New(controlplane.Config{
+		ServerID:    s.id,
+		Hostname:    hostname,
+		PeerAddress: s.config.Options.Peers.address(s.config.advertise, port),
+		Client:      s.Client,
+		Loopback:    s.Loopback,
+		Informers:   s.Informers,
+		Resources:   s.config.resources,
+		Features:    utilfeature.DefaultFeatureGate,
+		Election:    s.config.Options.Election,
+		Logger:      klog.Background(),
+	}), nil
 }

@@ -21,6 +21,7 @@ import (
 	"byre/apiserver/audit"
 	"byre/apiserver/auth"
 	"byre/apiserver/controllers"
+	"byre/apiserver/controlplane"
 	"byre/apiserver/filters"
 )
 
@@ -41,9 +42,17 @@ type Options struct {
 	RuntimeConfig cliflag.ConfigurationMap
 	// Controllers is the list of --controllers, not yet resolved.
 	Controllers []string
-	Profiling   bool
+	Debug       DebugOptions
+	Peers       PeerOptions
+	// Election times the election among servers that coordinate leader elections.
+	Election controlplane.Timers
+	// LivezGracePeriod is for how long /livez takes an unfinished start as alive.
+	LivezGracePeriod time.Duration
 	// ShutdownDelay is between /readyz failing and connections being refused.
 	ShutdownDelay time.Duration
+
+	// flags are those of the last call of Flags, for /flagz.
+	flags cliflag.NamedFlagSets
 }
 
 // NewOptions returns the defaults.
@@ -60,7 +69,8 @@ func NewOptions() *Options {
 		Metrics:       metrics.NewOptions(),
 		RuntimeConfig: make(cliflag.ConfigurationMap),
 		Controllers:   []string{"*"},
-		Profiling:     true,
+		Debug:         DebugOptions{Profiling: true},
+		Election:      controlplane.DefaultTimers(),
 	}
 	return o
 }
@@ -81,12 +91,14 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	o.Admission.AddFlags(sets.FlagSet("admission"))
 	o.Audit.AddFlags(sets.FlagSet("auditing"))
 	o.addEnablementFlags(sets.FlagSet("API enablement"))
-	o.addFeatureFlags(sets.FlagSet("features"))
+	o.Debug.addFlags(sets.FlagSet("features"))
 	o.addControllerFlags(sets.FlagSet("controllers"))
 	o.Metrics.AddFlags(sets.FlagSet("metrics"))
 	logsapi.AddFlags(o.Logs, sets.FlagSet("logs"))
 	o.Cluster.addFlags(sets.FlagSet("misc"))
 	addRefusedFlags(sets.FlagSet("misc"))
+	addFixedFlags(sets.FlagSet("misc"))
+	o.flags = sets
 	return sets
 }
 
@@ -97,6 +109,8 @@ func (o *Options) addGenericFlags(fs *pflag.FlagSet) {
 		"Host name by which clients outside the cluster reach this server; part of the serving certificate.")
 	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", o.ShutdownDelay,
 		"How long to go on serving after SIGTERM while /readyz fails already, so that load balancers notice.")
+	fs.DurationVar(&o.LivezGracePeriod, "livez-grace-period", o.LivezGracePeriod,
+		"How long after the start /livez takes parts that have not started yet as started.")
 	compatibility.DefaultComponentGlobalsRegistry.AddFlags(fs)
 	o.Filters.AddFlags(fs)
 }
@@ -106,14 +120,16 @@ func (o *Options) addEnablementFlags(fs *pflag.FlagSet) {
 		"Key=value pairs that turn built-in APIs on or off: <group>/<version>=true|false, v1=..., api/all=..., api/ga=..., api/beta=..., api/alpha=...")
 }
 
-func (o *Options) addFeatureFlags(fs *pflag.FlagSet) {
-	fs.BoolVar(&o.Profiling, "profiling", o.Profiling,
-		"Serve profiles at /debug/pprof/ and log levels at /debug/flags/v to those who are authorized.")
-}
-
 func (o *Options) addControllerFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.Controllers, "controllers", o.Controllers,
 		"Controllers to run in this process: '*' is all of them, 'foo' is the one of that name, '-foo' leaves it out; empty runs none, for clusters with a kube-controller-manager.")
+	fs.DurationVar(&o.Election.LeaseDuration, "coordinated-leadership-lease-duration", o.Election.LeaseDuration,
+		"How long the server that coordinates leader elections stays the one without renewing its Lease.")
+	fs.DurationVar(&o.Election.RenewDeadline, "coordinated-leadership-renew-deadline", o.Election.RenewDeadline,
+		"How long it tries to renew that Lease before it gives up.")
+	fs.DurationVar(&o.Election.RetryPeriod, "coordinated-leadership-retry-period", o.Election.RetryPeriod,
+		"How long servers wait between two tries to take or renew that Lease.")
+	o.Peers.addFlags(fs)
 }
 
 // Validate returns one error for each wrong flag. It comes after Complete.
@@ -130,6 +146,11 @@ func (o *Options) Validate() []error {
 	errs = append(errs, compatibility.DefaultComponentGlobalsRegistry.Validate()...)
 	if _, err := controllers.Select(o.Controllers); err != nil {
 		errs = append(errs, errors.New("--controllers: "+err.Error()))
+	}
+	errs = append(errs, o.Election.Validate()...)
+	errs = append(errs, o.Peers.validate()...)
+	if o.LivezGracePeriod < 0 {
+		errs = append(errs, errors.New("--livez-grace-period must not be negative"))
 	}
 	if o.ShutdownDelay < 0 {
 		errs = append(errs, errors.New("--shutdown-delay-duration must not be negative"))

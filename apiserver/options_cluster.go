@@ -9,11 +9,12 @@ import (
 
 	"github.com/spf13/pflag"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	netutils "k8s.io/utils/net"
 
 	"byre/apiserver/builtin"
 	"byre/apiserver/pki"
-	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 )
 
 // ClusterOptions are the settings that objects of the cluster depend on.
@@ -21,8 +22,13 @@ type ClusterOptions struct {
 	// ServiceIPRanges is one CIDR, or two of different families, comma-separated.
 	ServiceIPRanges string
 	NodePortRange   utilnet.PortRange
-	EventTTL        time.Duration
-	AllowPrivileged bool
+	// ServiceNodePort makes the Service "kubernetes" one of type NodePort; 0 doesn't.
+	ServiceNodePort int
+	// EndpointReconciler says how this server becomes one of that Service's
+	// endpoints: reconcilers.LeaseEndpointReconcilerType or NoneEndpointReconcilerType.
+	EndpointReconciler string
+	EventTTL           time.Duration
+	AllowPrivileged    bool
 	// MaxConnectionBytesPerSec throttles each long-running connection; 0 doesn't.
 	MaxConnectionBytesPerSec int64
 	// ProxyCertFile and ProxyKeyFile are what this server shows to the servers
@@ -38,8 +44,9 @@ type ClusterOptions struct {
 
 func newClusterOptions() ClusterOptions {
 	return ClusterOptions{
-		NodePortRange: builtin.DefaultNodePortRange(),
-		EventTTL:      time.Hour,
+		NodePortRange:      builtin.DefaultNodePortRange(),
+		EndpointReconciler: string(reconcilers.LeaseEndpointReconcilerType),
+		EventTTL:           time.Hour,
 		// A server that is no node of the cluster has no way to cluster IPs.
 		RouteToEndpoints: true,
 		RejectRedirects:  true,
@@ -52,6 +59,10 @@ func (o *ClusterOptions) addFlags(fs *pflag.FlagSet) {
 		"CIDR from which services get their cluster IPs, or two of different IP families, comma-separated. If not set, 10.0.0.0/24.")
 	fs.Var(&o.NodePortRange, "service-node-port-range",
 		"Ports from which services get their node ports, such as '30000-32767', both ends included.")
+	fs.IntVar(&o.ServiceNodePort, "kubernetes-service-node-port", o.ServiceNodePort,
+		"Node port of the service 'kubernetes' if this server makes it; with 0 it has a cluster IP only.")
+	fs.StringVar(&o.EndpointReconciler, "endpoint-reconciler-type", o.EndpointReconciler,
+		"How this server becomes an endpoint of the service 'kubernetes': 'lease', by an entry in the database that it renews, or 'none'.")
 	fs.DurationVar(&o.EventTTL, "event-ttl", o.EventTTL,
 		"How long events are kept.")
 	fs.BoolVar(&o.AllowPrivileged, "allow-privileged", o.AllowPrivileged,
@@ -144,6 +155,19 @@ func (o *ClusterOptions) validate() []error {
 	}
 	if o.NodePortRange.Size <= 0 {
 		errs = append(errs, errors.New("--service-node-port-range must not be empty"))
+	}
+	switch port := o.ServiceNodePort; {
+	case port < 0 || port > 65535:
+		errs = append(errs, fmt.Errorf("--kubernetes-service-node-port must be between 0 and 65535, not %d", port))
+	case port > 0 && !o.NodePortRange.Contains(port):
+		errs = append(errs, fmt.Errorf("--kubernetes-service-node-port: %d is not in --service-node-port-range, %s", port, o.NodePortRange.String()))
+	}
+	switch reconcilers.Type(o.EndpointReconciler) {
+	case reconcilers.LeaseEndpointReconcilerType, reconcilers.NoneEndpointReconcilerType:
+	case reconcilers.MasterCountReconcilerType:
+		errs = append(errs, errors.New("--endpoint-reconciler-type: master-count can't tell which servers are up: use lease"))
+	default:
+		errs = append(errs, fmt.Errorf("--endpoint-reconciler-type: %q is neither lease nor none", o.EndpointReconciler))
 	}
 	if (o.ProxyCertFile == "") != (o.ProxyKeyFile == "") {
 		errs = append(errs, errors.New("--proxy-client-cert-file and --proxy-client-key-file must be given together"))

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"errors"
+	"strconv"
 
 	"github.com/spf13/pflag"
 )
@@ -31,6 +32,7 @@ func refusedFlags() map[string]string {
 		"storage-media-type":             "objects are stored as JSON: leave the flag out",
 		"storage-initialization-timeout": "the start waits for the database as long as it takes, /readyz says when it is done: leave the flag out",
 		"lease-reuse-duration-seconds":   "each object has an expiry of its own: leave the flag out",
+		"peer-ca-file":                   "every replica serves all there is in the database, so none sends requests on to another: leave the flag out",
 		"watch-cache":                    cache,
 		"watch-cache-sizes":              cache,
 		"default-watch-cache-size":       cache,
@@ -56,5 +58,45 @@ func addRefusedFlags(fs *pflag.FlagSet) {
 		flag.Hidden = true
 		// So that the flag is refused whether or not a value follows.
 		flag.NoOptDefVal = "set"
+	}
+}
+
+// fixedFlags are kube-apiserver's flags that can only have their default here:
+// it says what is the case, and any other value asks for something that there
+// isn't.
+func fixedFlags() map[string]fixed {
+	const emulated = "every stable API of this release is served, whatever --emulated-version is: leave the flag out"
+	return map[string]fixed{
+		"apiserver-count":                             {"int", "1", "replicas find one another in the database: leave the flag out"},
+		"enable-logs-handler":                         {"bool", "false", "the log goes to standard error, there are no files to serve: leave the flag out"},
+		"emulation-forward-compatible":                {"bool", "false", emulated},
+		"runtime-config-emulation-forward-compatible": {"bool", "false", emulated},
+	}
+}
+
+// fixed is the value of a flag that can be set to one value only.
+type fixed struct{ kind, value, reason string }
+
+func (f fixed) String() string { return f.value }
+func (f fixed) Type() string   { return f.kind }
+
+func (f fixed) Set(value string) error {
+	if given, err := strconv.ParseBool(value); err == nil && f.kind == "bool" {
+		value = strconv.FormatBool(given)
+	}
+	if value != f.value {
+		return &RefusedFlagError{errors.New(f.reason)}
+	}
+	return nil
+}
+
+func addFixedFlags(fs *pflag.FlagSet) {
+	for name, value := range fixedFlags() {
+		fs.Var(value, name, "Can only be "+value.value+": "+value.reason)
+		flag := fs.Lookup(name)
+		flag.Hidden = true
+		if value.kind == "bool" {
+			flag.NoOptDefVal = "true"
+		}
 	}
 }

@@ -29,6 +29,12 @@ type StoreOptions struct {
 	// AllowUnsafeDurability lets a PostgreSQL be used that may forget
 	// acknowledged writes.
 	AllowUnsafeDurability bool
+	// GarbageCollection keeps an owner until its dependents are deleted or
+	// orphaned, as whoever deletes it asks for.
+	GarbageCollection bool
+	// DeleteCollectionWorkers is how many objects of a collection are deleted at
+	// a time.
+	DeleteCollectionWorkers int
 	// EncryptionConfig is a file that says which resources are encrypted at
 	// rest, and by which keys; empty means none.
 	EncryptionConfig string
@@ -37,7 +43,10 @@ type StoreOptions struct {
 }
 
 func newStoreOptions() StoreOptions {
-	return StoreOptions{DataDir: "./byre-data", Retention: 24 * time.Hour, RetentionChanges: 1_000_000}
+	return StoreOptions{
+		DataDir: "./byre-data", Retention: 24 * time.Hour, RetentionChanges: 1_000_000,
+		GarbageCollection: true, DeleteCollectionWorkers: 1,
+	}
 }
 
 func (o *StoreOptions) addFlags(fs *pflag.FlagSet) {
@@ -45,12 +54,18 @@ func (o *StoreOptions) addFlags(fs *pflag.FlagSet) {
 		"Directory for the database, the certificates (pki/) and admin.kubeconfig.")
 	fs.StringVar(&o.Endpoint, "endpoint", o.Endpoint,
 		"Database: sqlite:///PATH, or postgres://... in any form that libpq takes. If not set, SQLite in byre.db below --data-dir.")
+	// It may hold a password: /flagz says that it is set, not to what.
+	_ = fs.SetAnnotation("endpoint", "classified", []string{"true"})
 	fs.DurationVar(&o.Retention, "retention", o.Retention,
 		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this. 0 keeps it for ever.")
 	fs.Int64Var(&o.RetentionChanges, "retention-changes", o.RetentionChanges,
 		"How many changes of history are kept at most; 0 is no limit.")
 	fs.BoolVar(&o.AllowUnsafeDurability, "allow-unsafe-durability", o.AllowUnsafeDurability,
 		"Use a PostgreSQL whose fsync or synchronous_commit is off, which may lose acknowledged writes.")
+	fs.BoolVar(&o.GarbageCollection, "enable-garbage-collector", o.GarbageCollection,
+		"Keep an owner until its dependents are deleted or orphaned, as its deletion asks for. If false, the garbage collector does not run either.")
+	fs.IntVar(&o.DeleteCollectionWorkers, "delete-collection-workers", o.DeleteCollectionWorkers,
+		"How many objects of a collection are deleted at a time.")
 	fs.StringVar(&o.EncryptionConfig, "encryption-provider-config", o.EncryptionConfig,
 		"File with an EncryptionConfiguration: which resources are encrypted in the database, and by which providers.")
 	fs.BoolVar(&o.EncryptionReload, "encryption-provider-config-automatic-reload", o.EncryptionReload,
@@ -76,6 +91,9 @@ func (o *StoreOptions) validate() []error {
 	}
 	if o.Retention < 0 {
 		errs = append(errs, errors.New("--retention must not be negative"))
+	}
+	if o.DeleteCollectionWorkers <= 0 {
+		errs = append(errs, errors.New("--delete-collection-workers must be positive"))
 	}
 	if o.RetentionChanges < 0 {
 		errs = append(errs, errors.New("--retention-changes must not be negative"))

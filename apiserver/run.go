@@ -80,6 +80,9 @@ func (r *running) startBase(ctx context.Context) {
 			return nil
 		})
 	}
+	if r.config.Options.Debug.SocketPath != "" {
+		r.base.run("debug socket", r.config.Options.Debug.serveSocket)
+	}
 	r.signals.MuxAndDiscoveryComplete.Signal()
 	r.Informers.StartWithContext(r.base.ctx)
 	r.base.run("built-in groups", r.builtin.Run)
@@ -100,7 +103,6 @@ func (r *running) stopBase() {
 func (r *running) startWork(ctx context.Context) {
 	r.begin(&r.work, ctx)
 	r.work.run("bootstrap objects", r.bootstrap.Run)
-	r.work.once("allocations", r.watchAllocations)
 	r.work.once("readiness", r.awaitReady)
 	r.work.once("settling", r.settle)
 	for _, n := range r.neighbours {
@@ -114,11 +116,12 @@ func (r *running) startWork(ctx context.Context) {
 }
 
 // startMembership starts what this server is for the cluster: one of the endpoints
-// of the kubernetes Service, and, where there are other replicas that can take over,
-// a candidate for running the controllers.
+// of the kubernetes Service, a server with an identity Lease, and, where there are
+// other replicas that can take over, a candidate for running the controllers.
 func (r *running) startMembership(ctx context.Context) {
 	r.begin(&r.membership, ctx)
 	r.membership.run("endpoint of the kubernetes Service", r.bootstrap.Publish)
+	r.membership.run("control plane", r.controlplane.Run)
 	if r.core.database.Shared {
 		r.membership.run("controllers", r.runControllers)
 	}
@@ -219,14 +222,4 @@ func (r *running) settle(ctx context.Context) error {
 		case usual:
 		}
 	}
-}
-
-// watchAllocations opens the gate that /readyz waits for.
-func (r *running) watchAllocations(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-	case <-r.builtin.Repaired():
-		r.allocated.Open()
-	}
-	return nil
 }

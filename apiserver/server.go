@@ -3,14 +3,17 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/util/waitgroup"
 	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -23,6 +26,7 @@ import (
 	"byre/apiserver/builtin"
 	"byre/apiserver/builtin/bootstrap"
 	"byre/apiserver/controllers"
+	"byre/apiserver/controlplane"
 	"byre/apiserver/discovery"
 	"byre/apiserver/filters"
 	"byre/apiserver/health"
@@ -35,7 +39,7 @@ import (
 // Server is everything that runs, made but not started.
 type Server struct {
 	config *completed
-	// id tells this process from the others of a cluster.
+	// id is the name of this server among those of a cluster.
 	id       string
 	core     *core
 	listener net.Listener
@@ -60,7 +64,9 @@ type Server struct {
 	bootstrap   *bootstrap.Bootstrap
 	flow        *filters.FlowControl
 	controllers *controllers.Runner
-	neighbours  []Neighbour
+	// controlplane is what every server runs, whichever controllers are on.
+	controlplane *controlplane.ControlPlane
+	neighbours   []Neighbour
 
 	signals *lifecycle.Signals
 	// requests counts requests over the listener that are not long-running,
@@ -69,8 +75,6 @@ type Server struct {
 	watches  *waitgroup.RateLimitedSafeWaitGroup
 	// readyChecks are those of /readyz.
 	readyChecks []health.Checker
-	// allocated is opened when addresses and ports have been checked.
-	allocated *health.Gate
 }
 
 // New opens the store, binds the port and joins the parts. Nothing of what it
@@ -79,12 +83,14 @@ type Server struct {
 func New(ctx context.Context, config CompletedConfig) (*Server, error) {
 	s := &Server{
 		config:    config.completed,
-		id:        "byre-" + uuid.NewString(),
 		signals:   lifecycle.NewSignals(),
 		requests:  new(waitgroup.SafeWaitGroup),
 		watches:   new(waitgroup.RateLimitedSafeWaitGroup),
-		allocated: health.NewGate("poststarthook/start-service-ip-repair-controllers"),
 		transport: new(loopback.Transport),
+	}
+	var err error
+	if s.id, err = newID(); err != nil {
+		return nil, err
 	}
 	// What upstream starts with construction must go on while the server drains.
 	base, endBase := context.WithCancel(context.WithoutCancel(ctx))
@@ -93,6 +99,19 @@ func New(ctx context.Context, config CompletedConfig) (*Server, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+// newID is the name of this server: upstream's, by the host, where servers tell
+// one another of themselves, and otherwise one of its own.
+func newID() (string, error) {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.APIServerIdentity) {
+		return "byre-" + uuid.NewString(), nil
+	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("server identity: %w", err)
+	}
+	return controlplane.ServerID(hostname)
 }
 
 // Close releases what New took, for a server that is not Run.
@@ -145,6 +164,8 @@ func (s *Server) build(ctx, base context.Context) error {
 		return err
 	}
 	s.Storage.Transformers = s.encryption.transformers
+	s.Storage.DeleteCollectionWorkers = s.config.Options.Store.DeleteCollectionWorkers
+	s.Storage.NoGarbageCollection = !s.config.Options.Store.GarbageCollection
 	s.Aggregation = s.config.Options.Cluster.aggregation(files)
 	s.getter = storage.NewRESTOptionsGetter(s.Storage)
 	if err := s.buildAccess(base, address); err != nil {
@@ -154,6 +175,9 @@ func (s *Server) build(ctx, base context.Context) error {
 		return err
 	}
 	if s.bootstrap, err = s.newBootstrap(port); err != nil {
+		return err
+	}
+	if s.controlplane, err = s.newControlPlane(port); err != nil {
 		return err
 	}
 	chain, err := s.buildChain()
@@ -275,6 +299,7 @@ func (s *Server) newBootstrap(port string) (*bootstrap.Bootstrap, error) {
 			ClusterIP:        s.config.serviceIP,
 			AdvertiseAddress: s.config.endpoint(),
 			AdvertisePort:    number,
+			NodePort:         s.config.Options.Cluster.ServiceNodePort,
 		},
 		Ready:  s.signals.HasBeenReady.Signaled(),
 		Trust:  s.trust(),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -21,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"byre/apiserver/health"
 )
 
 // follower watches the definitions: it keeps the table, discovery and OpenAPI
@@ -40,6 +41,8 @@ type follower struct {
 	// synced is closed when everything that was defined at the start is served,
 	// and shown by discovery.
 	synced chan struct{}
+	// started is closed when the informers and controllers have been started.
+	started chan struct{}
 
 	mu     sync.Mutex
 	groups sets.Set[string] // that have changed
@@ -60,6 +63,7 @@ func newFollower(c Config, t *table) (*follower, error) {
 		factory:   externalversions.NewSharedInformerFactoryWithOptions(client, 0, externalversions.WithTransform(forCache)),
 		announcer: &announcer{table: t, registry: c.Discovery, announced: map[string]sets.Set[string]{}},
 		publisher: &publisher{table: t, service: c.OpenAPI, groups: map[string]map[schema.GroupVersion]string{}},
+		started:   make(chan struct{}),
 		synced:    make(chan struct{}),
 		errands:   &errands{},
 		groups:    sets.New[string](),
@@ -112,6 +116,7 @@ func (f *follower) Run(ctx context.Context) error {
 	for _, run := range f.controllers {
 		group.Go(func() { run(ctx) })
 	}
+	close(f.started)
 	if !cache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
 		return nil
 	}
@@ -136,17 +141,11 @@ func (f *follower) Run(ctx context.Context) error {
 // looked for in the store.)
 func (f *follower) Synced() <-chan struct{} { return f.synced }
 
-// Ready is a health check that fails until Synced is closed.
-func (f *follower) Ready(*http.Request) error {
-	select {
-	case <-f.synced:
-		return nil
-	default:
-		return errNotSynced
-	}
+// Checks are the parts of a start, under upstream's names.
+func (f *follower) Checks() []health.Checker {
+	return append(health.Hooks(f.started, "start-apiextensions-informers", "start-apiextensions-controllers"),
+		health.Hook("crd-informer-synced", f.synced))
 }
-
-var errNotSynced = errors.New("definitions are still being read")
 
 func (f *follower) see(object any) {
 	crd, ok := object.(*apiextensionsv1.CustomResourceDefinition)

@@ -60,7 +60,7 @@ func (k *keeper) GetRESTOptions(resource schema.GroupResource, _ runtime.Object)
 	return generic.RESTOptions{
 		StorageConfig:             backend.ForResource(resource),
 		Decorator:                 k.decorate,
-		EnableGarbageCollection:   true,
+		EnableGarbageCollection:   !k.config.NoGarbageCollection,
 		DeleteCollectionWorkers:   workers,
 		ResourcePrefix:            resource.Group + "/" + resource.Resource,
 		StorageObjectCountTracker: k.config.ObjectCounts,

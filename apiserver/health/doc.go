@@ -1,6 +1,7 @@
 // Package health says whether the server lives and is ready: /livez, /readyz
-// and /healthz in upstream's formats, each check under a name of its own, and
-// the gates that the parts of a start open one by one.
+// and /healthz in upstream's formats, each check under the name that it has in a
+// kube-apiserver.
 //
-// The checks run while a request asks for them; nothing here runs by itself.
+// The checks run while a request asks for them; nothing here runs by itself but
+// the flushing of the log that Log starts.
 package health

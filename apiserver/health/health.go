@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -17,18 +17,6 @@ type Checker = healthz.HealthChecker
 // Mux is where Install puts its handlers.
 type Mux interface {
 	Handle(path string, handler http.Handler)
-}
-
-// Install serves the checks below /livez, /readyz and /healthz. Those of ready
-// are asked by /readyz alone: a server that is starting or draining lives. It
-// returns all checks of /readyz.
-func Install(mux Mux, always, ready []Checker) []Checker {
-	always = append([]Checker{healthz.PingHealthz}, always...)
-	ready = append(always[:len(always):len(always)], ready...)
-	healthz.InstallLivezHandler(mux, always...)
-	healthz.InstallHandler(mux, always...)
-	healthz.InstallReadyzHandler(mux, ready...)
-	return ready
 }
 
 // Pass tells whether all checks pass, asked within this process.
@@ -45,30 +33,79 @@ func Pass(ctx context.Context, checks []Checker) bool {
 	return true
 }
 
-// Gate is a check that fails until it is opened.
-type Gate struct {
-	name   string
-	opened atomic.Bool
+// Checks are the checks of a server, by who asks them.
+type Checks struct {
+	// Always are asked by /livez, /healthz and /readyz.
+	Always []Checker
+	// Boot are those of the start. All three ask them, but /livez takes them as
+	// passed until LivezGracePeriod is over.
+	Boot []Checker
+	// Ready are asked by /readyz alone: a server that drains is alive.
+	Ready []Checker
+	// LivezGracePeriod is counted from Install.
+	LivezGracePeriod time.Duration
 }
 
-// NewGate returns a closed gate.
-func NewGate(name string) *Gate { return &Gate{name: name} }
+// Install serves the checks, and ping, below /livez, /readyz and /healthz. It
+// returns all checks of /readyz.
+func Install(mux Mux, c Checks) []Checker {
+	always := slices.Concat([]Checker{healthz.PingHealthz}, c.Always)
+	all := slices.Concat(always, c.Boot)
+	live := all
+	if c.LivezGracePeriod > 0 {
+		live = slices.Concat(always, lenient(c.Boot, time.Now().Add(c.LivezGracePeriod)))
+	}
+	healthz.InstallLivezHandler(mux, live...)
+	healthz.InstallHandler(mux, all...)
+	ready := slices.Concat(all, c.Ready)
+	healthz.InstallReadyzHandler(mux, ready...)
+	return ready
+}
 
-// Open lets the check pass from now on.
-func (g *Gate) Open() { g.opened.Store(true) }
-
-// Name implements Checker.
-func (g *Gate) Name() string { return g.name }
+// lenient returns the checks such that they pass until a moment.
+func lenient(checks []Checker, until time.Time) []Checker {
+	var all []Checker
+	for _, c := range checks {
+		all = append(all, healthz.NamedCheck(c.Name(), func(r *http.Request) error {
+			if time.Now().Before(until) {
+				return nil
+			}
+			return c.Check(r)
+		}))
+	}
+	return all
+}
 
 var errNotFinished = errors.New("not finished")
 
-// Check implements Checker.
-func (g *Gate) Check(*http.Request) error {
-	if !g.opened.Load() {
-		return errNotFinished
-	}
-	return nil
+// Hook is the check of a part of the start, named as upstream names its
+// post-start hook: it fails until done is closed.
+func Hook(name string, done <-chan struct{}) Checker {
+	return healthz.NamedCheck(HookPrefix+name, func(*http.Request) error {
+		select {
+		case <-done:
+			return nil
+		default:
+			return errNotFinished
+		}
+	})
 }
+
+// Hooks are the checks of several parts that are done at the same moment.
+func Hooks(done <-chan struct{}, names ...string) []Checker {
+	var all []Checker
+	for _, name := range names {
+		all = append(all, Hook(name, done))
+	}
+	return all
+}
+
+// HookPrefix is before the names of post-start hooks.
+const HookPrefix = "poststarthook/"
+
+// Log is the check that log lines can still be written. Its first use starts a
+// goroutine that flushes the log every minute as long as the process lives.
+func Log() Checker { return healthz.LogHealthz }
 
 // Shutdown is a check that fails once done is closed.
 func Shutdown(done <-chan struct{}) Checker { return healthz.NewShutdownHealthz(done) }
@@ -76,12 +113,15 @@ func Shutdown(done <-chan struct{}) Checker { return healthz.NewShutdownHealthz(
 // storeTimeout is kube-apiserver's --etcd-healthcheck-timeout.
 const storeTimeout = 2 * time.Second
 
-// Store is the check that the database answers. Anybody may ask it, so the
+// Store is the check that the database answers. It stands where upstream's check
+// of etcd does, under its names, which probes and dashboards know: "etcd" for
+// everybody, and "etcd-readiness" for /readyz besides. Anybody may ask it, so the
 // database is asked at most once per half time-out, as upstream does it for
 // etcd; requests that come meanwhile share the answer.
-func Store(ask func(context.Context) error) Checker {
+func Store(ask func(context.Context) error) (always, ready Checker) {
 	s := &sharedCheck{ask: ask}
-	return healthz.NamedCheck("store", func(r *http.Request) error { return s.check(r.Context()) })
+	check := func(r *http.Request) error { return s.check(r.Context()) }
+	return healthz.NamedCheck("etcd", check), healthz.NamedCheck("etcd-readiness", check)
 }
 
 // sharedCheck runs one check for all requests of a period.

@@ -23,24 +23,27 @@ func ask(t *testing.T, mux *http.ServeMux, path string) (int, string) {
 func TestGatesAndShutdown(t *testing.T) { synctest.Test(t, testGatesAndShutdown) }
 
 func testGatesAndShutdown(t *testing.T) {
-	gate := health.NewGate("poststarthook/first")
+	gate := make(chan struct{})
 	stopping := make(chan struct{})
 	var down error
 	mux := http.NewServeMux()
-	health.Install(mux,
-		[]health.Checker{gate, health.Store(func(context.Context) error { return down })},
-		[]health.Checker{health.Shutdown(stopping)})
+	store, storeReady := health.Store(func(context.Context) error { return down })
+	health.Install(mux, health.Checks{
+		Always: []health.Checker{store},
+		Boot:   []health.Checker{health.Hook("first", gate)},
+		Ready:  []health.Checker{storeReady, health.Shutdown(stopping)},
+	})
 
 	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError || !strings.Contains(body, "[-]poststarthook/first failed: reason withheld") {
 		t.Errorf("before the gate is open: %d %s", status, body)
 	}
-	gate.Open()
-	for _, path := range []string{"/livez", "/readyz", "/healthz", "/readyz/shutdown", "/livez/store", "/healthz/ping"} {
+	close(gate)
+	for _, path := range []string{"/livez", "/readyz", "/healthz", "/readyz/shutdown", "/livez/etcd", "/readyz/etcd-readiness", "/healthz/ping"} {
 		if status, body := ask(t, mux, path); status != http.StatusOK || body != "ok" {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
-	if _, body := ask(t, mux, "/livez?verbose"); body != "[+]ping ok\n[+]poststarthook/first ok\n[+]store ok\nlivez check passed\n" {
+	if _, body := ask(t, mux, "/livez?verbose"); body != "[+]ping ok\n[+]etcd ok\n[+]poststarthook/first ok\nlivez check passed\n" {
 		t.Errorf("verbose: %q", body)
 	}
 
@@ -49,7 +52,7 @@ func testGatesAndShutdown(t *testing.T) {
 	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError || strings.Contains(body, "192.0.2.1") {
 		t.Errorf("with the database away: %d %s, and the reason is not for everyone", status, body)
 	}
-	if status, _ := ask(t, mux, "/readyz?exclude=store"); status != http.StatusOK {
+	if status, _ := ask(t, mux, "/readyz?exclude=etcd&exclude=etcd-readiness"); status != http.StatusOK {
 		t.Errorf("with the check excluded: %d", status)
 	}
 	down = nil
@@ -71,7 +74,7 @@ func TestStoreCheckIsShared(t *testing.T) { synctest.Test(t, testStoreCheckIsSha
 func testStoreCheckIsShared(t *testing.T) {
 	asked, answer := 0, make(chan error)
 	mux := http.NewServeMux()
-	health.Install(mux, []health.Checker{health.Store(func(ctx context.Context) error {
+	store, _ := health.Store(func(ctx context.Context) error {
 		asked++
 		select {
 		case err := <-answer:
@@ -79,7 +82,8 @@ func testStoreCheckIsShared(t *testing.T) {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	})}, nil)
+	})
+	health.Install(mux, health.Checks{Always: []health.Checker{store}})
 
 	gone, leave := context.WithCancel(t.Context())
 	statuses := make(chan int, 100)
@@ -135,13 +139,35 @@ func testStoreCheckIsShared(t *testing.T) {
 
 // TestPass asks as /readyz does, within the process.
 func TestPass(t *testing.T) {
-	gate := health.NewGate("late")
-	checks := health.Install(http.NewServeMux(), nil, []health.Checker{gate})
+	gate := make(chan struct{})
+	checks := health.Install(http.NewServeMux(), health.Checks{Boot: []health.Checker{health.Hook("late", gate)}})
 	if health.Pass(t.Context(), checks) {
 		t.Error("a check of /readyz fails, and all pass")
 	}
-	gate.Open()
+	close(gate)
 	if !health.Pass(t.Context(), checks) {
 		t.Error("all checks pass, and one does not")
 	}
+}
+
+// TestLivezGracePeriod: a start that takes its time is no reason to restart.
+func TestLivezGracePeriod(t *testing.T) { synctest.Test(t, testLivezGracePeriod) }
+
+func testLivezGracePeriod(t *testing.T) {
+	mux := http.NewServeMux()
+	health.Install(mux, health.Checks{
+		Boot:             health.Hooks(make(chan struct{}), "never"),
+		LivezGracePeriod: time.Minute,
+	})
+	expect := func(want map[string]int) {
+		t.Helper()
+		for path, status := range want {
+			if got, body := ask(t, mux, path); got != status {
+				t.Errorf("%s: %d %s, want %d", path, got, body, status)
+			}
+		}
+	}
+	expect(map[string]int{"/livez": http.StatusOK, "/healthz": http.StatusInternalServerError, "/readyz": http.StatusInternalServerError})
+	time.Sleep(time.Minute)
+	expect(map[string]int{"/livez": http.StatusInternalServerError})
 }

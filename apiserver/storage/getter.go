@@ -52,6 +52,9 @@ type GetterConfig struct {
 	Program string
 	// DeleteCollectionWorkers is for registries; 0 means 1.
 	DeleteCollectionWorkers int
+	// NoGarbageCollection has registries delete an owner at once, whatever its
+	// dependents.
+	NoGarbageCollection bool
 	// ObjectCounts is told how many objects each resource has; nil is fine.
 	ObjectCounts flowcontrolrequest.StorageObjectCountTracker
 }
@@ -102,7 +105,7 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 	return generic.RESTOptions{
 		StorageConfig:             backend.ForResource(gr),
 		Decorator:                 g.decorator(kept, version),
-		EnableGarbageCollection:   true,
+		EnableGarbageCollection:   !g.cfg.NoGarbageCollection,
 		DeleteCollectionWorkers:   g.cfg.DeleteCollectionWorkers,
 		ResourcePrefix:            prefix,
 		StorageObjectCountTracker: g.cfg.ObjectCounts,

@@ -46,6 +46,7 @@ var rooms = []room{
 	{"apiserver/audit", 3.3, noSQL},
 	{"apiserver/filters", 3.3, noSQL},
 	{"apiserver/controllers", 3.3, noSQL},
+	{"apiserver/controlplane", 3.4, noSQL},
 	{"apiserver/health", 3.3, noSQL},
 	{"apiserver/lifecycle", 3.3, noSQL},
 	{"apiserver/pki", 3.3, noSQL},
@@ -69,7 +70,10 @@ var noSQL = []string{
 var leaves = []string{
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names",
 	"k8s.io/kubernetes/pkg/controlplane/apiserver/admission",
+	"k8s.io/kubernetes/pkg/controlplane/controller/apiserverleasegc",
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust",
+	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection",
+	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking",
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers",
 }
 

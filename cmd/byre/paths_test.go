@@ -17,17 +17,19 @@ func TestPathsOutsideTheAPI(t *testing.T) {
 		{"/livez", 200, []string{"ok"}},
 		{"/healthz", 200, []string{"ok"}},
 		{"/readyz", 200, []string{"ok"}},
-		{"/readyz?verbose", 200, []string{"[+]ping ok", "[+]store ok", "[+]informer-sync ok", "[+]shutdown ok", "[+]poststarthook/rbac/bootstrap-roles ok", "readyz check passed"}},
-		{"/livez?verbose", 200, []string{"[+]ping ok", "[+]store ok", "livez check passed"}},
-		{"/livez?verbose&exclude=store", 200, []string{"[+]store excluded: ok"}},
+		{"/readyz?verbose", 200, []string{"[+]ping ok", "[+]log ok", "[+]etcd ok", "[+]etcd-readiness ok", "[+]informer-sync ok", "[+]shutdown ok", "[+]poststarthook/rbac/bootstrap-roles ok", "readyz check passed"}},
+		{"/livez?verbose", 200, []string{"[+]ping ok", "[+]log ok", "[+]etcd ok", "livez check passed"}},
+		{"/livez?verbose&exclude=etcd", 200, []string{"[+]etcd excluded: ok"}},
 		{"/livez?verbose&exclude=nosuch", 200, []string{`warn: some health checks cannot be excluded: no matches for "nosuch"`}},
-		{"/readyz/store", 200, []string{"ok"}},
+		{"/readyz/etcd-readiness", 200, []string{"ok"}},
 		{"/livez/ping", 200, []string{"ok"}},
 		{"/readyz/shutdown", 200, []string{"ok"}},
 		{"/readyz/nosuch", 404, nil},
 		{"/metrics", 200, []string{"apiserver_request_total", "byre_store_", "go_goroutines", "process_resident_memory_bytes"}},
 		{"/metrics/slis", 200, []string{"kubernetes_healthcheck"}},
 		{"/debug/pprof/", 200, []string{"goroutine"}},
+		{"/statusz", 200, []string{"apiserver statusz", "Binary version", "1.36.3", "/flagz", "/statusz"}},
+		{"/flagz", 200, []string{"apiserver flagz", "secure-port", "endpoint"}},
 		{"/debug/flags/v", 406, []string{"unsupported http method"}},
 		{"/version", 200, []string{`"major": "1"`, `"minor": "36"`, `"gitVersion": "v1.36.3`}},
 		{"/.well-known/openid-configuration", 200, []string{"jwks_uri"}},
@@ -62,7 +64,7 @@ func TestIndex(t *testing.T) {
 	}
 	for _, want := range []string{
 		"/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/apis/apiextensions.k8s.io/v1", "/apis/apiregistration.k8s.io/v1",
-		"/healthz", "/livez/ping", "/readyz/store", "/metrics", "/openapi/v2", "/openapi/v3", "/version", "/openid/v1/jwks",
+		"/healthz", "/livez/ping", "/readyz/etcd", "/metrics", "/openapi/v2", "/openapi/v3", "/version", "/openid/v1/jwks",
 	} {
 		if !paths[want] {
 			t.Errorf("the index has no %s", want)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
 	k8smetrics "k8s.io/component-base/metrics"
@@ -114,7 +113,7 @@ func (n *neighbours) newCRD(s apiserver.Shared, next http.Handler) (apiserver.Ne
 	return apiserver.Neighbour{
 		Handler: server,
 		Run:     server.Run,
-		Ready:   []healthz.HealthChecker{healthz.NamedCheck("crd-informer-synced", server.Ready)},
+		Boot:    server.Checks(),
 		Stores:  server.Stores,
 	}, nil
 }
@@ -135,7 +134,7 @@ func (n *neighbours) newAggregator(s apiserver.Shared, next http.Handler) (apise
 	if err != nil {
 		return apiserver.Neighbour{}, err
 	}
-	return apiserver.Neighbour{Handler: server, Run: server.Run, Ready: server.Checks(), Stores: server.Stores}, nil
+	return apiserver.Neighbour{Handler: server, Run: server.Run, Boot: server.Checks(), Stores: server.Stores}, nil
 }
 
 // metrics is the registry of the process, which upstream's metrics are in too.

@@ -1,0 +1,50 @@
+package apiserver
+
+import (
+	"net/http"
+	"slices"
+
+	"k8s.io/apiserver/pkg/server/healthz"
+
+	"byre/apiserver/health"
+)
+
+// checks are what /livez, /readyz and /healthz ask. A part that upstream has too
+// goes by upstream's name, as probes and dashboards know it.
+func (s *Server) checks() health.Checks {
+	store, storeReady := health.Store(s.core.ask)
+	checks := health.Checks{
+		Always:           slices.Concat([]health.Checker{health.Log(), store}, s.encryption.checks),
+		Boot:             s.bootChecks(),
+		Ready:            []health.Checker{storeReady, healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
+		LivezGracePeriod: s.config.Options.LivezGracePeriod,
+	}
+	for _, n := range s.neighbours {
+		checks.Boot = append(checks.Boot, n.Boot...)
+	}
+	return checks
+}
+
+// bootChecks are the parts of this server's own start.
+func (s *Server) bootChecks() []health.Checker {
+	started := s.signals.MuxAndDiscoveryComplete.Signaled()
+	checks := health.Hooks(started,
+		// The store's first revision is there, and the feed follows it.
+		"storage-readiness",
+		"start-apiserver-admission-initializer",
+		"generic-apiserver-start-informers",
+	)
+	if s.flow == nil {
+		checks = append(checks, health.Hook("max-in-flight-filter", started))
+	} else {
+		checks = append(checks, health.Hooks(started, "priority-and-fairness-config-consumer", "priority-and-fairness-filter")...)
+	}
+	checks = append(checks, health.Hook("start-service-ip-repair-controllers", s.builtin.Repaired()))
+	for i, step := range s.bootstrap.Checks() {
+		checks = append(checks, healthz.NamedCheck(health.HookPrefix+step.Name, func(*http.Request) error {
+			return s.bootstrap.Checks()[i].Err
+		}))
+	}
+	checks = append(checks, health.Hook("start-cluster-authentication-info-controller", s.bootstrap.Made()))
+	return append(checks, s.controlplane.Checks()...)
+}

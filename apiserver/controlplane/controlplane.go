@@ -1,0 +1,111 @@
+package controlplane
+
+import (
+	"context"
+	"sync"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/features"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/featuregate"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"
+
+	"byre/apiserver/health"
+)
+
+// Config is what New needs; all but PeerAddress is required.
+type Config struct {
+	// ServerID is the name of this server's identity Lease; see ServerID.
+	ServerID string
+	// Hostname is the name of the host, for the Lease's label.
+	Hostname string
+	// PeerAddress is the host and port at which other servers reach this one.
+	PeerAddress string
+	// Client is the server's own clientset, and Loopback its configuration.
+	Client   kubernetes.Interface
+	Loopback *rest.Config
+	// Informers is a factory over Client.
+	Informers informers.SharedInformerFactory
+	// Resources says which APIs are on.
+	Resources serverstorage.APIResourceConfigSource
+	Features  featuregate.FeatureGate
+	Election  Timers
+	Logger    klog.Logger
+}
+
+// ControlPlane is the controllers of one server.
+type ControlPlane struct {
+	config  Config
+	parts   []part
+	started chan struct{}
+}
+
+// part is one controller, with the name of upstream's post-start hook.
+type part struct {
+	name string
+	run  func(context.Context)
+}
+
+// New makes the controllers that the feature gates and the served APIs allow. It
+// starts nothing.
+func New(c Config) *ControlPlane {
+	p := &ControlPlane{config: c, started: make(chan struct{})}
+	leases := coordinationv1.SchemeGroupVersion.WithResource("leases")
+	candidates := coordinationv1beta1.SchemeGroupVersion.WithResource("leasecandidates")
+	if c.Features.Enabled(features.CoordinatedLeaderElection) {
+		if p.served(leases) && p.served(candidates) {
+			// The factory must know of these before it is started.
+			c.Informers.Coordination().V1().Leases().Informer()
+			c.Informers.Coordination().V1beta1().LeaseCandidates().Informer()
+			p.add("start-kube-apiserver-coordinated-leader-election-controller", p.coordinateElections)
+		} else {
+			c.Logger.Info("Leader elections are not coordinated, as candidates can't register: set --runtime-config=" + candidates.GroupVersion().String() + "=true")
+		}
+	}
+	if c.Features.Enabled(features.APIServerIdentity) && p.served(leases) {
+		p.add("start-kube-apiserver-identity-lease-controller", p.keepIdentity)
+		p.add("start-kube-apiserver-identity-lease-garbage-collector", p.collectIdentities)
+	}
+	if p.served(corev1.SchemeGroupVersion.WithResource("configmaps")) {
+		p.add("start-legacy-token-tracking-controller", func(ctx context.Context) {
+			legacytokentracking.NewController(c.Client).RunWithContext(ctx)
+		})
+	}
+	return p
+}
+
+func (p *ControlPlane) served(resource schema.GroupVersionResource) bool {
+	return p.config.Resources.ResourceEnabled(resource)
+}
+
+func (p *ControlPlane) add(name string, run func(context.Context)) {
+	p.parts = append(p.parts, part{name, run})
+}
+
+// Checks are the parts of a start, under upstream's names.
+func (p *ControlPlane) Checks() []health.Checker {
+	var checks []health.Checker
+	for _, part := range p.parts {
+		checks = append(checks, health.Hook(part.name, p.started))
+	}
+	return checks
+}
+
+// Run runs the controllers until ctx ends.
+func (p *ControlPlane) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	for _, part := range p.parts {
+		running.Go(func() { part.run(klog.NewContext(ctx, p.config.Logger)) })
+	}
+	close(p.started)
+	<-ctx.Done()
+	running.Wait()
+	return nil
+}

@@ -1,0 +1,103 @@
+package controlplane_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"byre/apiserver/controlplane"
+)
+
+// TestServerID is what upstream makes of this name (kubernetes/test/e2e/apimachinery/apiserver_identity.go).
+func TestServerID(t *testing.T) {
+	got, err := controlplane.ServerID("vm")
+	if want := "apiserver-wlv32tlttr4jl3gtroqexyxapa"; got != want || err != nil {
+		t.Errorf("%s, %v, want %s", got, err, want)
+	}
+}
+
+func lease(name string, renewed time.Time) *coordinationv1.Lease {
+	at := metav1.NewMicroTime(renewed)
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kube-system", Labels: map[string]string{"apiserver.kubernetes.io/identity": "kube-apiserver"}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To(name + "_1"), LeaseDurationSeconds: ptr.To[int32](3600), RenewTime: &at},
+	}
+}
+
+// TestIdentityLeases: a server's Lease is there while it runs; those of servers
+// that have died are deleted when they have expired, and no others.
+func TestIdentityLeases(t *testing.T) {
+	client := fake.NewClientset(lease("apiserver-dead", time.Now().Add(-2*time.Hour)), lease("apiserver-alive", time.Now()),
+		// Left behind by this server's last run.
+		lease("apiserver-this", time.Now().Add(-time.Minute)))
+	resources := serverstorage.NewResourceConfig()
+	resources.EnableVersions(coordinationv1.SchemeGroupVersion, corev1.SchemeGroupVersion)
+	p := controlplane.New(controlplane.Config{
+		ServerID: "apiserver-this", Hostname: "this", PeerAddress: "192.0.2.1:6443",
+		Client:    client,
+		Informers: informers.NewSharedInformerFactory(client, 0),
+		Resources: resources,
+		Features:  utilfeature.DefaultFeatureGate,
+		Election:  controlplane.DefaultTimers(),
+		Logger:    klog.Background(),
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- p.Run(ctx) }()
+	names := func() string {
+		list, err := client.CoordinationV1().Leases("kube-system").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		var all []string
+		for _, l := range list.Items {
+			if l.Name != "apiserver-this" || strings.HasPrefix(*l.Spec.HolderIdentity, "apiserver-this_") && len(*l.Spec.HolderIdentity) > 20 {
+				all = append(all, l.Name)
+			}
+		}
+		return strings.Join(all, " ")
+	}
+	await := func(want string) {
+		t.Helper()
+		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+			return names() == want, nil
+		})
+		if err != nil {
+			t.Errorf("Leases are %q, want %q", names(), want)
+		}
+	}
+	await("apiserver-alive apiserver-this")
+	for _, check := range p.Checks() {
+		if err := check.Check(nil); err != nil {
+			t.Errorf("%s: %v", check.Name(), err)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if got := names(); got != "apiserver-alive" {
+		t.Errorf("after the stop Leases are %q", got)
+	}
+}
+
+// TestAPIsThatAreOff: nothing is written where it can't be.
+func TestAPIsThatAreOff(t *testing.T) {
+	p := controlplane.New(controlplane.Config{Resources: serverstorage.NewResourceConfig(), Features: utilfeature.DefaultFeatureGate, Logger: klog.Background()})
+	if checks := p.Checks(); len(checks) != 0 {
+		t.Errorf("%d controllers run", len(checks))
+	}
+}

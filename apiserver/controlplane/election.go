@@ -1,0 +1,56 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection"
+)
+
+// Timers are those of the election of the server that coordinates the others'.
+type Timers struct{ LeaseDuration, RenewDeadline, RetryPeriod time.Duration }
+
+// DefaultTimers are upstream's.
+func DefaultTimers() Timers {
+	return Timers{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
+}
+
+// Validate returns one error for each wrong flag.
+func (t Timers) Validate() []error {
+	var errs []error
+	if t.LeaseDuration <= t.RenewDeadline {
+		errs = append(errs, errors.New("--coordinated-leadership-lease-duration must be greater than --coordinated-leadership-renew-deadline"))
+	}
+	if t.RenewDeadline <= t.RetryPeriod {
+		errs = append(errs, errors.New("--coordinated-leadership-renew-deadline must be greater than --coordinated-leadership-retry-period"))
+	}
+	if t.RetryPeriod <= 0 {
+		errs = append(errs, errors.New("--coordinated-leadership-retry-period must be positive"))
+	}
+	return errs
+}
+
+// candidateGC is between two removals of candidates that are gone; upstream's.
+const candidateGC = 30 * time.Minute
+
+// coordinateElections picks leaders among candidates whenever this server is the
+// one that does.
+func (c *ControlPlane) coordinateElections(ctx context.Context) {
+	leases := c.config.Informers.Coordination().V1().Leases()
+	candidates := c.config.Informers.Coordination().V1beta1().LeaseCandidates()
+	leaderelection.RunWithLeaderElection(ctx, c.config.Loopback, func() (func(context.Context, int), error) {
+		controller, err := leaderelection.NewController(leases, candidates, c.config.Client.CoordinationV1(), c.config.Client.CoordinationV1beta1())
+		if err != nil {
+			return nil, err
+		}
+		gc := leaderelection.NewLeaseCandidateGC(c.config.Client, candidateGC, candidates)
+		return func(ctx context.Context, workers int) {
+			var collecting sync.WaitGroup
+			defer collecting.Wait()
+			collecting.Go(func() { gc.Run(ctx) })
+			controller.Run(ctx, workers)
+		}, nil
+	}, leaderelection.LeaderElectionTimers(c.config.Election))
+}

@@ -1,0 +1,79 @@
+package controlplane
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/crypto/cryptobyte"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/component-helpers/apimachinery/lease"
+	"k8s.io/kubernetes/pkg/controlplane/controller/apiserverleasegc"
+	"k8s.io/utils/clock"
+)
+
+// The identity Lease is as upstream's, which tools look for by name and label.
+const (
+	identityLabel    = "apiserver.kubernetes.io/identity"
+	identityName     = "kube-apiserver"
+	identityDuration = time.Hour
+	identityRenewal  = 10 * time.Second
+	identityGC       = time.Hour
+)
+
+// ServerID is the name of a server by that of its host, as upstream derives it:
+// two servers on one host share it.
+func ServerID(hostname string) (string, error) {
+	b := cryptobyte.NewBuilder(nil)
+	for _, part := range []string{hostname, identityName} {
+		b.AddUint16LengthPrefixed(func(b *cryptobyte.Builder) { b.AddBytes([]byte(part)) })
+	}
+	data, err := b.Bytes()
+	if err != nil {
+		return "", fmt.Errorf("server identity: %w", err)
+	}
+	hash := sha256.Sum256(data)
+	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16])), nil
+}
+
+// keepIdentity holds the identity Lease until ctx ends, and deletes it then.
+func (c *ControlPlane) keepIdentity(ctx context.Context) {
+	controller := lease.NewController(clock.RealClock{}, c.config.Client, c.config.ServerID+"_"+uuid.NewString(),
+		int32(identityDuration/time.Second), nil, identityRenewal, c.config.ServerID, metav1.NamespaceSystem, c.describe)
+	// It starts with the deletion of what a server before it has left behind.
+	if err := controller.Start(ctx.Done()); err != nil {
+		c.config.Logger.Error(err, "The identity Lease is not kept")
+		return
+	}
+	<-ctx.Done()
+	controller.Stop()
+}
+
+// describe puts into the Lease what servers tell of themselves.
+func (c *ControlPlane) describe(lease *coordinationv1.Lease) error {
+	set := func(all *map[string]string, key, value string) {
+		if *all == nil {
+			*all = map[string]string{}
+		}
+		(*all)[key] = value
+	}
+	set(&lease.Labels, identityLabel, identityName)
+	set(&lease.Labels, corev1.LabelHostname, c.config.Hostname)
+	if c.config.Features.Enabled(features.UnknownVersionInteroperabilityProxy) && c.config.PeerAddress != "" {
+		set(&lease.Annotations, corev1.AnnotationPeerAdvertiseAddress, c.config.PeerAddress)
+	}
+	return nil
+}
+
+// collectIdentities deletes the Leases of servers that have gone without doing so.
+func (c *ControlPlane) collectIdentities(ctx context.Context) {
+	apiserverleasegc.NewAPIServerLeaseGC(c.config.Client, identityGC, metav1.NamespaceSystem,
+		identityLabel+"="+identityName).RunWithContext(ctx)
+}

@@ -1,0 +1,79 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apiserver/pkg/server/flagz"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/apiserver/pkg/server/statusz"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/compatibility"
+	"k8s.io/component-base/logs"
+	zpages "k8s.io/component-base/zpages/features"
+)
+
+// zpagesName is what a kube-apiserver calls itself on /statusz and /flagz.
+const zpagesName = "apiserver"
+
+// installZPages adds /flagz and /statusz under upstream's feature gates. They
+// come after all other paths: /statusz lists these.
+func (s *Server) installZPages(paths *mux.PathRecorderMux, listed func() []string) {
+	if utilfeature.DefaultFeatureGate.Enabled(zpages.ComponentFlagz) {
+		flagz.Install(paths, zpagesName, settings{s.config.Options})
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(zpages.ComponentStatusz) {
+		all := append(listed(), statusz.DefaultStatuszPath)
+		slices.Sort(all)
+		statusz.Install(paths, zpagesName, statusz.NewRegistry(release{s.Effective}, statusz.WithListedPaths(all)))
+	}
+}
+
+// release is an effective version whose binary version is that of /version, with
+// the patch level.
+type release struct{ compatibility.EffectiveVersion }
+
+func (r release) BinaryVersion() *version.Version {
+	full, err := version.ParseSemantic(Version(r.EffectiveVersion).GitVersion)
+	if err != nil {
+		return r.EffectiveVersion.BinaryVersion()
+	}
+	return full
+}
+
+// settings are the flags that can be set, with their values.
+type settings struct{ options *Options }
+
+func (s settings) GetFlagz() map[string]string {
+	all := flagz.NamedFlagSetsReader{FlagSets: s.options.flags}.GetFlagz()
+	for name := range refusedFlags() {
+		delete(all, name)
+	}
+	return all
+}
+
+// installProfiling adds /debug to the paths of the API's port.
+func (o *DebugOptions) installProfiling(paths *mux.PathRecorderMux) {
+	if o.Contention && (o.Profiling || o.SocketPath != "") {
+		runtime.SetBlockProfileRate(1)
+	}
+	if o.Profiling {
+		routes.Profiling{}.Install(paths)
+		routes.DebugFlags{}.Install(paths, "v", routes.StringFlagPutHandler(logs.GlogSetter))
+	}
+}
+
+// serveSocket serves profiles over the Unix socket until ctx ends.
+func (o *DebugOptions) serveSocket(ctx context.Context) error {
+	socket := routes.NewDebugSocket(o.SocketPath)
+	socket.InstallProfiling()
+	socket.InstallDebugFlag("v", routes.StringFlagPutHandler(logs.GlogSetter))
+	if err := served(socket.RunWithContext(ctx)); err != nil {
+		return fmt.Errorf("--debug-socket-path: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package apiserver
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	netutils "k8s.io/utils/net"
+)
+
+// PeerOptions say where other servers of the control plane reach this one. Both
+// are empty or both are set; empty means --advertise-address and --secure-port.
+type PeerOptions struct{ IP, Port string }
+
+func (o *PeerOptions) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.IP, "peer-advertise-ip", o.IP,
+		"IP address by which other servers of the control plane reach this one, as its identity Lease tells them. Counts together with --peer-advertise-port. If not set, --advertise-address.")
+	fs.StringVar(&o.Port, "peer-advertise-port", o.Port,
+		"Port by which other servers of the control plane reach this one, as its identity Lease tells them. Counts together with --peer-advertise-ip. If not set, --secure-port.")
+}
+
+func (o *PeerOptions) validate() []error {
+	var errs []error
+	for _, given := range []struct{ flag, value string }{{"peer-advertise-ip", o.IP}, {"peer-advertise-port", o.Port}} {
+		if given.value != "" && !utilfeature.DefaultFeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy) {
+			errs = append(errs, fmt.Errorf("--%s needs the feature gate %s", given.flag, features.UnknownVersionInteroperabilityProxy))
+		}
+	}
+	if o.IP != "" && netutils.ParseIPSloppy(o.IP) == nil {
+		errs = append(errs, fmt.Errorf("--peer-advertise-ip: %q is not an IP address", o.IP))
+	}
+	if port, err := strconv.ParseUint(o.Port, 10, 16); o.Port != "" && (err != nil || port == 0) {
+		errs = append(errs, fmt.Errorf("--peer-advertise-port: %q is not a port", o.Port))
+	}
+	return errs
+}
+
+// address is what the identity Lease tells of this server, which listens on port.
+func (o *PeerOptions) address(advertise net.IP, port string) string {
+	if o.IP != "" && o.Port != "" {
+		return net.JoinHostPort(o.IP, o.Port)
+	}
+	return net.JoinHostPort(advertise.String(), port)
+}

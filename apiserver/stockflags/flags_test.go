@@ -1,0 +1,115 @@
+package stockflags_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+
+	"byre/apiserver"
+)
+
+// different are flags that byre has with another default or form than
+// kube-apiserver, and why. Every one must differ indeed.
+var different = map[string]string{
+	"authorization-mode":        "kubeadm's Node,RBAC: kube-apiserver's AlwaysAllow hands a new server to anyone with a credential",
+	"cert-dir":                  "the certificates are below --data-dir",
+	"enable-aggregator-routing": "a server that is no node of the cluster has no way to cluster IPs",
+}
+
+// elsewhere are flags that the command has, or that are still to come; they are
+// compared once Options has them.
+var elsewhere = map[string]bool{
+	"help": true, "version": true, // of the command itself
+	"log-json-info-buffer-size": true, "log-json-split-stream": true,
+	"egress-selector-config-file": true, "service-account-signing-endpoint": true, "tracing-config-file": true,
+}
+
+// TestEveryFlagOfKubeAPIServer: each is done in kube-apiserver's form and with
+// its default, or takes its default only, or is refused; and a refusal says why
+// in one line.
+func TestEveryFlagOfKubeAPIServer(t *testing.T) {
+	stock := app.NewAPIServerCommand().Flags()
+	counts := map[string]int{}
+	stock.VisitAll(func(want *pflag.Flag) {
+		flags := byreFlags()
+		got := flags.Lookup(want.Name)
+		switch {
+		case got == nil:
+			if !elsewhere[want.Name] {
+				t.Errorf("byre serve has no --%s", want.Name)
+			}
+			counts["elsewhere"]++
+		case got.Value.Type() == "refused":
+			checkRefused(t, want.Name, "anything")
+			checkRefused(t, want.Name, want.DefValue)
+			counts["refused"]++
+		default:
+			compare(t, want, got)
+			counts["done"]++
+		}
+	})
+	t.Logf("flags of kube-apiserver: %v", counts)
+	for name := range different {
+		if stock.Lookup(name) == nil {
+			t.Errorf("kube-apiserver has no --%s: take it out of the table", name)
+		}
+	}
+}
+
+// TestFixedFlags are those that take their default only.
+func TestFixedFlags(t *testing.T) {
+	for name, value := range map[string]string{
+		"apiserver-count":                             "3",
+		"enable-logs-handler":                         "true",
+		"emulation-forward-compatible":                "true",
+		"runtime-config-emulation-forward-compatible": "true",
+	} {
+		checkRefused(t, name, value)
+		flags := byreFlags()
+		if err := flags.Parse([]string{"--" + name + "=" + flags.Lookup(name).DefValue}); err != nil {
+			t.Errorf("--%s is refused its default: %v", name, err)
+		}
+	}
+}
+
+func compare(t *testing.T, want, got *pflag.Flag) {
+	t.Helper()
+	var found []string
+	for _, c := range []struct{ what, want, got string }{
+		{"form", want.Value.Type(), got.Value.Type()},
+		{"default", want.DefValue, got.DefValue},
+		{"value without =", want.NoOptDefVal, got.NoOptDefVal},
+		{"shorthand", want.Shorthand, got.Shorthand},
+	} {
+		if c.want != c.got {
+			found = append(found, c.what+" is "+c.got+", not "+c.want)
+		}
+	}
+	reason, known := different[want.Name]
+	switch {
+	case known && len(found) == 0:
+		t.Errorf("--%s no longer differs: take it out of the table (%s)", want.Name, reason)
+	case !known && len(found) > 0:
+		t.Errorf("--%s: %s", want.Name, strings.Join(found, "; "))
+	}
+}
+
+func checkRefused(t *testing.T, name, value string) {
+	t.Helper()
+	err := byreFlags().Parse([]string{"--" + name + "=" + value})
+	var refused *apiserver.RefusedFlagError
+	if !errors.As(err, &refused) || len(refused.Error()) < 20 || strings.Contains(refused.Error(), "\n") {
+		t.Errorf("--%s=%s: %v, want one line that says why not", name, value, err)
+	}
+}
+
+func byreFlags() *pflag.FlagSet {
+	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	for _, set := range apiserver.NewOptions().Flags().FlagSets {
+		flags.AddFlagSet(set)
+	}
+	return flags
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+)
+
+// TestFlagsOfTheControlPlane starts one server with what kube-apiserver's flags of
+// the control plane can do, and looks for what each of them does.
+func TestFlagsOfTheControlPlane(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "debug.sock")
+	server := startServer(t, dir,
+		"--feature-gates=CoordinatedLeaderElection=true", "--runtime-config=coordination.k8s.io/v1beta1=true",
+		"--coordinated-leadership-lease-duration=3s", "--coordinated-leadership-renew-deadline=2s", "--coordinated-leadership-retry-period=500ms",
+		"--peer-advertise-ip=192.0.2.9", "--peer-advertise-port=7443",
+		"--advertise-address=192.0.2.8", "--endpoint-reconciler-type=none", "--kubernetes-service-node-port=30443",
+		"--enable-garbage-collector=false", "--delete-collection-workers=3", "--livez-grace-period=1m",
+		"--debug-socket-path="+socket, "--contention-profiling",
+	)
+	client := kubernetes.NewForConfigOrDie(server.config(t))
+	t.Run("identity", func(t *testing.T) { checkIdentity(t, client) })
+	t.Run("legacy tokens", func(t *testing.T) { checkTokenTracking(t, client) })
+	t.Run("election", func(t *testing.T) { checkElection(t, client) })
+	t.Run("service", func(t *testing.T) { checkService(t, client) })
+	t.Run("garbage collector", func(t *testing.T) { checkNoGarbageCollection(t, client) })
+	t.Run("debug socket", func(t *testing.T) { checkDebugSocket(t, socket) })
+	t.Run("flagz", func(t *testing.T) { checkFlagz(t, server) })
+	if status := server.stop(t); status != 0 {
+		t.Errorf("exit status is %d", status)
+	}
+}
+
+// eventually waits until something can be read and is as it should be.
+func eventually(t *testing.T, what string, ok func(context.Context) (bool, error)) {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		var done bool
+		done, last = ok(ctx)
+		return done && last == nil, nil
+	})
+	if err != nil {
+		t.Errorf("%s: %v (%v)", what, err, last)
+	}
+}
+
+func checkIdentity(t *testing.T, client kubernetes.Interface) {
+	var lease coordinationv1.Lease
+	eventually(t, "the identity Lease", func(ctx context.Context) (bool, error) {
+		list, err := client.CoordinationV1().Leases("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity=kube-apiserver"})
+		if err != nil || len(list.Items) != 1 {
+			return false, err
+		}
+		lease = list.Items[0]
+		return true, nil
+	})
+	if !strings.HasPrefix(lease.Name, "apiserver-") || lease.Labels[corev1.LabelHostname] == "" ||
+		lease.Annotations[corev1.AnnotationPeerAdvertiseAddress] != "192.0.2.9:7443" ||
+		!strings.HasPrefix(ptr.Deref(lease.Spec.HolderIdentity, ""), lease.Name+"_") || ptr.Deref(lease.Spec.LeaseDurationSeconds, 0) != 3600 {
+		t.Errorf("the identity Lease is %+v", lease)
+	}
+}
+
+func checkTokenTracking(t *testing.T, client kubernetes.Interface) {
+	eventually(t, "the ConfigMap of legacy tokens", func(ctx context.Context) (bool, error) {
+		config, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx, "kube-apiserver-legacy-service-account-token-tracking", metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		_, err = time.Parse("2006-01-02", config.Data["since"])
+		return true, err
+	})
+}
+
+// checkElection registers a candidate, which must be given the Lease.
+func checkElection(t *testing.T, client kubernetes.Interface) {
+	now := metav1.NowMicro()
+	candidate := &coordinationv1beta1.LeaseCandidate{
+		ObjectMeta: metav1.ObjectMeta{Name: "candidate-1"},
+		Spec: coordinationv1beta1.LeaseCandidateSpec{
+			LeaseName: "elected", BinaryVersion: "1.36.0", EmulationVersion: "1.36.0",
+			Strategy: coordinationv1.OldestEmulationVersion, RenewTime: &now,
+		},
+	}
+	candidates := client.CoordinationV1beta1().LeaseCandidates("default")
+	if _, err := candidates.Create(t.Context(), candidate, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the elected leader", func(ctx context.Context) (bool, error) {
+		// A candidate that is pinged answers by renewing.
+		if c, err := candidates.Get(ctx, "candidate-1", metav1.GetOptions{}); err == nil && c.Spec.PingTime != nil && c.Spec.RenewTime.Before(c.Spec.PingTime) {
+			renewed := metav1.NowMicro()
+			c.Spec.RenewTime = &renewed
+			if _, err := candidates.Update(ctx, c, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) {
+				return false, err
+			}
+		}
+		lease, err := client.CoordinationV1().Leases("default").Get(ctx, "elected", metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		return ptr.Deref(lease.Spec.HolderIdentity, "") == "candidate-1", nil
+	})
+}
+
+func checkService(t *testing.T, client kubernetes.Interface) {
+	service, err := client.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if service.Spec.Type != corev1.ServiceTypeNodePort || service.Spec.Ports[0].NodePort != 30443 {
+		t.Errorf("the kubernetes Service is %+v", service.Spec)
+	}
+	if _, err := client.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the kubernetes Service has endpoints: %v", err)
+	}
+}
+
+// checkNoGarbageCollection: an owner is gone at once, though its dependents are to
+// go first.
+func checkNoGarbageCollection(t *testing.T, client kubernetes.Interface) {
+	configs := client.CoreV1().ConfigMaps("default")
+	if _, err := configs.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := configs.Delete(t.Context(), "owner", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := configs.Get(t.Context(), "owner", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the deleted owner: %v", err)
+	}
+}
+
+func checkDebugSocket(t *testing.T, socket string) {
+	client := &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+		DisableKeepAlives: true,
+	}}
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/block?debug=1", "/debug/flags"} {
+		if status, body, err := fetch(t.Context(), client, "http://debug"+path); err != nil || status != http.StatusOK {
+			t.Errorf("%s: %d %s, %v", path, status, body, err)
+		}
+	}
+}
+
+func checkFlagz(t *testing.T, server *process) {
+	_, body := server.mustGet(t, "/flagz")
+	values := map[string]string{}
+	for line := range strings.Lines(body) {
+		// Upstream draws the delimiter by lot, so that nobody parses this.
+		if i := strings.IndexAny(line, ":= "); i > 0 {
+			values[line[:i]] = strings.TrimSpace(line[i+1:])
+		}
+	}
+	for name, want := range map[string]string{"delete-collection-workers": "3", "enable-garbage-collector": "false", "endpoint": "CLASSIFIED"} {
+		if got := values[name]; got != want {
+			t.Errorf("/flagz says that --%s is %q, not %q", name, got, want)
+		}
+	}
+	if value, there := values["etcd-servers"]; there {
+		t.Errorf("/flagz has --etcd-servers, which can't be set: %q", value)
+	}
+}
+
+// TestZPagesAndIdentityCanBeOff: with upstream's gates off there is nothing.
+func TestZPagesAndIdentityCanBeOff(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--feature-gates=ComponentFlagz=false,ComponentStatusz=false,APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false")
+	for _, path := range []string{"/statusz", "/flagz", "/readyz/poststarthook/start-kube-apiserver-identity-lease-controller"} {
+		if status, body := server.mustGet(t, path); status != http.StatusNotFound {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	_, body := server.mustGet(t, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")
+	var leases coordinationv1.LeaseList
+	if err := json.Unmarshal([]byte(body), &leases); err != nil || len(leases.Items) != 0 {
+		t.Errorf("there are Leases: %s, %v", body, err)
+	}
+}
+
+// TestZPagesAreForMonitoring: a structured answer, and nothing for anybody else.
+func TestZPagesAreForMonitoring(t *testing.T) {
+	server := startServer(t, t.TempDir())
+	client := kubernetes.NewForConfigOrDie(server.config(t))
+	for _, page := range []string{"statusz", "flagz"} {
+		if status, _, err := fetch(t.Context(), anonymous(), server.config(t).Host+"/"+page); err != nil || status != http.StatusForbidden {
+			t.Errorf("/%s for anybody: %d, %v", page, status, err)
+		}
+		for _, as := range []struct {
+			group string
+			want  bool
+		}{{"system:monitoring", true}, {"users", false}} {
+			config := server.config(t)
+			config.Impersonate.UserName, config.Impersonate.Groups = "somebody", []string{as.group}
+			_, err := kubernetes.NewForConfigOrDie(config).RESTClient().Get().AbsPath("/" + page).Do(t.Context()).Raw()
+			if as.want != (err == nil) || err != nil && !apierrors.IsForbidden(err) {
+				t.Errorf("/%s for %s: %v", page, as.group, err)
+			}
+		}
+		kind := strings.ToUpper(page[:1]) + page[1:]
+		raw, err := client.RESTClient().Get().AbsPath("/"+page).
+			SetHeader("Accept", fmt.Sprintf("application/json;v=v1beta1;g=config.k8s.io;as=%s", kind)).Do(t.Context()).Raw()
+		var answer struct{ Kind, APIVersion string }
+		if err != nil || json.Unmarshal(raw, &answer) != nil || answer.Kind != kind || answer.APIVersion != "config.k8s.io/v1beta1" {
+			t.Errorf("/%s in JSON: %.300s, %v", page, raw, err)
+		}
+	}
+}
