@@ -1,9 +1,9 @@
 package sqlstore
 
 import (
-	"runtime"
 	"slices"
 	"sync"
+	"time"
 )
 
 // pending is a write on its way. Its writer waits for done; change and err are
@@ -88,13 +88,18 @@ func (q *queue) take(batch []*pending, writes, size int) []*pending {
 	return batch
 }
 
+// gatherTime is about what a transaction's fsync takes.
+const gatherTime = 5 * time.Millisecond
+
 // gather lets those run who are about to write, for as long as more do, up to a number
 // of writes. A transaction costs a processor much the same for one write as for many,
 // and the writer, who is woken by each write, would be ahead of all who are about to
-// make one. Where a processor is free nobody waits.
-func (q *queue) gather(writes int) {
-	for before, now := 0, q.len(); before < now && now < writes; {
-		runtime.Gosched()
+// make one. Where a processor is free nobody waits. A write never waits for much
+// longer than gatherTime, however many are made meanwhile.
+func (q *queue) gather(writes int, clock func() time.Time, yield func()) {
+	end := clock().Add(gatherTime)
+	for before, now := 0, q.len(); before < now && now < writes && clock().Before(end); {
+		yield()
 		before, now = now, q.len()
 	}
 }

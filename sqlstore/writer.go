@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"errors"
+	"runtime"
 	"time"
 )
 
@@ -24,7 +25,7 @@ func (s *Store) write(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.queue.gather(s.options.BatchWrites)
+		s.queue.gather(s.options.BatchWrites, time.Now, runtime.Gosched)
 		b.take(s.queue, s.options.BatchWrites, s.options.BatchBytes)
 		// A transaction that has begun is not given up half way.
 		s.commit(context.WithoutCancel(ctx), b)

@@ -58,6 +58,7 @@ type written struct {
 	value []byte // encrypted
 	uid   string
 	memo  *memo
+	doc   *document // of data
 }
 
 // prepare encrypts what was encoded, and notes what the feed will be asked.
@@ -77,7 +78,8 @@ func (s *Store) prepare(ctx context.Context, obj runtime.Object, data []byte, at
 		w.memo.attrs.Store(a)
 	}
 	d := newDocument(data)
-	w.memo.doc.Store(&d)
+	w.doc = &d
+	w.memo.keep(w.doc, w.value)
 	return w, nil
 }
 

@@ -37,6 +37,6 @@ func (k *Kept) Of(object runtime.Object) (Encoded, bool) {
 // keep notes what a writer is given.
 func keep(ctx context.Context, object runtime.Object, w written, revision int64) {
 	if k, ok := ctx.Value(keptKey{}).(*Kept); ok {
-		k.last.Store(&given{object, Encoded{w.memo.doc.Load(), revision}})
+		k.last.Store(&given{object, Encoded{w.doc, revision}})
 	}
 }

@@ -17,13 +17,40 @@ import (
 type memo struct {
 	view  *string
 	attrs atomic.Pointer[attrs]
-	doc   atomic.Pointer[document]
+	// doc is the entry's own Value, where that is what a decode and an encode
+	// would give.
+	doc atomic.Pointer[document]
+	// derived is what was made of a Value that is encrypted or of another Form.
+	// It is shared while the garbage collector leaves it, so that no record is
+	// kept in two encodings.
+	derived atomic.Pointer[weak.Pointer[document]]
 	// shared is a decoded object that readers share while the garbage
 	// collector leaves it: it needs no budget.
 	shared atomic.Pointer[weak.Pointer[decoded]]
 }
 
 type decoded struct{ obj runtime.Object }
+
+// document returns what was kept by keep, or nil.
+func (m *memo) document() *document {
+	if d := m.doc.Load(); d != nil {
+		return d
+	}
+	if p := m.derived.Load(); p != nil {
+		return p.Value()
+	}
+	return nil
+}
+
+// keep keeps the document of a record with a Value.
+func (m *memo) keep(d *document, value []byte) {
+	if &d.body[0] == &value[0] {
+		m.doc.Store(d)
+		return
+	}
+	p := weak.Make(d)
+	m.derived.Store(&p)
+}
 
 func (s *Store) newMemo() *memo { return &memo{view: s.view} }
 
@@ -79,7 +106,7 @@ func (s *Store) sharedObject(ctx context.Context, e *watch.Entry) (runtime.Objec
 
 // readInto decodes an entry into an object that is the caller's alone.
 func (s *Store) readInto(ctx context.Context, e *watch.Entry, into runtime.Object) error {
-	if d := s.memoOf(e).doc.Load(); d != nil {
+	if d := s.memoOf(e).document(); d != nil {
 		return s.decodeInto(d.body, into, e.Revision)
 	}
 	data, _, err := s.open(ctx, &e.Record)
@@ -93,7 +120,7 @@ func (s *Store) readInto(ctx context.Context, e *watch.Entry, into runtime.Objec
 // encode would give it.
 func (s *Store) document(ctx context.Context, e *watch.Entry) (*document, error) {
 	m := s.memoOf(e)
-	if d := m.doc.Load(); d != nil {
+	if d := m.document(); d != nil {
 		return d, nil
 	}
 	data, _, err := s.open(ctx, &e.Record)
@@ -106,7 +133,7 @@ func (s *Store) document(ctx context.Context, e *watch.Entry) (*document, error)
 		}
 	}
 	d := newDocument(data)
-	m.doc.Store(&d)
+	m.keep(&d, e.Value)
 	return &d, nil
 }
 
