@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
@@ -21,6 +22,7 @@ import (
 	"byre/apiserver/auth"
 	"byre/apiserver/builtin"
 	"byre/apiserver/controllers"
+	"byre/apiserver/controlplane"
 	"byre/apiserver/health"
 	"byre/apiserver/pki"
 	"byre/sqlstore"
@@ -123,6 +125,9 @@ func (c Config) Complete() (CompletedConfig, error) {
 	done.advertise = o.Serving.advertised(netutils.IsIPv6CIDR(&done.primary))
 	if done.resources, err = builtin.Resources(o.RuntimeConfig, neighbourGroups...); err != nil {
 		return CompletedConfig{}, fmt.Errorf("--runtime-config: %w", err)
+	}
+	if err := controlplane.Validate(utilfeature.DefaultFeatureGate, done.resources); err != nil {
+		return CompletedConfig{}, err
 	}
 	return CompletedConfig{done}, nil
 }

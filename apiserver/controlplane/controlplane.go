@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -53,21 +54,25 @@ type part struct {
 	run  func(context.Context)
 }
 
+// Validate tells whether the feature gates that are on have the APIs they need.
+func Validate(gates featuregate.FeatureGate, resources serverstorage.APIResourceConfigSource) error {
+	candidates := coordinationv1beta1.SchemeGroupVersion
+	if gates.Enabled(features.CoordinatedLeaderElection) && !resources.ResourceEnabled(candidates.WithResource("leasecandidates")) {
+		return fmt.Errorf("--feature-gates=%s=true needs --runtime-config=%s=true: candidates are kept in that API", features.CoordinatedLeaderElection, candidates)
+	}
+	return nil
+}
+
 // New makes the controllers that the feature gates and the served APIs allow. It
 // starts nothing.
 func New(c Config) *ControlPlane {
 	p := &ControlPlane{config: c, started: make(chan struct{})}
 	leases := coordinationv1.SchemeGroupVersion.WithResource("leases")
-	candidates := coordinationv1beta1.SchemeGroupVersion.WithResource("leasecandidates")
 	if c.Features.Enabled(features.CoordinatedLeaderElection) {
-		if p.served(leases) && p.served(candidates) {
-			// The factory must know of these before it is started.
-			c.Informers.Coordination().V1().Leases().Informer()
-			c.Informers.Coordination().V1beta1().LeaseCandidates().Informer()
-			p.add("start-kube-apiserver-coordinated-leader-election-controller", p.coordinateElections)
-		} else {
-			c.Logger.Info("Leader elections are not coordinated, as candidates can't register: set --runtime-config=" + candidates.GroupVersion().String() + "=true")
-		}
+		// The factory must know of these before it is started.
+		c.Informers.Coordination().V1().Leases().Informer()
+		c.Informers.Coordination().V1beta1().LeaseCandidates().Informer()
+		p.add("start-kube-apiserver-coordinated-leader-election-controller", p.coordinateElections)
 	}
 	if c.Features.Enabled(features.APIServerIdentity) && p.served(leases) {
 		p.add("start-kube-apiserver-identity-lease-controller", p.keepIdentity)

@@ -196,6 +196,15 @@ func TestZPagesAndIdentityCanBeOff(t *testing.T) {
 	}
 }
 
+// TestElectionsNeedTheirAPI: the gate alone is refused in one line.
+func TestElectionsNeedTheirAPI(t *testing.T) {
+	p := command(t, t.TempDir(), "serve", "--data-dir", t.TempDir(), "--bind-address=127.0.0.1", "--secure-port=0", "--feature-gates=CoordinatedLeaderElection=true")
+	const want = "byre: --feature-gates=CoordinatedLeaderElection=true needs --runtime-config=coordination.k8s.io/v1beta1=true: candidates are kept in that API\n"
+	if status := p.wait(t); status != 1 || p.log.String() != want {
+		t.Errorf("exit status %d, output %q, want %q", status, p.log.String(), want)
+	}
+}
+
 // TestZPagesAreForMonitoring: a structured answer, and nothing for anybody else.
 func TestZPagesAreForMonitoring(t *testing.T) {
 	server := startServer(t, t.TempDir())

@@ -4,7 +4,7 @@ package oracle
 // than kube-apiserver, each with the reason.
 var expected = map[string]string{
 	"at start /.well-known/openid-configuration": "the key that byre makes for itself is elliptic",
-	"at start /": "checks have the names of what is checked: no etcd, other controllers",
+	"at start /": "three health checks have no equivalent; see onlyStock",
 	"at start /apis/networking.k8s.io/v1/servicecidrs":   "byre has the range ready before anybody asks, and writes it itself",
 	"at start /api/v1/namespaces/kube-system/configmaps": "byre has a CA for clients and a front proxy from the start; its stock twin was given none",
 	"get at no revision":                              "a client's mistake is a 400; upstream's store lets it through as a 500",

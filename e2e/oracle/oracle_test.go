@@ -78,6 +78,7 @@ func compareAll(t *testing.T, stock, byre *peer) {
 		requests []request
 	}{
 		{"start", atStart()},
+		{"control plane", ofTheControlPlane()},
 		{"objects", objects(t)},
 		{"reads", reads()},
 		{"writes", writes()},
@@ -94,6 +95,7 @@ func compareAll(t *testing.T, stock, byre *peer) {
 			}
 		})
 	}
+	t.Run("checks", func(t *testing.T) { compareChecks(t, stock, byre) })
 	for _, p := range []*peer{stock, byre} {
 		p.must(t, http.StatusCreated, request{method: http.MethodPost, path: "/api/v1/namespaces", body: `{"metadata":{"name":"custom"}}`})
 	}
