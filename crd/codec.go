@@ -31,7 +31,7 @@ type codecs struct {
 func (c codecs) storage(stored, version schema.GroupVersion) runtime.Codec {
 	return versioning.NewCodec(
 		settledEncoder{Encoder: unstructured.UnstructuredJSONScheme, coercer: coercer{schemas: c.schemas}, defaulter: c.defaulter()},
-		coercingDecoder{Decoder: unstructured.UnstructuredJSONScheme, coercer: coercer{schemas: c.schemas, repair: true}},
+		c.decoder(),
 		coercingConvertor{ObjectConvertor: c.convert, coercer: coercer{schemas: c.schemas}},
 		creater{},
 		crdserverscheme.NewUnstructuredObjectTyper(),
@@ -40,6 +40,11 @@ func (c codecs) storage(stored, version schema.GroupVersion) runtime.Codec {
 		version,
 		"crd",
 	)
+}
+
+// decoder decodes what is stored.
+func (c codecs) decoder() runtime.Decoder {
+	return coercingDecoder{Decoder: unstructured.UnstructuredJSONScheme, coercer: coercer{schemas: c.schemas, repair: true}}
 }
 
 func (c codecs) defaulter() defaulter { return defaulter{schemas: c.schemas, others: c.scheme} }

@@ -24,6 +24,8 @@ type shared struct {
 	storage   storage.GetterConfig
 	serving   endpoints.Serving
 	converter *conversion.CRConverterFactory
+	// conversions has what webhooks have converted.
+	conversions *conversions
 	// read returns a definition not older than a resourceVersion, or errReplaced if
 	// there is none.
 	read func(ctx context.Context, name, resourceVersion string) (*source, error)
@@ -129,7 +131,10 @@ type parts struct {
 	views map[string]string
 	// unsafe converts without copying what it converts; the one of codecs
 	// copies.
-	unsafe      runtime.ObjectConvertor
+	unsafe runtime.ObjectConvertor
+	// conversions is nil where no webhook converts, and listKind unused.
+	conversions *conversions
+	listKind    string
 	types       fieldTypes
 	equivalents runtime.EquivalentResourceRegistry
 	replicas    managedfields.ResourcePathMappings
@@ -150,7 +155,7 @@ func (s *shared) newParts(crd *apiextensionsv1.CustomResourceDefinition, from *s
 		return nil, fmt.Errorf("%s: conversion: %w", crd.Name, err)
 	}
 	form := formOf(s.storage.Program, whole, stored)
-	return &parts{
+	p := &parts{
 		codecs:      codecs{scheme: s.scheme, schemas: newSchemas(crd, from), convert: safe},
 		source:      from,
 		stored:      schema.GroupVersion{Group: crd.Spec.Group, Version: stored},
@@ -160,7 +165,21 @@ func (s *shared) newParts(crd *apiextensionsv1.CustomResourceDefinition, from *s
 		types:       newFieldTypes(from),
 		equivalents: equivalents(crd),
 		replicas:    replicasPaths(crd),
-	}, nil
+		listKind:    names.ListKind,
+	}
+	if crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter {
+		p.conversions = s.conversions
+	}
+	return p, nil
+}
+
+// storageCodec is the codec between the store and what serves a version.
+func (p *parts) storageCodec(version schema.GroupVersion) runtime.Codec {
+	codec := p.storage(p.stored, version)
+	if p.conversions == nil {
+		return codec
+	}
+	return &convertingCodec{Codec: codec, parts: p, version: version}
 }
 
 // formOf names what the stored bytes of a definition's instances depend on: the

@@ -1,6 +1,7 @@
 package crd
 
 import (
+	"context"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -47,7 +48,7 @@ func (k *keeper) indexFields() []string {
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
 func (k *keeper) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
-	backend := storagebackend.NewDefaultConfig(keyPrefix, k.parts.storage(k.parts.stored, k.version))
+	backend := storagebackend.NewDefaultConfig(keyPrefix, k.parts.storageCodec(k.version))
 	backend.EncodeVersioner = k.parts.stored
 	backend.StorageObjectCountTracker = k.config.ObjectCounts
 	if k.config.Transformers != nil {
@@ -76,6 +77,10 @@ func (k *keeper) decorate(
 	_ apistorage.IndexerFuncs,
 	_ *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
+	var ahead func(context.Context, [][]byte)
+	if codec, ok := config.Codec.(*convertingCodec); ok {
+		ahead = codec.ahead
+	}
 	store, err := storage.New(storage.Config{
 		Store:          k.config.Store,
 		Feed:           k.config.Feed,
@@ -84,6 +89,7 @@ func (k *keeper) decorate(
 		ResourcePrefix: resourcePrefix,
 		KeyPrefix:      config.Prefix,
 		Codec:          config.Codec,
+		DecodeAhead:    ahead,
 		Plain:          unstructured.UnstructuredJSONScheme,
 		StorageVersion: k.parts.stored,
 		Form:           k.parts.form,

@@ -67,7 +67,10 @@ func New(c Config, next http.Handler) (*Server, error) {
 		return nil, err
 	}
 	s.table = &table{
-		shared: &shared{scheme: own.scheme, storage: c.Storage, serving: c.Serving, converter: converter, read: own.source},
+		shared: &shared{
+			scheme: own.scheme, storage: c.Storage, serving: c.Serving,
+			converter: converter, conversions: newConversions(maxConversions), read: own.source,
+		},
 		known:  own.known,
 		fresh:  own.fresh,
 		latest: own.latest,

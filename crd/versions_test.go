@@ -119,7 +119,10 @@ func TestVersionsWithoutConversion(t *testing.T) {
 // converter is a conversion webhook: v1beta1's cron is v1's schedule.
 type converter struct {
 	*httptest.Server
-	calls atomic.Int32
+	// calls and objects are how often it was asked, and about how many objects.
+	calls, objects atomic.Int32
+	// refuse names an object that is not converted, nor what comes with it.
+	refuse atomic.Pointer[string]
 	// spoil changes what is answered.
 	spoil atomic.Pointer[func(*apiextensionsv1.ConversionResponse)]
 }
@@ -143,11 +146,15 @@ func (c *converter) convert(w http.ResponseWriter, req *http.Request) {
 		UID:    review.Request.UID,
 		Result: metav1.Status{Status: metav1.StatusSuccess},
 	}
+	c.objects.Add(int32(len(review.Request.Objects)))
 	for _, raw := range review.Request.Objects {
 		var u unstructured.Unstructured
 		if err := json.Unmarshal(raw.Raw, &u.Object); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
+		}
+		if name := c.refuse.Load(); name != nil && u.GetName() == *name {
+			review.Response.Result = metav1.Status{Status: metav1.StatusFailure, Message: "refused"}
 		}
 		from, to := "cron", "schedule"
 		if strings.HasSuffix(review.Request.DesiredAPIVersion, "v1beta1") {

@@ -283,6 +283,7 @@ func readErrorOf(s *Store, err error, e *watch.Entry) error {
 
 // choose turns the feed's events into those of a selection.
 func (c *cursor) choose(ctx context.Context, events []watch.Event) ([]change, error) {
+	c.decodeEvents(ctx, events)
 	var batch []change
 	p := &c.opts.Predicate
 	for _, ev := range events {

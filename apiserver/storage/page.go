@@ -215,7 +215,7 @@ const contextInterval = 256
 func (s *Store) selected(ctx context.Context, l *listing, candidates iter.Seq[*watch.Entry]) iter.Seq2[*watch.Entry, error] {
 	return func(yield func(*watch.Entry, error) bool) {
 		n := 0
-		for e := range candidates {
+		for e := range s.ahead(ctx, candidates) {
 			if n++; n%contextInterval == 0 && ctx.Err() != nil {
 				yield(nil, timedOut(l.path))
 				return
@@ -245,6 +245,9 @@ func (s *Store) memoryPage(ctx context.Context, l *listing, snapshot watch.Snaps
 	if l.limit == 0 || !l.recursive {
 		p.items = s.selected(ctx, l, candidates)
 		return p, nil
+	}
+	if !everything(&l.opts.Predicate) {
+		candidates = s.ahead(ctx, candidates)
 	}
 	var picked []selection
 	var last *watch.Entry
@@ -276,6 +279,7 @@ func (s *Store) memoryPage(ctx context.Context, l *listing, snapshot watch.Snaps
 // the page's start, or at least one more than were looked at.
 func (s *Store) finish(ctx context.Context, p *page, l *listing, picked []selection, last *watch.Entry, total int64, more bool) error {
 	p.items = func(yield func(*watch.Entry, error) bool) {
+		s.decodePicked(ctx, picked)
 		for _, item := range picked {
 			if !yield(item.entry, item.err) {
 				return
@@ -331,6 +335,9 @@ func (s *Store) storedPage(ctx context.Context, l *listing) (*page, error) {
 	var last *watch.Entry
 	seen := int64(0)
 	for size := l.limit; ; {
+		if !everything(&l.opts.Predicate) {
+			s.decodeAhead(ctx, pager.entries)
+		}
 		for _, e := range pager.entries {
 			if int64(len(picked)) == l.limit {
 				break

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -36,6 +37,10 @@ type Config struct {
 	// Codec encodes to the storage version and decodes to the version in
 	// memory, with defaults.
 	Codec runtime.Codec
+	// DecodeAhead is told of values that Codec will be asked to decode one by one,
+	// where much of that can be done better together. It returns no error: Codec
+	// does. Nil means that there is nothing to gain.
+	DecodeAhead func(ctx context.Context, values [][]byte)
 	// Plain encodes what Codec has decoded, where Codec's own encoding would add
 	// to it, for the raw side; nil means Codec.
 	Plain runtime.Encoder
