@@ -38,7 +38,6 @@ func (s *Server) buildChain() (http.Handler, error) {
 		Authorizer:        s.auth.Authorizer,
 		TypeConverter:     models.TypeConverter(names...),
 		MinRequestTimeout: time.Duration(s.config.Options.Filters.MinRequestTimeout) * time.Second,
-		Emulated:          s.Effective.EmulationVersion(),
 	}
 	var next http.Handler = notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)
 	if s.config.Behind != nil {

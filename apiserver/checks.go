@@ -16,7 +16,7 @@ func (s *Server) checks() health.Checks {
 	checks := health.Checks{
 		Always:           slices.Concat([]health.Checker{health.Log(), store}, s.encryption.checks),
 		Boot:             s.bootChecks(),
-		Ready:            []health.Checker{storeReady, healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
+		Ready:            []health.Checker{s.core.writable(storeReady), healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
 		LivezGracePeriod: s.config.Options.LivezGracePeriod,
 	}
 	for _, n := range s.neighbours {

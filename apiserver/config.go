@@ -159,29 +159,12 @@ func (c *completed) hosts() []string {
 		hosts = append(hosts, ip.String())
 	}
 	if name := c.Options.Serving.ExternalHostname; name != "" {
-		if host, _, err := net.SplitHostPort(name); err == nil {
-			name = host
-		}
 		hosts = append(hosts, name)
 	}
 	if name, err := os.Hostname(); err == nil && name != "" {
 		hosts = append(hosts, name)
 	}
 	return hosts
-}
-
-// externalAddress is the host and port that clients are told to use, in discovery
-// and in the discovery document of service account tokens: --external-hostname,
-// which may have a port of its own, or else the advertised address.
-func (c *completed) externalAddress(port string) string {
-	host := c.Options.Serving.ExternalHostname
-	if host == "" {
-		host = c.advertise.String()
-	}
-	if _, _, err := net.SplitHostPort(host); err == nil {
-		return host
-	}
-	return net.JoinHostPort(host, port)
 }
 
 // localURL is where a client on this machine reaches the server at port.

@@ -2,16 +2,20 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/health"
 	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/watch"
@@ -79,13 +83,29 @@ func makeDataDir(dir string) error {
 	return os.Remove(probe.Name())
 }
 
-// ask is what the health check of the store does.
-func (c *core) ask(ctx context.Context) error {
+// ask is what the health check of the store does. Anybody may read its error.
+func (c *core) ask(ctx context.Context) (err error) {
 	if p, ok := c.database.Driver.(sqlstore.Prober); ok {
-		return p.Probe(ctx)
+		err = p.Probe(ctx)
+	} else {
+		_, err = c.database.Driver.State(ctx)
 	}
-	_, err := c.database.Driver.State(ctx)
-	return err
+	if err == nil {
+		return nil
+	}
+	klog.V(2).InfoS("The database does not answer", "err", err)
+	return errors.New(sqlstore.Public(err))
+}
+
+// writable is a check of the store that fails while the database takes no writes,
+// too.
+func (c *core) writable(check health.Checker) health.Checker {
+	return healthz.NamedCheck(check.Name(), func(r *http.Request) error {
+		if err := c.store.Writable(); err != nil {
+			return err
+		}
+		return check.Check(r)
+	})
 }
 
 // close releases the database after everything that uses it has stopped.

@@ -106,7 +106,7 @@ func (o *Options) addGenericFlags(fs *pflag.FlagSet) {
 	fs.IPVar(&o.Serving.AdvertiseAddress, "advertise-address", o.Serving.AdvertiseAddress,
 		"IP address at which members of the cluster reach this server. If not set, --bind-address; if that is unspecified, the address of the default interface.")
 	fs.StringVar(&o.Serving.ExternalHostname, "external-hostname", o.Serving.ExternalHostname,
-		"Host name, with a port or --secure-port's, by which clients reach this server: given in discovery and as the place of the keys of service account tokens, and part of the serving certificate. If not set, the advertised address.")
+		"Host name by which clients outside the cluster reach this server; part of the serving certificate.")
 	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", o.ShutdownDelay,
 		"How long to go on serving after SIGTERM while /readyz fails already, so that load balancers notice.")
 	fs.DurationVar(&o.LivezGracePeriod, "livez-grace-period", o.LivezGracePeriod,

@@ -152,7 +152,7 @@ func (s *Server) build(ctx, base context.Context) error {
 	if err != nil {
 		return err
 	}
-	address := s.config.externalAddress(port)
+	address := net.JoinHostPort(s.config.advertise.String(), port)
 	registry := discovery.NewRegistry(address, discovery.Rule{
 		IPRange: s.config.primary,
 		Address: net.JoinHostPort(s.config.serviceIP.String(), "443"), // the port of the kubernetes Service

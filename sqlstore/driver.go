@@ -11,7 +11,8 @@ type Driver interface {
 	// Commit does the writes in one transaction, in order, and returns one
 	// Outcome each. A failed precondition is the Outcome of its own write;
 	// the error is that of the whole batch, of which then nothing happened,
-	// unless it is ErrUnknown. No two writes of a batch have the same key.
+	// unless it is ErrUnknown. No two writes of a batch have the same key. An
+	// empty batch changes nothing; it fails where the database takes no writes.
 	Commit(ctx context.Context, batch []Write) ([]Outcome, error)
 	// Get returns the record under key (ErrNotFound) and the revision of the
 	// snapshot it was read from, which is valid with ErrNotFound too.

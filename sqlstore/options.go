@@ -29,6 +29,9 @@ type Options struct {
 	CompactInterval time.Duration
 	// ExpireInterval is how often expired records are looked for: 1 second.
 	ExpireInterval time.Duration
+	// RetryInterval is how often a write is tried while the database takes none:
+	// 1 second.
+	RetryInterval time.Duration
 
 	// BatchWrites and BatchBytes bound one transaction: 512 writes, 8 MiB of
 	// values. (A greater value than that still gets a batch of its own.)
@@ -50,6 +53,7 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.RetentionChanges, 1_000_000)
 	setDefault(&o.CompactInterval, time.Minute)
 	setDefault(&o.ExpireInterval, time.Second)
+	setDefault(&o.RetryInterval, time.Second)
 	setDefault(&o.BatchWrites, 512)
 	setDefault(&o.BatchBytes, 8<<20)
 	return o

@@ -20,6 +20,8 @@ type Store struct {
 	options Options
 	queue   *queue
 	metrics *metrics
+	// writable is told how each transaction of the writer ended.
+	writable writable
 	// committed has room for one token: revision has moved.
 	committed chan struct{}
 	revision  atomic.Int64
@@ -36,6 +38,8 @@ func New(driver Driver, options Options) *Store {
 		options: options,
 		queue:   queue,
 		metrics: newMetrics(options.Registerer, queue.len),
+
+		writable: writable{logger: options.Logger},
 
 		committed: make(chan struct{}, 1),
 	}

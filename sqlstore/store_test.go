@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -217,7 +219,7 @@ func TestCancelled(t *testing.T) {
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	published := make(chan int64, 10)
-	r := run(t, sqlstore.Options{Publish: func(changes []sqlstore.Change) {
+	r := run(t, sqlstore.Options{RetryInterval: time.Hour, Publish: func(changes []sqlstore.Change) {
 		for _, c := range changes {
 			published <- c.Revision
 		}
@@ -254,6 +256,69 @@ func TestFailures(t *testing.T) {
 	if n := testutil.CollectAndCount(r.metrics, "byre_store_commits_total"); n != 4 {
 		t.Errorf("%d kinds of commits are counted, want ok, unavailable, unknown and error", n)
 	}
+}
+
+// logLines is a slog handler's output, one string a line.
+type logLines struct{ lines chan string }
+
+func (l logLines) Write(line []byte) (int, error) {
+	l.lines <- string(line)
+	return len(line), nil
+}
+
+// A database that takes no writes is logged once a cause, said by Writable in words
+// for everybody, and tried until it takes writes again.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	log := logLines{make(chan string, 100)}
+	r := run(t, sqlstore.Options{RetryInterval: time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	logged := func(want ...string) {
+		t.Helper()
+		line := ""
+		select {
+		case line = <-log.lines:
+		default:
+		}
+		for _, text := range want {
+			if !strings.Contains(line, text) {
+				t.Errorf("logged %q, want %q", line, text)
+			}
+		}
+		if len(want) == 0 && line != "" {
+			t.Errorf("logged %q again", line)
+		}
+	}
+	fails := func(cause error) {
+		t.Helper()
+		r.answers <- cause
+		r.begins(0) // the next try: what became of the last one is known
+		if err := r.store.Writable(); err == nil || err.Error() != sqlstore.Public(cause) {
+			t.Errorf("writable: %v", err)
+		}
+	}
+	full := fmt.Errorf("%w: /secret/byre.db: database or disk is full", sqlstore.ErrDiskFull)
+	r.first()
+	fails(full)
+	logged("level=ERROR", `cause="the disk is full"`, "/secret/byre.db")
+	fails(full)
+	logged()
+	fails(fmt.Errorf("%w: /secret/byre.db: disk I/O error", sqlstore.ErrIO))
+	logged("level=ERROR", `cause="input or output failed"`)
+	r.answers <- nil
+	r.first()
+	if err := r.store.Writable(); err != nil {
+		t.Errorf("writable: %v", err)
+	}
+	logged("level=INFO", "takes writes again")
+	// An error of one write is no outage.
+	r.answers <- errors.New("poison")
+	r.first()
+	r.answers <- nil
+	r.expect("first 0 "+full.Error(), "first 0 poison", "first 1 <nil>")
+	if err := r.store.Writable(); err != nil {
+		t.Errorf("writable: %v", err)
+	}
+	logged()
 }
 
 func TestStops(t *testing.T) {

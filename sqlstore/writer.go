@@ -21,6 +21,9 @@ func (s *Store) write(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-s.queue.arrived:
+		case <-s.retry():
+			s.tryWrite(context.WithoutCancel(ctx))
+			continue
 		}
 		if ctx.Err() != nil {
 			return
@@ -60,6 +63,7 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 	start := time.Now()
 	outcomes, err := s.Driver.Commit(ctx, b.writes)
 	s.metrics.committed(len(b.writes), time.Since(start), err)
+	s.writable.note(err, time.Now())
 	switch {
 	case err == nil:
 		s.finish(b.pending, outcomes)

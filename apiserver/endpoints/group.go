@@ -7,11 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/apiserver/pkg/util/compatibility"
 
 	"byre/apiserver/discovery"
 )
@@ -56,11 +54,6 @@ type Serving struct {
 	// MaxRequestBodyBytes bounds the body of a write. Zero means 3 MiB.
 	MaxRequestBodyBytes int64
 
-	// Emulated is the version that the server behaves as: a kind that is
-	// deprecated only later answers without a warning. Nil means that of the
-	// libraries.
-	Emulated *version.Version
-
 	// decodeReads answers no read from bytes, so that tests can compare.
 	decodeReads bool
 }
@@ -76,9 +69,6 @@ func (s Serving) withDefaults() Serving {
 	}
 	if s.MaxRequestBodyBytes == 0 {
 		s.MaxRequestBodyBytes = defaultMaxRequestBodyBytes
-	}
-	if s.Emulated == nil {
-		s.Emulated = compatibility.DefaultBuildEffectiveVersion().EmulationVersion()
 	}
 	if s.EquivalentResources == nil {
 		s.EquivalentResources = runtime.NewEquivalentResourceRegistry()

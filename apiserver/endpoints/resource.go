@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/component-base/version"
 
 	"byre/apiserver/openapi"
 )
@@ -116,10 +117,13 @@ func (r *Resource) findDeprecation() error {
 		return err
 	}
 	object.GetObjectKind().SetGroupVersionKind(r.kind)
-	// Not the version of component-base, which upstream takes: it is set by the
-	// linker and else 0.0, by which all announced deprecations have come.
-	emulated := r.serving.Emulated
-	if deprecation.IsDeprecated(object, int(emulated.Major()), int(emulated.Minor())) {
+	major, minor, err := deprecation.MajorMinor(version.Get())
+	if err != nil {
+		// A build without version information compares as 0.0, which counts
+		// every announced deprecation as reached.
+		major, minor = 0, 0
+	}
+	if deprecation.IsDeprecated(object, major, minor) {
 		r.deprecated = true
 		r.removedRelease = deprecation.RemovedRelease(object)
 		r.warnings = []string{deprecation.WarningMessage(object)}

@@ -1,18 +1,10 @@
 package storage
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"slices"
-	"strings"
-
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/compatibility"
-	"k8s.io/component-base/featuregate"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"byre/sqlstore"
@@ -30,32 +22,8 @@ func Builtin(store *sqlstore.Store, feed *watch.Feed, effective compatibility.Ef
 		Prefixes:    builtinPrefixes(),
 		Cohabitants: builtinCohabitants(),
 		Unsettled:   builtinUnsettled(),
-		Program:     builtinProgram(effective, utilfeature.DefaultMutableFeatureGate),
+		Program:     "v" + effective.BinaryVersion().String(),
 	}
-}
-
-// builtinProgram names all that the bytes of a built-in record depend on besides its
-// storage version: the libraries' version, and, because defaults and conversions ask
-// for them, the version that they emulate and the feature gates. Both stand there
-// only where they differ from what the version has by itself.
-func builtinProgram(effective compatibility.EffectiveVersion, gates featuregate.MutableFeatureGate) string {
-	binary, emulated := effective.BinaryVersion(), effective.EmulationVersion()
-	program := "v" + binary.String()
-	if emulated.Major() != binary.Major() || emulated.Minor() != binary.Minor() {
-		program += "~" + emulated.String()
-	}
-	var changed []string
-	for name, spec := range gates.GetAll() {
-		if on := gates.Enabled(name); on != spec.Default {
-			changed = append(changed, fmt.Sprintf("%s=%t", name, on))
-		}
-	}
-	if len(changed) > 0 {
-		slices.Sort(changed)
-		sum := sha256.Sum256([]byte(strings.Join(changed, ",")))
-		program += "+" + hex.EncodeToString(sum[:6])
-	}
-	return program
 }
 
 // The tables below are those of Kubernetes 1.36's
@@ -82,15 +50,12 @@ func builtinCohabitants() map[schema.GroupResource]schema.GroupResource {
 }
 
 // builtinUnsettled are the built-in resources with defaults that follow from what
-// their strategies fill in, or that only the storage version has: a Job's labels are
-// those of its Pods, which get theirs on create; a claim's phase is reset, and
-// Pending by default; an autoscaler written in autoscaling/v1 has its behavior in an
-// annotation, which autoscaling/v2 completes.
+// their strategies fill in: a Job's labels are those of its Pods, which get
+// theirs on create; a claim's phase is reset, and Pending by default.
 func builtinUnsettled() map[schema.GroupResource]bool {
 	return map[schema.GroupResource]bool{
-		{Group: "batch", Resource: "jobs"}:                           true,
-		{Resource: "persistentvolumeclaims"}:                         true,
-		{Group: "autoscaling", Resource: "horizontalpodautoscalers"}: true,
+		{Group: "batch", Resource: "jobs"}:   true,
+		{Resource: "persistentvolumeclaims"}: true,
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
 
 	"byre/sqlstore"
 	"byre/watch"
@@ -50,7 +51,7 @@ func (s *Store) apiError(err error, path string) error {
 	case errors.Is(err, sqlstore.ErrInvalid):
 		return apierrors.NewBadRequest(err.Error())
 	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed), errors.Is(err, watch.ErrClosed):
-		unavailable := apierrors.NewServiceUnavailable("the database is not available")
+		unavailable := apierrors.NewServiceUnavailable(unavailableMessage(err))
 		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retrySeconds}
 		return unavailable
 	case errors.Is(err, sqlstore.ErrUnknown):
@@ -58,8 +59,22 @@ func (s *Store) apiError(err error, path string) error {
 		// every request whose answer has one, so a create by generateName would
 		// make a second object.
 		return apierrors.NewTimeoutError("the database did not confirm the write: it took effect once or not at all", 0)
+	case errors.Is(err, sqlstore.ErrDatabase):
+		// What the database said is not for clients.
+		klog.ErrorS(err, "The database failed", "path", path)
+		return apierrors.NewInternalError(errors.New(sqlstore.Public(err)))
 	}
 	return err
+}
+
+// unavailableMessage has the cause where there is one that a client may read.
+func unavailableMessage(err error) string {
+	const message = "the database is not available"
+	var cause *sqlstore.Cause
+	if errors.As(err, &cause) {
+		return message + ": " + cause.Error()
+	}
+	return message
 }
 
 // tooLarge answers for a revision that has not happened.

@@ -47,9 +47,14 @@ func TestDatabaseErrors(t *testing.T) {
 		code   int32
 		reason metav1.StatusReason
 		retry  bool
+		says   string
 	}{
-		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnavailable), http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, true},
-		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnknown), http.StatusGatewayTimeout, metav1.StatusReasonTimeout, false},
+		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnavailable), http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, true, "not available"},
+		{fmt.Errorf("%w: /secret/byre.db: database or disk is full", sqlstore.ErrDiskFull), http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, true, "not available: the disk is full"},
+		{fmt.Errorf("%w: cannot execute UPDATE in /secret", sqlstore.ErrReadOnly), http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, true, "not available: the database is read-only"},
+		{fmt.Errorf("%w: relation \"secret\" does not exist", sqlstore.ErrDatabase), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database failed"},
+		{fmt.Errorf("%w: /secret/byre.db: malformed", sqlstore.ErrDamaged), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database is damaged"},
+		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnknown), http.StatusGatewayTimeout, metav1.StatusReasonTimeout, false, "did not confirm"},
 	} {
 		driver := &failing{Driver: storetest.NewModel()}
 		f := newFixture(t, backend{"failing", func(testing.TB) sqlstore.Driver { return driver }, true})
@@ -61,7 +66,7 @@ func TestDatabaseErrors(t *testing.T) {
 		} {
 			var status apierrors.APIStatus
 			if !errors.As(err, &status) || status.Status().Code != test.code || status.Status().Reason != test.reason ||
-				(status.Status().Details.RetryAfterSeconds > 0) != test.retry || strings.Contains(err.Error(), "secret") {
+				(status.Status().Details.RetryAfterSeconds > 0) != test.retry || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("%s with %v: %#v", name, test.err, err)
 			}
 		}

@@ -48,8 +48,7 @@ type GetterConfig struct {
 	// means none.
 	Transformers func(schema.GroupResource) value.Transformer
 	// Program is the part of a record's Form that says which version of the
-	// API the program wrote it by, such as "v1.36", and what else its defaults and
-	// conversions depend on.
+	// API the program wrote it by, such as "v1.36".
 	Program string
 	// DeleteCollectionWorkers is for registries; 0 means 1.
 	DeleteCollectionWorkers int

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/tls"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -96,29 +95,4 @@ func TestKubeletIsRestricted(t *testing.T) {
 	if _, err := kubelet.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a kubelet creates a Pod with a service account: %v", err)
 	}
-}
-
-// TestExternalHostname is where clients are sent: by discovery, and for the keys of
-// service account tokens.
-func TestExternalHostname(t *testing.T) {
-	server := startServer(t, t.TempDir(), "--external-hostname=api.example.com:8443")
-	for path, want := range map[string]string{
-		"/api":                              `"serverAddress":"api.example.com:8443"`,
-		"/.well-known/openid-configuration": `"jwks_uri":"https://api.example.com:8443/openid/v1/jwks"`,
-	} {
-		if status, body := server.mustGet(t, path); status != http.StatusOK || !strings.Contains(body, want) {
-			t.Errorf("%s: %d %s, want %s", path, status, body, want)
-		}
-	}
-	config, err := rest.TLSConfigFor(server.config(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.ServerName = "api.example.com"
-	dialer := tls.Dialer{Config: config}
-	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(server.config(t).Host, "https://"))
-	if err != nil {
-		t.Fatalf("the serving certificate is not for the name: %v", err)
-	}
-	_ = conn.Close() // nothing was sent
 }

@@ -62,7 +62,7 @@ func Acquire(path string) (*Lock, error) {
 		}
 		return nil, &InUseError{Path: path, PID: holder(file)}
 	}
-	if err := sign(file); err != nil {
+	if err := errors.Join(sign(file), checkWritable(path)); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("lock database: %w", err)
 	}
@@ -72,6 +72,19 @@ func Acquire(path string) (*Lock, error) {
 // Close gives the lock back. The file stays: to remove it would let two
 // processes lock two files of the same name.
 func (l *Lock) Close() error { return l.file.Close() }
+
+// checkWritable is for the holder of the lock: while SQLite has the file open in
+// this process, to close it here would give up SQLite's own locks.
+func checkWritable(path string) error {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s can't be written (%w): make it writable for byre's user", path, errors.Unwrap(err))
+	}
+	return file.Close()
+}
 
 // maxLinks bounds a chain of symbolic links, as Linux does.
 const maxLinks = 40

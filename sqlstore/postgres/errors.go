@@ -19,13 +19,21 @@ const (
 	codeNoStatement      = "26000"
 	codeNoPrivilege      = "42501"
 	codeNoTable          = "42P01"
+	codeDiskFull         = "53100"
 )
+
+// causes are the codes whose meaning a client is told too.
+var causes = map[string]error{
+	codeReadOnly:         sqlstore.ErrReadOnly,
+	codeDiskFull:         sqlstore.ErrDiskFull,
+	codeLockNotAvailable: sqlstore.ErrLocked,
+}
 
 // unavailable are the codes, by their beginning, of a server that can't serve
 // now: lost connections, refused users and missing rights, transactions to be
 // tried again, a lack of resources, operators at work, I/O errors, damage.
 var unavailable = []string{
-	"08", "28", "3D", "3F", "40", "53", "57", "58", "XX", codeLockNotAvailable, codeReadOnly, codeNoStatement,
+	"08", "28", "3D", "3F", "40", "53", "57", "58", "XX", codeNoStatement,
 	codeNoPrivilege, codeNoTable,
 }
 
@@ -41,12 +49,15 @@ func (d *Driver) translate(err error) error {
 		// The rest comes from the connection, or from giving up on it.
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, explained)
 	}
+	if cause := causes[server.Code]; cause != nil {
+		return fmt.Errorf("%w: %w", cause, explained)
+	}
 	for _, code := range unavailable {
 		if strings.HasPrefix(server.Code, code) {
 			return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, explained)
 		}
 	}
-	return explained
+	return fmt.Errorf("%w: %w", sqlstore.ErrDatabase, explained)
 }
 
 // translateCommit is translate for a batch. committing says that what failed
@@ -71,7 +82,7 @@ func (d *Driver) translateCommit(err error, committing bool) error {
 func isOurs(err error) bool {
 	for _, sentinel := range []error{
 		sqlstore.ErrCompacted, sqlstore.ErrFuture, sqlstore.ErrInvalid, sqlstore.ErrNotFound,
-		sqlstore.ErrUnavailable, sqlstore.ErrUnknown,
+		sqlstore.ErrUnavailable, sqlstore.ErrUnknown, sqlstore.ErrDatabase,
 	} {
 		if errors.Is(err, sentinel) {
 			return true

@@ -30,7 +30,7 @@ type writer struct {
 func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 	w := &writer{db: db}
 	if w.conn, err = w.db.Conn(ctx); err != nil {
-		return nil, errors.Join(translate(err), w.close())
+		return nil, errors.Join(err, w.close())
 	}
 	for _, s := range []struct {
 		stmt  **sql.Stmt
@@ -43,7 +43,7 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 		{&w.deleteChanges, deleteChanges}, {&w.updateCompacted, updateCompacted}, {&w.vacuum, vacuum},
 	} {
 		if *s.stmt, err = w.stmts.keep(w.conn.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
-			return nil, errors.Join(translate(err), w.close())
+			return nil, errors.Join(err, w.close())
 		}
 	}
 	return w, nil
@@ -75,7 +75,7 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		return d.writer.apply(batch, outcomes, &state, now)
 	})
 	if err != nil {
-		return nil, err
+		return nil, d.translate(err)
 	}
 	d.state.Store(&state)
 	d.logGrew()
@@ -86,16 +86,16 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 // would cost a goroutine a statement, and the transaction is short.
 func (w *writer) transaction(f func() error) error {
 	if err := w.start(); err != nil {
-		return translate(fmt.Errorf("begin: %w", err))
+		return fmt.Errorf("begin: %w", err)
 	}
 	if err := f(); err != nil {
 		// Some errors have rolled back already, then this one means nothing.
 		_, _ = w.rollback.Exec()
-		return translate(err)
+		return err
 	}
 	if _, err := w.commit.Exec(); err != nil {
 		_, _ = w.rollback.Exec()
-		return translateCommit(fmt.Errorf("commit: %w", err))
+		return &commitError{err}
 	}
 	return nil
 }
@@ -135,10 +135,23 @@ func (w *writer) apply(batch []sqlstore.Write, outcomes []sqlstore.Outcome, stat
 			outcomes[i].Revision, outcomes[i].Time = state.Revision, now
 		}
 	}
+	if len(batch) == 0 {
+		return w.touch(state.Revision)
+	}
 	if state.Revision == before {
 		return nil
 	}
 	_, err := w.updateRevision.Exec(state.Revision)
+	return err
+}
+
+// touch has the transaction write a page, as it does not where an UPDATE changes
+// nothing: whether the file takes writes is known when it is in the log.
+func (w *writer) touch(revision int64) error {
+	if _, err := w.updateRevision.Exec(revision + 1); err != nil {
+		return err
+	}
+	_, err := w.updateRevision.Exec(revision)
 	return err
 }
 

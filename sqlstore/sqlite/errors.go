@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -11,32 +10,56 @@ import (
 	"byre/sqlstore"
 )
 
-// translate turns the engine's errors into sqlstore's. Nothing but COMMIT can
-// have an unknown outcome; see translateCommit.
-func translate(err error) error {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
+// diagnosis is what a result code of the engine means to the store, and what an
+// operator can do about it.
+type diagnosis struct {
+	cause error
+	next  string
+}
+
+// https://sqlite.org/rescode.html
+func diagnose(code int) diagnosis {
+	switch code & 0xff {
+	case sqlite3.SQLITE_FULL:
+		return diagnosis{sqlstore.ErrDiskFull, "free space on its file system"}
+	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH:
+		return diagnosis{sqlstore.ErrReadOnly, "make the file and its directory writable for byre's user"}
+	case sqlite3.SQLITE_CANTOPEN:
+		return diagnosis{sqlstore.ErrUnavailable, "check that the file and its directory are there and belong to byre's user"}
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL:
+		return diagnosis{sqlstore.ErrLocked, "end the other program's transaction, of a sqlite3 shell for example"}
+	case sqlite3.SQLITE_IOERR:
+		return diagnosis{sqlstore.ErrIO, "check the disk and the kernel's log"}
+	case sqlite3.SQLITE_NOMEM:
+		return diagnosis{sqlstore.ErrUnavailable, "give the process more memory"}
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return diagnosis{sqlstore.ErrDamaged, "stop byre, keep a copy of the file, and restore a backup"}
+	default:
+		return diagnosis{sqlstore.ErrDatabase, "see \"byre migrate status\", or restore a backup"}
 	}
+}
+
+// commitError is a COMMIT that failed.
+type commitError struct{ err error }
+
+func (e *commitError) Error() string { return "commit: " + e.err.Error() }
+func (e *commitError) Unwrap() error { return e.err }
+
+// translate turns the engine's errors into sqlstore's, with the file and the next
+// step for the operator; others it returns as they are. Each exported method calls
+// it once. Nothing but COMMIT can have an unknown outcome: when writing or syncing
+// the log failed, its last frames may be found in the file after a crash, or not.
+func (d *Driver) translate(err error) error {
 	var e *engine.Error
 	if !errors.As(err, &e) {
 		return err
 	}
-	switch e.Code() & 0xff {
-	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,
-		sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL:
-		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, err)
+	x := diagnose(e.Code())
+	var committing *commitError
+	if errors.As(err, &committing) && x.cause == sqlstore.ErrIO {
+		x.cause = sqlstore.ErrUnknown
 	}
-	return err
-}
-
-// translateCommit is translate for COMMIT: when writing or syncing the log
-// failed, its last frames may be found in the file after a crash, or not.
-func translateCommit(err error) error {
-	var e *engine.Error
-	if errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_IOERR {
-		return fmt.Errorf("%w: %w", sqlstore.ErrUnknown, err)
-	}
-	return translate(err)
+	return fmt.Errorf("%w: %s: %w: %s", x.cause, d.path, err, x.next)
 }
 
 // isDuplicate reports whether an insert found its key taken.

@@ -3,8 +3,11 @@ package sqlite_test
 import (
 	"database/sql"
 	"errors"
+	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -130,14 +133,25 @@ func TestFaults(t *testing.T) {
 			func(t *testing.T, _ *sqlite.Driver, _ string, other *sql.Conn) func() {
 				execute(t, other, `BEGIN IMMEDIATE`)
 				return func() { execute(t, other, `ROLLBACK`) }
-			}, sqlstore.ErrUnavailable, sqlite3.SQLITE_BUSY,
+			}, sqlstore.ErrLocked, sqlite3.SQLITE_BUSY,
 		},
 		"I/O error at BEGIN": {
 			func(t *testing.T, _ *sqlite.Driver, path string, other *sql.Conn) func() {
 				// The writer must read what another connection has written.
 				execute(t, other, `PRAGMA user_version = 7`)
 				return redirect(t, path+"-wal", path+"-wal", unix.O_WRONLY)
-			}, sqlstore.ErrUnavailable, sqlite3.SQLITE_IOERR,
+			}, sqlstore.ErrIO, sqlite3.SQLITE_IOERR,
+		},
+		"read-only": {
+			func(t *testing.T, driver *sqlite.Driver, _ string, _ *sql.Conn) func() {
+				queryOnly := func(on string) {
+					if err := driver.ExecWriter(t.Context(), `PRAGMA query_only = `+on); err != nil {
+						t.Fatal(err)
+					}
+				}
+				queryOnly("1")
+				return func() { queryOnly("0") }
+			}, sqlstore.ErrReadOnly, sqlite3.SQLITE_READONLY,
 		},
 		"disk full before COMMIT": {
 			func(t *testing.T, driver *sqlite.Driver, _ string, _ *sql.Conn) func() {
@@ -148,14 +162,14 @@ func TestFaults(t *testing.T) {
 				}
 				limit("1") // SQLite keeps the pages that are there, and answers as on a full disk
 				return func() { limit("4294967294") }
-			}, sqlstore.ErrUnavailable, sqlite3.SQLITE_FULL,
+			}, sqlstore.ErrDiskFull, sqlite3.SQLITE_FULL,
 		},
 		"disk full at COMMIT": {
 			func(t *testing.T, _ *sqlite.Driver, path string, other *sql.Conn) func() {
 				// Nobody reads the log when all of it is in the file.
 				execute(t, other, `PRAGMA wal_checkpoint(TRUNCATE)`)
 				return redirect(t, path+"-wal", "/dev/full", unix.O_RDWR)
-			}, sqlstore.ErrUnavailable, sqlite3.SQLITE_FULL,
+			}, sqlstore.ErrDiskFull, sqlite3.SQLITE_FULL,
 		},
 		"I/O error at COMMIT": {
 			func(t *testing.T, _ *sqlite.Driver, path string, _ *sql.Conn) func() {
@@ -173,10 +187,24 @@ func TestFaults(t *testing.T) {
 			if err := commits(t, driver, "before", 10); err != nil {
 				t.Fatal(err)
 			}
+			if test.want != sqlstore.ErrUnknown && !errors.Is(test.want, sqlstore.ErrUnavailable) {
+				t.Errorf("%v is not ErrUnavailable", test.want)
+			}
 			restore := test.inject(t, driver, path, foreign(t, path))
 			for range 3 {
-				if err := commits(t, driver, "meanwhile", 100_000); !errors.Is(err, test.want) || code(err) != test.code {
-					t.Errorf("error %v (code %d), want %v (code %d)", err, code(err), test.want, test.code)
+				err := commits(t, driver, "meanwhile", 100_000)
+				if !errors.Is(err, test.want) || code(err) != test.code {
+					t.Fatalf("error %v (code %d), want %v (code %d)", err, code(err), test.want, test.code)
+				}
+				if errors.Is(err, sqlstore.ErrUnknown) == errors.Is(err, sqlstore.ErrUnavailable) {
+					t.Errorf("whether it happened is not told: %v", err)
+				}
+				if public := sqlstore.Public(err); !strings.Contains(err.Error(), path) || strings.Contains(public, path) || strings.Contains(public, "SQL") {
+					t.Errorf("the operator reads %q, everybody %q", err, public)
+				}
+				// Where the file can't grow there is room for an empty batch.
+				if _, err := driver.Commit(t.Context(), nil); !errors.Is(err, test.want) && name != "disk full before COMMIT" {
+					t.Errorf("an empty batch: %v, want %v", err, test.want)
 				}
 			}
 			restore()
@@ -201,5 +229,113 @@ func TestTransactionLeftOpen(t *testing.T) {
 	}
 	if err := commits(t, driver, "next", 10); err != nil {
 		t.Error(err)
+	}
+}
+
+// unprivileged has the rest of the test touch files as a user who owns dir, whose
+// rights count; the right to do everything that root has is given up.
+func unprivileged(t *testing.T, dir string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		return
+	}
+	const nobody = 65534
+	for parent := filepath.Dir(dir); parent != os.TempDir() && len(parent) > 1; parent = filepath.Dir(parent) {
+		if err := os.Chmod(parent, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Chown(path, nobody, nobody))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread()
+	if err := unix.Setfsuid(nobody); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Setfsuid(0); err != nil {
+			t.Error(err)
+		}
+		runtime.UnlockOSThread()
+	})
+}
+
+// A file that can't be written is refused when it is opened, with its name.
+func TestUnwritableIsRefused(t *testing.T) {
+	path := migrated(t)
+	unprivileged(t, filepath.Dir(path))
+	if err := os.Chmod(path, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := migrations.Up(t.Context(), "sqlite://"+(&url.URL{Path: path}).EscapedPath()); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), path+" can't be written") {
+		t.Errorf("migrate: %v", err)
+	}
+	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), path+" can't be written") {
+		t.Errorf("open: %v", err)
+	}
+	if err := errors.Join(os.Chmod(path, 0o600), os.Chmod(filepath.Dir(path), 0o500)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("open in a directory that can't be written: %v", err)
+	}
+}
+
+// What the engine says of a damaged file, or of a table that is gone, is the
+// operator's to read, with the file's name and what to do.
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		damage func(t *testing.T, path string, other *sql.Conn)
+		want   error
+	}{
+		"pages overwritten": {
+			func(t *testing.T, path string, other *sql.Conn) {
+				execute(t, other, `PRAGMA wal_checkpoint(TRUNCATE)`)
+				file, err := os.OpenFile(path, os.O_WRONLY, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer file.Close()
+				if _, err := file.WriteAt([]byte(strings.Repeat("garbage ", 1000_000)), 8192); err != nil {
+					t.Fatal(err)
+				}
+			}, sqlstore.ErrDamaged,
+		},
+		"table gone": {
+			func(t *testing.T, _ string, other *sql.Conn) { execute(t, other, `DROP TABLE counters`) },
+			sqlstore.ErrDatabase,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			driver, path := open(t)
+			for i := range 10 {
+				if err := commits(t, driver, strconv.Itoa(i), 100_000); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := driver.Close(); err != nil {
+				t.Fatal(err)
+			}
+			driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer driver.Close()
+			test.damage(t, path, foreign(t, path))
+			query := sqlstore.Query{Range: sqlstore.Range{Resource: "configmaps"}}
+			_, listErr := driver.List(t.Context(), query, func(sqlstore.Record) error { return nil })
+			_, changesErr := driver.Changes(t.Context(), 0, 1000, 0)
+			for what, err := range map[string]error{
+				"list": listErr, "changes": changesErr, "commit": commits(t, driver, "next", 100_000),
+			} {
+				if !errors.Is(err, test.want) || !errors.Is(err, sqlstore.ErrDatabase) || !strings.Contains(err.Error(), path) {
+					t.Errorf("%s: %v, want %v", what, err, test.want)
+				}
+			}
+		})
 	}
 }

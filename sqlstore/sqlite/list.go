@@ -42,7 +42,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		return counted.QueryRowContext(ctx, a.of(0, false)...).Scan(&listed.Remaining)
 	})
 	if err != nil {
-		return sqlstore.Listed{}, err
+		return sqlstore.Listed{}, d.translate(err)
 	}
 	return listed, nil
 }

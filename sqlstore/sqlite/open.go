@@ -14,6 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	engine "modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
 	"byre/migrations"
 	"byre/migrations/dbfile"
 	"byre/sqlstore"
@@ -89,7 +92,11 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), d.lock.Close())
 	}
 	if err := d.open(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), d.Close())
+		var e *engine.Error
+		if !errors.As(err, &e) {
+			err = fmt.Errorf("%s: %w", d.path, err)
+		}
+		return nil, errors.Join(fmt.Errorf("open database: %w", d.translate(err)), d.Close())
 	}
 	return d, nil
 }
@@ -117,7 +124,13 @@ func (d *Driver) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.state.Store(&state)
-	return nil
+	// A file that takes no writes is refused now and not at the first one. A full
+	// disk is not: what is there can be read meanwhile.
+	err = d.writer.transaction(func() error { return d.writer.touch(state.Revision) })
+	if hasCode(err, sqlite3.SQLITE_FULL) {
+		return nil
+	}
+	return err
 }
 
 // Close implements sqlstore.Driver. It waits for the transaction under way.
@@ -148,20 +161,20 @@ func (d *Driver) check(ctx context.Context) error {
 	defer db.Close()
 	var engine string
 	if err := db.QueryRowContext(ctx, `SELECT sqlite_version()`).Scan(&engine); err != nil {
-		return translate(err)
+		return err
 	}
 	if older(engine, oldestEngine) {
 		return fmt.Errorf("SQLite %s is older than 3.51.3", engine)
 	}
 	var tables int
 	if err := db.QueryRowContext(ctx, countVersionTable).Scan(&tables); err != nil {
-		return translate(err)
+		return err
 	}
 	var version migrations.Version
 	if tables > 0 {
 		var dirty bool
 		if err := db.QueryRowContext(ctx, migrations.SelectVersion).Scan(&version, &dirty); err != nil {
-			return translate(err)
+			return err
 		}
 	}
 	return migrations.Check(migrations.SQLite, version)

@@ -30,7 +30,7 @@ func (d *Driver) Probe(ctx context.Context) error {
 	known := d.state.Load().Revision
 	var stored sqlstore.State
 	if err := db.QueryRowContext(ctx, selectState).Scan(&stored.Revision, &stored.Compacted, &stored.Epoch); err != nil {
-		return translate(err)
+		return d.translate(err)
 	}
 	if stored.Revision < known {
 		return fmt.Errorf("%w: the database file is at revision %d, and was at %d", sqlstore.ErrUnavailable, stored.Revision, known)

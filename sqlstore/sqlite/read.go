@@ -40,7 +40,7 @@ func newReader(ctx context.Context, db *sql.DB) (_ *reader, err error) {
 		{&r.at.countResource, countResourceAt}, {&r.at.countInNamespace, countNamespaceAt},
 	} {
 		if *s.stmt, err = r.stmts.keep(r.db.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
-			return nil, errors.Join(translate(err), r.close())
+			return nil, errors.Join(err, r.close())
 		}
 	}
 	return r, nil
@@ -50,7 +50,7 @@ func (r *reader) close() error { return errors.Join(r.stmts.close(), r.db.Close(
 
 func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
 	err = r.selectState.QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch)
-	return s, translate(err)
+	return s, err
 }
 
 // State implements sqlstore.Driver, from memory: this process makes every
@@ -71,7 +71,7 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 	err := d.readers.selectObject.QueryRowContext(ctx, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name).
 		Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value)
 	if err != nil {
-		return sqlstore.Record{}, 0, translate(err)
+		return sqlstore.Record{}, 0, d.translate(err)
 	}
 	if !revision.Valid {
 		return sqlstore.Record{}, snapshot, sqlstore.ErrNotFound
@@ -88,7 +88,7 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (_ []sqlstore.Record, err error) {
 	rows, err := d.readers.selectExpired.QueryContext(ctx, formatTime(now), limit)
 	if err != nil {
-		return nil, translate(err)
+		return nil, d.translate(err)
 	}
 	defer rows.Close()
 	var expired []sqlstore.Record
@@ -98,14 +98,14 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (_ []sql
 			expires sql.NullString
 		)
 		if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
-			return nil, translate(err)
+			return nil, d.translate(err)
 		}
 		if r.Expires, err = parseExpiry(expires); err != nil {
 			return nil, err
 		}
 		expired = append(expired, r)
 	}
-	return expired, translate(rows.Err())
+	return expired, d.translate(rows.Err())
 }
 
 // Changes implements sqlstore.Driver.
@@ -135,7 +135,7 @@ func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) (cha
 		}
 		return rows.Err()
 	})
-	return changes, err
+	return changes, d.translate(err)
 }
 
 func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
@@ -179,14 +179,14 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 func (r *reader) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) error) error {
 	tx, err := r.db.BeginTx(ctx, nil)
 	if err != nil {
-		return translate(err)
+		return err
 	}
 	// It wrote nothing; this only ends it.
 	defer func() { _ = tx.Rollback() }()
 	var s sqlstore.State
 	stmt := tx.StmtContext(ctx, r.selectState) //nolint:sqlclosecheck // the transaction closes it
 	if err := stmt.QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch); err != nil {
-		return translate(err)
+		return err
 	}
-	return translate(f(tx, s))
+	return f(tx, s)
 }

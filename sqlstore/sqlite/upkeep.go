@@ -37,7 +37,7 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 		return err
 	})
 	if err != nil {
-		return false, err
+		return false, d.translate(err)
 	}
 	d.state.Store(&state)
 	d.logGrew()
@@ -73,7 +73,7 @@ func (d *Driver) Upkeep(ctx context.Context) error {
 				return nil
 			}
 			// Busy or a full disk: the writer's own checkpoint is still there.
-			if err := translate(err); !errors.Is(err, sqlstore.ErrUnavailable) {
+			if err := d.translate(err); !errors.Is(err, sqlstore.ErrUnavailable) {
 				return err
 			}
 		}

@@ -140,6 +140,10 @@ func testBatch(f fixture) {
 			f.Errorf("write %d: revision %d, %v; want %d, %v", i, o.Revision, o.Err, wantRevisions[i], wantErrs[i])
 		}
 	}
+	// An empty batch finds out whether there can be another.
+	if got, err := f.Commit(f.Context(), nil); err != nil || len(got) > 0 {
+		f.Errorf("empty batch: %v, %v", got, err)
+	}
 	if state := f.state(); state.Revision != 6 {
 		f.Errorf("revision %d, want 6", state.Revision)
 	}
