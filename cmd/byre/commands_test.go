@@ -40,6 +40,9 @@ func TestVersion(t *testing.T) {
 	if status, out, _ := call("version"); status != 0 || !strings.Contains(out, "Kubernetes API v1.36.") {
 		t.Errorf("version: status %d, %q", status, out)
 	}
+	if status, out, _ := call("serve", "--data-dir=/nowhere", "--version"); status != 0 || !strings.Contains(out, "Kubernetes API v1.36.") {
+		t.Errorf("serve --version: status %d, %q", status, out)
+	}
 	var info struct{ Major, Minor, GitVersion string }
 	_, out, _ := call("version", "--output=json")
 	if err := json.Unmarshal([]byte(out), &info); err != nil || info.Major != "1" || info.Minor != "36" || !strings.HasPrefix(info.GitVersion, "v1.36.") {

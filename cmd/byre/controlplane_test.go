@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/kubernetes/pkg/serviceaccount"
 	"k8s.io/utils/ptr"
 )
 
@@ -36,7 +40,7 @@ func TestFlagsOfTheControlPlane(t *testing.T) {
 	)
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	t.Run("identity", func(t *testing.T) { checkIdentity(t, client) })
-	t.Run("legacy tokens", func(t *testing.T) { checkTokenTracking(t, client) })
+	t.Run("legacy tokens", func(t *testing.T) { checkTokenTracking(t, server, client) })
 	t.Run("election", func(t *testing.T) { checkElection(t, client) })
 	t.Run("service", func(t *testing.T) { checkService(t, client) })
 	t.Run("garbage collector", func(t *testing.T) { checkNoGarbageCollection(t, client) })
@@ -78,7 +82,9 @@ func checkIdentity(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-func checkTokenTracking(t *testing.T, client kubernetes.Interface) {
+// checkTokenTracking: it is told since when the use of legacy tokens is recorded,
+// and it is.
+func checkTokenTracking(t *testing.T, server *process, client kubernetes.Interface) {
 	eventually(t, "the ConfigMap of legacy tokens", func(ctx context.Context) (bool, error) {
 		config, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx, "kube-apiserver-legacy-service-account-token-tracking", metav1.GetOptions{})
 		if err != nil {
@@ -87,6 +93,56 @@ func checkTokenTracking(t *testing.T, client kubernetes.Interface) {
 		_, err = time.Parse("2006-01-02", config.Data["since"])
 		return true, err
 	})
+	token := makeLegacyToken(t, server, client)
+	config := rest.AnonymousClientConfig(server.config(t))
+	config.BearerToken = token
+	review, err := kubernetes.NewForConfigOrDie(config).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil || review.Status.UserInfo.Username != "system:serviceaccount:default:legacy" {
+		t.Fatalf("the token's user is %+v, %v", review, err)
+	}
+	secret, err := client.CoreV1().Secrets("default").Get(t.Context(), "legacy-token", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := time.Parse("2006-01-02", secret.Labels[serviceaccount.LastUsedLabelKey]); err != nil {
+		t.Errorf("the token was used, and its Secret has the labels %v", secret.Labels)
+	}
+}
+
+// makeLegacyToken makes a service account with a token in a Secret, as
+// kube-controller-manager's tokens controller does.
+func makeLegacyToken(t *testing.T, server *process, client kubernetes.Interface) string {
+	t.Helper()
+	core := client.CoreV1()
+	account, err := core.ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "legacy"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "legacy-token", Namespace: "default",
+			Annotations: map[string]string{corev1.ServiceAccountNameKey: account.Name, corev1.ServiceAccountUIDKey: string(account.UID)},
+		},
+		Type: corev1.SecretTypeServiceAccountToken,
+	}
+	key, err := keyutil.PrivateKeyFromFile(filepath.Join(server.dir, "pki", "sa.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer, err := serviceaccount.JWTTokenGenerator(serviceaccount.LegacyIssuer, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, private := serviceaccount.LegacyClaims(*account, secret)
+	token, err := issuer.GenerateToken(t.Context(), public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret.Data = map[string][]byte{corev1.ServiceAccountTokenKey: []byte(token)}
+	if _, err := core.Secrets("default").Create(t.Context(), &secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return token
 }
 
 // checkElection registers a candidate, which must be given the Lease.

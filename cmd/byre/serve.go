@@ -36,6 +36,9 @@ func newServeCommand() *cobra.Command {
 	}
 	sets := options.Flags()
 	sets.FlagSet("global").BoolP("help", "h", false, "help for "+cmd.Name())
+	sets.FlagSet("global").Bool("version", false, "Print the version and exit.")
+	cmd.Version = versionText()
+	cmd.SetVersionTemplate("{{.Version}}")
 	for _, set := range sets.FlagSets {
 		cmd.Flags().AddFlagSet(set)
 	}

@@ -20,8 +20,7 @@ func newVersionCommand() *cobra.Command {
 			info := apiserver.Version(compatibility.DefaultBuildEffectiveVersion())
 			switch output {
 			case "":
-				fmt.Fprintf(cmd.OutOrStdout(), "byre %s\nKubernetes API %s\n%s %s\n",
-					apiserver.ProgramVersion(), info.GitVersion, info.GoVersion, info.Platform)
+				fmt.Fprint(cmd.OutOrStdout(), versionText())
 				return nil
 			case "json":
 				enc := json.NewEncoder(cmd.OutOrStdout())
@@ -34,4 +33,10 @@ func newVersionCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", output, "Output format: json, or nothing for text.")
 	return cmd
+}
+
+// versionText is what a person reads of the version.
+func versionText() string {
+	info := apiserver.Version(compatibility.DefaultBuildEffectiveVersion())
+	return fmt.Sprintf("byre %s\nKubernetes API %s\n%s %s\n", apiserver.ProgramVersion(), info.GitVersion, info.GoVersion, info.Platform)
 }
