@@ -26,6 +26,9 @@ var (
 	// ErrInvalid: a key, value or position can't be stored in every database;
 	// see Write.Check. The change did not happen.
 	ErrInvalid = errors.New("not storable")
+	// ErrKeyTooLong: the key of a Create has more than MaxKeyBytes. It matches
+	// ErrInvalid.
+	ErrKeyTooLong = fmt.Errorf("%w: key of more than %d bytes", ErrInvalid, MaxKeyBytes)
 	// ErrClosed: the store is shutting down; the change did not happen.
 	ErrClosed = errors.New("store is closed")
 )

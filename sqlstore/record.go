@@ -107,11 +107,27 @@ type Write struct {
 	Memo any
 }
 
+// MaxKeyBytes is the greatest Key.Len of a new object. A row of a B-tree index in
+// PostgreSQL has at most 2,704 bytes, however well it compresses; what upstream
+// validates has 63 bytes for a namespace and 253 for a name, except for RBAC, whose
+// names are path segments of any length.
+const MaxKeyBytes = 1024
+
+// Len is the number of bytes in the key's texts.
+func (k Key) Len() int {
+	return len(k.Group) + len(k.Resource) + len(k.Owner.String()) + len(k.Namespace) + len(k.Name)
+}
+
 // Check returns an error that matches ErrInvalid unless the write can be stored
 // in every database: texts are UTF-8 without U+0000 (PostgreSQL has no way to
-// keep it), the key's resource and name and a new state's value aren't empty.
+// keep it), the key's resource and name and a new state's value aren't empty, a new
+// key has at most MaxKeyBytes, and an expiry is in a year of four digits. The
+// writes of a batch share a transaction: nothing that Check lets through may make
+// the database refuse one of them.
 func (w *Write) Check() error {
 	switch {
+	case w.Op == Create && w.Key.Len() > MaxKeyBytes:
+		return ErrKeyTooLong
 	case !w.Key.Storable():
 		return fmt.Errorf("%w: key %q", ErrInvalid, w.Key)
 	case !storable(w.UID) || !storable(w.Form):
@@ -122,6 +138,8 @@ func (w *Write) Check() error {
 		return nil
 	case w.Op != Create && w.Op != Update:
 		return fmt.Errorf("%w: op %q", ErrInvalid, w.Op)
+	case !w.Expires.IsZero() && (w.Expires.UTC().Year() < 1 || w.Expires.UTC().Year() > 9999):
+		return fmt.Errorf("%w: expiry of %q", ErrInvalid, w.Key)
 	case len(w.Value) == 0 || !utf8.Valid(w.Value) || bytes.IndexByte(w.Value, 0) >= 0:
 		return fmt.Errorf("%w: value of %q", ErrInvalid, w.Key)
 	}

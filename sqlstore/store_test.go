@@ -242,11 +242,12 @@ func TestFailures(t *testing.T) {
 	r.answers <- nil
 	r.begins(3)
 	poison := errors.New("poison")
-	for _, answer := range []error{poison, nil, poison} {
+	for i, answer := range []error{poison, nil, poison, poison, nil} {
 		r.answers <- answer
-		r.begins(1)
+		if half := []int{1, 2, 1, 1}; i < len(half) {
+			r.begins(half[i])
+		}
 	}
-	r.answers <- nil
 	r.expect("first 1 <nil>", "a 2 <nil>", "bad 0 poison", "c 3 <nil>")
 	for want := range int64(3) {
 		if got := <-published; got != want+1 {

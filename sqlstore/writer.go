@@ -72,12 +72,13 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 			p.finish(Change{}, err)
 		}
 	default:
-		// The database didn't like something in the batch. Who is not to blame
-		// should not suffer: each gets a transaction of its own.
-		s.options.Logger.Warn("store: batch failed, committing its writes one by one", "writes", len(b.pending), "err", err)
-		for i, p := range b.pending {
-			s.commit(ctx, &batch{pending: []*pending{p}, writes: b.writes[i : i+1]})
-		}
+		// The database refused the batch for one of its writes, which Write.Check
+		// should have refused. The others get their own outcome: halving finds the
+		// one in few transactions.
+		s.options.Logger.Error("store: the database refused a batch, committing its halves", "writes", len(b.pending), "err", err)
+		half := len(b.pending) / 2
+		s.commit(ctx, &batch{pending: b.pending[:half], writes: b.writes[:half]})
+		s.commit(ctx, &batch{pending: b.pending[half:], writes: b.writes[half:]})
 	}
 }
 

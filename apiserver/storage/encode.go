@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"context"
+	"errors"
 	"reflect"
 	"sync"
 	"time"
@@ -102,6 +103,9 @@ func (s *Store) commit(ctx context.Context, at object, w written, replaces int64
 		write.Expires = s.cfg.Clock.Now().Add(time.Duration(ttl) * time.Second)
 	}
 	change, err := s.cfg.Store.Commit(ctx, write)
+	if errors.Is(err, sqlstore.ErrKeyTooLong) {
+		err = s.keyTooLong(at.Key)
+	}
 	return change.Revision, err
 }
 

@@ -8,6 +8,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/features"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -59,12 +61,28 @@ func (s *Store) apiError(err error, path string) error {
 		// every request whose answer has one, so a create by generateName would
 		// make a second object.
 		return apierrors.NewTimeoutError("the database did not confirm the write: it took effect once or not at all", 0)
-	case errors.Is(err, sqlstore.ErrDatabase):
-		// What the database said is not for clients.
-		klog.ErrorS(err, "The database failed", "path", path)
-		return apierrors.NewInternalError(errors.New(sqlstore.Public(err)))
 	}
-	return err
+	var status apierrors.APIStatus
+	var corrupt *corruptError
+	if errors.As(err, &status) || errors.As(err, &corrupt) || isContextError(err) {
+		return err
+	}
+	// What the database said is not for clients.
+	klog.ErrorS(err, "The database failed", "path", path)
+	return apierrors.NewInternalError(errors.New(sqlstore.Public(err)))
+}
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// keyTooLong refuses a name that the database has no room for. Upstream's
+// validation, which comes before, has shorter bounds for most names.
+func (s *Store) keyTooLong(key sqlstore.Key) error {
+	gr := s.cfg.GroupResource
+	longest := max(sqlstore.MaxKeyBytes-(key.Len()-len(key.Name)), 0)
+	return apierrors.NewInvalid(schema.GroupKind{Group: gr.Group, Kind: gr.Resource}, key.Name,
+		field.ErrorList{field.TooLong(field.NewPath("metadata", "name"), key.Name, longest)})
 }
 
 // unavailableMessage has the cause where there is one that a client may read.

@@ -55,6 +55,7 @@ func TestDatabaseErrors(t *testing.T) {
 		{fmt.Errorf("%w: relation \"secret\" does not exist", sqlstore.ErrDatabase), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database failed"},
 		{fmt.Errorf("%w: /secret/byre.db: malformed", sqlstore.ErrDamaged), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database is damaged"},
 		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnknown), http.StatusGatewayTimeout, metav1.StatusReasonTimeout, false, "did not confirm"},
+		{errors.New("ERROR: index row of secret size (SQLSTATE 54000)"), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database failed"},
 	} {
 		driver := &failing{Driver: storetest.NewModel()}
 		f := newFixture(t, backend{"failing", func(testing.TB) sqlstore.Driver { return driver }, true})
@@ -70,6 +71,21 @@ func TestDatabaseErrors(t *testing.T) {
 				t.Errorf("%s with %v: %#v", name, test.err, err)
 			}
 		}
+	}
+}
+
+// A name that has no room in an index is refused as names are.
+func TestKeyTooLong(t *testing.T) {
+	for _, b := range backends() {
+		t.Run(b.name, func(t *testing.T) {
+			f := newFixture(t, b)
+			name := strings.Repeat("a", sqlstore.MaxKeyBytes)
+			pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+			err := f.Create(t.Context(), "/pods/ns/"+name, pod, nil, 0)
+			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "metadata.name: Too long") {
+				t.Errorf("create: %v", err)
+			}
+		})
 	}
 }
 

@@ -25,6 +25,7 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"Ranges":         testRanges,
 		"OddKeys":        testOddKeys,
 		"Owners":         testOwners,
+		"LongKeys":       testLongKeys,
 		"Unstorable":     testUnstorable,
 		"Compaction":     testCompaction,
 		"Expiry":         testExpiry,

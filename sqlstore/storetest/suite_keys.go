@@ -2,8 +2,10 @@ package storetest
 
 import (
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 
 	"byre/sqlstore"
 )
@@ -14,7 +16,7 @@ var oddNames = []string{
 	"a", "A", "aa", "a-b", "a.b", "a b", "a:b", "a/b", "a%b", "a_b", `a\b`, `a'b`, `a"b`, "a;b", "a--b", "a$1", "a?1",
 	"a*", "[a]", "{a}", "NULL", "null", "0", "00", "1e3", "-1", "'; DROP TABLE objects; --", " a", "a ", "\t", "\n", "\x01", "\x7f",
 	"ä", "a\u0308", "é", "ß", "ss", "Straße", "ж", "中文", "🐄", "\u00ff", "\u0100", "\ufffd", "\U0010ffff", "İ", "ı", "ﬀ",
-	strings.Repeat("x", 253), strings.Repeat("ü", 500),
+	strings.Repeat("x", 253), strings.Repeat("ü", 126),
 }
 
 // Keys order as bytes, and nothing in them means anything.
@@ -105,6 +107,40 @@ func testOwners(f fixture) {
 	}
 	if want := []sqlstore.Owner{sqlstore.BuiltIn, sqlstore.Custom, sqlstore.Custom, sqlstore.BuiltIn}; !slices.Equal(owners, want) {
 		f.Errorf("owners in history: %v, want %v", owners, want)
+	}
+}
+
+// The longest key is stored, however little it compresses; a longer one is refused
+// alone.
+func testLongKeys(f fixture) {
+	store, stop := start(f, sqlstore.Options{})
+	defer stop()
+	random := rand.New(rand.NewPCG(1, 2))
+	letters := make([]byte, 3*sqlstore.MaxKeyBytes)
+	for i := range letters {
+		letters[i] = byte('!' + random.IntN('~'-'!'))
+	}
+	k := sqlstore.Key{Group: "rbac.authorization.k8s.io", Resource: "roles", Namespace: "n"}
+	room := sqlstore.MaxKeyBytes - k.Len()
+	k.Name = string(letters[:room])
+	c, err := store.Commit(f.Context(), create(k, "v"))
+	if err != nil {
+		f.Fatalf("key of %d bytes: %v", k.Len(), err)
+	}
+	f.revision(update(k, c.Revision, "w"))
+	for _, n := range []int{room + 1, len(letters)} {
+		k.Name = string(letters[:n])
+		if _, err := store.Commit(f.Context(), create(k, "v")); !errors.Is(err, sqlstore.ErrKeyTooLong) || !errors.Is(err, sqlstore.ErrInvalid) {
+			f.Errorf("key of %d bytes: %v", k.Len(), err)
+		}
+		if _, _, err := f.Get(f.Context(), k); !errors.Is(err, sqlstore.ErrNotFound) {
+			f.Errorf("get by a key of %d bytes: %v", k.Len(), err)
+		}
+	}
+	w := create(key("n", "a"), "v")
+	w.Expires = time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)
+	if _, err := store.Commit(f.Context(), w); !errors.Is(err, sqlstore.ErrInvalid) {
+		f.Errorf("expiry in %v: %v", w.Expires, err)
 	}
 }
 
