@@ -39,6 +39,7 @@ func openCore(ctx context.Context, c *completed) (*core, error) {
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
 	feed := watch.New(database.Driver, watch.Options{
 		SoleWriter: !database.Shared,
+		StateBytes: int(memoryLimit() / stateFraction),
 		Logger:     logger,
 		Registerer: legacyregistry.Registerer(),
 	})

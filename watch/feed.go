@@ -47,6 +47,10 @@ type Options struct {
 	// and 8 MiB.
 	RingEvents int
 	RingBytes  int
+	// StateBytes is how many bytes of values may stay in memory for resources
+	// that nobody watches; 0 means any number. Above it those leave first that
+	// were not read for longest. (Those not read for ten minutes leave anyway.)
+	StateBytes int
 	// Logger gets alarms and outages; nil means slog.Default().
 	Logger *slog.Logger
 	// Registerer takes the byre_watch_* metrics; nil means that they aren't

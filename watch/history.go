@@ -39,7 +39,10 @@ type page struct {
 	after, end int64
 	events     map[Resource][]Event
 	bytes      int
-	recent     *list.Element // guarded by history.mu
+	// recent is its place among the pages in memory; used is set since the last
+	// look. Both are guarded by history.mu.
+	recent *list.Element
+	used   bool
 }
 
 // pageRead is a page on its way; page and err are set before done is closed.
@@ -170,6 +173,7 @@ func (h *history) find(after, revision int64) *page {
 	}
 	if found != nil {
 		h.recent.MoveToFront(found.recent)
+		found.used = true
 	}
 	return found
 }
@@ -184,7 +188,7 @@ func (h *history) keep(p *page) {
 		}
 	}
 	h.cells[cell] = append(h.cells[cell], p)
-	p.recent = h.recent.PushFront(p)
+	p.recent, p.used = h.recent.PushFront(p), true
 	h.bytes += p.bytes
 	for h.bytes > historyBytes && h.recent.Len() > 1 {
 		h.drop(h.recent.Back().Value.(*page))
@@ -252,7 +256,7 @@ func (f *Feed) fillRing(ctx context.Context, h *hub) {
 func (f *Feed) ringStart(h *hub) (since, compacted int64, full bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return h.ring.since, f.compacted, h.gone || h.ring.full()
+	return h.ring.since, f.compacted, h.gone || !h.loaded || h.ring.full()
 }
 
 // prepend puts the events between two revisions before those of a ring that
@@ -260,7 +264,7 @@ func (f *Feed) ringStart(h *hub) (since, compacted int64, full bool) {
 func (f *Feed) prepend(h *hub, events []Event, after, since int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if h.gone || h.ring.since != since {
+	if h.gone || !h.loaded || h.ring.since != since {
 		return false
 	}
 	for i := len(events) - 1; i >= 0; i-- {

@@ -1,6 +1,8 @@
 package watch
 
 import (
+	"sync/atomic"
+
 	"github.com/google/btree"
 
 	"byre/sqlstore"
@@ -24,14 +26,23 @@ const treeDegree = 32
 type hub struct {
 	resource Resource
 
-	// ready is closed when loading has ended, by success (loaded) or not (err).
-	ready  chan struct{}
+	// load reads the records; nil while nobody wants them. loaded is set when
+	// it has ended well. A hub without records has the changes for those who
+	// follow them (Feed.Follow).
+	load   *loading
 	loaded bool
-	err    error
-	// gone is set when a reset has dropped the hub.
+	// gone is set when the hub has been dropped.
 	gone bool
-	// backlog is what was applied while the hub was loading.
-	backlog []prepared
+
+	// subscribers need the records, followers do not. They are counted up with
+	// Feed.mu held for reading at least.
+	subscribers, followers atomic.Int64
+	// used is set when the records are read; idle is how many looks ago that
+	// was (Feed.unload).
+	used atomic.Bool
+	idle int
+	// bytes is the size of the records' values.
+	bytes int
 
 	tree    *btree.BTreeG[*Entry]
 	indexes map[string]*indexTree // those that were asked by, by name
@@ -41,22 +52,35 @@ type hub struct {
 	// cloned is the last snapshot handed out; nil when something has changed
 	// since. Cloning is cheap, but makes the next writes copy tree nodes.
 	cloned *Snapshot
-	// changed is the revision of the last change to the tree, or of loading.
+	// changed is the revision of the last change, or an earlier one than that
+	// of loading since which there was none.
 	changed int64
 	ring    ring
 
 	waiters waiters
 }
 
-func newHub(r Resource, opts Options) *hub {
-	return &hub{
+// loading reads a resource's records. err is set before done is closed.
+type loading struct {
+	done chan struct{}
+	err  error
+	// unchanged is the revision of the last change before loading began.
+	unchanged int64
+	// backlog is what was applied meanwhile.
+	backlog []prepared
+}
+
+func newHub(r Resource, opts Options, revision int64) *hub {
+	h := &hub{
 		resource: r,
 		indexes:  map[string]*indexTree{},
 		builds:   map[*Index]chan struct{}{},
-		ready:    make(chan struct{}),
+		changed:  revision,
 		ring:     ring{maxEvents: opts.RingEvents, maxBytes: opts.RingBytes},
 		waiters:  waiters{lists: map[scope]*waitList{}, indexed: map[*Index]int{}},
 	}
+	h.ring.reset(revision, true)
+	return h
 }
 
 // prepared is a change with its entry made (outside of the lock).
@@ -66,35 +90,67 @@ type prepared struct {
 }
 
 // begin takes what was listed at a revision, and then the backlog.
-func (h *hub) begin(tree *btree.BTreeG[*Entry], revision int64) {
-	h.tree, h.loaded, h.ring.since, h.changed = tree, true, revision, revision
-	for _, p := range h.backlog {
+func (h *hub) begin(tree *btree.BTreeG[*Entry], bytes int, revision int64) {
+	since := min(h.load.unchanged, revision)
+	for _, p := range h.load.backlog {
+		if p.Revision <= revision {
+			since = p.Revision
+		}
+	}
+	h.tree, h.bytes, h.loaded, h.changed = tree, bytes, true, since
+	h.ring.reset(since, false)
+	h.used.Store(true)
+	for _, p := range h.load.backlog {
 		if p.Revision > revision {
 			h.apply(p)
 		}
 	}
-	h.backlog = nil
-	close(h.ready)
+	h.load.backlog = nil
+}
+
+// use notes that the records are read.
+func (h *hub) use() {
+	if !h.used.Load() { // readers don't contend for it
+		h.used.Store(true)
+	}
+}
+
+// unload drops the records. Who reads them again loads them again; followers go
+// on.
+func (h *hub) unload() {
+	h.tree, h.bytes, h.loaded, h.load, h.cloned = nil, 0, false, nil, nil
+	h.indexes = map[string]*indexTree{}
+	h.ring.reset(h.changed, true)
 }
 
 // apply makes one change. It returns false when the change does not fit the
 // state, which means that the state is wrong.
 func (h *hub) apply(p prepared) bool {
-	if !h.loaded {
-		h.backlog = append(h.backlog, p)
-		return true
-	}
 	h.cloned, h.changed = nil, p.Revision
 	ev := Event{Revision: p.Revision, New: p.entry}
+	if !h.loaded {
+		if h.load != nil {
+			h.load.backlog = append(h.load.backlog, p)
+		}
+		if p.Old != nil {
+			ev.Old = NewEntry(*p.Old)
+		}
+		h.ring.push(ev)
+		return true
+	}
 	if p.entry == nil {
 		ev.Old, _ = h.tree.Delete(probe(p.New.Namespace, p.New.Name))
 	} else {
 		// The tree's strings live as long as the process does: one of each.
 		p.entry.Group, p.entry.Resource = h.resource.Group, h.resource.Name
 		ev.Old, _ = h.tree.ReplaceOrInsert(p.entry)
+		h.bytes += len(p.entry.Value)
 	}
 	if (p.Op == sqlstore.Create) != (ev.Old == nil) {
 		return false
+	}
+	if ev.Old != nil {
+		h.bytes -= len(ev.Old.Value)
 	}
 	for _, t := range h.indexes {
 		t.apply(ev)

@@ -229,7 +229,7 @@ func (f *Feed) build(h *hub, index *Index) {
 func (f *Feed) install(h *hub, t *indexTree, revision int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if h.gone || h.ring.since > revision {
+	if h.gone || !h.loaded || h.ring.since > revision {
 		return false
 	}
 	for i := h.ring.first(revision); i < h.ring.size; i++ {

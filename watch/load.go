@@ -26,6 +26,7 @@ func (f *Feed) snapshotOf(h *hub) (Snapshot, bool) {
 	f.mu.RLock()
 	if h.cloned != nil && !h.gone {
 		defer f.mu.RUnlock()
+		h.use()
 		s := *h.cloned
 		s.revision = f.revision
 		return s, true
@@ -33,9 +34,10 @@ func (f *Feed) snapshotOf(h *hub) (Snapshot, bool) {
 	f.mu.RUnlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if h.gone {
+	if h.gone || !h.loaded {
 		return Snapshot{}, false
 	}
+	h.use()
 	s := *h.snapshot()
 	s.revision = f.revision
 	return s, true
@@ -52,59 +54,74 @@ func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) 
 	if h == nil || !h.loaded {
 		return nil, 0, false
 	}
+	h.use()
 	e, _ = h.tree.Get(p)
 	return e, f.revision, true
 }
 
-// hub returns a loaded hub.
+// hub returns a loaded hub. It may be dropped, or its records, at any time.
 func (f *Feed) hub(ctx context.Context, r Resource) (*hub, error) {
 	if err := f.wait(ctx, f.started); err != nil {
 		return nil, err
 	}
 	for {
-		h := f.join(r)
+		h, load := f.join(r)
 		if h == nil {
 			return nil, ErrClosed
 		}
-		if err := f.wait(ctx, h.ready); err != nil {
+		if err := f.wait(ctx, load.done); err != nil {
 			return nil, err
 		}
-		f.mu.RLock()
-		loaded, err := h.loaded, h.err
-		f.mu.RUnlock()
-		if loaded || err != nil {
-			return h, err
+		if load.err != nil {
+			return nil, load.err
 		}
-		// It was dropped while it was loading.
+		f.mu.RLock()
+		loaded := h.loaded
+		f.mu.RUnlock()
+		if loaded {
+			return h, nil
+		}
 	}
 }
 
-// join returns the hub of r, and starts loading it when it is new; nil when
-// the feed is closed.
-func (f *Feed) join(r Resource) *hub {
+// join returns the hub of r, and starts loading it unless that was done; nil
+// when the feed is closed.
+func (f *Feed) join(r Resource) (*hub, *loading) {
 	f.mu.RLock()
 	h := f.hubs[r]
-	f.mu.RUnlock()
-	if h != nil {
-		return h
+	if h != nil && h.load != nil {
+		defer f.mu.RUnlock()
+		return h, h.load
 	}
+	f.mu.RUnlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if h := f.hubs[r]; h != nil {
-		return h
-	}
 	if f.closed {
-		return nil
+		return nil, nil
 	}
-	h = newHub(r, f.opts)
-	f.hubs[r] = h
-	f.group.Go(func() { f.load(f.running, h) })
+	h = f.hubLocked(r)
+	if h.load == nil {
+		load := &loading{done: make(chan struct{}), unchanged: h.changed}
+		h.load = load
+		f.group.Go(func() { f.load(f.running, h, load) })
+	}
+	return h, h.load
+}
+
+// hubLocked returns the hub of r, which may be without records.
+func (f *Feed) hubLocked(r Resource) *hub {
+	h := f.hubs[r]
+	if h == nil {
+		h = newHub(r, f.opts, f.revision)
+		f.hubs[r] = h
+	}
 	return h
 }
 
 // load reads the records at one revision, and then takes what has changed
 // since the hub was made.
-func (f *Feed) load(ctx context.Context, h *hub) {
+func (f *Feed) load(ctx context.Context, h *hub, load *loading) {
+	bytes := 0
 	tree := btree.NewG(treeDegree, lessEntry)
 	q := sqlstore.Query{Range: sqlstore.Range{Group: h.resource.Group, Resource: h.resource.Name, Owner: h.resource.Owner}}
 	namespaces := map[string]string{}
@@ -117,30 +134,31 @@ func (f *Feed) load(ctx context.Context, h *hub) {
 			namespaces[r.Namespace] = r.Namespace
 		}
 		tree.ReplaceOrInsert(NewEntry(r))
+		bytes += len(r.Value)
 		return nil
 	})
 	if err == nil {
 		// The invariant is that a loaded hub is at the feed's revision.
 		err = f.WaitFor(ctx, listed.Revision)
 	}
-	if f.loaded(h, tree, listed.Revision, err) {
+	if f.loaded(h, load, err, func() { h.begin(tree, bytes, listed.Revision) }) {
 		f.fillRing(ctx, h)
 	}
 }
 
-// loaded ends the loading of a hub, and says whether it is of use.
-func (f *Feed) loaded(h *hub, tree *btree.BTreeG[*Entry], revision int64, err error) bool {
+// loaded ends a loading, by begin unless it failed, and says whether there is a
+// hub with records now.
+func (f *Feed) loaded(h *hub, load *loading, err error, begin func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	defer close(load.done)
 	switch {
 	case h.gone:
-		close(h.ready)
+		return false
 	case err != nil:
-		h.err = err
-		delete(f.hubs, h.resource)
-		close(h.ready)
-	default:
-		h.begin(tree, revision)
+		load.err, h.load = err, nil
+		return false
 	}
-	return h.loaded && !h.gone
+	begin()
+	return true
 }

@@ -38,7 +38,11 @@ func newMetrics(r prometheus.Registerer, f *Feed) metrics {
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "byre_watch_resources",
 				Help: "Resources whose current state is in memory.",
-			}, func() float64 { return float64(f.resources()) }))
+			}, func() float64 { return float64(f.resources()) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "byre_watch_state_bytes",
+				Help: "Bytes of the values of current state in memory.",
+			}, func() float64 { return float64(f.stateBytes()) }))
 	}
 	return m
 }
@@ -46,5 +50,11 @@ func newMetrics(r prometheus.Registerer, f *Feed) metrics {
 func (f *Feed) resources() int {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return len(f.hubs)
+	n := 0
+	for _, h := range f.hubs {
+		if h.loaded {
+			n++
+		}
+	}
+	return n
 }

@@ -13,32 +13,58 @@ type ring struct {
 
 	maxEvents int
 	maxBytes  int
+	// bare is set while the hub has no records: the values that were written
+	// are then in memory for the ring's sake, and those that were replaced are
+	// not known.
+	bare bool
 	// since is the revision after which the ring is complete.
 	since int64
 }
 
 const ringStart = 16
 
-func replacedBytes(ev Event) int {
-	if ev.Old == nil {
+// reset empties the ring: it is complete after a revision.
+func (r *ring) reset(since int64, bare bool) {
+	*r = ring{maxEvents: r.maxEvents, maxBytes: r.maxBytes, since: since, bare: bare}
+}
+
+// bareFraction is the part of its bounds that a bare ring keeps to: those who
+// follow changes without the records are few, and seldom fall behind.
+const bareFraction = 8
+
+func (r *ring) bounds() (events, bytes int) {
+	if r.bare {
+		return max(r.maxEvents/bareFraction, 1), max(r.maxBytes/bareFraction, 1)
+	}
+	return r.maxEvents, r.maxBytes
+}
+
+// cost is the bytes that are in memory for an event's sake.
+func (r *ring) cost(ev Event) int {
+	e := ev.Old
+	if r.bare {
+		e = ev.New
+	}
+	if e == nil {
 		return 0
 	}
-	return len(ev.Old.Value)
+	return len(e.Value)
 }
 
 func (r *ring) at(i int) *Event { return &r.events[(r.head+i)%len(r.events)] }
 
 func (r *ring) push(ev Event) {
-	if r.size == len(r.events) && r.size < r.maxEvents {
-		r.grow()
+	maxEvents, maxBytes := r.bounds()
+	if r.size == len(r.events) && r.size < maxEvents {
+		r.grow(maxEvents)
 	}
-	if r.size == r.maxEvents {
+	if r.size == maxEvents {
 		r.drop()
 	}
 	*r.at(r.size) = ev
 	r.size++
-	r.bytes += replacedBytes(ev)
-	for r.bytes > r.maxBytes && r.size > 1 {
+	r.bytes += r.cost(ev)
+	for r.bytes > maxBytes && r.size > 1 {
 		r.drop()
 	}
 }
@@ -46,32 +72,36 @@ func (r *ring) push(ev Event) {
 // unshift puts an event before the oldest; false when there is no room. The
 // caller sets since.
 func (r *ring) unshift(ev Event) bool {
-	if r.full() || r.size > 0 && r.bytes+replacedBytes(ev) > r.maxBytes {
+	maxEvents, maxBytes := r.bounds()
+	if r.full() || r.size > 0 && r.bytes+r.cost(ev) > maxBytes {
 		return false
 	}
 	if r.size == len(r.events) {
-		r.grow()
+		r.grow(maxEvents)
 	}
 	r.head = (r.head + len(r.events) - 1) % len(r.events)
 	*r.at(0) = ev
 	r.size++
-	r.bytes += replacedBytes(ev)
+	r.bytes += r.cost(ev)
 	return true
 }
 
-func (r *ring) full() bool { return r.size == r.maxEvents || r.bytes >= r.maxBytes }
+func (r *ring) full() bool {
+	maxEvents, maxBytes := r.bounds()
+	return r.size == maxEvents || r.bytes >= maxBytes
+}
 
 func (r *ring) drop() {
 	oldest := r.at(0)
 	r.since = oldest.Revision
-	r.bytes -= replacedBytes(*oldest)
+	r.bytes -= r.cost(*oldest)
 	*oldest = Event{}
 	r.head = (r.head + 1) % len(r.events)
 	r.size--
 }
 
-func (r *ring) grow() {
-	bigger := make([]Event, min(max(2*len(r.events), ringStart), r.maxEvents))
+func (r *ring) grow(most int) {
+	bigger := make([]Event, min(max(2*len(r.events), ringStart), most))
 	for i := range r.size {
 		bigger[i] = *r.at(i)
 	}

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 )
 
 // maxBatch is about how many events are handed out at a time.
@@ -32,18 +33,49 @@ type Subscription struct {
 	// waiting is true while waiter is registered, or woken and not looked at.
 	waiting bool
 	waiter  waiter
-	closed  bool
+	// counted is the hub's number of such subscriptions; nil when closed.
+	counted *atomic.Int64
 }
 
 // Subscribe follows what changes after a revision. A revision that is
 // compacted shows at the first Poll or Next; a revision of the future is
 // waited for.
 func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subscription, error) {
-	h, err := f.hub(ctx, want.Resource)
-	if err != nil {
+	for {
+		h, err := f.hub(ctx, want.Resource)
+		if err != nil {
+			return nil, err
+		}
+		f.mu.RLock()
+		loaded := h.loaded && !h.gone
+		if loaded {
+			h.subscribers.Add(1)
+		}
+		f.mu.RUnlock()
+		if loaded {
+			return f.subscription(h, &h.subscribers, want, after), nil
+		}
+	}
+}
+
+// Follow is Subscribe to all changes of a resource for who does not need its
+// records, and does not have them loaded: an event's Old may be without a Value.
+func (f *Feed) Follow(ctx context.Context, r Resource, after int64) (*Subscription, error) {
+	if err := f.wait(ctx, f.started); err != nil {
 		return nil, err
 	}
-	s := &Subscription{feed: f, hub: h, want: want, pos: after}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil, ErrClosed
+	}
+	h := f.hubLocked(r)
+	h.followers.Add(1)
+	return f.subscription(h, &h.followers, Interest{Resource: r}, after), nil
+}
+
+func (f *Feed) subscription(h *hub, counted *atomic.Int64, want Interest, after int64) *Subscription {
+	s := &Subscription{feed: f, hub: h, counted: counted, want: want, pos: after}
 	s.waiter.ready = make(chan struct{}, 1)
 	switch {
 	case want.Name != "":
@@ -54,7 +86,7 @@ func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subs
 	case want.Namespace != "":
 		s.waiter.scope = scope{kind: scopeNamespace, a: want.Namespace}
 	}
-	return s, nil
+	return s
 }
 
 // Next waits until there are events and returns them, with the revision up to
@@ -186,10 +218,11 @@ func (s *Subscription) wants(ev Event) bool {
 
 // Close ends the subscription.
 func (s *Subscription) Close() {
-	if s.closed {
+	if s.counted == nil {
 		return
 	}
-	s.closed = true
+	s.counted.Add(-1)
+	s.counted = nil
 	if s.waiter.scope.kind == scopeIndex {
 		s.hub.waiters.count(s.waiter.scope.index, -1)
 	}

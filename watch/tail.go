@@ -16,6 +16,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	if f.begin(ctx) {
 		f.group.Go(func() { f.tail(ctx) })
 		f.group.Go(func() { f.waker(ctx) })
+		f.group.Go(func() { f.janitor(ctx) })
 		if l, ok := f.source.(Listener); ok && !f.opts.SoleWriter {
 			f.group.Go(func() { f.listen(ctx, l) })
 		}

@@ -20,24 +20,35 @@ type MetadataEvent struct {
 	Type apiwatch.EventType
 	// Object has what the garbage collector's graph is made of, and nothing
 	// else: name, namespace, uid, resourceVersion, owners, finalizers and the
-	// time of deletion. After a DELETED it is the last state.
+	// time of deletion. After a DELETED it is the last state, but for the owners.
 	Object *metav1.PartialObjectMetadata
-	// Old is the state before a MODIFIED; nil where it is not known.
+	// Old is the state before a MODIFIED, but for the owners.
 	Old *metav1.PartialObjectMetadata
 }
 
 // MetadataWatch follows all objects of one resource, whichever server of this
-// program serves it. It reads stored bytes and decodes no object, has no
-// goroutine and no buffer. It is for one goroutine.
+// program serves it. It reads stored bytes and decodes no object, and doesn't
+// have the feed load the records. It has no goroutine and no buffer. It is for
+// one goroutine.
 type MetadataWatch struct {
+	store    *sqlstore.Store
 	feed     *watch.Feed
 	resource watch.Resource
 	path     string // of every object, before its namespace and name
 	sealer   sealer
 	sub      *watch.Subscription // nil before the first Next
-	// known are the uids of the objects that are there: with them it can be
-	// told what was deleted meanwhile, when history has been lost.
-	known map[types.NamespacedName]types.UID
+	// known are the objects that are there. With them it can be told what
+	// changed, and what was deleted while history was lost.
+	known map[types.NamespacedName]knownObject
+}
+
+// knownObject is what is remembered of an object.
+type knownObject struct {
+	uid      types.UID
+	revision int64
+	// leaving has the finalizers and the time of deletion; nil where there are
+	// neither.
+	leaving *metav1.ObjectMeta
 }
 
 // WatchMetadata makes a MetadataWatch of a resource whose objects are in the
@@ -45,10 +56,11 @@ type MetadataWatch struct {
 func (g *Getter) WatchMetadata(gr schema.GroupResource) *MetadataWatch {
 	kept := g.keptAs(gr)
 	w := &MetadataWatch{
+		store:    g.cfg.Store,
 		feed:     g.cfg.Feed,
 		resource: watch.Resource{Group: kept.Group, Name: kept.Resource, Owner: sqlstore.Custom},
 		path:     defaultKeyPrefix + "/" + kept.Group + "/" + kept.Resource + "/",
-		known:    map[types.NamespacedName]types.UID{},
+		known:    map[types.NamespacedName]knownObject{},
 	}
 	if s := g.Lookup(gr); s != nil {
 		w.path, w.resource = s.cfg.KeyPrefix+s.prefix, s.resource()
@@ -94,48 +106,103 @@ func (w *MetadataWatch) Close() {
 
 // begin reads what exists, and compares it with what was known.
 func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
-	snapshot, err := w.feed.Snapshot(ctx, w.resource)
-	if err != nil {
-		return nil, err
-	}
-	sub, err := w.feed.Subscribe(ctx, watch.Interest{Resource: w.resource}, snapshot.Revision())
-	if err != nil {
-		return nil, err
-	}
-	w.sub = sub
-	before := w.known
-	w.known = make(map[types.NamespacedName]types.UID, snapshot.Len())
-	events := make([]MetadataEvent, 0, snapshot.Len())
-	for e := range snapshot.All("", nil) {
-		name := nameOf(e.Key)
-		uid, existed := before[name]
-		if existed && uid == types.UID(e.UID) {
-			delete(before, name)
-			events = append(events, MetadataEvent{Type: apiwatch.Modified, Object: w.metadata(ctx, e, e.Revision)})
-		} else {
-			events = append(events, MetadataEvent{Type: apiwatch.Added, Object: w.metadata(ctx, e, e.Revision)})
+	now := map[types.NamespacedName]knownObject{}
+	var events []MetadataEvent
+	revision, err := w.list(ctx, func(r *sqlstore.Record) {
+		object := w.metadata(ctx, r, r.Revision)
+		name := nameOf(r.Key)
+		event := MetadataEvent{Type: apiwatch.Added, Object: object}
+		if before, ok := w.known[name]; ok && before.uid == object.UID {
+			event.Type, event.Old = apiwatch.Modified, before.object(name)
 		}
-		w.known[name] = types.UID(e.UID)
+		events = append(events, event)
+		now[name] = knownAs(object, r.Revision)
+	})
+	if err != nil {
+		return nil, err
 	}
-	for name, uid := range before {
-		gone := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, UID: uid}}
-		events = append(events, MetadataEvent{Type: apiwatch.Deleted, Object: gone})
+	sub, err := w.feed.Follow(ctx, w.resource, revision)
+	if err != nil {
+		return nil, err
 	}
+	for name, before := range w.known {
+		if after, ok := now[name]; !ok || after.uid != before.uid {
+			events = append(events, MetadataEvent{Type: apiwatch.Deleted, Object: before.object(name)})
+		}
+	}
+	w.sub, w.known = sub, now
 	return events, nil
+}
+
+// list calls yield for each record as of the revision it returns. The records
+// are not kept: they are those in memory, if the feed has them, or come from the
+// database a page at a time.
+func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) (int64, error) {
+	resource := sqlstore.Key{Group: w.resource.Group, Resource: w.resource.Name, Owner: w.resource.Owner}
+	if _, _, loaded := w.feed.Lookup(resource); loaded {
+		snapshot, err := w.feed.Snapshot(ctx, w.resource)
+		if err != nil {
+			return 0, err
+		}
+		for e := range snapshot.All("", nil) {
+			yield(&e.Record)
+		}
+		return snapshot.Revision(), nil
+	}
+	query := sqlstore.Query{
+		Range: sqlstore.Range{Group: w.resource.Group, Resource: w.resource.Name, Owner: w.resource.Owner},
+		Limit: pageRecords,
+	}
+	for {
+		listed, err := w.store.List(ctx, query, func(r sqlstore.Record) error {
+			yield(&r)
+			query.After = &sqlstore.Position{Namespace: r.Namespace, Name: r.Name}
+			return nil
+		})
+		if err != nil || !listed.More {
+			return listed.Revision, err
+		}
+		query.At = listed.Revision
+	}
 }
 
 func (w *MetadataWatch) event(ctx context.Context, c watch.Event) MetadataEvent {
 	name := nameOf(c.Key())
+	before, existed := w.known[name]
 	if c.New == nil {
 		delete(w.known, name)
-		return MetadataEvent{Type: apiwatch.Deleted, Object: w.metadata(ctx, c.Old, c.Revision)}
+		event := MetadataEvent{Type: apiwatch.Deleted, Object: before.object(name)}
+		event.Object.UID = types.UID(c.Old.UID)
+		event.Object.ResourceVersion = strconv.FormatInt(c.Revision, 10)
+		return event
 	}
-	w.known[name] = types.UID(c.New.UID)
-	event := MetadataEvent{Type: apiwatch.Added, Object: w.metadata(ctx, c.New, c.Revision)}
-	if c.Old != nil {
-		event.Type, event.Old = apiwatch.Modified, w.metadata(ctx, c.Old, c.Old.Revision)
+	event := MetadataEvent{Type: apiwatch.Added, Object: w.metadata(ctx, &c.New.Record, c.Revision)}
+	if existed && before.uid == event.Object.UID {
+		event.Type, event.Old = apiwatch.Modified, before.object(name)
 	}
+	w.known[name] = knownAs(event.Object, c.Revision)
 	return event
+}
+
+func knownAs(o *metav1.PartialObjectMetadata, revision int64) knownObject {
+	k := knownObject{uid: o.UID, revision: revision}
+	if len(o.Finalizers) > 0 || o.DeletionTimestamp != nil {
+		k.leaving = &metav1.ObjectMeta{Finalizers: o.Finalizers, DeletionTimestamp: o.DeletionTimestamp}
+	}
+	return k
+}
+
+func (k knownObject) object(name types.NamespacedName) *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace:       name.Namespace,
+		Name:            name.Name,
+		UID:             k.uid,
+		ResourceVersion: strconv.FormatInt(k.revision, 10),
+	}}
+	if k.leaving != nil {
+		o.Finalizers, o.DeletionTimestamp = k.leaving.Finalizers, k.leaving.DeletionTimestamp
+	}
+	return o
 }
 
 func nameOf(key sqlstore.Key) types.NamespacedName {
@@ -144,14 +211,14 @@ func nameOf(key sqlstore.Key) types.NamespacedName {
 
 // metadata reads a record. One that can't be read is there all the same: as far
 // as can be told, it has no owners.
-func (w *MetadataWatch) metadata(ctx context.Context, e *watch.Entry, revision int64) *metav1.PartialObjectMetadata {
+func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revision int64) *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace:       e.Namespace,
-		Name:            e.Name,
-		UID:             types.UID(e.UID),
+		Namespace:       r.Namespace,
+		Name:            r.Name,
+		UID:             types.UID(r.UID),
 		ResourceVersion: strconv.FormatInt(revision, 10),
 	}}
-	data, _, err := w.sealer.open(ctx, e.Value, w.path+joinName(e.Namespace, e.Name))
+	data, _, err := w.sealer.open(ctx, r.Value, w.path+joinName(r.Namespace, r.Name))
 	if err != nil {
 		return o
 	}

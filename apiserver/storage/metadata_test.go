@@ -132,6 +132,10 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	f.delete(t, "a", "kept")
 	expect("DELETED a/kept keeps x/y going")
 
+	if _, _, loaded := f.feed.Lookup(f.at("", "").Key); loaded {
+		t.Error("following metadata has the records loaded")
+	}
+
 	f.owned(t, "a", "stays", func(*example.Pod) {})
 	f.owned(t, "b", "goes", func(*example.Pod) {})
 	f.owned(t, "b", "returns", func(*example.Pod) {})

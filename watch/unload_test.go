@@ -1,0 +1,203 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"byre/sqlstore"
+)
+
+func (f *fixture) has(r Resource) bool {
+	_, _, loaded := f.Lookup(sqlstore.Key{Group: r.Group, Resource: r.Name, Owner: r.Owner, Name: "any"})
+	return loaded
+}
+
+// looks has the janitor look n times.
+func (f *fixture) looks(n int) {
+	for range n {
+		f.unload()
+	}
+}
+
+// The records of a resource that is neither read nor watched leave memory, and
+// come back as they are then.
+func TestUnreadLeavesMemory(t *testing.T) {
+	f := start(t, Options{SoleWriter: true})
+	f.write(pod("a", "x"), "1")
+	f.snapshot()
+	for range 3 * idleLooks { // read all the time
+		f.Lookup(pod("a", "x"))
+		f.unload()
+	}
+	if !f.has(pods) {
+		t.Fatal("what is read has left memory")
+	}
+	sub := f.subscribe(Interest{}, f.Revision())
+	f.looks(3 * idleLooks)
+	f.write(pod("a", "y"), "2")
+	f.next(sub, 1)
+	if !f.has(pods) {
+		t.Fatal("what is watched has left memory")
+	}
+	sub.Close()
+	sub.Close()
+	f.looks(idleLooks + 1)
+	if f.has(pods) || f.stateBytes() != 0 || len(f.hubs) != 0 {
+		t.Errorf("%d bytes of %d resources are in memory", f.stateBytes(), len(f.hubs))
+	}
+	f.write(pod("a", "z"), "3")
+	if got := f.keys(f.snapshot(), "", nil); got != "[a/x=1 a/y=2 a/z=3]" {
+		t.Errorf("loaded again: %s", got)
+	}
+	if n := f.stateBytes(); n != 3 {
+		t.Errorf("%d bytes are in memory", n)
+	}
+}
+
+// Above the budget what was not read for longest leaves first, and what is read
+// stays.
+func TestStateBytesIsABudget(t *testing.T) {
+	f := start(t, Options{SoleWriter: true, StateBytes: 2500})
+	read := func(resources ...string) {
+		for _, name := range resources {
+			if _, err := f.Snapshot(t.Context(), Resource{Name: name}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	expect := func(want string) {
+		t.Helper()
+		got := ""
+		for _, name := range []string{"a", "b", "c", "d"} {
+			if h := f.hubs[Resource{Name: name}]; h != nil && h.loaded {
+				got += name
+			}
+		}
+		if got != want {
+			t.Errorf("%q are in memory, want %q", got, want)
+		}
+	}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		f.write(sqlstore.Key{Resource: name, Name: "x"}, strings.Repeat("x", 1000))
+	}
+	read("a", "b")
+	f.looks(3)
+	expect("ab")
+	read("b", "c")
+	f.looks(1) // a is unread for longer, but b and c were read since
+	expect("bc")
+	read("b", "d")
+	f.looks(1)
+	expect("bd")
+	read("a", "b", "c", "d")
+	f.looks(1)
+	expect("abcd")
+	f.looks(1)
+	if n := f.stateBytes(); n > 2500 {
+		t.Errorf("%d bytes are in memory", n)
+	}
+}
+
+// Who follows changes sees each once, in order, whether the records are in
+// memory, on their way in or out, or not.
+func TestFollow(t *testing.T) {
+	const n = 400
+	f := start(t, Options{SoleWriter: true, RingEvents: 64})
+	last := f.write(pod("a", "0"), "0").Revision
+	if err := f.WaitFor(t.Context(), last); err != nil {
+		t.Fatal(err)
+	}
+	s, err := f.Follow(t.Context(), pods, last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if f.has(pods) {
+		t.Error("a follower has the records loaded")
+	}
+	var group sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	group.Go(func() { // readers, and the janitor
+		for ctx.Err() == nil {
+			snapshot, err := f.Snapshot(ctx, pods)
+			if err != nil {
+				if !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+				return
+			}
+			if snapshot.Len() == 0 {
+				t.Error("an empty snapshot")
+			}
+			f.looks(idleLooks + 1)
+		}
+	})
+	group.Go(func() {
+		random := rand.New(rand.NewPCG(1, 2))
+		for i := range n {
+			key := pod("a", fmt.Sprint(1+random.IntN(20)))
+			if _, _, err := f.source.Get(t.Context(), key); err == nil && random.IntN(3) == 0 {
+				f.Publish([]sqlstore.Change{f.remove(key)})
+			} else {
+				f.write(key, fmt.Sprint(i))
+			}
+		}
+	})
+	for _, ev := range f.next(s, n) {
+		if last++; ev.Revision != last {
+			t.Fatalf("revision %d comes where %d should", ev.Revision, last)
+		}
+	}
+	stop()
+	group.Wait()
+}
+
+// A follower that was idle for long does not read history because others load
+// and unload the records.
+func TestIdleFollowerReadsNoHistory(t *testing.T) {
+	f := start(t, Options{SoleWriter: true})
+	f.write(pod("a", "x"), "1")
+	f.snapshot()
+	f.looks(idleLooks + 1)
+	s, err := f.Follow(t.Context(), pods, f.Revision())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	poll := func(want int) {
+		t.Helper()
+		if want > 0 {
+			f.next(s, want)
+		}
+		if events, _, err := s.Poll(t.Context()); err != nil || len(events) > 0 {
+			t.Fatal(events, err)
+		}
+	}
+	poll(0)
+	for range 3 {
+		for range 10 {
+			f.write(sqlstore.Key{Resource: "others", Name: "x"}, "1")
+		}
+		f.snapshot()
+		f.await(func() bool { _, _, full := f.ringStart(f.hubs[pods]); return full || f.hubs[pods].ring.since == 0 })
+		rows := f.source.rows.Load()
+		poll(0)
+		f.write(pod("a", "x"), "2")
+		poll(1)
+		f.looks(idleLooks + 1)
+		if f.has(pods) {
+			t.Fatal("the records are in memory")
+		}
+		poll(0)
+		f.write(pod("a", "x"), "3")
+		poll(1)
+		if read := f.source.rows.Load() - rows; read > 0 {
+			t.Errorf("%d changes are read from the store", read)
+		}
+	}
+}
