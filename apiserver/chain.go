@@ -6,12 +6,10 @@ import (
 	"net/http"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	endpointfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
-	apistorage "k8s.io/apiserver/pkg/storage"
-	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/component-base/metrics/prometheus/slis"
 	"k8s.io/klog/v2"
@@ -22,6 +20,7 @@ import (
 	"byre/apiserver/filters"
 	"byre/apiserver/health"
 	"byre/apiserver/openapi"
+	"byre/sqlstore"
 )
 
 // buildChain makes the handler behind the filters: the neighbour before, the
@@ -90,7 +89,10 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux) {
 	paths.Handle("/openapi/v2", s.OpenAPI)
 	paths.Handle("/openapi/v3", s.OpenAPI)
 	paths.HandlePrefix("/openapi/v3/", s.OpenAPI)
-	routes.MetricsWithReset{}.Install(paths)
+	exported := mux.NewPathRecorderMux("metrics")
+	routes.MetricsWithReset{}.Install(exported)
+	metrics.SetStorageMonitorGetter(storageMonitors(s.core.database.Driver))
+	paths.Handle("/metrics", s.withStorageMetrics(exported))
 	slis.SLIMetricsWithReset{}.Install(paths)
 	s.config.Options.Debug.installProfiling(paths)
 	if s.flow != nil {
@@ -130,11 +132,33 @@ func (s *Server) serveVersion(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(body) // fails only if the client has gone
 }
 
-// countObjects tells priority and fairness how much work a list will be.
-func (s *Server) countObjects(resource string) (apistorage.Stats, error) {
-	store := s.getter.Lookup(schema.ParseGroupResource(resource))
-	if store == nil {
-		return apistorage.Stats{}, flowcontrolrequest.ObjectCountNotFoundErr
+// withStorageMetrics brings the gauges of what is stored up to date before they
+// are read.
+func (s *Server) withStorageMetrics(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		s.getter.UpdateMetrics()
+		next.ServeHTTP(w, req)
+	})
+}
+
+// sizeMonitor measures the database for apiserver_storage_size_bytes.
+type sizeMonitor struct{ sqlstore.Sizer }
+
+// Monitor implements upstream's metrics.Monitor.
+func (m sizeMonitor) Monitor(ctx context.Context) (metrics.StorageMetrics, error) {
+	size, err := m.Size(ctx)
+	return metrics.StorageMetrics{Size: size}, err
+}
+
+// Close implements upstream's metrics.Monitor.
+func (sizeMonitor) Close() error { return nil }
+
+func storageMonitors(driver sqlstore.Driver) func() ([]metrics.Monitor, error) {
+	return func() ([]metrics.Monitor, error) {
+		sizer, ok := driver.(sqlstore.Sizer)
+		if !ok {
+			return nil, nil
+		}
+		return []metrics.Monitor{sizeMonitor{sizer}}, nil
 	}
-	return store.Stats(context.Background())
 }

@@ -245,7 +245,7 @@ func (s *Server) buildAccess(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	s.flow = filters.NewFlowControl(o.Filters, s.Informers, s.Client, s.countObjects)
+	s.flow = filters.NewFlowControl(o.Filters, s.Informers, s.Client, s.getter.Stats)
 	return nil
 }
 

@@ -33,8 +33,16 @@ type Driver interface {
 	// Expired returns keys and revisions (no values) of up to limit records
 	// that have expired at now.
 	Expired(ctx context.Context, now time.Time, limit int) ([]Record, error)
+	// Usage adds up the objects of each resource, in one snapshot.
+	Usage(ctx context.Context) (Usage, error)
 	// Close releases the database.
 	Close() error
+}
+
+// Sizer is a Driver that can say how large its database is.
+type Sizer interface {
+	// Size is the number of bytes that the database takes on disk.
+	Size(ctx context.Context) (int64, error)
 }
 
 // Upkeeper is a Driver with work to do in the background, as long as it is
@@ -75,10 +83,28 @@ type Outcome struct {
 	Time time.Time
 	// Created is the revision that created the object.
 	Created int64
-	// UID is that of the state which an Update or Delete replaced.
-	UID string
+	// UID is that of the state which an Update or Delete replaced, OldBytes the
+	// length of its value.
+	UID      string
+	OldBytes int64
 	// Err is ErrExists, ErrNotFound, a *ConflictError, or nil.
 	Err error
+}
+
+// Usage is what a store holds at one revision.
+type Usage struct {
+	Revision  int64
+	Resources []ResourceUsage
+}
+
+// ResourceUsage is how many objects of one resource there are, and how many
+// bytes their values have as they are stored.
+type ResourceUsage struct {
+	Group    string
+	Resource string
+	Owner    Owner
+	Objects  int64
+	Bytes    int64
 }
 
 // Query is what List reads.

@@ -189,6 +189,8 @@ type Change struct {
 	// Old is what the change replaced; nil for Create. Its Value may be nil
 	// where the change was made by this process a moment ago (the feed has it).
 	Old *Record
+	// OldBytes is the length of the value that the change replaced; 0 for Create.
+	OldBytes int64
 	// Memo is the Write's Memo; nil for changes read back from the database.
 	Memo any
 }

@@ -116,6 +116,7 @@ func (w *Write) changed(o Outcome) Change {
 	}
 	if w.Op != Create {
 		c.Old = &Record{Key: w.Key, UID: o.UID, Created: o.Created, Revision: w.Replaces}
+		c.OldBytes = o.OldBytes
 	}
 	if w.Op == Delete {
 		c.New.UID = o.UID

@@ -25,6 +25,7 @@ type Source interface {
 	List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.Listed, error)
 	Changes(ctx context.Context, after int64, limit, size int) ([]sqlstore.Change, error)
 	State(ctx context.Context) (sqlstore.State, error)
+	Usage(ctx context.Context) (sqlstore.Usage, error)
 }
 
 // Listener is a Source that can say that there are new changes
@@ -110,6 +111,8 @@ type Feed struct {
 	ask bool
 	// dirty are the hubs with events that their waiters don't know of.
 	dirty map[*hub]struct{}
+	// usages are running counts of what is stored.
+	usages usages
 	// waits are the callers of WaitFor.
 	waits []revisionWait
 }
@@ -142,6 +145,7 @@ func New(source Source, opts Options) *Feed {
 		done:    make(chan struct{}),
 		hubs:    map[Resource]*hub{},
 		dirty:   map[*hub]struct{}{},
+		usages:  newUsages(),
 	}
 	f.history.forget()
 	f.metrics = newMetrics(opts.Registerer, f)
@@ -261,6 +265,7 @@ func (f *Feed) drainLocked() {
 func (f *Feed) applyLocked(p prepared) {
 	f.revision = p.Revision
 	f.metrics.applied.Inc()
+	f.usages.apply(p)
 	if h := f.hubs[resourceOf(p.New.Key)]; h != nil {
 		if !h.apply(p) {
 			f.opts.Logger.Error("watch: a change does not fit the state it changes; reading the resource again",

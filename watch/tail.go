@@ -37,6 +37,7 @@ func (f *Feed) begin(ctx context.Context) bool {
 		if err == nil {
 			f.mu.Lock()
 			f.adoptLocked(state)
+			f.resetUsageLocked()
 			f.drainLocked()
 			f.mu.Unlock()
 			close(f.started)
@@ -222,6 +223,7 @@ func (f *Feed) reset(ctx context.Context, reason string) error {
 	f.pending = nil
 	f.target = state.Revision
 	f.adoptLocked(state)
+	f.resetUsageLocked()
 	f.mu.Unlock()
 	poke(f.wake)
 	return nil

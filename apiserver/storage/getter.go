@@ -65,6 +65,8 @@ type Getter struct {
 	cfg    GetterConfig
 	mu     sync.RWMutex
 	stores map[schema.GroupResource]*Store
+	// measured are the resources that UpdateMetrics has set gauges for.
+	measured map[schema.GroupResource]watch.Usage
 }
 
 var _ generic.RESTOptionsGetter = (*Getter)(nil)

@@ -2,61 +2,90 @@ package storage
 
 import (
 	"context"
-	"errors"
-	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
+	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 
 	"byre/sqlstore"
+	"byre/watch"
 )
 
-// sizeEstimate says whether Stats tells sizes too.
-type sizeEstimate struct{ enabled atomic.Bool }
-
-// Stats implements storage.Interface.
+// Stats implements storage.Interface, from the feed's running counts.
 func (s *Store) Stats(ctx context.Context) (apistorage.Stats, error) {
-	if _, _, loaded := s.cfg.Feed.Lookup(s.at("", "").Key); !loaded && !s.sizes.enabled.Load() {
-		n, err := s.storedCount(ctx)
-		return apistorage.Stats{ObjectCount: n}, err
+	if _, err := s.cfg.Feed.Latest(ctx); err != nil {
+		return apistorage.Stats{}, s.apiError(err, s.prefix)
 	}
-	snapshot, err := s.cfg.Feed.Snapshot(ctx, s.resource())
+	usage, err := s.cfg.Feed.WaitForUsage(ctx, s.resource())
 	if err != nil {
 		return apistorage.Stats{}, s.apiError(err, s.prefix)
 	}
-	stats := apistorage.Stats{ObjectCount: int64(snapshot.Len())}
-	if s.sizes.enabled.Load() && stats.ObjectCount > 0 {
-		total := int64(0)
-		for e := range snapshot.All("", nil) {
-			// Upstream counts the newline that encoders end an object with.
-			total += int64(len(e.Value)) + 1
+	return statsOf(usage), nil
+}
+
+// statsOf gives counts upstream's form.
+func statsOf(usage watch.Usage) apistorage.Stats {
+	stats := apistorage.Stats{ObjectCount: usage.Objects}
+	if usage.Objects > 0 {
+		// Upstream counts the newline that encoders end an object with.
+		stats.EstimatedAverageObjectSizeBytes = usage.Bytes/usage.Objects + 1
+	}
+	return stats
+}
+
+// EnableResourceSizeEstimation implements storage.Interface: sizes are always
+// known, and the keys are not needed for them.
+func (s *Store) EnableResourceSizeEstimation(apistorage.KeysFunc) error { return nil }
+
+// Stats returns what is stored of a resource, built-in or custom, by its name
+// ("pods", "widgets.example.com") without asking the database. It never blocks.
+// Like upstream's tracker it is flowcontrolrequest.ObjectCountNotFoundErr for
+// what is not counted yet.
+func (g *Getter) Stats(resource string) (apistorage.Stats, error) {
+	kept := g.keptAs(schema.ParseGroupResource(resource))
+	r := watch.Resource{Group: kept.Group, Name: kept.Resource, Owner: sqlstore.BuiltIn}
+	usage, known := g.cfg.Feed.Usage(r)
+	if !known {
+		return apistorage.Stats{}, flowcontrolrequest.ObjectCountNotFoundErr
+	}
+	if usage.Objects == 0 && g.Lookup(kept) == nil {
+		r.Owner = sqlstore.Custom
+		usage, _ = g.cfg.Feed.Usage(r)
+	}
+	return statsOf(usage), nil
+}
+
+// UpdateMetrics sets upstream's gauges of what is stored: apiserver_storage_objects,
+// apiserver_resource_objects and apiserver_resource_size_estimate_bytes. Resources
+// with a built-in Store are there when they are empty, too, as upstream's are.
+func (g *Getter) UpdateMetrics() {
+	all := g.cfg.Feed.AllUsage()
+	if all == nil {
+		return
+	}
+	usage := make(map[schema.GroupResource]watch.Usage, len(all))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for gr := range g.stores {
+		usage[gr] = watch.Usage{}
+	}
+	for r, u := range all {
+		gr := schema.GroupResource{Group: r.Group, Resource: r.Name}
+		if r.Owner == sqlstore.BuiltIn || g.stores[gr] == nil {
+			usage[gr] = u
 		}
-		stats.EstimatedAverageObjectSizeBytes = total / stats.ObjectCount
 	}
-	return stats, nil
-}
-
-func (s *Store) storedCount(ctx context.Context) (int64, error) {
-	gr := s.cfg.GroupResource
-	n := int64(0)
-	listed, err := s.cfg.Store.List(ctx, sqlstore.Query{
-		Range:    sqlstore.Range{Group: gr.Group, Resource: gr.Resource, Owner: s.cfg.Owner},
-		Limit:    1,
-		KeysOnly: true,
-	}, func(sqlstore.Record) error { n++; return nil })
-	return n + listed.Remaining, s.apiError(err, s.prefix)
-}
-
-// EnableResourceSizeEstimation implements storage.Interface. The keys are not
-// needed: the feed has them.
-func (s *Store) EnableResourceSizeEstimation(keys apistorage.KeysFunc) error {
-	if keys == nil {
-		return errors.New("KeysFunc cannot be nil")
+	for gr, u := range usage {
+		metrics.UpdateStoreStats(gr, statsOf(u), nil)
 	}
-	if !s.sizes.enabled.CompareAndSwap(false, true) {
-		return errors.New("resourceSizeEstimator already enabled")
+	for gr := range g.measured {
+		if _, ok := usage[gr]; !ok {
+			metrics.DeleteStoreStats(gr)
+		}
 	}
-	return nil
+	g.measured = usage
 }
 
 // compactTimeout bounds CompactRevision, which has no context.

@@ -103,7 +103,6 @@ type Store struct {
 	fields    fieldNames
 	buffers   buffers
 	bookmarks bookmarkForms
-	sizes     sizeEstimate
 }
 
 var _ apistorage.Interface = (*Store)(nil)

@@ -82,7 +82,7 @@ var upstreamSuite = map[string]func(*testing.T, backend){
 		storagetesting.RunTestCompactRevision(t.Context(), t, f, f.increase, f.compact)
 	},
 	"Stats": func(t *testing.T, b backend) {
-		storagetesting.RunTestStats(t.Context(), t, newFixture(t, b), newFixture(t, b).codec, identity.NewEncryptCheckTransformer(), false)
+		storagetesting.RunTestStats(t.Context(), t, newFixture(t, b), newFixture(t, b).codec, identity.NewEncryptCheckTransformer(), true)
 	},
 	"StatsWithSizes": func(t *testing.T, b backend) {
 		f := newFixture(t, b)

@@ -126,7 +126,7 @@ func readCommit(results pgx.BatchResults, batch []sqlstore.Write) (outcomes []sq
 func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, err error) {
 	var effective bool
 	var revision, current int64
-	if err := rows.Scan(&effective, &revision, &o.Time, &current, &o.Created, &o.UID); err != nil {
+	if err := rows.Scan(&effective, &revision, &o.Time, &current, &o.Created, &o.UID, &o.OldBytes); err != nil {
 		return o, err
 	}
 	switch {

@@ -76,7 +76,8 @@ WITH asked AS MATERIALIZED (
     FROM (SELECT count(*) AS n FROM asked WHERE effective) e
     WHERE k.id = 1 AND e.n > 0
 )
-SELECT effective, revision, time, coalesce(current, 0), coalesce(created, revision), coalesce(old_uid, '')
+SELECT effective, revision, time, coalesce(current, 0), coalesce(created, revision), coalesce(old_uid, ''),
+       coalesce(octet_length(old_value), 0)
 FROM asked ORDER BY n`
 
 	// terminateHolder ends the sessions that have held the counters for longer
@@ -115,6 +116,14 @@ const (
 // Reads.
 const (
 	beginRead = `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`
+
+	// selectUsage reads no value: a value's length stands beside it, though it is
+	// compressed or out of line.
+	selectUsage = `
+SELECT "group", resource, owner, count(*), sum(octet_length(value))::bigint
+FROM objects GROUP BY "group", resource, owner`
+
+	selectSize = `SELECT pg_database_size(current_database())`
 
 	// selectObject has a row even where there is no object: the revision of
 	// its snapshot.

@@ -139,6 +139,7 @@ func scanChange(rows pgx.Rows) (c sqlstore.Change, err error) {
 			Key: *k, UID: uid, Created: created, Revision: replaces,
 			Form: *form, Expires: expiry(expires), Value: bytes(*value),
 		}
+		c.OldBytes = int64(len(c.Old.Value))
 	}
 	return c, nil
 }

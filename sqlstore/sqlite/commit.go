@@ -177,7 +177,7 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sqlstore.Outcome, err error) {
 	k, a := c.Key, c.Author
 	err = w.insertReplaced.QueryRow(revision, stamp, string(c.Op), a.Verb, a.User, a.AuditID,
-		c.Replaces, k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name).Scan(&o.Created, &o.UID)
+		c.Replaces, k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name).Scan(&o.Created, &o.UID, &o.OldBytes)
 	if errors.Is(err, sql.ErrNoRows) {
 		o.Err, err = w.mismatch(k)
 		return o, err

@@ -48,6 +48,7 @@ var plans = map[string]struct {
 	"count ns":    {countNamespace, []string{"SEARCH objects USING COVERING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name>?)"}},
 	"count at":    {countResourceAt, []string{"SCAN CONSTANT ROW", "SCALAR SUBQUERY", "SEARCH objects USING COVERING INDEX objects_key", "SCALAR SUBQUERY", "SEARCH changes USING COVERING INDEX changes_key"}},
 	"count ns at": {countNamespaceAt, []string{"SCAN CONSTANT ROW", "SCALAR SUBQUERY", "SEARCH objects USING COVERING INDEX objects_key", "SCALAR SUBQUERY", "SEARCH changes USING COVERING INDEX changes_key"}},
+	"usage":       {selectUsage, []string{"MATERIALIZE o", "SCAN objects", "SCAN o", "USE TEMP B-TREE FOR GROUP BY"}},
 	"one's history": {
 		`SELECT * FROM changes WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?`,
 		[]string{"SEARCH changes USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)"},
@@ -55,7 +56,7 @@ var plans = map[string]struct {
 }
 
 // Every statement uses the index meant for it, with the planner's statistics
-// and without, and nothing is sorted.
+// and without, and no list is sorted.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "byre.db")

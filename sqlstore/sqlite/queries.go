@@ -24,7 +24,7 @@ INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource,
 SELECT ?, ?, ?, ?, ?, ?, "group", resource, owner, namespace, name, uid, revision, created_revision, form, expires, value
 FROM objects
 WHERE revision = ? AND "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?
-RETURNING created_revision, uid`
+RETURNING created_revision, uid, octet_length(value)`
 
 	updateObject = `
 UPDATE objects SET revision = ?, uid = ?, time = ?, verb = ?, who = ?, form = ?, expires = ?, value = ?
@@ -45,6 +45,13 @@ const (
 )
 
 const (
+	// selectUsage scans the table in its own order and reads the lengths of values
+	// from the rows' headers. Without the materialized part SQLite would sort the
+	// values themselves.
+	selectUsage = `
+WITH o AS MATERIALIZED (SELECT "group", resource, owner, octet_length(value) AS bytes FROM objects NOT INDEXED)
+SELECT "group", resource, owner, count(*), sum(bytes) FROM o GROUP BY "group", resource, owner`
+
 	// selectObject has a row even where there is no object: the revision of
 	// its snapshot.
 	selectObject = `

@@ -170,6 +170,7 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 		c.Old = &sqlstore.Record{
 			Key: *k, UID: uid, Created: created, Revision: replaces, Form: form.String, Value: bytes(value.String),
 		}
+		c.OldBytes = int64(len(c.Old.Value))
 		c.Old.Expires, err = parseExpiry(expires)
 	}
 	return c, err

@@ -3,6 +3,7 @@ package storetest
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -66,7 +67,7 @@ func (m *Model) apply(w *sqlstore.Write, now time.Time) sqlstore.Outcome {
 	case sqlstore.Create:
 		c.New.Created = m.state.Revision
 	default:
-		c.Old = &old
+		c.Old, c.OldBytes = &old, int64(len(old.Value))
 	}
 	if w.Op == sqlstore.Delete {
 		c.New.UID = old.UID
@@ -79,7 +80,7 @@ func (m *Model) apply(w *sqlstore.Write, now time.Time) sqlstore.Outcome {
 		m.current[w.Key] = c.New
 	}
 	m.changes = append(m.changes, c)
-	return sqlstore.Outcome{Revision: c.Revision, Time: now, Created: c.New.Created, UID: old.UID}
+	return sqlstore.Outcome{Revision: c.Revision, Time: now, Created: c.New.Created, UID: old.UID, OldBytes: c.OldBytes}
 }
 
 // Get implements sqlstore.Driver.
@@ -219,6 +220,21 @@ func (m *Model) Expired(_ context.Context, now time.Time, limit int) ([]sqlstore
 	}
 	slices.SortFunc(expired, func(a, b sqlstore.Record) int { return a.Expires.Compare(b.Expires) })
 	return expired[:min(limit, len(expired))], nil
+}
+
+// Usage implements sqlstore.Driver.
+func (m *Model) Usage(context.Context) (sqlstore.Usage, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	byResource := map[sqlstore.ResourceUsage]sqlstore.ResourceUsage{}
+	for k, r := range m.current {
+		of := sqlstore.ResourceUsage{Group: k.Group, Resource: k.Resource, Owner: k.Owner}
+		u := cmp.Or(byResource[of], of)
+		u.Objects++
+		u.Bytes += int64(len(r.Value))
+		byResource[of] = u
+	}
+	return sqlstore.Usage{Revision: m.state.Revision, Resources: slices.Collect(maps.Values(byResource))}, nil
 }
 
 // Close implements sqlstore.Driver.

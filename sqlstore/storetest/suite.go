@@ -27,6 +27,7 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"Owners":         testOwners,
 		"LongKeys":       testLongKeys,
 		"Unstorable":     testUnstorable,
+		"Usage":          testUsage,
 		"Compaction":     testCompaction,
 		"Expiry":         testExpiry,
 		"YieldError":     testYieldError,

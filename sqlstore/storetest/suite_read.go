@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -282,4 +283,39 @@ func testReadersDuring(f fixture) {
 	}
 	cancel()
 	readers.Wait()
+}
+
+// Usage adds up by owner, too, and each outcome and change says how long the
+// value was that it replaced: with these the sums can be carried on.
+func testUsage(f fixture) {
+	custom := sqlstore.Key{Resource: "pods", Owner: sqlstore.Custom, Name: "a"}
+	grouped := sqlstore.Key{Group: "apps", Resource: "deployments", Namespace: "n", Name: "a"}
+	long := strings.Repeat("ä\\n", 3000)
+	f.commit(create(key("n", "a"), "12"), create(key("n", "b"), long), create(custom, "1234"), create(grouped, "123456"))
+	outcomes := f.commit(update(key("n", "b"), 2, "1"), remove(grouped, 4), update(key("n", "a"), 9, "conflict"))
+	if got, want := outcomes[0].OldBytes, int64(len(quoted(long))); got != want {
+		f.Errorf("the outcome says that %d bytes were replaced, want %d", got, want)
+	}
+	for i, want := range []int64{0, 0, 0, 0, int64(len(quoted(long))), 8} {
+		if got := f.changes(0)[i].OldBytes; got != want {
+			f.Errorf("change %d says that %d bytes were replaced, want %d", i+1, got, want)
+		}
+	}
+	usage, err := f.Usage(f.Context())
+	if err != nil || usage.Revision != 6 {
+		f.Fatalf("usage at %d, %v", usage.Revision, err)
+	}
+	slices.SortFunc(usage.Resources, func(a, b sqlstore.ResourceUsage) int { return int(a.Owner) - int(b.Owner) })
+	want := []sqlstore.ResourceUsage{
+		{Resource: "pods", Objects: 2, Bytes: 4 + 3},
+		{Resource: "pods", Owner: sqlstore.Custom, Objects: 1, Bytes: 6},
+	}
+	if diff := cmp.Diff(want, usage.Resources); diff != "" {
+		f.Errorf("usage (-want +got):\n%s", diff)
+	}
+	if sizer, ok := f.Driver.(sqlstore.Sizer); ok {
+		if size, err := sizer.Size(f.Context()); err != nil || size < 8192 {
+			f.Errorf("size on disk: %d, %v", size, err)
+		}
+	}
 }

@@ -1,0 +1,42 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"byre/sqlstore"
+)
+
+// Usage implements sqlstore.Driver.
+func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
+	queue := func(b *pgx.Batch) { b.Queue(selectUsage) }
+	err = d.snapshot(ctx, queue, func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
+		// It walks a whole table: ctx bounds it, and nobody waits for it.
+		w.pause()
+		usage.Revision = state.Revision
+		rows, err := results.Query()
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var r sqlstore.ResourceUsage
+			if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Objects, &r.Bytes); err != nil {
+				return err
+			}
+			usage.Resources = append(usage.Resources, r)
+		}
+		return rows.Err()
+	})
+	return usage, err
+}
+
+// Size implements sqlstore.Sizer: the whole database, whoever else uses it.
+func (d *Driver) Size(ctx context.Context) (size int64, err error) {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog) error {
+		return conn.QueryRow(ctx, selectSize).Scan(&size)
+	})
+	return size, err
+}

@@ -1,0 +1,44 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+
+	"byre/sqlstore"
+)
+
+// Usage implements sqlstore.Driver.
+func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
+	err = d.readers.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
+		usage.Revision = state.Revision
+		rows, err := tx.QueryContext(ctx, selectUsage)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var r sqlstore.ResourceUsage
+			if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Objects, &r.Bytes); err != nil {
+				return err
+			}
+			usage.Resources = append(usage.Resources, r)
+		}
+		return rows.Err()
+	})
+	return usage, err
+}
+
+// Size implements sqlstore.Sizer: the file and its write-ahead log.
+func (d *Driver) Size(context.Context) (int64, error) {
+	size := int64(0)
+	for _, path := range []string{d.path, d.path + "-wal"} {
+		info, err := os.Stat(path)
+		if err != nil {
+			return 0, fmt.Errorf("%w: size of the database: %w", sqlstore.ErrUnavailable, err)
+		}
+		size += info.Size()
+	}
+	return size, nil
+}

@@ -1,0 +1,109 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"byre/sqlstore"
+)
+
+// usage is what the records of the source add up to.
+func (f *fixture) usage(r Resource) Usage {
+	f.t.Helper()
+	var sum Usage
+	q := sqlstore.Query{Range: sqlstore.Range{Group: r.Group, Resource: r.Name, Owner: r.Owner}}
+	if _, err := f.source.List(f.t.Context(), q, func(r sqlstore.Record) error {
+		sum.Objects++
+		sum.Bytes += int64(len(r.Value))
+		return nil
+	}); err != nil {
+		f.t.Fatal(err)
+	}
+	return sum
+}
+
+func (f *fixture) checkUsage(what string, resources ...Resource) {
+	f.t.Helper()
+	for _, r := range resources {
+		got, err := f.WaitForUsage(f.t.Context(), r)
+		if want := f.usage(r); err != nil || got != want {
+			f.t.Errorf("%s: %v: %+v, %v; want %+v", what, r, got, err, want)
+		}
+	}
+}
+
+// The counts are those of the store whatever is written, by this process or
+// another, and whether or not the resource is in memory. A built-in and a custom
+// resource of one name are counted apart.
+func TestUsage(t *testing.T) {
+	f := start(t, Options{Interval: never})
+	all := []Resource{pods, {Group: "apps", Name: "deployments"}, {Name: "pods", Owner: sqlstore.Custom}}
+	f.snapshot() // pods are in memory, the others aren't
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 400 {
+		r := all[random.IntN(len(all))]
+		key := sqlstore.Key{Group: r.Group, Resource: r.Name, Owner: r.Owner, Name: fmt.Sprint(random.IntN(20))}
+		_, _, missing := f.source.Get(t.Context(), key)
+		var c sqlstore.Change
+		if missing == nil && random.IntN(3) == 0 {
+			c = f.remove(key)
+		} else {
+			c = f.put(key, fmt.Sprintf("%0*d", 1+random.IntN(50), 0))
+		}
+		if random.IntN(2) == 0 { // else it is found in the history
+			f.Publish([]sqlstore.Change{c})
+		}
+		if i%50 == 0 {
+			if err := f.WaitFor(t.Context(), c.Revision); err != nil {
+				t.Fatal(err)
+			}
+			f.checkUsage(fmt.Sprint("after ", i), all...)
+		}
+	}
+	if err := f.WaitFor(t.Context(), 400); err != nil {
+		t.Fatal(err)
+	}
+	f.checkUsage("at the end", all...)
+	if got := len(f.AllUsage()); got != len(all) {
+		t.Errorf("%d resources, want %d", got, len(all))
+	}
+	if err := f.reset(t.Context(), resetRestored); err != nil {
+		t.Fatal(err)
+	}
+	f.checkUsage("after a reset", all...)
+}
+
+// slowUsage adds up only when it is told to.
+type slowUsage struct {
+	*source
+	asked, answer chan struct{}
+}
+
+func (s *slowUsage) Usage(ctx context.Context) (sqlstore.Usage, error) {
+	usage, err := s.source.Usage(ctx)
+	s.asked <- struct{}{}
+	<-s.answer
+	return usage, err
+}
+
+// What is written while the database adds up is counted once.
+func TestUsageWhileCounting(t *testing.T) {
+	f := start(t, Options{SoleWriter: true})
+	f.write(pod("a", "x"), "123")
+	f.checkUsage("first", pods)
+	slow := &slowUsage{f.source, make(chan struct{}), make(chan struct{})}
+	f.Feed.source = slow
+	f.mu.Lock()
+	f.resetUsageLocked()
+	f.mu.Unlock()
+	<-slow.asked
+	f.write(pod("a", "y"), "4567")
+	f.write(pod("a", "x"), "1")
+	if _, known := f.Usage(pods); known || f.AllUsage() != nil {
+		t.Error("known before it was counted")
+	}
+	close(slow.answer)
+	f.checkUsage("counted", pods)
+}
