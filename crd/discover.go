@@ -7,9 +7,9 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints"
 	upstream "k8s.io/apiserver/pkg/endpoints/discovery"
 
@@ -21,8 +21,8 @@ import (
 type announcer struct {
 	table    *table
 	registry *discovery.Registry
-	// announced has the versions of each group that are in discovery now.
-	announced map[string]sets.Set[string]
+	// announced has what is in discovery now, by group and version.
+	announced map[string]map[string][]metav1.APIResource
 }
 
 // announce brings a group up to date.
@@ -43,13 +43,21 @@ func (a *announcer) announce(group string) error {
 		}
 	}
 	var errs []error
+	last := a.announced[group]
 	for version, served := range resources {
+		before, known := last[version]
+		if known && apiequality.Semantic.DeepEqual(before, served) && (before == nil) == (served == nil) {
+			continue
+		}
 		gv := schema.GroupVersion{Group: group, Version: version}
 		var described []apidiscoveryv2.APIResourceDiscovery
 		if served != nil {
 			var err error
 			if described, err = endpoints.ConvertGroupVersionIntoToDiscovery(withKinds(gv, served)); err != nil {
 				errs = append(errs, err)
+				if resources[version] = before; !known {
+					delete(resources, version)
+				}
 				continue
 			}
 		}
@@ -60,11 +68,12 @@ func (a *announcer) announce(group string) error {
 			Described:    described,
 		}))
 	}
-	current := sets.KeySet(resources)
-	for version := range a.announced[group].Difference(current) {
-		a.registry.Remove(schema.GroupVersion{Group: group, Version: version}, discovery.Custom)
+	for version := range last {
+		if _, ok := resources[version]; !ok {
+			a.registry.Remove(schema.GroupVersion{Group: group, Version: version}, discovery.Custom)
+		}
 	}
-	if a.announced[group] = current; len(current) == 0 {
+	if a.announced[group] = resources; len(resources) == 0 {
 		delete(a.announced, group)
 	}
 	return errors.Join(errs...)

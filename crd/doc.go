@@ -27,7 +27,7 @@
 //     readers need a version's routes, and its schema only where they need
 //     objects; writers need the compiled checks and the types of managed fields.
 //     What was not used for some minutes is given up again. The documents of
-//     OpenAPI are built when they are asked for.
+//     OpenAPI are built when they are asked for, and their parts kept compressed.
 //   - Deleting a definition walks its instances once, in pages.
 //
 // # Parts

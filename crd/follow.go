@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	"k8s.io/apiextensions-apiserver/pkg/controller/nonstructuralschema"
 	"k8s.io/apiextensions-apiserver/pkg/controller/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
@@ -61,13 +62,17 @@ func newFollower(c Config, t *table) (*follower, error) {
 	f := &follower{
 		table:     t,
 		factory:   externalversions.NewSharedInformerFactoryWithOptions(client, 0, externalversions.WithTransform(forCache)),
-		announcer: &announcer{table: t, registry: c.Discovery, announced: map[string]sets.Set[string]{}},
-		publisher: &publisher{table: t, service: c.OpenAPI, groups: map[string]map[schema.GroupVersion]string{}},
-		started:   make(chan struct{}),
-		synced:    make(chan struct{}),
-		errands:   &errands{},
-		groups:    sets.New[string](),
-		poke:      make(chan struct{}, 1),
+		announcer: &announcer{table: t, registry: c.Discovery, announced: map[string]map[string][]metav1.APIResource{}},
+		publisher: &publisher{
+			table: t, service: c.OpenAPI, build: c.Build,
+			parts:  &documentParts{shared: t.shared, kept: map[partKey][]byte{}},
+			groups: map[string]map[schema.GroupVersion][]described{},
+		},
+		started: make(chan struct{}),
+		synced:  make(chan struct{}),
+		errands: &errands{},
+		groups:  sets.New[string](),
+		poke:    make(chan struct{}, 1),
 	}
 	definitions, api := f.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1(), f.errands}
 	f.informer = definitions.Informer()

@@ -2,24 +2,16 @@ package crd
 
 import (
 	"context"
-	"crypto/sha512"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
-	"sync"
+	"strings"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	apiextensionsfeatures "k8s.io/apiextensions-apiserver/pkg/features"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/kube-openapi/pkg/handler"
-	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"byre/apiserver/openapi"
@@ -29,131 +21,101 @@ import (
 const sourceName = "crd-instances"
 
 // publisher keeps the OpenAPI documents at what the table has. Nothing is built
-// here: a document is, when it is asked for, from the definitions as they are
-// then.
+// here: a document is, when it is asked for, from the definitions that it was
+// published for.
 type publisher struct {
 	table   *table
 	service *openapi.Service
-	// groups has, for each group with established definitions, what its
-	// documents are told apart by.
-	groups map[string]map[schema.GroupVersion]string
+	// build identifies the program; see openapi.BuildIdentity.
+	build string
+	parts *documentParts
+	// groups has the established definitions of each group version, by group.
+	groups map[string]map[schema.GroupVersion][]described
+	// published is what was published last.
+	published openapi.Source
+}
+
+// described is what a document says of a definition.
+type described struct {
+	crd *apiextensionsv1.CustomResourceDefinition // stripped
+	// hash changes whenever what the documents say of the definition does.
+	hash string
+}
+
+func describedOf(crd *apiextensionsv1.CustomResourceDefinition) described {
+	return described{crd, describedHash(crd, crd.Annotations[documentHash])}
+}
+
+// describedHash is of a definition and its documentHash.
+func describedHash(crd *apiextensionsv1.CustomResourceDefinition, document string) string {
+	return hashOf(crd.Name, document, crd.Status.AcceptedNames)
 }
 
 // note remembers what there is of a group now.
 func (p *publisher) note(group string) {
-	hashes := map[schema.GroupVersion]string{}
+	versions := map[schema.GroupVersion][]described{}
 	for _, crd := range established(p.table.group(group)) {
+		d := describedOf(crd)
 		for _, v := range crd.Spec.Versions {
 			if v.Served {
 				gv := schema.GroupVersion{Group: group, Version: v.Name}
-				hashes[gv] += fmt.Sprintf("%s,%d\n", crd.UID, crd.Generation)
+				versions[gv] = append(versions[gv], d)
 			}
 		}
 	}
-	if p.groups[group] = hashes; len(hashes) == 0 {
+	if p.groups[group] = versions; len(versions) == 0 {
 		delete(p.groups, group)
 	}
 }
 
-// publish offers what was noted.
+// publish offers what was noted, if that is something else than before.
 func (p *publisher) publish() {
 	if len(p.groups) == 0 {
 		p.service.Remove(sourceName)
+		p.published = openapi.Source{}
+		p.parts.keep(nil)
 		return
 	}
 	source := openapi.Source{V3: map[string]openapi.Document{}}
-	var groups []string
-	for group, versions := range p.groups {
-		groups = append(groups, group)
-		for gv, identity := range versions {
+	used := map[string]bool{}
+	var all []described
+	var hashes []string
+	for _, group := range slices.Sorted(maps.Keys(p.groups)) {
+		for gv, definitions := range p.groups[group] {
+			hash := p.hash(gv, definitions)
+			hashes = append(hashes, hash)
 			source.V3["apis/"+gv.Group+"/"+gv.Version] = openapi.Document{
-				Hash: fmt.Sprintf("%X", sha512.Sum512([]byte(identity))),
-				JSON: func(ctx context.Context) ([]byte, error) { return p.version3(ctx, gv) },
+				Hash: hash,
+				JSON: func(ctx context.Context) ([]byte, error) { return p.parts.version3(ctx, gv, definitions) },
+			}
+			for _, d := range definitions {
+				if !used[d.hash] {
+					used[d.hash] = true
+					all = append(all, d)
+				}
 			}
 		}
 	}
-	slices.Sort(groups)
-	source.V2 = func(ctx context.Context) (*spec.Swagger, error) { return p.version2(ctx, groups) }
+	slices.Sort(hashes)
+	source.V2Hash = openapi.Hash(strings.Join(hashes, "\n"))
+	source.V2 = func(ctx context.Context) (*spec.Swagger, error) { return p.parts.version2(ctx, all) }
+	if source.V2Hash == p.published.V2Hash {
+		return // a change of conditions
+	}
+	p.published = source
+	p.parts.keep(used)
 	p.service.Set(sourceName, source)
 }
 
-// version3 is the document of one group version.
-func (p *publisher) version3(ctx context.Context, gv schema.GroupVersion) ([]byte, error) {
-	var parts []*spec3.OpenAPI
-	for _, crd := range established(p.table.group(gv.Group)) {
-		if !apihelpers.HasServedCRDVersion(crd, gv.Version) {
-			continue
-		}
-		_, whole, err := p.table.shared.sourceOf(ctx, crd)
-		if errors.Is(err, errReplaced) {
-			continue // and so will be the document
-		}
-		if err != nil {
-			return nil, err
-		}
-		part, err := builder.BuildOpenAPIV3(whole, gv.Version, builder.Options{IncludeSelectableFields: selectableFields()})
-		if err != nil {
-			return nil, fmt.Errorf("crd: OpenAPI of %s: %w", crd.Name, err)
-		}
-		parts = append(parts, part)
+// hash identifies the document of a group version: it is made by this program, as
+// it is configured, of these definitions.
+func (p *publisher) hash(gv schema.GroupVersion, definitions []described) string {
+	var of strings.Builder
+	fmt.Fprintf(&of, "%s\n%s\n%v\n", p.build, gv, selectableFields())
+	for _, d := range definitions {
+		of.WriteString(d.hash + "\n")
 	}
-	document, err := builder.MergeSpecsV3(parts...)
-	if err != nil {
-		return nil, fmt.Errorf("crd: OpenAPI of %s: %w", gv, err)
-	}
-	return json.Marshal(document)
-}
-
-// version2 is the part of the one document that custom resources make up.
-func (p *publisher) version2(ctx context.Context, groups []string) (*spec.Swagger, error) {
-	whole := &spec.Swagger{SwaggerProps: spec.SwaggerProps{
-		Definitions: spec.Definitions{},
-		Parameters:  map[string]spec.Parameter{},
-		Paths:       &spec.Paths{Paths: map[string]spec.PathItem{}},
-	}}
-	var mu sync.Mutex // of whole
-	var builders errgroup.Group
-	builders.SetLimit(runtime.GOMAXPROCS(0))
-	for _, group := range groups {
-		for _, crd := range established(p.table.group(group)) {
-			builders.Go(func() error {
-				_, full, err := p.table.shared.sourceOf(ctx, crd)
-				if errors.Is(err, errReplaced) {
-					return nil // and so will be the document
-				}
-				if err == nil {
-					err = addVersion2(&mu, whole, full)
-				}
-				if err != nil {
-					return fmt.Errorf("crd: OpenAPI of %s: %w", crd.Name, err)
-				}
-				return nil
-			})
-		}
-	}
-	return whole, builders.Wait()
-}
-
-// addVersion2 adds a definition's part to the whole, which mu guards.
-func addVersion2(mu *sync.Mutex, whole *spec.Swagger, crd *apiextensionsv1.CustomResourceDefinition) error {
-	for _, v := range crd.Spec.Versions {
-		if !v.Served {
-			continue
-		}
-		part, err := builder.BuildOpenAPIV2(crd, v.Name, builder.Options{V2: true, IncludeSelectableFields: selectableFields()})
-		if err != nil {
-			return err
-		}
-		// No two definitions have a path or a kind in common; the types that all
-		// refer to are the same everywhere. Version 2 never had defaults.
-		definitions := handler.PruneDefaults(part.Definitions)
-		mu.Lock()
-		maps.Copy(whole.Definitions, definitions)
-		maps.Copy(whole.Parameters, part.Parameters)
-		maps.Copy(whole.Paths.Paths, part.Paths.Paths)
-		mu.Unlock()
-	}
-	return nil
+	return openapi.Hash(of.String())
 }
 
 func established(definitions []*apiextensionsv1.CustomResourceDefinition) []*apiextensionsv1.CustomResourceDefinition {

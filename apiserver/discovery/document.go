@@ -48,10 +48,7 @@ func (d document) Operation(path string) openapi.Operation {
 // Groups is the document at /apis.
 func (r *Registry) Groups() Document {
 	list := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		r.mu.RLock()
-		groups := r.groups
-		r.mu.RUnlock()
-		r.write(w, req, &metav1.APIGroupList{Groups: groups})
+		r.write(w, req, &metav1.APIGroupList{Groups: r.listed()})
 	})
 	return document{
 		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(list, r.grouped, nil),
@@ -79,15 +76,11 @@ func (r *Registry) Legacy() Document {
 func (r *Registry) Group(name string) Document {
 	return document{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			r.mu.RLock()
-			i := slices.IndexFunc(r.groups, func(g metav1.APIGroup) bool { return g.Name == name })
-			if i < 0 {
-				r.mu.RUnlock()
+			group, ok := r.group(name)
+			if !ok {
 				http.NotFound(w, req)
 				return
 			}
-			group := r.groups[i]
-			r.mu.RUnlock()
 			r.write(w, req, &group)
 		}),
 		codecs:   r.codecs,

@@ -84,7 +84,7 @@ type Registry struct {
 	observers []func()
 	// versions has every group version by who serves it.
 	versions map[schema.GroupVersion]map[Origin]Version
-	// groups is made of versions at each change: what /apis lists, in order.
+	// groups is what /apis lists, in order; nil after a change, until asked for.
 	groups []metav1.APIGroup
 }
 
@@ -133,7 +133,7 @@ func (r *Registry) Add(v Version) error {
 		r.versions[v.GroupVersion] = map[Origin]Version{}
 	}
 	r.versions[v.GroupVersion][v.Origin] = v
-	r.regroup()
+	r.changed()
 
 	manager := r.manager(v.Group).WithSource(v.Origin.source())
 	if described == nil {
@@ -180,8 +180,17 @@ func (r *Registry) Remove(gv schema.GroupVersion, origin Origin) {
 	if len(r.versions[gv]) == 0 {
 		delete(r.versions, gv)
 	}
-	r.regroup()
+	r.changed()
 	r.manager(gv.Group).WithSource(origin.source()).RemoveGroupVersion(metav1.GroupVersion(gv))
+}
+
+// group returns what is listed of a group.
+func (r *Registry) group(name string) (metav1.APIGroup, bool) {
+	groups := r.listed()
+	if i := slices.IndexFunc(groups, func(g metav1.APIGroup) bool { return g.Name == name }); i >= 0 {
+		return groups[i], true
+	}
+	return metav1.APIGroup{}, false
 }
 
 func (r *Registry) manager(group string) aggregated.ResourceManager {
@@ -225,8 +234,32 @@ func (r *Registry) Observe(changed func()) {
 	r.observers = append(r.observers, changed)
 }
 
-// regroup makes groups anew and tells the observers. The caller holds mu.
-func (r *Registry) regroup() {
+// changed tells the observers. The caller holds mu.
+func (r *Registry) changed() {
+	r.groups = nil
+	for _, changed := range r.observers {
+		changed()
+	}
+}
+
+// listed returns groups, made anew if something has changed.
+func (r *Registry) listed() []metav1.APIGroup {
+	r.mu.RLock()
+	groups := r.groups
+	r.mu.RUnlock()
+	if groups != nil {
+		return groups
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.groups == nil {
+		r.groups = r.regroup()
+	}
+	return r.groups
+}
+
+// regroup makes groups of versions. The caller holds mu.
+func (r *Registry) regroup() []metav1.APIGroup {
 	byGroup := map[string][]Version{}
 	for gv := range r.versions {
 		if v, ok := r.winner(gv); ok && gv.Group != "" {
@@ -243,19 +276,17 @@ func (r *Registry) regroup() {
 	slices.SortFunc(groups, func(a, b metav1.APIGroup) int {
 		return cmp.Or(cmp.Compare(priority(b.Name), priority(a.Name)), strings.Compare(a.Name, b.Name))
 	})
-	r.groups = groups
-	for _, changed := range r.observers {
-		changed()
-	}
+	return groups
 }
 
 // Paths are the paths that documents are answered at, as the index at / lists
 // them.
 func (r *Registry) Paths() []string {
+	groups := r.listed()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	paths := []string{"/apis", "/apis/"}
-	for _, group := range r.groups {
+	for _, group := range groups {
 		paths = append(paths, "/apis/"+group.Name)
 	}
 	for gv := range r.versions {
@@ -276,12 +307,12 @@ func (r *Registry) Lookup(path string) (Document, bool) {
 	if parts[0] != "apis" || len(parts) < 2 || len(parts) > 3 || !strings.HasPrefix(path, "/apis/") {
 		return nil, false
 	}
-	r.mu.RLock()
-	defer r.mu.RUnlock()
 	if len(parts) == 2 {
-		known := slices.ContainsFunc(r.groups, func(g metav1.APIGroup) bool { return g.Name == parts[1] })
+		_, known := r.group(parts[1])
 		return r.Group(parts[1]), known
 	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
 	gv := schema.GroupVersion{Group: parts[1], Version: parts[2]}
 	_, ok := r.documented(gv)
 	return r.Version(gv), ok

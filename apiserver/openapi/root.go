@@ -23,11 +23,11 @@ type Root struct {
 // fingerprint identifies a root's document without building it: what it says is
 // decided by the program and by what this server has switched on.
 func (r Root) fingerprint(build string) string {
-	return hash(build + "\n" + r.Path + "\n" + strings.Join(r.Routes, "\n"))
+	return Hash(build + "\n" + r.Path + "\n" + strings.Join(r.Routes, "\n"))
 }
 
-// hash has the form that kube-apiserver's hashes of documents have.
-func hash(s string) string { return fmt.Sprintf("%X", sha512.Sum512([]byte(s))) }
+// Hash is a hash of the form that kube-apiserver's hashes of documents have.
+func Hash(s string) string { return fmt.Sprintf("%X", sha512.Sum512([]byte(s))) }
 
 // BuildIdentity names the program as far as documents depend on it. A build that
 // can't be told from its neighbours (no version, or changed sources) is another

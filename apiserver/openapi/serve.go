@@ -48,7 +48,7 @@ func (s *Service) serveIndex(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Etag", strconv.Quote(hash(string(index))))
+	w.Header().Set("Etag", strconv.Quote(Hash(string(index))))
 	w.Header().Set("Content-Type", "application/json")
 	http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(index))
 }
@@ -71,7 +71,7 @@ func (s *Service) serveV3(w http.ResponseWriter, req *http.Request, path string)
 		return
 	}
 	w.Header()["Vary"] = []string{"Accept", "Accept-Encoding"}
-	if asked := req.URL.Query().Get("hash"); asked != "" {
+	if asked := req.URL.Query().Get("hash"); asked != "" && !document.partial {
 		if asked != document.hash {
 			http.Redirect(w, req, location(path, document.hash), http.StatusMovedPermanently)
 			return

@@ -3,7 +3,7 @@ package openapi
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"maps"
 	"net/url"
 	"runtime/debug"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/kube-openapi/pkg/aggregator"
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // Service serves the documents of all sources. Sources may be set and removed
@@ -24,16 +25,30 @@ type Service struct {
 
 	mu      sync.Mutex
 	sources map[string]Source
-	// generation counts the changes of sources, for telling whether what was
-	// built meanwhile is still true.
+	// generation counts the changes of what sources have of version 2, for telling
+	// whether what was built meanwhile is still true.
 	generation int
 	v2         *encoded            // nil until asked for, and after a change
 	v3         map[string]*encoded // by path
 
-	// building lets one document be built at a time: each takes some tens of
-	// megabytes while it is a tree.
-	building sync.Mutex
+	// buildingV2 and buildingV3 let one document of each version be built at a time:
+	// it takes some tens of megabytes while it is a tree.
+	buildingV2, buildingV3 turn
 }
+
+// turn is a lock that can be waited for with a context.
+type turn chan struct{}
+
+func (t turn) take(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t turn) give() { <-t }
 
 // encoded is a finished document.
 type encoded struct {
@@ -42,33 +57,51 @@ type encoded struct {
 	json  []byte // gzip
 	// protobuf is made of json when first asked for.
 	protobuf []byte // gzip
+	// partial: something is missing, and the document is not kept.
+	partial bool
 }
 
 // NewService makes a service without sources.
 func NewService() *Service {
-	return &Service{now: time.Now, sources: map[string]Source{}, v3: map[string]*encoded{}}
+	return &Service{
+		now: time.Now, sources: map[string]Source{}, v3: map[string]*encoded{},
+		buildingV2: make(turn, 1), buildingV3: make(turn, 1),
+	}
 }
 
 // Set adds a source or replaces the one of that name.
 func (s *Service) Set(name string, source Source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	last, ok := s.sources[name]
 	s.sources[name] = source
-	s.changed()
+	s.changed(!ok || !last.sameV2(source))
+}
+
+// sameV2 says whether two states of a source are known to have the same of version 2.
+func (s Source) sameV2(other Source) bool {
+	if s.V2 == nil || other.V2 == nil {
+		return s.V2 == nil && other.V2 == nil
+	}
+	return s.V2Hash != "" && s.V2Hash == other.V2Hash
 }
 
 // Remove takes a source back.
 func (s *Service) Remove(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.sources, name)
-	s.changed()
+	if _, ok := s.sources[name]; ok {
+		delete(s.sources, name)
+		s.changed(true)
+	}
 }
 
 // changed drops what is no longer true. The caller holds mu.
-func (s *Service) changed() {
-	s.generation++
-	s.v2 = nil
+func (s *Service) changed(v2 bool) {
+	if v2 {
+		s.generation++
+		s.v2 = nil
+	}
 	for path, built := range s.v3 {
 		if current, ok := s.document(path); !ok || current.Hash != built.hash {
 			delete(s.v3, path)
@@ -113,8 +146,10 @@ func location(path, hash string) string {
 // documentV3 returns the document at path, built now if it was not before. It is
 // nil if there is none.
 func (s *Service) documentV3(ctx context.Context, path string, protobuf bool) (*encoded, error) {
-	s.building.Lock()
-	defer s.building.Unlock()
+	if err := s.buildingV3.take(ctx); err != nil {
+		return nil, err
+	}
+	defer s.buildingV3.give()
 
 	s.mu.Lock()
 	source, ok := s.document(path)
@@ -125,11 +160,15 @@ func (s *Service) documentV3(ctx context.Context, path string, protobuf bool) (*
 	}
 	if built == nil || built.hash != source.Hash {
 		text, err := source.JSON(ctx)
-		if err != nil {
+		partial := errors.Is(err, ErrPartial)
+		if err != nil && !partial {
 			return nil, err
 		}
 		if built, err = newEncoded(source.Hash, text, s.now()); err != nil {
 			return nil, err
+		}
+		if built.partial = partial; partial {
+			built.hash = Hash(string(text))
 		}
 	}
 	if protobuf && built.protobuf == nil {
@@ -140,7 +179,7 @@ func (s *Service) documentV3(ctx context.Context, path string, protobuf bool) (*
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if current, ok := s.document(path); ok && current.Hash == built.hash {
+	if current, ok := s.document(path); ok && current.Hash == built.hash && !built.partial {
 		s.v3[path] = built
 	}
 	return built, nil
@@ -148,8 +187,10 @@ func (s *Service) documentV3(ctx context.Context, path string, protobuf bool) (*
 
 // documentV2 returns the document of version 2, built now if it was not before.
 func (s *Service) documentV2(ctx context.Context, protobuf bool) (*encoded, error) {
-	s.building.Lock()
-	defer s.building.Unlock()
+	if err := s.buildingV2.take(ctx); err != nil {
+		return nil, err
+	}
+	defer s.buildingV2.give()
 
 	s.mu.Lock()
 	built, generation, sources := s.v2, s.generation, maps.Clone(s.sources)
@@ -157,13 +198,14 @@ func (s *Service) documentV2(ctx context.Context, protobuf bool) (*encoded, erro
 	if built == nil {
 		// With many definitions this may take longer than a request may. Who asks
 		// again then gets what was built meanwhile.
-		text, err := merge(context.WithoutCancel(ctx), sources)
+		text, partial, err := merge(context.WithoutCancel(ctx), sources)
 		if err != nil {
 			return nil, err
 		}
-		if built, err = newEncoded(hash(string(text)), text, s.now()); err != nil {
+		if built, err = newEncoded(Hash(string(text)), text, s.now()); err != nil {
 			return nil, err
 		}
+		built.partial = partial
 		// The whole API as a tree is some tens of megabytes, more than an idle
 		// server needs for all else; it would keep them for minutes.
 		defer debug.FreeOSMemory()
@@ -176,35 +218,44 @@ func (s *Service) documentV2(ctx context.Context, protobuf bool) (*encoded, erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if generation == s.generation {
+	if generation == s.generation && !built.partial {
 		s.v2 = built
 	}
 	return built, nil
 }
 
 // merge joins the sources' parts, in the order of their names: of paths that
-// several have, the first stays.
-func merge(ctx context.Context, sources map[string]Source) ([]byte, error) {
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(sources)), func(name string) bool { return sources[name].V2 == nil })
-	if len(names) == 0 {
-		return nil, fmt.Errorf("openapi: nothing to describe")
-	}
-	whole, err := sources[names[0]].V2(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range names[1:] {
+// several have, the first stays. What is wrong with one part does not hide the
+// others. The document is partial if a part could not be had.
+func merge(ctx context.Context, sources map[string]Source) (text []byte, partial bool, err error) {
+	var whole *spec.Swagger
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		if sources[name].V2 == nil {
+			continue
+		}
 		part, err := sources[name].V2(ctx)
-		if err == nil {
-			err = aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(whole, part)
-		}
 		if err != nil {
-			// What is wrong with one part must not hide the others.
 			klog.FromContext(ctx).Error(err, "Part of OpenAPI version 2 is left out", "source", name)
+			if partial = true; !errors.Is(err, ErrPartial) {
+				continue
+			}
+		}
+		if whole == nil {
+			whole = part
+			continue
+		}
+		if err := aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(whole, part); err != nil {
+			klog.FromContext(ctx).Error(err, "Part of OpenAPI version 2 can't be merged", "source", name)
 		}
 	}
-	return whole.MarshalJSON()
+	if whole == nil {
+		return nil, false, errNothing
+	}
+	text, err = whole.MarshalJSON()
+	return text, partial, err
 }
+
+var errNothing = errors.New("openapi: nothing to describe")
 
 func newEncoded(hash string, text []byte, built time.Time) (*encoded, error) {
 	compressed, err := Pack(text)
@@ -221,5 +272,5 @@ func (e *encoded) withProtobuf(convert func([]byte) ([]byte, error)) (*encoded, 
 		return nil, err
 	}
 	compressed, err := Pack(binary)
-	return &encoded{hash: e.hash, built: e.built, json: e.json, protobuf: compressed}, err
+	return &encoded{hash: e.hash, built: e.built, json: e.json, protobuf: compressed, partial: e.partial}, err
 }

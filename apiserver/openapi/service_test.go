@@ -227,3 +227,87 @@ func TestFailure(t *testing.T) {
 		t.Errorf("%d", w.Code)
 	}
 }
+
+// TestWhatIsKept: version 2 is built again when a source says that its part has
+// changed, and what was partial is not kept.
+func TestWhatIsKept(t *testing.T) {
+	service := openapi.NewService()
+	built, partial := 0, true
+	source := func(hash string) openapi.Source {
+		return openapi.Source{
+			V2Hash: hash,
+			V2: func(context.Context) (*spec.Swagger, error) {
+				built++
+				document := &spec.Swagger{SwaggerProps: spec.SwaggerProps{Info: &spec.Info{}, Paths: &spec.Paths{}}}
+				if partial {
+					return document, openapi.ErrPartial
+				}
+				return document, nil
+			},
+			V3: map[string]openapi.Document{"apis/farm/v1": {Hash: hash, JSON: func(context.Context) ([]byte, error) {
+				built++
+				if partial {
+					return []byte(`{}`), openapi.ErrPartial
+				}
+				return []byte(`{"paths":{}}`), nil
+			}}},
+		}
+	}
+	// In order of their names: what the first can't give does not hide the second.
+	service.Set("a", openapi.Source{V2: func(context.Context) (*spec.Swagger, error) { return nil, errors.New("no hay") }})
+	service.Set("b", source("1"))
+	for i := range 2 {
+		w := get(t, service, "/openapi/v3/apis/farm/v1?hash=1")
+		if w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "" || w.Header().Get("Etag") == `"1"` {
+			t.Errorf("partial: %d %v", w.Code, w.Header())
+		}
+		if w := get(t, service, "/openapi/v2"); w.Code != http.StatusOK || built != 2*(i+1) {
+			t.Errorf("partial: %d, built %d", w.Code, built)
+		}
+	}
+	partial, built = false, 0
+	service.Remove("a")
+	for _, step := range []struct {
+		hash string
+		want int
+	}{{"1", 2}, {"1", 0}, {"2", 2}, {"", 2}, {"", 1}} {
+		built = 0
+		service.Set("b", source(step.hash))
+		get(t, service, "/openapi/v2")
+		if w := get(t, service, "/openapi/v3/apis/farm/v1"); w.Code != http.StatusOK || built != step.want {
+			t.Errorf("hash %q: %d, built %d, want %d", step.hash, w.Code, built, step.want)
+		}
+	}
+}
+
+// TestVersionsDoNotWait: a document of one version is built while one of the other is,
+// and who gives up waiting is not kept.
+func TestVersionsDoNotWait(t *testing.T) {
+	service := openapi.NewService()
+	begun, finish := make(chan struct{}), make(chan struct{})
+	service.Set("farm", openapi.Source{
+		V2: func(context.Context) (*spec.Swagger, error) {
+			close(begun)
+			<-finish
+			return &spec.Swagger{SwaggerProps: spec.SwaggerProps{Info: &spec.Info{}, Paths: &spec.Paths{}}}, nil
+		},
+		V3: map[string]openapi.Document{"apis/farm/v1": {Hash: "1", JSON: func(context.Context) ([]byte, error) { return []byte(`{}`), nil }}},
+	})
+	done := make(chan int)
+	go func() { done <- get(t, service, "/openapi/v2").Code }()
+	<-begun
+	if w := get(t, service, "/openapi/v3/apis/farm/v1"); w.Code != http.StatusOK {
+		t.Errorf("version 3 is %d", w.Code)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := httptest.NewRecorder()
+	service.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/openapi/v2", nil))
+	if w.Code != http.StatusServiceUnavailable {
+		t.Errorf("given up: %d", w.Code)
+	}
+	close(finish)
+	if code := <-done; code != http.StatusOK {
+		t.Errorf("version 2 is %d", code)
+	}
+}

@@ -1,0 +1,30 @@
+package discovery
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// TestGroupsAreListedWhenAskedFor: entries cost no sorting of all groups, and
+// readers share one list between changes.
+func TestGroupsAreListedWhenAskedFor(t *testing.T) {
+	r := NewRegistry("127.0.0.1:0")
+	for i := range 20 {
+		if err := r.Add(Version{GroupVersion: schema.GroupVersion{Group: fmt.Sprintf("g%d", i), Version: "v1"}, Origin: Custom}); err != nil {
+			t.Fatal(err)
+		}
+		if r.groups != nil {
+			t.Fatal("listed although nobody asked")
+		}
+	}
+	first := r.listed()
+	if len(first) != 20 || &first[0] != &r.listed()[0] {
+		t.Errorf("%d groups, or listed twice", len(first))
+	}
+	r.Remove(schema.GroupVersion{Group: "g7", Version: "v1"}, Custom)
+	if _, ok := r.group("g7"); ok || len(r.listed()) != 19 {
+		t.Error("still listed")
+	}
+}
