@@ -59,6 +59,9 @@ func TestRuntimeConfig(t *testing.T) {
 		resources map[string]bool
 	}{
 		{flag: cliflag.ConfigurationMap{"storage.k8s.io/v1beta1": "true"}, more: []string{"storage.k8s.io/v1beta1"}},
+		{flag: cliflag.ConfigurationMap{"api/v1": "", "api/legacy": "true"}},
+		{flag: cliflag.ConfigurationMap{"v1": "true"}},
+		{flag: cliflag.ConfigurationMap{"api/v1": "false"}, less: []string{"v1"}},
 		{flag: cliflag.ConfigurationMap{"batch/v1": "false"}, less: []string{"batch/v1"}},
 		{flag: cliflag.ConfigurationMap{"autoscaling/v1": "false"}, less: []string{"autoscaling/v1"}},
 		{flag: cliflag.ConfigurationMap{"api/alpha": "true"}, more: []string{
@@ -98,11 +101,12 @@ func TestRuntimeConfigErrors(t *testing.T) {
 		flag cliflag.ConfigurationMap
 		want string
 	}{
-		"nothing left":    {cliflag.ConfigurationMap{"api/all": "false"}, "api/all=false"},
-		"unknown group":   {cliflag.ConfigurationMap{"nosuch.k8s.io/v1": "true"}, "unknown API groups nosuch.k8s.io/v1"},
-		"unknown version": {cliflag.ConfigurationMap{"apps/v7": "true"}, "apps/v7"},
-		"no version":      {cliflag.ConfigurationMap{"apps": "true"}, "invalid key apps"},
-		"not a bool":      {cliflag.ConfigurationMap{"apps/v1": "perhaps"}, "perhaps"},
+		"nothing left":                      {cliflag.ConfigurationMap{"api/all": "false"}, "api/all=false"},
+		"unknown group":                     {cliflag.ConfigurationMap{"nosuch.k8s.io/v1": "true"}, "unknown API groups nosuch.k8s.io/v1"},
+		"unknown version of the core group": {cliflag.ConfigurationMap{"api/v2": "true"}, "api/v2"},
+		"unknown version":                   {cliflag.ConfigurationMap{"apps/v7": "true"}, "apps/v7"},
+		"no version":                        {cliflag.ConfigurationMap{"apps": "true"}, "invalid key apps"},
+		"not a bool":                        {cliflag.ConfigurationMap{"apps/v1": "perhaps"}, "perhaps"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := builtin.Resources(test.flag)

@@ -42,6 +42,7 @@ func Resources(runtimeConfig cliflag.ConfigurationMap, others ...string) (*serve
 	if len(runtimeConfig) == 1 && runtimeConfig[resourceconfig.APIAll] == "false" {
 		return nil, fmt.Errorf("%s=false alone leaves nothing to serve", resourceconfig.APIAll)
 	}
+	runtimeConfig = namedByGroup(runtimeConfig)
 	named, err := resourceconfig.ParseGroupVersions(runtimeConfig)
 	if err != nil {
 		return nil, err
@@ -57,4 +58,21 @@ func Resources(runtimeConfig cliflag.ConfigurationMap, others ...string) (*serve
 		return nil, fmt.Errorf("unknown API groups %s", strings.Join(unknown, ", "))
 	}
 	return resourceconfig.MergeAPIResourceConfigs(DefaultResources(), runtimeConfig, legacyscheme.Scheme)
+}
+
+// namedByGroup gives the core group's version the form of the others', as
+// kube-apiserver does (k8s.io/kubernetes/pkg/controlplane/apiserver/options): its
+// users write v1 or api/v1. It leaves out api/legacy, which means nothing any more.
+func namedByGroup(runtimeConfig cliflag.ConfigurationMap) cliflag.ConfigurationMap {
+	named := make(cliflag.ConfigurationMap, len(runtimeConfig))
+	for key, value := range runtimeConfig {
+		core := strings.TrimPrefix(key, "api/")
+		switch {
+		case core == "v1" || strings.HasPrefix(core, "v1/"):
+			named["/"+core] = value
+		case key != "api/legacy":
+			named[key] = value
+		}
+	}
+	return named
 }

@@ -2,10 +2,13 @@ package pki
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"io/fs"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 
@@ -24,26 +27,104 @@ const (
 	contextName = adminName + "@" + clusterName
 )
 
-// kubeconfig keeps the administrator's kubeconfig while its certificate is
-// good, and follows the server's address and authority.
+// kubeconfig makes the administrator's kubeconfig, or brings up to date what is
+// this program's in it. All else is its owner's and stays: more clusters, users
+// and contexts, the current context, a namespace, an address under which the
+// server is reached from elsewhere.
 func (k *keeper) kubeconfig() error {
 	path := k.request.Kubeconfig
 	if path == "" {
 		return nil
 	}
 	config, err := clientcmd.LoadFromFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		config = api.NewConfig()
+	case err != nil:
 		return err
 	}
-	if config != nil && k.kubeconfigFits(config) {
-		return nil
-	}
-	if k.root.signer == nil {
+	userStale := k.userStale(config.AuthInfos[adminName])
+	if userStale && k.root.signer == nil {
 		// Nobody here can sign for the administrator; whoever keeps the
 		// authority hands out access.
 		k.report.Stale = append(k.report.Stale, filepath.Base(path))
 		return nil
 	}
+	changed, err := k.updateCluster(config)
+	if err != nil {
+		return err
+	}
+	if userStale {
+		if err := k.updateUser(config); err != nil {
+			return err
+		}
+	} else if !changed {
+		return nil
+	}
+	data, err := clientcmd.Write(*config)
+	if err != nil {
+		return err
+	}
+	return k.write(path, data, keyMode)
+}
+
+// updateCluster sets the server's address and authority, unless the owner has
+// put the address of another host there.
+func (k *keeper) updateCluster(config *api.Config) (changed bool, err error) {
+	cluster := config.Clusters[clusterName]
+	if cluster == nil {
+		cluster = &api.Cluster{Server: k.request.Server}
+		config.Clusters[clusterName] = cluster
+	}
+	if !isOwnAddress(cluster.Server, k.request.Server) || cluster.CertificateAuthority != "" {
+		return false, nil
+	}
+	authority, err := os.ReadFile(k.files.CACert)
+	if err != nil {
+		return false, err
+	}
+	if cluster.Server == k.request.Server && bytes.Equal(cluster.CertificateAuthorityData, authority) {
+		return false, nil
+	}
+	cluster.Server, cluster.CertificateAuthorityData = k.request.Server, authority
+	return true, nil
+}
+
+// isOwnAddress reports whether a kubeconfig's address is one that this program
+// writes: of this machine, or of the host that the server has now.
+func isOwnAddress(address, server string) bool {
+	a, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	s, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	host := a.Hostname()
+	return host == s.Hostname() || host == "localhost" || net.ParseIP(host).IsLoopback()
+}
+
+// userStale reports whether the administrator's certificate is missing or must be
+// renewed. Credentials of another kind are the owner's.
+func (k *keeper) userStale(user *api.AuthInfo) bool {
+	if user == nil {
+		return true
+	}
+	if len(user.ClientCertificateData) == 0 {
+		return false
+	}
+	block, _ := pem.Decode(user.ClientCertificateData)
+	if block == nil {
+		return true
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	return err != nil || !clientProfile(adminName, adminGroup).fits(cert, k.root.cert, k.request.Now)
+}
+
+// updateUser issues a certificate for the administrator, with a context where
+// there is none.
+func (k *keeper) updateUser(config *api.Config) error {
 	der, key, err := clientProfile(adminName, adminGroup).issue(k.root, k.request.Now)
 	if err != nil {
 		return err
@@ -52,36 +133,13 @@ func (k *keeper) kubeconfig() error {
 	if err != nil {
 		return err
 	}
-	authority, err := os.ReadFile(k.files.CACert)
-	if err != nil {
-		return err
+	user := config.AuthInfos[adminName]
+	if user == nil {
+		user = api.NewAuthInfo()
+		config.AuthInfos[adminName] = user
+		config.Contexts[contextName] = &api.Context{Cluster: clusterName, AuthInfo: adminName}
+		config.CurrentContext = cmp.Or(config.CurrentContext, contextName)
 	}
-	data, err := clientcmd.Write(api.Config{
-		Clusters:       map[string]*api.Cluster{clusterName: {Server: k.request.Server, CertificateAuthorityData: authority}},
-		AuthInfos:      map[string]*api.AuthInfo{adminName: {ClientCertificateData: encodeCerts([][]byte{der}), ClientKeyData: keyPEM}},
-		Contexts:       map[string]*api.Context{contextName: {Cluster: clusterName, AuthInfo: adminName}},
-		CurrentContext: contextName,
-	})
-	if err != nil {
-		return err
-	}
-	return k.write(path, data, keyMode)
-}
-
-// kubeconfigFits reports whether the kubeconfig is one of ours that still works.
-func (k *keeper) kubeconfigFits(config *api.Config) bool {
-	cluster, user := config.Clusters[clusterName], config.AuthInfos[adminName]
-	if cluster == nil || user == nil || cluster.Server != k.request.Server {
-		return false
-	}
-	authority, err := os.ReadFile(k.files.CACert)
-	if err != nil || !bytes.Equal(authority, cluster.CertificateAuthorityData) {
-		return false
-	}
-	block, _ := pem.Decode(user.ClientCertificateData)
-	if block == nil {
-		return false
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	return err == nil && clientProfile(adminName, adminGroup).fits(cert, k.root.cert, k.request.Now)
+	user.ClientCertificateData, user.ClientKeyData = encodeCerts([][]byte{der}), keyPEM
+	return nil
 }

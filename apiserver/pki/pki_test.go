@@ -1,6 +1,7 @@
 package pki_test
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 	certutil "k8s.io/client-go/util/cert"
 
 	"byre/apiserver/pki"
@@ -112,6 +114,48 @@ func TestKubeconfig(t *testing.T) {
 	r.Server = "https://127.0.0.1:7443"
 	if _, report := ensure(t, r); !slices.Equal(report.Made, []string{"admin.kubeconfig"}) {
 		t.Errorf("after a change of port %v were made, want the kubeconfig only", report.Made)
+	}
+}
+
+// What the owner of the kubeconfig has changed stays, also when the certificate in
+// it is renewed.
+func TestKubeconfigOfItsOwner(t *testing.T) {
+	r := request(t.TempDir())
+	ensure(t, r)
+	config, err := clientcmd.LoadFromFile(r.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Clusters["byre"].Server = "https://byre.example.com"
+	config.Clusters["other"] = &api.Cluster{Server: "https://192.0.2.1"}
+	config.Contexts["mine"] = &api.Context{Cluster: "byre", AuthInfo: "byre-admin", Namespace: "team"}
+	delete(config.Contexts, "byre-admin@byre")
+	config.CurrentContext = "mine"
+	if err := clientcmd.WriteToFile(*config, r.Kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(r.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, report := ensure(t, r); len(report.Made) > 0 {
+		t.Errorf("at the next start %v were made", report.Made)
+	}
+	if after, err := os.ReadFile(r.Kubeconfig); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("%v, the kubeconfig became\n%s", err, after)
+	}
+	r.Now = start.Add(358 * 24 * time.Hour)
+	ensure(t, r)
+	renewed, err := clientcmd.LoadFromFile(r.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Equal(renewed.AuthInfos["byre-admin"].ClientCertificateData, config.AuthInfos["byre-admin"].ClientCertificateData) {
+		t.Error("the certificate was not renewed")
+	}
+	if len(renewed.Clusters) != 2 || len(renewed.Contexts) != 1 || renewed.CurrentContext != "mine" ||
+		renewed.Contexts["mine"].Namespace != "team" || renewed.Clusters["byre"].Server != "https://byre.example.com" {
+		t.Errorf("after the renewal it is %+v", renewed)
 	}
 }
 

@@ -53,6 +53,25 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// A command that is not there is an error, with what may have been meant.
+func TestUnknownCommand(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"serv", "byre: unknown command \"serv\" for \"byre\": did you mean serve?\n"},
+		{"frobnicate", "byre: unknown command \"frobnicate\" for \"byre\": see \"byre --help\"\n"},
+		{"migrate ups", "byre: unknown command \"ups\" for \"byre migrate\": did you mean up?\n"},
+		{"migrate --endpoint=sqlite:x.db statu", "byre: unknown command \"statu\" for \"byre migrate\": did you mean status?\n"},
+		{"serve now", "byre: unknown command \"now\" for \"byre serve\"\n"},
+	} {
+		if status, out, errOut := call(strings.Fields(test.args)...); status != 1 || out != "" || errOut != test.want {
+			t.Errorf("%s: status %d, %q, %q", test.args, status, out, errOut)
+		}
+	}
+	_, version, _ := call("version")
+	if status, out, _ := call("--version"); status != 0 || out != version {
+		t.Errorf("--version: status %d, %q, want %q", status, out, version)
+	}
+}
+
 func TestHelp(t *testing.T) {
 	status, out, _ := call("serve", "--help")
 	if status != 0 {

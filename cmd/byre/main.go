@@ -47,11 +47,31 @@ func newRootCommand() *cobra.Command {
 		Short:         "A Kubernetes API server on SQLite or PostgreSQL",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
+		Args:          subcommandOnly,
+		RunE:          help,
+		Version:       apiserver.ProgramVersion(),
 	}
+	root.SetVersionTemplate(versionText())
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newServeCommand(), newMigrateCommand(), newVersionCommand())
 	return root
+}
+
+// help is what a command does that has subcommands only.
+func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// subcommandOnly refuses what is not a subcommand, and names the one that may have
+// been meant. (Cobra itself prints the help, and exits with 0.)
+func subcommandOnly(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	next := "see \"" + cmd.CommandPath() + " --help\""
+	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
+		next = "did you mean " + strings.Join(names, " or ") + "?"
+	}
+	return fmt.Errorf("unknown command %q for %q: %s", args[0], cmd.CommandPath(), next)
 }
 
 // interruptible ends the context at the first SIGTERM or SIGINT and the process
