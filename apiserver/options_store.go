@@ -29,6 +29,9 @@ type StoreOptions struct {
 	// AllowUnsafeDurability lets a PostgreSQL be used that may forget
 	// acknowledged writes.
 	AllowUnsafeDurability bool
+	// AcceptNewKeys takes a CA and service account keys that are not those of the
+	// database.
+	AcceptNewKeys bool
 	// GarbageCollection keeps an owner until its dependents are deleted or
 	// orphaned, as whoever deletes it asks for.
 	GarbageCollection bool
@@ -62,6 +65,8 @@ func (o *StoreOptions) addFlags(fs *pflag.FlagSet) {
 		"How many changes of history are kept at most; 0 is no limit.")
 	fs.BoolVar(&o.AllowUnsafeDurability, "allow-unsafe-durability", o.AllowUnsafeDurability,
 		"Use a PostgreSQL whose fsync or synchronous_commit is off, which may lose acknowledged writes.")
+	fs.BoolVar(&o.AcceptNewKeys, "accept-new-keys", o.AcceptNewKeys,
+		"Serve with a CA or service account keys other than those that the database was served with. Clients' certificates and tokens of the old ones are refused then.")
 	fs.BoolVar(&o.GarbageCollection, "enable-garbage-collector", o.GarbageCollection,
 		"Keep an owner until its dependents are deleted or orphaned, as its deletion asks for. If false, the garbage collector does not run either.")
 	fs.IntVar(&o.DeleteCollectionWorkers, "delete-collection-workers", o.DeleteCollectionWorkers,

@@ -152,6 +152,13 @@ func (s *Server) build(ctx, base context.Context) error {
 	if err != nil {
 		return err
 	}
+	own, err := readTrust(s.config.Options.Auth.Authentication)
+	if err != nil {
+		return err
+	}
+	if err := ensureTrust(ctx, s.core.database.Driver, own, s.config.certDir, s.config.Options.Store.AcceptNewKeys); err != nil {
+		return err
+	}
 	address := net.JoinHostPort(s.config.advertise.String(), port)
 	registry := discovery.NewRegistry(address, discovery.Rule{
 		IPRange: s.config.primary,

@@ -20,7 +20,7 @@ SELECT in_group = '' OR (in_group, in_resource) IN (
     ('apps', 'replicasets'), ('apps', 'statefulsets'),
     ('autoscaling', 'horizontalpodautoscalers'),
     ('batch', 'cronjobs'), ('batch', 'jobs'),
-    ('byre', 'foundations'),
+    ('byre', 'foundations'), ('byre', 'trusts'),
     ('certificates.k8s.io', 'certificatesigningrequests'), ('certificates.k8s.io', 'clustertrustbundles'),
     ('certificates.k8s.io', 'podcertificaterequests'),
     ('coordination.k8s.io', 'leasecandidates'), ('coordination.k8s.io', 'leases'),

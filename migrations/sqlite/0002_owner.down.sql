@@ -21,7 +21,7 @@ WHERE owner = 'custom' AND ("group", resource) IN (VALUES
     ('apps', 'replicasets'), ('apps', 'statefulsets'),
     ('autoscaling', 'horizontalpodautoscalers'),
     ('batch', 'cronjobs'), ('batch', 'jobs'),
-    ('byre', 'foundations'),
+    ('byre', 'foundations'), ('byre', 'trusts'),
     ('certificates.k8s.io', 'certificatesigningrequests'), ('certificates.k8s.io', 'clustertrustbundles'),
     ('certificates.k8s.io', 'podcertificaterequests'),
     ('coordination.k8s.io', 'leasecandidates'), ('coordination.k8s.io', 'leases'),

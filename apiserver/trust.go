@@ -1,0 +1,155 @@
+package apiserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/klog/v2"
+
+	"byre/apiserver/auth"
+	"byre/sqlstore"
+)
+
+// trust is what a server accepts credentials by: the SHA-256 of public keys. It is
+// kept in the database, so that a server that would refuse the credentials of the
+// others, or of the server before it, does not start.
+type trust struct {
+	// ClientCAs are the keys of the certificates in --client-ca-file.
+	ClientCAs []string `json:"clientCAs"`
+	// ServiceAccountKeys are the keys that verify tokens, and the one of them
+	// that signs.
+	ServiceAccountKeys []string `json:"serviceAccountKeys"`
+	SigningKey         string   `json:"serviceAccountSigningKey"`
+}
+
+// trustRecord is a trust as it is stored, in the way of an object.
+type trustRecord struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	trust
+}
+
+var trustKey = sqlstore.Key{Group: "byre", Resource: "trusts", Owner: sqlstore.BuiltIn, Name: "trust"}
+
+// readTrust reads the keys of the files that authentication is configured with.
+func readTrust(o auth.AuthenticationOptions) (trust, error) {
+	authorities, err := certutil.CertsFromFile(o.ClientCAFile)
+	if err != nil {
+		return trust{}, fmt.Errorf("--client-ca-file: %w", err)
+	}
+	cas, verifying := sets.New[string](), sets.New[string]()
+	for _, ca := range authorities {
+		cas.Insert(fingerprintOf(ca.RawSubjectPublicKeyInfo))
+	}
+	for _, file := range o.ServiceAccounts.KeyFiles {
+		keys, err := keyFingerprints(file)
+		if err != nil {
+			return trust{}, fmt.Errorf("--service-account-key-file: %w", err)
+		}
+		verifying.Insert(keys...)
+	}
+	signing, err := keyFingerprints(o.ServiceAccounts.SigningKeyFile)
+	if err != nil {
+		return trust{}, fmt.Errorf("--service-account-signing-key-file: %w", err)
+	}
+	return trust{ClientCAs: sets.List(cas), ServiceAccountKeys: sets.List(verifying), SigningKey: signing[0]}, nil
+}
+
+// keyFingerprints are those of the public keys in a file, also where it has the
+// private ones.
+func keyFingerprints(file string) ([]string, error) {
+	keys, err := keyutil.PublicKeysFromFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, key := range keys {
+		der, err := x509.MarshalPKIXPublicKey(key)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		all = append(all, fingerprintOf(der))
+	}
+	return all, nil
+}
+
+func fingerprintOf(publicKey []byte) string {
+	sum := sha256.Sum256(publicKey)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// check compares a server's own keys with those of the database. Keys may be
+// rotated without either refusing the other's credentials: each step keeps a CA in
+// common, and both verify what either signs.
+func (own trust) check(stored trust) error {
+	common := func(ca string) bool { return slices.Contains(stored.ClientCAs, ca) }
+	switch {
+	case !slices.ContainsFunc(own.ClientCAs, common):
+		return fmt.Errorf("the CA has the key %s, the CA that the database was served with has %s",
+			strings.Join(own.ClientCAs, " "), strings.Join(stored.ClientCAs, " "))
+	case !slices.Contains(stored.ServiceAccountKeys, own.SigningKey):
+		return fmt.Errorf("service account tokens would be signed by %s, the database was served with %s",
+			own.SigningKey, strings.Join(stored.ServiceAccountKeys, " "))
+	case !slices.Contains(own.ServiceAccountKeys, stored.SigningKey):
+		return fmt.Errorf("no key verifies the service account tokens signed by %s", stored.SigningKey)
+	}
+	return nil
+}
+
+func (own trust) equal(other trust) bool {
+	return slices.Equal(own.ClientCAs, other.ClientCAs) &&
+		slices.Equal(own.ServiceAccountKeys, other.ServiceAccountKeys) && own.SigningKey == other.SigningKey
+}
+
+// ensureTrust compares the keys with the database's, and leaves them there for the
+// next server. It comes before the store runs: it is the driver's only writer.
+func ensureTrust(ctx context.Context, driver sqlstore.Driver, own trust, certDir string, acceptNew bool) error {
+	value, err := json.Marshal(trustRecord{"byre/1", "Trust", own})
+	if err != nil {
+		return fmt.Errorf("keys: %w", err)
+	}
+	for {
+		record, _, err := driver.Get(ctx, trustKey)
+		w := sqlstore.Write{
+			Op: sqlstore.Create, Key: trustKey, Form: "byre/1", Value: value,
+			Author: sqlstore.Author{User: "byre", Verb: "create"},
+		}
+		switch {
+		case errors.Is(err, sqlstore.ErrNotFound):
+		case err != nil:
+			return fmt.Errorf("read the keys of the database: %w", err)
+		default:
+			var stored trustRecord
+			if err := json.Unmarshal(record.Value, &stored); err != nil {
+				return fmt.Errorf("read the keys of the database: %w", err)
+			}
+			if own.equal(stored.trust) {
+				return nil
+			}
+			if err := own.check(stored.trust); err != nil && !acceptNew {
+				return fmt.Errorf("%w: put the pki/ of the other servers, or a backup of it, in %s; "+
+					"if the old keys are not wanted any more, start with --accept-new-keys once", err, certDir)
+			}
+			klog.InfoS("The database has the keys of this server from now on", "certDir", certDir)
+			w.Op, w.Replaces, w.Author.Verb = sqlstore.Update, record.Revision, "update"
+		}
+		outcomes, err := driver.Commit(ctx, []sqlstore.Write{w})
+		if err != nil {
+			return fmt.Errorf("keep the keys in the database: %w", err)
+		}
+		if outcomes[0].Err == nil {
+			return nil
+		}
+		// Another server that starts now was faster: compare with its keys.
+	}
+}
