@@ -100,8 +100,10 @@ type Feed struct {
 	// compacted and epoch are the store's, as last seen.
 	compacted int64
 	epoch     string
-	closed    bool
-	hubs      map[Resource]*hub
+	// adopted is closed, and replaced, when the feed has started again.
+	adopted chan struct{}
+	closed  bool
+	hubs    map[Resource]*hub
 	// pending are published changes that wait for the ones before them,
 	// ascending. Invariant: the first is later than revision+1.
 	pending []prepared
@@ -142,6 +144,7 @@ func New(source Source, opts Options) *Feed {
 		kick:    make(chan struct{}, 1),
 		wake:    make(chan struct{}, 1),
 		started: make(chan struct{}),
+		adopted: make(chan struct{}),
 		done:    make(chan struct{}),
 		hubs:    map[Resource]*hub{},
 		dirty:   map[*hub]struct{}{},

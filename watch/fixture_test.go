@@ -26,6 +26,7 @@ type source struct {
 	mu      sync.Mutex
 	state   func(sqlstore.State) sqlstore.State
 	changes func([]sqlstore.Change) []sqlstore.Change
+	listed  func(sqlstore.Listed) sqlstore.Listed
 }
 
 func (s *source) State(ctx context.Context) (sqlstore.State, error) {
@@ -49,6 +50,16 @@ func (s *source) Changes(ctx context.Context, after int64, limit, size int) ([]s
 		changes = s.changes(changes)
 	}
 	return changes, err
+}
+
+func (s *source) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.Listed, error) {
+	listed, err := s.Model.List(ctx, q, yield)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listed != nil {
+		listed = s.listed(listed)
+	}
+	return listed, err
 }
 
 func (s *source) answer(set func(*source)) {

@@ -66,7 +66,9 @@ type loading struct {
 	err  error
 	// unchanged is the revision of the last change before loading began.
 	unchanged int64
-	// backlog is what was applied meanwhile.
+	// from is the feed's revision when loading began; backlog is what was applied
+	// meanwhile.
+	from    int64
 	backlog []prepared
 }
 

@@ -35,7 +35,24 @@ func (f *Feed) Latest(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := f.waitEpoch(ctx, state.Epoch); err != nil {
+		return 0, err
+	}
 	return state.Revision, f.WaitFor(ctx, state.Revision)
+}
+
+// waitEpoch waits until the feed follows the history that a state was read from:
+// revisions of two epochs can't be compared. A reset that ends after the state was
+// read adopts its epoch or a later one.
+func (f *Feed) waitEpoch(ctx context.Context, epoch string) error {
+	f.mu.RLock()
+	same, adopted := f.epoch == epoch, f.adopted
+	f.mu.RUnlock()
+	if same {
+		return nil
+	}
+	f.hint(0)
+	return f.wait(ctx, adopted)
 }
 
 // State returns the store's counters as of now. Callers share round trips.

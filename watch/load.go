@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/google/btree"
 
@@ -101,7 +102,7 @@ func (f *Feed) join(r Resource) (*hub, *loading) {
 	}
 	h = f.hubLocked(r)
 	if h.load == nil {
-		load := &loading{done: make(chan struct{}), unchanged: h.changed}
+		load := &loading{done: make(chan struct{}), unchanged: h.changed, from: f.revision}
 		h.load = load
 		f.group.Go(func() { f.load(f.running, h, load) })
 	}
@@ -137,7 +138,12 @@ func (f *Feed) load(ctx context.Context, h *hub, load *loading) {
 		bytes += len(r.Value)
 		return nil
 	})
-	if err == nil {
+	switch {
+	case err != nil:
+	case listed.Revision < load.from:
+		// The backlog does not have what the list lacks.
+		err = fmt.Errorf("%w: list of revision %d, when %d was applied", sqlstore.ErrUnavailable, listed.Revision, load.from)
+	default:
 		// The invariant is that a loaded hub is at the feed's revision.
 		err = f.WaitFor(ctx, listed.Revision)
 	}

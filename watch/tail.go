@@ -57,6 +57,8 @@ func (f *Feed) begin(ctx context.Context) bool {
 func (f *Feed) adoptLocked(state sqlstore.State) {
 	f.begun = true
 	f.revision, f.compacted, f.epoch = state.Revision, state.Compacted, state.Epoch
+	close(f.adopted)
+	f.adopted = make(chan struct{})
 	f.reachedLocked()
 }
 
@@ -137,7 +139,8 @@ func (f *Feed) catchUp(ctx context.Context, polled bool) error {
 	}
 }
 
-// poll looks for changes nobody told of, and for a restore.
+// poll looks for changes nobody told of, and for a new epoch: the store has lost
+// commits, or was restored.
 func (f *Feed) poll(ctx context.Context) error {
 	before := f.Revision()
 	state, err := f.source.State(ctx)
@@ -145,13 +148,13 @@ func (f *Feed) poll(ctx context.Context) error {
 		return err
 	}
 	f.mu.Lock()
-	restored := state.Epoch != f.epoch || state.Revision < before
+	restarted := state.Epoch != f.epoch || state.Revision < before
 	f.compacted = max(f.compacted, state.Compacted)
 	f.target = max(f.target, state.Revision)
 	f.mu.Unlock()
-	if restored {
-		f.opts.Logger.Warn("watch: the database was restored; reading everything again",
-			"revision", state.Revision, "epoch", state.Epoch)
+	if restarted {
+		f.opts.Logger.Warn("watch: the store's history has started again; reading everything, and ending all watches",
+			"applied", before, "revision", state.Revision, "epoch", state.Epoch)
 		return f.reset(ctx, resetRestored)
 	}
 	return nil
