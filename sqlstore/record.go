@@ -230,7 +230,8 @@ type State struct {
 	// Compacted is the last revision whose history is gone: reads at, and
 	// watches after, a revision < Compacted fail with ErrCompacted.
 	Compacted int64
-	// Epoch changes when a restore puts other data under the same database.
+	// Epoch changes when the database has lost commits, or a restore has put other
+	// data there: revisions of two epochs can't be compared.
 	Epoch string
 	// Time is the database's clock as of the answer: replicas of one database
 	// agree on it, whatever their own clocks say.

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -24,6 +25,12 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		switch {
 		case err == nil:
 			return outcomes, nil
+		case errors.Is(err, errLost):
+			// Nothing was written. A read finds out what has become of the store.
+			if _, err := d.State(ctx); err != nil {
+				return nil, err
+			}
+			return nil, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errLost)
 		case hasCode(err, codeReadOnly):
 			// The server has become a standby: its successor has another address.
 			d.reset()
@@ -53,23 +60,30 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	}
 	defer conn.Release()
 
+	before := d.history.last()
 	var b pgx.Batch
 	b.Queue(begin)
 	b.Queue(configure, milliseconds(d.options.LockTimeout))
 	b.Queue(lock, milliseconds(d.options.CommitTimeout/2))
-	b.Queue(applyBatch, arguments...)
+	b.Queue(applyBatch, append(arguments, before.revision, before.epoch, knownTime(before), before.uid)...)
 	b.Queue(unlimited)
 	b.Queue(commit)
 	results := conn.SendBatch(ctx, &b)
-	outcomes, committing, err := readCommit(results, batch)
+	outcomes, last, committing, err := readCommit(results, batch)
 	if closeErr := results.Close(); err == nil {
 		// All results were read: this can't undo them.
 		_ = closeErr
+		if last.revision > 0 {
+			d.history.advance(before, last)
+		}
 		return outcomes, nil
 	}
 	if !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' {
 		// If this fails too, Release drops the connection.
 		_, _ = conn.Exec(ctx, rollback)
+	}
+	if errors.Is(err, errLost) {
+		return nil, err
 	}
 	return nil, d.translateCommit(err, committing)
 }
@@ -86,60 +100,77 @@ func (d *Driver) writer(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, d.translate(err)
 }
 
-// readCommit reads the results of a batch; committing says whether all but the
-// COMMIT's was there when it failed.
-func readCommit(results pgx.BatchResults, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, committing bool, err error) {
+// readCommit reads the results of a batch. last is the position after it;
+// committing says whether all but the COMMIT's was there when it failed.
+func readCommit(results pgx.BatchResults, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last position, committing bool, err error) {
 	for range 3 { // begin, configure, lock
 		if _, err := results.Exec(); err != nil {
-			return nil, false, err
+			return nil, last, false, err
 		}
 	}
 	rows, err := results.Query()
 	if err != nil {
-		return nil, false, err
+		return nil, last, false, err
 	}
-	defer rows.Close()
-	outcomes = make([]sqlstore.Outcome, len(batch))
-	n := 0
-	for ; rows.Next() && n < len(batch); n++ {
-		if outcomes[n], err = scanOutcome(rows, batch[n].Op); err != nil {
-			return nil, false, err
-		}
+	if outcomes, last, err = scanOutcomes(rows, batch); err != nil {
+		return nil, last, false, err
 	}
-	if err := rows.Err(); err != nil {
-		return nil, false, err
-	}
-	if n != len(batch) {
-		return nil, false, fmt.Errorf("%d outcomes of %d writes", n, len(batch))
-	}
-	rows.Close()
 	if _, err := results.Exec(); err != nil { // unlimited
-		return nil, false, err
+		return nil, last, false, err
 	}
 	tag, err := results.Exec()
 	if err == nil && tag.String() != commit {
 		err = fmt.Errorf("commit ended as %q", tag)
 	}
-	return outcomes, true, err
+	return outcomes, last, true, err
 }
 
-func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, err error) {
-	var effective bool
+func scanOutcomes(rows pgx.Rows, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last position, err error) {
+	defer rows.Close()
+	outcomes = make([]sqlstore.Outcome, len(batch))
+	n := 0
+	for ; rows.Next() && n < len(batch); n++ {
+		o, w := &outcomes[n], &batch[n]
+		var epoch string
+		if *o, epoch, err = scanOutcome(rows, w.Op); err != nil {
+			return nil, last, err
+		}
+		if o.Err == nil {
+			last = position{epoch: epoch, revision: o.Revision, time: o.Time, uid: o.UID}
+			if w.Op == sqlstore.Create {
+				last.uid = w.UID
+			}
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, last, err
+	}
+	if n != len(batch) {
+		return nil, last, fmt.Errorf("%d outcomes of %d writes", n, len(batch))
+	}
+	return outcomes, last, nil
+}
+
+func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, epoch string, err error) {
+	var effective, holds bool
 	var revision, current int64
-	if err := rows.Scan(&effective, &revision, &o.Time, &current, &o.Created, &o.UID, &o.OldBytes); err != nil {
-		return o, err
+	if err := rows.Scan(&effective, &revision, &o.Time, &current, &o.Created, &o.UID, &o.OldBytes, &holds, &epoch); err != nil {
+		return o, "", err
 	}
 	switch {
+	case !holds:
+		return o, "", errLost
 	case effective:
 		o.Revision, o.Time = revision, o.Time.UTC()
-		return o, nil
+		return o, epoch, nil
 	case op == sqlstore.Create:
-		return sqlstore.Outcome{Err: sqlstore.ErrExists}, nil
+		o = sqlstore.Outcome{Err: sqlstore.ErrExists}
 	case current == 0:
-		return sqlstore.Outcome{Err: sqlstore.ErrNotFound}, nil
+		o = sqlstore.Outcome{Err: sqlstore.ErrNotFound}
 	default:
-		return sqlstore.Outcome{Err: &sqlstore.ConflictError{Current: current}}, nil
+		o = sqlstore.Outcome{Err: &sqlstore.ConflictError{Current: current}}
 	}
+	return o, epoch, nil
 }
 
 // arrays turns writes into the arrays that applyBatch unnests.

@@ -24,16 +24,20 @@ func startCluster(t *testing.T) (cluster *pgtest.Cluster, dsn string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Logf("stop: %v", err) // the shell tells of the server's signal
-		}
-	})
+	stopAtEnd(t, cluster)
 	dsn = cluster.DSN("postgres")
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
 	return cluster, dsn
+}
+
+func stopAtEnd(t *testing.T, cluster *pgtest.Cluster) {
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Logf("stop: %v", err) // the shell tells of the server's signal
+		}
+	})
 }
 
 // set changes a setting of the server, and waits until new sessions have it.

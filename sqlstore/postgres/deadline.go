@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"byre/migrations/dbserver"
@@ -30,25 +31,38 @@ func (w *watchdog) expect() { w.timer.Reset(w.timeout) }
 // pause stops it: something has come.
 func (w *watchdog) pause() { w.timer.Stop() }
 
-// read lends a connection to f. Every read goes through here, so that none is
-// without a deadline. When the server was silent the connections that wait in
-// the pools are dropped: they may lead to the same dead host.
-func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn, *watchdog) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+// read lends a connection to f, with the position to check what it reads
+// against. Every read goes through here, so that none is without a deadline, and
+// none without an answer to lost commits. When the server was silent, or is not
+// the primary any more, the connections that wait in the pools are dropped: they
+// may lead to the same host.
+func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn, *watchdog, position) error) error {
+	before := d.history.last()
+	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	w := &watchdog{timeout: d.options.ReadTimeout}
 	w.timer = time.AfterFunc(w.timeout, func() { cancel(errSilent) })
 	defer w.pause()
 	err := func() error {
-		conn, err := d.reads.Acquire(ctx)
+		conn, err := d.reads.Acquire(reading)
 		if err != nil {
 			return err
 		}
 		defer conn.Release()
-		return f(ctx, conn, w)
+		return f(reading, conn, w, before)
 	}()
-	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(context.Cause(reading), errSilent):
 		return d.silent()
+	case errors.Is(err, errLost):
+		if epochErr := d.startEpoch(ctx, before); epochErr != nil {
+			return epochErr
+		}
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errLost)
+	case errors.Is(err, pgconn.ErrReadOnlyConnection):
+		d.reset()
 	}
 	return d.translate(err)
 }

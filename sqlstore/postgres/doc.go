@@ -2,7 +2,7 @@
 // number of processes may share.
 //
 // A batch is one pipelined round trip: it begins a READ COMMITTED transaction,
-// locks the row of counters, and then, in a statement of its own, whose
+// locks the row of store, and then, in a statement of its own, whose
 // snapshot is younger than the lock, compares, numbers and writes. So every
 // process gives revisions in the order of commits, and a snapshot that shows
 // one revision shows all before it. Reads are one statement, or one pipelined
@@ -15,6 +15,10 @@
 //     up the others for Options.LockTimeout: then its session is terminated.
 //   - A read whose server says nothing for Options.ReadTimeout fails with
 //     ErrUnavailable, and the connections to that server are dropped.
+//   - Only a primary is read. Each read and each batch verifies that its snapshot
+//     holds the last change that this process has seen, so that no read is older
+//     than another before it; a database that has lost commits is given a new
+//     epoch, in which all that was seen before is compacted.
 //   - A COMMIT is never cancelled, by whatever ends the wait for it: cancelled
 //     while it waits for a synchronous standby, it would become visible without
 //     being replicated.

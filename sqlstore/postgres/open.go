@@ -43,6 +43,7 @@ type Driver struct {
 	// writes has one connection, so that readers can't keep it from the writer;
 	// locks has those that hold a lock while other connections work.
 	reads, writes, locks *pgxpool.Pool
+	history              history
 }
 
 var (

@@ -23,7 +23,7 @@ INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource,
 SELECT revision, time, CASE revision % 2 WHEN 1 THEN 'create' ELSE 'update' END, verb, who, '', "group", resource, owner, namespace, name, uid,
        CASE revision % 2 WHEN 1 THEN 0 ELSE revision - 1 END, created_revision, form, expires, value
 FROM objects;
-UPDATE counters SET revision = 100000`
+UPDATE store SET revision = 1`
 
 // plan is one node of EXPLAIN (FORMAT JSON).
 type plan struct {
@@ -38,7 +38,7 @@ type plan struct {
 // or a sort of more than what a CTE holds.
 func (p plan) complaints() (all []string) {
 	switch {
-	case p.NodeType == "Seq Scan" && p.RelationName != "counters":
+	case p.NodeType == "Seq Scan" && p.RelationName != "store":
 		all = append(all, "Seq Scan on "+p.RelationName)
 	case strings.HasPrefix(p.NodeType, "Hash"):
 		all = append(all, p.NodeType)
@@ -72,7 +72,8 @@ var (
 	page  = []any{"", "resource3", "builtin", "namespace20", "name3", "", int64(90_000), int64(500), true}
 	write = func() []any {
 		one := []string{"x"}
-		return []any{one, one, one, one, one, one, []int64{0}, one, one, []string{""}, one, one, one, one}
+		return []any{one, one, one, one, one, one, []int64{0}, one, one, []string{""}, one, one, one, one,
+			int64(99_000), "epoch", "2020-01-01T00:00:00Z", "uid"}
 	}()
 )
 
@@ -110,11 +111,12 @@ func comparePlans(t *testing.T, conn *pgx.Conn, when string) {
 		text      string
 		arguments []any
 	}{
-		"state":         {selectState, nil},
-		"object":        {selectObject, []any{"", "resource3", "builtin", "namespace20", "name203"}},
+		"state":         {selectState, []any{int64(99_000)}},
+		"object":        {selectObject, []any{int64(99_000), "", "resource3", "builtin", "namespace20", "name203"}},
 		"expired":       {selectExpired, []any{"2020-01-01T00:00:00Z", 500}},
 		"changes":       {selectChanges, []any{99_000, 1000, 1 << 20}},
-		"compact":       {deleteChanges, []any{1000}},
+		"compact":       {deleteChanges, []any{1000, 100}},
+		"epoch":         {newEpoch, []any{int64(99_000), "", "uid", epochGap}},
 		"list":          {listResource, page},
 		"list ns":       {listNamespace, page},
 		"list one":      {listObject, page},

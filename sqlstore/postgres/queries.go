@@ -7,7 +7,23 @@ SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_
        current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery(),
        to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
 
-const selectState = `SELECT revision, compacted, epoch, clock_timestamp() FROM counters WHERE id = 1`
+// What every read learns of the store, from its own snapshot. $1 is the revision
+// of the driver's position.
+const (
+	stateColumns = `
+SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp(), l.time, l.uid, h.time, h.uid,
+       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean`
+
+	// fromStore finds the newest change from the end of the primary key. Below
+	// s.revision there may be compacted ones.
+	fromStore = `
+FROM store s
+LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM changes c WHERE c.revision >= s.revision
+                   ORDER BY c.revision DESC LIMIT 1) l ON true
+LEFT JOIN changes h ON h.revision = $1`
+
+	selectState = stateColumns + fromStore + ` WHERE s.id = 1`
+)
 
 // A batch.
 const (
@@ -27,7 +43,7 @@ SELECT set_config('lock_timeout', $1, true), set_config('plan_cache_mode', 'forc
 	// lock is a statement of its own: what comes next has a younger snapshot.
 	// It waits as long as lock_timeout says; the statement after it has the
 	// statement_timeout that is set here.
-	lock = `SELECT set_config('statement_timeout', $1, true) FROM counters WHERE id = 1 FOR UPDATE`
+	lock = `SELECT set_config('statement_timeout', $1, true) FROM store WHERE id = 1 FOR UPDATE`
 
 	// unlimited keeps any statement_timeout, the role's own too, from the COMMIT:
 	// it would end the wait for a synchronous standby as a cancel request does.
@@ -35,21 +51,29 @@ SELECT set_config('lock_timeout', $1, true), set_config('plan_cache_mode', 'forc
 
 	// applyBatch does the writes whose key is at the revision they replace
 	// (asked.effective), gives them the next revisions in their order, and
-	// answers for all of them. All of its parts see the state before it.
+	// answers for all of them. All of its parts see the state before it. It does
+	// nothing (asked.holds) where the store does not hold the driver's position:
+	// $15 its revision, $16 its epoch, $17 its time and $18 its uid.
 	applyBatch = `
-WITH asked AS MATERIALIZED (
+WITH k AS MATERIALIZED (
+    SELECT s.epoch, greatest(s.revision, (SELECT c.revision FROM changes c WHERE c.revision >= s.revision
+                                          ORDER BY c.revision DESC LIMIT 1)) AS revision,
+           $15::bigint = 0 OR s.epoch = $16::text AND ($15 <= s.compacted OR $17::text = '' OR EXISTS (
+               SELECT FROM changes h
+               WHERE h.revision = $15 AND h.time = NULLIF($17, '')::timestamptz AND h.uid = $18::text)) AS holds
+    FROM store s WHERE s.id = 1
+), asked AS MATERIALIZED (
     SELECT w.*, NULLIF(w.expiry, '')::timestamptz AS expires, statement_timestamp() AS time,
            o.revision AS current, o.created_revision AS created, o.uid AS old_uid, o.form AS old_form,
-           o.expires AS old_expires, o.value AS old_value,
-           coalesce(o.revision, 0) = w.replaces AS effective,
+           o.expires AS old_expires, o.value AS old_value, k.epoch, k.holds,
+           k.holds AND coalesce(o.revision, 0) = w.replaces AS effective,
            k.revision + sum((coalesce(o.revision, 0) = w.replaces)::int) OVER (ORDER BY w.n)::bigint AS revision
-    FROM counters k
+    FROM k
     CROSS JOIN unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
                       $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[]) WITH ORDINALITY
          AS w(op, "group", resource, owner, namespace, name, replaces, uid, form, expiry, value, who, verb, audit_id, n)
     LEFT JOIN objects o ON o."group" = w."group" AND o.resource = w.resource
          AND o.owner = w.owner AND o.namespace = w.namespace AND o.name = w.name
-    WHERE k.id = 1
 ), logged AS (
     INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
                          uid, replaces, created_revision, form, expires, value)
@@ -71,22 +95,27 @@ WITH asked AS MATERIALIZED (
     DELETE FROM objects o USING asked a
     WHERE a.effective AND a.op = 'delete' AND o."group" = a."group" AND o.resource = a.resource
       AND o.owner = a.owner AND o.namespace = a.namespace AND o.name = a.name
-), counted AS (
-    UPDATE counters k SET revision = k.revision + e.n
-    FROM (SELECT count(*) AS n FROM asked WHERE effective) e
-    WHERE k.id = 1 AND e.n > 0
 )
 SELECT effective, revision, time, coalesce(current, 0), coalesce(created, revision), coalesce(old_uid, ''),
-       coalesce(octet_length(old_value), 0)
+       coalesce(octet_length(old_value), 0), holds, epoch
 FROM asked ORDER BY n`
 
-	// terminateHolder ends the sessions that have held the counters for longer
+	// newEpoch moves the revision beyond $1 by $4 where the store does not hold
+	// that position (time $2, uid $3).
+	newEpoch = `
+UPDATE store s SET revision = n.revision, compacted = n.revision, epoch = md5(random()::text || clock_timestamp()::text)
+FROM (SELECT greatest(k.revision, $1::bigint) + $4::bigint AS revision FROM counters k WHERE k.id = 1) n
+WHERE s.id = 1 AND s.compacted < $1 AND NOT EXISTS (
+    SELECT FROM changes h WHERE h.revision = $1 AND h.time = NULLIF($2::text, '')::timestamptz AND h.uid = $3::text)
+RETURNING s.revision`
+
+	// terminateHolder ends the sessions that have held the lock for longer
 	// than $1 and wait for a client that says nothing. (A session that waits
 	// for the lock itself, or works, does neither.)
 	terminateHolder = `
 SELECT count(pg_terminate_backend(a.pid))
 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-WHERE l.locktype = 'relation' AND l.granted AND l.relation = 'counters'::regclass
+WHERE l.locktype = 'relation' AND l.granted AND l.relation = 'store'::regclass
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND l.mode IN ('RowShareLock', 'RowExclusiveLock')
   AND a.pid <> pg_backend_pid() AND a.backend_xid IS NOT NULL AND a.wait_event_type = 'Client'
@@ -95,8 +124,14 @@ WHERE l.locktype = 'relation' AND l.granted AND l.relation = 'counters'::regclas
 
 // Compaction and locks by name.
 const (
-	deleteChanges   = `DELETE FROM changes WHERE revision <= $1`
-	updateCompacted = `UPDATE counters SET compacted = greatest(compacted, $1) WHERE id = 1`
+	// deleteChanges deletes up to $2 changes up to $1, the oldest ones. A new
+	// epoch leaves some behind that are compacted already.
+	deleteChanges = `
+DELETE FROM changes WHERE revision <= (
+    SELECT max(revision) FROM (SELECT revision FROM changes WHERE revision <= $1 ORDER BY revision LIMIT $2) oldest)`
+	// updateCompacted: the last revision must not depend on what was deleted.
+	updateCompacted = `
+UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revision, $1) WHERE id = 1`
 
 	// configureCompact: a plan made for any revision would take the whole table
 	// for likely.
@@ -125,13 +160,11 @@ FROM objects GROUP BY "group", resource, owner`
 
 	selectSize = `SELECT pg_database_size(current_database())`
 
-	// selectObject has a row even where there is no object: the revision of
-	// its snapshot.
-	selectObject = `
-SELECT c.revision, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value
-FROM counters c LEFT JOIN objects o
-  ON o."group" = $1 AND o.resource = $2 AND o.owner = $3 AND o.namespace = $4 AND o.name = $5
-WHERE c.id = 1`
+	// selectObject has a row even where there is no object: the state of the
+	// store in its snapshot.
+	selectObject = stateColumns + `, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value` + fromStore + `
+LEFT JOIN objects o ON o."group" = $2 AND o.resource = $3 AND o.owner = $4 AND o.namespace = $5 AND o.name = $6
+WHERE s.id = 1`
 
 	selectExpired = `
 SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, expires

@@ -13,11 +13,18 @@ import (
 )
 
 // State implements sqlstore.Driver.
-func (d *Driver) State(ctx context.Context) (s sqlstore.State, err error) {
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog) error {
-		return conn.QueryRow(ctx, selectState).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time)
+func (d *Driver) State(ctx context.Context) (sqlstore.State, error) {
+	var o observation
+	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before position) error {
+		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
+			return err
+		}
+		return d.check(before, &o)
 	})
-	return s, err
+	if err != nil {
+		return sqlstore.State{}, err
+	}
+	return o.State, nil
 }
 
 // Get implements sqlstore.Driver.
@@ -30,25 +37,28 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 		return sqlstore.Record{}, state.Revision, err
 	}
 	var (
-		snapshot          int64
+		o                 observation
 		uid, form, value  *string
 		created, revision *int64
 		expires           *time.Time
 	)
-	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog) error {
-		return conn.QueryRow(ctx, selectObject, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name).
-			Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value)
+	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before position) error {
+		row := conn.QueryRow(ctx, selectObject, before.revision, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name)
+		if err := row.Scan(append(o.columns(), &uid, &created, &revision, &form, &expires, &value)...); err != nil {
+			return err
+		}
+		return d.check(before, &o)
 	})
 	if err != nil {
 		return sqlstore.Record{}, 0, err
 	}
 	if revision == nil {
-		return sqlstore.Record{}, snapshot, sqlstore.ErrNotFound
+		return sqlstore.Record{}, o.Revision, sqlstore.ErrNotFound
 	}
 	return sqlstore.Record{
 		Key: key, UID: *uid, Created: *created, Revision: *revision,
 		Form: *form, Expires: expiry(expires), Value: bytes(*value),
-	}, snapshot, nil
+	}, o.Revision, nil
 }
 
 func expiry(t *time.Time) time.Time {
@@ -60,7 +70,7 @@ func expiry(t *time.Time) time.Time {
 
 // Expired implements sqlstore.Driver.
 func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (expired []sqlstore.Record, err error) {
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog) error {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
 		rows, err := conn.Query(ctx, selectExpired, formatTime(now), limit)
 		if err != nil {
 			return err
@@ -144,23 +154,26 @@ func scanChange(rows pgx.Rows) (c sqlstore.Change, err error) {
 	return c, nil
 }
 
-// snapshot sends a read-only transaction as one pipeline: the counters, then
+// snapshot sends a read-only transaction as one pipeline: the store's state, then
 // what queue adds. read reads the latter's results.
 func (d *Driver) snapshot(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults, sqlstore.State, *watchdog) error) error {
-	var b pgx.Batch
-	b.Queue(beginRead)
-	b.Queue(selectState)
-	queue(&b)
-	b.Queue(commit)
-	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog) error {
+	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
+		var b pgx.Batch
+		b.Queue(beginRead)
+		b.Queue(selectState, before.revision)
+		queue(&b)
+		b.Queue(commit)
 		results := conn.SendBatch(ctx, &b)
-		var s sqlstore.State
+		var o observation
 		_, err := results.Exec()
 		if err == nil {
-			err = results.QueryRow().Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time)
+			err = results.QueryRow().Scan(o.columns()...)
 		}
 		if err == nil {
-			err = read(results, s, w)
+			err = d.check(before, &o)
+		}
+		if err == nil {
+			err = read(results, o.State, w)
 		}
 		// Close reads what read left and ends the transaction. When it fails,
 		// Release drops the connection.

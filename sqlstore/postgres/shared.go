@@ -29,14 +29,18 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 	target := min(upTo, state.Compacted+int64(limit))
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
+	deleted := int64(0)
 	err = pgx.BeginFunc(ctx, d.reads, func(tx pgx.Tx) error {
 		var b pgx.Batch
 		b.Queue(configureCompact, milliseconds(d.options.LockTimeout))
-		b.Queue(deleteChanges, target)
+		b.Queue(deleteChanges, target, limit).Exec(func(tag pgconn.CommandTag) error {
+			deleted = tag.RowsAffected()
+			return nil
+		})
 		b.Queue(updateCompacted, target)
 		return tx.SendBatch(ctx, &b).Close()
 	})
-	return target == upTo, d.translate(err)
+	return target == upTo && deleted < int64(limit), d.translate(err)
 }
 
 // Exclusively implements sqlstore.Excluder by an advisory lock of an otherwise
@@ -111,7 +115,7 @@ func (d *Driver) touch(ctx context.Context, conn *pgxpool.Conn) bool {
 
 // Notify implements sqlstore.Hinter.
 func (d *Driver) Notify(ctx context.Context, revision int64) error {
-	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog) error {
+	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
 		_, err := conn.Exec(ctx, notify, strconv.FormatInt(revision, 10))
 		return err
 	})

@@ -138,7 +138,7 @@ func TestStoppedHolder(t *testing.T) {
 	driver, dsn := open(t, postgres.Options{LockTimeout: 500 * time.Millisecond})
 	defer driver.Close()
 	stopped := connect(t, dsn)
-	if _, err := stopped.Exec(t.Context(), `BEGIN; SELECT revision FROM counters FOR UPDATE`); err != nil {
+	if _, err := stopped.Exec(t.Context(), `BEGIN; SELECT revision FROM store FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
@@ -154,7 +154,7 @@ func TestStoppedHolder(t *testing.T) {
 	}
 
 	working := connect(t, dsn)
-	if _, err := working.Exec(t.Context(), `BEGIN; SELECT revision FROM counters FOR UPDATE`); err != nil {
+	if _, err := working.Exec(t.Context(), `BEGIN; SELECT revision FROM store FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
 	var work sync.WaitGroup

@@ -35,7 +35,7 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 
 // Size implements sqlstore.Sizer: the whole database, whoever else uses it.
 func (d *Driver) Size(ctx context.Context) (size int64, err error) {
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog) error {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
 		return conn.QueryRow(ctx, selectSize).Scan(&size)
 	})
 	return size, err

@@ -36,9 +36,21 @@ wait $server
 `
 
 // Start makes a server and waits until it answers.
-func Start(ctx context.Context) (_ *Cluster, err error) {
-	initdb, err := find("initdb")
-	if err != nil {
+func Start(ctx context.Context) (*Cluster, error) {
+	return start(ctx, "initdb", "--no-sync", "--auth=trust", "--username=byre", "--encoding=UTF8", "--locale=C.UTF-8")
+}
+
+// Standby makes an asynchronous standby of the server and starts it.
+func (c *Cluster) Standby(ctx context.Context) (*Cluster, error) {
+	return start(ctx, "pg_basebackup", "--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--host="+c.dir, "--username=byre")
+}
+
+// Promote makes a standby a primary.
+func (c *Cluster) Promote(ctx context.Context) error { return c.Exec(ctx, `SELECT pg_promote()`) }
+
+// start has a program make the data of a server, and starts it.
+func start(ctx context.Context, program string, arguments ...string) (_ *Cluster, err error) {
+	if program, err = find(program); err != nil {
 		return nil, err
 	}
 	c := &Cluster{}
@@ -53,11 +65,10 @@ func Start(ctx context.Context) (_ *Cluster, err error) {
 			return nil, errors.Join(err, os.RemoveAll(c.dir))
 		}
 	}
-	initialize := exec.CommandContext(ctx, initdb, "-D", filepath.Join(c.dir, "data"), "--no-sync",
-		"--auth=trust", "--username=byre", "--encoding=UTF8", "--locale=C.UTF-8")
+	initialize := exec.CommandContext(ctx, program, append([]string{"-D", filepath.Join(c.dir, "data")}, arguments...)...)
 	c.confine(initialize)
 	if out, err := initialize.CombinedOutput(); err != nil {
-		return nil, errors.Join(fmt.Errorf("initdb: %w: %s", err, out), os.RemoveAll(c.dir))
+		return nil, errors.Join(fmt.Errorf("%s: %w: %s", program, err, out), os.RemoveAll(c.dir))
 	}
 	if err := c.Resume(ctx); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(c.dir))

@@ -1,0 +1,93 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// While a snapshot is open, as pg_dump's is for as long as it runs, nothing that
+// is deleted or replaced can be removed. Commits and compaction go on, and a read
+// of the store's state touches as few pages as before.
+func TestReadsStayFlatUnderAnOldSnapshot(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	driver, err := Open(t.Context(), dsn+"&options=-c%20synchronous_commit%3Doff", Options{AllowLoss: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	commits := func(from, to int) (last int64) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			o, err := driver.Commit(t.Context(), []sqlstore.Write{{
+				Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Value: []byte(`{}`),
+			}})
+			if err != nil || o[0].Err != nil {
+				t.Fatal(o, err)
+			}
+			last = o[0].Revision
+		}
+		return last
+	}
+	conns := make([]*pgx.Conn, 2)
+	for i := range conns {
+		if conns[i], err = pgx.Connect(t.Context(), dsn); err != nil {
+			t.Fatal(err)
+		}
+		defer conns[i].Close(context.Background())
+	}
+	commits(0, 10)
+	dump, conn := conns[0], conns[1]
+	if _, err := dump.Exec(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM objects`); err != nil {
+		t.Fatal(err)
+	}
+	before := buffers(t, conn, selectState, int64(10))
+	last := commits(10, 1500)
+	if now := buffers(t, conn, selectState, last); now > before+4 {
+		t.Errorf("a read of the state touched %d pages before 1500 commits, and %d after", before, now)
+	}
+	for done := false; !done; {
+		if done, err = driver.Compact(t.Context(), last, 500); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if now := buffers(t, conn, selectState, last); now > before+8 {
+		t.Errorf("a read of the state touched %d pages before a compaction of all, and %d after", before, now)
+	}
+	if state, err := driver.State(t.Context()); err != nil || state.Revision != last || state.Compacted != last {
+		t.Errorf("state: %+v, %v", state, err)
+	}
+	if next := commits(1500, 1501); next != last+1 {
+		t.Errorf("revision %d after %d", next, last)
+	}
+}
+
+// buffers counts the pages that a query touches.
+func buffers(t *testing.T, conn *pgx.Conn, query string, arguments ...any) int {
+	t.Helper()
+	var text []byte
+	if err := conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+query, arguments...).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	var plans []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	if err := json.Unmarshal(text, &plans); err != nil {
+		t.Fatal(err)
+	}
+	return plans[0].Plan.Hit + plans[0].Plan.Read
+}
