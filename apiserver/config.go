@@ -12,9 +12,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/server/resourceconfig"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 	netutils "k8s.io/utils/net"
@@ -123,8 +125,16 @@ func (c Config) Complete() (CompletedConfig, error) {
 		return CompletedConfig{}, fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
 	done.advertise = o.Serving.advertised(netutils.IsIPv6CIDR(&done.primary))
-	if done.resources, err = builtin.Resources(o.RuntimeConfig, neighbourGroups...); err != nil {
+	resources, err := builtin.Resources(o.RuntimeConfig, neighbourGroups...)
+	if err != nil {
 		return CompletedConfig{}, fmt.Errorf("--runtime-config: %w", err)
+	}
+	done.resources = resources
+	if o.Emulation.ForwardCompatible {
+		done.resources, err = resourceconfig.EmulationForwardCompatibleResourceConfig(resources, o.RuntimeConfig, legacyscheme.Scheme)
+		if err != nil {
+			return CompletedConfig{}, fmt.Errorf("--runtime-config: %w", err)
+		}
 	}
 	if err := controlplane.Validate(utilfeature.DefaultFeatureGate, done.resources); err != nil {
 		return CompletedConfig{}, err

@@ -40,6 +40,7 @@ type Options struct {
 
 	// RuntimeConfig turns API groups and versions on and off.
 	RuntimeConfig cliflag.ConfigurationMap
+	Emulation     EmulationOptions
 	// Controllers is the list of --controllers, not yet resolved.
 	Controllers []string
 	Debug       DebugOptions
@@ -112,6 +113,7 @@ func (o *Options) addGenericFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.LivezGracePeriod, "livez-grace-period", o.LivezGracePeriod,
 		"How long after the start /livez takes parts that have not started yet as started.")
 	compatibility.DefaultComponentGlobalsRegistry.AddFlags(fs)
+	o.Emulation.addFlags(fs)
 	o.Filters.AddFlags(fs)
 }
 
@@ -149,6 +151,7 @@ func (o *Options) Validate() []error {
 	}
 	errs = append(errs, o.Election.Validate()...)
 	errs = append(errs, o.Peers.validate()...)
+	errs = append(errs, o.Emulation.validate()...)
 	if o.LivezGracePeriod < 0 {
 		errs = append(errs, errors.New("--livez-grace-period must not be negative"))
 	}

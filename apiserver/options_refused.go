@@ -65,12 +65,9 @@ func addRefusedFlags(fs *pflag.FlagSet) {
 // it says what is the case, and any other value asks for something that there
 // isn't.
 func fixedFlags() map[string]fixed {
-	const emulated = "every stable API of this release is served, whatever --emulated-version is: leave the flag out"
 	return map[string]fixed{
-		"apiserver-count":                             {"int", "1", "replicas find one another in the database: leave the flag out"},
-		"enable-logs-handler":                         {"bool", "false", "the log goes to standard error, there are no files to serve: leave the flag out"},
-		"emulation-forward-compatible":                {"bool", "false", emulated},
-		"runtime-config-emulation-forward-compatible": {"bool", "false", emulated},
+		"apiserver-count":     {"int", "1", "replicas find one another in the database: leave the flag out"},
+		"enable-logs-handler": {"bool", "false", "the log goes to standard error, there are no files to serve: leave the flag out"},
 	}
 }
 

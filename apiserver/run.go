@@ -121,7 +121,7 @@ func (r *running) startWork(ctx context.Context) {
 func (r *running) startMembership(ctx context.Context) {
 	r.begin(&r.membership, ctx)
 	r.membership.run("endpoint of the kubernetes Service", r.bootstrap.Publish)
-	r.membership.run("control plane", r.controlplane.Run)
+	r.membership.run("control plane", r.runControlPlane)
 	if r.core.database.Shared {
 		r.membership.run("controllers", r.runControllers)
 	}
@@ -143,6 +143,16 @@ func served(err error) error {
 		return nil
 	}
 	return err
+}
+
+// runControlPlane waits until there is the namespace that it writes to.
+func (r *running) runControlPlane(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.bootstrap.Made():
+		return r.controlplane.Run(ctx)
+	}
 }
 
 // runControllers waits until the server is ready: its controllers must not hold

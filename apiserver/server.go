@@ -267,6 +267,7 @@ func (s *Server) buildBuiltin(files pki.Files) error {
 	s.builtin, err = builtin.New(builtin.Config{
 		RESTOptions:   s.getter,
 		Resources:     s.config.resources,
+		Emulation:     o.Emulation.of(s.Effective),
 		Client:        s.Client,
 		Informers:     s.Informers,
 		Authenticator: s.auth.Authenticator,

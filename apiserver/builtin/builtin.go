@@ -146,6 +146,9 @@ func (w *wiring) buildGroup(g group, codecs runtime.NegotiatedSerializer) (endpo
 			}
 		}
 	}
+	if err := w.Emulation.removeUnintroduced(g.name, built.Storage, w.Resources); err != nil {
+		return endpoints.Group{}, err
+	}
 	for _, gv := range legacyscheme.Scheme.PrioritizedVersionsForGroup(g.name) {
 		if len(built.Storage[gv.Version]) > 0 {
 			built.Versions = append(built.Versions, gv.Version)

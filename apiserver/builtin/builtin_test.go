@@ -29,25 +29,32 @@ func newGetter(store *sqlstore.Store, feed *watch.Feed) *storage.Getter {
 // running: constructing must not ask it anything.
 func newBuiltin(t *testing.T, runtimeConfig cliflag.ConfigurationMap) *builtin.Builtin {
 	t.Helper()
+	b, err := emulate(t, runtimeConfig, builtin.Emulation{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// emulate is newBuiltin of an emulated release.
+func emulate(t *testing.T, runtimeConfig cliflag.ConfigurationMap, emulation builtin.Emulation) (*builtin.Builtin, error) {
+	t.Helper()
 	resources, err := builtin.Resources(runtimeConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
 	model := storetest.NewModel()
 	client := fake.NewClientset()
-	b, err := builtin.New(builtin.Config{
+	return builtin.New(builtin.Config{
 		RESTOptions: newGetter(sqlstore.New(model, sqlstore.Options{}), watch.New(model, watch.Options{})),
 		Resources:   resources,
+		Emulation:   emulation,
 		Client:      client,
 		Informers:   informers.NewSharedInformerFactory(client, 0),
 		Authorizer:  authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Tokens:      builtin.Tokens{Issuer: newIssuer(t)},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	return b
 }
 
 func newIssuer(t *testing.T) serviceaccount.TokenGenerator {

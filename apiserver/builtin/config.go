@@ -30,6 +30,8 @@ type Config struct {
 	// Resources says which versions and resources are served; see Resources.
 	// Nil means DefaultResources.
 	Resources serverstorage.APIResourceConfigSource
+	// Emulation leaves out what came after the release that is emulated.
+	Emulation Emulation
 	// Client is the server's own clientset, over its loopback transport.
 	Client kubernetes.Interface
 	// Informers is a factory over Client, with the custom resync of Resync. The

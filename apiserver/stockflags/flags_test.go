@@ -62,10 +62,8 @@ func TestEveryFlagOfKubeAPIServer(t *testing.T) {
 // TestFixedFlags are those that take their default only.
 func TestFixedFlags(t *testing.T) {
 	for name, value := range map[string]string{
-		"apiserver-count":                             "3",
-		"enable-logs-handler":                         "true",
-		"emulation-forward-compatible":                "true",
-		"runtime-config-emulation-forward-compatible": "true",
+		"apiserver-count":     "3",
+		"enable-logs-handler": "true",
 	} {
 		checkRefused(t, name, value)
 		flags := byreFlags()

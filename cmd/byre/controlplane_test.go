@@ -252,12 +252,29 @@ func TestZPagesAndIdentityCanBeOff(t *testing.T) {
 	}
 }
 
-// TestElectionsNeedTheirAPI: the gate alone is refused in one line.
-func TestElectionsNeedTheirAPI(t *testing.T) {
-	p := command(t, t.TempDir(), "serve", "--data-dir", t.TempDir(), "--bind-address=127.0.0.1", "--secure-port=0", "--feature-gates=CoordinatedLeaderElection=true")
-	const want = "byre: --feature-gates=CoordinatedLeaderElection=true needs --runtime-config=coordination.k8s.io/v1beta1=true: candidates are kept in that API\n"
-	if status := p.wait(t); status != 1 || p.log.String() != want {
-		t.Errorf("exit status %d, output %q, want %q", status, p.log.String(), want)
+// TestWrongGates: a gate that can't be as asked for is refused in one line.
+func TestWrongGates(t *testing.T) {
+	for flags, want := range map[string]string{
+		"--feature-gates=CoordinatedLeaderElection=true":                                          "--feature-gates=CoordinatedLeaderElection=true needs --runtime-config=coordination.k8s.io/v1beta1=true: candidates are kept in that API",
+		"--emulated-version=1.33":                                                                 "the feature gate DisableAllocatorDualWrite must be on, which is off with an --emulated-version below 1.34: cluster IPs are kept as IPAddresses only; set --feature-gates=DisableAllocatorDualWrite=true",
+		"--emulation-forward-compatible":                                                          "--emulation-forward-compatible needs an --emulated-version below 1.36",
+		"--runtime-config-emulation-forward-compatible":                                           "--runtime-config-emulation-forward-compatible needs an --emulated-version below 1.36",
+		"--feature-gates=UnknownVersionInteroperabilityProxy=false --peer-advertise-ip=192.0.2.1": "--peer-advertise-ip needs the feature gate UnknownVersionInteroperabilityProxy",
+	} {
+		dir := t.TempDir()
+		p := command(t, dir, append([]string{"serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0"}, strings.Fields(flags)...)...)
+		if status := p.wait(t); status != 1 || !strings.HasSuffix(p.log.String(), "byre: "+want+"\n") {
+			t.Errorf("%s: exit status %d, output %q, want %q", flags, status, p.log.String(), want)
+		}
+	}
+}
+
+// TestEmulatedVersion: an older release is served, by its own feature gates.
+func TestEmulatedVersion(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--emulated-version=1.33", "--feature-gates=DisableAllocatorDualWrite=true")
+	_, body := server.mustGet(t, "/apis")
+	if strings.Contains(body, "resource.k8s.io") || !strings.Contains(body, "apps/v1") {
+		t.Errorf("1.33 serves %s", body)
 	}
 }
 

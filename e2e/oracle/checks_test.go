@@ -132,3 +132,16 @@ func evenFlags(body any) any {
 	}
 	return body
 }
+
+// TestEmulatedRelease: emulating a release, both servers have the same groups,
+// versions and resources.
+func TestEmulatedRelease(t *testing.T) {
+	const flag = "--emulated-version=1.35"
+	stock, byre := startStock(t, flag), startByre(t, "", flag)
+	for _, path := range []string{"/api", "/apis"} {
+		compare(t, stock, byre, request{
+			name: "discovery of an emulated release", path: path,
+			accept: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+		})
+	}
+}

@@ -153,12 +153,12 @@ type peer struct {
 	client *http.Client
 }
 
-func startByre(t *testing.T, endpoint string) *peer {
+func startByre(t *testing.T, endpoint string, args ...string) *peer {
 	t.Helper()
 	b, err := servers.Byre{
 		Dir:      filepath.Join(t.TempDir(), "data"),
 		Endpoint: endpoint,
-		Args:     []string{"--disable-admission-plugins=ServiceAccount", "--controllers=", "--advertise-address=127.0.0.1"},
+		Args:     append([]string{"--disable-admission-plugins=ServiceAccount", "--controllers=", "--advertise-address=127.0.0.1"}, args...),
 	}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -176,9 +176,9 @@ func startByre(t *testing.T, endpoint string) *peer {
 
 // Neither server has the controllers that would make service accounts, or change
 // objects while they are compared.
-func startStock(t *testing.T) *peer {
+func startStock(t *testing.T, args ...string) *peer {
 	t.Helper()
-	s, err := servers.Stock{Dir: t.TempDir(), Args: []string{"--disable-admission-plugins=ServiceAccount"}}.Start(t.Context())
+	s, err := servers.Stock{Dir: t.TempDir(), Args: append([]string{"--disable-admission-plugins=ServiceAccount"}, args...)}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,54 @@
+package builtin_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/version"
+	cliflag "k8s.io/component-base/cli/flag"
+
+	"byre/apiserver/builtin"
+)
+
+// TestEmulatedRelease: what a later release introduced is not served, unless a
+// flag says that it is. (mutatingadmissionpolicies became v1 in 1.36.)
+func TestEmulatedRelease(t *testing.T) {
+	const policies = "mutatingadmissionpolicies"
+	beta := cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1beta1": "true"}
+	tests := map[string]struct {
+		config    cliflag.ConfigurationMap
+		emulation builtin.Emulation
+		want      string // the versions of policies, or the error
+	}{
+		"this release":                   {nil, builtin.Emulation{Version: version.MajorMinor(1, 36)}, "v1"},
+		"the last":                       {nil, builtin.Emulation{Version: version.MajorMinor(1, 35)}, ""},
+		"the last, with the beta":        {beta, builtin.Emulation{Version: version.MajorMinor(1, 35)}, "v1beta1"},
+		"the last, forward compatible":   {beta, builtin.Emulation{Version: version.MajorMinor(1, 35), ForwardCompatible: true}, "v1 v1beta1"},
+		"nothing to be compatible with":  {nil, builtin.Emulation{Version: version.MajorMinor(1, 35), ForwardCompatible: true}, ""},
+		"named, and not to be had":       {cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1/" + policies: "true"}, builtin.Emulation{Version: version.MajorMinor(1, 35)}, "came with 1.36, after 1.35, which is emulated"},
+		"named, and to be served anyhow": {cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1/" + policies: "true"}, builtin.Emulation{Version: version.MajorMinor(1, 35), RuntimeConfigForwardCompatible: true}, "v1"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			b, err := emulate(t, test.config, test.emulation)
+			if err != nil {
+				if test.want == "" || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("error is %v, want %q", err, test.want)
+				}
+				return
+			}
+			defer b.Close()
+			var found []string
+			for _, g := range b.Groups() {
+				for _, v := range g.Versions {
+					if g.Storage[v][policies] != nil {
+						found = append(found, v)
+					}
+				}
+			}
+			if got := strings.Join(found, " "); got != test.want {
+				t.Errorf("served in %q, want %q", got, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,56 @@
+package apiserver
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/kubernetes/pkg/features"
+
+	"byre/apiserver/builtin"
+)
+
+// EmulationOptions say which APIs are served although they came after the release
+// of --emulated-version.
+type EmulationOptions struct{ ForwardCompatible, RuntimeConfigForwardCompatible bool }
+
+func (o *EmulationOptions) addFlags(fs *pflag.FlagSet) {
+	fs.BoolVar(&o.ForwardCompatible, "emulation-forward-compatible", o.ForwardCompatible,
+		"Serve later versions of the APIs of --emulated-version too, though they came after it. Only with an --emulated-version below the program's own.")
+	fs.BoolVar(&o.RuntimeConfigForwardCompatible, "runtime-config-emulation-forward-compatible", o.RuntimeConfigForwardCompatible,
+		"Serve APIs that --runtime-config names though they came after --emulated-version; otherwise they are an error. Only with an --emulated-version below the program's own.")
+}
+
+func (o *EmulationOptions) validate() []error {
+	var errs []error
+	if gate := features.DisableAllocatorDualWrite; !utilfeature.DefaultFeatureGate.Enabled(gate) {
+		errs = append(errs, fmt.Errorf("the feature gate %s must be on, which is off with an --emulated-version below 1.34: cluster IPs are kept as IPAddresses only; set --feature-gates=%s=true", gate, gate))
+	}
+	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
+	if !effective.BinaryVersion().WithPatch(0).EqualTo(effective.EmulationVersion()) {
+		return errs
+	}
+	for _, flag := range []struct {
+		name string
+		on   bool
+	}{
+		{"emulation-forward-compatible", o.ForwardCompatible},
+		{"runtime-config-emulation-forward-compatible", o.RuntimeConfigForwardCompatible},
+	} {
+		if flag.on {
+			errs = append(errs, fmt.Errorf("--%s needs an --emulated-version below %s", flag.name, effective.EmulationVersion()))
+		}
+	}
+	return errs
+}
+
+// of is what the built-in groups need to know to emulate a release.
+func (o *EmulationOptions) of(effective basecompatibility.EffectiveVersion) builtin.Emulation {
+	return builtin.Emulation{
+		Version:                        effective.EmulationVersion(),
+		ForwardCompatible:              o.ForwardCompatible,
+		RuntimeConfigForwardCompatible: o.RuntimeConfigForwardCompatible,
+	}
+}
