@@ -14,6 +14,8 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
+	// Makes --logging-format=json known.
+	_ "k8s.io/component-base/logs/json/register"
 	"k8s.io/component-base/metrics"
 	"k8s.io/kubernetes/pkg/capabilities"
 

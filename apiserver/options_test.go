@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"byre/apiserver"
 )
@@ -196,6 +198,19 @@ func TestNodeRestriction(t *testing.T) {
 		}
 		if got := slices.Contains(options.Admission.Enabled(), "NodeRestriction"); got != test.want {
 			t.Errorf("byre serve %s: NodeRestriction is on: %v", test.args, got)
+		}
+	}
+}
+
+// TestLoggingFormats: kube-apiserver's formats of the log are known.
+func TestLoggingFormats(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		options, err := parse("--logging-format=" + format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if errs := logsapi.Validate(options.Logs, utilfeature.DefaultFeatureGate, nil); len(errs) > 0 {
+			t.Errorf("%s: %v", format, errs)
 		}
 	}
 }

@@ -18,10 +18,10 @@ type chapter struct {
 
 // fence is a fenced block, which may be part of a list; its lines have the
 // fence's own indentation.
-var fence = regexp.MustCompile("(?ms)^( *)```(\\w+)\n(.*?)^ *```$")
+var fence = regexp.MustCompile("(?ms)^( *)```\\w+(?: (/\\S+))?\n(.*?)^ *```$")
 
-// readGuide reads docs/operations.md. A file's block begins with a comment that
-// is its path.
+// readGuide reads docs/operations.md. A file's path is the first line of its block,
+// as a comment, or stands behind the language where the format has no comments.
 func readGuide(t *testing.T) map[string]*chapter {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "operations.md"))
@@ -34,7 +34,12 @@ func readGuide(t *testing.T) map[string]*chapter {
 		c := &chapter{files: map[string]string{}}
 		guide[title] = c
 		for _, block := range fence.FindAllStringSubmatch(body, -1) {
-			c.add(strings.ReplaceAll("\n"+block[3], "\n"+block[1], "\n")[1:])
+			text := strings.ReplaceAll("\n"+block[3], "\n"+block[1], "\n")[1:]
+			if block[2] != "" {
+				c.files[block[2]] = text
+				continue
+			}
+			c.add(text)
 		}
 	}
 	return guide

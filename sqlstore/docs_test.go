@@ -1,17 +1,17 @@
 package sqlstore_test
 
 import (
-	"context"
-	"database/sql"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"byre/migrations"
 	"byre/sqlstore"
@@ -41,7 +41,8 @@ func readDocs(t *testing.T) (all []documented) {
 	return all
 }
 
-// Every query of docs/sql.md finds something in both databases.
+// Every query of docs/sql.md finds something in both databases, asked by the shells
+// that the page names.
 func TestDocumentedQueries(t *testing.T) {
 	t.Parallel()
 	queries := readDocs(t)
@@ -79,22 +80,23 @@ func documentedSQLite(t *testing.T) func(*testing.T, string) (int, error) {
 	}
 	t.Cleanup(func() { driver.Close() })
 	live(t, driver)
-	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path)+"?mode=ro")
-	if err != nil {
-		t.Fatal(err)
+	return func(t *testing.T, query string) (int, error) {
+		out, err := shell(t, "sqlite3", "-readonly", "-bail", "-list", "-noheader", "-newline", separator, path, query)
+		return strings.Count(out, separator), err
 	}
-	t.Cleanup(func() { db.Close() })
-	return func(t *testing.T, query string) (n int, err error) {
-		rows, err := db.QueryContext(t.Context(), query)
-		if err != nil {
-			return 0, err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			n++
-		}
-		return n, rows.Err()
+}
+
+// separator ends, or separates, the rows that a shell prints.
+const separator = "\x1e"
+
+func shell(t *testing.T, name string, args ...string) (string, error) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("%w: %s", err, exit.Stderr)
 	}
+	return string(out), err
 }
 
 func documentedPostgres(t *testing.T) func(*testing.T, string) (int, error) {
@@ -108,28 +110,20 @@ func documentedPostgres(t *testing.T) func(*testing.T, string) (int, error) {
 	}
 	t.Cleanup(func() { driver.Close() })
 	live(t, driver)
-	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close(context.Background()) })
-	return func(t *testing.T, query string) (n int, err error) {
-		rows, err := conn.Query(t.Context(), query)
-		if err != nil {
+	return func(t *testing.T, query string) (int, error) {
+		out, err := shell(t, "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--no-align", "--tuples-only",
+			"--record-separator="+separator, "--command="+query, dsn)
+		if err != nil || out == "" {
 			return 0, err
 		}
-		defer rows.Close()
-		for rows.Next() {
-			n++
-		}
-		return n, rows.Err()
+		return strings.Count(out, separator) + 1, nil
 	}
 }
 
 // live makes what the documented queries look for.
 func live(t *testing.T, driver sqlstore.Driver) {
 	t.Helper()
-	admin := sqlstore.Author{User: "kubernetes-admin", Verb: "apply", AuditID: "b5c7"}
+	admin := sqlstore.Author{User: "byre-admin", Verb: "apply", AuditID: "b5c7"}
 	write := func(op sqlstore.Op, replaces int64, group, resource, name, value string) int64 {
 		t.Helper()
 		w := sqlstore.Write{
@@ -183,5 +177,75 @@ func TestHistoryView(t *testing.T) {
 				t.Errorf("%s: %s: %d rows, %v; want %d", dialect, strings.TrimSpace(where), n, err, want)
 			}
 		}
+	}
+}
+
+// The copy that docs/operations.md says how to make ends while the server writes on,
+// and is a database at one revision.
+func TestDocumentedBackup(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := regexp.MustCompile("SQLite: `(sqlite3 byre-data/byre.db [^`]+)`").FindSubmatch(page)
+	if command == nil {
+		t.Fatal("docs/operations.md does not say how to copy a SQLite database")
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "byre-data", "byre.db")
+	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+		t.Fatal(err)
+	}
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	var written atomic.Int64
+	write := func() {
+		key := sqlstore.Key{Resource: "configmaps", Namespace: "default", Name: fmt.Sprint(written.Load())}
+		value := []byte(`"` + strings.Repeat("x", 10_000) + `"`)
+		o, err := driver.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key, Value: value}})
+		if err != nil || o[0].Err != nil {
+			t.Error(err, o)
+		}
+		written.Add(1)
+	}
+	for range 500 {
+		write()
+	}
+	copied := make(chan struct{})
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for {
+			select {
+			case <-copied:
+				return
+			default:
+				write()
+			}
+		}
+	})
+	run := exec.CommandContext(t.Context(), "sh", "-c", string(command[1]))
+	run.Dir = dir
+	out, err := run.CombinedOutput()
+	close(copied)
+	writer.Wait()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", command[1], err, out)
+	}
+	backup, err := sqlite.Open(t.Context(), filepath.Join(dir, "copy.db"), sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer backup.Close()
+	objects := int64(0)
+	listed, err := backup.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "configmaps"}, KeysOnly: true}, func(sqlstore.Record) error {
+		objects++
+		return nil
+	})
+	if err != nil || listed.Revision < 500 || listed.Revision > written.Load() || objects != listed.Revision {
+		t.Errorf("the copy is at revision %d of %d with %d objects, %v", listed.Revision, written.Load(), objects, err)
 	}
 }
