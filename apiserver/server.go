@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/waitgroup"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/features"
@@ -164,7 +165,8 @@ func (s *Server) build(ctx, base context.Context) error {
 		IPRange: s.config.primary,
 		Address: net.JoinHostPort(s.config.serviceIP.String(), "443"), // the port of the kubernetes Service
 	})
-	if s.Shared, err = newShared(s.core, s.transport, registry); err != nil {
+	stores := func(gr schema.GroupResource) *storage.Store { return s.getter.Lookup(gr) }
+	if s.Shared, err = newShared(s.core, s.transport, registry, stores); err != nil {
 		return err
 	}
 	if s.encryption, err = newEncryption(base, s.config.Options.Store, s.id); err != nil {
@@ -225,7 +227,7 @@ func (s *Server) buildAccess(ctx context.Context, address string) error {
 	s.auth, err = auth.New(ctx, auth.Config{
 		Options:         o.Auth,
 		ServerID:        s.id,
-		Client:          s.Client,
+		Client:          s.Direct,
 		Informers:       s.Informers,
 		RBAC:            rbac.New(s.getter.Lookup, s.core.feed),
 		ExternalAddress: address,
@@ -239,7 +241,7 @@ func (s *Server) buildAccess(ctx context.Context, address string) error {
 	s.admission, err = admission.New(ctx, admission.Config{
 		Options:     o.Admission,
 		ServerID:    s.id,
-		Client:      s.Client,
+		Client:      s.Direct,
 		Dynamic:     s.Dynamic,
 		Informers:   s.Informers,
 		Authorizer:  s.auth.Authorizer,

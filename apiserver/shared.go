@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
@@ -17,6 +18,7 @@ import (
 	"byre/apiserver/builtin"
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
+	"byre/apiserver/lookup"
 	"byre/apiserver/loopback"
 	"byre/apiserver/openapi"
 	"byre/apiserver/storage"
@@ -29,8 +31,10 @@ type Shared struct {
 	endpoints.Common
 	// Loopback, Client, Dynamic and Informers reach the whole chain as itself.
 	// The informers are started after every server was made.
-	Loopback  *rest.Config
-	Client    kubernetes.Interface
+	Loopback *rest.Config
+	Client   kubernetes.Interface
+	// Direct is Client with look-ups that read the store instead of the chain.
+	Direct    kubernetes.Interface
 	Dynamic   dynamic.Interface
 	Informers informers.SharedInformerFactory
 	// Services and Webhooks are how webhooks are found, and by what the server
@@ -54,7 +58,7 @@ type Aggregation struct {
 }
 
 // newShared makes what needs nothing but the store and the loopback transport.
-func newShared(core *core, transport *loopback.Transport, registry *discovery.Registry) (Shared, error) {
+func newShared(core *core, transport *loopback.Transport, registry *discovery.Registry, stores func(schema.GroupResource) *storage.Store) (Shared, error) {
 	config := loopback.Config(transport)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -64,6 +68,7 @@ func newShared(core *core, transport *loopback.Transport, registry *discovery.Re
 	if err != nil {
 		return Shared{}, fmt.Errorf("loopback client: %w", err)
 	}
+	direct := lookup.NewClient(client, stores)
 	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
 	return Shared{
 		Common: endpoints.Common{
@@ -73,10 +78,11 @@ func newShared(core *core, transport *loopback.Transport, registry *discovery.Re
 			OpenAPI:   openapi.NewService(),
 			Build:     openapi.BuildIdentity(time.Now()),
 		},
-		Services: admission.ClusterIPs(client.CoreV1()),
+		Services: admission.ClusterIPs(direct.CoreV1()),
 		Webhooks: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, loopback.SelfConfig(transport), tracing.NewNoopTracerProvider()),
 		Loopback: config,
 		Client:   client,
+		Direct:   direct,
 		Dynamic:  dynamicClient,
 		Informers: informers.NewSharedInformerFactoryWithOptions(client, 0,
 			informers.WithTransform(loopback.Trim), informers.WithCustomResyncConfig(builtin.Resync())),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -31,6 +32,20 @@ func (s *Store) Get(ctx context.Context, key string, opts apistorage.GetOptions,
 	}
 	return readError(s.readInto(ctx, e, out), at.path)
 }
+
+// Load sees to it that the resource is in memory, so that what is read at
+// resourceVersion "0" afterwards asks nothing of the database.
+func (s *Store) Load(ctx context.Context) error {
+	if _, _, loaded := s.cfg.Feed.Lookup(s.at("", "").Key); loaded {
+		return nil
+	}
+	_, err := s.cfg.Feed.Snapshot(ctx, s.resource())
+	return s.apiError(err, s.prefix)
+}
+
+// Prefix is what the keys of the Store's objects start with, without a slash at
+// its end.
+func (s *Store) Prefix() string { return strings.TrimSuffix(s.prefix, "/") }
 
 // GetEncoded is Get without decoding. What is not there is NotFound, whatever
 // opts say.

@@ -1,0 +1,95 @@
+package lookup
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"byre/apiserver/storage"
+)
+
+// reader reads one resource of the core group, whose storage version is T's.
+type reader[T any] struct {
+	stores    func(schema.GroupResource) *storage.Store
+	resource  string
+	namespace string
+}
+
+func (r reader[T]) store() (*storage.Store, error) {
+	if store := r.stores(schema.GroupResource{Resource: r.resource}); store != nil {
+		return store, nil
+	}
+	return nil, apierrors.NewServiceUnavailable(r.resource + " are not served yet")
+}
+
+func (r reader[T]) key() string {
+	if r.namespace == "" {
+		return "/"
+	}
+	return "/" + r.namespace + "/"
+}
+
+// get reads one object: at resourceVersion "0" as it is in memory, without a
+// question to the database, else as the options say.
+func (r reader[T]) get(ctx context.Context, name string, opts metav1.GetOptions) (*T, error) {
+	store, err := r.store()
+	if err != nil {
+		return nil, err
+	}
+	if opts.ResourceVersion == "0" {
+		if err := store.Load(ctx); err != nil {
+			return nil, err
+		}
+	}
+	encoded, err := store.GetEncoded(ctx, store.Prefix()+r.key()+name, apistorage.GetOptions{ResourceVersion: opts.ResourceVersion})
+	switch {
+	case apistorage.IsNotFound(err):
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: r.resource}, name)
+	case err != nil:
+		return nil, err
+	}
+	object := new(T)
+	return object, r.decode(encoded, object)
+}
+
+func (r reader[T]) list(ctx context.Context, opts metav1.ListOptions) ([]T, error) {
+	store, err := r.store()
+	if err != nil {
+		return nil, err
+	}
+	predicate := apistorage.Everything
+	if predicate.Label, err = labels.Parse(opts.LabelSelector); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	list, err := store.ListEncoded(ctx, store.Prefix()+r.key(), apistorage.ListOptions{
+		ResourceVersion: opts.ResourceVersion, Predicate: predicate, Recursive: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var items []T
+	for encoded, err := range list.Items {
+		if err != nil {
+			return nil, err
+		}
+		var object T
+		if err := r.decode(encoded, &object); err != nil {
+			return nil, err
+		}
+		items = append(items, object)
+	}
+	return items, nil
+}
+
+func (r reader[T]) decode(encoded storage.Encoded, into *T) error {
+	if err := json.Unmarshal(encoded.AppendJSON(nil, true), into); err != nil {
+		return fmt.Errorf("decode %s: %w", r.resource, err)
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package lookup
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+type serviceAccounts struct {
+	corev1.ServiceAccountInterface
+	reader reader[v1.ServiceAccount]
+}
+
+func (s serviceAccounts) Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1.ServiceAccount, error) {
+	return s.reader.get(ctx, name, opts)
+}
+
+type secrets struct {
+	corev1.SecretInterface
+	reader reader[v1.Secret]
+}
+
+func (s secrets) Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1.Secret, error) {
+	return s.reader.get(ctx, name, opts)
+}
+
+type nodes struct {
+	corev1.NodeInterface
+	reader reader[v1.Node]
+}
+
+func (n nodes) Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1.Node, error) {
+	return n.reader.get(ctx, name, opts)
+}
+
+type services struct {
+	corev1.ServiceInterface
+	reader reader[v1.Service]
+}
+
+func (s services) Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1.Service, error) {
+	return s.reader.get(ctx, name, opts)
+}
+
+type pods struct {
+	corev1.PodInterface
+	reader reader[v1.Pod]
+}
+
+func (p pods) Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1.Pod, error) {
+	return p.reader.get(ctx, name, opts)
+}
+
+// List reads the store where the options select by labels alone. An informer's
+// list, by field or in pages, is a request.
+func (p pods) List(ctx context.Context, opts metav1.ListOptions) (*v1.PodList, error) {
+	if opts.FieldSelector != "" || opts.Limit > 0 || opts.Continue != "" || opts.ResourceVersionMatch != "" {
+		return p.PodInterface.List(ctx, opts)
+	}
+	items, err := p.reader.list(ctx, opts)
+	return &v1.PodList{Items: items}, err
+}

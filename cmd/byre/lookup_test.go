@@ -1,0 +1,90 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Who a token belongs to is looked up without a request: there is no audit event
+// and no request in the metrics, whatever clients without credentials send.
+func TestLookupsAreNoRequests(t *testing.T) {
+	dir := t.TempDir()
+	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
+	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := startServer(t, dir, "--controllers=", "--enable-bootstrap-token-auth", "--audit-policy-file", policy, "--audit-log-path", log)
+	config := server.config(t)
+	client := kubernetes.NewForConfigOrDie(config)
+	core := client.CoreV1()
+	account, err := core.ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-abcdef"},
+		Type:       corev1.SecretTypeBootstrapToken,
+		StringData: map[string]string{"token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true"},
+	}
+	if _, err := core.Secrets("kube-system").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	bound, err := core.Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bound"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := core.ServiceAccounts("default").CreateToken(t.Context(), account.Name, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: bound.Name, UID: bound.UID},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	whoami := func(token string) (string, error) {
+		config := rest.AnonymousClientConfig(config)
+		config.BearerToken = token
+		review, err := kubernetes.NewForConfigOrDie(config).AuthenticationV1().SelfSubjectReviews().
+			Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		return review.Status.UserInfo.Username, err
+	}
+	for token, want := range map[string]string{
+		token.Status.Token:        "system:serviceaccount:default:robot",
+		"abcdef.0123456789abcdef": "system:bootstrap:abcdef",
+	} {
+		if name, err := whoami(token); err != nil || name != want {
+			t.Errorf("the token of %s belongs to %q, %v", want, name, err)
+		}
+	}
+	for _, token := range []string{"abcdef.fedcba9876543210", "uvwxyz.0123456789abcdef"} {
+		if name, err := whoami(token); err == nil {
+			t.Errorf("%s belongs to %s", token, name)
+		}
+	}
+	if err := core.Secrets("default").Delete(t.Context(), bound.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	_, text := server.mustGet(t, "/metrics")
+	for _, line := range regexp.MustCompile(`(?m)^apiserver_request_total\{.*verb="GET".*$`).FindAllString(text, -1) {
+		if regexp.MustCompile(`resource="(secrets|serviceaccounts|pods|nodes)"`).MatchString(line) {
+			t.Errorf("in the metrics of requests: %s", line)
+		}
+	}
+	events, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(events), "\n") {
+		if strings.Contains(line, `"verb":"get"`) && regexp.MustCompile(`"resource":"(secrets|serviceaccounts|pods|nodes)"`).MatchString(line) {
+			t.Errorf("in the audit log: %s", line)
+		}
+	}
+}
