@@ -43,6 +43,11 @@ func placeOf(service *apiregistrationv1.APIService) place {
 // String names the Service, for logs.
 func (p place) String() string { return fmt.Sprintf("%s/%s:%d", p.namespace, p.name, p.port) }
 
+// sameService says whether another place is of the same Service.
+func (p place) sameService(other place) bool {
+	return p.namespace == other.namespace && p.name == other.name && p.port == other.port
+}
+
 // certificate is what this server shows to backends, as PEM; empty for nothing.
 type certificate func() (cert, key []byte)
 

@@ -3,6 +3,7 @@ package aggregator
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,4 +92,16 @@ func (d described) of(gvs []schema.GroupVersion) described {
 		only[gv] = d[gv]
 	}
 	return only
+}
+
+// with is d with those of the group versions that it lacks as other has them.
+func (d described) with(other described, gvs []schema.GroupVersion) described {
+	both := described{}
+	maps.Copy(both, d)
+	for _, gv := range gvs {
+		if list, ok := other[gv]; ok && !d.has([]schema.GroupVersion{gv}) {
+			both[gv] = list
+		}
+	}
+	return both
 }

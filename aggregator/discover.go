@@ -80,12 +80,14 @@ func (b *backend) run(ctx context.Context, f *follower) {
 
 // ask learns what the backend serves and shows it.
 func (b *backend) ask(ctx context.Context, f *follower) error {
-	var gvs []schema.GroupVersion
-	for _, c := range f.claimsOf(b) {
-		gvs = append(gvs, c.gv)
-	}
+	gvs := f.versionsOf(b)
 	found, tag, err := b.discover(ctx, gvs)
+	// What was claimed meanwhile may have been inherited.
+	later := f.versionsOf(b, gvs...)
 	b.mu.Lock()
+	if len(later) > 0 {
+		found, tag = found.with(b.known, later), ""
+	}
 	b.known, b.tag = found, tag
 	last := b.documents
 	b.mu.Unlock()
@@ -95,11 +97,25 @@ func (b *backend) ask(ctx context.Context, f *follower) error {
 		return err
 	}
 	documents, err := b.document(ctx, gvs, last)
+	later = f.versionsOf(b, gvs...)
 	b.mu.Lock()
-	b.documents = documents
+	b.documents = documents.with(b.documents, later)
 	b.mu.Unlock()
 	f.changed(b)
 	return err
+}
+
+// inherit takes over what another connection to the same server has learned of a
+// group version, until it was learned anew.
+func (b *backend) inherit(from *backend, gv schema.GroupVersion) {
+	from.mu.Lock()
+	known, documents := from.known, from.documents
+	from.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	gvs := []schema.GroupVersion{gv}
+	b.known, b.tag = b.known.with(known, gvs), ""
+	b.documents = b.documents.with(documents, gvs)
 }
 
 // describe returns what is known of a group version, to be shown by discovery.

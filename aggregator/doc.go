@@ -29,7 +29,9 @@
 //
 // The follower watches the APIServices and keeps the claims. Services that they
 // have in common, by address and certificate authority, are one backend: one
-// transport, and one goroutine that asks what it serves. The registrar gives what
+// transport, and one goroutine that asks what it serves. A backend with another
+// certificate authority takes over what the one before has learned of the same
+// Service. The registrar gives what
 // is served here its APIServices, by what discovery has.
 //
 // # What the caller owes

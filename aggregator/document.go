@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -48,30 +49,45 @@ const (
 	maxOpenAPI = 8 << 20
 )
 
-// document asks for the documents, as far as they have changed since last.
+// document asks for the documents, as far as they have changed since last. Those of
+// the version that can't be had stay as they were.
 func (b *backend) document(ctx context.Context, gvs []schema.GroupVersion, last documents) (documents, error) {
-	v2, err := b.documentV2(ctx, gvs, last)
-	if err != nil {
-		return last, err
+	found, errV2 := b.documentV2(ctx, gvs, last)
+	if errV2 != nil {
+		found = last
 	}
+	v3, errV3 := b.indexV3(ctx, gvs, last.v3)
+	if errors.Is(errV3, errNoV3) {
+		// A server of before Kubernetes 1.23.
+		if errV3 = nil; errV2 == nil {
+			v3, errV3 = convert(found.parts)
+		} else {
+			v3 = last.v3
+		}
+	}
+	if found.v3 = v3; errV3 != nil {
+		found.v3 = last.v3
+	}
+	return found, errors.Join(errV2, errV3)
+}
+
+// errNoV3: the backend has no documents of version 3.
+var errNoV3 = errors.New("/openapi/v3: 404")
+
+// indexV3 asks for the documents of version 3.
+func (b *backend) indexV3(ctx context.Context, gvs []schema.GroupVersion, last map[string]document) (map[string]document, error) {
 	index, err := b.get(ctx, question{
 		path: "/openapi/v3", accept: "application/json", user: openAPIUser, timeout: openAPITimeout, limit: maxOpenAPI,
 	})
 	switch {
 	case err != nil:
-		return last, err
+		return nil, err
 	case index.status == http.StatusNotFound:
-		// A server of before Kubernetes 1.23.
-		v2.v3, err = convert(v2.parts)
-	case index.status == http.StatusOK:
-		v2.v3, err = b.documentsV3(ctx, gvs, index.body, last.v3)
-	default:
-		err = fmt.Errorf("/openapi/v3: %d", index.status)
+		return nil, errNoV3
+	case index.status != http.StatusOK:
+		return nil, fmt.Errorf("/openapi/v3: %d", index.status)
 	}
-	if err != nil {
-		return last, err
-	}
-	return v2, nil
+	return b.documentsV3(ctx, gvs, index.body, last)
 }
 
 // documentV2 asks for the document of version 2.
@@ -230,6 +246,7 @@ func (d documents) source(gv schema.GroupVersion) openapi.Source {
 	source := openapi.Source{V3: map[string]openapi.Document{}}
 	if part := d.parts[gv]; part != nil {
 		source.V2 = func(context.Context) (*spec.Swagger, error) { return unpackV2(part) }
+		source.V2Hash = openapi.Hash(string(part))
 	}
 	for _, path := range []string{pathOf(gv), groupPath(gv)} {
 		if v3, ok := d.v3[path]; ok {
@@ -240,6 +257,25 @@ func (d documents) source(gv schema.GroupVersion) openapi.Source {
 		}
 	}
 	return source
+}
+
+// with is d with what it lacks of the group versions as other has it.
+func (d documents) with(other documents, gvs []schema.GroupVersion) documents {
+	both := documents{tag: d.tag, sum: d.sum, parts: map[schema.GroupVersion][]byte{}, v3: map[string]document{}}
+	maps.Copy(both.parts, d.parts)
+	maps.Copy(both.v3, d.v3)
+	for _, gv := range gvs {
+		if part, ok := other.parts[gv]; ok && both.parts[gv] == nil {
+			// Not known by the tag that is kept.
+			both.parts[gv], both.tag, both.sum = part, "", [sha256.Size]byte{}
+		}
+		for _, path := range []string{pathOf(gv), groupPath(gv)} {
+			if document, ok := other.v3[path]; ok && both.v3[path].text == nil {
+				both.v3[path] = document
+			}
+		}
+	}
+	return both
 }
 
 // same says whether two say the same of a group version.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
@@ -109,6 +110,10 @@ func (f *follower) claim(service *apiregistrationv1.APIService) {
 		f.backends[at] = b
 		f.running.Go(func() { b.run(ctx, f) })
 	}
+	if last := f.claimed[service.Name]; last != nil && last.backend != b && last.backend.sameService(at) {
+		// Only how it is connected to has changed, as when its certificates are rotated.
+		b.inherit(last.backend, last.gv)
+	}
 	c := newClaim(service, b)
 	f.services[service.Name], f.claimed[service.Name] = service, c
 	f.publish()
@@ -179,6 +184,17 @@ func (f *follower) claimsOf(b *backend) []*claim {
 		}
 	}
 	return of
+}
+
+// versionsOf returns the group versions that lead to a backend, but for some.
+func (f *follower) versionsOf(b *backend, but ...schema.GroupVersion) []schema.GroupVersion {
+	var gvs []schema.GroupVersion
+	for _, c := range f.claimsOf(b) {
+		if !slices.Contains(but, c.gv) {
+			gvs = append(gvs, c.gv)
+		}
+	}
+	return gvs
 }
 
 // changed shows what a backend has come to say of itself.

@@ -1,0 +1,110 @@
+package aggregator_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+)
+
+// documented adds OpenAPI documents to an API: of version 2 unless broken is set.
+func documented(a *api, broken *atomic.Bool) *api {
+	text := func(path, text string) {
+		a.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			if path == "/openapi/v2" && broken.Load() {
+				http.Error(w, "broken", http.StatusInternalServerError)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, text)
+		})
+	}
+	text("/openapi/v2", `{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{"/apis/`+a.group+`/v1/cows":{"get":{"description":"cows of `+a.group+
+		`","responses":{"200":{"description":"OK"}}}}}}`)
+	text("/openapi/v3", `{"paths":{"apis/`+a.group+`/v1":{"serverRelativeURL":"/openapi/v3/apis/`+a.group+`/v1?hash=1"}}}`)
+	text("/openapi/v3/apis/"+a.group+"/v1", `{"openapi":"3.0.0","info":{"title":"third of `+a.group+`","version":"1"},"paths":{}}`)
+	return a
+}
+
+// TestVersion3AloneIsShown: a server whose document of version 2 can't be had has
+// those of version 3.
+func TestVersion3AloneIsShown(t *testing.T) {
+	s := start(t)
+	var broken atomic.Bool
+	broken.Store(true)
+	newBackend(t, s, "cows", documented(newAPI("cows"), &broken)).claim(t, s, "v1")
+	s.awaitText(t, "/openapi/v3", `"apis/cows.example.com/v1"`)
+	if _, text, _ := get(t, s.front.URL+"/openapi/v3/apis/cows.example.com/v1"); !strings.Contains(text, "third of cows") {
+		t.Error(text)
+	}
+}
+
+// TestRotatedCertificatesKeepWhatIsKnown: when the certificates change by which a
+// server is known, it stays in discovery and in the documents until it was asked
+// anew, even if it does not answer then.
+func TestRotatedCertificatesKeepWhatIsKnown(t *testing.T) {
+	s := start(t)
+	var silent atomic.Bool
+	var refused atomic.Int32
+	a := documented(newAPI("cows"), &atomic.Bool{})
+	b := newBackend(t, s, "cows", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if silent.Load() && req.Header.Get("X-Remote-User") != "" {
+			refused.Add(1)
+			http.Error(w, "not now", http.StatusServiceUnavailable)
+			return
+		}
+		a.ServeHTTP(w, req)
+	}))
+	b.available(t, s)
+	s.awaitText(t, "/openapi/v3", `"apis/cows.example.com/v1"`)
+	s.awaitText(t, "/openapi/v2", "cows of cows.example.com")
+
+	silent.Store(true)
+	for range 2 {
+		before := refused.Load()
+		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			service, err := s.services.Get(t.Context(), "v1."+b.group(), metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			service.Spec.CABundle = append(service.Spec.CABundle, newAuthority(t, "next").pem...)
+			_, err = s.services.Update(t.Context(), service, metav1.UpdateOptions{})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// It was asked by the new certificates, in vain.
+		awaitCount(t, &refused, before+1)
+		if !s.freshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessStale) {
+			t.Error("what could not be learned anew is not stale")
+		}
+		for _, group := range s.aggregated(t).Items {
+			if group.Name == b.group() && (len(group.Versions[0].Resources) != 1 || group.Versions[0].Resources[0].Resource != "cows") {
+				t.Errorf("resources: %+v", group.Versions[0].Resources)
+			}
+		}
+		for path, want := range map[string]string{
+			"/openapi/v2": "cows of cows.example.com", "/openapi/v3/apis/cows.example.com/v1": "third of cows.example.com",
+		} {
+			if status, text, _ := get(t, s.front.URL+path); status != http.StatusOK || !strings.Contains(text, want) {
+				t.Errorf("%s: %d, without %q", path, status, want)
+			}
+		}
+	}
+	silent.Store(false)
+	if !s.freshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessCurrent) {
+		t.Error("stale although it answers again")
+	}
+}
+
+func awaitCount(t *testing.T, count *atomic.Int32, least int32) {
+	t.Helper()
+	await(t, "requests", func(context.Context) (bool, error) { return count.Load() >= least, nil }, func() any { return count.Load() })
+}
