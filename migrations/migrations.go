@@ -23,6 +23,9 @@ var (
 	ErrForeign = dbfile.ErrForeign
 	// ErrNewer: a newer version of this program has migrated the database.
 	ErrNewer = errors.New("database was made by a newer version of byre")
+	// ErrDirty: another program has begun a migration of the database and not
+	// ended it. Ours are made wholly or not at all.
+	ErrDirty = errors.New("database is dirty: another program left a migration half done; restore a backup")
 	// ErrOlder: the database has to be migrated first.
 	ErrOlder = errors.New("database has not been migrated to this version of byre")
 )
@@ -40,15 +43,53 @@ type State struct {
 
 // Up brings the database to the latest version, making it if there is none.
 func Up(ctx context.Context, endpoint string) (State, error) {
-	return run(ctx, endpoint, func(m *migrate.Migrate) error { return m.Up() })
+	return run(ctx, endpoint, func(_ context.Context, _ session, m *migrate.Migrate) error { return m.Up() })
 }
 
-// Down takes back the last step, with all that was stored in what it made.
-func Down(ctx context.Context, endpoint string) (State, error) {
-	return run(ctx, endpoint, func(m *migrate.Migrate) error { return m.Steps(-1) })
+// Down takes back the last step. It fails with an *InUseError while a process uses
+// the database. The first step made the tables: to take that back deletes all that
+// is stored, which fails with a *DeletesError unless deleteAll is set.
+func Down(ctx context.Context, endpoint string, deleteAll bool) (State, error) {
+	return run(ctx, endpoint, func(ctx context.Context, db session, m *migrate.Migrate) error {
+		if err := db.exclude(ctx); err != nil {
+			return err
+		}
+		current, _, err := db.Version()
+		if err != nil {
+			return err
+		}
+		if current == firstStep && !deleteAll {
+			deletes := &DeletesError{}
+			if deletes.Objects, deletes.Changes, err = db.count(ctx); err != nil {
+				return err
+			}
+			return deletes
+		}
+		return m.Steps(-1)
+	})
 }
 
-// Status reads where the database stands and changes nothing.
+// firstStep is the version of the step that makes the tables.
+const firstStep = 1
+
+// DeletesError: a step down would delete what is stored.
+type DeletesError struct {
+	Objects, Changes int64
+}
+
+func (e *DeletesError) Error() string {
+	return fmt.Sprintf("this deletes all data: %d objects, and %d changes of history", e.Objects, e.Changes)
+}
+
+// UseLock names the advisory lock that a process shares with others as long as it
+// uses a PostgreSQL database.
+const UseLock = "in use"
+
+// InUseError: a process uses the database.
+type InUseError = dbfile.InUseError
+
+// Status reads where the database stands and changes nothing. With ErrNewer and
+// ErrDirty the State is valid.
 func Status(ctx context.Context, endpoint string) (State, error) {
 	return run(ctx, endpoint, nil)
 }
@@ -93,11 +134,21 @@ type session interface {
 	// begin starts the transaction and waits for the lock; it fails with
 	// ErrForeign before anything is changed.
 	begin(ctx context.Context) error
+	// exclude fails with an *InUseError unless nobody else uses the database, and
+	// keeps it so until the end.
+	exclude(ctx context.Context) error
+	// count counts what is stored.
+	count(ctx context.Context) (objects, changes int64, err error)
 	// end commits or rolls back; keep says which.
 	end(ctx context.Context, keep bool) error
 }
 
-func run(ctx context.Context, endpoint string, move func(*migrate.Migrate) error) (state State, err error) {
+// move changes the schema in the transaction of a session.
+type move func(context.Context, session, *migrate.Migrate) error
+
+const selectCounts = `SELECT (SELECT count(*) FROM objects), (SELECT count(*) FROM changes)`
+
+func run(ctx context.Context, endpoint string, move move) (state State, err error) {
 	dialect, dsn, err := ParseEndpoint(endpoint)
 	if err != nil {
 		return State{}, err
@@ -117,7 +168,7 @@ func run(ctx context.Context, endpoint string, move func(*migrate.Migrate) error
 	if err := db.begin(ctx); err != nil {
 		return State{}, err
 	}
-	err = step(db, dialect, latest, move)
+	err = step(ctx, db, dialect, latest, move)
 	if err == nil || move == nil {
 		// After a step that failed the transaction could only say that it failed.
 		current, _, versionErr := db.Version()
@@ -136,13 +187,15 @@ func open(ctx context.Context, dialect Dialect, dsn string, change bool) (sessio
 }
 
 // step moves the database, unless it is beyond us or already there.
-func step(db session, dialect Dialect, latest Version, move func(*migrate.Migrate) error) error {
-	current, _, err := db.Version()
-	if err != nil {
+func step(ctx context.Context, db session, dialect Dialect, latest Version, move move) error {
+	current, dirty, err := db.Version()
+	switch {
+	case err != nil:
 		return err
-	}
-	if Version(current) > latest {
+	case Version(current) > latest:
 		return Check(dialect, Version(current))
+	case dirty:
+		return ErrDirty
 	}
 	if move == nil {
 		return nil
@@ -156,7 +209,7 @@ func step(db session, dialect Dialect, latest Version, move func(*migrate.Migrat
 	if err != nil {
 		return err
 	}
-	err = move(m)
+	err = move(ctx, db, m)
 	if errors.Is(err, migrate.ErrNoChange) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -140,13 +140,13 @@ func TestUpDownUp(t *testing.T) {
 		expect("up again", state, err, latest)
 
 		for version := latest - 1; version >= 0; version-- {
-			state, err = migrations.Down(t.Context(), d.endpoint)
+			state, err = migrations.Down(t.Context(), d.endpoint, true)
 			expect("down", state, err, version)
 		}
 		if left := d.query(t, schema); len(left) > 0 {
 			t.Errorf("down left %q", left)
 		}
-		state, err = migrations.Down(t.Context(), d.endpoint)
+		state, err = migrations.Down(t.Context(), d.endpoint, true)
 		expect("down from nothing", state, err, 0)
 
 		state, err = migrations.Up(t.Context(), d.endpoint)
@@ -164,10 +164,13 @@ func TestNewerIsRefused(t *testing.T) {
 		if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
 			t.Fatal(err)
 		}
+		deleteAll := func(ctx context.Context, endpoint string) (migrations.State, error) {
+			return migrations.Down(ctx, endpoint, true)
+		}
 		d.exec(t, `UPDATE byre_schema SET version = 999`)
 		before := d.query(t, schema)
 		for name, move := range map[string]func(context.Context, string) (migrations.State, error){
-			"up": migrations.Up, "down": migrations.Down,
+			"up": migrations.Up, "down": deleteAll,
 		} {
 			if _, err := move(t.Context(), d.endpoint); !errors.Is(err, migrations.ErrNewer) {
 				t.Errorf("%s: %v", name, err)
@@ -178,6 +181,38 @@ func TestNewerIsRefused(t *testing.T) {
 		}
 		if after := d.query(t, schema); strings.Join(before, "\n") != strings.Join(after, "\n") {
 			t.Errorf("a newer database was touched:\n%s", strings.Join(after, "\n"))
+		}
+	})
+}
+
+// The step that deletes all data says so, and does nothing unless it is told to.
+func TestDownDeletes(t *testing.T) {
+	eachDialect(t, func(t *testing.T, d database, _ string) {
+		d.at(t, 1)
+		d.exec(t, stored)
+		_, err := migrations.Down(t.Context(), d.endpoint, false)
+		var deletes *migrations.DeletesError
+		if !errors.As(err, &deletes) || *deletes != (migrations.DeletesError{Objects: 5, Changes: 7}) {
+			t.Fatalf("down: %v", err)
+		}
+		if left := d.query(t, `SELECT name FROM objects`); len(left) != 5 {
+			t.Errorf("the refusal left %d objects", len(left))
+		}
+		if state, err := migrations.Down(t.Context(), d.endpoint, true); err != nil || state.Current != 0 {
+			t.Errorf("down on purpose: %+v, %v", state, err)
+		}
+	})
+}
+
+func TestDirtyIsRefused(t *testing.T) {
+	eachDialect(t, func(t *testing.T, d database, _ string) {
+		d.at(t, 2)
+		d.exec(t, `UPDATE byre_schema SET dirty = true`)
+		if _, err := migrations.Up(t.Context(), d.endpoint); !errors.Is(err, migrations.ErrDirty) {
+			t.Errorf("up: %v", err)
+		}
+		if state, err := migrations.Status(t.Context(), d.endpoint); state.Current != 2 || !errors.Is(err, migrations.ErrDirty) {
+			t.Errorf("status: %+v, %v", state, err)
 		}
 	})
 }

@@ -36,7 +36,7 @@ func (d database) at(t *testing.T, version migrations.Version) {
 	t.Helper()
 	state, err := migrations.Up(t.Context(), d.endpoint)
 	for err == nil && state.Current > version {
-		state, err = migrations.Down(t.Context(), d.endpoint)
+		state, err = migrations.Down(t.Context(), d.endpoint, true)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestOwnersDown(t *testing.T) {
 		d.exec(t, `INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, value)
 VALUES (1, 'internal.apiserver.k8s.io', 'storageversions', 'custom', '', 'a', '', 1, '2026-01-01T00:00:00.000000Z', '', '', '', '{}'),
        (2, 'internal.apiserver.k8s.io', 'storageversions', 'builtin', '', 'a', '', 2, '2026-01-01T00:00:00.000000Z', '', '', '', '{}')`)
-		state, err := migrations.Down(t.Context(), d.endpoint)
+		state, err := migrations.Down(t.Context(), d.endpoint, true)
 		if err == nil || !strings.Contains(err.Error(), "delete those definitions first") {
 			t.Fatalf("down with instances over a built-in resource: %+v, %v", state, err)
 		}
@@ -89,7 +89,7 @@ VALUES (1, 'internal.apiserver.k8s.io', 'storageversions', 'custom', '', 'a', ''
 			t.Errorf("after the refusal: %q", got)
 		}
 		d.exec(t, `DELETE FROM objects WHERE owner = 'custom'`)
-		if state, err := migrations.Down(t.Context(), d.endpoint); err != nil || state.Current != 1 {
+		if state, err := migrations.Down(t.Context(), d.endpoint, true); err != nil || state.Current != 1 {
 			t.Fatalf("down: %+v, %v", state, err)
 		}
 		first := d.fresh(t)

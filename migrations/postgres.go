@@ -24,6 +24,7 @@ const (
 SELECT count(*) FROM pg_catalog.pg_class c
 WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e')`
+	tryUse             = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
 	versionTableExists = `SELECT to_regclass(quote_ident(current_schema()) || '.' || $1) IS NOT NULL`
 )
 
@@ -72,6 +73,22 @@ func (s *postgresSession) begin(ctx context.Context) (err error) {
 			s.conn.Config().Database, tables, ErrForeign)
 	}
 	return nil
+}
+
+func (s *postgresSession) exclude(ctx context.Context) error {
+	var free bool
+	if err := s.conn.QueryRow(ctx, tryUse, UseLock).Scan(&free); err != nil {
+		return s.explain(err)
+	}
+	if !free {
+		return &InUseError{Path: fmt.Sprintf("database %q", s.conn.Config().Database)}
+	}
+	return nil
+}
+
+func (s *postgresSession) count(ctx context.Context) (objects, changes int64, err error) {
+	err = s.conn.QueryRow(ctx, selectCounts).Scan(&objects, &changes)
+	return objects, changes, s.explain(err)
 }
 
 func (s *postgresSession) end(ctx context.Context, keep bool) error {

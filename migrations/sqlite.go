@@ -97,6 +97,14 @@ func (s *sqliteSession) begin(ctx context.Context) error {
 	return err
 }
 
+// exclude has nothing to do: the session holds the lock of the file.
+func (s *sqliteSession) exclude(context.Context) error { return nil }
+
+func (s *sqliteSession) count(ctx context.Context) (objects, changes int64, err error) {
+	err = s.conn.QueryRowContext(ctx, selectCounts).Scan(&objects, &changes)
+	return objects, changes, err
+}
+
 func (s *sqliteSession) end(ctx context.Context, keep bool) error {
 	query := `ROLLBACK`
 	if keep {

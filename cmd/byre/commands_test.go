@@ -2,10 +2,17 @@ package main
 
 import (
 	"bytes"
+	"context"
+	stdsql "database/sql"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"byre/migrations"
 )
 
 // call runs a command of the program in this process.
@@ -16,24 +23,89 @@ func call(args ...string) (status int, out, errOut string) {
 }
 
 func TestMigrate(t *testing.T) {
-	endpoint := "sqlite://" + filepath.Join(t.TempDir(), "byre.db")
-	steps := []struct{ command, want string }{
-		{"status", "sqlite: schema 0, this program has 2\n"},
-		{"up", "sqlite: schema 2, this program has 2\n"},
-		{"up", "sqlite: schema 2, this program has 2\n"},
-		{"status", "sqlite: schema 2, this program has 2\n"},
-		{"down", "sqlite: schema 1, this program has 2\n"},
-		{"status", "sqlite: schema 1, this program has 2\n"},
+	dir := t.TempDir()
+	endpoint := "sqlite://" + filepath.Join(dir, "byre.db")
+	latest, err := migrations.Latest(migrations.SQLite)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, step := range steps {
-		status, out, errOut := call("migrate", step.command, "--endpoint", endpoint)
-		if status != 0 || out != step.want {
-			t.Errorf("migrate %s: status %d, %q, %q, want %q", step.command, status, out, errOut, step.want)
+	migrate := func(wantStatus int, want string, args ...string) {
+		t.Helper()
+		status, out, errOut := call(append([]string{"migrate", "--endpoint", endpoint}, args...)...)
+		if status != wantStatus || !strings.Contains(out+errOut, want) || strings.Count(errOut, "\n") > 1 {
+			t.Errorf("migrate %q: status %d, %q, %q, want %d, %q", args, status, out, errOut, wantStatus, want)
 		}
 	}
-	if status, _, errOut := call("migrate", "up", "--endpoint=redis://localhost"); status != 1 || strings.Count(errOut, "\n") != 1 {
-		t.Errorf("migrate of no database: status %d, %q", status, errOut)
+	at := func(version migrations.Version) string {
+		return fmt.Sprintf("sqlite: schema %d, this program has %d\n", version, latest)
 	}
+	migrate(2, at(0), "status")
+	migrate(2, "byre migrate up", "status")
+	migrate(0, at(latest), "up")
+	migrate(0, at(latest), "up")
+	migrate(0, at(latest), "status")
+	for version := latest - 1; version >= 1; version-- {
+		migrate(0, at(version), "down")
+		migrate(2, at(version), "status")
+	}
+	migrate(1, "deletes all data: 0 objects, and 0 changes of history; to do it, add --yes-delete-all-data", "down")
+	migrate(2, at(1), "status")
+	migrate(0, at(0), "down", "--yes-delete-all-data")
+
+	migrate(0, at(latest), "up")
+	database, err := stdsql.Open("sqlite", migrations.SQLiteDSN(filepath.Join(dir, "byre.db")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer database.Close()
+	for text, want := range map[string]int{"dirty = true": 3, "version = 999": 4} {
+		if _, err := database.ExecContext(t.Context(), "UPDATE byre_schema SET "+text); err != nil {
+			t.Fatal(err)
+		}
+		migrate(want, map[int]string{3: "restore a backup", 4: "run that version"}[want], "status")
+		if _, err := database.ExecContext(t.Context(), "UPDATE byre_schema SET dirty = false, version = 1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	endpoint = "redis://localhost"
+	migrate(1, "endpoint", "up")
+}
+
+// A database that a server uses is not taken down.
+func TestMigrateDownOfALiveServer(t *testing.T) {
+	for name, flags := range databases(t) {
+		t.Run(name, func(t *testing.T) {
+			dir, flags := t.TempDir(), flags(t)
+			server := startServer(t, dir, flags...)
+			if name == "postgres" {
+				awaitShared(t, flags[1])
+			}
+			down := append([]string{"migrate", "down", "--data-dir", dir, "--yes-delete-all-data"}, flags...)
+			status, _, errOut := call(down...)
+			if status != 1 || !strings.Contains(errOut, "is in use by another byre process") {
+				t.Fatalf("down of a live server: status %d, %s", status, errOut)
+			}
+			server.stop(t)
+			if status, out, errOut := call(down...); status != 0 {
+				t.Errorf("down after the server has stopped: status %d, %s%s", status, out, errOut)
+			}
+		})
+	}
+}
+
+// awaitShared waits until a process shares a lock of the database.
+func awaitShared(t *testing.T, dsn string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	poll(t, func(ctx context.Context) (shared bool, err error) {
+		err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks
+WHERE locktype = 'advisory' AND mode = 'ShareLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`).Scan(&shared)
+		return shared, err
+	})
 }
 
 func TestVersion(t *testing.T) {

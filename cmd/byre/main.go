@@ -36,6 +36,10 @@ func run(args []string, out, errOut io.Writer) int {
 		for _, line := range messages(err) {
 			fmt.Fprintln(errOut, "byre: "+line)
 		}
+		var status *statusError
+		if errors.As(err, &status) {
+			return status.status
+		}
 		return 1
 	}
 	return 0

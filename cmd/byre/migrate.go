@@ -1,8 +1,9 @@
 package main
 
 import (
-	"context"
+	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -10,35 +11,91 @@ import (
 	"byre/migrations"
 )
 
+// Exit statuses of "byre migrate status"; 1 is any other error.
+const (
+	statusBehind = 2
+	statusDirty  = 3
+	statusNewer  = 4
+)
+
+// statusError is an error with an exit status of its own.
+type statusError struct {
+	error
+	status int
+}
+
+func (e *statusError) Unwrap() error { return e.error }
+
 func newMigrateCommand() *cobra.Command {
 	store := apiserver.NewOptions().Store
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring a database's schema up, take it down, or show where it stands",
-		Args:  subcommandOnly,
-		RunE:  help,
+		Args:  cobra.NoArgs,
 	}
 	cmd.PersistentFlags().StringVar(&store.DataDir, "data-dir", store.DataDir,
 		"Directory of the SQLite database if there is no --endpoint.")
 	cmd.PersistentFlags().StringVar(&store.Endpoint, "endpoint", store.Endpoint,
 		"Database: sqlite:///PATH or postgres://...")
-	add := func(use, short string, move func(context.Context, string) (migrations.State, error)) {
-		cmd.AddCommand(&cobra.Command{
-			Use:   use,
-			Short: short,
-			Args:  cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				state, err := move(cmd.Context(), store.DSN())
-				if err != nil {
-					return err
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: schema %d, this program has %d\n", state.Dialect, state.Current, state.Latest)
-				return nil
-			},
-		})
+	var deleteAll bool
+	down := &cobra.Command{
+		Use:   "down",
+		Short: "Take back the last step of the schema, while no process uses the database",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			state, err := migrations.Down(cmd.Context(), store.DSN(), deleteAll)
+			var deletes *migrations.DeletesError
+			if errors.As(err, &deletes) {
+				return fmt.Errorf("%w; to do it, add --yes-delete-all-data", err)
+			}
+			var inUse *migrations.InUseError
+			if errors.As(err, &inUse) {
+				return fmt.Errorf("%w: stop all processes that use the database first", err)
+			}
+			return show(cmd.OutOrStdout(), state, err)
+		},
 	}
-	add("up", "Bring the schema to the version of this program", migrations.Up)
-	add("down", "Take back the last step of the schema, with all data in it", migrations.Down)
-	add("status", "Show the version of the schema", migrations.Status)
+	down.Flags().BoolVar(&deleteAll, "yes-delete-all-data", false,
+		"Take back the first step too, and delete all objects and their history with it.")
+	cmd.AddCommand(down, &cobra.Command{
+		Use:   "up",
+		Short: "Bring the schema to the version of this program",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			state, err := migrations.Up(cmd.Context(), store.DSN())
+			return show(cmd.OutOrStdout(), state, err)
+		},
+	}, &cobra.Command{
+		Use:   "status",
+		Short: "Show the version of the schema",
+		Long: "Show the version of the schema.\n\n" +
+			"The exit status is 0 if it is this program's, 2 if it is behind, 3 if another\n" +
+			"program left a migration half done, 4 if it is of a newer byre, and 1 if that\n" +
+			"can't be found out.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			state, err := migrations.Status(cmd.Context(), store.DSN())
+			switch {
+			case errors.Is(err, migrations.ErrDirty):
+				return &statusError{fmt.Errorf("schema %d: %w", state.Current, err), statusDirty}
+			case errors.Is(err, migrations.ErrNewer):
+				return &statusError{fmt.Errorf("%w: run that version", err), statusNewer}
+			}
+			if err := show(cmd.OutOrStdout(), state, err); err != nil {
+				return err
+			}
+			if state.Current < state.Latest {
+				return &statusError{errors.New(`the schema is behind: "byre migrate up" or "byre serve" brings it up`), statusBehind}
+			}
+			return nil
+		},
+	})
 	return cmd
+}
+
+func show(out io.Writer, state migrations.State, err error) error {
+	if err == nil {
+		_, err = fmt.Fprintf(out, "%s: schema %d, this program has %d\n", state.Dialect, state.Current, state.Latest)
+	}
+	return err
 }

@@ -36,7 +36,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Driver implements sqlstore.Driver, Excluder and Hinter.
+// Driver implements sqlstore.Driver, Upkeeper, Excluder and Hinter.
 type Driver struct {
 	options Options
 	config  *pgx.ConnConfig
@@ -48,6 +48,7 @@ type Driver struct {
 
 var (
 	_ sqlstore.Driver   = (*Driver)(nil)
+	_ sqlstore.Upkeeper = (*Driver)(nil)
 	_ sqlstore.Excluder = (*Driver)(nil)
 	_ sqlstore.Hinter   = (*Driver)(nil)
 )

@@ -15,8 +15,8 @@ import (
 // has no pool_max_conns: lists keep theirs for as long as they stream.
 const defaultReads = 10
 
-// maxLocks bounds the locks by name that are held at a time.
-const maxLocks = 4
+// maxLocks bounds the locks by name that are held at a time, that of use among them.
+const maxLocks = 5
 
 // openPools makes the pools; none connects before it is used. What waits for
 // another connection of this process has its own pool, so that no size of the

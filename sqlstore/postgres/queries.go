@@ -139,6 +139,7 @@ UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revisi
 
 	idleTimeout = `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`
 	tryLock     = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
+	tryShare    = `SELECT pg_try_advisory_xact_lock_shared(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
 	touch       = `SELECT 1`
 )
 

@@ -47,7 +47,7 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 // idle transaction. It says something every so often; the server ends the
 // session of a process that doesn't.
 func (d *Driver) Exclusively(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error) {
-	conn, ran, err := d.tryLock(ctx, name)
+	conn, ran, err := d.tryLock(ctx, tryLock, name)
 	if conn != nil {
 		defer d.unlock(ctx, conn)
 	}
@@ -64,7 +64,7 @@ func (d *Driver) Exclusively(ctx context.Context, name string, f func(context.Co
 }
 
 // tryLock returns the connection whose transaction holds the lock, if locked.
-func (d *Driver) tryLock(ctx context.Context, name string) (conn *pgxpool.Conn, locked bool, err error) {
+func (d *Driver) tryLock(ctx context.Context, query, name string) (conn *pgxpool.Conn, locked bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
 	defer cancel()
 	if conn, err = d.locks.Acquire(ctx); err != nil {
@@ -73,7 +73,7 @@ func (d *Driver) tryLock(ctx context.Context, name string) (conn *pgxpool.Conn, 
 	var b pgx.Batch
 	b.Queue(begin)
 	b.Queue(idleTimeout, milliseconds(d.options.LockTimeout))
-	b.Queue(tryLock, name).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
+	b.Queue(query, name).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
 	err = conn.SendBatch(ctx, &b).Close()
 	return conn, locked, err
 }
