@@ -63,19 +63,31 @@ func compareConversions(t *testing.T, stock, byre *peer) {
 		compare(t, stock, byre, r)
 	}
 	compareService(t, stock, byre, c)
+	// Each change is converted once, so there has to be a new one for each answer of the
+	// webhook that is to be seen.
+	changes := 0
+	spoil := func(how spoiled) {
+		c.spoilt(spoiled{})
+		changes++
+		for _, p := range []*peer{stock, byre} {
+			p.must(t, http.StatusOK, request{method: http.MethodPatch, path: cronsPath + "/a", contentType: mergePatch,
+				body: fmt.Sprintf(`{"metadata":{"annotations":{"change":"%d"}}}`, changes)})
+		}
+		c.spoilt(how)
+	}
 	for _, bad := range badConversions() {
-		c.spoilt(bad.how)
+		spoil(bad.how)
 		compareBadConversion(t, stock, byre, bad.name)
 	}
 	for _, odd := range oddConversions() {
-		c.spoilt(odd.how)
+		spoil(odd.how)
 		compare(t, stock, byre, request{name: "convert to " + odd.name, path: oldCronsPath + "/a"})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c.spoilt(hangs(ctx))
+	spoil(hangs(ctx))
 	compare(t, stock, byre, request{name: "convert without an end", path: oldCronsPath + "/a?timeout=1s"})
-	c.spoilt(spoiled{})
+	spoil(spoiled{})
 	compare(t, stock, byre, request{name: "convert rightly again", path: oldCronsPath + "/a"})
 	for _, name := range []string{"crons", "services"} {
 		deleteOnBoth(t, stock, byre, name+".jobs.example.com")
