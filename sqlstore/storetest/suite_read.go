@@ -35,10 +35,10 @@ func testChanges(f fixture) {
 	first := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 1, Form: "v1", Value: []byte(`"1"`)}
 	second := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 3, Form: "v2", Value: []byte(`"2"`)}
 	want := []sqlstore.Change{
-		{Op: sqlstore.Update, Revision: 3, Author: sqlstore.Author{User: "bob", Verb: "patch"}, New: second, Old: &first},
+		{Op: sqlstore.Update, Revision: 3, Author: sqlstore.Author{User: "bob", Verb: "patch"}, New: second, Old: &first, OldBytes: 3},
 		{
 			Op: sqlstore.Delete, Revision: 4, Author: sqlstore.Author{User: "carol", Verb: "delete"},
-			New: sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 4}, Old: &second,
+			New: sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 4}, Old: &second, OldBytes: 3,
 		},
 		{
 			Op: sqlstore.Create, Revision: 5, Author: sqlstore.Author{User: "alice", Verb: "create", AuditID: "a-1"},
