@@ -51,6 +51,15 @@ func (p place) sameService(other place) bool {
 // certificate is what this server shows to backends, as PEM; empty for nothing.
 type certificate func() (cert, key []byte)
 
+// outbound is how this server connects to backends.
+type outbound struct {
+	identity certificate
+	// dial makes connections; nil means directly.
+	dial utilnet.DialFunc
+	// trace, if not nil, adds spans to requests and their trace context.
+	trace transport.WrapperFunc
+}
+
 // backend is another API server.
 type backend struct {
 	place
@@ -98,15 +107,22 @@ type connector struct {
 
 // renew makes the backend connect with the certificate of now. What is under way
 // goes on by the one before.
-func (b *backend) renew(identity certificate, service *apiregistrationv1.APIService) {
-	cert, key := identity()
-	config := remote.BuildTransportConfig(nil, cert, key, service)
+func (b *backend) renew(out outbound, service *apiregistrationv1.APIService) {
+	cert, key := out.identity()
+	var dial *transport.DialHolder
+	if out.dial != nil {
+		dial = &transport.DialHolder{Dial: out.dial}
+	}
+	config := remote.BuildTransportConfig(dial, cert, key, service)
+	if out.trace != nil {
+		config.Wrap(out.trace)
+	}
 	config.Wrap(x509metrics.NewDeprecatedCertificateRoundTripperWrapperConstructor(b.meters.missingSAN, b.meters.insecureSHA1))
 	c := &connector{}
 	if c.transport, c.err = transport.New(config); c.err == nil {
 		tlsConfig, err := utilnet.TLSClientConfig(c.transport)
 		c.err = err
-		c.upgrader = &http.Transport{DialContext: upgradeDialer(tlsConfig)}
+		c.upgrader = &http.Transport{DialContext: upgradeDialer(tlsConfig, out.dial)}
 	}
 	if old := b.current.Swap(c); old != nil {
 		old.close()

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 
 	"byre/apiserver/endpoints"
 )
@@ -29,6 +31,11 @@ type Config struct {
 	// RejectRedirects answers a backend's redirect by a 502 instead of passing it
 	// on. None is ever followed.
 	RejectRedirects bool
+	// Dial connects to backends; nil means directly.
+	Dial utilnet.DialFunc
+	// Trace, if not nil, adds spans to requests to backends and sends the trace's
+	// context on.
+	Trace transport.WrapperFunc
 	// CustomSynced is closed when all custom resources that there were at the
 	// start are in Discovery; nil if there is nothing to wait for.
 	CustomSynced <-chan struct{}

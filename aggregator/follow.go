@@ -24,7 +24,7 @@ type follower struct {
 	openapi  *openapi.Service
 	resolver *resolver
 	meters   *meters
-	identity certificate
+	outbound outbound
 
 	// remote is closed when there is the first APIService of another server.
 	remote     chan struct{}
@@ -43,13 +43,13 @@ type follower struct {
 	backends  map[place]*backend                       // that claims lead to
 }
 
-func newFollower(c Config, resolver *resolver, meters *meters, identity certificate) *follower {
+func newFollower(c Config, resolver *resolver, meters *meters, outbound outbound) *follower {
 	return &follower{
 		registry:  c.Discovery,
 		openapi:   c.OpenAPI,
 		resolver:  resolver,
 		meters:    meters,
-		identity:  identity,
+		outbound:  outbound,
 		remote:    make(chan struct{}),
 		located:   make(chan struct{}),
 		services:  map[string]*apiregistrationv1.APIService{},
@@ -101,7 +101,7 @@ func (f *follower) claim(service *apiregistrationv1.APIService) {
 	b := f.backends[at]
 	if b == nil {
 		b = newBackend(at, f.resolver, f.meters)
-		b.renew(f.identity, service)
+		b.renew(f.outbound, service)
 		if err := b.current.Load().err; err != nil {
 			klog.ErrorS(err, "Aggregated API server can't be connected to", "apiservice", service.Name, "service", at)
 		}
@@ -228,6 +228,6 @@ func (f *follower) Enqueue() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, c := range f.claimed {
-		c.backend.renew(f.identity, f.services[name])
+		c.backend.renew(f.outbound, f.services[name])
 	}
 }

@@ -105,7 +105,7 @@ func New(c Config, next http.Handler) (*Server, error) {
 		services:    s.informers.Core().V1().Services().Lister(),
 		slices:      slices,
 		toEndpoints: c.RouteToEndpoints,
-	}, s.meters, s.certificate.CurrentCertKeyContent)
+	}, s.meters, outbound{identity: s.certificate.CurrentCertKeyContent, dial: c.Dial, trace: c.Trace})
 	s.certificate.AddListener(s.follower)
 	return s, nil
 }

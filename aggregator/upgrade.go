@@ -22,16 +22,18 @@ const (
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // upgradeDialer dials connections that end with their context and whose head is
-// bounded: upstream's proxy sees to neither.
-func upgradeDialer(config *tls.Config) dialer {
+// bounded: upstream's proxy sees to neither. dial is nil for direct connections.
+func upgradeDialer(config *tls.Config, dial dialer) dialer {
 	if config == nil {
 		config = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	config = config.Clone()
 	config.NextProtos = []string{"http/1.1"}
-	plain := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := plain.DialContext(ctx, network, address)
+		conn, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric/noop"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	"k8s.io/apimachinery/pkg/api/equality"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -53,6 +55,8 @@ type Options struct {
 	LivezGracePeriod time.Duration
 	// ShutdownDelay is between /readyz failing and connections being refused.
 	ShutdownDelay time.Duration
+	// TracingFile says where to send spans, and of how many requests.
+	TracingFile string
 
 	// flags are those of the last call of Flags, for /flagz.
 	flags cliflag.NamedFlagSets
@@ -97,6 +101,8 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	o.Debug.addFlags(sets.FlagSet("features"))
 	o.addControllerFlags(sets.FlagSet("controllers"))
 	o.Metrics.AddFlags(sets.FlagSet("metrics"))
+	sets.FlagSet("traces").StringVar(&o.TracingFile, "tracing-config-file", o.TracingFile,
+		"File with a TracingConfiguration: the OpenTelemetry collector to send spans to, and of how many requests. A request's trace goes on in webhooks, aggregated servers and the database's statements.")
 	logsapi.AddFlags(o.Logs, sets.FlagSet("logs"))
 	o.Cluster.addFlags(sets.FlagSet("misc"))
 	addRefusedFlags(sets.FlagSet("misc"))
@@ -157,6 +163,9 @@ func (o *Options) Validate() []error {
 	if o.LivezGracePeriod < 0 {
 		errs = append(errs, errors.New("--livez-grace-period must not be negative"))
 	}
+	if _, err := readTracing(o.TracingFile); err != nil {
+		errs = append(errs, err)
+	}
 	if o.ShutdownDelay < 0 {
 		errs = append(errs, errors.New("--shutdown-delay-duration must not be negative"))
 	}
@@ -183,6 +192,9 @@ func (o *Options) Apply() error {
 	if !equality.Semantic.DeepEqual(o.Metrics, metrics.NewOptions()) {
 		o.Metrics.Apply()
 	}
+	// Upstream's clients count their requests in OpenTelemetry's metrics too, which
+	// nothing reads and which would keep each client for ever.
+	otel.SetMeterProvider(noop.NewMeterProvider())
 	// A JSON patch copies within a document: without a bound, a small patch of a
 	// small object makes an answer that fills the memory.
 	atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopy)

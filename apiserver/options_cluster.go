@@ -40,6 +40,9 @@ type ClusterOptions struct {
 	// RejectRedirects keeps redirects of aggregated servers from clients.
 	RejectRedirects bool
 	Kubelet         *kubeletclient.KubeletClientConfig
+	// EgressSelectorFile says through which proxies the server connects to nodes,
+	// Pods, Services and the control plane; empty means directly.
+	EgressSelectorFile string
 }
 
 func newClusterOptions() ClusterOptions {
@@ -77,6 +80,8 @@ func (o *ClusterOptions) addFlags(fs *pflag.FlagSet) {
 		"Send requests to the endpoints of an aggregated server's service where there are any, rather than to its cluster IP.")
 	fs.BoolVar(&o.RejectRedirects, "aggregator-reject-forwarding-redirect", o.RejectRedirects,
 		"Answer redirects of aggregated servers by an error instead of passing them on to clients.")
+	fs.StringVar(&o.EgressSelectorFile, "egress-selector-config-file", o.EgressSelectorFile,
+		"File with an EgressSelectorConfiguration: the proxies through which this server connects to nodes, pods and services (cluster), and to webhooks by URL, issuers and trace collectors (controlplane). The database is always connected to directly.")
 	o.addKubeletFlags(fs)
 }
 
@@ -103,8 +108,9 @@ func (o *ClusterOptions) addKubeletFlags(fs *pflag.FlagSet) {
 
 // aggregation is how servers behind this one are reached; files are the
 // certificates that this one keeps itself.
-func (o *ClusterOptions) aggregation(files pki.Files) Aggregation {
+func (o *ClusterOptions) aggregation(files pki.Files, dial utilnet.DialFunc) Aggregation {
 	a := Aggregation{
+		Dial:             dial,
 		ProxyCert:        files.FrontProxyCert,
 		ProxyKey:         files.FrontProxyKey,
 		RouteToEndpoints: o.RouteToEndpoints,
@@ -171,6 +177,9 @@ func (o *ClusterOptions) validate() []error {
 	}
 	if (o.ProxyCertFile == "") != (o.ProxyKeyFile == "") {
 		errs = append(errs, errors.New("--proxy-client-cert-file and --proxy-client-key-file must be given together"))
+	}
+	if _, err := readEgressSelector(o.EgressSelectorFile); err != nil {
+		errs = append(errs, err)
 	}
 	if o.EventTTL <= 0 {
 		errs = append(errs, errors.New("--event-ttl must be positive"))

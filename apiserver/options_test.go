@@ -58,6 +58,8 @@ func TestWrongFlags(t *testing.T) {
 		{"--service-cluster-ip-range=10.0.0.0/16,10.1.0.0/16", "--service-cluster-ip-range: two CIDRs must be of different IP families"},
 		{"--service-cluster-ip-range=10.0.0.0/16,fd00::/112,fd01::/112", "--service-cluster-ip-range must not have more than two CIDRs"},
 		{"--event-ttl=0s", "--event-ttl must be positive"},
+		{"--tracing-config-file=/nonexistent", "--tracing-config-file: open /nonexistent: no such file or directory"},
+		{"--egress-selector-config-file=/nonexistent", "--egress-selector-config-file: unable to read egress selector configuration from \"/nonexistent\""},
 		{"--runtime-config=api/all=false", "--runtime-config: api/all=false alone leaves nothing to serve"},
 		{"--runtime-config=nosuch.example/v1=true", "--runtime-config: unknown API groups nosuch.example/v1"},
 		{"--controllers=nosuch", "--controllers: \"nosuch\" is not in the list of known controllers"},

@@ -20,6 +20,7 @@ func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r := &running{Server: s, failed: func(err error) { cancel(err) }}
+	defer closeTracer(s.tracer)
 	defer s.core.close()
 
 	r.begin(&r.data, ctx)

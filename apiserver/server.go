@@ -15,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/waitgroup"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/tracing"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
@@ -56,6 +58,8 @@ type Server struct {
 
 	Shared
 	transport   *loopback.Transport
+	egress      *egressselector.EgressSelector // nil without the flag
+	tracer      tracing.TracerProvider         // nil without the flag
 	encryption  encryption
 	getter      *storage.Getter
 	auth        *auth.Auth
@@ -124,6 +128,7 @@ func (s *Server) Close() error {
 	if s.core != nil {
 		s.core.close()
 	}
+	closeTracer(s.tracer)
 	return errors.Join(closeListener(s.listener), closeListener(s.insecure))
 }
 
@@ -134,6 +139,16 @@ func (s *Server) Address() net.Addr { return s.listener.Addr() }
 // starts meanwhile.
 func (s *Server) build(ctx, base context.Context) error {
 	var err error
+	if s.egress, err = readEgressSelector(s.config.Options.Cluster.EgressSelectorFile); err != nil {
+		return err
+	}
+	controlPlane, err := egressDialer(s.egress, egressselector.ControlPlane)
+	if err != nil {
+		return err
+	}
+	if s.tracer, err = newTracer(base, s.config.Options.TracingFile, s.id, controlPlane); err != nil {
+		return err
+	}
 	if s.core, err = openCore(ctx, s.config); err != nil {
 		return err
 	}
@@ -166,7 +181,7 @@ func (s *Server) build(ctx, base context.Context) error {
 		Address: net.JoinHostPort(s.config.serviceIP.String(), "443"), // the port of the kubernetes Service
 	})
 	stores := func(gr schema.GroupResource) *storage.Store { return s.getter.Lookup(gr) }
-	if s.Shared, err = newShared(s.core, s.transport, registry, stores); err != nil {
+	if s.Shared, err = newShared(s.core, s.transport, registry, stores, s.egress, s.tracer); err != nil {
 		return err
 	}
 	if s.encryption, err = newEncryption(base, s.config.Options.Store, s.id); err != nil {
@@ -175,7 +190,14 @@ func (s *Server) build(ctx, base context.Context) error {
 	s.Storage.Transformers = s.encryption.transformers
 	s.Storage.DeleteCollectionWorkers = s.config.Options.Store.DeleteCollectionWorkers
 	s.Storage.NoGarbageCollection = !s.config.Options.Store.GarbageCollection
-	s.Aggregation = s.config.Options.Cluster.aggregation(files)
+	dial, err := egressDialer(s.egress, egressselector.Cluster)
+	if err != nil {
+		return err
+	}
+	s.Aggregation = s.config.Options.Cluster.aggregation(files, dial)
+	if s.tracer != nil {
+		s.Aggregation.Trace = tracing.WrapperFor(s.tracer)
+	}
 	s.getter = storage.NewRESTOptionsGetter(s.Storage)
 	if err := s.buildAccess(base, address); err != nil {
 		return err
@@ -231,11 +253,16 @@ func (s *Server) buildAccess(ctx context.Context, address string) error {
 		Informers:       s.Informers,
 		RBAC:            rbac.New(s.getter.Lookup, s.core.feed),
 		ExternalAddress: address,
+		Egress:          s.egress,
 	})
 	if err != nil {
 		return err
 	}
-	if s.audit, err = audit.New(o.Audit); err != nil {
+	dial, err := egressDialer(s.egress, egressselector.ControlPlane)
+	if err != nil {
+		return err
+	}
+	if s.audit, err = audit.New(o.Audit, dial); err != nil {
 		return err
 	}
 	s.admission, err = admission.New(ctx, admission.Config{
@@ -265,6 +292,9 @@ func (s *Server) buildBuiltin(files pki.Files) error {
 	if kubelet.TLSClientConfig.CertFile == "" {
 		kubelet.TLSClientConfig.CertFile, kubelet.TLSClientConfig.KeyFile = files.KubeletClientCert, files.KubeletKey
 	}
+	if s.egress != nil {
+		kubelet.Lookup = s.egress.Lookup
+	}
 	var err error
 	s.builtin, err = builtin.New(builtin.Config{
 		RESTOptions:   s.getter,
@@ -287,10 +317,12 @@ func (s *Server) buildBuiltin(files pki.Files) error {
 			SecondaryClusterIPRange: s.config.secondary,
 			NodePortRange:           o.Cluster.NodePortRange,
 		},
-		EventTTL:   o.Cluster.EventTTL,
-		Kubelet:    &kubelet,
-		StoreReady: s.core.ask,
-		Logger:     klog.Background(),
+		EventTTL: o.Cluster.EventTTL,
+		Kubelet:  &kubelet,
+
+		ProxyTransport: proxyTransport(s.Aggregation.Dial),
+		StoreReady:     s.core.ask,
+		Logger:         klog.Background(),
 	})
 	return err
 }
@@ -399,6 +431,9 @@ func (s *Server) filterConfig(l filters.Lifecycle) filters.Config {
 		FeatureGate:   utilfeature.DefaultFeatureGate,
 		HTTP2:         !o.Serving.DisableHTTP2,
 		Lifecycle:     l,
+	}
+	if s.tracer != nil {
+		config.Tracer = s.tracer
 	}
 	if s.auth.Authenticator != nil {
 		config.Authenticator = union.New(loopback.Authenticator(), s.auth.Authenticator)

@@ -5,12 +5,15 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/tracing"
 
@@ -50,6 +53,11 @@ type Aggregation struct {
 	// ProxyCert and ProxyKey are the files of the certificate by which this
 	// server shows itself to them.
 	ProxyCert, ProxyKey string
+	// Dial connects to them; nil means directly.
+	Dial utilnet.DialFunc
+	// Trace, if not nil, adds spans to requests to them and sends the trace's
+	// context on.
+	Trace transport.WrapperFunc
 	// RouteToEndpoints goes to the endpoints of their Services where there are
 	// any, instead of to their cluster IPs.
 	RouteToEndpoints bool
@@ -58,8 +66,15 @@ type Aggregation struct {
 }
 
 // newShared makes what needs nothing but the store and the loopback transport.
-func newShared(core *core, transport *loopback.Transport, registry *discovery.Registry, stores func(schema.GroupResource) *storage.Store) (Shared, error) {
-	config := loopback.Config(transport)
+func newShared(core *core, roundTripper *loopback.Transport, registry *discovery.Registry, stores func(schema.GroupResource) *storage.Store,
+	egress *egressselector.EgressSelector, tracer tracing.TracerProvider) (Shared, error) {
+	config, self := loopback.Config(roundTripper), loopback.SelfConfig(roundTripper)
+	if tracer == nil {
+		tracer = tracing.NewNoopTracerProvider()
+	} else {
+		config.Wrap(tracing.WrapperFor(tracer))
+		self.Wrap(tracing.WrapperFor(tracer))
+	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return Shared{}, fmt.Errorf("loopback client: %w", err)
@@ -79,7 +94,7 @@ func newShared(core *core, transport *loopback.Transport, registry *discovery.Re
 			Build:     openapi.BuildIdentity(time.Now()),
 		},
 		Services: admission.ClusterIPs(direct.CoreV1()),
-		Webhooks: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, loopback.SelfConfig(transport), tracing.NewNoopTracerProvider()),
+		Webhooks: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, egress, self, tracer),
 		Loopback: config,
 		Client:   client,
 		Direct:   direct,

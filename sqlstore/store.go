@@ -50,7 +50,9 @@ func New(driver Driver, options Options) *Store {
 // ErrUnavailable, ErrUnknown, ErrClosed, or the context's when the write left
 // the queue before its transaction began (then it did not happen). Once the
 // transaction has begun Commit waits for its end, whatever becomes of ctx.
-func (s *Store) Commit(ctx context.Context, w Write) (Change, error) {
+func (s *Store) Commit(ctx context.Context, w Write) (change Change, err error) {
+	ctx, end := StartSpan(ctx, "Database Commit", about("COMMIT", w.Key)...)
+	defer func() { end(err) }()
 	if err := w.Check(); err != nil {
 		return Change{}, err
 	}

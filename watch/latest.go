@@ -31,7 +31,9 @@ func (f *Feed) Latest(ctx context.Context) (int64, error) {
 	if f.opts.SoleWriter {
 		return f.soleLatest(ctx)
 	}
+	ctx, end := sqlstore.StartSpan(ctx, "Database Revision")
 	state, err := f.State(ctx)
+	end(err)
 	if err != nil {
 		return 0, err
 	}

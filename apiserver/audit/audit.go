@@ -11,6 +11,7 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
@@ -33,7 +34,7 @@ type Audit struct {
 }
 
 // New reads the policy and opens the backends.
-func New(o *Options) (*Audit, error) {
+func New(o *Options, dial utilnet.DialFunc) (*Audit, error) {
 	a := &Audit{}
 	if o.PolicyFile == "" {
 		if o.Log.Path != "" || o.Webhook.ConfigFile != "" {
@@ -56,7 +57,7 @@ func New(o *Options) (*Audit, error) {
 		backends = append(backends, backend)
 	}
 	if o.Webhook.ConfigFile != "" {
-		backend, err := openWebhook(&o.Webhook)
+		backend, err := openWebhook(&o.Webhook, dial)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("--audit-webhook-config-file: %w", err), a.close())
 		}
@@ -137,13 +138,13 @@ func (a *Audit) logWriter(o *LogOptions) (io.Writer, error) {
 	return rotated, nil
 }
 
-func openWebhook(o *WebhookOptions) (audit.Backend, error) {
+func openWebhook(o *WebhookOptions, dial utilnet.DialFunc) (audit.Backend, error) {
 	version, err := schema.ParseGroupVersion(o.Version)
 	if err != nil {
 		return nil, err
 	}
 	backend, err := webhook.NewBackend(o.ConfigFile, version,
-		webhookutil.DefaultRetryBackoffWithInitialDelay(o.InitialBackoff), nil)
+		webhookutil.DefaultRetryBackoffWithInitialDelay(o.InitialBackoff), dial)
 	if err != nil {
 		return nil, err
 	}

@@ -67,7 +67,7 @@ func write(t *testing.T, name, data string) string {
 // nobody where the path ends in "?401"), and returns once all is recorded.
 func record(t *testing.T, o *Options, paths ...string) {
 	t.Helper()
-	a, err := New(o)
+	a, err := New(o, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ current-context: c
 func TestOff(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.log")
 	for _, flags := range [][]string{nil, {"--audit-log-path=" + file}} {
-		a, err := New(options(t, flags...))
+		a, err := New(options(t, flags...), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestWrong(t *testing.T) {
 		{"no webhook", "--audit-webhook-config-file", []string{"--audit-policy-file=" + file, "--audit-webhook-config-file=/nonexistent"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if _, err := New(options(t, test.flags...)); err == nil || !strings.HasPrefix(err.Error(), test.want) {
+			if _, err := New(options(t, test.flags...), nil); err == nil || !strings.HasPrefix(err.Error(), test.want) {
 				t.Errorf("got %v", err)
 			}
 		})

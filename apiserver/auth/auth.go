@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kube-openapi/pkg/spec3"
@@ -36,6 +37,8 @@ type Config struct {
 	// ExternalAddress is the host and port at which clients find this server;
 	// the discovery document of service account tokens points there.
 	ExternalAddress string
+	// Egress says how to connect to issuers and webhooks; nil means directly.
+	Egress *egressselector.EgressSelector
 }
 
 // Auth is a server's authentication and authorization.

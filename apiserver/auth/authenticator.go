@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 	"k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap"
@@ -49,6 +50,13 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 		WebhookTokenAuthnCacheTTL:      o.Webhook.CacheTTL,
 		WebhookRetryBackoff:            webhookBackoff(),
 		BootstrapToken:                 o.BootstrapTokens,
+	}
+	if cfg.Egress != nil {
+		dial, err := cfg.Egress.Lookup(egressselector.ControlPlane.AsNetworkContext())
+		if err != nil {
+			return err
+		}
+		config.CustomDial, config.EgressLookup = dial, cfg.Egress.Lookup
 	}
 	if o.BootstrapTokens {
 		config.BootstrapTokenAuthenticator = bootstrap.NewTokenAuthenticator(

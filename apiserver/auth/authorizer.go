@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core"
 	corev1informers "k8s.io/client-go/informers/core/v1"
@@ -28,6 +29,13 @@ func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 		PolicyFile:               o.PolicyFile,
 		WebhookRetryBackoff:      webhookBackoff(),
 		VersionedInformerFactory: sources,
+	}
+	if cfg.Egress != nil {
+		dial, err := cfg.Egress.Lookup(egressselector.ControlPlane.AsNetworkContext())
+		if err != nil {
+			return err
+		}
+		config.CustomDial = dial
 	}
 	if o.ConfigFile != "" {
 		var err error

@@ -24,7 +24,7 @@ var different = map[string]string{
 var elsewhere = map[string]bool{
 	"help": true, "version": true, // of the command itself
 	"log-json-info-buffer-size": true, "log-json-split-stream": true,
-	"egress-selector-config-file": true, "service-account-signing-endpoint": true, "tracing-config-file": true,
+	"service-account-signing-endpoint": true,
 }
 
 // TestEveryFlagOfKubeAPIServer: each is done in kube-apiserver's form and with

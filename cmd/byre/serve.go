@@ -131,6 +131,8 @@ func (n *neighbours) newAggregator(s apiserver.Shared, next http.Handler) (apise
 		ProxyKey:         s.Aggregation.ProxyKey,
 		RouteToEndpoints: s.Aggregation.RouteToEndpoints,
 		RejectRedirects:  s.Aggregation.RejectRedirects,
+		Dial:             s.Aggregation.Dial,
+		Trace:            s.Aggregation.Trace,
 		CustomSynced:     n.crd.Synced(),
 		Metrics:          metrics{},
 	}, next)

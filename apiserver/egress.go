@@ -1,0 +1,56 @@
+package apiserver
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/server/egressselector"
+)
+
+// readEgressSelector reads --egress-selector-config-file; nil without one.
+func readEgressSelector(file string) (*egressselector.EgressSelector, error) {
+	if file == "" {
+		return nil, nil
+	}
+	config, err := egressselector.ReadEgressSelectorConfiguration(file)
+	if err != nil {
+		return nil, fmt.Errorf("--egress-selector-config-file: %w", err)
+	}
+	if errs := egressselector.ValidateEgressSelectorConfiguration(config); len(errs) > 0 {
+		return nil, fmt.Errorf("--egress-selector-config-file: %w", errs.ToAggregate())
+	}
+	for _, selection := range config.EgressSelections {
+		// Upstream's validation takes it, and its constructor ends in a nil pointer.
+		if t := selection.Connection.Transport; t != nil && t.TCP != nil && t.TCP.TLSConfig == nil {
+			return nil, fmt.Errorf("--egress-selector-config-file: %s: a proxy by TCP needs a tlsConfig; without TLS use uds", selection.Name)
+		}
+	}
+	selector, err := egressselector.NewEgressSelector(config)
+	if err != nil {
+		return nil, fmt.Errorf("--egress-selector-config-file: %w", err)
+	}
+	return selector, nil
+}
+
+// egressDialer is how connections of a type are made; nil means directly.
+func egressDialer(selector *egressselector.EgressSelector, to egressselector.EgressType) (utilnet.DialFunc, error) {
+	if selector == nil {
+		return nil, nil
+	}
+	dial, err := selector.Lookup(to.AsNetworkContext())
+	if err != nil {
+		return nil, fmt.Errorf("--egress-selector-config-file: %w", err)
+	}
+	return dial, nil
+}
+
+// proxyTransport reaches pods, services and nodes that are proxied to. It doesn't
+// verify names, as proxying goes by IP; see kube-apiserver's CreateProxyTransport.
+func proxyTransport(dial utilnet.DialFunc) *http.Transport {
+	return utilnet.SetTransportDefaults(&http.Transport{
+		DialContext:     dial,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+	})
+}

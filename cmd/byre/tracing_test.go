@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/grpc"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// spanCollector is an OpenTelemetry collector that keeps the names of spans by their
+// trace.
+type spanCollector struct {
+	collector.UnimplementedTraceServiceServer
+	address string
+
+	mu    sync.Mutex
+	spans map[string][]string
+}
+
+func (c *spanCollector) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, resource := range request.ResourceSpans {
+		for _, scope := range resource.ScopeSpans {
+			for _, span := range scope.Spans {
+				trace := hex.EncodeToString(span.TraceId)
+				c.spans[trace] = append(c.spans[trace], span.Name)
+			}
+		}
+	}
+	return &collector.ExportTraceServiceResponse{}, nil
+}
+
+func (c *spanCollector) has(trace string, names ...string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range names {
+		found := false
+		for _, span := range c.spans[trace] {
+			found = found || strings.Contains(span, name)
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+func newSpanCollector(t *testing.T) *spanCollector {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &spanCollector{address: listener.Addr().String(), spans: map[string][]string{}}
+	server := grpc.NewServer()
+	collector.RegisterTraceServiceServer(server, c)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) }) // ends with Stop
+	t.Cleanup(func() {
+		server.Stop()
+		serving.Wait()
+	})
+	return c
+}
+
+// TestTracing: a sampled request's trace has spans of the filters, the verb and the
+// database, and goes on in the webhook that the request asks.
+func TestTracing(t *testing.T) {
+	for name, flags := range map[string][]string{"sqlite": nil, "postgres": {"--endpoint", pgtest.DSN(t)}} {
+		t.Run(name, func(t *testing.T) {
+			c := newSpanCollector(t)
+			file := filepath.Join(t.TempDir(), "tracing.yaml")
+			config := fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: %s\nsamplingRatePerMillion: 0\n", c.address)
+			if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			server := startServer(t, t.TempDir(), append(flags, "--tracing-config-file", file)...)
+			client := kubernetes.NewForConfigOrDie(server.config(t))
+			parents := hookParents(t, client)
+			var trace string
+			poll(t, func(ctx context.Context) (bool, error) { // until the webhook is asked
+				trace = traced(ctx, t, server.config(t), http.MethodPost, "/api/v1/namespaces/default/configmaps",
+					`{"metadata":{"generateName":"traced-"}}`)
+				select {
+				case parent := <-parents:
+					return strings.HasPrefix(parent, "00-"+trace), nil
+				default:
+					return false, nil
+				}
+			})
+			read := traced(t.Context(), t, server.config(t), http.MethodGet, "/api/v1/namespaces/default/configmaps/kube-root-ca.crt", "")
+			if status := server.stop(t); status != 0 { // which sends the last spans
+				t.Errorf("exit status is %d", status)
+			}
+			if !c.has(trace, "POST /api/v1/", "authorization", "Create", "HTTP POST", "Database Commit") {
+				t.Errorf("spans of a create: %q", c.spans[trace])
+			}
+			if !c.has(read, "GET /api/v1/", "Get") || name == "postgres" && !c.has(read, "Database Revision") {
+				t.Errorf("spans of a read: %q", c.spans[read])
+			}
+		})
+	}
+}
+
+// traced makes a request that is part of a sampled trace, and returns the trace.
+func traced(ctx context.Context, t *testing.T, config *rest.Config, method, path, body string) string {
+	t.Helper()
+	id := make([]byte, 24)
+	if _, err := rand.Read(id); err != nil {
+		t.Fatal(err)
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, config.Host+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	trace := hex.EncodeToString(id[:16])
+	request.Header.Set("Traceparent", "00-"+trace+"-"+hex.EncodeToString(id[16:])+"-01")
+	request.Header.Set("Content-Type", "application/json")
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close() // only the trace is looked at
+	return trace
+}
+
+// hookParents registers a webhook for ConfigMaps, and gives the trace contexts that
+// it is asked with.
+func hookParents(t *testing.T, client kubernetes.Interface) <-chan string {
+	t.Helper()
+	parents := make(chan string, 1000)
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		parents <- r.Header.Get("Traceparent")
+		http.Error(w, "no opinion", http.StatusInternalServerError)
+	}))
+	t.Cleanup(hook.Close)
+	none, ignore := registrationv1.SideEffectClassNone, registrationv1.Ignore
+	configuration := &registrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "traced"},
+		Webhooks: []registrationv1.ValidatingWebhook{{
+			Name: "traced.example.com", FailurePolicy: &ignore, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+			ClientConfig: registrationv1.WebhookClientConfig{
+				URL:      &hook.URL,
+				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw}),
+			},
+			Rules: []registrationv1.RuleWithOperations{{
+				Operations: []registrationv1.OperationType{registrationv1.Create},
+				Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+			}},
+		}},
+	}
+	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), configuration, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return parents
+}

@@ -1,0 +1,55 @@
+package sqlstore
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// tracerName is the instrumentation scope of the store's spans.
+const tracerName = "byre/sqlstore"
+
+// StartSpan begins a span below that of the context, by the same provider, and
+// returns the function that ends it. Without a span that is recorded it does nothing.
+func StartSpan(ctx context.Context, name string, attributes ...attribute.KeyValue) (context.Context, func(error)) {
+	parent := trace.SpanFromContext(ctx)
+	if !parent.IsRecording() {
+		return ctx, func(error) {}
+	}
+	ctx, span := parent.TracerProvider().Tracer(tracerName).Start(ctx, name,
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
+	return ctx, func(err error) {
+		if err != nil {
+			// No text of the driver's: a collector is not the operator's log.
+			span.SetStatus(codes.Error, "")
+		}
+		span.End()
+	}
+}
+
+// about describes what a span is about.
+func about(operation string, key Key) []attribute.KeyValue {
+	return []attribute.KeyValue{
+		attribute.String("db.operation.name", operation),
+		attribute.String("k8s.group", key.Group),
+		attribute.String("k8s.resource", key.Resource),
+		attribute.String("k8s.namespace", key.Namespace),
+		attribute.String("k8s.name", key.Name),
+	}
+}
+
+// Get is the driver's, in a span.
+func (s *Store) Get(ctx context.Context, key Key) (record Record, revision int64, err error) {
+	ctx, end := StartSpan(ctx, "Database Get", about("SELECT", key)...)
+	defer func() { end(err) }()
+	return s.Driver.Get(ctx, key)
+}
+
+// List is the driver's, in a span.
+func (s *Store) List(ctx context.Context, q Query, yield func(Record) error) (listed Listed, err error) {
+	ctx, end := StartSpan(ctx, "Database List", about("SELECT", Key{Group: q.Group, Resource: q.Resource, Namespace: q.Namespace})...)
+	defer func() { end(err) }()
+	return s.Driver.List(ctx, q, yield)
+}
