@@ -40,6 +40,17 @@ func (s *source) State(ctx context.Context) (sqlstore.State, error) {
 	return state, err
 }
 
+// Usage is of the revision that State says: the feed waits for it.
+func (s *source) Usage(ctx context.Context) (sqlstore.Usage, error) {
+	usage, err := s.Model.Usage(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != nil {
+		usage.Revision = s.state(sqlstore.State{Revision: usage.Revision}).Revision
+	}
+	return usage, err
+}
+
 func (s *source) Changes(ctx context.Context, after int64, limit, size int) ([]sqlstore.Change, error) {
 	s.reads.Add(1)
 	changes, err := s.Model.Changes(ctx, after, limit, size)

@@ -89,6 +89,11 @@ func (f *Feed) subscription(h *hub, counted *atomic.Int64, want Interest, after 
 	return s
 }
 
+// SkipTo leaves out what happened up to a revision. Who subscribes first and then
+// reads what there is, and skips to its revision, can't miss that the history has
+// started again between the two: the subscription then ends with ErrCompacted.
+func (s *Subscription) SkipTo(revision int64) { s.pos = max(s.pos, revision) }
+
 // Next waits until there are events and returns them, with the revision up to
 // which everything has now been handed out. Errors: ErrCompacted, after which
 // the subscription is of no use; the context's; what reading history gives.

@@ -184,7 +184,7 @@ func TestIdleFollowerReadsNoHistory(t *testing.T) {
 			f.write(sqlstore.Key{Resource: "others", Name: "x"}, "1")
 		}
 		f.snapshot()
-		f.await(func() bool { _, _, full := f.ringStart(f.hubs[pods]); return full || f.hubs[pods].ring.since == 0 })
+		f.await(func() bool { since, _, full := f.ringStart(f.hubs[pods]); return full || since == 0 })
 		rows := f.source.rows.Load()
 		poll(0)
 		f.write(pod("a", "x"), "2")

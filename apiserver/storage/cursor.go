@@ -109,10 +109,16 @@ func (c *cursor) start(ctx context.Context) error {
 		if err := s.waitFor(ctx, c.asked); err != nil {
 			return err
 		}
+		if err := c.subscribe(ctx, 0); err != nil {
+			return err
+		}
 		if err := c.startInitial(ctx); err != nil {
 			return err
 		}
-		after = c.initial.snapshot.Revision()
+		c.begin = c.initial.snapshot.Revision()
+		c.upTo = c.begin
+		c.sub.SkipTo(c.begin)
+		return nil
 	case c.asked > 0:
 		if c.asked < s.state(ctx).Compacted {
 			return watch.ErrCompacted
@@ -121,15 +127,14 @@ func (c *cursor) start(ctx context.Context) error {
 	default:
 		after = max(latest, s.cfg.Feed.Revision())
 	}
-	sub, err := s.cfg.Feed.Subscribe(ctx, c.interest(), after)
-	if err != nil {
-		return err
-	}
-	c.sub, c.begin, c.upTo = sub, after, after
-	if c.initial == nil {
-		c.initialized()
-	}
-	return nil
+	c.begin, c.upTo = after, after
+	c.initialized()
+	return c.subscribe(ctx, after)
+}
+
+func (c *cursor) subscribe(ctx context.Context, after int64) (err error) {
+	c.sub, err = c.s.cfg.Feed.Subscribe(ctx, c.interest(), after)
+	return err
 }
 
 func (c *cursor) startInitial(ctx context.Context) error {

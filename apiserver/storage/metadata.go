@@ -106,6 +106,10 @@ func (w *MetadataWatch) Close() {
 
 // begin reads what exists, and compares it with what was known.
 func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
+	sub, err := w.feed.Follow(ctx, w.resource, 0)
+	if err != nil {
+		return nil, err
+	}
 	now := map[types.NamespacedName]knownObject{}
 	var events []MetadataEvent
 	revision, err := w.list(ctx, func(r *sqlstore.Record) {
@@ -119,12 +123,10 @@ func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 		now[name] = knownAs(object, r.Revision)
 	})
 	if err != nil {
+		sub.Close()
 		return nil, err
 	}
-	sub, err := w.feed.Follow(ctx, w.resource, revision)
-	if err != nil {
-		return nil, err
-	}
+	sub.SkipTo(revision)
 	for name, before := range w.known {
 		if after, ok := now[name]; !ok || after.uid != before.uid {
 			events = append(events, MetadataEvent{Type: apiwatch.Deleted, Object: before.object(name)})

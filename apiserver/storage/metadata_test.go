@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"byre/sqlstore"
+	"byre/sqlstore/storetest"
 	"byre/watch"
 	"byre/watch/watchtest"
 )
@@ -153,4 +155,62 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 		t.Fatal(err)
 	}
 	expect("MODIFIED a/owned of ReplicaSet web", "MODIFIED a/stays", "ADDED b/returns", "DELETED b/returns", "DELETED b/goes")
+}
+
+// listingDriver lets a test do something after a list was read.
+type listingDriver struct {
+	sqlstore.Driver
+	listed func()
+}
+
+func (d *listingDriver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.Listed, error) {
+	listed, err := d.Driver.List(ctx, q, yield)
+	if d.listed != nil {
+		d.listed()
+	}
+	return listed, err
+}
+
+// What is dropped while a watch begins (because the store's history has started
+// again, say) ends the watch: what it has listed may not have happened.
+func TestWatchesBeginInOneHistory(t *testing.T) {
+	driver := &listingDriver{Driver: storetest.NewModel()}
+	f := newFixture(t, backend{"model", func(testing.TB) sqlstore.Driver { return driver }, true})
+	f.create(t, "ns", "a", "")
+	getter := NewRESTOptionsGetter(GetterConfig{Store: f.store, Feed: f.feed})
+	pods := schema.GroupResource{Resource: "pods"}
+	getter.stores[pods] = f.Store
+
+	lists := 0
+	driver.listed = func() {
+		if lists++; lists == 1 {
+			f.feed.Forget(f.resource())
+		}
+	}
+	w := getter.WatchMetadata(pods)
+	defer w.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for range 2 {
+		if _, err := w.Next(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if lists != 2 {
+		t.Errorf("the objects were listed %d times", lists)
+	}
+
+	driver.listed = nil
+	c, err := f.cursor(t.Context(), "/pods/", all(withInitialEvents))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	f.feed.Forget(f.resource())
+	if _, err := c.next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.next(t.Context()); !apierrors.IsResourceExpired(err) {
+		t.Errorf("after the initial events: %v", err)
+	}
 }
