@@ -11,10 +11,14 @@ import (
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
+	// The metrics of client-go (rest_client_*, workqueue_*) and kubernetes_build_info.
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	"k8s.io/component-base/metrics/prometheus/slis"
+	_ "k8s.io/component-base/metrics/prometheus/version"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
+	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"byre/apiserver/endpoints"
 	"byre/apiserver/filters"
@@ -91,6 +95,7 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux) {
 	paths.HandlePrefix("/openapi/v3/", s.OpenAPI)
 	exported := mux.NewPathRecorderMux("metrics")
 	routes.MetricsWithReset{}.Install(exported)
+	serviceaccount.RegisterMetrics()
 	metrics.SetStorageMonitorGetter(storageMonitors(s.core.database.Driver))
 	paths.Handle("/metrics", s.withStorageMetrics(exported))
 	slis.SLIMetricsWithReset{}.Install(paths)

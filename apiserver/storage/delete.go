@@ -39,7 +39,7 @@ func (s *Store) Delete(
 			}
 			continue
 		}
-		change, err := s.cfg.Store.Commit(ctx, sqlstore.Write{
+		change, err := s.writeRecord(ctx, sqlstore.Write{
 			Op:       sqlstore.Delete,
 			Key:      at.Key,
 			Replaces: from.revision,

@@ -102,7 +102,7 @@ func (s *Store) commit(ctx context.Context, at object, w written, replaces int64
 	if ttl > 0 {
 		write.Expires = s.cfg.Clock.Now().Add(time.Duration(ttl) * time.Second)
 	}
-	change, err := s.cfg.Store.Commit(ctx, write)
+	change, err := s.writeRecord(ctx, write)
 	if errors.Is(err, sqlstore.ErrKeyTooLong) {
 		err = s.keyTooLong(at.Key)
 	}

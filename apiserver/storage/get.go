@@ -97,7 +97,7 @@ func (s *Store) storedEntry(ctx context.Context, at object, asked int64) (*watch
 	if err := s.waitFor(ctx, asked); err != nil {
 		return nil, err
 	}
-	record, revision, err := s.cfg.Store.Get(ctx, at.Key)
+	record, revision, err := s.getRecord(ctx, at.Key)
 	missing := errors.Is(err, sqlstore.ErrNotFound)
 	if err != nil && !missing {
 		return nil, s.apiError(err, at.path)

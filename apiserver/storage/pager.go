@@ -35,7 +35,7 @@ func (p *pager) read(ctx context.Context, size int64) error {
 	}
 	p.query.Limit = int(min(size, maxPageRecords))
 	p.entries = nil
-	listed, err := p.s.cfg.Store.List(ctx, p.query, func(r sqlstore.Record) error {
+	listed, err := p.s.listRecords(ctx, p.query, func(r sqlstore.Record) error {
 		p.entries = append(p.entries, watch.NewEntry(r))
 		return nil
 	})

@@ -67,7 +67,7 @@ func (r *reader) first(ctx context.Context, suggested runtime.Object) (*state, e
 
 // now reads the object from the database.
 func (r *reader) now(ctx context.Context) (*state, error) {
-	record, _, err := r.s.cfg.Store.Get(ctx, r.at.Key)
+	record, _, err := r.s.getRecord(ctx, r.at.Key)
 	if errors.Is(err, sqlstore.ErrNotFound) {
 		if !r.ignoreNotFound {
 			return nil, r.s.apiError(err, r.at.path)
