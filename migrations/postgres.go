@@ -38,13 +38,13 @@ type postgresSession struct {
 }
 
 func openPostgres(ctx context.Context, dsn string) (session, error) {
-	config, err := pgx.ParseConfig(dsn)
+	pool, err := dbserver.Parse(dsn)
 	if err != nil {
-		return nil, fmt.Errorf("endpoint: %w", err)
+		return nil, err
 	}
+	config := pool.ConnConfig
 	// Without prepared statements, which a pooler in transaction mode may lose.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
-	dbserver.SetDefaults(config)
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, dbserver.Explain(config, err)

@@ -2,11 +2,13 @@ package dbserver
 
 import (
 	"cmp"
+	"fmt"
 	"net"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const (
@@ -21,8 +23,17 @@ const (
 	userTimeout = 15 * time.Second
 )
 
-// SetDefaults completes the configuration of an endpoint.
-func SetDefaults(config *pgx.ConnConfig) {
+// Parse reads an endpoint: a URL or keywords, with what configures a pool, too.
+func Parse(dsn string) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint: %w", err)
+	}
+	setDefaults(config.ConnConfig)
+	return config, nil
+}
+
+func setDefaults(config *pgx.ConnConfig) {
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "byre"
 	}

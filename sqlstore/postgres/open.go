@@ -61,11 +61,10 @@ func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	config, err := pgxpool.ParseConfig(dsn)
+	config, err := dbserver.Parse(dsn)
 	if err != nil {
-		return nil, fmt.Errorf("endpoint: %w", err)
+		return nil, err
 	}
-	dbserver.SetDefaults(config.ConnConfig)
 	if !strings.Contains(dsn, "pool_max_conns") {
 		config.MaxConns = max(config.MaxConns, defaultReads)
 	}

@@ -182,11 +182,11 @@ func TestListMakesProgress(t *testing.T) {
 func TestSmallestPool(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 2} {
-		dsn := pgtest.DSN(t)
+		dsn := pgtest.DSN(t) + "&pool_max_conns=" + fmt.Sprint(size)
 		if _, err := migrations.Up(t.Context(), dsn); err != nil {
 			t.Fatal(err)
 		}
-		driver := openMore(t, dsn+"&pool_max_conns="+fmt.Sprint(size), postgres.Options{})
+		driver := openMore(t, dsn, postgres.Options{})
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		var work sync.WaitGroup
