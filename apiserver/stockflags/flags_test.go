@@ -23,7 +23,6 @@ var different = map[string]string{
 // compared once Options has them.
 var elsewhere = map[string]bool{
 	"help": true, "version": true, // of the command itself
-	"log-json-info-buffer-size": true, "log-json-split-stream": true,
 	"service-account-signing-endpoint": true,
 }
 
