@@ -52,7 +52,7 @@ func nextChunk(chunk int, took time.Duration) int {
 
 // retain compacts what is too old or too much.
 func (s *Store) retain(ctx context.Context) error {
-	state, err := s.State(ctx)
+	state, t, err := s.readClock(ctx)
 	if err != nil {
 		return err
 	}
@@ -61,11 +61,11 @@ func (s *Store) retain(ctx context.Context) error {
 		target = state.Revision - s.options.RetentionChanges
 	}
 	if s.options.Retention >= 0 {
-		aged, err := s.lastBefore(ctx, s.options.Clock().Add(-s.options.Retention), state)
+		aged, err := s.lastBefore(ctx, t.old.Add(-s.options.Retention), state)
 		if err != nil {
 			return err
 		}
-		target = max(target, aged)
+		target = max(target, min(aged, s.clock.oldest(s.options.Retention, state, time.Now())))
 	}
 	if target <= state.Compacted {
 		return s.noteState(ctx)
@@ -75,8 +75,8 @@ func (s *Store) retain(ctx context.Context) error {
 }
 
 // lastBefore finds the last revision made before t by bisection: revisions are
-// dense and their times ascend (but for clocks set back, which a retention of
-// hours doesn't mind), so that no index on the time is needed.
+// dense and their times ascend (but where the clock was set back; see
+// clock.oldest), so that no index on the time is needed.
 func (s *Store) lastBefore(ctx context.Context, t time.Time, state State) (int64, error) {
 	low, high := state.Compacted, state.Revision // low: forgotten or before t
 	for low < high {

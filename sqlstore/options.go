@@ -11,8 +11,6 @@ import (
 type Options struct {
 	// Publish is told of this process's changes; nil for nobody.
 	Publish Publish
-	// Clock is the time that expiry and retention go by; time.Now.
-	Clock func() time.Time
 	// Logger takes what no caller is there to be told; it is discarded.
 	Logger *slog.Logger
 	// Registerer takes the byre_store_* metrics; they aren't registered.
@@ -42,9 +40,6 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.Publish == nil {
 		o.Publish = func([]Change) {}
-	}
-	if o.Clock == nil {
-		o.Clock = time.Now
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

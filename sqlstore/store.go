@@ -2,8 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +25,8 @@ type Store struct {
 	revision  atomic.Int64
 	// compacting is held by the one Compact that is under way.
 	compacting sync.Mutex
+	// clock decides what is old enough to be deleted.
+	clock clock
 }
 
 // New makes a store; it does nothing until Run.
@@ -141,42 +141,5 @@ func (s *Store) exclusively(ctx context.Context, name string, work func(context.
 func (s *Store) upkeep(ctx context.Context, u Upkeeper) {
 	if err := u.Upkeep(ctx); err != nil && ctx.Err() == nil {
 		s.options.Logger.Error("store: upkeep of the database ended", "err", err)
-	}
-}
-
-// expire deletes the records that have expired, through the queue like any
-// other write, and waits for them.
-func (s *Store) expire(ctx context.Context) error {
-	for {
-		expired, err := s.Expired(ctx, s.options.Clock(), s.options.BatchWrites)
-		if err != nil {
-			return fmt.Errorf("find expired records: %w", err)
-		}
-		var deletes sync.WaitGroup
-		errs := make([]error, len(expired))
-		for i, r := range expired {
-			deletes.Go(func() {
-				_, errs[i] = s.Commit(ctx, Write{
-					Op: Delete, Key: r.Key, Replaces: r.Revision, UID: r.UID,
-					Author: Author{User: "system:byre", Verb: "expire"},
-				})
-			})
-		}
-		deletes.Wait()
-		gone := 0
-		for _, err := range errs {
-			switch {
-			case err == nil:
-				s.metrics.expired.Inc()
-				gone++
-			case errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
-				gone++ // renewed or deleted meanwhile
-			default:
-				return fmt.Errorf("delete expired records: %w", err)
-			}
-		}
-		if len(expired) < s.options.BatchWrites || gone == 0 {
-			return nil
-		}
 	}
 }

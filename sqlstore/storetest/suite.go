@@ -38,6 +38,7 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"StoreBatches":   testStoreBatches,
 		"StoreExpires":   testStoreExpires,
 		"StoreRetention": testStoreRetention,
+		"StoreClock":     testStoreClock,
 		"StoreShutdown":  testStoreShutdown,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,47 @@
+package sqlstore
+
+import (
+	"testing"
+	"time"
+)
+
+// The clock as scripted readings: the time that passes here, how far the
+// database's clock is ahead, and what then counts for older and newer records.
+func TestClock(t *testing.T) {
+	var c clock
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	local, revision := time.Now(), int64(100)
+	for i, step := range []struct {
+		passed, ahead, old time.Duration // old: how far ahead of the right time
+		jump               bool
+	}{
+		{0, 0, 0, false},
+		{time.Minute, time.Second, time.Second, false}, // slewed
+		{time.Minute, 0, 0, false},
+		{time.Second, time.Hour, 0, true},
+		{time.Minute, time.Hour, 0, true},
+		{time.Second, 3 * time.Hour, 0, true}, // once more
+		{time.Second, 2 * time.Hour, 0, true}, // partly back
+		{time.Second, 0, 0, false},            // right again
+		{time.Second, -time.Hour, -time.Hour, false},
+		{time.Second, 0, -time.Hour, true}, // what was written meanwhile is stamped an hour early
+	} {
+		local, revision = local.Add(step.passed), revision+1
+		start = start.Add(step.passed)
+		got := c.read(State{Revision: revision, Time: start.Add(step.ahead)}, local)
+		if old := got.old.Sub(start); old != step.old || (got.jump > 0) != step.jump || !got.now.Equal(start.Add(step.ahead)) {
+			t.Errorf("step %d: %+v is %v ahead, want %+v", i, got, old, step)
+		}
+	}
+	c.forget()
+	local = local.Add(time.Second)
+	if got := c.read(State{Revision: revision, Time: start.Add(time.Second)}, local); got.jump != 0 || !got.old.Equal(got.now) {
+		t.Errorf("after the last of the older records: %+v", got)
+	}
+	if got := c.oldest(time.Hour, State{Revision: revision}, local); got != 101 {
+		t.Errorf("revision %d can be an hour old, want 101 at most", got)
+	}
+	if got := c.oldest(time.Minute, State{Revision: revision}, local); got != revision {
+		t.Errorf("revision %d can be a minute old, want %d", got, revision)
+	}
+}

@@ -1,0 +1,99 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"byre/sqlstore"
+)
+
+// shifted is a driver whose clock is set forward or back: by is how much it is
+// ahead. What is written is stamped by the real one.
+type shifted struct {
+	sqlstore.Driver
+	mu sync.Mutex
+	by time.Duration
+	// read is how often the clock was read since it was set.
+	reads int
+}
+
+func (s *shifted) State(ctx context.Context) (sqlstore.State, error) {
+	state, err := s.Driver.State(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state.Time = state.Time.Add(s.by)
+	s.reads++
+	return state, err
+}
+
+func (s *shifted) set(by time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.by, s.reads = by, 0
+}
+
+func (s *shifted) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reads
+}
+
+// While a process runs, a clock that is set forward, by years or more than once,
+// or set back, makes nothing be deleted or forgotten before its time. What is
+// written afterwards expires as it should.
+func testStoreClock(f fixture) {
+	clock := &shifted{Driver: f.Driver}
+	f.Driver = clock
+	deleted := make(chan sqlstore.Change, 100)
+	store, stop := start(f, sqlstore.Options{
+		Retention: anHour, CompactInterval: time.Millisecond, ExpireInterval: time.Millisecond,
+		Publish: func(changes []sqlstore.Change) {
+			for _, c := range changes {
+				if c.Op == sqlstore.Delete {
+					deleted <- c
+				}
+			}
+		},
+	})
+	defer stop()
+	n := 0
+	write := func(expires time.Time) sqlstore.Key {
+		w := create(key("n", fmt.Sprint(n)), "v")
+		w.Expires = expires
+		n++
+		if _, err := store.Commit(f.Context(), w); err != nil {
+			f.Fatal(err)
+		}
+		return w.Key
+	}
+	// looked waits until the store has looked at the clock a few times.
+	looked := func() { f.until("looks at the clock", func() bool { return clock.count() > 20 }) }
+	expect := func(what string, want sqlstore.Key) {
+		f.Helper()
+		select {
+		case c := <-deleted:
+			if c.New.Key != want {
+				f.Fatalf("%s: %v expired, want %v", what, c.New.Key, want)
+			}
+		case <-time.After(20 * time.Second):
+			f.Fatalf("%s: nothing expires", what)
+		}
+	}
+	clock.set(0)
+	young := write(time.Now().Add(anHour))
+	looked()
+	for _, by := range []time.Duration{2 * anHour, 10_000 * anHour, -10_000 * anHour, 3 * anHour, 0} {
+		clock.set(by)
+		looked()
+		after := write(time.Now().Add(by + 10*time.Millisecond))
+		expect(fmt.Sprint("written when the clock was ahead by ", by), after)
+	}
+	if _, _, err := store.Get(f.Context(), young); err != nil {
+		f.Errorf("what should live for an hour: %v", err)
+	}
+	if state := f.state(); state.Compacted != 0 {
+		f.Errorf("history is forgotten up to %d", state.Compacted)
+	}
+}
