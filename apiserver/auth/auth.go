@@ -78,7 +78,7 @@ type Auth struct {
 func New(ctx context.Context, cfg Config) (*Auth, error) {
 	a := &Auth{}
 	var err error
-	if a.Tokens, err = newTokens(cfg.Options.Authentication, cfg.ExternalAddress); err != nil {
+	if a.Tokens, err = newTokens(ctx, cfg.Options.Authentication, cfg.ExternalAddress); err != nil {
 		return nil, err
 	}
 	if err := a.buildAuthenticator(ctx, cfg); err != nil {

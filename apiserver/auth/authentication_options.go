@@ -60,9 +60,12 @@ type RequestHeaderOptions struct {
 // ServiceAccountOptions configure both halves of service account tokens:
 // verifying and issuing.
 type ServiceAccountOptions struct {
-	Issuers          []string
-	KeyFiles         []string
-	SigningKeyFile   string
+	Issuers        []string
+	KeyFiles       []string
+	SigningKeyFile string
+	// SigningEndpoint is the socket of a signer that takes the place of KeyFiles
+	// and SigningKeyFile.
+	SigningEndpoint  string
 	JWKSURI          string
 	Lookup           bool
 	MaxExpiration    time.Duration
@@ -172,6 +175,8 @@ func (o *ServiceAccountOptions) addFlags(fs *pflag.FlagSet) {
 		"File with PEM keys (RSA or ECDSA) that verify service account tokens. May be repeated.")
 	fs.StringVar(&o.SigningKeyFile, "service-account-signing-key-file", o.SigningKeyFile,
 		"File with the private key that signs service account tokens.")
+	fs.StringVar(&o.SigningEndpoint, "service-account-signing-endpoint", o.SigningEndpoint,
+		"Path of the Unix socket (or @name of an abstract one) of an external signer of service account tokens. Excludes --service-account-signing-key-file and --service-account-key-file.")
 	fs.StringVar(&o.JWKSURI, "service-account-jwks-uri", o.JWKSURI,
 		"URI of the key set named in the discovery document (https), if it is not served at this server's own address.")
 	fs.BoolVar(&o.Lookup, "service-account-lookup", o.Lookup,

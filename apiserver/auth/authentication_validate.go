@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -47,12 +48,7 @@ func (o *ServiceAccountOptions) validate() []error {
 			}
 		}
 	}
-	if len(o.KeyFiles) == 0 {
-		errs = append(errs, errors.New("--service-account-key-file is required"))
-	}
-	if o.SigningKeyFile == "" {
-		errs = append(errs, errors.New("--service-account-signing-key-file is required"))
-	}
+	errs = append(errs, o.validateKeys()...)
 	if o.JWKSURI != "" {
 		if u, err := url.Parse(o.JWKSURI); err != nil || u.Scheme != "https" {
 			errs = append(errs, fmt.Errorf("--service-account-jwks-uri %q is not an https URL", o.JWKSURI))
@@ -60,6 +56,30 @@ func (o *ServiceAccountOptions) validate() []error {
 	}
 	if o.MaxExpiration != 0 && (o.MaxExpiration < time.Hour || o.MaxExpiration > (1<<32)*time.Second) {
 		errs = append(errs, fmt.Errorf("--service-account-max-token-expiration must be between 1 hour and 2^32 seconds, not %v", o.MaxExpiration))
+	}
+	return errs
+}
+
+// abstractSocket is upstream's form of an abstract socket's name.
+var abstractSocket = regexp.MustCompile(`^@([a-zA-Z0-9_-]+\.)*[a-zA-Z0-9_-]+$`)
+
+// validateKeys demands keys in files or a signer that has them.
+func (o *ServiceAccountOptions) validateKeys() []error {
+	var errs []error
+	if o.SigningEndpoint != "" {
+		if o.SigningKeyFile != "" || len(o.KeyFiles) > 0 {
+			errs = append(errs, errors.New("--service-account-signing-endpoint excludes --service-account-signing-key-file and --service-account-key-file"))
+		}
+		if strings.HasPrefix(o.SigningEndpoint, "@") && !abstractSocket.MatchString(o.SigningEndpoint) {
+			errs = append(errs, fmt.Errorf("--service-account-signing-endpoint %q is not the name of an abstract socket", o.SigningEndpoint))
+		}
+		return errs
+	}
+	if len(o.KeyFiles) == 0 {
+		errs = append(errs, errors.New("--service-account-key-file is required"))
+	}
+	if o.SigningKeyFile == "" {
+		errs = append(errs, errors.New("--service-account-signing-key-file is required"))
 	}
 	return errs
 }

@@ -53,7 +53,7 @@ func (o *Options) Complete(files Files) {
 	if a.RequestHeader.ClientCAFile == "" && files.FrontProxyCA != "" {
 		a.RequestHeader.complete(files)
 	}
-	if a.ServiceAccounts.SigningKeyFile == "" && len(a.ServiceAccounts.KeyFiles) == 0 {
+	if s := a.ServiceAccounts; s.SigningKeyFile == "" && len(s.KeyFiles) == 0 && s.SigningEndpoint == "" {
 		a.ServiceAccounts.SigningKeyFile = files.ServiceAccountKey
 		if files.ServiceAccountPub != "" {
 			a.ServiceAccounts.KeyFiles = []string{files.ServiceAccountPub}

@@ -19,11 +19,9 @@ var different = map[string]string{
 	"enable-aggregator-routing": "a server that is no node of the cluster has no way to cluster IPs",
 }
 
-// elsewhere are flags that the command has, or that are still to come; they are
-// compared once Options has them.
+// elsewhere are flags that the command has.
 var elsewhere = map[string]bool{
 	"help": true, "version": true, // of the command itself
-	"service-account-signing-endpoint": true,
 }
 
 // TestEveryFlagOfKubeAPIServer: each is done in kube-apiserver's form and with
