@@ -134,6 +134,10 @@ func TestLostCommits(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+				var left int
+				if err := connect(t, dsn).QueryRow(t.Context(), `SELECT count(*) FROM changes`).Scan(&left); err != nil || left != 0 {
+					t.Errorf("%d changes are left, %v", left, err)
+				}
 				if again, err := driver.State(t.Context()); err != nil || again.Revision != state.Revision+1 || again.Epoch != state.Epoch {
 					t.Errorf("state after a compaction: %+v, %v", again, err)
 				}

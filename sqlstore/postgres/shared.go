@@ -15,18 +15,15 @@ import (
 )
 
 // Compact implements sqlstore.Driver. Revisions being dense, limit changes are
-// a range of the primary key. The writers' lock is taken last, for the time of
-// the COMMIT.
+// a range of the primary key; those that a new epoch left behind go with them.
+// The writers' lock is taken last, for the time of the COMMIT.
 func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool, err error) {
 	state, err := d.State(ctx)
 	if err != nil {
 		return false, err
 	}
 	upTo = min(upTo, state.Revision)
-	if upTo <= state.Compacted {
-		return true, nil
-	}
-	target := min(upTo, state.Compacted+int64(limit))
+	target := max(state.Compacted, min(upTo, state.Compacted+int64(limit)))
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
 	deleted := int64(0)
@@ -40,7 +37,7 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 		b.Queue(updateCompacted, target)
 		return tx.SendBatch(ctx, &b).Close()
 	})
-	return target == upTo && deleted < int64(limit), d.translate(err)
+	return target >= upTo && deleted < int64(limit), d.translate(err)
 }
 
 // Exclusively implements sqlstore.Excluder by an advisory lock of an otherwise
