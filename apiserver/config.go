@@ -33,6 +33,10 @@ import (
 // Database is an open database.
 type Database struct {
 	Driver sqlstore.Driver
+	// Name is the file or the server, without secrets, and Schema the version of
+	// its tables, for the log.
+	Name   string
+	Schema int
 	// Shared says that other processes may write to it too.
 	Shared bool
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
@@ -36,6 +37,12 @@ func openCore(ctx context.Context, c *completed) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
+	state, err := database.Driver.State(ctx)
+	if err != nil {
+		return nil, errors.Join(err, database.Driver.Close())
+	}
+	klog.InfoS("Starting byre", "version", ProgramVersion(), "kubernetes", Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion)
+	klog.InfoS("Opened database", "database", database.Name, "schema", database.Schema, "revision", state.Revision)
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
 	feed := watch.New(database.Driver, watch.Options{
 		SoleWriter: !database.Shared,

@@ -183,6 +183,7 @@ func (r *running) awaitReady(ctx context.Context) error {
 		}
 	}
 	r.signals.HasBeenReady.Signal()
+	klog.InfoS("Ready", "address", r.listener.Addr().String(), "kubeconfig", r.config.kubeconfig())
 	return nil
 }
 

@@ -91,7 +91,8 @@ func TestInsecurePortIsRefused(t *testing.T) {
 		if status := p.wait(t); status != 1 {
 			t.Errorf("%v: exit status is %d", args, status)
 		}
-		if out := strings.TrimSpace(p.log.String()); !strings.Contains(out, want) || strings.Contains(out, "\n") {
+		out := strings.TrimSpace(p.log.String())
+		if at := strings.LastIndex(out, "byre: "); at < 0 || !strings.Contains(out[at:], want) || strings.Contains(out[at:], "\n") {
 			t.Errorf("%v: output is %q, want %q", args, out, want)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/go-logr/logr"
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -19,6 +20,7 @@ import (
 	"byre/apiserver"
 	"byre/crd"
 	"byre/migrations"
+	"byre/migrations/dbserver"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/sqlite"
 )
@@ -83,17 +85,22 @@ func openDatabase(ctx context.Context, o apiserver.StoreOptions) (apiserver.Data
 	if err != nil {
 		return apiserver.Database{}, err
 	}
-	klog.V(1).InfoS("Database schema", "dialect", state.Dialect, "version", state.Current)
+	database := apiserver.Database{Name: dsn, Schema: int(state.Current)}
 	switch dialect {
 	case migrations.SQLite:
-		driver, err := sqlite.Open(ctx, dsn, sqlite.Options{})
-		return apiserver.Database{Driver: driver}, err
+		database.Driver, err = sqlite.Open(ctx, dsn, sqlite.Options{})
+		return database, err
 	case migrations.Postgres:
-		driver, err := postgres.Open(ctx, dsn, postgres.Options{
+		config, err := pgx.ParseConfig(dsn)
+		if err != nil {
+			return apiserver.Database{}, fmt.Errorf("endpoint: %w", err)
+		}
+		database.Name, database.Shared = config.Database+" at "+dbserver.Address(config), true
+		database.Driver, err = postgres.Open(ctx, dsn, postgres.Options{
 			AllowLoss: o.AllowUnsafeDurability,
 			Logger:    slog.New(logr.ToSlogHandler(klog.Background())),
 		})
-		return apiserver.Database{Driver: driver, Shared: true}, err
+		return database, err
 	default:
 		return apiserver.Database{}, fmt.Errorf("no driver for %s", dialect)
 	}
