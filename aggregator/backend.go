@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/transport"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
+
+	"byre/apiserver/routing"
 )
 
 // place is where APIServices are answered, and by whom: those that have it in
@@ -63,7 +65,7 @@ type outbound struct {
 // backend is another API server.
 type backend struct {
 	place
-	resolver *resolver
+	resolver *routing.Resolver
 	meters   *meters
 	// current is replaced when this server has got another certificate.
 	current atomic.Pointer[connector]
@@ -83,7 +85,7 @@ type backend struct {
 	documents documents
 }
 
-func newBackend(at place, r *resolver, m *meters) *backend {
+func newBackend(at place, r *routing.Resolver, m *meters) *backend {
 	asked := make(chan struct{})
 	return &backend{
 		place:     at,

@@ -3,6 +3,7 @@ package aggregator
 import (
 	"errors"
 	"fmt"
+	"net/url"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/informers"
@@ -13,8 +14,8 @@ import (
 	"byre/apiserver/endpoints"
 )
 
-// Config is what New needs. All but CustomSynced, Metrics and the booleans are
-// required.
+// Config is what New needs. All but Self, CustomSynced, Metrics and the booleans
+// are required.
 type Config struct {
 	endpoints.Common
 	// Loopback and Client reach the whole server as itself.
@@ -28,6 +29,9 @@ type Config struct {
 	// RouteToEndpoints goes to the endpoints of a Service that has any, instead
 	// of to its cluster IP.
 	RouteToEndpoints bool
+	// Self is where this server listens, which the Service kubernetes leads to; nil
+	// if that is like any other.
+	Self *url.URL
 	// RejectRedirects answers a backend's redirect by a 502 instead of passing it
 	// on. None is ever followed.
 	RejectRedirects bool

@@ -14,6 +14,7 @@ import (
 
 	"byre/apiserver/discovery"
 	"byre/apiserver/openapi"
+	"byre/apiserver/routing"
 )
 
 // follower keeps what is claimed, and what discovery says of it, at what the
@@ -22,7 +23,7 @@ type follower struct {
 	claims   claims
 	registry *discovery.Registry
 	openapi  *openapi.Service
-	resolver *resolver
+	resolver *routing.Resolver
 	meters   *meters
 	outbound outbound
 
@@ -43,7 +44,7 @@ type follower struct {
 	backends  map[place]*backend                       // that claims lead to
 }
 
-func newFollower(c Config, resolver *resolver, meters *meters, outbound outbound) *follower {
+func newFollower(c Config, resolver *routing.Resolver, meters *meters, outbound outbound) *follower {
 	return &follower{
 		registry:  c.Discovery,
 		openapi:   c.OpenAPI,

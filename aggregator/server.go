@@ -27,6 +27,7 @@ import (
 	"byre/apiserver/endpoints"
 	"byre/apiserver/health"
 	"byre/apiserver/loopback"
+	"byre/apiserver/routing"
 )
 
 // Server is a handler of APIServices and of what they claim.
@@ -101,10 +102,11 @@ func New(c Config, next http.Handler) (*Server, error) {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
 	s.informers.Core().V1().Services().Informer() // started with the rest of the factory
-	s.follower = newFollower(c, &resolver{
-		services:    s.informers.Core().V1().Services().Lister(),
-		slices:      slices,
-		toEndpoints: c.RouteToEndpoints,
+	s.follower = newFollower(c, &routing.Resolver{
+		Services:    s.informers.Core().V1().Services().Lister(),
+		Slices:      slices,
+		ToEndpoints: c.RouteToEndpoints,
+		Self:        c.Self,
 	}, s.meters, outbound{identity: s.certificate.CurrentCertKeyContent, dial: c.Dial, trace: c.Trace})
 	s.certificate.AddListener(s.follower)
 	return s, nil

@@ -34,8 +34,8 @@ type ClusterOptions struct {
 	// ProxyCertFile and ProxyKeyFile are what this server shows to the servers
 	// behind it; empty means the pair it keeps itself.
 	ProxyCertFile, ProxyKeyFile string
-	// RouteToEndpoints goes to the endpoints of an aggregated server's Service
-	// where there are any, instead of to its cluster IP.
+	// RouteToEndpoints goes to the endpoints of an aggregated server's Service, or of
+	// a webhook's, where there are any, instead of to its cluster IP.
 	RouteToEndpoints bool
 	// RejectRedirects keeps redirects of aggregated servers from clients.
 	RejectRedirects bool
@@ -77,7 +77,7 @@ func (o *ClusterOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.ProxyKeyFile, "proxy-client-key-file", o.ProxyKeyFile,
 		"Private key of --proxy-client-cert-file.")
 	fs.BoolVar(&o.RouteToEndpoints, "enable-aggregator-routing", o.RouteToEndpoints,
-		"Send requests to the endpoints of an aggregated server's service where there are any, rather than to its cluster IP.")
+		"Send requests to the endpoints of the service of an aggregated server or a webhook where there are any, rather than to its cluster IP.")
 	fs.BoolVar(&o.RejectRedirects, "aggregator-reject-forwarding-redirect", o.RejectRedirects,
 		"Answer redirects of aggregated servers by an error instead of passing them on to clients.")
 	fs.StringVar(&o.EgressSelectorFile, "egress-selector-config-file", o.EgressSelectorFile,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"time"
@@ -36,6 +37,7 @@ import (
 	"byre/apiserver/lifecycle"
 	"byre/apiserver/loopback"
 	"byre/apiserver/pki"
+	"byre/apiserver/routing"
 	"byre/apiserver/storage"
 )
 
@@ -198,6 +200,10 @@ func (s *Server) build(ctx, base context.Context) error {
 	if s.tracer != nil {
 		s.Aggregation.Trace = tracing.WrapperFor(s.tracer)
 	}
+	if s.Aggregation.Self, err = url.Parse(s.config.localURL(port)); err != nil {
+		return err
+	}
+	s.Services = routing.NewResolver(s.Direct, s.Aggregation.RouteToEndpoints, s.Aggregation.Self)
 	s.getter = storage.NewRESTOptionsGetter(s.Storage)
 	if err := s.buildAccess(base, address); err != nil {
 		return err

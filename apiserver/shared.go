@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"fmt"
+	"net/url"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,7 +18,6 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/tracing"
 
-	"byre/apiserver/admission"
 	"byre/apiserver/builtin"
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
@@ -61,6 +61,8 @@ type Aggregation struct {
 	// RouteToEndpoints goes to the endpoints of their Services where there are
 	// any, instead of to their cluster IPs.
 	RouteToEndpoints bool
+	// Self is where this server listens.
+	Self *url.URL
 	// RejectRedirects keeps their redirects from clients.
 	RejectRedirects bool
 }
@@ -93,7 +95,6 @@ func newShared(core *core, roundTripper *loopback.Transport, registry *discovery
 			OpenAPI:   openapi.NewService(),
 			Build:     openapi.BuildIdentity(time.Now()),
 		},
-		Services: admission.ClusterIPs(direct.CoreV1()),
 		Webhooks: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, egress, self, tracer),
 		Loopback: config,
 		Client:   client,

@@ -29,6 +29,8 @@ import (
 	kubeadmission "k8s.io/kubernetes/pkg/kubeapiserver/admission"
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
+
+	"byre/apiserver/routing"
 )
 
 // Config is what the plugins work with. All but the optional fields are required.
@@ -107,7 +109,7 @@ func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitialize
 	}
 	services := cfg.Services
 	if services == nil {
-		services = clusterIPs{cfg.Client.CoreV1()}
+		services = routing.NewResolver(cfg.Client, false, nil)
 	}
 	webhooks := cfg.Webhooks
 	if webhooks == nil {

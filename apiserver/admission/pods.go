@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +13,10 @@ import (
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	corev1listers "k8s.io/client-go/listers/core/v1"
 )
+
+// lookupTimeout bounds the look-up of an object whose lister has no
+// context of the request.
+const lookupTimeout = 10 * time.Second
 
 // livePods is an informer factory whose Pods are asked for, not followed. The
 // plugins look at Pods seldom (at a change of a namespace's security level, at

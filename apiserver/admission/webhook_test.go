@@ -12,12 +12,10 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
-	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/util/webhook"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/component-base/tracing"
 	"k8s.io/utils/ptr"
 
@@ -154,22 +152,4 @@ func TestOwnService(t *testing.T) {
 
 func authority(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-}
-
-// TestServices finds a webhook's Service at its cluster IP, by its port's number.
-func TestServices(t *testing.T) {
-	client := fake.NewClientset(&v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"},
-		Spec:       v1.ServiceSpec{Type: v1.ServiceTypeClusterIP, ClusterIP: "10.0.0.7", Ports: []v1.ServicePort{{Port: 8443}}},
-	})
-	services := clusterIPs{client.CoreV1()}
-	if at, err := services.ResolveEndpoint("n", "s", 8443); err != nil || at.String() != "https://10.0.0.7:8443" {
-		t.Errorf("got %v, %v", at, err)
-	}
-	if _, err := services.ResolveEndpoint("n", "s", 443); err == nil {
-		t.Error("a port that the Service doesn't have was found")
-	}
-	if _, err := services.ResolveEndpoint("n", "none", 443); err == nil {
-		t.Error("a Service that isn't there was found")
-	}
 }

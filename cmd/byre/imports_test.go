@@ -38,6 +38,7 @@ var rooms = []room{
 	{"apiserver/stack", 2.9, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"apiserver/storage", 3.0, noSQL},
 	{"apiserver/loopback", 3.0, noSQL},
+	{"apiserver/routing", 3.0, noSQL},
 	{"apiserver/lookup", 3.1, noSQL},
 	{"apiserver/openapi", 3.1, noSQL},
 	{"apiserver/discovery", 3.15, noSQL},

@@ -137,6 +137,7 @@ func (n *neighbours) newAggregator(s apiserver.Shared, next http.Handler) (apise
 		ProxyCert:        s.Aggregation.ProxyCert,
 		ProxyKey:         s.Aggregation.ProxyKey,
 		RouteToEndpoints: s.Aggregation.RouteToEndpoints,
+		Self:             s.Aggregation.Self,
 		RejectRedirects:  s.Aggregation.RejectRedirects,
 		Dial:             s.Aggregation.Dial,
 		Trace:            s.Aggregation.Trace,

@@ -1,4 +1,4 @@
-package aggregator
+package routing
 
 import (
 	"testing"
@@ -69,7 +69,7 @@ func TestResolve(t *testing.T) {
 		{"none", 443, `service "none" not found`, `service "none" not found`},
 	} {
 		for toEndpoints, want := range map[bool]string{true: test.endpoints, false: test.plain} {
-			r := resolver{services: listers.NewServiceLister(services), slices: slices, toEndpoints: toEndpoints}
+			r := Resolver{Services: listers.NewServiceLister(services), Slices: slices, ToEndpoints: toEndpoints}
 			got := ""
 			if at, err := r.ResolveEndpoint("farm", test.service, test.port); err != nil {
 				got = err.Error()
@@ -79,28 +79,6 @@ func TestResolve(t *testing.T) {
 			if got != want {
 				t.Errorf("%s:%d by endpoints %v: %s, want %s", test.service, test.port, toEndpoints, got, want)
 			}
-		}
-	}
-}
-
-// TestRootOf: a claim is about its group version's path and all below, no more.
-func TestRootOf(t *testing.T) {
-	for path, want := range map[string]string{
-		"/apis/g/v":         "/apis/g/v",
-		"/apis/g/v/":        "/apis/g/v",
-		"/apis/g/v/x/y":     "/apis/g/v",
-		"/apis/g":           "/apis/g",
-		"/apis/g/":          "/apis/g/",
-		"/apis":             "/apis",
-		"/api":              "/api",
-		"/api/v1/pods":      "/api",
-		"/apix/v1":          "/apix/v1",
-		"/apis/g/v1beta1/x": "/apis/g/v1beta1",
-		"":                  "",
-		"/":                 "/",
-	} {
-		if got := rootOf(path); got != want {
-			t.Errorf("%q: %q, want %q", path, got, want)
 		}
 	}
 }

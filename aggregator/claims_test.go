@@ -1,0 +1,25 @@
+package aggregator
+
+import "testing"
+
+// TestRootOf: a claim is about its group version's path and all below, no more.
+func TestRootOf(t *testing.T) {
+	for path, want := range map[string]string{
+		"/apis/g/v":         "/apis/g/v",
+		"/apis/g/v/":        "/apis/g/v",
+		"/apis/g/v/x/y":     "/apis/g/v",
+		"/apis/g":           "/apis/g",
+		"/apis/g/":          "/apis/g/",
+		"/apis":             "/apis",
+		"/api":              "/api",
+		"/api/v1/pods":      "/api",
+		"/apix/v1":          "/apix/v1",
+		"/apis/g/v1beta1/x": "/apis/g/v1beta1",
+		"":                  "",
+		"/":                 "/",
+	} {
+		if got := rootOf(path); got != want {
+			t.Errorf("%q: %q, want %q", path, got, want)
+		}
+	}
+}
