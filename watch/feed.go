@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -90,8 +91,10 @@ type Feed struct {
 	running context.Context
 	group   sync.WaitGroup
 
-	latest  readIndex
-	history history
+	latest readIndex
+	// clockAhead is that of ClockAhead, in nanoseconds.
+	clockAhead atomic.Int64
+	history    history
 
 	mu sync.RWMutex
 	// begun is true when revision is known.

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"sync"
+	"time"
 
 	"byre/sqlstore"
 )
@@ -115,7 +116,7 @@ func (f *Feed) readIndexes() {
 		if call == nil {
 			return
 		}
-		call.state, call.err = f.source.State(f.running)
+		call.state, call.err = f.readState(f.running)
 		close(call.done)
 	}
 }
@@ -130,3 +131,17 @@ func (f *Feed) spawn(do func()) bool {
 	f.group.Go(do)
 	return true
 }
+
+// readState asks the store where it is, and notes how its clock differs.
+func (f *Feed) readState(ctx context.Context) (sqlstore.State, error) {
+	state, err := f.source.State(ctx)
+	if err == nil && !f.opts.SoleWriter && !state.Time.IsZero() {
+		f.clockAhead.Store(int64(time.Until(state.Time)))
+	}
+	return state, err
+}
+
+// ClockAhead is how far the store's clock was ahead of this process's when its
+// state was read last, which is once an Interval at least. The clock of a store
+// that has one writer is the process's.
+func (f *Feed) ClockAhead() time.Duration { return time.Duration(f.clockAhead.Load()) }

@@ -33,7 +33,7 @@ func (f *Feed) Run(ctx context.Context) error {
 // begin finds out where the store is. It returns false when ctx ended first.
 func (f *Feed) begin(ctx context.Context) bool {
 	for {
-		state, err := f.source.State(ctx)
+		state, err := f.readState(ctx)
 		if err == nil {
 			f.mu.Lock()
 			f.adoptLocked(state)
@@ -143,7 +143,7 @@ func (f *Feed) catchUp(ctx context.Context, polled bool) error {
 // commits, or was restored.
 func (f *Feed) poll(ctx context.Context) error {
 	before := f.Revision()
-	state, err := f.source.State(ctx)
+	state, err := f.readState(ctx)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (f *Feed) extend(g gap, changes []sqlstore.Change) error {
 
 // reset forgets all state and starts again from where the store is now.
 func (f *Feed) reset(ctx context.Context, reason string) error {
-	state, err := f.source.State(ctx)
+	state, err := f.readState(ctx)
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,8 @@ func (s *Store) commit(ctx context.Context, at object, w written, replaces int64
 		write.Op = sqlstore.Create
 	}
 	if ttl > 0 {
-		write.Expires = s.cfg.Clock.Now().Add(time.Duration(ttl) * time.Second)
+		// By the database's clock, as records are found to have expired by it.
+		write.Expires = s.cfg.Clock.Now().Add(s.cfg.Feed.ClockAhead() + time.Duration(ttl)*time.Second)
 	}
 	change, err := s.writeRecord(ctx, write)
 	if errors.Is(err, sqlstore.ErrKeyTooLong) {

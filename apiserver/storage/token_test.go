@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/apis/example"
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"byre/sqlstore"
@@ -119,4 +120,31 @@ func TestContinueExpires(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An expiry is a time of the database's clock, however wrong this process's is.
+func TestExpiryByDatabaseClock(t *testing.T) {
+	for _, b := range backends() {
+		if b.soleWriter {
+			continue // the process's clock is the database's
+		}
+		driver := &later{}
+		driver.by.Store(int64(time.Hour))
+		f := newFixture(t, backend{b.name, func(t testing.TB) sqlstore.Driver {
+			driver.Driver = b.open(t)
+			return driver
+		}, false})
+		before := time.Now()
+		pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}}
+		if err := f.Create(t.Context(), "/pods/ns/a", pod, nil, 60); err != nil {
+			t.Fatal(err)
+		}
+		record, _, err := f.store.Get(t.Context(), sqlstore.Key{Resource: "pods", Namespace: "ns", Name: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := record.Expires.Sub(before); left < time.Hour || left > time.Hour+5*time.Minute {
+			t.Errorf("expires in %v, want an hour and a minute", left)
+		}
+	}
 }

@@ -134,6 +134,9 @@ func (c *Cluster) await(ctx context.Context) error {
 	}
 }
 
+// Program finds a program of the PostgreSQL that Start runs.
+func Program(name string) (string, error) { return find(name) }
+
 // find looks for one of the server's programs.
 func find(program string) (string, error) {
 	if path, err := exec.LookPath(program); err == nil {

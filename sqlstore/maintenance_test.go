@@ -1,0 +1,153 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/sqlite"
+	"byre/watch"
+	"byre/watch/watchtest"
+)
+
+// What administrators do to a live database loses nothing: every write that was
+// answered is in the watch, in history and in the state, each once.
+func TestMaintenance(t *testing.T) {
+	t.Parallel()
+	t.Run("sqlite", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "byre.db")
+		if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+			t.Fatal(err)
+		}
+		driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { driver.Close() })
+		db, err := sql.Open("sqlite", migrations.SQLiteDSN(path)+"?_pragma=busy_timeout(10000)")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { db.Close() })
+		maintained(t, driver, true, func(ctx context.Context) error {
+			_, err := db.ExecContext(ctx, `VACUUM`)
+			return err
+		})
+	})
+	t.Run("postgres", func(t *testing.T) {
+		dsn := pgtest.DSN(t)
+		if _, err := migrations.Up(t.Context(), dsn); err != nil {
+			t.Fatal(err)
+		}
+		driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { driver.Close() })
+		conn, err := pgx.Connect(t.Context(), dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close(context.Background()) })
+		dump, err := pgtest.Program("pg_dump")
+		if err != nil {
+			t.Fatal(err)
+		}
+		copied := filepath.Join(t.TempDir(), "dump.sql")
+		maintained(t, driver, false, func(ctx context.Context) error {
+			if _, err := conn.Exec(ctx, `VACUUM FULL`); err != nil {
+				return err
+			}
+			if out, err := exec.CommandContext(ctx, dump, "--file="+copied, dsn).CombinedOutput(); err != nil {
+				return fmt.Errorf("pg_dump: %w: %s", err, out)
+			}
+			return nil
+		})
+	})
+}
+
+// maintained writes and watches while maintenance goes on, at least twice.
+func maintained(t *testing.T, driver sqlstore.Driver, sole bool, maintain func(context.Context) error) {
+	store, feed := watchtest.Run(t, driver, watch.Options{SoleWriter: sole, Interval: 50 * time.Millisecond})
+	pods := watch.Resource{Name: "pods"}
+	sub, err := feed.Subscribe(t.Context(), watch.Interest{Resource: pods}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	enough := make(chan struct{})
+	var working sync.WaitGroup
+	working.Go(func() {
+		defer close(enough)
+		for range 2 {
+			if err := maintain(ctx); err != nil {
+				t.Errorf("maintenance: %v", err)
+			}
+		}
+	})
+	var mu sync.Mutex
+	answered := map[int64]string{}
+	last := map[string]int64{}
+	for i := range 4 {
+		working.Go(func() {
+			name, at := fmt.Sprint("w", i), int64(0)
+			for n := 0; ; n++ {
+				select {
+				case <-enough:
+					if n > 20 {
+						return
+					}
+				default:
+				}
+				w := sqlstore.Write{Op: sqlstore.Update, Replaces: at, Key: sqlstore.Key{Resource: "pods", Name: name}, Value: fmt.Append(nil, n)}
+				if at == 0 {
+					w.Op = sqlstore.Create
+				}
+				c, err := store.Commit(ctx, w)
+				if err != nil {
+					t.Errorf("write %d of %s: %v", n, name, err)
+					return
+				}
+				mu.Lock()
+				at, last[name], answered[c.Revision] = c.Revision, c.Revision, name
+				mu.Unlock()
+			}
+		})
+	}
+	working.Wait()
+	seen := int64(0)
+	for seen < int64(len(answered)) {
+		events, _, err := sub.Next(ctx)
+		if err != nil {
+			t.Fatalf("watch after %d of %d: %v", seen, len(answered), err)
+		}
+		for _, ev := range events {
+			if seen++; ev.Revision != seen || answered[seen] != ev.Key().Name {
+				t.Fatalf("event %d is revision %d of %s, written by %s", seen, ev.Revision, ev.Key().Name, answered[seen])
+			}
+		}
+	}
+	changes, err := driver.Changes(ctx, 0, len(answered)+1, 0)
+	if err != nil || len(changes) != len(answered) {
+		t.Errorf("history has %d of %d changes, %v", len(changes), len(answered), err)
+	}
+	for name, revision := range last {
+		r, _, err := driver.Get(ctx, sqlstore.Key{Resource: "pods", Name: name})
+		if err != nil || r.Revision != revision {
+			t.Errorf("%s is at revision %d, %v; want %d", name, r.Revision, err, revision)
+		}
+	}
+}
