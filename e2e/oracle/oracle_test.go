@@ -99,6 +99,7 @@ func compareAll(t *testing.T, stock, byre *peer) {
 	for _, p := range []*peer{stock, byre} {
 		p.must(t, http.StatusCreated, request{method: http.MethodPost, path: "/api/v1/namespaces", body: `{"metadata":{"name":"custom"}}`})
 	}
+	t.Run("owners", func(t *testing.T) { compareOwners(t, stock, byre) })
 	t.Run("definitions", func(t *testing.T) { compareDefinitions(t, stock, byre) })
 	t.Run("conversions", func(t *testing.T) { compareConversions(t, stock, byre) })
 	t.Run("schemas", func(t *testing.T) { compareSchemas(t, stock, byre) })

@@ -1,0 +1,201 @@
+package oracle
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// shadowed is a built-in resource that both servers get a definition over.
+type shadowed struct {
+	group, version, plural string
+	namespaced             bool
+	kind                   string // of the definition
+}
+
+func (s shadowed) name() string { return s.plural + "." + s.group }
+
+func (s shadowed) path(version string) string {
+	path := "/apis/" + s.group + "/" + version
+	if s.namespaced {
+		path += "/namespaces/custom"
+	}
+	return path + "/" + s.plural
+}
+
+func (s shadowed) definition() string {
+	scope := "Cluster"
+	if s.namespaced {
+		scope = "Namespaced"
+	}
+	return fmt.Sprintf(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: %[1]s
+  annotations: {api-approved.kubernetes.io: "unapproved, x"}
+spec:
+  group: %[2]s
+  scope: %[3]s
+  names: {plural: %[4]s, singular: %[5]s, kind: %[6]s, listKind: %[6]sList}
+  versions:
+  - {name: %[7]s, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+  - {name: v77, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}
+`, s.name(), s.group, scope, s.plural, "over"+s.plural, s.kind, s.version)
+}
+
+func (s shadowed) object(version string) string {
+	return fmt.Sprintf(`{"apiVersion":"%s/%s","kind":%q,"metadata":{"name":"over"}}`, s.group, version, s.kind)
+}
+
+// compareOwners makes a definition over every built-in resource of a group, and
+// takes it away. A stock server has the two under different keys in etcd; but for
+// definitions and APIServices, which its own servers keep where definitions keep
+// their instances: those are left out.
+func compareOwners(t *testing.T, stock, byre *peer) {
+	all := append(served(t, stock), shadowed{
+		// No server has this group unless it is asked to: it is the definition's.
+		group: "internal.apiserver.k8s.io", version: "v1alpha1", plural: "storageversions", kind: "OverStorageVersion",
+	})
+	if len(all) < 40 {
+		t.Fatalf("%d resources to make definitions over", len(all))
+	}
+	before := [2]map[string]string{objectsOf(t, stock, all), objectsOf(t, byre, all)}
+	for _, s := range all {
+		for _, p := range []*peer{stock, byre} {
+			p.must(t, http.StatusCreated, request{method: http.MethodPost, path: definitionsPath, contentType: "application/yaml", body: s.definition()})
+		}
+	}
+	for _, s := range all {
+		for _, p := range []*peer{stock, byre} {
+			p.awaitDefinition(t, s.name(), decided)
+		}
+		for _, r := range overlapping(s) {
+			compare(t, stock, byre, r)
+		}
+	}
+	for _, s := range all {
+		for _, p := range []*peer{stock, byre} {
+			p.must(t, http.StatusOK, request{method: http.MethodDelete, path: definitionsPath + "/" + s.name()})
+		}
+	}
+	for _, s := range all {
+		for _, p := range []*peer{stock, byre} {
+			p.awaitDefinition(t, s.name(), func(status int, _ map[string]string) bool { return status == http.StatusNotFound })
+		}
+		compare(t, stock, byre, request{name: "list after the definition of " + s.name(), path: s.path(s.version), even: evenKind, settles: true})
+	}
+	for i, p := range []*peer{stock, byre} {
+		after := objectsOf(t, p, all)
+		for object, uid := range before[i] {
+			if after[object] != uid {
+				t.Errorf("%s: %s had the uid %s, and has %q", p.server.URL, object, uid, after[object])
+			}
+		}
+	}
+}
+
+// overlapping are the requests of which a definition might answer some.
+func overlapping(s shadowed) []request {
+	requests := []request{{name: "definition over " + s.name(), path: definitionsPath + "/" + s.name(), even: evenDefinition, settles: true}}
+	for _, version := range []string{s.version, "v77"} {
+		at, as := s.path(version), s.name()+" in "+version
+		requests = append(requests,
+			request{name: "list " + as, path: at, even: evenKind, settles: true},
+			request{name: "create one of " + as, method: http.MethodPost, path: at, body: s.object(version)},
+			request{name: "get one of " + as, path: at + "/over"},
+			request{name: "delete one of " + as, method: http.MethodDelete, path: at + "/over"},
+		)
+	}
+	return requests
+}
+
+// evenKind leaves of a list what it is a list of: which objects there are is not
+// for two servers to agree on.
+func evenKind(body any) any {
+	if object, ok := body.(map[string]any); ok && object["items"] != nil {
+		return fmt.Sprint(object["apiVersion"], " ", object["kind"])
+	}
+	return body
+}
+
+// served are the resources of all groups with a dot: no definition can have another.
+func served(t *testing.T, p *peer) (all []shadowed) {
+	t.Helper()
+	var list struct {
+		Items []struct {
+			Metadata struct{ Name string }
+			Versions []struct {
+				Version   string
+				Resources []struct {
+					Resource, Scope string
+				}
+			}
+		}
+	}
+	p.decode(t, request{path: "/apis", accept: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}, &list)
+	for _, group := range list.Items {
+		name := group.Metadata.Name
+		if !strings.Contains(name, ".") || name == "apiextensions.k8s.io" || name == "apiregistration.k8s.io" {
+			continue
+		}
+		var seen []string
+		for _, version := range group.Versions {
+			for _, r := range version.Resources {
+				if slices.Contains(seen, r.Resource) {
+					continue
+				}
+				seen = append(seen, r.Resource)
+				all = append(all, shadowed{
+					group: name, version: version.Version, plural: r.Resource,
+					namespaced: r.Scope == "Namespaced", kind: "Over" + fmt.Sprint(len(all)),
+				})
+			}
+		}
+	}
+	return all
+}
+
+// objectsOf are the objects of built-in resources, with their uids. What a server
+// renews by itself is left out.
+func objectsOf(t *testing.T, p *peer, all []shadowed) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, s := range all {
+		var list struct {
+			Items []struct {
+				Metadata struct{ Namespace, Name, UID string }
+			}
+		}
+		if s.plural == "leases" || s.plural == "events" {
+			continue
+		}
+		p.decode(t, request{path: "/apis/" + s.group + "/" + s.version + "/" + s.plural}, &list)
+		for _, o := range list.Items {
+			found[s.name()+" "+o.Metadata.Namespace+"/"+o.Metadata.Name] = o.Metadata.UID
+		}
+	}
+	return found
+}
+
+// decode reads an answer as it is, if it is one of success.
+func (p *peer) decode(t *testing.T, r request, into any) {
+	t.Helper()
+	req, err := p.request(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := p.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusOK {
+		if err := json.NewDecoder(res.Body).Decode(into); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
