@@ -101,6 +101,8 @@ func newBackend(at place, r *routing.Resolver, m *meters) *backend {
 // and does not change.
 type connector struct {
 	transport http.RoundTripper
+	// base is transport without tracing, which hides what is below it.
+	base http.RoundTripper
 	// upgrader dials for requests that take the connection over.
 	upgrader http.RoundTripper
 	// err is why there is no transport.
@@ -116,13 +118,14 @@ func (b *backend) renew(out outbound, service *apiregistrationv1.APIService) {
 		dial = &transport.DialHolder{Dial: out.dial}
 	}
 	config := remote.BuildTransportConfig(dial, cert, key, service)
-	if out.trace != nil {
-		config.Wrap(out.trace)
-	}
 	config.Wrap(x509metrics.NewDeprecatedCertificateRoundTripperWrapperConstructor(b.meters.missingSAN, b.meters.insecureSHA1))
 	c := &connector{}
-	if c.transport, c.err = transport.New(config); c.err == nil {
-		tlsConfig, err := utilnet.TLSClientConfig(c.transport)
+	if c.base, c.err = transport.New(config); c.err == nil {
+		c.transport = c.base
+		if out.trace != nil {
+			c.transport = out.trace(c.base)
+		}
+		tlsConfig, err := utilnet.TLSClientConfig(c.base)
 		c.err = err
 		c.upgrader = &http.Transport{DialContext: upgradeDialer(tlsConfig, out.dial)}
 	}
@@ -133,8 +136,8 @@ func (b *backend) renew(out outbound, service *apiregistrationv1.APIService) {
 
 // close gives up connections that are not in use.
 func (c *connector) close() {
-	if c.transport != nil {
-		utilnet.CloseIdleConnectionsFor(c.transport)
+	if c.base != nil {
+		utilnet.CloseIdleConnectionsFor(c.base)
 	}
 }
 
