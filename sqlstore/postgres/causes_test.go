@@ -37,7 +37,7 @@ func TestCauses(t *testing.T) {
 			$$ BEGIN RAISE EXCEPTION 'secret' USING ERRCODE = '` + code + `'; END $$`)
 		execute(`CREATE TRIGGER refuse BEFORE INSERT ON objects FOR EACH ROW EXECUTE FUNCTION refuse()`)
 		err := commit()
-		if !errors.Is(err, want) || errors.Is(err, sqlstore.ErrUnavailable) != (want != sqlstore.ErrDatabase) {
+		if !errors.Is(err, want) || errors.Is(err, sqlstore.ErrUnavailable) != !errors.Is(want, sqlstore.ErrDatabase) {
 			t.Errorf("%s: %v, want %v", code, err, want)
 		}
 		if err != nil && (strings.Contains(sqlstore.Public(err), "secret") || !strings.Contains(err.Error(), "PostgreSQL at ")) {

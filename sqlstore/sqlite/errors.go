@@ -56,7 +56,7 @@ func (d *Driver) translate(err error) error {
 	}
 	x := diagnose(e.Code())
 	var committing *commitError
-	if errors.As(err, &committing) && x.cause == sqlstore.ErrIO {
+	if errors.As(err, &committing) && errors.Is(x.cause, sqlstore.ErrIO) {
 		x.cause = sqlstore.ErrUnknown
 	}
 	return fmt.Errorf("%w: %s: %w: %s", x.cause, d.path, err, x.next)

@@ -187,7 +187,7 @@ func TestFaults(t *testing.T) {
 			if err := commits(t, driver, "before", 10); err != nil {
 				t.Fatal(err)
 			}
-			if test.want != sqlstore.ErrUnknown && !errors.Is(test.want, sqlstore.ErrUnavailable) {
+			if !errors.Is(test.want, sqlstore.ErrUnknown) && !errors.Is(test.want, sqlstore.ErrUnavailable) {
 				t.Errorf("%v is not ErrUnavailable", test.want)
 			}
 			restore := test.inject(t, driver, path, foreign(t, path))
