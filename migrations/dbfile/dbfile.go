@@ -70,8 +70,12 @@ func Acquire(path string) (*Lock, error) {
 }
 
 // Close gives the lock back. The file stays: to remove it would let two
-// processes lock two files of the same name.
-func (l *Lock) Close() error { return l.file.Close() }
+// processes lock two files of the same name. The lock is released by name, not by
+// closing the file: a child process that is being started holds a copy of the
+// descriptor until it executes its program.
+func (l *Lock) Close() error {
+	return errors.Join(syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN), l.file.Close())
+}
 
 // checkWritable is for the holder of the lock: while SQLite has the file open in
 // this process, to close it here would give up SQLite's own locks.
