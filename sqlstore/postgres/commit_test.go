@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,6 +83,31 @@ func waiting(t *testing.T, conn *pgx.Conn) (n int) {
 	return n
 }
 
+// requireStandby makes commits wait for a standby that does not exist. Sessions
+// know the setting before the checkpointer has put it into force, so a session
+// commits until it has to wait.
+func requireStandby(t *testing.T, dsn string, admin *pgx.Conn) {
+	t.Helper()
+	set(t, admin, "synchronous_standby_names", "nobody")
+	probe := connect(t, dsn)
+	var waited atomic.Bool
+	var probing sync.WaitGroup
+	probing.Go(func() {
+		for !waited.Load() {
+			if _, err := probe.Exec(t.Context(), `SELECT pg_logical_emit_message(true, 'test', '')`); err != nil {
+				t.Errorf("commit of the probe: %v", err)
+				return
+			}
+		}
+	})
+	await(t, "a commit that waits", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
+	waited.Store(true)
+	if _, err := admin.Exec(t.Context(), `SELECT pg_cancel_backend($1)`, int(probe.PgConn().PID())); err != nil {
+		t.Fatal(err)
+	}
+	probing.Wait()
+}
+
 // A COMMIT that waits for its standby is not cancelled, neither by the caller's
 // context, nor by the driver's time-out, nor by a statement_timeout of the role:
 // what it wrote stays invisible until it is replicated. Its outcome is unknown.
@@ -88,19 +115,26 @@ func TestCommitIsNotCancelled(t *testing.T) {
 	t.Parallel()
 	_, dsn := startCluster(t)
 	admin := connect(t, dsn)
-	if _, err := admin.Exec(t.Context(), `ALTER ROLE byre SET statement_timeout = '300ms'`); err != nil {
+	if _, err := admin.Exec(t.Context(), `ALTER ROLE byre SET statement_timeout = '1s'`); err != nil {
 		t.Fatal(err)
 	}
 	proxy := pgtest.NewProxy(t, dsn)
-	driver := openMore(t, proxy.DSN(), postgres.Options{LockTimeout: 200 * time.Millisecond, CommitTimeout: 800 * time.Millisecond})
+	driver := openMore(t, proxy.DSN(), postgres.Options{LockTimeout: 500 * time.Millisecond, CommitTimeout: 2 * time.Second})
 	if o, err := driver.Commit(t.Context(), create("before")); err != nil || o[0].Revision != 1 {
 		t.Fatal(o, err)
 	}
-	set(t, admin, "synchronous_standby_names", "nobody")
+	requireStandby(t, dsn, admin)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if _, err := driver.Commit(ctx, create("a")); !errors.Is(err, sqlstore.ErrUnknown) {
+	committed := make(chan error, 1)
+	go func() {
+		_, err := driver.Commit(ctx, create("a"))
+		committed <- err
+	}()
+	await(t, "the commit's wait", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
+	cancel()
+	if err := <-committed; !errors.Is(err, sqlstore.ErrUnknown) {
 		t.Fatalf("commit without a standby: %v", err)
 	}
 	<-proxy.Closed() // a cancel request would have come before
