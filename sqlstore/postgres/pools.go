@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -23,6 +24,10 @@ const maxLocks = 5
 // pool of reads can deadlock: the writer, the holders of locks by name, and
 // Listen, which has a connection without a pool.
 func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err error) {
+	// A connection that was idle is pinged before it is used. Whoever wanted it may
+	// have gone meanwhile: without a deadline of its own, the ping of a server that is
+	// silent keeps its place in the pool, and Close waiting, for a minute.
+	config.PingTimeout = cmp.Or(config.PingTimeout, d.options.ReadTimeout)
 	if d.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
 	}

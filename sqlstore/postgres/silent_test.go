@@ -117,6 +117,29 @@ func TestSilentHost(t *testing.T) {
 	recoverReads(t, func(ctx context.Context) error { _, err := driver.State(ctx); return err })
 }
 
+// What is left of a read that was given up does not hold up a stop: pgx pings a
+// connection that was idle, and goes on when the read has ended.
+func TestCloseWithSilentHost(t *testing.T) {
+	t.Parallel()
+	driver, proxies := openThrough(t, 1, postgres.Options{ReadTimeout: 200 * time.Millisecond})
+	warm(t, driver)
+	<-time.After(1100 * time.Millisecond) // pgx pings what was idle for a second
+	proxies[0].Silence()
+	if _, err := driver.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("State: %v", err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- driver.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second): // pgx gives a connection 15 seconds to close
+		t.Error("the driver does not close")
+	}
+}
+
 // Of two hosts the one that answers is used; Latest, which shares one round trip
 // among its callers, is not held up by the other.
 func TestSilentHostOfTwo(t *testing.T) {
