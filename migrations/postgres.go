@@ -17,7 +17,12 @@ import (
 const migrationLock = 0x62797265
 
 const (
+	// unlimited: a step takes as long as there are rows.
+	unlimited     = `SELECT set_config('statement_timeout', '0', true)`
 	lockMigration = `SELECT pg_advisory_xact_lock($1)`
+	// limitLocks: while a step waits for a table (a pg_dump reads it, for an hour),
+	// all who use the database wait behind it.
+	limitLocks = `SELECT set_config('lock_timeout', '10s', true)`
 	// countForeign counts the tables of the schema we would write to, without
 	// those that an extension brought along.
 	countForeign = `
@@ -57,7 +62,13 @@ func (s *postgresSession) begin(ctx context.Context) (err error) {
 	if s.tx, err = s.conn.Begin(ctx); err != nil {
 		return err
 	}
+	if _, err := s.conn.Exec(ctx, unlimited); err != nil {
+		return err
+	}
 	if _, err := s.conn.Exec(ctx, lockMigration, migrationLock); err != nil {
+		return err
+	}
+	if _, err := s.conn.Exec(ctx, limitLocks); err != nil {
 		return err
 	}
 	version, _, err := s.Version()

@@ -29,6 +29,7 @@ const (
 	codeTooManyConnections    = "53300"
 	codeDiskFull              = "53100"
 	codeCannotConnectNow      = "57P03"
+	codeLockNotAvailable      = "55P03"
 )
 
 // explained is an error in the operator's words. It matches what it explains.
@@ -142,6 +143,7 @@ func serverCause(config *pgx.ConnConfig, err *pgconn.PgError) string {
 		codeTooManyConnections:    "raise max_connections, or lower pool_max_conns in the endpoint",
 		codeDiskFull:              "free space on the server's disk",
 		codeCannotConnectNow:      "the server starts or stops: wait, or see its log",
+		codeLockNotAvailable:      "end the other session's transaction (a backup, for example), or wait for its end",
 	}[err.Code]
 	text := oneLine(err.Message)
 	if next == "" {

@@ -2,6 +2,22 @@
 -- defines, 'custom' what a CustomResourceDefinition does. The two never share a
 -- row, whatever the definition calls its resource.
 
+-- Processes of the release before may still run. Their writers lock counters first,
+-- too, so that none comes to hold it while it waits for a table below. A compaction
+-- locks changes first: in a deadlock with one what is locked here is given back.
+DO $$
+BEGIN
+    LOOP
+        BEGIN
+            LOCK TABLE counters, objects, changes IN ACCESS EXCLUSIVE MODE;
+            EXIT;
+        EXCEPTION WHEN deadlock_detected THEN
+            NULL;
+        END;
+    END LOOP;
+END
+$$;
+
 ALTER TABLE objects ADD COLUMN owner text COLLATE "C" NOT NULL DEFAULT 'builtin' CHECK (owner IN ('builtin', 'custom'));
 ALTER TABLE changes ADD COLUMN owner text COLLATE "C" NOT NULL DEFAULT 'builtin' CHECK (owner IN ('builtin', 'custom'));
 
@@ -72,7 +88,9 @@ CREATE INDEX changes_key ON changes ("group", resource, owner, namespace, name, 
 ALTER TABLE objects ALTER COLUMN owner DROP DEFAULT;
 ALTER TABLE changes ALTER COLUMN owner DROP DEFAULT;
 
-CREATE FUNCTION byre_set_owner() RETURNS trigger LANGUAGE plpgsql AS $$
+-- STABLE: it sees the objects as they were before the statement, which writes to
+-- both tables in no certain order.
+CREATE FUNCTION byre_set_owner() RETURNS trigger STABLE LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_TABLE_NAME = 'changes' THEN
         SELECT o.owner INTO NEW.owner FROM objects o

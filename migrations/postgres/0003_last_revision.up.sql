@@ -21,9 +21,12 @@ SELECT s.id, s.program,
        s.compacted, s.epoch
 FROM store s;
 
+-- The row may have moved on since OLD and NEW were read. A compaction has deleted
+-- what it names, perhaps the newest change too, from which the view has the revision.
 CREATE FUNCTION byre_update_counters() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE store SET revision = greatest(revision, NEW.revision), compacted = greatest(compacted, NEW.compacted), epoch = NEW.epoch
+    UPDATE store SET revision = greatest(revision, NEW.revision, NEW.compacted), compacted = greatest(compacted, NEW.compacted),
+                     epoch = CASE WHEN NEW.epoch = OLD.epoch THEN epoch ELSE NEW.epoch END
     WHERE id = OLD.id;
     RETURN NEW;
 END
