@@ -2,27 +2,33 @@ package lookup
 
 import (
 	v1 "k8s.io/api/core/v1"
+	discoveryapi "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	discoveryv1 "k8s.io/client-go/kubernetes/typed/discovery/v1"
 
 	"byre/apiserver/storage"
 )
 
 // NewClient returns a client whose look-ups of single ServiceAccounts, Pods,
-// Secrets, Nodes and Services, and of lists of Pods, read the stores in process.
+// Secrets, Nodes and Services, and of lists of Pods and EndpointSlices, read the
+// stores in process.
 // Everything else is a request of client. Stores need not exist before the first
 // look-up.
 func NewClient(client kubernetes.Interface, stores func(schema.GroupResource) *storage.Store) kubernetes.Interface {
-	return direct{client, core{client.CoreV1(), stores}}
+	return direct{client, core{client.CoreV1(), stores}, discovery{client.DiscoveryV1(), stores}}
 }
 
 type direct struct {
 	kubernetes.Interface
-	core core
+	core      core
+	discovery discovery
 }
 
 func (d direct) CoreV1() corev1.CoreV1Interface { return d.core }
+
+func (d direct) DiscoveryV1() discoveryv1.DiscoveryV1Interface { return d.discovery }
 
 type core struct {
 	corev1.CoreV1Interface
@@ -30,21 +36,33 @@ type core struct {
 }
 
 func (c core) ServiceAccounts(namespace string) corev1.ServiceAccountInterface {
-	return serviceAccounts{c.CoreV1Interface.ServiceAccounts(namespace), reader[v1.ServiceAccount]{c.stores, "serviceaccounts", namespace}}
+	return serviceAccounts{c.CoreV1Interface.ServiceAccounts(namespace), reader[v1.ServiceAccount]{c.stores, v1.Resource("serviceaccounts"), namespace}}
 }
 
 func (c core) Pods(namespace string) corev1.PodInterface {
-	return pods{c.CoreV1Interface.Pods(namespace), reader[v1.Pod]{c.stores, "pods", namespace}}
+	return pods{c.CoreV1Interface.Pods(namespace), reader[v1.Pod]{c.stores, v1.Resource("pods"), namespace}}
 }
 
 func (c core) Secrets(namespace string) corev1.SecretInterface {
-	return secrets{c.CoreV1Interface.Secrets(namespace), reader[v1.Secret]{c.stores, "secrets", namespace}}
+	return secrets{c.CoreV1Interface.Secrets(namespace), reader[v1.Secret]{c.stores, v1.Resource("secrets"), namespace}}
 }
 
 func (c core) Nodes() corev1.NodeInterface {
-	return nodes{c.CoreV1Interface.Nodes(), reader[v1.Node]{c.stores, "nodes", ""}}
+	return nodes{c.CoreV1Interface.Nodes(), reader[v1.Node]{c.stores, v1.Resource("nodes"), ""}}
 }
 
 func (c core) Services(namespace string) corev1.ServiceInterface {
-	return services{c.CoreV1Interface.Services(namespace), reader[v1.Service]{c.stores, "services", namespace}}
+	return services{c.CoreV1Interface.Services(namespace), reader[v1.Service]{c.stores, v1.Resource("services"), namespace}}
+}
+
+type discovery struct {
+	discoveryv1.DiscoveryV1Interface
+	stores func(schema.GroupResource) *storage.Store
+}
+
+func (d discovery) EndpointSlices(namespace string) discoveryv1.EndpointSliceInterface {
+	return endpointSlices{
+		d.DiscoveryV1Interface.EndpointSlices(namespace),
+		reader[discoveryapi.EndpointSlice]{d.stores, discoveryapi.Resource("endpointslices"), namespace},
+	}
 }

@@ -13,6 +13,8 @@ import (
 	"k8s.io/component-base/compatibility"
 	"k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/core/install" // the scheme's core group
+	"k8s.io/kubernetes/pkg/apis/discovery"
+	_ "k8s.io/kubernetes/pkg/apis/discovery/install"
 
 	"byre/apiserver/lookup"
 	"byre/apiserver/storage"
@@ -26,15 +28,17 @@ import (
 // the client that everything else goes to.
 func TestClient(t *testing.T) {
 	store, feed := watchtest.Run(t, storetest.NewModel(), watch.Options{SoleWriter: true})
+	endpointSlices := discovery.Resource("endpointslices")
 	getter := storage.NewRESTOptionsGetter(storage.Builtin(store, feed, compatibility.NewEffectiveVersionFromString("1.36", "1.36", "1.36")))
-	for resource, news := range map[string][2]func() runtime.Object{
-		"pods":            {func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }},
-		"services":        {func() runtime.Object { return &core.Service{} }, func() runtime.Object { return &core.ServiceList{} }},
-		"secrets":         {func() runtime.Object { return &core.Secret{} }, func() runtime.Object { return &core.SecretList{} }},
-		"serviceaccounts": {func() runtime.Object { return &core.ServiceAccount{} }, func() runtime.Object { return &core.ServiceAccountList{} }},
-		"nodes":           {func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }},
+	for resource, news := range map[schema.GroupResource][2]func() runtime.Object{
+		{Resource: "pods"}:            {func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }},
+		{Resource: "services"}:        {func() runtime.Object { return &core.Service{} }, func() runtime.Object { return &core.ServiceList{} }},
+		{Resource: "secrets"}:         {func() runtime.Object { return &core.Secret{} }, func() runtime.Object { return &core.SecretList{} }},
+		{Resource: "serviceaccounts"}: {func() runtime.Object { return &core.ServiceAccount{} }, func() runtime.Object { return &core.ServiceAccountList{} }},
+		{Resource: "nodes"}:           {func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }},
+		endpointSlices:                {func() runtime.Object { return &discovery.EndpointSlice{} }, func() runtime.Object { return &discovery.EndpointSliceList{} }},
 	} {
-		opts, err := getter.GetRESTOptions(schema.GroupResource{Resource: resource}, news[0]())
+		opts, err := getter.GetRESTOptions(resource, news[0]())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,10 +47,11 @@ func TestClient(t *testing.T) {
 		}
 	}
 	requests := fake.NewClientset()
-	client := lookup.NewClient(requests, getter.Lookup).CoreV1()
-	write := func(resource, kind, namespace, name string) {
-		value := fmt.Sprintf(`{"kind":%q,"apiVersion":"v1","metadata":{"namespace":%q,"name":%q,"uid":"1","labels":{"l":%q}}}`, kind, namespace, name, name)
-		key := sqlstore.Key{Resource: resource, Namespace: namespace, Name: name}
+	direct := lookup.NewClient(requests, getter.Lookup)
+	client := direct.CoreV1()
+	write := func(resource schema.GroupResource, version, kind, namespace, name string) {
+		value := fmt.Sprintf(`{"kind":%q,"apiVersion":%q,"metadata":{"namespace":%q,"name":%q,"uid":"1","labels":{"l":%q}}}`, kind, version, namespace, name, name)
+		key := sqlstore.Key{Group: resource.Group, Resource: resource.Resource, Namespace: namespace, Name: name}
 		if _, err := store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(value)}); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +76,7 @@ func TestClient(t *testing.T) {
 			if kind == "Node" {
 				namespace = ""
 			}
-			write(resource, kind, namespace, name)
+			write(schema.GroupResource{Resource: resource}, "v1", kind, namespace, name)
 			if got, err := get[kind](name); err != nil || got.GetName() != name || got.GetUID() != "1" || got.GetResourceVersion() == "" {
 				t.Errorf("%s: %v, %v", kind, got, err)
 			}
@@ -80,6 +85,13 @@ func TestClient(t *testing.T) {
 	list, err := client.Pods("").List(t.Context(), metav1.ListOptions{LabelSelector: "l=v0", ResourceVersion: "0"})
 	if err != nil || len(list.Items) != 1 || list.Items[0].Name != "v0" {
 		t.Errorf("list: %v, %v", list, err)
+	}
+	for _, name := range []string{"web", "other"} {
+		write(endpointSlices, "discovery.k8s.io/v1", "EndpointSlice", "n", name)
+	}
+	slices, err := direct.DiscoveryV1().EndpointSlices("n").List(t.Context(), metav1.ListOptions{LabelSelector: "l=web", ResourceVersion: "0"})
+	if err != nil || len(slices.Items) != 1 || slices.Items[0].Name != "web" {
+		t.Errorf("list: %v, %v", slices, err)
 	}
 	if n := len(requests.Actions()); n != 0 {
 		t.Errorf("%d requests: %v", n, requests.Actions())

@@ -14,18 +14,18 @@ import (
 	"byre/apiserver/storage"
 )
 
-// reader reads one resource of the core group, whose storage version is T's.
+// reader reads one resource, whose storage version is T's.
 type reader[T any] struct {
 	stores    func(schema.GroupResource) *storage.Store
-	resource  string
+	resource  schema.GroupResource
 	namespace string
 }
 
 func (r reader[T]) store() (*storage.Store, error) {
-	if store := r.stores(schema.GroupResource{Resource: r.resource}); store != nil {
+	if store := r.stores(r.resource); store != nil {
 		return store, nil
 	}
-	return nil, apierrors.NewServiceUnavailable(r.resource + " are not served yet")
+	return nil, apierrors.NewServiceUnavailable(r.resource.String() + " are not served yet")
 }
 
 func (r reader[T]) key() string {
@@ -50,7 +50,7 @@ func (r reader[T]) get(ctx context.Context, name string, opts metav1.GetOptions)
 	encoded, err := store.GetEncoded(ctx, store.Prefix()+r.key()+name, apistorage.GetOptions{ResourceVersion: opts.ResourceVersion})
 	switch {
 	case apistorage.IsNotFound(err):
-		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: r.resource}, name)
+		return nil, apierrors.NewNotFound(r.resource, name)
 	case err != nil:
 		return nil, err
 	}

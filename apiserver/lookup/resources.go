@@ -4,8 +4,10 @@ import (
 	"context"
 
 	v1 "k8s.io/api/core/v1"
+	discoveryapi "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	discoveryv1 "k8s.io/client-go/kubernetes/typed/discovery/v1"
 )
 
 type serviceAccounts struct {
@@ -53,12 +55,31 @@ func (p pods) Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1
 	return p.reader.get(ctx, name, opts)
 }
 
-// List reads the store where the options select by labels alone. An informer's
-// list, by field or in pages, is a request.
+// List reads the store where the options select by labels alone.
 func (p pods) List(ctx context.Context, opts metav1.ListOptions) (*v1.PodList, error) {
-	if opts.FieldSelector != "" || opts.Limit > 0 || opts.Continue != "" || opts.ResourceVersionMatch != "" {
+	if !byLabels(opts) {
 		return p.PodInterface.List(ctx, opts)
 	}
 	items, err := p.reader.list(ctx, opts)
 	return &v1.PodList{Items: items}, err
+}
+
+type endpointSlices struct {
+	discoveryv1.EndpointSliceInterface
+	reader reader[discoveryapi.EndpointSlice]
+}
+
+// List reads the store where the options select by labels alone.
+func (e endpointSlices) List(ctx context.Context, opts metav1.ListOptions) (*discoveryapi.EndpointSliceList, error) {
+	if !byLabels(opts) {
+		return e.EndpointSliceInterface.List(ctx, opts)
+	}
+	items, err := e.reader.list(ctx, opts)
+	return &discoveryapi.EndpointSliceList{Items: items}, err
+}
+
+// byLabels reports whether the options select by labels alone. An informer's list,
+// by field or in pages, is a request.
+func byLabels(opts metav1.ListOptions) bool {
+	return opts.FieldSelector == "" && opts.Limit == 0 && opts.Continue == "" && opts.ResourceVersionMatch == ""
 }

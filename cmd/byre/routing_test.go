@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,7 +23,8 @@ import (
 )
 
 // A webhook's Service leads to its endpoints, as an aggregated server's does: its
-// cluster IP leads nowhere here.
+// cluster IP leads nowhere here. Finding them is no request: it is neither in the
+// audit log nor in the metrics of requests.
 func TestWebhooksAreFoundAtTheirEndpoints(t *testing.T) {
 	host := ownAddress(t)
 	chain, key, err := cert.GenerateSelfSignedCertKey("hooks.default.svc", nil, nil)
@@ -60,7 +63,13 @@ func TestWebhooksAreFoundAtTheirEndpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	client := kubernetes.NewForConfigOrDie(startServer(t, t.TempDir(), "--controllers=").config(t))
+	dir := t.TempDir()
+	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
+	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := startServer(t, dir, "--controllers=", "--audit-policy-file", policy, "--audit-log-path", log)
+	client := kubernetes.NewForConfigOrDie(server.config(t))
 	if _, err := client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "hooks"},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}},
@@ -101,8 +110,9 @@ func TestWebhooksAreFoundAtTheirEndpoints(t *testing.T) {
 		if !strings.Contains(err.Error(), "refused at the endpoint") {
 			t.Error(err)
 		}
-		return
+		break
 	}
+	expectNoRequests(t, server, log, "list", "endpointslices")
 }
 
 // ownAddress is an address of this machine that endpoints may have: none of loopback.
