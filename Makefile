@@ -9,10 +9,10 @@ DATA_DIR ?= ./byre-data
 FUZZTIME ?= 1m
 BENCH    ?=
 
-# What these rooms promise is about concurrency, so their tests run under the
+# What these packages promise is about concurrency, so their tests run under the
 # race detector. The rest would need all of Kubernetes built a second time.
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/storage/...
-RACE_ROOMS := byre/(migrations|sqlstore|watch|apiserver/storage)(/|$$)
+RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/storage)(/|$$)
 
 .PHONY: all build run kubectl test test-setup test-race test-unit test-e2e lint fmt-check vet bench fuzz fuzz-short clean
 
@@ -35,7 +35,7 @@ test-race: test-setup
 	CGO_ENABLED=1 $(GO) test -race -timeout 15m $(RACE_PKGS)
 
 test-unit: test-setup
-	$(GO) test -timeout 15m $$($(GO) list ./... | grep -Ev '^$(RACE_ROOMS)')
+	$(GO) test -timeout 15m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
 
 # The end-to-end tests build kubectl, kube-apiserver and etcd from their modules
 # into bin/e2e. One package at a time: each starts servers.

@@ -63,13 +63,13 @@ func newFollower(c Config, resolver *routing.Resolver, meters *meters, outbound 
 // handler hears of the APIServices.
 func (f *follower) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    f.see,
-		UpdateFunc: func(_, object any) { f.see(object) },
-		DeleteFunc: f.lose,
+		AddFunc:    f.onChange,
+		UpdateFunc: func(_, object any) { f.onChange(object) },
+		DeleteFunc: f.onDelete,
 	}
 }
 
-func (f *follower) see(object any) {
+func (f *follower) onChange(object any) {
 	service, ok := object.(*apiregistrationv1.APIService)
 	if !ok {
 		return
@@ -85,7 +85,7 @@ func (f *follower) see(object any) {
 	f.claim(service)
 }
 
-func (f *follower) lose(object any) {
+func (f *follower) onDelete(object any) {
 	if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = last.Obj
 	}

@@ -27,8 +27,8 @@ import (
 	"byre/sqlstore"
 )
 
-// buildChain makes the handler behind the filters: the neighbour before, the
-// paths of this server, its API, the neighbour behind, and 404.
+// buildChain makes the handler behind the filters, from the last delegate to the
+// first: 404, custom resources, this server's API, its other paths, the aggregator.
 func (s *Server) buildChain() (http.Handler, error) {
 	groups := s.builtin.Groups()
 	names, err := endpoints.ModelNames(groups)
@@ -42,19 +42,17 @@ func (s *Server) buildChain() (http.Handler, error) {
 		TypeConverter:     models.TypeConverter(names...),
 		MinRequestTimeout: time.Duration(s.config.Options.Filters.MinRequestTimeout) * time.Second,
 	}
-	var next http.Handler = notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)
-	if s.config.Behind != nil {
-		behind, err := s.neighbour(s.config.Behind, next)
-		if err != nil {
+	var delegate http.Handler = notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)
+	if s.config.CustomResources != nil {
+		if delegate, err = s.newChainedServer(s.config.CustomResources, delegate); err != nil {
 			return nil, err
 		}
-		next = behind
 	}
 	api, err := endpoints.New(endpoints.Config{
 		Groups:    groups,
 		Serving:   s.Serving,
 		Discovery: s.Discovery,
-		NotFound:  next,
+		NotFound:  delegate,
 	})
 	if err != nil {
 		return nil, err
@@ -65,22 +63,22 @@ func (s *Server) buildChain() (http.Handler, error) {
 	paths := mux.NewPathRecorderMux("byre")
 	paths.NotFoundHandler(api)
 	var chain http.Handler = paths
-	if s.config.Before != nil {
-		if chain, err = s.neighbour(s.config.Before, paths); err != nil {
+	if s.config.Aggregator != nil {
+		if chain, err = s.newChainedServer(s.config.Aggregator, paths); err != nil {
 			return nil, err
 		}
 	}
-	// Last, as the neighbours' checks are among the paths.
+	// Last: the checks of the other servers are among the paths.
 	s.installPaths(paths)
 	return chain, nil
 }
 
-func (s *Server) neighbour(build NewNeighbour, next http.Handler) (http.Handler, error) {
-	n, err := build(s.Shared, next)
+func (s *Server) newChainedServer(build NewChainedServer, delegate http.Handler) (http.Handler, error) {
+	n, err := build(s.Shared, delegate)
 	if err != nil {
 		return nil, err
 	}
-	s.neighbours = append(s.neighbours, n)
+	s.chained = append(s.chained, n)
 	return n, nil
 }
 

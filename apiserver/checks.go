@@ -12,14 +12,14 @@ import (
 // checks are what /livez, /readyz and /healthz ask. A part that upstream has too
 // goes by upstream's name, as probes and dashboards know it.
 func (s *Server) checks() health.Checks {
-	store, storeReady := health.Store(s.core.ask)
+	store, storeReady := health.Store(s.core.checkDatabase)
 	checks := health.Checks{
 		Always:           slices.Concat([]health.Checker{health.Log(), store}, s.encryption.checks),
 		Boot:             s.bootChecks(),
 		Ready:            []health.Checker{s.core.writable(storeReady), healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
 		LivezGracePeriod: s.config.Options.LivezGracePeriod,
 	}
-	for _, n := range s.neighbours {
+	for _, n := range s.chained {
 		checks.Boot = append(checks.Boot, n.Boot...)
 	}
 	return checks

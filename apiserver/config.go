@@ -45,35 +45,36 @@ type Database struct {
 // opens it.
 type OpenDatabase func(context.Context, StoreOptions) (Database, error)
 
-// neighbourGroups are API groups of the chain's other servers, which
+// chainedGroups are the API groups of the other servers of the chain, which
 // --runtime-config may name too.
-var neighbourGroups = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
+var chainedGroups = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
 
-// Neighbour is another server of the chain.
-type Neighbour struct {
+// ChainedServer is another server of the chain: the aggregator, which delegates to
+// this one, or the server of custom resources, which this one delegates to.
+type ChainedServer struct {
 	http.Handler
-	// Run does what the neighbour does besides answering, until its context
+	// Run does what the server does besides answering requests, until its context
 	// ends; nil for nothing.
 	Run func(context.Context) error
 	// Boot are the checks of its start.
 	Boot []health.Checker
-	// Stores says whether the neighbour keeps a resource's objects in the
+	// Stores says whether the server keeps a resource's objects in the
 	// store; nil for none.
 	Stores func(schema.GroupResource) bool
 }
 
-// NewNeighbour makes a neighbour out of what the servers share; requests that
-// are not its own go to next.
-type NewNeighbour func(s Shared, next http.Handler) (Neighbour, error)
+// NewChainedServer makes a server out of what the servers of the chain share. It
+// passes requests that are not its own on to its delegation target.
+type NewChainedServer func(s Shared, delegate http.Handler) (ChainedServer, error)
 
 // Config is what New needs, checked.
 type Config struct {
 	Options *Options
 	// Open opens the database.
 	Open OpenDatabase
-	// Before stands before this server in the chain and Behind behind it; nil
-	// for none.
-	Before, Behind NewNeighbour
+	// Aggregator delegates to this server, and this server delegates to
+	// CustomResources; nil for none.
+	Aggregator, CustomResources NewChainedServer
 }
 
 // CompletedConfig is a Config with everything that follows from the flags. It
@@ -129,7 +130,7 @@ func (c Config) Complete() (CompletedConfig, error) {
 		return CompletedConfig{}, fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
 	done.advertise = o.Serving.advertised(netutils.IsIPv6CIDR(&done.primary))
-	resources, err := builtin.Resources(o.RuntimeConfig, neighbourGroups...)
+	resources, err := builtin.Resources(o.RuntimeConfig, chainedGroups...)
 	if err != nil {
 		return CompletedConfig{}, fmt.Errorf("--runtime-config: %w", err)
 	}

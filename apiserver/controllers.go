@@ -36,7 +36,7 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 // one that a server of this program serves; else it returns nil.
 func (s *Server) watchStored(gr schema.GroupResource) *storage.MetadataWatch {
 	stores := s.getter.Lookup(gr) != nil
-	for _, n := range s.neighbours {
+	for _, n := range s.chained {
 		stores = stores || n.Stores != nil && n.Stores(gr)
 	}
 	if !stores {

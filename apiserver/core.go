@@ -60,10 +60,10 @@ func openCore(ctx context.Context, c *completed) (*core, error) {
 	return &core{database: database, store: store, feed: feed}, nil
 }
 
-// found sees to it that the store has a first record. The store and the feed
-// must be running.
-func (c *core) found(ctx context.Context) error {
-	return storage.Found(ctx, c.store, c.feed)
+// ensureFirstRevision writes the first record of an empty store. The store and the
+// feed must be running.
+func (c *core) ensureFirstRevision(ctx context.Context) error {
+	return storage.EnsureFirstRevision(ctx, c.store, c.feed)
 }
 
 // unlimited turns a flag's 0, no limit, into the store's.
@@ -91,8 +91,8 @@ func makeDataDir(dir string) error {
 	return os.Remove(probe.Name())
 }
 
-// ask is what the health check of the store does. Anybody may read its error.
-func (c *core) ask(ctx context.Context) (err error) {
+// checkDatabase is what the health check of the store does. Anybody may read its error.
+func (c *core) checkDatabase(ctx context.Context) (err error) {
 	if p, ok := c.database.Driver.(sqlstore.Prober); ok {
 		err = p.Probe(ctx)
 	} else {

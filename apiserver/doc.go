@@ -1,6 +1,6 @@
 // Package apiserver is the server around the chain: it turns flags into a
-// configuration, opens the store, joins the rooms (storage, built-in groups,
-// access, discovery, health) into one handler, and serves it until told to stop.
+// configuration, opens the store, joins the packages (storage, built-in
+// groups, access, discovery, health) into one handler, and serves it until told to stop.
 //
 //	Options --Complete--> Config --New--> Server --Run--> exit
 //
@@ -18,6 +18,6 @@
 // # What the caller owes
 //
 // One Server a process: upstream's feature gates, metrics and logging are
-// process-wide. The database's dialect and the neighbours in the chain (custom
-// resources behind, aggregation before) are the caller's; see Config.
+// process-wide. The caller chooses the database and the other servers of the
+// chain (aggregation, custom resources); see Config.
 package apiserver

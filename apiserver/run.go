@@ -29,7 +29,7 @@ func (s *Server) Run(ctx context.Context) error {
 	r.begin(&r.feed, ctx)
 	defer r.feed.stop()
 	r.feed.run("feed", s.core.feed.Run)
-	if err := s.core.found(ctx); err != nil {
+	if err := s.core.ensureFirstRevision(ctx); err != nil {
 		return err
 	}
 	r.startBase(ctx)
@@ -105,10 +105,10 @@ func (r *running) startWork(ctx context.Context) {
 	r.begin(&r.work, ctx)
 	r.work.run("bootstrap objects", r.bootstrap.Run)
 	r.work.once("readiness", r.awaitReady)
-	r.work.once("settling", r.settle)
-	for _, n := range r.neighbours {
+	r.work.once("release of start memory", r.releaseStartMemory)
+	for _, n := range r.chained {
 		if n.Run != nil {
-			r.work.run("neighbour", n.Run)
+			r.work.run("chained server", n.Run)
 		}
 	}
 	if !r.core.database.Shared {
@@ -191,13 +191,13 @@ func (r *running) awaitReady(ctx context.Context) error {
 // part of a start.
 const settleDelay = 5 * time.Second
 
-// lookInterval is how often settle looks whether the server is busy.
+// lookInterval is how often releaseStartMemory looks whether the server is busy.
 const lookInterval = 500 * time.Millisecond
 
-// settle gives back the memory that only the start needed, and then, whenever the
+// releaseStartMemory gives back the memory that only the start needed, and then, whenever the
 // server has been busy and is no more, what that needed. While it is busy it has the
 // garbage collector run less often.
-func (r *running) settle(ctx context.Context) error {
+func (r *running) releaseStartMemory(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil

@@ -73,7 +73,7 @@ type Server struct {
 	controllers *controllers.Runner
 	// controlplane is what every server runs, whichever controllers are on.
 	controlplane *controlplane.ControlPlane
-	neighbours   []Neighbour
+	chained      []ChainedServer
 
 	signals *lifecycle.Signals
 	// requests counts requests over the listener that are not long-running,
@@ -327,7 +327,7 @@ func (s *Server) buildBuiltin(files pki.Files) error {
 		Kubelet:  &kubelet,
 
 		ProxyTransport: proxyTransport(s.Aggregation.Dial),
-		StoreReady:     s.core.ask,
+		StoreReady:     s.core.checkDatabase,
 		Logger:         klog.Background(),
 	})
 	return err

@@ -29,8 +29,8 @@ import (
 
 // Shared is what the servers of the chain have in common.
 type Shared struct {
-	// Common is Storage, Discovery and so on; a neighbour with types of its own
-	// keeps them by Common.Own.
+	// Common is Storage, Discovery and so on; a server with types of its own
+	// stores them by Common.Own.
 	endpoints.Common
 	// Loopback, Client, Dynamic and Informers reach the whole chain as itself.
 	// The informers are started after every server was made.

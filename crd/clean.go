@@ -21,8 +21,8 @@ import (
 // cleaners makes a cleaner for each definition that is being deleted. It
 // implements finalizer.CRClientGetter.
 type cleaners struct {
-	table   *table
-	errands *errands
+	table *table
+	calls *storeCalls
 }
 
 // GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter:
@@ -39,14 +39,14 @@ func (c cleaners) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.
 	if err != nil {
 		return nil, err
 	}
-	return cleaner{stored.main, c.errands}, nil
+	return cleaner{stored.main, c.calls}, nil
 }
 
 // cleaner deletes all instances of a definition, in pages: the finalizer by
 // itself would hold them all in memory.
 type cleaner struct {
 	*customresource.REST
-	errands *errands
+	calls *storeCalls
 }
 
 const (
@@ -62,7 +62,7 @@ const (
 // are, and calls DeleteCollection for the namespace of each that it is given: one
 // call deletes all.
 func (c cleaner) List(ctx context.Context, _ *internalversion.ListOptions) (list runtime.Object, err error) {
-	err = c.errands.run(func() error {
+	err = c.calls.do(func() error {
 		list, err = c.page(ctx, 1, "")
 		return err
 	})
@@ -79,7 +79,7 @@ func (c cleaner) page(ctx context.Context, size int64, from string) (*unstructur
 
 // DeleteCollection deletes all instances, whatever namespace ctx names.
 func (c cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, _ *internalversion.ListOptions) (last runtime.Object, err error) {
-	err = c.errands.run(func() error {
+	err = c.calls.do(func() error {
 		last, err = c.deleteAll(ctx, validate, options)
 		return err
 	})

@@ -30,7 +30,7 @@ type codecs struct {
 // admission or a conversion had the last word.
 func (c codecs) storage(stored, version schema.GroupVersion) runtime.Codec {
 	return versioning.NewCodec(
-		settledEncoder{Encoder: unstructured.UnstructuredJSONScheme, coercer: coercer{schemas: c.schemas}, defaulter: c.defaulter()},
+		roundTripEncoder{Encoder: unstructured.UnstructuredJSONScheme, coercer: coercer{schemas: c.schemas}, defaulter: c.defaulter()},
 		c.decoder(),
 		coercingConvertor{ObjectConvertor: c.convert, coercer: coercer{schemas: c.schemas}},
 		creater{},
@@ -49,15 +49,15 @@ func (c codecs) decoder() runtime.Decoder {
 
 func (c codecs) defaulter() defaulter { return defaulter{schemas: c.schemas, others: c.scheme} }
 
-// settledEncoder brings an object into the form that decoding would give it and
+// roundTripEncoder brings an object into the form that decoding would give it and
 // encodes it. The object is changed: whoever stores it has no other use for it.
-type settledEncoder struct {
+type roundTripEncoder struct {
 	runtime.Encoder
 	coercer   coercer
 	defaulter defaulter
 }
 
-func (e settledEncoder) Encode(object runtime.Object, w io.Writer) error {
+func (e roundTripEncoder) Encode(object runtime.Object, w io.Writer) error {
 	if u, ok := object.(*unstructured.Unstructured); ok {
 		if _, err := e.coercer.apply(u); err != nil {
 			return err

@@ -37,7 +37,7 @@ type follower struct {
 
 	establishing *establish.EstablishingController
 	controllers  []func(context.Context)
-	errands      *errands
+	calls        *storeCalls
 
 	// synced is closed when everything that was defined at the start is served,
 	// and shown by discovery.
@@ -70,17 +70,17 @@ func newFollower(c Config, t *table) (*follower, error) {
 		},
 		started: make(chan struct{}),
 		synced:  make(chan struct{}),
-		errands: &errands{},
+		calls:   &storeCalls{},
 		groups:  sets.New[string](),
 		poke:    make(chan struct{}, 1),
 	}
-	definitions, api := f.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1(), f.errands}
+	definitions, api := f.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1(), f.calls}
 	f.informer = definitions.Informer()
 	f.establishing = establish.NewEstablishingController(definitions, api)
 	naming := status.NewNamingConditionController(klog.Background(), definitions, api)
 	structural := nonstructuralschema.NewConditionController(definitions, api)
 	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(definitions, api)
-	finalizing := finalizer.NewCRDFinalizer(definitions, api, cleaners{t, f.errands})
+	finalizing := finalizer.NewCRDFinalizer(definitions, api, cleaners{t, f.calls})
 	f.controllers = []func(context.Context){
 		f.establishing.RunWithContext,
 		naming.RunWithContext,
@@ -106,15 +106,15 @@ const releaseInterval = 5 * time.Minute
 // Run follows the definitions until ctx ends.
 func (f *follower) Run(ctx context.Context) error {
 	handler, err := f.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { f.see(object) },
-		UpdateFunc: func(_, object any) { f.see(object) },
-		DeleteFunc: f.lose,
+		AddFunc:    func(object any) { f.onChange(object) },
+		UpdateFunc: func(_, object any) { f.onChange(object) },
+		DeleteFunc: f.onDelete,
 	})
 	if err != nil {
 		return fmt.Errorf("crd: %w", err)
 	}
 	var group sync.WaitGroup
-	defer f.errands.end()
+	defer f.calls.drain()
 	defer group.Wait()
 	f.factory.StartWithContext(ctx)
 	defer f.factory.Shutdown()
@@ -152,7 +152,7 @@ func (f *follower) Checks() []health.Checker {
 		health.Hook("crd-informer-synced", f.synced))
 }
 
-func (f *follower) see(object any) {
+func (f *follower) onChange(object any) {
 	crd, ok := object.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok {
 		return
@@ -165,7 +165,7 @@ func (f *follower) see(object any) {
 	}
 }
 
-func (f *follower) lose(object any) {
+func (f *follower) onDelete(object any) {
 	unseen := false
 	if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object, unseen = last.Obj, true

@@ -19,16 +19,16 @@ const lastApplied = corev1.LastAppliedConfigAnnotation
 // and the finalizers.
 type statusClient struct {
 	client.CustomResourceDefinitionsGetter
-	errands *errands
+	calls *storeCalls
 }
 
 func (c statusClient) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
-	return statusWriter{c.CustomResourceDefinitionsGetter.CustomResourceDefinitions(), c.errands}
+	return statusWriter{c.CustomResourceDefinitionsGetter.CustomResourceDefinitions(), c.calls}
 }
 
 type statusWriter struct {
 	client.CustomResourceDefinitionInterface
-	errands *errands
+	calls *storeCalls
 }
 
 // change is an operation of a JSON patch (RFC 6902).
@@ -40,7 +40,7 @@ type change struct {
 
 // UpdateStatus fails with a conflict where an update would.
 func (w statusWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (written *apiextensionsv1.CustomResourceDefinition, err error) {
-	err = w.errands.run(func() error {
+	err = w.calls.do(func() error {
 		written, err = w.patchStatus(ctx, crd, options)
 		return err
 	})

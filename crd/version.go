@@ -170,7 +170,7 @@ func (b *versionBuilder) storages(v *version) (map[string]rest.Storage, error) {
 		b.gv.WithResource(names.Singular).GroupResource(),
 		kind, b.gv.WithKind(names.ListKind),
 		light,
-		&keeper{
+		&restOptionsGetter{
 			config:  b.storage,
 			parts:   b.parts,
 			version: b.gv,

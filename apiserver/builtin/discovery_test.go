@@ -116,7 +116,7 @@ func TestRuntimeConfigErrors(t *testing.T) {
 		})
 	}
 	if _, err := builtin.Resources(cliflag.ConfigurationMap{"apiextensions.k8s.io/v1": "false"}, "apiextensions.k8s.io"); err != nil {
-		t.Errorf("another room's group: %v", err)
+		t.Errorf("another server's group: %v", err)
 	}
 }
 

@@ -37,7 +37,7 @@ func DefaultResources() *serverstorage.ResourceConfig {
 
 // Resources returns which versions and resources are served under a
 // --runtime-config. The error names what is wrong with the flag's value. Groups
-// that other rooms serve are named by the caller, so that they aren't unknown.
+// that other servers of the chain serve are named by the caller, so that they aren't unknown.
 func Resources(runtimeConfig cliflag.ConfigurationMap, others ...string) (*serverstorage.ResourceConfig, error) {
 	if len(runtimeConfig) == 1 && runtimeConfig[resourceconfig.APIAll] == "false" {
 		return nil, fmt.Errorf("%s=false alone leaves nothing to serve", resourceconfig.APIAll)

@@ -49,7 +49,7 @@ func (c *Common) Own(scheme *runtime.Scheme, codecs runtime.StorageSerializer, r
 	kept := c.Storage
 	kept.Scheme, kept.Serializer = scheme, codecs
 	kept.Encoding = serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, c.Effective)
-	kept.Cohabitants, kept.Unsettled = nil, nil
+	kept.Cohabitants, kept.DefaultedOnRead = nil, nil
 	kept.Prefixes = map[schema.GroupResource]string{}
 	for _, gr := range resources {
 		kept.Prefixes[gr] = gr.Group + "/" + gr.Resource

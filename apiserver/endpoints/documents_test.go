@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// elsewhere are the groups that other rooms serve.
+// elsewhere are the groups that other servers of the chain serve.
 var elsewhere = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
 
 const aggregatedJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"

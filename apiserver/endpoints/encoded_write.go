@@ -10,39 +10,39 @@ import (
 	"byre/apiserver/storage"
 )
 
-// writeHandler returns a handler of writes, which upstream makes for each request. What
-// it answers with was encoded to be stored; where that is what the client is to get, it
-// is not encoded again.
+// writeHandler returns a handler of writes, which upstream makes for each request. It
+// answers with the bytes that were stored where the client asks for that encoding (see
+// storage.WriteResult).
 func (r *Resource) writeHandler(upstream func(*handlers.RequestScope) http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		if r.written == nil || !r.written.negotiated(req) {
 			upstream(r.scope)(w, req)
 			return
 		}
-		ctx, kept := storage.WithKept(req.Context())
+		ctx, result := storage.WithWriteResult(req.Context())
 		scope := *r.scope
-		scope.Serializer = keptSerializer{scope.Serializer, kept}
+		scope.Serializer = writtenSerializer{scope.Serializer, result}
 		upstream(&scope)(w, req.WithContext(ctx))
 	}
 }
 
-// keptSerializer makes encoders that know what the request has had kept.
-type keptSerializer struct {
+// writtenSerializer makes encoders that know what the request has written.
+type writtenSerializer struct {
 	runtime.NegotiatedSerializer
-	kept *storage.Kept
+	result *storage.WriteResult
 }
 
-func (s keptSerializer) EncoderForVersion(encoder runtime.Encoder, version runtime.GroupVersioner) runtime.Encoder {
-	return keptEncoder{s.NegotiatedSerializer.EncoderForVersion(encoder, version), s.kept}
+func (s writtenSerializer) EncoderForVersion(encoder runtime.Encoder, version runtime.GroupVersioner) runtime.Encoder {
+	return writtenEncoder{s.NegotiatedSerializer.EncoderForVersion(encoder, version), s.result}
 }
 
-type keptEncoder struct {
+type writtenEncoder struct {
 	runtime.Encoder
-	kept *storage.Kept
+	result *storage.WriteResult
 }
 
-func (e keptEncoder) Encode(obj runtime.Object, w io.Writer) error {
-	object, ok := e.kept.Of(obj)
+func (e writtenEncoder) Encode(obj runtime.Object, w io.Writer) error {
+	object, ok := e.result.Of(obj)
 	if !ok {
 		return e.Encoder.Encode(obj, w)
 	}

@@ -99,7 +99,7 @@ func LongRunning() request.LongRunningRequestCheck {
 func Chain(cfg Config) func(http.Handler) http.Handler {
 	c := chain{Config: cfg, tracer: cfg.Tracer, longRunning: LongRunning(), requestInfo: RequestInfoResolver()}
 	if c.tracer == nil {
-		c.tracer = silence{}
+		c.tracer = noTracing{}
 	}
 	return func(handler http.Handler) http.Handler {
 		return c.outer(c.timed(c.identified(c.permitted(handler))))

@@ -30,7 +30,7 @@ func (r Root) fingerprint(build string) string {
 func Hash(s string) string { return fmt.Sprintf("%X", sha512.Sum512([]byte(s))) }
 
 // BuildIdentity names the program as far as documents depend on it. A build that
-// can't be told from its neighbours (no version, or changed sources) is another
+// can't be told from similar builds (no version, or changed sources) is another
 // one each time it starts: clients keep a document as long as its hash stays.
 func BuildIdentity(started time.Time) string {
 	build, ok := debug.ReadBuildInfo()

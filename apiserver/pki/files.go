@@ -52,14 +52,14 @@ func readKey(path string) (crypto.Signer, error) {
 
 // writePair writes the key first: a certificate without its key would look as
 // if an authority were kept elsewhere.
-func (k *keeper) writePair(certPath, keyPath string, chain [][]byte, key crypto.Signer) error {
+func (k *ensurer) writePair(certPath, keyPath string, chain [][]byte, key crypto.Signer) error {
 	if err := k.writeKey(keyPath, key); err != nil {
 		return err
 	}
 	return k.write(certPath, encodeCerts(chain), certMode)
 }
 
-func (k *keeper) writeKey(path string, key crypto.Signer) error {
+func (k *ensurer) writeKey(path string, key crypto.Signer) error {
 	data, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -67,7 +67,7 @@ func (k *keeper) writeKey(path string, key crypto.Signer) error {
 	return k.write(path, data, keyMode)
 }
 
-func (k *keeper) writePublic(path string, key crypto.PublicKey) error {
+func (k *ensurer) writePublic(path string, key crypto.PublicKey) error {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -76,7 +76,7 @@ func (k *keeper) writePublic(path string, key crypto.PublicKey) error {
 }
 
 // write replaces the file under path by data in one step.
-func (k *keeper) write(path string, data []byte, mode fs.FileMode) error {
+func (k *ensurer) write(path string, data []byte, mode fs.FileMode) error {
 	file, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err

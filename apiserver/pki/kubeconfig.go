@@ -31,7 +31,7 @@ const (
 // this program's in it. All else is its owner's and stays: more clusters, users
 // and contexts, the current context, a namespace, an address under which the
 // server is reached from elsewhere.
-func (k *keeper) kubeconfig() error {
+func (k *ensurer) kubeconfig() error {
 	path := k.request.Kubeconfig
 	if path == "" {
 		return nil
@@ -70,7 +70,7 @@ func (k *keeper) kubeconfig() error {
 
 // updateCluster sets the server's address and authority, unless the owner has
 // put the address of another host there.
-func (k *keeper) updateCluster(config *api.Config) (changed bool, err error) {
+func (k *ensurer) updateCluster(config *api.Config) (changed bool, err error) {
 	cluster := config.Clusters[clusterName]
 	if cluster == nil {
 		cluster = &api.Cluster{Server: k.request.Server}
@@ -107,7 +107,7 @@ func isOwnAddress(address, server string) bool {
 
 // userStale reports whether the administrator's certificate is missing or must be
 // renewed. Credentials of another kind are the owner's.
-func (k *keeper) userStale(user *api.AuthInfo) bool {
+func (k *ensurer) userStale(user *api.AuthInfo) bool {
 	if user == nil {
 		return true
 	}
@@ -124,7 +124,7 @@ func (k *keeper) userStale(user *api.AuthInfo) bool {
 
 // updateUser issues a certificate for the administrator, with a context where
 // there is none.
-func (k *keeper) updateUser(config *api.Config) error {
+func (k *ensurer) updateUser(config *api.Config) error {
 	der, key, err := clientProfile(adminName, adminGroup).issue(k.root, k.request.Now)
 	if err != nil {
 		return err

@@ -71,7 +71,7 @@ func Ensure(r Request) (Files, Report, error) {
 		return files, Report{}, fmt.Errorf("certificate directory: %w", err)
 	}
 	defer unlock()
-	k := keeper{request: r, files: files}
+	k := ensurer{request: r, files: files}
 	for _, step := range []func() error{k.authorities, k.leaves, k.serviceAccount, k.kubeconfig} {
 		if err := step(); err != nil {
 			return files, k.report, err
@@ -80,8 +80,8 @@ func Ensure(r Request) (Files, Report, error) {
 	return files, k.report, nil
 }
 
-// keeper is one run of Ensure.
-type keeper struct {
+// ensurer is one run of Ensure.
+type ensurer struct {
 	request Request
 	files   Files
 	report  Report
@@ -97,7 +97,7 @@ type authority struct {
 	signer crypto.Signer
 }
 
-func (k *keeper) authorities() (err error) {
+func (k *ensurer) authorities() (err error) {
 	if k.root, err = k.authority("kubernetes", k.files.CACert, k.files.CAKey); err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (k *keeper) authorities() (err error) {
 
 // authority loads the authority under the two paths, and makes it when neither
 // exists. It never makes half of a pair: another half may be in use elsewhere.
-func (k *keeper) authority(name, certPath, keyPath string) (authority, error) {
+func (k *ensurer) authority(name, certPath, keyPath string) (authority, error) {
 	a := authority{name: filepath.Base(certPath)}
 	cert, err := readCert(certPath)
 	switch {
@@ -136,7 +136,7 @@ func (k *keeper) authority(name, certPath, keyPath string) (authority, error) {
 	return a, nil
 }
 
-func (k *keeper) leaves() error {
+func (k *ensurer) leaves() error {
 	return errors.Join(
 		k.leaf(k.files.ServingCert, k.files.ServingKey, k.root, servingProfile(k.request.Hosts)),
 		k.leaf(k.files.KubeletClientCert, k.files.KubeletKey, k.root,
@@ -147,7 +147,7 @@ func (k *keeper) leaves() error {
 
 // leaf keeps the certificate under certPath while it is good for p, and makes
 // another otherwise.
-func (k *keeper) leaf(certPath, keyPath string, by authority, p profile) error {
+func (k *ensurer) leaf(certPath, keyPath string, by authority, p profile) error {
 	cert, err := readCert(certPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -175,7 +175,7 @@ func (k *keeper) leaf(certPath, keyPath string, by authority, p profile) error {
 
 // serviceAccount makes the key that signs service account tokens. sa.pub alone
 // is enough for a server that only verifies them.
-func (k *keeper) serviceAccount() error {
+func (k *ensurer) serviceAccount() error {
 	key, err := readKey(k.files.ServiceAccountKey)
 	switch {
 	case err == nil:

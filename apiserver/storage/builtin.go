@@ -14,15 +14,15 @@ import (
 // Builtin is how the built-in resources are kept by a server of a version.
 func Builtin(store *sqlstore.Store, feed *watch.Feed, effective compatibility.EffectiveVersion) GetterConfig {
 	return GetterConfig{
-		Store:       store,
-		Feed:        feed,
-		Serializer:  legacyscheme.Codecs,
-		Scheme:      legacyscheme.Scheme,
-		Encoding:    builtinEncoding(legacyscheme.Scheme, effective),
-		Prefixes:    builtinPrefixes(),
-		Cohabitants: builtinCohabitants(),
-		Unsettled:   builtinUnsettled(),
-		Program:     "v" + effective.BinaryVersion().String(),
+		Store:           store,
+		Feed:            feed,
+		Serializer:      legacyscheme.Codecs,
+		Scheme:          legacyscheme.Scheme,
+		Encoding:        builtinEncoding(legacyscheme.Scheme, effective),
+		Prefixes:        builtinPrefixes(),
+		Cohabitants:     builtinCohabitants(),
+		DefaultedOnRead: builtinDefaultedOnRead(),
+		Program:         "v" + effective.BinaryVersion().String(),
 	}
 }
 
@@ -49,10 +49,10 @@ func builtinCohabitants() map[schema.GroupResource]schema.GroupResource {
 	}
 }
 
-// builtinUnsettled are the built-in resources with defaults that follow from what
+// builtinDefaultedOnRead are the built-in resources with defaults that follow from what
 // their strategies fill in: a Job's labels are those of its Pods, which get
 // theirs on create; a claim's phase is reset, and Pending by default.
-func builtinUnsettled() map[schema.GroupResource]bool {
+func builtinDefaultedOnRead() map[schema.GroupResource]bool {
 	return map[schema.GroupResource]bool{
 		{Group: "batch", Resource: "jobs"}:   true,
 		{Resource: "persistentvolumeclaims"}: true,

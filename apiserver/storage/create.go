@@ -35,6 +35,6 @@ func (s *Store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	if out == nil {
 		return nil
 	}
-	keep(ctx, out, w, revision)
-	return s.give(out, obj, data, revision)
+	recordWriteResult(ctx, out, w, revision)
+	return s.setOutput(out, obj, data, revision)
 }

@@ -144,7 +144,7 @@ func (c *cursor) startInitial(ctx context.Context) error {
 		return err
 	}
 	if snapshot.Revision() == 0 {
-		if err := c.s.found(ctx); err != nil {
+		if err := c.s.ensureFirstRevision(ctx); err != nil {
 			return err
 		}
 		return c.startInitial(ctx)

@@ -19,12 +19,12 @@ func (s *Store) Delete(
 	if err != nil {
 		return err
 	}
-	r, err := s.reader(at, out)
+	r, err := s.newStateReader(at, out)
 	if err != nil {
 		return err
 	}
-	r.unseen = opts.IgnoreStoreReadError && unsafeDeletion()
-	from, err := r.first(ctx, cachedExistingObject)
+	r.skipValue = opts.IgnoreStoreReadError && unsafeDeletion()
+	from, err := r.getInitialState(ctx, cachedExistingObject)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (s *Store) Delete(
 			err = validateDeletion(ctx, from.obj)
 		}
 		if err != nil {
-			if from, err = r.again(ctx, from, err); err != nil {
+			if from, err = r.getStateAfterFailure(ctx, from, err); err != nil {
 				return err
 			}
 			continue
@@ -45,8 +45,8 @@ func (s *Store) Delete(
 			Replaces: from.revision,
 			Author:   author(ctx),
 		})
-		if lost(err) {
-			if from, err = r.now(ctx); err != nil {
+		if isConflict(err) {
+			if from, err = r.getCurrentState(ctx); err != nil {
 				return err
 			}
 			continue
@@ -54,15 +54,15 @@ func (s *Store) Delete(
 		if err != nil {
 			return s.apiError(err, at.path)
 		}
-		if r.unseen {
+		if r.skipValue {
 			return nil
 		}
-		return s.giveDeleted(out, from, cachedExistingObject, change.Revision)
+		return s.setDeletedOutput(out, from, cachedExistingObject, change.Revision)
 	}
 }
 
-// giveDeleted sets out to what was deleted, at the revision of the delete.
-func (s *Store) giveDeleted(out runtime.Object, from *state, suggested runtime.Object, revision int64) error {
+// setDeletedOutput sets out to what was deleted, at the revision of the delete.
+func (s *Store) setDeletedOutput(out runtime.Object, from *state, suggested runtime.Object, revision int64) error {
 	if from.obj == suggested || reflect.TypeOf(out) != reflect.TypeOf(from.obj) {
 		return s.decodeInto(from.data, out, revision)
 	}

@@ -110,10 +110,10 @@ func (s *Store) commit(ctx context.Context, at object, w written, replaces int64
 	return change.Revision, err
 }
 
-// give makes out what obj is, as of a revision. An object that was just written is
-// what a decode of its encoding would give: that is not done. Nor is it copied: what
-// obj refers to belongs to out from then on.
-func (s *Store) give(out, obj runtime.Object, data []byte, revision int64) error {
+// setOutput sets out to obj at a revision. It neither decodes nor copies: an object that
+// was just written equals what a decode of its encoding would give, and what obj refers
+// to belongs to out from then on.
+func (s *Store) setOutput(out, obj runtime.Object, data []byte, revision int64) error {
 	to, from := reflect.ValueOf(out), reflect.ValueOf(obj)
 	if s.cfg.Lossy || to.Type() != from.Type() {
 		return undecodable(s.decodeInto(data, out, revision))

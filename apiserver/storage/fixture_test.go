@@ -110,7 +110,7 @@ func newFixture(t testing.TB, b backend, change ...func(*Config)) *fixture {
 	}
 	f := &fixture{Store: s, store: store, feed: feed, codec: cfg.Codec}
 	// etcd's first revision is 1, and upstream's tests count from there.
-	if err := f.found(t.Context()); err != nil {
+	if err := f.ensureFirstRevision(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return f

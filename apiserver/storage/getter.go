@@ -40,10 +40,10 @@ type GetterConfig struct {
 	Prefixes map[schema.GroupResource]string
 	// Cohabitants are resources kept as another one.
 	Cohabitants map[schema.GroupResource]schema.GroupResource
-	// Unsettled are resources whose strategies leave defaults open that the next
-	// decode would fill in. Their objects are stored with them: bytes are
-	// answered as they are stored.
-	Unsettled map[schema.GroupResource]bool
+	// DefaultedOnRead are resources whose strategies leave defaults open that the
+	// next decode fills in. Their objects are stored with these defaults, as bytes
+	// are answered as they are stored.
+	DefaultedOnRead map[schema.GroupResource]bool
 	// Transformers gives the encryption of a resource; nil, or a nil result,
 	// means none.
 	Transformers func(schema.GroupResource) value.Transformer
@@ -83,14 +83,14 @@ func NewRESTOptionsGetter(cfg GetterConfig) *Getter {
 func (g *Getter) Lookup(gr schema.GroupResource) *Store {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	return g.stores[g.keptAs(gr)]
+	return g.stores[g.storedAs(gr)]
 }
 
 // GetRESTOptions implements generic.RESTOptionsGetter. It follows upstream's
 // storage factory (apiserver/pkg/server/storage/storage_factory.go).
 func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
-	kept := g.keptAs(gr)
-	codec, versioner, version, err := g.codec(gr, kept, example)
+	stored := g.storedAs(gr)
+	codec, versioner, version, err := g.codec(gr, stored, example)
 	if err != nil {
 		return generic.RESTOptions{}, fmt.Errorf("storage codec of %s: %w", gr, err)
 	}
@@ -100,13 +100,13 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 	if g.cfg.Transformers != nil {
 		backend.Transformer = g.cfg.Transformers(gr)
 	}
-	prefix, ok := g.cfg.Prefixes[kept]
+	prefix, ok := g.cfg.Prefixes[stored]
 	if !ok {
-		prefix = strings.ToLower(kept.Resource)
+		prefix = strings.ToLower(stored.Resource)
 	}
 	return generic.RESTOptions{
 		StorageConfig:             backend.ForResource(gr),
-		Decorator:                 g.decorator(kept, version),
+		Decorator:                 g.decorator(stored, version),
 		EnableGarbageCollection:   !g.cfg.NoGarbageCollection,
 		DeleteCollectionWorkers:   g.cfg.DeleteCollectionWorkers,
 		ResourcePrefix:            prefix,
@@ -114,23 +114,23 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 	}, nil
 }
 
-func (g *Getter) keptAs(gr schema.GroupResource) schema.GroupResource {
-	if kept, ok := g.cfg.Cohabitants[gr]; ok {
-		return kept
+func (g *Getter) storedAs(gr schema.GroupResource) schema.GroupResource {
+	if stored, ok := g.cfg.Cohabitants[gr]; ok {
+		return stored
 	}
 	return gr
 }
 
-func (g *Getter) codec(gr, kept schema.GroupResource, example runtime.Object) (runtime.Codec, runtime.GroupVersioner, schema.GroupVersion, error) {
+func (g *Getter) codec(gr, stored schema.GroupResource, example runtime.Object) (runtime.Codec, runtime.GroupVersioner, schema.GroupVersion, error) {
 	fail := func(err error) (runtime.Codec, runtime.GroupVersioner, schema.GroupVersion, error) {
 		return nil, nil, schema.GroupVersion{}, err
 	}
 	var version schema.GroupVersion
 	var err error
 	if compatible, ok := g.cfg.Encoding.(serverstorage.CompatibilityResourceEncodingConfig); ok {
-		version, err = compatible.BackwardCompatibileStorageEncodingFor(kept, example)
+		version, err = compatible.BackwardCompatibileStorageEncodingFor(stored, example)
 	} else {
-		version, err = g.cfg.Encoding.StorageEncodingFor(kept)
+		version, err = g.cfg.Encoding.StorageEncodingFor(stored)
 	}
 	if err != nil {
 		return fail(err)
@@ -149,26 +149,26 @@ func (g *Getter) codec(gr, kept schema.GroupResource, example runtime.Object) (r
 	if err != nil {
 		return fail(err)
 	}
-	if g.cfg.Unsettled[kept] {
-		codec = settling{codec}
+	if g.cfg.DefaultedOnRead[stored] {
+		codec = roundTripCodec{codec}
 	}
 	return codec, versioner, version, nil
 }
 
-// settling encodes what a decode of the encoding would give.
-type settling struct{ runtime.Codec }
+// roundTripCodec encodes what a decode of the encoding would give.
+type roundTripCodec struct{ runtime.Codec }
 
 // Encode implements runtime.Encoder.
-func (s settling) Encode(obj runtime.Object, w io.Writer) error {
+func (c roundTripCodec) Encode(obj runtime.Object, w io.Writer) error {
 	var first bytes.Buffer
-	if err := s.Codec.Encode(obj, &first); err != nil {
+	if err := c.Codec.Encode(obj, &first); err != nil {
 		return err
 	}
-	settled, _, err := s.Decode(first.Bytes(), nil, nil)
+	decoded, _, err := c.Decode(first.Bytes(), nil, nil)
 	if err != nil {
 		return err
 	}
-	return s.Codec.Encode(settled, w)
+	return c.Codec.Encode(decoded, w)
 }
 
 // decoders puts one before upstream's that finds the kind where encoders put
@@ -206,7 +206,7 @@ func (kindFirst) Interpret(data []byte) (*schema.GroupVersionKind, error) {
 
 // decorator makes the Store of one resource, and remembers the first one: two
 // registries over one resource (events) have Stores that differ in nothing.
-func (g *Getter) decorator(kept schema.GroupResource, version schema.GroupVersion) generic.StorageDecorator {
+func (g *Getter) decorator(stored schema.GroupResource, version schema.GroupVersion) generic.StorageDecorator {
 	return func(
 		config *storagebackend.ConfigForResource,
 		resourcePrefix string,
@@ -219,13 +219,13 @@ func (g *Getter) decorator(kept schema.GroupResource, version schema.GroupVersio
 		s, err := New(Config{
 			Store:          g.cfg.Store,
 			Feed:           g.cfg.Feed,
-			GroupResource:  kept,
+			GroupResource:  stored,
 			Owner:          sqlstore.BuiltIn,
 			ResourcePrefix: resourcePrefix,
 			KeyPrefix:      config.Prefix,
 			Codec:          config.Codec,
 			StorageVersion: version,
-			Lossy:          g.cfg.Unsettled[kept],
+			Lossy:          g.cfg.DefaultedOnRead[stored],
 			Form:           g.cfg.Program + "/" + version.String(),
 			NewFunc:        newFunc,
 			NewListFunc:    newListFunc,
@@ -238,8 +238,8 @@ func (g *Getter) decorator(kept schema.GroupResource, version schema.GroupVersio
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if _, ok := g.stores[kept]; !ok {
-			g.stores[kept] = s
+		if _, ok := g.stores[stored]; !ok {
+			g.stores[stored] = s
 		}
 		return s, func() {}, nil
 	}

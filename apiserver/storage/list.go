@@ -113,7 +113,7 @@ func (s *Store) GetList(ctx context.Context, key string, opts apistorage.ListOpt
 func (s *Store) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	revision, err := s.cfg.Feed.Latest(ctx)
 	if err == nil && revision == 0 {
-		if err := s.found(ctx); err != nil {
+		if err := s.ensureFirstRevision(ctx); err != nil {
 			return 0, err
 		}
 		revision, err = s.cfg.Feed.Latest(ctx)

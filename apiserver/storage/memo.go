@@ -31,7 +31,7 @@ type memo struct {
 
 type decoded struct{ obj runtime.Object }
 
-// document returns what was kept by keep, or nil.
+// document returns what keep has stored, or nil.
 func (m *memo) document() *document {
 	if d := m.doc.Load(); d != nil {
 		return d

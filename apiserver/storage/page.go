@@ -59,7 +59,7 @@ func (s *Store) listing(key string, opts apistorage.ListOptions) (*listing, erro
 		l.limit = opts.Predicate.Limit
 	}
 	if l.start != "" {
-		if err := l.goOn(); err != nil {
+		if err := l.decodeContinue(); err != nil {
 			return nil, err
 		}
 		l.issued = tokenIssued(opts.Predicate.Continue)
@@ -67,8 +67,8 @@ func (s *Store) listing(key string, opts apistorage.ListOptions) (*listing, erro
 	return l, nil
 }
 
-// goOn turns a continue token's key into positions.
-func (l *listing) goOn() error {
+// decodeContinue turns a continue token's key into positions.
+func (l *listing) decodeContinue() error {
 	rest := strings.TrimPrefix(l.start, l.path)
 	name, exclusive := strings.CutSuffix(rest, "\x00")
 	if !utf8.ValidString(name) || strings.Contains(name, "\x00") {
@@ -107,7 +107,7 @@ func (s *Store) page(ctx context.Context, key string, opts apistorage.ListOption
 		return nil, err
 	}
 	if s.cfg.Feed.Revision() == 0 {
-		if err := s.found(ctx); err != nil {
+		if err := s.ensureFirstRevision(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -26,22 +26,23 @@ type state struct {
 	current bool
 }
 
-// reader reads one object's state for a change that may have to try again.
-type reader struct {
+// stateReader reads one object's state for a change that may have to try again.
+type stateReader struct {
 	s              *Store
 	at             object
 	empty          func() runtime.Object
 	ignoreNotFound bool
-	// unseen leaves the value unread: it is deleted because it can't be read.
-	unseen bool
+	// skipValue leaves the value unread: the object is deleted because its value can't
+	// be read.
+	skipValue bool
 }
 
-func (s *Store) reader(at object, like runtime.Object) (*reader, error) {
+func (s *Store) newStateReader(at object, like runtime.Object) (*stateReader, error) {
 	v, err := conversion.EnforcePtr(like)
 	if err != nil {
 		return nil, fmt.Errorf("unable to convert output object to pointer: %w", err)
 	}
-	r := &reader{s: s, at: at}
+	r := &stateReader{s: s, at: at}
 	if u, ok := like.(runtime.Unstructured); ok {
 		r.empty = func() runtime.Object { return u.NewEmptyInstance() }
 	} else {
@@ -51,22 +52,22 @@ func (s *Store) reader(at object, like runtime.Object) (*reader, error) {
 	return r, nil
 }
 
-// first returns what a change starts from: the caller's suggestion, or what is
+// getInitialState returns what a change starts from: the caller's suggestion, or what is
 // in memory, or what is in the database. Only the last is sure to be current.
-func (r *reader) first(ctx context.Context, suggested runtime.Object) (*state, error) {
+func (r *stateReader) getInitialState(ctx context.Context, suggested runtime.Object) (*state, error) {
 	if suggested != nil {
-		return r.s.suggestion(suggested)
+		return r.s.suggestedState(suggested)
 	}
 	if e, _, loaded := r.s.cfg.Feed.Lookup(r.at.Key); loaded && e != nil {
-		if st, err := r.of(ctx, e); err == nil {
+		if st, err := r.decodeState(ctx, e); err == nil {
 			return st, nil
 		}
 	}
-	return r.now(ctx)
+	return r.getCurrentState(ctx)
 }
 
-// now reads the object from the database.
-func (r *reader) now(ctx context.Context) (*state, error) {
+// getCurrentState reads the object from the database.
+func (r *stateReader) getCurrentState(ctx context.Context) (*state, error) {
 	record, _, err := r.s.getRecord(ctx, r.at.Key)
 	if errors.Is(err, sqlstore.ErrNotFound) {
 		if !r.ignoreNotFound {
@@ -78,7 +79,7 @@ func (r *reader) now(ctx context.Context) (*state, error) {
 	if err != nil {
 		return nil, r.s.apiError(err, r.at.path)
 	}
-	st, err := r.of(ctx, watch.NewEntry(record))
+	st, err := r.decodeState(ctx, watch.NewEntry(record))
 	if err != nil {
 		return nil, readError(err, r.at.path)
 	}
@@ -86,8 +87,8 @@ func (r *reader) now(ctx context.Context) (*state, error) {
 	return st, nil
 }
 
-func (r *reader) of(ctx context.Context, e *watch.Entry) (*state, error) {
-	if r.unseen {
+func (r *stateReader) decodeState(ctx context.Context, e *watch.Entry) (*state, error) {
+	if r.skipValue {
 		return &state{revision: e.Revision, stale: true}, nil
 	}
 	data, stale, err := r.s.open(ctx, &e.Record)
@@ -98,8 +99,8 @@ func (r *reader) of(ctx context.Context, e *watch.Entry) (*state, error) {
 	return st, r.s.decodeInto(data, st.obj, e.Revision)
 }
 
-// suggestion takes an object that a caller has read before.
-func (s *Store) suggestion(obj runtime.Object) (*state, error) {
+// suggestedState takes an object that a caller has read before.
+func (s *Store) suggestedState(obj runtime.Object) (*state, error) {
 	revision, err := s.versioner.ObjectResourceVersion(obj)
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get resource version: %w", err)
@@ -123,7 +124,7 @@ func (st *state) unchanged(data []byte) bool {
 	return !st.stale && st.revision > 0 && bytes.Equal(data, st.data)
 }
 
-// lost says whether a write failed because the object is not what it replaces.
-func lost(err error) bool {
+// isConflict says whether a write failed because the object is not what it replaces.
+func isConflict(err error) bool {
 	return errors.Is(err, sqlstore.ErrConflict) || errors.Is(err, sqlstore.ErrNotFound) || errors.Is(err, sqlstore.ErrExists)
 }

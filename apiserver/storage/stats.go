@@ -44,7 +44,7 @@ func (s *Store) EnableResourceSizeEstimation(apistorage.KeysFunc) error { return
 // Like upstream's tracker it is flowcontrolrequest.ObjectCountNotFoundErr for
 // what is not counted yet.
 func (g *Getter) Stats(resource string) (apistorage.Stats, error) {
-	kept := g.keptAs(schema.ParseGroupResource(resource))
+	kept := g.storedAs(schema.ParseGroupResource(resource))
 	r := watch.Resource{Group: kept.Group, Name: kept.Resource, Owner: sqlstore.BuiltIn}
 	usage, known := g.cfg.Feed.Usage(r)
 	if !known {

@@ -23,19 +23,19 @@ func (s *Store) GuaranteedUpdate(
 	if err != nil {
 		return err
 	}
-	r, err := s.reader(at, destination)
+	r, err := s.newStateReader(at, destination)
 	if err != nil {
 		return err
 	}
 	r.ignoreNotFound = ignoreNotFound
-	from, err := r.first(ctx, cachedExistingObject)
+	from, err := r.getInitialState(ctx, cachedExistingObject)
 	if err != nil {
 		return err
 	}
 	for {
 		obj, ttl, err := s.attempt(at, from, preconditions, tryUpdate)
 		if err != nil {
-			if from, err = r.again(ctx, from, err); err != nil {
+			if from, err = r.getStateAfterFailure(ctx, from, err); err != nil {
 				return err
 			}
 			continue
@@ -47,22 +47,22 @@ func (s *Store) GuaranteedUpdate(
 		if from.unchanged(data) {
 			if !from.current {
 				// What was compared with may not be what is stored.
-				if from, err = r.now(ctx); err != nil {
+				if from, err = r.getCurrentState(ctx); err != nil {
 					return err
 				}
 				if !from.unchanged(data) {
 					continue
 				}
 			}
-			return s.give(destination, obj, data, from.revision)
+			return s.setOutput(destination, obj, data, from.revision)
 		}
 		w, err := s.prepare(ctx, obj, data, at)
 		if err != nil {
 			return err
 		}
 		revision, err := s.commit(ctx, at, w, from.revision, ttl)
-		if lost(err) {
-			if from, err = r.now(ctx); err != nil {
+		if isConflict(err) {
+			if from, err = r.getCurrentState(ctx); err != nil {
 				return err
 			}
 			continue
@@ -70,8 +70,8 @@ func (s *Store) GuaranteedUpdate(
 		if err != nil {
 			return s.apiError(err, at.path)
 		}
-		keep(ctx, destination, w, revision)
-		return s.give(destination, obj, data, revision)
+		recordWriteResult(ctx, destination, w, revision)
+		return s.setOutput(destination, obj, data, revision)
 	}
 }
 
@@ -93,13 +93,13 @@ func (s *Store) attempt(at object, from *state, preconditions *apistorage.Precon
 	return obj, *ttl, nil
 }
 
-// again returns the current state when what failed was not current, and else
-// the failure.
-func (r *reader) again(ctx context.Context, failed *state, failure error) (*state, error) {
+// getStateAfterFailure returns the current state if the one that a change failed with
+// was not current, and otherwise the failure.
+func (r *stateReader) getStateAfterFailure(ctx context.Context, failed *state, failure error) (*state, error) {
 	if failed.current {
 		return nil, failure
 	}
-	st, err := r.now(ctx)
+	st, err := r.getCurrentState(ctx)
 	if err != nil {
 		return nil, err
 	}

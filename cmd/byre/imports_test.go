@@ -17,16 +17,16 @@ import (
 
 const module = "byre"
 
-// A room is a part of the module. Its floor says what it may import: only rooms
-// of lower floors, and nothing that its bans name.
-type room struct {
+// A part is a folder of the module. Its layer says what it may import: only parts of
+// lower layers, and nothing that its bans name.
+type part struct {
 	dir   string  // matches itself and what nests in it, unless a longer dir does
-	floor float64 // fractions order the rooms within one floor of the house
+	layer float64 // fractions order the parts within one layer
 	bans  []string
 }
 
-// rooms is the import table. Invariant: two rooms of one floor never import each other.
-var rooms = []room{
+// parts is the import table. Invariant: two parts of one layer never import each other.
+var parts = []part{
 	{"migrations", 0, []string{"k8s.io/", "sigs.k8s.io/"}},
 	{"sqlstore", 1, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"sqlstore/storetest", 1.1, []string{"k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
@@ -60,7 +60,7 @@ var rooms = []room{
 }
 
 // noSQL keeps databases behind their drivers, and upstream's own servers, which
-// this program replaces, out of the house.
+// this program replaces, out of all other packages.
 var noSQL = []string{
 	"database/sql", "github.com/jackc/", "modernc.org/", "byre/sqlstore/sqlite", "byre/sqlstore/postgres",
 	"k8s.io/kubernetes/pkg/controlplane",
@@ -121,9 +121,9 @@ func checkFile(t *testing.T, root, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	from, ok := roomOf(path.Dir(rel))
+	from, ok := partOf(path.Dir(rel))
 	if !ok {
-		t.Errorf("%s is in no room of the import table", rel)
+		t.Errorf("%s is in no part of the import table", rel)
 		return
 	}
 	for _, spec := range file.Imports {
@@ -137,8 +137,8 @@ func checkFile(t *testing.T, root, name string) {
 	}
 }
 
-// complain says why the room may not import the package, or "".
-func (r room) complain(imported string) string {
+// complain says why the part may not import the package, or "".
+func (r part) complain(imported string) string {
 	for _, ban := range r.bans {
 		if slices.Contains(leaves, imported) {
 			continue
@@ -151,33 +151,33 @@ func (r room) complain(imported string) string {
 	if !ours {
 		return ""
 	}
-	to, ok := roomOf(dir)
+	to, ok := partOf(dir)
 	switch {
 	case !ok:
-		return fmt.Sprintf("imports %s, which is in no room of the import table", imported)
-	case to.dir == r.dir || to.floor < r.floor:
+		return fmt.Sprintf("imports %s, which is in no part of the import table", imported)
+	case to.dir == r.dir || to.layer < r.layer:
 		return ""
 	default:
-		return fmt.Sprintf("%s (floor %v) may not import %s (floor %v)", r.dir, r.floor, to.dir, to.floor)
+		return fmt.Sprintf("%s (layer %v) may not import %s (layer %v)", r.dir, r.layer, to.dir, to.layer)
 	}
 }
 
-func roomOf(dir string) (room, bool) {
+func partOf(dir string) (part, bool) {
 	best := -1
-	for i, r := range rooms {
-		if (dir == r.dir || strings.HasPrefix(dir, r.dir+"/")) && (best < 0 || len(r.dir) > len(rooms[best].dir)) {
+	for i, r := range parts {
+		if (dir == r.dir || strings.HasPrefix(dir, r.dir+"/")) && (best < 0 || len(r.dir) > len(parts[best].dir)) {
 			best = i
 		}
 	}
 	if best < 0 {
-		return room{}, false
+		return part{}, false
 	}
-	return rooms[best], true
+	return parts[best], true
 }
 
 func TestImportTableHasNoDoubles(t *testing.T) {
 	var dirs []string
-	for _, r := range rooms {
+	for _, r := range parts {
 		if slices.Contains(dirs, r.dir) {
 			t.Errorf("%s stands twice in the import table", r.dir)
 		}

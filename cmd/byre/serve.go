@@ -58,12 +58,12 @@ func serve(ctx context.Context, options *apiserver.Options) error {
 	if err := options.Apply(); err != nil {
 		return err
 	}
-	var others neighbours
+	var chain serverChain
 	config, err := apiserver.Config{
-		Options: options,
-		Open:    openDatabase,
-		Before:  others.newAggregator,
-		Behind:  others.newCRD,
+		Options:         options,
+		Open:            openDatabase,
+		Aggregator:      chain.newAggregator,
+		CustomResources: chain.newCRD,
 	}.Complete()
 	if err != nil {
 		return err
@@ -106,21 +106,22 @@ func openDatabase(ctx context.Context, o apiserver.StoreOptions) (apiserver.Data
 	}
 }
 
-// neighbours makes the other servers of the chain, the one behind first.
-type neighbours struct{ crd *crd.Server }
+// serverChain makes the other servers of the chain: custom resources first, as the
+// aggregator needs to know when they are synced.
+type serverChain struct{ crd *crd.Server }
 
-func (n *neighbours) newCRD(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) {
+func (c *serverChain) newCRD(s apiserver.Shared, delegate http.Handler) (apiserver.ChainedServer, error) {
 	server, err := crd.New(crd.Config{
 		Common:          s.Common,
 		Loopback:        s.Loopback,
 		ServiceResolver: s.Services,
 		Authentication:  s.Webhooks,
-	}, next)
+	}, delegate)
 	if err != nil {
-		return apiserver.Neighbour{}, err
+		return apiserver.ChainedServer{}, err
 	}
-	n.crd = server
-	return apiserver.Neighbour{
+	c.crd = server
+	return apiserver.ChainedServer{
 		Handler: server,
 		Run:     server.Run,
 		Boot:    server.Checks(),
@@ -128,7 +129,7 @@ func (n *neighbours) newCRD(s apiserver.Shared, next http.Handler) (apiserver.Ne
 	}, nil
 }
 
-func (n *neighbours) newAggregator(s apiserver.Shared, next http.Handler) (apiserver.Neighbour, error) {
+func (c *serverChain) newAggregator(s apiserver.Shared, delegate http.Handler) (apiserver.ChainedServer, error) {
 	server, err := aggregator.New(aggregator.Config{
 		Common:           s.Common,
 		Loopback:         s.Loopback,
@@ -141,13 +142,13 @@ func (n *neighbours) newAggregator(s apiserver.Shared, next http.Handler) (apise
 		RejectRedirects:  s.Aggregation.RejectRedirects,
 		Dial:             s.Aggregation.Dial,
 		Trace:            s.Aggregation.Trace,
-		CustomSynced:     n.crd.Synced(),
+		CustomSynced:     c.crd.Synced(),
 		Metrics:          metrics{},
-	}, next)
+	}, delegate)
 	if err != nil {
-		return apiserver.Neighbour{}, err
+		return apiserver.ChainedServer{}, err
 	}
-	return apiserver.Neighbour{Handler: server, Run: server.Run, Boot: server.Checks(), Stores: server.Stores}, nil
+	return apiserver.ChainedServer{Handler: server, Run: server.Run, Boot: server.Checks(), Stores: server.Stores}, nil
 }
 
 // metrics is the registry of the process, which upstream's metrics are in too.

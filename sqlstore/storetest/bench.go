@@ -15,7 +15,7 @@ import (
 // benchValue is about the size of a Pod.
 var benchValue = append(append([]byte(`{"spec":"`), bytes.Repeat([]byte("0123456789abcdef"), 300)...), `"}`...)
 
-// Benchmark measures what the rooms above wait for. Each operation is one
+// Benchmark measures what the layers above wait for. Each operation is one
 // object.
 func Benchmark(b *testing.B, open func(b *testing.B) sqlstore.Driver) {
 	for _, size := range []int{1, 64, 512} {

@@ -9,10 +9,10 @@ import (
 	"byre/watch"
 )
 
-// Found writes the first record of a store that has none: to clients a
+// EnsureFirstRevision writes the first record of a store that has none: to clients a
 // resourceVersion of 0 means "any", so nothing can be listed at revision 0 (and
 // etcd's first revision is 1). The store and the feed must be running.
-func Found(ctx context.Context, store *sqlstore.Store, feed *watch.Feed) error {
+func EnsureFirstRevision(ctx context.Context, store *sqlstore.Store, feed *watch.Feed) error {
 	if revision, err := feed.Latest(ctx); err != nil || revision > 0 {
 		return err
 	}
@@ -29,7 +29,8 @@ func Found(ctx context.Context, store *sqlstore.Store, feed *watch.Feed) error {
 	return feed.WaitFor(ctx, max(change.Revision, 1))
 }
 
-// found is Found for a reader that came before the server did it.
-func (s *Store) found(ctx context.Context) error {
-	return s.apiError(Found(ctx, s.cfg.Store, s.cfg.Feed), s.prefix)
+// ensureFirstRevision is EnsureFirstRevision for a reader that comes before the server
+// has called it.
+func (s *Store) ensureFirstRevision(ctx context.Context) error {
+	return s.apiError(EnsureFirstRevision(ctx, s.cfg.Store, s.cfg.Feed), s.prefix)
 }

@@ -6,12 +6,12 @@ import (
 )
 
 func TestErrandsEnd(t *testing.T) {
-	e := &errands{}
+	e := &storeCalls{}
 	begun, finish, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	failure := errors.New("failed")
 	result := make(chan error, 1)
 	go func() {
-		result <- e.run(func() error {
+		result <- e.do(func() error {
 			close(begun)
 			<-finish
 			return failure
@@ -19,30 +19,30 @@ func TestErrandsEnd(t *testing.T) {
 	}()
 	<-begun
 	go func() {
-		e.end()
+		e.drain()
 		close(ended)
 	}()
 	eventuallyRefused(t, e)
 	select {
 	case <-ended:
-		t.Fatal("ended before an errand that was under way")
+		t.Fatal("drained before a call that was in flight")
 	default:
 	}
 	close(finish)
 	<-ended
 	if err := <-result; !errors.Is(err, failure) {
-		t.Errorf("the errand under way gave %v", err)
+		t.Errorf("the call in flight gave %v", err)
 	}
 }
 
-// eventuallyRefused waits until no errand begins any more.
-func eventuallyRefused(t *testing.T, e *errands) {
+// eventuallyRefused waits until no call begins any more.
+func eventuallyRefused(t *testing.T, e *storeCalls) {
 	t.Helper()
 	for {
 		if err := t.Context().Err(); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.run(func() error { return nil }); errors.Is(err, errEnded) {
+		if err := e.do(func() error { return nil }); errors.Is(err, errStopped) {
 			return
 		}
 	}

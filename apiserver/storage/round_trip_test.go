@@ -11,7 +11,7 @@ import (
 )
 
 func TestSettlingEncodesWhatADecodeGives(t *testing.T) {
-	codec := settling{legacyscheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion)}
+	codec := roundTripCodec{legacyscheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion)}
 	// A claim's strategy empties its status.
 	data, err := runtime.Encode(codec, &corev1.PersistentVolumeClaim{})
 	if err != nil {

@@ -22,9 +22,9 @@ import (
 // kube-apiserver; encryption at rest authenticates values by them.
 const keyPrefix = "/registry"
 
-// keeper gives the registry of one version its store. The stores of a
+// restOptionsGetter gives the registry of one version its store. The stores of a
 // definition's versions keep the same rows; each decodes to its own version.
-type keeper struct {
+type restOptionsGetter struct {
 	config  storage.GetterConfig
 	parts   *parts
 	version schema.GroupVersion
@@ -35,40 +35,40 @@ type keeper struct {
 
 // indexFields are the fields that lists are narrowed by without looking at every
 // instance, where the stored bytes have them.
-func (k *keeper) indexFields() []string {
-	if k.version != k.parts.stored || !selectableFields() {
+func (g *restOptionsGetter) indexFields() []string {
+	if g.version != g.parts.stored || !selectableFields() {
 		return nil
 	}
 	var names []string
-	for _, field := range k.selectable {
+	for _, field := range g.selectable {
 		names = append(names, strings.TrimPrefix(field.JSONPath, "."))
 	}
 	return names
 }
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
-func (k *keeper) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
-	backend := storagebackend.NewDefaultConfig(keyPrefix, k.parts.storageCodec(k.version))
-	backend.EncodeVersioner = k.parts.stored
-	backend.StorageObjectCountTracker = k.config.ObjectCounts
-	if k.config.Transformers != nil {
-		backend.Transformer = k.config.Transformers(resource)
+func (g *restOptionsGetter) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+	backend := storagebackend.NewDefaultConfig(keyPrefix, g.parts.storageCodec(g.version))
+	backend.EncodeVersioner = g.parts.stored
+	backend.StorageObjectCountTracker = g.config.ObjectCounts
+	if g.config.Transformers != nil {
+		backend.Transformer = g.config.Transformers(resource)
 	}
-	workers := k.config.DeleteCollectionWorkers
+	workers := g.config.DeleteCollectionWorkers
 	if workers == 0 {
 		workers = 1
 	}
 	return generic.RESTOptions{
 		StorageConfig:             backend.ForResource(resource),
-		Decorator:                 k.decorate,
-		EnableGarbageCollection:   !k.config.NoGarbageCollection,
+		Decorator:                 g.decorate,
+		EnableGarbageCollection:   !g.config.NoGarbageCollection,
 		DeleteCollectionWorkers:   workers,
 		ResourcePrefix:            resource.Group + "/" + resource.Resource,
-		StorageObjectCountTracker: k.config.ObjectCounts,
+		StorageObjectCountTracker: g.config.ObjectCounts,
 	}, nil
 }
 
-func (k *keeper) decorate(
+func (g *restOptionsGetter) decorate(
 	config *storagebackend.ConfigForResource,
 	resourcePrefix string,
 	_ func(runtime.Object) (string, error),
@@ -82,8 +82,8 @@ func (k *keeper) decorate(
 		ahead = codec.ahead
 	}
 	store, err := storage.New(storage.Config{
-		Store:          k.config.Store,
-		Feed:           k.config.Feed,
+		Store:          g.config.Store,
+		Feed:           g.config.Feed,
 		GroupResource:  config.GroupResource,
 		Owner:          sqlstore.Custom,
 		ResourcePrefix: resourcePrefix,
@@ -91,15 +91,15 @@ func (k *keeper) decorate(
 		Codec:          config.Codec,
 		DecodeAhead:    ahead,
 		Plain:          unstructured.UnstructuredJSONScheme,
-		StorageVersion: k.parts.stored,
-		Form:           k.parts.form,
-		View:           k.parts.views[k.version.Version],
-		Lossy:          k.version != k.parts.stored,
+		StorageVersion: g.parts.stored,
+		Form:           g.parts.form,
+		View:           g.parts.views[g.version.Version],
+		Lossy:          g.version != g.parts.stored,
 		NewFunc:        newFunc,
 		NewListFunc:    newListFunc,
 		AttrFunc:       attrs,
-		IndexFields:    k.indexFields(),
-		Ending:         k.ending,
+		IndexFields:    g.indexFields(),
+		Ending:         g.ending,
 		Transformer:    config.Transformer,
 	})
 	if err != nil {
