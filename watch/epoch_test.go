@@ -1,8 +1,10 @@
 package watch
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"byre/sqlstore"
 )
@@ -51,5 +53,63 @@ func TestListOlderThanTheFeed(t *testing.T) {
 	f.source.answer(func(s *source) { s.listed = nil })
 	if s, err := f.Snapshot(t.Context(), pods); err != nil || s.Len() != 2 {
 		t.Errorf("snapshot: %v", err)
+	}
+}
+
+// A read whose revision was read just before the feed took over another epoch is
+// answered from that one: nothing else would ever end its wait.
+func TestLatestAfterTheEpochWasAdopted(t *testing.T) {
+	f := start(t, Options{Interval: never})
+	f.write(pod("a", "1"), "x")
+	if err := f.WaitFor(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	adopt := true
+	f.source.answer(func(s *source) {
+		s.state = func(state sqlstore.State) sqlstore.State {
+			before := state
+			state.Epoch = "another"
+			if !adopt {
+				return state
+			}
+			adopt = false
+			f.mu.Lock()
+			f.adoptLocked(state)
+			f.mu.Unlock()
+			return before
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if revision, err := f.Latest(ctx); err != nil || revision != 1 {
+		t.Errorf("latest: %d, %v", revision, err)
+	}
+}
+
+// What is published while a reset reads the store's state is later than that
+// state. A sole writer, which is not polled, must still get to it.
+func TestPublishDuringReset(t *testing.T) {
+	f := start(t, Options{SoleWriter: true})
+	f.write(pod("a", "1"), "x")
+	if err := f.WaitFor(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	publish := true
+	f.source.answer(func(s *source) {
+		s.state = func(state sqlstore.State) sqlstore.State {
+			if publish {
+				publish = false
+				f.write(pod("a", "2"), "x")
+			}
+			return state
+		}
+	})
+	if err := f.reset(t.Context(), resetHole); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if revision, err := f.Latest(ctx); err != nil || revision != 2 || f.Revision() != 2 {
+		t.Errorf("latest: %d, %v; the feed is at %d", revision, err, f.Revision())
 	}
 }

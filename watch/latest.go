@@ -33,29 +33,37 @@ func (f *Feed) Latest(ctx context.Context) (int64, error) {
 		return f.soleLatest(ctx)
 	}
 	ctx, end := sqlstore.StartSpan(ctx, "Database Revision")
-	state, err := f.State(ctx)
+	state, err := f.followedState(ctx)
 	end(err)
 	if err != nil {
-		return 0, err
-	}
-	if err := f.waitEpoch(ctx, state.Epoch); err != nil {
 		return 0, err
 	}
 	return state.Revision, f.WaitFor(ctx, state.Revision)
 }
 
-// waitEpoch waits until the feed follows the history that a state was read from:
-// revisions of two epochs can't be compared. A reset that ends after the state was
-// read adopts its epoch or a later one.
-func (f *Feed) waitEpoch(ctx context.Context, epoch string) error {
-	f.mu.RLock()
-	same, adopted := f.epoch == epoch, f.adopted
-	f.mu.RUnlock()
-	if same {
-		return nil
+// followedState is State as of now or later, in the epoch that the feed follows:
+// revisions of two epochs can't be compared. Where the epochs differ, it waits for
+// the reset that is due, or that has come since it began, and asks again.
+func (f *Feed) followedState(ctx context.Context) (sqlstore.State, error) {
+	for {
+		f.mu.RLock()
+		adopted := f.adopted
+		f.mu.RUnlock()
+		state, err := f.State(ctx)
+		if err != nil {
+			return state, err
+		}
+		f.mu.RLock()
+		same := f.epoch == state.Epoch
+		f.mu.RUnlock()
+		if same {
+			return state, nil
+		}
+		f.hint(0)
+		if err := f.wait(ctx, adopted); err != nil {
+			return state, err
+		}
 	}
-	f.hint(0)
-	return f.wait(ctx, adopted)
 }
 
 // State returns the store's counters as of now. Callers share round trips.

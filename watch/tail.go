@@ -224,11 +224,19 @@ func (f *Feed) reset(ctx context.Context, reason string) error {
 		f.dropLocked(h)
 	}
 	f.pending = nil
-	f.target = state.Revision
+	if state.Epoch != f.epoch {
+		f.target = 0 // of another history
+	}
+	// What was published since the state was read is to be read from the store.
+	f.target = max(f.target, state.Revision)
 	f.adoptLocked(state)
 	f.resetUsageLocked()
+	behind := f.target > f.revision
 	f.mu.Unlock()
 	poke(f.wake)
+	if behind {
+		poke(f.kick)
+	}
 	return nil
 }
 
