@@ -31,7 +31,8 @@ func newMigrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring a database's schema up, take it down, or show where it stands",
-		Args:  cobra.NoArgs,
+		Args:  subcommandOnly,
+		RunE:  help,
 	}
 	cmd.PersistentFlags().StringVar(&store.DataDir, "data-dir", store.DataDir,
 		"Directory of the SQLite database if there is no --endpoint.")

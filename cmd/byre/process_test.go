@@ -114,11 +114,14 @@ func awaitReady(t *testing.T, p *process) {
 	}
 }
 
+// serving is in the log once the port is open; the kubeconfig is written before.
+const serving = `"Serving" address=`
+
 // waitForConfig waits until the server listens.
 func waitForConfig(t *testing.T, p *process) *rest.Config {
 	t.Helper()
 	deadline := time.After(time.Minute)
-	for !strings.Contains(p.log.String(), "Serving") {
+	for !strings.Contains(p.log.String(), serving) {
 		select {
 		case <-p.exited:
 			t.Fatal("byre exited before it served")
@@ -132,7 +135,7 @@ func waitForConfig(t *testing.T, p *process) *rest.Config {
 
 // ready asks /readyz; before the kubeconfig is there nobody knows where.
 func (p *process) ready(ctx context.Context, t *testing.T) bool {
-	if !strings.Contains(p.log.String(), "Serving") {
+	if !strings.Contains(p.log.String(), serving) {
 		return false
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(p.dir, "admin.kubeconfig"))
