@@ -150,7 +150,7 @@ func (d *Driver) startEpoch(ctx context.Context, before position) error {
 	b.Queue(newEpoch, before.revision, knownTime(before), before.uid, epochGap).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(&revision)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return nil // another process has
+			return nil // revision stays 0
 		}
 		return err
 	})
@@ -158,6 +158,11 @@ func (d *Driver) startEpoch(ctx context.Context, before position) error {
 	b.Queue(commit)
 	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
 		return d.translate(err)
+	}
+	if revision == 0 {
+		// Another process has begun one, which the next read finds; or the server
+		// that was asked first was another, and this one has lost nothing.
+		return nil
 	}
 	d.history.forget(before)
 	d.options.Logger.Error("postgres: the database has lost commits that were acknowledged: a failover to a standby that "+

@@ -356,3 +356,88 @@ WITH asked AS MATERIALIZED (
     WHERE k.id = 1 AND e.n > 0
 )
 SELECT revision FROM asked`
+
+// A server that holds all commits after all begins no epoch: what was read from
+// another one (a primary of before, behind the same name) is refused, and nothing
+// that this process has seen is forgotten for it.
+func TestLostCommitsThatAreThere(t *testing.T) {
+	t.Parallel()
+	var log syncBuffer
+	driver, dsn := open(t, postgres.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	defer driver.Close()
+	mustCreate(t, driver, "a", "b", "c")
+	before, err := driver.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder, err := connect(t, dsn).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holder.Exec(t.Context(), `SELECT FROM store FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	admin := connect(t, dsn)
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := admin.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`CREATE TABLE saved AS SELECT * FROM changes WHERE revision = 3`)
+	exec(`DELETE FROM changes WHERE revision = 3`)
+	asked := make(chan error, 1)
+	go func() {
+		_, err := driver.State(t.Context())
+		asked <- err
+	}()
+	for waiting := 0; waiting == 0; time.Sleep(10 * time.Millisecond) {
+		if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`INSERT INTO changes SELECT * FROM saved`)
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-asked; !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("asked of less: %v", err)
+	}
+	if strings.Contains(log.String(), "lost commits") {
+		t.Errorf("nothing is lost:\n%s", &log)
+	}
+	lose(t, dsn, 2)
+	if _, err := driver.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("lost in fact: %v", err)
+	}
+	if state, err := driver.State(t.Context()); err != nil || state.Epoch == before.Epoch {
+		t.Errorf("state: %+v, %v; before %+v", state, err, before)
+	}
+}
+
+// A process that has seen no more of the last change than its revision does not
+// commit to a database that is behind it.
+func TestLostCommitsAfterACompaction(t *testing.T) {
+	t.Parallel()
+	first, dsn := open(t, postgres.Options{})
+	defer first.Close()
+	mustCreate(t, first, "a", "b", "c")
+	if done, err := first.Compact(t.Context(), 3, 10); err != nil || !done {
+		t.Fatal(done, err)
+	}
+	driver := openMore(t, dsn, postgres.Options{})
+	before, err := driver.State(t.Context())
+	if err != nil || before.Compacted != 3 {
+		t.Fatalf("%+v, %v", before, err)
+	}
+	if _, err := connect(t, dsn).Exec(t.Context(), `UPDATE store SET revision = 2, compacted = 2`); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := driver.Commit(t.Context(), create("d")); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Fatalf("a commit: %+v, %v", o, err)
+	}
+	if state, err := driver.State(t.Context()); err != nil || state.Epoch == before.Epoch || state.Revision <= 3 {
+		t.Errorf("state: %+v, %v", state, err)
+	}
+}

@@ -56,12 +56,14 @@ SELECT set_config('lock_timeout', $1, true), set_config('plan_cache_mode', 'forc
 	// $15 its revision, $16 its epoch, $17 its time and $18 its uid.
 	applyBatch = `
 WITH k AS MATERIALIZED (
-    SELECT s.epoch, greatest(s.revision, (SELECT c.revision FROM changes c WHERE c.revision >= s.revision
-                                          ORDER BY c.revision DESC LIMIT 1)) AS revision,
-           $15::bigint = 0 OR s.epoch = $16::text AND ($15 <= s.compacted OR $17::text = '' OR EXISTS (
+    SELECT s.epoch, l.revision,
+           $15::bigint = 0 OR s.epoch = $16::text AND ($15 <= s.compacted OR $17::text = '' AND $15 <= l.revision OR EXISTS (
                SELECT FROM changes h
                WHERE h.revision = $15 AND h.time = NULLIF($17, '')::timestamptz AND h.uid = $18::text)) AS holds
-    FROM store s WHERE s.id = 1
+    FROM store s
+    CROSS JOIN LATERAL (SELECT greatest(s.revision, (SELECT c.revision FROM changes c WHERE c.revision >= s.revision
+                                                     ORDER BY c.revision DESC LIMIT 1)) AS revision) l
+    WHERE s.id = 1
 ), asked AS MATERIALIZED (
     SELECT w.*, NULLIF(w.expiry, '')::timestamptz AS expires, statement_timestamp() AS time,
            o.revision AS current, o.created_revision AS created, o.uid AS old_uid, o.form AS old_form,
