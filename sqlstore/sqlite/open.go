@@ -76,18 +76,20 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	fresh, err := dbfile.Inspect(path)
-	if err != nil {
-		return nil, err
-	}
-	if fresh {
-		return nil, fmt.Errorf("%s: %w", path, migrations.ErrOlder)
-	}
 	d := &Driver{options: options, path: path, grown: make(chan struct{}, 1)}
+	// First: to look at a file that this process has open already would give up
+	// SQLite's own locks.
 	if d.lock, err = dbfile.Acquire(path); err != nil {
 		return nil, err
 	}
 	d.path = d.lock.Path
+	fresh, err := dbfile.Inspect(d.path)
+	if err == nil && fresh {
+		err = fmt.Errorf("%s: %w", d.path, migrations.ErrOlder)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.lock.Close())
+	}
 	if d.file, err = os.Stat(d.path); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), d.lock.Close())
 	}

@@ -1,0 +1,62 @@
+package sqlite_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"byre/migrations/dbfile"
+	"byre/sqlstore/sqlite"
+)
+
+// locks counts the locks that this process has on a file, as other processes see
+// them.
+func locks(t *testing.T, path string) (n int) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inode := fmt.Sprintf(":%d ", info.Sys().(*syscall.Stat_t).Ino)
+	for line := range strings.Lines(string(all)) {
+		if strings.Contains(line, "POSIX") && strings.Contains(line, fmt.Sprintf(" %d ", os.Getpid())) && strings.Contains(line, inode) {
+			n++
+		}
+	}
+	return n
+}
+
+// Nothing that looks at the file lets go of SQLite's locks: a process loses all its
+// locks on a file with the first of its descriptors that it closes. Another
+// process, a shell, would then take itself for the last one and delete the log.
+func TestLocksStay(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	defer driver.Close()
+	if locks(t, path) == 0 {
+		t.Skip("/proc/locks does not show them")
+	}
+	if err := driver.Probe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := driver.Size(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if locks(t, path) == 0 {
+		t.Fatal("a probe took the locks away")
+	}
+	var inUse *dbfile.InUseError
+	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.As(err, &inUse) {
+		t.Fatal(err)
+	}
+	if locks(t, path) == 0 {
+		t.Error("an attempt to open the database a second time took the locks away")
+	}
+}
