@@ -30,7 +30,7 @@ func refusedFlags() map[string]string {
 		"etcd-readycheck-timeout":        "the store's check has a fixed timeout of two seconds: leave the flag out",
 		"storage-backend":                endpoint,
 		"storage-media-type":             "objects are stored as JSON: leave the flag out",
-		"storage-initialization-timeout": "the start waits for the database as long as it takes, /readyz says when it is done: leave the flag out",
+		"storage-initialization-timeout": "a start without the database fails at once, to be tried again by what runs this program: leave the flag out",
 		"lease-reuse-duration-seconds":   "each object has an expiry of its own: leave the flag out",
 		"peer-ca-file":                   "every replica serves all there is in the database, so none sends requests on to another: leave the flag out",
 		"watch-cache":                    cache,

@@ -115,6 +115,7 @@ func TestRefusedFlags(t *testing.T) {
 		"--storage-backend=etcd3":                          "use --endpoint",
 		"--storage-media-type=application/json":            "leave the flag out",
 		"--watch-cache":                                    "leave the flag out",
+		"--storage-initialization-timeout=2m":              "fails at once",
 		"--watch-cache=false":                              "leave the flag out",
 		"--etcd-compaction-interval=5m0s --secure-port=-1": "use --retention",
 	} {
