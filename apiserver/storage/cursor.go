@@ -177,8 +177,8 @@ func (c *cursor) next(ctx context.Context) ([]change, error) {
 		return nil, c.fail(ctx, c.failed)
 	}
 	for c.initial != nil {
-		if last, ending := c.s.cfg.Ending.revision(); ending && last == 0 {
-			return nil, watch.ErrClosed
+		if last, ending := c.s.cfg.Ending.revision(); ending && c.begin > last {
+			return nil, watch.ErrClosed // what exists is of another definition
 		}
 		batch, err := c.nextInitial(ctx)
 		if err != nil || len(batch) > 0 {
