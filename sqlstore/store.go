@@ -39,7 +39,7 @@ func New(driver Driver, options Options) *Store {
 		queue:   queue,
 		metrics: newMetrics(options.Registerer, queue.len),
 
-		writable: writable{logger: options.Logger},
+		writable: writable{logger: options.Logger, logged: make(map[string]time.Time)},
 
 		committed: make(chan struct{}, 1),
 	}

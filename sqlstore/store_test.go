@@ -305,6 +305,8 @@ func TestOutage(t *testing.T) {
 	logged()
 	fails(fmt.Errorf("%w: /secret/byre.db: disk I/O error", sqlstore.ErrIO))
 	logged("level=ERROR", `cause="input or output failed"`)
+	fails(full)
+	logged()
 	r.answers <- nil
 	r.first()
 	if err := r.store.Writable(); err != nil {

@@ -16,14 +16,15 @@ type writable struct {
 	mu sync.Mutex
 	// err is why the last transaction failed; nil when it was committed.
 	err error
-	// cause is what the log was told last, at loggedAt; failing says that the
-	// log has not been told since that writes go through again.
+	// cause is what the log was told last, logged when it was told of each;
+	// failing says that the log has not been told since that writes go through
+	// again.
 	// Invariant: the log has one line a change of state, and of one cause at most
 	// one a logPause: on a full disk small writes may go through between large
-	// ones that don't.
-	cause    string
-	loggedAt time.Time
-	failing  bool
+	// ones that don't, and what fails may take turns.
+	cause   string
+	logged  map[string]time.Time
+	failing bool
 }
 
 const logPause = time.Minute
@@ -44,10 +45,11 @@ func (w *writable) note(err error, now time.Time) {
 		return
 	}
 	cause := Public(err)
-	if cause == w.cause && (w.failing || now.Sub(w.loggedAt) < logPause) {
+	at, known := w.logged[cause]
+	if cause == w.cause && w.failing || known && now.Sub(at) < logPause {
 		return
 	}
-	w.cause, w.loggedAt, w.failing = cause, now, true
+	w.cause, w.logged[cause], w.failing = cause, now, true
 	w.logger.Error("store: the database takes no writes", "cause", cause, "err", err)
 }
 
