@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -69,10 +70,14 @@ func serve(ctx context.Context, options *apiserver.Options) error {
 		return err
 	}
 	server, err := apiserver.New(ctx, config)
-	if err != nil {
-		return err
+	if err == nil {
+		err = server.Run(ctx)
 	}
-	return server.Run(ctx)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		klog.InfoS("Stopped during the start")
+		return nil // a stop that was asked for is no failure, as in kube-apiserver
+	}
+	return err
 }
 
 // openDatabase migrates the database to this program's schema and opens it.

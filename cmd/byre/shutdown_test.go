@@ -218,3 +218,27 @@ func (h *slowHook) install(t *testing.T, client kubernetes.Interface) {
 		return err != nil, nil
 	})
 }
+
+// TestStopDuringStart: a server that is told to stop while it waits for its database
+// stops without a failure.
+func TestStopDuringStart(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	dir := t.TempDir()
+	server := command(t, dir, "serve", "--data-dir", dir, "--secure-port=0",
+		"--endpoint=postgres://byre@"+silent.Addr().String()+"/byre?sslmode=disable&connect_timeout=600")
+	conn, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if status := server.wait(t); status != 0 || strings.Contains(server.log.String(), "byre: ") {
+		t.Errorf("exit status %d: %s", status, server.log.String())
+	}
+}
