@@ -111,10 +111,13 @@ type indexTree struct {
 	places map[*Entry]place
 }
 
-// newIndexTree indexes a snapshot.
-func newIndexTree(index *Index, s Snapshot) *indexTree {
+// newIndexTree indexes a snapshot; it returns nil when ctx ends meanwhile.
+func newIndexTree(ctx context.Context, index *Index, s Snapshot) *indexTree {
 	t := &indexTree{Index: index, tree: btree.NewG(treeDegree, lessIndexed), places: make(map[*Entry]place, s.Len())}
 	for e := range s.All("", nil) {
+		if ctx.Err() != nil {
+			return nil
+		}
 		p := index.of(e)
 		if !p.known && index.Find != nil {
 			if p = placeOf(index.Find(e)); p.known {
@@ -214,8 +217,8 @@ func (f *Feed) build(h *hub, index *Index) {
 		if !ok {
 			break
 		}
-		t := newIndexTree(index, s)
-		if f.install(h, t, s.revision) {
+		t := newIndexTree(f.running, index, s)
+		if t != nil && f.install(h, t, s.revision) {
 			return
 		}
 	}
