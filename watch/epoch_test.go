@@ -64,6 +64,7 @@ func TestLatestAfterTheEpochWasAdopted(t *testing.T) {
 	if err := f.WaitFor(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
+	f.awaitUsage()
 	adopt := true
 	f.source.answer(func(s *source) {
 		s.state = func(state sqlstore.State) sqlstore.State {
@@ -94,6 +95,7 @@ func TestPublishDuringReset(t *testing.T) {
 	if err := f.WaitFor(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
+	f.awaitUsage()
 	publish := true
 	f.source.answer(func(s *source) {
 		s.state = func(state sqlstore.State) sqlstore.State {

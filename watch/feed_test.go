@@ -323,6 +323,7 @@ func TestPublishBeforeRun(t *testing.T) {
 func TestLatestSharesRoundTrips(t *testing.T) {
 	f := start(t, Options{Interval: never})
 	f.snapshot()
+	f.awaitUsage()
 	release := make(chan struct{})
 	first := make(chan struct{}, 1000)
 	f.source.answer(func(s *source) {

@@ -109,6 +109,15 @@ func startOver(t *testing.T, s *source, opts Options) *fixture {
 	return f
 }
 
+// awaitUsage waits until the usage is counted in the background. Before that,
+// its count may be what calls source.state, and not the test's own call.
+func (f *fixture) awaitUsage() {
+	f.t.Helper()
+	if _, err := f.WaitForUsage(f.t.Context(), pods); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
 // byValue finds records by their values, except for those that begin with a
 // question mark: nobody knows what these are found by.
 func byValue() *Index {
