@@ -3,10 +3,12 @@ package filters
 import (
 	"context"
 	"net/http"
+	"sync"
 
 	serverfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/client-go/informers"
@@ -37,6 +39,7 @@ func NewFlowControl(o *Options, factory informers.SharedInformerFactory, client 
 	if !o.PriorityAndFairness {
 		return nil
 	}
+	expectListsFromMemory()
 	controller := flowcontrol.New(factory, client.FlowcontrolV1(), o.MaxRequestsInFlight+o.MaxMutatingRequestsInFlight)
 	return &FlowControl{
 		controller: controller,
@@ -44,6 +47,18 @@ func NewFlowControl(o *Options, factory informers.SharedInformerFactory, client 
 			flowrequest.DefaultWorkEstimatorConfig(), controller.GetMaxSeats),
 	}
 }
+
+// expectListsFromMemory makes the estimator charge consistent lists as lists from the
+// watch cache, which they are. Upstream asks the version of etcd whether the cache can
+// answer them, and charges them as lists from etcd where there is none to ask.
+var expectListsFromMemory = sync.OnceFunc(func() {
+	feature.DefaultFeatureSupportChecker = consistentReads{feature.DefaultFeatureSupportChecker}
+})
+
+type consistentReads struct{ feature.FeatureSupportChecker }
+
+// Supports implements feature.FeatureSupportChecker.
+func (consistentReads) Supports(f storage.Feature) bool { return f == storage.RequestWatchProgress }
 
 // Run keeps the queues in line with the configuration objects, and the
 // metrics' high-water marks fresh, until ctx ends. It runs on a nil FlowControl
