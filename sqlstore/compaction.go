@@ -27,7 +27,7 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 		took := time.Since(start)
 		s.metrics.compactions.Observe(took.Seconds())
 		if done {
-			return s.noteState(ctx)
+			return s.recordState(ctx)
 		}
 		chunk = nextChunk(chunk, took)
 		select {
@@ -68,7 +68,7 @@ func (s *Store) retain(ctx context.Context) error {
 		target = max(target, min(aged, s.clock.oldest(s.options.Retention, state, time.Now())))
 	}
 	if target <= state.Compacted {
-		return s.noteState(ctx)
+		return s.recordState(ctx)
 	}
 	s.options.Logger.Debug("store: compacting", "from", state.Compacted, "to", target, "revision", state.Revision)
 	return s.Compact(ctx, target)
@@ -94,7 +94,7 @@ func (s *Store) lastBefore(ctx context.Context, t time.Time, state State) (int64
 	return low, nil
 }
 
-func (s *Store) noteState(ctx context.Context) error {
+func (s *Store) recordState(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err != nil {
 		return err

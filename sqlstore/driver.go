@@ -18,7 +18,7 @@ type Driver interface {
 	// snapshot it was read from, which is valid with ErrNotFound too.
 	Get(ctx context.Context, key Key) (Record, int64, error)
 	// List calls yield for each record of the query in key order.
-	List(ctx context.Context, q Query, yield func(Record) error) (Listed, error)
+	List(ctx context.Context, q Query, yield func(Record) error) (ListResult, error)
 	// Changes returns up to limit changes after a revision, Old and New with
 	// their Values, in order. The last one is the one with which their Values
 	// come to size bytes or more; a size of 0 sets no bound.
@@ -45,11 +45,11 @@ type Sizer interface {
 	Size(ctx context.Context) (int64, error)
 }
 
-// Upkeeper is a Driver with work to do in the background, as long as it is
+// Maintainer is a Driver with work to do in the background, as long as it is
 // used. Store.Run runs it.
-type Upkeeper interface {
-	// Upkeep returns when ctx ends; its error is worth a line in the log.
-	Upkeep(ctx context.Context) error
+type Maintainer interface {
+	// Maintain returns when ctx ends; its error is worth a line in the log.
+	Maintain(ctx context.Context) error
 }
 
 // Prober is a Driver whose State is answered without asking the database.
@@ -58,16 +58,16 @@ type Prober interface {
 	Probe(ctx context.Context) error
 }
 
-// Excluder is a Driver whose database other processes write to as well.
-type Excluder interface {
-	// Exclusively runs f unless another process runs one under the same name
+// Locker is a Driver whose database other processes write to as well.
+type Locker interface {
+	// WithLock runs f unless another process runs one under the same name
 	// now; ran says whether it did. f's context ends when the lock is lost.
-	Exclusively(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error)
+	WithLock(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error)
 }
 
-// Hinter is a Driver that can tell other processes of commits. A hint may be
+// Notifier is a Driver that can tell other processes of commits. A hint may be
 // lost, late or repeated: who needs to know for sure asks State now and then.
-type Hinter interface {
+type Notifier interface {
 	// Notify hints that the last revision is at least the given one.
 	Notify(ctx context.Context, revision int64) error
 	// Listen calls f for each hint, of this process's too, until ctx ends; it
@@ -118,8 +118,8 @@ type Query struct {
 	KeysOnly bool
 }
 
-// Listed says what a List read, all of it from one snapshot.
-type Listed struct {
+// ListResult says what a List read, all of it from one snapshot.
+type ListResult struct {
 	// Revision is the snapshot's: Query.At, or the last revision.
 	Revision int64
 	// More is true when Limit left records out; Remaining is then how many.

@@ -82,10 +82,10 @@ func (s *Store) Run(ctx context.Context) error {
 	services.Go(func() { s.write(ctx) })
 	services.Go(func() { s.every(ctx, "expire", s.options.ExpireInterval, s.expire) })
 	services.Go(func() { s.every(ctx, "compact", s.options.CompactInterval, s.retain) })
-	if upkeeper, ok := s.Driver.(Upkeeper); ok {
-		services.Go(func() { s.upkeep(ctx, upkeeper) })
+	if maintainer, ok := s.Driver.(Maintainer); ok {
+		services.Go(func() { s.maintain(ctx, maintainer) })
 	}
-	if hinter, ok := s.Driver.(Hinter); ok {
+	if hinter, ok := s.Driver.(Notifier); ok {
 		services.Go(func() { s.hint(ctx, hinter) })
 	}
 	services.Wait()
@@ -94,7 +94,7 @@ func (s *Store) Run(ctx context.Context) error {
 
 // hint tells other processes of commits. What is committed while it does so is
 // told at once afterwards, by the last revision.
-func (s *Store) hint(ctx context.Context, h Hinter) {
+func (s *Store) hint(ctx context.Context, h Notifier) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -120,7 +120,7 @@ func (s *Store) every(ctx context.Context, name string, interval time.Duration, 
 			return
 		case <-ticker.C:
 		}
-		err := s.exclusively(ctx, name, work)
+		err := s.withLock(ctx, name, work)
 		if err != nil && ctx.Err() == nil && !failing {
 			// Said once an outage, not once a second.
 			s.options.Logger.Warn("store: housekeeping failed, trying again", "work", name, "err", err)
@@ -129,17 +129,17 @@ func (s *Store) every(ctx context.Context, name string, interval time.Duration, 
 	}
 }
 
-func (s *Store) exclusively(ctx context.Context, name string, work func(context.Context) error) error {
-	excluder, ok := s.Driver.(Excluder)
+func (s *Store) withLock(ctx context.Context, name string, work func(context.Context) error) error {
+	excluder, ok := s.Driver.(Locker)
 	if !ok {
 		return work(ctx)
 	}
-	_, err := excluder.Exclusively(ctx, name, work)
+	_, err := excluder.WithLock(ctx, name, work)
 	return err
 }
 
-func (s *Store) upkeep(ctx context.Context, u Upkeeper) {
-	if err := u.Upkeep(ctx); err != nil && ctx.Err() == nil {
-		s.options.Logger.Error("store: upkeep of the database ended", "err", err)
+func (s *Store) maintain(ctx context.Context, u Maintainer) {
+	if err := u.Maintain(ctx); err != nil && ctx.Err() == nil {
+		s.options.Logger.Error("store: maintenance of the database ended", "err", err)
 	}
 }

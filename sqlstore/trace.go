@@ -48,7 +48,7 @@ func (s *Store) Get(ctx context.Context, key Key) (record Record, revision int64
 }
 
 // List is the driver's, in a span.
-func (s *Store) List(ctx context.Context, q Query, yield func(Record) error) (listed Listed, err error) {
+func (s *Store) List(ctx context.Context, q Query, yield func(Record) error) (listed ListResult, err error) {
 	ctx, end := StartSpan(ctx, "Database List", about("SELECT", Key{Group: q.Group, Resource: q.Resource, Namespace: q.Namespace})...)
 	defer func() { end(err) }()
 	return s.Driver.List(ctx, q, yield)

@@ -41,7 +41,7 @@ func TestListOlderThanTheFeed(t *testing.T) {
 	f.write(pod("a", "1"), "x")
 	f.write(pod("a", "2"), "x")
 	f.source.answer(func(s *source) {
-		s.listed = func(listed sqlstore.Listed) sqlstore.Listed {
+		s.listed = func(listed sqlstore.ListResult) sqlstore.ListResult {
 			listed.Revision--
 			return listed
 		}

@@ -23,14 +23,14 @@ var (
 
 // Source is the part of a sqlstore.Driver that the feed reads.
 type Source interface {
-	List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.Listed, error)
+	List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error)
 	Changes(ctx context.Context, after int64, limit, size int) ([]sqlstore.Change, error)
 	State(ctx context.Context) (sqlstore.State, error)
 	Usage(ctx context.Context) (sqlstore.Usage, error)
 }
 
 // Listener is a Source that can say that there are new changes
-// (sqlstore.Hinter). Listen blocks until ctx ends or the connection breaks. A
+// (sqlstore.Notifier). Listen blocks until ctx ends or the connection breaks. A
 // hint may be late, lost or wrong; 0 says that hints may have been lost.
 type Listener interface {
 	Listen(ctx context.Context, hint func(revision int64)) error
@@ -80,7 +80,7 @@ type Feed struct {
 	opts    Options
 	metrics metrics
 
-	// kick wakes the tail, wake the waker; each has room for one.
+	// kick wakes the tail, wake the goroutine of wakeWatchers; each has room for one.
 	kick chan struct{}
 	wake chan struct{}
 	// started is closed when the first revision is known, done when Run is
@@ -106,7 +106,7 @@ type Feed struct {
 	// adopted is closed, and replaced, when the feed has started again.
 	adopted chan struct{}
 	closed  bool
-	hubs    map[Resource]*hub
+	caches  map[Resource]*resourceCache
 	// pending are published changes that wait for the ones before them,
 	// ascending. Invariant: the first is later than revision+1.
 	pending []prepared
@@ -114,8 +114,8 @@ type Feed struct {
 	target int64
 	// ask is true when nobody can say what exists, and the store is to be asked.
 	ask bool
-	// dirty are the hubs with events that their waiters don't know of.
-	dirty map[*hub]struct{}
+	// dirty are the resource caches with events that their watchers don't know of.
+	dirty map[*resourceCache]struct{}
 	// usages are running counts of what is stored.
 	usages usages
 	// waits are the callers of WaitFor.
@@ -149,8 +149,8 @@ func New(source Source, opts Options) *Feed {
 		started: make(chan struct{}),
 		adopted: make(chan struct{}),
 		done:    make(chan struct{}),
-		hubs:    map[Resource]*hub{},
-		dirty:   map[*hub]struct{}{},
+		caches:  map[Resource]*resourceCache{},
+		dirty:   map[*resourceCache]struct{}{},
 		usages:  newUsages(),
 	}
 	f.history.forget()
@@ -162,13 +162,13 @@ func New(source Source, opts Options) *Feed {
 // Who reads it again loads it again; subscriptions end with ErrCompacted.
 func (f *Feed) Forget(r Resource) {
 	f.mu.Lock()
-	h := f.hubs[r]
+	h := f.caches[r]
 	if h != nil {
 		f.dropLocked(h)
 	}
 	f.mu.Unlock()
 	if h != nil {
-		poke(f.wake)
+		signal(f.wake)
 	}
 }
 
@@ -193,10 +193,10 @@ func (f *Feed) Publish(changes []sqlstore.Change) {
 	dirty := len(f.dirty) > 0
 	f.mu.Unlock()
 	if behind {
-		poke(f.kick)
+		signal(f.kick)
 	}
 	if dirty {
-		poke(f.wake)
+		signal(f.wake)
 	}
 }
 
@@ -227,12 +227,12 @@ type unvalued struct {
 func (f *Feed) unvalued(batch []prepared) (all []unvalued) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	var h *hub
+	var h *resourceCache
 	var indexes []*Index
 	for i := range batch {
 		k := batch[i].New.Key
 		if r := resourceOf(k); h == nil || h.resource != r {
-			if h = f.hubs[r]; h == nil || !h.loaded {
+			if h = f.caches[r]; h == nil || !h.loaded {
 				h = nil
 				continue
 			}
@@ -272,13 +272,13 @@ func (f *Feed) applyLocked(p prepared) {
 	f.revision = p.Revision
 	f.metrics.applied.Inc()
 	f.usages.apply(p)
-	if h := f.hubs[resourceOf(p.New.Key)]; h != nil {
+	if h := f.caches[resourceOf(p.New.Key)]; h != nil {
 		if !h.apply(p) {
 			f.opts.Logger.Error("watch: a change does not fit the state it changes; reading the resource again",
 				"revision", p.Revision, "op", p.Op, "key", p.New.Key)
 			f.dropLocked(h)
 		}
-		if h.waiters.number.Load() > 0 {
+		if h.watchers.number.Load() > 0 {
 			f.dirty[h] = struct{}{}
 		}
 	}
@@ -299,9 +299,9 @@ func (f *Feed) reachedLocked() {
 }
 
 // dropLocked forgets a resource's state; who reads it again loads it again.
-func (f *Feed) dropLocked(h *hub) {
+func (f *Feed) dropLocked(h *resourceCache) {
 	h.gone = true
-	delete(f.hubs, h.resource)
+	delete(f.caches, h.resource)
 	f.dirty[h] = struct{}{}
 }
 
@@ -341,7 +341,7 @@ func (f *Feed) WaitFor(ctx context.Context, revision int64) error {
 	f.waits = append(f.waits, w)
 	if !f.opts.SoleWriter {
 		f.target = max(f.target, revision)
-		poke(f.kick)
+		signal(f.kick)
 	}
 	f.mu.Unlock()
 	err := f.wait(ctx, w.reached)
@@ -389,7 +389,7 @@ func (f *Feed) wait(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-func poke(c chan struct{}) {
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -219,7 +219,7 @@ func TestIndexIsReplaced(t *testing.T) {
 			t.Errorf("%s finds %q", test.value, got)
 		}
 	}
-	if n := len(f.hubs[pods].indexes); n != 2 {
+	if n := len(f.caches[pods].indexes); n != 2 {
 		t.Errorf("%d indexes are kept", n)
 	}
 	f.write(pod("a", "y"), "34")

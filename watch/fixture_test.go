@@ -26,7 +26,7 @@ type source struct {
 	mu      sync.Mutex
 	state   func(sqlstore.State) sqlstore.State
 	changes func([]sqlstore.Change) []sqlstore.Change
-	listed  func(sqlstore.Listed) sqlstore.Listed
+	listed  func(sqlstore.ListResult) sqlstore.ListResult
 }
 
 func (s *source) State(ctx context.Context) (sqlstore.State, error) {
@@ -63,7 +63,7 @@ func (s *source) Changes(ctx context.Context, after int64, limit, size int) ([]s
 	return changes, err
 }
 
-func (s *source) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.Listed, error) {
+func (s *source) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
 	listed, err := s.Model.List(ctx, q, yield)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -222,11 +222,11 @@ func (h *history) forget() {
 	h.resets++
 }
 
-// fillRing reads back into a hub's ring what was committed before the resource
+// fillRing reads back into a resource cache's ring what was committed before the resource
 // was loaded, newest first, so that those who resume after a restart find it in
 // memory. It gives up where the history ends, and when it has read as much as
 // pages are kept: what the next resource needs is then in memory.
-func (f *Feed) fillRing(ctx context.Context, h *hub) {
+func (f *Feed) fillRing(ctx context.Context, h *resourceCache) {
 	for budget := historyBytes * 3 / 4; budget > 0; {
 		since, compacted, full := f.ringStart(h)
 		if full || since <= compacted {
@@ -253,7 +253,7 @@ func (f *Feed) fillRing(ctx context.Context, h *hub) {
 	}
 }
 
-func (f *Feed) ringStart(h *hub) (since, compacted int64, full bool) {
+func (f *Feed) ringStart(h *resourceCache) (since, compacted int64, full bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return h.ring.since, f.compacted, h.gone || !h.loaded || h.ring.full()
@@ -261,7 +261,7 @@ func (f *Feed) ringStart(h *hub) (since, compacted int64, full bool) {
 
 // prepend puts the events between two revisions before those of a ring that
 // begins at the second. It returns false when the ring has moved on, or is full.
-func (f *Feed) prepend(h *hub, events []Event, after, since int64) bool {
+func (f *Feed) prepend(h *resourceCache, events []Event, after, since int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if h.gone || !h.loaded || h.ring.since != since {

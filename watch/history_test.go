@@ -107,7 +107,7 @@ func TestRingIsFilledFromTheLog(t *testing.T) {
 	f := startOver(t, written(t, n, "x"), Options{SoleWriter: true})
 	f.snapshot()
 	f.await(func() bool {
-		since, _, _ := f.ringStart(f.hubs[pods])
+		since, _, _ := f.ringStart(f.caches[pods])
 		return since == 0
 	})
 	rows := f.source.rows.Load()
@@ -119,7 +119,7 @@ func TestRingIsFilledFromTheLog(t *testing.T) {
 	if read := f.source.rows.Load(); read != rows {
 		t.Errorf("%d rows are read again", read-rows)
 	}
-	h := f.hubs[pods]
+	h := f.caches[pods]
 	if ev := h.ring.at(h.ring.size - 1); ev.New != f.snapshot().Get("a", ev.New.Name) {
 		t.Error("what is current is in memory twice")
 	}

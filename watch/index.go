@@ -103,7 +103,7 @@ func lessIndexed(a, b indexed) bool {
 	}
 }
 
-// indexTree is one index of a hub, guarded as the hub is once it is part of it.
+// indexTree is one index of a resource cache, guarded as the resource cache is once it is part of it.
 type indexTree struct {
 	*Index
 	tree *btree.BTreeG[indexed]
@@ -167,7 +167,7 @@ func (n Narrowing) may(e *Entry) bool {
 // it, and from then on it is kept, until another of its name is asked by.
 func (f *Feed) SnapshotIndexed(ctx context.Context, r Resource, index *Index) (Snapshot, error) {
 	for {
-		h, err := f.hub(ctx, r)
+		h, err := f.cacheOf(ctx, r)
 		if err != nil {
 			return Snapshot{}, err
 		}
@@ -190,7 +190,7 @@ func (f *Feed) SnapshotIndexed(ctx context.Context, r Resource, index *Index) (S
 
 // joinBuild returns what is closed when an index has been built, and starts that
 // unless it is under way; nil when the feed is closed.
-func (f *Feed) joinBuild(h *hub, index *Index) <-chan struct{} {
+func (f *Feed) joinBuild(h *resourceCache, index *Index) <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if built := h.builds[index]; built != nil {
@@ -211,7 +211,7 @@ func (f *Feed) joinBuild(h *hub, index *Index) <-chan struct{} {
 // build makes an index of a snapshot, and then applies what has changed since.
 // Records are looked through outside the lock: what changes from now on has its
 // values before it is applied (prepare).
-func (f *Feed) build(h *hub, index *Index) {
+func (f *Feed) build(h *resourceCache, index *Index) {
 	for f.running.Err() == nil {
 		s, ok := f.snapshotOf(h)
 		if !ok {
@@ -228,8 +228,8 @@ func (f *Feed) build(h *hub, index *Index) {
 }
 
 // install brings an index from a revision to the feed's and makes it part of
-// the hub. It returns false when the changes between are not in memory.
-func (f *Feed) install(h *hub, t *indexTree, revision int64) bool {
+// the resource cache. It returns false when the changes between are not in memory.
+func (f *Feed) install(h *resourceCache, t *indexTree, revision int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if h.gone || !h.loaded || h.ring.since > revision {

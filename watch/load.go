@@ -13,7 +13,7 @@ import (
 // call for a resource loads it.
 func (f *Feed) Snapshot(ctx context.Context, r Resource) (Snapshot, error) {
 	for {
-		h, err := f.hub(ctx, r)
+		h, err := f.cacheOf(ctx, r)
 		if err != nil {
 			return Snapshot{}, err
 		}
@@ -23,7 +23,7 @@ func (f *Feed) Snapshot(ctx context.Context, r Resource) (Snapshot, error) {
 	}
 }
 
-func (f *Feed) snapshotOf(h *hub) (Snapshot, bool) {
+func (f *Feed) snapshotOf(h *resourceCache) (Snapshot, bool) {
 	f.mu.RLock()
 	if h.cloned != nil && !h.gone {
 		defer f.mu.RUnlock()
@@ -51,7 +51,7 @@ func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) 
 	p := probe(key.Namespace, key.Name)
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	h := f.hubs[resourceOf(key)]
+	h := f.caches[resourceOf(key)]
 	if h == nil || !h.loaded {
 		return nil, 0, false
 	}
@@ -60,8 +60,8 @@ func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) 
 	return e, f.revision, true
 }
 
-// hub returns a loaded hub. It may be dropped, or its records, at any time.
-func (f *Feed) hub(ctx context.Context, r Resource) (*hub, error) {
+// cacheOf returns a loaded resource cache. It may be dropped, or its records, at any time.
+func (f *Feed) cacheOf(ctx context.Context, r Resource) (*resourceCache, error) {
 	if err := f.wait(ctx, f.started); err != nil {
 		return nil, err
 	}
@@ -85,11 +85,11 @@ func (f *Feed) hub(ctx context.Context, r Resource) (*hub, error) {
 	}
 }
 
-// join returns the hub of r, and starts loading it unless that was done; nil
+// join returns the resource cache of r, and starts loading it unless that was done; nil
 // when the feed is closed.
-func (f *Feed) join(r Resource) (*hub, *loading) {
+func (f *Feed) join(r Resource) (*resourceCache, *loading) {
 	f.mu.RLock()
-	h := f.hubs[r]
+	h := f.caches[r]
 	if h != nil && h.load != nil {
 		defer f.mu.RUnlock()
 		return h, h.load
@@ -100,7 +100,7 @@ func (f *Feed) join(r Resource) (*hub, *loading) {
 	if f.closed {
 		return nil, nil
 	}
-	h = f.hubLocked(r)
+	h = f.cacheOfLocked(r)
 	if h.load == nil {
 		load := &loading{done: make(chan struct{}), unchanged: h.changed, from: f.revision}
 		h.load = load
@@ -109,19 +109,19 @@ func (f *Feed) join(r Resource) (*hub, *loading) {
 	return h, h.load
 }
 
-// hubLocked returns the hub of r, which may be without records.
-func (f *Feed) hubLocked(r Resource) *hub {
-	h := f.hubs[r]
+// cacheOfLocked returns the resource cache of r, which may be without records.
+func (f *Feed) cacheOfLocked(r Resource) *resourceCache {
+	h := f.caches[r]
 	if h == nil {
-		h = newHub(r, f.opts, f.revision)
-		f.hubs[r] = h
+		h = newResourceCache(r, f.opts, f.revision)
+		f.caches[r] = h
 	}
 	return h
 }
 
 // load reads the records at one revision, and then takes what has changed
-// since the hub was made.
-func (f *Feed) load(ctx context.Context, h *hub, load *loading) {
+// since the resource cache was made.
+func (f *Feed) load(ctx context.Context, h *resourceCache, load *loading) {
 	bytes := 0
 	tree := btree.NewG(treeDegree, lessEntry)
 	q := sqlstore.Query{Range: sqlstore.Range{Group: h.resource.Group, Resource: h.resource.Name, Owner: h.resource.Owner}}
@@ -144,7 +144,7 @@ func (f *Feed) load(ctx context.Context, h *hub, load *loading) {
 		// The backlog does not have what the list lacks.
 		err = fmt.Errorf("%w: list of revision %d, when %d was applied", sqlstore.ErrUnavailable, listed.Revision, load.from)
 	default:
-		// The invariant is that a loaded hub is at the feed's revision.
+		// The invariant is that a loaded resource cache is at the feed's revision.
 		err = f.WaitFor(ctx, listed.Revision)
 	}
 	if f.loaded(h, load, err, func() { h.begin(tree, bytes, listed.Revision) }) {
@@ -153,8 +153,8 @@ func (f *Feed) load(ctx context.Context, h *hub, load *loading) {
 }
 
 // loaded ends a loading, by begin unless it failed, and says whether there is a
-// hub with records now.
-func (f *Feed) loaded(h *hub, load *loading, err error, begin func()) bool {
+// resource cache with records now.
+func (f *Feed) loaded(h *resourceCache, load *loading, err error, begin func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer close(load.done)

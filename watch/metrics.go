@@ -51,7 +51,7 @@ func (f *Feed) resources() int {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	n := 0
-	for _, h := range f.hubs {
+	for _, h := range f.caches {
 		if h.loaded {
 			n++
 		}

@@ -13,7 +13,7 @@ type ring struct {
 
 	maxEvents int
 	maxBytes  int
-	// bare is set while the hub has no records: the values that were written
+	// bare is set while the resource cache has no records: the values that were written
 	// are then in memory for the ring's sake, and those that were replaced are
 	// not known.
 	bare bool

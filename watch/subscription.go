@@ -26,14 +26,14 @@ type Interest struct {
 // goroutine; it must be closed.
 type Subscription struct {
 	feed *Feed
-	hub  *hub
+	hub  *resourceCache
 	want Interest
 	// pos is the revision up to which everything has been handed out.
 	pos int64
-	// waiting is true while waiter is registered, or woken and not looked at.
+	// waiting is true while watcher is registered, or woken and not looked at.
 	waiting bool
-	waiter  waiter
-	// counted is the hub's number of such subscriptions; nil when closed.
+	waiter  watcher
+	// counted is the resource cache's number of such subscriptions; nil when closed.
 	counted *atomic.Int64
 }
 
@@ -42,7 +42,7 @@ type Subscription struct {
 // waited for.
 func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subscription, error) {
 	for {
-		h, err := f.hub(ctx, want.Resource)
+		h, err := f.cacheOf(ctx, want.Resource)
 		if err != nil {
 			return nil, err
 		}
@@ -69,19 +69,19 @@ func (f *Feed) Follow(ctx context.Context, r Resource, after int64) (*Subscripti
 	if f.closed {
 		return nil, ErrClosed
 	}
-	h := f.hubLocked(r)
+	h := f.cacheOfLocked(r)
 	h.followers.Add(1)
 	return f.subscription(h, &h.followers, Interest{Resource: r}, after), nil
 }
 
-func (f *Feed) subscription(h *hub, counted *atomic.Int64, want Interest, after int64) *Subscription {
+func (f *Feed) subscription(h *resourceCache, counted *atomic.Int64, want Interest, after int64) *Subscription {
 	s := &Subscription{feed: f, hub: h, counted: counted, want: want, pos: after}
 	s.waiter.ready = make(chan struct{}, 1)
 	switch {
 	case want.Name != "":
 		s.waiter.scope = scope{kind: scopeName, a: want.Namespace, b: want.Name}
 	case want.Narrow != nil:
-		h.waiters.count(want.Narrow.Index, 1)
+		h.watchers.count(want.Narrow.Index, 1)
 		s.waiter.scope = scope{kind: scopeIndex, a: want.Narrow.Value, index: want.Narrow.Index}
 	case want.Namespace != "":
 		s.waiter.scope = scope{kind: scopeNamespace, a: want.Namespace}
@@ -119,20 +119,20 @@ func (s *Subscription) Done() <-chan struct{} { return s.feed.done }
 // are none up to the revision it returns. It may read history from the store.
 func (s *Subscription) Poll(ctx context.Context) (events []Event, upTo int64, err error) {
 	for {
-		events, near, err := s.near()
+		events, near, err := s.readRing()
 		if err != nil || near {
 			return events, s.pos, err
 		}
-		if events, err = s.far(ctx); err != nil || len(events) > 0 {
+		if events, err = s.readHistory(ctx); err != nil || len(events) > 0 {
 			return events, s.pos, err
 		}
 	}
 }
 
-// near reads from the ring; it returns false when that does not go back to pos.
-func (s *Subscription) near() (events []Event, ok bool, err error) {
+// readRing reads from the ring; it returns false when that does not go back to pos.
+func (s *Subscription) readRing() (events []Event, ok bool, err error) {
 	for {
-		events, ok, err := s.nextNear()
+		events, ok, err := s.nextInRing()
 		if err != nil || !ok || len(events) == 0 {
 			return nil, ok, err
 		}
@@ -153,8 +153,8 @@ func (s *Subscription) narrowed(events []Event) []Event {
 	})
 }
 
-// nextNear is near but for the index. When it returns no events, s waits.
-func (s *Subscription) nextNear() (events []Event, ok bool, err error) {
+// nextInRing is readRing but for the index. When it returns no events, s waits.
+func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 	f, h := s.feed, s.hub
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -162,7 +162,7 @@ func (s *Subscription) nextNear() (events []Event, ok bool, err error) {
 		return nil, false, ErrCompacted
 	}
 	if s.waiting {
-		first, seen := h.waiters.woke(&s.waiter)
+		first, seen := h.watchers.woke(&s.waiter)
 		switch {
 		case first > 0:
 			// Nothing before it concerned this subscriber.
@@ -171,8 +171,8 @@ func (s *Subscription) nextNear() (events []Event, ok bool, err error) {
 			s.pos = max(s.pos, f.revision)
 			return nil, true, nil
 		default:
-			// The waker has yet to look at the last changes.
-			h.waiters.remove(&s.waiter)
+			// The goroutine that wakes watchers has yet to look at the last changes.
+			h.watchers.remove(&s.waiter)
 			s.pos = max(s.pos, seen)
 		}
 		s.waiting = false
@@ -192,14 +192,14 @@ func (s *Subscription) nextNear() (events []Event, ok bool, err error) {
 	}
 	s.pos = max(s.pos, f.revision)
 	if len(events) == 0 {
-		h.waiters.add(&s.waiter, s.pos, f.revision)
+		h.watchers.add(&s.waiter, s.pos, f.revision)
 		s.waiting = true
 	}
 	return events, true, nil
 }
 
-// far reads a page of history. It moves pos, and may find nothing wanted.
-func (s *Subscription) far(ctx context.Context) ([]Event, error) {
+// readHistory reads a page of history. It moves pos, and may find nothing wanted.
+func (s *Subscription) readHistory(ctx context.Context) ([]Event, error) {
 	p, err := s.feed.page(ctx, s.pos)
 	if err != nil {
 		return nil, err
@@ -229,10 +229,10 @@ func (s *Subscription) Close() {
 	s.counted.Add(-1)
 	s.counted = nil
 	if s.waiter.scope.kind == scopeIndex {
-		s.hub.waiters.count(s.waiter.scope.index, -1)
+		s.hub.watchers.count(s.waiter.scope.index, -1)
 	}
 	if s.waiting {
-		s.hub.waiters.remove(&s.waiter)
+		s.hub.watchers.remove(&s.waiter)
 		s.waiting = false
 	}
 }

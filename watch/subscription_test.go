@@ -35,7 +35,7 @@ func TestWaking(t *testing.T) {
 					}
 				}
 				f.write(key, one)
-				f.next(witness, 1) // by now the waker has been round
+				f.next(witness, 1) // by now the goroutine that wakes watchers has been round
 				select {
 				case <-s.Ready():
 					if !wakes {
@@ -106,7 +106,7 @@ func TestRingIsBoundedByBytes(t *testing.T) {
 	for i := range 50 {
 		f.write(pod("a", "x"), fmt.Sprintf("%010d", i))
 	}
-	h := f.hubs[pods]
+	h := f.caches[pods]
 	if h.ring.bytes > 100 || h.ring.size > 11 {
 		t.Errorf("%d events with %d bytes are kept", h.ring.size, h.ring.bytes)
 	}

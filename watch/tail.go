@@ -15,7 +15,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	f.running = ctx
 	if f.begin(ctx) {
 		f.group.Go(func() { f.tail(ctx) })
-		f.group.Go(func() { f.waker(ctx) })
+		f.group.Go(func() { f.wakeWatchers(ctx) })
 		f.group.Go(func() { f.janitor(ctx) })
 		if l, ok := f.source.(Listener); ok && !f.opts.SoleWriter {
 			f.group.Go(func() { f.listen(ctx, l) })
@@ -41,7 +41,7 @@ func (f *Feed) begin(ctx context.Context) bool {
 			f.drainLocked()
 			f.mu.Unlock()
 			close(f.started)
-			poke(f.kick)
+			signal(f.kick)
 			return true
 		}
 		if ctx.Err() != nil {
@@ -206,7 +206,7 @@ func (f *Feed) extend(g gap, changes []sqlstore.Change) error {
 	dirty := len(f.dirty) > 0
 	f.mu.Unlock()
 	if dirty {
-		poke(f.wake)
+		signal(f.wake)
 	}
 	return err
 }
@@ -220,7 +220,7 @@ func (f *Feed) reset(ctx context.Context, reason string) error {
 	f.metrics.resets.WithLabelValues(reason).Inc()
 	f.history.forget()
 	f.mu.Lock()
-	for _, h := range f.hubs {
+	for _, h := range f.caches {
 		f.dropLocked(h)
 	}
 	f.pending = nil
@@ -233,9 +233,9 @@ func (f *Feed) reset(ctx context.Context, reason string) error {
 	f.resetUsageLocked()
 	behind := f.target > f.revision
 	f.mu.Unlock()
-	poke(f.wake)
+	signal(f.wake)
 	if behind {
-		poke(f.kick)
+		signal(f.kick)
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func (f *Feed) hint(revision int64) {
 	f.target = max(f.target, revision)
 	f.mu.Unlock()
 	if behind {
-		poke(f.kick)
+		signal(f.kick)
 	}
 }
 
@@ -267,10 +267,10 @@ func (f *Feed) listen(ctx context.Context, l Listener) {
 	}
 }
 
-// waker wakes the subscribers whose scopes were touched. It is a goroutine of
+// wakeWatchers wakes the subscribers whose scopes were touched. It is a goroutine of
 // its own so that a writer does not pay for them.
-func (f *Feed) waker(ctx context.Context) {
-	var fired []*waiter
+func (f *Feed) wakeWatchers(ctx context.Context) {
+	var fired []*watcher
 	for {
 		select {
 		case <-ctx.Done():
@@ -279,19 +279,19 @@ func (f *Feed) waker(ctx context.Context) {
 		}
 		f.mu.Lock()
 		dirty := f.dirty
-		f.dirty = map[*hub]struct{}{}
+		f.dirty = map[*resourceCache]struct{}{}
 		f.mu.Unlock()
 		for h := range dirty {
-			fired = f.touched(h, fired[:0])
+			fired = f.touchedWatchers(h, fired[:0])
 			notify(fired)
 			clear(fired)
 		}
 	}
 }
 
-// touched collects the waiters of h that its new events concern.
-func (f *Feed) touched(h *hub, fired []*waiter) []*waiter {
-	ws := &h.waiters
+// touchedWatchers collects the watchers of h that its new events concern.
+func (f *Feed) touchedWatchers(h *resourceCache, fired []*watcher) []*watcher {
+	ws := &h.watchers
 	events, revision, whole := f.unseen(h)
 	for _, index := range ws.indexes() {
 		for _, ev := range events {
@@ -307,7 +307,7 @@ func (f *Feed) touched(h *hub, fired []*waiter) []*waiter {
 	if !whole {
 		return ws.all(fired)
 	}
-	// Who came after unseen has seen all of events (waiter.pos).
+	// Who came after unseen has seen all of events (watcher.pos).
 	for _, ev := range events {
 		fired = ws.touch(ev, fired)
 	}
@@ -315,12 +315,12 @@ func (f *Feed) touched(h *hub, fired []*waiter) []*waiter {
 	return fired
 }
 
-// unseen returns the events that the waiters of h have not been woken for, up
+// unseen returns the events that the watchers of h have not been woken for, up
 // to a revision; whole is false when they are not in memory any more.
-func (f *Feed) unseen(h *hub) (events []Event, revision int64, whole bool) {
+func (f *Feed) unseen(h *resourceCache) (events []Event, revision int64, whole bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	woken, some := h.waiters.wokenUpTo()
+	woken, some := h.watchers.wokenUpTo()
 	if h.gone || woken < h.ring.since {
 		return nil, 0, false
 	}

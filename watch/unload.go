@@ -18,7 +18,7 @@ const (
 func (f *Feed) janitor(ctx context.Context) {
 	for sleep(ctx, lookInterval) {
 		f.unload()
-		poke(f.wake) // who is dropped is in dirty
+		signal(f.wake) // who is dropped is in dirty
 		f.history.dropUnused()
 	}
 }
@@ -27,9 +27,9 @@ func (f *Feed) janitor(ctx context.Context) {
 func (f *Feed) unload() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var unread []*hub
+	var unread []*resourceCache
 	total := 0
-	for _, h := range f.hubs {
+	for _, h := range f.caches {
 		total += h.bytes
 		switch {
 		case h.used.Swap(false) || h.subscribers.Load() > 0 || len(h.builds) > 0 || !h.loaded && h.load != nil:
@@ -39,7 +39,7 @@ func (f *Feed) unload() {
 			unread = append(unread, h)
 		}
 	}
-	slices.SortFunc(unread, func(a, b *hub) int { return cmp.Compare(b.idle, a.idle) })
+	slices.SortFunc(unread, func(a, b *resourceCache) int { return cmp.Compare(b.idle, a.idle) })
 	for _, h := range unread {
 		if h.idle < idleLooks && (f.opts.StateBytes == 0 || total <= f.opts.StateBytes) {
 			break
@@ -58,7 +58,7 @@ func (f *Feed) unload() {
 func (f *Feed) stateBytes() (total int) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	for _, h := range f.hubs {
+	for _, h := range f.caches {
 		total += h.bytes
 	}
 	return total

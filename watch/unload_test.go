@@ -47,8 +47,8 @@ func TestUnreadLeavesMemory(t *testing.T) {
 	sub.Close()
 	sub.Close()
 	f.looks(idleLooks + 1)
-	if f.has(pods) || f.stateBytes() != 0 || len(f.hubs) != 0 {
-		t.Errorf("%d bytes of %d resources are in memory", f.stateBytes(), len(f.hubs))
+	if f.has(pods) || f.stateBytes() != 0 || len(f.caches) != 0 {
+		t.Errorf("%d bytes of %d resources are in memory", f.stateBytes(), len(f.caches))
 	}
 	f.write(pod("a", "z"), "3")
 	if got := f.keys(f.snapshot(), "", nil); got != "[a/x=1 a/y=2 a/z=3]" {
@@ -74,7 +74,7 @@ func TestStateBytesIsABudget(t *testing.T) {
 		t.Helper()
 		got := ""
 		for _, name := range []string{"a", "b", "c", "d"} {
-			if h := f.hubs[Resource{Name: name}]; h != nil && h.loaded {
+			if h := f.caches[Resource{Name: name}]; h != nil && h.loaded {
 				got += name
 			}
 		}
@@ -184,7 +184,7 @@ func TestIdleFollowerReadsNoHistory(t *testing.T) {
 			f.write(sqlstore.Key{Resource: "others", Name: "x"}, "1")
 		}
 		f.snapshot()
-		f.await(func() bool { since, _, full := f.ringStart(f.hubs[pods]); return full || since == 0 })
+		f.await(func() bool { since, _, full := f.ringStart(f.caches[pods]); return full || since == 0 })
 		rows := f.source.rows.Load()
 		poll(0)
 		f.write(pod("a", "x"), "2")

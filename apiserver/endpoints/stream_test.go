@@ -66,7 +66,7 @@ type breaking struct {
 	after int // records that a list still gives; negative means all
 }
 
-func (b *breaking) List(ctx context.Context, q sqlstore.Query, each func(sqlstore.Record) error) (sqlstore.Listed, error) {
+func (b *breaking) List(ctx context.Context, q sqlstore.Query, each func(sqlstore.Record) error) (sqlstore.ListResult, error) {
 	given := 0
 	return b.Driver.List(ctx, q, func(r sqlstore.Record) error {
 		if b.after >= 0 && given >= b.after {

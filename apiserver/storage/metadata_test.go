@@ -163,7 +163,7 @@ type listingDriver struct {
 	listed func()
 }
 
-func (d *listingDriver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.Listed, error) {
+func (d *listingDriver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
 	listed, err := d.Driver.List(ctx, q, yield)
 	if d.listed != nil {
 		d.listed()

@@ -21,7 +21,7 @@ func (s *Store) getRecord(ctx context.Context, key sqlstore.Key) (sqlstore.Recor
 	return record, revision, err
 }
 
-func (s *Store) listRecords(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.Listed, error) {
+func (s *Store) listRecords(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
 	start := time.Now()
 	listed, err := s.cfg.Store.List(ctx, q, yield)
 	s.recordRequest("list", start, err)

@@ -11,10 +11,10 @@ import (
 )
 
 // List implements sqlstore.Driver.
-func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.Listed, err error) {
+func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
 	some, err := q.Check()
 	if err != nil {
-		return sqlstore.Listed{}, err
+		return sqlstore.ListResult{}, err
 	}
 	arguments, inRange := argumentsOf(q)
 	some = some && inRange
@@ -49,12 +49,12 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		if errors.As(err, &y) {
 			err = y.err
 		}
-		return sqlstore.Listed{}, err
+		return sqlstore.ListResult{}, err
 	}
 	return listed, nil
 }
 
-func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *sqlstore.Listed, yield func(sqlstore.Record) error) error {
+func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *sqlstore.ListResult, yield func(sqlstore.Record) error) error {
 	rows, err := results.Query()
 	if err != nil {
 		return err

@@ -36,7 +36,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Driver implements sqlstore.Driver, Upkeeper, Excluder and Hinter.
+// Driver implements sqlstore.Driver, Maintainer, Locker and Notifier.
 type Driver struct {
 	options Options
 	config  *pgx.ConnConfig
@@ -47,10 +47,10 @@ type Driver struct {
 }
 
 var (
-	_ sqlstore.Driver   = (*Driver)(nil)
-	_ sqlstore.Upkeeper = (*Driver)(nil)
-	_ sqlstore.Excluder = (*Driver)(nil)
-	_ sqlstore.Hinter   = (*Driver)(nil)
+	_ sqlstore.Driver     = (*Driver)(nil)
+	_ sqlstore.Maintainer = (*Driver)(nil)
+	_ sqlstore.Locker     = (*Driver)(nil)
+	_ sqlstore.Notifier   = (*Driver)(nil)
 )
 
 // Open connects to a database. dsn is what pgx takes: a URL or keywords.

@@ -40,10 +40,10 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 	return target >= upTo && deleted < int64(limit), d.translate(err)
 }
 
-// Exclusively implements sqlstore.Excluder by an advisory lock of an otherwise
+// WithLock implements sqlstore.Locker by an advisory lock of an otherwise
 // idle transaction. It says something every so often; the server ends the
 // session of a process that doesn't.
-func (d *Driver) Exclusively(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error) {
+func (d *Driver) WithLock(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error) {
 	conn, ran, err := d.tryLock(ctx, tryLock, name)
 	if conn != nil {
 		defer d.unlock(ctx, conn)
@@ -53,7 +53,7 @@ func (d *Driver) Exclusively(ctx context.Context, name string, f func(context.Co
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var holding sync.WaitGroup
-	holding.Go(func() { d.hold(ctx, cancel, conn) })
+	holding.Go(func() { d.holdLock(ctx, cancel, conn) })
 	err = f(ctx)
 	cancel()
 	holding.Wait()
@@ -85,7 +85,7 @@ func (d *Driver) unlock(ctx context.Context, conn *pgxpool.Conn) {
 }
 
 // hold keeps the transaction from looking idle and calls lost when it is gone.
-func (d *Driver) hold(ctx context.Context, lost func(), conn *pgxpool.Conn) {
+func (d *Driver) holdLock(ctx context.Context, lost func(), conn *pgxpool.Conn) {
 	defer lost()
 	ticker := time.NewTicker(d.options.LockTimeout / 5)
 	defer ticker.Stop()
@@ -110,7 +110,7 @@ func (d *Driver) touch(ctx context.Context, conn *pgxpool.Conn) bool {
 	return err == nil
 }
 
-// Notify implements sqlstore.Hinter.
+// Notify implements sqlstore.Notifier.
 func (d *Driver) Notify(ctx context.Context, revision int64) error {
 	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
 		_, err := conn.Exec(ctx, notify, strconv.FormatInt(revision, 10))
@@ -121,7 +121,7 @@ func (d *Driver) Notify(ctx context.Context, revision int64) error {
 // reconnectPause is how long Listen waits before it connects again.
 const reconnectPause = time.Second
 
-// Listen implements sqlstore.Hinter on a connection of its own.
+// Listen implements sqlstore.Notifier on a connection of its own.
 func (d *Driver) Listen(ctx context.Context, f func(revision int64)) error {
 	for {
 		err := d.listen(ctx, f)

@@ -180,12 +180,12 @@ func TestExclusively(t *testing.T) {
 	driver, dsn := open(t, postgres.Options{})
 	defer driver.Close()
 	other := openMore(t, dsn, postgres.Options{})
-	ran, err := driver.Exclusively(t.Context(), "expire", func(ctx context.Context) error {
-		ran, err := other.Exclusively(ctx, "expire", func(context.Context) error { return nil })
+	ran, err := driver.WithLock(t.Context(), "expire", func(ctx context.Context) error {
+		ran, err := other.WithLock(ctx, "expire", func(context.Context) error { return nil })
 		if ran || err != nil {
 			t.Errorf("a second one ran: %v, %v", ran, err)
 		}
-		ran, err = other.Exclusively(ctx, "compact", func(context.Context) error { return errors.New("mine") })
+		ran, err = other.WithLock(ctx, "compact", func(context.Context) error { return errors.New("mine") })
 		if !ran || err == nil || err.Error() != "mine" {
 			t.Errorf("another name: %v, %v", ran, err)
 		}
@@ -194,7 +194,7 @@ func TestExclusively(t *testing.T) {
 	if !ran || err != nil {
 		t.Errorf("the first: %v, %v", ran, err)
 	}
-	if ran, err := other.Exclusively(t.Context(), "expire", func(context.Context) error { return nil }); !ran || err != nil {
+	if ran, err := other.WithLock(t.Context(), "expire", func(context.Context) error { return nil }); !ran || err != nil {
 		t.Errorf("afterwards: %v, %v", ran, err)
 	}
 }

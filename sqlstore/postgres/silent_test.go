@@ -97,7 +97,7 @@ func TestSilentHost(t *testing.T) {
 		},
 		"Notify": func() error { return driver.Notify(ctx, 1) },
 		"Exclusively": func() error {
-			_, err := driver.Exclusively(ctx, "x", func(context.Context) error { return nil })
+			_, err := driver.WithLock(ctx, "x", func(context.Context) error { return nil })
 			return err
 		},
 	}
@@ -216,7 +216,7 @@ func TestSmallestPool(t *testing.T) {
 		for _, name := range []string{"expire", "compact", "another"} {
 			work.Go(func() {
 				for i := range 20 {
-					ran, err := driver.Exclusively(ctx, name, func(ctx context.Context) error {
+					ran, err := driver.WithLock(ctx, name, func(ctx context.Context) error {
 						if _, err := driver.Compact(ctx, 1, 1); err != nil {
 							return err
 						}

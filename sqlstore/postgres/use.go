@@ -7,10 +7,10 @@ import (
 	"byre/migrations"
 )
 
-// Upkeep implements sqlstore.Upkeeper: it shares the lock that keeps "byre migrate
+// Maintain implements sqlstore.Maintainer: it shares the lock that keeps "byre migrate
 // down" from a database that is in use, as long as the server can be reached. As
 // all locks by name it is a transaction's, which a pooler keeps on one session.
-func (d *Driver) Upkeep(ctx context.Context) error {
+func (d *Driver) Maintain(ctx context.Context) error {
 	for {
 		d.use(ctx)
 		select {
@@ -28,6 +28,6 @@ func (d *Driver) use(ctx context.Context) {
 		defer d.unlock(ctx, conn)
 	}
 	if err == nil && locked {
-		d.hold(ctx, func() {}, conn)
+		d.holdLock(ctx, func() {}, conn)
 	}
 }

@@ -42,7 +42,7 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 		{&w.selectRevision, selectRevision}, {&w.updateRevision, updateRevision},
 		{&w.deleteChanges, deleteChanges}, {&w.updateCompacted, updateCompacted}, {&w.vacuum, vacuum},
 	} {
-		if *s.stmt, err = w.stmts.keep(w.conn.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
+		if *s.stmt, err = w.stmts.add(w.conn.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
 			return nil, errors.Join(err, w.close())
 		}
 	}
@@ -78,7 +78,7 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		return nil, d.translate(err)
 	}
 	d.state.Store(&state)
-	d.logGrew()
+	d.walGrew()
 	return outcomes, nil
 }
 

@@ -3,7 +3,7 @@
 // One connection writes; a few others only read, each statement or list in one
 // snapshot of the write-ahead log. Commits are synchronous=FULL: a commit that
 // has returned survives power loss. The log is copied back into the file by a
-// connection of its own (Upkeep), so that writers seldom wait for it.
+// connection of its own (Maintain), so that writers seldom wait for it.
 //
 // # What is promised
 //
@@ -14,6 +14,6 @@
 //
 // # What the caller owes
 //
-// The schema is there (migrations.Up). Upkeep runs, or the log is only copied
+// The schema is there (migrations.Up). Maintain runs, or the log is only copied
 // back by the writer itself, between two batches, when it has grown to its cap.
 package sqlite

@@ -11,15 +11,15 @@ func (d *Driver) ExecWriter(ctx context.Context, statement string) error {
 	return err
 }
 
-// Pragmas reads a pragma on the connection that writes, on that of the upkeep, and
+// Pragmas reads a pragma on the connection that writes, on that of the maintenance, and
 // on each that reads.
 func (d *Driver) Pragmas(ctx context.Context, name string) (values []string, err error) {
-	upkeep, err := d.upkeep.Conn(ctx)
+	maintenance, err := d.maintenance.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer upkeep.Close()
-	conns := []*sql.Conn{d.writer.conn, upkeep}
+	defer maintenance.Close()
+	conns := []*sql.Conn{d.writer.conn, maintenance}
 	for range d.options.Readers {
 		conn, err := d.readers.db.Conn(ctx)
 		if err != nil {

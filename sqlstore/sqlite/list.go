@@ -9,7 +9,7 @@ import (
 
 // List implements sqlstore.Driver. yield runs inside the read transaction: it
 // should not wait for long, or the log can't be reset meanwhile.
-func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.Listed, err error) {
+func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
 	r := d.readers
 	err = r.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
 		listed.Revision = state.Revision
@@ -42,12 +42,12 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		return counted.QueryRowContext(ctx, a.of(0, false)...).Scan(&listed.Remaining)
 	})
 	if err != nil {
-		return sqlstore.Listed{}, d.translate(err)
+		return sqlstore.ListResult{}, d.translate(err)
 	}
 	return listed, nil
 }
 
-func (s *shapes) list(q sqlstore.Query) *sql.Stmt {
+func (s *listStatements) list(q sqlstore.Query) *sql.Stmt {
 	switch {
 	case q.Namespace == "":
 		return s.resource

@@ -36,7 +36,7 @@ type Options struct {
 	Busy time.Duration
 }
 
-// Driver implements sqlstore.Driver, sqlstore.Upkeeper and sqlstore.Prober.
+// Driver implements sqlstore.Driver, sqlstore.Maintainer and sqlstore.Prober.
 type Driver struct {
 	options Options
 	lock    *dbfile.Lock
@@ -49,9 +49,9 @@ type Driver struct {
 	writing sync.Mutex
 	writer  *writer
 	readers *reader
-	// upkeep is the database of the connection that copies the log back.
-	upkeep *sql.DB
-	// grown has room for one token: the log has grown since Upkeep looked.
+	// maintenance is the database of the connection that copies the log back.
+	maintenance *sql.DB
+	// grown has room for one token: the log has grown since Maintain looked.
 	grown chan struct{}
 
 	// state is what the last commit left. Invariant: it is stored before the
@@ -60,9 +60,9 @@ type Driver struct {
 }
 
 var (
-	_ sqlstore.Driver   = (*Driver)(nil)
-	_ sqlstore.Upkeeper = (*Driver)(nil)
-	_ sqlstore.Prober   = (*Driver)(nil)
+	_ sqlstore.Driver     = (*Driver)(nil)
+	_ sqlstore.Maintainer = (*Driver)(nil)
+	_ sqlstore.Prober     = (*Driver)(nil)
 )
 
 // Open opens the database in the file at path.
@@ -120,7 +120,7 @@ func (d *Driver) open(ctx context.Context) (err error) {
 	))); err != nil {
 		return err
 	}
-	d.upkeep = d.connect(1, d.settings(setting{name: "cache_size", value: "-1000"}))
+	d.maintenance = d.connect(1, d.settings(setting{name: "cache_size", value: "-1000"}))
 	state, err := d.readers.state(ctx)
 	if err != nil {
 		return err
@@ -140,8 +140,8 @@ func (d *Driver) Close() error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	var errs []error
-	if d.upkeep != nil {
-		errs = append(errs, d.upkeep.Close())
+	if d.maintenance != nil {
+		errs = append(errs, d.maintenance.Close())
 	}
 	if d.readers != nil {
 		errs = append(errs, d.readers.close())
@@ -202,7 +202,7 @@ func (d *Driver) dsn() string { return migrations.SQLiteDSN(d.path) + "?mode=rw"
 // connection open as long as it has one, even after Close.
 type statements []*sql.Stmt
 
-func (s *statements) keep(stmt *sql.Stmt, err error) (*sql.Stmt, error) {
+func (s *statements) add(stmt *sql.Stmt, err error) (*sql.Stmt, error) {
 	if err == nil {
 		*s = append(*s, stmt)
 	}

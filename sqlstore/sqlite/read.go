@@ -16,11 +16,11 @@ type reader struct {
 	stmts statements
 
 	selectState, selectObject, selectChanges, selectExpired *sql.Stmt
-	now, at                                                 shapes
+	now, at                                                 listStatements
 }
 
 // shapes are the statements of a List, by the kind of its range.
-type shapes struct {
+type listStatements struct {
 	resource, namespace, object     *sql.Stmt
 	countResource, countInNamespace *sql.Stmt
 }
@@ -39,7 +39,7 @@ func newReader(ctx context.Context, db *sql.DB) (_ *reader, err error) {
 		{&r.at.resource, listResourceAt}, {&r.at.namespace, listNamespaceAt}, {&r.at.object, listObjectAt},
 		{&r.at.countResource, countResourceAt}, {&r.at.countInNamespace, countNamespaceAt},
 	} {
-		if *s.stmt, err = r.stmts.keep(r.db.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
+		if *s.stmt, err = r.stmts.add(r.db.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
 			return nil, errors.Join(err, r.close())
 		}
 	}

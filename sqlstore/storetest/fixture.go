@@ -38,7 +38,7 @@ func (f fixture) revision(w sqlstore.Write) int64 {
 	return o.Revision
 }
 
-func (f fixture) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.Listed) {
+func (f fixture) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult) {
 	f.Helper()
 	records, listed, err := collect(f.Context(), f.Driver, q)
 	if err != nil {
@@ -79,7 +79,7 @@ func (f fixture) compact(upTo int64) {
 	f.Fatal("compaction does not end")
 }
 
-func collect(ctx context.Context, d sqlstore.Driver, q sqlstore.Query) ([]sqlstore.Record, sqlstore.Listed, error) {
+func collect(ctx context.Context, d sqlstore.Driver, q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, error) {
 	var records []sqlstore.Record
 	listed, err := d.List(ctx, q, func(r sqlstore.Record) error {
 		records = append(records, r)

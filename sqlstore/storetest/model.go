@@ -95,26 +95,26 @@ func (m *Model) Get(_ context.Context, key sqlstore.Key) (sqlstore.Record, int64
 }
 
 // List implements sqlstore.Driver.
-func (m *Model) List(_ context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.Listed, error) {
+func (m *Model) List(_ context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
 	records, listed, err := m.list(q)
 	if err != nil {
-		return sqlstore.Listed{}, err
+		return sqlstore.ListResult{}, err
 	}
 	for _, r := range records {
 		if q.KeysOnly {
 			r.Value = nil
 		}
 		if err := yield(r); err != nil {
-			return sqlstore.Listed{}, err
+			return sqlstore.ListResult{}, err
 		}
 	}
 	return listed, nil
 }
 
-func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.Listed, error) {
+func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	listed := sqlstore.Listed{Revision: cmp.Or(q.At, m.state.Revision)}
+	listed := sqlstore.ListResult{Revision: cmp.Or(q.At, m.state.Revision)}
 	switch {
 	case listed.Revision > m.state.Revision:
 		return nil, listed, sqlstore.ErrFuture

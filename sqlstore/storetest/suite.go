@@ -161,7 +161,7 @@ func testEmpty(f fixture) {
 		f.Errorf("the database's clock says %v, this process's %v", state.Time, time.Now())
 	}
 	records, listed := f.list(sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}})
-	if len(records) != 0 || listed != (sqlstore.Listed{}) {
+	if len(records) != 0 || listed != (sqlstore.ListResult{}) {
 		f.Errorf("list: %v, %+v", records, listed)
 	}
 	if _, snapshot, err := f.Get(f.Context(), key("a", "b")); snapshot != 0 || !errors.Is(err, sqlstore.ErrNotFound) {

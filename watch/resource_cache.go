@@ -19,19 +19,19 @@ func resourceOf(k sqlstore.Key) Resource { return Resource{k.Group, k.Resource, 
 
 const treeDegree = 32
 
-// hub is the current state of one resource and its last events.
+// resourceCache is the current state of one resource and its last events.
 //
-// Everything but the waiters is guarded by Feed.mu. Invariant: a hub that is
+// Everything but the watchers is guarded by Feed.mu. Invariant: a resource cache that is
 // loaded is at Feed.revision.
-type hub struct {
+type resourceCache struct {
 	resource Resource
 
 	// load reads the records; nil while nobody wants them. loaded is set when
-	// it has ended well. A hub without records has the changes for those who
+	// it has ended well. A resource cache without records has the changes for those who
 	// follow them (Feed.Follow).
 	load   *loading
 	loaded bool
-	// gone is set when the hub has been dropped.
+	// gone is set when the resource cache has been dropped.
 	gone bool
 
 	// subscribers need the records, followers do not. They are counted up with
@@ -57,7 +57,7 @@ type hub struct {
 	changed int64
 	ring    ring
 
-	waiters waiters
+	watchers watcherGroup
 }
 
 // loading reads a resource's records. err is set before done is closed.
@@ -72,14 +72,14 @@ type loading struct {
 	backlog []prepared
 }
 
-func newHub(r Resource, opts Options, revision int64) *hub {
-	h := &hub{
+func newResourceCache(r Resource, opts Options, revision int64) *resourceCache {
+	h := &resourceCache{
 		resource: r,
 		indexes:  map[string]*indexTree{},
 		builds:   map[*Index]chan struct{}{},
 		changed:  revision,
 		ring:     ring{maxEvents: opts.RingEvents, maxBytes: opts.RingBytes},
-		waiters:  waiters{lists: map[scope]*waitList{}, indexed: map[*Index]int{}},
+		watchers: watcherGroup{lists: map[scope]*watcherList{}, indexed: map[*Index]int{}},
 	}
 	h.ring.reset(revision, true)
 	return h
@@ -92,7 +92,7 @@ type prepared struct {
 }
 
 // begin takes what was listed at a revision, and then the backlog.
-func (h *hub) begin(tree *btree.BTreeG[*Entry], bytes int, revision int64) {
+func (h *resourceCache) begin(tree *btree.BTreeG[*Entry], bytes int, revision int64) {
 	since := min(h.load.unchanged, revision)
 	for _, p := range h.load.backlog {
 		if p.Revision <= revision {
@@ -111,7 +111,7 @@ func (h *hub) begin(tree *btree.BTreeG[*Entry], bytes int, revision int64) {
 }
 
 // use notes that the records are read.
-func (h *hub) use() {
+func (h *resourceCache) use() {
 	if !h.used.Load() { // readers don't contend for it
 		h.used.Store(true)
 	}
@@ -119,7 +119,7 @@ func (h *hub) use() {
 
 // unload drops the records. Who reads them again loads them again; followers go
 // on.
-func (h *hub) unload() {
+func (h *resourceCache) unload() {
 	h.tree, h.bytes, h.loaded, h.load, h.cloned = nil, 0, false, nil, nil
 	h.indexes = map[string]*indexTree{}
 	h.ring.reset(h.changed, true)
@@ -127,7 +127,7 @@ func (h *hub) unload() {
 
 // apply makes one change. It returns false when the change does not fit the
 // state, which means that the state is wrong.
-func (h *hub) apply(p prepared) bool {
+func (h *resourceCache) apply(p prepared) bool {
 	h.cloned, h.changed = nil, p.Revision
 	ev := Event{Revision: p.Revision, New: p.entry}
 	if !h.loaded {
@@ -162,8 +162,8 @@ func (h *hub) apply(p prepared) bool {
 }
 
 // inUse returns the indexes that somebody finds records by, or waits by.
-func (h *hub) inUse() []*Index {
-	indexes := h.waiters.indexes()
+func (h *resourceCache) inUse() []*Index {
+	indexes := h.watchers.indexes()
 	for _, t := range h.indexes {
 		indexes = append(indexes, t.Index)
 	}
@@ -174,7 +174,7 @@ func (h *hub) inUse() []*Index {
 }
 
 // snapshot needs Feed.mu for writing unless cloned is set.
-func (h *hub) snapshot() *Snapshot {
+func (h *resourceCache) snapshot() *Snapshot {
 	if h.cloned == nil {
 		h.cloned = &Snapshot{since: h.changed, tree: h.tree.Clone()}
 		for name, t := range h.indexes {

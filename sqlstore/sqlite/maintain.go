@@ -40,22 +40,22 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 		return false, d.translate(err)
 	}
 	d.state.Store(&state)
-	d.logGrew()
+	d.walGrew()
 	return state.Compacted == upTo, nil
 }
 
 const (
-	// upkeepPause is how long the log may grow before it is copied back.
-	upkeepPause = 500 * time.Millisecond
+	// checkpointPause is how long the log may grow before it is copied back.
+	checkpointPause = 500 * time.Millisecond
 	// checkpoint copies what no reader needs in the log back into the file and
 	// waits for nobody. When the writer finds all of it copied it starts the
 	// log over; the little it added meanwhile it copies itself at LogPages.
 	checkpoint = `PRAGMA wal_checkpoint(PASSIVE)`
 )
 
-// Upkeep implements sqlstore.Upkeeper: it copies the log back into the file.
-func (d *Driver) Upkeep(ctx context.Context) error {
-	pause := time.NewTicker(upkeepPause)
+// Maintain implements sqlstore.Maintainer: it copies the log back into the file.
+func (d *Driver) Maintain(ctx context.Context) error {
+	pause := time.NewTicker(checkpointPause)
 	defer pause.Stop()
 	for {
 		select {
@@ -68,7 +68,7 @@ func (d *Driver) Upkeep(ctx context.Context) error {
 			return nil
 		case <-d.grown:
 		}
-		if _, err := d.upkeep.ExecContext(ctx, checkpoint); err != nil {
+		if _, err := d.maintenance.ExecContext(ctx, checkpoint); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -80,7 +80,7 @@ func (d *Driver) Upkeep(ctx context.Context) error {
 	}
 }
 
-func (d *Driver) logGrew() {
+func (d *Driver) walGrew() {
 	select {
 	case d.grown <- struct{}{}:
 	default:

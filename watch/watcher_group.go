@@ -22,14 +22,14 @@ const (
 	scopeIndex
 )
 
-// waiters are the idle subscribers of one hub. Locks are taken in the order
-// Feed.mu, waiters.mu.
-type waiters struct {
+// watcherGroup holds the idle subscribers of one resource cache. Locks are taken in the order
+// Feed.mu, watcherGroup.mu.
+type watcherGroup struct {
 	// number lets a writer see without the lock that nobody waits.
 	number atomic.Int64
 
 	mu    sync.Mutex
-	lists map[scope]*waitList
+	lists map[scope]*watcherList
 	// indexed is how many subscribers there are of a scopeIndex, waiting or not,
 	// by its index.
 	indexed map[*Index]int
@@ -37,24 +37,24 @@ type waiters struct {
 	woken int64
 }
 
-type waitList struct{ list []*waiter }
+type watcherList struct{ list []*watcher }
 
-// waiter is one subscriber's place in a waitList; its fields but for ready
-// are guarded by waiters.mu.
-type waiter struct {
+// watcher is one subscriber's place in a watcherList; its fields but for ready
+// are guarded by watcherGroup.mu.
+type watcher struct {
 	ready chan struct{} // has room for one
 	scope scope
 	// pos is the revision up to which the subscriber has seen everything.
 	pos int64
 	// first is the first revision after pos that touched the scope; 0 while
-	// none has, and then the waiter is in the list of its scope, at slot.
+	// none has, and then the watcher is in the list of its scope, at slot.
 	first int64
 	slot  int
 }
 
 // add registers w. Feed.mu is held for reading, so that no event can come
 // between the subscriber's last look and this; revision is the feed's.
-func (ws *waiters) add(w *waiter, pos, revision int64) {
+func (ws *watcherGroup) add(w *watcher, pos, revision int64) {
 	select {
 	case <-w.ready: // left over from a wake that was already answered
 	default:
@@ -66,7 +66,7 @@ func (ws *waiters) add(w *waiter, pos, revision int64) {
 	}
 	l := ws.lists[w.scope]
 	if l == nil {
-		l = &waitList{}
+		l = &watcherList{}
 		ws.lists[w.scope] = l
 	}
 	w.pos, w.first, w.slot = pos, 0, len(l.list)
@@ -75,7 +75,7 @@ func (ws *waiters) add(w *waiter, pos, revision int64) {
 }
 
 // count notes n more subscribers by an index, or fewer.
-func (ws *waiters) count(index *Index, n int) {
+func (ws *watcherGroup) count(index *Index, n int) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.indexed[index] += n; ws.indexed[index] == 0 {
@@ -84,7 +84,7 @@ func (ws *waiters) count(index *Index, n int) {
 }
 
 // indexes are those that subscribers look by.
-func (ws *waiters) indexes() []*Index {
+func (ws *watcherGroup) indexes() []*Index {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	var indexes []*Index
@@ -96,7 +96,7 @@ func (ws *waiters) indexes() []*Index {
 
 // wokenUpTo returns the revision up to which events have been looked through,
 // and whether anybody waits for more.
-func (ws *waiters) wokenUpTo() (revision int64, some bool) {
+func (ws *watcherGroup) wokenUpTo() (revision int64, some bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	return ws.woken, len(ws.lists) > 0
@@ -104,13 +104,13 @@ func (ws *waiters) wokenUpTo() (revision int64, some bool) {
 
 // woke returns the first revision that touched w since it was added, or 0 when
 // none has up to the revision seen.
-func (ws *waiters) woke(w *waiter) (first, seen int64) {
+func (ws *watcherGroup) woke(w *watcher) (first, seen int64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	return w.first, ws.woken
 }
 
-func (ws *waiters) remove(w *waiter) {
+func (ws *watcherGroup) remove(w *watcher) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if w.first == 0 {
@@ -118,7 +118,7 @@ func (ws *waiters) remove(w *waiter) {
 	}
 }
 
-func (ws *waiters) unlist(w *waiter) {
+func (ws *watcherGroup) unlist(w *watcher) {
 	l := ws.lists[w.scope]
 	last := len(l.list) - 1
 	l.list[w.slot] = l.list[last]
@@ -131,8 +131,8 @@ func (ws *waiters) unlist(w *waiter) {
 	ws.number.Add(-1)
 }
 
-// touch moves the waiters that ev concerns to fired.
-func (ws *waiters) touch(ev Event, fired []*waiter) []*waiter {
+// touch moves the watchers that ev concerns to fired.
+func (ws *watcherGroup) touch(ev Event, fired []*watcher) []*watcher {
 	key := ev.Key()
 	fired = ws.fire(scope{kind: scopeAll}, ev.Revision, fired)
 	if key.Namespace != "" {
@@ -153,7 +153,7 @@ func (ws *waiters) touch(ev Event, fired []*waiter) []*waiter {
 
 // touchIndexed moves those to fired who wait for an index's value that a record
 // has or may have.
-func (ws *waiters) touchIndexed(e *Entry, revision int64, fired []*waiter) []*waiter {
+func (ws *watcherGroup) touchIndexed(e *Entry, revision int64, fired []*watcher) []*watcher {
 	for index := range ws.indexed {
 		if p := index.of(e); p.known {
 			fired = ws.fire(scope{kind: scopeIndex, a: p.value, index: index}, revision, fired)
@@ -168,7 +168,7 @@ func (ws *waiters) touchIndexed(e *Entry, revision int64, fired []*waiter) []*wa
 	return fired
 }
 
-func (ws *waiters) fire(s scope, revision int64, fired []*waiter) []*waiter {
+func (ws *watcherGroup) fire(s scope, revision int64, fired []*watcher) []*watcher {
 	l := ws.lists[s]
 	if l == nil {
 		return fired
@@ -183,8 +183,8 @@ func (ws *waiters) fire(s scope, revision int64, fired []*waiter) []*waiter {
 	return fired
 }
 
-// all fires every waiter, to look for itself.
-func (ws *waiters) all(fired []*waiter) []*waiter {
+// all fires every watcher, to look for itself.
+func (ws *watcherGroup) all(fired []*watcher) []*watcher {
 	for _, l := range ws.lists {
 		for _, w := range l.list {
 			w.first = w.pos + 1
@@ -196,7 +196,7 @@ func (ws *waiters) all(fired []*waiter) []*waiter {
 	return fired
 }
 
-func notify(fired []*waiter) {
+func notify(fired []*watcher) {
 	for _, w := range fired {
 		select {
 		case w.ready <- struct{}{}:

@@ -17,9 +17,9 @@ func TestLogIsBounded(t *testing.T) {
 	t.Parallel()
 	driver, path := openWith(t, 256)
 	ctx, cancel := context.WithCancel(t.Context())
-	var upkeep sync.WaitGroup
-	upkeep.Go(func() {
-		if err := driver.Upkeep(ctx); err != nil {
+	var maintenance sync.WaitGroup
+	maintenance.Go(func() {
+		if err := driver.Maintain(ctx); err != nil {
 			t.Error(err)
 		}
 	})
@@ -35,7 +35,7 @@ func TestLogIsBounded(t *testing.T) {
 		}
 	}
 	cancel()
-	upkeep.Wait()
+	maintenance.Wait()
 	if info, err := os.Stat(path + "-wal"); err != nil || info.Size() > 4*256*4096 {
 		t.Errorf("the log has %d bytes, %v", info.Size(), err)
 	}
