@@ -158,7 +158,7 @@ func restart(t *testing.T, s *servers.Server, db database, flags []string) *serv
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	return startByre(t, db, flags...)
+	return startByreIn(t, filepath.Dir(s.Kubeconfig), db, flags...)
 }
 
 // writeObjects applies manifests, twice with a change between: what an update

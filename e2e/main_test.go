@@ -29,7 +29,12 @@ func TestMain(m *testing.M) {
 // startByre starts byre for one test. It must end with exit status 0.
 func startByre(t *testing.T, db database, args ...string) *servers.Server {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "data")
+	return startByreIn(t, filepath.Join(t.TempDir(), "data"), db, args...)
+}
+
+// startByreIn is startByre with a data directory that may have been used before.
+func startByreIn(t *testing.T, dir string, db database, args ...string) *servers.Server {
+	t.Helper()
 	s, err := servers.Byre{Dir: dir, Endpoint: db.endpoint, Args: args}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -141,14 +142,17 @@ func (p *Process) await(ctx context.Context, ready func(context.Context) error) 
 	}
 }
 
-// freePort finds a port that nobody listens on. Somebody may take it before its
-// user does; on 127.0.0.1 of a test machine that does not happen in practice.
+// freePort finds a port that nobody listens on, by chance and below the range from which
+// systems take the ports of outgoing connections: a port of that range, once closed, may
+// be taken by any client on the machine before the server listens on it.
 func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	var err error
+	for range 100 {
+		port := strconv.Itoa(10_000 + rand.IntN(20_000))
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", port)); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, err
+	return "", err
 }
