@@ -93,18 +93,19 @@ func compareSeats(t *testing.T, stock, byre *peer) {
 			t.Error("the sizes differ too much")
 		}
 		for user, as := range users {
-			for _, query := range []string{
-				"", "resourceVersion=0", "limit=50&resourceVersion=0", "limit=200",
-				"limit=50&labelSelector=a%3Db", "fieldSelector=metadata.name%3Dseat-100",
-			} {
-				as.path = r.path + "?" + query
-				compareCharges(t, stock, byre, user+": list "+as.path, func(p *peer) error {
-					_, err := p.list(t.Context(), as)
-					return err
-				})
-			}
-			as.path = r.path + "?limit=110"
-			compareCharges(t, stock, byre, user+": list all pages of "+as.path, func(p *peer) error { return p.listPages(t.Context(), as) })
+			compareCharges(t, stock, byre, user+": "+r.resource, func(p *peer) error {
+				for _, query := range []string{
+					"", "resourceVersion=0", "limit=50&resourceVersion=0", "limit=200",
+					"limit=50&labelSelector=a%3Db", "fieldSelector=metadata.name%3Dseat-100",
+				} {
+					as.path = r.path + "?" + query
+					if _, err := p.list(t.Context(), as); err != nil {
+						return err
+					}
+				}
+				as.path = r.path + "?limit=110"
+				return p.listPages(t.Context(), as)
+			})
 		}
 	}
 }
@@ -215,8 +216,8 @@ func (p *peer) awaitSize(t *testing.T, r charged) (size float64) {
 	return size
 }
 
-// charges are the requests and the seats, by flow schema and priority level, that a
-// server counts while ask asks it.
+// charges are the seats, and how many requests had up to so many of them, by flow
+// schema and priority level, that a server counts while ask asks it.
 func (p *peer) charges(ctx context.Context, ask func(*peer) error) (map[string]float64, error) {
 	read := func() (map[string]float64, error) {
 		text, err := p.raw(ctx, http.StatusOK, request{path: "/metrics", accept: "text/plain"})
@@ -224,7 +225,7 @@ func (p *peer) charges(ctx context.Context, ask func(*peer) error) (map[string]f
 			return nil, err
 		}
 		all := map[string]float64{}
-		for _, of := range []string{"sum", "count"} {
+		for _, of := range []string{"sum", "bucket"} {
 			for labels, value := range samples(string(text), "apiserver_flowcontrol_work_estimated_seats_"+of) {
 				if !strings.Contains(labels, `priority_level="exempt"`) {
 					all[of+labels] = value
