@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/storage/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/storage)(/|$$)
 
-.PHONY: all build run kubectl test test-setup test-race test-unit test-e2e lint fmt-check vet bench fuzz fuzz-short clean
+.PHONY: all build run kubectl test test-setup test-race test-unit test-e2e lint fmt-check tidy-check vet bench fuzz fuzz-short clean
 
 all: build
 
@@ -45,6 +45,11 @@ test-e2e: test-setup build
 fmt-check:
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
 	if [ -n "$$out" ]; then echo "not formatted by gofmt:"; echo "$$out"; exit 1; fi
+
+# go.mod and go.sum list what is imported, no more and no less.
+tidy-check:
+	$(GO) mod tidy -diff
+	cd e2e && $(GO) mod tidy -diff
 
 vet:
 	$(GO) vet ./...

@@ -84,7 +84,9 @@ func decided(_ int, conditions map[string]string) bool {
 // and the definition's conditions.
 func (p *peer) awaitDefinition(t *testing.T, name string, wanted func(status int, conditions map[string]string) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	// A bound for what never happens; a stock server on a busy machine takes more than a
+	// minute to finish with half a hundred definitions that are deleted together.
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
