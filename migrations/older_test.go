@@ -129,7 +129,7 @@ func TestUpDuringAWriteOfAnOlderReplica(t *testing.T) {
 			end: func(t *testing.T, tx pgx.Tx) {
 				// A deadlock may end this one; then it is tried again.
 				if _, err := tx.Exec(t.Context(), olderUpdateCompacted, 2); err != nil {
-					tx.Rollback(t.Context())
+					_ = tx.Rollback(t.Context()) // the server has ended it
 				} else if err := tx.Commit(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -201,8 +201,8 @@ func TestOlderReplica(t *testing.T) {
 		}
 		return revision
 	}
-	last := write("update", "internal.apiserver.k8s.io", "storageversions", "a", 7)
-	last = write("delete", "internal.apiserver.k8s.io", "storageversions", "a", last)
+	updated := write("update", "internal.apiserver.k8s.io", "storageversions", "a", 7)
+	write("delete", "internal.apiserver.k8s.io", "storageversions", "a", updated)
 	write("create", "", "pods", "b", 0)
 	if got := d.query(t, `SELECT revision || ' ' || op || ' ' || resource || ' ' || owner FROM changes WHERE revision > 7 ORDER BY revision`); !slices.Equal(got, []string{
 		"8 update storageversions custom", "9 delete storageversions custom", "10 create pods builtin",

@@ -41,7 +41,7 @@ func TestLocksStay(t *testing.T) {
 	driver, path := open(t)
 	defer driver.Close()
 	if locks(t, path) == 0 {
-		t.Skip("/proc/locks does not show them")
+		t.Fatal("/proc/locks does not show them")
 	}
 	if err := driver.Probe(t.Context()); err != nil {
 		t.Fatal(err)
