@@ -273,6 +273,9 @@ func (f *Feed) applyLocked(p prepared) {
 	f.metrics.applied.Inc()
 	f.usages.apply(p)
 	if h := f.caches[resourceOf(p.New.Key)]; h != nil {
+		if p.entry != nil {
+			h.intern(p.entry)
+		}
 		if !h.apply(p) {
 			f.opts.Logger.Error("watch: a change does not fit the state it changes; reading the resource again",
 				"revision", p.Revision, "op", p.Op, "key", p.New.Key)

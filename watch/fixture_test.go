@@ -27,6 +27,7 @@ type source struct {
 	state   func(sqlstore.State) sqlstore.State
 	changes func([]sqlstore.Change) []sqlstore.Change
 	listed  func(sqlstore.ListResult) sqlstore.ListResult
+	usage   func() // called by Usage once it has read, without the lock
 }
 
 func (s *source) State(ctx context.Context) (sqlstore.State, error) {
@@ -43,6 +44,12 @@ func (s *source) State(ctx context.Context) (sqlstore.State, error) {
 // Usage is of the revision that State says: the feed waits for it.
 func (s *source) Usage(ctx context.Context) (sqlstore.Usage, error) {
 	usage, err := s.Model.Usage(ctx)
+	s.mu.Lock()
+	counted := s.usage
+	s.mu.Unlock()
+	if counted != nil {
+		counted()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != nil {

@@ -125,6 +125,13 @@ func (h *resourceCache) unload() {
 	h.ring.reset(h.changed, true)
 }
 
+// intern lets an entry share the strings of its resource, which live as long as the
+// process does. It comes before the entry's first apply: entries of the ring are read
+// without a lock.
+func (h *resourceCache) intern(e *Entry) {
+	e.Group, e.Resource = h.resource.Group, h.resource.Name
+}
+
 // apply makes one change. It returns false when the change does not fit the
 // state, which means that the state is wrong.
 func (h *resourceCache) apply(p prepared) bool {
@@ -143,8 +150,6 @@ func (h *resourceCache) apply(p prepared) bool {
 	if p.entry == nil {
 		ev.Old, _ = h.tree.Delete(probe(p.New.Namespace, p.New.Name))
 	} else {
-		// The tree's strings live as long as the process does: one of each.
-		p.entry.Group, p.entry.Resource = h.resource.Group, h.resource.Name
 		ev.Old, _ = h.tree.ReplaceOrInsert(p.entry)
 		h.bytes += len(p.entry.Value)
 	}

@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -75,35 +74,27 @@ func TestUsage(t *testing.T) {
 	f.checkUsage("after a reset", all...)
 }
 
-// slowUsage adds up only when it is told to.
-type slowUsage struct {
-	*source
-	asked, answer chan struct{}
-}
-
-func (s *slowUsage) Usage(ctx context.Context) (sqlstore.Usage, error) {
-	usage, err := s.source.Usage(ctx)
-	s.asked <- struct{}{}
-	<-s.answer
-	return usage, err
-}
-
 // What is written while the database adds up is counted once.
 func TestUsageWhileCounting(t *testing.T) {
 	f := start(t, Options{SoleWriter: true})
 	f.write(pod("a", "x"), "123")
 	f.checkUsage("first", pods)
-	slow := &slowUsage{f.source, make(chan struct{}), make(chan struct{})}
-	f.Feed.source = slow
+	asked, answer := make(chan struct{}), make(chan struct{})
+	f.source.answer(func(s *source) {
+		s.usage = func() {
+			asked <- struct{}{}
+			<-answer
+		}
+	})
 	f.mu.Lock()
 	f.resetUsageLocked()
 	f.mu.Unlock()
-	<-slow.asked
+	<-asked
 	f.write(pod("a", "y"), "4567")
 	f.write(pod("a", "x"), "1")
 	if _, known := f.Usage(pods); known || f.AllUsage() != nil {
 		t.Error("known before it was counted")
 	}
-	close(slow.answer)
+	close(answer)
 	f.checkUsage("counted", pods)
 }
