@@ -32,8 +32,8 @@ import (
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
 	"byre/apiserver/loopback"
+	"byre/apiserver/objectstore"
 	"byre/apiserver/openapi"
-	"byre/apiserver/storage"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -89,7 +89,7 @@ func startOn(t *testing.T, driver sqlstore.Driver, shared bool, options ...optio
 	config := aggregator.Config{
 		Common: endpoints.Common{
 			// The scheme of others must not get in the way.
-			Storage:   storage.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
+			Storage:   objectstore.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
 			Effective: compatibility.DefaultBuildEffectiveVersion(),
 			Serving: endpoints.Serving{
 				Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),

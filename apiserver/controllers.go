@@ -10,8 +10,8 @@ import (
 
 	"byre/apiserver/controllers"
 	"byre/apiserver/controlplane"
+	"byre/apiserver/objectstore"
 	"byre/apiserver/pki"
-	"byre/apiserver/storage"
 )
 
 // newControllers makes the controllers; servers on a shared database take turns.
@@ -34,7 +34,7 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 
 // watchStored watches the objects of a resource by their stored bytes, if it is
 // one that a server of this program serves; else it returns nil.
-func (s *Server) watchStored(gr schema.GroupResource) *storage.MetadataWatch {
+func (s *Server) watchStored(gr schema.GroupResource) *objectstore.MetadataWatch {
 	stores := s.getter.Lookup(gr) != nil
 	for _, n := range s.chained {
 		stores = stores || n.Stores != nil && n.Stores(gr)

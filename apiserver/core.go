@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/health"
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -63,7 +63,7 @@ func openCore(ctx context.Context, c *completed) (*core, error) {
 // ensureFirstRevision writes the first record of an empty store. The store and the
 // feed must be running.
 func (c *core) ensureFirstRevision(ctx context.Context) error {
-	return storage.EnsureFirstRevision(ctx, c.store, c.feed)
+	return objectstore.EnsureFirstRevision(ctx, c.store, c.feed)
 }
 
 // unlimited turns a flag's 0, no limit, into the store's.

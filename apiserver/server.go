@@ -36,9 +36,9 @@ import (
 	"byre/apiserver/health"
 	"byre/apiserver/lifecycle"
 	"byre/apiserver/loopback"
+	"byre/apiserver/objectstore"
 	"byre/apiserver/pki"
 	"byre/apiserver/routing"
-	"byre/apiserver/storage"
 )
 
 // Server is everything that runs, made but not started.
@@ -63,7 +63,7 @@ type Server struct {
 	egress      *egressselector.EgressSelector // nil without the flag
 	tracer      tracing.TracerProvider         // nil without the flag
 	encryption  encryption
-	getter      *storage.Getter
+	getter      *objectstore.Getter
 	auth        *auth.Auth
 	audit       *audit.Audit
 	admission   *admission.Admission
@@ -182,7 +182,7 @@ func (s *Server) build(ctx, base context.Context) error {
 		IPRange: s.config.primary,
 		Address: net.JoinHostPort(s.config.serviceIP.String(), "443"), // the port of the kubernetes Service
 	})
-	stores := func(gr schema.GroupResource) *storage.Store { return s.getter.Lookup(gr) }
+	stores := func(gr schema.GroupResource) *objectstore.Store { return s.getter.Lookup(gr) }
 	if s.Shared, err = newShared(s.core, s.transport, registry, stores, s.egress, s.tracer); err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (s *Server) build(ctx, base context.Context) error {
 		return err
 	}
 	s.Services = routing.NewResolver(s.Direct, s.Aggregation.RouteToEndpoints, s.Aggregation.Self)
-	s.getter = storage.NewRESTOptionsGetter(s.Storage)
+	s.getter = objectstore.NewRESTOptionsGetter(s.Storage)
 	if err := s.buildAccess(base, address); err != nil {
 		return err
 	}

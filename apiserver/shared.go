@@ -23,8 +23,8 @@ import (
 	"byre/apiserver/endpoints"
 	"byre/apiserver/lookup"
 	"byre/apiserver/loopback"
+	"byre/apiserver/objectstore"
 	"byre/apiserver/openapi"
-	"byre/apiserver/storage"
 )
 
 // Shared is what the servers of the chain have in common.
@@ -68,7 +68,7 @@ type Aggregation struct {
 }
 
 // newShared makes what needs nothing but the store and the loopback transport.
-func newShared(core *core, roundTripper *loopback.Transport, registry *discovery.Registry, stores func(schema.GroupResource) *storage.Store,
+func newShared(core *core, roundTripper *loopback.Transport, registry *discovery.Registry, stores func(schema.GroupResource) *objectstore.Store,
 	egress *egressselector.EgressSelector, tracer tracing.TracerProvider) (Shared, error) {
 	config, self := loopback.Config(roundTripper), loopback.SelfConfig(roundTripper)
 	if tracer == nil {
@@ -89,7 +89,7 @@ func newShared(core *core, roundTripper *loopback.Transport, registry *discovery
 	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
 	return Shared{
 		Common: endpoints.Common{
-			Storage:   storage.Builtin(core.store, core.feed, effective),
+			Storage:   objectstore.Builtin(core.store, core.feed, effective),
 			Effective: effective,
 			Discovery: registry,
 			OpenAPI:   openapi.NewService(),

@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/registry/rest"
-	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 
 	"byre/apiserver/endpoints"
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -28,7 +28,7 @@ type group struct {
 	scheme *runtime.Scheme
 	codecs serializer.CodecFactory
 	rest   *customresourcedefinition.REST
-	store  *storage.Store // that rest keeps them in
+	store  *objectstore.Store // that rest keeps them in
 	feed   *watch.Feed
 }
 
@@ -45,7 +45,7 @@ func newGroup(c Config) (*group, error) {
 		return nil, fmt.Errorf("crd: storage of definitions: %w", err)
 	}
 	var ok bool
-	if g.store, ok = g.rest.Storage.Storage.(*storage.Store); !ok {
+	if g.store, ok = g.rest.Storage.Storage.(*objectstore.Store); !ok {
 		return nil, fmt.Errorf("crd: storage of definitions is a %T", g.rest.Storage.Storage)
 	}
 	return g, nil
@@ -95,9 +95,9 @@ func (g *group) source(ctx context.Context, name, resourceVersion string) (*sour
 	if err != nil {
 		return nil, err
 	}
-	text, err := g.store.GetEncoded(ctx, key, apistorage.GetOptions{ResourceVersion: resourceVersion})
+	text, err := g.store.GetEncoded(ctx, key, storage.GetOptions{ResourceVersion: resourceVersion})
 	switch {
-	case apistorage.IsNotFound(err):
+	case storage.IsNotFound(err):
 		return nil, errReplaced
 	case err != nil:
 		return nil, storeerr.InterpretGetError(err, definitions, name)

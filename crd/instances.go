@@ -15,13 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 
 	"byre/apiserver/endpoints"
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 )
 
 // shared is what the instances of all definitions are served with.
 type shared struct {
 	scheme    *runtime.Scheme
-	storage   storage.GetterConfig
+	storage   objectstore.GetterConfig
 	serving   endpoints.Serving
 	converter *conversion.CRConverterFactory
 	// conversions has what webhooks have converted.
@@ -42,7 +42,7 @@ type instances struct {
 	terminating atomic.Bool
 	// ending begins when the instances are served by another, or by nobody, any
 	// more. Requests that are under way finish.
-	ending *storage.Ending
+	ending *objectstore.Ending
 
 	mu sync.Mutex
 	// crd is the definition in its last state.
@@ -52,7 +52,7 @@ type instances struct {
 }
 
 func newInstances(s *shared, crd *apiextensionsv1.CustomResourceDefinition) *instances {
-	i := &instances{shared: s, ending: storage.NewEnding(), versions: map[string]*version{}}
+	i := &instances{shared: s, ending: objectstore.NewEnding(), versions: map[string]*version{}}
 	i.adopt(crd)
 	return i
 }

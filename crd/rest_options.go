@@ -9,12 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
-	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 	"byre/sqlstore"
 )
 
@@ -25,10 +25,10 @@ const keyPrefix = "/registry"
 // restOptionsGetter gives the registry of one version its store. The stores of a
 // definition's versions keep the same rows; each decodes to its own version.
 type restOptionsGetter struct {
-	config  storage.GetterConfig
+	config  objectstore.GetterConfig
 	parts   *parts
 	version schema.GroupVersion
-	ending  *storage.Ending
+	ending  *objectstore.Ending
 	// selectable are the fields that lists may be narrowed by.
 	selectable []apiextensionsv1.SelectableField
 }
@@ -73,15 +73,15 @@ func (g *restOptionsGetter) decorate(
 	resourcePrefix string,
 	_ func(runtime.Object) (string, error),
 	newFunc, newListFunc func() runtime.Object,
-	attrs apistorage.AttrFunc,
-	_ apistorage.IndexerFuncs,
+	attrs storage.AttrFunc,
+	_ storage.IndexerFuncs,
 	_ *cache.Indexers,
-) (apistorage.Interface, factory.DestroyFunc, error) {
+) (storage.Interface, factory.DestroyFunc, error) {
 	var ahead func(context.Context, [][]byte)
 	if codec, ok := config.Codec.(*convertingCodec); ok {
 		ahead = codec.ahead
 	}
-	store, err := storage.New(storage.Config{
+	store, err := objectstore.New(objectstore.Config{
 		Store:          g.config.Store,
 		Feed:           g.config.Feed,
 		GroupResource:  config.GroupResource,

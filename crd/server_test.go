@@ -27,8 +27,8 @@ import (
 	byrediscovery "byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
 	"byre/apiserver/loopback"
+	"byre/apiserver/objectstore"
 	"byre/apiserver/openapi"
-	"byre/apiserver/storage"
 	"byre/crd"
 	"byre/sqlstore"
 	"byre/sqlstore/dbtest"
@@ -73,7 +73,7 @@ func start(t testing.TB, driver sqlstore.Driver, shared bool, adjust ...func(*cr
 	config := crd.Config{
 		Common: endpoints.Common{
 			// The scheme of others must not get in the way.
-			Storage:   storage.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
+			Storage:   objectstore.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
 			Effective: compatibility.DefaultBuildEffectiveVersion(),
 			Serving: endpoints.Serving{
 				Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),

@@ -11,7 +11,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 )
 
 // source is a definition as it is stored, with its schemas, at one revision.
@@ -19,7 +19,7 @@ import (
 // of one source, so that all of it is of one spec. It is immutable, and costs
 // little: the text is the one that the watch cache holds.
 type source struct {
-	text    storage.Encoded
+	text    objectstore.Encoded
 	decoder runtime.Decoder
 }
 

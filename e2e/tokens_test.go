@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	jose "gopkg.in/go-jose/go-jose.v2"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 

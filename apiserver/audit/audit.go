@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 
 	"gopkg.in/natefinch/lumberjack.v2"
-
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
-
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	jose "gopkg.in/go-jose/go-jose.v2"
-
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"

@@ -2,7 +2,6 @@ package auth
 
 import (
 	"github.com/spf13/pflag"
-
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 )

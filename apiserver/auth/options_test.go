@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
-
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 )
 

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -30,7 +30,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 
 	"byre/apiserver/auth/rbac"
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
 	"byre/watch/watchtest"
@@ -39,13 +39,13 @@ import (
 // rules is a store of RBAC objects and the tables over it.
 type rules struct {
 	*rbac.Tables
-	getter *storage.Getter
+	getter *objectstore.Getter
 }
 
 func newRules(t testing.TB) *rules {
 	t.Helper()
 	store, feed := watchtest.Run(t, storetest.NewModel(), watch.Options{SoleWriter: true})
-	getter := storage.NewRESTOptionsGetter(storage.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
+	getter := objectstore.NewRESTOptionsGetter(objectstore.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
 	for _, build := range []func() error{
 		func() error { _, err := role.NewREST(getter); return err },
 		func() error { _, err := rolebinding.NewREST(getter); return err },
@@ -60,7 +60,7 @@ func newRules(t testing.TB) *rules {
 }
 
 // place is the store and the key of an object.
-func (r *rules) place(t testing.TB, object metav1.Object) (*storage.Store, string) {
+func (r *rules) place(t testing.TB, object metav1.Object) (*objectstore.Store, string) {
 	t.Helper()
 	var resource string
 	switch object.(type) {
@@ -106,7 +106,7 @@ func (r *rules) remove(t testing.TB, object metav1.Object) {
 	t.Helper()
 	store, key := r.place(t, object)
 	out := internal(t, object.(runtime.Object))
-	if err := store.Delete(context.Background(), key, out, nil, apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{}); err != nil {
+	if err := store.Delete(context.Background(), key, out, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -116,7 +116,7 @@ func (r *rules) update(t testing.TB, object metav1.Object) {
 	store, key := r.place(t, object)
 	in := internal(t, object.(runtime.Object))
 	err := store.GuaranteedUpdate(context.Background(), key, in.DeepCopyObject(), false, nil,
-		func(runtime.Object, apistorage.ResponseMeta) (runtime.Object, *uint64, error) { return in, nil, nil }, nil)
+		func(runtime.Object, storage.ResponseMeta) (runtime.Object, *uint64, error) { return in, nil, nil }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

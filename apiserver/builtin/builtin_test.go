@@ -14,15 +14,15 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"byre/apiserver/builtin"
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
 )
 
 // newGetter is over a store and its feed.
-func newGetter(store *sqlstore.Store, feed *watch.Feed) *storage.Getter {
-	return storage.NewRESTOptionsGetter(storage.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
+func newGetter(store *sqlstore.Store, feed *watch.Feed) *objectstore.Getter {
+	return objectstore.NewRESTOptionsGetter(objectstore.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // newBuiltin constructs what a --runtime-config turns on, over a store that isn't

@@ -21,7 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
 
 	"byre/apiserver/loopback"
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 )
 
 // Numbers of workers and periods are kube-controller-manager's defaults.
@@ -70,7 +70,7 @@ type termState struct {
 	clients
 	rootCA []byte
 	// stored is Config.Stored.
-	stored    func(schema.GroupResource) *storage.MetadataWatch
+	stored    func(schema.GroupResource) *objectstore.MetadataWatch
 	informers informers.SharedInformerFactory
 	// rootCAMaps watches nothing but the ConfigMaps that the root CA publisher
 	// writes; nil without it.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/loopback"
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 )
 
 // Config is what New needs.
@@ -28,7 +28,7 @@ type Config struct {
 	RootCA []byte
 	// Stored gives a new watch of a resource whose objects are in this server's
 	// store, and nil for a resource that another server keeps.
-	Stored func(schema.GroupResource) *storage.MetadataWatch
+	Stored func(schema.GroupResource) *objectstore.MetadataWatch
 	// Lease, when not nil, is held while the controllers run.
 	Lease *Lease
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 	"byre/watch"
 )
 
@@ -27,7 +27,7 @@ import (
 // collector wants one of every resource there is. From the store it costs one
 // goroutine, which is the one that the collector runs for it anyway.
 type graphInformers struct {
-	stored func(schema.GroupResource) *storage.MetadataWatch
+	stored func(schema.GroupResource) *objectstore.MetadataWatch
 	remote metadatainformer.SharedInformerFactory
 }
 
@@ -48,7 +48,7 @@ func (f graphInformers) Start(stop <-chan struct{}) { f.remote.Start(stop) }
 // methods that the graph does not call, which are those of a cache, panic.
 type graphInformer struct {
 	cache.SharedIndexInformer
-	source   *storage.MetadataWatch
+	source   *objectstore.MetadataWatch
 	resource schema.GroupResource
 	handler  cache.ResourceEventHandler
 	synced   atomic.Bool
@@ -109,7 +109,7 @@ func (i *graphInformer) RunWithContext(ctx context.Context) {
 	}
 }
 
-func (i *graphInformer) hand(event storage.MetadataEvent) {
+func (i *graphInformer) hand(event objectstore.MetadataEvent) {
 	switch event.Type {
 	case apiwatch.Added:
 		i.handler.OnAdd(event.Object, !i.synced.Load())

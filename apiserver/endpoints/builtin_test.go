@@ -22,7 +22,7 @@ import (
 	"byre/apiserver/builtin"
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -44,7 +44,7 @@ func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeCon
 	}
 	client := fake.NewClientset()
 	b, err := builtin.New(builtin.Config{
-		RESTOptions: storage.NewRESTOptionsGetter(storage.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion())),
+		RESTOptions: objectstore.NewRESTOptionsGetter(objectstore.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion())),
 		Resources:   resources,
 		Client:      client,
 		Informers:   informers.NewSharedInformerFactory(client, 0),

@@ -11,15 +11,15 @@ import (
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 
 	"byre/apiserver/discovery"
+	"byre/apiserver/objectstore"
 	"byre/apiserver/openapi"
-	"byre/apiserver/storage"
 )
 
 // Common is what the servers of a chain have in common. All but Serving and
 // Build are required.
 type Common struct {
 	// Storage says where objects are kept.
-	Storage storage.GetterConfig
+	Storage objectstore.GetterConfig
 	// Effective is the version that the server emulates.
 	Effective compatibility.EffectiveVersion
 	// Serving is what all resources have in common; its TypeConverter is of the
@@ -45,7 +45,7 @@ func (c *Common) Check() error {
 // Own is the storage of types that are not built in. Their keys begin, like
 // those of a stock server that is not kube-apiserver itself, with group and
 // resource.
-func (c *Common) Own(scheme *runtime.Scheme, codecs runtime.StorageSerializer, resources ...schema.GroupResource) *storage.Getter {
+func (c *Common) Own(scheme *runtime.Scheme, codecs runtime.StorageSerializer, resources ...schema.GroupResource) *objectstore.Getter {
 	kept := c.Storage
 	kept.Scheme, kept.Serializer = scheme, codecs
 	kept.Encoding = serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, c.Effective)
@@ -54,7 +54,7 @@ func (c *Common) Own(scheme *runtime.Scheme, codecs runtime.StorageSerializer, r
 	for _, gr := range resources {
 		kept.Prefixes[gr] = gr.Group + "/" + gr.Resource
 	}
-	return storage.NewRESTOptionsGetter(kept)
+	return objectstore.NewRESTOptionsGetter(kept)
 }
 
 // ServeOwn serves a group of types that are not built in, in discovery and, as a

@@ -13,7 +13,7 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 )
 
 // encoded answers reads of a resource, and writes, from the bytes that its store
@@ -23,7 +23,7 @@ import (
 type encoded struct {
 	resource *Resource
 	registry *genericregistry.Store
-	store    *storage.Store
+	store    *objectstore.Store
 	listKind string
 	// unstructured is set where objects have no Go type. Their lists always say
 	// where to continue, even if that is nowhere.
@@ -42,7 +42,7 @@ func newEncoded(r *Resource, main rest.Storage) *encoded {
 	if registry == nil || registry.Decorator != nil || registry.AfterCreate != nil || registry.AfterUpdate != nil {
 		return nil
 	}
-	store, ok := registry.Storage.Storage.(*storage.Store)
+	store, ok := registry.Storage.Storage.(*objectstore.Store)
 	if !ok || store.StorageVersion() != r.kind.GroupVersion() {
 		return nil
 	}

@@ -8,11 +8,11 @@ import (
 	metainternalversionscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/component-base/tracing"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 )
 
 // slow is how long a read may take before it is traced as slow, as upstream has
@@ -67,10 +67,10 @@ func (e *encoded) getOptions(req *http.Request) (metav1.GetOptions, bool) {
 	return options, err == nil
 }
 
-func (e *encoded) getEncoded(ctx context.Context, name string, options metav1.GetOptions) (storage.Encoded, error) {
+func (e *encoded) getEncoded(ctx context.Context, name string, options metav1.GetOptions) (objectstore.Encoded, error) {
 	key, err := e.registry.KeyFunc(ctx, name)
 	if err != nil {
-		return storage.Encoded{}, err
+		return objectstore.Encoded{}, err
 	}
-	return e.store.GetEncoded(ctx, key, apistorage.GetOptions{ResourceVersion: options.ResourceVersion})
+	return e.store.GetEncoded(ctx, key, storage.GetOptions{ResourceVersion: options.ResourceVersion})
 }

@@ -14,13 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
-	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/tracing"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 )
 
 // list returns a handler that answers lists and watches from bytes where it can
@@ -87,7 +87,7 @@ func (e *encoded) listOptions(req *http.Request) (internalversion.ListOptions, b
 
 // selection translates options into what the store is asked for, and under which
 // key, as the registry does.
-func (e *encoded) selection(ctx context.Context, options internalversion.ListOptions) (string, apistorage.ListOptions) {
+func (e *encoded) selection(ctx context.Context, options internalversion.ListOptions) (string, storage.ListOptions) {
 	label, field := labels.Everything(), fields.Everything()
 	if options.LabelSelector != nil {
 		label = options.LabelSelector
@@ -96,7 +96,7 @@ func (e *encoded) selection(ctx context.Context, options internalversion.ListOpt
 		field = options.FieldSelector
 	}
 	predicate := e.registry.PredicateFunc(label, field)
-	selection := apistorage.ListOptions{
+	selection := storage.ListOptions{
 		ResourceVersion: options.ResourceVersion,
 		Recursive:       true,
 	}
@@ -133,7 +133,7 @@ func (e *encoded) serveList(ctx context.Context, w http.ResponseWriter, req *htt
 // writeList writes the list while it is being read. If reading fails the client
 // gets the error as long as nothing was sent, and afterwards a broken connection:
 // there is no other way left to tell it that the list isn't whole.
-func (e *encoded) writeList(ctx context.Context, out *jsonWriter, list *storage.EncodedList) {
+func (e *encoded) writeList(ctx context.Context, out *jsonWriter, list *objectstore.EncodedList) {
 	defer out.release()
 	out.buf = e.appendHead(out.buf, list)
 	first := true
@@ -162,7 +162,7 @@ func (e *encoded) writeList(ctx context.Context, out *jsonWriter, list *storage.
 
 // appendHead appends the list up to its first item. The metadata is small and
 // fixed: encoding it can't fail.
-func (e *encoded) appendHead(dst []byte, list *storage.EncodedList) []byte {
+func (e *encoded) appendHead(dst []byte, list *objectstore.EncodedList) []byte {
 	head := metav1.ListMeta{
 		ResourceVersion:    list.ResourceVersion,
 		Continue:           list.Continue,

@@ -24,7 +24,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 )
 
 // canStream says whether a watch can be served as a stream of JSON documents
@@ -103,7 +103,7 @@ func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, req *htt
 
 // run sends events until ctx ends, the server shuts down, the client is gone, or
 // the watch ends with an error, which is the last event then.
-func (s *stream) run(ctx context.Context, cancel context.CancelFunc, events storage.EncodedWatch) {
+func (s *stream) run(ctx context.Context, cancel context.CancelFunc, events objectstore.EncodedWatch) {
 	s.w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 	s.w.Header().Set("Transfer-Encoding", "chunked")
 	s.w.WriteHeader(http.StatusOK)
@@ -126,7 +126,7 @@ func (s *stream) run(ctx context.Context, cancel context.CancelFunc, events stor
 // sendBatch sends events, and the error that ends them if there is one; false
 // if the client is gone. It has a buffer only meanwhile: most watches wait most
 // of the time, and there are many.
-func (s *stream) sendBatch(ctx context.Context, batch []storage.EncodedEvent, err error) bool {
+func (s *stream) sendBatch(ctx context.Context, batch []objectstore.EncodedEvent, err error) bool {
 	s.buf = takeBuffer()
 	defer func() {
 		buf := s.buf
@@ -173,7 +173,7 @@ func (s *stream) send() bool {
 	return err == nil
 }
 
-func (s *stream) appendEvent(ctx context.Context, event storage.EncodedEvent) {
+func (s *stream) appendEvent(ctx context.Context, event objectstore.EncodedEvent) {
 	start := len(s.buf)
 	s.buf = append(s.buf, `{"type":"`...)
 	s.buf = append(s.buf, event.Type...)

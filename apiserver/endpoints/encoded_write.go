@@ -7,19 +7,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 )
 
 // writeHandler returns a handler of writes, which upstream makes for each request. It
 // answers with the bytes that were stored where the client asks for that encoding (see
-// storage.WriteResult).
+// objectstore.WriteResult).
 func (r *Resource) writeHandler(upstream func(*handlers.RequestScope) http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		if r.written == nil || !r.written.negotiated(req) {
 			upstream(r.scope)(w, req)
 			return
 		}
-		ctx, result := storage.WithWriteResult(req.Context())
+		ctx, result := objectstore.WithWriteResult(req.Context())
 		scope := *r.scope
 		scope.Serializer = writtenSerializer{scope.Serializer, result}
 		upstream(&scope)(w, req.WithContext(ctx))
@@ -29,7 +29,7 @@ func (r *Resource) writeHandler(upstream func(*handlers.RequestScope) http.Handl
 // writtenSerializer makes encoders that know what the request has written.
 type writtenSerializer struct {
 	runtime.NegotiatedSerializer
-	result *storage.WriteResult
+	result *objectstore.WriteResult
 }
 
 func (s writtenSerializer) EncoderForVersion(encoder runtime.Encoder, version runtime.GroupVersioner) runtime.Encoder {
@@ -38,7 +38,7 @@ func (s writtenSerializer) EncoderForVersion(encoder runtime.Encoder, version ru
 
 type writtenEncoder struct {
 	runtime.Encoder
-	result *storage.WriteResult
+	result *objectstore.WriteResult
 }
 
 func (e writtenEncoder) Encode(obj runtime.Object, w io.Writer) error {

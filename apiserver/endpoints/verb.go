@@ -15,7 +15,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 )
 
 // handler is what an action does. Upstream's handlers are made for each request:
@@ -141,8 +141,8 @@ func (r *Resource) produces(a action) []string {
 	media, stream := negotiation.MediaTypesForSerializer(r.types.Serializer)
 	all := append(media[:len(media):len(media)], stream...)
 	var own []string
-	if storage, ok := r.storage.(rest.StorageMetadata); ok {
-		own = storage.ProducesMIMETypes(a.verb)
+	if s, ok := r.storage.(rest.StorageMetadata); ok {
+		own = s.ProducesMIMETypes(a.verb)
 	}
 	switch a.verb {
 	case request.MethodConnect:
@@ -162,5 +162,5 @@ func nameApply(req *http.Request) *http.Request {
 	if !strings.HasPrefix(req.Header.Get("Content-Type"), "application/apply-patch") {
 		return req
 	}
-	return req.WithContext(storage.WithVerb(req.Context(), "apply"))
+	return req.WithContext(objectstore.WithVerb(req.Context(), "apply"))
 }

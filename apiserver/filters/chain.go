@@ -4,7 +4,6 @@ import (
 	"net/http"
 
 	"go.opentelemetry.io/otel/trace"
-
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/audit"

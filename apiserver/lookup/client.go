@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	discoveryv1 "k8s.io/client-go/kubernetes/typed/discovery/v1"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 )
 
 // NewClient returns a client whose look-ups of single ServiceAccounts, Pods,
@@ -16,7 +16,7 @@ import (
 // stores in process.
 // Everything else is a request of client. Stores need not exist before the first
 // look-up.
-func NewClient(client kubernetes.Interface, stores func(schema.GroupResource) *storage.Store) kubernetes.Interface {
+func NewClient(client kubernetes.Interface, stores func(schema.GroupResource) *objectstore.Store) kubernetes.Interface {
 	return direct{client, core{client.CoreV1(), stores}, discovery{client.DiscoveryV1(), stores}}
 }
 
@@ -32,7 +32,7 @@ func (d direct) DiscoveryV1() discoveryv1.DiscoveryV1Interface { return d.discov
 
 type core struct {
 	corev1.CoreV1Interface
-	stores func(schema.GroupResource) *storage.Store
+	stores func(schema.GroupResource) *objectstore.Store
 }
 
 func (c core) ServiceAccounts(namespace string) corev1.ServiceAccountInterface {
@@ -57,7 +57,7 @@ func (c core) Services(namespace string) corev1.ServiceInterface {
 
 type discovery struct {
 	discoveryv1.DiscoveryV1Interface
-	stores func(schema.GroupResource) *storage.Store
+	stores func(schema.GroupResource) *objectstore.Store
 }
 
 func (d discovery) EndpointSlices(namespace string) discoveryv1.EndpointSliceInterface {

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/component-base/compatibility"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -17,7 +17,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/discovery/install"
 
 	"byre/apiserver/lookup"
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -29,7 +29,7 @@ import (
 func TestClient(t *testing.T) {
 	store, feed := watchtest.Run(t, storetest.NewModel(), watch.Options{SoleWriter: true})
 	endpointSlices := discovery.Resource("endpointslices")
-	getter := storage.NewRESTOptionsGetter(storage.Builtin(store, feed, compatibility.NewEffectiveVersionFromString("1.36", "1.36", "1.36")))
+	getter := objectstore.NewRESTOptionsGetter(objectstore.Builtin(store, feed, compatibility.NewEffectiveVersionFromString("1.36", "1.36", "1.36")))
 	for resource, news := range map[schema.GroupResource][2]func() runtime.Object{
 		{Resource: "pods"}:            {func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }},
 		{Resource: "services"}:        {func() runtime.Object { return &core.Service{} }, func() runtime.Object { return &core.ServiceList{} }},
@@ -42,7 +42,7 @@ func TestClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := opts.Decorator(opts.StorageConfig, "/"+opts.ResourcePrefix, nil, news[0], news[1], apistorage.DefaultNamespaceScopedAttr, nil, nil); err != nil {
+		if _, _, err := opts.Decorator(opts.StorageConfig, "/"+opts.ResourcePrefix, nil, news[0], news[1], storage.DefaultNamespaceScopedAttr, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

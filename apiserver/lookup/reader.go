@@ -9,19 +9,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 )
 
 // reader reads one resource, whose storage version is T's.
 type reader[T any] struct {
-	stores    func(schema.GroupResource) *storage.Store
+	stores    func(schema.GroupResource) *objectstore.Store
 	resource  schema.GroupResource
 	namespace string
 }
 
-func (r reader[T]) store() (*storage.Store, error) {
+func (r reader[T]) store() (*objectstore.Store, error) {
 	if store := r.stores(r.resource); store != nil {
 		return store, nil
 	}
@@ -47,9 +47,9 @@ func (r reader[T]) get(ctx context.Context, name string, opts metav1.GetOptions)
 			return nil, err
 		}
 	}
-	encoded, err := store.GetEncoded(ctx, store.Prefix()+r.key()+name, apistorage.GetOptions{ResourceVersion: opts.ResourceVersion})
+	encoded, err := store.GetEncoded(ctx, store.Prefix()+r.key()+name, storage.GetOptions{ResourceVersion: opts.ResourceVersion})
 	switch {
-	case apistorage.IsNotFound(err):
+	case storage.IsNotFound(err):
 		return nil, apierrors.NewNotFound(r.resource, name)
 	case err != nil:
 		return nil, err
@@ -63,11 +63,11 @@ func (r reader[T]) list(ctx context.Context, opts metav1.ListOptions) ([]T, erro
 	if err != nil {
 		return nil, err
 	}
-	predicate := apistorage.Everything
+	predicate := storage.Everything
 	if predicate.Label, err = labels.Parse(opts.LabelSelector); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	list, err := store.ListEncoded(ctx, store.Prefix()+r.key(), apistorage.ListOptions{
+	list, err := store.ListEncoded(ctx, store.Prefix()+r.key(), storage.ListOptions{
 		ResourceVersion: opts.ResourceVersion, Predicate: predicate, Recursive: true,
 	})
 	if err != nil {
@@ -87,7 +87,7 @@ func (r reader[T]) list(ctx context.Context, opts metav1.ListOptions) ([]T, erro
 	return items, nil
 }
 
-func (r reader[T]) decode(encoded storage.Encoded, into *T) error {
+func (r reader[T]) decode(encoded objectstore.Encoded, into *T) error {
 	if err := json.Unmarshal(encoded.AppendJSON(nil, true), into); err != nil {
 		return fmt.Errorf("decode %s: %w", r.resource, err)
 	}

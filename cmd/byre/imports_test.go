@@ -36,7 +36,7 @@ var parts = []part{
 	{"watch", 2, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"watch/watchtest", 2.1, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"apiserver/stack", 2.9, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
-	{"apiserver/storage", 3.0, noSQL},
+	{"apiserver/objectstore", 3.0, noSQL},
 	{"apiserver/loopback", 3.0, noSQL},
 	{"apiserver/routing", 3.0, noSQL},
 	{"apiserver/lookup", 3.1, noSQL},

@@ -13,9 +13,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 	"byre/watch"
 )
 
@@ -27,7 +27,7 @@ const loadTimeout = 10 * time.Second
 type table[T metav1.Object] struct {
 	resource schema.GroupResource
 	newFunc  func() T
-	lookup   func(schema.GroupResource) *storage.Store
+	lookup   func(schema.GroupResource) *objectstore.Store
 	feed     *watch.Feed
 
 	// objects are what the store has at revision at, or later: by namespace
@@ -43,7 +43,7 @@ type table[T metav1.Object] struct {
 	states  map[int64]T
 }
 
-func newTable[T metav1.Object](resource string, lookup func(schema.GroupResource) *storage.Store, feed *watch.Feed, newFunc func() T) *table[T] {
+func newTable[T metav1.Object](resource string, lookup func(schema.GroupResource) *objectstore.Store, feed *watch.Feed, newFunc func() T) *table[T] {
 	return &table[T]{
 		resource: schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: resource},
 		newFunc:  newFunc,
@@ -101,10 +101,10 @@ func (t *table[T]) load(ctx context.Context) error {
 	if store == nil {
 		return errors.New("not served yet")
 	}
-	list, err := store.ListEncoded(ctx, "/"+t.resource.Resource, apistorage.ListOptions{
+	list, err := store.ListEncoded(ctx, "/"+t.resource.Resource, storage.ListOptions{
 		ResourceVersion: "0",
 		Recursive:       true,
-		Predicate:       apistorage.Everything,
+		Predicate:       storage.Everything,
 	})
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (t *table[T]) load(ctx context.Context) error {
 	return nil
 }
 
-func (t *table[T]) decode(item storage.Encoded) (T, error) {
+func (t *table[T]) decode(item objectstore.Encoded) (T, error) {
 	object := t.newFunc()
 	if err := json.Unmarshal(item.AppendJSON(nil, true), object); err != nil {
 		return object, err

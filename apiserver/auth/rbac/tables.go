@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	listers "k8s.io/client-go/listers/rbac/v1"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 	"byre/watch"
 )
 
@@ -23,7 +23,7 @@ type Tables struct {
 
 // New makes Tables over the stores that lookup finds, which need not exist yet.
 // feed is the one that the stores read.
-func New(lookup func(schema.GroupResource) *storage.Store, feed *watch.Feed) *Tables {
+func New(lookup func(schema.GroupResource) *objectstore.Store, feed *watch.Feed) *Tables {
 	return &Tables{
 		roles:               newTable("roles", lookup, feed, func() *rbacv1.Role { return &rbacv1.Role{} }),
 		roleBindings:        newTable("rolebindings", lookup, feed, func() *rbacv1.RoleBinding { return &rbacv1.RoleBinding{} }),

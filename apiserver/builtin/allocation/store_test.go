@@ -7,7 +7,7 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -19,7 +19,7 @@ import (
 func serve(t *testing.T, driver sqlstore.Driver, sole bool) generic.RESTOptionsGetter {
 	t.Helper()
 	store, feed := watchtest.Run(t, driver, watch.Options{SoleWriter: sole})
-	return storage.NewRESTOptionsGetter(storage.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
+	return objectstore.NewRESTOptionsGetter(objectstore.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // newOptions is over a database of its own.

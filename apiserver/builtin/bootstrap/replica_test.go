@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/registry/generic"
-	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
 	"byre/apiserver/builtin/bootstrap"
-	"byre/apiserver/storage"
+	"byre/apiserver/objectstore"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -33,7 +33,7 @@ func replicaOn(t *testing.T, driver sqlstore.Driver) reconcilers.Leases {
 func options(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 	t.Helper()
 	store, feed := watchtest.Run(t, driver, watch.Options{})
-	return storage.NewRESTOptionsGetter(storage.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
+	return objectstore.NewRESTOptionsGetter(objectstore.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // TestStoredReplicas: servers see one another's entries, which live for a while
@@ -78,7 +78,7 @@ func TestStoredReplicas(t *testing.T) {
 	if ips, err := second.ListLeases(); err != nil || !slices.Equal(ips, []string{"fd00::7"}) {
 		t.Errorf("after one was taken out: %v, %v", ips, err)
 	}
-	if err := first.RemoveLease("192.0.2.7"); !apistorage.IsNotFound(err) {
+	if err := first.RemoveLease("192.0.2.7"); !storage.IsNotFound(err) {
 		t.Errorf("taken out again: %v", err)
 	}
 }

@@ -1,0 +1,58 @@
+package objectstore
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// A watch that ends after a revision gives everything up to it and nothing of what
+// comes later, which is of the next definition: not as a change, and not as what
+// exists when the watch begins late.
+func TestEndingAfterARevision(t *testing.T) {
+	ending := NewEnding()
+	f := newFixture(t, backends()[0], func(c *Config) { c.Ending = ending })
+	a := f.create(t, "ns", "a", "")
+	start := f.feed.Revision()
+	read := func(change ...func(*storage.ListOptions)) string {
+		t.Helper()
+		w, err := f.WatchEncoded(t.Context(), "/pods/", all(change...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		var got []string
+		for {
+			batch, err := w.Next(t.Context())
+			for _, ev := range batch {
+				got = append(got, string(ev.Type)+" "+podName(ev.Object))
+			}
+			if errors.Is(err, io.EOF) {
+				return strings.Join(got, ", ")
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	f.delete(t, "ns", a.Name)
+	last := f.feed.Revision()
+	f.create(t, "ns", "next", "")
+	ending.After(last)
+	for name, test := range map[string]struct {
+		change []func(*storage.ListOptions)
+		want   string
+	}{
+		"from before":    {[]func(*storage.ListOptions){from(start)}, "DELETED a"},
+		"from the end":   {[]func(*storage.ListOptions){from(last)}, ""},
+		"from later":     {[]func(*storage.ListOptions){from(last + 1)}, ""},
+		"initial events": {[]func(*storage.ListOptions){withInitialEvents, withBookmarks}, ""},
+		"get to recent":  {nil, ""},
+	} {
+		if got := read(test.change...); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}

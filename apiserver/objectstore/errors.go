@@ -1,0 +1,246 @@
+package objectstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// The messages are upstream's (storage/etcd3/errors.go): clients show them.
+const (
+	expiredList     = "The resourceVersion for the provided list is too old."
+	expiredWatch    = "The resourceVersion for the provided watch is too old."
+	expiredContinue = "The provided continue parameter is too old " +
+		"to display a consistent list result. You can start a new list without " +
+		"the continue parameter."
+	inconsistentContinue = "The provided continue parameter is too old " +
+		"to display a consistent list result. You can start a new list without " +
+		"the continue parameter, or use the continue token in this response to " +
+		"retrieve the remainder of the results. Continuing with the provided " +
+		"token results in an inconsistent list - objects that were created, " +
+		"modified, or deleted between the time the first chunk was returned " +
+		"and now may show up in the list."
+)
+
+// retrySeconds is what a client is told to wait for a database that is away,
+// and for a revision that has not happened.
+const retrySeconds = 1
+
+// apiError is the one place where the store's errors become the API's.
+func (s *Store) apiError(err error, path string) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sqlstore.ErrNotFound):
+		return storage.NewKeyNotFoundError(path, 0)
+	case errors.Is(err, sqlstore.ErrExists):
+		return storage.NewKeyExistsError(path, 0)
+	case errors.Is(err, sqlstore.ErrConflict):
+		return storage.NewResourceVersionConflictsError(path, 0)
+	case errors.Is(err, sqlstore.ErrInvalid):
+		return apierrors.NewBadRequest(err.Error())
+	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed), errors.Is(err, watch.ErrClosed):
+		unavailable := apierrors.NewServiceUnavailable(unavailableMessage(err))
+		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retrySeconds}
+		return unavailable
+	case errors.Is(err, sqlstore.ErrUnknown):
+		// Invariant: no Retry-After, in the body or as a header. client-go repeats
+		// every request whose answer has one, so a create by generateName would
+		// make a second object.
+		return apierrors.NewTimeoutError("the database did not confirm the write: it took effect once or not at all", 0)
+	}
+	var status apierrors.APIStatus
+	var corrupt *corruptError
+	if errors.As(err, &status) || errors.As(err, &corrupt) || isContextError(err) {
+		return err
+	}
+	// What the database said is not for clients.
+	klog.ErrorS(err, "The database failed", "path", path)
+	return apierrors.NewInternalError(errors.New(sqlstore.Public(err)))
+}
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// keyTooLong refuses a name that the database has no room for. Upstream's
+// validation, which comes before, has shorter bounds for most names.
+func (s *Store) keyTooLong(key sqlstore.Key) error {
+	gr := s.cfg.GroupResource
+	longest := max(sqlstore.MaxKeyBytes-(key.Len()-len(key.Name)), 0)
+	return apierrors.NewInvalid(schema.GroupKind{Group: gr.Group, Kind: gr.Resource}, key.Name,
+		field.ErrorList{field.TooLong(field.NewPath("metadata", "name"), key.Name, longest)})
+}
+
+// unavailableMessage has the cause where there is one that a client may read.
+func unavailableMessage(err error) string {
+	const message = "the database is not available"
+	var cause *sqlstore.Cause
+	if errors.As(err, &cause) {
+		return message + ": " + cause.Error()
+	}
+	return message
+}
+
+// tooLarge answers for a revision that has not happened.
+func (s *Store) tooLarge(asked int64) error {
+	return storage.NewTooLargeResourceVersionError(uint64(asked), uint64(s.cfg.Feed.Revision()), retrySeconds)
+}
+
+// waitFor waits for a revision that a client has seen somewhere, shortly.
+func (s *Store) waitFor(ctx context.Context, revision int64) error {
+	if revision <= 0 || s.cfg.Feed.Revision() >= revision {
+		return nil
+	}
+	short, cancel := context.WithTimeout(ctx, s.cfg.FutureTimeout)
+	defer cancel()
+	err := s.cfg.Feed.WaitFor(short, revision)
+	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return s.tooLarge(revision)
+	}
+	return s.apiError(err, "")
+}
+
+// expired answers a list at a revision that is compacted. A list that is being
+// paged gets a token to go on with, without the promise of one revision.
+func expired(start, path string, paging bool) error {
+	if !paging {
+		return apierrors.NewResourceExpired(expiredList)
+	}
+	token, err := storage.EncodeContinue(start, path, -1)
+	if err != nil {
+		return apierrors.NewResourceExpired(expiredContinue)
+	}
+	status := apierrors.NewResourceExpired(inconsistentContinue)
+	status.ErrStatus.ListMeta.Continue = token
+	return status
+}
+
+// corruptError: a stored value can't be made into an object.
+type corruptError struct {
+	sealed   bool // it could not be decrypted; else it could not be decoded
+	revision int64
+	err      error
+}
+
+func (e *corruptError) Unwrap() error { return e.err }
+
+func (e *corruptError) Error() string {
+	what := "object not decodable"
+	if e.sealed {
+		what = "data from the storage is not transformable"
+	}
+	return fmt.Sprintf("%s revision=%d: %v", what, e.revision, e.err)
+}
+
+// unsafeDeletion says whether corrupt objects are told apart, so that they can
+// be deleted unseen (KEP-3926).
+func unsafeDeletion() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
+}
+
+// readError is what a caller gets to see of a value that can't be read.
+func readError(err error, path string) error {
+	var corrupt *corruptError
+	switch {
+	case !errors.As(err, &corrupt):
+		return err
+	case unsafeDeletion():
+		return storage.NewCorruptObjError(path, err)
+	case corrupt.sealed:
+		return storage.NewInternalError(corrupt.err)
+	}
+	return corrupt.err
+}
+
+// undecodable is what a caller gets to see of a value that it has just written
+// and that can't be read: why, and nothing of the storage.
+func undecodable(err error) error {
+	var corrupt *corruptError
+	if errors.As(err, &corrupt) {
+		return corrupt.err
+	}
+	return err
+}
+
+// corruptObjects collects the objects of a list that can't be read.
+type corruptObjects struct {
+	causes []metav1.StatusCause
+	stop   error
+}
+
+const maxCorruptObjects = 100
+
+// add returns false when the list can't go on.
+func (c *corruptObjects) add(err error, path string) bool {
+	var corrupt *corruptError
+	if !unsafeDeletion() || !errors.As(err, &corrupt) {
+		if c.stop = readError(err, path); corrupt != nil && corrupt.sealed {
+			c.stop = storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", path, corrupt.err))
+		}
+		return false
+	}
+	if len(c.causes) == maxCorruptObjects {
+		c.causes = append(c.causes, metav1.StatusCause{
+			Type:    metav1.CauseTypeTooMany,
+			Message: "too many errors, the list is truncated",
+		})
+		return false
+	}
+	c.causes = append(c.causes, metav1.StatusCause{
+		Type:    metav1.CauseTypeUnexpectedServerResponse,
+		Field:   path,
+		Message: storage.NewCorruptObjError(path, err).Error(),
+	})
+	return true
+}
+
+func (c *corruptObjects) err(s *Store) error {
+	if len(c.causes) == 0 {
+		return c.stop
+	}
+	gr := s.cfg.GroupResource
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusInternalServerError,
+		Reason:  metav1.StatusReasonStoreReadError,
+		Message: fmt.Sprintf("failed to read one or more %s from the storage", gr),
+		Details: &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource, Name: "list", Causes: c.causes},
+	}}
+}
+
+// watchError is the status that a watch ends with.
+func (s *Store) watchError(err error) error {
+	if errors.Is(err, sqlstore.ErrCompacted) {
+		return apierrors.NewResourceExpired(expiredWatch)
+	}
+	err = s.apiError(err, "")
+	var api apierrors.APIStatus
+	if !errors.As(err, &api) {
+		return apierrors.NewInternalError(err)
+	}
+	return &apierrors.StatusError{ErrStatus: api.Status()}
+}
+
+// deletedCorrupt: what was deleted can't be shown.
+func deletedCorrupt(err error) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusInternalServerError,
+		Reason:  metav1.StatusReasonStoreReadError,
+		Message: fmt.Sprintf("saw a DELETED event, but object data is corrupt - %v", err),
+	}}
+}

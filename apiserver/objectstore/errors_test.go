@@ -1,0 +1,211 @@
+package objectstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+)
+
+// failing is a driver that can be told to fail.
+type failing struct {
+	sqlstore.Driver
+	write, read error
+}
+
+func (f *failing) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	if f.write != nil {
+		return nil, f.write
+	}
+	return f.Driver.Commit(ctx, batch)
+}
+
+func (f *failing) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
+	if f.read != nil {
+		return sqlstore.Record{}, 0, f.read
+	}
+	return f.Driver.Get(ctx, key)
+}
+
+// An answer says when to try again only where nothing was written, and never
+// says it in the database's words.
+func TestDatabaseErrors(t *testing.T) {
+	for _, test := range []struct {
+		err    error
+		code   int32
+		reason metav1.StatusReason
+		retry  bool
+		says   string
+	}{
+		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnavailable), http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, true, "not available"},
+		{fmt.Errorf("%w: /secret/byre.db: database or disk is full", sqlstore.ErrDiskFull), http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, true, "not available: the disk is full"},
+		{fmt.Errorf("%w: cannot execute UPDATE in /secret", sqlstore.ErrReadOnly), http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, true, "not available: the database is read-only"},
+		{fmt.Errorf("%w: relation \"secret\" does not exist", sqlstore.ErrDatabase), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database failed"},
+		{fmt.Errorf("%w: /secret/byre.db: malformed", sqlstore.ErrDamaged), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database is damaged"},
+		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnknown), http.StatusGatewayTimeout, metav1.StatusReasonTimeout, false, "did not confirm"},
+		{errors.New("ERROR: index row of secret size (SQLSTATE 54000)"), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database failed"},
+	} {
+		driver := &failing{Driver: storetest.NewModel()}
+		f := newFixture(t, backend{"failing", func(testing.TB) sqlstore.Driver { return driver }, true})
+		driver.write, driver.read = test.err, test.err
+		pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}}
+		for name, err := range map[string]error{
+			"create": f.Create(t.Context(), "/pods/ns/a", pod, nil, 0),
+			"get":    f.Get(t.Context(), "/pods/ns/a", storage.GetOptions{}, &example.Pod{}),
+		} {
+			var status apierrors.APIStatus
+			if !errors.As(err, &status) || status.Status().Code != test.code || status.Status().Reason != test.reason ||
+				(status.Status().Details.RetryAfterSeconds > 0) != test.retry || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%s with %v: %#v", name, test.err, err)
+			}
+		}
+	}
+}
+
+// A name that has no room in an index is refused as names are.
+func TestKeyTooLong(t *testing.T) {
+	for _, b := range backends() {
+		t.Run(b.name, func(t *testing.T) {
+			f := newFixture(t, b)
+			name := strings.Repeat("a", sqlstore.MaxKeyBytes)
+			pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+			err := f.Create(t.Context(), "/pods/ns/"+name, pod, nil, 0)
+			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "metadata.name: Too long") {
+				t.Errorf("create: %v", err)
+			}
+		})
+	}
+}
+
+// What is in memory may be read while the database is away, where the client
+// said that any state will do; a watch goes on.
+func TestReadsDuringAnOutage(t *testing.T) {
+	driver := &failing{Driver: storetest.NewModel()}
+	f := newFixture(t, backend{"failing", func(testing.TB) sqlstore.Driver { return driver }, true})
+	f.create(t, "ns", "a", "")
+	f.listed(t, "/pods", all())
+	w := f.watch(t, all(from(0)))
+	driver.write, driver.read = sqlstore.ErrUnavailable, sqlstore.ErrUnavailable
+	if items, _ := f.listed(t, "/pods", all(from(0))); len(items) != 1 {
+		t.Errorf("%d items", len(items))
+	}
+	if _, err := f.GetEncoded(t.Context(), "/pods/ns/a", storage.GetOptions{ResourceVersion: "0"}); err != nil {
+		t.Error(err)
+	}
+	events(t, w, 1)
+}
+
+func TestFutureRevision(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		f := newFixture(t, b, func(cfg *Config) { cfg.FutureTimeout = 20 * time.Millisecond })
+		f.create(t, "ns", "a", "")
+		future := fmt.Sprint(f.feed.Revision() + 1)
+		_, get := f.GetEncoded(t.Context(), "/pods/ns/a", storage.GetOptions{ResourceVersion: future})
+		_, list := f.ListEncoded(t.Context(), "/pods", all(func(o *storage.ListOptions) { o.ResourceVersion = future }))
+		_, watch := f.watch(t, all(withInitialEvents, func(o *storage.ListOptions) { o.ResourceVersion = future })).Next(t.Context())
+		for name, err := range map[string]error{"get": get, "list": list, "watch": watch} {
+			if !storage.IsTooLargeResourceVersion(err) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		// A revision that comes in time is waited for.
+		g := newFixture(t, b)
+		go func() {
+			time.Sleep(20 * time.Millisecond)
+			g.increase(context.Background(), t)
+		}()
+		if _, err := g.ListEncoded(t.Context(), "/pods", all(from(g.feed.Revision()+1))); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestBadRequests(t *testing.T) {
+	f := newFixture(t, backends()[0])
+	for name, opts := range map[string]storage.ListOptions{
+		"resourceVersion":       all(func(o *storage.ListOptions) { o.ResourceVersion = "x" }),
+		"continue":              all(func(o *storage.ListOptions) { o.Predicate.Continue = "?" }),
+		"continue with a NUL":   all(func(o *storage.ListOptions) { o.Predicate.Continue = token(t, "ns/a\x00b\x00") }),
+		"continue and revision": all(from(1), func(o *storage.ListOptions) { o.Predicate.Continue = token(t, "ns/a\x00") }),
+	} {
+		if _, err := f.ListEncoded(t.Context(), "/pods", opts); !apierrors.IsBadRequest(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := f.WatchEncoded(t.Context(), "/pods", all(func(o *storage.ListOptions) { o.ResourceVersion = "x" })); err == nil {
+		t.Error("a watch from x began")
+	}
+}
+
+func token(t *testing.T, start string) string {
+	token, err := storage.EncodeContinue("/pods/"+start, "/pods/", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// A token that upstream did not make names the first object of the page.
+func TestInclusiveContinue(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		f := newFixture(t, b)
+		for _, name := range []string{"a", "ab", "abc", "b"} {
+			f.create(t, "ns", name, "")
+		}
+		at := f.feed.Revision()
+		f.label(t, "ns", "b", "x", "1") // so that the page is of an older revision
+		for want, start := range map[int]string{2: "ns/abc", 3: "ns/ab", 1: "ns/abc\x00"} {
+			continued, err := storage.EncodeContinue("/pods/"+start, "/pods/", at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if items, _ := f.listed(t, "/pods", all(func(o *storage.ListOptions) { o.Predicate.Continue = continued })); len(items) != want {
+				t.Errorf("from %q: %v", start, items)
+			}
+		}
+	})
+}
+
+// Two writers of one object: the loser tries again from what the winner wrote.
+func TestConcurrentUpdates(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		const writers, updates = 4, 25
+		f := newFixture(t, b)
+		f.create(t, "ns", "a", "")
+		done := make(chan error)
+		for range writers {
+			go func() {
+				var err error
+				for range updates {
+					err = errors.Join(err, f.GuaranteedUpdate(context.Background(), "/pods/ns/a", &example.Pod{}, false, nil,
+						storage.SimpleUpdate(func(in runtime.Object) (runtime.Object, error) {
+							in.(*example.Pod).Generation++
+							return in, nil
+						}), nil))
+				}
+				done <- err
+			}()
+		}
+		for range writers {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		var pod example.Pod
+		if err := f.Get(t.Context(), "/pods/ns/a", storage.GetOptions{}, &pod); err != nil || pod.Generation != writers*updates {
+			t.Errorf("%d of %d updates are there (%v)", pod.Generation, writers*updates, err)
+		}
+	})
+}

@@ -1,0 +1,218 @@
+package objectstore
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/apitesting"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apiserver/pkg/apis/example"
+	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
+	storagetesting "k8s.io/apiserver/pkg/storage/testing"
+	"k8s.io/apiserver/pkg/storage/value"
+
+	"byre/sqlstore"
+	"byre/sqlstore/dbtest"
+	"byre/sqlstore/storetest"
+	"byre/watch"
+	"byre/watch/watchtest"
+)
+
+// exampleScheme has upstream's example group, which its suite stores.
+func exampleScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, metav1.SchemeGroupVersion)
+	utilruntime.Must(example.AddToScheme(scheme))
+	utilruntime.Must(examplev1.AddToScheme(scheme))
+	return scheme
+}
+
+// fixture is a store with everything behind it running.
+type fixture struct {
+	*Store
+	store *sqlstore.Store
+	feed  *watch.Feed
+	codec runtime.Codec
+}
+
+// testPrefix is what upstream's prefix transformer puts before values.
+const testPrefix = "test!"
+
+// podAttrs are the selectable fields that upstream's watch cache test has.
+func podAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
+	pod, ok := obj.(*example.Pod)
+	if !ok {
+		return nil, nil, fmt.Errorf("%T is not a pod", obj)
+	}
+	return labels.Set(pod.Labels), fields.Set{
+		"metadata.name":      pod.Name,
+		"metadata.namespace": pod.Namespace,
+		"spec.nodeName":      pod.Spec.NodeName,
+		"spec.restartPolicy": string(pod.Spec.RestartPolicy),
+		"status.phase":       string(pod.Status.Phase),
+	}, nil
+}
+
+// backend is a database to run the tests on.
+type backend struct {
+	name string
+	open func(testing.TB) sqlstore.Driver
+	// soleWriter: the feed may believe that nobody else writes.
+	soleWriter bool
+}
+
+func backends() []backend {
+	return []backend{
+		{"model", func(testing.TB) sqlstore.Driver { return storetest.NewModel() }, true},
+		{"sqlite", dbtest.SQLite, true},
+		{"postgres", dbtest.Postgres, false},
+	}
+}
+
+func newFixture(t testing.TB, b backend, change ...func(*Config)) *fixture {
+	t.Helper()
+	driver := b.open(t)
+	t.Cleanup(func() { driver.Close() })
+	feed := watch.New(driver, watch.Options{SoleWriter: b.soleWriter, Interval: 50 * time.Millisecond})
+	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish, ExpireInterval: 100 * time.Millisecond})
+	watchtest.Serve(t, "feed", feed.Run)
+	watchtest.Serve(t, "store", store.Run)
+
+	codecs := serializer.NewCodecFactory(exampleScheme())
+	cfg := Config{
+		Store:            store,
+		Feed:             feed,
+		GroupResource:    schema.GroupResource{Resource: "pods"},
+		ResourcePrefix:   "/pods/",
+		Codec:            apitesting.TestCodec(codecs, examplev1.SchemeGroupVersion),
+		StorageVersion:   examplev1.SchemeGroupVersion,
+		Form:             "test/v1",
+		NewFunc:          func() runtime.Object { return &example.Pod{} },
+		NewListFunc:      func() runtime.Object { return &example.PodList{} },
+		AttrFunc:         podAttrs,
+		IndexFields:      []string{"spec.nodeName"},
+		BookmarkInterval: time.Second,
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{Store: s, store: store, feed: feed, codec: cfg.Codec}
+	// etcd's first revision is 1, and upstream's tests count from there.
+	if err := f.ensureFirstRevision(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// increase moves the revision by one, by a change that no test looks at.
+func (f *fixture) increase(ctx context.Context, t *testing.T) int64 {
+	c, err := f.store.Commit(ctx, sqlstore.Write{
+		Op:    sqlstore.Create,
+		Key:   sqlstore.Key{Resource: "increases", Name: fmt.Sprint(time.Now().UnixNano())},
+		Value: []byte("{}"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Revision
+}
+
+func (f *fixture) compact(ctx context.Context, t *testing.T, resourceVersion string) {
+	revision, err := f.parseVersion(resourceVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.store.Compact(ctx, revision); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// compactAndIncrease is compaction as etcd's is done: it writes a key.
+func (f *fixture) compactAndIncrease(ctx context.Context, t *testing.T, resourceVersion string) {
+	f.compact(ctx, t, resourceVersion)
+	f.increase(ctx, t)
+}
+
+// stored checks what upstream's etcd test checks of a stored value.
+func (f *fixture) stored(ctx context.Context, t *testing.T, key string) {
+	at, err := f.object(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, _, err := f.store.Get(ctx, at.Key)
+	if err != nil {
+		t.Fatalf("no value under %q: %v", key, err)
+	}
+	data, _, err := f.open(ctx, &record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj, err := runtime.Decode(f.codec, data)
+	if err != nil {
+		t.Fatalf("can't decode %s: %v", data, err)
+	}
+	if pod := metav1.Object(obj.(*example.Pod)); pod.GetResourceVersion() != "" || pod.GetSelfLink() != "" {
+		t.Errorf("stored with resourceVersion %q, selfLink %q", pod.GetResourceVersion(), pod.GetSelfLink())
+	}
+}
+
+// swap changes the transformer under a running store, which only tests do, and
+// forgets what was read through the old one.
+func (f *fixture) swap(transformer value.Transformer) {
+	f.sealer.transformer = transformer
+	f.forget()
+}
+
+func (f *fixture) forget() {
+	snapshot, err := f.feed.Snapshot(context.Background(), watch.Resource{Name: "pods"})
+	if err != nil {
+		return
+	}
+	for e := range snapshot.All("", nil) {
+		e.SetMemo(f.newMemo())
+	}
+}
+
+func withPrefix(cfg *Config) {
+	cfg.Transformer = storagetesting.NewPrefixTransformer([]byte(testPrefix), false)
+}
+
+type prefixed struct{ *fixture }
+
+func (p prefixed) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerModifier) func() {
+	before := p.sealer.transformer.(*storagetesting.PrefixTransformer)
+	changed := *before
+	p.swap(modify(&changed))
+	return func() { p.swap(before) }
+}
+
+type corruptible struct{ *fixture }
+
+type corruptTransformer struct{ value.Transformer }
+
+func (corruptTransformer) TransformFromStorage(context.Context, []byte, value.Context) ([]byte, bool, error) {
+	return nil, true, fmt.Errorf("bits flipped")
+}
+
+func (c corruptible) CorruptTransformer() func() {
+	before := c.sealer.transformer
+	c.swap(corruptTransformer{before})
+	return func() { c.swap(before) }
+}
+
+// keptOpen is a driver that outlives the first of two fixtures.
+type keptOpen struct{ sqlstore.Driver }
+
+func (keptOpen) Close() error { return nil }

@@ -1,0 +1,121 @@
+package objectstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// Get implements storage.Interface.
+func (s *Store) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+	at, err := s.object(key)
+	if err != nil {
+		return err
+	}
+	e, err := s.entry(ctx, at, opts.ResourceVersion)
+	if err != nil {
+		return err
+	}
+	if e == nil {
+		if opts.IgnoreNotFound {
+			return runtime.SetZeroValue(out)
+		}
+		return storage.NewKeyNotFoundError(at.path, 0)
+	}
+	return readError(s.readInto(ctx, e, out), at.path)
+}
+
+// Load sees to it that the resource is in memory, so that what is read at
+// resourceVersion "0" afterwards asks nothing of the database.
+func (s *Store) Load(ctx context.Context) error {
+	if _, _, loaded := s.cfg.Feed.Lookup(s.at("", "").Key); loaded {
+		return nil
+	}
+	_, err := s.cfg.Feed.Snapshot(ctx, s.resource())
+	return s.apiError(err, s.prefix)
+}
+
+// Prefix is what the keys of the Store's objects start with, without a slash at
+// its end.
+func (s *Store) Prefix() string { return strings.TrimSuffix(s.prefix, "/") }
+
+// GetEncoded is Get without decoding. What is not there is NotFound, whatever
+// opts say.
+func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOptions) (Encoded, error) {
+	at, err := s.object(key)
+	if err != nil {
+		return Encoded{}, err
+	}
+	e, err := s.entry(ctx, at, opts.ResourceVersion)
+	if err != nil {
+		return Encoded{}, err
+	}
+	if e == nil {
+		return Encoded{}, storage.NewKeyNotFoundError(at.path, 0)
+	}
+	d, err := s.document(ctx, e)
+	if err != nil {
+		return Encoded{}, readError(err, at.path)
+	}
+	return Encoded{d, e.Revision}, nil
+}
+
+// entry reads one object, as fresh as resourceVersion demands; nil when there
+// is none.
+func (s *Store) entry(ctx context.Context, at object, resourceVersion string) (*watch.Entry, error) {
+	asked, err := s.parseVersion(resourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	if _, _, loaded := s.cfg.Feed.Lookup(at.Key); !loaded {
+		return s.storedEntry(ctx, at, asked)
+	}
+	if resourceVersion == "" {
+		if _, err := s.cfg.Feed.Latest(ctx); err != nil {
+			return nil, s.apiError(err, at.path)
+		}
+	} else if err := s.waitFor(ctx, asked); err != nil {
+		return nil, err
+	}
+	e, _, loaded := s.cfg.Feed.Lookup(at.Key)
+	if !loaded { // dropped meanwhile
+		return s.storedEntry(ctx, at, asked)
+	}
+	return e, nil
+}
+
+// storedEntry reads from the database, for a resource that nobody lists.
+func (s *Store) storedEntry(ctx context.Context, at object, asked int64) (*watch.Entry, error) {
+	if err := s.waitFor(ctx, asked); err != nil {
+		return nil, err
+	}
+	record, revision, err := s.getRecord(ctx, at.Key)
+	missing := errors.Is(err, sqlstore.ErrNotFound)
+	if err != nil && !missing {
+		return nil, s.apiError(err, at.path)
+	}
+	// The feed must not show later what is older than this.
+	if err := s.cfg.Feed.Observe(ctx, revision); err != nil {
+		return nil, s.apiError(err, at.path)
+	}
+	if missing {
+		return nil, nil
+	}
+	return watch.NewEntry(record), nil
+}
+
+func (s *Store) parseVersion(resourceVersion string) (int64, error) {
+	asked, err := s.versioner.ParseResourceVersion(resourceVersion)
+	if err != nil {
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
+	}
+	return int64(asked), nil
+}

@@ -1,0 +1,65 @@
+package objectstore
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"byre/sqlstore"
+)
+
+// A record that is encrypted, or of another Form, is kept in memory as it is
+// stored; what is made of it for readers goes when nobody reads it.
+func TestRecordsAreKeptInOneEncoding(t *testing.T) {
+	for name, change := range map[string]func(*Config){"plain": func(*Config) {}, "encrypted": withPrefix} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, backends()[0], change)
+			f.create(t, "ns", "own", "")
+			if name == "plain" {
+				f.another(t)
+			}
+			read := func() (texts []string) {
+				list, err := f.ListEncoded(t.Context(), "/pods/", all())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for e, err := range list.Items {
+					if err != nil {
+						t.Fatal(err)
+					}
+					texts = append(texts, string(e.AppendJSON(nil, true)))
+				}
+				return texts
+			}
+			before := fmt.Sprint(read())
+			for range 3 {
+				runtime.GC()
+			}
+			snapshot, err := f.feed.Snapshot(t.Context(), f.resource())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for e := range snapshot.All("", nil) {
+				d := e.Memo().(*memo).document()
+				if d != nil && &d.body[0] != &e.Value[0] {
+					t.Errorf("%s is in memory twice", e.Name)
+				}
+			}
+			if after := fmt.Sprint(read()); after != before {
+				t.Errorf("it was %s and is %s", before, after)
+			}
+		})
+	}
+}
+
+// another stores a pod as another version of the program would.
+func (f *fixture) another(t *testing.T) {
+	t.Helper()
+	_, err := f.store.Commit(t.Context(), sqlstore.Write{
+		Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Namespace: "ns", Name: "other"}, Form: "another",
+		Value: []byte(`{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"other","namespace":"ns"}}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,216 @@
+package objectstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value"
+
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+	"byre/watch"
+	"byre/watch/watchtest"
+)
+
+// story is what the graph sees of an event.
+func story(e MetadataEvent) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s/%s", e.Type, e.Object.Namespace, e.Object.Name)
+	for _, owner := range e.Object.OwnerReferences {
+		fmt.Fprintf(&b, " of %s %s", owner.Kind, owner.Name)
+	}
+	for _, finalizer := range e.Object.Finalizers {
+		fmt.Fprintf(&b, " keeps %s", finalizer)
+	}
+	if e.Object.DeletionTimestamp != nil {
+		b.WriteString(" going")
+	}
+	if e.Old != nil && e.Old.DeletionTimestamp != nil {
+		b.WriteString(" was going")
+	}
+	return b.String()
+}
+
+func (f *fixture) owned(t *testing.T, namespace, name string, change func(*example.Pod)) *example.Pod {
+	t.Helper()
+	pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace:   namespace,
+		Name:        name,
+		UID:         "uid-of-this",
+		Labels:      map[string]string{"ownerReferences": `[{"kind":"Trap"}]`},
+		Annotations: map[string]string{"a": `"}],"finalizers":["trap"]`},
+	}}
+	change(pod)
+	out := &example.Pod{}
+	if err := f.Create(t.Context(), "/pods/"+namespace+"/"+name, pod, out, 0); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (f *fixture) change(t *testing.T, namespace, name string, change func(*example.Pod)) {
+	t.Helper()
+	err := f.GuaranteedUpdate(t.Context(), "/pods/"+namespace+"/"+name, &example.Pod{}, false, nil,
+		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+			change(obj.(*example.Pod))
+			return obj, nil
+		}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWatchMetadata(t *testing.T) {
+	transformers := map[string]value.Transformer{"plain": nil, "encrypted": gcm(t, "key")}
+	for kind, transformer := range transformers {
+		t.Run(kind, func(t *testing.T) {
+			onEach(t, func(t *testing.T, b backend) {
+				driver := b.open(t)
+				b.open = func(testing.TB) sqlstore.Driver { return driver }
+				watchMetadata(t, newFixture(t, b, func(cfg *Config) { cfg.Transformer = transformer }), driver)
+			})
+		})
+	}
+}
+
+func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
+	pods := schema.GroupResource{Resource: "pods"}
+	getter := NewRESTOptionsGetter(GetterConfig{Store: f.store, Feed: f.feed, Transformers: func(schema.GroupResource) value.Transformer {
+		return f.cfg.Transformer
+	}})
+	getter.stores[pods] = f.Store
+	w := getter.WatchMetadata(pods)
+	defer w.Close()
+	var seen []MetadataEvent
+	expect := func(want ...string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		seen = seen[:0]
+		var got []string
+		for first := true; first || len(got) < len(want); first = false {
+			events, err := w.Next(ctx)
+			if err != nil {
+				t.Fatalf("after %q: %v", got, err)
+			}
+			for _, e := range events {
+				seen, got = append(seen, e), append(got, story(e))
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Fatalf("saw %q, want %q", got, want)
+		}
+	}
+	expect() // nothing is there, and it does not wait
+
+	set := func(p *example.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "u"}}
+	}
+	first := f.owned(t, "a", "owned", set)
+	expect("ADDED a/owned of ReplicaSet web")
+	if o := seen[0].Object; o.UID != first.UID || o.ResourceVersion != first.ResourceVersion || o.Labels != nil || o.Annotations != nil {
+		t.Errorf("it has uid %s, resourceVersion %s, labels %v", o.UID, o.ResourceVersion, o.Labels)
+	}
+
+	f.owned(t, "a", "kept", func(p *example.Pod) { p.Finalizers = []string{"x/y", "z"} })
+	expect("ADDED a/kept keeps x/y keeps z")
+	now := metav1.Now()
+	f.change(t, "a", "kept", func(p *example.Pod) { p.DeletionTimestamp = &now })
+	expect("MODIFIED a/kept keeps x/y keeps z going")
+	f.change(t, "a", "kept", func(p *example.Pod) { p.Finalizers = p.Finalizers[:1] })
+	expect("MODIFIED a/kept keeps x/y going was going")
+	f.delete(t, "a", "kept")
+	expect("DELETED a/kept keeps x/y going")
+
+	if _, _, loaded := f.feed.Lookup(f.at("", "").Key); loaded {
+		t.Error("following metadata has the records loaded")
+	}
+
+	f.owned(t, "a", "stays", func(*example.Pod) {})
+	f.owned(t, "b", "goes", func(*example.Pod) {})
+	f.owned(t, "b", "returns", func(*example.Pod) {})
+	expect("ADDED a/stays", "ADDED b/goes", "ADDED b/returns")
+	f.delete(t, "b", "goes")
+	f.delete(t, "b", "returns")
+	last := f.owned(t, "b", "returns", func(p *example.Pod) { p.UID = "uid-of-another" })
+	f.compact(t.Context(), t, last.ResourceVersion)
+	// A feed that has just begun has no history but the store's.
+	w.Close()
+	w.feed = watch.New(driver, watch.Options{})
+	watchtest.Serve(t, "feed", w.feed.Run)
+	var err error
+	if w.sub, err = w.feed.Subscribe(t.Context(), watch.Interest{Resource: watch.Resource{Name: "pods"}}, 1); err != nil {
+		t.Fatal(err)
+	}
+	expect("MODIFIED a/owned of ReplicaSet web", "MODIFIED a/stays", "ADDED b/returns", "DELETED b/returns", "DELETED b/goes")
+}
+
+// listingDriver lets a test do something after a list was read.
+type listingDriver struct {
+	sqlstore.Driver
+	listed func()
+}
+
+func (d *listingDriver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+	listed, err := d.Driver.List(ctx, q, yield)
+	if d.listed != nil {
+		d.listed()
+	}
+	return listed, err
+}
+
+// What is dropped while a watch begins (because the store's history has started
+// again, say) ends the watch: what it has listed may not have happened.
+func TestWatchesBeginInOneHistory(t *testing.T) {
+	driver := &listingDriver{Driver: storetest.NewModel()}
+	f := newFixture(t, backend{"model", func(testing.TB) sqlstore.Driver { return driver }, true})
+	f.create(t, "ns", "a", "")
+	getter := NewRESTOptionsGetter(GetterConfig{Store: f.store, Feed: f.feed})
+	pods := schema.GroupResource{Resource: "pods"}
+	getter.stores[pods] = f.Store
+
+	lists := 0
+	driver.listed = func() {
+		if lists++; lists == 1 {
+			f.feed.Forget(f.resource())
+		}
+	}
+	w := getter.WatchMetadata(pods)
+	defer w.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for range 2 {
+		if _, err := w.Next(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if lists != 2 {
+		t.Errorf("the objects were listed %d times", lists)
+	}
+
+	driver.listed = nil
+	c, err := f.cursor(t.Context(), "/pods/", all(withInitialEvents))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	f.feed.Forget(f.resource())
+	if _, err := c.next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.next(t.Context()); !apierrors.IsResourceExpired(err) {
+		t.Errorf("after the initial events: %v", err)
+	}
+}

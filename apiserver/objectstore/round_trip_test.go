@@ -1,0 +1,31 @@
+package objectstore
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+)
+
+func TestSettlingEncodesWhatADecodeGives(t *testing.T) {
+	codec := roundTripCodec{legacyscheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion)}
+	// A claim's strategy empties its status.
+	data, err := runtime.Encode(codec, &corev1.PersistentVolumeClaim{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded, err := runtime.Decode(codec, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := runtime.Encode(legacyscheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), decoded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(data), `"phase":"Pending"`) || string(data) != string(again) {
+		t.Errorf("encoded %s, which decodes to %s", data, again)
+	}
+}

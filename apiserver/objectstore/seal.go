@@ -1,0 +1,126 @@
+package objectstore
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+)
+
+// A stored value is always JSON text. What is not encrypted is the object
+// itself. What is encrypted is a JSON string: the readable prefix that upstream
+// puts before the ciphertext ("k8s:enc:aescbc:v1:key1:"), and the rest in
+// base64. Bytes of a transformer that has no such prefix get rawPrefix.
+const (
+	encryptedPrefix = "k8s:enc:"
+	rawPrefix       = "byre:raw:"
+	// prefixColons is how many colons a readable prefix has.
+	prefixColons = 5
+)
+
+// sealer encrypts and decrypts values.
+type sealer struct {
+	transformer value.Transformer
+	// plain is true when nothing is encrypted here; values that were are
+	// still recognised, and refused with an error that says so.
+	plain bool
+}
+
+func newSealer(transformer value.Transformer) sealer {
+	if transformer == nil {
+		return sealer{transformer: identity.NewEncryptCheckTransformer(), plain: true}
+	}
+	return sealer{transformer: transformer}
+}
+
+// seal turns an encoded object into what is stored under a path.
+func (s *sealer) seal(ctx context.Context, data []byte, path string) ([]byte, error) {
+	if s.plain {
+		return data, nil
+	}
+	out, err := s.transformer.TransformToStorage(ctx, data, value.DefaultContext(path))
+	if err != nil {
+		return nil, err
+	}
+	if bytes.HasPrefix(out, []byte("{")) {
+		return out, nil
+	}
+	return wrap(out), nil
+}
+
+// open is the reverse. It reports whether the value should be written again,
+// because it would be encrypted otherwise now.
+func (s *sealer) open(ctx context.Context, stored []byte, path string) (data []byte, stale bool, err error) {
+	wrapped := bytes.HasPrefix(stored, []byte(`"`))
+	if s.plain && !wrapped {
+		return stored, false, nil
+	}
+	if wrapped {
+		if stored, err = unwrap(stored); err != nil {
+			return nil, false, err
+		}
+	}
+	return s.transformer.TransformFromStorage(ctx, stored, value.DefaultContext(path))
+}
+
+func wrap(sealed []byte) []byte {
+	prefix := readablePrefix(sealed)
+	rest := sealed[len(prefix):]
+	if len(prefix) == 0 {
+		prefix = []byte(rawPrefix)
+	}
+	out := make([]byte, 0, len(prefix)+base64.StdEncoding.EncodedLen(len(rest))+2)
+	out = append(out, '"')
+	out = append(out, prefix...)
+	out = base64.StdEncoding.AppendEncode(out, rest)
+	return append(out, '"')
+}
+
+// readablePrefix returns the leading "k8s:enc:<provider>:<version>:<key>:",
+// where that can stand in a JSON string as it is.
+func readablePrefix(sealed []byte) []byte {
+	if !bytes.HasPrefix(sealed, []byte(encryptedPrefix)) {
+		return nil
+	}
+	colons := 0
+	for i, c := range sealed {
+		switch {
+		case c < ' ' || c > '~' || c == '"' || c == '\\':
+			return nil
+		case c == ':':
+			colons++
+		}
+		if colons == prefixColons {
+			return sealed[:i+1]
+		}
+	}
+	return nil
+}
+
+var errNotSealed = errors.New("a stored string is not an encrypted value")
+
+func unwrap(stored []byte) ([]byte, error) {
+	var text string
+	if err := json.Unmarshal(stored, &text); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotSealed, err)
+	}
+	prefix := readablePrefix([]byte(text))
+	rest := text[len(prefix):]
+	if len(prefix) == 0 {
+		var ok bool
+		if rest, ok = strings.CutPrefix(text, rawPrefix); !ok {
+			return nil, errNotSealed
+		}
+	}
+	raw, err := base64.StdEncoding.AppendDecode(bytes.Clone(prefix), []byte(rest))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotSealed, err)
+	}
+	return raw, nil
+}

@@ -1,0 +1,187 @@
+package objectstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/aes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value"
+	aestransformer "k8s.io/apiserver/pkg/storage/value/encrypt/aes"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+
+	"byre/sqlstore"
+)
+
+// gcm encrypts as upstream's configuration of aesgcm does, by the first key,
+// and reads what the others or nobody encrypted.
+func gcm(t *testing.T, keys ...string) value.Transformer {
+	var transformers []value.PrefixTransformer
+	for _, key := range keys {
+		block, err := aes.NewCipher([]byte(strings.Repeat(key, 32)[:32]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		transformer, err := aestransformer.NewGCMTransformer(block)
+		if err != nil {
+			t.Fatal(err)
+		}
+		transformers = append(transformers, value.PrefixTransformer{
+			Prefix:      []byte("k8s:enc:aesgcm:v1:" + key + ":"),
+			Transformer: transformer,
+		})
+	}
+	transformers = append(transformers, value.PrefixTransformer{Transformer: identity.NewEncryptCheckTransformer()})
+	return value.NewPrefixTransformers(fmt.Errorf("no key fits"), transformers...)
+}
+
+func TestEncryption(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		f := newFixture(t, b, func(cfg *Config) { cfg.Transformer = gcm(t, "k1") })
+		f.create(t, "ns", "secret", "x=1")
+		record := f.record(t, "ns", "secret")
+		var text string
+		if err := json.Unmarshal(record.Value, &text); err != nil || !strings.HasPrefix(text, "k8s:enc:aesgcm:v1:k1:") {
+			t.Errorf("stored as %s (%v)", record.Value, err)
+		}
+		f.forget()
+		var pod example.Pod
+		if err := f.Get(t.Context(), "/pods/ns/secret", storage.GetOptions{}, &pod); err != nil || pod.Labels["x"] != "1" {
+			t.Errorf("got %+v, %v", pod.ObjectMeta, err)
+		}
+		if items, _ := f.listed(t, "/pods", all(labelled("x=1"))); len(items) != 1 || !strings.Contains(items[0], `"name":"secret"`) {
+			t.Errorf("listed %v", items)
+		}
+		// A value authenticates its key: elsewhere it can't be read.
+		moved := record
+		moved.Name = "moved"
+		write := sqlstore.Write{Op: sqlstore.Create, Key: moved.Key, Form: moved.Form, Value: moved.Value}
+		if _, err := f.store.Commit(t.Context(), write); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Get(t.Context(), "/pods/ns/moved", storage.GetOptions{}, &pod); !storage.IsInternalError(err) {
+			t.Errorf("a moved value gives %v", err)
+		}
+	})
+}
+
+// An object under an old key is encrypted again by an update that changes
+// nothing; that is how keys are rotated.
+func TestKeyRotation(t *testing.T) {
+	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.Transformer = gcm(t, "k1") })
+	f.create(t, "ns", "secret", "x=1")
+	f.swap(gcm(t, "k2", "k1"))
+	before := f.record(t, "ns", "secret")
+	f.label(t, "ns", "secret", "x", "1")
+	after := f.record(t, "ns", "secret")
+	if !bytes.HasPrefix(after.Value, []byte(`"k8s:enc:aesgcm:v1:k2:`)) || after.Revision == before.Revision {
+		t.Errorf("stored as %s at %d", after.Value, after.Revision)
+	}
+	f.label(t, "ns", "secret", "x", "1")
+	if again := f.record(t, "ns", "secret"); again.Revision != after.Revision {
+		t.Error("was written again without need")
+	}
+}
+
+// Where encryption was turned off, what is still encrypted is refused.
+func TestEncryptedValueWithoutAKey(t *testing.T) {
+	f := newFixture(t, backends()[0])
+	write := sqlstore.Write{Op: sqlstore.Create, Key: f.at("ns", "secret").Key, Form: f.cfg.Form, Value: wrap([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
+	if _, err := f.store.Commit(t.Context(), write); err != nil {
+		t.Fatal(err)
+	}
+	err := f.Get(t.Context(), "/pods/ns/secret", storage.GetOptions{}, &example.Pod{})
+	if !storage.IsInternalError(err) || !strings.Contains(err.Error(), "identity transformer tried to read encrypted data") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWrap(t *testing.T) {
+	for _, sealed := range []string{
+		"k8s:enc:aescbc:v1:key1:\x00\xff\"", "k8s:enc:kms:v2:plugin:\x01", "k8s:enc:odd\n:v1:k:x", "k8s:enc:", "anything", "\xff",
+	} {
+		stored := wrap([]byte(sealed))
+		back, err := unwrap(stored)
+		if !json.Valid(stored) || err != nil || string(back) != sealed {
+			t.Errorf("%q is kept as %s and read as %q (%v)", sealed, stored, back, err)
+		}
+	}
+	for _, stored := range []string{`"text"`, `"byre:raw:?"`, `"unfinished`} {
+		if _, err := unwrap([]byte(stored)); err == nil {
+			t.Errorf("%s was read", stored)
+		}
+	}
+}
+
+// With the gate on, objects that can't be read are told apart, and can be
+// deleted unseen.
+func TestUnsafeDeletion(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
+	f := newFixture(t, backends()[0])
+	for i, broken := range []string{`{"kind":"Nothing","apiVersion":"none/v1"}`, `{"kind":1}`} {
+		write := sqlstore.Write{Op: sqlstore.Create, Key: f.at("ns", fmt.Sprint(i)).Key, Form: "other", Value: []byte(broken)}
+		if _, err := f.store.Commit(t.Context(), write); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.create(t, "ns", "whole", "")
+	if err := f.Get(t.Context(), "/pods/ns/0", storage.GetOptions{}, &example.Pod{}); !storage.IsCorruptObject(err) {
+		t.Errorf("get: %v", err)
+	}
+	err := f.GetList(t.Context(), "/pods", all(), &example.PodList{})
+	status, ok := err.(apierrors.APIStatus)
+	if !ok || status.Status().Reason != metav1.StatusReasonStoreReadError || len(status.Status().Details.Causes) != 2 {
+		t.Errorf("list: %v", err)
+	}
+	remove := func(opts storage.DeleteOptions) error {
+		return f.Delete(t.Context(), "/pods/ns/0", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, opts)
+	}
+	if err := remove(storage.DeleteOptions{}); !storage.IsCorruptObject(err) {
+		t.Errorf("safe delete: %v", err)
+	}
+	if err := remove(storage.DeleteOptions{IgnoreStoreReadError: true}); err != nil {
+		t.Errorf("unsafe delete: %v", err)
+	}
+}
+
+func TestAuthor(t *testing.T) {
+	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "ann"})
+	ctx = request.WithRequestInfo(ctx, &request.RequestInfo{Verb: "patch"})
+	ctx = audit.WithAuditContext(ctx)
+	audit.WithAuditID(ctx, "id-1")
+	for _, test := range []struct {
+		ctx  context.Context
+		want sqlstore.Author
+	}{
+		{ctx, sqlstore.Author{User: "ann", Verb: "patch", AuditID: "id-1"}},
+		{WithVerb(ctx, "apply"), sqlstore.Author{User: "ann", Verb: "apply", AuditID: "id-1"}},
+		{t.Context(), sqlstore.Author{User: programName}},
+	} {
+		if got := author(test.ctx); got != test.want {
+			t.Errorf("got %+v, want %+v", got, test.want)
+		}
+	}
+}
+
+// record is what the database has.
+func (f *fixture) record(t *testing.T, namespace, name string) sqlstore.Record {
+	t.Helper()
+	record, _, err := f.store.Get(t.Context(), f.at(namespace, name).Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return record
+}

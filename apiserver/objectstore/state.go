@@ -1,0 +1,130 @@
+package objectstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+
+	"byre/sqlstore"
+	"byre/watch"
+)
+
+// state is an object as an update or a delete found it.
+type state struct {
+	obj      runtime.Object
+	data     []byte // its encoding
+	revision int64  // 0: it does not exist
+	// stale: the stored value should be written again even if nothing changed.
+	stale bool
+	// current: it was read from the database, not suggested or remembered.
+	current bool
+}
+
+// stateReader reads one object's state for a change that may have to try again.
+type stateReader struct {
+	s              *Store
+	at             object
+	empty          func() runtime.Object
+	ignoreNotFound bool
+	// skipValue leaves the value unread: the object is deleted because its value can't
+	// be read.
+	skipValue bool
+}
+
+func (s *Store) newStateReader(at object, like runtime.Object) (*stateReader, error) {
+	v, err := conversion.EnforcePtr(like)
+	if err != nil {
+		return nil, fmt.Errorf("unable to convert output object to pointer: %w", err)
+	}
+	r := &stateReader{s: s, at: at}
+	if u, ok := like.(runtime.Unstructured); ok {
+		r.empty = func() runtime.Object { return u.NewEmptyInstance() }
+	} else {
+		t := v.Type()
+		r.empty = func() runtime.Object { return reflect.New(t).Interface().(runtime.Object) }
+	}
+	return r, nil
+}
+
+// getInitialState returns what a change starts from: the caller's suggestion, or what is
+// in memory, or what is in the database. Only the last is sure to be current.
+func (r *stateReader) getInitialState(ctx context.Context, suggested runtime.Object) (*state, error) {
+	if suggested != nil {
+		return r.s.suggestedState(suggested)
+	}
+	if e, _, loaded := r.s.cfg.Feed.Lookup(r.at.Key); loaded && e != nil {
+		if st, err := r.decodeState(ctx, e); err == nil {
+			return st, nil
+		}
+	}
+	return r.getCurrentState(ctx)
+}
+
+// getCurrentState reads the object from the database.
+func (r *stateReader) getCurrentState(ctx context.Context) (*state, error) {
+	record, _, err := r.s.getRecord(ctx, r.at.Key)
+	if errors.Is(err, sqlstore.ErrNotFound) {
+		if !r.ignoreNotFound {
+			return nil, r.s.apiError(err, r.at.path)
+		}
+		st := &state{obj: r.empty(), current: true}
+		return st, runtime.SetZeroValue(st.obj)
+	}
+	if err != nil {
+		return nil, r.s.apiError(err, r.at.path)
+	}
+	st, err := r.decodeState(ctx, watch.NewEntry(record))
+	if err != nil {
+		return nil, readError(err, r.at.path)
+	}
+	st.current = true
+	return st, nil
+}
+
+func (r *stateReader) decodeState(ctx context.Context, e *watch.Entry) (*state, error) {
+	if r.skipValue {
+		return &state{revision: e.Revision, stale: true}, nil
+	}
+	data, stale, err := r.s.open(ctx, &e.Record)
+	if err != nil {
+		return nil, err
+	}
+	st := &state{obj: r.empty(), data: data, revision: e.Revision, stale: stale}
+	return st, r.s.decodeInto(data, st.obj, e.Revision)
+}
+
+// suggestedState takes an object that a caller has read before.
+func (s *Store) suggestedState(obj runtime.Object) (*state, error) {
+	revision, err := s.versioner.ObjectResourceVersion(obj)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't get resource version: %w", err)
+	}
+	if err := s.versioner.PrepareObjectForStorage(obj); err != nil {
+		return nil, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
+	}
+	st := &state{obj: obj, revision: int64(revision)}
+	if st.data, err = s.encode(obj); err != nil {
+		return nil, err
+	}
+	return st, s.versioner.UpdateObject(obj, revision)
+}
+
+func (st *state) meta() storage.ResponseMeta {
+	return storage.ResponseMeta{ResourceVersion: uint64(st.revision)}
+}
+
+// unchanged says whether data is what is stored, and stored as it would be now.
+func (st *state) unchanged(data []byte) bool {
+	return !st.stale && st.revision > 0 && bytes.Equal(data, st.data)
+}
+
+// isConflict says whether a write failed because the object is not what it replaces.
+func isConflict(err error) bool {
+	return errors.Is(err, sqlstore.ErrConflict) || errors.Is(err, sqlstore.ErrNotFound) || errors.Is(err, sqlstore.ErrExists)
+}

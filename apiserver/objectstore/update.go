@@ -1,0 +1,110 @@
+package objectstore
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+
+	"byre/apiserver/stack"
+)
+
+// GuaranteedUpdate implements storage.Interface. It starts from what is in
+// memory, which may be late: what that makes fail is tried again from the
+// database before it is an answer, as upstream does it with suggestions.
+func (s *Store) GuaranteedUpdate(
+	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
+	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, cachedExistingObject runtime.Object,
+) error {
+	// Upstream's handler runs an update on a fresh goroutine, and calls this first.
+	stack.GrowForHandler()
+	at, err := s.object(key)
+	if err != nil {
+		return err
+	}
+	r, err := s.newStateReader(at, destination)
+	if err != nil {
+		return err
+	}
+	r.ignoreNotFound = ignoreNotFound
+	from, err := r.getInitialState(ctx, cachedExistingObject)
+	if err != nil {
+		return err
+	}
+	for {
+		obj, ttl, err := s.attempt(at, from, preconditions, tryUpdate)
+		if err != nil {
+			if from, err = r.getStateAfterFailure(ctx, from, err); err != nil {
+				return err
+			}
+			continue
+		}
+		data, err := s.encode(obj)
+		if err != nil {
+			return err
+		}
+		if from.unchanged(data) {
+			if !from.current {
+				// What was compared with may not be what is stored.
+				if from, err = r.getCurrentState(ctx); err != nil {
+					return err
+				}
+				if !from.unchanged(data) {
+					continue
+				}
+			}
+			return s.setOutput(destination, obj, data, from.revision)
+		}
+		w, err := s.prepare(ctx, obj, data, at)
+		if err != nil {
+			return err
+		}
+		revision, err := s.commit(ctx, at, w, from.revision, ttl)
+		if isConflict(err) {
+			if from, err = r.getCurrentState(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return s.apiError(err, at.path)
+		}
+		recordWriteResult(ctx, destination, w, revision)
+		return s.setOutput(destination, obj, data, revision)
+	}
+}
+
+// attempt lets the caller make the new object.
+func (s *Store) attempt(at object, from *state, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc) (runtime.Object, uint64, error) {
+	if err := preconditions.Check(at.path, from.obj); err != nil {
+		return nil, 0, err
+	}
+	obj, ttl, err := tryUpdate(from.obj, from.meta())
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := s.versioner.PrepareObjectForStorage(obj); err != nil {
+		return nil, 0, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
+	}
+	if ttl == nil {
+		return obj, 0, nil
+	}
+	return obj, *ttl, nil
+}
+
+// getStateAfterFailure returns the current state if the one that a change failed with
+// was not current, and otherwise the failure.
+func (r *stateReader) getStateAfterFailure(ctx context.Context, failed *state, failure error) (*state, error) {
+	if failed.current {
+		return nil, failure
+	}
+	st, err := r.getCurrentState(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if st.revision == failed.revision {
+		return nil, failure
+	}
+	return st, nil
+}

@@ -1,0 +1,174 @@
+package objectstore
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+
+	"byre/watch"
+)
+
+// EncodedEvent is one event of a watch. Where Type is Bookmark, Object is an
+// empty object with a resourceVersion.
+type EncodedEvent struct {
+	Type   apiwatch.EventType
+	Object Encoded
+}
+
+// EncodedWatch is a watch without decoding. It has no goroutine and no buffer:
+// who does not call Next costs nobody anything. It is for one goroutine, and
+// must be closed.
+type EncodedWatch interface {
+	// Next waits for events and returns at least one; a bookmark that is due
+	// is one. Errors: ctx's own; io.EOF when the server stops; an API status
+	// that ends the watch and is to be sent as its ERROR event (410 Expired).
+	Next(ctx context.Context) ([]EncodedEvent, error)
+	// Close frees what the watch holds.
+	Close()
+}
+
+type encodedWatch struct{ cursor *cursor }
+
+// WatchEncoded is Watch without decoding. It returns as errors what is wrong
+// with the request; what is wrong with its resourceVersion comes as the first
+// Next's error. The context's deadline, where it has one, is when the watch is
+// going to end: it gets a bookmark shortly before.
+func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions) (EncodedWatch, error) {
+	c, err := s.cursor(ctx, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &encodedWatch{c}, nil
+}
+
+func (w *encodedWatch) Close() { w.cursor.close() }
+
+func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
+	changes, err := w.cursor.next(ctx)
+	if errors.Is(err, watch.ErrClosed) {
+		return nil, io.EOF
+	}
+	if err != nil {
+		return nil, err
+	}
+	events := make([]EncodedEvent, 0, len(changes))
+	for _, ch := range changes {
+		obj, err := w.cursor.s.encodedChange(ctx, ch)
+		if err != nil {
+			if len(events) == 0 {
+				return nil, w.cursor.fail(ctx, err)
+			}
+			w.cursor.failed = err
+			break
+		}
+		events = append(events, EncodedEvent{ch.typ, obj})
+	}
+	return events, nil
+}
+
+func (s *Store) encodedChange(ctx context.Context, ch change) (Encoded, error) {
+	if ch.typ == apiwatch.Bookmark {
+		return s.encodedBookmark(ch.revision, ch.initialEnd)
+	}
+	d, err := s.document(ctx, ch.entry)
+	if err != nil {
+		return Encoded{}, s.changeError(err, ch)
+	}
+	return Encoded{d, ch.revision}, nil
+}
+
+func (s *Store) decodedChange(ctx context.Context, ch change) (runtime.Object, error) {
+	if ch.typ == apiwatch.Bookmark {
+		return s.newBookmark(ch.revision, ch.initialEnd)
+	}
+	shared, err := s.sharedObject(ctx, ch.entry)
+	if err != nil {
+		return nil, s.changeError(err, ch)
+	}
+	// Registries decorate what they get from a watch in place.
+	obj := shared.DeepCopyObject()
+	return obj, s.versioner.UpdateObject(obj, uint64(ch.revision))
+}
+
+func (s *Store) changeError(err error, ch change) error {
+	if ch.typ == apiwatch.Deleted {
+		return s.deletedError(err, ch.entry)
+	}
+	return readErrorOf(s, err, ch.entry)
+}
+
+// watcher is a cursor with a goroutine, as watch.Interface wants it.
+type watcher struct {
+	cursor *cursor
+	cancel context.CancelFunc
+	result chan apiwatch.Event
+}
+
+// resultBuffer saves a reader that keeps up some switches between goroutines;
+// for one that does not, events wait in the feed, not here.
+const resultBuffer = 16
+
+// Watch implements storage.Interface.
+func (s *Store) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
+	c, err := s.cursor(ctx, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watcher{cursor: c, cancel: cancel, result: make(chan apiwatch.Event, resultBuffer)}
+	go w.run(ctx)
+	return w, nil
+}
+
+// Stop implements watch.Interface.
+func (w *watcher) Stop() { w.cancel() }
+
+// ResultChan implements watch.Interface.
+func (w *watcher) ResultChan() <-chan apiwatch.Event { return w.result }
+
+func (w *watcher) run(ctx context.Context) {
+	defer close(w.result)
+	defer w.cancel()
+	defer w.cursor.close()
+	for {
+		changes, err := w.cursor.next(ctx)
+		for _, ch := range changes {
+			var obj runtime.Object
+			if obj, err = w.cursor.s.decodedChange(ctx, ch); err != nil {
+				err = w.cursor.fail(ctx, err)
+				break
+			}
+			if !w.send(ctx, apiwatch.Event{Type: ch.typ, Object: obj}) {
+				return
+			}
+		}
+		if err != nil {
+			w.end(ctx, err)
+			return
+		}
+	}
+}
+
+// end sends the error that the watch ends with, unless its reader, or the
+// server, ended it.
+func (w *watcher) end(ctx context.Context, err error) {
+	var status apierrors.APIStatus
+	if ctx.Err() == nil && errors.As(err, &status) {
+		s := status.Status()
+		w.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: &s})
+	}
+}
+
+func (w *watcher) send(ctx context.Context, ev apiwatch.Event) bool {
+	select {
+	case w.result <- ev:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
