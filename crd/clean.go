@@ -3,6 +3,7 @@ package crd
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -86,24 +87,28 @@ func (c cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateObj
 	return last, err
 }
 
-// deleteAll returns the last page.
+// deleteAll deletes every instance that can be deleted, and returns the last page of
+// instances. An instance that cannot be deleted keeps no other from being deleted: the
+// error tells how many are left, and why the first is.
 func (c cleaner) deleteAll(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
+	var failed failures
 	for from := ""; ; {
 		page, err := c.page(ctx, cleanPage, from)
 		if err != nil {
 			return nil, err
 		}
-		if err := c.deletePage(ctx, page, validate, options); err != nil {
+		c.deletePage(ctx, page, validate, options, &failed)
+		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		if from = page.GetContinue(); from == "" {
-			return page, nil
+			return page, failed.err()
 		}
 	}
 }
 
-// deletePage deletes what it can, and returns why something can't be.
-func (c cleaner) deletePage(ctx context.Context, page *unstructured.UnstructuredList, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) error {
+// deletePage deletes the instances of a page, several at a time.
+func (c cleaner) deletePage(ctx context.Context, page *unstructured.UnstructuredList, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, failed *failures) {
 	var workers errgroup.Group
 	workers.SetLimit(cleanWorkers)
 	for i := range page.Items {
@@ -111,11 +116,34 @@ func (c cleaner) deletePage(ctx context.Context, page *unstructured.Unstructured
 		workers.Go(func() error {
 			ctx := request.WithNamespace(ctx, object.GetNamespace())
 			_, _, err := c.REST.Delete(ctx, object.GetName(), validate, options.DeepCopy())
-			if apierrors.IsNotFound(err) {
-				return nil
+			if err != nil && !apierrors.IsNotFound(err) {
+				failed.add(object, err)
 			}
-			return err
+			return nil
 		})
 	}
-	return workers.Wait()
+	_ = workers.Wait() // the workers report to failed
+}
+
+// failures counts the instances that could not be deleted and keeps the first error:
+// the error becomes the message of a condition, so that its size is bounded.
+type failures struct {
+	mu    sync.Mutex
+	count int
+	first error
+}
+
+func (f *failures) add(object *unstructured.Unstructured, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.count++; f.first == nil {
+		f.first = fmt.Errorf("%s/%s: %w", object.GetNamespace(), object.GetName(), err)
+	}
+}
+
+func (f *failures) err() error {
+	if f.count == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d instances could not be deleted, the first is %w", f.count, f.first)
 }

@@ -2,14 +2,18 @@ package crd_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
@@ -106,6 +110,36 @@ func TestCleaningIsLinear(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCleaning_GoesOnAfterAFailure deletes instances of which the first of the first
+// page cannot be deleted: those of all pages that can be deleted are.
+func TestCleaning_GoesOnAfterAFailure(t *testing.T) {
+	onDatabases(t, func(t *testing.T, s *server) {
+		const instances = 501 // one more than a page
+		definition := s.define(t, widgetDefinition)
+		s.createMany(t, instances, 1, "")
+		cleaner, err := s.Cleaner(definition)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refuse := func(_ context.Context, object runtime.Object) error {
+			if u := object.(*unstructured.Unstructured); u.GetName() == "w0" {
+				return apierrors.NewForbidden(schema.GroupResource{}, "w0", errors.New("not this one"))
+			}
+			return nil
+		}
+		if _, err := cleaner.DeleteCollection(t.Context(), refuse, nil, nil); err == nil || !strings.Contains(err.Error(), "not this one") {
+			t.Errorf("the failure was not reported: %v", err)
+		}
+		left, err := s.dynamic.Resource(widgets).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(left.Items) != 1 || left.Items[0].GetName() != "w0" {
+			t.Errorf("%d instances are left", len(left.Items))
+		}
+	})
 }
 
 // TestWatchesSeeEveryDelete watches instances on two servers of a database while

@@ -6,6 +6,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
 )
 
 // conversions has what webhooks have made of stored values, for all readers of all
@@ -13,6 +16,7 @@ import (
 // Results are JSON and bounded by their bytes. It is safe for concurrent use.
 type conversions struct {
 	maxBytes int
+	clock    clock.PassiveClock
 
 	mu     sync.Mutex
 	byKey  map[conversionKey]*list.Element // of conversionResult
@@ -31,6 +35,7 @@ type conversionKey struct {
 type conversionResult struct {
 	key  conversionKey
 	data []byte
+	made time.Time
 }
 
 // conversionCall is one call of a webhook.
@@ -44,13 +49,19 @@ type conversionCall struct {
 const (
 	// maxConversions is how much memory the results may take, in bytes.
 	maxConversions = 32 << 20
+	// maxConversionAge is how long a result is used. It bounds how long clients see
+	// what a webhook made of a value before it was upgraded: nothing in the definition
+	// need change then. (Upstream asks the webhook for every GET, but answers lists from
+	// a watch cache that keeps what was converted until the definition changes.)
+	maxConversionAge = time.Minute
 	// conversionOverhead is about what a result takes beside its bytes.
 	conversionOverhead = 256
 )
 
-func newConversions(maxBytes int) *conversions {
+func newConversions(maxBytes int, clock clock.PassiveClock) *conversions {
 	return &conversions{
 		maxBytes: maxBytes,
+		clock:    clock,
 		byKey:    map[conversionKey]*list.Element{},
 		calls:    map[conversionKey]*conversionCall{},
 	}
@@ -142,7 +153,7 @@ func (c *conversions) run(call *conversionCall, keys []conversionKey, values [][
 		for _, key := range keys {
 			delete(c.calls, key)
 			if data, ok := results[key]; ok {
-				c.keep(conversionResult{key, data})
+				c.keep(conversionResult{key, data, c.clock.Now()})
 			}
 		}
 		call.results = results
@@ -157,14 +168,20 @@ func (c *conversions) run(call *conversionCall, keys []conversionKey, values [][
 	}
 }
 
-// result returns what is kept. The caller holds mu.
+// result returns what was made of a value at most maxConversionAge ago. The caller
+// holds mu.
 func (c *conversions) result(key conversionKey) ([]byte, bool) {
 	at, ok := c.byKey[key]
 	if !ok {
 		return nil, false
 	}
+	result := at.Value.(conversionResult)
+	if c.clock.Since(result.made) > maxConversionAge {
+		c.remove(at)
+		return nil, false
+	}
 	c.recent.MoveToFront(at)
-	return at.Value.(conversionResult).data, true
+	return result.data, true
 }
 
 // keep keeps a result, and gives up those that were not used for longest. The caller
@@ -173,8 +190,13 @@ func (c *conversions) keep(r conversionResult) {
 	c.byKey[r.key] = c.recent.PushFront(r)
 	c.bytes += len(r.data) + conversionOverhead
 	for c.bytes > c.maxBytes {
-		last := c.recent.Remove(c.recent.Back()).(conversionResult)
-		delete(c.byKey, last.key)
-		c.bytes -= len(last.data) + conversionOverhead
+		c.remove(c.recent.Back())
 	}
+}
+
+// remove takes a result out. The caller holds mu.
+func (c *conversions) remove(at *list.Element) {
+	result := c.recent.Remove(at).(conversionResult)
+	delete(c.byKey, result.key)
+	c.bytes -= len(result.data) + conversionOverhead
 }

@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
+
+	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
 )
 
 func TestConversionsAreBounded(t *testing.T) {
 	const size = 1000
-	c := newConversions(10 * (size + conversionOverhead))
+	c := newConversions(10*(size+conversionOverhead), clock.RealClock{})
 	calls := 0
 	convert := func(values [][]byte) ([][]byte, error) {
 		calls++
@@ -44,7 +48,7 @@ func TestConversionsAreBounded(t *testing.T) {
 // TestConversionsAreShared: who asks for a value that is being converted waits for
 // that; if it fails among others, it is converted alone.
 func TestConversionsAreShared(t *testing.T) {
-	c := newConversions(1 << 20)
+	c := newConversions(1<<20, clock.RealClock{})
 	begun, finish := make(chan struct{}), make(chan error)
 	var mu sync.Mutex
 	calls := 0
@@ -72,5 +76,38 @@ func TestConversionsAreShared(t *testing.T) {
 	readers.Wait()
 	if calls != 2 {
 		t.Errorf("%d calls, want one for both and one for the first", calls)
+	}
+}
+
+// TestConversions_Expire: a webhook may be upgraded without a change of the
+// definition. What its predecessor made of a value is used for a bounded time.
+func TestConversions_Expire(t *testing.T) {
+	clock := testingclock.NewFakePassiveClock(time.Now())
+	c := newConversions(1<<20, clock)
+	version := "old"
+	convert := func(values [][]byte) ([][]byte, error) {
+		results := make([][]byte, len(values))
+		for i := range values {
+			results[i] = []byte(version)
+		}
+		return results, nil
+	}
+	values := [][]byte{[]byte("a"), []byte("b")}
+	c.ahead(t.Context(), "v", values, convert)
+	version = "new"
+	for _, test := range []struct {
+		after time.Duration
+		want  string
+	}{{0, "old"}, {maxConversionAge, "old"}, {1, "new"}} {
+		clock.SetTime(clock.Now().Add(test.after))
+		for _, value := range values {
+			got, err := c.one("v", value, convert)
+			if err != nil || string(got) != test.want {
+				t.Errorf("%s: %s, %v; want %s", value, got, err, test.want)
+			}
+		}
+	}
+	if len(c.byKey) != len(values) || c.recent.Len() != len(values) {
+		t.Errorf("%d results, %d in the list, of %d values", len(c.byKey), c.recent.Len(), len(values))
 	}
 }

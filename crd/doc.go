@@ -22,7 +22,7 @@
 //     pruned by the definition of now.
 //   - What a conversion webhook makes of a stored object is made once for each
 //     version and change, a page of objects at a time, and shared by all readers
-//     while it is in memory. An object that can't be converted hides no other.
+//     for up to a minute while it is in memory. An object that can't be converted hides no other.
 //   - A definition costs little more than its stored bytes until it is used:
 //     readers need a version's routes, and its schema only where they need
 //     objects; writers need the compiled checks and the types of managed fields.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/util/webhook"
 	restclient "k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
 	"byre/apiserver/endpoints"
 	"byre/sqlstore"
@@ -69,7 +70,7 @@ func New(c Config, next http.Handler) (*Server, error) {
 	s.table = &table{
 		shared: &shared{
 			scheme: own.scheme, storage: c.Storage, serving: c.Serving,
-			converter: converter, conversions: newConversions(maxConversions), read: own.source,
+			converter: converter, conversions: newConversions(maxConversions, clock.RealClock{}), read: own.source,
 		},
 		known:  own.known,
 		fresh:  own.fresh,
