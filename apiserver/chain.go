@@ -101,7 +101,7 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux) {
 	if s.flow != nil {
 		paths.UnlistedHandlePrefix(filters.DebugPath, s.flow.DebugHandler())
 	}
-	documents, err := s.auth.Tokens.DiscoveryHandlers()
+	documents, err := s.auth.TokenIssuer.OpenIDMetadataHandlers()
 	if err != nil {
 		// Tokens work without: only other servers can't find the keys.
 		klog.InfoS("Service account issuer discovery is off", "reason", err)

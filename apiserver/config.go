@@ -105,7 +105,7 @@ func (c Config) Complete() (CompletedConfig, error) {
 		done.certDir = filepath.Join(o.Store.DataDir, "pki")
 	}
 	files := pki.Paths(done.certDir)
-	o.Auth.Complete(auth.Files{
+	o.Auth.Complete(auth.PKIFiles{
 		ClientCA:           files.CACert,
 		FrontProxyCA:       files.FrontProxyCA,
 		FrontProxyUserName: pki.FrontProxyName,

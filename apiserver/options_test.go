@@ -199,7 +199,7 @@ func TestNodeRestriction(t *testing.T) {
 		if _, err := (apiserver.Config{Options: options, Open: untouchable(t)}).Complete(); err != nil {
 			t.Fatal(err)
 		}
-		if got := slices.Contains(options.Admission.Enabled(), "NodeRestriction"); got != test.want {
+		if got := slices.Contains(options.Admission.EnabledPluginNames(), "NodeRestriction"); got != test.want {
 			t.Errorf("byre serve %s: NodeRestriction is on: %v", test.args, got)
 		}
 	}

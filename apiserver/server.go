@@ -272,17 +272,17 @@ func (s *Server) buildAccess(ctx context.Context, address string) error {
 		return err
 	}
 	s.admission, err = admission.New(ctx, admission.Config{
-		Options:     o.Admission,
-		ServerID:    s.id,
-		Client:      s.Direct,
-		Dynamic:     s.Dynamic,
-		Informers:   s.Informers,
-		Authorizer:  s.auth.Authorizer,
-		FeatureGate: utilfeature.DefaultFeatureGate,
-		Resources:   s.config.resources,
-		Version:     s.Effective,
-		Services:    s.Services,
-		Webhooks:    s.Webhooks,
+		Options:                           o.Admission,
+		ServerID:                          s.id,
+		Client:                            s.Direct,
+		DynamicClient:                     s.Dynamic,
+		Informers:                         s.Informers,
+		Authorizer:                        s.auth.Authorizer,
+		FeatureGate:                       utilfeature.DefaultFeatureGate,
+		APIResourceConfigSource:           s.config.resources,
+		EffectiveVersion:                  s.Effective,
+		ServiceResolver:                   s.Services,
+		AuthenticationInfoResolverWrapper: s.Webhooks,
 	})
 	if err != nil {
 		return err
@@ -313,10 +313,10 @@ func (s *Server) buildBuiltin(files pki.Files) error {
 		Authorizer:    s.auth.Authorizer,
 		RuleResolver:  s.auth.RuleResolver,
 		Tokens: builtin.Tokens{
-			Issuer:                s.auth.Tokens.Generator,
-			MaxExpiration:         s.auth.Tokens.MaxExpiration,
-			ExtendExpiration:      s.auth.Tokens.ExtendExpiration,
-			MaxExtendedExpiration: s.auth.Tokens.MaxExtendedExpiration,
+			Issuer:                s.auth.TokenIssuer.Generator,
+			MaxExpiration:         s.auth.TokenIssuer.MaxExpiration,
+			ExtendExpiration:      s.auth.TokenIssuer.ExtendExpiration,
+			MaxExtendedExpiration: s.auth.TokenIssuer.MaxExtendedExpiration,
 		},
 		Services: builtin.Services{
 			ClusterIPRange:          s.config.primary,

@@ -33,49 +33,54 @@ import (
 	"byre/apiserver/routing"
 )
 
-// Config is what the plugins work with. All but the optional fields are required.
+// Config holds the dependencies of the plugins. Every field is required unless its
+// comment says what nil means.
 type Config struct {
 	Options  *Options
 	ServerID string
-	// Client, Dynamic and Informers reach this very server as its own
-	// privileged user. The clients are not called before the informers run.
-	Client    kubernetes.Interface
-	Dynamic   dynamic.Interface
-	Informers informers.SharedInformerFactory
+	// Client, DynamicClient and Informers reach this server over the loopback
+	// transport as a privileged user. No plugin calls the clients before the
+	// caller starts the informers.
+	Client        kubernetes.Interface
+	DynamicClient dynamic.Interface
+	Informers     informers.SharedInformerFactory
 
 	Authorizer  authorizer.Authorizer
 	FeatureGate featuregate.FeatureGate
-	// Resources tells which group versions are served, and so have quota.
-	Resources serverstorage.APIResourceConfigSource
+	// APIResourceConfigSource says which group versions are served. Resource
+	// quota counts only the resources of these.
+	APIResourceConfigSource serverstorage.APIResourceConfigSource
 
-	// Version is the version that the server behaves as; nil: that of the
-	// libraries it is built from.
-	Version basecompatibility.EffectiveVersion
-	// Services finds where a webhook's Service is; nil: at its cluster IP.
-	Services webhook.ServiceResolver
-	// Webhooks says by what the server shows itself to webhooks; nil: by
-	// nothing but what --admission-control-config-file names.
-	Webhooks webhook.AuthenticationInfoResolverWrapper
+	// EffectiveVersion is the version that the server emulates. nil means the
+	// version of the Kubernetes libraries in the binary.
+	EffectiveVersion basecompatibility.EffectiveVersion
+	// ServiceResolver resolves a webhook's Service to a URL. nil means the
+	// Service's cluster IP.
+	ServiceResolver webhook.ServiceResolver
+	// AuthenticationInfoResolverWrapper adds the server's own credentials to calls
+	// of webhooks. nil means that the server sends only the credentials that
+	// --admission-control-config-file names.
+	AuthenticationInfoResolverWrapper webhook.AuthenticationInfoResolverWrapper
 }
 
-// Admission is the chain of plugins.
+// Admission is the chain of admission plugins and the REST mapper that they share.
 type Admission struct {
-	// Plugins is what handlers ask. It is a MutationInterface and a
-	// ValidationInterface.
+	// Plugins is the chain. It implements admission.MutationInterface and
+	// admission.ValidationInterface.
 	Plugins admission.Interface
 
 	mapper *restmapper.DeferredDiscoveryRESTMapper
 }
 
-// remapInterval is how old the plugins' knowledge of resources may become, as
+// discoveryRefreshInterval is how old the plugins' knowledge of resources may become, as
 // in kube-apiserver.
-const remapInterval = 30 * time.Second
+const discoveryRefreshInterval = 30 * time.Second
 
-// New builds the chain. ctx bounds the life of what upstream's policy plugins
-// start with construction; it should be the one that Run gets.
+// New builds the chain. The goroutines that upstream's policy plugins start in their
+// constructors end with ctx. The caller passes the same context to Run.
 func New(ctx context.Context, cfg Config) (*Admission, error) {
-	chosen := cfg.Options.Enabled()
-	settings, err := admission.ReadAdmissionConfiguration(chosen, cfg.Options.ConfigFile, settingsScheme())
+	chosen := cfg.Options.EnabledPluginNames()
+	settings, err := admission.ReadAdmissionConfiguration(chosen, cfg.Options.ConfigFile, configurationScheme())
 	if err != nil {
 		return nil, fmt.Errorf("--admission-control-config-file: %w", err)
 	}
@@ -95,36 +100,38 @@ func New(ctx context.Context, cfg Config) (*Admission, error) {
 	return &Admission{Plugins: admissionmetrics.WithStepMetrics(chain), mapper: mapper}, nil
 }
 
-// Run keeps the plugins' knowledge of resources fresh until ctx ends.
+// Run resets the REST mapper every discoveryRefreshInterval until ctx ends, so that
+// the plugins see new custom resources.
 func (a *Admission) Run(ctx context.Context) error {
-	wait.UntilWithContext(ctx, func(context.Context) { a.mapper.Reset() }, remapInterval)
+	wait.UntilWithContext(ctx, func(context.Context) { a.mapper.Reset() }, discoveryRefreshInterval)
 	return nil
 }
 
-// initializers give each plugin what it asks for, in upstream's order.
+// initializers returns the plugin initializers in upstream's order, and the REST
+// mapper that they hand to the plugins.
 func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitializers, *restmapper.DeferredDiscoveryRESTMapper, error) {
-	version := cfg.Version
+	version := cfg.EffectiveVersion
 	if version == nil {
 		version = compatibility.DefaultBuildEffectiveVersion()
 	}
-	services := cfg.Services
+	services := cfg.ServiceResolver
 	if services == nil {
 		services = routing.NewResolver(cfg.Client, false, nil)
 	}
-	webhooks := cfg.Webhooks
+	webhooks := cfg.AuthenticationInfoResolverWrapper
 	if webhooks == nil {
 		webhooks = func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver { return r }
 	}
-	followed := livePods{cfg.Informers, cfg.Client.CoreV1()}
-	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(followed, cfg.Resources)
+	factory := uncachedPodFactory{cfg.Informers, cfg.Client.CoreV1()}
+	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(factory, cfg.APIResourceConfigSource)
 	if err != nil {
 		return nil, nil, fmt.Errorf("quota configuration: %w", err)
 	}
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(cfg.Client.Discovery()))
-	client := newLazyOpenAPI(cfg.Client, cfg.Informers, ctx.Done())
+	client := newLazyOpenAPIClientset(cfg.Client, cfg.Informers, ctx.Done())
 	return admission.PluginInitializers{
 		initializer.NewAPIServerIDInitializer(cfg.ServerID),
-		initializer.New(client, cfg.Dynamic, followed, cfg.Authorizer,
+		initializer.New(client, cfg.DynamicClient, factory, cfg.Authorizer,
 			cfg.FeatureGate, version, ctx.Done(), mapper),
 		webhookinit.NewPluginInitializer(webhooks, services),
 		controlplaneadmission.NewPluginInitializer(quotas, exclusion.Excluded()),
@@ -132,14 +139,15 @@ func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitialize
 	}, mapper, nil
 }
 
-// settingsScheme knows the kinds of --admission-control-config-file.
-func settingsScheme() *runtime.Scheme {
+// configurationScheme returns a scheme with the kinds that
+// --admission-control-config-file may contain.
+func configurationScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		apiserverapi.AddToScheme, apiserverv1alpha1.AddToScheme, apiserverv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
-			panic(err) // two kinds of one name within upstream's packages
+			panic(err) // upstream's packages register one kind twice
 		}
 	}
 	return scheme

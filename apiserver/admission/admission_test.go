@@ -29,21 +29,21 @@ import (
 // start builds a chain over a client that has objects, with informers in sync.
 func start(t *testing.T, o *Options, objects ...runtime.Object) (*Admission, error) {
 	t.Helper()
-	client := fakeClient{fake.NewClientset(objects...), newDocuments(t).client(t)}
+	client := fakeClient{fake.NewClientset(objects...), newOpenAPIServer(t).client(t)}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(v1.SchemeGroupVersion)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(func() { cancel(); factory.Shutdown() })
 	a, err := New(ctx, Config{
-		Options:     o,
-		ServerID:    "test",
-		Client:      client,
-		Dynamic:     dynamicfake.NewSimpleDynamicClient(legacyscheme.Scheme),
-		Informers:   factory,
-		Authorizer:  authorizerfactory.NewAlwaysAllowAuthorizer(),
-		FeatureGate: utilfeature.DefaultFeatureGate,
-		Resources:   resources,
+		Options:                 o,
+		ServerID:                "test",
+		Client:                  client,
+		DynamicClient:           dynamicfake.NewSimpleDynamicClient(legacyscheme.Scheme),
+		Informers:               factory,
+		Authorizer:              authorizerfactory.NewAlwaysAllowAuthorizer(),
+		FeatureGate:             utilfeature.DefaultFeatureGate,
+		APIResourceConfigSource: resources,
 	})
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func TestEveryPlugin(t *testing.T) {
 	o := NewOptions()
 	for _, p := range plugins() {
 		if p.name != "EventRateLimit" && p.name != "ImagePolicyWebhook" {
-			o.Enable = append(o.Enable, p.name)
+			o.EnablePlugins = append(o.EnablePlugins, p.name)
 		}
 	}
 	if _, err := start(t, o); err != nil {
@@ -183,7 +183,7 @@ plugins:
 	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := &Options{Enable: []string{"EventRateLimit"}, ConfigFile: file}
+	o := &Options{EnablePlugins: []string{"EventRateLimit"}, ConfigFile: file}
 	if _, err := start(t, o); err != nil {
 		t.Error(err)
 	}
@@ -194,12 +194,12 @@ plugins:
 }
 
 func TestChoice(t *testing.T) {
-	o := &Options{Enable: []string{"AlwaysPullImages"}, Disable: []string{"ResourceQuota"}}
-	got := o.Enabled()
-	if !slices.Contains(got, "AlwaysPullImages") || slices.Contains(got, "ResourceQuota") || len(got) != len(NewOptions().Enabled()) {
+	o := &Options{EnablePlugins: []string{"AlwaysPullImages"}, DisablePlugins: []string{"ResourceQuota"}}
+	got := o.EnabledPluginNames()
+	if !slices.Contains(got, "AlwaysPullImages") || slices.Contains(got, "ResourceQuota") || len(got) != len(NewOptions().EnabledPluginNames()) {
 		t.Errorf("got %v", got)
 	}
-	if got := (&Options{Only: []string{"ResourceQuota", "LimitRanger"}}).Enabled(); !slices.Equal(got, []string{"LimitRanger", "ResourceQuota"}) {
+	if got := (&Options{PluginNames: []string{"ResourceQuota", "LimitRanger"}}).EnabledPluginNames(); !slices.Equal(got, []string{"LimitRanger", "ResourceQuota"}) {
 		t.Errorf("got %v", got)
 	}
 }
@@ -211,11 +211,11 @@ func TestValidate(t *testing.T) {
 		want string
 	}{
 		{"defaults", Options{}, ""},
-		{"unknown", Options{Enable: []string{"NoSuch"}}, `--enable-admission-plugins: there is no admission plugin "NoSuch"`},
-		{"unknown disabled", Options{Disable: []string{"NoSuch"}}, `--disable-admission-plugins: there is no admission plugin "NoSuch"`},
-		{"both", Options{Enable: []string{"Priority"}, Disable: []string{"Priority"}},
+		{"unknown", Options{EnablePlugins: []string{"NoSuch"}}, `--enable-admission-plugins: there is no admission plugin "NoSuch"`},
+		{"unknown disabled", Options{DisablePlugins: []string{"NoSuch"}}, `--disable-admission-plugins: there is no admission plugin "NoSuch"`},
+		{"both", Options{EnablePlugins: []string{"Priority"}, DisablePlugins: []string{"Priority"}},
 			"admission plugin Priority is in both --enable-admission-plugins and --disable-admission-plugins"},
-		{"old and new", Options{Only: []string{"Priority"}, Enable: []string{"Priority"}},
+		{"old and new", Options{PluginNames: []string{"Priority"}, EnablePlugins: []string{"Priority"}},
 			"--admission-control excludes --enable-admission-plugins and --disable-admission-plugins"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

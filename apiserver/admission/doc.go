@@ -1,19 +1,21 @@
-// Package admission puts together the chain of admission plugins that every
-// write passes between decoding and storing.
+// Package admission builds the chain of admission plugins that every write passes
+// after it is decoded and before it is stored.
 //
-// The plugins are upstream's, all of those that kube-apiserver knows, in its order
-// and with its choice of which are on (package k8s.io/kubernetes/pkg/kubeapiserver/
-// options, not imported because it brings a whole server with it; a test reads that
-// package's source and compares). Quota and the webhooks come last, because they must
-// see what the others made of an object.
+// The plugins are upstream's: all plugins of kube-apiserver, in kube-apiserver's
+// order, with the same plugins enabled by default. The list is a copy of the one in
+// k8s.io/kubernetes/pkg/kubeapiserver/options. That package is not imported, because
+// it imports the generic API server. TestOrder reads its source and compares.
 //
-// What differs from upstream is what the plugins are given: Services that webhooks
-// are reached by are looked up when needed rather than kept decoded, and OpenAPI is
-// not built before the first MutatingAdmissionPolicy exists (see openapi.go).
+// Three plugin dependencies differ from upstream's:
+//   - Pods are read from the watch cache on demand; upstream keeps every Pod decoded
+//     in an informer (pods.go).
+//   - The OpenAPI documents are not built before the first MutatingAdmissionPolicy
+//     exists (openapi.go).
+//   - The MutatingAdmissionWebhook plugin is skipped while no webhook configuration
+//     exists (mutating_webhook.go).
 //
-// New registers informers with the caller's factory and starts nothing, except that
-// upstream's policy plugins begin with their construction: they end with the context
-// given to New, and wait for the informers until then. Requests that arrive before
-// the informers are in sync wait shortly, or are let through by plugins that can
-// look up what they need (NamespaceLifecycle).
+// The caller starts the informer factory and calls Run. New registers informers with
+// the factory. New starts no goroutine of its own, but the constructors of upstream's
+// policy plugins do; those goroutines end with the context given to New. A request
+// that arrives before the informers have synced waits for them for a few seconds.
 package admission

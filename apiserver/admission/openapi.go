@@ -17,50 +17,52 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// The MutatingAdmissionPolicy plugin asks for the index of OpenAPI documents every
-// five seconds from the start on, and the index holds a hash of each document: to
-// answer, the server must build them all, which is tens of megabytes for a feature
-// that most servers don't use. So, until there is such a policy, the plugin gets an
-// index made from discovery, whose documents are fetched when they are asked for.
+// The MutatingAdmissionPolicy plugin polls the index of OpenAPI v3 documents every
+// five seconds from the start of the server. The index holds a hash of each document,
+// so the server must build every document to answer. That costs tens of megabytes,
+// and most servers have no MutatingAdmissionPolicy. The types below therefore answer
+// the plugin with an index made from discovery until the first policy exists. A
+// document of that index is requested when the plugin asks for its schema.
 
-// lazyOpenAPI is a client whose OpenAPI documents are not asked for needlessly.
-type lazyOpenAPI struct {
+// lazyOpenAPIClientset is a clientset whose OpenAPI v3 client is a lazyOpenAPIClient.
+type lazyOpenAPIClientset struct {
 	kubernetes.Interface
-	policies policyIndex
+	policies policyInformer
 }
 
-// policyIndex tells whether there are MutatingAdmissionPolicies.
-type policyIndex struct {
+// policyInformer is the informer of MutatingAdmissionPolicies and the channel that
+// ends the wait for it.
+type policyInformer struct {
 	informers.MutatingAdmissionPolicyInformer
 	stop <-chan struct{}
 }
 
-func newLazyOpenAPI(client kubernetes.Interface, factory kubeinformers.SharedInformerFactory, stop <-chan struct{}) kubernetes.Interface {
-	return lazyOpenAPI{client, policyIndex{factory.Admissionregistration().V1().MutatingAdmissionPolicies(), stop}}
+func newLazyOpenAPIClientset(client kubernetes.Interface, factory kubeinformers.SharedInformerFactory, stop <-chan struct{}) kubernetes.Interface {
+	return lazyOpenAPIClientset{client, policyInformer{factory.Admissionregistration().V1().MutatingAdmissionPolicies(), stop}}
 }
 
-func (c lazyOpenAPI) Discovery() discovery.DiscoveryInterface {
+func (c lazyOpenAPIClientset) Discovery() discovery.DiscoveryInterface {
 	return lazyDiscovery{c.Interface.Discovery(), c.policies}
 }
 
 type lazyDiscovery struct {
 	discovery.DiscoveryInterface
-	policies policyIndex
+	policies policyInformer
 }
 
 func (d lazyDiscovery) OpenAPIV3() openapi.Client {
-	return &lazyPaths{discovery: d.DiscoveryInterface, policies: d.policies}
+	return &lazyOpenAPIClient{discovery: d.DiscoveryInterface, policies: d.policies}
 }
 
-type lazyPaths struct {
+type lazyOpenAPIClient struct {
 	discovery discovery.DiscoveryInterface
-	policies  policyIndex
+	policies  policyInformer
 }
 
-// Paths returns the index: the real one once there is a policy. The first call
-// comes while the server is still being put together; it waits until the server
-// has answered to the informers.
-func (p *lazyPaths) Paths() (map[string]openapi.GroupVersion, error) {
+// Paths returns the server's index if a MutatingAdmissionPolicy exists, and else an
+// index made from discovery. The plugin makes the first call while the server is still
+// starting; Paths then waits until the informer has synced.
+func (p *lazyOpenAPIClient) Paths() (map[string]openapi.GroupVersion, error) {
 	if !cache.WaitForCacheSync(p.policies.stop, p.policies.Informer().HasSynced) {
 		return nil, errors.New("the server is shutting down")
 	}
@@ -75,11 +77,11 @@ func (p *lazyPaths) Paths() (map[string]openapi.GroupVersion, error) {
 	if err != nil {
 		return nil, err
 	}
-	paths := map[string]openapi.GroupVersion{"api/v1": lazyDocument{p.discovery, "api/v1"}}
+	paths := map[string]openapi.GroupVersion{"api/v1": lazyGroupVersion{p.discovery, "api/v1"}}
 	for _, group := range groups.Groups {
 		for _, version := range group.Versions {
 			path := "apis/" + version.GroupVersion
-			paths[path] = lazyDocument{p.discovery, path}
+			paths[path] = lazyGroupVersion{p.discovery, path}
 		}
 	}
 	return paths, nil
@@ -88,9 +90,10 @@ func (p *lazyPaths) Paths() (map[string]openapi.GroupVersion, error) {
 // discoveryTimeout bounds the request for the list of groups.
 const discoveryTimeout = 10 * time.Second
 
-// groups asks for the plain list of groups, which is small, where client-go's
-// own call would ask for all resources at once.
-func (p *lazyPaths) groups() (*metav1.APIGroupList, error) {
+// groups requests /apis in the unaggregated form, which lists groups and versions
+// only. client-go's ServerGroups requests the aggregated form, which lists every
+// resource.
+func (p *lazyOpenAPIClient) groups() (*metav1.APIGroupList, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), discoveryTimeout)
 	defer cancel()
 	data, err := p.discovery.RESTClient().Get().AbsPath("/apis").SetHeader("Accept", "application/json").Do(ctx).Raw()
@@ -101,13 +104,14 @@ func (p *lazyPaths) groups() (*metav1.APIGroupList, error) {
 	return groups, json.Unmarshal(data, groups)
 }
 
-// lazyDocument is one group version's document, not yet asked for.
-type lazyDocument struct {
+// lazyGroupVersion is the entry of one group version in the index that is made from
+// discovery. It requests the document when Schema is called.
+type lazyGroupVersion struct {
 	discovery discovery.DiscoveryInterface
 	path      string
 }
 
-func (d lazyDocument) Schema(contentType string) ([]byte, error) {
+func (d lazyGroupVersion) Schema(contentType string) ([]byte, error) {
 	paths, err := d.discovery.OpenAPIV3().Paths()
 	if err != nil {
 		return nil, err
@@ -119,6 +123,7 @@ func (d lazyDocument) Schema(contentType string) ([]byte, error) {
 	return document.Schema(contentType)
 }
 
-// ServerRelativeURL keys the plugin's cache. It differs from every real one, so
-// that the real index, once there, replaces what was got through this one.
-func (d lazyDocument) ServerRelativeURL() string { return "/openapi/v3/" + d.path + "?hash=lazy" }
+// ServerRelativeURL returns the key of the plugin's cache. It differs from every URL
+// of the server's index, so that the plugin drops what it cached through this entry
+// once Paths returns the server's index.
+func (d lazyGroupVersion) ServerRelativeURL() string { return "/openapi/v3/" + d.path + "?hash=lazy" }

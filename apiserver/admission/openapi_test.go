@@ -18,7 +18,7 @@ import (
 	"k8s.io/kube-openapi/pkg/handler3"
 )
 
-// fakeClient is a fake clientset with a discovery client that is real.
+// fakeClient is a fake clientset with a discovery client that makes requests.
 type fakeClient struct {
 	*fake.Clientset
 	discovery discovery.DiscoveryInterface
@@ -26,21 +26,21 @@ type fakeClient struct {
 
 func (c fakeClient) Discovery() discovery.DiscoveryInterface { return c.discovery }
 
-// documents serves discovery and OpenAPI of the group "g" and counts how often
-// the OpenAPI index is asked for.
-type documents struct {
+// openAPIServer serves discovery and OpenAPI v3 of the group "g" and counts the
+// requests for the OpenAPI index.
+type openAPIServer struct {
 	*httptest.Server
-	index atomic.Int32
+	indexRequests atomic.Int32
 }
 
-func newDocuments(t *testing.T) *documents {
+func newOpenAPIServer(t *testing.T) *openAPIServer {
 	t.Helper()
-	d := &documents{}
+	s := &openAPIServer{}
 	mux := http.NewServeMux()
 	answer := func(path string, value any) {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
 			if path == "/openapi/v3" {
-				d.index.Add(1)
+				s.indexRequests.Add(1)
 			}
 			w.Header().Set("Content-Type", "application/json")
 			_ = json.NewEncoder(w).Encode(value)
@@ -54,14 +54,14 @@ func newDocuments(t *testing.T) *documents {
 		"apis/g/v1": {ServerRelativeURL: "/openapi/v3/apis/g/v1?hash=1"},
 	}})
 	answer("/openapi/v3/apis/g/v1", "the document")
-	d.Server = httptest.NewServer(mux)
-	t.Cleanup(d.Close)
-	return d
+	s.Server = httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s
 }
 
-func (d *documents) client(t *testing.T) discovery.DiscoveryInterface {
+func (s *openAPIServer) client(t *testing.T) discovery.DiscoveryInterface {
 	t.Helper()
-	client, err := discovery.NewDiscoveryClientForConfig(&rest.Config{Host: d.URL})
+	client, err := discovery.NewDiscoveryClientForConfig(&rest.Config{Host: s.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,13 +71,13 @@ func (d *documents) client(t *testing.T) discovery.DiscoveryInterface {
 // TestLazyOpenAPI asks for the index as the policy plugin does, without and
 // with a policy.
 func TestLazyOpenAPI(t *testing.T) {
-	served := newDocuments(t)
+	served := newOpenAPIServer(t)
 	client := fakeClient{fake.NewClientset(), served.client(t)}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer factory.Shutdown()
 	defer cancel()
-	lazy := newLazyOpenAPI(client, factory, ctx.Done()).Discovery().OpenAPIV3()
+	lazy := newLazyOpenAPIClientset(client, factory, ctx.Done()).Discovery().OpenAPIV3()
 	informer := factory.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()
 	factory.Start(ctx.Done())
 
@@ -89,8 +89,8 @@ func TestLazyOpenAPI(t *testing.T) {
 	if !ok || len(paths) != 2 {
 		t.Fatalf("got %v", paths)
 	}
-	if n := served.index.Load(); n != 0 {
-		t.Errorf("the index was asked for %d times though there is no policy", n)
+	if n := served.indexRequests.Load(); n != 0 {
+		t.Errorf("the index was requested %d times though there is no policy", n)
 	}
 	before := document.ServerRelativeURL()
 	if data, err := document.Schema("application/json"); err != nil || string(data) != "\"the document\"\n" {
@@ -101,11 +101,11 @@ func TestLazyOpenAPI(t *testing.T) {
 	if err := informer.GetStore().Add(policy); err != nil {
 		t.Fatal(err)
 	}
-	served.index.Store(0)
+	served.indexRequests.Store(0)
 	if paths, err = lazy.Paths(); err != nil {
 		t.Fatal(err)
 	}
-	if served.index.Load() == 0 || paths["apis/g/v1"].ServerRelativeURL() == before {
-		t.Error("with a policy, the index is not the real one")
+	if served.indexRequests.Load() == 0 || paths["apis/g/v1"].ServerRelativeURL() == before {
+		t.Error("with a policy, Paths did not return the index of the server")
 	}
 }

@@ -14,34 +14,37 @@ import (
 
 // Options are the flags of admission, with kube-apiserver's names and defaults.
 type Options struct {
-	// Enable and Disable change the default choice of plugins.
-	Enable  []string
-	Disable []string
-	// Only, from the deprecated --admission-control, replaces the choice.
-	Only []string
+	// EnablePlugins and DisablePlugins name plugins to add to, and to remove
+	// from, those that are on by default.
+	EnablePlugins  []string
+	DisablePlugins []string
+	// PluginNames, from the deprecated --admission-control, names exactly the
+	// plugins that are on.
+	PluginNames []string
 	// ConfigFile holds an AdmissionConfiguration with the plugins' own settings.
 	ConfigFile string
-	// NodeAuthorizer says that authorization uses the Node authorizer. It lets a
-	// kubelet create Pods and change nodes, and relies on NodeRestriction to keep
-	// the kubelet to its own: that plugin is then on unless Disable names it.
+	// NodeAuthorizer says that authorization uses the Node authorizer. The Node
+	// authorizer allows a kubelet to create Pods and to change Nodes, and relies on
+	// the NodeRestriction plugin to limit the kubelet to its own Node. With
+	// NodeAuthorizer that plugin is on unless DisablePlugins names it.
 	NodeAuthorizer bool
 }
 
-// NewOptions returns the default choice.
+// NewOptions returns options with which the plugins that are on by default are on.
 func NewOptions() *Options { return &Options{} }
 
 // AddFlags adds the flags to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	all := plugins()
-	every := strings.Join(names(all, false), ", ")
-	usual := strings.Join(names(all, true), ", ")
-	fs.StringSliceVar(&o.Enable, "enable-admission-plugins", o.Enable,
+	every := strings.Join(pluginNames(all, false), ", ")
+	usual := strings.Join(pluginNames(all, true), ", ")
+	fs.StringSliceVar(&o.EnablePlugins, "enable-admission-plugins", o.EnablePlugins,
 		"Admission plugins to turn on besides those that are on by default ("+usual+"; NodeRestriction too where the Node authorizer is configured). Known: "+every+". Their order here doesn't matter.")
-	fs.StringSliceVar(&o.Disable, "disable-admission-plugins", o.Disable,
+	fs.StringSliceVar(&o.DisablePlugins, "disable-admission-plugins", o.DisablePlugins,
 		"Admission plugins to turn off although they are on by default ("+usual+"). Known: "+every+". Their order here doesn't matter.")
-	fs.StringSliceVar(&o.Only, "admission-control", o.Only,
+	fs.StringSliceVar(&o.PluginNames, "admission-control", o.PluginNames,
 		"Exactly the admission plugins to turn on, and NodeRestriction where the Node authorizer is configured.")
-	// The flag was defined a line above, so neither can fail.
+	// MarkDeprecated fails only for a flag that is not defined.
 	_ = fs.MarkDeprecated("admission-control", "use --enable-admission-plugins and --disable-admission-plugins")
 	fs.Lookup("admission-control").Hidden = false
 	fs.StringVar(&o.ConfigFile, "admission-control-config-file", o.ConfigFile,
@@ -51,15 +54,15 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns one error for each wrong flag.
 func (o *Options) Validate() []error {
-	known := names(plugins(), false)
+	known := pluginNames(plugins(), false)
 	var errs []error
 	for _, list := range []struct {
 		flag  string
 		names []string
 	}{
-		{"enable-admission-plugins", o.Enable},
-		{"disable-admission-plugins", o.Disable},
-		{"admission-control", o.Only},
+		{"enable-admission-plugins", o.EnablePlugins},
+		{"disable-admission-plugins", o.DisablePlugins},
+		{"admission-control", o.PluginNames},
 	} {
 		for _, name := range list.names {
 			if !slices.Contains(known, name) {
@@ -67,21 +70,21 @@ func (o *Options) Validate() []error {
 			}
 		}
 	}
-	for _, name := range o.Enable {
-		if slices.Contains(o.Disable, name) {
+	for _, name := range o.EnablePlugins {
+		if slices.Contains(o.DisablePlugins, name) {
 			errs = append(errs, fmt.Errorf("admission plugin %s is in both --enable-admission-plugins and --disable-admission-plugins", name))
 		}
 	}
-	if len(o.Only) > 0 && len(o.Enable)+len(o.Disable) > 0 {
+	if len(o.PluginNames) > 0 && len(o.EnablePlugins)+len(o.DisablePlugins) > 0 {
 		errs = append(errs, errors.New("--admission-control excludes --enable-admission-plugins and --disable-admission-plugins"))
 	}
 	return errs
 }
 
-// Enabled lists, in the order of the chain, the plugins that o chooses. It comes
-// after Validate, which refuses a plugin that is both enabled and disabled.
-func (o *Options) Enabled() []string {
-	enable, disable, only := sets.New(o.Enable...), sets.New(o.Disable...), sets.New(o.Only...)
+// EnabledPluginNames returns the plugins that are on, in the order of the chain. The
+// caller calls Validate first, which refuses a plugin that is both enabled and disabled.
+func (o *Options) EnabledPluginNames() []string {
+	enable, disable, only := sets.New(o.EnablePlugins...), sets.New(o.DisablePlugins...), sets.New(o.PluginNames...)
 	var list []string
 	for _, p := range plugins() {
 		chosen := p.defaultOn || enable.Has(p.name)

@@ -45,8 +45,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageobjectinuseprotection"
 )
 
-// A plugin is one admission plugin's place in the chain. Several of those that
-// are on do nothing unless a feature gate is on too.
+// plugin is one row of the table of plugins. Several plugins that are on by default
+// do nothing unless a feature gate is on too.
 type plugin struct {
 	name      string
 	register  func(*admission.Plugins)
@@ -55,7 +55,7 @@ type plugin struct {
 
 const on, off = true, false
 
-// plugins lists every plugin in the order of the chain.
+// plugins returns every plugin in the order of the chain.
 func plugins() []plugin {
 	return []plugin{
 		{admit.PluginName, admit.Register, off},
@@ -94,9 +94,10 @@ func plugins() []plugin {
 		{job.PluginName, job.Register, on},
 		{podresize.PluginName, podresize.Register, on},
 
-		// What must see the final object comes last.
+		// Policies, webhooks and quota come last: they see the object as all
+		// other plugins have changed it.
 		{mutatingpolicy.PluginName, mutatingpolicy.Register, on},
-		{mutatingwebhook.PluginName, registerMutatingWebhooks, on},
+		{mutatingwebhook.PluginName, registerMutatingWebhookPlugin, on},
 		{validatingpolicy.PluginName, validatingpolicy.Register, on},
 		{validatingwebhook.PluginName, validatingwebhook.Register, on},
 		{resourcequota.PluginName, resourcequota.Register, on},
@@ -104,8 +105,9 @@ func plugins() []plugin {
 	}
 }
 
-// names lists the plugins in order, or only those that are on by default.
-func names(all []plugin, onlyDefault bool) []string {
+// pluginNames returns the names of the plugins in order; with onlyDefault, of those
+// that are on by default.
+func pluginNames(all []plugin, onlyDefault bool) []string {
 	var list []string
 	for _, p := range all {
 		if p.defaultOn || !onlyDefault {

@@ -14,66 +14,67 @@ import (
 	corev1listers "k8s.io/client-go/listers/core/v1"
 )
 
-// lookupTimeout bounds the look-up of an object whose lister has no
-// context of the request.
+// lookupTimeout bounds the read of a Pod. The lister's interface passes no context.
 const lookupTimeout = 10 * time.Second
 
-// livePods is an informer factory whose Pods are asked for, not followed. The
-// plugins look at Pods seldom (at a change of a namespace's security level, at
-// a kubelet's request); to follow them would keep every Pod of the cluster
-// decoded in memory, and a start waiting until they are.
-type livePods struct {
+// uncachedPodFactory is an informer factory whose Pod lister sends each read to the
+// server instead of keeping a cache. The plugins read Pods seldom: when a namespace's
+// Pod security level changes, and when a kubelet makes a request. An informer would
+// keep every Pod of the cluster decoded in memory and delay the start until it has
+// synced.
+type uncachedPodFactory struct {
 	informers.SharedInformerFactory
 	client corev1.PodsGetter
 }
 
-func (f livePods) Core() coreinformers.Interface {
-	return livePodsGroup{f.SharedInformerFactory.Core(), f.client}
+func (f uncachedPodFactory) Core() coreinformers.Interface {
+	return uncachedPodGroup{f.SharedInformerFactory.Core(), f.client}
 }
 
-type livePodsGroup struct {
+type uncachedPodGroup struct {
 	coreinformers.Interface
 	client corev1.PodsGetter
 }
 
-func (g livePodsGroup) V1() corev1informers.Interface {
-	return livePodsVersion{g.Interface.V1(), g.client}
+func (g uncachedPodGroup) V1() corev1informers.Interface {
+	return uncachedPodVersion{g.Interface.V1(), g.client}
 }
 
-type livePodsVersion struct {
+type uncachedPodVersion struct {
 	corev1informers.Interface
 	client corev1.PodsGetter
 }
 
-func (v livePodsVersion) Pods() corev1informers.PodInformer {
-	return livePodInformer{v.Interface.Pods(), v.client}
+func (v uncachedPodVersion) Pods() corev1informers.PodInformer {
+	return uncachedPodInformer{v.Interface.Pods(), v.client}
 }
 
-type livePodInformer struct {
+type uncachedPodInformer struct {
 	corev1informers.PodInformer
 	client corev1.PodsGetter
 }
 
-func (i livePodInformer) Lister() corev1listers.PodLister { return podLister{i.client} }
+func (i uncachedPodInformer) Lister() corev1listers.PodLister { return uncachedPodLister{i.client} }
 
-// podLister is a lister whose answers are as of now.
-type podLister struct {
+// uncachedPodLister lists Pods with resourceVersion "0": the loopback client answers
+// from the watch cache.
+type uncachedPodLister struct {
 	client corev1.PodsGetter
 }
 
-func (l podLister) List(selector labels.Selector) ([]*v1.Pod, error) {
+func (l uncachedPodLister) List(selector labels.Selector) ([]*v1.Pod, error) {
 	return l.Pods(metav1.NamespaceAll).List(selector)
 }
 
-func (l podLister) Pods(namespace string) corev1listers.PodNamespaceLister {
-	return namespacedPods{l.client.Pods(namespace)}
+func (l uncachedPodLister) Pods(namespace string) corev1listers.PodNamespaceLister {
+	return uncachedPodNamespaceLister{l.client.Pods(namespace)}
 }
 
-type namespacedPods struct {
+type uncachedPodNamespaceLister struct {
 	client corev1.PodInterface
 }
 
-func (n namespacedPods) List(selector labels.Selector) ([]*v1.Pod, error) {
+func (n uncachedPodNamespaceLister) List(selector labels.Selector) ([]*v1.Pod, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	list, err := n.client.List(ctx, metav1.ListOptions{LabelSelector: selector.String(), ResourceVersion: "0"})
@@ -87,7 +88,7 @@ func (n namespacedPods) List(selector labels.Selector) ([]*v1.Pod, error) {
 	return pods, nil
 }
 
-func (n namespacedPods) Get(name string) (*v1.Pod, error) {
+func (n uncachedPodNamespaceLister) Get(name string) (*v1.Pod, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	return n.client.Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})

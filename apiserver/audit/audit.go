@@ -22,17 +22,18 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Audit is what the filter chain records with.
+// Audit holds the policy and the backend that the filter chain records events with.
 type Audit struct {
 	// Backend is nil when nothing is recorded.
 	Backend audit.Backend
-	// Policy tells how much of a request is recorded; nil with no policy file.
+	// Policy decides the audit level of a request; nil without a policy file.
 	Policy audit.PolicyRuleEvaluator
 
-	file io.Closer // nil unless events go to a file of ours
+	file io.Closer // the log file; nil without one
 }
 
-// New reads the policy and opens the backends.
+// New reads the policy file, opens the log file and configures the webhook. Calls of
+// the webhook connect through dial; nil means a direct connection.
 func New(o *Options, dial utilnet.DialFunc) (*Audit, error) {
 	a := &Audit{}
 	if o.PolicyFile == "" {
@@ -49,14 +50,14 @@ func New(o *Options, dial utilnet.DialFunc) (*Audit, error) {
 
 	var backends []audit.Backend
 	if o.Log.Path != "" {
-		backend, err := a.openLog(&o.Log)
+		backend, err := a.newLogBackend(&o.Log)
 		if err != nil {
 			return nil, fmt.Errorf("--audit-log-path: %w", err)
 		}
 		backends = append(backends, backend)
 	}
 	if o.Webhook.ConfigFile != "" {
-		backend, err := openWebhook(&o.Webhook, dial)
+		backend, err := newWebhookBackend(&o.Webhook, dial)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("--audit-webhook-config-file: %w", err), a.close())
 		}
@@ -72,8 +73,8 @@ func New(o *Options, dial utilnet.DialFunc) (*Audit, error) {
 	return a, nil
 }
 
-// Run lets the backends work until ctx ends, then has them write what they
-// hold. It must outlive the last request that is recorded.
+// Run runs the backends until ctx ends, then flushes the events that they buffer and
+// stops them. ctx must end after the last request that is recorded.
 func (a *Audit) Run(ctx context.Context) error {
 	if a.Backend == nil {
 		<-ctx.Done()
@@ -83,7 +84,7 @@ func (a *Audit) Run(ctx context.Context) error {
 		return fmt.Errorf("starting the audit backend: %w", err)
 	}
 	<-ctx.Done()
-	a.Backend.Shutdown() // returns once all events are written
+	a.Backend.Shutdown() // returns when all events are written
 	return a.close()
 }
 
@@ -94,8 +95,8 @@ func (a *Audit) close() error {
 	return a.file.Close()
 }
 
-func (a *Audit) openLog(o *LogOptions) (audit.Backend, error) {
-	writer, err := a.logWriter(o)
+func (a *Audit) newLogBackend(o *LogOptions) (audit.Backend, error) {
+	writer, err := a.openLogFile(o)
 	if err != nil {
 		return nil, err
 	}
@@ -103,15 +104,15 @@ func (a *Audit) openLog(o *LogOptions) (audit.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return o.Delivery.truncated(o.Delivery.delivered(log.NewBackend(writer, o.Format, version)), version), nil
+	return o.Delivery.wrapWithTruncation(o.Delivery.wrapWithMode(log.NewBackend(writer, o.Format, version)), version), nil
 }
 
-func (a *Audit) logWriter(o *LogOptions) (io.Writer, error) {
+func (a *Audit) openLogFile(o *LogOptions) (io.Writer, error) {
 	if o.Path == "-" {
 		return os.Stdout, nil
 	}
-	// Opened here, readable by the owner alone, so that a path that can't be
-	// written ends the start and not the first request.
+	// Opening the file here creates it with mode 0600 and makes a path that
+	// cannot be written fail at the start, not at the first event.
 	if err := os.MkdirAll(filepath.Dir(o.Path), 0o700); err != nil {
 		return nil, err
 	}
@@ -137,7 +138,7 @@ func (a *Audit) logWriter(o *LogOptions) (io.Writer, error) {
 	return rotated, nil
 }
 
-func openWebhook(o *WebhookOptions, dial utilnet.DialFunc) (audit.Backend, error) {
+func newWebhookBackend(o *WebhookOptions, dial utilnet.DialFunc) (audit.Backend, error) {
 	version, err := schema.ParseGroupVersion(o.Version)
 	if err != nil {
 		return nil, err
@@ -147,37 +148,38 @@ func openWebhook(o *WebhookOptions, dial utilnet.DialFunc) (audit.Backend, error
 	if err != nil {
 		return nil, err
 	}
-	return o.Delivery.truncated(o.Delivery.delivered(backend), version), nil
+	return o.Delivery.wrapWithTruncation(o.Delivery.wrapWithMode(backend), version), nil
 }
 
-// delivered puts the mode between the events and the backend.
-func (o *DeliveryOptions) delivered(backend audit.Backend) audit.Backend {
+// wrapWithMode wraps backend as o.Mode says.
+func (o *DeliveryOptions) wrapWithMode(backend audit.Backend) audit.Backend {
 	switch o.Mode {
 	case ModeBlockingStrict:
 		return backend
 	case ModeBlocking:
-		return lenient{backend}
+		return ignoreErrorsBackend{backend}
 	default:
 		return buffered.NewBackend(backend, o.Batch)
 	}
 }
 
-func (o *DeliveryOptions) truncated(backend audit.Backend, version schema.GroupVersion) audit.Backend {
+func (o *DeliveryOptions) wrapWithTruncation(backend audit.Backend, version schema.GroupVersion) audit.Backend {
 	if !o.TruncateEnabled {
 		return backend
 	}
 	return truncate.NewBackend(backend, o.Truncate, version)
 }
 
-// lenient lets a request go on when its event could not be recorded; the
-// backend has counted the failure.
-type lenient struct {
+// ignoreErrorsBackend reports success for events that the backend failed to record,
+// so that the request is served. The backend has counted the failure. It is a copy of
+// the unexported type in k8s.io/apiserver/pkg/server/options/audit.go.
+type ignoreErrorsBackend struct {
 	audit.Backend
 }
 
-func (l lenient) ProcessEvents(events ...*auditapi.Event) bool {
+func (l ignoreErrorsBackend) ProcessEvents(events ...*auditapi.Event) bool {
 	l.Backend.ProcessEvents(events...)
 	return true
 }
 
-func (l lenient) String() string { return fmt.Sprintf("lenient<%s>", l.Backend) }
+func (l ignoreErrorsBackend) String() string { return fmt.Sprintf("ignoreErrors<%s>", l.Backend) }

@@ -1,10 +1,12 @@
-// Package audit records who did what: upstream's policy evaluation and backends
-// (a rotated log file, a webhook), behind kube-apiserver's flags.
+// Package audit configures auditing: upstream's policy evaluation and upstream's
+// backends (a rotated log file, a webhook), with kube-apiserver's flags.
 //
-// Without a policy file nothing is recorded, whatever backends are named, as in
-// kube-apiserver. Even so every request carries an audit context, which handlers
-// rely on and whose ID the store keeps beside each change: the filter chain adds it.
+// Without a policy file no event is recorded, whichever backends the flags name, as
+// in kube-apiserver. The filter chain adds an audit context to every request in
+// either case: upstream's handlers need it, and the store records its audit ID with
+// each change.
 //
-// New opens files and starts nothing. Run starts the backends and, when its
-// context ends, stops them: events that were recorded before are flushed.
+// New opens the log file and starts no goroutine. Run starts the backends. When Run's
+// context ends, Run flushes the events recorded so far and stops the backends. The
+// caller ends that context after the last request.
 package audit

@@ -15,13 +15,14 @@ import (
 	"k8s.io/apiserver/plugin/pkg/audit/webhook"
 )
 
-// How a backend takes events.
+// Modes in which a backend receives events.
 const (
 	// ModeBatch buffers events and writes them asynchronously.
 	ModeBatch = "batch"
-	// ModeBlocking has a request wait until its event is written, or failed to be.
+	// ModeBlocking makes a request wait until its event is written or has failed.
 	ModeBlocking = "blocking"
-	// ModeBlockingStrict fails a request whose receipt could not be recorded.
+	// ModeBlockingStrict also fails a request if its RequestReceived event could
+	// not be recorded.
 	ModeBlockingStrict = "blocking-strict"
 )
 
@@ -79,7 +80,7 @@ func NewOptions() *Options {
 			Version: version,
 			Delivery: DeliveryOptions{
 				Mode: ModeBlocking,
-				// A file gains nothing from batches or from several writers.
+				// A file gains nothing from batches or from concurrent writes.
 				Batch:    buffered.BatchConfig{BufferSize: bufferSize, MaxBatchSize: 1},
 				Truncate: truncation,
 			},
@@ -133,7 +134,7 @@ func (o *WebhookOptions) addFlags(fs *pflag.FlagSet) {
 	const backoff = "How long to wait before a failed delivery is tried again for the first time."
 	fs.DurationVar(&o.InitialBackoff, "audit-webhook-initial-backoff", o.InitialBackoff, backoff)
 	fs.DurationVar(&o.InitialBackoff, "audit-webhook-batch-initial-backoff", o.InitialBackoff, backoff)
-	// The flag was defined a line above, so this can't fail.
+	// MarkDeprecated fails only for a flag that is not defined.
 	_ = fs.MarkDeprecated("audit-webhook-batch-initial-backoff", "use --audit-webhook-initial-backoff")
 	fs.StringVar(&o.Version, "audit-webhook-version", o.Version,
 		"API group and version of events sent to the webhook.")
@@ -163,8 +164,8 @@ func (o *DeliveryOptions) addFlags(fs *pflag.FlagSet, backend string) {
 		"Bytes of an event beyond which its request and response are left out, or, if that isn't enough, all of it.")
 }
 
-// Validate returns one error for each wrong flag. Settings of a backend that is
-// off aren't looked at.
+// Validate returns one error for each invalid flag. It does not check the flags of a
+// backend that is off.
 func (o *Options) Validate() []error {
 	var errs []error
 	if o.Log.Path != "" {

@@ -19,65 +19,65 @@ import (
 	"byre/apiserver/auth/rbac"
 )
 
-// Config is what New works with. All but Client's answers must be there before
-// the first request; Client is not called before Run.
+// Config holds the dependencies of New. New does not call Client; Run and requests do.
 type Config struct {
 	Options *Options
-	// ServerID names this process in metrics of reloads.
+	// ServerID identifies this process in the metrics of configuration reloads.
 	ServerID string
-	// Client reaches this very server as its own privileged user. Nothing
-	// that it authenticates with may in turn need Client.
+	// Client reaches this server over the loopback transport. Authentication of
+	// its requests must not call Client, or it would never end.
 	Client kubernetes.Interface
 	// Informers are over Client. New registers those it needs; the caller
 	// starts the factory.
 	Informers informers.SharedInformerFactory
-	// RBAC are the rules that mode RBAC decides by.
-	RBAC *rbac.Tables
-	// ExternalAddress is the host and port at which clients find this server;
-	// the discovery document of service account tokens points there.
+	// RBAC lists the roles and bindings for mode RBAC.
+	RBAC *rbac.Listers
+	// ExternalAddress is the host and port at which clients reach this server.
+	// The OpenID discovery document of service account tokens names it.
 	ExternalAddress string
-	// Egress says how to connect to issuers and webhooks; nil means directly.
+	// Egress selects how the server connects to issuers and webhooks; nil means
+	// direct connections.
 	Egress *egressselector.EgressSelector
 }
 
 // Auth is a server's authentication and authorization.
 type Auth struct {
-	// Authenticator is nil if no way to authenticate was configured and
-	// anonymous access is off.
+	// Authenticator is nil if no authenticator is configured and anonymous
+	// access is off.
 	Authenticator authenticator.Request
 	APIAudiences  authenticator.Audiences
 	// RequestHeader is nil without a front proxy.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 	Authorizer    authorizer.Authorizer
 	RuleResolver  authorizer.RuleResolver
-	// UsesRBAC tells whether RBAC decides anything, and so whether its
-	// bootstrap objects are wanted.
+	// UsesRBAC says that the RBAC authorizer is in the chain. The server creates
+	// RBAC's bootstrap objects only then.
 	UsesRBAC bool
 
-	// ClientCA and RequestHeaderCA are nil when not configured. The listener
-	// asks clients for certificates of either (see ClientCAs).
+	// ClientCA and RequestHeaderCA are nil if not configured. The listener accepts
+	// client certificates of both (see ClientCAs).
 	ClientCA        dynamiccertificates.CAContentProvider
 	RequestHeaderCA dynamiccertificates.CAContentProvider
 
-	// Tokens issues service account tokens.
-	Tokens *Tokens
+	// TokenIssuer issues service account tokens.
+	TokenIssuer *TokenIssuer
 
 	// SecurityDefinitions and SecuritySchemes describe the authenticators in
 	// OpenAPI v2 and v3.
 	SecurityDefinitions *spec.SecurityDefinitions
 	SecuritySchemes     spec3.SecuritySchemes
 
-	reload *reloader // nil without --authentication-config
-	nodes  *nodes    // nil without the Node authorizer
+	reloader       *authenticationConfigReloader // nil without --authentication-config
+	nodeAuthorizer *lazyNodeAuthorizer           // nil without the Node authorizer
 }
 
-// New builds authentication and authorization. ctx bounds the life of what
-// upstream's builders start with construction (see the package comment); it
-// should be the one that Run gets.
+// New builds the authenticators and authorizers. The goroutines that upstream's
+// constructors start end with ctx (see the package comment). The caller passes the same
+// context to Run.
 func New(ctx context.Context, cfg Config) (*Auth, error) {
 	a := &Auth{}
 	var err error
-	if a.Tokens, err = newTokens(ctx, cfg.Options.Authentication, cfg.ExternalAddress); err != nil {
+	if a.TokenIssuer, err = newTokenIssuer(ctx, cfg.Options.Authentication, cfg.ExternalAddress); err != nil {
 		return nil, err
 	}
 	if err := a.buildAuthenticator(ctx, cfg); err != nil {
@@ -89,8 +89,8 @@ func New(ctx context.Context, cfg Config) (*Auth, error) {
 	return a, nil
 }
 
-// ClientCAs is the union of the CAs whose certificates clients may present; nil
-// if there are none.
+// ClientCAs returns the union of ClientCA and RequestHeaderCA: the CAs of the
+// certificates that clients may present. It returns nil if neither is configured.
 func (a *Auth) ClientCAs() dynamiccertificates.CAContentProvider {
 	switch {
 	case a.ClientCA == nil:
@@ -102,7 +102,8 @@ func (a *Auth) ClientCAs() dynamiccertificates.CAContentProvider {
 	}
 }
 
-// Run follows the files and objects that the answers depend on until ctx ends.
+// Run watches the CA files, the authentication configuration and the Node authorizer's
+// Pods until ctx ends. It returns when all its goroutines have ended.
 func (a *Auth) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, ca := range []dynamiccertificates.CAContentProvider{a.ClientCA, a.RequestHeaderCA} {
@@ -113,16 +114,16 @@ func (a *Auth) Run(ctx context.Context) error {
 			})
 		}
 	}
-	// With nothing to follow, this is all there is to wait for.
+	// Without this goroutine, Run would return at once if there is nothing to watch.
 	group.Go(func() error {
 		<-ctx.Done()
 		return nil
 	})
-	if a.reload != nil {
-		group.Go(func() error { return a.reload.run(ctx) })
+	if a.reloader != nil {
+		group.Go(func() error { return a.reloader.run(ctx) })
 	}
-	if a.nodes != nil {
-		group.Go(func() error { return a.nodes.run(ctx) })
+	if a.nodeAuthorizer != nil {
+		group.Go(func() error { return a.nodeAuthorizer.run(ctx) })
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

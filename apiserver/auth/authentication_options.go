@@ -8,7 +8,8 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// AuthenticationOptions are the flags that say whom the server knows.
+// AuthenticationOptions are the flags of authentication, with kube-apiserver's names and
+// defaults.
 type AuthenticationOptions struct {
 	ConfigFile      string
 	APIAudiences    []string
@@ -21,12 +22,12 @@ type AuthenticationOptions struct {
 	ServiceAccounts ServiceAccountOptions
 	Webhook         TokenWebhookOptions
 
-	// ownCAFile is the server's own CA: users with its certificates, such as the
-	// administrator of the kubeconfig that the server made, are let in beside
-	// those of ClientCAFile.
-	ownCAFile string
-	// anonymousFlag says that --anonymous-auth was given, which excludes an
-	// anonymous section in ConfigFile.
+	// serverCAFile is the CA that the server generated or was given in pki/. Client
+	// certificates of it are accepted besides those of ClientCAFile: the
+	// administrator's kubeconfig, which the server writes, holds one.
+	serverCAFile string
+	// anonymousFlag says that --anonymous-auth was given. An anonymous section in
+	// ConfigFile is an error then.
 	anonymousFlag bool
 }
 
@@ -46,7 +47,7 @@ type OIDCOptions struct {
 	flags bool
 }
 
-// RequestHeaderOptions say which front proxy's word is taken for who a user is.
+// RequestHeaderOptions configure the front proxies that may name a user in headers.
 type RequestHeaderOptions struct {
 	ClientCAFile        string
 	AllowedNames        []string
@@ -56,13 +57,12 @@ type RequestHeaderOptions struct {
 	ExtraHeaderPrefixes []string
 }
 
-// ServiceAccountOptions configure both halves of service account tokens:
-// verifying and issuing.
+// ServiceAccountOptions configure how service account tokens are issued and verified.
 type ServiceAccountOptions struct {
 	Issuers        []string
 	KeyFiles       []string
 	SigningKeyFile string
-	// SigningEndpoint is the socket of a signer that takes the place of KeyFiles
+	// SigningEndpoint is the socket of an external signer, which replaces KeyFiles
 	// and SigningKeyFile.
 	SigningEndpoint  string
 	JWKSURI          string
@@ -71,15 +71,15 @@ type ServiceAccountOptions struct {
 	ExtendExpiration bool
 }
 
-// TokenWebhookOptions name a remote service that knows tokens.
+// TokenWebhookOptions configure the webhook that authenticates bearer tokens.
 type TokenWebhookOptions struct {
 	ConfigFile string
 	Version    string
 	CacheTTL   time.Duration
 }
 
-// maxExtendedExpiration is how long a token lives that admission injected into
-// a Pod, when extension is on: a year, long enough for clients that never reread it.
+// maxExtendedExpiration is the lifetime, one year, of a token that admission injects
+// into a Pod while ExtendExpiration is on. It serves clients that never reread the file.
 const maxExtendedExpiration = serviceaccount.ExpirationExtensionSeconds * time.Second
 
 func newAuthenticationOptions() AuthenticationOptions {
@@ -91,8 +91,9 @@ func newAuthenticationOptions() AuthenticationOptions {
 	}
 }
 
-// complete takes kubeadm's settings for the front proxy whose CA the server made.
-func (o *RequestHeaderOptions) complete(files Files) {
+// complete sets the front proxy CA that the server generated and, where the flags leave
+// them empty, the header names and the allowed name that kubeadm uses.
+func (o *RequestHeaderOptions) complete(files PKIFiles) {
 	o.ClientCAFile = files.FrontProxyCA
 	setDefault := func(list *[]string, value string) {
 		if len(*list) == 0 && value != "" {

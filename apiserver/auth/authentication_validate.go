@@ -14,7 +14,7 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 )
 
-// Validate returns one error for each wrong flag.
+// Validate returns one error for each invalid flag.
 func (o *AuthenticationOptions) Validate() []error {
 	var errs []error
 	if o.ConfigFile != "" && o.OIDC.flags {
@@ -60,10 +60,10 @@ func (o *ServiceAccountOptions) validate() []error {
 	return errs
 }
 
-// abstractSocket is upstream's form of an abstract socket's name.
+// abstractSocket matches the names of abstract sockets that kube-apiserver accepts.
 var abstractSocket = regexp.MustCompile(`^@([a-zA-Z0-9_-]+\.)*[a-zA-Z0-9_-]+$`)
 
-// validateKeys demands keys in files or a signer that has them.
+// validateKeys checks that either key files or an external signer are configured.
 func (o *ServiceAccountOptions) validateKeys() []error {
 	var errs []error
 	if o.SigningEndpoint != "" {
@@ -109,21 +109,22 @@ func (o *RequestHeaderOptions) validate() []error {
 	return errs
 }
 
-// validateOverlap refuses one CA for users and for front proxies unless the
-// proxies are named: every user could otherwise claim to be anyone. Files that
-// can't be read are passed over: the server makes its own CA only after Validate,
-// and loadCAs, which calls this again, reports those that are missing then.
+// validateOverlap returns an error if users and front proxies share a CA and
+// AllowedNames is empty: every user with a client certificate could then act as a front
+// proxy and name any user. Files that cannot be read are ignored, because the server
+// generates its own CA after Validate. loadCAs calls validateOverlap again and reports
+// missing files.
 func (o *AuthenticationOptions) validateOverlap() error {
 	if o.RequestHeader.ClientCAFile == "" || len(o.RequestHeader.AllowedNames) > 0 {
 		return nil
 	}
 	proxies, err := certutil.CertsFromFile(o.RequestHeader.ClientCAFile)
 	if err != nil {
-		return nil //nolint:nilerr // see above
+		return nil //nolint:nilerr // loadCAs reports a file that cannot be read
 	}
 	for _, client := range []struct{ file, name string }{
 		{o.ClientCAFile, "--client-ca-file"},
-		{o.ownCAFile, "the server's own CA " + o.ownCAFile},
+		{o.serverCAFile, "the server's own CA " + o.serverCAFile},
 	} {
 		if client.file == "" {
 			continue
@@ -141,8 +142,9 @@ func (o *AuthenticationOptions) validateOverlap() error {
 	return nil
 }
 
-// sameAuthority tells whether a certificate signed by one verifies by the other:
-// a CA keeps its name and key when its certificate is renewed.
+// sameAuthority reports whether a certificate signed by one CA also verifies with the
+// other. That depends on the CA's name and key, which stay the same when its
+// certificate is renewed.
 func sameAuthority(a, b *x509.Certificate) bool {
 	return bytes.Equal(a.RawSubject, b.RawSubject) && bytes.Equal(a.RawSubjectPublicKeyInfo, b.RawSubjectPublicKeyInfo)
 }

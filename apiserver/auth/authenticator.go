@@ -22,28 +22,29 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// tokenCacheTTL is how long a token that was found good is not looked at again,
-// as in kube-apiserver.
+// tokenCacheTTL is how long a successful verification of a token is cached, as in
+// kube-apiserver.
 const tokenCacheTTL = 10 * time.Second
 
-// webhookBackoff is kube-apiserver's for authentication and authorization webhooks.
+// webhookBackoff returns kube-apiserver's backoff of calls to authentication and
+// authorization webhooks.
 func webhookBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 }
 
-// buildAuthenticator turns the flags into upstream's configuration, and that
-// into the union of authenticators.
+// buildAuthenticator converts the flags to upstream's configuration and builds the union
+// of authenticators from it.
 func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 	o := &cfg.Options.Authentication
 	config := kubeauthenticator.Config{
 		APIServerID:                    cfg.ServerID,
-		APIAudiences:                   a.Tokens.Audiences,
+		APIAudiences:                   a.TokenIssuer.Audiences,
 		TokenAuthFile:                  o.TokenFile,
 		TokenSuccessCacheTTL:           tokenCacheTTL,
 		ServiceAccountLookup:           o.ServiceAccounts.Lookup,
 		ServiceAccountIssuers:          o.ServiceAccounts.Issuers,
-		ServiceAccountPublicKeysGetter: a.Tokens.keys,
-		ServiceAccountTokenGetter:      objectGetter{cfg.Client.CoreV1()},
+		ServiceAccountPublicKeysGetter: a.TokenIssuer.keys,
+		ServiceAccountTokenGetter:      serviceAccountTokenGetter{cfg.Client.CoreV1()},
 		SecretsWriter:                  cfg.Client.CoreV1(),
 		WebhookTokenAuthnConfigFile:    o.Webhook.ConfigFile,
 		WebhookTokenAuthnVersion:       o.Webhook.Version,
@@ -60,7 +61,7 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 	}
 	if o.BootstrapTokens {
 		config.BootstrapTokenAuthenticator = bootstrap.NewTokenAuthenticator(
-			secretGetter{cfg.Client.CoreV1().Secrets(metav1.NamespaceSystem)})
+			secretNamespaceLister{cfg.Client.CoreV1().Secrets(metav1.NamespaceSystem)})
 	}
 	if err := a.loadCAs(o, &config); err != nil {
 		return err
@@ -82,10 +83,10 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 	a.Authenticator, a.SecurityDefinitions, a.SecuritySchemes = request, definitions, schemes
 	a.APIAudiences, a.RequestHeader = config.APIAudiences, config.RequestHeaderConfig
 	if o.ConfigFile != "" {
-		a.reload = newReloader(o.ConfigFile, cfg.ServerID, &config, update)
+		a.reloader = newAuthenticationConfigReloader(o.ConfigFile, cfg.ServerID, &config, update)
 	}
 	if a.ClientCA != nil {
-		a.Authenticator = union.New(newCertificates(a.ClientCA.VerifyOptions, o.RequestHeader.UsernameHeaders), a.Authenticator)
+		a.Authenticator = union.New(newCachedX509Authenticator(a.ClientCA.VerifyOptions, o.RequestHeader.UsernameHeaders), a.Authenticator)
 	}
 	return nil
 }
@@ -101,12 +102,12 @@ func (a *Auth) loadCAs(o *AuthenticationOptions, config *kubeauthenticator.Confi
 			return fmt.Errorf("--client-ca-file: %w", err)
 		}
 		a.ClientCA = ca
-		if own := o.ownCAFile; own != "" && own != o.ClientCAFile {
-			ownCA, err := dynamiccertificates.NewDynamicCAContentFromFile("own-ca", own)
+		if o.serverCAFile != "" && o.serverCAFile != o.ClientCAFile {
+			serverCA, err := dynamiccertificates.NewDynamicCAContentFromFile("server-ca", o.serverCAFile)
 			if err != nil {
 				return err
 			}
-			a.ClientCA = newAuthorities(ca, ownCA)
+			a.ClientCA = newCachedUnionCA(ca, serverCA)
 		}
 		config.ClientCAContentProvider = a.ClientCA
 	}
@@ -128,7 +129,7 @@ func (a *Auth) loadCAs(o *AuthenticationOptions, config *kubeauthenticator.Confi
 	return nil
 }
 
-// configureJWT sets up JWT issuers by file, or one by the --oidc-* flags.
+// configureJWT configures the JWT issuers of ConfigFile, or the one of the --oidc-* flags.
 func (o *AuthenticationOptions) configureJWT(config *kubeauthenticator.Config) error {
 	if o.ConfigFile != "" {
 		data, err := os.ReadFile(o.ConfigFile)
@@ -139,7 +140,7 @@ func (o *AuthenticationOptions) configureJWT(config *kubeauthenticator.Config) e
 			return fmt.Errorf("--authentication-config %s: %w", o.ConfigFile, err)
 		}
 		config.AuthenticationConfigData = string(data)
-		// A key's own type is what bounds the algorithms here.
+		// As in kube-apiserver, the file does not restrict the algorithms.
 		config.OIDCSigningAlgs = oidc.AllValidSigningAlgorithms()
 		return nil
 	}
@@ -156,14 +157,14 @@ func (o *AuthenticationOptions) configureJWT(config *kubeauthenticator.Config) e
 	return nil
 }
 
-// authenticator is the JWT authenticator that the --oidc-* flags stand for.
+// authenticator converts the --oidc-* flags to the configuration that is equivalent.
 func (o *OIDCOptions) authenticator() (apiserver.JWTAuthenticator, error) {
 	prefix := o.UsernamePrefix
 	switch {
 	case prefix == "-":
 		prefix = ""
 	case prefix == "" && o.UsernameClaim != "email":
-		// Only an email address is taken to be unique across issuers.
+		// kube-apiserver regards only an email address as unique across issuers.
 		prefix = o.IssuerURL + "#"
 	}
 	jwt := apiserver.JWTAuthenticator{

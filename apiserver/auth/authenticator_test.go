@@ -32,7 +32,7 @@ func TestClientCertificates(t *testing.T) {
 	check(t, ask(t, server, nil), user.Anonymous, user.AllUnauthenticated)
 	refused(t, ask(t, server, mallory))
 
-	// Another CA takes the place of the first: what was remembered is void.
+	// Another CA replaces the first: the cached result no longer applies.
 	if err := os.WriteFile(file, other.pem(), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -40,13 +40,13 @@ func TestClientCertificates(t *testing.T) {
 	refused(t, ask(t, server, alice))
 }
 
-// TestOwnCA lets the server's own CA in beside the one of the flag, and each
-// file's changes take effect.
+// TestOwnCA accepts certificates of the server's own CA besides those of the flag's
+// CA. A change of either file takes effect.
 func TestOwnCA(t *testing.T) {
 	own, flag, later := newAuthority(t, "own"), newAuthority(t, "flag"), newAuthority(t, "later")
 	file := write(t, "flag.crt", flag.pem())
 	o := options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+file)
-	o.Authentication.ownCAFile = write(t, "own.crt", own.pem())
+	o.Authentication.serverCAFile = write(t, "own.crt", own.pem())
 	a := newAuth(t, fake.NewClientset(), nil, o)
 	server := serve(t, a)
 	check(t, ask(t, server, own.client(t, "root")), "root")
@@ -96,7 +96,7 @@ func TestFrontProxy(t *testing.T) {
 }
 
 // TestFrontProxySharedCA has one CA for users and proxies: headers must win over
-// the proxy's own name, before and after its certificate is remembered.
+// the proxy's own name, before and after its certificate is cached.
 func TestFrontProxySharedCA(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	file := write(t, "ca.crt", ca.pem())
@@ -128,7 +128,7 @@ func TestServiceAccountTokens(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		token, err := a.Tokens.Generator.GenerateToken(context.Background(), claims, private)
+		token, err := a.TokenIssuer.Generator.GenerateToken(context.Background(), claims, private)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +156,7 @@ func TestServiceAccountTokens(t *testing.T) {
 
 func TestDiscoveryDocuments(t *testing.T) {
 	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--service-account-issuer=https://issuer"))
-	documents, err := a.Tokens.DiscoveryHandlers()
+	documents, err := a.TokenIssuer.OpenIDMetadataHandlers()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestDiscoveryDocuments(t *testing.T) {
 	}
 
 	a = newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--service-account-issuer=plain"))
-	if _, err := a.Tokens.DiscoveryHandlers(); err == nil {
+	if _, err := a.TokenIssuer.OpenIDMetadataHandlers(); err == nil {
 		t.Error("an issuer that is no URL has discovery documents")
 	}
 }
@@ -226,11 +226,11 @@ current-context: c
 	refused(t, ask(t, server, nil, bearer("unknown")...))
 }
 
-// TestRemembered has a certificate expire while it is remembered.
+// TestRemembered lets a certificate expire while its verification is cached.
 func TestRemembered(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+write(t, "ca.crt", ca.pem())))
-	c := newCertificates(a.ClientCA.VerifyOptions, nil)
+	c := newCachedX509Authenticator(a.ClientCA.VerifyOptions, nil)
 	now := &steps{now: time.Now()}
 	c.clock = now
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -250,7 +250,7 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
-// steps is a clock that moves when told.
+// steps is a clock that the test advances.
 type steps struct{ now time.Time }
 
 func (s *steps) Now() time.Time                  { return s.now }

@@ -15,19 +15,19 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 )
 
-// AuthorizationOptions are the flags that say who decides what a user may do.
+// AuthorizationOptions are the flags of authorization, with kube-apiserver's names.
 type AuthorizationOptions struct {
-	// ConfigFile, when set, takes the place of Modes and Webhook.
+	// ConfigFile, if set, replaces Modes and Webhook.
 	ConfigFile string
 	Modes      []string
 	PolicyFile string
 	Webhook    AuthorizationWebhookOptions
 
-	// legacyFlags says that a flag was given which ConfigFile excludes.
+	// legacyFlags says that a flag was given that ConfigFile excludes.
 	legacyFlags bool
 }
 
-// AuthorizationWebhookOptions name a remote service that decides.
+// AuthorizationWebhookOptions configure the authorizer of mode Webhook.
 type AuthorizationWebhookOptions struct {
 	ConfigFile           string
 	Version              string
@@ -68,7 +68,7 @@ func (o *AuthorizationOptions) AddFlags(fs *pflag.FlagSet) {
 	}
 }
 
-// Validate returns one error for each wrong flag.
+// Validate returns one error for each invalid flag.
 func (o *AuthorizationOptions) Validate() []error {
 	if o.ConfigFile != "" {
 		if o.legacyFlags {
@@ -104,10 +104,10 @@ func (o *AuthorizationOptions) Validate() []error {
 	return errs
 }
 
-// UsesMode tells whether the flags, or ConfigFile, choose a mode. A file that can't
-// be read chooses none: Validate refuses it.
+// UsesMode reports whether the flags or ConfigFile configure an authorizer of the given
+// mode. It returns false if the file cannot be read: Validate reports that.
 func (o *AuthorizationOptions) UsesMode(mode string) bool {
-	config := o.chain()
+	config := o.buildConfiguration()
 	if o.ConfigFile != "" {
 		var err error
 		if config, _, err = authorizer.LoadAndValidateFile(o.ConfigFile, authorizationcel.NewDefaultCompiler(), nil); err != nil {
@@ -117,13 +117,13 @@ func (o *AuthorizationOptions) UsesMode(mode string) bool {
 	return slices.ContainsFunc(config.Authorizers, func(c apiserver.AuthorizerConfiguration) bool { return string(c.Type) == mode })
 }
 
-// has tells whether the flags (not the file) choose a mode.
-func (o *AuthorizationOptions) has(mode string) bool {
+// hasMode reports whether --authorization-mode is in effect and names mode.
+func (o *AuthorizationOptions) hasMode(mode string) bool {
 	return o.ConfigFile == "" && slices.Contains(o.Modes, mode)
 }
 
-// chain is the configuration that the flags stand for.
-func (o *AuthorizationOptions) chain() *apiserver.AuthorizationConfiguration {
+// buildConfiguration converts the flags to the configuration that is equivalent to them.
+func (o *AuthorizationOptions) buildConfiguration() *apiserver.AuthorizationConfiguration {
 	config := &apiserver.AuthorizationConfiguration{}
 	for _, mode := range o.Modes {
 		entry := apiserver.AuthorizerConfiguration{
@@ -132,14 +132,14 @@ func (o *AuthorizationOptions) chain() *apiserver.AuthorizationConfiguration {
 		}
 		if mode == modes.ModeWebhook {
 			entry.Name = "default"
-			entry.Webhook = o.Webhook.configuration()
+			entry.Webhook = o.Webhook.buildConfiguration()
 		}
 		config.Authorizers = append(config.Authorizers, entry)
 	}
 	return config
 }
 
-func (o *AuthorizationWebhookOptions) configuration() *apiserver.WebhookConfiguration {
+func (o *AuthorizationWebhookOptions) buildConfiguration() *apiserver.WebhookConfiguration {
 	return &apiserver.WebhookConfiguration{
 		AuthorizedTTL:              metav1.Duration{Duration: o.CacheAuthorizedTTL},
 		CacheAuthorizedRequests:    o.CacheAuthorizedTTL != 0,

@@ -21,10 +21,10 @@ import (
 	"byre/apiserver/auth/rbac"
 )
 
-// buildAuthorizer turns the flags, or the file, into the chain of authorizers.
+// buildAuthorizer builds the chain of authorizers from ConfigFile or the flags.
 func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 	o := &cfg.Options.Authorization
-	sources := &ruleSources{SharedInformerFactory: cfg.Informers, rbac: cfg.RBAC}
+	sources := &authorizerInformers{SharedInformerFactory: cfg.Informers, rbac: cfg.RBAC}
 	config := kubeauthorizer.Config{
 		PolicyFile:               o.PolicyFile,
 		WebhookRetryBackoff:      webhookBackoff(),
@@ -46,101 +46,101 @@ func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 			return err
 		}
 	} else {
-		config.AuthorizationConfiguration = o.chain()
+		config.AuthorizationConfiguration = o.buildConfiguration()
 	}
 	uses := func(mode string) bool {
 		return slices.ContainsFunc(config.AuthorizationConfiguration.Authorizers,
 			func(c apiserver.AuthorizerConfiguration) bool { return string(c.Type) == mode })
 	}
 	if uses(modes.ModeNode) {
-		a.nodes = newNodes(cfg.Client)
-		sources.pods = a.nodes.pods
+		a.nodeAuthorizer = newLazyNodeAuthorizer(cfg.Client)
+		sources.pods = a.nodeAuthorizer.pods
 	}
 	a.UsesRBAC = uses(modes.ModeRBAC)
 	var err error
 	if a.Authorizer, a.RuleResolver, err = config.New(ctx, cfg.ServerID); err != nil {
 		return err
 	}
-	if a.nodes != nil {
-		a.nodes.Authorizer = a.Authorizer
-		a.Authorizer = a.nodes
+	if a.nodeAuthorizer != nil {
+		a.nodeAuthorizer.Authorizer = a.Authorizer
+		a.Authorizer = a.nodeAuthorizer
 	}
 	return nil
 }
 
-// ruleSources is an informer factory in which the RBAC listers read the store
-// itself, and the Pod informer is the slim one of the Node authorizer. Through
-// it upstream's builder is used as it is.
-type ruleSources struct {
+// authorizerInformers is the informer factory that is given to upstream's builder. Its
+// RBAC listers read the store, and its Pod informer is that of lazyNodeAuthorizer. All
+// other informers are those of the embedded factory.
+type authorizerInformers struct {
 	informers.SharedInformerFactory
-	rbac *rbac.Tables
+	rbac *rbac.Listers
 	pods cache.SharedIndexInformer
 }
 
-func (s *ruleSources) Rbac() rbacinformers.Interface {
+func (s *authorizerInformers) Rbac() rbacinformers.Interface {
 	return rbacGroup{s.SharedInformerFactory.Rbac(), s.rbac}
 }
 
-func (s *ruleSources) Core() coreinformers.Interface {
+func (s *authorizerInformers) Core() coreinformers.Interface {
 	return coreGroup{s.SharedInformerFactory.Core(), s.pods}
 }
 
 type rbacGroup struct {
 	rbacinformers.Interface
-	tables *rbac.Tables
+	listers *rbac.Listers
 }
 
-func (g rbacGroup) V1() rbacv1informers.Interface { return rbacVersion{g.Interface.V1(), g.tables} }
+func (g rbacGroup) V1() rbacv1informers.Interface { return rbacVersion{g.Interface.V1(), g.listers} }
 
 type rbacVersion struct {
 	rbacv1informers.Interface
-	tables *rbac.Tables
+	listers *rbac.Listers
 }
 
 func (v rbacVersion) Roles() rbacv1informers.RoleInformer {
-	return roles{v.Interface.Roles(), v.tables}
+	return roles{v.Interface.Roles(), v.listers}
 }
 
 func (v rbacVersion) RoleBindings() rbacv1informers.RoleBindingInformer {
-	return roleBindings{v.Interface.RoleBindings(), v.tables}
+	return roleBindings{v.Interface.RoleBindings(), v.listers}
 }
 
 func (v rbacVersion) ClusterRoles() rbacv1informers.ClusterRoleInformer {
-	return clusterRoles{v.Interface.ClusterRoles(), v.tables}
+	return clusterRoles{v.Interface.ClusterRoles(), v.listers}
 }
 
 func (v rbacVersion) ClusterRoleBindings() rbacv1informers.ClusterRoleBindingInformer {
-	return clusterRoleBindings{v.Interface.ClusterRoleBindings(), v.tables}
+	return clusterRoleBindings{v.Interface.ClusterRoleBindings(), v.listers}
 }
 
 type roles struct {
 	rbacv1informers.RoleInformer
-	tables *rbac.Tables
+	listers *rbac.Listers
 }
 
-func (r roles) Lister() rbacv1listers.RoleLister { return r.tables.Roles() }
+func (r roles) Lister() rbacv1listers.RoleLister { return r.listers.Roles() }
 
 type roleBindings struct {
 	rbacv1informers.RoleBindingInformer
-	tables *rbac.Tables
+	listers *rbac.Listers
 }
 
-func (r roleBindings) Lister() rbacv1listers.RoleBindingLister { return r.tables.RoleBindings() }
+func (r roleBindings) Lister() rbacv1listers.RoleBindingLister { return r.listers.RoleBindings() }
 
 type clusterRoles struct {
 	rbacv1informers.ClusterRoleInformer
-	tables *rbac.Tables
+	listers *rbac.Listers
 }
 
-func (r clusterRoles) Lister() rbacv1listers.ClusterRoleLister { return r.tables.ClusterRoles() }
+func (r clusterRoles) Lister() rbacv1listers.ClusterRoleLister { return r.listers.ClusterRoles() }
 
 type clusterRoleBindings struct {
 	rbacv1informers.ClusterRoleBindingInformer
-	tables *rbac.Tables
+	listers *rbac.Listers
 }
 
 func (r clusterRoleBindings) Lister() rbacv1listers.ClusterRoleBindingLister {
-	return r.tables.ClusterRoleBindings()
+	return r.listers.ClusterRoleBindings()
 }
 
 type coreGroup struct {

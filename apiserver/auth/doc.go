@@ -1,23 +1,24 @@
-// Package auth answers the two questions asked of every request: who is this,
-// and may they do that?
+// Package auth configures authentication and authorization from kube-apiserver's flags.
 //
-// Both answers come from upstream's builders (k8s.io/kubernetes/pkg/kubeapiserver
-// authenticator and authorizer), fed by kube-apiserver's flags. What this package
-// adds is where the builders look things up:
+// Upstream's builders make the authenticators and authorizers: packages authenticator
+// and authorizer of k8s.io/kubernetes/pkg/kubeapiserver. This package gives the
+// builders other sources than kube-apiserver does:
 //
-//   - RBAC rules are read from the server's own store (package rbac), so that a
-//     write to them is in force on the next request;
-//   - the objects that a service account token is bound to, and bootstrap token
-//     secrets, are fetched one by one over the loopback client when a token is
-//     verified, instead of keeping every Secret and Pod decoded in memory;
-//   - the Node authorizer sees Pods through an informer that keeps only the fields
-//     which its graph is made of, and runs from the first question about a node on.
+//   - The RBAC authorizer reads roles and bindings from the server's own store
+//     (package rbac). A write to them therefore takes effect on the next request.
+//   - The objects that a service account token is bound to, and the Secrets of
+//     bootstrap tokens, are read over the loopback client when a token is verified.
+//     kube-apiserver keeps all Secrets and Pods decoded in informers.
+//   - The Node authorizer's Pod informer keeps only the fields that its graph uses,
+//     and starts with the first request of a node.
+//   - An authenticator in front of upstream's caches verified client certificates.
 //
-// Auth promises: members of system:masters are always allowed; what no authorizer
-// has an opinion on is denied; a client certificate is checked against the CA file
-// as it is now, not as it was at start.
+// The package promises: members of system:masters are always allowed; a request on
+// which no authorizer has an opinion is denied; a client certificate is verified
+// against the current content of the CA files, not their content at the start.
 //
-// New reads files and starts nothing, except that upstream's OIDC authenticators
-// and its reload of --authorization-config begin with their construction: they end
-// with the context given to New. Run owns everything else.
+// New reads files and starts no goroutine of its own. Upstream's OIDC authenticators
+// and upstream's reload of --authorization-config start goroutines in their
+// constructors; those end with the context given to New. Run owns all other goroutines
+// and joins them.
 package auth

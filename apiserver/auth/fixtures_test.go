@@ -114,7 +114,7 @@ func options(t testing.TB, flags ...string) *Options {
 	if err := fs.Parse(flags); err != nil {
 		t.Fatal(err)
 	}
-	o.Complete(Files{
+	o.Complete(PKIFiles{
 		ServiceAccountKey: write(t, "sa.key", private),
 		ServiceAccountPub: write(t, "sa.pub", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})),
 	})
@@ -125,7 +125,7 @@ func options(t testing.TB, flags ...string) *Options {
 }
 
 // newAuth builds what the flags say, and runs it.
-func newAuth(t testing.TB, client kubernetes.Interface, tables *rbac.Tables, o *Options) *Auth {
+func newAuth(t testing.TB, client kubernetes.Interface, tables *rbac.Listers, o *Options) *Auth {
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	a, err := New(t.Context(), Config{

@@ -146,10 +146,10 @@ func TestAuthenticationConfigRefused(t *testing.T) {
 		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.reload.check(t.Context()); err == nil {
+		if err := a.reloader.reloadIfChanged(t.Context()); err == nil {
 			t.Errorf("%s was taken over", what)
 		}
-		if err := a.reload.check(t.Context()); err != nil {
+		if err := a.reloader.reloadIfChanged(t.Context()); err != nil {
 			t.Errorf("%s is tried again though it hasn't changed: %v", what, err)
 		}
 	}

@@ -34,7 +34,7 @@ func TestNode(t *testing.T) {
 		}
 	}
 	client := fake.NewClientset(newPod("p", "a"), newPod("q", "b"))
-	a := newAuth(t, client, newRules(t).Tables, options(t)).Authorizer
+	a := newAuth(t, client, newRules(t).Listers, options(t)).Authorizer
 	ask := func(node, verb, resource, name string) bool {
 		return allowed(t, a, authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "system:node:" + node, Groups: []string{user.NodesGroup, user.AllAuthenticated}},
@@ -86,9 +86,9 @@ func listReferences(pod *v1.Pod) []string {
 	return slices.Compact(found)
 }
 
-// TestSlimPod takes upstream's Pod that has every field set: slimming must not
+// TestTrimPod takes upstream's Pod that has every field set: trimming must not
 // lose what the Node authorizer reads, and must lose most of the rest.
-func TestSlimPod(t *testing.T) {
+func TestTrimPod(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.Module.Dir}}", "k8s.io/api/core/v1").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -103,14 +103,14 @@ func TestSlimPod(t *testing.T) {
 	}
 	pod.Annotations[v1.MirrorPodAnnotationKey] = "m"
 	want := listReferences(pod)
-	slim, err := slimPod(pod)
+	trimmed, err := trimPod(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, listReferences(slim.(*v1.Pod))); diff != "" || len(want) < 10 {
-		t.Errorf("of %d references (-full +slim):\n%s", len(want), diff)
+	if diff := cmp.Diff(want, listReferences(trimmed.(*v1.Pod))); diff != "" || len(want) < 10 {
+		t.Errorf("of %d references (-full +trimmed):\n%s", len(want), diff)
 	}
-	small, err := json.Marshal(slim)
+	small, err := json.Marshal(trimmed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ authorizers:
     matchConditions: [{expression: request.resourceAttributes.namespace == "remote"}]
 - {type: RBAC, name: rbac}
 `, kubeconfig))
-	a := newAuth(t, fake.NewClientset(), newRules(t).Tables, options(t, "--authorization-config="+file))
+	a := newAuth(t, fake.NewClientset(), newRules(t).Listers, options(t, "--authorization-config="+file))
 	if !a.UsesRBAC {
 		t.Error("RBAC is in the file but not in use")
 	}

@@ -12,9 +12,9 @@ type Options struct {
 	Authorization  AuthorizationOptions
 }
 
-// NewOptions returns kube-apiserver's defaults, but for the authorization mode:
-// kube-apiserver's own default, AlwaysAllow, would hand a new server to anyone
-// with a credential, so here it is kubeadm's Node,RBAC.
+// NewOptions returns kube-apiserver's defaults with one exception: the authorization
+// modes are Node,RBAC, as kubeadm sets them. kube-apiserver's default, AlwaysAllow,
+// would allow every authenticated user everything.
 func NewOptions() *Options {
 	return &Options{
 		Authentication: newAuthenticationOptions(),
@@ -29,26 +29,27 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Authorization.AddFlags(fs)
 }
 
-// Files are a server's own keys, used where no flag names others.
-type Files struct {
+// PKIFiles are the files of the server's own PKI. They are used where no flag names
+// another file.
+type PKIFiles struct {
 	ClientCA           string
 	FrontProxyCA       string
-	ServiceAccountKey  string // private: signs
-	ServiceAccountPub  string // public: verifies
+	ServiceAccountKey  string // private key, signs tokens
+	ServiceAccountPub  string // public key, verifies tokens
 	FrontProxyUserName string // common name of the front proxy's client certificate
 }
 
-// DefaultIssuer is the issuer that kubeadm gives to service account tokens.
+// DefaultIssuer is the issuer of service account tokens in a cluster made by kubeadm.
 const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
 
-// Complete fills in what the flags left open: the server's own files, and the
-// settings that follow from others. It comes before Validate.
-func (o *Options) Complete(files Files) {
+// Complete sets what the flags leave empty: the files of the server's own PKI, and
+// settings that depend on other flags. The caller calls it before Validate.
+func (o *Options) Complete(files PKIFiles) {
 	a := &o.Authentication
 	if a.ClientCAFile == "" {
 		a.ClientCAFile = files.ClientCA
 	}
-	a.ownCAFile = files.ClientCA
+	a.serverCAFile = files.ClientCA
 	if a.RequestHeader.ClientCAFile == "" && files.FrontProxyCA != "" {
 		a.RequestHeader.complete(files)
 	}
@@ -61,14 +62,15 @@ func (o *Options) Complete(files Files) {
 	if len(a.ServiceAccounts.Issuers) == 0 {
 		a.ServiceAccounts.Issuers = []string{DefaultIssuer}
 	}
-	// With AlwaysAllow, an anonymous request would be allowed anything.
-	if a.Anonymous && o.Authorization.has(modes.ModeAlwaysAllow) {
+	// With AlwaysAllow, anonymous requests would be allowed everything.
+	// kube-apiserver turns anonymous authentication off in this case too.
+	if a.Anonymous && o.Authorization.hasMode(modes.ModeAlwaysAllow) {
 		klog.Warning("--authorization-mode=AlwaysAllow turns --anonymous-auth off")
 		a.Anonymous = false
 	}
 }
 
-// Validate returns one error for each wrong flag.
+// Validate returns one error for each invalid flag.
 func (o *Options) Validate() []error {
 	errs := append(o.Authentication.Validate(), o.Authorization.Validate()...)
 	return errs

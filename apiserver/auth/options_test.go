@@ -54,7 +54,7 @@ func TestValidate(t *testing.T) {
 			if err := fs.Parse(test.flags); err != nil {
 				t.Fatal(err)
 			}
-			o.Complete(Files{ServiceAccountKey: "sa.key", ServiceAccountPub: "sa.pub"})
+			o.Complete(PKIFiles{ServiceAccountKey: "sa.key", ServiceAccountPub: "sa.pub"})
 			var got string
 			if errs := o.Validate(); len(errs) > 0 {
 				got = errs[0].Error()
@@ -89,7 +89,7 @@ func TestOwnCAIsShared(t *testing.T) {
 		o := NewOptions()
 		o.Authentication.ClientCAFile = clients
 		o.Authentication.RequestHeader.ClientCAFile = file
-		o.Complete(Files{ClientCA: file, FrontProxyCA: "front-proxy-ca.crt", FrontProxyUserName: "front-proxy-client"})
+		o.Complete(PKIFiles{ClientCA: file, FrontProxyCA: "front-proxy-ca.crt", FrontProxyUserName: "front-proxy-client"})
 		if err := os.WriteFile(file, own, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestOwnCAIsShared(t *testing.T) {
 }
 
 func TestComplete(t *testing.T) {
-	files := Files{ClientCA: "ca", FrontProxyCA: "front", FrontProxyUserName: "front-proxy-client", ServiceAccountKey: "key", ServiceAccountPub: "pub"}
+	files := PKIFiles{ClientCA: "ca", FrontProxyCA: "front", FrontProxyUserName: "front-proxy-client", ServiceAccountKey: "key", ServiceAccountPub: "pub"}
 	o := NewOptions()
 	o.Complete(files)
 	a := o.Authentication

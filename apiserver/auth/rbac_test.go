@@ -38,7 +38,7 @@ import (
 
 // rules is a store of RBAC objects and the tables over it.
 type rules struct {
-	*rbac.Tables
+	*rbac.Listers
 	getter *objectstore.Getter
 }
 
@@ -149,7 +149,7 @@ func toUser(name string) []rbacv1.Subject {
 // TestWritesAreInForceAtOnce asks after each write, with nothing in between.
 func TestWritesAreInForceAtOnce(t *testing.T) {
 	r := newRules(t)
-	a := newAuth(t, fake.NewClientset(), r.Tables, options(t, "--authorization-mode=RBAC")).Authorizer
+	a := newAuth(t, fake.NewClientset(), r.Listers, options(t, "--authorization-mode=RBAC")).Authorizer
 	pods, secrets := question("u", "get", "pods", "n"), question("u", "get", "secrets", "n")
 	expect := func(what string, q authorizer.Attributes, want bool) {
 		t.Helper()
@@ -230,7 +230,7 @@ func TestListers(t *testing.T) {
 // must see its own write in force.
 func TestConcurrentWrites(t *testing.T) {
 	r := newRules(t)
-	a := newAuth(t, fake.NewClientset(), r.Tables, options(t, "--authorization-mode=RBAC")).Authorizer
+	a := newAuth(t, fake.NewClientset(), r.Listers, options(t, "--authorization-mode=RBAC")).Authorizer
 	r.create(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: reader("pods")})
 	var group sync.WaitGroup
 	for i := range 8 {
@@ -298,11 +298,11 @@ func TestDecisionsAreUpstreams(t *testing.T) {
 		}
 	}
 	o := options(t)
-	ours := newAuth(t, fake.NewClientset(), r.Tables, o)
+	ours := newAuth(t, fake.NewClientset(), r.Listers, o)
 	factory := informers.NewSharedInformerFactory(oracle, 0)
 	theirs, resolver, err := kubeauthorizer.Config{
 		VersionedInformerFactory:   factory,
-		AuthorizationConfiguration: o.Authorization.chain(),
+		AuthorizationConfiguration: o.Authorization.buildConfiguration(),
 	}.New(t.Context(), "oracle")
 	if err != nil {
 		t.Fatal(err)
@@ -360,7 +360,7 @@ func BenchmarkAuthorize(b *testing.B) {
 	for _, object := range policy() {
 		r.create(b, object)
 	}
-	a := newAuth(b, fake.NewClientset(), r.Tables, options(b)).Authorizer
+	a := newAuth(b, fake.NewClientset(), r.Listers, options(b)).Authorizer
 	for _, q := range []authorizer.Attributes{
 		question("editor", "get", "pods", "n", user.AllAuthenticated),
 		question("nobody", "get", "pods", "n", user.AllAuthenticated),

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// reloadInterval is how long a change of the file goes unseen where the
-	// file system tells nothing.
+	// reloadInterval is how often the file is read in addition to the file
+	// system's notifications, which some file systems do not send.
 	reloadInterval = time.Minute
-	// updateTimeout bounds how long a new configuration may take to become
-	// healthy (to reach its issuers) before the old one is kept.
+	// updateTimeout bounds how long the issuers of a new configuration may take to
+	// become healthy. If they take longer, the old configuration stays in effect.
 	updateTimeout = time.Minute
 )
 
-// decodeConfiguration reads an AuthenticationConfiguration strictly: an unknown
-// field is an error, because it may be a misspelt restriction.
+// decodeConfiguration decodes an AuthenticationConfiguration. Decoding is strict: an
+// unknown field is an error, because it may be a misspelt restriction.
 func decodeConfiguration(data []byte) (*apiserver.AuthenticationConfiguration, error) {
 	if len(data) == 0 {
 		return nil, errors.New("the file is empty")
@@ -47,21 +47,22 @@ func decodeConfiguration(data []byte) (*apiserver.AuthenticationConfiguration, e
 	return config, nil
 }
 
-// reloader follows the file of --authentication-config. Its JWT issuers may
-// change while the server runs, its anonymous section may not.
-type reloader struct {
+// authenticationConfigReloader reloads the file of --authentication-config when it
+// changes. The JWT issuers may change while the server runs; the anonymous section must
+// not.
+type authenticationConfigReloader struct {
 	file      string
 	serverID  string
 	issuers   []string
 	anonymous *apiserver.AnonymousAuthConfig
 	update    func(context.Context, *apiserver.AuthenticationConfiguration) error
 
-	// applied is the content last taken over, or found to be of no use.
+	// applied is the content that was last applied, or found to be invalid.
 	applied string
 }
 
-func newReloader(file, serverID string, config *kubeauthenticator.Config, update func(context.Context, *apiserver.AuthenticationConfiguration) error) *reloader {
-	return &reloader{
+func newAuthenticationConfigReloader(file, serverID string, config *kubeauthenticator.Config, update func(context.Context, *apiserver.AuthenticationConfiguration) error) *authenticationConfigReloader {
+	return &authenticationConfigReloader{
 		file:      file,
 		serverID:  serverID,
 		issuers:   config.ServiceAccountIssuers,
@@ -71,14 +72,14 @@ func newReloader(file, serverID string, config *kubeauthenticator.Config, update
 	}
 }
 
-func (r *reloader) run(ctx context.Context) error {
+func (r *authenticationConfigReloader) run(ctx context.Context) error {
 	metrics.RegisterMetrics()
 	metrics.RecordAuthenticationConfigLastConfigInfo(r.serverID, r.applied)
 	filesystem.WatchUntil(ctx, reloadInterval, r.file,
 		func() {
-			if err := r.check(ctx); err != nil {
+			if err := r.reloadIfChanged(ctx); err != nil {
 				metrics.RecordAuthenticationConfigAutomaticReloadFailure(r.serverID)
-				klog.ErrorS(err, "Keeping the authentication configuration that is in force", "file", r.file)
+				klog.ErrorS(err, "Cannot reload the authentication configuration; the previous one stays in effect", "file", r.file)
 			}
 		},
 		func(err error) { klog.ErrorS(err, "Watching the authentication configuration", "file", r.file) },
@@ -86,9 +87,10 @@ func (r *reloader) run(ctx context.Context) error {
 	return nil
 }
 
-// check takes over the file if it changed. A file that can't ever be good is
-// not tried again until it changes; one that only failed now is.
-func (r *reloader) check(ctx context.Context) error {
+// reloadIfChanged applies the file if its content differs from applied. An invalid
+// content is not tried again until it changes. A valid content whose update failed, for
+// example because an issuer is unreachable, is tried again at the next call.
+func (r *authenticationConfigReloader) reloadIfChanged(ctx context.Context) error {
 	data, err := os.ReadFile(r.file)
 	if err != nil {
 		return err

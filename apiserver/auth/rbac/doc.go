@@ -1,13 +1,17 @@
-// Package rbac keeps the RBAC objects decoded, exactly as fresh as the store.
+// Package rbac provides listers of the four RBAC resources that are never older than
+// the watch feed.
 //
-// An authorizer asks for every binding on every request, so they can't be decoded
-// each time; an informer would have them decoded, but late. Tables does neither:
-// before each look-up it compares the feed's revision with the one it last saw and,
-// if there are changes, takes them in first, decoding only objects it hasn't seen
-// (a revision names one state of one object, once and for all). A write that was
-// acknowledged on this replica is therefore in force on its next request; a write on
-// another replica, as soon as this one's feed has it.
+// Invariant: a lister returns the objects of a revision that is at least the feed's
+// revision at the time of the call. A write that this replica has acknowledged
+// therefore affects its next request; a write on another replica affects this one as
+// soon as its feed has the change.
 //
-// Tables starts no goroutine and has nothing to shut down. Objects it returns are
-// shared and must not be changed.
+// The RBAC authorizer lists every binding on every request, so decoding the objects
+// on each call is too slow. An informer keeps them decoded, but lags behind writes.
+// Listers instead compares the feed's revision with the revision it last read. If the
+// feed is ahead, Listers first reads the changes. It decodes only objects whose
+// revision it does not hold, because a revision identifies one state of one object.
+//
+// Listers starts no goroutine and needs no shutdown. The returned objects are shared;
+// the caller must not modify them.
 package rbac

@@ -12,34 +12,37 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// mutatingWebhooks spares requests the plugin where there is no webhook: it copies
-// every object, to see later whether others have changed it.
-type mutatingWebhooks struct {
+// mutatingWebhookPlugin calls upstream's plugin only if a MutatingWebhookConfiguration
+// exists. Upstream's plugin copies every object at the start of Admit, to detect
+// later whether another plugin has changed it; without a webhook nothing uses the copy.
+type mutatingWebhookPlugin struct {
 	*mutatingwebhook.Plugin
 
 	configurations cache.SharedIndexInformer
 }
 
-func registerMutatingWebhooks(plugins *admission.Plugins) {
+func registerMutatingWebhookPlugin(plugins *admission.Plugins) {
 	plugins.Register(mutatingwebhook.PluginName, func(settings io.Reader) (admission.Interface, error) {
 		plugin, err := mutatingwebhook.NewMutatingWebhook(settings)
 		if err != nil {
 			return nil, err
 		}
 		if utilfeature.DefaultFeatureGate.Enabled(features.ManifestBasedAdmissionControlConfig) {
-			return plugin, nil // which may have webhooks that are no objects
+			return plugin, nil // webhooks may come from manifest files, not objects
 		}
-		return &mutatingWebhooks{Plugin: plugin}, nil
+		return &mutatingWebhookPlugin{Plugin: plugin}, nil
 	})
 }
 
-// SetExternalKubeInformerFactory is called before the first request.
-func (m *mutatingWebhooks) SetExternalKubeInformerFactory(factory informers.SharedInformerFactory) {
+// SetExternalKubeInformerFactory implements initializer.WantsExternalKubeInformerFactory.
+// The chain's constructor calls it, before the first request.
+func (m *mutatingWebhookPlugin) SetExternalKubeInformerFactory(factory informers.SharedInformerFactory) {
 	m.Plugin.SetExternalKubeInformerFactory(factory)
 	m.configurations = factory.Admissionregistration().V1().MutatingWebhookConfigurations().Informer()
 }
 
-func (m *mutatingWebhooks) Admit(ctx context.Context, attr admission.Attributes, o admission.ObjectInterfaces) error {
+// Admit implements admission.MutationInterface.
+func (m *mutatingWebhookPlugin) Admit(ctx context.Context, attr admission.Attributes, o admission.ObjectInterfaces) error {
 	if m.configurations.HasSynced() && len(m.configurations.GetStore().ListKeys()) == 0 {
 		return nil
 	}

@@ -13,29 +13,29 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount/externaljwt/plugin"
 )
 
-// Tokens is the issuing side of service account tokens: what the subresource
-// serviceaccounts/token needs, and the documents by which others verify.
-type Tokens struct {
+// TokenIssuer issues service account tokens. It holds what the subresource
+// serviceaccounts/token needs, and serves the OpenID metadata with which others verify
+// the tokens.
+type TokenIssuer struct {
 	Generator serviceaccount.TokenGenerator
-	// Audiences are what a token is for when the request names none.
+	// Audiences are the audiences of a token if the request names none.
 	Audiences authenticator.Audiences
-	// MaxExpiration is the longest validity that a request gets; 0: no limit.
+	// MaxExpiration is the longest lifetime of a requested token; 0 means no limit.
 	MaxExpiration time.Duration
-	// ExtendExpiration gives tokens injected by admission a validity of
+	// ExtendExpiration gives tokens that admission injects into Pods a lifetime of
 	// MaxExtendedExpiration.
 	ExtendExpiration      bool
 	MaxExtendedExpiration time.Duration
 
 	keys     serviceaccount.PublicKeysGetter
 	metadata serviceaccount.OpenIDMetadataProvider
-	// metadataErr is why there are no discovery documents.
+	// metadataErr says why metadata is nil; nil if it is not.
 	metadataErr error
 }
 
-// newTokens makes the issuing side. ctx bounds the life of the connection to an
-// external signer.
-func newTokens(ctx context.Context, o AuthenticationOptions, externalAddress string) (*Tokens, error) {
-	t := &Tokens{
+// newTokenIssuer builds the issuer. The connection to an external signer ends with ctx.
+func newTokenIssuer(ctx context.Context, o AuthenticationOptions, externalAddress string) (*TokenIssuer, error) {
+	t := &TokenIssuer{
 		Audiences:             o.APIAudiences,
 		MaxExpiration:         o.ServiceAccounts.MaxExpiration,
 		ExtendExpiration:      o.ServiceAccounts.ExtendExpiration,
@@ -44,21 +44,21 @@ func newTokens(ctx context.Context, o AuthenticationOptions, externalAddress str
 	if len(t.Audiences) == 0 {
 		t.Audiences = o.ServiceAccounts.Issuers
 	}
-	sign := t.signByFile
+	setKeys := t.loadKeyFiles
 	if o.ServiceAccounts.SigningEndpoint != "" {
-		sign = t.signByEndpoint
+		setKeys = t.connectExternalSigner
 	}
-	if err := sign(ctx, &o.ServiceAccounts); err != nil {
+	if err := setKeys(ctx, &o.ServiceAccounts); err != nil {
 		return nil, err
 	}
-	// An issuer that is no https URL is allowed; it only can't be discovered.
+	// An issuer that is not an https URL is allowed, but has no OpenID metadata.
 	t.metadata, t.metadataErr = serviceaccount.NewOpenIDMetadataProvider(
 		o.ServiceAccounts.Issuers[0], o.ServiceAccounts.JWKSURI, externalAddress, t.keys)
 	return t, nil
 }
 
-// signByFile takes the keys from files.
-func (t *Tokens) signByFile(_ context.Context, o *ServiceAccountOptions) error {
+// loadKeyFiles sets the generator and the public keys from the key files.
+func (t *TokenIssuer) loadKeyFiles(_ context.Context, o *ServiceAccountOptions) error {
 	signer, err := keyutil.PrivateKeyFromFile(o.SigningKeyFile)
 	if err != nil {
 		return fmt.Errorf("--service-account-signing-key-file: %w", err)
@@ -80,16 +80,17 @@ func (t *Tokens) signByFile(_ context.Context, o *ServiceAccountOptions) error {
 	return nil
 }
 
-// Upstream's bounds (pkg/controlplane/apiserver/options) of what an external signer
-// may take for its keys and for its metadata.
+// Upstream's time limits (pkg/controlplane/apiserver/options) for reading the keys and
+// the metadata of an external signer.
 const (
 	keySyncTimeout  = time.Minute
 	metadataTimeout = 10 * time.Second
 )
 
-// signByEndpoint has a signer of its own process sign tokens and say by which keys
-// they verify. No token lives longer than the signer allows.
-func (t *Tokens) signByEndpoint(ctx context.Context, o *ServiceAccountOptions) error {
+// connectExternalSigner connects to an external signer (KEP-740), which signs tokens and
+// publishes the keys that verify them. It lowers MaxExpiration and
+// MaxExtendedExpiration to the signer's longest lifetime.
+func (t *TokenIssuer) connectExternalSigner(ctx context.Context, o *ServiceAccountOptions) error {
 	signer, keys, err := plugin.New(ctx, o.Issuers[0], o.SigningEndpoint, keySyncTimeout, false)
 	if err != nil {
 		return fmt.Errorf("--service-account-signing-endpoint: %w", err)
@@ -116,27 +117,27 @@ func (t *Tokens) signByEndpoint(ctx context.Context, o *ServiceAccountOptions) e
 	return nil
 }
 
-// Paths of the documents by which others verify service account tokens.
+// Paths of the OpenID metadata with which others verify service account tokens.
 const (
 	OpenIDConfigPath = serviceaccount.OpenIDConfigPath
 	JWKSPath         = serviceaccount.JWKSPath
 )
 
-// DiscoveryHandlers returns the handlers of OpenIDConfigPath and JWKSPath, or
-// why there are none.
-func (t *Tokens) DiscoveryHandlers() (map[string]http.Handler, error) {
+// OpenIDMetadataHandlers returns the handlers of OpenIDConfigPath and JWKSPath. It
+// returns an error if the issuer has no metadata.
+func (t *TokenIssuer) OpenIDMetadataHandlers() (map[string]http.Handler, error) {
 	if t.metadataErr != nil {
 		return nil, fmt.Errorf("service account issuer discovery is off: %w", t.metadataErr)
 	}
 	return map[string]http.Handler{
-		OpenIDConfigPath: document("application/json", t.metadata.GetConfigJSON),
-		JWKSPath:         document("application/jwk-set+json", t.metadata.GetKeysetJSON),
+		OpenIDConfigPath: newMetadataHandler("application/json", t.metadata.GetConfigJSON),
+		JWKSPath:         newMetadataHandler("application/jwk-set+json", t.metadata.GetKeysetJSON),
 	}, nil
 }
 
-// document serves JSON that is public and may be cached for maxAge seconds,
-// which overrides the chain's own "no-cache".
-func document(contentType string, get func() (json []byte, maxAge int)) http.Handler {
+// newMetadataHandler serves the JSON that get returns. Clients may cache it for maxAge
+// seconds: the handler replaces the Cache-Control header that the filter chain sets.
+func newMetadataHandler(contentType string, get func() (json []byte, maxAge int)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		json, maxAge := get()
 		w.Header().Set("Content-Type", contentType)

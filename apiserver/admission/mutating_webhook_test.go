@@ -36,7 +36,7 @@ func TestNoWebhooksCopyNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &mutatingWebhooks{Plugin: plugin}
+		m := &mutatingWebhookPlugin{Plugin: plugin}
 		factory := informers.NewSharedInformerFactory(client, 0)
 		m.SetExternalKubeClientSet(client)
 		m.SetExternalKubeInformerFactory(factory)

@@ -10,30 +10,31 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
-// authorities are the CAs of several files. Upstream's union parses all of them
-// at each call of VerifyOptions, which authentication calls on each request; this
-// one parses them again when a file has changed.
-type authorities struct {
+// cachedUnionCA is the union of the CAs in several files. Authentication calls
+// VerifyOptions on each request. Upstream's union parses all certificates in each call;
+// cachedUnionCA parses them only after a file has changed.
+type cachedUnionCA struct {
 	dynamiccertificates.CAContentProvider
 	files []*dynamiccertificates.DynamicFileCAContent
 
 	mu      sync.Mutex
-	content []byte // that options were made of
+	content []byte // the PEM bundle that options was parsed from
 	options x509.VerifyOptions
 	ok      bool
 }
 
-func newAuthorities(files ...*dynamiccertificates.DynamicFileCAContent) *authorities {
+func newCachedUnionCA(files ...*dynamiccertificates.DynamicFileCAContent) *cachedUnionCA {
 	providers := make([]dynamiccertificates.CAContentProvider, len(files))
 	for i, file := range files {
 		providers[i] = file
 	}
-	return &authorities{CAContentProvider: dynamiccertificates.NewUnionCAContentProvider(providers...), files: files}
+	return &cachedUnionCA{CAContentProvider: dynamiccertificates.NewUnionCAContentProvider(providers...), files: files}
 }
 
 // VerifyOptions implements dynamiccertificates.CAContentProvider. The Roots are
-// the same pool for as long as the files don't change.
-func (a *authorities) VerifyOptions() (x509.VerifyOptions, bool) {
+// the same pool as long as the files do not change: cachedX509Authenticator compares
+// the pool by address.
+func (a *cachedUnionCA) VerifyOptions() (x509.VerifyOptions, bool) {
 	content := a.CurrentCABundleContent()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -45,7 +46,7 @@ func (a *authorities) VerifyOptions() (x509.VerifyOptions, bool) {
 }
 
 // RunOnce implements dynamiccertificates.ControllerRunner.
-func (a *authorities) RunOnce(ctx context.Context) error {
+func (a *cachedUnionCA) RunOnce(ctx context.Context) error {
 	var errs []error
 	for _, file := range a.files {
 		errs = append(errs, file.RunOnce(ctx))
@@ -53,9 +54,9 @@ func (a *authorities) RunOnce(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Run implements dynamiccertificates.ControllerRunner. Unlike upstream's union
-// it returns only when the files are no longer followed.
-func (a *authorities) Run(ctx context.Context, workers int) {
+// Run implements dynamiccertificates.ControllerRunner. Unlike the Run of upstream's
+// union, it returns only after the goroutines that watch the files have ended.
+func (a *cachedUnionCA) Run(ctx context.Context, workers int) {
 	var group sync.WaitGroup
 	for _, file := range a.files {
 		group.Go(func() { file.Run(ctx, workers) })

@@ -1,0 +1,139 @@
+package auth
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	corev1informers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
+)
+
+// lazyNodeAuthorizer starts the Node authorizer's Pod informer when a node makes its
+// first request. A server without kubelets never starts it, and so neither decodes each
+// change of a Pod nor keeps the graph in memory.
+type lazyNodeAuthorizer struct {
+	authorizer.Authorizer
+	identifier nodeidentifier.NodeIdentifier
+	pods       cache.SharedIndexInformer
+	// nodeAsked is closed, once, by the first request of a node.
+	nodeAsked chan struct{}
+	once      sync.Once
+}
+
+func newLazyNodeAuthorizer(client kubernetes.Interface) *lazyNodeAuthorizer {
+	return &lazyNodeAuthorizer{
+		identifier: nodeidentifier.NewDefaultNodeIdentifier(),
+		pods:       newPodInformer(client),
+		nodeAsked:  make(chan struct{}),
+	}
+}
+
+// graphSyncTimeout is how long a request of a node waits for the Pod informer to sync.
+const graphSyncTimeout = 10 * time.Second
+
+// Authorize implements authorizer.Authorizer.
+func (n *lazyNodeAuthorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if who := a.GetUser(); who != nil {
+		if _, isNode := n.identifier.NodeIdentity(who); isNode && !n.pods.HasSynced() {
+			n.once.Do(func() { close(n.nodeAsked) })
+			ctx, cancel := context.WithTimeout(ctx, graphSyncTimeout)
+			defer cancel()
+			// After graphSyncTimeout the graph may lack the node's Pods. The
+			// authorizer then denies the request, and the kubelet retries.
+			cache.WaitForCacheSync(ctx.Done(), n.pods.HasSynced)
+		}
+	}
+	return n.Authorizer.Authorize(ctx, a)
+}
+
+// run waits for the first request of a node, then runs the Pod informer until ctx ends.
+func (n *lazyNodeAuthorizer) run(ctx context.Context) error {
+	select {
+	case <-n.nodeAsked:
+		n.pods.RunWithContext(ctx)
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// newPodInformer returns an informer of the Pods that are assigned to a node. It keeps
+// of each Pod only what the Node authorizer's graph is built from: references to
+// Secrets, ConfigMaps, claims and the service account. A whole Pod takes about ten
+// times the memory.
+func newPodInformer(client kubernetes.Interface) cache.SharedIndexInformer {
+	informer := corev1informers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{},
+		func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
+		})
+	// SetTransform fails only for an informer that has been started.
+	_ = informer.SetTransform(trimPod)
+	return informer
+}
+
+// trimPod returns a Pod with the fields that k8s.io/kubernetes/plugin/pkg/auth/
+// authorizer/node reads (Graph.AddPod and the populator's comparison).
+func trimPod(obj any) (any, error) {
+	pod, ok := obj.(*v1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       pod.Namespace,
+			Name:            pod.Name,
+			UID:             pod.UID,
+			ResourceVersion: pod.ResourceVersion,
+		},
+		Spec: v1.PodSpec{
+			NodeName:           pod.Spec.NodeName,
+			ServiceAccountName: pod.Spec.ServiceAccountName,
+			ImagePullSecrets:   pod.Spec.ImagePullSecrets,
+			Volumes:            pod.Spec.Volumes,
+			ResourceClaims:     pod.Spec.ResourceClaims,
+			InitContainers:     trimContainers(pod.Spec.InitContainers),
+			Containers:         trimContainers(pod.Spec.Containers),
+		},
+		Status: v1.PodStatus{
+			ResourceClaimStatuses:       pod.Status.ResourceClaimStatuses,
+			ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
+		},
+	}
+	if value, ok := pod.Annotations[v1.MirrorPodAnnotationKey]; ok {
+		trimmed.Annotations = map[string]string{v1.MirrorPodAnnotationKey: value}
+	}
+	for _, container := range pod.Spec.EphemeralContainers {
+		trimmed.Spec.EphemeralContainers = append(trimmed.Spec.EphemeralContainers, v1.EphemeralContainer{
+			EphemeralContainerCommon: v1.EphemeralContainerCommon{Env: keepReferences(container.Env), EnvFrom: container.EnvFrom},
+		})
+	}
+	return trimmed, nil
+}
+
+func trimContainers(containers []v1.Container) []v1.Container {
+	var trimmed []v1.Container
+	for _, container := range containers {
+		env := keepReferences(container.Env)
+		if len(env) > 0 || len(container.EnvFrom) > 0 {
+			trimmed = append(trimmed, v1.Container{Env: env, EnvFrom: container.EnvFrom})
+		}
+	}
+	return trimmed
+}
+
+// keepReferences returns the variables that refer to another object.
+func keepReferences(env []v1.EnvVar) []v1.EnvVar {
+	var refs []v1.EnvVar
+	for _, e := range env {
+		if e.ValueFrom != nil {
+			refs = append(refs, e)
+		}
+	}
+	return refs
+}
