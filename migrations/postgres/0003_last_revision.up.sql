@@ -34,3 +34,24 @@ $$;
 
 CREATE TRIGGER counters_update INSTEAD OF UPDATE ON counters
 FOR EACH ROW EXECUTE FUNCTION byre_update_counters();
+
+-- A role that may read or lock the table may do so to the view: a grant follows a
+-- table to its new name, and a new view has none.
+DO $$
+DECLARE
+    granted text;
+BEGIN
+    FOR granted IN
+        SELECT format('GRANT %s%s ON counters TO %s%s', a.privilege_type, o.columns,
+                      CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END,
+                      CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
+        FROM (SELECT relacl AS acl, '' AS columns FROM pg_class WHERE oid = 'store'::regclass
+              UNION ALL
+              SELECT attacl, format(' (%I)', attname) FROM pg_attribute
+              WHERE attrelid = 'store'::regclass AND attnum > 0 AND NOT attisdropped) o, aclexplode(o.acl) a
+        WHERE a.grantee <> (SELECT relowner FROM pg_class WHERE oid = 'store'::regclass)
+    LOOP
+        EXECUTE granted;
+    END LOOP;
+END
+$$;
