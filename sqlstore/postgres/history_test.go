@@ -3,18 +3,16 @@ package postgres_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
-	"byre/sqlstore/postgres/pgtest"
-	"byre/watch"
 )
 
 // syncBuffer is a log that may be written to while it is read.
@@ -180,185 +178,6 @@ func TestLostCommitsOfSeveral(t *testing.T) {
 	}
 }
 
-// A primary dies with commits that its asynchronous standby does not have, and the
-// standby takes over. Another process gives their revisions to other changes. Then
-// nothing goes on as if they had happened: subscriptions end, state is read again.
-func TestFailoverThatLosesCommits(t *testing.T) {
-	t.Parallel()
-	primary, dsn := startCluster(t)
-	standby, err := primary.Standby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	stopAtEnd(t, standby)
-	old, next := pgtest.NewProxy(t, dsn), pgtest.NewProxy(t, standby.DSN("postgres"))
-	if _, err := postgres.Open(t.Context(), next.DSN(), postgres.Options{}); !errors.Is(err, sqlstore.ErrUnavailable) || !strings.Contains(err.Error(), "standby") {
-		t.Fatalf("a standby alone: %v", err)
-	}
-	var log syncBuffer
-	logger := slog.New(slog.NewTextHandler(&log, nil))
-	driver := openMore(t, next.DSN(old), postgres.Options{Logger: logger}) // finds the primary
-	if !strings.Contains(log.String(), "no standby is synchronous") {
-		t.Errorf("no warning at start: %s", &log)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	feed := watch.New(driver, watch.Options{Logger: logger})
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := feed.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	defer running.Wait()
-	defer cancel()
-	last := mustCreate(t, driver, "a", "b")
-	await(t, "replication", func(ctx context.Context) (bool, error) {
-		var revision int64
-		err := connect(t, standby.DSN("postgres")).QueryRow(ctx, `SELECT revision FROM counters`).Scan(&revision)
-		return revision == last, err
-	})
-	if err := standby.Halt(); err != nil {
-		t.Logf("halt: %v", err)
-	}
-	lost := mustCreate(t, driver, "lost", "lost too")
-	pods := watch.Resource{Name: "pods"}
-	snapshot := func() watch.Snapshot {
-		var s watch.Snapshot
-		recoverReads(t, func(ctx context.Context) (err error) {
-			if _, err = feed.Latest(ctx); err == nil {
-				s, err = feed.Snapshot(ctx, pods)
-			}
-			return err
-		})
-		return s
-	}
-	if s := snapshot(); s.Len() != 4 || s.Revision() != lost {
-		t.Fatalf("%d objects at %d", s.Len(), s.Revision())
-	}
-	sub, err := feed.Subscribe(ctx, watch.Interest{Resource: pods}, lost)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sub.Close()
-	before, err := driver.State(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if err := primary.Halt(); err != nil {
-		t.Logf("halt: %v", err)
-	}
-	next.Silence() // or the feed, which polls, would begin an epoch before the other process writes
-	if err := standby.Resume(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := standby.Promote(ctx); err != nil {
-		t.Fatal(err)
-	}
-	other := openMore(t, standby.DSN("postgres"), postgres.Options{})
-	if again := mustCreate(t, other, "x", "y", "z"); again != lost+1 {
-		t.Fatalf("the new primary gave revision %d, want %d", again, lost+1)
-	}
-	next.Forward()
-
-	s := snapshot()
-	if s.Len() != 5 || s.Get("n", "lost") != nil || s.Get("n", "x") == nil || s.Revision() <= lost+1 {
-		t.Errorf("%d objects at %d", s.Len(), s.Revision())
-	}
-	deadline, stop := context.WithTimeout(ctx, time.Minute)
-	defer stop()
-	if events, _, err := sub.Next(deadline); !errors.Is(err, watch.ErrCompacted) {
-		t.Errorf("subscription: %v, %v", events, err)
-	}
-	if state, err := driver.State(ctx); err != nil || state.Epoch == before.Epoch || state.Compacted < lost {
-		t.Errorf("state: %+v, %v", state, err)
-	}
-	if !strings.Contains(log.String(), "lost commits") {
-		t.Errorf("the log says nothing:\n%s", &log)
-	}
-	mustCreate(t, driver, "after")
-	if s := snapshot(); s.Get("n", "after") == nil {
-		t.Error("what was written afterwards is not there")
-	}
-}
-
-// The statements of the release before, which may still run beside this one, see
-// every revision of this one, and give the next.
-func TestReleaseBefore(t *testing.T) {
-	t.Parallel()
-	driver, dsn := open(t, postgres.Options{})
-	defer driver.Close()
-	old := connect(t, dsn)
-	for i := range 3 {
-		if last := mustCreate(t, driver, fmt.Sprint("new", i)); last != int64(2*i+1) {
-			t.Fatalf("new: revision %d", last)
-		}
-		tx, err := old.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var revision int64
-		if _, err := tx.Exec(t.Context(), `SELECT revision FROM counters WHERE id = 1 FOR UPDATE`); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.QueryRow(t.Context(), releasedBatch, fmt.Sprint("old", i)).Scan(&revision); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if state, err := driver.State(t.Context()); err != nil || revision != int64(2*i+2) || state.Revision != revision {
-			t.Fatalf("old: revision %d, state %+v, %v", revision, state, err)
-		}
-	}
-	// Its compaction, as in the release.
-	if _, err := old.Exec(t.Context(), `DELETE FROM changes WHERE revision <= 6`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := old.Exec(t.Context(), `UPDATE counters SET compacted = greatest(compacted, 6) WHERE id = 1`); err != nil {
-		t.Fatal(err)
-	}
-	if state, err := driver.State(t.Context()); err != nil || state.Revision != 6 || state.Compacted != 6 {
-		t.Errorf("state after its compaction: %+v, %v", state, err)
-	}
-	if last := mustCreate(t, driver, "last"); last != 7 {
-		t.Errorf("revision %d after its compaction", last)
-	}
-	// The lock is one and the same.
-	tx, err := old.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `SELECT revision FROM counters WHERE id = 1 FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
-	var free int
-	if err := connect(t, dsn).QueryRow(t.Context(),
-		`SELECT count(*) FROM (SELECT FROM store FOR UPDATE SKIP LOCKED) free`).Scan(&free); err != nil || free != 0 {
-		t.Errorf("while the release before holds the lock: %d free, %v", free, err)
-	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// releasedBatch is the batch of the first release, for one create.
-const releasedBatch = `
-WITH asked AS MATERIALIZED (
-    SELECT $1::text AS name, k.revision + 1 AS revision, statement_timestamp() AS time FROM counters k WHERE k.id = 1
-), logged AS (
-    INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, namespace, name, uid, replaces, created_revision)
-    SELECT revision, time, 'create', '', '', '', '', 'pods', 'n', name, '', 0, revision FROM asked
-), created AS (
-    INSERT INTO objects (revision, "group", resource, namespace, name, uid, created_revision, time, verb, who, form, value)
-    SELECT revision, '', 'pods', 'n', name, '', revision, time, '', '', '', '{}' FROM asked
-), counted AS (
-    UPDATE counters k SET revision = k.revision + e.n
-    FROM (SELECT count(*) AS n FROM asked) e
-    WHERE k.id = 1 AND e.n > 0
-)
-SELECT revision FROM asked`
-
 // A server that holds all commits after all begins no epoch: what was read from
 // another one (a primary of before, behind the same name) is refused, and nothing
 // that this process has seen is forgotten for it.
@@ -372,13 +191,6 @@ func TestLostCommitsThatAreThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	holder, err := connect(t, dsn).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := holder.Exec(t.Context(), `SELECT FROM store FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
 	admin := connect(t, dsn)
 	exec := func(statement string) {
 		t.Helper()
@@ -388,23 +200,10 @@ func TestLostCommitsThatAreThere(t *testing.T) {
 	}
 	exec(`CREATE TABLE saved AS SELECT * FROM changes WHERE revision = 3`)
 	exec(`DELETE FROM changes WHERE revision = 3`)
-	asked := make(chan error, 1)
-	go func() {
-		_, err := driver.State(t.Context())
-		asked <- err
-	}()
-	for waiting := 0; waiting == 0; time.Sleep(10 * time.Millisecond) {
-		if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting); err != nil {
-			t.Fatal(err)
-		}
-	}
-	exec(`INSERT INTO changes SELECT * FROM saved`)
-	if err := holder.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-asked; !errors.Is(err, sqlstore.ErrUnavailable) {
-		t.Errorf("asked of less: %v", err)
+	asked := whileLocked(t, dsn, admin, func() error { _, err := driver.State(t.Context()); return err },
+		`INSERT INTO changes SELECT * FROM saved`)
+	if !errors.Is(asked, sqlstore.ErrUnavailable) {
+		t.Errorf("asked of less: %v", asked)
 	}
 	if strings.Contains(log.String(), "lost commits") {
 		t.Errorf("nothing is lost:\n%s", &log)
@@ -442,4 +241,67 @@ func TestLostCommitsAfterACompaction(t *testing.T) {
 	if state, err := driver.State(t.Context()); err != nil || state.Epoch == before.Epoch || state.Revision <= 3 {
 		t.Errorf("state: %+v, %v", state, err)
 	}
+}
+
+// A position whose row was compacted when it was read is told by its revision
+// alone: a stale read beside it begins no epoch on a server that has lost nothing
+// but the compaction.
+func TestStaleReadAfterACompaction(t *testing.T) {
+	t.Parallel()
+	first, dsn := open(t, postgres.Options{})
+	defer first.Close()
+	mustCreate(t, first, "a", "b", "c")
+	admin := connect(t, dsn)
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := admin.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`CREATE TABLE saved AS SELECT * FROM changes`)
+	if done, err := first.Compact(t.Context(), 3, 10); err != nil || !done {
+		t.Fatal(done, err)
+	}
+	driver := openMore(t, dsn, postgres.Options{})
+	before, err := driver.State(t.Context())
+	if err != nil || before.Compacted != 3 {
+		t.Fatalf("%+v, %v", before, err)
+	}
+	// The server that the next read reaches is behind; the primary holds revision 3.
+	exec(`UPDATE store SET revision = 2, compacted = 2`)
+	asked := whileLocked(t, dsn, admin, func() error { _, err := driver.State(t.Context()); return err },
+		`INSERT INTO changes SELECT * FROM saved WHERE revision = 3`)
+	if !errors.Is(asked, sqlstore.ErrUnavailable) {
+		t.Errorf("a stale read: %v", asked)
+	}
+	if state, err := driver.State(t.Context()); err != nil || state.Epoch != before.Epoch || state.Revision != 3 {
+		t.Errorf("state: %+v, %v; before %+v", state, err, before)
+	}
+}
+
+// whileLocked holds the writers' lock until ask waits for it, executes a statement,
+// and returns what ask says once the lock is released.
+func whileLocked(t *testing.T, dsn string, admin *pgx.Conn, ask func() error, statement string) error {
+	t.Helper()
+	holder, err := connect(t, dsn).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holder.Exec(t.Context(), `SELECT FROM store FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan error, 1)
+	go func() { asked <- ask() }()
+	await(t, "a wait for the lock", func(ctx context.Context) (waits bool, err error) {
+		err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+		return waits, err
+	})
+	if _, err := admin.Exec(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return <-asked
 }

@@ -103,12 +103,14 @@ SELECT effective, revision, time, coalesce(current, 0), coalesce(created, revisi
 FROM asked ORDER BY n`
 
 	// newEpoch moves the revision beyond $1 by $4 where the store does not hold
-	// that position (time $2, uid $3).
+	// that position (time $2, uid $3). Where the time is not known, because the row
+	// was compacted when the position was read, its revision alone decides, as in
+	// applyBatch.
 	newEpoch = `
 UPDATE store s SET revision = n.revision, compacted = n.revision, epoch = md5(random()::text || clock_timestamp()::text)
-FROM (SELECT greatest(k.revision, $1::bigint) + $4::bigint AS revision FROM counters k WHERE k.id = 1) n
-WHERE s.id = 1 AND s.compacted < $1 AND NOT EXISTS (
-    SELECT FROM changes h WHERE h.revision = $1 AND h.time = NULLIF($2::text, '')::timestamptz AND h.uid = $3::text)
+FROM (SELECT k.revision AS last, greatest(k.revision, $1::bigint) + $4::bigint AS revision FROM counters k WHERE k.id = 1) n
+WHERE s.id = 1 AND s.compacted < $1 AND NOT ($2::text = '' AND $1 <= n.last) AND NOT EXISTS (
+    SELECT FROM changes h WHERE h.revision = $1 AND h.time = NULLIF($2, '')::timestamptz AND h.uid = $3::text)
 RETURNING s.revision`
 
 	// terminateHolder ends the sessions that have held the lock for longer

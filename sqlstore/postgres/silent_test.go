@@ -233,3 +233,21 @@ func TestSmallestPool(t *testing.T) {
 		work.Wait()
 	}
 }
+
+// The server takes longer to measure a large database than it may take for the next
+// row of a read. That is no reason to drop the connections to it.
+func TestSizeTakesItsTime(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := connect(t, dsn).Exec(t.Context(), `CREATE FUNCTION pg_database_size(name) RETURNS bigint LANGUAGE sql
+AS 'SELECT 9000::bigint FROM (SELECT pg_sleep(0.5)) slept'`); err != nil {
+		t.Fatal(err)
+	}
+	driver := openMore(t, dsn+"&options=-csearch_path%3Dpublic,pg_catalog", postgres.Options{ReadTimeout: 200 * time.Millisecond})
+	if size, err := driver.Size(t.Context()); err != nil || size != 9000 {
+		t.Errorf("size: %d, %v", size, err)
+	}
+}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -33,9 +34,16 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 	return usage, err
 }
 
+// sizeTimeout bounds one measurement of the database: the server looks at every
+// file of it, which takes seconds on a slow disk and says nothing of its health.
+const sizeTimeout = time.Minute
+
 // Size implements sqlstore.Sizer: the whole database, whoever else uses it.
 func (d *Driver) Size(ctx context.Context) (size int64, err error) {
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
+	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
+	defer cancel()
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, _ position) error {
+		w.pause() // ctx bounds it; a slow answer must not drop the pools
 		return conn.QueryRow(ctx, selectSize).Scan(&size)
 	})
 	return size, err

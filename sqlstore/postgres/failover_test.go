@@ -1,0 +1,118 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
+	"byre/watch"
+)
+
+// A primary dies with commits that its asynchronous standby does not have, and the
+// standby takes over. Another process gives their revisions to other changes. Then
+// nothing goes on as if they had happened: subscriptions end, state is read again.
+func TestFailoverThatLosesCommits(t *testing.T) {
+	t.Parallel()
+	primary, dsn := startCluster(t)
+	standby, err := primary.Standby(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopAtEnd(t, standby)
+	old, next := pgtest.NewProxy(t, dsn), pgtest.NewProxy(t, standby.DSN("postgres"))
+	if _, err := postgres.Open(t.Context(), next.DSN(), postgres.Options{}); !errors.Is(err, sqlstore.ErrUnavailable) || !strings.Contains(err.Error(), "standby") {
+		t.Fatalf("a standby alone: %v", err)
+	}
+	var log syncBuffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	driver := openMore(t, next.DSN(old), postgres.Options{Logger: logger}) // finds the primary
+	if !strings.Contains(log.String(), "no standby is synchronous") {
+		t.Errorf("no warning at start: %s", &log)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	feed := watch.New(driver, watch.Options{Logger: logger})
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := feed.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	defer running.Wait()
+	defer cancel()
+	last := mustCreate(t, driver, "a", "b")
+	await(t, "replication", func(ctx context.Context) (bool, error) {
+		var revision int64
+		err := connect(t, standby.DSN("postgres")).QueryRow(ctx, `SELECT revision FROM counters`).Scan(&revision)
+		return revision == last, err
+	})
+	if err := standby.Halt(); err != nil {
+		t.Logf("halt: %v", err)
+	}
+	lost := mustCreate(t, driver, "lost", "lost too")
+	pods := watch.Resource{Name: "pods"}
+	snapshot := func() watch.Snapshot {
+		var s watch.Snapshot
+		recoverReads(t, func(ctx context.Context) (err error) {
+			if _, err = feed.Latest(ctx); err == nil {
+				s, err = feed.Snapshot(ctx, pods)
+			}
+			return err
+		})
+		return s
+	}
+	if s := snapshot(); s.Len() != 4 || s.Revision() != lost {
+		t.Fatalf("%d objects at %d", s.Len(), s.Revision())
+	}
+	sub, err := feed.Subscribe(ctx, watch.Interest{Resource: pods}, lost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	before, err := driver.State(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := primary.Halt(); err != nil {
+		t.Logf("halt: %v", err)
+	}
+	next.Silence() // or the feed, which polls, would begin an epoch before the other process writes
+	if err := standby.Resume(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.Promote(ctx); err != nil {
+		t.Fatal(err)
+	}
+	other := openMore(t, standby.DSN("postgres"), postgres.Options{})
+	if again := mustCreate(t, other, "x", "y", "z"); again != lost+1 {
+		t.Fatalf("the new primary gave revision %d, want %d", again, lost+1)
+	}
+	next.Forward()
+
+	s := snapshot()
+	if s.Len() != 5 || s.Get("n", "lost") != nil || s.Get("n", "x") == nil || s.Revision() <= lost+1 {
+		t.Errorf("%d objects at %d", s.Len(), s.Revision())
+	}
+	deadline, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
+	if events, _, err := sub.Next(deadline); !errors.Is(err, watch.ErrCompacted) {
+		t.Errorf("subscription: %v, %v", events, err)
+	}
+	if state, err := driver.State(ctx); err != nil || state.Epoch == before.Epoch || state.Compacted < lost {
+		t.Errorf("state: %+v, %v", state, err)
+	}
+	if !strings.Contains(log.String(), "lost commits") {
+		t.Errorf("the log says nothing:\n%s", &log)
+	}
+	mustCreate(t, driver, "after")
+	if s := snapshot(); s.Get("n", "after") == nil {
+		t.Error("what was written afterwards is not there")
+	}
+}
