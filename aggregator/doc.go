@@ -37,7 +37,7 @@
 // # What the caller owes
 //
 // The context values that kube-apiserver's filters put into a request. The store
-// and the feed must be running before Run, and Config.Informers started.
+// and the feed must be running before Run, and Dependencies.Informers started.
 //
 // # Shutting down
 //

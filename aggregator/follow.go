@@ -12,6 +12,7 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
+	"byre/apiserver/delegation"
 	"byre/apiserver/discovery"
 	"byre/apiserver/openapi"
 	"byre/apiserver/routing"
@@ -44,10 +45,10 @@ type follower struct {
 	backends  map[place]*backend                       // that claims lead to
 }
 
-func newFollower(c Config, resolver *routing.Resolver, meters *meters, outbound outbound) *follower {
+func newFollower(d delegation.Dependencies, resolver *routing.Resolver, meters *meters, outbound outbound) *follower {
 	return &follower{
-		registry:  c.Discovery,
-		openapi:   c.OpenAPI,
+		registry:  d.Discovery,
+		openapi:   d.OpenAPI,
 		resolver:  resolver,
 		meters:    meters,
 		outbound:  outbound,

@@ -12,6 +12,7 @@ import (
 	generated "k8s.io/kube-aggregator/pkg/generated/openapi"
 	apiservice "k8s.io/kube-aggregator/pkg/registry/apiservice/etcd"
 
+	"byre/apiserver/delegation"
 	"byre/apiserver/endpoints"
 )
 
@@ -19,12 +20,12 @@ import (
 var apiServices = schema.GroupResource{Group: apiregistration.GroupName, Resource: "apiservices"}
 
 // newGroup serves apiregistration.k8s.io itself.
-func newGroup(c Config, next http.Handler) (*endpoints.API, error) {
+func newGroup(d delegation.Dependencies, delegate http.Handler) (*endpoints.API, error) {
 	scheme := endpoints.NewScheme(install.Install)
 	codecs := endpoints.NewCodecs(scheme)
-	services := apiservice.NewREST(scheme, c.Own(scheme, codecs, apiServices))
+	services := apiservice.NewREST(scheme, d.RESTOptions(scheme, codecs, apiServices))
 	version := apiregistrationv1.SchemeGroupVersion.Version
-	return c.ServeOwn("registration", endpoints.Group{
+	return d.ServeGroup("registration", endpoints.Group{
 		Name:     apiregistration.GroupName,
 		Versions: []string{version},
 		Storage: map[string]map[string]rest.Storage{
@@ -36,5 +37,5 @@ func newGroup(c Config, next http.Handler) (*endpoints.API, error) {
 		Scheme:         scheme,
 		Codecs:         codecs,
 		ParameterCodec: metav1.ParameterCodec,
-	}, generated.GetOpenAPIDefinitions, next)
+	}, generated.GetOpenAPIDefinitions, delegate)
 }

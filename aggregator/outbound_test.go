@@ -14,6 +14,7 @@ import (
 	"k8s.io/component-base/tracing"
 
 	"byre/aggregator"
+	"byre/apiserver/delegation"
 )
 
 // inTrace makes requests part of a trace, as the filters do.
@@ -28,11 +29,11 @@ func (r inTrace) RoundTrip(req *http.Request) (*http.Response, error) {
 // a request is part of.
 func TestOutbound(t *testing.T) {
 	var dials atomic.Int64
-	s := start(t, func(c *aggregator.Config) {
-		c.Trace = func(next http.RoundTripper) http.RoundTripper {
+	s := start(t, func(d *delegation.Dependencies, _ *aggregator.Options) {
+		d.Backends.Trace = func(next http.RoundTripper) http.RoundTripper {
 			return inTrace{tracing.WrapperFor(noop.NewTracerProvider())(next)}
 		}
-		c.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		d.Backends.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 			dials.Add(1)
 			return new(net.Dialer).DialContext(ctx, network, address)
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
 
 	"byre/aggregator"
+	"byre/apiserver/delegation"
 	"byre/apiserver/discovery"
 	"byre/apiserver/health"
 	"byre/sqlstore/dbtest"
@@ -33,13 +34,13 @@ func onDatabases(t *testing.T, test func(*testing.T, func(...option) *server)) {
 func TestRegistration(t *testing.T) {
 	onDatabases(t, func(t *testing.T, start func(...option) *server) {
 		synced := make(chan struct{})
-		s := start(func(c *aggregator.Config) {
+		s := start(func(d *delegation.Dependencies, o *aggregator.Options) {
 			for _, gv := range []schema.GroupVersion{{Version: "v1"}, {Group: "apps", Version: "v1"}, {Group: "batch", Version: "v1"}, {Group: "nobody.k8s.io", Version: "v1"}} {
-				if err := c.Discovery.Add(discovery.Version{GroupVersion: gv, Resources: []metav1.APIResource{}}); err != nil {
+				if err := d.Discovery.Add(discovery.Version{GroupVersion: gv, Resources: []metav1.APIResource{}}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			c.CustomSynced = synced
+			o.CustomSynced = synced
 		})
 		if err := s.check("autoregister-completion"); err == nil {
 			t.Error("ready before anything is registered")

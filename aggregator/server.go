@@ -23,6 +23,7 @@ import (
 	local "k8s.io/kube-aggregator/pkg/controllers/status/local"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
+	"byre/apiserver/delegation"
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
 	"byre/apiserver/health"
@@ -63,38 +64,38 @@ var errNotStarted = errors.New("not finished")
 // Stores says whether objects of a resource are kept here.
 func (s *Server) Stores(gr schema.GroupResource) bool { return gr == apiServices }
 
-// New makes a Server; requests for what it does not serve go on to next. It
+// New makes a Server; requests for what it does not serve go on to delegate. It
 // starts nothing.
-func New(c Config, next http.Handler) (*Server, error) {
-	if err := c.check(); err != nil {
+func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, error) {
+	if err := validate(d); err != nil {
 		return nil, err
 	}
-	services, err := newGroup(c, next)
+	services, err := newGroup(d, delegate)
 	if err != nil {
 		return nil, err
 	}
-	client, err := clientset.NewForConfig(c.Loopback)
+	client, err := clientset.NewForConfig(d.Loopback)
 	if err != nil {
 		return nil, fmt.Errorf("aggregator: loopback client: %w", err)
 	}
 	s := &Server{
 		services:        services,
-		rejectRedirects: c.RejectRedirects,
-		customSynced:    c.CustomSynced,
+		rejectRedirects: d.Backends.RejectRedirects,
+		customSynced:    o.CustomSynced,
 		client:          client,
 		factory:         externalversions.NewSharedInformerFactoryWithOptions(client, resync, externalversions.WithTransform(loopback.Trim)),
-		informers:       c.Informers,
-		slices:          informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithTransform(loopback.Trim)),
-		registrar:       newRegistrar(c.Discovery),
-		builtin:         builtinRoots(c.Discovery),
+		informers:       d.Informers,
+		slices:          informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(loopback.Trim)),
+		registrar:       newRegistrar(d.Discovery),
+		builtin:         builtinRoots(d.Discovery),
 		started:         make(chan struct{}),
 		settled:         make(chan struct{}),
 		discovered:      make(chan struct{}),
 	}
-	if s.meters, err = newMeters(c.Metrics); err != nil {
+	if s.meters, err = newMeters(o.Metrics); err != nil {
 		return nil, fmt.Errorf("aggregator: metrics: %w", err)
 	}
-	if s.certificate, err = dynamiccertificates.NewDynamicServingContentFromFiles("aggregator-proxy-cert", c.ProxyCert, c.ProxyKey); err != nil {
+	if s.certificate, err = dynamiccertificates.NewDynamicServingContentFromFiles("aggregator-proxy-cert", d.Backends.ProxyCert, d.Backends.ProxyKey); err != nil {
 		return nil, fmt.Errorf("aggregator: client certificate: %w", err)
 	}
 	slices, err := proxy.NewEndpointSliceIndexerGetter(s.slices.Discovery().V1().EndpointSlices())
@@ -102,12 +103,12 @@ func New(c Config, next http.Handler) (*Server, error) {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
 	s.informers.Core().V1().Services().Informer() // started with the rest of the factory
-	s.follower = newFollower(c, &routing.Resolver{
+	s.follower = newFollower(d, &routing.Resolver{
 		Services:    s.informers.Core().V1().Services().Lister(),
 		Slices:      slices,
-		ToEndpoints: c.RouteToEndpoints,
-		Self:        c.Self,
-	}, s.meters, outbound{identity: s.certificate.CurrentCertKeyContent, dial: c.Dial, trace: c.Trace})
+		ToEndpoints: d.Backends.RouteToEndpoints,
+		Self:        d.Backends.Self,
+	}, s.meters, outbound{identity: s.certificate.CurrentCertKeyContent, dial: d.Backends.Dial, trace: d.Backends.Trace})
 	s.certificate.AddListener(s.follower)
 	return s, nil
 }

@@ -29,6 +29,7 @@ import (
 	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
 	"byre/aggregator"
+	"byre/apiserver/delegation"
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
 	"byre/apiserver/loopback"
@@ -63,7 +64,7 @@ var tester = &user.DefaultInfo{
 	Extra: map[string][]string{"scopes": {"a", "b"}, "example.com/Mixed Case": {"c"}},
 }
 
-type option func(*aggregator.Config)
+type option func(*delegation.Dependencies, *aggregator.Options)
 
 // start starts a server over a store in memory.
 func start(t *testing.T, options ...option) *server {
@@ -86,41 +87,41 @@ func startOn(t *testing.T, driver sqlstore.Driver, shared bool, options ...optio
 	s.newCertificate(t, "front-proxy-client")
 	factory := informers.NewSharedInformerFactory(s.cluster, 0)
 	documents := openapi.NewService()
-	config := aggregator.Config{
-		Common: endpoints.Common{
-			// The scheme of others must not get in the way.
-			Storage:   objectstore.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
-			Effective: compatibility.DefaultBuildEffectiveVersion(),
-			Serving: endpoints.Serving{
-				Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
-				MinRequestTimeout: time.Minute,
-			},
-			Discovery: s.registry,
-			OpenAPI:   documents,
-			Build:     "test",
+	dependencies := delegation.Dependencies{
+		// The scheme of others must not get in the way.
+		Storage:          objectstore.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
+		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
+		Serving: endpoints.Serving{
+			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
+			MinRequestTimeout: time.Minute,
 		},
-		Loopback:         loopback.Config(transport),
-		Client:           s.cluster,
-		Informers:        factory,
-		ProxyCert:        s.certificate,
-		ProxyKey:         s.key,
-		RouteToEndpoints: true,
-		RejectRedirects:  true,
-		Metrics:          s.metrics,
+		Discovery: s.registry,
+		OpenAPI:   documents,
+		Build:     "test",
+		Loopback:  loopback.Config(transport),
+		Client:    s.cluster,
+		Informers: factory,
+		Backends: delegation.Backends{
+			ProxyCert:        s.certificate,
+			ProxyKey:         s.key,
+			RouteToEndpoints: true,
+			RejectRedirects:  true,
+		},
 	}
+	own := aggregator.Options{Metrics: s.metrics}
 	for _, set := range options {
-		set(&config)
+		set(&dependencies, &own)
 	}
 	var err error
 	next := http.NewServeMux()
 	next.Handle("/openapi/", documents)
 	next.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) { http.Error(w, "not claimed", http.StatusNotFound) })
-	if s.Server, err = aggregator.New(config, next); err != nil {
+	if s.Server, err = aggregator.New(dependencies, own, next); err != nil {
 		t.Fatal(err)
 	}
 	handler := withContext(s.Server)
 	transport.Serve(handler)
-	s.services = registration.NewForConfigOrDie(config.Loopback).APIServices()
+	s.services = registration.NewForConfigOrDie(dependencies.Loopback).APIServices()
 	s.front = httptest.NewServer(handler)
 
 	var parts stack

@@ -1,167 +1,121 @@
 package apiserver
 
 import (
-	"context"
-	"encoding/json"
+	"net"
 	"net/http"
 	"time"
 
 	endpointfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/server/mux"
-	"k8s.io/apiserver/pkg/server/routes"
-	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
+	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
-	// The metrics of client-go (rest_client_*, workqueue_*) and kubernetes_build_info.
-	_ "k8s.io/component-base/metrics/prometheus/clientgo"
-	"k8s.io/component-base/metrics/prometheus/slis"
-	_ "k8s.io/component-base/metrics/prometheus/version"
-	"k8s.io/klog/v2"
+	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
-	"k8s.io/kubernetes/pkg/serviceaccount"
 
+	"byre/apiserver/delegation"
+	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
-	"byre/apiserver/filters"
-	"byre/apiserver/health"
+	"byre/apiserver/objectstore"
 	"byre/apiserver/openapi"
-	"byre/sqlstore"
 )
+
+// effectiveVersion is the version that the process emulates.
+func effectiveVersion() basecompatibility.EffectiveVersion {
+	return compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
+}
+
+// newStorage says where the objects of every server of the chain are kept, and how
+// those of the built-in resources are encoded.
+func (s *Server) newStorage() objectstore.GetterConfig {
+	o := s.config.Options.Store
+	storage := objectstore.Builtin(s.core.store, s.core.feed, effectiveVersion())
+	storage.Transformers = s.encryption.transformers
+	storage.DeleteCollectionWorkers = o.DeleteCollectionWorkers
+	storage.NoGarbageCollection = !o.GarbageCollection
+	return storage
+}
+
+// externalAddress is the host and port at which clients find this server.
+func (s *Server) externalAddress() string {
+	return net.JoinHostPort(s.config.advertise.String(), s.port)
+}
+
+// newDiscovery makes the registry of what is served. It tells clients within the
+// cluster the address of the kubernetes Service, and others the external one.
+func (s *Server) newDiscovery() *discovery.Registry {
+	return discovery.NewRegistry(s.externalAddress(), discovery.Rule{
+		IPRange: s.config.primary,
+		Address: net.JoinHostPort(s.config.serviceIP.String(), "443"), // the port of the kubernetes Service
+	})
+}
+
+// builtinModels are the built-in groups with the models of their types.
+type builtinModels struct {
+	groups []endpoints.Group
+	models *openapi.Models
+	// names are those of the models that the groups use.
+	names []string
+}
+
+func newBuiltinModels(groups []endpoints.Group) (builtinModels, error) {
+	names, err := endpoints.ModelNames(groups)
+	return builtinModels{
+		groups: groups,
+		models: openapi.NewModels(effectiveVersion().EmulationVersion().String(), generated.GetOpenAPIDefinitions, legacyscheme.Scheme),
+		names:  names,
+	}, err
+}
+
+// newServing is what all resources are served with.
+func (s *Server) newServing(builtin builtinModels) endpoints.Serving {
+	return endpoints.Serving{
+		Admission:         s.admission.Plugins,
+		Authorizer:        s.auth.Authorizer,
+		TypeConverter:     builtin.models.TypeConverter(builtin.names...),
+		MinRequestTimeout: time.Duration(s.config.Options.Filters.MinRequestTimeout) * time.Second,
+	}
+}
 
 // buildChain makes the handler behind the filters, from the last delegate to the
 // first: 404, custom resources, this server's API, its other paths, the aggregator.
-func (s *Server) buildChain() (http.Handler, error) {
-	groups := s.builtin.Groups()
-	names, err := endpoints.ModelNames(groups)
+func (s *Server) buildChain(builtin builtinModels, d delegation.Dependencies) (http.Handler, error) {
+	notFound := notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)
+	handler, err := s.addServer(s.config.CustomResources, d, notFound)
 	if err != nil {
 		return nil, err
 	}
-	models := openapi.NewModels(s.Effective.EmulationVersion().String(), generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
-	s.Serving = endpoints.Serving{
-		Admission:         s.admission.Plugins,
-		Authorizer:        s.auth.Authorizer,
-		TypeConverter:     models.TypeConverter(names...),
-		MinRequestTimeout: time.Duration(s.config.Options.Filters.MinRequestTimeout) * time.Second,
-	}
-	var delegate http.Handler = notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)
-	if s.config.CustomResources != nil {
-		if delegate, err = s.newChainedServer(s.config.CustomResources, delegate); err != nil {
-			return nil, err
-		}
-	}
 	api, err := endpoints.New(endpoints.Config{
-		Groups:    groups,
-		Serving:   s.Serving,
-		Discovery: s.Discovery,
-		NotFound:  delegate,
+		Groups:    builtin.groups,
+		Serving:   d.Serving,
+		Discovery: d.Discovery,
+		NotFound:  handler,
 	})
 	if err != nil {
 		return nil, err
 	}
 	roots := append(api.Roots(), openapi.VersionRoot())
 	roots = append(roots, openapi.TokenIssuerRoots()...)
-	s.OpenAPI.Set("builtin", models.Source(roots, s.Build))
+	d.OpenAPI.Set("builtin", builtin.models.Source(roots, d.Build))
 	paths := mux.NewPathRecorderMux("byre")
 	paths.NotFoundHandler(api)
-	var chain http.Handler = paths
-	if s.config.Aggregator != nil {
-		if chain, err = s.newChainedServer(s.config.Aggregator, paths); err != nil {
-			return nil, err
-		}
+	if handler, err = s.addServer(s.config.Aggregator, d, paths); err != nil {
+		return nil, err
 	}
 	// Last: the checks of the other servers are among the paths.
-	s.installPaths(paths)
-	return chain, nil
+	s.installPaths(paths, d)
+	return handler, nil
 }
 
-func (s *Server) newChainedServer(build NewChainedServer, delegate http.Handler) (http.Handler, error) {
-	n, err := build(s.Shared, delegate)
+// addServer puts a server before its delegate; without one the delegate stays first.
+func (s *Server) addServer(newServer delegation.NewServer, d delegation.Dependencies, delegate http.Handler) (http.Handler, error) {
+	if newServer == nil {
+		return delegate, nil
+	}
+	server, err := newServer(d, delegate)
 	if err != nil {
 		return nil, err
 	}
-	s.chained = append(s.chained, n)
-	return n, nil
-}
-
-// installPaths adds the paths that are not of any API group.
-func (s *Server) installPaths(paths *mux.PathRecorderMux) {
-	index := routes.ListedPathProviders{paths, listed(s.Discovery.Paths)}
-	routes.Index{}.Install(index, paths)
-	s.readyChecks = health.Install(paths, s.checks())
-	document(paths, "/version", http.HandlerFunc(s.serveVersion))
-	paths.Handle("/openapi/v2", s.OpenAPI)
-	paths.Handle("/openapi/v3", s.OpenAPI)
-	paths.HandlePrefix("/openapi/v3/", s.OpenAPI)
-	exported := mux.NewPathRecorderMux("metrics")
-	routes.MetricsWithReset{}.Install(exported)
-	serviceaccount.RegisterMetrics()
-	metrics.SetStorageMonitorGetter(storageMonitors(s.core.database.Driver))
-	paths.Handle("/metrics", s.withStorageMetrics(exported))
-	slis.SLIMetricsWithReset{}.Install(paths)
-	s.config.Options.Debug.installProfiling(paths)
-	if s.flow != nil {
-		paths.UnlistedHandlePrefix(filters.DebugPath, s.flow.DebugHandler())
-	}
-	documents, err := s.auth.TokenIssuer.OpenIDMetadataHandlers()
-	if err != nil {
-		// Tokens work without: only other servers can't find the keys.
-		klog.InfoS("Service account issuer discovery is off", "reason", err)
-	}
-	for path, handler := range documents {
-		document(paths, path, handler)
-	}
-	s.installZPages(paths, index.ListedPaths)
-}
-
-// document serves what can only be read, with or without a slash at the end of
-// its path.
-func document(paths *mux.PathRecorderMux, path string, h http.Handler) {
-	h = endpoints.GetOnly(h, legacyscheme.Codecs)
-	paths.Handle(path, h)
-	paths.UnlistedHandle(path+"/", h)
-}
-
-// listed is a function that lists paths for the index.
-type listed func() []string
-
-func (l listed) ListedPaths() []string { return l() }
-
-func (s *Server) serveVersion(w http.ResponseWriter, _ *http.Request) {
-	body, err := json.MarshalIndent(Version(s.Effective), "", "  ")
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(body) // fails only if the client has gone
-}
-
-// withStorageMetrics brings the gauges of what is stored up to date before they
-// are read.
-func (s *Server) withStorageMetrics(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		s.getter.UpdateMetrics()
-		next.ServeHTTP(w, req)
-	})
-}
-
-// sizeMonitor measures the database for apiserver_storage_size_bytes.
-type sizeMonitor struct{ sqlstore.Sizer }
-
-// Monitor implements upstream's metrics.Monitor.
-func (m sizeMonitor) Monitor(ctx context.Context) (metrics.StorageMetrics, error) {
-	size, err := m.Size(ctx)
-	return metrics.StorageMetrics{Size: size}, err
-}
-
-// Close implements upstream's metrics.Monitor.
-func (sizeMonitor) Close() error { return nil }
-
-func storageMonitors(driver sqlstore.Driver) func() ([]metrics.Monitor, error) {
-	return func() ([]metrics.Monitor, error) {
-		sizer, ok := driver.(sqlstore.Sizer)
-		if !ok {
-			return nil, nil
-		}
-		return []metrics.Monitor{sizeMonitor{sizer}}, nil
-	}
+	s.chain = append(s.chain, server)
+	return server, nil
 }

@@ -16,11 +16,11 @@ func (s *Server) checks() health.Checks {
 	checks := health.Checks{
 		Always:           slices.Concat([]health.Checker{health.Log(), store}, s.encryption.checks),
 		Boot:             s.bootChecks(),
-		Ready:            []health.Checker{s.core.writable(storeReady), healthz.NewInformerSyncHealthz(s.Informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
+		Ready:            []health.Checker{s.core.writable(storeReady), healthz.NewInformerSyncHealthz(s.clients.informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
 		LivezGracePeriod: s.config.Options.LivezGracePeriod,
 	}
-	for _, n := range s.chained {
-		checks.Boot = append(checks.Boot, n.Boot...)
+	for _, server := range s.chain {
+		checks.Boot = append(checks.Boot, server.Checks()...)
 	}
 	return checks
 }

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/resourceconfig"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
@@ -25,7 +23,7 @@ import (
 	"byre/apiserver/builtin"
 	"byre/apiserver/controllers"
 	"byre/apiserver/controlplane"
-	"byre/apiserver/health"
+	"byre/apiserver/delegation"
 	"byre/apiserver/pki"
 	"byre/sqlstore"
 )
@@ -45,27 +43,9 @@ type Database struct {
 // opens it.
 type OpenDatabase func(context.Context, StoreOptions) (Database, error)
 
-// chainedGroups are the API groups of the other servers of the chain, which
+// delegateGroups are the API groups of the other servers of the delegation chain, which
 // --runtime-config may name too.
-var chainedGroups = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
-
-// ChainedServer is another server of the chain: the aggregator, which delegates to
-// this one, or the server of custom resources, which this one delegates to.
-type ChainedServer struct {
-	http.Handler
-	// Run does what the server does besides answering requests, until its context
-	// ends; nil for nothing.
-	Run func(context.Context) error
-	// Boot are the checks of its start.
-	Boot []health.Checker
-	// Stores says whether the server keeps a resource's objects in the
-	// store; nil for none.
-	Stores func(schema.GroupResource) bool
-}
-
-// NewChainedServer makes a server out of what the servers of the chain share. It
-// passes requests that are not its own on to its delegation target.
-type NewChainedServer func(s Shared, delegate http.Handler) (ChainedServer, error)
+var delegateGroups = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
 
 // Config is what New needs, checked.
 type Config struct {
@@ -74,7 +54,7 @@ type Config struct {
 	Open OpenDatabase
 	// Aggregator delegates to this server, and this server delegates to
 	// CustomResources; nil for none.
-	Aggregator, CustomResources NewChainedServer
+	Aggregator, CustomResources delegation.NewServer
 }
 
 // CompletedConfig is a Config with everything that follows from the flags. It
@@ -130,7 +110,7 @@ func (c Config) Complete() (CompletedConfig, error) {
 		return CompletedConfig{}, fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
 	done.advertise = o.Serving.advertised(netutils.IsIPv6CIDR(&done.primary))
-	resources, err := builtin.Resources(o.RuntimeConfig, chainedGroups...)
+	resources, err := builtin.Resources(o.RuntimeConfig, delegateGroups...)
 	if err != nil {
 		return CompletedConfig{}, fmt.Errorf("--runtime-config: %w", err)
 	}

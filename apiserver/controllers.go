@@ -22,7 +22,7 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 	}
 	config := controllers.Config{
 		Controllers: s.config.controllers,
-		Client:      s.Loopback,
+		Client:      s.clients.loopback,
 		RootCA:      rootCA,
 		Stored:      s.watchStored,
 	}
@@ -36,8 +36,8 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 // one that a server of this program serves; else it returns nil.
 func (s *Server) watchStored(gr schema.GroupResource) *objectstore.MetadataWatch {
 	stores := s.getter.Lookup(gr) != nil
-	for _, n := range s.chained {
-		stores = stores || n.Stores != nil && n.Stores(gr)
+	for _, server := range s.chain {
+		stores = stores || server.Stores(gr)
 	}
 	if !stores {
 		return nil
@@ -45,8 +45,8 @@ func (s *Server) watchStored(gr schema.GroupResource) *objectstore.MetadataWatch
 	return s.getter.WatchMetadata(gr)
 }
 
-// newControlPlane makes what every server runs for itself; port is the one bound.
-func (s *Server) newControlPlane(port string) (*controlplane.ControlPlane, error) {
+// newControlPlane makes what every server runs for itself.
+func (s *Server) newControlPlane() (*controlplane.ControlPlane, error) {
 	hostname, err := os.Hostname()
 	if err != nil {
 		return nil, err
@@ -54,10 +54,10 @@ func (s *Server) newControlPlane(port string) (*controlplane.ControlPlane, error
 	return controlplane.New(controlplane.Config{
 		ServerID:    s.id,
 		Hostname:    hostname,
-		PeerAddress: s.config.Options.Peers.address(s.config.advertise, port),
-		Client:      s.Client,
-		Loopback:    s.Loopback,
-		Informers:   s.Informers,
+		PeerAddress: s.config.Options.Peers.address(s.config.advertise, s.port),
+		Client:      s.clients.kube,
+		Loopback:    s.clients.loopback,
+		Informers:   s.clients.informers,
 		Resources:   s.config.resources,
 		Features:    utilfeature.DefaultFeatureGate,
 		Election:    s.config.Options.Election,

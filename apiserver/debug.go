@@ -29,7 +29,7 @@ func (s *Server) installZPages(paths *mux.PathRecorderMux, listed func() []strin
 	if utilfeature.DefaultFeatureGate.Enabled(zpages.ComponentStatusz) {
 		all := append(listed(), statusz.DefaultStatuszPath)
 		slices.Sort(all)
-		statusz.Install(paths, zpagesName, statusz.NewRegistry(release{s.Effective}, statusz.WithListedPaths(all)))
+		statusz.Install(paths, zpagesName, statusz.NewRegistry(release{effectiveVersion()}, statusz.WithListedPaths(all)))
 	}
 }
 

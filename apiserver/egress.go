@@ -1,11 +1,8 @@
 package apiserver
 
 import (
-	"crypto/tls"
 	"fmt"
-	"net/http"
 
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/egressselector"
 )
 
@@ -32,25 +29,4 @@ func readEgressSelector(file string) (*egressselector.EgressSelector, error) {
 		return nil, fmt.Errorf("--egress-selector-config-file: %w", err)
 	}
 	return selector, nil
-}
-
-// egressDialer is how connections of a type are made; nil means directly.
-func egressDialer(selector *egressselector.EgressSelector, to egressselector.EgressType) (utilnet.DialFunc, error) {
-	if selector == nil {
-		return nil, nil
-	}
-	dial, err := selector.Lookup(to.AsNetworkContext())
-	if err != nil {
-		return nil, fmt.Errorf("--egress-selector-config-file: %w", err)
-	}
-	return dial, nil
-}
-
-// proxyTransport reaches pods, services and nodes that are proxied to. It doesn't
-// verify names, as proxying goes by IP; see kube-apiserver's CreateProxyTransport.
-func proxyTransport(dial utilnet.DialFunc) *http.Transport {
-	return utilnet.SetTransportDefaults(&http.Transport{
-		DialContext:     dial,
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
-	})
 }

@@ -14,7 +14,6 @@ import (
 	netutils "k8s.io/utils/net"
 
 	"byre/apiserver/builtin"
-	"byre/apiserver/pki"
 )
 
 // ClusterOptions are the settings that objects of the cluster depend on.
@@ -104,22 +103,6 @@ func (o *ClusterOptions) addKubeletFlags(fs *pflag.FlagSet) {
 		"Private key of --kubelet-client-certificate.")
 	fs.StringVar(&o.Kubelet.TLSClientConfig.CAFile, "kubelet-certificate-authority", o.Kubelet.TLSClientConfig.CAFile,
 		"File with the CA that kubelets' serving certificates are checked against. If not set, they are not checked.")
-}
-
-// aggregation is how servers behind this one are reached; files are the
-// certificates that this one keeps itself.
-func (o *ClusterOptions) aggregation(files pki.Files, dial utilnet.DialFunc) Aggregation {
-	a := Aggregation{
-		Dial:             dial,
-		ProxyCert:        files.FrontProxyCert,
-		ProxyKey:         files.FrontProxyKey,
-		RouteToEndpoints: o.RouteToEndpoints,
-		RejectRedirects:  o.RejectRedirects,
-	}
-	if o.ProxyCertFile != "" {
-		a.ProxyCert, a.ProxyKey = o.ProxyCertFile, o.ProxyKeyFile
-	}
-	return a
 }
 
 // serviceNets parses ServiceIPRanges; the second is zero without a second range.

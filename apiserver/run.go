@@ -85,7 +85,7 @@ func (r *running) startBase(ctx context.Context) {
 		r.base.run("debug socket", r.config.Options.Debug.serveSocket)
 	}
 	r.signals.MuxAndDiscoveryComplete.Signal()
-	r.Informers.StartWithContext(r.base.ctx)
+	r.clients.informers.StartWithContext(r.base.ctx)
 	r.base.run("built-in groups", r.builtin.Run)
 }
 
@@ -96,7 +96,7 @@ func (r *running) stopBase() {
 	r.endBase()
 	r.transport.Close()
 	r.transport.Wait()
-	r.Informers.Shutdown()
+	r.clients.informers.Shutdown()
 	r.base.stop()
 }
 
@@ -106,10 +106,8 @@ func (r *running) startWork(ctx context.Context) {
 	r.work.run("bootstrap objects", r.bootstrap.Run)
 	r.work.once("readiness", r.awaitReady)
 	r.work.once("release of start memory", r.releaseStartMemory)
-	for _, n := range r.chained {
-		if n.Run != nil {
-			r.work.run("chained server", n.Run)
-		}
+	for _, server := range r.chain {
+		r.work.run("server of the delegation chain", server.Run)
 	}
 	if !r.core.database.Shared {
 		r.work.run("controllers", r.runControllers)

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/value"
 
-	"byre/crd"
+	"byre/apiserver/delegation"
 	"byre/migrations"
 	"byre/sqlstore/dbtest"
 	"byre/sqlstore/postgres/pgtest"
@@ -69,8 +69,8 @@ func TestCleaningIsLinear(t *testing.T) {
 	for _, kind := range dbtest.Kinds() {
 		t.Run(kind.Name, func(t *testing.T) {
 			c := &counter{}
-			s := start(t, kind.Open(t), kind.Shared, func(config *crd.Config) {
-				config.Storage.Transformers = func(schema.GroupResource) value.Transformer { return c }
+			s := start(t, kind.Open(t), kind.Shared, func(d *delegation.Dependencies) {
+				d.Storage.Transformers = func(schema.GroupResource) value.Transformer { return c }
 			})
 			definition := s.define(t, widgetDefinition)
 			s.createMany(t, instances, namespaces, `,"finalizers":["example.com/not-done"]`)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/delegation"
 	"byre/apiserver/health"
 )
 
@@ -54,17 +55,17 @@ type follower struct {
 // time, where they take a number.
 const controllerWorkers = 5
 
-func newFollower(c Config, t *table) (*follower, error) {
-	client, err := clientset.NewForConfig(c.Loopback)
+func newFollower(d delegation.Dependencies, t *table) (*follower, error) {
+	client, err := clientset.NewForConfig(d.Loopback)
 	if err != nil {
 		return nil, fmt.Errorf("crd: loopback client: %w", err)
 	}
 	f := &follower{
 		table:     t,
 		factory:   externalversions.NewSharedInformerFactoryWithOptions(client, 0, externalversions.WithTransform(forCache)),
-		announcer: &announcer{table: t, registry: c.Discovery, announced: map[string]map[string][]metav1.APIResource{}},
+		announcer: &announcer{table: t, registry: d.Discovery, announced: map[string]map[string][]metav1.APIResource{}},
 		publisher: &publisher{
-			table: t, service: c.OpenAPI, build: c.Build,
+			table: t, service: d.OpenAPI, build: d.Build,
 			parts:  &documentParts{shared: t.shared, kept: map[partKey][]byte{}},
 			groups: map[string]map[schema.GroupVersion][]described{},
 		},

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 
+	"byre/apiserver/delegation"
 	"byre/apiserver/endpoints"
 	"byre/apiserver/objectstore"
 	"byre/sqlstore"
@@ -35,13 +36,13 @@ type group struct {
 // definitions is the resource that is kept here; its keys are a stock server's.
 var definitions = apiextensions.Resource("customresourcedefinitions")
 
-func newGroup(c Config) (*group, error) {
+func newGroup(d delegation.Dependencies) (*group, error) {
 	// Custom resources need this scheme too, for the options and the Status that
 	// travel with them.
-	g := &group{scheme: endpoints.NewScheme(install.Install), feed: c.Storage.Feed}
+	g := &group{scheme: endpoints.NewScheme(install.Install), feed: d.Storage.Feed}
 	g.codecs = endpoints.NewCodecs(g.scheme)
 	var err error
-	if g.rest, err = customresourcedefinition.NewREST(g.scheme, c.Own(g.scheme, g.codecs, definitions)); err != nil {
+	if g.rest, err = customresourcedefinition.NewREST(g.scheme, d.RESTOptions(g.scheme, g.codecs, definitions)); err != nil {
 		return nil, fmt.Errorf("crd: storage of definitions: %w", err)
 	}
 	var ok bool
@@ -52,9 +53,9 @@ func newGroup(c Config) (*group, error) {
 }
 
 // api serves the group, in discovery and OpenAPI too.
-func (g *group) api(c Config, next http.Handler) (*endpoints.API, error) {
+func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*endpoints.API, error) {
 	version := apiextensionsv1.SchemeGroupVersion.Version
-	return c.ServeOwn("crd", endpoints.Group{
+	return d.ServeGroup("crd", endpoints.Group{
 		Name:     apiextensions.GroupName,
 		Versions: []string{version},
 		Storage: map[string]map[string]rest.Storage{version: {
@@ -64,7 +65,7 @@ func (g *group) api(c Config, next http.Handler) (*endpoints.API, error) {
 		Scheme:         g.scheme,
 		Codecs:         g.codecs,
 		ParameterCodec: metav1.ParameterCodec,
-	}, generated.GetOpenAPIDefinitions, next)
+	}, generated.GetOpenAPIDefinitions, delegate)
 }
 
 // known is the revision of a definition that the feed has; see table.

@@ -8,32 +8,21 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apiserver/pkg/util/webhook"
-	restclient "k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"byre/apiserver/delegation"
 	"byre/apiserver/endpoints"
 	"byre/sqlstore"
 	"byre/watch"
 )
 
-// Config is what New needs. All of it is required.
-type Config struct {
-	endpoints.Common
-	// Loopback reaches the whole server as itself.
-	Loopback *restclient.Config
-	// ServiceResolver and Authentication are how conversion webhooks are found,
-	// and by what the server shows itself to them.
-	ServiceResolver webhook.ServiceResolver
-	Authentication  webhook.AuthenticationInfoResolverWrapper
-}
-
-func (c *Config) check() error {
-	if err := c.Check(); err != nil {
+func validate(d delegation.Dependencies) error {
+	if err := d.Validate(); err != nil {
 		return fmt.Errorf("crd: %w", err)
 	}
-	if c.Loopback == nil || c.ServiceResolver == nil || c.Authentication == nil {
-		return errors.New("crd: Loopback, ServiceResolver and Authentication are required")
+	// Conversion webhooks are found and authenticated to by these.
+	if d.ServiceResolver == nil || d.WebhookAuthentication == nil {
+		return errors.New("crd: ServiceResolver and WebhookAuthentication are required")
 	}
 	return nil
 }
@@ -49,40 +38,40 @@ type Server struct {
 // errUnresolved is all that a client is told when a definition can't be served.
 var errUnresolved = errors.New("error resolving resource")
 
-// New makes a Server; requests for what it does not serve go on to next. It
+// New makes a Server; requests for what it does not serve go on to delegate. It
 // starts nothing.
-func New(c Config, next http.Handler) (*Server, error) {
-	if err := c.check(); err != nil {
+func New(d delegation.Dependencies, delegate http.Handler) (*Server, error) {
+	if err := validate(d); err != nil {
 		return nil, err
 	}
-	converter, err := conversion.NewCRConverterFactory(c.ServiceResolver, c.Authentication)
+	converter, err := conversion.NewCRConverterFactory(d.ServiceResolver, d.WebhookAuthentication)
 	if err != nil {
 		return nil, fmt.Errorf("crd: conversion webhooks: %w", err)
 	}
-	own, err := newGroup(c)
+	own, err := newGroup(d)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{codecs: own.codecs}
-	if s.definitions, err = own.api(c, next); err != nil {
+	if s.definitions, err = own.api(d, delegate); err != nil {
 		return nil, err
 	}
 	s.table = &table{
 		shared: &shared{
-			scheme: own.scheme, storage: c.Storage, serving: c.Serving,
+			scheme: own.scheme, storage: d.Storage, serving: d.Serving,
 			converter: converter, conversions: newConversions(maxConversions, clock.RealClock{}), read: own.source,
 		},
 		known:  own.known,
 		fresh:  own.fresh,
 		latest: own.latest,
-		seen:   c.Storage.Feed.Revision,
+		seen:   d.Storage.Feed.Revision,
 		forget: func(group, plural string) {
-			c.Storage.Feed.Forget(watch.Resource{Group: group, Name: plural, Owner: sqlstore.Custom})
+			d.Storage.Feed.Forget(watch.Resource{Group: group, Name: plural, Owner: sqlstore.Custom})
 		},
 		byName: map[string]*definition{},
 		gone:   map[schema.GroupResource]bool{},
 	}
-	if s.follower, err = newFollower(c, s.table); err != nil {
+	if s.follower, err = newFollower(d, s.table); err != nil {
 		return nil, err
 	}
 	s.table.changed = s.mark

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	"byre/apiserver/delegation"
 	byrediscovery "byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
 	"byre/apiserver/loopback"
@@ -56,7 +57,7 @@ func onDatabases(t *testing.T, test func(*testing.T, *server)) {
 	}
 }
 
-func start(t testing.TB, driver sqlstore.Driver, shared bool, adjust ...func(*crd.Config)) *server {
+func start(t testing.TB, driver sqlstore.Driver, shared bool, adjust ...func(*delegation.Dependencies)) *server {
 	t.Helper()
 	// The order of the stop is that of the program: what makes requests, the
 	// requests, the feed, the store, the database.
@@ -70,27 +71,25 @@ func start(t testing.TB, driver sqlstore.Driver, shared bool, adjust ...func(*cr
 	documents := openapi.NewService()
 	s := &server{store: store, config: loopback.Config(transport), openapi: documents}
 	var err error
-	config := crd.Config{
-		Common: endpoints.Common{
-			// The scheme of others must not get in the way.
-			Storage:   objectstore.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
-			Effective: compatibility.DefaultBuildEffectiveVersion(),
-			Serving: endpoints.Serving{
-				Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
-				MinRequestTimeout: time.Minute,
-			},
-			Discovery: byrediscovery.NewRegistry("127.0.0.1:0"),
-			OpenAPI:   documents,
-			Build:     "test",
+	dependencies := delegation.Dependencies{
+		// The scheme of others must not get in the way.
+		Storage:          objectstore.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
+		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
+		Serving: endpoints.Serving{
+			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
+			MinRequestTimeout: time.Minute,
 		},
-		Loopback:        s.config,
-		ServiceResolver: webhook.NewDefaultServiceResolver(),
-		Authentication:  webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, &rest.Config{}, noop.NewTracerProvider()),
+		Discovery:             byrediscovery.NewRegistry("127.0.0.1:0"),
+		OpenAPI:               documents,
+		Build:                 "test",
+		Loopback:              s.config,
+		ServiceResolver:       webhook.NewDefaultServiceResolver(),
+		WebhookAuthentication: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, &rest.Config{}, noop.NewTracerProvider()),
 	}
 	for _, adjust := range adjust {
-		adjust(&config)
+		adjust(&dependencies)
 	}
-	if s.Server, err = crd.New(config, http.NotFoundHandler()); err != nil {
+	if s.Server, err = crd.New(dependencies, http.NotFoundHandler()); err != nil {
 		t.Fatal(err)
 	}
 	s.handler = withContext(s.Server)

@@ -43,6 +43,7 @@ var parts = []part{
 	{"apiserver/openapi", 3.1, noSQL},
 	{"apiserver/discovery", 3.15, noSQL},
 	{"apiserver/endpoints", 3.2, noSQL},
+	{"apiserver/delegation", 3.4, noSQL},
 	{"apiserver/auth", 3.3, noSQL},
 	{"apiserver/admission", 3.3, noSQL},
 	{"apiserver/audit", 3.3, noSQL},

@@ -19,6 +19,7 @@ import (
 
 	"byre/aggregator"
 	"byre/apiserver"
+	"byre/apiserver/delegation"
 	"byre/crd"
 	"byre/migrations"
 	"byre/migrations/dbserver"
@@ -111,49 +112,18 @@ func openDatabase(ctx context.Context, o apiserver.StoreOptions) (apiserver.Data
 	}
 }
 
-// serverChain makes the other servers of the chain: custom resources first, as the
-// aggregator needs to know when they are synced.
+// serverChain makes the other servers of the delegation chain: custom resources first,
+// as the aggregator needs to know when they are synced.
 type serverChain struct{ crd *crd.Server }
 
-func (c *serverChain) newCRD(s apiserver.Shared, delegate http.Handler) (apiserver.ChainedServer, error) {
-	server, err := crd.New(crd.Config{
-		Common:          s.Common,
-		Loopback:        s.Loopback,
-		ServiceResolver: s.Services,
-		Authentication:  s.Webhooks,
-	}, delegate)
-	if err != nil {
-		return apiserver.ChainedServer{}, err
-	}
-	c.crd = server
-	return apiserver.ChainedServer{
-		Handler: server,
-		Run:     server.Run,
-		Boot:    server.Checks(),
-		Stores:  server.Stores,
-	}, nil
+func (c *serverChain) newCRD(d delegation.Dependencies, delegate http.Handler) (delegation.Server, error) {
+	var err error
+	c.crd, err = crd.New(d, delegate)
+	return c.crd, err
 }
 
-func (c *serverChain) newAggregator(s apiserver.Shared, delegate http.Handler) (apiserver.ChainedServer, error) {
-	server, err := aggregator.New(aggregator.Config{
-		Common:           s.Common,
-		Loopback:         s.Loopback,
-		Client:           s.Client,
-		Informers:        s.Informers,
-		ProxyCert:        s.Aggregation.ProxyCert,
-		ProxyKey:         s.Aggregation.ProxyKey,
-		RouteToEndpoints: s.Aggregation.RouteToEndpoints,
-		Self:             s.Aggregation.Self,
-		RejectRedirects:  s.Aggregation.RejectRedirects,
-		Dial:             s.Aggregation.Dial,
-		Trace:            s.Aggregation.Trace,
-		CustomSynced:     c.crd.Synced(),
-		Metrics:          metrics{},
-	}, delegate)
-	if err != nil {
-		return apiserver.ChainedServer{}, err
-	}
-	return apiserver.ChainedServer{Handler: server, Run: server.Run, Boot: server.Checks(), Stores: server.Stores}, nil
+func (c *serverChain) newAggregator(d delegation.Dependencies, delegate http.Handler) (delegation.Server, error) {
+	return aggregator.New(d, aggregator.Options{CustomSynced: c.crd.Synced(), Metrics: metrics{}}, delegate)
 }
 
 // metrics is the registry of the process, which upstream's metrics are in too.

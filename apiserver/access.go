@@ -1,0 +1,54 @@
+package apiserver
+
+import (
+	"context"
+
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/webhook"
+
+	"byre/apiserver/admission"
+	"byre/apiserver/audit"
+	"byre/apiserver/auth"
+	"byre/apiserver/auth/rbac"
+	"byre/apiserver/filters"
+)
+
+// buildAccess makes what decides who may do what: authentication, authorization, audit,
+// admission, and priority and fairness. ctx ends what they start with construction.
+func (s *Server) buildAccess(ctx context.Context, resolver webhook.ServiceResolver, webhooks webhook.AuthenticationInfoResolverWrapper) error {
+	o := s.config.Options
+	var err error
+	s.auth, err = auth.New(ctx, auth.Config{
+		Options:         o.Auth,
+		ServerID:        s.id,
+		Client:          s.clients.direct,
+		Informers:       s.clients.informers,
+		RBAC:            rbac.New(s.getter.Lookup, s.core.feed),
+		ExternalAddress: s.externalAddress(),
+		Egress:          s.egress.selector,
+	})
+	if err != nil {
+		return err
+	}
+	if s.audit, err = audit.New(o.Audit, s.egress.controlPlane); err != nil {
+		return err
+	}
+	s.admission, err = admission.New(ctx, admission.Config{
+		Options:                           o.Admission,
+		ServerID:                          s.id,
+		Client:                            s.clients.direct,
+		DynamicClient:                     s.clients.dynamic,
+		Informers:                         s.clients.informers,
+		Authorizer:                        s.auth.Authorizer,
+		FeatureGate:                       utilfeature.DefaultFeatureGate,
+		APIResourceConfigSource:           s.config.resources,
+		EffectiveVersion:                  effectiveVersion(),
+		ServiceResolver:                   resolver,
+		AuthenticationInfoResolverWrapper: webhooks,
+	})
+	if err != nil {
+		return err
+	}
+	s.flow = filters.NewFlowControl(o.Filters, s.clients.informers, s.clients.kube, s.getter.Stats)
+	return nil
+}

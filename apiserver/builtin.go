@@ -1,0 +1,105 @@
+package apiserver
+
+import (
+	"net"
+	"strconv"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
+
+	"byre/apiserver/builtin"
+	"byre/apiserver/builtin/bootstrap"
+	"byre/apiserver/pki"
+)
+
+// newBuiltin makes the storages of the built-in groups. files are the certificates that
+// the server keeps itself.
+func (s *Server) newBuiltin(files pki.Files) (*builtin.Builtin, error) {
+	o := s.config.Options
+	kubelet := *o.Cluster.Kubelet
+	if kubelet.TLSClientConfig.CertFile == "" {
+		kubelet.TLSClientConfig.CertFile, kubelet.TLSClientConfig.KeyFile = files.KubeletClientCert, files.KubeletKey
+	}
+	if s.egress.selector != nil {
+		kubelet.Lookup = s.egress.selector.Lookup
+	}
+	return builtin.New(builtin.Config{
+		RESTOptions:   s.getter,
+		Resources:     s.config.resources,
+		Emulation:     o.Emulation.of(effectiveVersion()),
+		Client:        s.clients.kube,
+		Informers:     s.clients.informers,
+		Authenticator: s.auth.Authenticator,
+		APIAudiences:  s.auth.APIAudiences,
+		Authorizer:    s.auth.Authorizer,
+		RuleResolver:  s.auth.RuleResolver,
+		Tokens: builtin.Tokens{
+			Issuer:                s.auth.TokenIssuer.Generator,
+			MaxExpiration:         s.auth.TokenIssuer.MaxExpiration,
+			ExtendExpiration:      s.auth.TokenIssuer.ExtendExpiration,
+			MaxExtendedExpiration: s.auth.TokenIssuer.MaxExtendedExpiration,
+		},
+		Services: builtin.Services{
+			ClusterIPRange:          s.config.primary,
+			SecondaryClusterIPRange: s.config.secondary,
+			NodePortRange:           o.Cluster.NodePortRange,
+		},
+		EventTTL: o.Cluster.EventTTL,
+		Kubelet:  &kubelet,
+
+		ProxyTransport: newProxyTransport(s.egress.cluster),
+		StoreReady:     s.core.checkDatabase,
+		Logger:         klog.Background(),
+	})
+}
+
+// newBootstrap makes what writes the objects that every cluster has.
+func (s *Server) newBootstrap() (*bootstrap.Bootstrap, error) {
+	port, err := strconv.Atoi(s.port)
+	if err != nil {
+		return nil, err
+	}
+	config := bootstrap.Config{
+		Client:       s.clients.kube,
+		Resources:    s.config.resources,
+		ServiceCIDRs: []net.IPNet{s.config.primary},
+		Service: bootstrap.Service{
+			ClusterIP:        s.config.serviceIP,
+			AdvertiseAddress: s.config.endpoint(),
+			AdvertisePort:    port,
+			NodePort:         s.config.Options.Cluster.ServiceNodePort,
+		},
+		Ready:  s.signals.HasBeenReady.Signaled(),
+		Trust:  s.clusterAuthenticationInfo(),
+		Logger: klog.Background(),
+	}
+	if s.config.secondary.IP != nil {
+		config.ServiceCIDRs = append(config.ServiceCIDRs, s.config.secondary)
+	}
+	if s.core.database.Shared {
+		if config.Replicas, err = bootstrap.StoredReplicas(s.getter, replicaTTL); err != nil {
+			return nil, err
+		}
+	}
+	return bootstrap.New(config)
+}
+
+// replicaTTL is how long a server that is gone stays among the endpoints of the
+// Service "kubernetes"; kube-apiserver's value.
+const replicaTTL = 15 * time.Second
+
+// clusterAuthenticationInfo is what aggregated API servers must know to believe this
+// server; it goes into the ConfigMap extension-apiserver-authentication.
+func (s *Server) clusterAuthenticationInfo() *clusterauthenticationtrust.ClusterAuthenticationInfo {
+	info := &clusterauthenticationtrust.ClusterAuthenticationInfo{ClientCA: s.auth.ClientCA}
+	if h := s.auth.RequestHeader; h != nil {
+		info.RequestHeaderCA = h.CAContentProvider
+		info.RequestHeaderUsernameHeaders = h.UsernameHeaders
+		info.RequestHeaderUIDHeaders = h.UIDHeaders
+		info.RequestHeaderGroupHeaders = h.GroupHeaders
+		info.RequestHeaderExtraHeaderPrefixes = h.ExtraHeaderPrefixes
+		info.RequestHeaderAllowedNames = h.AllowedClientNames
+	}
+	return info
+}

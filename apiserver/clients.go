@@ -1,0 +1,54 @@
+package apiserver
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/tracing"
+
+	"byre/apiserver/builtin"
+	"byre/apiserver/lookup"
+	"byre/apiserver/loopback"
+	"byre/apiserver/objectstore"
+)
+
+// clients reach the whole delegation chain, in the process, as the server's own
+// privileged user.
+type clients struct {
+	loopback *rest.Config
+	kube     kubernetes.Interface
+	dynamic  dynamic.Interface
+	// direct is kube with look-ups that read the store instead of the chain.
+	direct kubernetes.Interface
+	// informers are started after every part of the server has registered its own.
+	informers informers.SharedInformerFactory
+}
+
+// newClients makes clients over a transport that need not serve yet. stores finds the
+// store of a resource.
+func newClients(roundTripper *loopback.Transport, tracer tracing.TracerProvider, stores func(schema.GroupResource) *objectstore.Store) (clients, error) {
+	config := loopback.Config(roundTripper)
+	if tracer != nil {
+		config.Wrap(tracing.WrapperFor(tracer))
+	}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return clients{}, fmt.Errorf("loopback client: %w", err)
+	}
+	dynamicClient, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return clients{}, fmt.Errorf("loopback client: %w", err)
+	}
+	return clients{
+		loopback: config,
+		kube:     kube,
+		dynamic:  dynamicClient,
+		direct:   lookup.NewClient(kube, stores),
+		informers: informers.NewSharedInformerFactoryWithOptions(kube, 0,
+			informers.WithTransform(loopback.Trim), informers.WithCustomResyncConfig(builtin.Resync())),
+	}, nil
+}

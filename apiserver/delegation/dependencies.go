@@ -1,0 +1,124 @@
+package delegation
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+	"k8s.io/component-base/compatibility"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
+
+	"byre/apiserver/discovery"
+	"byre/apiserver/endpoints"
+	"byre/apiserver/objectstore"
+	"byre/apiserver/openapi"
+)
+
+// Dependencies is what every server of the chain works with. The assembly makes it
+// once, complete, before the first of them; nobody changes it afterwards. A server
+// reads the fields that it needs.
+type Dependencies struct {
+	// Storage says where objects are kept.
+	Storage objectstore.GetterConfig
+	// EffectiveVersion is the version that the server emulates.
+	EffectiveVersion compatibility.EffectiveVersion
+	// Serving is what all resources are served with. Its TypeConverter knows the
+	// built-in groups only; ServeGroup replaces it.
+	Serving endpoints.Serving
+	// Discovery and OpenAPI are told what is served; they take entries at any time.
+	Discovery *discovery.Registry
+	OpenAPI   *openapi.Service
+	// Build identifies the program in the documents of OpenAPI; see
+	// openapi.BuildIdentity.
+	Build string
+
+	// Loopback, Client and Informers reach the whole chain as the server's own
+	// privileged user. The informers start after every server was made.
+	Loopback  *rest.Config
+	Client    kubernetes.Interface
+	Informers informers.SharedInformerFactory
+	// ServiceResolver finds the Service of a webhook, and WebhookAuthentication says
+	// by what credentials the server shows itself to webhooks.
+	ServiceResolver       webhook.ServiceResolver
+	WebhookAuthentication webhook.AuthenticationInfoResolverWrapper
+	// Backends says how aggregated API servers are reached.
+	Backends Backends
+}
+
+// Backends says how aggregated API servers are reached.
+type Backends struct {
+	// ProxyCert and ProxyKey are the files of the client certificate that is shown to
+	// them. The files are followed.
+	ProxyCert, ProxyKey string
+	// Dial connects to them; nil means directly.
+	Dial utilnet.DialFunc
+	// Trace, if not nil, adds spans to requests to them and sends the trace's
+	// context on.
+	Trace transport.WrapperFunc
+	// RouteToEndpoints sends requests to the endpoints of a Service that has any,
+	// instead of to its cluster IP.
+	RouteToEndpoints bool
+	// Self is where this server listens, which the Service kubernetes leads to; nil
+	// if that Service is like any other.
+	Self *url.URL
+	// RejectRedirects answers a redirect of theirs with 502 instead of passing it on.
+	// None is ever followed.
+	RejectRedirects bool
+}
+
+// Validate names what a server of the chain cannot be made without. A server checks
+// what only it needs itself.
+func (d *Dependencies) Validate() error {
+	if d.EffectiveVersion == nil || d.Discovery == nil || d.OpenAPI == nil || d.Loopback == nil {
+		return errors.New("EffectiveVersion, Discovery, OpenAPI and Loopback are required")
+	}
+	return nil
+}
+
+// RESTOptions gives the registries of types that are not built in their stores. Their
+// keys begin with group and resource, like those of a stock server that is not
+// kube-apiserver itself.
+func (d *Dependencies) RESTOptions(scheme *runtime.Scheme, codecs runtime.StorageSerializer, resources ...schema.GroupResource) *objectstore.Getter {
+	storage := d.Storage
+	storage.Scheme, storage.Serializer = scheme, codecs
+	storage.Encoding = serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, d.EffectiveVersion)
+	storage.Cohabitants, storage.DefaultedOnRead = nil, nil
+	storage.Prefixes = map[schema.GroupResource]string{}
+	for _, gr := range resources {
+		storage.Prefixes[gr] = gr.Group + "/" + gr.Resource
+	}
+	return objectstore.NewRESTOptionsGetter(storage)
+}
+
+// ServeGroup serves a group of types that are not built in, in discovery and, as the
+// source of the given name, in OpenAPI. Other requests go on to delegate.
+func (d *Dependencies) ServeGroup(name string, group endpoints.Group, definitions openapicommon.GetOpenAPIDefinitions, delegate http.Handler) (*endpoints.API, error) {
+	groups := []endpoints.Group{group}
+	names, err := endpoints.ModelNames(groups)
+	if err != nil {
+		return nil, err
+	}
+	models := openapi.NewModels(d.EffectiveVersion.EmulationVersion().String(), definitions, group.Scheme)
+	serving := d.Serving
+	serving.TypeConverter = models.TypeConverter(names...)
+	api, err := endpoints.New(endpoints.Config{
+		Groups:    groups,
+		Serving:   serving,
+		Discovery: d.Discovery,
+		NotFound:  delegate,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.OpenAPI.Set(name, models.Source(api.Roots(), d.Build))
+	return api, nil
+}

@@ -1,0 +1,81 @@
+package apiserver
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/util/waitgroup"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"byre/apiserver/filters"
+	"byre/apiserver/loopback"
+	"byre/apiserver/pki"
+)
+
+// buildHTTP puts the filters before the chain and makes the HTTP servers.
+func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Files) error {
+	serving := &s.config.Options.Serving
+	// The server's own requests pass the same filters, but are neither counted
+	// nor turned away when it drains: its controllers stop after its clients.
+	never := make(chan struct{})
+	s.transport.Serve(filters.Chain(s.filterConfig(filters.Lifecycle{
+		Installed:    s.signals.MuxAndDiscoveryComplete.Signaled(),
+		NotAccepting: never,
+		Requests:     new(waitgroup.SafeWaitGroup),
+		Watches:      new(waitgroup.SafeWaitGroup),
+	}))(chain))
+
+	base, err := serving.tlsConfig()
+	if err != nil {
+		return err
+	}
+	certFile, keyFile := files.ServingCert, files.ServingKey
+	if serving.CertFile != "" {
+		certFile, keyFile = serving.CertFile, serving.KeyFile
+	}
+	if s.certs, err = newCertificates(base, certFile, keyFile, s.auth.ClientCAs(), serving.SNICertKeys); err != nil {
+		return err
+	}
+	base.GetConfigForClient = s.certs.dynamic.GetConfigForClient
+	life := filters.Lifecycle{
+		Installed:    s.signals.MuxAndDiscoveryComplete.Signaled(),
+		NotAccepting: s.signals.NotAcceptingNewRequest.Signaled(),
+		Requests:     s.requests,
+		Watches:      s.watches,
+	}
+	if s.http, err = serving.httpServer(filters.Chain(s.filterConfig(life))(chain), base); err != nil {
+		return err
+	}
+	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
+	s.endRequests = endRequests
+	s.http.BaseContext = func(net.Listener) context.Context { return requests }
+	return s.buildInsecure(chain, life)
+}
+
+func (s *Server) filterConfig(l filters.Lifecycle) filters.Config {
+	o := s.config.Options
+	config := filters.Config{
+		Options:       o.Filters,
+		Serializer:    legacyscheme.Codecs,
+		Authenticator: loopback.Authenticator(),
+		APIAudiences:  s.auth.APIAudiences,
+		RequestHeader: s.auth.RequestHeader,
+		Authorizer:    s.auth.Authorizer,
+		AuditBackend:  s.audit.Backend,
+		AuditPolicy:   s.audit.Policy,
+		FlowControl:   s.flow,
+		FeatureGate:   utilfeature.DefaultFeatureGate,
+		HTTP2:         !o.Serving.DisableHTTP2,
+		Lifecycle:     l,
+	}
+	if s.tracer != nil {
+		config.Tracer = s.tracer
+	}
+	if s.auth.Authenticator != nil {
+		config.Authenticator = union.New(loopback.Authenticator(), s.auth.Authenticator)
+	}
+	return config
+}

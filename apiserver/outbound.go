@@ -1,0 +1,102 @@
+package apiserver
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/component-base/tracing"
+
+	"byre/apiserver/delegation"
+	"byre/apiserver/loopback"
+	"byre/apiserver/pki"
+	"byre/apiserver/routing"
+)
+
+// newServiceResolver finds the Services of webhooks by reading the store.
+func (s *Server) newServiceResolver() (webhook.ServiceResolver, error) {
+	self, err := s.self()
+	if err != nil {
+		return nil, err
+	}
+	return routing.NewResolver(s.clients.direct, s.config.Options.Cluster.RouteToEndpoints, self), nil
+}
+
+// newWebhookAuthentication says by what credentials the server shows itself to webhooks.
+func (s *Server) newWebhookAuthentication() webhook.AuthenticationInfoResolverWrapper {
+	self := loopback.SelfConfig(s.transport)
+	tracer := s.tracer
+	if tracer == nil {
+		tracer = tracing.NewNoopTracerProvider()
+	} else {
+		self.Wrap(tracing.WrapperFor(tracer))
+	}
+	return webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, s.egress.selector, self, tracer)
+}
+
+// self is where this server listens.
+func (s *Server) self() (*url.URL, error) { return url.Parse(s.config.localURL(s.port)) }
+
+// backends says how aggregated API servers are reached; files are the certificates that
+// the server keeps itself.
+func (s *Server) backends(files pki.Files) (delegation.Backends, error) {
+	self, err := s.self()
+	if err != nil {
+		return delegation.Backends{}, err
+	}
+	o := s.config.Options.Cluster
+	b := delegation.Backends{
+		ProxyCert:        files.FrontProxyCert,
+		ProxyKey:         files.FrontProxyKey,
+		Dial:             s.egress.cluster,
+		RouteToEndpoints: o.RouteToEndpoints,
+		Self:             self,
+		RejectRedirects:  o.RejectRedirects,
+	}
+	if o.ProxyCertFile != "" {
+		b.ProxyCert, b.ProxyKey = o.ProxyCertFile, o.ProxyKeyFile
+	}
+	if s.tracer != nil {
+		b.Trace = tracing.WrapperFor(s.tracer)
+	}
+	return b, nil
+}
+
+// egress is how connections out of the server are made. A nil dial function connects
+// directly.
+type egress struct {
+	selector *egressselector.EgressSelector // nil without --egress-selector-config-file
+	// controlPlane dials issuers, webhooks by URL and trace collectors; cluster dials
+	// nodes, Pods and Services.
+	controlPlane, cluster utilnet.DialFunc
+}
+
+// newEgress reads --egress-selector-config-file.
+func newEgress(file string) (egress, error) {
+	selector, err := readEgressSelector(file)
+	if selector == nil || err != nil {
+		return egress{}, err
+	}
+	e := egress{selector: selector}
+	if e.controlPlane, err = selector.Lookup(egressselector.ControlPlane.AsNetworkContext()); err != nil {
+		return egress{}, fmt.Errorf("--egress-selector-config-file: %w", err)
+	}
+	if e.cluster, err = selector.Lookup(egressselector.Cluster.AsNetworkContext()); err != nil {
+		return egress{}, fmt.Errorf("--egress-selector-config-file: %w", err)
+	}
+	return e, nil
+}
+
+// newProxyTransport makes the transport to the Pods, Services and nodes that clients
+// are proxied to. It does not verify names, as proxying goes by IP; see
+// kube-apiserver's CreateProxyTransport.
+func newProxyTransport(dial utilnet.DialFunc) *http.Transport {
+	return utilnet.SetTransportDefaults(&http.Transport{
+		DialContext:     dial,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+	})
+}

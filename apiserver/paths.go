@@ -1,0 +1,109 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
+	// The metrics of client-go (rest_client_*, workqueue_*) and kubernetes_build_info.
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	"k8s.io/component-base/metrics/prometheus/slis"
+	_ "k8s.io/component-base/metrics/prometheus/version"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"byre/apiserver/delegation"
+	"byre/apiserver/endpoints"
+	"byre/apiserver/filters"
+	"byre/apiserver/health"
+	"byre/sqlstore"
+)
+
+// installPaths adds the paths that are not of any API group.
+func (s *Server) installPaths(paths *mux.PathRecorderMux, d delegation.Dependencies) {
+	index := routes.ListedPathProviders{paths, listed(d.Discovery.Paths)}
+	routes.Index{}.Install(index, paths)
+	s.readyChecks = health.Install(paths, s.checks())
+	handleDocument(paths, "/version", http.HandlerFunc(serveVersion))
+	paths.Handle("/openapi/v2", d.OpenAPI)
+	paths.Handle("/openapi/v3", d.OpenAPI)
+	paths.HandlePrefix("/openapi/v3/", d.OpenAPI)
+	exported := mux.NewPathRecorderMux("metrics")
+	routes.MetricsWithReset{}.Install(exported)
+	serviceaccount.RegisterMetrics()
+	metrics.SetStorageMonitorGetter(storageMonitors(s.core.database.Driver))
+	paths.Handle("/metrics", s.withStorageMetrics(exported))
+	slis.SLIMetricsWithReset{}.Install(paths)
+	s.config.Options.Debug.installProfiling(paths)
+	if s.flow != nil {
+		paths.UnlistedHandlePrefix(filters.DebugPath, s.flow.DebugHandler())
+	}
+	documents, err := s.auth.TokenIssuer.OpenIDMetadataHandlers()
+	if err != nil {
+		// Tokens work without: only other servers can't find the keys.
+		klog.InfoS("Service account issuer discovery is off", "reason", err)
+	}
+	for path, handler := range documents {
+		handleDocument(paths, path, handler)
+	}
+	s.installZPages(paths, index.ListedPaths)
+}
+
+// handleDocument serves what can only be read, with or without a slash at the end of
+// its path.
+func handleDocument(paths *mux.PathRecorderMux, path string, h http.Handler) {
+	h = endpoints.GetOnly(h, legacyscheme.Codecs)
+	paths.Handle(path, h)
+	paths.UnlistedHandle(path+"/", h)
+}
+
+// listed is a function that lists paths for the index.
+type listed func() []string
+
+func (l listed) ListedPaths() []string { return l() }
+
+// serveVersion answers /version.
+func serveVersion(w http.ResponseWriter, _ *http.Request) {
+	body, err := json.MarshalIndent(Version(effectiveVersion()), "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body) // fails only if the client has gone
+}
+
+// withStorageMetrics brings the gauges of what is stored up to date before they
+// are read.
+func (s *Server) withStorageMetrics(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		s.getter.UpdateMetrics()
+		next.ServeHTTP(w, req)
+	})
+}
+
+// sizeMonitor measures the database for apiserver_storage_size_bytes.
+type sizeMonitor struct{ sqlstore.Sizer }
+
+// Monitor implements upstream's metrics.Monitor.
+func (m sizeMonitor) Monitor(ctx context.Context) (metrics.StorageMetrics, error) {
+	size, err := m.Size(ctx)
+	return metrics.StorageMetrics{Size: size}, err
+}
+
+// Close implements upstream's metrics.Monitor.
+func (sizeMonitor) Close() error { return nil }
+
+func storageMonitors(driver sqlstore.Driver) func() ([]metrics.Monitor, error) {
+	return func() ([]metrics.Monitor, error) {
+		sizer, ok := driver.(sqlstore.Sizer)
+		if !ok {
+			return nil, nil
+		}
+		return []metrics.Monitor{sizeMonitor{sizer}}, nil
+	}
+}
