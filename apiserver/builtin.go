@@ -25,22 +25,22 @@ func (s *Server) newBuiltin(files pki.Files) (*builtin.Builtin, error) {
 		kubelet.Lookup = s.egress.selector.Lookup
 	}
 	return builtin.New(builtin.Config{
-		RESTOptions:   s.getter,
-		Resources:     s.config.resources,
-		Emulation:     o.Emulation.of(effectiveVersion()),
-		Client:        s.clients.kube,
-		Informers:     s.clients.informers,
-		Authenticator: s.auth.Authenticator,
-		APIAudiences:  s.auth.APIAudiences,
-		Authorizer:    s.auth.Authorizer,
-		RuleResolver:  s.auth.RuleResolver,
-		Tokens: builtin.Tokens{
+		RESTOptions:             s.getter,
+		APIResourceConfigSource: s.config.resources,
+		Emulation:               o.Emulation.of(effectiveVersion()),
+		Client:                  s.clients.kube,
+		Informers:               s.clients.informers,
+		Authenticator:           s.auth.Authenticator,
+		APIAudiences:            s.auth.APIAudiences,
+		Authorizer:              s.auth.Authorizer,
+		RuleResolver:            s.auth.RuleResolver,
+		Tokens: builtin.TokenConfig{
 			Issuer:                s.auth.TokenIssuer.Generator,
 			MaxExpiration:         s.auth.TokenIssuer.MaxExpiration,
 			ExtendExpiration:      s.auth.TokenIssuer.ExtendExpiration,
 			MaxExtendedExpiration: s.auth.TokenIssuer.MaxExtendedExpiration,
 		},
-		Services: builtin.Services{
+		Services: builtin.ServiceConfig{
 			ClusterIPRange:          s.config.primary,
 			SecondaryClusterIPRange: s.config.secondary,
 			NodePortRange:           o.Cluster.NodePortRange,
@@ -61,24 +61,24 @@ func (s *Server) newBootstrap() (*bootstrap.Bootstrap, error) {
 		return nil, err
 	}
 	config := bootstrap.Config{
-		Client:       s.clients.kube,
-		Resources:    s.config.resources,
-		ServiceCIDRs: []net.IPNet{s.config.primary},
+		Client:                  s.clients.kube,
+		APIResourceConfigSource: s.config.resources,
+		ServiceCIDRs:            []net.IPNet{s.config.primary},
 		Service: bootstrap.Service{
 			ClusterIP:        s.config.serviceIP,
 			AdvertiseAddress: s.config.endpoint(),
 			AdvertisePort:    port,
 			NodePort:         s.config.Options.Cluster.ServiceNodePort,
 		},
-		Ready:  s.signals.HasBeenReady.Signaled(),
-		Trust:  s.clusterAuthenticationInfo(),
-		Logger: klog.Background(),
+		Ready:                     s.signals.HasBeenReady.Signaled(),
+		ClusterAuthenticationInfo: s.clusterAuthenticationInfo(),
+		Logger:                    klog.Background(),
 	}
 	if s.config.secondary.IP != nil {
 		config.ServiceCIDRs = append(config.ServiceCIDRs, s.config.secondary)
 	}
 	if s.core.database.Shared {
-		if config.Replicas, err = bootstrap.StoredReplicas(s.getter, replicaTTL); err != nil {
+		if config.Leases, err = bootstrap.NewStoredLeases(s.getter, replicaTTL); err != nil {
 			return nil, err
 		}
 	}

@@ -45,6 +45,6 @@ func (s *Server) bootChecks() []health.Checker {
 			return s.bootstrap.Checks()[i].Err
 		}))
 	}
-	checks = append(checks, health.Hook("start-cluster-authentication-info-controller", s.bootstrap.Made()))
+	checks = append(checks, health.Hook("start-cluster-authentication-info-controller", s.bootstrap.Done()))
 	return append(checks, s.controlplane.Checks()...)
 }

@@ -110,7 +110,7 @@ func (c Config) Complete() (CompletedConfig, error) {
 		return CompletedConfig{}, fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
 	done.advertise = o.Serving.advertised(netutils.IsIPv6CIDR(&done.primary))
-	resources, err := builtin.Resources(o.RuntimeConfig, delegateGroups...)
+	resources, err := builtin.ParseRuntimeConfig(o.RuntimeConfig, delegateGroups...)
 	if err != nil {
 		return CompletedConfig{}, fmt.Errorf("--runtime-config: %w", err)
 	}

@@ -119,7 +119,7 @@ func (r *running) startWork(ctx context.Context) {
 // other replicas that can take over, a candidate for running the controllers.
 func (r *running) startMembership(ctx context.Context) {
 	r.begin(&r.membership, ctx)
-	r.membership.run("endpoint of the kubernetes Service", r.bootstrap.Publish)
+	r.membership.run("endpoint of the kubernetes Service", r.bootstrap.PublishEndpoints)
 	r.membership.run("control plane", r.runControlPlane)
 	if r.core.database.Shared {
 		r.membership.run("controllers", r.runControllers)
@@ -149,7 +149,7 @@ func (r *running) runControlPlane(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-r.bootstrap.Made():
+	case <-r.bootstrap.Done():
 		return r.controlplane.Run(ctx)
 	}
 }

@@ -25,48 +25,49 @@ import (
 	"k8s.io/utils/clock"
 )
 
-func tokenReviews(w *wiring) (storages, error) {
-	return storages{"": tokenreview.NewREST(w.Authenticator, w.APIAudiences)}, nil
+func tokenReviews(p *storageProvider) (storages, error) {
+	return storages{"": tokenreview.NewREST(p.Authenticator, p.APIAudiences)}, nil
 }
 
-func selfSubjectReviews(*wiring) (storages, error) {
+func selfSubjectReviews(*storageProvider) (storages, error) {
 	return storages{"": selfsubjectreview.NewREST()}, nil
 }
 
-func subjectAccessReviews(w *wiring) (storages, error) {
-	return storages{"": subjectaccessreview.NewREST(w.Authorizer)}, nil
+func subjectAccessReviews(p *storageProvider) (storages, error) {
+	return storages{"": subjectaccessreview.NewREST(p.Authorizer)}, nil
 }
 
-func selfSubjectAccessReviews(w *wiring) (storages, error) {
-	return storages{"": selfsubjectaccessreview.NewREST(w.Authorizer)}, nil
+func selfSubjectAccessReviews(p *storageProvider) (storages, error) {
+	return storages{"": selfsubjectaccessreview.NewREST(p.Authorizer)}, nil
 }
 
-func localSubjectAccessReviews(w *wiring) (storages, error) {
-	return storages{"": localsubjectaccessreview.NewREST(w.Authorizer)}, nil
+func localSubjectAccessReviews(p *storageProvider) (storages, error) {
+	return storages{"": localsubjectaccessreview.NewREST(p.Authorizer)}, nil
 }
 
-func selfSubjectRulesReviews(w *wiring) (storages, error) {
-	return storages{"": selfsubjectrulesreview.NewREST(w.RuleResolver)}, nil
+func selfSubjectRulesReviews(p *storageProvider) (storages, error) {
+	return storages{"": selfsubjectrulesreview.NewREST(p.RuleResolver)}, nil
 }
 
-func certificateSigningRequests(w *wiring) (storages, error) {
-	s, status, approval, err := certificatestore.NewREST(w.RESTOptions)
+func certificateSigningRequests(p *storageProvider) (storages, error) {
+	s, status, approval, err := certificatestore.NewREST(p.RESTOptions)
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s, "status": status, "approval": approval}, nil
 }
 
-func podCertificateRequests(w *wiring) (storages, error) {
-	s, status, err := podcertificaterequeststore.NewREST(w.RESTOptions, w.Authorizer, clock.RealClock{})
+func podCertificateRequests(p *storageProvider) (storages, error) {
+	s, status, err := podcertificaterequeststore.NewREST(p.RESTOptions, p.Authorizer, clock.RealClock{})
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s, "status": status}, nil
 }
 
-// rbacStorages are the four that guard one another: who writes a role or a
-// binding must hold what it grants, which takes all four to tell.
+// rbacStorages are the storages of the four RBAC resources. Their escalation check
+// requires that a user who writes a role or a binding holds every permission that it
+// grants, and the check reads all four resources.
 type rbacStorages struct {
 	roles               *rolepolicy.Storage
 	roleBindings        *rolebindingpolicy.Storage
@@ -74,20 +75,20 @@ type rbacStorages struct {
 	clusterRoleBindings *clusterrolebindingpolicy.Storage
 }
 
-func (w *wiring) newRBAC() (rbacStorages, error) {
-	roles, err := rolestore.NewREST(w.RESTOptions)
+func (p *storageProvider) newRBAC() (rbacStorages, error) {
+	roles, err := rolestore.NewREST(p.RESTOptions)
 	if err != nil {
 		return rbacStorages{}, err
 	}
-	roleBindings, err := rolebindingstore.NewREST(w.RESTOptions)
+	roleBindings, err := rolebindingstore.NewREST(p.RESTOptions)
 	if err != nil {
 		return rbacStorages{}, err
 	}
-	clusterRoles, err := clusterrolestore.NewREST(w.RESTOptions)
+	clusterRoles, err := clusterrolestore.NewREST(p.RESTOptions)
 	if err != nil {
 		return rbacStorages{}, err
 	}
-	clusterRoleBindings, err := clusterrolebindingstore.NewREST(w.RESTOptions)
+	clusterRoleBindings, err := clusterrolebindingstore.NewREST(p.RESTOptions)
 	if err != nil {
 		return rbacStorages{}, err
 	}
@@ -98,29 +99,29 @@ func (w *wiring) newRBAC() (rbacStorages, error) {
 		clusterrolebinding.AuthorizerAdapter{Registry: clusterrolebinding.NewRegistry(clusterRoleBindings)},
 	)
 	return rbacStorages{
-		roles:               rolepolicy.NewStorage(roles, w.Authorizer, rules),
-		roleBindings:        rolebindingpolicy.NewStorage(roleBindings, w.Authorizer, rules),
-		clusterRoles:        clusterrolepolicy.NewStorage(clusterRoles, w.Authorizer, rules),
-		clusterRoleBindings: clusterrolebindingpolicy.NewStorage(clusterRoleBindings, w.Authorizer, rules),
+		roles:               rolepolicy.NewStorage(roles, p.Authorizer, rules),
+		roleBindings:        rolebindingpolicy.NewStorage(roleBindings, p.Authorizer, rules),
+		clusterRoles:        clusterrolepolicy.NewStorage(clusterRoles, p.Authorizer, rules),
+		clusterRoleBindings: clusterrolebindingpolicy.NewStorage(clusterRoleBindings, p.Authorizer, rules),
 	}, nil
 }
 
-func roles(w *wiring) (storages, error) {
-	s, err := w.rbac()
+func roles(p *storageProvider) (storages, error) {
+	s, err := p.rbac()
 	return storages{"": s.roles}, err
 }
 
-func roleBindings(w *wiring) (storages, error) {
-	s, err := w.rbac()
+func roleBindings(p *storageProvider) (storages, error) {
+	s, err := p.rbac()
 	return storages{"": s.roleBindings}, err
 }
 
-func clusterRoles(w *wiring) (storages, error) {
-	s, err := w.rbac()
+func clusterRoles(p *storageProvider) (storages, error) {
+	s, err := p.rbac()
 	return storages{"": s.clusterRoles}, err
 }
 
-func clusterRoleBindings(w *wiring) (storages, error) {
-	s, err := w.rbac()
+func clusterRoleBindings(p *storageProvider) (storages, error) {
+	s, err := p.rbac()
 	return storages{"": s.clusterRoleBindings}, err
 }

@@ -21,19 +21,20 @@ import (
 	"byre/apiserver/endpoints"
 )
 
-// Builtin is the built-in groups and what keeps their allocations in order.
+// Builtin holds the built-in groups and the allocators of cluster IPs and node ports.
 type Builtin struct {
 	groups    []endpoints.Group
 	ips       *allocation.ClusterIPs
 	nodePorts *allocation.NodePorts
 
-	// repaired is closed after both allocations were repaired once.
+	// repaired is closed when cluster IPs and node ports have been repaired once.
 	repaired chan struct{}
 }
 
-// New builds the storages of everything that Config.Resources and the feature
-// gates have on. The cluster IP allocator begins to follow the ServiceCIDRs at
-// once (upstream's has no other way); everything else waits for Run.
+// New builds the storages of the resources that Config.APIResourceConfigSource and the
+// feature gates enable. The constructor of upstream's cluster IP allocator starts a
+// goroutine that watches the ServiceCIDRs; Run or Close ends it. New starts nothing
+// else.
 func New(c Config) (*Builtin, error) {
 	if c.RESTOptions == nil || c.Client == nil || c.Informers == nil || c.Authorizer == nil {
 		return nil, errors.New("builtin: RESTOptions, Client, Informers and Authorizer are required")
@@ -48,10 +49,10 @@ func New(c Config) (*Builtin, error) {
 		return nil, fmt.Errorf("cluster IPs: %w", err)
 	}
 	b := &Builtin{ips: ips, nodePorts: nodePorts, repaired: make(chan struct{})}
-	w := newWiring(c, ips, nodePorts)
+	p := newStorageProvider(c, ips, nodePorts)
 	codecs := newCodecs()
-	for _, g := range table() {
-		built, err := w.buildGroup(g, codecs)
+	for _, g := range apiGroups() {
+		built, err := p.buildGroup(g, codecs)
 		if err != nil {
 			b.Close()
 			return nil, err
@@ -63,34 +64,34 @@ func New(c Config) (*Builtin, error) {
 	return b, nil
 }
 
-// Groups returns the groups that have something to serve, in upstream's order.
+// Groups returns the groups that have at least one enabled resource, in upstream's order.
 func (b *Builtin) Groups() []endpoints.Group { return slices.Clone(b.groups) }
 
-// Repaired is closed once cluster IPs and node ports have been checked against
-// the Services there are; the server isn't ready before. It needs Run, and the
-// default ServiceCIDR (see bootstrap).
+// Repaired is closed when cluster IPs and node ports have been repaired once against the
+// existing Services. The server is not ready before. The first repair needs Run and the
+// default ServiceCIDR, which package bootstrap creates.
 func (b *Builtin) Repaired() <-chan struct{} { return b.repaired }
 
-// Run repairs the allocations, at once and then periodically, until ctx ends. It
-// returns an error when the first repair of the cluster IPs fails for good.
+// Run repairs the allocations at once and then periodically until ctx ends. It returns
+// an error if upstream's repair loop of the cluster IPs gives up its first repair.
 func (b *Builtin) Run(ctx context.Context) error {
 	defer b.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var left atomic.Int32
-	left.Store(2)
-	first := func() {
-		if left.Add(-1) == 0 {
+	var pending atomic.Int32
+	pending.Store(2)
+	onFirstSuccess := func() {
+		if pending.Add(-1) == 0 {
 			close(b.repaired)
 		}
 	}
 	var loops sync.WaitGroup
 	loops.Go(func() {
-		if err := b.ips.Repair(ctx, first); err != nil {
+		if err := b.ips.Repair(ctx, onFirstSuccess); err != nil {
 			cancel(err)
 		}
 	})
-	loops.Go(func() { b.nodePorts.Repair(ctx, first) })
+	loops.Go(func() { b.nodePorts.Repair(ctx, onFirstSuccess) })
 	<-ctx.Done()
 	loops.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -99,11 +100,11 @@ func (b *Builtin) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close stops the allocators of a Builtin that isn't Run.
+// Close stops the allocators. Run calls it; a caller that does not call Run calls Close.
 func (b *Builtin) Close() { b.ips.Stop() }
 
-// newCodecs makes the codecs of all groups with the encodings that the feature
-// gates have on, as upstream does for each group.
+// newCodecs returns the codec factory of all groups, with the encodings that the feature
+// gates enable, as upstream's NewDefaultAPIGroupInfo does for each group.
 func newCodecs() runtime.NegotiatedSerializer {
 	var opts []serializer.CodecFactoryOptionsMutator
 	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
@@ -118,9 +119,9 @@ func newCodecs() runtime.NegotiatedSerializer {
 	return serializer.NewCodecFactory(legacyscheme.Scheme, opts...)
 }
 
-// buildGroup builds what a group serves; its Versions are empty when that is
-// nothing.
-func (w *wiring) buildGroup(g group, codecs runtime.NegotiatedSerializer) (endpoints.Group, error) {
+// buildGroup builds the storages of a group. The returned group has no Versions if none
+// of its resources is enabled.
+func (p *storageProvider) buildGroup(g apiGroup, codecs runtime.NegotiatedSerializer) (endpoints.Group, error) {
 	built := endpoints.Group{
 		Name:           g.name,
 		Storage:        map[string]map[string]rest.Storage{},
@@ -129,11 +130,11 @@ func (w *wiring) buildGroup(g group, codecs runtime.NegotiatedSerializer) (endpo
 		ParameterCodec: legacyscheme.ParameterCodec,
 	}
 	for _, r := range g.resources {
-		versions := w.served(g.name, r)
+		versions := p.servedVersions(g.name, r)
 		if len(versions) == 0 {
 			continue
 		}
-		storages, err := r.build(w)
+		storages, err := r.build(p)
 		if err != nil {
 			return endpoints.Group{}, fmt.Errorf("build %s: %w", schema.GroupResource{Group: g.name, Resource: r.name}, err)
 		}
@@ -142,11 +143,11 @@ func (w *wiring) buildGroup(g group, codecs runtime.NegotiatedSerializer) (endpo
 				built.Storage[version] = map[string]rest.Storage{}
 			}
 			for subresource, storage := range storages {
-				built.Storage[version][path(r.name, subresource)] = storage
+				built.Storage[version][storagePath(r.name, subresource)] = storage
 			}
 		}
 	}
-	if err := w.Emulation.removeUnintroduced(g.name, built.Storage, w.Resources); err != nil {
+	if err := p.Emulation.removeUnintroduced(g.name, built.Storage, p.APIResourceConfigSource); err != nil {
 		return endpoints.Group{}, err
 	}
 	for _, gv := range legacyscheme.Scheme.PrioritizedVersionsForGroup(g.name) {
@@ -157,23 +158,24 @@ func (w *wiring) buildGroup(g group, codecs runtime.NegotiatedSerializer) (endpo
 	return built, nil
 }
 
-// served returns the versions of a resource that are on.
-func (w *wiring) served(group string, r resource) []string {
+// servedVersions returns the enabled versions of a resource; none if its feature gate is
+// off.
+func (p *storageProvider) servedVersions(group string, r apiResource) []string {
 	var versions []string
 	for _, version := range r.versions {
 		gvr := schema.GroupVersionResource{Group: group, Version: version, Resource: r.name}
-		if w.Resources.ResourceEnabled(gvr) {
+		if p.APIResourceConfigSource.ResourceEnabled(gvr) {
 			versions = append(versions, version)
 		}
 	}
-	if len(versions) > 0 && r.feature != on && !utilfeature.DefaultFeatureGate.Enabled(r.feature) {
-		w.Logger.Info("Resource is not served because its feature gate is off", "group", group, "resource", r.name, "feature", r.feature)
+	if len(versions) > 0 && r.featureGate != ungated && !utilfeature.DefaultFeatureGate.Enabled(r.featureGate) {
+		p.Logger.Info("Resource is not served because its feature gate is off", "group", group, "resource", r.name, "feature", r.featureGate)
 		return nil
 	}
 	return versions
 }
 
-func path(resource, subresource string) string {
+func storagePath(resource, subresource string) string {
 	if subresource == "" {
 		return resource
 	}

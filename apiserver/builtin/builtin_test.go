@@ -40,20 +40,20 @@ func newBuiltin(t *testing.T, runtimeConfig cliflag.ConfigurationMap) *builtin.B
 // emulate is newBuiltin of an emulated release.
 func emulate(t *testing.T, runtimeConfig cliflag.ConfigurationMap, emulation builtin.Emulation) (*builtin.Builtin, error) {
 	t.Helper()
-	resources, err := builtin.Resources(runtimeConfig)
+	resources, err := builtin.ParseRuntimeConfig(runtimeConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
 	model := storetest.NewModel()
 	client := fake.NewClientset()
 	return builtin.New(builtin.Config{
-		RESTOptions: newGetter(sqlstore.New(model, sqlstore.Options{}), watch.New(model, watch.Options{})),
-		Resources:   resources,
-		Emulation:   emulation,
-		Client:      client,
-		Informers:   informers.NewSharedInformerFactory(client, 0),
-		Authorizer:  authorizerfactory.NewAlwaysAllowAuthorizer(),
-		Tokens:      builtin.Tokens{Issuer: newIssuer(t)},
+		RESTOptions:             newGetter(sqlstore.New(model, sqlstore.Options{}), watch.New(model, watch.Options{})),
+		APIResourceConfigSource: resources,
+		Emulation:               emulation,
+		Client:                  client,
+		Informers:               informers.NewSharedInformerFactory(client, 0),
+		Authorizer:              authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Tokens:                  builtin.TokenConfig{Issuer: newIssuer(t)},
 	})
 }
 

@@ -9,24 +9,27 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/componentstatus"
 )
 
-// The secure ports of the other components. They are written out, as upstream's
-// package of them imports the generic server.
+// The secure ports of the other components, as in k8s.io/kubernetes/cmd/kube-scheduler
+// and kube-controller-manager. Those packages are not imported, because they import the
+// generic API server.
 const (
 	controllerManagerPort = 10257
 	schedulerPort         = 10259
 )
 
-// probeTimeout is as long as upstream waits for etcd.
+// probeTimeout bounds the probe of the store; upstream's probe of etcd has the same
+// limit.
 const probeTimeout = 20 * time.Second
 
-// componentStatuses shows the store under the name that clients of this old
-// resource look for, etcd-0, and probes the other components where upstream does.
-func componentStatuses(w *wiring) (storages, error) {
+// componentStatuses reports the readiness of the store under the name etcd-0, which
+// clients of this deprecated resource look for. It probes the other components at the
+// addresses that upstream probes.
+func componentStatuses(p *storageProvider) (storages, error) {
 	return storages{"": componentstatus.NewStorage(func() map[string]componentstatus.Server {
 		return map[string]componentstatus.Server{
 			"controller-manager": localHealthz(controllerManagerPort),
 			"scheduler":          localHealthz(schedulerPort),
-			"etcd-0":             storeProbe(w.StoreReady),
+			"etcd-0":             storeProbe(p.StoreReady),
 		}
 	})}, nil
 }
@@ -41,7 +44,7 @@ func localHealthz(port int) componentstatus.Server {
 	}
 }
 
-// storeProbe makes a component of the store's readiness.
+// storeProbe implements componentstatus.Server by calling Config.StoreReady.
 type storeProbe func(context.Context) error
 
 func (p storeProbe) DoServerCheck() (probe.Result, string, error) {

@@ -23,84 +23,90 @@ import (
 	"byre/apiserver/builtin/allocation"
 )
 
-// Config is what the storages of the built-in groups need.
+// Config holds the dependencies of the storages of the built-in groups.
 type Config struct {
-	// RESTOptions says what every resource is kept in.
+	// RESTOptions returns the storage options of each resource.
 	RESTOptions generic.RESTOptionsGetter
-	// Resources says which versions and resources are served; see Resources.
-	// Nil means DefaultResources.
-	Resources serverstorage.APIResourceConfigSource
-	// Emulation leaves out what came after the release that is emulated.
+	// APIResourceConfigSource says which versions and resources are served; see
+	// ParseRuntimeConfig. nil means DefaultAPIResourceConfigSource.
+	APIResourceConfigSource serverstorage.APIResourceConfigSource
+	// Emulation removes the APIs that are newer than the emulated release.
 	Emulation Emulation
-	// Client is the server's own clientset, over its loopback transport.
+	// Client is a clientset over the server's loopback transport.
 	Client kubernetes.Interface
-	// Informers is a factory over Client, with the custom resync of Resync. The
-	// cluster IP allocator and its repair loop ask it for Services, ServiceCIDRs
-	// and IPAddresses; the caller starts it after New.
+	// Informers is an informer factory over Client, made with CustomResync. The
+	// cluster IP allocator and its repair loop use its informers of Services,
+	// ServiceCIDRs and IPAddresses. The caller starts it after New.
 	Informers informers.SharedInformerFactory
 
-	// Authenticator answers TokenReviews; nil makes them an internal error.
+	// Authenticator answers TokenReviews. If it is nil, they fail with an internal
+	// error.
 	Authenticator authenticator.Request
 	// APIAudiences are the server's own audiences.
 	APIAudiences authenticator.Audiences
-	// Authorizer answers access reviews and guards against escalation.
+	// Authorizer answers access reviews and decides about escalation of privileges.
 	Authorizer authorizer.Authorizer
 	// RuleResolver answers SelfSubjectRulesReviews.
 	RuleResolver authorizer.RuleResolver
 
-	Tokens   Tokens
-	Services Services
-	// EventTTL is how long an event lives; zero means 1 h.
+	Tokens   TokenConfig
+	Services ServiceConfig
+	// EventTTL is the lifetime of an event; zero means 1 h.
 	EventTTL time.Duration
 
-	// Kubelet says how to reach kubelets; nil means DefaultKubelet.
+	// Kubelet configures connections to kubelets; nil means DefaultKubelet.
 	Kubelet *kubeletclient.KubeletClientConfig
-	// ProxyTransport reaches pods, services and nodes that are proxied to; nil
-	// means a transport that doesn't verify names, as proxying goes by IP.
+	// ProxyTransport connects to pods, services and nodes for the proxy
+	// subresources. nil means a transport that does not verify certificates: the
+	// proxy subresources connect to IP addresses. kube-apiserver does the same.
 	ProxyTransport http.RoundTripper
 
-	// StoreReady tells whether the database answers; it is what component
-	// statuses show where Kubernetes shows etcd. Nil means always ready.
+	// StoreReady returns an error if the database does not answer. The component
+	// status etcd-0 reports it. nil means always ready.
 	StoreReady func(context.Context) error
-	// Logger is told which resources are left out though they were asked for; its
-	// zero value discards.
+	// Logger logs the enabled resources that are not served because their feature
+	// gate is off. The zero value discards.
 	Logger klog.Logger
 }
 
-// Tokens are the settings of service account tokens.
-type Tokens struct {
-	// Issuer signs; nil leaves serviceaccounts/token out.
+// TokenConfig configures the subresource serviceaccounts/token.
+type TokenConfig struct {
+	// Issuer signs tokens. If it is nil, serviceaccounts/token is not served.
 	Issuer serviceaccount.TokenGenerator
-	// MaxExpiration caps what is asked for; zero means no cap.
+	// MaxExpiration is the longest lifetime of a token; zero means no limit.
 	MaxExpiration time.Duration
-	// ExtendExpiration gives projected tokens a longer life (up to
-	// MaxExtendedExpiration) than asked for, for old clients that don't reload.
+	// ExtendExpiration extends the lifetime of projected tokens to
+	// MaxExtendedExpiration, for old clients that do not reload them.
 	ExtendExpiration      bool
 	MaxExtendedExpiration time.Duration
 }
 
-// Services are the ranges that Services get addresses and ports from.
-type Services struct {
-	// ClusterIPRange is the range of the first IP family; its zero value means
+// ServiceConfig holds the ranges from which Services get cluster IPs and node ports.
+type ServiceConfig struct {
+	// ClusterIPRange is the range of the primary IP family; the zero value means
 	// 10.0.0.0/24.
 	ClusterIPRange net.IPNet
-	// SecondaryClusterIPRange is of the other family, or zero.
+	// SecondaryClusterIPRange is the range of the other IP family; the zero value
+	// means single-stack.
 	SecondaryClusterIPRange net.IPNet
-	// NodePortRange is where node ports come from; zero means 30000-32767.
+	// NodePortRange is the range of node ports; zero means 30000-32767.
 	NodePortRange utilnet.PortRange
-	// RepairInterval is between two repairs of the allocations; zero means 3 min.
+	// RepairInterval is the time between two repairs of the allocations; zero means
+	// 3 min.
 	RepairInterval time.Duration
 }
 
-// defaultRepairInterval is kube-apiserver's.
+// defaultRepairInterval is kube-apiserver's default.
 const defaultRepairInterval = 3 * time.Minute
 
-// Resync is what the informers are to be made with
-// (informers.WithCustomResyncConfig), so that the allocations are repaired
-// periodically and not only as things change.
-func Resync() map[metav1.Object]time.Duration { return allocation.Resync(defaultRepairInterval) }
+// CustomResync returns the argument of informers.WithCustomResyncConfig with which the
+// caller makes Config.Informers. With it the allocations of cluster IPs are repaired
+// periodically, and not only when objects change.
+func CustomResync() map[metav1.Object]time.Duration {
+	return allocation.CustomResync(defaultRepairInterval)
+}
 
-// DefaultKubelet is how kube-apiserver reaches kubelets when no flag says else.
+// DefaultKubelet returns the kubelet configuration of kube-apiserver's default flags.
 func DefaultKubelet() *kubeletclient.KubeletClientConfig {
 	return &kubeletclient.KubeletClientConfig{
 		Port:         10250,
@@ -116,19 +122,19 @@ func DefaultKubelet() *kubeletclient.KubeletClientConfig {
 	}
 }
 
-// DefaultNodePortRange is kube-apiserver's.
+// DefaultNodePortRange returns kube-apiserver's default, 30000-32767.
 func DefaultNodePortRange() utilnet.PortRange {
 	return utilnet.PortRange{Base: 30000, Size: 2768}
 }
 
-// DefaultClusterIPRange is kube-apiserver's.
+// DefaultClusterIPRange returns kube-apiserver's default, 10.0.0.0/24.
 func DefaultClusterIPRange() net.IPNet {
 	return net.IPNet{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}
 }
 
 func (c Config) withDefaults() Config {
-	if c.Resources == nil {
-		c.Resources = DefaultResources()
+	if c.APIResourceConfigSource == nil {
+		c.APIResourceConfigSource = DefaultAPIResourceConfigSource()
 	}
 	if c.EventTTL == 0 {
 		c.EventTTL = time.Hour

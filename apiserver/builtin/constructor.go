@@ -5,17 +5,17 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// storages are a resource's storage, under "", and those of its subresources
-// under their names.
+// storages holds the storage of a resource under the key "", and the storages of its
+// subresources under their names.
 type storages map[string]rest.Storage
 
-// constructor builds what serves one resource.
-type constructor func(*wiring) (storages, error)
+// constructor builds the storages of one resource.
+type constructor func(*storageProvider) (storages, error)
 
-// alone adapts upstream's constructor of a resource without subresources.
-func alone[S rest.Storage](build func(generic.RESTOptionsGetter) (S, error)) constructor {
-	return func(w *wiring) (storages, error) {
-		s, err := build(w.RESTOptions)
+// withoutStatus adapts upstream's constructor of a resource that has no subresources.
+func withoutStatus[S rest.Storage](build func(generic.RESTOptionsGetter) (S, error)) constructor {
+	return func(p *storageProvider) (storages, error) {
+		s, err := build(p.RESTOptions)
 		if err != nil {
 			return nil, err
 		}
@@ -23,10 +23,11 @@ func alone[S rest.Storage](build func(generic.RESTOptionsGetter) (S, error)) con
 	}
 }
 
-// withStatus adapts upstream's constructor of a resource with a status.
+// withStatus adapts upstream's constructor of a resource whose only subresource is
+// status.
 func withStatus[S, T rest.Storage](build func(generic.RESTOptionsGetter) (S, T, error)) constructor {
-	return func(w *wiring) (storages, error) {
-		s, status, err := build(w.RESTOptions)
+	return func(p *storageProvider) (storages, error) {
+		s, status, err := build(p.RESTOptions)
 		if err != nil {
 			return nil, err
 		}

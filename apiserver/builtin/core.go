@@ -1,13 +1,8 @@
 package builtin
 
 import (
-	"reflect"
-
-	corev1 "k8s.io/api/core/v1"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	configmap "k8s.io/kubernetes/pkg/registry/core/configmap/storage"
 	limitrange "k8s.io/kubernetes/pkg/registry/core/limitrange/storage"
-	namespacestore "k8s.io/kubernetes/pkg/registry/core/namespace/storage"
 	persistentvolume "k8s.io/kubernetes/pkg/registry/core/persistentvolume/storage"
 	persistentvolumeclaim "k8s.io/kubernetes/pkg/registry/core/persistentvolumeclaim/storage"
 	podtemplate "k8s.io/kubernetes/pkg/registry/core/podtemplate/storage"
@@ -17,81 +12,64 @@ import (
 	serviceaccountstore "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
 )
 
-// coreTable is the core group's part of the table; the wiring is that of
-// upstream's pkg/registry/core/rest.
-func coreTable() []resource {
-	v1 := []string{corev1.SchemeGroupVersion.Version}
-	return []resource{
-		{"events", v1, on, events},
-		{"resourcequotas", v1, on, withStatus(resourcequota.NewREST)},
-		{"namespaces", v1, on, namespaces},
-		{"secrets", v1, on, secrets},
-		{"serviceaccounts", v1, on, serviceAccounts},
-		{"configmaps", v1, on, alone(configmap.NewREST)},
-		{"pods", v1, on, pods},
-		{"bindings", v1, on, bindings},
-		{"podtemplates", v1, on, alone(podtemplate.NewREST)},
-		{"replicationcontrollers", v1, on, replicationControllers},
-		{"services", v1, on, services},
-		{"endpoints", v1, on, endpointsResource},
-		{"nodes", v1, on, nodes},
-		{"limitranges", v1, on, alone(limitrange.NewREST)},
-		{"persistentvolumes", v1, on, withStatus(persistentvolume.NewREST)},
-		{"persistentvolumeclaims", v1, on, withStatus(persistentvolumeclaim.NewREST)},
-		{"componentstatuses", v1, on, componentStatuses},
+// coreResources returns the rows of the core group. They follow upstream's
+// pkg/registry/core/rest.
+func coreResources() []apiResource {
+	return []apiResource{
+		{"events", v1, ungated, events},
+		{"resourcequotas", v1, ungated, withStatus(resourcequota.NewREST)},
+		{"namespaces", v1, ungated, namespaces},
+		{"secrets", v1, ungated, secrets},
+		{"serviceaccounts", v1, ungated, serviceAccounts},
+		{"configmaps", v1, ungated, withoutStatus(configmap.NewREST)},
+		{"pods", v1, ungated, pods},
+		{"bindings", v1, ungated, bindings},
+		{"podtemplates", v1, ungated, withoutStatus(podtemplate.NewREST)},
+		{"replicationcontrollers", v1, ungated, replicationControllers},
+		{"services", v1, ungated, services},
+		{"endpoints", v1, ungated, endpointsStorages},
+		{"nodes", v1, ungated, nodes},
+		{"limitranges", v1, ungated, withoutStatus(limitrange.NewREST)},
+		{"persistentvolumes", v1, ungated, withStatus(persistentvolume.NewREST)},
+		{"persistentvolumeclaims", v1, ungated, withStatus(persistentvolumeclaim.NewREST)},
+		{"componentstatuses", v1, ungated, componentStatuses},
 	}
 }
 
-// events serves both groups that have events: they are the same objects.
-func events(w *wiring) (storages, error) {
-	s, err := w.events()
+// events serves the core group and events.k8s.io. Both serve the same objects.
+func events(p *storageProvider) (storages, error) {
+	s, err := p.events()
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s}, nil
 }
 
-func namespaces(w *wiring) (storages, error) {
-	s, status, finalize, err := namespacestore.NewREST(w.RESTOptions)
-	if err != nil {
-		return nil, err
-	}
-	return storages{"": shownNamespaces{s}, "status": status, "finalize": finalize}, nil
-}
-
-// shownNamespaces shows the registry that upstream's storage of namespaces, alone of
-// all, keeps in a field of its own. What it reads is what that reads.
-type shownNamespaces struct{ *namespacestore.REST }
-
-func (n shownNamespaces) Registry() *genericregistry.Store {
-	field := reflect.ValueOf(n.REST).Elem().FieldByName("store")
-	return (*genericregistry.Store)(field.UnsafePointer())
-}
-
-func secrets(w *wiring) (storages, error) {
-	s, err := w.secrets()
+func secrets(p *storageProvider) (storages, error) {
+	s, err := p.secrets()
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s}, nil
 }
 
-// serviceAccounts needs pods, secrets and nodes to bind a token to one of them.
-func serviceAccounts(w *wiring) (storages, error) {
-	pods, err := w.pods()
+// serviceAccounts gives the token subresource the storages of pods, secrets and nodes: a
+// token may be bound to an object of these.
+func serviceAccounts(p *storageProvider) (storages, error) {
+	pods, err := p.pods()
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := w.secrets()
+	secrets, err := p.secrets()
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := w.nodes()
+	nodes, err := p.nodes()
 	if err != nil {
 		return nil, err
 	}
-	s, err := serviceaccountstore.NewREST(w.RESTOptions, w.Tokens.Issuer, w.APIAudiences, w.Tokens.MaxExpiration,
-		pods.Pod.Store, secrets.Store, nodes.Node.Store, w.Tokens.ExtendExpiration, w.Tokens.MaxExtendedExpiration)
+	s, err := serviceaccountstore.NewREST(p.RESTOptions, p.Tokens.Issuer, p.APIAudiences, p.Tokens.MaxExpiration,
+		pods.Pod.Store, secrets.Store, nodes.Node.Store, p.Tokens.ExtendExpiration, p.Tokens.MaxExtendedExpiration)
 	if err != nil {
 		return nil, err
 	}
@@ -102,8 +80,8 @@ func serviceAccounts(w *wiring) (storages, error) {
 	return all, nil
 }
 
-func pods(w *wiring) (storages, error) {
-	s, err := w.pods()
+func pods(p *storageProvider) (storages, error) {
+	s, err := p.pods()
 	if err != nil {
 		return nil, err
 	}
@@ -122,50 +100,51 @@ func pods(w *wiring) (storages, error) {
 	}, nil
 }
 
-// bindings is how pods were bound before they had the subresource.
-func bindings(w *wiring) (storages, error) {
-	s, err := w.pods()
+// bindings serves the resource with which pods were bound before the subresource
+// pods/binding existed.
+func bindings(p *storageProvider) (storages, error) {
+	s, err := p.pods()
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s.LegacyBinding}, nil
 }
 
-func replicationControllers(w *wiring) (storages, error) {
-	s, err := replicationcontroller.NewStorage(w.RESTOptions)
+func replicationControllers(p *storageProvider) (storages, error) {
+	s, err := replicationcontroller.NewStorage(p.RESTOptions)
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s.Controller, "status": s.Status, "scale": s.Scale}, nil
 }
 
-func services(w *wiring) (storages, error) {
-	endpoints, err := w.endpoints()
+func services(p *storageProvider) (storages, error) {
+	endpoints, err := p.endpoints()
 	if err != nil {
 		return nil, err
 	}
-	pods, err := w.pods()
+	pods, err := p.pods()
 	if err != nil {
 		return nil, err
 	}
-	s, status, proxy, err := servicestore.NewREST(w.RESTOptions, w.ips.Primary, w.ips.ByFamily, w.nodePorts.Allocator,
-		endpoints, pods.Pod, w.ProxyTransport)
+	s, status, proxy, err := servicestore.NewREST(p.RESTOptions, p.ips.Primary, p.ips.ByFamily, p.nodePorts.Allocator,
+		endpoints, pods.Pod, p.ProxyTransport)
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s, "status": status, "proxy": proxy}, nil
 }
 
-func endpointsResource(w *wiring) (storages, error) {
-	s, err := w.endpoints()
+func endpointsStorages(p *storageProvider) (storages, error) {
+	s, err := p.endpoints()
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s}, nil
 }
 
-func nodes(w *wiring) (storages, error) {
-	s, err := w.nodes()
+func nodes(p *storageProvider) (storages, error) {
+	s, err := p.nodes()
 	if err != nil {
 		return nil, err
 	}

@@ -109,13 +109,13 @@ func TestRuntimeConfigErrors(t *testing.T) {
 		"not a bool":                        {cliflag.ConfigurationMap{"apps/v1": "perhaps"}, "perhaps"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := builtin.Resources(test.flag)
+			_, err := builtin.ParseRuntimeConfig(test.flag)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
 			}
 		})
 	}
-	if _, err := builtin.Resources(cliflag.ConfigurationMap{"apiextensions.k8s.io/v1": "false"}, "apiextensions.k8s.io"); err != nil {
+	if _, err := builtin.ParseRuntimeConfig(cliflag.ConfigurationMap{"apiextensions.k8s.io/v1": "false"}, "apiextensions.k8s.io"); err != nil {
 		t.Errorf("another server's group: %v", err)
 	}
 }

@@ -1,26 +1,26 @@
-// Package builtin makes the REST storages of every API group that Kubernetes
-// has built in: the table in this package says which group has which resource
-// in which versions, and who constructs it. The strategies, validation,
-// subresources and table printers are upstream's (k8s.io/kubernetes/pkg/registry);
-// what they are kept in is decided by the RESTOptionsGetter they are given.
+// Package builtin builds the REST storages of Kubernetes' built-in API groups. A table
+// (groups.go) lists the groups, their resources and versions, and the constructor of
+// each resource. The strategies, validation, subresources and table printers are
+// upstream's (k8s.io/kubernetes/pkg/registry). The RESTOptionsGetter in Config decides
+// where objects are stored.
 //
-// # What is promised
+// # What it promises
 //
 //   - The groups, versions, resources and subresources are those of a stock
 //     kube-apiserver of the pinned Kubernetes release with the same
 //     --runtime-config and feature gates.
 //   - All versions of a resource share one storage.
-//   - No storage dials anything but what it is given; node ports are allocated in
-//     our own store, cluster IPs as IPAddress objects over the loopback client.
+//   - No storage connects to etcd. Node ports are allocated in the server's own store,
+//     cluster IPs as IPAddress objects over the loopback client.
 //
 // # What the caller owes
 //
-// The feature gates are set before New is called. The informers of the given
-// factory are started by the caller after New, and Run is running while requests
-// are served: without it no cluster IP or node port is allocated or repaired.
+// The caller sets the feature gates before New, starts the informers of the given
+// factory after New, and runs Run while the server serves requests. Without Run no
+// cluster IP or node port is allocated or repaired.
 //
-// # Shutting down
+// # How it shuts down
 //
-// Cancel Run's context. Run joins its repair loops and stops the allocators; a
-// Builtin that is never Run must be Closed.
+// Run returns when its context ends, after its repair loops and the allocators have
+// stopped. If the caller does not call Run, it must call Close.
 package builtin

@@ -14,52 +14,54 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// Emulation says which release's API is served. A kind that a later release
-// introduced is left out, as upstream's ResourceExpirationEvaluator does
+// Emulation says which release's API the server serves. A kind that a later release
+// introduced is not served, as upstream's ResourceExpirationEvaluator has it
 // (k8s.io/apiserver/pkg/server/deleted_kinds.go).
 type Emulation struct {
-	// Version is the emulated release; nil leaves nothing out.
+	// Version is the emulated release; nil serves every kind.
 	Version *version.Version
-	// ForwardCompatible serves a later version of a resource all the same where
-	// an earlier one that is not alpha is served.
+	// ForwardCompatible also serves a newer version of a resource if an older
+	// version that is not alpha is served
+	// (--emulation-forward-compatible).
 	ForwardCompatible bool
-	// RuntimeConfigForwardCompatible serves what --runtime-config names all the
-	// same.
+	// RuntimeConfigForwardCompatible also serves the newer versions that
+	// --runtime-config names (--runtime-config-emulation-forward-compatible).
 	RuntimeConfigForwardCompatible bool
 }
 
-// introduced is what generated code knows of a versioned kind.
-type introduced interface {
+// introducedInterface is implemented by generated code of versioned kinds
+// (zz_generated.prerelease-lifecycle.go). Upstream declares the same interface.
+type introducedInterface interface {
 	APILifecycleIntroduced() (major, minor int)
 }
 
-// removeUnintroduced takes out of a group's storages, by version and path, those
-// that the emulated release did not have. It is an error to have enabled one by
-// name.
+// removeUnintroduced removes the storages that the emulated release did not have from
+// storage, which is keyed by version and path. It returns an error if --runtime-config
+// enables one of them by name.
 func (e Emulation) removeUnintroduced(group string, storage map[string]map[string]rest.Storage, enabled serverstorage.APIResourceConfigSource) error {
 	if e.Version == nil {
 		return nil
 	}
-	// Versions of lower priority come first: what of them is served decides, with
-	// ForwardCompatible, about the later ones.
+	// The order is ascending: with ForwardCompatible, a version is served if an
+	// older one is.
 	served := map[string]bool{}
 	for _, v := range slices.SortedFunc(maps.Keys(storage), apiversion.CompareKubeAwareVersionStrings) {
 		gv := schema.GroupVersion{Group: group, Version: v}
-		gone := map[string]bool{}
+		removed := map[string]bool{}
 		for path, s := range storage[v] {
 			serves, err := e.serves(gv.WithResource(path), s, enabled, served[path])
 			switch {
 			case err != nil:
 				return err
 			case !serves:
-				gone[path] = true
+				removed[path] = true
 			case !strings.Contains(v, "alpha"):
 				served[path] = true
 			}
 		}
 		maps.DeleteFunc(storage[v], func(path string, _ rest.Storage) bool {
 			resource, _, _ := strings.Cut(path, "/")
-			return gone[path] || gone[resource]
+			return removed[path] || removed[resource]
 		})
 		if len(storage[v]) > 0 {
 			continue
@@ -72,18 +74,19 @@ func (e Emulation) removeUnintroduced(group string, storage map[string]map[strin
 	return nil
 }
 
-// serves tells whether a resource is part of the emulated release, or to be served
-// all the same; isServed, whether an earlier version of it is served.
+// serves reports whether the resource is served: because the emulated release has it, or
+// because one of the forward compatible settings applies. isServed says whether an older
+// version of the resource is served.
 func (e Emulation) serves(gvr schema.GroupVersionResource, s rest.Storage, enabled serverstorage.APIResourceConfigSource, isServed bool) (bool, error) {
 	target := gvr.GroupVersion()
-	if p, ok := s.(rest.GroupVersionKindProvider); ok { // such as that of Scale
+	if p, ok := s.(rest.GroupVersionKindProvider); ok { // for example Scale
 		target = p.GroupVersionKind(target).GroupVersion()
 	}
 	object, err := legacyscheme.Scheme.ConvertToVersion(s.New(), target)
 	if err != nil {
 		return false, fmt.Errorf("kind of %s: %w", gvr, err)
 	}
-	kind, ok := object.(introduced)
+	kind, ok := object.(introducedInterface)
 	if !ok {
 		return true, nil
 	}

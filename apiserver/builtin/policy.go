@@ -9,80 +9,80 @@ import (
 	resourceclaimtemplatestore "k8s.io/kubernetes/pkg/registry/resource/resourceclaimtemplate/storage"
 )
 
-func (w *wiring) newValidatingPolicies() (storages, error) {
-	kinds, err := w.resolver()
+func (p *storageProvider) newValidatingPolicies() (storages, error) {
+	kinds, err := p.resolver()
 	if err != nil {
 		return nil, err
 	}
-	s, status, err := validatingpolicystore.NewREST(w.RESTOptions, w.Authorizer, kinds)
-	if err != nil {
-		return nil, err
-	}
-	return storages{"": s, "status": status}, nil
-}
-
-func (w *wiring) newMutatingPolicies() (storages, error) {
-	kinds, err := w.resolver()
-	if err != nil {
-		return nil, err
-	}
-	s, err := mutatingpolicystore.NewREST(w.RESTOptions, w.Authorizer, kinds)
-	if err != nil {
-		return nil, err
-	}
-	return storages{"": s}, nil
-}
-
-func validatingAdmissionPolicies(w *wiring) (storages, error) { return w.validatingPolicies() }
-
-func mutatingAdmissionPolicies(w *wiring) (storages, error) { return w.mutatingPolicies() }
-
-// validatingAdmissionPolicyBindings looks up a binding's policy to see whether
-// its author may read the policy's parameters.
-func validatingAdmissionPolicyBindings(w *wiring) (storages, error) {
-	kinds, err := w.resolver()
-	if err != nil {
-		return nil, err
-	}
-	policies, err := w.validatingPolicies()
-	if err != nil {
-		return nil, err
-	}
-	s, err := validatingbindingstore.NewREST(w.RESTOptions, w.Authorizer,
-		&validatingbindingstore.DefaultPolicyGetter{Getter: getter(policies)}, kinds)
-	if err != nil {
-		return nil, err
-	}
-	return storages{"": s}, nil
-}
-
-func mutatingAdmissionPolicyBindings(w *wiring) (storages, error) {
-	kinds, err := w.resolver()
-	if err != nil {
-		return nil, err
-	}
-	policies, err := w.mutatingPolicies()
-	if err != nil {
-		return nil, err
-	}
-	s, err := mutatingbindingstore.NewREST(w.RESTOptions, w.Authorizer,
-		&mutatingbindingstore.DefaultPolicyGetter{Getter: getter(policies)}, kinds)
-	if err != nil {
-		return nil, err
-	}
-	return storages{"": s}, nil
-}
-
-func resourceClaims(w *wiring) (storages, error) {
-	s, status, err := resourceclaimstore.NewREST(w.RESTOptions, w.Client.CoreV1().Namespaces(), w.Authorizer)
+	s, status, err := validatingpolicystore.NewREST(p.RESTOptions, p.Authorizer, kinds)
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s, "status": status}, nil
 }
 
-func resourceClaimTemplates(w *wiring) (storages, error) {
-	s, err := resourceclaimtemplatestore.NewREST(w.RESTOptions, w.Client.CoreV1().Namespaces())
+func (p *storageProvider) newMutatingPolicies() (storages, error) {
+	kinds, err := p.resolver()
+	if err != nil {
+		return nil, err
+	}
+	s, err := mutatingpolicystore.NewREST(p.RESTOptions, p.Authorizer, kinds)
+	if err != nil {
+		return nil, err
+	}
+	return storages{"": s}, nil
+}
+
+func validatingAdmissionPolicies(p *storageProvider) (storages, error) { return p.validatingPolicies() }
+
+func mutatingAdmissionPolicies(p *storageProvider) (storages, error) { return p.mutatingPolicies() }
+
+// validatingAdmissionPolicyBindings gives the storage of bindings a getter of policies:
+// it reads a binding's policy to check that the author may read the policy's parameters.
+func validatingAdmissionPolicyBindings(p *storageProvider) (storages, error) {
+	kinds, err := p.resolver()
+	if err != nil {
+		return nil, err
+	}
+	policies, err := p.validatingPolicies()
+	if err != nil {
+		return nil, err
+	}
+	s, err := validatingbindingstore.NewREST(p.RESTOptions, p.Authorizer,
+		&validatingbindingstore.DefaultPolicyGetter{Getter: getterOf(policies)}, kinds)
+	if err != nil {
+		return nil, err
+	}
+	return storages{"": s}, nil
+}
+
+func mutatingAdmissionPolicyBindings(p *storageProvider) (storages, error) {
+	kinds, err := p.resolver()
+	if err != nil {
+		return nil, err
+	}
+	policies, err := p.mutatingPolicies()
+	if err != nil {
+		return nil, err
+	}
+	s, err := mutatingbindingstore.NewREST(p.RESTOptions, p.Authorizer,
+		&mutatingbindingstore.DefaultPolicyGetter{Getter: getterOf(policies)}, kinds)
+	if err != nil {
+		return nil, err
+	}
+	return storages{"": s}, nil
+}
+
+func resourceClaims(p *storageProvider) (storages, error) {
+	s, status, err := resourceclaimstore.NewREST(p.RESTOptions, p.Client.CoreV1().Namespaces(), p.Authorizer)
+	if err != nil {
+		return nil, err
+	}
+	return storages{"": s, "status": status}, nil
+}
+
+func resourceClaimTemplates(p *storageProvider) (storages, error) {
+	s, err := resourceclaimtemplatestore.NewREST(p.RESTOptions, p.Client.CoreV1().Namespaces())
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,9 @@
 package builtin
 
-// The types of every group, with their defaults and conversions, register
-// themselves in legacyscheme when their install package is imported. The list is
-// upstream's (pkg/controlplane/import_known_versions.go); groups without
-// resources are in it because webhooks and old objects speak them.
+// Importing a group's install package registers its types, defaults and conversions in
+// legacyscheme. The list is that of upstream's pkg/controlplane/import_known_versions.go.
+// It includes groups without resources, because webhooks send their types and stored
+// objects may have them.
 import (
 	_ "k8s.io/kubernetes/pkg/apis/admission/install"
 	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install"

@@ -62,7 +62,7 @@ func start(t *testing.T, adjust ...func(*builtin.Config)) *server {
 	s.config = loopback.Config(transport)
 	s.config.WarningHandler = rest.NoWarnings{}
 	s.client = kubernetes.NewForConfigOrDie(s.config)
-	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(builtin.Resync()))
+	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(builtin.CustomResync()))
 	config := builtin.Config{
 		RESTOptions:   newGetter(store, feed),
 		Client:        s.client,
@@ -70,9 +70,9 @@ func start(t *testing.T, adjust ...func(*builtin.Config)) *server {
 		Authenticator: authenticator.RequestFunc(knownToken),
 		Authorizer:    authorizer.AuthorizerFunc(noEscalation),
 		RuleResolver:  oneRule{},
-		Tokens:        builtin.Tokens{Issuer: newIssuer(t)},
+		Tokens:        builtin.TokenConfig{Issuer: newIssuer(t)},
 		APIAudiences:  authenticator.Audiences{"https://test.invalid"},
-		Services:      builtin.Services{ClusterIPRange: clusterIPs, NodePortRange: nodePorts},
+		Services:      builtin.ServiceConfig{ClusterIPRange: clusterIPs, NodePortRange: nodePorts},
 		EventTTL:      time.Hour,
 		StoreReady:    func(context.Context) error { return s.storeErr },
 	}

@@ -21,8 +21,8 @@ import (
 	"byre/apiserver/endpoints"
 )
 
-// otherRooms serve these groups.
-var otherRooms = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
+// delegatedGroups are served by the other servers of the delegation chain.
+var delegatedGroups = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
 
 // document is what discovery says, by group version and then by resource.
 type document map[string]map[string]metav1.APIResource
@@ -54,7 +54,7 @@ func upstream(t *testing.T, versions *regexp.Regexp) document {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !versions.MatchString(gv.Version) || slices.Contains(otherRooms, gv.Group) {
+		if !versions.MatchString(gv.Version) || slices.Contains(delegatedGroups, gv.Group) {
 			continue
 		}
 		doc[list.GroupVersion] = map[string]metav1.APIResource{}

@@ -10,56 +10,56 @@ import (
 	volumeattachmentstore "k8s.io/kubernetes/pkg/registry/storage/volumeattachment/storage"
 )
 
-func deployments(w *wiring) (storages, error) {
-	s, err := deploymentstore.NewStorage(w.RESTOptions)
+func deployments(p *storageProvider) (storages, error) {
+	s, err := deploymentstore.NewStorage(p.RESTOptions)
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s.Deployment, "status": s.Status, "scale": s.Scale}, nil
 }
 
-func statefulSets(w *wiring) (storages, error) {
-	s, err := statefulsetstore.NewStorage(w.RESTOptions)
+func statefulSets(p *storageProvider) (storages, error) {
+	s, err := statefulsetstore.NewStorage(p.RESTOptions)
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s.StatefulSet, "status": s.Status, "scale": s.Scale}, nil
 }
 
-func replicaSets(w *wiring) (storages, error) {
-	s, err := replicasetstore.NewStorage(w.RESTOptions)
+func replicaSets(p *storageProvider) (storages, error) {
+	s, err := replicasetstore.NewStorage(p.RESTOptions)
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s.ReplicaSet, "status": s.Status, "scale": s.Scale}, nil
 }
 
-func volumeAttachments(w *wiring) (storages, error) {
-	s, err := volumeattachmentstore.NewStorage(w.RESTOptions)
+func volumeAttachments(p *storageProvider) (storages, error) {
+	s, err := volumeattachmentstore.NewStorage(p.RESTOptions)
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s.VolumeAttachment, "status": s.Status}, nil
 }
 
-func csiNodes(w *wiring) (storages, error) {
-	s, err := csinodestore.NewStorage(w.RESTOptions)
+func csiNodes(p *storageProvider) (storages, error) {
+	s, err := csinodestore.NewStorage(p.RESTOptions)
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s.CSINode}, nil
 }
 
-func csiDrivers(w *wiring) (storages, error) {
-	s, err := csidriverstore.NewStorage(w.RESTOptions)
+func csiDrivers(p *storageProvider) (storages, error) {
+	s, err := csidriverstore.NewStorage(p.RESTOptions)
 	if err != nil {
 		return nil, err
 	}
 	return storages{"": s.CSIDriver}, nil
 }
 
-func csiStorageCapacities(w *wiring) (storages, error) {
-	s, err := csistoragecapacitystore.NewStorage(w.RESTOptions)
+func csiStorageCapacities(p *storageProvider) (storages, error) {
+	s, err := csistoragecapacitystore.NewStorage(p.RESTOptions)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ import (
 // newGroups makes the built-in groups that a --runtime-config turns on.
 func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeConfig cliflag.ConfigurationMap) []endpoints.Group {
 	t.Helper()
-	resources, err := builtin.Resources(runtimeConfig)
+	resources, err := builtin.ParseRuntimeConfig(runtimeConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,11 +45,11 @@ func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeCon
 	client := fake.NewClientset()
 	b, err := builtin.New(builtin.Config{
 		RESTOptions: objectstore.NewRESTOptionsGetter(objectstore.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion())),
-		Resources:   resources,
+		APIResourceConfigSource:   resources,
 		Client:      client,
 		Informers:   informers.NewSharedInformerFactory(client, 0),
 		Authorizer:  authorizerfactory.NewAlwaysAllowAuthorizer(),
-		Tokens:      builtin.Tokens{Issuer: issuer},
+		Tokens:      builtin.TokenConfig{Issuer: issuer},
 	})
 	if err != nil {
 		t.Fatal(err)

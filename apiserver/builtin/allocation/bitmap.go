@@ -16,23 +16,26 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
 )
 
-// storageTimeout bounds one access: the interfaces here carry no context.
+// storageTimeout bounds one access to the storage. Upstream's allocator interfaces pass
+// no context.
 const storageTimeout = 30 * time.Second
 
-// errTaken leaves an update that found nothing to allocate.
-var errTaken = errors.New("nothing to allocate")
+// errNotAllocated ends an update whose operation allocated nothing.
+var errNotAllocated = errors.New("nothing to allocate")
 
-// bitmap is a range of numbers, each free or taken, kept as one object.
+// bitmap is a range of numbers, each free or allocated, that is stored as one
+// RangeAllocation. It replaces upstream's pkg/registry/core/service/allocator/storage,
+// which connects to etcd.
 //
-// Invariant: it holds no state of its own. Every operation starts from what is
-// stored, so that a write that failed leaves nothing behind and replicas never
-// work from each other's past.
+// Invariant: bitmap holds no state in memory. Every operation starts from the stored
+// object. A failed write therefore changes nothing, and a replica never allocates from
+// outdated state.
 type bitmap struct {
 	storage  storage.Interface
 	key      string
 	resource schema.GroupResource
-	// empty makes the range with everything free.
-	empty func() allocator.Snapshottable
+	// newEmpty returns a state in which every number is free.
+	newEmpty func() allocator.Snapshottable
 }
 
 var (
@@ -40,34 +43,34 @@ var (
 	_ rangeallocation.RangeRegistry = (*bitmap)(nil)
 )
 
-// Allocate takes an item; it is false when it is taken already.
+// Allocate allocates item. It returns false if item is allocated already.
 func (b *bitmap) Allocate(item int) (bool, error) {
-	return b.take(func(state allocator.Snapshottable) (bool, error) { return state.Allocate(item) })
+	return b.tryUpdate(func(state allocator.Snapshottable) (bool, error) { return state.Allocate(item) })
 }
 
-// AllocateNext takes some free item; it is false when there is none.
+// AllocateNext allocates a free item. It returns false if there is none.
 func (b *bitmap) AllocateNext() (int, bool, error) {
 	var item int
-	ok, err := b.take(func(state allocator.Snapshottable) (ok bool, err error) {
+	ok, err := b.tryUpdate(func(state allocator.Snapshottable) (ok bool, err error) {
 		item, ok, err = state.AllocateNext()
 		return ok, err
 	})
 	return item, ok, err
 }
 
-// Release frees an item; freeing a free one does nothing.
+// Release frees an item. It does nothing if the item is free.
 func (b *bitmap) Release(item int) error {
 	return b.update(func(state allocator.Snapshottable) error { return state.Release(item) })
 }
 
-// Has tells whether an item is taken; what can't be read counts as free, as the
-// allocation that follows will find out.
+// Has reports whether an item is allocated. It returns false if the state cannot be
+// read; the allocation that follows then fails.
 func (b *bitmap) Has(item int) bool {
 	state, err := b.read()
 	return err == nil && state.Has(item)
 }
 
-// Free returns how many items are free; 0 when that can't be read.
+// Free returns the number of free items; 0 if the state cannot be read.
 func (b *bitmap) Free() int {
 	state, err := b.read()
 	if err != nil {
@@ -76,17 +79,17 @@ func (b *bitmap) Free() int {
 	return state.Free()
 }
 
-// ForEach calls fn with each item that is taken.
+// ForEach calls fn with each allocated item.
 func (b *bitmap) ForEach(fn func(int)) {
 	if state, err := b.read(); err == nil {
 		state.ForEach(fn)
 	}
 }
 
-// Destroy does nothing: the storage is its owner's.
+// Destroy does nothing, because bitmap does not own the storage.
 func (b *bitmap) Destroy() {}
 
-// Get returns what is stored; its ResourceVersion is empty when nothing is.
+// Get returns the stored allocation. Its ResourceVersion is empty if none is stored.
 func (b *bitmap) Get() (*api.RangeAllocation, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
 	defer cancel()
@@ -97,17 +100,17 @@ func (b *bitmap) Get() (*api.RangeAllocation, error) {
 	return stored, nil
 }
 
-// CreateOrUpdate stores a snapshot. It is a conflict when the snapshot isn't
-// derived from what is stored.
+// CreateOrUpdate stores snapshot. It returns a conflict if the snapshot was not made from
+// the stored object.
 func (b *bitmap) CreateOrUpdate(snapshot *api.RangeAllocation) error {
 	return b.replace(func(stored *api.RangeAllocation) (*api.RangeAllocation, error) {
 		switch {
 		case stored.ResourceVersion == "":
-			fresh := snapshot.DeepCopy()
-			fresh.ResourceVersion = ""
-			return fresh, nil
+			created := snapshot.DeepCopy()
+			created.ResourceVersion = ""
+			return created, nil
 		case snapshot.ResourceVersion == "":
-			return nil, apierrors.NewConflict(b.resource, "", errors.New("another server has made the first allocation"))
+			return nil, apierrors.NewConflict(b.resource, "", errors.New("another server has created the allocation"))
 		case snapshot.ResourceVersion != stored.ResourceVersion:
 			return nil, apierrors.NewConflict(b.resource, "", errors.New("the allocation has changed"))
 		}
@@ -115,22 +118,23 @@ func (b *bitmap) CreateOrUpdate(snapshot *api.RangeAllocation) error {
 	})
 }
 
-// take updates with an operation that may find what it wants taken.
-func (b *bitmap) take(op func(allocator.Snapshottable) (bool, error)) (bool, error) {
+// tryUpdate updates the stored state with an operation that returns false if there is
+// nothing to allocate. tryUpdate then writes nothing and returns false.
+func (b *bitmap) tryUpdate(op func(allocator.Snapshottable) (bool, error)) (bool, error) {
 	err := b.update(func(state allocator.Snapshottable) error {
 		ok, err := op(state)
 		if err == nil && !ok {
-			err = errTaken
+			err = errNotAllocated
 		}
 		return err
 	})
-	if errors.Is(err, errTaken) {
+	if errors.Is(err, errNotAllocated) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// update changes the stored state.
+// update applies change to the stored state.
 func (b *bitmap) update(change func(allocator.Snapshottable) error) error {
 	return b.replace(func(stored *api.RangeAllocation) (*api.RangeAllocation, error) {
 		state, err := b.restore(stored)
@@ -145,6 +149,7 @@ func (b *bitmap) update(change func(allocator.Snapshottable) error) error {
 	})
 }
 
+// replace stores the object that next returns for the stored one.
 func (b *bitmap) replace(next func(*api.RangeAllocation) (*api.RangeAllocation, error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
 	defer cancel()
@@ -163,13 +168,13 @@ func (b *bitmap) read() (allocator.Snapshottable, error) {
 	return b.restore(stored)
 }
 
-// restore makes the state of what is stored. It fails before the first repair
-// has stored anything, and while the stored range isn't the configured one.
+// restore decodes the stored state. It fails before the first repair has stored an
+// object, and if the stored range is not the configured one.
 func (b *bitmap) restore(stored *api.RangeAllocation) (allocator.Snapshottable, error) {
 	if stored.ResourceVersion == "" {
 		return nil, fmt.Errorf("cannot allocate resources of type %s at this time", b.resource)
 	}
-	state := b.empty()
+	state := b.newEmpty()
 	if err := state.Restore(stored.Range, stored.Data); err != nil {
 		return nil, fmt.Errorf("cannot allocate resources of type %s at this time: %w", b.resource, err)
 	}

@@ -18,34 +18,35 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// ClusterIPs allocates the addresses of Services, in one or two IP families.
+// ClusterIPs allocates the cluster IPs of Services in one or two IP families.
 type ClusterIPs struct {
-	// Primary is the family that a Service gets which asks for none.
+	// Primary is the family of a Service that requests none.
 	Primary api.IPFamily
 	// ByFamily has an allocator for each family of the configured ranges.
 	ByFamily map[api.IPFamily]ipallocator.Interface
 
 	repair *iprepair.RepairIPAddress
-	// run makes sure that repair runs once: it ends what its constructor started.
-	run sync.Once
+	// runOnce guards repair.RunUntil, which ends the goroutines that repair's
+	// constructor started. It must be called exactly once: by Repair or by Stop.
+	runOnce sync.Once
 }
 
-// Resync tells a factory of informers that the repair goes over all objects of
-// these types periodically; a factory without it repairs what changes only.
-func Resync(interval time.Duration) map[metav1.Object]time.Duration {
+// CustomResync returns the resync periods of the informers that the repair loop uses.
+// With them the loop checks all Services and IPAddresses every interval; without them it
+// checks only objects that change.
+func CustomResync(interval time.Duration) map[metav1.Object]time.Duration {
 	return map[metav1.Object]time.Duration{&corev1.Service{}: interval, &networkingv1.IPAddress{}: interval}
 }
 
-// NewClusterIPs makes allocators for the families of the two ranges; secondary
-// may be zero. The ranges that addresses come from are those of the ServiceCIDR
-// objects. The allocators follow these at once, until Stop: upstream's
-// constructor starts them. The factory's informers are started after it; see
-// Resync for the factory.
+// NewClusterIPs builds the allocators of the families of primary and secondary;
+// secondary may be zero. The allocators take addresses from the ranges of the
+// ServiceCIDR objects. Upstream's constructors start goroutines, which Stop ends. The
+// caller makes factory with CustomResync and starts it after NewClusterIPs.
 func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformerFactory, primary, secondary net.IPNet, interval time.Duration) (*ClusterIPs, error) {
 	c := &ClusterIPs{
 		ByFamily: map[api.IPFamily]ipallocator.Interface{},
 		repair: iprepair.NewRepairIPAddress(interval, client, factory.Core().V1().Services(),
-			factory.Networking().V1().ServiceCIDRs(), currentAddresses{
+			factory.Networking().V1().ServiceCIDRs(), ipAddressInformer{
 				IPAddressInformer: factory.Networking().V1().IPAddresses(),
 				client:            client.NetworkingV1().IPAddresses(),
 			}),
@@ -76,25 +77,25 @@ func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformer
 	return c, nil
 }
 
-// Repair brings the IPAddress objects in line with the Services, at once and
-// then as they change, until ctx ends. It calls first after the first pass. It
-// returns early, with an error, when the first pass fails for good. It is called
+// Repair reconciles the IPAddress objects with the Services, at once and then whenever
+// they change, until ctx ends. It calls onFirstSuccess after the first repair. It returns
+// an error if upstream's loop gives up the first repair. The caller calls it at most
 // once.
-func (c *ClusterIPs) Repair(ctx context.Context, first func()) error {
-	c.run.Do(func() { c.repair.RunUntil(first, stopChannel(ctx)) })
+func (c *ClusterIPs) Repair(ctx context.Context, onFirstSuccess func()) error {
+	c.runOnce.Do(func() { c.repair.RunUntil(onFirstSuccess, stopChannel(ctx)) })
 	if ctx.Err() == nil {
 		return errors.New("the first repair of the cluster IPs failed")
 	}
 	return nil
 }
 
-// Stop ends the allocators, and what a Repair that never ran would have ended;
-// it may be called more than once.
+// Stop stops the allocators, and the repair loop if Repair was never called. It may be
+// called more than once.
 func (c *ClusterIPs) Stop() {
 	for _, allocator := range c.ByFamily {
 		allocator.Destroy()
 	}
-	c.run.Do(func() {
+	c.runOnce.Do(func() {
 		stopped := make(chan struct{})
 		close(stopped)
 		c.repair.RunUntil(func() {}, stopped)

@@ -49,7 +49,7 @@ func newClusterIPs(t *testing.T, primary, secondary string, there ...runtime.Obj
 			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
 		}}},
 	})...)
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithCustomResyncConfig(allocation.Resync(time.Hour)))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithCustomResyncConfig(allocation.CustomResync(time.Hour)))
 	ips, err := allocation.NewClusterIPs(client, factory, cidr(t, primary), cidr(t, secondary), time.Hour)
 	if err != nil {
 		t.Fatal(err)

@@ -14,9 +14,9 @@ import (
 	portrepair "k8s.io/kubernetes/pkg/registry/core/service/portallocator/controller"
 )
 
-// NodePorts allocates node ports out of one range.
+// NodePorts allocates node ports from one range.
 type NodePorts struct {
-	// Allocator is what the Services' storage takes ports from.
+	// Allocator is the allocator that the storage of Services uses.
 	Allocator *portallocator.PortAllocator
 
 	ports    utilnet.PortRange
@@ -25,13 +25,13 @@ type NodePorts struct {
 	interval time.Duration
 }
 
-// NewNodePorts keeps the ports that are taken where options says that
-// servicenodeportallocations are kept. Repairs read Services over client, every
-// interval.
+// NewNodePorts builds the allocator. It stores the allocated ports in the storage that
+// options returns for the resource servicenodeportallocations. Repair reads Services
+// through client every interval.
 func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, client kubernetes.Interface, interval time.Duration) (*NodePorts, error) {
 	n := &NodePorts{ports: ports, client: client, interval: interval}
 	gr := api.Resource("servicenodeportallocations")
-	store, prefix, err := rawStorage(options, gr, ranges)
+	store, prefix, err := newStorage(options, gr, newRangeAllocation)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, cl
 			storage:  store,
 			key:      prefix + "/servicenodeports",
 			resource: gr,
-			empty: func() allocator.Snapshottable {
+			newEmpty: func() allocator.Snapshottable {
 				return allocator.NewAllocationMapWithOffset(max, rangeSpec, offset)
 			},
 		}
@@ -53,17 +53,17 @@ func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, cl
 	return n, nil
 }
 
-// firstRepairInterval is between two tries of the first repair: nothing can be
-// allocated before it succeeds.
+// firstRepairInterval is the time between two attempts of the first repair. It is short,
+// because no port can be allocated before the first repair succeeds.
 const firstRepairInterval = time.Second
 
-// Repair brings the taken ports in line with the Services, at once and then
-// every interval, until ctx ends. It calls first after the first success.
-func (n *NodePorts) Repair(ctx context.Context, first func()) {
+// Repair reconciles the allocated ports with the Services, at once and then every
+// interval, until ctx ends. It calls onFirstSuccess after the first success.
+func (n *NodePorts) Repair(ctx context.Context, onFirstSuccess func()) {
 	once, cancel := context.WithCancel(ctx)
 	defer cancel()
-	n.repairer(firstRepairInterval).RunUntil(func() {
-		first()
+	n.newRepair(firstRepairInterval).RunUntil(func() {
+		onFirstSuccess()
 		cancel()
 	}, stopChannel(once))
 
@@ -74,14 +74,15 @@ func (n *NodePorts) Repair(ctx context.Context, first func()) {
 	case <-ctx.Done():
 		return
 	}
-	n.repairer(n.interval).RunUntil(func() {}, stopChannel(ctx))
+	n.newRepair(n.interval).RunUntil(func() {}, stopChannel(ctx))
 }
 
-func (n *NodePorts) repairer(interval time.Duration) *portrepair.Repair {
+func (n *NodePorts) newRepair(interval time.Duration) *portrepair.Repair {
 	return portrepair.NewRepair(interval, n.client.CoreV1(), n.client.EventsV1(), n.ports, n.registry)
 }
 
-// ranges are the objects that state of ranges is kept in.
-func ranges() (object, list runtime.Object) {
+// newRangeAllocation returns the types of the stored object and of its list. There is no
+// list type, because the storage is never listed.
+func newRangeAllocation() (object, list runtime.Object) {
 	return &api.RangeAllocation{}, &api.RangeAllocation{}
 }

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// rawStorage asks options for a storage without a registry before it, and the
-// prefix of its keys.
-func rawStorage(options generic.RESTOptionsGetter, gr schema.GroupResource, objects func() (object, list runtime.Object)) (storage.Interface, string, error) {
+// newStorage returns the storage.Interface that options' decorator makes for gr, and the
+// prefix of its keys. The storage is used directly, without a registry.
+func newStorage(options generic.RESTOptionsGetter, gr schema.GroupResource, objects func() (object, list runtime.Object)) (storage.Interface, string, error) {
 	object, _ := objects()
 	opts, err := options.GetRESTOptions(gr, object)
 	if err != nil {
@@ -30,7 +30,8 @@ func rawStorage(options generic.RESTOptionsGetter, gr schema.GroupResource, obje
 	return store, prefix, nil
 }
 
-// stopChannel is for upstream's loops, which want a channel of this type.
+// stopChannel returns a channel that is closed when ctx ends. Upstream's repair loops
+// take a chan struct{}; ctx.Done() is receive-only.
 func stopChannel(ctx context.Context) chan struct{} {
 	stop := make(chan struct{})
 	context.AfterFunc(ctx, func() { close(stop) })

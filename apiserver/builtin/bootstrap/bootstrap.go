@@ -18,75 +18,82 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Config says what to make and with what.
+// Config holds the dependencies and settings of Bootstrap.
 type Config struct {
-	// Client is the server's own clientset, over its loopback transport.
+	// Client is a clientset over the server's loopback transport.
 	Client kubernetes.Interface
-	// Resources says which APIs are on; nil means all.
-	Resources serverstorage.APIResourceConfigSource
+	// APIResourceConfigSource says which APIs are served; nil means all.
+	APIResourceConfigSource serverstorage.APIResourceConfigSource
 
 	// ServiceCIDRs are the ranges of the default ServiceCIDR, one or two, the
 	// primary first.
 	ServiceCIDRs []net.IPNet
 	// Service describes the kubernetes Service.
 	Service Service
-	// Replicas keeps the addresses of the servers that are up; nil means that
-	// this one is the only one.
-	Replicas reconcilers.Leases
-	// Ready is closed once this server is ready: Publish puts it among the
-	// endpoints only then. Nil means at once.
+	// Leases stores the addresses of the running servers. nil means that this
+	// server is the only one.
+	Leases reconcilers.Leases
+	// Ready is closed when this server is ready. PublishEndpoints adds the server to
+	// the endpoints only then. nil means at once.
 	Ready <-chan struct{}
 
-	// Trust is what extension API servers should trust, published in
-	// kube-system/extension-apiserver-authentication; nil leaves that out.
-	Trust *clusterauthenticationtrust.ClusterAuthenticationInfo
+	// ClusterAuthenticationInfo holds the CAs and header names that extension API
+	// servers trust. Run publishes it in the ConfigMap
+	// kube-system/extension-apiserver-authentication; nil publishes nothing.
+	ClusterAuthenticationInfo *clusterauthenticationtrust.ClusterAuthenticationInfo
 
 	Logger klog.Logger
-	// Clock is for retries and periods; nil means the real one.
+	// Clock measures retry delays and intervals; nil means the real clock.
 	Clock clock.WithTicker
 }
 
-// Service is the Service that clients in the cluster find the API by.
+// Service describes the Service default/kubernetes, by which Pods reach the API.
 type Service struct {
-	// ClusterIP is its address, by convention the first of the primary range.
+	// ClusterIP is the Service's cluster IP, by convention the first address of the
+	// primary range.
 	ClusterIP net.IP
-	// Port is the Service's; zero means 443.
+	// Port is the Service's port; zero means 443.
 	Port int
-	// NodePort, when not zero, makes it a NodePort Service.
+	// NodePort, if not zero, makes the Service a NodePort Service.
 	NodePort int
-	// AdvertiseAddress and AdvertisePort are where this server is reached. A nil
-	// address keeps it out of the endpoints.
+	// AdvertiseAddress and AdvertisePort are the address at which this server is
+	// reached. With a nil address the server is not added to the endpoints.
 	AdvertiseAddress net.IP
 	AdvertisePort    int
 }
 
-// step is one part of what is made.
+// step creates and repairs one kind of bootstrap objects, as one of upstream's post-start
+// hooks does.
 type step struct {
-	// name is that of upstream's post-start hook.
+	// name is the name of upstream's post-start hook.
 	name string
-	// needs is the API that the step writes.
-	needs schema.GroupVersionResource
-	// make does it all; calling it again repairs.
-	make func(context.Context) error
-	// every is between two repairs; zero means that it is made once a start.
-	every time.Duration
-	// first steps are made before the others, which would fail without them.
-	first bool
+	// requires is the resource that the step writes. The step is left out if it is
+	// not served.
+	requires schema.GroupVersionResource
+	// ensure creates the objects that are missing and repairs the others. It is
+	// idempotent.
+	ensure func(context.Context) error
+	// interval is the time between two repairs. Zero means that ensure runs once
+	// per start.
+	interval time.Duration
+	// isPrerequisite says that the other steps fail unless this one is done.
+	isPrerequisite bool
 
-	made atomic.Bool
-	// last is the error of the last try, nil after a success.
-	last atomic.Pointer[error]
+	// done is true after the first success.
+	done atomic.Bool
+	// lastErr is the error of the last attempt; it points to nil after a success.
+	lastErr atomic.Pointer[error]
 }
 
-// Bootstrap makes and keeps the objects.
+// Bootstrap creates the bootstrap objects and repairs them periodically.
 type Bootstrap struct {
 	config Config
 	steps  []*step
-	// made is closed when every step has been made once.
-	made chan struct{}
+	// done is closed when every step has succeeded once.
+	done chan struct{}
 }
 
-// New checks the configuration; it does nothing yet.
+// New checks the configuration. It makes no request and starts no goroutine.
 func New(c Config) (*Bootstrap, error) {
 	if c.Client == nil {
 		return nil, errors.New("bootstrap: a client is required")
@@ -100,8 +107,8 @@ func New(c Config) (*Bootstrap, error) {
 	if c.Service.Port == 0 {
 		c.Service.Port = 443
 	}
-	if c.Replicas == nil {
-		c.Replicas = &soleReplica{}
+	if c.Leases == nil {
+		c.Leases = &singleServerLeases{}
 	}
 	if c.Ready == nil {
 		ready := make(chan struct{})
@@ -111,47 +118,47 @@ func New(c Config) (*Bootstrap, error) {
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}
 	}
-	b := &Bootstrap{config: c, made: make(chan struct{})}
+	b := &Bootstrap{config: c, done: make(chan struct{})}
 	for _, s := range b.allSteps() {
-		if c.Resources == nil || c.Resources.ResourceEnabled(s.needs) {
+		if c.APIResourceConfigSource == nil || c.APIResourceConfigSource.ResourceEnabled(s.requires) {
 			b.steps = append(b.steps, s)
 		}
 	}
 	return b, nil
 }
 
-// allSteps is the list of what there is, with upstream's periods.
+// allSteps returns every step, with the intervals of upstream's controllers.
 func (b *Bootstrap) allSteps() []*step {
 	core := schema.GroupVersion{Version: "v1"}
 	return []*step{
-		{name: "start-system-namespaces-controller", needs: core.WithResource("namespaces"),
-			make: b.ensureNamespaces, every: time.Minute, first: true},
+		{name: "start-system-namespaces-controller", requires: core.WithResource("namespaces"),
+			ensure: b.ensureNamespaces, interval: time.Minute, isPrerequisite: true},
 		{name: "start-kubernetes-service-cidr-controller",
-			needs: schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs"},
-			make:  b.ensureServiceCIDR, every: 10 * time.Second},
-		{name: "bootstrap-controller", needs: core.WithResource("services"),
-			make: b.ensureService, every: 10 * time.Second},
+			requires: schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs"},
+			ensure:   b.ensureServiceCIDR, interval: 10 * time.Second},
+		{name: "bootstrap-controller", requires: core.WithResource("services"),
+			ensure: b.ensureService, interval: 10 * time.Second},
 		{name: "rbac/bootstrap-roles",
-			needs: schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
-			make:  b.ensurePolicy},
+			requires: schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
+			ensure:   b.ensurePolicy},
 		{name: "scheduling/bootstrap-system-priority-classes",
-			needs: schema.GroupVersionResource{Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
-			make:  b.ensurePriorityClasses},
+			requires: schema.GroupVersionResource{Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
+			ensure:   b.ensurePriorityClasses},
 		{name: "priority-and-fairness-config-producer",
-			needs: schema.GroupVersionResource{Group: "flowcontrol.apiserver.k8s.io", Version: "v1", Resource: "flowschemas"},
-			make:  b.ensureFlowControl, every: time.Minute},
+			requires: schema.GroupVersionResource{Group: "flowcontrol.apiserver.k8s.io", Version: "v1", Resource: "flowschemas"},
+			ensure:   b.ensureFlowControl, interval: time.Minute},
 	}
 }
 
-// Made is closed when everything has been made once; the server isn't ready
-// before.
-func (b *Bootstrap) Made() <-chan struct{} { return b.made }
+// Done is closed when every step has succeeded once. The server is not ready before.
+func (b *Bootstrap) Done() <-chan struct{} { return b.done }
 
-// Check is a part of readiness.
+// Check is the state of one step, a readiness check of the server.
 type Check struct {
-	// Name is that of upstream's post-start hook, without "poststarthook/".
+	// Name is the name of upstream's post-start hook, without "poststarthook/".
 	Name string
-	// Err tells why the part hasn't been made yet; nil once it has been.
+	// Err is nil after the first success of the step, and else says why the step is
+	// not done.
 	Err error
 }
 
@@ -165,74 +172,75 @@ func (b *Bootstrap) Checks() []Check {
 }
 
 func (s *step) err() error {
-	if s.made.Load() {
+	if s.done.Load() {
 		return nil
 	}
-	if err := s.last.Load(); err != nil && *err != nil {
+	if err := s.lastErr.Load(); err != nil && *err != nil {
 		return *err
 	}
 	return errors.New("not finished")
 }
 
-// Run makes everything, and then keeps what upstream keeps, until ctx ends.
+// Run calls Ensure and then repairs the steps that have an interval until ctx ends. It
+// returns when all its goroutines have ended.
 func (b *Bootstrap) Run(ctx context.Context) error {
 	if err := b.Ensure(ctx); err != nil {
-		return nil //nolint:nilerr // Ensure only gives up when ctx ends.
+		return nil //nolint:nilerr // Ensure fails only when ctx ends.
 	}
 	var loops sync.WaitGroup
 	for _, s := range b.steps {
-		if s.every > 0 {
-			loops.Go(func() { b.keep(ctx, s) })
+		if s.interval > 0 {
+			loops.Go(func() { b.ensurePeriodically(ctx, s) })
 		}
 	}
-	if b.config.Trust != nil {
+	if b.config.ClusterAuthenticationInfo != nil {
 		loops.Go(func() {
-			clusterauthenticationtrust.NewClusterAuthenticationTrustController(*b.config.Trust, b.config.Client).Run(ctx, 1)
+			clusterauthenticationtrust.NewClusterAuthenticationTrustController(*b.config.ClusterAuthenticationInfo, b.config.Client).Run(ctx, 1)
 		})
 	}
 	loops.Wait()
 	return nil
 }
 
-// Ensure makes everything once. Each step is tried until it succeeds; the error
-// is that of ctx.
+// Ensure runs every step until it succeeds once, the prerequisites first. It returns an
+// error only if ctx ends.
 func (b *Bootstrap) Ensure(ctx context.Context) error {
-	for _, first := range []bool{true, false} {
-		var making sync.WaitGroup
+	for _, prerequisites := range []bool{true, false} {
+		var running sync.WaitGroup
 		for _, s := range b.steps {
-			if s.first == first {
-				making.Go(func() { b.try(ctx, s) })
+			if s.isPrerequisite == prerequisites {
+				running.Go(func() { b.ensureWithRetry(ctx, s) })
 			}
 		}
-		making.Wait()
+		running.Wait()
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	select {
-	case <-b.made:
+	case <-b.done:
 	default:
-		close(b.made)
+		close(b.done)
 	}
 	return nil
 }
 
-// The first retry comes soon: at a start, a step mostly waits for the caches of
-// another part to fill.
+// The first retry comes soon: during the start a step usually fails because a cache of
+// another component has not synced yet.
 const (
-	firstRetry = 20 * time.Millisecond
-	lastRetry  = 2 * time.Second
+	minRetryDelay = 20 * time.Millisecond
+	maxRetryDelay = 2 * time.Second
 )
 
-// try makes a step, again and again until it succeeds or ctx ends.
-func (b *Bootstrap) try(ctx context.Context, s *step) {
+// ensureWithRetry runs a step with exponential backoff until it succeeds or ctx ends.
+func (b *Bootstrap) ensureWithRetry(ctx context.Context, s *step) {
 	start := b.config.Clock.Now()
-	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
-		err := s.make(ctx)
-		s.last.Store(&err)
+	for delay := minRetryDelay; ; delay = min(2*delay, maxRetryDelay) {
+		err := s.ensure(ctx)
+		s.lastErr.Store(&err)
 		if err == nil {
-			s.made.Store(true)
-			b.config.Logger.V(2).Info("Bootstrap step is made", "step", s.name, "duration", b.config.Clock.Since(start))
+			s.done.Store(true)
+			b.config.Logger.V(2).Info("Bootstrap step is done", "step", s.name, "duration", b.config.Clock.Since(start))
 			return
 		}
 		b.report(err, s.name, delay)
@@ -242,26 +250,27 @@ func (b *Bootstrap) try(ctx context.Context, s *step) {
 	}
 }
 
-// report tells of a failure that is tried again after delay. The first ones are
-// no news: see firstRetry.
+// report logs a failure of a step that is retried after delay. Failures before the
+// longest delay are expected during the start (see minRetryDelay) and are logged at
+// verbosity 2.
 func (b *Bootstrap) report(err error, step string, delay time.Duration) {
-	if delay < lastRetry {
+	if delay < maxRetryDelay {
 		b.config.Logger.V(2).Info("Bootstrap step will be tried again", "step", step, "err", err)
 		return
 	}
 	b.config.Logger.Error(err, "Bootstrap step keeps failing; will try again", "step", step)
 }
 
-// keep repairs a step periodically.
-func (b *Bootstrap) keep(ctx context.Context, s *step) {
-	for b.sleep(ctx, s.every) {
-		if err := s.make(ctx); err != nil && ctx.Err() == nil {
-			b.config.Logger.Error(err, "Could not repair what bootstrap made; will try again", "step", s.name)
+// ensurePeriodically repairs a step every interval until ctx ends.
+func (b *Bootstrap) ensurePeriodically(ctx context.Context, s *step) {
+	for b.sleep(ctx, s.interval) {
+		if err := s.ensure(ctx); err != nil && ctx.Err() == nil {
+			b.config.Logger.Error(err, "Could not repair the bootstrap objects; will try again", "step", s.name)
 		}
 	}
 }
 
-// sleep is false when ctx ended.
+// sleep waits for d. It returns false if ctx ends first.
 func (b *Bootstrap) sleep(ctx context.Context, d time.Duration) bool {
 	timer := b.config.Clock.NewTimer(d)
 	defer timer.Stop()

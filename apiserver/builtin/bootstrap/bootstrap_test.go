@@ -134,7 +134,7 @@ func TestMade(t *testing.T) {
 		}
 	}
 	select {
-	case <-b.Made():
+	case <-b.Done():
 	default:
 		t.Error("Made isn't closed")
 	}
@@ -248,11 +248,11 @@ func TestLeftoverEntry(t *testing.T) {
 		client := fake.NewClientset()
 		replicas := &table{up: map[string]bool{}}
 		other := config(t, client)
-		other.Replicas = replicas
+		other.Leases = replicas
 		other.Service.AdvertiseAddress = net.IPv4(192, 0, 2, 8)
 		defer run(t, other)()
 		killed := config(t, client)
-		killed.Replicas = replicas
+		killed.Leases = replicas
 		_ = replicas.UpdateLease("192.0.2.7")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
@@ -273,7 +273,7 @@ func TestReplicas(t *testing.T) {
 		client := fake.NewClientset()
 		replicas := &table{up: map[string]bool{}}
 		first := config(t, client)
-		first.Replicas = replicas
+		first.Leases = replicas
 		second := first
 		second.Service.AdvertiseAddress = net.IPv4(192, 0, 2, 8)
 		stopFirst, stopSecond := run(t, first), run(t, second)
@@ -344,7 +344,7 @@ func TestDisabledAPIs(t *testing.T) {
 	c := config(t, client)
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(schema.GroupVersion{Version: "v1"})
-	c.Resources = resources
+	c.APIResourceConfigSource = resources
 	ensure(t, c)
 	for _, write := range writes(client) {
 		if !strings.HasPrefix(write, "create namespaces") && !strings.HasPrefix(write, "create services") {
@@ -363,8 +363,8 @@ func run(t *testing.T, c bootstrap.Config) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	go func() { done <- b.Run(ctx) }()
-	go func() { done <- b.Publish(ctx) }()
-	<-b.Made()
+	go func() { done <- b.PublishEndpoints(ctx) }()
+	<-b.Done()
 	synctest.Wait()
 	return func() {
 		cancel()

@@ -1,26 +1,27 @@
-// Package bootstrap makes the objects that every cluster has before anyone has
-// asked for them: the system namespaces, the default ServiceCIDR, the kubernetes
-// Service with the addresses of the servers behind it, the RBAC policy, the
-// system priority classes, and the flow schemas and priority levels.
+// Package bootstrap creates the objects that every cluster has from its first start: the
+// system namespaces, the default ServiceCIDR, the Service default/kubernetes and its
+// endpoints, the RBAC bootstrap policy, the system priority classes, and the flow schemas
+// and priority levels.
 //
-// # What is promised
+// # What it promises
 //
-//   - Everything is made as upstream's post-start hooks make it, and named as
-//     they are in health checks. A step whose API is turned off is left out.
-//   - Making is idempotent: a start over a complete database writes nothing but
-//     the server's own entry among the replicas.
-//   - What an administrator changed stays, where upstream lets it stay (roles
-//     annotated rbac.authorization.kubernetes.io/autoupdate=false, suggested flow
-//     schemas, the default ServiceCIDR).
-//   - Any number of replicas may run it at once.
+//   - Each step creates the objects that one of upstream's post-start hooks creates, and
+//     has the hook's name in health checks. A step whose API is not served is left out.
+//   - Steps are idempotent: a start over a complete database writes nothing but this
+//     server's lease.
+//   - A change by an administrator stays where upstream lets it stay: roles annotated
+//     rbac.authorization.kubernetes.io/autoupdate=false, suggested flow schemas, the
+//     default ServiceCIDR.
+//   - Any number of replicas may run it at the same time.
 //
 // # What the caller owes
 //
-// The API is served to the given client while Run and Publish run. Publish needs it
-// for a moment after its context has ended, to take the server out of the endpoints.
+// The server answers the given client while Run and PublishEndpoints run.
+// PublishEndpoints makes one more request after its context has ended, which removes the
+// server from the endpoints.
 //
-// # Shutting down
+// # How it shuts down
 //
-// Cancel the context of Publish first, and that of Run when nothing is served any
-// more. Both join their loops.
+// The caller cancels the context of PublishEndpoints first, and the context of Run when
+// no request is served any more. Both return after their goroutines have ended.
 package bootstrap

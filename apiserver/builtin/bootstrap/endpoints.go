@@ -9,31 +9,32 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 )
 
-// endpointsInterval is between two renewals of this server's entry among the
-// replicas, which must be shorter than the entries live.
+// endpointsInterval is the time between two renewals of this server's lease. It must be
+// shorter than LeaseTTL.
 const endpointsInterval = 10 * time.Second
 
-// Publish keeps this server among the endpoints of the kubernetes Service from
-// when it is ready until ctx ends, and removes it before it returns. What a server
-// at this address left there when it was killed is removed at once, if another server
-// is up.
-func (b *Bootstrap) Publish(ctx context.Context) error {
+// PublishEndpoints adds this server to the endpoints of the Service default/kubernetes
+// when it is ready, and removes it when ctx ends, before it returns. At the start it
+// removes an entry of the same address that a killed server may have left, unless no
+// other server is running.
+func (b *Bootstrap) PublishEndpoints(ctx context.Context) error {
 	address := b.config.Service.AdvertiseAddress
 	if address == nil || address.IsLoopback() || address.IsUnspecified() {
-		b.config.Logger.Info("The kubernetes Service has no endpoint of this server: its address can't be reached from elsewhere", "address", address)
+		b.config.Logger.Info("This server is not added to the endpoints of the kubernetes Service, because its address is not reachable from other hosts", "address", address)
 		<-ctx.Done()
 		return nil
 	}
 	adapter := reconcilers.NewEndpointsAdapter(b.config.Client.CoreV1(), b.config.Client.DiscoveryV1())
-	p := &publisher{
+	p := &endpointPublisher{
 		Bootstrap:  b,
-		reconciler: reconcilers.NewLeaseEndpointReconciler(adapter, b.config.Replicas),
+		reconciler: reconcilers.NewLeaseEndpointReconciler(adapter, b.config.Leases),
 		ports:      []corev1.EndpointPort{{Protocol: corev1.ProtocolTCP, Port: int32(b.config.Service.AdvertisePort), Name: portName}},
 	}
 	defer p.reconciler.Destroy()
-	// Once, as upstream: where nobody else is up, the endpoints are left as they are.
+	// As in kube-apiserver, a failure is not retried. Without another running
+	// server the reconciler leaves the endpoints as they are.
 	if err := p.remove(); err != nil {
-		b.config.Logger.V(2).Info("Left an old entry among the endpoints of the kubernetes Service", "err", err)
+		b.config.Logger.V(2).Info("Could not remove an old entry from the endpoints of the kubernetes Service", "err", err)
 	}
 	select {
 	case <-ctx.Done():
@@ -43,20 +44,20 @@ func (b *Bootstrap) Publish(ctx context.Context) error {
 	p.renew(ctx)
 	p.reconciler.StopReconciling()
 	if err := p.remove(); err != nil {
-		b.config.Logger.Info("Could not take this server out of the kubernetes Service; its entry expires", "err", err)
+		b.config.Logger.Info("Could not remove this server from the endpoints of the kubernetes Service; its lease expires", "err", err)
 	}
 	return nil
 }
 
-// publisher is the state of Publish.
-type publisher struct {
+// endpointPublisher is the state of PublishEndpoints.
+type endpointPublisher struct {
 	*Bootstrap
 	reconciler reconcilers.EndpointReconciler
 	ports      []corev1.EndpointPort
 }
 
-// remove takes this server out of the endpoints, if it is there.
-func (p *publisher) remove() error {
+// remove removes this server from the endpoints. It is not an error if it is not there.
+func (p *endpointPublisher) remove() error {
 	err := p.reconciler.RemoveEndpoints(serviceName, p.config.Service.AdvertiseAddress, p.ports)
 	if storage.IsNotFound(err) {
 		return nil
@@ -64,20 +65,21 @@ func (p *publisher) remove() error {
 	return err
 }
 
-// renew keeps the entry alive, and the endpoints in line with the replicas that are
-// up, until ctx ends.
-func (p *publisher) renew(ctx context.Context) {
-	// The port may be another than that of the server that was here before, so
-	// it is put right once; replicas that always did so would fight over it.
+// renew renews this server's lease and reconciles the endpoints with the leases of all
+// running servers until ctx ends.
+func (p *endpointPublisher) renew(ctx context.Context) {
+	// The ports are reconciled once, because an earlier start of this server may
+	// have had another port. Replicas with different ports would overwrite each
+	// other if each reconciled the ports in every round.
 	reconcilePorts := true
-	retry := firstRetry
+	retry := minRetryDelay
 	for wait := time.Duration(0); p.sleep(ctx, wait); {
 		err := p.reconciler.ReconcileEndpoints(serviceName, p.config.Service.AdvertiseAddress, p.ports, reconcilePorts)
 		if err == nil {
-			reconcilePorts, retry, wait = false, firstRetry, endpointsInterval
+			reconcilePorts, retry, wait = false, minRetryDelay, endpointsInterval
 			continue
 		}
 		p.report(err, "bootstrap-controller", retry)
-		wait, retry = retry, min(2*retry, lastRetry)
+		wait, retry = retry, min(2*retry, maxRetryDelay)
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"k8s.io/kubernetes/pkg/registry/flowcontrol/ensurer"
 )
 
-// ensureFlowControl makes the suggested flow schemas and priority levels that
-// are missing, and those that are mandatory as they must be, and deletes what an
-// older release has made and nobody changed since.
+// ensureFlowControl creates the suggested flow schemas and priority levels that are
+// missing, creates or repairs the mandatory ones, and deletes those that an older release
+// has created and nobody has changed.
 func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
 	levels, err := b.priorityLevels(ctx)
 	if err != nil {
@@ -30,29 +30,29 @@ func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
 	levelOps := ensurer.NewPriorityLevelConfigurationOps(client.PriorityLevelConfigurations(), levels)
 	schemaOps := ensurer.NewFlowSchemaOps(client.FlowSchemas(), schemas)
 
-	// At the same time, so that one wait for the disk does for all; but a schema
-	// comes after the level that it names.
-	var making errgroup.Group
+	// Concurrent writes share a commit, and so its fsync. The flow schemas follow the
+	// priority levels, because a schema names a level.
+	var writes errgroup.Group
 	suggestedLevel := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.PriorityLevelConfiguration]()
 	for _, level := range bootstrap.SuggestedPriorityLevelConfigurations {
-		making.Go(func() error { return ensurer.EnsureConfiguration(ctx, levelOps, level, suggestedLevel) })
+		writes.Go(func() error { return ensurer.EnsureConfiguration(ctx, levelOps, level, suggestedLevel) })
 	}
 	mandatoryLevel := ensurer.NewMandatoryEnsureStrategy[*flowcontrolv1.PriorityLevelConfiguration]()
 	for _, level := range bootstrap.MandatoryPriorityLevelConfigurations {
-		making.Go(func() error { return ensurer.EnsureConfiguration(ctx, levelOps, level, mandatoryLevel) })
+		writes.Go(func() error { return ensurer.EnsureConfiguration(ctx, levelOps, level, mandatoryLevel) })
 	}
-	if err := making.Wait(); err != nil {
+	if err := writes.Wait(); err != nil {
 		return fmt.Errorf("priority levels: %w", err)
 	}
 	suggestedSchema := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.FlowSchema]()
 	for _, schema := range bootstrap.SuggestedFlowSchemas {
-		making.Go(func() error { return ensurer.EnsureConfiguration(ctx, schemaOps, schema, suggestedSchema) })
+		writes.Go(func() error { return ensurer.EnsureConfiguration(ctx, schemaOps, schema, suggestedSchema) })
 	}
 	mandatorySchema := ensurer.NewMandatoryEnsureStrategy[*flowcontrolv1.FlowSchema]()
 	for _, schema := range bootstrap.MandatoryFlowSchemas {
-		making.Go(func() error { return ensurer.EnsureConfiguration(ctx, schemaOps, schema, mandatorySchema) })
+		writes.Go(func() error { return ensurer.EnsureConfiguration(ctx, schemaOps, schema, mandatorySchema) })
 	}
-	if err := making.Wait(); err != nil {
+	if err := writes.Wait(); err != nil {
 		return fmt.Errorf("flow schemas: %w", err)
 	}
 
@@ -67,8 +67,8 @@ func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
 	return nil
 }
 
-// priorityLevels lists what there is, in the form that the ensurer asks for. One
-// list a minute is cheaper than an informer's watch.
+// priorityLevels returns a lister of the existing priority levels, which the ensurer
+// requires. One LIST a minute is cheaper than an informer.
 func (b *Bootstrap) priorityLevels(ctx context.Context) (listers.PriorityLevelConfigurationLister, error) {
 	list, err := b.config.Client.FlowcontrolV1().PriorityLevelConfigurations().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -83,6 +83,7 @@ func (b *Bootstrap) priorityLevels(ctx context.Context) (listers.PriorityLevelCo
 	return listers.NewPriorityLevelConfigurationLister(indexer), nil
 }
 
+// flowSchemas returns a lister of the existing flow schemas.
 func (b *Bootstrap) flowSchemas(ctx context.Context) (listers.FlowSchemaLister, error) {
 	list, err := b.config.Client.FlowcontrolV1().FlowSchemas().List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// systemNamespaces are always there.
+// systemNamespaces returns the namespaces that every cluster has.
 func systemNamespaces() []string {
 	return []string{
 		metav1.NamespaceSystem,
@@ -20,7 +20,7 @@ func systemNamespaces() []string {
 	}
 }
 
-// ensureNamespaces makes the system namespaces that are missing.
+// ensureNamespaces creates the system namespaces that are missing.
 func (b *Bootstrap) ensureNamespaces(ctx context.Context) error {
 	var failed []error
 	for _, name := range systemNamespaces() {

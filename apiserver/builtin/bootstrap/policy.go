@@ -13,18 +13,19 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// policyWorkers make roles and bindings at the same time: one write's wait for
-// the disk is then shared by all that are under way.
+// policyWorkers is the number of roles and bindings that are reconciled concurrently.
+// Concurrent writes share a commit, and so its fsync.
 const policyWorkers = 32
 
-// ensurePolicy makes the roles and bindings of upstream's policy, and adds what
-// an existing one lacks, unless it is annotated against that. It is upstream's
-// reconciliation (pkg/registry/rbac/rest/storage_rbac.go), done concurrently.
+// ensurePolicy creates the roles and bindings of upstream's bootstrap policy and adds
+// missing rules and subjects to existing ones, except to those annotated
+// rbac.authorization.kubernetes.io/autoupdate=false. It is the reconciliation of
+// upstream's pkg/registry/rbac/rest/storage_rbac.go, done concurrently.
 func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
-	if err := b.primeAggregated(ctx); err != nil {
+	if err := b.primeAggregatedClusterRoles(ctx); err != nil {
 		return err
 	}
-	if err := b.primeSplit(ctx); err != nil {
+	if err := b.primeSplitClusterRoleBindings(ctx); err != nil {
 		return err
 	}
 	list, err := b.listPolicy(ctx)
@@ -37,7 +38,7 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 	namespaceRoles := reconciliation.RoleModifier{Client: client, NamespaceClient: namespaces}
 	namespaceBindings := reconciliation.RoleBindingClientAdapter{Client: client, NamespaceClient: namespaces}
 
-	// Not errgroup.WithContext: one failure must not keep the others from being made.
+	// Not errgroup.WithContext: one failure must not cancel the others.
 	var group errgroup.Group
 	group.SetLimit(policyWorkers)
 	reconcileRole := func(role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier) {
@@ -87,26 +88,26 @@ func (b *Bootstrap) reconcileBinding(ctx context.Context, binding reconciliation
 	})
 }
 
-// reconcile runs one reconciliation, and again what another replica, doing the
-// same, came in the way of.
+// reconcile calls run, and calls it again if a concurrent write of another replica made
+// it fail.
 func (b *Bootstrap) reconcile(ctx context.Context, namespace, name string, run func() (protected bool, did reconciliation.ReconcileOperation, err error)) error {
 	if err := ctx.Err(); err != nil {
 		return err // upstream's reconciliation takes no context
 	}
-	again := func(err error) bool {
+	isRetriable := func(err error) bool {
 		return ctx.Err() == nil &&
 			(apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsServiceUnavailable(err))
 	}
-	err := retry.OnError(retry.DefaultBackoff, again, func() error {
+	err := retry.OnError(retry.DefaultBackoff, isRetriable, func() error {
 		protected, did, err := run()
 		switch {
 		case err != nil:
 			return err
 		case did == reconciliation.ReconcileNone:
 		case protected:
-			b.config.Logger.Info("Left a part of the RBAC policy as it is: it is protected", "namespace", namespace, "name", name)
+			b.config.Logger.Info("Did not change a protected object of the RBAC bootstrap policy", "namespace", namespace, "name", name)
 		default:
-			b.config.Logger.V(4).Info("Reconciled a part of the RBAC policy", "namespace", namespace, "name", name, "did", did)
+			b.config.Logger.V(4).Info("Reconciled an object of the RBAC bootstrap policy", "namespace", namespace, "name", name, "operation", did)
 		}
 		return nil
 	})
@@ -116,9 +117,10 @@ func (b *Bootstrap) reconcile(ctx context.Context, namespace, name string, run f
 	return nil
 }
 
-// primeAggregated copies roles that became aggregates of others, so that what
-// was added to them in an old cluster isn't lost.
-func (b *Bootstrap) primeAggregated(ctx context.Context) error {
+// primeAggregatedClusterRoles copies a cluster role of an older release, which is now an
+// aggregate, to the role that it aggregates. Rules that an administrator has added to
+// the old role are thereby kept. Upstream has a function of the same name.
+func (b *Bootstrap) primeAggregatedClusterRoles(ctx context.Context) error {
 	client := b.config.Client.RbacV1().ClusterRoles()
 	for oldName, newName := range bootstrappolicy.ClusterRolesToAggregate() {
 		_, err := client.Get(ctx, newName, metav1.GetOptions{})
@@ -143,8 +145,9 @@ func (b *Bootstrap) primeAggregated(ctx context.Context) error {
 	return nil
 }
 
-// primeSplit gives a binding that was split off another one the other's subjects.
-func (b *Bootstrap) primeSplit(ctx context.Context) error {
+// primeSplitClusterRoleBindings creates a binding that a release has split off another
+// one, with the subjects of the other. Upstream has a function of the same name.
+func (b *Bootstrap) primeSplitClusterRoleBindings(ctx context.Context) error {
 	client := b.config.Client.RbacV1().ClusterRoleBindings()
 	for oldName, template := range bootstrappolicy.ClusterRoleBindingsToSplit() {
 		old, err := client.Get(ctx, oldName, metav1.GetOptions{})

@@ -9,7 +9,7 @@ import (
 	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 )
 
-// ensurePriorityClasses makes the classes of what the system itself runs.
+// ensurePriorityClasses creates the system priority classes that are missing.
 func (b *Bootstrap) ensurePriorityClasses(ctx context.Context) error {
 	classes := b.config.Client.SchedulingV1().PriorityClasses()
 	for _, class := range schedulingv1.SystemPriorityClasses() {

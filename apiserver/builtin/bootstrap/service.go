@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// serviceName is the name of the Service, in the namespace default.
+	// serviceName is the name of the Service in the namespace default.
 	serviceName = "kubernetes"
-	// portName is the name of its port.
+	// portName is the name of the Service's port.
 	portName = "https"
 )
 
-// ensureService makes the kubernetes Service when it is missing; one that exists
-// stays as it is.
+// ensureService creates the Service default/kubernetes if it is missing. It does not
+// change an existing Service.
 func (b *Bootstrap) ensureService(ctx context.Context) error {
 	services := b.config.Client.CoreV1().Services(metav1.NamespaceDefault)
 	_, err := services.Get(ctx, serviceName, metav1.GetOptions{})
@@ -46,7 +46,7 @@ func (b *Bootstrap) service() *corev1.Service {
 				Name:       portName,
 				TargetPort: intstr.FromInt32(int32(b.config.Service.AdvertisePort)),
 			}},
-			// No selector: the endpoints are the servers, not pods.
+			// No selector: PublishEndpoints writes the endpoints.
 			ClusterIP:       b.config.Service.ClusterIP.String(),
 			IPFamilyPolicy:  &singleStack,
 			SessionAffinity: corev1.ServiceAffinityNone,

@@ -10,13 +10,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// defaultServiceCIDR is the name of the ServiceCIDR made from the flags.
+// defaultServiceCIDR is the name of the ServiceCIDR with the ranges of the flags.
 const defaultServiceCIDR = "kubernetes"
 
-// ensureServiceCIDR makes the default ServiceCIDR and says that it is ready. It
-// follows upstream's defaultservicecidr controller: a CIDR that exists is only
-// changed from single-stack to dual-stack, and its condition only while it is
-// unknown, so that an administrator's word stays.
+// ensureServiceCIDR creates the default ServiceCIDR and sets its condition Ready. It
+// follows upstream's defaultservicecidr controller: it changes an existing ServiceCIDR
+// only from single-stack to dual-stack, and sets the condition only if it is missing or
+// unknown, so that changes by an administrator stay.
 func (b *Bootstrap) ensureServiceCIDR(ctx context.Context) error {
 	client := b.config.Client.NetworkingV1().ServiceCIDRs()
 	var want []string
@@ -43,10 +43,10 @@ func (b *Bootstrap) ensureServiceCIDR(ctx context.Context) error {
 
 func (b *Bootstrap) ensureServiceCIDRReady(ctx context.Context, current *networkingv1.ServiceCIDR, want []string) error {
 	if current.DeletionTimestamp != nil {
-		return nil // kube-controller-manager's to finish
+		return nil // kube-controller-manager completes the deletion
 	}
 	if !slices.Equal(current.Spec.CIDRs, want) {
-		b.config.Logger.Info("The default ServiceCIDR isn't the configured one; it stays", "is", current.Spec.CIDRs, "configured", want)
+		b.config.Logger.Info("The default ServiceCIDR differs from the configured ranges and is not changed", "is", current.Spec.CIDRs, "configured", want)
 		return nil
 	}
 	ready := meta.FindStatusCondition(current.Status.Conditions, networkingv1.ServiceCIDRConditionReady)

@@ -15,23 +15,24 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 )
 
-// ReplicaTTL is how long the entry of a server lives that doesn't renew it; it is
-// upstream's.
-const ReplicaTTL = 15 * time.Second
+// LeaseTTL is the lifetime of a server's lease without renewal, as in kube-apiserver
+// (DefaultEndpointReconcilerTTL).
+const LeaseTTL = 15 * time.Second
 
-// storageTimeout bounds one access: the interface here carries no context.
+// storageTimeout bounds one access to the storage. The interface reconcilers.Leases
+// passes no context.
 const storageTimeout = 10 * time.Second
 
-// soleReplica is for a server that shares its database with no other: nothing
-// need be written to know who is up.
-type soleReplica struct {
+// singleServerLeases implements reconcilers.Leases in memory, for a server that shares
+// its database with no other server.
+type singleServerLeases struct {
 	mu sync.Mutex
 	ip string
 }
 
-var _ reconcilers.Leases = (*soleReplica)(nil)
+var _ reconcilers.Leases = (*singleServerLeases)(nil)
 
-func (s *soleReplica) ListLeases() ([]string, error) {
+func (s *singleServerLeases) ListLeases() ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ip == "" {
@@ -40,30 +41,32 @@ func (s *soleReplica) ListLeases() ([]string, error) {
 	return []string{s.ip}, nil
 }
 
-func (s *soleReplica) UpdateLease(ip string) error { return s.set(ip) }
+func (s *singleServerLeases) UpdateLease(ip string) error { return s.set(ip) }
 
-func (s *soleReplica) RemoveLease(string) error { return s.set("") }
+func (s *singleServerLeases) RemoveLease(string) error { return s.set("") }
 
-func (s *soleReplica) set(ip string) error {
+func (s *singleServerLeases) set(ip string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ip = ip
 	return nil
 }
 
-func (*soleReplica) Destroy() {}
+func (*singleServerLeases) Destroy() {}
 
-// storedReplicas keeps one entry a server, which expires unless it is renewed.
-// The objects are of the type that upstream keeps under /masterleases.
-type storedReplicas struct {
+// storedLeases implements reconcilers.Leases with one stored object per server, which
+// expires unless it is renewed. kube-apiserver stores objects of the same type under
+// /masterleases.
+type storedLeases struct {
 	storage storage.Interface
 	prefix  string
 	ttl     uint64
 }
 
-// StoredReplicas keeps the entries of several servers where options says that
-// apiserveripinfo is kept. ttl is rounded down to seconds.
-func StoredReplicas(options generic.RESTOptionsGetter, ttl time.Duration) (reconcilers.Leases, error) {
+// NewStoredLeases returns leases for servers that share a database. They are stored in
+// the storage that options returns for the resource apiserveripinfo. ttl is rounded down
+// to seconds.
+func NewStoredLeases(options generic.RESTOptionsGetter, ttl time.Duration) (reconcilers.Leases, error) {
 	gr := api.Resource("apiserveripinfo")
 	opts, err := options.GetRESTOptions(gr, &api.Endpoints{})
 	if err != nil {
@@ -72,7 +75,7 @@ func StoredReplicas(options generic.RESTOptionsGetter, ttl time.Duration) (recon
 	prefix := "/" + opts.ResourcePrefix
 	store, _, err := opts.Decorator(opts.StorageConfig, prefix,
 		func(runtime.Object) (string, error) {
-			return "", errors.New("entries of servers have no keys of their own")
+			return "", errors.New("leases of servers are stored without a registry")
 		},
 		func() runtime.Object { return &api.Endpoints{} },
 		func() runtime.Object { return &api.EndpointsList{} },
@@ -80,11 +83,11 @@ func StoredReplicas(options generic.RESTOptionsGetter, ttl time.Duration) (recon
 	if err != nil {
 		return nil, fmt.Errorf("storage of %s: %w", gr, err)
 	}
-	return &storedReplicas{storage: store, prefix: prefix + "/", ttl: uint64(ttl / time.Second)}, nil
+	return &storedLeases{storage: store, prefix: prefix + "/", ttl: uint64(ttl / time.Second)}, nil
 }
 
-// ListLeases returns the addresses of the servers that are up.
-func (s *storedReplicas) ListLeases() ([]string, error) {
+// ListLeases returns the addresses of the servers whose leases have not expired.
+func (s *storedLeases) ListLeases() ([]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
 	defer cancel()
 	list := &api.EndpointsList{}
@@ -101,27 +104,28 @@ func (s *storedReplicas) ListLeases() ([]string, error) {
 	return ips, nil
 }
 
-// UpdateLease makes or renews the entry of a server.
-func (s *storedReplicas) UpdateLease(ip string) error {
+// UpdateLease creates or renews the lease of a server.
+func (s *storedLeases) UpdateLease(ip string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
 	defer cancel()
 	renew := func(input runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		entry := input.(*api.Endpoints)
 		entry.Name = ip
 		entry.Subsets = []api.EndpointSubset{{Addresses: []api.EndpointAddress{{IP: ip}}}}
-		// An update that changes nothing isn't written, and wouldn't renew.
+		// The storage skips an update that changes nothing, which would not renew
+		// the lease.
 		entry.Generation++
 		return entry, &s.ttl, nil
 	}
 	return s.storage.GuaranteedUpdate(ctx, s.prefix+ip, &api.Endpoints{}, true, nil, renew, nil)
 }
 
-// RemoveLease removes the entry of a server.
-func (s *storedReplicas) RemoveLease(ip string) error {
+// RemoveLease deletes the lease of a server.
+func (s *storedLeases) RemoveLease(ip string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
 	defer cancel()
 	return s.storage.Delete(ctx, s.prefix+ip, &api.Endpoints{}, nil, rest.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
 }
 
-// Destroy does nothing: the storage is its owner's.
-func (*storedReplicas) Destroy() {}
+// Destroy does nothing, because storedLeases does not own the storage.
+func (*storedLeases) Destroy() {}

@@ -11,27 +11,27 @@ import (
 	listers "k8s.io/client-go/listers/networking/v1"
 )
 
-// currentAddresses is an informer whose lister asks the API before it says that
-// an address has no IPAddress. The repair loop sees Services and IPAddresses by
-// two watches: a Service that has just been made may come first, and would be
-// reported, by a warning event, as one that has a stolen address.
-type currentAddresses struct {
+// ipAddressInformer is an IPAddress informer whose lister reads from the API if the cache
+// has no IPAddress of a name. Upstream's repair loop sees Services and IPAddresses
+// through two watches. A new Service may arrive before its IPAddress; the loop would
+// then report in a warning event that the Service's cluster IP is not allocated.
+type ipAddressInformer struct {
 	informers.IPAddressInformer
 	client client.IPAddressInterface
 }
 
 // Lister implements informers.IPAddressInformer.
-func (c currentAddresses) Lister() listers.IPAddressLister {
-	return currentLister{IPAddressLister: c.IPAddressInformer.Lister(), client: c.client}
+func (c ipAddressInformer) Lister() listers.IPAddressLister {
+	return cachedOrLiveIPAddressLister{IPAddressLister: c.IPAddressInformer.Lister(), client: c.client}
 }
 
-type currentLister struct {
+type cachedOrLiveIPAddressLister struct {
 	listers.IPAddressLister
 	client client.IPAddressInterface
 }
 
 // Get implements listers.IPAddressLister.
-func (l currentLister) Get(name string) (*networkingv1.IPAddress, error) {
+func (l cachedOrLiveIPAddressLister) Get(name string) (*networkingv1.IPAddress, error) {
 	address, err := l.IPAddressLister.Get(name)
 	if !apierrors.IsNotFound(err) {
 		return address, err

@@ -22,7 +22,7 @@ import (
 // replicaOn keeps the entry of one server in a database that others use too.
 func replicaOn(t *testing.T, driver sqlstore.Driver) reconcilers.Leases {
 	t.Helper()
-	leases, err := bootstrap.StoredReplicas(options(t, driver), bootstrap.ReplicaTTL)
+	leases, err := bootstrap.NewStoredLeases(options(t, driver), bootstrap.LeaseTTL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestStoredReplicas(t *testing.T) {
 		return record.Expires
 	}
 	before := expires()
-	if life := time.Until(before); life <= 0 || life > bootstrap.ReplicaTTL {
+	if life := time.Until(before); life <= 0 || life > bootstrap.LeaseTTL {
 		t.Errorf("an entry lives for %v", life)
 	}
 	if err := first.UpdateLease("192.0.2.7"); err != nil {

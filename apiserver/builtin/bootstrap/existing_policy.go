@@ -9,44 +9,45 @@ import (
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 )
 
-// ownPolicy selects what upstream's policy has labelled as its own.
-const ownPolicy = "kubernetes.io/bootstrapping=rbac-defaults"
+// bootstrapSelector selects the objects of upstream's bootstrap policy.
+const bootstrapSelector = "kubernetes.io/bootstrapping=rbac-defaults"
 
-// policyList is what there is of the policy. Four lists make it, so that a start
-// doesn't ask for each of two hundred objects; a role that has lost its label
-// isn't in it, and is found when making it fails.
-type policyList struct {
+// existingPolicy holds the existing objects of the bootstrap policy, read with four LIST
+// requests instead of a GET for each of about two hundred objects. It lacks a role whose
+// label an administrator has removed; creating that role fails with AlreadyExists, and
+// the retry reads it.
+type existingPolicy struct {
 	roles    map[string]reconciliation.RuleOwner
 	bindings map[string]reconciliation.RoleBinding
 }
 
-func (b *Bootstrap) listPolicy(ctx context.Context) (policyList, error) {
-	list := policyList{roles: map[string]reconciliation.RuleOwner{}, bindings: map[string]reconciliation.RoleBinding{}}
-	client, options := b.config.Client.RbacV1(), metav1.ListOptions{LabelSelector: ownPolicy}
+func (b *Bootstrap) listPolicy(ctx context.Context) (existingPolicy, error) {
+	list := existingPolicy{roles: map[string]reconciliation.RuleOwner{}, bindings: map[string]reconciliation.RoleBinding{}}
+	client, options := b.config.Client.RbacV1(), metav1.ListOptions{LabelSelector: bootstrapSelector}
 	clusterRoles, err := client.ClusterRoles().List(ctx, options)
 	if err != nil {
-		return policyList{}, err
+		return existingPolicy{}, err
 	}
 	for i := range clusterRoles.Items {
 		list.addRole(reconciliation.ClusterRoleRuleOwner{ClusterRole: &clusterRoles.Items[i]})
 	}
 	roles, err := client.Roles(metav1.NamespaceAll).List(ctx, options)
 	if err != nil {
-		return policyList{}, err
+		return existingPolicy{}, err
 	}
 	for i := range roles.Items {
 		list.addRole(reconciliation.RoleRuleOwner{Role: &roles.Items[i]})
 	}
 	clusterBindings, err := client.ClusterRoleBindings().List(ctx, options)
 	if err != nil {
-		return policyList{}, err
+		return existingPolicy{}, err
 	}
 	for i := range clusterBindings.Items {
 		list.addBinding(reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &clusterBindings.Items[i]})
 	}
 	bindings, err := client.RoleBindings(metav1.NamespaceAll).List(ctx, options)
 	if err != nil {
-		return policyList{}, err
+		return existingPolicy{}, err
 	}
 	for i := range bindings.Items {
 		list.addBinding(reconciliation.RoleBindingAdapter{RoleBinding: &bindings.Items[i]})
@@ -54,57 +55,58 @@ func (b *Bootstrap) listPolicy(ctx context.Context) (policyList, error) {
 	return list, nil
 }
 
-// Cluster-wide objects have no namespace, so that one map holds both kinds.
+// Cluster-scoped objects have an empty namespace, so one map holds roles and cluster
+// roles.
 
-func (l policyList) addRole(role reconciliation.RuleOwner) {
+func (l existingPolicy) addRole(role reconciliation.RuleOwner) {
 	l.roles[role.GetNamespace()+"/"+role.GetName()] = role
 }
 
-func (l policyList) addBinding(binding reconciliation.RoleBinding) {
+func (l existingPolicy) addBinding(binding reconciliation.RoleBinding) {
 	l.bindings[binding.GetNamespace()+"/"+binding.GetName()] = binding
 }
 
-// role makes the client of one role's reconciliation.
-func (l policyList) role(role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier) *listedRole {
+// role returns the client for the reconciliation of one role.
+func (l existingPolicy) role(role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier) *listedRole {
 	return &listedRole{RuleOwnerModifier: client, listed: l.roles[role.GetNamespace()+"/"+role.GetName()]}
 }
 
-// binding makes the client of one binding's reconciliation.
-func (l policyList) binding(binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier) *listedBinding {
+// binding returns the client for the reconciliation of one binding.
+func (l existingPolicy) binding(binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier) *listedBinding {
 	return &listedBinding{RoleBindingModifier: client, listed: l.bindings[binding.GetNamespace()+"/"+binding.GetName()]}
 }
 
-// listedRole answers the first Get from the list. Later ones, which follow a
-// write that failed, ask the API: the role isn't any more what it was.
+// listedRole is a client of one role. It answers the first Get from the list. A later Get
+// follows a failed write and makes a request, because the role has changed.
 type listedRole struct {
 	reconciliation.RuleOwnerModifier
-	listed reconciliation.RuleOwner
-	asked  bool
+	listed     reconciliation.RuleOwner
+	usedListed bool
 }
 
 func (l *listedRole) Get(namespace, name string) (reconciliation.RuleOwner, error) {
-	if l.asked {
+	if l.usedListed {
 		return l.RuleOwnerModifier.Get(namespace, name)
 	}
-	l.asked = true
+	l.usedListed = true
 	if l.listed == nil {
 		return nil, apierrors.NewNotFound(rbacv1.Resource("roles"), name)
 	}
 	return l.listed, nil
 }
 
-// listedBinding does for bindings what listedRole does for roles.
+// listedBinding is to bindings what listedRole is to roles.
 type listedBinding struct {
 	reconciliation.RoleBindingModifier
-	listed reconciliation.RoleBinding
-	asked  bool
+	listed     reconciliation.RoleBinding
+	usedListed bool
 }
 
 func (l *listedBinding) Get(namespace, name string) (reconciliation.RoleBinding, error) {
-	if l.asked {
+	if l.usedListed {
 		return l.RoleBindingModifier.Get(namespace, name)
 	}
-	l.asked = true
+	l.usedListed = true
 	if l.listed == nil {
 		return nil, apierrors.NewNotFound(rbacv1.Resource("rolebindings"), name)
 	}
