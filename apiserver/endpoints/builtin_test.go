@@ -44,12 +44,12 @@ func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeCon
 	}
 	client := fake.NewClientset()
 	b, err := builtin.New(builtin.Config{
-		RESTOptions: objectstore.NewRESTOptionsGetter(objectstore.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion())),
-		APIResourceConfigSource:   resources,
-		Client:      client,
-		Informers:   informers.NewSharedInformerFactory(client, 0),
-		Authorizer:  authorizerfactory.NewAlwaysAllowAuthorizer(),
-		Tokens:      builtin.TokenConfig{Issuer: issuer},
+		RESTOptions:             objectstore.NewRESTOptionsGetter(objectstore.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion())),
+		APIResourceConfigSource: resources,
+		Client:                  client,
+		Informers:               informers.NewSharedInformerFactory(client, 0),
+		Authorizer:              authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Tokens:                  builtin.TokenConfig{Issuer: issuer},
 	})
 	if err != nil {
 		t.Fatal(err)
