@@ -22,46 +22,47 @@ import (
 // cleaners makes a cleaner for each definition that is being deleted. It
 // implements finalizer.CRClientGetter.
 type cleaners struct {
-	table *table
-	calls *storeCalls
+	resolver *resolver
+	calls    *storeCalls
 }
 
-// GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter:
-// the finalizer deletes the instances of a definition that is being deleted.
+// GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter.
 func (c cleaners) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
-	// Upstream gives no context here. What is read is in memory but for the first time.
+	// Upstream passes no context. The definition is read only if nobody has used its
+	// instances yet.
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	d := c.table.get(crd.Name)
-	if d == nil || d.crd.UID != crd.UID {
+	found := c.resolver.get(crd.Name)
+	if found == nil || found.CRD.UID != crd.UID {
 		return nil, fmt.Errorf("%s is not served", crd.Name)
 	}
-	stored, err := d.instances.stored(ctx)
+	registry, err := found.handlers.Stored(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return cleaner{stored.main, c.calls}, nil
+	return cleaner{registry, c.calls}, nil
 }
 
-// cleaner deletes all instances of a definition, in pages: the finalizer by
-// itself would hold them all in memory.
+// cleaner deletes the instances of a definition, a page at a time. Upstream's finalizer
+// lists all of them into memory.
 type cleaner struct {
 	*customresource.REST
 	calls *storeCalls
 }
 
 const (
-	// readTimeout bounds the reading of a definition.
+	// readTimeout bounds the read of a definition.
 	readTimeout = 10 * time.Second
 	// cleanPage is how many instances are in memory at a time.
 	cleanPage = 500
-	// cleanWorkers is how many are being deleted at a time. They share commits.
+	// cleanWorkers is how many instances are deleted at a time. Their deletions share
+	// commits.
 	cleanWorkers = 16
 )
 
-// List returns one instance, if there are any. The finalizer asks only whether there
-// are, and calls DeleteCollection for the namespace of each that it is given: one
-// call deletes all.
+// List returns one instance if there are any. The finalizer only needs to know whether
+// there are, and calls DeleteCollection once for each namespace in the list: one call
+// deletes all instances.
 func (c cleaner) List(ctx context.Context, _ *internalversion.ListOptions) (list runtime.Object, err error) {
 	err = c.calls.do(func() error {
 		list, err = c.page(ctx, 1, "")
@@ -78,7 +79,7 @@ func (c cleaner) page(ctx context.Context, size int64, from string) (*unstructur
 	return list.(*unstructured.UnstructuredList), nil
 }
 
-// DeleteCollection deletes all instances, whatever namespace ctx names.
+// DeleteCollection deletes the instances of all namespaces, whatever namespace ctx has.
 func (c cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, _ *internalversion.ListOptions) (last runtime.Object, err error) {
 	err = c.calls.do(func() error {
 		last, err = c.deleteAll(ctx, validate, options)

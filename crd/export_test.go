@@ -7,5 +7,5 @@ import (
 
 // Cleaner is what the finalizer deletes the instances of a definition with.
 func (s *Server) Cleaner(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
-	return cleaners{s.table, s.calls}.GetCustomResourceListerCollectionDeleter(crd)
+	return cleaners{s.resolver, s.calls}.GetCustomResourceListerCollectionDeleter(crd)
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
@@ -20,25 +21,27 @@ import (
 	"byre/apiserver/delegation"
 	"byre/apiserver/endpoints"
 	"byre/apiserver/objectstore"
+	"byre/crd/definition"
 	"byre/sqlstore"
 	"byre/watch"
 )
 
-// group is apiextensions.k8s.io itself.
+// group is the API group apiextensions.k8s.io: the registry of definitions.
 type group struct {
 	scheme *runtime.Scheme
 	codecs serializer.CodecFactory
 	rest   *customresourcedefinition.REST
-	store  *objectstore.Store // that rest keeps them in
+	store  *objectstore.Store // of rest
 	feed   *watch.Feed
 }
 
-// definitions is the resource that is kept here; its keys are a stock server's.
+// definitions is the resource of the definitions. Its keys are those of a stock
+// kube-apiserver.
 var definitions = apiextensions.Resource("customresourcedefinitions")
 
 func newGroup(d delegation.Dependencies) (*group, error) {
-	// Custom resources need this scheme too, for the options and the Status that
-	// travel with them.
+	// Custom resources use this scheme too, for the options and the Status that are sent
+	// with them.
 	g := &group{scheme: endpoints.NewScheme(install.Install), feed: d.Storage.Feed}
 	g.codecs = endpoints.NewCodecs(g.scheme)
 	var err error
@@ -52,7 +55,7 @@ func newGroup(d delegation.Dependencies) (*group, error) {
 	return g, nil
 }
 
-// api serves the group, in discovery and OpenAPI too.
+// api makes the handler of the group and enters it in discovery and OpenAPI.
 func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*endpoints.API, error) {
 	version := apiextensionsv1.SchemeGroupVersion.Version
 	return d.ServeGroup("crd", endpoints.Group{
@@ -68,8 +71,11 @@ func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*endpoint
 	}, generated.GetOpenAPIDefinitions, delegate)
 }
 
-// known is the revision of a definition that the feed has; see table.
-func (g *group) known(name string) (int64, bool) {
+var _ definitionStore = (*group)(nil)
+var _ definition.SourceReader = (*group)(nil)
+
+// CachedRevision implements definitionStore.
+func (g *group) CachedRevision(name string) (int64, bool) {
 	e, _, loaded := g.feed.Lookup(sqlstore.Key{Group: definitions.Group, Resource: definitions.Resource, Name: name})
 	if e == nil {
 		return 0, loaded
@@ -77,11 +83,12 @@ func (g *group) known(name string) (int64, bool) {
 	return e.Revision, loaded
 }
 
-// fresh waits until the feed has what is stored now; see table.
-func (g *group) fresh(ctx context.Context) (int64, error) { return g.feed.Latest(ctx) }
+// Sync implements definitionStore.
+func (g *group) Sync(ctx context.Context) (int64, error) { return g.feed.Latest(ctx) }
 
-// latest returns a definition as it is now, with its schemas.
-func (g *group) latest(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+// Get implements definitionStore. What it returns has its schemas. The registry may share
+// what it returns with other readers, but not the result of its conversion.
+func (g *group) Get(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	internal, err := g.rest.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
 		return nil, err
@@ -90,8 +97,14 @@ func (g *group) latest(ctx context.Context, name string) (*apiextensionsv1.Custo
 	return crd, g.scheme.Convert(internal, crd, nil)
 }
 
-// source returns a definition as it is stored, not older than a resourceVersion.
-func (g *group) source(ctx context.Context, name, resourceVersion string) (*source, error) {
+// ForgetInstances implements definitionStore.
+func (g *group) ForgetInstances(resource schema.GroupResource) {
+	g.feed.Forget(watch.Resource{Group: resource.Group, Name: resource.Resource, Owner: sqlstore.Custom})
+}
+
+// Source implements definition.SourceReader. The source costs little memory: it refers
+// to the bytes that the watch cache holds.
+func (g *group) Source(ctx context.Context, name, resourceVersion string) (definition.Source, error) {
 	key, err := g.rest.KeyFunc(ctx, name)
 	if err != nil {
 		return nil, err
@@ -99,9 +112,13 @@ func (g *group) source(ctx context.Context, name, resourceVersion string) (*sour
 	text, err := g.store.GetEncoded(ctx, key, storage.GetOptions{ResourceVersion: resourceVersion})
 	switch {
 	case storage.IsNotFound(err):
-		return nil, errReplaced
+		return nil, definition.ErrReplaced
 	case err != nil:
 		return nil, storeerr.InterpretGetError(err, definitions, name)
 	}
-	return &source{text: text, decoder: g.codecs.UniversalDecoder(apiextensionsv1.SchemeGroupVersion)}, nil
+	decoder := g.codecs.UniversalDecoder(apiextensionsv1.SchemeGroupVersion)
+	return func() (*apiextensionsv1.CustomResourceDefinition, error) {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		return crd, runtime.DecodeInto(decoder, text.AppendJSON(make([]byte, 0, text.Len()), true), crd)
+	}, nil
 }

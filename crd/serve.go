@@ -11,9 +11,11 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/klog/v2"
+
+	"byre/crd/definition"
 )
 
-// ServeHTTP serves definitions and what they define.
+// ServeHTTP serves definitions and their instances.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := request.RequestInfoFrom(req.Context())
 	if ok && info.IsResourceRequest && info.APIGroup != apiextensions.GroupName {
@@ -24,21 +26,21 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	s.definitions.ServeHTTP(w, req)
 }
 
-// serveInstances answers a request for instances. It returns false, having done
-// nothing, if they are not defined.
+// serveInstances answers a request for instances. It returns false, and writes nothing,
+// if no definition serves the request.
 func (s *Server) serveInstances(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) bool {
 	ctx := req.Context()
-	definition, version, err := s.table.version(ctx, info.Resource+"."+info.APIGroup, info.APIVersion)
+	found, version, err := s.resolver.version(ctx, info.Resource+"."+info.APIGroup, info.APIVersion)
 	if err != nil {
 		s.fail(w, req, info, err)
 		return true
 	}
-	if definition == nil || !inScope(definition.crd, info) {
+	if found == nil || !inScope(found.CRD, info) {
 		return false
 	}
-	handler, err := version.handler(info)
+	handler, err := version.Handler(info)
 	if err != nil {
-		for _, text := range deprecationWarnings(definition.crd, versionSpec(definition.crd, info.APIVersion)) {
+		for _, text := range definition.DeprecationWarnings(found.CRD, definition.Version(found.CRD, info.APIVersion)) {
 			warning.AddWarning(ctx, "", text)
 		}
 		s.write(w, req, info, err)
@@ -48,8 +50,8 @@ func (s *Server) serveInstances(w http.ResponseWriter, req *http.Request, info *
 	return true
 }
 
-// inScope says whether the request names a namespace as the scope of the
-// resource demands.
+// inScope tells whether a request names a namespace if and only if the resource is
+// namespaced. List and watch may span all namespaces.
 func inScope(crd *apiextensionsv1.CustomResourceDefinition, info *request.RequestInfo) bool {
 	if crd.Spec.Scope != apiextensionsv1.NamespaceScoped {
 		return info.Namespace == ""
@@ -57,22 +59,8 @@ func inScope(crd *apiextensionsv1.CustomResourceDefinition, info *request.Reques
 	return info.Namespace != "" || info.Verb == "list" || info.Verb == "watch"
 }
 
-// handler returns what serves a request, or why nothing does.
-func (v *version) handler(info *request.RequestInfo) (http.Handler, error) {
-	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
-	verbs, ok := v.handlers[info.Subresource]
-	if !ok {
-		return nil, apierrors.NewNotFound(resource, info.Name)
-	}
-	handler, ok := verbs[info.Verb]
-	if !ok {
-		return nil, apierrors.NewMethodNotSupported(resource, info.Verb)
-	}
-	return handler, nil
-}
-
-// fail answers what is not the client's fault. What exactly went wrong is for
-// the log.
+// fail answers an error that the client has not caused. The log gets the details, the
+// client does not.
 func (s *Server) fail(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, err error) {
 	klog.FromContext(req.Context()).Error(err, "Custom resource can't be served",
 		"group", info.APIGroup, "version", info.APIVersion, "resource", info.Resource)

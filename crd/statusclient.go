@@ -4,19 +4,17 @@ import (
 	"context"
 	"encoding/json"
 
-	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	client "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"byre/crd/definition"
 )
 
-// lastApplied is the annotation in which kubectl keeps a whole definition.
-const lastApplied = corev1.LastAppliedConfigAnnotation
-
-// statusClient is the client of the controllers. They work on stripped
-// definitions, so that it writes what they change and nothing else: the status
-// and the finalizers.
+// statusClient is the client of the controllers. Invariant: it writes only what they
+// change, the status and the finalizers. They work on stripped definitions: an update
+// would remove the schemas.
 type statusClient struct {
 	client.CustomResourceDefinitionsGetter
 	calls *storeCalls
@@ -31,14 +29,15 @@ type statusWriter struct {
 	calls *storeCalls
 }
 
-// change is an operation of a JSON patch (RFC 6902).
-type change struct {
+// patchOperation is an operation of a JSON patch (RFC 6902).
+type patchOperation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// UpdateStatus fails with a conflict where an update would.
+// UpdateStatus patches the status and the finalizers. It fails with a conflict where an
+// update would.
 func (w statusWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (written *apiextensionsv1.CustomResourceDefinition, err error) {
 	err = w.calls.do(func() error {
 		written, err = w.patchStatus(ctx, crd, options)
@@ -52,7 +51,7 @@ func (w statusWriter) patchStatus(ctx context.Context, crd *apiextensionsv1.Cust
 	if finalizers == nil {
 		finalizers = []string{}
 	}
-	patch, err := json.Marshal([]change{
+	patch, err := json.Marshal([]patchOperation{
 		{"add", "/metadata/uid", crd.UID},
 		{"add", "/metadata/resourceVersion", crd.ResourceVersion},
 		{"add", "/metadata/finalizers", finalizers},
@@ -66,6 +65,6 @@ func (w statusWriter) patchStatus(ctx context.Context, crd *apiextensionsv1.Cust
 	if err != nil {
 		return nil, err
 	}
-	strip(written)
+	definition.Strip(written)
 	return written, nil
 }

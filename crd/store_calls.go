@@ -5,9 +5,10 @@ import (
 	"sync"
 )
 
-// storeCalls counts the calls that upstream's controllers make to the store. Their
-// workers can't be joined at the end of Run; the calls, which is what would matter
-// then, can.
+// storeCalls counts the calls that upstream's controllers make to the store. Invariant:
+// after drain no call is in flight and none begins. Run calls drain before it returns,
+// because upstream's controllers offer no way to join their workers; otherwise a worker
+// could use the store after the program has closed it.
 type storeCalls struct {
 	mu      sync.Mutex
 	ended   bool

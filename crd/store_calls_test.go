@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestErrandsEnd(t *testing.T) {
+func TestStoreCalls_Drain(t *testing.T) {
 	e := &storeCalls{}
 	begun, finish, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	failure := errors.New("failed")

@@ -55,6 +55,8 @@ var parts = []part{
 	{"apiserver/pki", 3.3, noSQL},
 	{"apiserver/builtin", 3.4, noSQL},
 	{"apiserver", 4, noSQL},
+	{"crd/definition", 3.0, noSQL},
+	{"crd/instances", 3.9, noSQL},
 	{"crd", 4, noSQL},
 	{"aggregator", 4, noSQL},
 	{"cmd/byre", 5, nil},

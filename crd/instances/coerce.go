@@ -1,4 +1,4 @@
-package crd
+package instances
 
 import (
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
@@ -11,22 +11,22 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// A coercer does to unstructured objects what decoding into a Go type does by
-// itself: it checks and cleans metadata, prunes fields that the schema does not
-// know, and takes out nulls where null is no value. It follows
-// unstructuredSchemaCoercer of upstream's customresource_handler.go.
+// coercer gives unstructured objects what decoding into a Go type gives typed ones: it
+// validates metadata, prunes fields that the schema does not specify, and removes nulls
+// from fields that are not nullable. It follows unstructuredSchemaCoercer of upstream's
+// customresource_handler.go.
 type coercer struct {
 	schemas *schemas
-	// repair is for what comes from the store: metadata that old servers let
-	// through is dropped instead of refused, and a missing generation is 1.
+	// repair is set for stored objects: malformed metadata, which old servers accepted,
+	// is dropped instead of refused, and a missing generation becomes 1.
 	repair bool
-	// strict asks for the paths of the fields that were dropped.
+	// strict makes apply return the paths of the fields that it drops.
 	strict bool
 }
 
-// apply coerces object in place and returns the paths of unknown fields, if
-// strict asks for them. Objects of other kinds (options that travel by the same
-// codecs) only have their metadata checked.
+// apply coerces an object in place and returns the paths of unknown fields if strict is
+// set. Of objects of other kinds (the same codecs decode options) it validates only the
+// metadata.
 func (c coercer) apply(object *unstructured.Unstructured) ([]string, error) {
 	content := object.UnstructuredContent()
 	kind, hasKind, err := unstructured.NestedString(content, "kind")
@@ -55,7 +55,7 @@ func (c coercer) apply(object *unstructured.Unstructured) ([]string, error) {
 		}
 		unknown = append(unknown, more...)
 	}
-	// Pruning does not know these; what was there stays.
+	// The schema need not specify these members: pruning may have dropped them.
 	if hasKind {
 		object.SetKind(kind)
 	}
@@ -94,10 +94,10 @@ func (c coercer) applySchema(content map[string]any, version string, meta *metav
 	return append(unknown, paths...), nil
 }
 
-// A defaulter fills in what the schema of an object's version has defaults for.
+// defaulter applies the defaults of the schema of an object's version.
 type defaulter struct {
 	schemas *schemas
-	// others are the defaults of everything else.
+	// others defaults objects of other kinds.
 	others runtime.ObjectDefaulter
 }
 
@@ -107,8 +107,8 @@ func (d defaulter) Default(in runtime.Object) {
 		d.others.Default(in)
 		return
 	}
-	// A schema that can't be used was reported when the version was to be served
-	// or the object coerced: both come before.
+	// Default returns no error. The coercer, which runs before, reports a schema that
+	// cannot be used.
 	structural, err := d.schemas.of(object.GetObjectKind().GroupVersionKind().Version)
 	if err != nil {
 		return

@@ -16,64 +16,56 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	"k8s.io/apiextensions-apiserver/pkg/controller/nonstructuralschema"
 	"k8s.io/apiextensions-apiserver/pkg/controller/status"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/delegation"
 	"byre/apiserver/health"
+	"byre/crd/definition"
 )
 
-// follower watches the definitions: it keeps the table, discovery and OpenAPI
-// at what there is, and runs the controllers that give definitions their
-// conditions and clean up after them.
+// follower follows the definitions with an informer. It updates the resolver, discovery
+// and OpenAPI, and runs upstream's controllers, which set the conditions of definitions
+// and delete the instances of deleted ones.
 type follower struct {
-	table     *table
+	resolver  *resolver
+	changed   *changedGroups
 	factory   externalversions.SharedInformerFactory
 	informer  cache.SharedIndexInformer
-	announcer *announcer
-	publisher *publisher
+	discovery *discoveryPublisher
+	openapi   *openAPIPublisher
+	// revision returns the last revision that the feed has applied.
+	revision func() int64
 
 	establishing *establish.EstablishingController
 	controllers  []func(context.Context)
 	calls        *storeCalls
 
-	// synced is closed when everything that was defined at the start is served,
-	// and shown by discovery.
+	// synced is closed when discovery lists all definitions that existed at the start.
 	synced chan struct{}
 	// started is closed when the informers and controllers have been started.
 	started chan struct{}
-
-	mu     sync.Mutex
-	groups sets.Set[string] // that have changed
-	poke   chan struct{}    // has room for one
 }
 
-// controllerWorkers is how many definitions upstream's controllers look at at a
-// time, where they take a number.
+// controllerWorkers is the number of workers of those controllers that take one;
+// upstream's value.
 const controllerWorkers = 5
 
-func newFollower(d delegation.Dependencies, t *table) (*follower, error) {
+func newFollower(d delegation.Dependencies, r *resolver, sources definition.SourceReader, changed *changedGroups) (*follower, error) {
 	client, err := clientset.NewForConfig(d.Loopback)
 	if err != nil {
 		return nil, fmt.Errorf("crd: loopback client: %w", err)
 	}
 	f := &follower{
-		table:     t,
-		factory:   externalversions.NewSharedInformerFactoryWithOptions(client, 0, externalversions.WithTransform(forCache)),
-		announcer: &announcer{table: t, registry: d.Discovery, announced: map[string]map[string][]metav1.APIResource{}},
-		publisher: &publisher{
-			table: t, service: d.OpenAPI, build: d.Build,
-			parts:  &documentParts{shared: t.shared, kept: map[partKey][]byte{}},
-			groups: map[string]map[schema.GroupVersion][]described{},
-		},
-		started: make(chan struct{}),
-		synced:  make(chan struct{}),
-		calls:   &storeCalls{},
-		groups:  sets.New[string](),
-		poke:    make(chan struct{}, 1),
+		resolver:  r,
+		changed:   changed,
+		factory:   externalversions.NewSharedInformerFactoryWithOptions(client, 0, externalversions.WithTransform(stripDefinition)),
+		discovery: newDiscoveryPublisher(r, d.Discovery),
+		openapi:   newOpenAPIPublisher(r, d.OpenAPI, d.Build, sources),
+		revision:  d.Storage.Feed.Revision,
+		started:   make(chan struct{}),
+		synced:    make(chan struct{}),
+		calls:     &storeCalls{},
 	}
 	definitions, api := f.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1(), f.calls}
 	f.informer = definitions.Informer()
@@ -81,7 +73,7 @@ func newFollower(d delegation.Dependencies, t *table) (*follower, error) {
 	naming := status.NewNamingConditionController(klog.Background(), definitions, api)
 	structural := nonstructuralschema.NewConditionController(definitions, api)
 	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(definitions, api)
-	finalizing := finalizer.NewCRDFinalizer(definitions, api, cleaners{t, f.calls})
+	finalizing := finalizer.NewCRDFinalizer(definitions, api, cleaners{r, f.calls})
 	f.controllers = []func(context.Context){
 		f.establishing.RunWithContext,
 		naming.RunWithContext,
@@ -92,16 +84,16 @@ func newFollower(d delegation.Dependencies, t *table) (*follower, error) {
 	return f, nil
 }
 
-// forCache is what the informer keeps of an object.
-func forCache(object any) (any, error) {
+// stripDefinition is the informer's transform.
+func stripDefinition(object any) (any, error) {
 	if crd, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
-		strip(crd)
+		definition.Strip(crd)
 	}
 	return object, nil
 }
 
-// releaseInterval is how long what was compiled for writers is kept without any,
-// at least.
+// releaseInterval is how long compiled validation and types stay in memory without a
+// request that uses them, at least.
 const releaseInterval = 5 * time.Minute
 
 // Run follows the definitions until ctx ends.
@@ -126,7 +118,7 @@ func (f *follower) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
 		return nil
 	}
-	f.flush()
+	f.publish()
 	close(f.synced)
 	idle := time.NewTicker(releaseInterval)
 	defer idle.Stop()
@@ -134,20 +126,20 @@ func (f *follower) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-f.poke:
-			f.flush()
+		case <-f.changed.notify:
+			f.publish()
 		case <-idle.C:
-			f.table.release()
+			f.resolver.release()
 		}
 	}
 }
 
-// Synced is closed when everything that was defined when Run began is shown by
-// discovery. (Requests are answered before: what the watch has not shown yet is
-// looked for in the store.)
+// Synced is closed when discovery lists all definitions that existed when Run began.
+// Requests for instances are answered before: the resolver reads definitions that the
+// informer has not shown yet from the store.
 func (f *follower) Synced() <-chan struct{} { return f.synced }
 
-// Checks are the parts of a start, under upstream's names.
+// Checks are the readiness checks, under upstream's names.
 func (f *follower) Checks() []health.Checker {
 	return append(health.Hooks(f.started, "start-apiextensions-informers", "start-apiextensions-controllers"),
 		health.Hook("crd-informer-synced", f.synced))
@@ -158,58 +150,43 @@ func (f *follower) onChange(object any) {
 	if !ok {
 		return
 	}
-	f.table.put(crd, false)
-	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) && !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
-		// Upstream waits here for other servers to have seen it. Ours look for
-		// what they have not seen; see table.find.
+	f.resolver.put(crd, false)
+	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) && !definition.IsEstablished(crd) {
+		// Upstream delays this until other servers have seen the definition. Here every
+		// server reads what its informer has not shown yet; see resolver.
 		f.establishing.QueueCRD(crd.Name, 0)
 	}
 }
 
 func (f *follower) onDelete(object any) {
-	unseen := false
+	missed := false
 	if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object, unseen = last.Obj, true
+		object, missed = last.Obj, true
 	}
 	crd, ok := object.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok {
 		return
 	}
-	// What a watch shows of a deleted object has the revision of the delete.
-	revision := revisionOf(crd)
-	if unseen {
-		revision = max(revision, f.table.seen())
+	// A DELETED event has the object at the revision of its deletion.
+	revision := definition.Revision(crd)
+	if missed {
+		revision = max(revision, f.revision())
 	}
-	f.table.remove(crd, revision)
+	f.resolver.remove(crd, revision)
 }
 
-// mark notes that a group has changed. Changes that come together are shown
-// together.
-func (f *follower) mark(group string) {
-	f.mu.Lock()
-	f.groups.Insert(group)
-	f.mu.Unlock()
-	select {
-	case f.poke <- struct{}{}:
-	default:
-	}
-}
-
-// flush shows the groups that have changed as they are now.
-func (f *follower) flush() {
-	f.mu.Lock()
-	groups := f.groups
-	f.groups = sets.New[string]()
-	f.mu.Unlock()
-	if len(groups) == 0 {
+// publish brings discovery and OpenAPI up to date with the groups that have changed.
+func (f *follower) publish() {
+	groups := f.changed.take()
+	if groups.Len() == 0 {
 		return
 	}
 	var errs []error
 	for group := range groups {
-		errs = append(errs, f.announcer.announce(group))
-		f.publisher.note(group)
+		errs = append(errs, f.discovery.update(group))
+		f.openapi.update(group)
 	}
-	f.publisher.publish()
+	f.openapi.publish()
 	if err := errors.Join(errs...); err != nil {
 		klog.ErrorS(err, "Discovery of custom resources is not complete")
 	}

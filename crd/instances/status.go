@@ -1,4 +1,4 @@
-package crd
+package instances
 
 import (
 	"context"
@@ -11,14 +11,14 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// statusStorage is the status subresource of a version. It is upstream's
-// StatusREST over a store whose strategy can be chosen.
+// statusStorage is the status subresource of a version. Upstream's StatusREST has no
+// exported field for the strategy, which must be a lazyStrategy here.
 type statusStorage struct{ store *genericregistry.Store }
 
 var _ rest.Patcher = statusStorage{}
 
-func newStatusStorage(main *genericregistry.Store, strategy createUpdate) statusStorage {
-	store := *main
+func newStatusStorage(registry *genericregistry.Store, strategy updateStrategy) statusStorage {
+	store := *registry
 	store.UpdateStrategy, store.ResetFieldsStrategy = strategy, strategy
 	return statusStorage{&store}
 }
@@ -41,7 +41,7 @@ func (s statusStorage) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set 
 	return s.store.GetResetFields()
 }
 
-// scaleStorage completes upstream's to a rest.Storage.
+// scaleStorage adds Destroy to upstream's ScaleREST, which makes it a rest.Storage.
 type scaleStorage struct{ *customresource.ScaleREST }
 
 // Destroy does nothing: the store is the main resource's.

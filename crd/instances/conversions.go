@@ -1,4 +1,4 @@
-package crd
+package instances
 
 import (
 	"container/list"
@@ -11,22 +11,25 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// conversions has what webhooks have made of stored values, for all readers of all
-// definitions: each value is converted to a version once, while it stays in memory.
-// Results are JSON and bounded by their bytes. It is safe for concurrent use.
+// conversions is a cache of what webhooks have made of stored values, for the readers of
+// all definitions. Results are JSON, bounded by their bytes and by maxConversionAge. It
+// is safe for concurrent use.
+//
+// Invariant: no value is in two calls at a time. A reader of a value that is being
+// converted waits for that call.
 type conversions struct {
 	maxBytes int
 	clock    clock.PassiveClock
 
 	mu     sync.Mutex
 	byKey  map[conversionKey]*list.Element // of conversionResult
-	recent list.List                       // the last used first
+	recent list.List                       // the most recently used first
 	bytes  int
-	// calls are under way. A value is in one at most.
+	// calls has the call that each value is in.
 	calls map[conversionKey]*conversionCall
 }
 
-// conversionKey is a stored value, and what is to be made of it: a view (see viewsOf).
+// conversionKey names a stored value and the view (see viewsOf) to make of it.
 type conversionKey struct {
 	view  string
 	value [sha256.Size]byte
@@ -54,7 +57,7 @@ const (
 	// need change then. (Upstream asks the webhook for every GET, but answers lists from
 	// a watch cache that keeps what was converted until the definition changes.)
 	maxConversionAge = time.Minute
-	// conversionOverhead is about what a result takes beside its bytes.
+	// conversionOverhead is about the memory of a result beside its data, in bytes.
 	conversionOverhead = 256
 )
 
@@ -69,10 +72,10 @@ func newConversions(maxBytes int, clock clock.PassiveClock) *conversions {
 
 var errConversionPanicked = errors.New("the conversion did not end")
 
-// convertFunc converts values together, and gives a result for each.
+// convertFunc converts values in one call. It returns one result for each value.
 type convertFunc func(values [][]byte) ([][]byte, error)
 
-// one returns what is made of a value.
+// one returns the result for a value.
 func (c *conversions) one(view string, value []byte, convert convertFunc) ([]byte, error) {
 	key := conversionKey{view, sha256.Sum256(value)}
 	c.mu.Lock()
@@ -86,19 +89,20 @@ func (c *conversions) one(view string, value []byte, convert convertFunc) ([]byt
 	}
 	c.mu.Unlock()
 	if ok {
-		<-call.done // a webhook's answer has a deadline
+		<-call.done // a call of a webhook has a deadline
 		if call.err == nil || call.values == 1 {
 			return call.results[key], call.err
 		}
-		// Another value of the call may be what was wrong.
+		// Another value of the call may have caused the error.
 		return c.one(view, value, convert)
 	}
 	c.run(call, []conversionKey{key}, [][]byte{value}, convert)
 	return call.results[key], call.err
 }
 
-// ahead converts, together, those values that nobody has converted or is converting,
-// and waits for the others. What fails is left to one, which says why.
+// ahead converts, in one call, the values that are neither converted nor being
+// converted, and waits for the calls that others of them are in. It returns no error: a
+// value that failed is converted again by one, which does.
 func (c *conversions) ahead(ctx context.Context, view string, values [][]byte, convert convertFunc) {
 	var keys []conversionKey
 	var mine [][]byte
@@ -134,7 +138,7 @@ func (c *conversions) ahead(ctx context.Context, view string, values [][]byte, c
 	}
 }
 
-// begin notes a call. The caller holds mu.
+// begin enters a call. The caller holds mu.
 func (c *conversions) begin(keys []conversionKey) *conversionCall {
 	call := &conversionCall{values: len(keys), done: make(chan struct{})}
 	for _, key := range keys {
@@ -143,7 +147,7 @@ func (c *conversions) begin(keys []conversionKey) *conversionCall {
 	return call
 }
 
-// run makes a call that was begun, and keeps its results.
+// run makes a call that was entered, and adds its results.
 func (c *conversions) run(call *conversionCall, keys []conversionKey, values [][]byte, convert convertFunc) {
 	call.err = errConversionPanicked
 	results := map[conversionKey][]byte{}
@@ -153,7 +157,7 @@ func (c *conversions) run(call *conversionCall, keys []conversionKey, values [][
 		for _, key := range keys {
 			delete(c.calls, key)
 			if data, ok := results[key]; ok {
-				c.keep(conversionResult{key, data, c.clock.Now()})
+				c.add(conversionResult{key, data, c.clock.Now()})
 			}
 		}
 		call.results = results
@@ -184,9 +188,9 @@ func (c *conversions) result(key conversionKey) ([]byte, bool) {
 	return result.data, true
 }
 
-// keep keeps a result, and gives up those that were not used for longest. The caller
+// add adds a result, and evicts the least recently used ones beyond maxBytes. The caller
 // holds mu.
-func (c *conversions) keep(r conversionResult) {
+func (c *conversions) add(r conversionResult) {
 	c.byKey[r.key] = c.recent.PushFront(r)
 	c.bytes += len(r.data) + conversionOverhead
 	for c.bytes > c.maxBytes {
@@ -194,7 +198,7 @@ func (c *conversions) keep(r conversionResult) {
 	}
 }
 
-// remove takes a result out. The caller holds mu.
+// remove removes a result. The caller holds mu.
 func (c *conversions) remove(at *list.Element) {
 	result := c.recent.Remove(at).(conversionResult)
 	delete(c.byKey, result.key)

@@ -1,4 +1,4 @@
-package crd
+package instances
 
 import (
 	"fmt"
@@ -24,10 +24,12 @@ type codecs struct {
 	convert runtime.ObjectConvertor
 }
 
-// storage is the codec between the store and what serves a version. What it
-// writes is what reading it again would give: instances are answered from the
-// stored bytes, so these must be pruned and defaulted already, also where
-// admission or a conversion had the last word.
+// storage is the codec between the store and the handlers of a version.
+//
+// Invariant: what it encodes is what a decode of the same bytes would give. The encoder
+// prunes and defaults for this, also where admission or a conversion has changed the
+// object last. Otherwise instances answered from the stored bytes would differ from
+// those that are decoded.
 func (c codecs) storage(stored, version schema.GroupVersion) runtime.Codec {
 	return versioning.NewCodec(
 		roundTripEncoder{Encoder: unstructured.UnstructuredJSONScheme, coercer: coercer{schemas: c.schemas}, defaulter: c.defaulter()},
@@ -49,8 +51,8 @@ func (c codecs) decoder() runtime.Decoder {
 
 func (c codecs) defaulter() defaulter { return defaulter{schemas: c.schemas, others: c.scheme} }
 
-// roundTripEncoder brings an object into the form that decoding would give it and
-// encodes it. The object is changed: whoever stores it has no other use for it.
+// roundTripEncoder prunes and defaults an object as decoding would, and encodes it. It
+// changes the object, which nobody uses after it was stored.
 type roundTripEncoder struct {
 	runtime.Encoder
 	coercer   coercer
@@ -101,7 +103,7 @@ func (d coercingDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, 
 	return object, kind, nil
 }
 
-// coercingConvertor coerces what it converts: a webhook may answer anything.
+// coercingConvertor coerces what it has converted: a webhook may answer anything.
 type coercingConvertor struct {
 	runtime.ObjectConvertor
 	coercer coercer
@@ -131,7 +133,7 @@ func (c coercingConvertor) ConvertToVersion(in runtime.Object, target runtime.Gr
 	return out, nil
 }
 
-// negotiated is the serializer of requests and answers.
+// negotiated is the negotiated serializer of requests and responses.
 type negotiated struct {
 	codecs
 	media []runtime.SerializerInfo
@@ -157,8 +159,8 @@ func (n negotiated) DecoderToVersion(decoder runtime.Decoder, gv runtime.GroupVe
 		n.defaulter(), nil, gv, "unstructuredNegotiatedSerializer")
 }
 
-// standard are the media types that instances can be had in; protobuf is only
-// for the Tables and Status that come instead of them.
+// standard are the media types of instances. Protobuf encodes only the Tables and the
+// Status that are sent in place of them.
 func (n negotiated) standard() []runtime.SerializerInfo {
 	var infos []runtime.SerializerInfo
 	for _, info := range n.media {
@@ -217,7 +219,7 @@ func mediaTypes(typer runtime.ObjectTyper) []runtime.SerializerInfo {
 	return infos
 }
 
-// creater makes every kind as an unstructured object.
+// creater makes an unstructured object of any kind.
 type creater struct{}
 
 func (creater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
@@ -226,29 +228,13 @@ func (creater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
 	return object, nil
 }
 
-// typer knows unstructured objects by what they say of themselves, and the
-// options of requests by their types.
-type typer struct {
-	options      runtime.ObjectTyper
-	unstructured runtime.ObjectTyper
+// newTyper returns a typer of instances, which are unstructured, and of the options of
+// requests. The last typer's errors are the ones that clients see.
+func newTyper(options runtime.ObjectTyper) runtime.ObjectTyper {
+	return runtime.MultiObjectTyper{options, crdserverscheme.NewUnstructuredObjectTyper()}
 }
 
-func newTyper(options runtime.ObjectTyper) typer {
-	return typer{options: options, unstructured: crdserverscheme.NewUnstructuredObjectTyper()}
-}
-
-func (t typer) ObjectKinds(object runtime.Object) ([]schema.GroupVersionKind, bool, error) {
-	if _, ok := object.(runtime.Unstructured); ok {
-		return t.unstructured.ObjectKinds(object)
-	}
-	return t.options.ObjectKinds(object)
-}
-
-func (t typer) Recognizes(kind schema.GroupVersionKind) bool {
-	return t.options.Recognizes(kind) || t.unstructured.Recognizes(kind)
-}
-
-// newOptionsScheme knows the options that requests for a version carry.
+// newOptionsScheme returns a scheme of the options that requests for a version carry.
 func newOptionsScheme(gv schema.GroupVersion) *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	scheme.AddUnversionedTypes(gv, &metav1.ListOptions{}, &metav1.GetOptions{}, &metav1.DeleteOptions{})

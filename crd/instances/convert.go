@@ -1,4 +1,4 @@
-package crd
+package instances
 
 import (
 	"bytes"
@@ -9,12 +9,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// convertingCodec is the storage codec of a version that a webhook converts to. What
-// the webhook makes of a stored value is shared by all who decode it.
+// convertingCodec is the storage codec of a version that a webhook converts to. All who
+// decode a stored value share what the webhook makes of it.
 type convertingCodec struct {
 	runtime.Codec
-	parts   *parts
+	codecs codecs
+	// unsafe converts in place, by calling the webhook.
+	unsafe      runtime.ObjectConvertor
+	conversions *conversions
+	// stored is the kind of a list of stored values.
+	stored  schema.GroupVersionKind
 	version schema.GroupVersion
+	view    string // see derived.views
 }
 
 // Decode decodes a stored value to the version.
@@ -23,7 +29,7 @@ func (c *convertingCodec) Decode(data []byte, defaults *schema.GroupVersionKind,
 	if !ok || c.isOfVersion(data) {
 		return c.Codec.Decode(data, defaults, into)
 	}
-	converted, err := c.parts.conversions.one(c.view(), data, c.convert)
+	converted, err := c.conversions.one(c.view, data, c.convert)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -34,8 +40,8 @@ func (c *convertingCodec) Decode(data []byte, defaults *schema.GroupVersionKind,
 	return object, &kind, nil
 }
 
-// ahead converts values together that Decode is going to be asked for; see
-// storage.Config.
+// ahead converts, together, values that Decode will be asked for; see
+// objectstore.Config.DecodeAhead.
 func (c *convertingCodec) ahead(ctx context.Context, values [][]byte) {
 	var others [][]byte
 	for _, value := range values {
@@ -43,23 +49,21 @@ func (c *convertingCodec) ahead(ctx context.Context, values [][]byte) {
 			others = append(others, value)
 		}
 	}
-	c.parts.conversions.ahead(ctx, c.view(), others, c.convert)
+	c.conversions.ahead(ctx, c.view, others, c.convert)
 }
 
-func (c *convertingCodec) view() string { return c.parts.views[c.version.Version] }
-
-// isOfVersion may be wrong in saying no: such a value is converted to what it is.
-// Members are sorted in what is stored, so that the version comes first.
+// isOfVersion tells whether a stored value is of the codec's version. Stored members are
+// sorted, so that apiVersion comes first. A wrong no costs a needless conversion only.
 func (c *convertingCodec) isOfVersion(data []byte) bool {
 	rest, ok := bytes.CutPrefix(data, []byte(`{"apiVersion":"`+c.version.String()+`"`))
 	return ok && len(rest) > 0
 }
 
-// convert has stored values converted, by one call of the webhook.
+// convert calls the webhook once for all values.
 func (c *convertingCodec) convert(values [][]byte) ([][]byte, error) {
 	in := &unstructured.UnstructuredList{Items: make([]unstructured.Unstructured, len(values))}
-	in.SetGroupVersionKind(c.parts.stored.WithKind(c.parts.listKind))
-	decoder, defaulter := c.parts.decoder(), c.parts.defaulter()
+	in.SetGroupVersionKind(c.stored)
+	decoder, defaulter := c.codecs.decoder(), c.codecs.defaulter()
 	for i, value := range values {
 		if _, _, err := decoder.Decode(value, nil, &in.Items[i]); err != nil {
 			return nil, err
@@ -70,7 +74,7 @@ func (c *convertingCodec) convert(values [][]byte) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	after := coercer{schemas: c.parts.schemas} // a webhook may answer anything
+	after := coercer{schemas: c.codecs.schemas} // a webhook may answer anything
 	converted := make([][]byte, len(items))
 	for i := range items {
 		if _, err := after.apply(&items[i]); err != nil {
@@ -83,16 +87,17 @@ func (c *convertingCodec) convert(values [][]byte) ([][]byte, error) {
 	return converted, nil
 }
 
-// convertItems converts one object as such: upstream words errors by what it is given.
+// convertItems converts a single object as an object, not as a list of one: upstream's
+// error messages differ.
 func (c *convertingCodec) convertItems(in *unstructured.UnstructuredList) ([]unstructured.Unstructured, error) {
 	if len(in.Items) > 1 {
-		out, err := c.parts.unsafe.ConvertToVersion(in, c.version)
+		out, err := c.unsafe.ConvertToVersion(in, c.version)
 		if err != nil {
 			return nil, err
 		}
 		return out.(*unstructured.UnstructuredList).Items, nil
 	}
-	out, err := c.parts.unsafe.ConvertToVersion(&in.Items[0], c.version)
+	out, err := c.unsafe.ConvertToVersion(&in.Items[0], c.version)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package crd
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -11,66 +10,55 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/openapi"
+	"byre/crd/definition"
 )
 
-// newTestParts are parts of definitions that read gives.
-func newTestParts() (*documentParts, *[]string) {
+// TestSpecCache_BuildsOnce: a spec is built once. One that cannot be built is missing
+// alone, and one that cannot be read makes the document partial.
+func TestSpecCache_BuildsOnce(t *testing.T) {
 	var read []string
-	return &documentParts{
-		shared: &shared{read: func(_ context.Context, name, _ string) (*source, error) {
-			read = append(read, name)
-			return nil, errReplaced
-		}},
-		kept: map[partKey][]byte{},
-	}, &read
-}
-
-// TestPartsAreKept: a part is built once, what can't be built hides itself alone, and
-// what can't be read makes the document partial.
-func TestPartsAreKept(t *testing.T) {
-	parts, read := newTestParts()
+	cache := newSpecCache(sourceReader(func(name, _ string) (definition.Source, error) {
+		read = append(read, name)
+		return nil, definition.ErrReplaced
+	}))
 	gv := schema.GroupVersion{Group: "example.com", Version: "v1"}
-	definitions := []described{
+	definitions := []specInput{
 		{definitionAt(1, "a", 1), "good"}, {definitionAt(1, "b", 1), "bad"}, {definitionAt(1, "c", 1), "gone"},
 	}
 	packed, err := openapi.Pack([]byte(`{"openapi":"3.0.0","info":{"title":"t","version":"v"},"paths":{"/apis/example.com/v1/widgets":{}},"components":{"schemas":{"W":{"type":"object"}}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts.kept[partKey{"good", "v1"}], parts.kept[partKey{"bad", "v1"}] = packed, nil
-	text, err := parts.version3(t.Context(), gv, definitions)
+	cache.byKey[specKey{"good", "v1"}], cache.byKey[specKey{"bad", "v1"}] = packed, nil
+	text, err := cache.mergedV3(t.Context(), gv, definitions)
 	if !errors.Is(err, openapi.ErrPartial) || !strings.Contains(string(text), "/apis/example.com/v1/widgets") {
 		t.Errorf("%s, %v", text, err)
 	}
-	if !slices.Equal(*read, []string{sample}) {
-		t.Errorf("read %v", *read)
+	if !slices.Equal(read, []string{sample}) {
+		t.Errorf("read %v", read)
 	}
-	if text, err = parts.version3(t.Context(), gv, definitions[:2]); err != nil || !strings.Contains(string(text), `"W"`) {
+	if text, err = cache.mergedV3(t.Context(), gv, definitions[:2]); err != nil || !strings.Contains(string(text), `"W"`) {
 		t.Errorf("without what is gone: %s, %v", text, err)
 	}
-	parts.keep(map[string]bool{"bad": true})
-	if _, ok := parts.kept[partKey{"bad", "v1"}]; !ok || len(parts.kept) != 1 {
-		t.Errorf("kept: %v", parts.kept)
+	cache.retain(map[string]bool{"bad": true})
+	if _, ok := cache.byKey[specKey{"bad", "v1"}]; !ok || len(cache.byKey) != 1 {
+		t.Errorf("kept: %v", cache.byKey)
 	}
 }
 
-// TestPublishedAgain: the documents are published again when they say something else,
-// and not for other changes of a definition.
-func TestPublishedAgain(t *testing.T) {
-	table, _ := newTestTable(&store{})
-	p := &publisher{
-		table: table, service: openapi.NewService(), build: "b",
-		parts:  &documentParts{kept: map[partKey][]byte{}},
-		groups: map[string]map[schema.GroupVersion][]described{},
-	}
+// TestOpenAPIPublisher_PublishesChanges: the documents are published again when their
+// contents change, and not for other changes of a definition.
+func TestOpenAPIPublisher_PublishesChanges(t *testing.T) {
+	r := newTestResolver(&fakeStore{})
+	p := newOpenAPIPublisher(r, openapi.NewService(), "b", nil)
 	publish := func(revision int, generation int64, change func(*apiextensionsv1.CustomResourceDefinition)) string {
 		crd := definitionAt(revision, "a", generation)
 		crd.Annotations = nil
 		crd.Spec.Versions[0].Schema = &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}}
 		change(crd)
-		strip(crd)
-		table.put(crd, false)
-		p.note("example.com")
+		definition.Strip(crd)
+		r.put(crd, false)
+		p.update("example.com")
 		p.publish()
 		return p.published.V2Hash + p.published.V3["apis/example.com/v1"].Hash
 	}

@@ -1,4 +1,4 @@
-package crd
+package instances
 
 import (
 	"strings"
@@ -12,26 +12,27 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+
+	"byre/crd/definition"
 )
 
-// fieldTypes is a type converter that is made at the first write: it takes more time
-// and memory than all else that a definition needs.
-type fieldTypes struct {
+// lazyTypeConverter is a type converter that is made at the first write: it takes more
+// time and memory than all else that a definition needs.
+type lazyTypeConverter struct {
 	*lazy[managedfields.TypeConverter]
 }
 
-// newFieldTypes tells managed fields which fields there are, and which lists are sets
-// or maps, in all versions of a definition.
-func newFieldTypes(from *source) fieldTypes {
-	return fieldTypes{newLazy(func() (managedfields.TypeConverter, error) {
-		whole, err := from.definition()
+// newLazyTypeConverter makes the type converter of all versions of a definition. Managed
+// fields learn from it which fields there are, and which lists are sets or maps.
+func newLazyTypeConverter(source definition.Source) lazyTypeConverter {
+	return lazyTypeConverter{newLazy(func() (managedfields.TypeConverter, error) {
+		whole, err := source()
 		if err != nil {
 			return nil, err
 		}
 		converter, err := newTypeConverter(whole)
 		if err != nil {
-			// Apply then works by what objects look like, every list owned as a
-			// whole.
+			// Apply then deduces types from the objects: every list is atomic.
 			klog.ErrorS(err, "Server-side apply does without the schema of a definition", "definition", whole.Name)
 			return managedfields.NewDeducedTypeConverter(), nil
 		}
@@ -55,7 +56,7 @@ func newTypeConverter(whole *apiextensionsv1.CustomResourceDefinition) (managedf
 	return managedfields.NewTypeConverter(merged.Components.Schemas, whole.Spec.PreserveUnknownFields)
 }
 
-func (t fieldTypes) ObjectToTyped(object runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
+func (t lazyTypeConverter) ObjectToTyped(object runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	converter, err := t.get()
 	if err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func (t fieldTypes) ObjectToTyped(object runtime.Object, options ...typed.Valida
 	return converter.ObjectToTyped(object, options...)
 }
 
-func (t fieldTypes) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
+func (t lazyTypeConverter) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
 	converter, err := t.get()
 	if err != nil {
 		return nil, err
@@ -71,13 +72,13 @@ func (t fieldTypes) TypedToObject(value *typed.TypedValue) (runtime.Object, erro
 	return converter.TypedToObject(value)
 }
 
-// replicasPaths says by version where an instance has the replicas that its
-// scale subresource shows, so that who owns one owns the other.
+// replicasPaths returns, by version, the field of an instance that its scale subresource
+// shows as replicas: the manager of one is the manager of the other.
 func replicasPaths(crd *apiextensionsv1.CustomResourceDefinition) managedfields.ResourcePathMappings {
 	paths := managedfields.ResourcePathMappings{}
 	for _, v := range crd.Spec.Versions {
 		gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}.String()
-		if !hasScale(&v) {
+		if !definition.HasScale(&v) {
 			paths[gv] = nil
 			continue
 		}

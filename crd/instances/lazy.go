@@ -1,12 +1,12 @@
-package crd
+package instances
 
 import (
 	"sync"
 	"sync/atomic"
 )
 
-// lazy is a value that is made when it is first needed, kept while it is being
-// used, and made again when it is needed again. An error is not kept.
+// lazy is a value that is made at its first use, dropped by release when it is no longer
+// in use, and made again at its next use. An error is not kept.
 type lazy[T any] struct {
 	make func() (T, error)
 
@@ -38,7 +38,7 @@ func (l *lazy[T]) get() (T, error) {
 	return value, nil
 }
 
-// release gives up a value that was not used since the last release.
+// release drops a value that get has not returned since the last release.
 func (l *lazy[T]) release() {
 	if !l.used.Swap(false) {
 		l.made.Store(nil)

@@ -1,4 +1,4 @@
-package crd
+package instances
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"byre/apiserver/objectstore"
+	"byre/crd/definition"
 	"byre/sqlstore"
 )
 
@@ -26,7 +27,7 @@ const keyPrefix = "/registry"
 // definition's versions keep the same rows; each decodes to its own version.
 type restOptionsGetter struct {
 	config  objectstore.GetterConfig
-	parts   *parts
+	derived *derived
 	version schema.GroupVersion
 	ending  *objectstore.Ending
 	// selectable are the fields that lists may be narrowed by.
@@ -36,7 +37,7 @@ type restOptionsGetter struct {
 // indexFields are the fields that lists are narrowed by without looking at every
 // instance, where the stored bytes have them.
 func (g *restOptionsGetter) indexFields() []string {
-	if g.version != g.parts.stored || !selectableFields() {
+	if g.version != g.derived.storageVersion || !definition.SelectableFieldsEnabled() {
 		return nil
 	}
 	var names []string
@@ -48,8 +49,8 @@ func (g *restOptionsGetter) indexFields() []string {
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
 func (g *restOptionsGetter) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
-	backend := storagebackend.NewDefaultConfig(keyPrefix, g.parts.storageCodec(g.version))
-	backend.EncodeVersioner = g.parts.stored
+	backend := storagebackend.NewDefaultConfig(keyPrefix, g.derived.storageCodec(g.version))
+	backend.EncodeVersioner = g.derived.storageVersion
 	backend.StorageObjectCountTracker = g.config.ObjectCounts
 	if g.config.Transformers != nil {
 		backend.Transformer = g.config.Transformers(resource)
@@ -91,10 +92,10 @@ func (g *restOptionsGetter) decorate(
 		Codec:          config.Codec,
 		DecodeAhead:    ahead,
 		Plain:          unstructured.UnstructuredJSONScheme,
-		StorageVersion: g.parts.stored,
-		Form:           g.parts.form,
-		View:           g.parts.views[g.version.Version],
-		Lossy:          g.version != g.parts.stored,
+		StorageVersion: g.derived.storageVersion,
+		Form:           g.derived.form,
+		View:           g.derived.views[g.version.Version],
+		Lossy:          g.version != g.derived.storageVersion,
 		NewFunc:        newFunc,
 		NewListFunc:    newListFunc,
 		AttrFunc:       attrs,

@@ -1,4 +1,4 @@
-package crd
+package instances
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 )
 
-func TestConversionsAreBounded(t *testing.T) {
+func TestConversions_AreBounded(t *testing.T) {
 	const size = 1000
 	c := newConversions(10*(size+conversionOverhead), clock.RealClock{})
 	calls := 0
@@ -45,9 +45,9 @@ func TestConversionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestConversionsAreShared: who asks for a value that is being converted waits for
+// TestConversions_AreShared: who asks for a value that is being converted waits for
 // that; if it fails among others, it is converted alone.
-func TestConversionsAreShared(t *testing.T) {
+func TestConversions_AreShared(t *testing.T) {
 	c := newConversions(1<<20, clock.RealClock{})
 	begun, finish := make(chan struct{}), make(chan error)
 	var mu sync.Mutex

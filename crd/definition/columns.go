@@ -1,4 +1,4 @@
-package crd
+package definition
 
 import (
 	"fmt"
@@ -18,16 +18,16 @@ func ageColumn() apiextensionsv1.CustomResourceColumnDefinition {
 	}
 }
 
-// columns are those that the definition asks for, or the age.
-func columns(spec *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensionsv1.CustomResourceColumnDefinition {
+// Columns are the printer columns of a version: those that it asks for, or the age.
+func Columns(spec *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensionsv1.CustomResourceColumnDefinition {
 	if len(spec.AdditionalPrinterColumns) > 0 {
 		return spec.AdditionalPrinterColumns
 	}
 	return []apiextensionsv1.CustomResourceColumnDefinition{ageColumn()}
 }
 
-// scaleColumns are the columns of a scale subresource.
-func scaleColumns(spec *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensionsv1.CustomResourceColumnDefinition {
+// ScaleColumns are the printer columns of a version's scale subresource.
+func ScaleColumns(spec *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensionsv1.CustomResourceColumnDefinition {
 	var columns []apiextensionsv1.CustomResourceColumnDefinition
 	if spec.Subresources.Scale.SpecReplicasPath != "" {
 		columns = append(columns, apiextensionsv1.CustomResourceColumnDefinition{
@@ -42,8 +42,8 @@ func scaleColumns(spec *apiextensionsv1.CustomResourceDefinitionVersion) []apiex
 	return append(columns, ageColumn())
 }
 
-// deprecationWarnings are what a deprecated version answers with.
-func deprecationWarnings(crd *apiextensionsv1.CustomResourceDefinition, spec *apiextensionsv1.CustomResourceDefinitionVersion) []string {
+// DeprecationWarnings are the warnings in every answer of a deprecated version.
+func DeprecationWarnings(crd *apiextensionsv1.CustomResourceDefinition, spec *apiextensionsv1.CustomResourceDefinitionVersion) []string {
 	switch {
 	case !spec.Deprecated:
 		return nil
@@ -54,20 +54,20 @@ func deprecationWarnings(crd *apiextensionsv1.CustomResourceDefinition, spec *ap
 	}
 }
 
-// deprecationWarning names the version to use instead: the newest one that is
-// served, not deprecated, and newer.
+// deprecationWarning recommends the newest version that is served, not deprecated and
+// newer than the deprecated one.
 func deprecationWarning(crd *apiextensionsv1.CustomResourceDefinition, deprecated string) string {
 	group, kind := crd.Spec.Group, crd.Spec.Names.Kind
 	text := fmt.Sprintf("%s/%s %s is deprecated", group, deprecated, kind)
-	var better []string
+	var newer []string
 	for _, v := range crd.Spec.Versions {
 		if v.Served && !v.Deprecated && kubeversion.CompareKubeAwareVersionStrings(deprecated, v.Name) < 0 {
-			better = append(better, v.Name)
+			newer = append(newer, v.Name)
 		}
 	}
-	if len(better) == 0 {
+	if len(newer) == 0 {
 		return text
 	}
-	newest := slices.MaxFunc(better, kubeversion.CompareKubeAwareVersionStrings)
+	newest := slices.MaxFunc(newer, kubeversion.CompareKubeAwareVersionStrings)
 	return text + fmt.Sprintf("; use %s/%s %s", group, newest, kind)
 }

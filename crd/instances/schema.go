@@ -1,4 +1,4 @@
-package crd
+package instances
 
 import (
 	"fmt"
@@ -8,20 +8,22 @@ import (
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"byre/crd/definition"
 )
 
-// schemas are the structural schemas of a definition's versions, each made when
-// it is needed: most versions of most definitions never are.
+// schemas are the structural schemas of a definition's versions. Each is made at its
+// first use: most versions of most definitions are never used.
 type schemas struct {
 	kind schema.GroupKind
-	// preserveUnknown is the definition's own switch, which only definitions
-	// from before apiextensions v1 can have on.
+	// preserveUnknown is spec.preserveUnknownFields, which only definitions from before
+	// apiextensions v1 can have set.
 	preserveUnknown bool
 	byVersion       map[string]*lazy[*structuralschema.Structural]
 }
 
-// newSchemas makes the schemas of crd, which is without them: from has them.
-func newSchemas(crd *apiextensionsv1.CustomResourceDefinition, from *source) *schemas {
+// newSchemas makes the schemas of crd, which is stripped; source has them.
+func newSchemas(crd *apiextensionsv1.CustomResourceDefinition, source definition.Source) *schemas {
 	s := &schemas{
 		kind:            schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Status.AcceptedNames.Kind},
 		preserveUnknown: crd.Spec.PreserveUnknownFields,
@@ -29,18 +31,18 @@ func newSchemas(crd *apiextensionsv1.CustomResourceDefinition, from *source) *sc
 	}
 	for _, v := range crd.Spec.Versions {
 		s.byVersion[v.Name] = newLazy(func() (*structuralschema.Structural, error) {
-			whole, err := from.definition()
+			whole, err := source()
 			if err != nil {
 				return nil, err
 			}
-			return newStructural(versionSpec(whole, v.Name), s.preserveUnknown)
+			return newStructural(definition.Version(whole, v.Name), s.preserveUnknown)
 		})
 	}
 	return s
 }
 
-// of returns the schema of a version. It is nil for a version that has none, or
-// that does not exist.
+// of returns the schema of a version; nil for a version without one, or an unknown
+// version.
 func (s *schemas) of(version string) (*structuralschema.Structural, error) {
 	structural, ok := s.byVersion[version]
 	if !ok {
@@ -62,13 +64,13 @@ func newStructural(version *apiextensionsv1.CustomResourceDefinitionVersion, pre
 	}
 	structural, err := structuralschema.NewStructural(validation.OpenAPIV3Schema)
 	if preserveUnknown {
-		// Such a schema need not be structural; what can be used of it is.
+		// Such a schema need not be structural. NewStructural returns what it can use.
 		return structural, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("schema of version %s: %w", version.Name, err)
 	}
-	// Defaults are shared with the definition that the schema was made of.
+	// PruneDefaults changes the defaults, which NewStructural shares with the definition.
 	structural = structural.DeepCopy()
 	if err := structuraldefaulting.PruneDefaults(structural); err != nil {
 		return nil, fmt.Errorf("defaults of version %s: %w", version.Name, err)
@@ -76,8 +78,8 @@ func newStructural(version *apiextensionsv1.CustomResourceDefinitionVersion, pre
 	return structural, nil
 }
 
-// internalValidation is a version's schema in the form that upstream's
-// validation takes; nil for a version without one.
+// internalValidation converts a version's schema to the internal type that upstream's
+// validation takes; nil for a version without a schema.
 func internalValidation(version *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.CustomResourceValidation, error) {
 	if version == nil || version.Schema == nil {
 		return nil, nil

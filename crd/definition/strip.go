@@ -1,0 +1,72 @@
+package definition
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+// Hashes of a definition's spec, as annotations of a stripped definition. They are
+// never stored: of a stripped definition only the status and the finalizers are written.
+const (
+	// SpecHash is of the whole spec. A change of the generation alone leaves it as it is.
+	SpecHash = "crd.byre/spec"
+	// OpenAPIHash is of what the OpenAPI documents depend on: the spec without its
+	// conversion, whose certificates are rotated.
+	OpenAPIHash = "crd.byre/document"
+)
+
+// HashSpec computes the SpecHash of a definition with its schemas.
+func HashSpec(crd *apiextensionsv1.CustomResourceDefinition) string { return Hash(crd.Spec) }
+
+// HashOpenAPI computes the OpenAPIHash of a definition with its schemas.
+func HashOpenAPI(crd *apiextensionsv1.CustomResourceDefinition) string {
+	spec := crd.Spec
+	spec.Conversion = nil
+	return Hash(spec)
+}
+
+// Hash is a hash of the JSON of values. They must be API types, which always have one.
+func Hash(values ...any) string {
+	h := sha256.New()
+	for _, value := range values {
+		data, _ := json.Marshal(value)
+		h.Write(append(data, '\n'))
+	}
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])
+}
+
+// Strip removes from a definition what is large and seldom needed: schemas, managed
+// fields and kubectl's copy of the definition. What remains tells who serves which
+// requests and is all that upstream's controllers look at. Definitions that preserve
+// unknown fields (from before apiextensions v1) keep their schemas: a controller checks
+// whether they are structural. Strip does nothing to a stripped definition.
+func Strip(crd *apiextensionsv1.CustomResourceDefinition) {
+	if isStripped(crd) {
+		return
+	}
+	crd.ManagedFields = nil
+	if crd.Annotations == nil {
+		crd.Annotations = map[string]string{}
+	}
+	delete(crd.Annotations, corev1.LastAppliedConfigAnnotation)
+	crd.Annotations[SpecHash], crd.Annotations[OpenAPIHash] = HashSpec(crd), HashOpenAPI(crd)
+	if crd.Spec.PreserveUnknownFields {
+		return
+	}
+	for i := range crd.Spec.Versions {
+		crd.Spec.Versions[i].Schema = nil
+	}
+}
+
+// isStripped does not trust the annotations alone, which a client may have set:
+// validation demands a schema in every version of a definition that does not preserve
+// unknown fields, so that a definition without any was stripped.
+func isStripped(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	return crd.Annotations[SpecHash] != "" && !crd.Spec.PreserveUnknownFields &&
+		!slices.ContainsFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Schema != nil })
+}

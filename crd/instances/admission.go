@@ -1,0 +1,52 @@
+package instances
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/admission"
+)
+
+// createGuard runs the admission plugins, and forbids to create instances of a
+// definition that is being deleted: they would outlive it.
+type createGuard struct {
+	plugins     admission.Interface
+	terminating *atomic.Bool
+}
+
+func (g createGuard) Handles(operation admission.Operation) bool {
+	if operation == admission.Create && g.terminating.Load() {
+		return true
+	}
+	return g.plugins != nil && g.plugins.Handles(operation)
+}
+
+func (g createGuard) Admit(ctx context.Context, attributes admission.Attributes, o admission.ObjectInterfaces) error {
+	if err := g.forbid(attributes); err != nil {
+		return err
+	}
+	if plugins, ok := g.plugins.(admission.MutationInterface); ok && g.plugins.Handles(attributes.GetOperation()) {
+		return plugins.Admit(ctx, attributes, o)
+	}
+	return nil
+}
+
+func (g createGuard) Validate(ctx context.Context, attributes admission.Attributes, o admission.ObjectInterfaces) error {
+	if err := g.forbid(attributes); err != nil {
+		return err
+	}
+	if plugins, ok := g.plugins.(admission.ValidationInterface); ok && g.plugins.Handles(attributes.GetOperation()) {
+		return plugins.Validate(ctx, attributes, o)
+	}
+	return nil
+}
+
+func (g createGuard) forbid(attributes admission.Attributes) error {
+	if attributes.GetOperation() != admission.Create || !g.terminating.Load() {
+		return nil
+	}
+	return apierrors.NewForbidden(attributes.GetResource().GroupResource(), attributes.GetName(),
+		errors.New("create not allowed while custom resource definition is terminating"))
+}

@@ -1,0 +1,126 @@
+package instances
+
+import (
+	"fmt"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+
+	"byre/crd/definition"
+)
+
+// derived is what all versions of a definition share. All of it derives from source. It
+// is immutable.
+type derived struct {
+	codecs
+	source definition.Source
+	// storageVersion is the version that instances are stored in, form the Form of
+	// their records.
+	storageVersion schema.GroupVersion
+	form           string
+	// views has the objectstore.Config.View of each version.
+	views map[string]string
+	// unsafe converts in place. codecs.convert copies what it converts.
+	unsafe runtime.ObjectConvertor
+	// conversions is nil where no webhook converts. listKind is used only with it.
+	conversions *conversions
+	listKind    string
+	types       lazyTypeConverter
+	equivalents runtime.EquivalentResourceRegistry
+	replicas    managedfields.ResourcePathMappings
+}
+
+// derive makes what the versions of crd share. crd is stripped; whole is what source
+// decodes to.
+func (e *Environment) derive(crd *apiextensionsv1.CustomResourceDefinition, source definition.Source, whole *apiextensionsv1.CustomResourceDefinition) (*derived, error) {
+	names := crd.Status.AcceptedNames
+	if names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
+		return nil, fmt.Errorf("%s: not all of its names are accepted", crd.Name)
+	}
+	stored, err := apihelpers.GetCRDStorageVersion(crd)
+	if err != nil {
+		return nil, err
+	}
+	safe, unsafe, err := e.Converters.NewConverter(crd)
+	if err != nil {
+		return nil, fmt.Errorf("%s: conversion: %w", crd.Name, err)
+	}
+	form := formOf(e.Storage.Program, whole, stored)
+	d := &derived{
+		codecs:         codecs{scheme: e.Scheme, schemas: newSchemas(crd, source), convert: safe},
+		source:         source,
+		storageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: stored},
+		form:           form,
+		views:          viewsOf(form, whole),
+		unsafe:         unsafe,
+		types:          newLazyTypeConverter(source),
+		equivalents:    equivalents(crd),
+		replicas:       replicasPaths(crd),
+		listKind:       names.ListKind,
+	}
+	if crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter {
+		d.conversions = e.conversions
+	}
+	return d, nil
+}
+
+// storageCodec is the codec between the store and the handlers of a version.
+func (d *derived) storageCodec(version schema.GroupVersion) runtime.Codec {
+	codec := d.storage(d.storageVersion, version)
+	if d.conversions == nil {
+		return codec
+	}
+	return &convertingCodec{
+		Codec:       codec,
+		codecs:      d.codecs,
+		unsafe:      d.unsafe,
+		conversions: d.conversions,
+		stored:      d.storageVersion.WithKind(d.listKind),
+		version:     version,
+		view:        d.views[version.Version],
+	}
+}
+
+// formOf names what the stored bytes of a definition's instances depend on: the
+// program, the storage version, and the schema by which they were pruned and defaulted.
+// Other changes of a definition leave the records valid.
+func formOf(program string, whole *apiextensionsv1.CustomResourceDefinition, stored string) string {
+	return fmt.Sprintf("%s/%s/%s", program, stored,
+		definition.Hash(whole.Spec.Names.Kind, whole.Spec.PreserveUnknownFields, definition.Version(whole, stored).Schema))
+}
+
+// viewsOf returns the View of each version: a name for what its readers derive from
+// records of a form. It depends on the version and on the conversion, but not on the
+// certificates of the webhook.
+func viewsOf(form string, whole *apiextensionsv1.CustomResourceDefinition) map[string]string {
+	conversion := whole.Spec.Conversion.DeepCopy()
+	if conversion != nil && conversion.Webhook != nil && conversion.Webhook.ClientConfig != nil {
+		conversion.Webhook.ClientConfig.CABundle = nil
+	}
+	views := map[string]string{}
+	for _, v := range whole.Spec.Versions {
+		views[v.Name] = fmt.Sprintf("%s/%s/%s", form, v.Name, definition.Hash(whole.UID, v, conversion))
+	}
+	return views
+}
+
+// equivalents tells admission that the versions are of one resource.
+func equivalents(crd *apiextensionsv1.CustomResourceDefinition) runtime.EquivalentResourceRegistry {
+	registry := runtime.NewEquivalentResourceRegistry()
+	names := crd.Status.AcceptedNames
+	for _, v := range crd.Spec.Versions {
+		gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}
+		resource := gv.WithResource(names.Plural)
+		registry.RegisterKindFor(resource, "", gv.WithKind(names.Kind))
+		if definition.HasStatus(&v) {
+			registry.RegisterKindFor(resource, "status", gv.WithKind(names.Kind))
+		}
+		if definition.HasScale(&v) {
+			registry.RegisterKindFor(resource, "scale", definition.ScaleKind)
+		}
+	}
+	return registry
+}

@@ -1,0 +1,20 @@
+// Package instances serves the instances of one CustomResourceDefinition: upstream's
+// registry of custom resources over package objectstore, and the routes of package
+// endpoints.
+//
+// # What is promised
+//
+//   - Handlers serve the instances by one spec. Schemas, validation, the types of
+//     managed fields and the Form of the records derive from one stored state of the
+//     definition, its Source. Requests in flight finish by the spec they began with.
+//   - Everything is made when a request first needs it. Compiled validation, types and
+//     schemas are given up when no request has used them between two calls of Release.
+//   - Instances are answered from the stored bytes where these are what a decode would
+//     give. Records are marked with the program, the storage version and a hash of its
+//     schema (their Form); records of another Form are decoded, defaulted and pruned by
+//     the schema of now.
+//   - A webhook converts each stored value to a version once for all readers, and many
+//     values in one call. A value that cannot be converted hides no other.
+//
+// It starts no goroutine.
+package instances

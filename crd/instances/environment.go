@@ -1,0 +1,32 @@
+package instances
+
+import (
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+
+	"byre/apiserver/endpoints"
+	"byre/apiserver/objectstore"
+	"byre/crd/definition"
+)
+
+// Environment is what the instances of all definitions are served with. It is immutable.
+type Environment struct {
+	// Scheme has the options and the Status that are sent with custom resources.
+	Scheme  *runtime.Scheme
+	Storage objectstore.GetterConfig
+	Serving endpoints.Serving
+	// Converters makes the converters of definitions.
+	Converters *conversion.CRConverterFactory
+	// Sources reads definitions with their schemas.
+	Sources definition.SourceReader
+
+	// conversions has what webhooks have converted.
+	conversions *conversions
+}
+
+// NewEnvironment completes an environment.
+func NewEnvironment(e Environment) *Environment {
+	e.conversions = newConversions(maxConversions, clock.RealClock{})
+	return &e
+}

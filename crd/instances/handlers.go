@@ -1,0 +1,141 @@
+package instances
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+
+	"byre/apiserver/objectstore"
+	"byre/crd/definition"
+)
+
+// Handlers serve the instances of one definition by one spec and one set of accepted
+// names. When these change, new Handlers take their place. It is safe for concurrent
+// use.
+type Handlers struct {
+	env *Environment
+	// terminating is true while the definition is being deleted. Instances can then be
+	// read, changed and deleted, but not created.
+	terminating atomic.Bool
+	// ending begins when these Handlers have been replaced or the definition is gone.
+	// Watches end then; requests in flight finish.
+	ending *objectstore.Ending
+
+	mu sync.Mutex
+	// crd is the definition's last state, stripped.
+	crd *apiextensionsv1.CustomResourceDefinition
+	// derived is nil until a request needs it.
+	derived  *derived
+	versions map[string]*Version // by name
+}
+
+// New makes the handlers of a definition, which is stripped.
+func New(env *Environment, crd *apiextensionsv1.CustomResourceDefinition) *Handlers {
+	h := &Handlers{env: env, ending: objectstore.NewEnding(), versions: map[string]*Version{}}
+	h.Update(crd)
+	return h
+}
+
+// Update tells the handlers of a later state of the definition with the same spec and
+// accepted names.
+func (h *Handlers) Update(crd *apiextensionsv1.CustomResourceDefinition) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.crd = crd
+	h.terminating.Store(definition.IsTerminating(crd))
+}
+
+// EndWatches ends the watches of the instances: after they have delivered all events up
+// to the revision, or, for 0, at once.
+func (h *Handlers) EndWatches(after int64) {
+	if after == 0 {
+		h.ending.Now()
+		return
+	}
+	h.ending.After(after)
+}
+
+// Version returns the handlers of a version, which must be served or stored. It fails
+// with definition.ErrReplaced if the stored definition has another spec by now and no
+// request has used these handlers before.
+func (h *Handlers) Version(ctx context.Context, name string) (*Version, error) {
+	if err := h.prepare(ctx); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if v, ok := h.versions[name]; ok {
+		return v, nil
+	}
+	v, err := (&versionBuilder{
+		env:         h.env,
+		crd:         h.crd,
+		derived:     h.derived,
+		terminating: &h.terminating,
+		ending:      h.ending,
+	}).build(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s, version %s: %w", h.crd.Name, name, err)
+	}
+	h.versions[name] = v
+	return v, nil
+}
+
+// prepare reads the definition and derives what the versions share, unless it was done
+// before.
+func (h *Handlers) prepare(ctx context.Context) error {
+	h.mu.Lock()
+	crd, prepared := h.crd, h.derived != nil
+	h.mu.Unlock()
+	if prepared {
+		return nil
+	}
+	source, whole, err := definition.ReadSource(ctx, h.env.Sources, crd)
+	if err != nil {
+		return err
+	}
+	d, err := h.env.derive(crd, source, whole)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.derived == nil {
+		h.derived = d
+	}
+	return nil
+}
+
+// Stored returns the registry of the version that instances are stored in.
+func (h *Handlers) Stored(ctx context.Context) (*customresource.REST, error) {
+	h.mu.Lock()
+	name, err := apihelpers.GetCRDStorageVersion(h.crd)
+	h.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	v, err := h.Version(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return v.registry, nil
+}
+
+// Release gives up what no request has used since Release was called last.
+func (h *Handlers) Release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.derived == nil {
+		return
+	}
+	h.derived.schemas.release()
+	h.derived.types.release()
+	for _, v := range h.versions {
+		v.validating.release()
+	}
+}

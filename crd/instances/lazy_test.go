@@ -1,0 +1,35 @@
+package instances
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestLazy_KeepsWhatIsUsed(t *testing.T) {
+	made, failing := 0, true
+	l := newLazy(func() (int, error) {
+		if failing {
+			return 0, errors.New("not now")
+		}
+		made++
+		return made, nil
+	})
+	if _, err := l.get(); err == nil {
+		t.Error("no error")
+	}
+	failing = false
+	for i, step := range []struct {
+		before func()
+		want   int
+	}{
+		{func() {}, 1},                           // made, though it had failed
+		{l.release, 1},                           // kept: it was used
+		{func() { l.release(); l.release() }, 2}, // given up, and made again
+		{func() {}, 2},                           // kept
+	} {
+		step.before()
+		if got, err := l.get(); err != nil || got != step.want {
+			t.Errorf("step %d: %d, %v; want %d", i, got, err, step.want)
+		}
+	}
+}

@@ -1,0 +1,231 @@
+package instances
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/registry/rest"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/scale"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"byre/apiserver/endpoints"
+	"byre/apiserver/objectstore"
+	"byre/crd/definition"
+)
+
+// Version serves one version of a definition's instances. It is immutable.
+type Version struct {
+	// handlers has the handler of each verb, by subresource; "" is the resource itself.
+	handlers map[string]map[string]http.Handler
+	registry *customresource.REST
+	// validating makes the strategies that validate.
+	validating *lazy[strategies]
+}
+
+// Handler returns the handler of a request, or the API error that the request is to be
+// answered with: NotFound for an unknown subresource, MethodNotSupported for a verb that
+// it lacks.
+func (v *Version) Handler(info *request.RequestInfo) (http.Handler, error) {
+	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	verbs, ok := v.handlers[info.Subresource]
+	if !ok {
+		return nil, apierrors.NewNotFound(resource, info.Name)
+	}
+	handler, ok := verbs[info.Verb]
+	if !ok {
+		return nil, apierrors.NewMethodNotSupported(resource, info.Verb)
+	}
+	return handler, nil
+}
+
+// versionBuilder makes a Version. It does what getOrCreateServingInfoFor of upstream's
+// customresource_handler.go does for all versions at once.
+type versionBuilder struct {
+	env         *Environment
+	crd         *apiextensionsv1.CustomResourceDefinition
+	derived     *derived
+	terminating *atomic.Bool
+	ending      *objectstore.Ending
+
+	// build sets these.
+	spec  *apiextensionsv1.CustomResourceDefinitionVersion
+	gv    schema.GroupVersion
+	typer runtime.ObjectTyper
+}
+
+func (b *versionBuilder) build(name string) (*Version, error) {
+	if b.spec = definition.Version(b.crd, name); b.spec == nil {
+		return nil, errors.New("no such version")
+	}
+	b.gv = schema.GroupVersion{Group: b.crd.Spec.Group, Version: name}
+	b.typer = newTyper(newOptionsScheme(b.gv))
+	kind := b.gv.WithKind(b.crd.Status.AcceptedNames.Kind)
+	typer, source, schemas := b.typer, b.derived.source, b.derived.schemas
+	v := &Version{
+		handlers: map[string]map[string]http.Handler{},
+		validating: newLazy(func() (strategies, error) {
+			whole, err := source()
+			if err != nil {
+				return strategies{}, err
+			}
+			return newValidating(typer, schemas, whole, kind)
+		}),
+	}
+	storages, err := b.storages(v)
+	if err != nil {
+		return nil, err
+	}
+	config := b.config(v, storages)
+	for path := range storages {
+		resource, err := endpoints.NewResource(config, path)
+		if err != nil {
+			return nil, err
+		}
+		_, subresource, _ := strings.Cut(path, "/")
+		v.handlers[subresource] = resource.Verbs()
+	}
+	return v, nil
+}
+
+func (b *versionBuilder) config(v *Version, storages map[string]rest.Storage) endpoints.VersionConfig {
+	serving := b.env.Serving
+	serving.Admission = createGuard{serving.Admission, b.terminating}
+	serving.TypeConverter = nil
+	// NewResource registers the version here, to no effect: derived.equivalents has all
+	// versions already.
+	serving.EquivalentResources = runtime.NewEquivalentResourceRegistry()
+	options := newOptionsScheme(b.gv)
+	serializer := b.derived.negotiated(b.typer)
+	return endpoints.VersionConfig{
+		GroupVersion: b.gv,
+		Storage:      storages,
+		Types: endpoints.Types{
+			Serializer:      serializer,
+			ParameterCodec:  runtime.NewParameterCodec(options),
+			Creater:         creater{},
+			Convertor:       b.derived.convert,
+			UnsafeConvertor: b.derived.unsafe,
+			Defaulter:       defaulter{schemas: b.derived.schemas, others: options},
+			Typer:           b.typer,
+		},
+		Serving:    serving,
+		PatchTypes: patchTypes(),
+		Warnings:   definition.DeprecationWarnings(b.crd, b.spec),
+		Adjust: func(_ string, scope *handlers.RequestScope) error {
+			scope.StandardSerializers = serializer.standard()
+			return b.adjust(v.registry, scope)
+		},
+	}
+}
+
+// adjust sets what a custom resource's scope has different from a built-in one's.
+func (b *versionBuilder) adjust(registry *customresource.REST, scope *handlers.RequestScope) error {
+	scope.EquivalentResourceMapper = b.derived.equivalents
+	// There is no internal version: instances are in memory in the version itself.
+	scope.HubGroupVersion = b.gv
+	var reset map[fieldpath.APIVersion]*fieldpath.Set
+	switch scope.Subresource {
+	case "":
+		reset = registry.GetResetFields()
+	case "status":
+		reset = b.statusResetFields()
+		scope.TableConvertor = registry
+	case "scale":
+		scope.Serializer = endpoints.NewCodecs(scale.NewScaleConverter().Scheme())
+		columns, err := tableconvertor.New(definition.ScaleColumns(b.spec))
+		if err != nil {
+			return err
+		}
+		scope.TableConvertor = columns
+	}
+	var err error
+	scope.FieldManager, err = managedfields.NewDefaultCRDFieldManager(b.derived.types, scope.Convertor, scope.Defaulter,
+		scope.Creater, scope.Kind, scope.HubGroupVersion, scope.Subresource, fieldpath.NewExcludeFilterSetMap(reset))
+	return err
+}
+
+// statusResetFields are the fields that a write to /status does not change, by version.
+func (b *versionBuilder) statusResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	reset := map[fieldpath.APIVersion]*fieldpath.Set{}
+	for _, v := range b.crd.Spec.Versions {
+		if definition.HasStatus(&v) && (v.Served || v.Storage) {
+			gv := schema.GroupVersion{Group: b.crd.Spec.Group, Version: v.Name}
+			reset[fieldpath.APIVersion(gv.String())] = fieldpath.NewSet(
+				fieldpath.MakePathOrDie("metadata"), fieldpath.MakePathOrDie("spec"))
+		}
+	}
+	return reset
+}
+
+// storages makes upstream's registries for the version and its subresources.
+func (b *versionBuilder) storages(v *Version) (map[string]rest.Storage, error) {
+	names := b.crd.Status.AcceptedNames
+	kind := b.gv.WithKind(names.Kind)
+	sub, err := newSubresources(b.spec)
+	if err != nil {
+		return nil, err
+	}
+	table, err := tableconvertor.New(definition.Columns(b.spec))
+	if err != nil {
+		klog.V(2).InfoS("Printer columns that can't be used are left out", "definition", b.crd.Name, "version", b.spec.Name, "err", err)
+	}
+	plain := customresource.NewStrategy(b.typer, b.crd.Spec.Scope == apiextensionsv1.NamespaceScoped, kind,
+		nil, nil, nil, sub.status, sub.scale, b.spec.SelectableFields)
+	storage, err := customresource.NewStorage(
+		b.gv.WithResource(names.Plural).GroupResource(),
+		b.gv.WithResource(names.Singular).GroupResource(),
+		kind, b.gv.WithKind(names.ListKind),
+		plain,
+		&restOptionsGetter{
+			config:  b.env.Storage,
+			derived: b.derived,
+			version: b.gv,
+			ending:  b.ending,
+
+			selectable: b.spec.SelectableFields,
+		},
+		names.Categories, table, b.derived.replicas,
+	)
+	if err != nil {
+		return nil, err
+	}
+	v.registry = storage.CustomResource
+	strategy := lazyStrategy{plain, func() (updateStrategy, error) { s, err := v.validating.get(); return s.main, err }}
+	v.registry.CreateStrategy, v.registry.UpdateStrategy, v.registry.ResetFieldsStrategy = strategy, strategy, strategy
+
+	storages := map[string]rest.Storage{names.Plural: v.registry}
+	if sub.status != nil {
+		storages[names.Plural+"/status"] = newStatusStorage(v.registry.Store, lazyStrategy{
+			customresource.NewStatusStrategy(plain),
+			func() (updateStrategy, error) { s, err := v.validating.get(); return s.status, err },
+		})
+	}
+	if storage.Scale != nil {
+		storages[names.Plural+"/scale"] = scaleStorage{storage.Scale}
+	}
+	return storages, nil
+}
+
+// patchTypes are all patch types but strategic merge patch, which needs Go types.
+func patchTypes() []string {
+	supported := []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		supported = append(supported, string(types.ApplyCBORPatchType))
+	}
+	return supported
+}

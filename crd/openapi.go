@@ -1,0 +1,118 @@
+package crd
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"byre/apiserver/openapi"
+	"byre/crd/definition"
+)
+
+// openAPISource is the name of the custom resources' source in openapi.Service.
+const openAPISource = "crd-instances"
+
+// openAPIPublisher keeps the OpenAPI documents in line with the definitions that the
+// resolver knows. It builds nothing: openapi.Service builds a document when a client asks
+// for it. One goroutine calls it.
+type openAPIPublisher struct {
+	resolver *resolver
+	service  *openapi.Service
+	// build identifies the program; see openapi.BuildIdentity.
+	build string
+	specs *specCache
+	// groups has the established definitions of each group version, by group.
+	groups map[string]map[schema.GroupVersion][]specInput
+	// published is the source that the service has.
+	published openapi.Source
+}
+
+func newOpenAPIPublisher(r *resolver, service *openapi.Service, build string, sources definition.SourceReader) *openAPIPublisher {
+	return &openAPIPublisher{
+		resolver: r,
+		service:  service,
+		build:    build,
+		specs:    newSpecCache(sources),
+		groups:   map[string]map[schema.GroupVersion][]specInput{},
+	}
+}
+
+// update reads the established definitions of a group.
+func (p *openAPIPublisher) update(group string) {
+	versions := map[schema.GroupVersion][]specInput{}
+	for _, crd := range established(p.resolver.listGroup(group)) {
+		d := newSpecInput(crd)
+		for _, v := range crd.Spec.Versions {
+			if v.Served {
+				gv := schema.GroupVersion{Group: group, Version: v.Name}
+				versions[gv] = append(versions[gv], d)
+			}
+		}
+	}
+	if p.groups[group] = versions; len(versions) == 0 {
+		delete(p.groups, group)
+	}
+}
+
+// publish gives the service the definitions that were updated, if its documents differ
+// from the published ones.
+func (p *openAPIPublisher) publish() {
+	if len(p.groups) == 0 {
+		p.service.Remove(openAPISource)
+		p.published = openapi.Source{}
+		p.specs.retain(nil)
+		return
+	}
+	source := openapi.Source{V3: map[string]openapi.Document{}}
+	used := map[string]bool{}
+	var all []specInput
+	var hashes []string
+	for _, group := range slices.Sorted(maps.Keys(p.groups)) {
+		for gv, definitions := range p.groups[group] {
+			hash := p.hash(gv, definitions)
+			hashes = append(hashes, hash)
+			source.V3["apis/"+gv.Group+"/"+gv.Version] = openapi.Document{
+				Hash: hash,
+				JSON: func(ctx context.Context) ([]byte, error) { return p.specs.mergedV3(ctx, gv, definitions) },
+			}
+			for _, d := range definitions {
+				if !used[d.hash] {
+					used[d.hash] = true
+					all = append(all, d)
+				}
+			}
+		}
+	}
+	slices.Sort(hashes)
+	source.V2Hash = openapi.Hash(strings.Join(hashes, "\n"))
+	source.V2 = func(ctx context.Context) (*spec.Swagger, error) { return p.specs.mergedV2(ctx, all) }
+	if source.V2Hash == p.published.V2Hash {
+		return // only conditions have changed
+	}
+	p.published = source
+	p.specs.retain(used)
+	p.service.Set(openAPISource, source)
+}
+
+// hash identifies the document of a group version by all that it depends on: the
+// program, its feature gates, and the definitions.
+func (p *openAPIPublisher) hash(gv schema.GroupVersion, definitions []specInput) string {
+	var of strings.Builder
+	fmt.Fprintf(&of, "%s\n%s\n%v\n", p.build, gv, definition.SelectableFieldsEnabled())
+	for _, d := range definitions {
+		of.WriteString(d.hash + "\n")
+	}
+	return openapi.Hash(of.String())
+}
+
+func established(definitions []*apiextensionsv1.CustomResourceDefinition) []*apiextensionsv1.CustomResourceDefinition {
+	return slices.DeleteFunc(definitions, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+		return !definition.IsEstablished(crd)
+	})
+}

@@ -1,0 +1,213 @@
+package crd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"byre/apiserver/openapi"
+	"byre/crd/definition"
+)
+
+// specInput is a definition whose OpenAPI spec is in the documents.
+type specInput struct {
+	crd *apiextensionsv1.CustomResourceDefinition // stripped
+	// hash changes whenever the spec does.
+	hash string
+}
+
+func newSpecInput(crd *apiextensionsv1.CustomResourceDefinition) specInput {
+	return specInput{crd, hashInput(crd, crd.Annotations[definition.OpenAPIHash])}
+}
+
+// hashInput makes a specInput's hash of a definition and its definition.OpenAPIHash.
+func hashInput(crd *apiextensionsv1.CustomResourceDefinition, openAPI string) string {
+	return definition.Hash(crd.Name, openAPI, crd.Status.AcceptedNames)
+}
+
+// specCache has the OpenAPI specs of definitions, compressed. A spec is built when a
+// document that contains it is asked for; a change of one definition builds the specs of
+// no other. It is safe for concurrent use.
+type specCache struct {
+	sources definition.SourceReader
+
+	mu    sync.Mutex
+	byKey map[specKey][]byte // nil for a spec that cannot be built
+}
+
+// specKey names a spec by what it depends on.
+type specKey struct {
+	hash    string // of the specInput
+	version string // "" for the spec of all versions, in OpenAPI v2
+}
+
+func newSpecCache(sources definition.SourceReader) *specCache {
+	return &specCache{sources: sources, byKey: map[specKey][]byte{}}
+}
+
+// retain drops all specs but those of the given hashes.
+func (c *specCache) retain(hashes map[string]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.byKey, func(key specKey, _ []byte) bool { return !hashes[key.hash] })
+}
+
+// get returns a spec as JSON. It builds the spec if the cache does not have it. It logs
+// the failure of a build and returns nil: the documents are then without this definition
+// only. It returns an error if the definition cannot be read now.
+func (c *specCache) get(ctx context.Context, d specInput, key specKey, build func(*apiextensionsv1.CustomResourceDefinition) (any, error)) ([]byte, error) {
+	c.mu.Lock()
+	packed, ok := c.byKey[key]
+	c.mu.Unlock()
+	if ok {
+		if packed == nil {
+			return nil, nil
+		}
+		return openapi.Unpack(packed)
+	}
+	whole, err := c.read(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	var text []byte
+	part, err := build(whole)
+	if err == nil {
+		text, err = json.Marshal(part)
+	}
+	if err == nil {
+		packed, err = openapi.Pack(text)
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "The OpenAPI documents are without a definition", "definition", d.crd.Name)
+		text, packed = nil, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.byKey[key] = packed
+	return text, nil
+}
+
+// read returns a definition with its schemas. It fails with definition.ErrReplaced if the
+// stored definition has another spec by now, or is gone.
+func (c *specCache) read(ctx context.Context, d specInput) (*apiextensionsv1.CustomResourceDefinition, error) {
+	source, err := c.sources.Source(ctx, d.crd.Name, d.crd.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := source()
+	if err == nil && hashInput(whole, definition.HashOpenAPI(whole)) != d.hash {
+		err = definition.ErrReplaced
+	}
+	return whole, err
+}
+
+// mergedV3 is the OpenAPI v3 document of a group version.
+func (c *specCache) mergedV3(ctx context.Context, gv schema.GroupVersion, definitions []specInput) ([]byte, error) {
+	whole, partial := &spec3.OpenAPI{}, error(nil)
+	for _, d := range definitions {
+		text, err := c.get(ctx, d, specKey{d.hash, gv.Version}, func(crd *apiextensionsv1.CustomResourceDefinition) (any, error) {
+			return builder.BuildOpenAPIV3(crd, gv.Version, builder.Options{IncludeSelectableFields: definition.SelectableFieldsEnabled()})
+		})
+		if err != nil {
+			partial = addMissing(ctx, partial, d, err)
+		}
+		if text == nil {
+			continue
+		}
+		part := &spec3.OpenAPI{}
+		if err := json.Unmarshal(text, part); err != nil {
+			return nil, err
+		}
+		merged, err := builder.MergeSpecsV3(whole, part)
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "The OpenAPI document is without a definition", "definition", d.crd.Name, "path", gv)
+			continue
+		}
+		merged.Version, merged.Info = part.Version, part.Info
+		whole = merged
+	}
+	text, err := json.Marshal(whole)
+	return text, errors.Join(err, partial)
+}
+
+// addMissing adds a definition that could not be read to the error of a partial document.
+func addMissing(ctx context.Context, partial error, d specInput, err error) error {
+	klog.FromContext(ctx).V(2).Info("A definition is missing from the OpenAPI documents for now", "definition", d.crd.Name, "err", err)
+	return errors.Join(partial, fmt.Errorf("crd: %s: %w", d.crd.Name, openapi.ErrPartial))
+}
+
+// mergedV2 is the OpenAPI v2 spec of all custom resources.
+func (c *specCache) mergedV2(ctx context.Context, definitions []specInput) (*spec.Swagger, error) {
+	whole := newSwagger()
+	var partial error
+	var mu sync.Mutex // guards whole and partial
+	var builders errgroup.Group
+	builders.SetLimit(runtime.GOMAXPROCS(0))
+	for _, d := range definitions {
+		builders.Go(func() error {
+			text, err := c.get(ctx, d, specKey{hash: d.hash}, buildV2)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				partial = addMissing(ctx, partial, d, err)
+			}
+			if text == nil {
+				return nil
+			}
+			part := newSwagger()
+			if err := part.UnmarshalJSON(text); err != nil {
+				return err
+			}
+			addSwagger(whole, part)
+			return nil
+		})
+	}
+	return whole, errors.Join(builders.Wait(), partial)
+}
+
+func newSwagger() *spec.Swagger {
+	return &spec.Swagger{SwaggerProps: spec.SwaggerProps{
+		Definitions: spec.Definitions{},
+		Parameters:  map[string]spec.Parameter{},
+		Paths:       &spec.Paths{Paths: map[string]spec.PathItem{}},
+	}}
+}
+
+// buildV2 builds the OpenAPI v2 spec of a definition in all its served versions.
+func buildV2(crd *apiextensionsv1.CustomResourceDefinition) (any, error) {
+	whole := newSwagger()
+	for _, v := range crd.Spec.Versions {
+		if !v.Served {
+			continue
+		}
+		part, err := builder.BuildOpenAPIV2(crd, v.Name, builder.Options{V2: true, IncludeSelectableFields: definition.SelectableFieldsEnabled()})
+		if err != nil {
+			return nil, err
+		}
+		// As upstream does: OpenAPI v2 publishes no defaults.
+		part.Definitions = handler.PruneDefaults(part.Definitions)
+		addSwagger(whole, part)
+	}
+	return whole, nil
+}
+
+// addSwagger adds a definition's spec to the whole. No two definitions share a path or a
+// kind; the types that all specs refer to are equal in all.
+func addSwagger(whole, part *spec.Swagger) {
+	maps.Copy(whole.Definitions, part.Definitions)
+	maps.Copy(whole.Parameters, part.Parameters)
+	maps.Copy(whole.Paths.Paths, part.Paths.Paths)
+}
