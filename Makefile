@@ -73,8 +73,10 @@ lint: $(GOLANGCI)
 kubectl:
 	cd e2e && $(GO) run ./programs/build kubectl
 
-# make bench BENCH=-short gives a first impression in a minute.
-bench: build
+# Measures byre beside a stock kube-apiserver with etcd; the results are in
+# bin/bench. make bench BENCH=-short gives a first impression in a minute;
+# e2e/bench/doc.go says what else there is.
+bench: build test-setup
 	cd e2e && $(GO) run ./bench $(BENCH)
 
 # The packages that have fuzz targets, and the targets of the package $$p.

@@ -17,16 +17,50 @@ import (
 // connections is how many HTTP/2 connections the clients of one server share.
 const connections = 4
 
+// form is how a client asks for an answer.
+type form struct{ name, accept string }
+
+var (
+	asJSON             = form{"JSON", "application/json"}
+	asProtobuf         = form{"protobuf", protobufType}
+	asTable            = form{"table", "application/json;as=Table;v=v1;g=meta.k8s.io"}
+	asMetadata         = form{"metadata, JSON", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
+	asMetadataProtobuf = form{"metadata, protobuf", protobufType + ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
+)
+
+// listForms are the forms that the parts of a cluster list Pods in.
+var listForms = []form{asJSON, asProtobuf, asTable, asMetadata, asMetadataProtobuf}
+
+const (
+	jsonType           = "application/json"
+	protobufType       = "application/vnd.kubernetes.protobuf"
+	mergePatchType     = "application/merge-patch+json"
+	strategicPatchType = "application/strategic-merge-patch+json"
+)
+
 // client sends bodies that were made before, and reads answers without parsing
-// them: what is measured is the server.
+// them: what is measured is the server. It asks for gzip, as client-go does, and
+// decompresses what it gets.
 type client struct {
 	url   string
 	conns []*http.Client
 	next  atomic.Uint64
 }
 
-func newClient(s *servers.Server) (*client, error) {
-	return newClientOf(s.Config(servers.AdminToken))
+// request is one to send.
+type request struct {
+	method, path string
+	// accept is JSON where empty, contentType nothing.
+	accept, contentType string
+	body                []byte
+	// isPlain says that the client does not ask for gzip.
+	isPlain bool
+	// want is the status; 0 means 200.
+	want int
+}
+
+func newClient(s *servers.Server, token string) (*client, error) {
+	return newClientOf(s.Config(token))
 }
 
 func newClientOf(config *rest.Config) (*client, error) {
@@ -45,16 +79,22 @@ func newClientOf(config *rest.Config) (*client, error) {
 	return c, nil
 }
 
-// open sends a request and returns the answer, whose status is want.
-func (c *client) open(ctx context.Context, method, path, contentType string, body []byte, want int) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
+// open sends a request and returns the answer, whose status is the wanted one.
+func (c *client) open(ctx context.Context, r request) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, r.method, c.url+r.path, bytes.NewReader(r.body))
 	if err != nil {
 		return nil, err
 	}
-	if contentType != "" {
-		req.Header.Set("Content-Type", contentType)
+	if r.contentType != "" {
+		req.Header.Set("Content-Type", r.contentType)
 	}
-	req.Header.Set("Accept", "application/json")
+	if r.accept == "" {
+		r.accept = jsonType
+	}
+	req.Header.Set("Accept", r.accept)
+	if r.isPlain {
+		req.Header.Set("Accept-Encoding", "identity")
+	}
 	// Without a field manager of its own a write would be kept under the
 	// program's name; both servers do the same work then.
 	req.Header.Set("User-Agent", "bench")
@@ -62,17 +102,20 @@ func (c *client) open(ctx context.Context, method, path, contentType string, bod
 	if err != nil {
 		return nil, err
 	}
-	if res.StatusCode != want {
+	if r.want == 0 {
+		r.want = http.StatusOK
+	}
+	if res.StatusCode != r.want {
 		defer res.Body.Close()
 		text, err := io.ReadAll(io.LimitReader(res.Body, 2048))
-		return nil, errors.Join(fmt.Errorf("%s %s: %s: %s", method, path, res.Status, text), err)
+		return nil, errors.Join(fmt.Errorf("%s %s: %s: %s", r.method, r.path, res.Status, text), err)
 	}
 	return res, nil
 }
 
-// do sends a request and reads the whole answer; it returns its length.
-func (c *client) do(ctx context.Context, method, path, contentType string, body []byte, want int) (int64, error) {
-	res, err := c.open(ctx, method, path, contentType, body, want)
+// send sends a request and reads the whole answer; it returns its length.
+func (c *client) send(ctx context.Context, r request) (int64, error) {
+	res, err := c.open(ctx, r)
 	if err != nil {
 		return 0, err
 	}
@@ -80,16 +123,22 @@ func (c *client) do(ctx context.Context, method, path, contentType string, body 
 	return io.Copy(io.Discard, res.Body)
 }
 
+// read sends a request and returns the answer's body.
+func (c *client) read(ctx context.Context, r request) ([]byte, error) {
+	res, err := c.open(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	return io.ReadAll(res.Body)
+}
+
+// create posts JSON.
 func (c *client) create(ctx context.Context, path string, body []byte) error {
-	_, err := c.do(ctx, http.MethodPost, path, "application/json", body, http.StatusCreated)
+	_, err := c.send(ctx, request{method: http.MethodPost, path: path, contentType: jsonType, body: body, want: http.StatusCreated})
 	return err
 }
 
 func (c *client) get(ctx context.Context, path string) (int64, error) {
-	return c.do(ctx, http.MethodGet, path, "", nil, http.StatusOK)
-}
-
-func (c *client) patch(ctx context.Context, path string, body []byte) error {
-	_, err := c.do(ctx, http.MethodPatch, path, "application/merge-patch+json", body, http.StatusOK)
-	return err
+	return c.send(ctx, request{method: http.MethodGet, path: path})
 }

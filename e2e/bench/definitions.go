@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -75,46 +76,57 @@ func inGroup(original *unstructured.Unstructured, copyNumber int) (definition, e
 	return definition{}, fmt.Errorf("%s has no storage version: %w", d.GetName(), err)
 }
 
-// definitionPhases measure what n definitions cost.
+// definitionPhases measure what a number of definitions cost.
 func (b *bench) definitionPhases(ctx context.Context) ([]phase, error) {
-	all, err := readDefinitions(ctx, b.definitions)
+	all, err := readDefinitions(ctx, b.Definitions)
 	if err != nil {
 		return nil, err
 	}
-	bytesOfAll := 0
-	for _, d := range all {
-		bytesOfAll += len(d.body)
-	}
-	fmt.Fprintf(os.Stderr, "%d definitions of %d kB on average\n", len(all), bytesOfAll/len(all)/1000)
-	idle := map[*target]int64{}
-	grown := func(name string) phase {
-		return func(_ context.Context, t *target) error {
-			now, beside, err := t.memory()
+	idle := map[string]int64{}
+	rest := func(ctx context.Context, _ *target) error { return sleep(ctx, b.Settle) }
+	grown := func(name string) []phase {
+		settle := phase{name: "settle", run: rest}
+		return []phase{settle, settle, {name: name, run: func(_ context.Context, t *target) error {
+			server, store, err := t.used()
 			if err != nil {
 				return err
 			}
-			b.figures.add("memory, "+name, "MB", true, t.name, float64(now)/1e6)
-			b.figures.add("memory a definition, "+name, "MB", true, t.name, float64(now+beside-idle[t])/1e6/float64(len(all)))
+			b.add("memory, "+name, "MB", true, t.name, float64(server.Memory)/1e6)
+			b.add("memory a definition, "+name, "MB", true, t.name, float64(server.Memory+store.Memory-idle[t.name])/1e6/float64(len(all)))
+			return nil
+		}}}
+	}
+	phases := []phase{{name: "memory, idle", run: func(ctx context.Context, t *target) error {
+		server, store, err := t.used()
+		idle[t.name] = server.Memory + store.Memory
+		return errors.Join(err, rest(ctx, t))
+	}}}
+	phases = append(phases, phase{name: "create definitions", run: func(ctx context.Context, t *target) error { return b.define(ctx, t, all) }})
+	phases = append(phases, grown("all served")...)
+	phases = append(phases, phase{name: "list instances", run: func(ctx context.Context, t *target) error { return t.listInstances(ctx, all) }})
+	phases = append(phases, grown("one list of each made")...)
+	phases = append(phases, phase{name: "OpenAPI v2", run: b.openAPI})
+	phases = append(phases, grown("OpenAPI v2 asked for once")...)
+	phases = append(phases, phase{name: "restart", run: func(ctx context.Context, t *target) error {
+		if err := t.restart(ctx); err != nil {
+			return err
+		}
+		b.addDuration("ready after a restart", t.name, t.server.StartTime)
+		return nil
+	}})
+	return append(phases, grown("after a restart")...), nil
+}
+
+// createAllDefinitions creates the definitions on byre alone: a stock server would
+// need more memory for 1,000 than machines like this have.
+func (b *bench) createAllDefinitions(ctx context.Context) (phase, error) {
+	all, err := readDefinitions(ctx, b.Definitions)
+	return phase{name: "create definitions", run: func(ctx context.Context, t *target) error {
+		if t.name == stock {
 			return nil
 		}
-	}
-	settle := func(ctx context.Context, _ *target) error { return b.settle(ctx, nil) }
-	return []phase{
-		settle,
-		func(_ context.Context, t *target) error {
-			now, beside, err := t.memory()
-			idle[t] = now + beside
-			return err
-		},
-		func(ctx context.Context, t *target) error { return b.define(ctx, t, all) },
-		settle, settle, settle, grown("all served"),
-		func(ctx context.Context, t *target) error { return b.useAll(ctx, t, all) },
-		settle, grown("one list of each made"),
-		b.openAPI,
-		settle, settle, settle, grown("OpenAPI v2 asked for once"),
-		b.restart,
-		settle, settle, grown("after a restart"),
-	}, nil
+		return b.define(ctx, t, all)
+	}}, err
 }
 
 // definers is how many definitions are made at a time.
@@ -123,21 +135,22 @@ const definers = 4
 // define creates all definitions and measures how long each takes to be served.
 func (b *bench) define(ctx context.Context, t *target, all []definition) error {
 	var mu sync.Mutex
-	begun := time.Now()
-	_, _, err := rate(ctx, definers, time.Hour, 0, len(all), func(ctx context.Context, n int) error {
-		if err := t.client.create(ctx, definitionsPath, all[n].body); err != nil {
+	var took []time.Duration
+	done, err := closedLoop{clients: definers, requests: len(all)}.run(ctx, func(ctx context.Context, _, n int) error {
+		if err := t.admin.create(ctx, definitionsPath, all[n].body); err != nil {
 			return err
 		}
 		start := time.Now()
-		if err := t.client.awaitServed(ctx, all[n].instances); err != nil {
+		if err := t.admin.awaitServed(ctx, all[n].instances); err != nil {
 			return err
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		b.figures.add("a definition served after", "ms", true, t.name, float64(time.Since(start).Microseconds())/1000)
+		took = append(took, time.Since(start))
 		return nil
 	})
-	b.figures.add("all served", "s", true, t.name, time.Since(begun).Seconds())
+	b.addDuration("a definition served after", t.name, percentile(took, 0.5))
+	b.add("all definitions served", "s", true, t.name, done.took.Seconds())
 	return err
 }
 
@@ -160,10 +173,10 @@ func (c *client) awaitServed(ctx context.Context, path string) error {
 	}
 }
 
-// useAll lists the instances of every definition.
-func (b *bench) useAll(ctx context.Context, t *target, all []definition) error {
+// listInstances lists the instances of every definition.
+func (t *target) listInstances(ctx context.Context, all []definition) error {
 	for _, d := range all {
-		if _, err := t.client.get(ctx, d.instances); err != nil {
+		if _, err := t.admin.get(ctx, d.instances); err != nil {
 			return err
 		}
 	}
@@ -174,24 +187,11 @@ func (b *bench) useAll(ctx context.Context, t *target, all []definition) error {
 // may take longer for it than a request may; it has it later.
 func (b *bench) openAPI(ctx context.Context, t *target) error {
 	start := time.Now()
-	size, err := t.client.get(ctx, "/openapi/v2")
+	size, err := t.admin.get(ctx, "/openapi/v2")
 	for err != nil && strings.Contains(err.Error(), "504") {
-		size, err = t.client.get(ctx, "/openapi/v2")
+		size, err = t.admin.get(ctx, "/openapi/v2")
 	}
-	b.figures.add("OpenAPI v2", "s", true, t.name, time.Since(start).Seconds())
-	b.figures.add("OpenAPI v2, size", "MB", true, t.name, float64(size)/1e6)
-	return err
-}
-
-// restart ends the server and starts it again on what it has stored.
-func (b *bench) restart(ctx context.Context, t *target) error {
-	t.server.Kill()
-	server, err := t.start(ctx)
-	if err != nil {
-		return err
-	}
-	t.server = server
-	b.figures.add("ready again after", "ms", true, t.name, float64(server.StartTime.Milliseconds()))
-	t.client, err = newClient(server)
+	b.add("OpenAPI v2", "s", true, t.name, time.Since(start).Seconds())
+	b.add("OpenAPI v2, size", "MB", true, t.name, float64(size)/1e6)
 	return err
 }

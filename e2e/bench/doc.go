@@ -1,25 +1,41 @@
-// Command bench drives API servers through their public API and prints what it
-// measured as a table: byre on SQLite, byre on PostgreSQL, and a stock
-// kube-apiserver with its etcd, side by side in one run.
+// Command bench measures API servers through their public API, side by side in one
+// run: byre on SQLite, byre on PostgreSQL, and a stock kube-apiserver with its etcd.
 //
-// All servers are up at the same time and each phase is run on one after the
-// other, so that a machine that is slow for a minute is slow for all of them.
-// Before each turn all servers come to rest: none pays for what another left undone.
-// The client shares the processors with the server. What a figure means:
+// A suite is a list of phases on servers of its own: "standard" has the figures that
+// the goals are about; "aggregation" has a server behind each server; "replicas" has
+// three byre processes on one PostgreSQL; "definitions" has CustomResourceDefinitions;
+// "large" has 100,000 Pods on 4,000 nodes. A phase measures one thing on one server
+// after the other. Phases are repeated in rounds, and the order of the servers changes
+// from phase to phase, so that a machine that is slow for a minute is slow for all of
+// them. Before each server's turn all servers come to rest: none pays for what another
+// left undone.
+//
+// A ratio is the median of the rounds' ratios. The client shares the processors with
+// the servers. What a measurement means:
 //
 //   - rates are requests answered with success in a second, over all clients;
-//   - CPU is the user and system time of the server's processes (with etcd, or
-//     without PostgreSQL's backends) a request;
-//   - times of lists are medians, to the last byte of the body;
-//   - memory is resident memory (VmRSS) of the server's own process, with etcd's
-//     beside it where there is one.
+//   - CPU is the processor time of the server's process and its store's processes
+//     (etcd, all of PostgreSQL) a request, "of the store" that of the latter alone;
+//   - times of lists are medians, to the last byte of the body. The client asks for
+//     gzip, as client-go does, unless the name says otherwise;
+//   - a page is one of the 500 objects that a list by continue tokens reads at a time;
+//   - the delay of an event is the time from sending a patch to having read the event;
+//   - the CPU of a delivery includes that of the patches;
+//   - memory is resident memory (VmRSS) of the server's process; of PostgreSQL's
+//     processes it is the sum of their proportional shares (Pss);
+//   - the ordinary user is in no privileged group: RBAC and priority and fairness
+//     apply to it.
 //
-// -aggregated measures something else: what it takes to reach an API server (the
-// sample one of Kubernetes) behind each server rather than directly. Requests that
-// go either way are sent in turn by one client, and "added" is the difference of
-// the medians. A bare proxy, which only passes requests on by Go's ReverseProxy over
-// TLS and HTTP/2, is asked in the same rounds: what it adds is what the machine takes
-// for one more process on the way. Events are those that 100 watchers got together, a second.
+// Beside the servers stands an empty one: Go's net/http over TLS and HTTP/2, which
+// reads a request and answers with 5 kB. What it takes is the limit of the machine. In
+// the suite "aggregation" a bare proxy, Go's ReverseProxy in a process of its own,
+// takes the same place.
 //
-// -short gives a first impression in about a minute.
+// A run writes results.json, tables.md and the plots into ../bin/bench; -docs writes
+// the tables and plots into the documentation too, and -report makes them from the
+// results of earlier runs.
+//
+//	make bench BENCH='-short'                       # a first impression in a minute
+//	make bench BENCH='-large -docs ../docs'         # everything that docs/performance.md has
+//	make bench BENCH='-suites standard -only sqlite,stock -phases "list|set"'
 package main

@@ -2,51 +2,99 @@ package main
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// rate calls work from a number of clients until a time has passed or, where
-// most is above 0, that many calls are made. Calls are numbered from first; it
-// returns calls a second and how many calls were made.
-func rate(ctx context.Context, clients int, d time.Duration, first, most int, work func(ctx context.Context, n int) error) (perSecond float64, made int, err error) {
+// load is what a number of clients did.
+type load struct {
+	requests  int
+	took      time.Duration
+	latencies []time.Duration
+}
+
+func (l load) perSecond() float64 { return float64(l.requests) / l.took.Seconds() }
+
+// closedLoop says what to do: each of a number of clients sends a request, waits for
+// the answer, and sends the next one.
+type closedLoop struct {
+	clients int
+	// period ends the load, where it is above 0, and so does the number of requests.
+	period   time.Duration
+	requests int
+	// first is the number of the first request.
+	first int
+}
+
+// run calls send with the number of the client and of the request.
+func (c closedLoop) run(ctx context.Context, send func(ctx context.Context, client, n int) error) (load, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var calls, done atomic.Int64
+	var sent atomic.Int64
 	var wg sync.WaitGroup
+	latencies := make([][]time.Duration, c.clients)
 	start := time.Now()
-	for range clients {
+	for client := range c.clients {
 		wg.Go(func() {
-			for ctx.Err() == nil && time.Since(start) < d {
-				n := int(calls.Add(1)) - 1
-				if most > 0 && n >= most {
+			for ctx.Err() == nil && (c.period == 0 || time.Since(start) < c.period) {
+				n := int(sent.Add(1)) - 1
+				if c.requests > 0 && n >= c.requests {
 					return
 				}
-				if err := work(ctx, first+n); err != nil {
+				begun := time.Now()
+				if err := send(ctx, client, c.first+n); err != nil {
 					cancel(err)
 					return
 				}
-				done.Add(1)
+				latencies[client] = append(latencies[client], time.Since(begun))
 			}
 		})
 	}
 	wg.Wait()
-	took := time.Since(start)
-	return float64(done.Load()) / took.Seconds(), int(done.Load()), context.Cause(ctx)
+	l := load{took: time.Since(start)}
+	for _, of := range latencies {
+		l.requests += len(of)
+		l.latencies = append(l.latencies, of...)
+	}
+	return l, context.Cause(ctx)
 }
 
-// times calls work n times, one after the other, and returns the median.
-func times(n int, work func() error) (time.Duration, error) {
+// openLoop sends requests at a fixed rate whether the earlier ones are answered or
+// not, and returns when all are answered.
+func openLoop(ctx context.Context, perSecond, requests int, send func(ctx context.Context, n int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	tick := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer tick.Stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for n := range requests {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		wg.Go(func() {
+			if err := send(ctx, n); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// times sends n requests, one after the other, and returns the median of what they
+// took.
+func times(n int, send func() error) (time.Duration, error) {
 	var all []time.Duration
 	for range n {
 		start := time.Now()
-		if err := work(); err != nil {
+		if err := send(); err != nil {
 			return 0, err
 		}
 		all = append(all, time.Since(start))
 	}
-	slices.Sort(all)
-	return all[len(all)/2], nil
+	return percentile(all, 0.5), nil
 }

@@ -6,10 +6,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
-	"slices"
+	"strings"
 	"syscall"
 
 	"byre/e2e/programs"
@@ -17,136 +19,115 @@ import (
 
 func main() {
 	debug.SetGCPercent(400) // the processors are the servers' first
-	quick := flag.Bool("short", false, "a first impression in about a minute")
-	only := flag.String("only", "", "measure one of sqlite, postgres, stock")
-	aggregated := flag.Bool("aggregated", false, "measure what it takes to reach an API server behind each, and nothing else")
-	pods := flag.Int("pods", 0, "how many pods to create, where not as many as usual")
-	definitions := flag.Int("definitions", 0, "measure what so many CustomResourceDefinitions cost, and nothing else")
-	proxied := flag.String("bare-proxy", "", "be nothing but a reverse proxy to a URL; -aggregated starts these")
-	flag.Parse()
-	if *proxied != "" {
-		if err := bareProxy(*proxied, os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
-		}
-		return
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	b := &bench{sizes: full(), aggregated: *aggregated, definitions: *definitions}
-	if *quick {
-		b.sizes = short()
-	}
-	if *pods > 0 {
-		b.sizes.pods = *pods
-	}
-	if err := b.run(ctx, *only); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-// bench is one run.
-type bench struct {
-	sizes
-	// aggregated measures the way to servers behind instead of all else.
-	aggregated bool
-	// definitions is how many there are to be measured instead of all else; 0
-	// measures all else.
-	definitions int
-	figures     figures
+// options are the flags.
+type options struct {
+	short, large           bool
+	suites, only, out      string
+	docs, report           string
+	pods, definitions      int
+	phases                 *regexp.Regexp
+	proxyTo, emptyResponse string
 }
 
-func (b *bench) run(ctx context.Context, only string) (err error) {
-	if err := programs.Build(ctx, programs.Byre, programs.APIServer, programs.Etcd, programs.Kubectl, programs.Wardle); err != nil {
+func parse() (o options, err error) {
+	flag.BoolVar(&o.short, "short", false, "a first impression in about a minute: the standard suite, with little of everything")
+	flag.BoolVar(&o.large, "large", false, "run the suite large too: 100,000 Pods on 4,000 nodes")
+	flag.StringVar(&o.suites, "suites", "", "the suites to run, separated by commas: "+strings.Join(suiteNames(), ", ")+" (default "+strings.Join(defaultSuites, ",")+")")
+	flag.StringVar(&o.only, "only", "", "the servers to measure, separated by commas: sqlite, postgres, stock")
+	phases := flag.String("phases", "", "measure only the phases whose names match this regular expression")
+	flag.IntVar(&o.pods, "pods", 0, "how many Pods to create, where not as many as usual")
+	flag.IntVar(&o.definitions, "definitions", 0, "how many CustomResourceDefinitions to create, where not as many as usual")
+	flag.StringVar(&o.out, "out", "../bin/bench", "the folder for results.json, tables.md and the plots")
+	flag.StringVar(&o.docs, "docs", "", "write the tables and plots into this folder too: its performance.md has the places for them")
+	flag.StringVar(&o.report, "report", "", "measure nothing: make tables and plots from these files of results, separated by commas")
+	flag.StringVar(&o.proxyTo, bareProxyFlag, "", "be nothing but a reverse proxy to a URL; the benchmark starts these")
+	flag.StringVar(&o.emptyResponse, emptyServerFlag, "", "be nothing but a server that answers with so many bytes; the benchmark starts these")
+	flag.Parse()
+	o.phases, err = regexp.Compile(*phases)
+	return o, err
+}
+
+func run() error {
+	o, err := parse()
+	if err != nil {
 		return err
+	}
+	if o.proxyTo != "" {
+		handler, err := bareProxy(o.proxyTo)
+		if err != nil {
+			return err
+		}
+		return serveReference(handler, os.Stdin, os.Stdout)
+	}
+	if o.emptyResponse != "" {
+		handler, err := emptyServer(o.emptyResponse)
+		if err != nil {
+			return err
+		}
+		return serveReference(handler, os.Stdin, os.Stdout)
+	}
+	var r *results
+	if o.report != "" {
+		r, err = readResults(strings.Split(o.report, ","))
+	} else {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+		r, err = measure(ctx, o)
+	}
+	if r != nil { // what was measured before an error is worth reading
+		err = errors.Join(err, report(r, o))
+	}
+	return err
+}
+
+// measure runs the suites.
+func measure(ctx context.Context, o options) (r *results, err error) {
+	if err := programs.Build(ctx, programs.Byre, programs.APIServer, programs.Etcd, programs.Kubectl, programs.Wardle); err != nil {
+		return nil, err
+	}
+	version, err := exec.CommandContext(ctx, programs.Byre.Path(), "version").Output()
+	if err != nil {
+		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "byre-bench-")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	targets, stop, err := b.start(ctx, dir, only)
-	defer func() { err = errors.Join(err, stop()) }()
+	chosen, err := chooseSuites(o)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, t := range targets {
-		b.figures.columns = append(b.figures.columns, t.name)
-		b.figures.add("ready after", "ms", true, t.name, float64(t.server.StartTime.Milliseconds()))
-	}
-	if err := b.settle(ctx, nil); err != nil {
-		return err
-	}
-	phases := b.phases()
-	if b.aggregated {
-		phases = b.aggregatedPhases()
-	}
-	if b.definitions > 0 {
-		if phases, err = b.definitionPhases(ctx); err != nil {
-			return err
+	r = newResults(strings.TrimSpace(string(version)))
+	for _, s := range chosen {
+		b := &bench{options: o, sizes: s.sizes(o), results: r, dir: filepath.Join(dir, s.name)}
+		r.suite, r.Sizes[s.name] = s.name, b.sizes
+		if err := b.run(ctx, s); err != nil {
+			return r, fmt.Errorf("suite %s: %w", s.name, err)
 		}
 	}
-	for i, phase := range phases {
-		// The order changes, so that no server always runs after the same one.
-		slices.Reverse(targets)
-		for _, t := range targets {
-			if err := quiet(ctx, targets); err != nil {
-				return err
-			}
-			if err := phase(ctx, t); err != nil {
-				return fmt.Errorf("%s, phase %d: %w", t.name, i, err)
-			}
-		}
-	}
-	return b.figures.print(os.Stdout)
+	return r, nil
 }
 
-// start starts the servers; stop is to be called whatever becomes of them.
-func (b *bench) start(ctx context.Context, dir, only string) (targets []*target, stop func() error, err error) {
-	var stops []func() error
-	stop = func() (err error) {
-		for _, s := range slices.Backward(stops) {
-			err = errors.Join(err, s())
-		}
+// report writes the results, and what is made of them.
+func report(r *results, o options) error {
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
-	add := func(t *target, err error) error {
-		if err == nil {
-			targets = append(targets, t)
-			// Nobody needs what they keep, and a stock pair takes its time.
-			stops = append(stops, func() error { t.server.Kill(); return nil })
-		}
-		if err == nil && b.aggregated {
-			var stopBehind func() error
-			stopBehind, err = t.putBehind(ctx, filepath.Join(dir, "behind "+t.name))
-			stops = append(stops, stopBehind)
-		}
-		return err
+	errs := []error{
+		r.write(filepath.Join(o.out, "results.json")),
+		writePlots(r, o.out),
+		os.WriteFile(filepath.Join(o.out, "tables.md"), []byte(allTables(r)), 0o644),
 	}
-	wanted := func(name string) bool { return only == "" || only == name }
-	if wanted("sqlite") {
-		if err := add(startByre(ctx, "byre on SQLite", dir, "")); err != nil {
-			return nil, stop, err
-		}
+	if o.docs != "" {
+		errs = append(errs, writePlots(r, o.docs), updateTables(r, filepath.Join(o.docs, "performance.md")))
 	}
-	if wanted("postgres") {
-		cluster, dsn, err := startPostgres(ctx)
-		if err != nil {
-			return nil, stop, err
-		}
-		stops = append(stops, cluster.Stop)
-		if err := add(startByre(ctx, "byre on PostgreSQL", dir, dsn)); err != nil {
-			return nil, stop, err
-		}
-	}
-	if wanted("stock") {
-		if err := add(startStock(ctx, dir, b.aggregated)); err != nil {
-			return nil, stop, err
-		}
-	}
-	if len(targets) == 0 {
-		return nil, stop, fmt.Errorf("-only %s: want sqlite, postgres or stock", only)
-	}
-	return targets, stop, nil
+	fmt.Println(allTables(r))
+	return errors.Join(errs...)
 }

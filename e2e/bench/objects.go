@@ -1,19 +1,25 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 const (
 	namespaces = 10
-	nodes      = 100
-	apps       = 50
+	// podsPerLabel is how many Pods a list by label selects.
+	podsPerLabel = 200
 )
 
 func namespaceName(i int) string { return fmt.Sprintf("bench-%d", i%namespaces) }
@@ -22,31 +28,67 @@ func podPath(i int) string {
 	return "/api/v1/namespaces/" + namespaceName(i) + "/pods/" + podName(i)
 }
 
-func encode(obj any) []byte {
-	body, err := json.Marshal(obj)
-	if err != nil {
-		panic(err) // our own literals
+// serializer writes and reads protobuf as client-go does.
+var serializer = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
+
+// encode returns an object as a client sends it in a media type.
+func encode(obj runtime.Object, mediaType string) ([]byte, error) {
+	var body bytes.Buffer
+	if mediaType == protobufType {
+		err := serializer.Encode(obj, &body)
+		return body.Bytes(), err
 	}
-	return body
+	err := json.NewEncoder(&body).Encode(obj)
+	return body.Bytes(), err
 }
 
-func namespace(i int) []byte {
-	return encode(&corev1.Namespace{
+func namespace(i int) *corev1.Namespace {
+	return &corev1.Namespace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: namespaceName(i)},
-	})
+	}
 }
 
-func configMap(name string) []byte {
-	return encode(&corev1.ConfigMap{
+func configMap(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "bench"}},
 		Data:       map[string]string{"config.yaml": strings.Repeat("key: value\n", 20)},
-	})
+	}
+}
+
+func lease(name string) *coordinationv1.Lease {
+	holder, seconds := name, int32(40)
+	return &coordinationv1.Lease{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds},
+	}
+}
+
+// ordinaryRights allow the ordinary user of the measurements what they need, and
+// nothing else.
+func ordinaryRights() []runtime.Object {
+	return []runtime.Object{
+		&rbacv1.ClusterRole{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"},
+			ObjectMeta: metav1.ObjectMeta{Name: "bench"},
+			Rules: []rbacv1.PolicyRule{
+				{APIGroups: []string{""}, Resources: []string{"pods", "pods/status"}, Verbs: []string{"create", "get", "list", "patch", "watch"}},
+				{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "update"}},
+			},
+		},
+		&rbacv1.ClusterRoleBinding{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding"},
+			ObjectMeta: metav1.ObjectMeta{Name: "bench"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "bench"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "staff"}},
+		},
+	}
 }
 
 // pod is about what a Deployment's pods look like: stored it is about 4.8 kB.
-func pod(i int) []byte {
+func (s sizes) pod(i int) *corev1.Pod {
 	quantities := func(cpu, memory string) corev1.ResourceList {
 		return corev1.ResourceList{
 			corev1.ResourceCPU:    resource.MustParse(cpu),
@@ -72,18 +114,18 @@ func pod(i int) []byte {
 		}
 	}
 	no := false
-	return encode(&corev1.Pod{
+	return &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: podName(i),
 			Labels: map[string]string{
-				"app.kubernetes.io/name": fmt.Sprintf("app-%d", i%apps), "app.kubernetes.io/instance": "production",
+				"app.kubernetes.io/name": fmt.Sprintf("app-%d", i%s.labels()), "app.kubernetes.io/instance": "production",
 				"app.kubernetes.io/component": "web", "pod-template-hash": "7d4b9c6f5",
 			},
 			Annotations: map[string]string{"prometheus.io/scrape": "true", "prometheus.io/port": "8080", "checksum/config": strings.Repeat("0123456789abcdef", 4)},
 		},
 		Spec: corev1.PodSpec{
-			NodeName:                     fmt.Sprintf("node-%d", i%nodes),
+			NodeName:                     fmt.Sprintf("node-%d", i%s.Nodes),
 			AutomountServiceAccountToken: &no,
 			Containers:                   []corev1.Container{container("server"), container("proxy")},
 			Volumes: []corev1.Volume{
@@ -92,9 +134,25 @@ func pod(i int) []byte {
 			},
 			Tolerations: []corev1.Toleration{{Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}},
 		},
-	})
+	}
 }
 
-func status(n int) []byte {
-	return fmt.Appendf(nil, `{"status":{"phase":"Running","message":"patch %d","podIP":"10.1.%d.%d"}}`, n, n/250%250, n%250+1)
+// labels is how many values the label has that Pods are listed by.
+func (s sizes) labels() int { return max(1, s.Pods/podsPerLabel) }
+
+// mergePatch is a merge patch of a Pod's status.
+func mergePatch(n int, message string) []byte {
+	return fmt.Appendf(nil, `{"status":{"phase":"Running","message":%q,"podIP":"10.1.%d.%d"}}`, message, n/250%250, n%250+1)
+}
+
+// strategicPatch is what a kubelet sends of a Pod's status.
+func strategicPatch(n int, message string) []byte {
+	return fmt.Appendf(nil, `{"status":{"$setElementOrder/conditions":[{"type":"Ready"},{"type":"ContainersReady"}],`+
+		`"conditions":[{"type":"Ready","status":"True","message":%q},{"type":"ContainersReady","status":"True"}],`+
+		`"phase":"Running","podIP":"10.1.%d.%d","podIPs":[{"ip":"10.1.%[2]d.%[3]d"}]}}`, message, n/250%250, n%250+1)
+}
+
+func decodeInto(body []byte, into runtime.Object) error {
+	_, _, err := serializer.Decode(body, nil, into)
+	return err
 }

@@ -4,169 +4,213 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// phase measures one thing on one target.
-type phase func(ctx context.Context, t *target) error
+// clients is how many clients a load has where nothing else is said.
+const clients = 64
 
-// sizes say how long and how much.
-type sizes struct {
-	pods   int
-	period time.Duration
-	lists  int
-	rounds int
-	idle   time.Duration
-	watch  watchSize
+// user is who sends a load.
+type user struct {
+	// suffix is what the names of measurements end with.
+	suffix string
+	client func(*target) *client
 }
 
-func full() sizes {
-	return sizes{pods: 10_000, period: 4 * time.Second, lists: 9, rounds: 3, idle: 8 * time.Second, watch: watchSize{200, 500}}
-}
+var (
+	admin    = user{"", func(t *target) *client { return t.admin }}
+	ordinary = user{", ordinary user", func(t *target) *client { return t.ordinary }}
+)
 
-func short() sizes {
-	return sizes{pods: 1_000, period: time.Second, lists: 3, rounds: 1, idle: 2 * time.Second, watch: watchSize{50, 100}}
-}
-
-func (b *bench) phases() []phase {
-	phases := []phase{b.memory("memory, idle"), b.namespaces}
-	for round := range b.rounds {
-		phases = append(phases, b.podsUpTo(b.sizes.pods*(round+1)/b.rounds))
+func (b *bench) standardPhases(context.Context) ([]phase, error) {
+	phases := []phase{b.memory("memory, idle"), b.setUp()}
+	phases = append(phases, b.fill()...)
+	phases = append(phases, b.memory("memory, with the Pods"))
+	for range b.Rounds {
+		phases = append(phases, b.createConfigMaps(1), b.createConfigMaps(clients),
+			b.getPods(asJSON, admin), b.getPods(asProtobuf, admin), b.getPods(asProtobuf, ordinary),
+			b.updateLeases(admin), b.updateLeases(ordinary))
+		phases = append(phases, b.listPhases()...)
 	}
-	// Of what follows a faster server makes more, which is in its memory then.
-	phases = append(phases, b.settle, b.memory("memory, with the pods"))
-	for range b.rounds {
-		phases = append(phases, b.creates(1), b.creates(64))
+	phases = append(phases, b.changeEverything()...)
+	for range b.Rounds {
+		phases = append(phases, b.watchPods(asJSON), b.watchPods(asProtobuf))
 	}
-	for range b.rounds {
-		phases = append(phases, b.gets, b.list("list of all pods", "", "", b.lists),
-			b.list("list by spec.nodeName", "fieldSelector", "spec.nodeName=node-7", 5*b.lists),
-			b.list("list by label", "labelSelector", "app.kubernetes.io/name=app-7", b.lists),
-			b.patches, b.watchers)
+	phases = append(phases, b.memory("memory, after everything"))
+	for _, f := range listForms {
+		phases = append(phases, b.firstListAfterStart(f))
 	}
-	return append(phases, b.settle, b.memory("memory, after all"))
+	return phases, nil
 }
 
-// measured adds a rate and the processor time a request.
-func (b *bench) measured(t *target, name string, run func() (float64, int, error)) error {
-	before, err := t.cpu()
+// sendLoad runs a load and records its rate, its latency, and the processor time a
+// request takes.
+func (b *bench) sendLoad(ctx context.Context, t *target, name string, l closedLoop, send func(ctx context.Context, client, n int) error) (load, error) {
+	before, storeBefore, err := t.used()
 	if err != nil {
-		return err
+		return load{}, err
 	}
-	perSecond, made, err := run()
+	done, err := l.run(ctx, send)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return load{}, err
 	}
-	after, err := t.cpu()
+	after, storeAfter, err := t.used()
 	if err != nil {
-		return err
+		return load{}, err
 	}
-	b.figures.add(name, "/s", false, t.name, perSecond)
-	b.figures.add(name+", CPU", "µs", true, t.name, float64((after-before).Microseconds())/float64(max(made, 1)))
-	return nil
+	b.add(name, "/s", false, t.name, done.perSecond())
+	b.addDuration(name+", p50", t.name, percentile(done.latencies, 0.5))
+	b.addDuration(name+", p99", t.name, percentile(done.latencies, 0.99))
+	b.addCPU(name+", CPU", t, after.CPU-before.CPU, storeAfter.CPU-storeBefore.CPU, done.requests)
+	return done, nil
 }
 
-func (b *bench) settle(ctx context.Context, _ *target) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(b.idle):
-		return nil
+// addCPU records the processor time that each of n requests took of the server and
+// its database, and what the database's processes took of it.
+func (b *bench) addCPU(name string, t *target, server, store time.Duration, n int) {
+	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(max(n, 1)) }
+	b.add(name, "µs", true, t.name, each(server+store))
+	if t.storeUsage != nil {
+		b.add(name+" of the store", "µs", true, t.name, each(store))
 	}
 }
 
+// memory lets the servers rest and records what they use.
 func (b *bench) memory(name string) phase {
-	return func(_ context.Context, t *target) error {
-		server, beside, err := t.memory()
-		if err != nil {
-			return err
-		}
-		const mb = 1e6
-		b.figures.add(name, "MB", true, t.name, float64(server)/mb)
-		b.figures.add(name+", with etcd", "MB", true, t.name, float64(server+beside)/mb)
-		return nil
-	}
-}
-
-func (b *bench) namespaces(ctx context.Context, t *target) error {
-	for i := range namespaces {
-		if err := t.client.create(ctx, "/api/v1/namespaces", namespace(i)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (b *bench) creates(clients int) phase {
-	return func(ctx context.Context, t *target) error {
-		return b.measured(t, "create ConfigMap, "+clientsOf(clients), func() (float64, int, error) {
-			perSecond, made, err := rate(ctx, clients, b.period, t.maps, 0, func(ctx context.Context, n int) error {
-				return t.client.create(ctx, "/api/v1/namespaces/"+namespaceName(n)+"/configmaps", configMap(fmt.Sprintf("map-%d", n)))
-			})
-			t.maps += made + clients
-			return perSecond, made, err
-		})
-	}
-}
-
-// podsUpTo creates pods until there are so many.
-func (b *bench) podsUpTo(most int) phase {
-	return func(ctx context.Context, t *target) error {
-		first := t.pods
-		bodies := make([][]byte, most-first)
-		for n := range bodies {
-			bodies[n] = pod(first + n)
-		}
-		return b.measured(t, "create Pod, 64 clients", func() (float64, int, error) {
-			perSecond, made, err := rate(ctx, 64, 10*time.Minute, first, len(bodies), func(ctx context.Context, n int) error {
-				return t.client.create(ctx, "/api/v1/namespaces/"+namespaceName(n)+"/pods", bodies[n-first])
-			})
-			t.pods += made
-			return perSecond, made, err
-		})
-	}
-}
-
-func (b *bench) gets(ctx context.Context, t *target) error {
-	return b.measured(t, "get Pod, 64 clients", func() (float64, int, error) {
-		return rate(ctx, 64, b.period, 0, 0, func(ctx context.Context, _ int) error {
-			_, err := t.client.get(ctx, podPath(rand.IntN(t.pods)))
-			return err
-		})
-	})
-}
-
-func (b *bench) list(name, key, selector string, n int) phase {
-	return func(ctx context.Context, t *target) error {
-		took, err := times(n, func() error {
-			size, err := t.client.get(ctx, podsPath(key, selector))
-			if err == nil && size < 1000 {
-				err = fmt.Errorf("%s is only %d bytes", name, size)
+	haveRested := false // all servers rest at once
+	return phase{name: name, run: func(ctx context.Context, t *target) error {
+		if !haveRested {
+			if err := sleep(ctx, b.Settle); err != nil {
+				return err
 			}
-			return err
-		})
+			haveRested = true
+		}
+		server, store, err := t.used()
 		if err != nil {
 			return err
 		}
-		b.figures.add(name, "ms", true, t.name, float64(took.Microseconds())/1000)
+		b.add(name, "MB", true, t.name, float64(server.Memory)/1e6)
+		b.add(name+", with the store", "MB", true, t.name, float64(server.Memory+store.Memory)/1e6)
 		return nil
-	}
+	}}
 }
 
-func (b *bench) patches(ctx context.Context, t *target) error {
-	return b.measured(t, "patch Pod status, 64 clients", func() (float64, int, error) {
-		// A pod each client at a time: no conflicts.
-		perSecond, made, err := rate(ctx, 64, b.period, t.patches, 0, func(ctx context.Context, n int) error {
-			return t.client.patch(ctx, podPath(n%t.pods)+"/status", status(n))
+// setUp makes the namespaces, the leases, and the rights of the ordinary user.
+func (b *bench) setUp() phase {
+	return phase{name: "set up", isSetup: true, run: func(ctx context.Context, t *target) error {
+		create := func(path string, body []byte, err error) error {
+			if err != nil {
+				return err
+			}
+			return t.admin.create(ctx, path, body)
+		}
+		for i := range namespaces {
+			body, err := encode(namespace(i), jsonType)
+			if err := create("/api/v1/namespaces", body, err); err != nil {
+				return err
+			}
+		}
+		for i := range 2 * clients {
+			body, err := encode(lease(leaseName(i)), jsonType)
+			if err := create(leasesPath, body, err); err != nil {
+				return err
+			}
+		}
+		rights := ordinaryRights()
+		for i, resource := range []string{"clusterroles", "clusterrolebindings"} {
+			body, err := encode(rights[i], jsonType)
+			if err := create("/apis/rbac.authorization.k8s.io/v1/"+resource, body, err); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+}
+
+func (b *bench) createConfigMaps(clients int) phase {
+	name := fmt.Sprintf("create ConfigMap, %d clients", clients)
+	if clients == 1 {
+		name = "create ConfigMap, 1 client"
+	}
+	return phase{name: name, runsOnEmpty: true, run: func(ctx context.Context, t *target) error {
+		done, err := b.sendLoad(ctx, t, name, closedLoop{clients: clients, period: b.Period, first: t.maps}, func(ctx context.Context, _, n int) error {
+			body, err := encode(configMap(fmt.Sprintf("map-%d", n)), jsonType)
+			if err != nil {
+				return err
+			}
+			return t.admin.create(ctx, "/api/v1/namespaces/"+namespaceName(n)+"/configmaps", body)
 		})
-		t.patches += made + 64
-		return perSecond, made, err
-	})
+		t.maps += done.requests + clients
+		return err
+	}}
 }
 
-func clientsOf(n int) string {
-	if n == 1 {
-		return "1 client"
-	}
-	return fmt.Sprintf("%d clients", n)
+func (b *bench) getPods(f form, by user) phase {
+	name := fmt.Sprintf("get Pod, %s, %d clients%s", f.name, clients, by.suffix)
+	return phase{name: name, runsOnEmpty: true, run: func(ctx context.Context, t *target) error {
+		_, err := b.sendLoad(ctx, t, name, closedLoop{clients: clients, period: b.Period}, func(ctx context.Context, _, _ int) error {
+			_, err := by.client(t).send(ctx, request{method: http.MethodGet, path: podPath(rand.IntN(b.Pods)), accept: f.accept})
+			return err
+		})
+		return err
+	}}
+}
+
+const leasesPath = "/apis/coordination.k8s.io/v1/namespaces/bench-0/leases"
+
+func leaseName(i int) string { return fmt.Sprintf("node-%d", i) }
+
+// updateLeases has every client renew a lease of its own, as kubelets do.
+func (b *bench) updateLeases(by user) phase {
+	name := fmt.Sprintf("update Lease, protobuf, %d clients%s", clients, by.suffix)
+	return phase{name: name, runsOnEmpty: true, run: func(ctx context.Context, t *target) error {
+		leases := make([]*coordinationv1.Lease, clients)
+		for i := range leases {
+			leases[i] = lease(leaseName(i))
+			if t.server == nil {
+				continue
+			}
+			body, err := by.client(t).read(ctx, request{method: http.MethodGet, path: leasesPath + "/" + leaseName(i), accept: protobufType})
+			if err != nil {
+				return err
+			}
+			if err := decodeInto(body, leases[i]); err != nil {
+				return err
+			}
+		}
+		_, err := b.sendLoad(ctx, t, name, closedLoop{clients: clients, period: b.Period}, func(ctx context.Context, client, _ int) error {
+			l := leases[client]
+			l.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+			body, err := encode(l, protobufType)
+			if err != nil {
+				return err
+			}
+			answer, err := by.client(t).read(ctx, request{method: http.MethodPut, path: leasesPath + "/" + l.Name, accept: protobufType, contentType: protobufType, body: body})
+			if err != nil || t.server == nil {
+				return err
+			}
+			*l = coordinationv1.Lease{}
+			return decodeInto(answer, l)
+		})
+		return err
+	}}
+}
+
+// firstListAfterStart starts the server again and lists all Pods once.
+func (b *bench) firstListAfterStart(f form) phase {
+	name := "first list of all Pods after a start, " + f.name
+	return phase{name: name, run: func(ctx context.Context, t *target) error {
+		if err := t.restart(ctx); err != nil {
+			return err
+		}
+		b.addDuration("ready after a restart", t.name, t.server.StartTime)
+		if err := awaitQuiet(ctx, []*target{t}); err != nil {
+			return err
+		}
+		return b.measureList(ctx, t, name, request{accept: f.accept, path: podsPath("", "")}, 1)
+	}}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/url"
 	"path/filepath"
 	"time"
 
@@ -12,20 +11,36 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// target is one server under test.
+// The names of the targets.
+const (
+	onSQLite   = "byre on SQLite"
+	onPostgres = "byre on PostgreSQL"
+	stock      = "kube-apiserver + etcd"
+	empty      = "empty Go TLS server"
+)
+
+// target is one server that is measured.
 type target struct {
 	name   string
-	server *servers.Server
+	server *servers.Server // nil for the empty server
 	// start starts the server, also on what an earlier one has stored.
-	start  func(context.Context) (*servers.Server, error)
-	client *client
-	// pods and maps count what was created, so that names never repeat.
+	start func(context.Context) (*servers.Server, error)
+	// usage is what the server's process uses, storeUsage what its database's
+	// processes use; nil where the database is in the server's process.
+	usage, storeUsage func() (servers.Usage, error)
+	// admin is in system:masters; ordinary is not, and priority and fairness and
+	// RBAC apply to its requests.
+	admin, ordinary *client
+
+	// pods, maps and patches count what was sent, so that names and values never
+	// repeat.
 	pods, maps, patches int
 
-	// wardle is the sample API server behind it, direct its client and bare one
-	// that reaches it through a bare proxy; nil where aggregation is not measured.
-	wardle       *servers.Wardle
-	direct, bare *client
+	// wardle is the sample API server behind it, direct its client and proxy a bare
+	// proxy to it; nil outside the suite that measures aggregation.
+	wardle *servers.Wardle
+	direct *client
+	proxy  *reference
 }
 
 func dialer() *net.Dialer { return &net.Dialer{KeepAlive: 30 * time.Second} }
@@ -34,60 +49,94 @@ func dialer() *net.Dialer { return &net.Dialer{KeepAlive: 30 * time.Second} }
 // makes without kube-controller-manager.
 const withoutServiceAccounts = "--disable-admission-plugins=ServiceAccount"
 
-func startByre(ctx context.Context, name, dir, endpoint string) (*target, error) {
-	return newTarget(ctx, name, servers.Byre{Dir: filepath.Join(dir, name), Endpoint: endpoint, Args: []string{withoutServiceAccounts}}.Start)
-}
-
-func startStock(ctx context.Context, dir string, aggregates bool) (*target, error) {
-	return newTarget(ctx, "kube-apiserver + etcd", servers.Stock{Dir: filepath.Join(dir, "stock"), Args: []string{withoutServiceAccounts}, Aggregates: aggregates}.Start)
-}
-
-func newTarget(ctx context.Context, name string, start func(context.Context) (*servers.Server, error)) (*target, error) {
-	s, err := start(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	t := &target{name: name, server: s, start: start}
-	if t.client, err = newClient(s); err != nil {
-		s.Kill()
-		return nil, err
-	}
-	return t, nil
-}
-
-// cpu is the processor time that the server and what it needs have used.
-func (t *target) cpu() (time.Duration, error) {
-	all := time.Duration(0)
-	for _, p := range append([]*servers.Process{t.server.Process}, t.server.Beside...) {
-		used, err := p.CPU()
-		if err != nil {
-			return 0, err
+func byreTarget(name, dir, endpoint string, cluster *pgtest.Cluster) *target {
+	t := &target{name: name, start: servers.Byre{Dir: filepath.Join(dir, name), Endpoint: endpoint, Args: []string{withoutServiceAccounts}}.Start}
+	if cluster != nil {
+		t.storeUsage = func() (servers.Usage, error) {
+			pid, err := cluster.PID()
+			if err != nil {
+				return servers.Usage{}, err
+			}
+			return servers.TreeUsage(pid)
 		}
-		all += used
 	}
-	return all, nil
+	return t
 }
 
-// quiet waits until the servers have done what work leaves behind: the next one's
-// turn would pay for it. Servers that find no rest within 10 s are taken as they are.
-func quiet(ctx context.Context, targets []*target) error {
-	const look, most, patience = 250 * time.Millisecond, 40 * time.Millisecond, 10 * time.Second
+func stockTarget(dir string, aggregates bool) *target {
+	t := &target{name: stock}
+	t.start = servers.Stock{Dir: filepath.Join(dir, "stock"), Args: []string{withoutServiceAccounts}, Aggregates: aggregates}.Start
+	t.storeUsage = func() (servers.Usage, error) { return t.server.Beside[0].Usage() }
+	return t
+}
+
+// emptyResponseSize is about what a Pod takes as JSON.
+const emptyResponseSize = 5_000
+
+func emptyTarget(r *reference) *target {
+	return &target{
+		name: empty, admin: r.client, ordinary: r.client,
+		usage: func() (servers.Usage, error) { return servers.ProcessUsage(r.pid()) },
+	}
+}
+
+// open starts the server and makes its clients.
+func (t *target) open(ctx context.Context) error {
+	s, err := t.start(ctx)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", t.name, err)
+	}
+	t.server, t.usage = s, s.Usage
+	if t.admin, err = newClient(s, servers.AdminToken); err != nil {
+		return err
+	}
+	t.ordinary, err = newClient(s, servers.AliceToken)
+	return err
+}
+
+// restart ends the server as a crash would, and starts it on what it has stored.
+func (t *target) restart(ctx context.Context) error {
+	t.server.Kill()
+	return t.open(ctx)
+}
+
+// stop ends the server. Nobody needs what it has stored, and a stock pair takes its
+// time when it is asked.
+func (t *target) stop() error {
+	if t.server != nil {
+		t.server.Kill()
+	}
+	return nil
+}
+
+// used returns what the server and its database's processes use.
+func (t *target) used() (server, store servers.Usage, err error) {
+	if server, err = t.usage(); err != nil || t.storeUsage == nil {
+		return server, store, err
+	}
+	store, err = t.storeUsage()
+	return server, store, err
+}
+
+// awaitQuiet waits until the servers have done what work leaves behind: the next
+// one's turn would pay for it. Servers that find no rest within 10 s are taken as
+// they are.
+func awaitQuiet(ctx context.Context, targets []*target) error {
+	const interval, most, patience = 250 * time.Millisecond, 40 * time.Millisecond, 10 * time.Second
 	used := func() (all time.Duration, err error) {
 		for _, t := range targets {
-			cpu, err := t.cpu()
+			server, store, err := t.used()
 			if err != nil {
 				return 0, err
 			}
-			all += cpu
+			all += server.CPU + store.CPU
 		}
 		return all, nil
 	}
 	before, err := used()
 	for begun := time.Now(); err == nil && time.Since(begun) < patience; {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(look):
+		if err := sleep(ctx, interval); err != nil {
+			return err
 		}
 		var now time.Duration
 		if now, err = used(); err == nil && now-before < most {
@@ -98,38 +147,11 @@ func quiet(ctx context.Context, targets []*target) error {
 	return err
 }
 
-// memory is the resident memory of the server, and of what it needs, in bytes.
-func (t *target) memory() (server, beside int64, err error) {
-	if server, err = t.server.RSS(); err != nil {
-		return 0, 0, err
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
 	}
-	for _, p := range t.server.Beside {
-		rss, err := p.RSS()
-		if err != nil {
-			return 0, 0, err
-		}
-		beside += rss
-	}
-	return server, beside, nil
-}
-
-// pods is the path of all pods, or of those that a query selects.
-func podsPath(key, selector string) string {
-	path := "/api/v1/pods"
-	if key != "" {
-		path += "?" + url.Values{key: {selector}}.Encode()
-	}
-	return path
-}
-
-// cluster is a PostgreSQL for the run.
-func startPostgres(ctx context.Context) (*pgtest.Cluster, string, error) {
-	cluster, err := pgtest.Start(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	if err := cluster.Exec(ctx, "CREATE DATABASE bench"); err != nil {
-		return nil, "", err
-	}
-	return cluster, cluster.DSN("bench"), nil
 }

@@ -2,91 +2,182 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// watchSize is how many watchers follow all pods, and how many patches they are
-// to see.
-type watchSize struct{ watchers, patches int }
+const (
+	// eventsPerSecond is the rate of changes that watchers follow.
+	eventsPerSecond = 100
+	// sentMark stands in the status of a Pod before the time at which the patch was
+	// sent, in nanoseconds and sentDigits digits.
+	sentMark   = "sent-at-"
+	sentDigits = 19
+)
 
-// watchers measures how fast changes reach many watchers: the events that all
-// of them got together, a second, from the first patch to the last event.
-func (b *bench) watchers(ctx context.Context, t *target) error {
-	size := b.watch
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	revision, err := t.client.revision(ctx)
-	if err != nil {
-		return err
-	}
-	var open, seen sync.WaitGroup
-	errs := make(chan error, size.watchers)
-	for range size.watchers {
-		open.Add(1)
-		seen.Go(func() {
-			if err := follow(ctx, t.client, "/api/v1/pods?watch=1&resourceVersion="+revision, size.patches, open.Done); err != nil {
-				errs <- err
+// watchPods measures what it takes to deliver changes, made at a fixed rate, to many
+// watchers: the delay from sending the patch to having the event, and the processor
+// time of a delivery, the patches' included.
+func (b *bench) watchPods(f form) phase {
+	name := fmt.Sprintf("events to %d watchers, %s", b.Watchers, f.name)
+	return phase{name: name, run: func(ctx context.Context, t *target) error {
+		events := int(b.Period.Seconds() * 2 * eventsPerSecond)
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+		defer cancel()
+		revision, err := t.admin.revision(ctx, "/api/v1/pods")
+		if err != nil {
+			return err
+		}
+		group, err := startWatchers(ctx, t.admin, b.Watchers, events, request{accept: f.accept, path: "/api/v1/pods?watch=1&resourceVersion=" + revision})
+		if err != nil {
+			return err
+		}
+		before, storeBefore, err := t.used()
+		if err != nil {
+			return err
+		}
+		err = openLoop(ctx, eventsPerSecond, events, func(ctx context.Context, n int) error {
+			message := fmt.Sprintf("%s%0*d", sentMark, sentDigits, time.Now().UnixNano())
+			_, err := t.admin.send(ctx, request{method: http.MethodPatch, path: podPath(n%b.Pods) + "/status", contentType: mergePatchType, body: mergePatch(n, message)})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		delays, err := group.wait()
+		if err != nil {
+			return err
+		}
+		after, storeAfter, err := t.used()
+		if err != nil {
+			return err
+		}
+		b.addDuration(name+", delay p50", t.name, percentile(delays, 0.5))
+		b.addDuration(name+", delay p99", t.name, percentile(delays, 0.99))
+		b.addCPU(name+", CPU a delivery", t, after.CPU-before.CPU, storeAfter.CPU-storeBefore.CPU, len(delays))
+		return nil
+	}}
+}
+
+// watchers are clients that watch the same.
+type watchers struct {
+	done   sync.WaitGroup
+	cancel context.CancelFunc
+	mu     sync.Mutex
+	delays []time.Duration
+	err    error
+}
+
+// startWatchers opens n watches, each of which ends after a number of events.
+func startWatchers(ctx context.Context, c *client, n, events int, r request) (*watchers, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watchers{cancel: cancel}
+	var opened sync.WaitGroup
+	opened.Add(n)
+	for range n {
+		w.done.Go(func() {
+			delays, err := follow(ctx, c, r, events, opened.Done)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.delays = append(w.delays, delays...)
+			if err != nil && w.err == nil {
+				w.err = err
 				cancel()
 			}
 		})
 	}
-	open.Wait()
-	err = b.measured(t, fmt.Sprintf("events to %d watchers", size.watchers), func() (float64, int, error) {
-		start := time.Now()
-		_, made, err := rate(ctx, 16, 5*time.Minute, t.patches, size.patches, func(ctx context.Context, n int) error {
-			return t.client.patch(ctx, podPath(n%t.pods)+"/status", status(n))
-		})
-		t.patches += made + 16
-		if err != nil {
-			cancel()
-		}
-		seen.Wait()
-		events := made * size.watchers
-		return float64(events) / time.Since(start).Seconds(), events, err
-	})
-	cancel()
-	seen.Wait()
-	close(errs)
-	for e := range errs {
-		err = e
-	}
-	return err
+	opened.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w, w.err
 }
 
-// revision is one that pods can be watched from.
-func (c *client) revision(ctx context.Context) (string, error) {
-	res, err := c.open(ctx, http.MethodGet, podsPath("limit", "1"), "", nil, http.StatusOK)
+// wait returns the delays of all events once all watches have ended.
+func (w *watchers) wait() ([]time.Duration, error) {
+	w.done.Wait()
+	w.cancel()
+	return w.delays, w.err
+}
+
+// follow watches until it has seen a number of events that carry the time at which
+// they were sent.
+func follow(ctx context.Context, c *client, r request, events int, opened func()) ([]time.Duration, error) {
+	r.method = http.MethodGet
+	res, err := c.open(ctx, r)
+	opened()
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	read := readLine
+	if r.accept == protobufType {
+		read = readFrame
+	}
+	body := bufio.NewReaderSize(res.Body, 64<<10)
+	delays := make([]time.Duration, 0, events)
+	for len(delays) < events {
+		event, err := read(body)
+		if err != nil {
+			return delays, fmt.Errorf("watch ended early: %w", err)
+		}
+		if sent, ok := sentAt(event); ok {
+			delays = append(delays, time.Since(sent))
+		}
+	}
+	return delays, nil
+}
+
+// readLine returns a JSON event. It is valid until the next one is read.
+func readLine(r *bufio.Reader) ([]byte, error) { return r.ReadSlice('\n') }
+
+// readFrame returns a protobuf event, which its length precedes. It is valid until
+// the next one is read.
+func readFrame(r *bufio.Reader) ([]byte, error) {
+	head, err := r.Peek(4)
+	if err != nil {
+		return nil, err
+	}
+	n := int(binary.BigEndian.Uint32(head))
+	if n+4 > r.Size() {
+		return nil, errors.New("an event larger than any of ours")
+	}
+	frame, err := r.Peek(n + 4)
+	if err != nil {
+		return nil, err
+	}
+	_, err = r.Discard(n + 4)
+	return frame[4:], err
+}
+
+// sentAt finds the time at which the patch behind an event was sent.
+func sentAt(event []byte) (time.Time, bool) {
+	_, rest, found := bytes.Cut(event, []byte(sentMark))
+	if !found || len(rest) < sentDigits {
+		return time.Time{}, false
+	}
+	n, err := strconv.ParseInt(string(rest[:sentDigits]), 10, 64)
+	return time.Unix(0, n), err == nil
+}
+
+// revision is one that the resource of a path can be watched from.
+func (c *client) revision(ctx context.Context, path string) (string, error) {
+	res, err := c.open(ctx, request{method: http.MethodGet, path: path + "?limit=1"})
 	if err != nil {
 		return "", err
 	}
 	defer res.Body.Close()
 	var list metav1.PartialObjectMetadataList
-	err = json.NewDecoder(res.Body).Decode(&list)
+	err = json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&list)
 	return list.ResourceVersion, err
-}
-
-// follow watches until it has seen a number of events.
-func follow(ctx context.Context, c *client, path string, events int, opened func()) error {
-	res, err := c.open(ctx, http.MethodGet, path, "", nil, http.StatusOK)
-	opened()
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	lines := bufio.NewReaderSize(res.Body, 64<<10)
-	for range events {
-		for more := true; more; {
-			if _, more, err = lines.ReadLine(); err != nil {
-				return fmt.Errorf("watch ended early: %w", err)
-			}
-		}
-	}
-	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -82,45 +81,6 @@ func (p *Process) LogTail() string {
 	}
 	const most = 4 << 10
 	return string(log[max(0, len(log)-most):])
-}
-
-// RSS is the resident memory of the program in bytes.
-func (p *Process) RSS() (int64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			return kib << 10, err
-		}
-	}
-	return 0, errors.New("no VmRSS in /proc/PID/status")
-}
-
-// CPU is the processor time, user's and system's, that the program has used.
-func (p *Process) CPU() (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	// The name in parentheses may hold anything; utime and stime are fields 14
-	// and 15 of the line, in ticks of 10 ms (proc_pid_stat(5)).
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, errors.New("/proc/PID/stat is too short")
-	}
-	ticks := int64(0)
-	for _, f := range fields[11:13] {
-		n, err := strconv.ParseInt(f, 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }
 
 // await calls ready until it succeeds, the program ends, or ctx does.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -102,6 +103,16 @@ func (c *Cluster) Halt() error {
 		return err
 	}
 	return c.Stop()
+}
+
+// PID is the process ID of the server's first process.
+func (c *Cluster) PID() (int, error) {
+	text, err := os.ReadFile(filepath.Join(c.dir, "data", "postmaster.pid"))
+	if err != nil {
+		return 0, err
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	return strconv.Atoi(first)
 }
 
 // Stop stops the server and, unless it was called by Halt, removes its data.

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// results are what one run measured. They are written as JSON, and all tables and
+// plots are made from them.
+type results struct {
+	Started time.Time `json:"started"`
+	// Version is what byre says of itself, Machine what the figures depend on.
+	Version string  `json:"version"`
+	Machine machine `json:"machine"`
+	// Sizes are by suite.
+	Sizes        map[string]sizes `json:"sizes"`
+	Targets      []string         `json:"targets"`
+	Measurements []*measurement   `json:"measurements"`
+	Series       []*series        `json:"series"`
+
+	suite string // the one that runs
+}
+
+type machine struct {
+	OS   string `json:"os"`
+	Arch string `json:"arch"`
+	CPUs int    `json:"cpus"`
+	Go   string `json:"go"`
+}
+
+// measurement is one figure of every target.
+type measurement struct {
+	Suite string `json:"suite"`
+	Name  string `json:"name"`
+	Unit  string `json:"unit"`
+	// Lower says that a lower value is the better one.
+	Lower bool `json:"lowerIsBetter"`
+	// Values are by target, one a round. Values of one index were measured one
+	// right after the other.
+	Values map[string][]float64 `json:"values"`
+}
+
+// series is one figure of every target over the number of objects.
+type series struct {
+	Suite  string             `json:"suite"`
+	Name   string             `json:"name"`
+	Unit   string             `json:"unit"`
+	Points map[string][]point `json:"points"`
+}
+
+type point struct {
+	Objects int     `json:"objects"`
+	Value   float64 `json:"value"`
+}
+
+func newResults(version string) *results {
+	return &results{
+		Started: time.Now().UTC().Truncate(time.Second),
+		Version: version,
+		Machine: machine{runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version()},
+		Sizes:   map[string]sizes{},
+	}
+}
+
+// add records a value of one round.
+func (r *results) add(name, unit string, lower bool, target string, value float64) {
+	m := r.find(r.suite, name)
+	if m == nil {
+		m = &measurement{r.suite, name, unit, lower, map[string][]float64{}}
+		r.Measurements = append(r.Measurements, m)
+	}
+	m.Values[target] = append(m.Values[target], value)
+	if !slices.Contains(r.Targets, target) {
+		r.Targets = append(r.Targets, target)
+	}
+}
+
+// addDuration records a duration in milliseconds.
+func (r *results) addDuration(name, target string, d time.Duration) {
+	r.add(name, "ms", true, target, ms(d))
+}
+
+// plot records a value at a number of objects.
+func (r *results) plot(name, unit, target string, objects int, value float64) {
+	i := slices.IndexFunc(r.Series, func(s *series) bool { return s.Name == name && s.Suite == r.suite })
+	if i < 0 {
+		i = len(r.Series)
+		r.Series = append(r.Series, &series{r.suite, name, unit, map[string][]point{}})
+	}
+	r.Series[i].Points[target] = append(r.Series[i].Points[target], point{objects, value})
+}
+
+// find returns nil where a measurement was not made.
+func (r *results) find(suite, name string) *measurement {
+	for _, m := range r.Measurements {
+		if m.Suite == suite && m.Name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// ratio says how many times better target is than base: the median of the rounds'
+// ratios, because the values of one round were measured on a machine of one speed.
+// NaN means that one of them was not measured.
+func (m *measurement) ratio(target, base string) float64 {
+	ours, theirs := m.Values[target], m.Values[base]
+	if len(ours) != len(theirs) {
+		ours, theirs = []float64{median(ours)}, []float64{median(theirs)}
+	}
+	var ratios []float64
+	for i := range ours {
+		if m.Lower {
+			ratios = append(ratios, theirs[i]/ours[i])
+		} else {
+			ratios = append(ratios, ours[i]/theirs[i])
+		}
+	}
+	return median(ratios)
+}
+
+// median is NaN where there are no values.
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	switch {
+	case n == 0:
+		return math.NaN()
+	case n%2 == 0:
+		return (sorted[n/2-1] + sorted[n/2]) / 2
+	default:
+		return sorted[n/2]
+	}
+}
+
+// percentile is the value that a share p of the values does not exceed.
+func percentile(values []time.Duration, p float64) time.Duration {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[min(len(sorted)-1, int(p*float64(len(sorted))))]
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func (r *results) write(path string) error {
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(data, '\n'), 0o644)
+}
+
+// readResults reads the files of several runs. A suite that several of them hold is
+// taken from the last one.
+func readResults(paths []string) (*results, error) {
+	all := &results{Sizes: map[string]sizes{}}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		var r results
+		if err := json.Unmarshal(data, &r); err != nil {
+			return nil, err
+		}
+		all.merge(&r)
+	}
+	return all, nil
+}
+
+func (r *results) merge(later *results) {
+	r.Started, r.Version, r.Machine = later.Started, later.Version, later.Machine
+	for suite, size := range later.Sizes {
+		r.Sizes[suite] = size
+		r.Measurements = slices.DeleteFunc(r.Measurements, func(m *measurement) bool { return m.Suite == suite })
+		r.Series = slices.DeleteFunc(r.Series, func(s *series) bool { return s.Suite == suite })
+	}
+	r.Measurements = append(r.Measurements, later.Measurements...)
+	r.Series = append(r.Series, later.Series...)
+	for _, t := range later.Targets {
+		if !slices.Contains(r.Targets, t) {
+			r.Targets = append(r.Targets, t)
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+)
+
+// tables are all tables by name.
+func tables(r *results) map[string]string {
+	all := map[string]string{"goals": goalTable(r), "run": runLine(r), "store": table(r, isOfStore)}
+	for _, s := range suiteNames() {
+		all[s] = table(r, func(m *measurement) bool { return m.Suite == s && !isOfStore(m) })
+	}
+	return all
+}
+
+// isOfStore says that a measurement is of the store's processes alone.
+func isOfStore(m *measurement) bool { return strings.HasSuffix(m.Name, " of the store") }
+
+// runLine says what was measured where.
+func runLine(r *results) string {
+	return fmt.Sprintf("%s, %s; %s/%s, %d processors, %s.\n", r.Started.Format("2006-01-02"), r.Version, r.Machine.OS, r.Machine.Arch, r.Machine.CPUs, r.Machine.Go)
+}
+
+// allTables is every table under its name.
+func allTables(r *results) string {
+	var b strings.Builder
+	b.WriteString(runLine(r))
+	byName := tables(r)
+	for _, name := range append([]string{"goals", "store"}, suiteNames()...) {
+		if byName[name] != "" {
+			fmt.Fprintf(&b, "\n## %s\n\n%s", name, byName[name])
+		}
+	}
+	return b.String()
+}
+
+// table is a Markdown table of the medians of some measurements. Beside every target
+// stands how many times better it is than a stock server. It is empty where nothing
+// was measured.
+func table(r *results, isIn func(*measurement) bool) string {
+	var rows []*measurement
+	var columns []string
+	for _, m := range r.Measurements {
+		if !isIn(m) {
+			continue
+		}
+		rows = append(rows, m)
+		for _, target := range []string{onSQLite, onPostgres, stock, empty} {
+			if len(m.Values[target]) > 0 && !slices.Contains(columns, target) {
+				columns = append(columns, target)
+			}
+		}
+	}
+	if len(rows) == 0 {
+		return ""
+	}
+	slices.SortFunc(columns, func(a, b string) int { return columnOrder(a) - columnOrder(b) })
+	var b strings.Builder
+	b.WriteString("| |")
+	for _, c := range columns {
+		b.WriteString(" " + c + " |")
+		if isCompared(c, columns) {
+			b.WriteString(" times better |")
+		}
+	}
+	b.WriteString("\n|---|")
+	for _, c := range columns {
+		b.WriteString("---:|")
+		if isCompared(c, columns) {
+			b.WriteString("---:|")
+		}
+	}
+	b.WriteString("\n")
+	for _, m := range rows {
+		fmt.Fprintf(&b, "| %s |", m.Name)
+		for _, c := range columns {
+			fmt.Fprintf(&b, " %s |", format(median(m.Values[c]), m.Unit))
+			if !isCompared(c, columns) {
+				continue
+			}
+			if ratio := m.ratio(c, stock); math.IsNaN(ratio) || math.IsInf(ratio, 0) {
+				b.WriteString(" |")
+			} else {
+				fmt.Fprintf(&b, " %.2f |", ratio)
+			}
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func columnOrder(target string) int {
+	return slices.Index([]string{onSQLite, onPostgres, stock, empty}, target)
+}
+
+// isCompared says whether a column has a stock server's beside it.
+func isCompared(target string, columns []string) bool {
+	return slices.Contains(columns, stock) && target != stock && target != empty
+}
+
+// format is empty for what was not measured.
+func format(v float64, unit string) string {
+	switch {
+	case math.IsNaN(v):
+		return ""
+	case v >= 10_000 && unit == "µs":
+		return format(v/1000, "ms")
+	case v >= 100:
+		return fmt.Sprintf("%.0f %s", v, unit)
+	case v >= 10:
+		return fmt.Sprintf("%.1f %s", v, unit)
+	default:
+		return fmt.Sprintf("%.2f %s", v, unit)
+	}
+}
+
+// updateTables replaces in a document what stands between "<!-- bench: NAME -->" and
+// "<!-- bench end -->" by the table of that name. Tables that are empty in these
+// results stay as they are.
+func updateTables(r *results, path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	const begin, end = "<!-- bench: ", "<!-- bench end -->"
+	byName := tables(r)
+	var out strings.Builder
+	rest := string(text)
+	for {
+		before, after, found := strings.Cut(rest, begin)
+		out.WriteString(before)
+		if !found {
+			break
+		}
+		name, after, _ := strings.Cut(after, " -->")
+		old, after, found := strings.Cut(after, end)
+		if !found {
+			return errors.New(path + ": the table " + name + " has no end")
+		}
+		if byName[name] != "" {
+			old = "\n" + byName[name]
+		}
+		out.WriteString(begin + name + " -->" + old + end)
+		rest = after
+	}
+	return os.WriteFile(path, []byte(out.String()), 0o644)
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// phase measures one thing on one target.
+type phase struct {
+	name string
+	// isSetup says that later phases need what it makes: it always runs.
+	isSetup bool
+	// runsOnEmpty says that it measures the empty server too.
+	runsOnEmpty bool
+	run         func(ctx context.Context, t *target) error
+}
+
+// suite is a list of phases on servers of their own.
+type suite struct {
+	name       string
+	sizes      func(options) sizes
+	phases     func(b *bench, ctx context.Context) ([]phase, error)
+	aggregates bool
+}
+
+var defaultSuites = []string{"standard", "aggregation", "replicas"}
+
+func suites() []suite {
+	return []suite{
+		{name: "standard", sizes: standardSizes, phases: (*bench).standardPhases},
+		{name: "aggregation", sizes: standardSizes, phases: (*bench).aggregationPhases, aggregates: true},
+		{name: "replicas", sizes: standardSizes, phases: (*bench).replicaPhases},
+		{name: "definitions", sizes: standardSizes, phases: (*bench).definitionPhases},
+		{name: "large", sizes: largeSizes, phases: (*bench).largePhases},
+	}
+}
+
+func suiteNames() (names []string) {
+	for _, s := range suites() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+func chooseSuites(o options) (chosen []suite, err error) {
+	names := defaultSuites
+	if o.short {
+		names = []string{"standard"}
+	}
+	if o.suites != "" {
+		names = strings.Split(o.suites, ",")
+	}
+	if o.large {
+		names = append(slices.Clone(names), "large")
+	}
+	for _, name := range names {
+		i := slices.Index(suiteNames(), name)
+		if i < 0 {
+			return nil, fmt.Errorf("no suite %q: want %s", name, strings.Join(suiteNames(), ", "))
+		}
+		chosen = append(chosen, suites()[i])
+	}
+	return chosen, nil
+}
+
+// sizes say how long and how much.
+type sizes struct {
+	Pods  int `json:"pods"`
+	Nodes int `json:"nodes"`
+	// Period is how long a load lasts.
+	Period time.Duration `json:"period"`
+	// Lists is how many lists a round makes.
+	Lists  int `json:"lists"`
+	Rounds int `json:"rounds"`
+	// Settle is how long memory is left to itself before it is read.
+	Settle      time.Duration `json:"settle"`
+	Watchers    int           `json:"watchers"`
+	Definitions int           `json:"definitions"`
+}
+
+func standardSizes(o options) sizes {
+	s := sizes{Pods: 10_000, Nodes: 100, Period: 2 * time.Second, Lists: 3, Rounds: 3, Settle: 8 * time.Second, Watchers: 200, Definitions: 200}
+	if o.short {
+		s = sizes{Pods: 1_000, Nodes: 10, Period: 500 * time.Millisecond, Lists: 1, Rounds: 1, Settle: 2 * time.Second, Watchers: 50, Definitions: 10}
+	}
+	return s.override(o)
+}
+
+func largeSizes(o options) sizes {
+	s := sizes{Pods: 100_000, Nodes: 4_000, Period: 4 * time.Second, Lists: 3, Rounds: 2, Settle: 8 * time.Second, Definitions: 1_000}
+	if o.short {
+		s = sizes{Pods: 5_000, Nodes: 200, Period: time.Second, Lists: 1, Rounds: 1, Settle: 2 * time.Second, Definitions: 10}
+	}
+	return s.override(o)
+}
+
+func (s sizes) override(o options) sizes {
+	if o.pods > 0 {
+		s.Pods = o.pods
+	}
+	if o.definitions > 0 {
+		s.Definitions = o.definitions
+	}
+	return s
+}
+
+// bench is one run of one suite.
+type bench struct {
+	options
+	sizes
+	*results
+	dir     string
+	targets []*target
+	// endpoint is the database of byre on PostgreSQL.
+	endpoint string
+	stops    []func() error
+}
+
+func (b *bench) run(ctx context.Context, s suite) (err error) {
+	if err := os.MkdirAll(b.dir, 0o755); err != nil {
+		return err
+	}
+	defer func() {
+		for _, stop := range slices.Backward(b.stops) {
+			err = errors.Join(err, stop())
+		}
+	}()
+	if err := b.start(ctx, s.aggregates); err != nil {
+		return err
+	}
+	phases, err := s.phases(b, ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range phases {
+		if !p.isSetup && !b.options.phases.MatchString(p.name) {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "%s %s: %s\n", time.Now().Format(time.TimeOnly), s.name, p.name)
+		// The order changes, so that no server always runs after the same one.
+		slices.Reverse(b.targets)
+		for _, t := range b.targets {
+			if t.server == nil && !p.runsOnEmpty {
+				continue
+			}
+			if err := awaitQuiet(ctx, b.targets); err != nil {
+				return err
+			}
+			if err := p.run(ctx, t); err != nil {
+				return fmt.Errorf("%s, %s: %w", t.name, p.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// start starts the servers that are wanted. Each is started several times in empty
+// folders, in turns; the last one stays.
+func (b *bench) start(ctx context.Context, aggregates bool) error {
+	isWanted := func(name string) bool {
+		return b.only == "" || slices.Contains(strings.Split(b.only, ","), name)
+	}
+	for round := range b.Rounds {
+		if err := b.stopTargets(); err != nil {
+			return err
+		}
+		dir := filepath.Join(b.dir, fmt.Sprintf("start-%d", round))
+		if isWanted("sqlite") {
+			b.targets = append(b.targets, byreTarget(onSQLite, dir, "", nil))
+		}
+		if isWanted("postgres") {
+			cluster, err := b.startCluster(ctx)
+			if err != nil {
+				return err
+			}
+			b.targets = append(b.targets, byreTarget(onPostgres, dir, b.endpoint, cluster))
+		}
+		if isWanted("stock") {
+			b.targets = append(b.targets, stockTarget(dir, aggregates))
+		}
+		if len(b.targets) == 0 {
+			return fmt.Errorf("-only %s: want sqlite, postgres, stock", b.only)
+		}
+		for _, t := range b.targets {
+			b.stops = append(b.stops, t.stop)
+			if err := t.open(ctx); err != nil {
+				return err
+			}
+			b.addDuration("ready after start", t.name, t.server.StartTime)
+		}
+	}
+	reference, err := startReference(ctx, emptyServerFlag, fmt.Sprint(emptyResponseSize))
+	if err != nil {
+		return err
+	}
+	b.stops = append(b.stops, reference.stop)
+	b.targets = append(b.targets, emptyTarget(reference))
+	return nil
+}
+
+func (b *bench) stopTargets() (err error) {
+	for _, stop := range slices.Backward(b.stops) {
+		err = errors.Join(err, stop())
+	}
+	b.stops, b.targets = nil, nil
+	return err
+}
+
+func (b *bench) startCluster(ctx context.Context) (*pgtest.Cluster, error) {
+	cluster, err := pgtest.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.stops = append(b.stops, cluster.Stop)
+	if err := cluster.Exec(ctx, "CREATE DATABASE bench"); err != nil {
+		return nil, err
+	}
+	b.endpoint = cluster.DSN("bench")
+	return cluster, nil
+}
