@@ -124,11 +124,11 @@ func (b *backend) describe(gv schema.GroupVersion) (discovery.Version, documents
 	defer b.mu.Unlock()
 	v := discovery.Version{GroupVersion: gv, Origin: discovery.Aggregated, Stale: true}
 	if known, ok := b.known[gv]; ok {
-		v.Described, v.Stale = known.resources, known.stale
+		v.AggregatedResources, v.Stale = known.resources, known.stale
 	}
-	if v.Described == nil {
+	if v.AggregatedResources == nil {
 		// Not nil: the group version is there, whatever it has.
-		v.Described = []apidiscoveryv2.APIResourceDiscovery{}
+		v.AggregatedResources = []apidiscoveryv2.APIResourceDiscovery{}
 	}
 	return v, b.documents
 }

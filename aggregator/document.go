@@ -143,7 +143,7 @@ func partOf(whole *spec.Swagger, gv schema.GroupVersion) ([]byte, error) {
 	if _, err := handler.ToProtoBinary(text); err != nil {
 		return nil, err
 	}
-	return openapi.Pack(text)
+	return openapi.Compress(text)
 }
 
 // pathOf is the path of a group version, and of its document of version 3.
@@ -204,7 +204,7 @@ func (b *backend) documentV3(ctx context.Context, path, location string) ([]byte
 	if !json.Valid(answer.body) {
 		return nil, fmt.Errorf("%s: %w", at.Path, errNotJSON)
 	}
-	return openapi.Pack(answer.body)
+	return openapi.Compress(answer.body)
 }
 
 var errNotJSON = errors.New("the document is not JSON")
@@ -222,7 +222,7 @@ func convert(parts map[schema.GroupVersion][]byte) (map[string]document, error) 
 		if err != nil {
 			return nil, err
 		}
-		packed, err := openapi.Pack(text)
+		packed, err := openapi.Compress(text)
 		if err != nil {
 			return nil, err
 		}
@@ -232,7 +232,7 @@ func convert(parts map[schema.GroupVersion][]byte) (map[string]document, error) 
 }
 
 func unpackV2(packed []byte) (*spec.Swagger, error) {
-	text, err := openapi.Unpack(packed)
+	text, err := openapi.Decompress(packed)
 	if err != nil {
 		return nil, err
 	}
@@ -252,7 +252,7 @@ func (d documents) source(gv schema.GroupVersion) openapi.Source {
 		if v3, ok := d.v3[path]; ok {
 			source.V3[path] = openapi.Document{
 				Hash: fmt.Sprintf("%X", sha512.Sum512(v3.text)),
-				JSON: func(context.Context) ([]byte, error) { return openapi.Unpack(v3.text) },
+				JSON: func(context.Context) ([]byte, error) { return openapi.Decompress(v3.text) },
 			}
 		}
 	}

@@ -44,7 +44,7 @@ func newRegistrar(registry *discovery.Registry) *registrar {
 		changed:    make(chan struct{}, 1),
 		registered: sets.New[schema.GroupVersion](),
 	}
-	registry.Observe(func() {
+	registry.AddObserver(func() {
 		select {
 		case r.changed <- struct{}{}:
 		default:
@@ -92,7 +92,7 @@ func (r *registrar) run(ctx context.Context, services informers.APIServiceInform
 // their APIServices.
 func (r *registrar) addBuiltIn(to autoregister.AutoAPIServiceRegistration) sets.Set[string] {
 	names := sets.New[string]()
-	for _, v := range r.registry.Served() {
+	for _, v := range r.registry.LocalVersions() {
 		// What has no place is not registered: upstream would not know it from
 		// what a custom resource has left.
 		place, ok := r.places[v.GroupVersion]
@@ -109,7 +109,7 @@ func (r *registrar) addBuiltIn(to autoregister.AutoAPIServiceRegistration) sets.
 // sync has the group versions of custom resources registered, and no others.
 func (r *registrar) sync(with autoregister.AutoAPIServiceRegistration) {
 	custom := sets.New[schema.GroupVersion]()
-	for _, v := range r.registry.Served() {
+	for _, v := range r.registry.LocalVersions() {
 		if v.Origin == discovery.Custom {
 			custom.Insert(v.GroupVersion)
 		}

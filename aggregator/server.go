@@ -83,9 +83,9 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 		rejectRedirects: d.Backends.RejectRedirects,
 		customSynced:    o.CustomSynced,
 		client:          client,
-		factory:         externalversions.NewSharedInformerFactoryWithOptions(client, resync, externalversions.WithTransform(loopback.Trim)),
+		factory:         externalversions.NewSharedInformerFactoryWithOptions(client, resync, externalversions.WithTransform(loopback.StripManagedFields)),
 		informers:       d.Informers,
-		slices:          informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(loopback.Trim)),
+		slices:          informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(loopback.StripManagedFields)),
 		registrar:       newRegistrar(d.Discovery),
 		builtin:         builtinRoots(d.Discovery),
 		started:         make(chan struct{}),
@@ -115,7 +115,7 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 
 func builtinRoots(registry *discovery.Registry) sets.Set[string] {
 	all := sets.New[string]()
-	for _, v := range registry.Served() {
+	for _, v := range registry.LocalVersions() {
 		if v.Origin == discovery.BuiltIn {
 			all.Insert("/apis/" + v.Group + "/" + v.Version)
 		}
@@ -249,14 +249,14 @@ func (s *Server) runRemote(ctx context.Context, services registration.APIService
 
 // Checks are the parts of a start, under upstream's names.
 func (s *Server) Checks() []health.Checker {
-	checks := health.Hooks(s.started,
+	checks := health.PostStartHooks(s.started,
 		"start-kube-aggregator-informers",
 		"apiservice-status-local-available-controller", "apiservice-status-remote-available-controller",
 		"kube-apiserver-autoregistration",
 		// Documents of backends are merged into those of the one OpenAPI service.
 		"apiservice-openapi-controller", "apiservice-openapiv3-controller")
 	return append(checks,
-		health.Hook("apiservice-registration-controller", s.settled),
-		health.Hook("apiservice-discovery-controller", s.discovered),
+		health.PostStartHook("apiservice-registration-controller", s.settled),
+		health.PostStartHook("apiservice-discovery-controller", s.discovered),
 		healthz.NamedCheck("autoregister-completion", s.registrar.ready))
 }

@@ -44,7 +44,7 @@ func (s *Server) externalAddress() string {
 // newDiscovery makes the registry of what is served. It tells clients within the
 // cluster the address of the kubernetes Service, and others the external one.
 func (s *Server) newDiscovery() *discovery.Registry {
-	return discovery.NewRegistry(s.externalAddress(), discovery.Rule{
+	return discovery.NewRegistry(s.externalAddress(), discovery.CIDRRule{
 		IPRange: s.config.primary,
 		Address: net.JoinHostPort(s.config.serviceIP.String(), "443"), // the port of the kubernetes Service
 	})

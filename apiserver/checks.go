@@ -15,12 +15,12 @@ func (s *Server) checks() health.Checks {
 	store, storeReady := health.Store(s.core.checkDatabase)
 	checks := health.Checks{
 		Always:           slices.Concat([]health.Checker{health.Log(), store}, s.encryption.checks),
-		Boot:             s.bootChecks(),
-		Ready:            []health.Checker{s.core.writable(storeReady), healthz.NewInformerSyncHealthz(s.clients.informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
+		BootSequence:     s.bootChecks(),
+		ReadyzOnly:       []health.Checker{s.core.writable(storeReady), healthz.NewInformerSyncHealthz(s.clients.informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
 		LivezGracePeriod: s.config.Options.LivezGracePeriod,
 	}
 	for _, server := range s.chain {
-		checks.Boot = append(checks.Boot, server.Checks()...)
+		checks.BootSequence = append(checks.BootSequence, server.Checks()...)
 	}
 	return checks
 }
@@ -28,23 +28,23 @@ func (s *Server) checks() health.Checks {
 // bootChecks are the parts of this server's own start.
 func (s *Server) bootChecks() []health.Checker {
 	started := s.signals.MuxAndDiscoveryComplete.Signaled()
-	checks := health.Hooks(started,
+	checks := health.PostStartHooks(started,
 		// The store's first revision is there, and the feed follows it.
 		"storage-readiness",
 		"start-apiserver-admission-initializer",
 		"generic-apiserver-start-informers",
 	)
 	if s.flow == nil {
-		checks = append(checks, health.Hook("max-in-flight-filter", started))
+		checks = append(checks, health.PostStartHook("max-in-flight-filter", started))
 	} else {
-		checks = append(checks, health.Hooks(started, "priority-and-fairness-config-consumer", "priority-and-fairness-filter")...)
+		checks = append(checks, health.PostStartHooks(started, "priority-and-fairness-config-consumer", "priority-and-fairness-filter")...)
 	}
-	checks = append(checks, health.Hook("start-service-ip-repair-controllers", s.builtin.Repaired()))
+	checks = append(checks, health.PostStartHook("start-service-ip-repair-controllers", s.builtin.Repaired()))
 	for i, step := range s.bootstrap.Checks() {
-		checks = append(checks, healthz.NamedCheck(health.HookPrefix+step.Name, func(*http.Request) error {
+		checks = append(checks, healthz.NamedCheck(health.PostStartHookPrefix+step.Name, func(*http.Request) error {
 			return s.bootstrap.Checks()[i].Err
 		}))
 	}
-	checks = append(checks, health.Hook("start-cluster-authentication-info-controller", s.bootstrap.Done()))
+	checks = append(checks, health.PostStartHook("start-cluster-authentication-info-controller", s.bootstrap.Done()))
 	return append(checks, s.controlplane.Checks()...)
 }

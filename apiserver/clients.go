@@ -49,6 +49,6 @@ func newClients(roundTripper *loopback.Transport, tracer tracing.TracerProvider,
 		dynamic:  dynamicClient,
 		direct:   lookup.NewClient(kube, stores),
 		informers: informers.NewSharedInformerFactoryWithOptions(kube, 0,
-			informers.WithTransform(loopback.Trim), informers.WithCustomResyncConfig(builtin.CustomResync())),
+			informers.WithTransform(loopback.StripManagedFields), informers.WithCustomResyncConfig(builtin.CustomResync())),
 	}, nil
 }

@@ -21,10 +21,10 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 		return nil, err
 	}
 	config := controllers.Config{
-		Controllers: s.config.controllers,
-		Client:      s.clients.loopback,
-		RootCA:      rootCA,
-		Stored:      s.watchStored,
+		Controllers:      s.config.controllers,
+		ClientConfig:     s.clients.loopback,
+		RootCA:           rootCA,
+		NewMetadataWatch: s.watchStored,
 	}
 	if s.core.database.Shared {
 		config.Lease = &controllers.Lease{Name: "byre-controllers", Identity: s.id + "_" + uuid.NewString()}
@@ -52,15 +52,15 @@ func (s *Server) newControlPlane() (*controlplane.ControlPlane, error) {
 		return nil, err
 	}
 	return controlplane.New(controlplane.Config{
-		ServerID:    s.id,
-		Hostname:    hostname,
-		PeerAddress: s.config.Options.Peers.address(s.config.advertise, s.port),
-		Client:      s.clients.kube,
-		Loopback:    s.clients.loopback,
-		Informers:   s.clients.informers,
-		Resources:   s.config.resources,
-		Features:    utilfeature.DefaultFeatureGate,
-		Election:    s.config.Options.Election,
-		Logger:      klog.Background(),
+		ServerID:                s.id,
+		Hostname:                hostname,
+		PeerAddress:             s.config.Options.Peers.address(s.config.advertise, s.port),
+		Client:                  s.clients.kube,
+		Loopback:                s.clients.loopback,
+		Informers:               s.clients.informers,
+		APIResourceConfigSource: s.config.resources,
+		FeatureGate:             utilfeature.DefaultFeatureGate,
+		LeaderElection:          s.config.Options.Election,
+		Logger:                  klog.Background(),
 	}), nil
 }

@@ -22,10 +22,10 @@ func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Fi
 	// nor turned away when it drains: its controllers stop after its clients.
 	never := make(chan struct{})
 	s.transport.Serve(filters.Chain(s.filterConfig(filters.Lifecycle{
-		Installed:    s.signals.MuxAndDiscoveryComplete.Signaled(),
-		NotAccepting: never,
-		Requests:     new(waitgroup.SafeWaitGroup),
-		Watches:      new(waitgroup.SafeWaitGroup),
+		MuxAndDiscoveryComplete: s.signals.MuxAndDiscoveryComplete.Signaled(),
+		NotAcceptingNewRequest:  never,
+		NonLongRunningRequests:  new(waitgroup.SafeWaitGroup),
+		WatchRequests:           new(waitgroup.SafeWaitGroup),
 	}))(chain))
 
 	base, err := serving.tlsConfig()
@@ -41,10 +41,10 @@ func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Fi
 	}
 	base.GetConfigForClient = s.certs.dynamic.GetConfigForClient
 	life := filters.Lifecycle{
-		Installed:    s.signals.MuxAndDiscoveryComplete.Signaled(),
-		NotAccepting: s.signals.NotAcceptingNewRequest.Signaled(),
-		Requests:     s.requests,
-		Watches:      s.watches,
+		MuxAndDiscoveryComplete: s.signals.MuxAndDiscoveryComplete.Signaled(),
+		NotAcceptingNewRequest:  s.signals.NotAcceptingNewRequest.Signaled(),
+		NonLongRunningRequests:  s.requests,
+		WatchRequests:           s.watches,
 	}
 	if s.http, err = serving.httpServer(filters.Chain(s.filterConfig(life))(chain), base); err != nil {
 		return err

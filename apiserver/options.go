@@ -50,7 +50,7 @@ type Options struct {
 	Debug       DebugOptions
 	Peers       PeerOptions
 	// Election times the election among servers that coordinate leader elections.
-	Election controlplane.Timers
+	Election controlplane.LeaderElectionTimers
 	// LivezGracePeriod is for how long /livez takes an unfinished start as alive.
 	LivezGracePeriod time.Duration
 	// ShutdownDelay is between /readyz failing and connections being refused.
@@ -77,7 +77,7 @@ func NewOptions() *Options {
 		RuntimeConfig: make(cliflag.ConfigurationMap),
 		Controllers:   []string{"*"},
 		Debug:         DebugOptions{Profiling: true},
-		Election:      controlplane.DefaultTimers(),
+		Election:      controlplane.DefaultLeaderElectionTimers(),
 	}
 	return o
 }

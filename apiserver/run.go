@@ -173,7 +173,7 @@ const readyInterval = 100 * time.Millisecond
 func (r *running) awaitReady(ctx context.Context) error {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
-	for !health.Pass(ctx, r.readyChecks) {
+	for !health.AllPass(ctx, r.readyChecks) {
 		select {
 		case <-ctx.Done():
 			return nil

@@ -231,7 +231,7 @@ func (s *Server) listen(ctx context.Context) error {
 
 // ensurePKI brings the certificates into order and says what was done.
 func (s *Server) ensurePKI() (pki.Files, error) {
-	files, report, err := pki.Ensure(pki.Request{
+	files, report, err := pki.Ensure(pki.Config{
 		Dir:        s.config.certDir,
 		Kubeconfig: s.config.kubeconfig(),
 		Server:     s.config.localURL(s.port),
@@ -241,11 +241,11 @@ func (s *Server) ensurePKI() (pki.Files, error) {
 	if err != nil {
 		return files, err
 	}
-	if len(report.Made) > 0 {
-		klog.InfoS("Wrote certificates", "directory", s.config.certDir, "files", report.Made)
+	if len(report.Written) > 0 {
+		klog.InfoS("Wrote certificates", "directory", s.config.certDir, "files", report.Written)
 	}
-	if len(report.Stale) > 0 {
-		klog.InfoS("Certificates need renewal, but the key of their authority is not here", "directory", s.config.certDir, "files", report.Stale)
+	if len(report.NotRenewable) > 0 {
+		klog.InfoS("Certificates need renewal, but the key of their authority is not here", "directory", s.config.certDir, "files", report.NotRenewable)
 	}
 	return files, nil
 }

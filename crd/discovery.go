@@ -64,10 +64,10 @@ func (p *discoveryPublisher) update(group string) error {
 			}
 		}
 		errs = append(errs, p.registry.Add(discovery.Version{
-			GroupVersion: gv,
-			Origin:       discovery.Custom,
-			Resources:    served,
-			Described:    aggregated,
+			GroupVersion:        gv,
+			Origin:              discovery.Custom,
+			Resources:           served,
+			AggregatedResources: aggregated,
 		}))
 	}
 	for version := range last {

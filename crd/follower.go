@@ -141,8 +141,8 @@ func (f *follower) Synced() <-chan struct{} { return f.synced }
 
 // Checks are the readiness checks, under upstream's names.
 func (f *follower) Checks() []health.Checker {
-	return append(health.Hooks(f.started, "start-apiextensions-informers", "start-apiextensions-controllers"),
-		health.Hook("crd-informer-synced", f.synced))
+	return append(health.PostStartHooks(f.started, "start-apiextensions-informers", "start-apiextensions-controllers"),
+		health.PostStartHook("crd-informer-synced", f.synced))
 }
 
 func (f *follower) onChange(object any) {

@@ -76,7 +76,7 @@ func (c *specCache) get(ctx context.Context, d specInput, key specKey, build fun
 		if packed == nil {
 			return nil, nil
 		}
-		return openapi.Unpack(packed)
+		return openapi.Decompress(packed)
 	}
 	whole, err := c.read(ctx, d)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c *specCache) get(ctx context.Context, d specInput, key specKey, build fun
 		text, err = json.Marshal(part)
 	}
 	if err == nil {
-		packed, err = openapi.Pack(text)
+		packed, err = openapi.Compress(text)
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "The OpenAPI documents are without a definition", "definition", d.crd.Name)

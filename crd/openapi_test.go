@@ -25,7 +25,7 @@ func TestSpecCache_BuildsOnce(t *testing.T) {
 	definitions := []specInput{
 		{definitionAt(1, "a", 1), "good"}, {definitionAt(1, "b", 1), "bad"}, {definitionAt(1, "c", 1), "gone"},
 	}
-	packed, err := openapi.Pack([]byte(`{"openapi":"3.0.0","info":{"title":"t","version":"v"},"paths":{"/apis/example.com/v1/widgets":{}},"components":{"schemas":{"W":{"type":"object"}}}}`))
+	packed, err := openapi.Compress([]byte(`{"openapi":"3.0.0","info":{"title":"t","version":"v"},"paths":{"/apis/example.com/v1/widgets":{}},"components":{"schemas":{"W":{"type":"object"}}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

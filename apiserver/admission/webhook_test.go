@@ -113,7 +113,7 @@ func TestOwnService(t *testing.T) {
 	answer, called := reviewer(t), false
 	transport.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		called = true
-		if who, ok, err := loopback.Authenticator().AuthenticateRequest(r); err != nil || !ok || who.User.GetName() != loopback.Name {
+		if who, ok, err := loopback.Authenticator().AuthenticateRequest(r); err != nil || !ok || who.User.GetName() != loopback.UserName {
 			t.Errorf("the webhook is called by %v (%v)", who, err)
 		}
 		answer(w, r)

@@ -86,8 +86,8 @@ func record(t *testing.T, o *Options, paths ...string) {
 		AuditBackend: a.Backend,
 		AuditPolicy:  a.Policy,
 		FeatureGate:  utilfeature.DefaultFeatureGate,
-		Lifecycle: filters.Lifecycle{Installed: make(chan struct{}),
-			Requests: new(waitgroup.SafeWaitGroup), Watches: new(waitgroup.RateLimitedSafeWaitGroup)},
+		Lifecycle: filters.Lifecycle{MuxAndDiscoveryComplete: make(chan struct{}),
+			NonLongRunningRequests: new(waitgroup.SafeWaitGroup), WatchRequests: new(waitgroup.RateLimitedSafeWaitGroup)},
 	})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
 	for _, path := range paths {
 		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil))

@@ -191,7 +191,7 @@ func startKubelets(t *testing.T, adjust ...func(*builtin.Config)) *kubelets {
 
 func authority(t *testing.T, hosts ...string) pki.Files {
 	t.Helper()
-	files, _, err := pki.Ensure(pki.Request{Dir: t.TempDir(), Hosts: hosts, Now: time.Now()})
+	files, _, err := pki.Ensure(pki.Config{Dir: t.TempDir(), Hosts: hosts, Now: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ const (
 )
 
 // constructor makes a controller; what it returns runs until its context ends.
-type constructor func(context.Context, *termState) (func(context.Context), error)
+type constructor func(context.Context, *controllerContext) (func(context.Context), error)
 
 func constructors() map[string]constructor {
 	return map[string]constructor{
@@ -65,25 +65,25 @@ func newClients(config *rest.Config) (clients, error) {
 	return clients{config: config, kube: kube, metadata: meta}, nil
 }
 
-// termState is what the controllers of one term share.
-type termState struct {
+// controllerContext is what the controllers of one term share.
+type controllerContext struct {
 	clients
 	rootCA []byte
-	// stored is Config.Stored.
-	stored    func(schema.GroupResource) *objectstore.MetadataWatch
-	informers informers.SharedInformerFactory
+	// newMetadataWatch is Config.Stored.
+	newMetadataWatch func(schema.GroupResource) *objectstore.MetadataWatch
+	informers        informers.SharedInformerFactory
 	// rootCAMaps watches nothing but the ConfigMaps that the root CA publisher
 	// writes; nil without it.
 	rootCAMaps informers.SharedInformerFactory
 	// metadataInformers are the garbage collector's, which starts them; nil
 	// without it.
 	metadataInformers metadatainformer.SharedInformerFactory
-	// started is closed when the informers asked for at first are running.
-	started chan struct{}
+	// informersStarted is closed when the informers asked for at first are running.
+	informersStarted chan struct{}
 }
 
 // factories are those of whole objects.
-func (t *termState) factories() []informers.SharedInformerFactory {
+func (t *controllerContext) factories() []informers.SharedInformerFactory {
 	all := []informers.SharedInformerFactory{t.informers}
 	if t.rootCAMaps != nil {
 		all = append(all, t.rootCAMaps)
@@ -91,14 +91,14 @@ func (t *termState) factories() []informers.SharedInformerFactory {
 	return all
 }
 
-func newNamespace(ctx context.Context, t *termState) (func(context.Context), error) {
+func newNamespace(ctx context.Context, t *controllerContext) (func(context.Context), error) {
 	c := namespace.NewNamespaceController(ctx, t.kube, t.metadata,
 		t.kube.Discovery().ServerPreferredNamespacedResources,
 		t.informers.Core().V1().Namespaces(), namespaceSyncPeriod, v1.FinalizerKubernetes)
 	return func(ctx context.Context) { c.Run(ctx, namespaceWorkers) }, nil
 }
 
-func newServiceAccount(ctx context.Context, t *termState) (func(context.Context), error) {
+func newServiceAccount(ctx context.Context, t *controllerContext) (func(context.Context), error) {
 	c, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx),
 		t.informers.Core().V1().ServiceAccounts(), t.informers.Core().V1().Namespaces(),
 		t.kube, serviceaccount.DefaultServiceAccountsControllerOptions())
@@ -108,12 +108,12 @@ func newServiceAccount(ctx context.Context, t *termState) (func(context.Context)
 	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
 }
 
-func newRootCAPublisher(_ context.Context, t *termState) (func(context.Context), error) {
+func newRootCAPublisher(_ context.Context, t *controllerContext) (func(context.Context), error) {
 	// The publisher looks at one name only; all other ConfigMaps of the
 	// cluster stay out of memory.
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName)
 	t.rootCAMaps = informers.NewSharedInformerFactoryWithOptions(t.kube, 0,
-		informers.WithTransform(loopback.Trim),
+		informers.WithTransform(loopback.StripManagedFields),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = only.String() }))
 	c, err := rootcacertpublisher.NewPublisher(t.rootCAMaps.Core().V1().ConfigMaps(),
 		t.informers.Core().V1().Namespaces(), t.kube, t.rootCA)
@@ -123,7 +123,7 @@ func newRootCAPublisher(_ context.Context, t *termState) (func(context.Context),
 	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
 }
 
-func newRoleAggregation(_ context.Context, t *termState) (func(context.Context), error) {
+func newRoleAggregation(_ context.Context, t *controllerContext) (func(context.Context), error) {
 	c := clusterroleaggregation.NewClusterRoleAggregation(t.informers.Rbac().V1().ClusterRoles(), t.kube.RbacV1())
 	return func(ctx context.Context) { c.Run(ctx, roleWorkers) }, nil
 }

@@ -21,14 +21,14 @@ import (
 type Config struct {
 	// Controllers are the names of those to run, as Select gives them.
 	Controllers []string
-	// Client is the configuration of the controllers' clients.
-	Client *rest.Config
+	// ClientConfig is the configuration of the controllers' clients.
+	ClientConfig *rest.Config
 	// RootCA is the PEM bundle that the root CA publisher puts into every
 	// namespace.
 	RootCA []byte
-	// Stored gives a new watch of a resource whose objects are in this server's
+	// NewMetadataWatch gives a new watch of a resource whose objects are in this server's
 	// store, and nil for a resource that another server keeps.
-	Stored func(schema.GroupResource) *objectstore.MetadataWatch
+	NewMetadataWatch func(schema.GroupResource) *objectstore.MetadataWatch
 	// Lease, when not nil, is held while the controllers run.
 	Lease *Lease
 }
@@ -56,21 +56,21 @@ func (r *Runner) Run(ctx context.Context) error {
 		return nil
 	}
 	if r.config.Lease == nil {
-		return r.term(ctx)
+		return r.runControllers(ctx)
 	}
 	for ctx.Err() == nil {
-		if err := r.stand(ctx); err != nil {
+		if err := r.runWhileLeading(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// stand waits for the lease, runs the controllers while it is held, and returns
+// runWhileLeading waits for the lease, runs the controllers while it is held, and returns
 // when it is lost or ctx ends.
-func (r *Runner) stand(ctx context.Context) error {
+func (r *Runner) runWhileLeading(ctx context.Context) error {
 	leading := make(chan context.Context, 1)
-	elector, err := r.elector(func(held context.Context) { leading <- held })
+	elector, err := r.newElector(func(held context.Context) { leading <- held })
 	if err != nil {
 		return err
 	}
@@ -88,12 +88,12 @@ func (r *Runner) stand(ctx context.Context) error {
 		term, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(held, cancel)()
-		return r.term(term)
+		return r.runControllers(term)
 	}
 }
 
-func (r *Runner) elector(lead func(context.Context)) (*leaderelection.LeaderElector, error) {
-	lock, err := r.config.Lease.lock(r.config.Client)
+func (r *Runner) newElector(lead func(context.Context)) (*leaderelection.LeaderElector, error) {
+	lock, err := r.config.Lease.lock(r.config.ClientConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -112,19 +112,19 @@ func (r *Runner) elector(lead func(context.Context)) (*leaderelection.LeaderElec
 	})
 }
 
-// term runs the controllers once. Each term has its own informers: what a
+// runControllers runs the controllers once. Each term has its own informers: what a
 // controller registered with them can't be taken back when a term ends.
-func (r *Runner) term(ctx context.Context) error {
-	clients, err := newClients(r.config.Client)
+func (r *Runner) runControllers(ctx context.Context) error {
+	clients, err := newClients(r.config.ClientConfig)
 	if err != nil {
 		return err
 	}
-	t := &termState{
-		clients:   clients,
-		rootCA:    r.config.RootCA,
-		stored:    r.config.Stored,
-		informers: informers.NewSharedInformerFactoryWithOptions(clients.kube, 0, informers.WithTransform(loopback.Trim)),
-		started:   make(chan struct{}),
+	t := &controllerContext{
+		clients:          clients,
+		rootCA:           r.config.RootCA,
+		newMetadataWatch: r.config.NewMetadataWatch,
+		informers:        informers.NewSharedInformerFactoryWithOptions(clients.kube, 0, informers.WithTransform(loopback.StripManagedFields)),
+		informersStarted: make(chan struct{}),
 	}
 	var runs []func(context.Context)
 	known := constructors()
@@ -142,7 +142,7 @@ func (r *Runner) term(ctx context.Context) error {
 	if t.metadataInformers != nil {
 		defer t.metadataInformers.Shutdown()
 	}
-	close(t.started)
+	close(t.informersStarted)
 	var group sync.WaitGroup
 	for _, run := range runs {
 		group.Go(func() { run(ctx) })

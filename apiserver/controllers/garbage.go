@@ -22,14 +22,14 @@ const (
 // newGarbageCollector makes the collector over graphInformers.
 // kube-controller-manager shares whole objects with its other controllers; here
 // nobody else would use them, and the graph needs owners and names alone.
-func newGarbageCollector(ctx context.Context, t *termState) (func(context.Context), error) {
-	t.metadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(t.metadata, 0, metadatainformer.WithTransform(loopback.Trim))
+func newGarbageCollector(ctx context.Context, t *controllerContext) (func(context.Context), error) {
+	t.metadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(t.metadata, 0, metadatainformer.WithTransform(loopback.StripManagedFields))
 	discovery := t.kube.Discovery()
 	// The mapper has a cache of its own: the collector resets it whenever its
 	// other view of discovery shows something new.
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery))
 	c, err := garbagecollector.NewGarbageCollector(ctx, t.kube, t.metadata, mapper, garbagecollector.DefaultIgnoredResources(),
-		graphInformers{t.stored, t.metadataInformers}, t.started)
+		graphInformers{t.newMetadataWatch, t.metadataInformers}, t.informersStarted)
 	if err != nil {
 		return nil, err
 	}

@@ -27,13 +27,13 @@ import (
 // collector wants one of every resource there is. From the store it costs one
 // goroutine, which is the one that the collector runs for it anyway.
 type graphInformers struct {
-	stored func(schema.GroupResource) *objectstore.MetadataWatch
-	remote metadatainformer.SharedInformerFactory
+	newWatch func(schema.GroupResource) *objectstore.MetadataWatch
+	remote   metadatainformer.SharedInformerFactory
 }
 
 // ForResource implements informerfactory.InformerFactory.
 func (f graphInformers) ForResource(resource schema.GroupVersionResource) (informers.GenericInformer, error) {
-	if w := f.stored(resource.GroupResource()); w != nil {
+	if w := f.newWatch(resource.GroupResource()); w != nil {
 		return &graphInformer{source: w, resource: resource.GroupResource()}, nil
 	}
 	return f.remote.ForResource(resource), nil
@@ -92,7 +92,7 @@ func (i *graphInformer) RunWithContext(ctx context.Context) {
 	for ctx.Err() == nil {
 		events, err := i.source.Next(ctx)
 		for _, event := range events {
-			i.hand(event)
+			i.dispatch(event)
 		}
 		switch {
 		case err == nil:
@@ -109,7 +109,7 @@ func (i *graphInformer) RunWithContext(ctx context.Context) {
 	}
 }
 
-func (i *graphInformer) hand(event objectstore.MetadataEvent) {
+func (i *graphInformer) dispatch(event objectstore.MetadataEvent) {
 	switch event.Type {
 	case apiwatch.Added:
 		i.handler.OnAdd(event.Object, !i.synced.Load())

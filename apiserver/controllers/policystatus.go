@@ -14,16 +14,16 @@ import (
 
 const (
 	policyWorkers = 5
-	// remapInterval is how old the type checker's knowledge of resources may
+	// discoveryRefreshInterval is how old the type checker's knowledge of resources may
 	// become; kube-controller-manager's value.
-	remapInterval = 30 * time.Second
+	discoveryRefreshInterval = 30 * time.Second
 )
 
 // newPolicyStatus makes the controller that checks the types of
 // ValidatingAdmissionPolicies. It takes all schemas from the server's OpenAPI
 // documents, and so none while there is no policy; kube-controller-manager, which
 // has the built-in ones compiled in, keeps tens of megabytes of them.
-func newPolicyStatus(_ context.Context, t *termState) (func(context.Context), error) {
+func newPolicyStatus(_ context.Context, t *controllerContext) (func(context.Context), error) {
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(t.kube.Discovery()))
 	c, err := validatingadmissionpolicystatus.NewController(
 		t.informers.Admissionregistration().V1().ValidatingAdmissionPolicies(),
@@ -39,7 +39,7 @@ func newPolicyStatus(_ context.Context, t *termState) (func(context.Context), er
 		var group wait.Group
 		defer group.Wait()
 		group.StartWithContext(ctx, func(ctx context.Context) {
-			wait.UntilWithContext(ctx, func(context.Context) { mapper.Reset() }, remapInterval)
+			wait.UntilWithContext(ctx, func(context.Context) { mapper.Reset() }, discoveryRefreshInterval)
 		})
 		c.Run(ctx, policyWorkers)
 	}, nil

@@ -19,7 +19,7 @@ import (
 )
 
 // newQuotas is a quotas that discovers list and knows quotas of the names.
-func newQuotas(t *testing.T, discover func() ([]*metav1.APIResourceList, error), names ...v1.ResourceName) *quotas {
+func newQuotas(t *testing.T, discover func() ([]*metav1.APIResourceList, error), names ...v1.ResourceName) *lazyQuotaController {
 	t.Helper()
 	evaluators, err := core.NewEvaluators(nil, informers.NewSharedInformerFactory(fake.NewClientset(), 0), nil)
 	if err != nil {
@@ -35,11 +35,11 @@ func newQuotas(t *testing.T, discover func() ([]*metav1.APIResourceList, error),
 			t.Fatal(err)
 		}
 	}
-	return &quotas{lister: corelisters.NewResourceQuotaLister(known), evaluators: evaluators, discover: discover}
+	return &lazyQuotaController{lister: corelisters.NewResourceQuotaLister(known), evaluators: evaluators, discover: discover}
 }
 
 func served() ([]*metav1.APIResourceList, error) {
-	return resources{
+	return resourceSet{
 		{Version: "v1", Resource: "pods"}:                                        {},
 		{Version: "v1", Resource: "services"}:                                    {},
 		{Version: "v1", Resource: "configmaps"}:                                  {},
@@ -50,7 +50,7 @@ func served() ([]*metav1.APIResourceList, error) {
 		{Group: "example.com", Version: "v2", Resource: "widgets"}:               {},
 		{Group: "resource.k8s.io", Version: "v1", Resource: "resourceclaims"}:    {},
 		{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}: {},
-	}.lists()
+	}.apiResourceLists()
 }
 
 func TestOnlyWhatQuotasNameIsCounted(t *testing.T) {
@@ -70,7 +70,7 @@ func TestOnlyWhatQuotasNameIsCounted(t *testing.T) {
 		{[]v1.ResourceName{"count/events", "count/unknown.example.com", "resourcequotas"}, nil},
 	}
 	for _, test := range tests {
-		got, err := newQuotas(t, served, test.names...).named(nil)
+		got, err := newQuotas(t, served, test.names...).quotaResources(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,16 +91,16 @@ func TestOnlyWhatQuotasNameIsCounted(t *testing.T) {
 
 func TestCountedStaysWhenDiscoveryFails(t *testing.T) {
 	down := func() ([]*metav1.APIResourceList, error) {
-		lists, _ := resources{{Version: "v1", Resource: "pods"}: {}}.lists()
+		lists, _ := resourceSet{{Version: "v1", Resource: "pods"}: {}}.apiResourceLists()
 		return lists, &discovery.ErrGroupDiscoveryFailed{Groups: map[schema.GroupVersion]error{{Group: "example.com", Version: "v2"}: nil}}
 	}
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "widgets"}
 	gone := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
-	got, err := newQuotas(t, down, "pods", "count/widgets.example.com").named(resources{widgets: {}, gone: {}})
+	got, err := newQuotas(t, down, "pods", "count/widgets.example.com").quotaResources(resourceSet{widgets: {}, gone: {}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := resources{
+	want := resourceSet{
 		widgets:                           {},
 		{Version: "v1", Resource: "pods"}: {},
 		{Version: "v1", Resource: "resourcequotas"}: {},

@@ -34,22 +34,22 @@ type Config struct {
 	Loopback *rest.Config
 	// Informers is a factory over Client.
 	Informers informers.SharedInformerFactory
-	// Resources says which APIs are on.
-	Resources serverstorage.APIResourceConfigSource
-	Features  featuregate.FeatureGate
-	Election  Timers
-	Logger    klog.Logger
+	// APIResourceConfigSource says which APIs are on.
+	APIResourceConfigSource serverstorage.APIResourceConfigSource
+	FeatureGate             featuregate.FeatureGate
+	LeaderElection          LeaderElectionTimers
+	Logger                  klog.Logger
 }
 
 // ControlPlane is the controllers of one server.
 type ControlPlane struct {
 	config  Config
-	parts   []part
+	hooks   []postStartHook
 	started chan struct{}
 }
 
-// part is one controller, with the name of upstream's post-start hook.
-type part struct {
+// postStartHook is one controller, with the name of upstream's post-start hook.
+type postStartHook struct {
 	name string
 	run  func(context.Context)
 }
@@ -68,17 +68,17 @@ func Validate(gates featuregate.FeatureGate, resources serverstorage.APIResource
 func New(c Config) *ControlPlane {
 	p := &ControlPlane{config: c, started: make(chan struct{})}
 	leases := coordinationv1.SchemeGroupVersion.WithResource("leases")
-	if c.Features.Enabled(features.CoordinatedLeaderElection) {
+	if c.FeatureGate.Enabled(features.CoordinatedLeaderElection) {
 		// The factory must know of these before it is started.
 		c.Informers.Coordination().V1().Leases().Informer()
 		c.Informers.Coordination().V1beta1().LeaseCandidates().Informer()
-		p.add("start-kube-apiserver-coordinated-leader-election-controller", p.coordinateElections)
+		p.add("start-kube-apiserver-coordinated-leader-election-controller", p.runCoordinatedLeaderElection)
 	}
-	if c.Features.Enabled(features.APIServerIdentity) && p.served(leases) {
-		p.add("start-kube-apiserver-identity-lease-controller", p.keepIdentity)
-		p.add("start-kube-apiserver-identity-lease-garbage-collector", p.collectIdentities)
+	if c.FeatureGate.Enabled(features.APIServerIdentity) && p.isServed(leases) {
+		p.add("start-kube-apiserver-identity-lease-controller", p.runIdentityLease)
+		p.add("start-kube-apiserver-identity-lease-garbage-collector", p.runIdentityLeaseGC)
 	}
-	if p.served(corev1.SchemeGroupVersion.WithResource("configmaps")) {
+	if p.isServed(corev1.SchemeGroupVersion.WithResource("configmaps")) {
 		p.add("start-legacy-token-tracking-controller", func(ctx context.Context) {
 			legacytokentracking.NewController(c.Client).RunWithContext(ctx)
 		})
@@ -86,19 +86,19 @@ func New(c Config) *ControlPlane {
 	return p
 }
 
-func (p *ControlPlane) served(resource schema.GroupVersionResource) bool {
-	return p.config.Resources.ResourceEnabled(resource)
+func (p *ControlPlane) isServed(resource schema.GroupVersionResource) bool {
+	return p.config.APIResourceConfigSource.ResourceEnabled(resource)
 }
 
 func (p *ControlPlane) add(name string, run func(context.Context)) {
-	p.parts = append(p.parts, part{name, run})
+	p.hooks = append(p.hooks, postStartHook{name, run})
 }
 
 // Checks are the parts of a start, under upstream's names.
 func (p *ControlPlane) Checks() []health.Checker {
 	var checks []health.Checker
-	for _, part := range p.parts {
-		checks = append(checks, health.Hook(part.name, p.started))
+	for _, part := range p.hooks {
+		checks = append(checks, health.PostStartHook(part.name, p.started))
 	}
 	return checks
 }
@@ -106,7 +106,7 @@ func (p *ControlPlane) Checks() []health.Checker {
 // Run runs the controllers until ctx ends.
 func (p *ControlPlane) Run(ctx context.Context) error {
 	var running sync.WaitGroup
-	for _, part := range p.parts {
+	for _, part := range p.hooks {
 		running.Go(func() { part.run(klog.NewContext(ctx, p.config.Logger)) })
 	}
 	close(p.started)

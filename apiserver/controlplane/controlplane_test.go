@@ -46,12 +46,12 @@ func TestIdentityLeases(t *testing.T) {
 	resources.EnableVersions(coordinationv1.SchemeGroupVersion, corev1.SchemeGroupVersion)
 	p := controlplane.New(controlplane.Config{
 		ServerID: "apiserver-this", Hostname: "this", PeerAddress: "192.0.2.1:6443",
-		Client:    client,
-		Informers: informers.NewSharedInformerFactory(client, 0),
-		Resources: resources,
-		Features:  utilfeature.DefaultFeatureGate,
-		Election:  controlplane.DefaultTimers(),
-		Logger:    klog.Background(),
+		Client:                  client,
+		Informers:               informers.NewSharedInformerFactory(client, 0),
+		APIResourceConfigSource: resources,
+		FeatureGate:             utilfeature.DefaultFeatureGate,
+		LeaderElection:          controlplane.DefaultLeaderElectionTimers(),
+		Logger:                  klog.Background(),
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -96,7 +96,7 @@ func TestIdentityLeases(t *testing.T) {
 
 // TestAPIsThatAreOff: nothing is written where it can't be.
 func TestAPIsThatAreOff(t *testing.T) {
-	p := controlplane.New(controlplane.Config{Resources: serverstorage.NewResourceConfig(), Features: utilfeature.DefaultFeatureGate, Logger: klog.Background()})
+	p := controlplane.New(controlplane.Config{APIResourceConfigSource: serverstorage.NewResourceConfig(), FeatureGate: utilfeature.DefaultFeatureGate, Logger: klog.Background()})
 	if checks := p.Checks(); len(checks) != 0 {
 		t.Errorf("%d controllers run", len(checks))
 	}

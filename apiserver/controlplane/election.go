@@ -9,16 +9,16 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection"
 )
 
-// Timers are those of the election of the server that coordinates the others'.
-type Timers struct{ LeaseDuration, RenewDeadline, RetryPeriod time.Duration }
+// LeaderElectionTimers are those of the election of the server that coordinates the others'.
+type LeaderElectionTimers struct{ LeaseDuration, RenewDeadline, RetryPeriod time.Duration }
 
-// DefaultTimers are upstream's.
-func DefaultTimers() Timers {
-	return Timers{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
+// DefaultLeaderElectionTimers are upstream's.
+func DefaultLeaderElectionTimers() LeaderElectionTimers {
+	return LeaderElectionTimers{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 }
 
 // Validate returns one error for each wrong flag.
-func (t Timers) Validate() []error {
+func (t LeaderElectionTimers) Validate() []error {
 	var errs []error
 	if t.LeaseDuration <= t.RenewDeadline {
 		errs = append(errs, errors.New("--coordinated-leadership-lease-duration must be greater than --coordinated-leadership-renew-deadline"))
@@ -32,12 +32,12 @@ func (t Timers) Validate() []error {
 	return errs
 }
 
-// candidateGC is between two removals of candidates that are gone; upstream's.
-const candidateGC = 30 * time.Minute
+// candidateGCPeriod is between two removals of candidates that are gone; upstream's.
+const candidateGCPeriod = 30 * time.Minute
 
-// coordinateElections picks leaders among candidates whenever this server is the
+// runCoordinatedLeaderElection picks leaders among candidates whenever this server is the
 // one that does.
-func (c *ControlPlane) coordinateElections(ctx context.Context) {
+func (c *ControlPlane) runCoordinatedLeaderElection(ctx context.Context) {
 	leases := c.config.Informers.Coordination().V1().Leases()
 	candidates := c.config.Informers.Coordination().V1beta1().LeaseCandidates()
 	leaderelection.RunWithLeaderElection(ctx, c.config.Loopback, func() (func(context.Context, int), error) {
@@ -45,12 +45,12 @@ func (c *ControlPlane) coordinateElections(ctx context.Context) {
 		if err != nil {
 			return nil, err
 		}
-		gc := leaderelection.NewLeaseCandidateGC(c.config.Client, candidateGC, candidates)
+		gc := leaderelection.NewLeaseCandidateGC(c.config.Client, candidateGCPeriod, candidates)
 		return func(ctx context.Context, workers int) {
 			var collecting sync.WaitGroup
 			defer collecting.Wait()
 			collecting.Go(func() { gc.Run(ctx) })
 			controller.Run(ctx, workers)
 		}, nil
-	}, leaderelection.LeaderElectionTimers(c.config.Election))
+	}, leaderelection.LeaderElectionTimers(c.config.LeaderElection))
 }

@@ -25,7 +25,7 @@ const (
 	identityName     = "kube-apiserver"
 	identityDuration = time.Hour
 	identityRenewal  = 10 * time.Second
-	identityGC       = time.Hour
+	identityGCPeriod = time.Hour
 )
 
 // ServerID is the name of a server by that of its host, as upstream derives it:
@@ -43,10 +43,10 @@ func ServerID(hostname string) (string, error) {
 	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16])), nil
 }
 
-// keepIdentity holds the identity Lease until ctx ends, and deletes it then.
-func (c *ControlPlane) keepIdentity(ctx context.Context) {
+// runIdentityLease holds the identity Lease until ctx ends, and deletes it then.
+func (c *ControlPlane) runIdentityLease(ctx context.Context) {
 	controller := lease.NewController(clock.RealClock{}, c.config.Client, c.config.ServerID+"_"+uuid.NewString(),
-		int32(identityDuration/time.Second), nil, identityRenewal, c.config.ServerID, metav1.NamespaceSystem, c.describe)
+		int32(identityDuration/time.Second), nil, identityRenewal, c.config.ServerID, metav1.NamespaceSystem, c.setLeaseMetadata)
 	// It starts with the deletion of what a server before it has left behind.
 	if err := controller.Start(ctx.Done()); err != nil {
 		c.config.Logger.Error(err, "The identity Lease is not kept")
@@ -56,8 +56,8 @@ func (c *ControlPlane) keepIdentity(ctx context.Context) {
 	controller.Stop()
 }
 
-// describe puts into the Lease what servers tell of themselves.
-func (c *ControlPlane) describe(lease *coordinationv1.Lease) error {
+// setLeaseMetadata puts into the Lease what servers tell of themselves.
+func (c *ControlPlane) setLeaseMetadata(lease *coordinationv1.Lease) error {
 	set := func(all *map[string]string, key, value string) {
 		if *all == nil {
 			*all = map[string]string{}
@@ -66,14 +66,14 @@ func (c *ControlPlane) describe(lease *coordinationv1.Lease) error {
 	}
 	set(&lease.Labels, identityLabel, identityName)
 	set(&lease.Labels, corev1.LabelHostname, c.config.Hostname)
-	if c.config.Features.Enabled(features.UnknownVersionInteroperabilityProxy) && c.config.PeerAddress != "" {
+	if c.config.FeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy) && c.config.PeerAddress != "" {
 		set(&lease.Annotations, corev1.AnnotationPeerAdvertiseAddress, c.config.PeerAddress)
 	}
 	return nil
 }
 
-// collectIdentities deletes the Leases of servers that have gone without doing so.
-func (c *ControlPlane) collectIdentities(ctx context.Context) {
-	apiserverleasegc.NewAPIServerLeaseGC(c.config.Client, identityGC, metav1.NamespaceSystem,
+// runIdentityLeaseGC deletes the Leases of servers that have gone without doing so.
+func (c *ControlPlane) runIdentityLeaseGC(ctx context.Context) {
+	apiserverleasegc.NewAPIServerLeaseGC(c.config.Client, identityGCPeriod, metav1.NamespaceSystem,
 		identityLabel+"="+identityName).RunWithContext(ctx)
 }

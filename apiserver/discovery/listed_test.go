@@ -19,12 +19,12 @@ func TestGroupsAreListedWhenAskedFor(t *testing.T) {
 			t.Fatal("listed although nobody asked")
 		}
 	}
-	first := r.listed()
-	if len(first) != 20 || &first[0] != &r.listed()[0] {
+	first := r.groupList()
+	if len(first) != 20 || &first[0] != &r.groupList()[0] {
 		t.Errorf("%d groups, or listed twice", len(first))
 	}
 	r.Remove(schema.GroupVersion{Group: "g7", Version: "v1"}, Custom)
-	if _, ok := r.group("g7"); ok || len(r.listed()) != 19 {
+	if _, ok := r.group("g7"); ok || len(r.groupList()) != 19 {
 		t.Error("still listed")
 	}
 }

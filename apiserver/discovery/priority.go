@@ -13,7 +13,7 @@ type Priority struct {
 // registration is the group that comes before all others, and its place
 // (k8s.io/kube-aggregator/pkg/apiserver/handler_discovery.go).
 const (
-	registration                = "apiregistration.k8s.io"
+	registrationGroup           = "apiregistration.k8s.io"
 	registrationPriority        = 20001
 	registrationVersionPriority = 1
 )

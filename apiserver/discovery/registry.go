@@ -47,11 +47,11 @@ type Version struct {
 	Origin Origin
 	// Resources are the resources and subresources served.
 	Resources []metav1.APIResource
-	// Described are the resources in the form of the aggregated document. They
+	// AggregatedResources are the resources in the form of the aggregated document. They
 	// are made of Resources if they are not given. Where only they are, there is
 	// no document at /apis/<group>/<version>. Where neither is, the group version
 	// is known by name alone: it is listed, but not in the aggregated document.
-	Described []apidiscoveryv2.APIResourceDiscovery
+	AggregatedResources []apidiscoveryv2.APIResourceDiscovery
 	// Stale marks a description that could not be refreshed.
 	Stale bool
 
@@ -74,10 +74,10 @@ type Registry struct {
 	// of resources, which upstream alone has in CBOR too.
 	codecs, resourceCodecs serializer.CodecFactory
 
-	addresses upstream.Addresses
-	legacy    aggregated.ResourceManager // the core group, at /api
-	grouped   aggregated.ResourceManager // all others, at /apis
-	places    map[schema.GroupVersion]Priority
+	addresses        upstream.Addresses
+	aggregatedLegacy aggregated.ResourceManager // the core group, at /api
+	aggregatedGroups aggregated.ResourceManager // all others, at /apis
+	priorities       map[schema.GroupVersion]Priority
 
 	mu sync.RWMutex
 	// observers are told of each change.
@@ -89,12 +89,12 @@ type Registry struct {
 }
 
 // A Rule names the address that clients of a network are told to use.
-type Rule = upstream.CIDRRule
+type CIDRRule = upstream.CIDRRule
 
 // NewRegistry makes an empty registry. serverAddress is the host and port that
 // clients are told to use, by the document at /api, besides those of the rules
 // for where they are.
-func NewRegistry(serverAddress string, rules ...Rule) *Registry {
+func NewRegistry(serverAddress string, rules ...CIDRRule) *Registry {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	var options []serializer.CodecFactoryOptionsMutator
@@ -102,20 +102,20 @@ func NewRegistry(serverAddress string, rules ...Rule) *Registry {
 		options = append(options, serializer.WithSerializer(cbor.NewSerializerInfo))
 	}
 	return &Registry{
-		codecs:         serializer.NewCodecFactory(scheme),
-		resourceCodecs: serializer.NewCodecFactory(scheme, options...),
-		addresses:      upstream.DefaultAddresses{DefaultAddress: serverAddress, CIDRRules: rules},
-		legacy:         aggregated.NewResourceManager("api"),
-		grouped:        aggregated.NewResourceManager("apis"),
-		places:         Priorities(),
-		versions:       map[schema.GroupVersion]map[Origin]Version{},
+		codecs:           serializer.NewCodecFactory(scheme),
+		resourceCodecs:   serializer.NewCodecFactory(scheme, options...),
+		addresses:        upstream.DefaultAddresses{DefaultAddress: serverAddress, CIDRRules: rules},
+		aggregatedLegacy: aggregated.NewResourceManager("api"),
+		aggregatedGroups: aggregated.NewResourceManager("apis"),
+		priorities:       Priorities(),
+		versions:         map[schema.GroupVersion]map[Origin]Version{},
 	}
 }
 
 // Add enters a group version or replaces what its origin said of it before.
 func (r *Registry) Add(v Version) error {
-	r.place(&v)
-	described := v.Described
+	r.setPriorities(&v)
+	described := v.AggregatedResources
 	if v.Resources != nil && described == nil {
 		var err error
 		if described, err = endpoints.ConvertGroupVersionIntoToDiscovery(v.Resources); err != nil {
@@ -133,7 +133,7 @@ func (r *Registry) Add(v Version) error {
 		r.versions[v.GroupVersion] = map[Origin]Version{}
 	}
 	r.versions[v.GroupVersion][v.Origin] = v
-	r.changed()
+	r.notifyObservers()
 
 	manager := r.manager(v.Group).WithSource(v.Origin.source())
 	if described == nil {
@@ -149,10 +149,10 @@ func (r *Registry) Add(v Version) error {
 	return nil
 }
 
-// documented is the description that the document of a group version is made of.
+// versionWithResources is the description that the document of a group version is made of.
 // What is described for the aggregated document alone has one elsewhere: who asks
 // here was not sent on to it, or not yet. The caller holds mu.
-func (r *Registry) documented(gv schema.GroupVersion) (Version, bool) {
+func (r *Registry) versionWithResources(gv schema.GroupVersion) (Version, bool) {
 	for _, origin := range []Origin{Aggregated, BuiltIn, Custom} {
 		if v, ok := r.versions[gv][origin]; ok && v.Resources != nil {
 			return v, true
@@ -161,12 +161,12 @@ func (r *Registry) documented(gv schema.GroupVersion) (Version, bool) {
 	return Version{}, false
 }
 
-// place gives a version its place in discovery as far as it was given none.
-func (r *Registry) place(v *Version) {
+// setPriorities gives a version its place in discovery as far as it was given none.
+func (r *Registry) setPriorities(v *Version) {
 	group, version := defaultGroupPriority, defaultVersionPriority
-	if v.Group == registration {
+	if v.Group == registrationGroup {
 		group, version = registrationPriority, registrationVersionPriority
-	} else if p, ok := r.places[v.GroupVersion]; ok && v.Origin == BuiltIn {
+	} else if p, ok := r.priorities[v.GroupVersion]; ok && v.Origin == BuiltIn {
 		group, version = int(p.Group), int(p.Version)
 	}
 	v.GroupPriority, v.Priority = cmp.Or(v.GroupPriority, group), cmp.Or(v.Priority, version)
@@ -180,13 +180,13 @@ func (r *Registry) Remove(gv schema.GroupVersion, origin Origin) {
 	if len(r.versions[gv]) == 0 {
 		delete(r.versions, gv)
 	}
-	r.changed()
+	r.notifyObservers()
 	r.manager(gv.Group).WithSource(origin.source()).RemoveGroupVersion(metav1.GroupVersion(gv))
 }
 
 // group returns what is listed of a group.
 func (r *Registry) group(name string) (metav1.APIGroup, bool) {
-	groups := r.listed()
+	groups := r.groupList()
 	if i := slices.IndexFunc(groups, func(g metav1.APIGroup) bool { return g.Name == name }); i >= 0 {
 		return groups[i], true
 	}
@@ -195,13 +195,13 @@ func (r *Registry) group(name string) (metav1.APIGroup, bool) {
 
 func (r *Registry) manager(group string) aggregated.ResourceManager {
 	if group == "" {
-		return r.legacy
+		return r.aggregatedLegacy
 	}
-	return r.grouped
+	return r.aggregatedGroups
 }
 
-// winner is the description of a group version that takes precedence.
-func (r *Registry) winner(gv schema.GroupVersion) (Version, bool) {
+// preferredVersion is the description of a group version that takes precedence.
+func (r *Registry) preferredVersion(gv schema.GroupVersion) (Version, bool) {
 	for _, origin := range []Origin{Aggregated, BuiltIn, Custom} {
 		if v, ok := r.versions[gv][origin]; ok {
 			return v, true
@@ -210,9 +210,9 @@ func (r *Registry) winner(gv schema.GroupVersion) (Version, bool) {
 	return Version{}, false
 }
 
-// Served returns what is served by this server itself: all but what an aggregated
+// LocalVersions returns what is served by this server itself: all but what an aggregated
 // server has. The order is of no account; the descriptions must not be changed.
-func (r *Registry) Served() []Version {
+func (r *Registry) LocalVersions() []Version {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var served []Version
@@ -226,24 +226,24 @@ func (r *Registry) Served() []Version {
 	return served
 }
 
-// Observe has changed called after every change from now on. It must neither
+// AddObserver has changed called after every change from now on. It must neither
 // wait for anything nor ask the registry.
-func (r *Registry) Observe(changed func()) {
+func (r *Registry) AddObserver(changed func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.observers = append(r.observers, changed)
 }
 
-// changed tells the observers. The caller holds mu.
-func (r *Registry) changed() {
+// notifyObservers tells the observers. The caller holds mu.
+func (r *Registry) notifyObservers() {
 	r.groups = nil
 	for _, changed := range r.observers {
 		changed()
 	}
 }
 
-// listed returns groups, made anew if something has changed.
-func (r *Registry) listed() []metav1.APIGroup {
+// groupList returns groups, made anew if something has changed.
+func (r *Registry) groupList() []metav1.APIGroup {
 	r.mu.RLock()
 	groups := r.groups
 	r.mu.RUnlock()
@@ -253,16 +253,16 @@ func (r *Registry) listed() []metav1.APIGroup {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.groups == nil {
-		r.groups = r.regroup()
+		r.groups = r.buildGroupList()
 	}
 	return r.groups
 }
 
-// regroup makes groups of versions. The caller holds mu.
-func (r *Registry) regroup() []metav1.APIGroup {
+// buildGroupList makes groups of versions. The caller holds mu.
+func (r *Registry) buildGroupList() []metav1.APIGroup {
 	byGroup := map[string][]Version{}
 	for gv := range r.versions {
-		if v, ok := r.winner(gv); ok && gv.Group != "" {
+		if v, ok := r.preferredVersion(gv); ok && gv.Group != "" {
 			byGroup[gv.Group] = append(byGroup[gv.Group], v)
 		}
 	}
@@ -282,7 +282,7 @@ func (r *Registry) regroup() []metav1.APIGroup {
 // Paths are the paths that documents are answered at, as the index at / lists
 // them.
 func (r *Registry) Paths() []string {
-	groups := r.listed()
+	groups := r.groupList()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	paths := []string{"/apis", "/apis/"}
@@ -302,18 +302,18 @@ func (r *Registry) Paths() []string {
 
 // Lookup returns the document at /apis/<group> or /apis/<group>/<version>, if
 // there is one now.
-func (r *Registry) Lookup(path string) (Document, bool) {
+func (r *Registry) Lookup(path string) (Handler, bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if parts[0] != "apis" || len(parts) < 2 || len(parts) > 3 || !strings.HasPrefix(path, "/apis/") {
 		return nil, false
 	}
 	if len(parts) == 2 {
 		_, known := r.group(parts[1])
-		return r.Group(parts[1]), known
+		return r.GroupHandler(parts[1]), known
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	gv := schema.GroupVersion{Group: parts[1], Version: parts[2]}
-	_, ok := r.documented(gv)
-	return r.Version(gv), ok
+	_, ok := r.versionWithResources(gv)
+	return r.VersionHandler(gv), ok
 }

@@ -54,7 +54,7 @@ func get(t *testing.T, h http.Handler, accept string, header ...string) *httptes
 func groups(t *testing.T, r *discovery.Registry) []string {
 	t.Helper()
 	var list metav1.APIGroupList
-	if err := json.Unmarshal(get(t, r.Groups(), "application/json").Body.Bytes(), &list); err != nil {
+	if err := json.Unmarshal(get(t, r.GroupsHandler(), "application/json").Body.Bytes(), &list); err != nil {
 		t.Fatal(err)
 	}
 	legacy := []string{}
@@ -72,7 +72,7 @@ func groups(t *testing.T, r *discovery.Registry) []string {
 			Versions []struct{ Version string }
 		}
 	}
-	if err := json.Unmarshal(get(t, r.Groups(), aggregated).Body.Bytes(), &tree); err != nil {
+	if err := json.Unmarshal(get(t, r.GroupsHandler(), aggregated).Body.Bytes(), &tree); err != nil {
 		t.Fatal(err)
 	}
 	whole := []string{}
@@ -131,11 +131,11 @@ func TestComeAndGo(t *testing.T) {
 	if diff := cmp.Diff([]string{"farm.example/v2"}, groups(t, r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := get(t, r.Version(gv), "application/json").Code; got != http.StatusNotFound {
+	if got := get(t, r.VersionHandler(gv), "application/json").Code; got != http.StatusNotFound {
 		t.Errorf("the document of a removed version is %d", got)
 	}
 	r.Remove(schema.GroupVersion{Group: "farm.example", Version: "v2"}, discovery.Custom)
-	if got := get(t, r.Group("farm.example"), "application/json").Code; got != http.StatusNotFound {
+	if got := get(t, r.GroupHandler("farm.example"), "application/json").Code; got != http.StatusNotFound {
 		t.Errorf("the document of a removed group is %d", got)
 	}
 	if got := groups(t, r); len(got) > 0 {
@@ -151,10 +151,10 @@ func TestPrecedence(t *testing.T) {
 	gv := schema.GroupVersion{Group: "farm.example", Version: "v1"}
 	kind := func() string {
 		var list metav1.APIResourceList
-		if err := json.Unmarshal(get(t, r.Version(gv), "application/json").Body.Bytes(), &list); err != nil {
+		if err := json.Unmarshal(get(t, r.VersionHandler(gv), "application/json").Body.Bytes(), &list); err != nil {
 			t.Fatal(err)
 		}
-		whole := get(t, r.Groups(), aggregated).Body.String()
+		whole := get(t, r.GroupsHandler(), aggregated).Body.String()
 		if !strings.Contains(whole, `"kind":"`+list.APIResources[0].Kind+`"`) || strings.Count(whole, `"responseKind"`) != 1 {
 			t.Errorf("the aggregated document has another: %s", whole)
 		}
@@ -179,16 +179,16 @@ func TestPrecedence(t *testing.T) {
 func TestETag(t *testing.T) {
 	r := discovery.NewRegistry("")
 	add(t, r, version("farm.example", "v1", discovery.Custom, "Cow"))
-	first := get(t, r.Groups(), aggregated)
+	first := get(t, r.GroupsHandler(), aggregated)
 	tag := first.Header().Get("ETag")
 	if tag == "" || first.Header().Get("Content-Type") != aggregated {
 		t.Fatalf("headers %v", first.Header())
 	}
-	if again := get(t, r.Groups(), aggregated, "If-None-Match", tag); again.Code != http.StatusNotModified {
+	if again := get(t, r.GroupsHandler(), aggregated, "If-None-Match", tag); again.Code != http.StatusNotModified {
 		t.Errorf("unchanged, but %d", again.Code)
 	}
 	add(t, r, version("farm.example", "v2", discovery.Custom, "Cow"))
-	if again := get(t, r.Groups(), aggregated, "If-None-Match", tag); again.Code != http.StatusOK {
+	if again := get(t, r.GroupsHandler(), aggregated, "If-None-Match", tag); again.Code != http.StatusOK {
 		t.Errorf("changed, but %d", again.Code)
 	}
 }
@@ -199,13 +199,13 @@ func TestCore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := discovery.NewRegistry("192.0.2.1:6443", discovery.Rule{IPRange: *inside, Address: "10.0.0.1:443"})
+	r := discovery.NewRegistry("192.0.2.1:6443", discovery.CIDRRule{IPRange: *inside, Address: "10.0.0.1:443"})
 	add(t, r, version("", "v1", discovery.BuiltIn, "Cow"), version("farm.example", "v1", discovery.Custom, "Calf"))
 	want := `{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[{"clientCIDR":"0.0.0.0/0","serverAddress":"192.0.2.1:6443"},{"clientCIDR":"192.0.2.0/24","serverAddress":"10.0.0.1:443"}]}`
-	if got := strings.TrimSpace(get(t, r.Legacy(), "application/json").Body.String()); got != want {
+	if got := strings.TrimSpace(get(t, r.LegacyHandler(), "application/json").Body.String()); got != want {
 		t.Errorf("got %s", got)
 	}
-	whole := get(t, r.Legacy(), aggregated).Body.String()
+	whole := get(t, r.LegacyHandler(), aggregated).Body.String()
 	if !strings.Contains(whole, "Cow") || strings.Contains(whole, "Calf") {
 		t.Errorf("got %s", whole)
 	}

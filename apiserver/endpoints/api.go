@@ -15,17 +15,17 @@ import (
 // concurrent use.
 type API struct {
 	versions []*Version
-	// documented has every route, below the path whose document describes it.
-	documented []documented
-	// claimed has the paths of groups ("/api", "/apis/apps"): what lies below
+	// openAPIRoots has every route, below the path whose document describes it.
+	openAPIRoots []openAPIRoot
+	// groupPaths has the paths of groups ("/api", "/apis/apps"): what lies below
 	// one and has no route is a 404 of ours.
-	claimed   map[string]bool
-	mux       *mux
-	discovery *discovery.Registry
-	next      http.Handler
+	groupPaths map[string]bool
+	mux        *mux
+	discovery  *discovery.Registry
+	next       http.Handler
 }
 
-type documented struct {
+type openAPIRoot struct {
 	path   string
 	routes []Route
 }
@@ -38,7 +38,7 @@ func New(c Config) (*API, error) {
 	if len(c.Groups) == 0 {
 		return nil, fmt.Errorf("endpoints: no groups given")
 	}
-	a := &API{claimed: map[string]bool{}, discovery: c.Discovery, next: c.NotFound}
+	a := &API{groupPaths: map[string]bool{}, discovery: c.Discovery, next: c.NotFound}
 	if a.next == nil {
 		a.next = http.HandlerFunc(http.NotFound)
 	}
@@ -48,9 +48,9 @@ func New(c Config) (*API, error) {
 			return nil, err
 		}
 	}
-	a.add("/apis", discoveryRoute("/apis", c.Discovery.Groups()))
+	a.add("/apis", discoveryRoute("/apis", c.Discovery.GroupsHandler()))
 	var routes []Route
-	for _, at := range a.documented {
+	for _, at := range a.openAPIRoots {
 		routes = append(routes, at.routes...)
 	}
 	a.mux = newMux(routes, c.Groups[0].Codecs)
@@ -81,41 +81,41 @@ func (a *API) addGroup(group *Group, serving Serving) error {
 		if err != nil {
 			return err
 		}
-		at := root(version.gv)
-		document := discoveryRoute(at, a.discovery.Version(version.gv))
+		at := rootPath(version.gv)
+		document := discoveryRoute(at, a.discovery.VersionHandler(version.gv))
 		a.add(at, append([]Route{document}, version.Routes()...)...)
 	}
 	switch {
 	case !served:
 	case group.Name == "":
-		a.claimed["/api"] = true
-		a.add("/api", discoveryRoute("/api", a.discovery.Legacy()))
+		a.groupPaths["/api"] = true
+		a.add("/api", discoveryRoute("/api", a.discovery.LegacyHandler()))
 	default:
 		at := "/apis/" + group.Name
-		a.claimed[at] = true
-		a.add(at, discoveryRoute(at, a.discovery.Group(group.Name)))
+		a.groupPaths[at] = true
+		a.add(at, discoveryRoute(at, a.discovery.GroupHandler(group.Name)))
 	}
 	return nil
 }
 
 func (a *API) add(path string, routes ...Route) {
-	a.documented = append(a.documented, documented{path, routes})
+	a.openAPIRoots = append(a.openAPIRoots, openAPIRoot{path, routes})
 }
 
 // discoveryRoute is the route of a discovery document.
-func discoveryRoute(path string, document discovery.Document) Route {
+func discoveryRoute(path string, document discovery.Handler) Route {
 	op := document.Operation(path)
 	// The lists of groups and of a group's versions are kube-aggregator's, which
 	// does not look at the method.
 	lists := strings.HasPrefix(path, "/apis") && strings.Count(path, "/") < 3
 	return Route{
-		plain:    lists,
-		Method:   op.Method,
-		Path:     path,
-		Handler:  document,
-		Consumes: op.Consumes,
-		Produces: op.Produces,
-		describe: func(*Route) (openapi.Operation, error) { return op, nil },
+		skipsNegotiation: lists,
+		Method:           op.Method,
+		Path:             path,
+		Handler:          document,
+		Consumes:         op.Consumes,
+		Produces:         op.Produces,
+		describe:         func(*Route) (openapi.Operation, error) { return op, nil },
 	}
 }
 
@@ -129,28 +129,28 @@ func (a *API) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		at.ServeHTTP(w, req)
 		return
 	}
-	if a.claims(path) {
-		a.mux.failures.notFound(w, req)
+	if a.isInServedGroup(path) {
+		a.mux.errors.notFound(w, req)
 		return
 	}
 	if document, ok := a.discovery.Lookup(path); ok {
-		at := methods{routes: []Route{discoveryRoute(path, document)}, failures: a.mux.failures}
+		at := methods{routes: []Route{discoveryRoute(path, document)}, errors: a.mux.errors}
 		at.ServeHTTP(w, req)
 		return
 	}
 	a.next.ServeHTTP(w, req)
 }
 
-// claims says whether the path lies below that of a group served here.
-func (a *API) claims(path string) bool {
+// isInServedGroup says whether the path lies below that of a group served here.
+func (a *API) isInServedGroup(path string) bool {
 	parts := strings.SplitN(path, "/", 4)
 	if len(parts) < 2 || parts[0] != "" {
 		return false
 	}
 	if parts[1] == "api" {
-		return a.claimed["/api"]
+		return a.groupPaths["/api"]
 	}
-	return len(parts) > 2 && parts[1] == "apis" && a.claimed["/apis/"+parts[2]]
+	return len(parts) > 2 && parts[1] == "apis" && a.groupPaths["/apis/"+parts[2]]
 }
 
 // Versions returns the group versions served. The caller must not change the

@@ -26,7 +26,7 @@ var optionsVersion = schema.GroupVersion{Version: "v1"}
 // describe makes the documentation of an action. Wording and names are
 // upstream's: generated clients are named after them.
 func (r *Resource) describe(a action, route *Route) (openapi.Operation, error) {
-	d := description{r: r, a: a, op: openapi.Operation{
+	d := operationBuilder{r: r, a: a, op: openapi.Operation{
 		Method:   route.Method,
 		Path:     route.Path,
 		Consumes: route.Consumes,
@@ -38,21 +38,21 @@ func (r *Resource) describe(a action, route *Route) (openapi.Operation, error) {
 			endpoints.RouteMetaAction: strings.ToLower(a.verb),
 		},
 	}}
-	d.describe()
+	d.build()
 	d.pathParams()
 	return d.op, d.err
 }
 
-// description is an operation while it is written down. The first error stays
+// operationBuilder is an operation while it is written down. The first error stays
 // and ends the work.
-type description struct {
+type operationBuilder struct {
 	r   *Resource
 	a   action
 	op  openapi.Operation
 	err error
 }
 
-func (d *description) describe() {
+func (d *operationBuilder) build() {
 	kind, article := d.r.docKind, endpoints.GetArticleForNoun(d.r.docKind, " ")
 	if d.a.verb == request.MethodConnect {
 		d.connect(kind)
@@ -120,7 +120,7 @@ func (d *description) describe() {
 	}
 }
 
-func (d *description) connect(kind string) {
+func (d *operationBuilder) connect(kind string) {
 	method := d.op.Method
 	d.named("connect"+title(strings.ToLower(method)), "")
 	d.doc("connect "+method+" requests to "+kind, "connect "+method+" requests to ", " of "+kind)
@@ -137,7 +137,7 @@ func (d *description) connect(kind string) {
 
 // named puts the operation's name together: "listNamespacedPod",
 // "readNamespacedPodLog", "listPodForAllNamespaces", "watchNodeList".
-func (d *description) named(verb, list string) {
+func (d *operationBuilder) named(verb, list string) {
 	name := verb
 	if d.r.namespaced && !d.a.allNamespaces {
 		name += "Namespaced"
@@ -154,7 +154,7 @@ func (d *description) named(verb, list string) {
 
 // doc sets the sentence: of a resource as it is, of a subresource with its name
 // between before and after.
-func (d *description) doc(resource, before, after string) {
+func (d *operationBuilder) doc(resource, before, after string) {
 	if d.r.subresource == "" {
 		d.op.Doc = resource
 		return
@@ -162,19 +162,19 @@ func (d *description) doc(resource, before, after string) {
 	d.op.Doc = before + d.r.subresource + after
 }
 
-func (d *description) takes(body any, required bool) {
+func (d *operationBuilder) takes(body any, required bool) {
 	d.op.Request = body
 	d.op.Params = append(d.op.Params, openapi.BodyParam(required))
 }
 
-func (d *description) answers(body any, codes ...int) {
+func (d *operationBuilder) answers(body any, codes ...int) {
 	d.op.Response = body
 	for _, code := range codes {
 		d.op.Responses = append(d.op.Responses, openapi.Response{Code: code, Message: http.StatusText(code), Model: body})
 	}
 }
 
-func (d *description) pathParams() {
+func (d *operationBuilder) pathParams() {
 	if strings.Contains(d.a.path, "{namespace}") {
 		d.op.Params = append(d.op.Params, openapi.PathParam("namespace", "object name and auth scope, such as for teams and projects"))
 	}
@@ -188,7 +188,7 @@ func (d *description) pathParams() {
 
 // produced is what a read or a write answers with: the resource's kind, unless
 // the storage says otherwise.
-func (d *description) produced() any {
+func (d *operationBuilder) produced() any {
 	if storage, ok := d.r.storage.(rest.StorageMetadata); ok {
 		if sample := storage.ProducesObject(d.a.verb); sample != nil {
 			return sample
@@ -197,14 +197,14 @@ func (d *description) produced() any {
 	return d.object(d.r.kind)
 }
 
-func (d *description) deleted() any {
+func (d *operationBuilder) deleted() any {
 	if storage, ok := d.r.storage.(rest.MayReturnFullObjectDeleter); ok && storage.DeleteReturnsDeletedObject() {
 		return d.produced()
 	}
 	return d.object(optionsVersion.WithKind("Status"))
 }
 
-func (d *description) list() any {
+func (d *operationBuilder) list() any {
 	kinds, _, err := d.r.types.Typer.ObjectKinds(d.r.storage.(rest.Lister).NewList())
 	if err != nil {
 		d.fail(err)
@@ -214,7 +214,7 @@ func (d *description) list() any {
 }
 
 // object is an empty value of a kind.
-func (d *description) object(kind schema.GroupVersionKind) any {
+func (d *operationBuilder) object(kind schema.GroupVersionKind) any {
 	object, err := d.r.types.Creater.New(kind)
 	if err != nil {
 		d.fail(err)
@@ -223,7 +223,7 @@ func (d *description) object(kind schema.GroupVersionKind) any {
 	return reflect.Indirect(reflect.ValueOf(object)).Interface()
 }
 
-func (d *description) getOptions() {
+func (d *operationBuilder) getOptions() {
 	storage, ok := d.r.storage.(rest.GetterWithOptions)
 	if !ok {
 		return
@@ -234,7 +234,7 @@ func (d *description) getOptions() {
 
 // internalOptions adds the parameters of options given as an internal type. They
 // are of the resource's own version or else of the one all groups share.
-func (d *description) internalOptions(options runtime.Object) {
+func (d *operationBuilder) internalOptions(options runtime.Object) {
 	kinds, _, err := d.r.types.Typer.ObjectKinds(options)
 	if err != nil {
 		d.fail(err)
@@ -251,7 +251,7 @@ func (d *description) internalOptions(options runtime.Object) {
 	d.params(versioned)
 }
 
-func (d *description) options(kind string, except ...string) {
+func (d *operationBuilder) options(kind string, except ...string) {
 	options, err := d.r.types.Creater.New(optionsVersion.WithKind(kind))
 	if err != nil {
 		d.fail(err)
@@ -260,11 +260,11 @@ func (d *description) options(kind string, except ...string) {
 	d.params(options, except...)
 }
 
-func (d *description) params(options runtime.Object, except ...string) {
+func (d *operationBuilder) params(options runtime.Object, except ...string) {
 	d.op.Params = append(d.op.Params, queryParams(options, except...)...)
 }
 
-func (d *description) fail(err error) {
+func (d *operationBuilder) fail(err error) {
 	if d.err == nil {
 		d.err = err
 	}

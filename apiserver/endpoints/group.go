@@ -114,9 +114,9 @@ func (g *Group) types() Types {
 	}
 }
 
-// root is the path below which a group version is served, without a slash at
+// rootPath is the path below which a group version is served, without a slash at
 // its end.
-func root(gv schema.GroupVersion) string {
+func rootPath(gv schema.GroupVersion) string {
 	if gv.Group == "" {
 		return "/api/" + gv.Version
 	}

@@ -37,10 +37,10 @@ func ModelNames(groups []Group) ([]string, error) {
 // Roots describes all that is served, for OpenAPI.
 func (a *API) Roots() []openapi.Root {
 	var roots []openapi.Root
-	for _, at := range a.documented {
+	for _, at := range a.openAPIRoots {
 		root := openapi.Root{
 			Path:       at.path[1:],
-			Operations: func() ([]openapi.Operation, error) { return operations(at.routes) },
+			Operations: func() ([]openapi.Operation, error) { return describeRoutes(at.routes) },
 		}
 		for _, route := range at.routes {
 			root.Routes = append(root.Routes, route.Method+" "+route.Path)

@@ -18,7 +18,7 @@ import (
 type mux struct {
 	chi      *chi.Mux
 	paths    map[string]*methods // by chi's pattern
-	failures failures
+	errors   errorWriter
 	contexts sync.Pool
 }
 
@@ -27,7 +27,7 @@ func newMux(routes []Route, serializer runtime.NegotiatedSerializer) *mux {
 	m := &mux{
 		chi:      chi.NewMux(),
 		paths:    map[string]*methods{},
-		failures: failures{serializer},
+		errors:   errorWriter{serializer},
 		contexts: sync.Pool{New: func() any { return chi.NewRouteContext() }},
 	}
 	for _, route := range routes {
@@ -37,7 +37,7 @@ func newMux(routes []Route, serializer runtime.NegotiatedSerializer) *mux {
 		}
 		at := m.paths[pattern]
 		if at == nil {
-			at = &methods{failures: m.failures}
+			at = &methods{errors: m.errors}
 			m.paths[pattern] = at
 			m.chi.Handle(pattern, at)
 		}
@@ -63,5 +63,5 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		at.ServeHTTP(w, req)
 		return
 	}
-	m.failures.notFound(w, req)
+	m.errors.notFound(w, req)
 }

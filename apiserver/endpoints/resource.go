@@ -242,7 +242,7 @@ func (r *Resource) discoveryVerbs() metav1.Verbs {
 func (r *Resource) route(a action, method string) Route {
 	return Route{
 		Method:   method,
-		Path:     root(r.gv) + "/" + a.path,
+		Path:     rootPath(r.gv) + "/" + a.path,
 		Handler:  r.instrument(a, r.handler(a)),
 		Consumes: r.consumes(a),
 		Produces: r.produces(a),

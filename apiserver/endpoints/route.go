@@ -27,9 +27,9 @@ type Route struct {
 	// Consumes and Produces are the media types of request and answer.
 	Consumes, Produces []string
 
-	// plain leaves method and media types to the handler.
-	plain    bool
-	describe func(*Route) (openapi.Operation, error)
+	// skipsNegotiation leaves method and media types to the handler.
+	skipsNegotiation bool
+	describe         func(*Route) (openapi.Operation, error)
 }
 
 // Operation describes the route. It is made anew at each call: descriptions are
@@ -75,29 +75,29 @@ func anyMatches(header string, offered []string, wildcard bool) bool {
 
 // methods serves one path: the routes there, which differ in method.
 type methods struct {
-	routes   []Route
-	failures failures
+	routes []Route
+	errors errorWriter
 }
 
 // ServeHTTP picks the route by method, then by the request's content type, then
 // by what it accepts, and says which of them failed, as go-restful does.
 func (m *methods) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	i := slices.IndexFunc(m.routes, func(r Route) bool { return r.plain || r.Method == req.Method })
+	i := slices.IndexFunc(m.routes, func(r Route) bool { return r.skipsNegotiation || r.Method == req.Method })
 	if i < 0 {
-		m.failures.write(w, req, http.StatusMethodNotAllowed, "405: Method Not Allowed")
+		m.errors.write(w, req, http.StatusMethodNotAllowed, "405: Method Not Allowed")
 		return
 	}
 	route := &m.routes[i]
-	if route.plain {
+	if route.skipsNegotiation {
 		route.Handler.ServeHTTP(w, req)
 		return
 	}
 	if !route.consumes(req.Header.Get("Content-Type")) {
-		m.failures.write(w, req, http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
+		m.errors.write(w, req, http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
 		return
 	}
 	if !route.produces(req.Header.Get("Accept")) {
-		m.failures.write(w, req, http.StatusNotAcceptable,
+		m.errors.write(w, req, http.StatusNotAcceptable,
 			fmt.Sprintf("406: Not Acceptable\n\nAvailable representations: %s", strings.Join(route.Produces, ", ")))
 		return
 	}
@@ -107,19 +107,19 @@ func (m *methods) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // GetOnly serves a document to GET and refuses other methods as routes do.
 func GetOnly(document http.Handler, serializer runtime.NegotiatedSerializer) http.Handler {
 	return &methods{
-		routes:   []Route{{Method: http.MethodGet, Handler: document, Consumes: anyMedia, Produces: anyMedia}},
-		failures: failures{serializer},
+		routes: []Route{{Method: http.MethodGet, Handler: document, Consumes: anyMedia, Produces: anyMedia}},
+		errors: errorWriter{serializer},
 	}
 }
 
-// failures writes what goes wrong before a resource is reached.
-type failures struct{ serializer runtime.NegotiatedSerializer }
+// errorWriter writes what goes wrong before a resource is reached.
+type errorWriter struct{ serializer runtime.NegotiatedSerializer }
 
-func (f failures) write(w http.ResponseWriter, req *http.Request, code int, message string) {
+func (f errorWriter) write(w http.ResponseWriter, req *http.Request, code int, message string) {
 	err := apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false)
 	responsewriters.ErrorNegotiated(err, f.serializer, schema.GroupVersion{}, w, req)
 }
 
-func (f failures) notFound(w http.ResponseWriter, req *http.Request) {
+func (f errorWriter) notFound(w http.ResponseWriter, req *http.Request) {
 	f.write(w, req, http.StatusNotFound, "404: Page Not Found")
 }

@@ -49,7 +49,7 @@ func (r *Resource) handler(a action) http.HandlerFunc {
 		patcher := r.storage.(rest.Patcher)
 		return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
 			patch := handlers.PatchResource(patcher, scope, admit, r.patchTypes)
-			return func(w http.ResponseWriter, req *http.Request) { patch(w, nameApply(req)) }
+			return func(w http.ResponseWriter, req *http.Request) { patch(w, recordApplyVerb(req)) }
 		})
 	case request.MethodDelete:
 		deleter := r.storage.(rest.GracefulDeleter)
@@ -156,9 +156,9 @@ func (r *Resource) produces(a action) []string {
 	}
 }
 
-// nameApply has the changes of an apply kept under that verb: to the router it
+// recordApplyVerb has the changes of an apply kept under that verb: to the router it
 // is a patch like others.
-func nameApply(req *http.Request) *http.Request {
+func recordApplyVerb(req *http.Request) *http.Request {
 	if !strings.HasPrefix(req.Header.Get("Content-Type"), "application/apply-patch") {
 		return req
 	}

@@ -93,10 +93,10 @@ func (v *Version) ServeHTTP(w http.ResponseWriter, req *http.Request) { v.mux.Se
 
 // Operations describes the routes for OpenAPI. It is made anew at each call.
 func (v *Version) Operations() ([]openapi.Operation, error) {
-	return operations(v.routes)
+	return describeRoutes(v.routes)
 }
 
-func operations(routes []Route) ([]openapi.Operation, error) {
+func describeRoutes(routes []Route) ([]openapi.Operation, error) {
 	described := make([]openapi.Operation, 0, len(routes))
 	for i := range routes {
 		op, err := routes[i].Operation()

@@ -56,17 +56,17 @@ type Config struct {
 
 // Lifecycle is what the chain must know of the server's life.
 type Lifecycle struct {
-	// Installed is closed once every route is installed: until then an unknown
+	// MuxAndDiscoveryComplete is closed once every route is installed: until then an unknown
 	// path is answered with 503 rather than 404, lest a garbage collector take
 	// a resource that isn't there yet for one that is gone.
-	Installed <-chan struct{}
-	// NotAccepting is closed when no new request is accepted any more: watches end
+	MuxAndDiscoveryComplete <-chan struct{}
+	// NotAcceptingNewRequest is closed when no new request is accepted any more: watches end
 	// then (only if ShutdownWatchTerminationGracePeriod is set).
-	NotAccepting <-chan struct{}
-	// Requests counts the requests that are not long-running, Watches the
+	NotAcceptingNewRequest <-chan struct{}
+	// NonLongRunningRequests counts the requests that are not long-running, Watches the
 	// watches (only if ShutdownWatchTerminationGracePeriod is set).
-	Requests serverfilters.RequestWaitGroup
-	Watches  serverfilters.RequestWaitGroup
+	NonLongRunningRequests serverfilters.RequestWaitGroup
+	WatchRequests          serverfilters.RequestWaitGroup
 }
 
 // shutdownSignal adapts a Lifecycle to what watch handlers look for.
@@ -74,17 +74,17 @@ type shutdownSignal <-chan struct{}
 
 func (s shutdownSignal) ShuttingDown() <-chan struct{} { return s }
 
-// RequestInfoResolver tells the parts of a request's path: /api is the only
+// NewRequestInfoResolver tells the parts of a request's path: /api is the only
 // prefix without a group.
-func RequestInfoResolver() *request.RequestInfoFactory {
+func NewRequestInfoResolver() *request.RequestInfoFactory {
 	return &request.RequestInfoFactory{
 		APIPrefixes:          sets.NewString("api", "apis"),
 		GrouplessAPIPrefixes: sets.NewString("api"),
 	}
 }
 
-// LongRunning tells requests that have no natural end: watches and streams.
-func LongRunning() request.LongRunningRequestCheck {
+// NewLongRunningRequestCheck tells requests that have no natural end: watches and streams.
+func NewLongRunningRequestCheck() request.LongRunningRequestCheck {
 	return serverfilters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"),
 		sets.NewString("attach", "exec", "proxy", "log", "portforward"),
@@ -96,12 +96,12 @@ func LongRunning() request.LongRunningRequestCheck {
 // Filters are added from the inside out, so the last one added meets a request
 // first. The order is upstream's DefaultBuildHandlerChain, filter by filter.
 func Chain(cfg Config) func(http.Handler) http.Handler {
-	c := chain{Config: cfg, tracer: cfg.Tracer, longRunning: LongRunning(), requestInfo: RequestInfoResolver()}
+	c := chain{Config: cfg, tracer: cfg.Tracer, longRunning: NewLongRunningRequestCheck(), requestInfo: NewRequestInfoResolver()}
 	if c.tracer == nil {
 		c.tracer = noTracing{}
 	}
 	return func(handler http.Handler) http.Handler {
-		return c.outer(c.timed(c.identified(c.permitted(handler))))
+		return c.addOuterFilters(c.addTimeoutFilters(c.addAuthenticationFilters(c.addAuthorizationFilters(handler))))
 	}
 }
 
@@ -112,21 +112,21 @@ type chain struct {
 	requestInfo *request.RequestInfoFactory
 }
 
-// tracked times one filter under its name for the latency metrics.
-func (c *chain) tracked(name string, handler http.Handler, filter func(http.Handler) http.Handler) http.Handler {
+// withLatencyTracking times one filter under its name for the latency metrics.
+func (c *chain) withLatencyTracking(name string, handler http.Handler, filter func(http.Handler) http.Handler) http.Handler {
 	handler = filterlatency.TrackCompleted(handler)
 	handler = filter(handler)
 	return filterlatency.TrackStarted(handler, c.tracer, name)
 }
 
-// permitted is the inner part, where the user is known: may they do this, and
+// addAuthorizationFilters is the inner part, where the user is known: may they do this, and
 // may they do it now?
-func (c *chain) permitted(handler http.Handler) http.Handler {
-	handler = c.tracked("authorization", handler, func(h http.Handler) http.Handler {
+func (c *chain) addAuthorizationFilters(handler http.Handler) http.Handler {
+	handler = c.withLatencyTracking("authorization", handler, func(h http.Handler) http.Handler {
 		return endpointfilters.WithAuthorization(h, c.Authorizer, c.Serializer)
 	})
 	if c.FlowControl != nil {
-		handler = c.tracked("priorityandfairness", handler, func(h http.Handler) http.Handler {
+		handler = c.withLatencyTracking("priorityandfairness", handler, func(h http.Handler) http.Handler {
 			return serverfilters.WithPriorityAndFairness(h, c.longRunning, c.FlowControl.controller,
 				c.FlowControl.estimator, c.Options.RequestTimeout/4)
 		})
@@ -135,22 +135,22 @@ func (c *chain) permitted(handler http.Handler) http.Handler {
 			c.Options.MaxRequestsInFlight, c.Options.MaxMutatingRequestsInFlight, c.longRunning)
 	}
 	if c.FeatureGate.Enabled(features.ConstrainedImpersonation) {
-		handler = c.tracked("constrainedimpersonation", handler, func(h http.Handler) http.Handler {
+		handler = c.withLatencyTracking("constrainedimpersonation", handler, func(h http.Handler) http.Handler {
 			return impersonation.WithConstrainedImpersonation(h, c.Authorizer, c.Serializer)
 		})
 	} else {
-		handler = c.tracked("impersonation", handler, func(h http.Handler) http.Handler {
+		handler = c.withLatencyTracking("impersonation", handler, func(h http.Handler) http.Handler {
 			return impersonation.WithImpersonation(h, c.Authorizer, c.Serializer)
 		})
 	}
-	return c.tracked("audit", handler, func(h http.Handler) http.Handler {
+	return c.withLatencyTracking("audit", handler, func(h http.Handler) http.Handler {
 		return endpointfilters.WithAudit(h, c.AuditBackend, c.AuditPolicy, c.longRunning)
 	})
 }
 
-// identified finds out who is asking. Tracing stands behind it so that only
+// addAuthenticationFilters finds out who is asking. Tracing stands behind it so that only
 // those who are known can influence sampling.
-func (c *chain) identified(handler http.Handler) http.Handler {
+func (c *chain) addAuthenticationFilters(handler http.Handler) http.Handler {
 	failed := endpointfilters.Unauthorized(c.Serializer)
 	failed = endpointfilters.WithFailedAuthenticationAudit(failed, c.AuditBackend, c.AuditPolicy)
 	failed = filterlatency.TrackCompleted(failed)
@@ -158,13 +158,13 @@ func (c *chain) identified(handler http.Handler) http.Handler {
 	if c.Tracer != nil && c.FeatureGate.Enabled(features.APIServerTracing) {
 		handler = endpointfilters.WithTracing(handler, c.Tracer)
 	}
-	return c.tracked("authentication", handler, func(h http.Handler) http.Handler {
+	return c.withLatencyTracking("authentication", handler, func(h http.Handler) http.Handler {
 		return endpointfilters.WithAuthentication(h, c.Authenticator, failed, c.APIAudiences, c.RequestHeader)
 	})
 }
 
-// timed bounds how long a request may take, and lets a shutdown wait for it.
-func (c *chain) timed(handler http.Handler) http.Handler {
+// addTimeoutFilters bounds how long a request may take, and lets a shutdown wait for it.
+func (c *chain) addTimeoutFilters(handler http.Handler) http.Handler {
 	handler = serverfilters.WithCORS(handler, c.Options.CORSAllowedOrigins, nil, nil, nil, "true")
 	// The timeout handler serializes header writes, so the recorder must be inside it.
 	handler = endpointfilters.WithWarningRecorder(handler)
@@ -172,9 +172,9 @@ func (c *chain) timed(handler http.Handler) http.Handler {
 	handler = serverfilters.WithTimeoutForNonLongRunningRequests(handler, c.longRunning)
 	handler = endpointfilters.WithRequestDeadline(handler, c.AuditBackend, c.AuditPolicy,
 		c.longRunning, c.Serializer, c.Options.RequestTimeout)
-	handler = serverfilters.WithWaitGroup(handler, c.longRunning, c.Requests)
+	handler = serverfilters.WithWaitGroup(handler, c.longRunning, c.NonLongRunningRequests)
 	if c.Options.ShutdownWatchTerminationGracePeriod > 0 {
-		handler = serverfilters.WithWatchTerminationDuringShutdown(handler, shutdownSignal(c.NotAccepting), c.Watches)
+		handler = serverfilters.WithWatchTerminationDuringShutdown(handler, shutdownSignal(c.NotAcceptingNewRequest), c.WatchRequests)
 	}
 	if c.HTTP2 && c.Options.GoawayChance > 0 {
 		handler = serverfilters.WithProbabilisticGoaway(handler, c.Options.GoawayChance)
@@ -182,13 +182,13 @@ func (c *chain) timed(handler http.Handler) http.Handler {
 	handler = endpointfilters.WithCacheControl(handler)
 	handler = serverfilters.WithHSTS(handler, c.Options.HSTSDirectives)
 	if c.Options.ShutdownSendRetryAfter {
-		handler = serverfilters.WithRetryAfter(handler, c.NotAccepting)
+		handler = serverfilters.WithRetryAfter(handler, c.NotAcceptingNewRequest)
 	}
 	return handler
 }
 
-// outer is what every request meets first, whoever sent it.
-func (c *chain) outer(handler http.Handler) http.Handler {
+// addOuterFilters is what every request meets first, whoever sent it.
+func (c *chain) addOuterFilters(handler http.Handler) http.Handler {
 	handler = serverfilters.WithHTTPLogging(handler)
 	handler = endpointfilters.WithLatencyTrackers(handler)
 	if c.FeatureGate.Enabled(features.APIServingWithRoutine) {
@@ -196,7 +196,7 @@ func (c *chain) outer(handler http.Handler) http.Handler {
 	}
 	handler = endpointfilters.WithRequestInfo(handler, c.requestInfo)
 	handler = endpointfilters.WithRequestReceivedTimestamp(handler)
-	handler = endpointfilters.WithMuxAndDiscoveryComplete(handler, c.Installed)
+	handler = endpointfilters.WithMuxAndDiscoveryComplete(handler, c.MuxAndDiscoveryComplete)
 	handler = serverfilters.WithPanicRecovery(handler, c.requestInfo)
 	handler = endpointfilters.WithAuditInit(handler)
 	return withFilterStack(handler)

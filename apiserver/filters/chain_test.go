@@ -56,8 +56,8 @@ func testConfig() Config {
 		}),
 		FeatureGate: utilfeature.DefaultFeatureGate,
 		Lifecycle: Lifecycle{
-			Installed: make(chan struct{}), NotAccepting: make(chan struct{}),
-			Requests: new(waitgroup.SafeWaitGroup), Watches: new(waitgroup.RateLimitedSafeWaitGroup),
+			MuxAndDiscoveryComplete: make(chan struct{}), NotAcceptingNewRequest: make(chan struct{}),
+			NonLongRunningRequests: new(waitgroup.SafeWaitGroup), WatchRequests: new(waitgroup.RateLimitedSafeWaitGroup),
 		},
 	}
 }
@@ -314,7 +314,7 @@ func TestDraining(t *testing.T) {
 	cfg.Options.ShutdownSendRetryAfter = true
 	cfg.Options.ShutdownWatchTerminationGracePeriod = time.Second
 	notAccepting := make(chan struct{})
-	cfg.NotAccepting = notAccepting
+	cfg.NotAcceptingNewRequest = notAccepting
 	server := serve(t, cfg, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "" {
 			return

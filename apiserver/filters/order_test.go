@@ -17,7 +17,7 @@ import (
 func TestOrder(t *testing.T) {
 	upstream := calls(t, filepath.Join(packageDir(t, "k8s.io/apiserver/pkg/server/filters"), "..", "config.go"),
 		"DefaultBuildHandlerChain")
-	ours := calls(t, "chain.go", "permitted", "identified", "timed", "outer")
+	ours := calls(t, "chain.go", "addAuthorizationFilters", "addAuthenticationFilters", "addTimeoutFilters", "addOuterFilters")
 	if diff := cmp.Diff(upstream, ours); diff != "" {
 		t.Errorf("filters, innermost first, are not upstream's (-upstream +ours):\n%s", diff)
 	}

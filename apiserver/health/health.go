@@ -19,8 +19,8 @@ type Mux interface {
 	Handle(path string, handler http.Handler)
 }
 
-// Pass tells whether all checks pass, asked within this process.
-func Pass(ctx context.Context, checks []Checker) bool {
+// AllPass tells whether all checks pass, asked within this process.
+func AllPass(ctx context.Context, checks []Checker) bool {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/readyz", nil)
 	if err != nil {
 		return false
@@ -37,11 +37,11 @@ func Pass(ctx context.Context, checks []Checker) bool {
 type Checks struct {
 	// Always are asked by /livez, /healthz and /readyz.
 	Always []Checker
-	// Boot are those of the start. All three ask them, but /livez takes them as
+	// BootSequence are those of the start. All three ask them, but /livez takes them as
 	// passed until LivezGracePeriod is over.
-	Boot []Checker
-	// Ready are asked by /readyz alone: a server that drains is alive.
-	Ready []Checker
+	BootSequence []Checker
+	// ReadyzOnly are asked by /readyz alone: a server that drains is alive.
+	ReadyzOnly []Checker
 	// LivezGracePeriod is counted from Install.
 	LivezGracePeriod time.Duration
 }
@@ -50,20 +50,20 @@ type Checks struct {
 // returns all checks of /readyz.
 func Install(mux Mux, c Checks) []Checker {
 	always := slices.Concat([]Checker{healthz.PingHealthz}, c.Always)
-	all := slices.Concat(always, c.Boot)
+	all := slices.Concat(always, c.BootSequence)
 	live := all
 	if c.LivezGracePeriod > 0 {
-		live = slices.Concat(always, lenient(c.Boot, time.Now().Add(c.LivezGracePeriod)))
+		live = slices.Concat(always, withGracePeriod(c.BootSequence, time.Now().Add(c.LivezGracePeriod)))
 	}
 	healthz.InstallLivezHandler(mux, live...)
 	healthz.InstallHandler(mux, all...)
-	ready := slices.Concat(all, c.Ready)
+	ready := slices.Concat(all, c.ReadyzOnly)
 	healthz.InstallReadyzHandler(mux, ready...)
 	return ready
 }
 
-// lenient returns the checks such that they pass until a moment.
-func lenient(checks []Checker, until time.Time) []Checker {
+// withGracePeriod returns the checks such that they pass until a moment.
+func withGracePeriod(checks []Checker, until time.Time) []Checker {
 	var all []Checker
 	for _, c := range checks {
 		all = append(all, healthz.NamedCheck(c.Name(), func(r *http.Request) error {
@@ -78,10 +78,10 @@ func lenient(checks []Checker, until time.Time) []Checker {
 
 var errNotFinished = errors.New("not finished")
 
-// Hook is the check of a part of the start, named as upstream names its
+// PostStartHook is the check of a part of the start, named as upstream names its
 // post-start hook: it fails until done is closed.
-func Hook(name string, done <-chan struct{}) Checker {
-	return healthz.NamedCheck(HookPrefix+name, func(*http.Request) error {
+func PostStartHook(name string, done <-chan struct{}) Checker {
+	return healthz.NamedCheck(PostStartHookPrefix+name, func(*http.Request) error {
 		select {
 		case <-done:
 			return nil
@@ -91,17 +91,17 @@ func Hook(name string, done <-chan struct{}) Checker {
 	})
 }
 
-// Hooks are the checks of several parts that are done at the same moment.
-func Hooks(done <-chan struct{}, names ...string) []Checker {
+// PostStartHooks are the checks of several parts that are done at the same moment.
+func PostStartHooks(done <-chan struct{}, names ...string) []Checker {
 	var all []Checker
 	for _, name := range names {
-		all = append(all, Hook(name, done))
+		all = append(all, PostStartHook(name, done))
 	}
 	return all
 }
 
-// HookPrefix is before the names of post-start hooks.
-const HookPrefix = "poststarthook/"
+// PostStartHookPrefix is before the names of post-start hooks.
+const PostStartHookPrefix = "poststarthook/"
 
 // Log is the check that log lines can still be written. Its first use starts a
 // goroutine that flushes the log every minute as long as the process lives.
@@ -119,24 +119,24 @@ const storeTimeout = 2 * time.Second
 // database is asked at most once per half time-out, as upstream does it for
 // etcd; requests that come meanwhile share the answer.
 func Store(ask func(context.Context) error) (always, ready Checker) {
-	s := &sharedCheck{ask: ask}
+	s := &sharedCheck{probe: ask}
 	check := func(r *http.Request) error { return s.check(r.Context()) }
 	return healthz.NamedCheck("etcd", check), healthz.NamedCheck("etcd-readiness", check)
 }
 
 // sharedCheck runs one check for all requests of a period.
 type sharedCheck struct {
-	ask func(context.Context) error
+	probe func(context.Context) error
 
 	mu   sync.Mutex
-	last *answer // nil before the first request
+	last *checkResult // nil before the first request
 }
 
-// answer is one run of a check. err is set before done is closed.
-type answer struct {
-	asked time.Time
-	done  chan struct{}
-	err   error
+// checkResult is one run of a check. err is set before done is closed.
+type checkResult struct {
+	startedAt time.Time
+	done      chan struct{}
+	err       error
 }
 
 func (s *sharedCheck) check(ctx context.Context) error {
@@ -146,7 +146,7 @@ func (s *sharedCheck) check(ctx context.Context) error {
 		// the others by going away.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 		defer cancel()
-		a.err = s.ask(ctx)
+		a.err = s.probe(ctx)
 		close(a.done)
 		return a.err
 	}
@@ -159,19 +159,19 @@ func (s *sharedCheck) check(ctx context.Context) error {
 }
 
 // join returns the answer to share; run says that the caller must run the check.
-func (s *sharedCheck) join(now time.Time) (a *answer, run bool) {
+func (s *sharedCheck) join(now time.Time) (a *checkResult, run bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.last != nil {
 		select {
 		case <-s.last.done:
-			if now.Sub(s.last.asked) < storeTimeout/2 {
+			if now.Sub(s.last.startedAt) < storeTimeout/2 {
 				return s.last, false
 			}
 		default:
 			return s.last, false
 		}
 	}
-	s.last = &answer{asked: now, done: make(chan struct{})}
+	s.last = &checkResult{startedAt: now, done: make(chan struct{})}
 	return s.last, true
 }

@@ -29,9 +29,9 @@ func testGatesAndShutdown(t *testing.T) {
 	mux := http.NewServeMux()
 	store, storeReady := health.Store(func(context.Context) error { return down })
 	health.Install(mux, health.Checks{
-		Always: []health.Checker{store},
-		Boot:   []health.Checker{health.Hook("first", gate)},
-		Ready:  []health.Checker{storeReady, health.Shutdown(stopping)},
+		Always:       []health.Checker{store},
+		BootSequence: []health.Checker{health.PostStartHook("first", gate)},
+		ReadyzOnly:   []health.Checker{storeReady, health.Shutdown(stopping)},
 	})
 
 	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError || !strings.Contains(body, "[-]poststarthook/first failed: reason withheld") {
@@ -140,12 +140,12 @@ func testStoreCheckIsShared(t *testing.T) {
 // TestPass asks as /readyz does, within the process.
 func TestPass(t *testing.T) {
 	gate := make(chan struct{})
-	checks := health.Install(http.NewServeMux(), health.Checks{Boot: []health.Checker{health.Hook("late", gate)}})
-	if health.Pass(t.Context(), checks) {
+	checks := health.Install(http.NewServeMux(), health.Checks{BootSequence: []health.Checker{health.PostStartHook("late", gate)}})
+	if health.AllPass(t.Context(), checks) {
 		t.Error("a check of /readyz fails, and all pass")
 	}
 	close(gate)
-	if !health.Pass(t.Context(), checks) {
+	if !health.AllPass(t.Context(), checks) {
 		t.Error("all checks pass, and one does not")
 	}
 }
@@ -156,7 +156,7 @@ func TestLivezGracePeriod(t *testing.T) { synctest.Test(t, testLivezGracePeriod)
 func testLivezGracePeriod(t *testing.T) {
 	mux := http.NewServeMux()
 	health.Install(mux, health.Checks{
-		Boot:             health.Hooks(make(chan struct{}), "never"),
+		BootSequence:     health.PostStartHooks(make(chan struct{}), "never"),
 		LivezGracePeriod: time.Minute,
 	})
 	expect := func(want map[string]int) {

@@ -17,50 +17,50 @@ import (
 // Everything else is a request of client. Stores need not exist before the first
 // look-up.
 func NewClient(client kubernetes.Interface, stores func(schema.GroupResource) *objectstore.Store) kubernetes.Interface {
-	return direct{client, core{client.CoreV1(), stores}, discovery{client.DiscoveryV1(), stores}}
+	return storeClient{client, coreV1Client{client.CoreV1(), stores}, discoveryV1Client{client.DiscoveryV1(), stores}}
 }
 
-type direct struct {
+type storeClient struct {
 	kubernetes.Interface
-	core      core
-	discovery discovery
+	core      coreV1Client
+	discovery discoveryV1Client
 }
 
-func (d direct) CoreV1() corev1.CoreV1Interface { return d.core }
+func (d storeClient) CoreV1() corev1.CoreV1Interface { return d.core }
 
-func (d direct) DiscoveryV1() discoveryv1.DiscoveryV1Interface { return d.discovery }
+func (d storeClient) DiscoveryV1() discoveryv1.DiscoveryV1Interface { return d.discovery }
 
-type core struct {
+type coreV1Client struct {
 	corev1.CoreV1Interface
 	stores func(schema.GroupResource) *objectstore.Store
 }
 
-func (c core) ServiceAccounts(namespace string) corev1.ServiceAccountInterface {
+func (c coreV1Client) ServiceAccounts(namespace string) corev1.ServiceAccountInterface {
 	return serviceAccounts{c.CoreV1Interface.ServiceAccounts(namespace), reader[v1.ServiceAccount]{c.stores, v1.Resource("serviceaccounts"), namespace}}
 }
 
-func (c core) Pods(namespace string) corev1.PodInterface {
+func (c coreV1Client) Pods(namespace string) corev1.PodInterface {
 	return pods{c.CoreV1Interface.Pods(namespace), reader[v1.Pod]{c.stores, v1.Resource("pods"), namespace}}
 }
 
-func (c core) Secrets(namespace string) corev1.SecretInterface {
+func (c coreV1Client) Secrets(namespace string) corev1.SecretInterface {
 	return secrets{c.CoreV1Interface.Secrets(namespace), reader[v1.Secret]{c.stores, v1.Resource("secrets"), namespace}}
 }
 
-func (c core) Nodes() corev1.NodeInterface {
+func (c coreV1Client) Nodes() corev1.NodeInterface {
 	return nodes{c.CoreV1Interface.Nodes(), reader[v1.Node]{c.stores, v1.Resource("nodes"), ""}}
 }
 
-func (c core) Services(namespace string) corev1.ServiceInterface {
+func (c coreV1Client) Services(namespace string) corev1.ServiceInterface {
 	return services{c.CoreV1Interface.Services(namespace), reader[v1.Service]{c.stores, v1.Resource("services"), namespace}}
 }
 
-type discovery struct {
+type discoveryV1Client struct {
 	discoveryv1.DiscoveryV1Interface
 	stores func(schema.GroupResource) *objectstore.Store
 }
 
-func (d discovery) EndpointSlices(namespace string) discoveryv1.EndpointSliceInterface {
+func (d discoveryV1Client) EndpointSlices(namespace string) discoveryv1.EndpointSliceInterface {
 	return endpointSlices{
 		d.DiscoveryV1Interface.EndpointSlices(namespace),
 		reader[discoveryapi.EndpointSlice]{d.stores, discoveryapi.Resource("endpointslices"), namespace},

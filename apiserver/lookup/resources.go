@@ -57,7 +57,7 @@ func (p pods) Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1
 
 // List reads the store where the options select by labels alone.
 func (p pods) List(ctx context.Context, opts metav1.ListOptions) (*v1.PodList, error) {
-	if !byLabels(opts) {
+	if !selectsByLabelsOnly(opts) {
 		return p.PodInterface.List(ctx, opts)
 	}
 	items, err := p.reader.list(ctx, opts)
@@ -71,15 +71,15 @@ type endpointSlices struct {
 
 // List reads the store where the options select by labels alone.
 func (e endpointSlices) List(ctx context.Context, opts metav1.ListOptions) (*discoveryapi.EndpointSliceList, error) {
-	if !byLabels(opts) {
+	if !selectsByLabelsOnly(opts) {
 		return e.EndpointSliceInterface.List(ctx, opts)
 	}
 	items, err := e.reader.list(ctx, opts)
 	return &discoveryapi.EndpointSliceList{Items: items}, err
 }
 
-// byLabels reports whether the options select by labels alone. An informer's list,
+// selectsByLabelsOnly reports whether the options select by labels alone. An informer's list,
 // by field or in pages, is a request.
-func byLabels(opts metav1.ListOptions) bool {
+func selectsByLabelsOnly(opts metav1.ListOptions) bool {
 	return opts.FieldSelector == "" && opts.Limit == 0 && opts.Continue == "" && opts.ResourceVersionMatch == ""
 }

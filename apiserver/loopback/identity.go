@@ -8,23 +8,23 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Name is the identity of in-process requests.
-const Name = user.APIServerUser
+// UserName is the identity of in-process requests.
+const UserName = user.APIServerUser
 
-// markKey marks the context of a request that came through a Transport. A
+// loopbackKey marks the context of a request that came through a Transport. A
 // request from the network can't carry it.
-type markKey struct{}
+type loopbackKey struct{}
 
 // Authenticator recognizes in-process requests and nothing else. It belongs
 // before every other authenticator.
 func Authenticator() authenticator.Request {
 	response := &authenticator.Response{User: &user.DefaultInfo{
-		Name:   Name,
-		UID:    Name,
+		Name:   UserName,
+		UID:    UserName,
 		Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
 	}}
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
-		if r.Context().Value(markKey{}) == nil {
+		if r.Context().Value(loopbackKey{}) == nil {
 			return nil, false, nil
 		}
 		return response, true, nil

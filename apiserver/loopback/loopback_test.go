@@ -163,7 +163,7 @@ func TestCloseEndsHandlers(t *testing.T) {
 }
 
 func TestSlowReaderHoldsWriterUp(t *testing.T) {
-	const size = 3 * loopback.Window
+	const size = 3 * loopback.MaxBufferedBytes
 	written := make(chan struct{})
 	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		defer close(written)
@@ -197,7 +197,7 @@ func TestAuthenticator(t *testing.T) {
 	authenticator := loopback.Authenticator()
 	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		response, ok, err := authenticator.AuthenticateRequest(r)
-		if err != nil || !ok || response.User.GetName() != loopback.Name {
+		if err != nil || !ok || response.User.GetName() != loopback.UserName {
 			t.Errorf("in process: %v, %v, %v", response, ok, err)
 		}
 	})

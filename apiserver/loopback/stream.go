@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Window is how many bytes of a response may wait for the client.
-const Window = 256 << 10
+// MaxBufferedBytes is how many bytes of a response may wait for the client.
+const MaxBufferedBytes = 256 << 10
 
 // errBodyClosed is what a handler's write meets after the client closed the body.
 var errBodyClosed = errors.New("loopback: the client closed the response body")
@@ -17,13 +17,13 @@ var errBodyClosed = errors.New("loopback: the client closed the response body")
 type stream struct {
 	mu sync.Mutex
 	// changed is signalled when waiting, ended or broken changes.
-	changed *sync.Cond
-	waiting []byte
-	// ended is set when the writer is through: io.EOF, or what went wrong.
-	ended error
-	// broken is set when nobody reads any more.
-	broken error
-	cancel context.CancelCauseFunc
+	changed  *sync.Cond
+	buffered []byte
+	// writeErr is set when the writer is through: io.EOF, or what went wrong.
+	writeErr error
+	// abortErr is set when nobody reads any more.
+	abortErr error
+	cancel   context.CancelCauseFunc
 }
 
 func newStream(cancel context.CancelCauseFunc) *stream {
@@ -36,13 +36,13 @@ func newStream(cancel context.CancelCauseFunc) *stream {
 func (s *stream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.waiting) >= Window && s.broken == nil {
+	for len(s.buffered) >= MaxBufferedBytes && s.abortErr == nil {
 		s.changed.Wait()
 	}
-	if s.broken != nil {
-		return 0, s.broken
+	if s.abortErr != nil {
+		return 0, s.abortErr
 	}
-	s.waiting = append(s.waiting, p...)
+	s.buffered = append(s.buffered, p...)
 	s.changed.Broadcast()
 	return len(p), nil
 }
@@ -51,20 +51,20 @@ func (s *stream) Write(p []byte) (int, error) {
 func (s *stream) Read(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.waiting) == 0 && s.ended == nil && s.broken == nil {
+	for len(s.buffered) == 0 && s.writeErr == nil && s.abortErr == nil {
 		s.changed.Wait()
 	}
 	switch {
-	case s.broken != nil:
-		return 0, s.broken
-	case len(s.waiting) == 0:
-		return 0, s.ended
+	case s.abortErr != nil:
+		return 0, s.abortErr
+	case len(s.buffered) == 0:
+		return 0, s.writeErr
 	}
-	n := copy(p, s.waiting)
-	s.waiting = s.waiting[n:]
-	if len(s.waiting) == 0 {
+	n := copy(p, s.buffered)
+	s.buffered = s.buffered[n:]
+	if len(s.buffered) == 0 {
 		// A watch lives long: let go of the memory of its largest moment.
-		s.waiting = nil
+		s.buffered = nil
 	}
 	s.changed.Broadcast()
 	return n, nil
@@ -84,7 +84,7 @@ func (s *stream) finish(err error) {
 	if err == nil {
 		err = io.EOF
 	}
-	s.ended = err
+	s.writeErr = err
 	s.changed.Broadcast()
 }
 
@@ -92,8 +92,8 @@ func (s *stream) finish(err error) {
 func (s *stream) abort(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.broken == nil {
-		s.broken = err
+	if s.abortErr == nil {
+		s.abortErr = err
 	}
 	s.changed.Broadcast()
 }

@@ -48,8 +48,8 @@ func (t *Transport) Close() {
 // Wait returns when the handler of every request has returned.
 func (t *Transport) Wait() { t.requests.Wait() }
 
-// begin counts a request in and returns what it runs on.
-func (t *Transport) begin() (http.Handler, context.Context, error) {
+// startRequest counts a request in and returns what it runs on.
+func (t *Transport) startRequest() (http.Handler, context.Context, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -64,7 +64,7 @@ func (t *Transport) begin() (http.Handler, context.Context, error) {
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	handler, stopping, err := t.begin()
+	handler, stopping, err := t.startRequest()
 	if err != nil {
 		closeBody(r)
 		return nil, err
@@ -104,7 +104,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // serverRequest is the client's request as a server's handler gets it.
 func serverRequest(ctx context.Context, r *http.Request) *http.Request {
-	in := r.Clone(context.WithValue(ctx, markKey{}, true))
+	in := r.Clone(context.WithValue(ctx, loopbackKey{}, true))
 	in.Proto, in.ProtoMajor, in.ProtoMinor = "HTTP/2.0", 2, 0
 	in.RequestURI = r.URL.RequestURI()
 	in.RemoteAddr = "127.0.0.1:0"

@@ -92,6 +92,6 @@ func (m *Models) V3(root Root) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("openapi: version 3 of %s: %w", root.Path, err)
 	}
-	narrowKinds(document, root.Path)
+	filterScopedGVKs(document, root.Path)
 	return json.Marshal(document)
 }

@@ -32,7 +32,7 @@ func (s *Service) serveV2(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
 	}
-	document, err := s.documentV2(req.Context(), media.protobuf)
+	document, err := s.getV2(req.Context(), media.protobuf)
 	if err != nil {
 		klog.FromContext(req.Context()).Error(err, "OpenAPI version 2 can't be built")
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -60,7 +60,7 @@ func (s *Service) serveV3(w http.ResponseWriter, req *http.Request, path string)
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
 	}
-	document, err := s.documentV3(req.Context(), path, media.protobuf)
+	document, err := s.getV3(req.Context(), path, media.protobuf)
 	if err != nil {
 		klog.FromContext(req.Context()).Error(err, "OpenAPI version 3 can't be built", "path", path)
 		w.WriteHeader(http.StatusInternalServerError)
@@ -116,7 +116,7 @@ func negotiate(req *http.Request, version string) (media, bool) {
 }
 
 // write sends a document, as it is kept to those who take gzip.
-func write(w http.ResponseWriter, req *http.Request, document *encoded, m media) {
+func write(w http.ResponseWriter, req *http.Request, document *builtDocument, m media) {
 	data := document.json
 	if m.protobuf {
 		data = document.protobuf
@@ -127,7 +127,7 @@ func write(w http.ResponseWriter, req *http.Request, document *encoded, m media)
 		w.Header().Set("Content-Encoding", "gzip")
 	} else {
 		var err error
-		if data, err = Unpack(data); err != nil {
+		if data, err = Decompress(data); err != nil {
 			klog.FromContext(req.Context()).Error(err, "A kept OpenAPI document can't be read")
 			w.WriteHeader(http.StatusInternalServerError)
 			return

@@ -28,18 +28,18 @@ type Service struct {
 	// generation counts the changes of what sources have of version 2, for telling
 	// whether what was built meanwhile is still true.
 	generation int
-	v2         *encoded            // nil until asked for, and after a change
-	v3         map[string]*encoded // by path
+	v2         *builtDocument            // nil until asked for, and after a change
+	v3         map[string]*builtDocument // by path
 
 	// buildingV2 and buildingV3 let one document of each version be built at a time:
 	// it takes some tens of megabytes while it is a tree.
-	buildingV2, buildingV3 turn
+	buildingV2, buildingV3 semaphore
 }
 
-// turn is a lock that can be waited for with a context.
-type turn chan struct{}
+// semaphore is a lock that can be waited for with a context.
+type semaphore chan struct{}
 
-func (t turn) take(ctx context.Context) error {
+func (t semaphore) acquire(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
 		return nil
@@ -48,10 +48,10 @@ func (t turn) take(ctx context.Context) error {
 	}
 }
 
-func (t turn) give() { <-t }
+func (t semaphore) release() { <-t }
 
-// encoded is a finished document.
-type encoded struct {
+// builtDocument is a finished document.
+type builtDocument struct {
 	hash  string
 	built time.Time
 	json  []byte // gzip
@@ -64,8 +64,8 @@ type encoded struct {
 // NewService makes a service without sources.
 func NewService() *Service {
 	return &Service{
-		now: time.Now, sources: map[string]Source{}, v3: map[string]*encoded{},
-		buildingV2: make(turn, 1), buildingV3: make(turn, 1),
+		now: time.Now, sources: map[string]Source{}, v3: map[string]*builtDocument{},
+		buildingV2: make(semaphore, 1), buildingV3: make(semaphore, 1),
 	}
 }
 
@@ -75,7 +75,7 @@ func (s *Service) Set(name string, source Source) {
 	defer s.mu.Unlock()
 	last, ok := s.sources[name]
 	s.sources[name] = source
-	s.changed(!ok || !last.sameV2(source))
+	s.invalidate(!ok || !last.sameV2(source))
 }
 
 // sameV2 says whether two states of a source are known to have the same of version 2.
@@ -92,26 +92,26 @@ func (s *Service) Remove(name string) {
 	defer s.mu.Unlock()
 	if _, ok := s.sources[name]; ok {
 		delete(s.sources, name)
-		s.changed(true)
+		s.invalidate(true)
 	}
 }
 
-// changed drops what is no longer true. The caller holds mu.
-func (s *Service) changed(v2 bool) {
+// invalidate drops what is no longer true. The caller holds mu.
+func (s *Service) invalidate(v2 bool) {
 	if v2 {
 		s.generation++
 		s.v2 = nil
 	}
 	for path, built := range s.v3 {
-		if current, ok := s.document(path); !ok || current.Hash != built.hash {
+		if current, ok := s.findV3(path); !ok || current.Hash != built.hash {
 			delete(s.v3, path)
 		}
 	}
 }
 
-// document is the document at path, of the first source by name that has one.
+// findV3 is the document at path, of the first source by name that has one.
 // The caller holds mu.
-func (s *Service) document(path string) (Document, bool) {
+func (s *Service) findV3(path string) (Document, bool) {
 	for _, name := range slices.Sorted(maps.Keys(s.sources)) {
 		if d, ok := s.sources[name].V3[path]; ok {
 			return d, true
@@ -128,7 +128,7 @@ func (s *Service) index() ([]byte, error) {
 	paths := map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}
 	for _, source := range s.sources {
 		for path := range source.V3 {
-			if d, ok := s.document(path); ok {
+			if d, ok := s.findV3(path); ok {
 				paths[path] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: location(path, d.Hash)}
 			}
 		}
@@ -143,16 +143,16 @@ func location(path, hash string) string {
 	return u.String()
 }
 
-// documentV3 returns the document at path, built now if it was not before. It is
+// getV3 returns the document at path, built now if it was not before. It is
 // nil if there is none.
-func (s *Service) documentV3(ctx context.Context, path string, protobuf bool) (*encoded, error) {
-	if err := s.buildingV3.take(ctx); err != nil {
+func (s *Service) getV3(ctx context.Context, path string, protobuf bool) (*builtDocument, error) {
+	if err := s.buildingV3.acquire(ctx); err != nil {
 		return nil, err
 	}
-	defer s.buildingV3.give()
+	defer s.buildingV3.release()
 
 	s.mu.Lock()
-	source, ok := s.document(path)
+	source, ok := s.findV3(path)
 	built := s.v3[path]
 	s.mu.Unlock()
 	if !ok {
@@ -164,7 +164,7 @@ func (s *Service) documentV3(ctx context.Context, path string, protobuf bool) (*
 		if err != nil && !partial {
 			return nil, err
 		}
-		if built, err = newEncoded(source.Hash, text, s.now()); err != nil {
+		if built, err = newBuiltDocument(source.Hash, text, s.now()); err != nil {
 			return nil, err
 		}
 		if built.partial = partial; partial {
@@ -179,18 +179,18 @@ func (s *Service) documentV3(ctx context.Context, path string, protobuf bool) (*
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if current, ok := s.document(path); ok && current.Hash == built.hash && !built.partial {
+	if current, ok := s.findV3(path); ok && current.Hash == built.hash && !built.partial {
 		s.v3[path] = built
 	}
 	return built, nil
 }
 
-// documentV2 returns the document of version 2, built now if it was not before.
-func (s *Service) documentV2(ctx context.Context, protobuf bool) (*encoded, error) {
-	if err := s.buildingV2.take(ctx); err != nil {
+// getV2 returns the document of version 2, built now if it was not before.
+func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, error) {
+	if err := s.buildingV2.acquire(ctx); err != nil {
 		return nil, err
 	}
-	defer s.buildingV2.give()
+	defer s.buildingV2.release()
 
 	s.mu.Lock()
 	built, generation, sources := s.v2, s.generation, maps.Clone(s.sources)
@@ -202,7 +202,7 @@ func (s *Service) documentV2(ctx context.Context, protobuf bool) (*encoded, erro
 		if err != nil {
 			return nil, err
 		}
-		if built, err = newEncoded(Hash(string(text)), text, s.now()); err != nil {
+		if built, err = newBuiltDocument(Hash(string(text)), text, s.now()); err != nil {
 			return nil, err
 		}
 		built.partial = partial
@@ -249,21 +249,21 @@ func merge(ctx context.Context, sources map[string]Source) (text []byte, partial
 		}
 	}
 	if whole == nil {
-		return nil, false, errNothing
+		return nil, false, errNoSources
 	}
 	text, err = whole.MarshalJSON()
 	return text, partial, err
 }
 
-var errNothing = errors.New("openapi: nothing to describe")
+var errNoSources = errors.New("openapi: nothing to describe")
 
-func newEncoded(hash string, text []byte, built time.Time) (*encoded, error) {
-	compressed, err := Pack(text)
-	return &encoded{hash: hash, built: built, json: compressed}, err
+func newBuiltDocument(hash string, text []byte, built time.Time) (*builtDocument, error) {
+	compressed, err := Compress(text)
+	return &builtDocument{hash: hash, built: built, json: compressed}, err
 }
 
-func (e *encoded) withProtobuf(convert func([]byte) ([]byte, error)) (*encoded, error) {
-	text, err := Unpack(e.json)
+func (e *builtDocument) withProtobuf(convert func([]byte) ([]byte, error)) (*builtDocument, error) {
+	text, err := Decompress(e.json)
 	if err != nil {
 		return nil, err
 	}
@@ -271,6 +271,6 @@ func (e *encoded) withProtobuf(convert func([]byte) ([]byte, error)) (*encoded, 
 	if err != nil {
 		return nil, err
 	}
-	compressed, err := Pack(binary)
-	return &encoded{hash: e.hash, built: e.built, json: e.json, protobuf: compressed, partial: e.partial}, err
+	compressed, err := Compress(binary)
+	return &builtDocument{hash: e.hash, built: e.built, json: e.json, protobuf: compressed, partial: e.partial}, err
 }

@@ -10,7 +10,7 @@ const mediaJSON = "application/json"
 
 // VersionRoot describes /version.
 func VersionRoot() Root {
-	return single(Operation{
+	return singleGetRoot(Operation{
 		Path:     "/version/",
 		Name:     "getCodeVersion",
 		Doc:      "get the version information for this server",
@@ -24,14 +24,14 @@ func VersionRoot() Root {
 // tokens are signed with, and what else they must know.
 func TokenIssuerRoots() []Root {
 	return []Root{
-		single(Operation{
+		singleGetRoot(Operation{
 			Path:     "/.well-known/openid-configuration/",
 			Name:     "getServiceAccountIssuerOpenIDConfiguration",
 			Doc:      "get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'",
 			Produces: []string{mediaJSON},
 			Response: "",
 		}),
-		single(Operation{
+		singleGetRoot(Operation{
 			Path:     "/openid/v1/jwks/",
 			Name:     "getServiceAccountIssuerOpenIDKeyset",
 			Doc:      "get service account issuer OpenID JSON Web Key Set (contains public token verification keys)",
@@ -41,8 +41,8 @@ func TokenIssuerRoots() []Root {
 	}
 }
 
-// single is the root of one GET.
-func single(op Operation) Root {
+// singleGetRoot is the root of one GET.
+func singleGetRoot(op Operation) Root {
 	op.Method = http.MethodGet
 	return Root{
 		Path:       op.Path[1 : len(op.Path)-1],

@@ -89,7 +89,7 @@ func (k *ensurer) write(path string, data []byte, mode fs.FileMode) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(file.Name()))
 	}
-	k.report.Made = append(k.report.Made, filepath.Base(path))
+	k.report.Written = append(k.report.Written, filepath.Base(path))
 	return nil
 }
 

@@ -27,12 +27,12 @@ const (
 	contextName = adminName + "@" + clusterName
 )
 
-// kubeconfig makes the administrator's kubeconfig, or brings up to date what is
+// ensureKubeconfig makes the administrator's kubeconfig, or brings up to date what is
 // this program's in it. All else is its owner's and stays: more clusters, users
 // and contexts, the current context, a namespace, an address under which the
 // server is reached from elsewhere.
-func (k *ensurer) kubeconfig() error {
-	path := k.request.Kubeconfig
+func (k *ensurer) ensureKubeconfig() error {
+	path := k.config.Kubeconfig
 	if path == "" {
 		return nil
 	}
@@ -43,11 +43,11 @@ func (k *ensurer) kubeconfig() error {
 	case err != nil:
 		return err
 	}
-	userStale := k.userStale(config.AuthInfos[adminName])
-	if userStale && k.root.signer == nil {
+	userStale := k.needsUserCertificate(config.AuthInfos[adminName])
+	if userStale && k.ca.signer == nil {
 		// Nobody here can sign for the administrator; whoever keeps the
 		// authority hands out access.
-		k.report.Stale = append(k.report.Stale, filepath.Base(path))
+		k.report.NotRenewable = append(k.report.NotRenewable, filepath.Base(path))
 		return nil
 	}
 	changed, err := k.updateCluster(config)
@@ -73,20 +73,20 @@ func (k *ensurer) kubeconfig() error {
 func (k *ensurer) updateCluster(config *api.Config) (changed bool, err error) {
 	cluster := config.Clusters[clusterName]
 	if cluster == nil {
-		cluster = &api.Cluster{Server: k.request.Server}
+		cluster = &api.Cluster{Server: k.config.Server}
 		config.Clusters[clusterName] = cluster
 	}
-	if !isOwnAddress(cluster.Server, k.request.Server) || cluster.CertificateAuthority != "" {
+	if !isOwnAddress(cluster.Server, k.config.Server) || cluster.CertificateAuthority != "" {
 		return false, nil
 	}
 	authority, err := os.ReadFile(k.files.CACert)
 	if err != nil {
 		return false, err
 	}
-	if cluster.Server == k.request.Server && bytes.Equal(cluster.CertificateAuthorityData, authority) {
+	if cluster.Server == k.config.Server && bytes.Equal(cluster.CertificateAuthorityData, authority) {
 		return false, nil
 	}
-	cluster.Server, cluster.CertificateAuthorityData = k.request.Server, authority
+	cluster.Server, cluster.CertificateAuthorityData = k.config.Server, authority
 	return true, nil
 }
 
@@ -105,9 +105,9 @@ func isOwnAddress(address, server string) bool {
 	return host == s.Hostname() || host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
-// userStale reports whether the administrator's certificate is missing or must be
+// needsUserCertificate reports whether the administrator's certificate is missing or must be
 // renewed. Credentials of another kind are the owner's.
-func (k *ensurer) userStale(user *api.AuthInfo) bool {
+func (k *ensurer) needsUserCertificate(user *api.AuthInfo) bool {
 	if user == nil {
 		return true
 	}
@@ -119,13 +119,13 @@ func (k *ensurer) userStale(user *api.AuthInfo) bool {
 		return true
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
-	return err != nil || !clientProfile(adminName, adminGroup).fits(cert, k.root.cert, k.request.Now)
+	return err != nil || !clientProfile(adminName, adminGroup).isSatisfiedBy(cert, k.ca.cert, k.config.Now)
 }
 
 // updateUser issues a certificate for the administrator, with a context where
 // there is none.
 func (k *ensurer) updateUser(config *api.Config) error {
-	der, key, err := clientProfile(adminName, adminGroup).issue(k.root, k.request.Now)
+	der, key, err := clientProfile(adminName, adminGroup).issue(k.ca, k.config.Now)
 	if err != nil {
 		return err
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Request says what Ensure is to provide.
-type Request struct {
+// Config says what Ensure is to provide.
+type Config struct {
 	// Dir holds the certificates and keys; it is made when missing.
 	Dir string
 	// Kubeconfig is the path of the administrator's kubeconfig; empty for none.
@@ -40,11 +40,11 @@ type Files struct {
 
 // Report says what Ensure did.
 type Report struct {
-	// Made lists the files written, by name.
-	Made []string
-	// Stale lists certificates that should be renewed but can't be, since the
+	// Written lists the files written, by name.
+	Written []string
+	// NotRenewable lists certificates that should be renewed but can't be, since the
 	// key of their authority is not here.
-	Stale []string
+	NotRenewable []string
 }
 
 // Paths returns where the files of dir are, whether they exist or not.
@@ -61,7 +61,7 @@ func Paths(dir string) Files {
 }
 
 // Ensure brings the directory and the kubeconfig of r into order.
-func Ensure(r Request) (Files, Report, error) {
+func Ensure(r Config) (Files, Report, error) {
 	files := Paths(r.Dir)
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 		return files, Report{}, fmt.Errorf("certificate directory: %w", err)
@@ -71,8 +71,8 @@ func Ensure(r Request) (Files, Report, error) {
 		return files, Report{}, fmt.Errorf("certificate directory: %w", err)
 	}
 	defer unlock()
-	k := ensurer{request: r, files: files}
-	for _, step := range []func() error{k.authorities, k.leaves, k.serviceAccount, k.kubeconfig} {
+	k := ensurer{config: r, files: files}
+	for _, step := range []func() error{k.ensureCAs, k.ensureLeaves, k.ensureServiceAccountKey, k.ensureKubeconfig} {
 		if err := step(); err != nil {
 			return files, k.report, err
 		}
@@ -82,47 +82,47 @@ func Ensure(r Request) (Files, Report, error) {
 
 // ensurer is one run of Ensure.
 type ensurer struct {
-	request Request
-	files   Files
-	report  Report
-	// root and front are the two authorities; their signers are nil where the
+	config Config
+	files  Files
+	report Report
+	// ca and front are the two authorities; their signers are nil where the
 	// key is kept elsewhere.
-	root, front authority
+	ca, frontProxyCA certificateAuthority
 }
 
-// authority is a certificate that signs others.
-type authority struct {
+// certificateAuthority is a certificate that signs others.
+type certificateAuthority struct {
 	name   string
 	cert   *x509.Certificate
 	signer crypto.Signer
 }
 
-func (k *ensurer) authorities() (err error) {
-	if k.root, err = k.authority("kubernetes", k.files.CACert, k.files.CAKey); err != nil {
+func (k *ensurer) ensureCAs() (err error) {
+	if k.ca, err = k.ensureCA("kubernetes", k.files.CACert, k.files.CAKey); err != nil {
 		return err
 	}
-	k.front, err = k.authority("front-proxy-ca", k.files.FrontProxyCA, k.files.FrontProxyCAKey)
+	k.frontProxyCA, err = k.ensureCA("front-proxy-ca", k.files.FrontProxyCA, k.files.FrontProxyCAKey)
 	return err
 }
 
-// authority loads the authority under the two paths, and makes it when neither
+// ensureCA loads the authority under the two paths, and makes it when neither
 // exists. It never makes half of a pair: another half may be in use elsewhere.
-func (k *ensurer) authority(name, certPath, keyPath string) (authority, error) {
-	a := authority{name: filepath.Base(certPath)}
+func (k *ensurer) ensureCA(name, certPath, keyPath string) (certificateAuthority, error) {
+	a := certificateAuthority{name: filepath.Base(certPath)}
 	cert, err := readCert(certPath)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if exists(keyPath) {
 			return a, fmt.Errorf("%s exists, but %s does not", keyPath, certPath)
 		}
-		a.cert, a.signer, err = newAuthority(name, k.request.Now)
+		a.cert, a.signer, err = newCertificateAuthority(name, k.config.Now)
 		if err != nil {
 			return a, err
 		}
 		return a, k.writePair(certPath, keyPath, [][]byte{a.cert.Raw}, a.signer)
 	case err != nil:
 		return a, err
-	case !k.request.Now.Before(cert.NotAfter):
+	case !k.config.Now.Before(cert.NotAfter):
 		return a, fmt.Errorf("%s expired on %s", certPath, cert.NotAfter.UTC().Format(time.RFC3339))
 	}
 	a.cert = cert
@@ -136,46 +136,46 @@ func (k *ensurer) authority(name, certPath, keyPath string) (authority, error) {
 	return a, nil
 }
 
-func (k *ensurer) leaves() error {
+func (k *ensurer) ensureLeaves() error {
 	return errors.Join(
-		k.leaf(k.files.ServingCert, k.files.ServingKey, k.root, servingProfile(k.request.Hosts)),
-		k.leaf(k.files.KubeletClientCert, k.files.KubeletKey, k.root,
+		k.ensureLeaf(k.files.ServingCert, k.files.ServingKey, k.ca, servingProfile(k.config.Hosts)),
+		k.ensureLeaf(k.files.KubeletClientCert, k.files.KubeletKey, k.ca,
 			clientProfile("kube-apiserver-kubelet-client", "system:masters")),
-		k.leaf(k.files.FrontProxyCert, k.files.FrontProxyKey, k.front, clientProfile(FrontProxyName, "")),
+		k.ensureLeaf(k.files.FrontProxyCert, k.files.FrontProxyKey, k.frontProxyCA, clientProfile(FrontProxyName, "")),
 	)
 }
 
-// leaf keeps the certificate under certPath while it is good for p, and makes
+// ensureLeaf keeps the certificate under certPath while it is good for p, and makes
 // another otherwise.
-func (k *ensurer) leaf(certPath, keyPath string, by authority, p profile) error {
+func (k *ensurer) ensureLeaf(certPath, keyPath string, by certificateAuthority, p certificateProfile) error {
 	cert, err := readCert(certPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	usable := cert != nil && exists(keyPath)
-	if usable && p.fits(cert, by.cert, k.request.Now) {
+	if usable && p.isSatisfiedBy(cert, by.cert, k.config.Now) {
 		return nil
 	}
 	if by.signer == nil {
-		if usable && k.request.Now.Before(cert.NotAfter) {
-			k.report.Stale = append(k.report.Stale, filepath.Base(certPath))
+		if usable && k.config.Now.Before(cert.NotAfter) {
+			k.report.NotRenewable = append(k.report.NotRenewable, filepath.Base(certPath))
 			return nil
 		}
 		return fmt.Errorf("%s is missing or has expired, and there is no key of %s here to make another", certPath, by.name)
 	}
 	if cert != nil {
-		p.keep(cert)
+		p.addNamesOf(cert)
 	}
-	der, key, err := p.issue(by, k.request.Now)
+	der, key, err := p.issue(by, k.config.Now)
 	if err != nil {
 		return err
 	}
 	return k.writePair(certPath, keyPath, [][]byte{der}, key)
 }
 
-// serviceAccount makes the key that signs service account tokens. sa.pub alone
+// ensureServiceAccountKey makes the key that signs service account tokens. sa.pub alone
 // is enough for a server that only verifies them.
-func (k *ensurer) serviceAccount() error {
+func (k *ensurer) ensureServiceAccountKey() error {
 	key, err := readKey(k.files.ServiceAccountKey)
 	switch {
 	case err == nil:

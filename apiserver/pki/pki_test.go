@@ -22,8 +22,8 @@ import (
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func request(dir string) pki.Request {
-	return pki.Request{
+func request(dir string) pki.Config {
+	return pki.Config{
 		Dir:        filepath.Join(dir, "pki"),
 		Kubeconfig: filepath.Join(dir, "admin.kubeconfig"),
 		Server:     "https://127.0.0.1:6443",
@@ -32,7 +32,7 @@ func request(dir string) pki.Request {
 	}
 }
 
-func ensure(t *testing.T, r pki.Request) (pki.Files, pki.Report) {
+func ensure(t *testing.T, r pki.Config) (pki.Files, pki.Report) {
 	t.Helper()
 	files, report, err := pki.Ensure(r)
 	if err != nil {
@@ -63,7 +63,7 @@ func verify(t *testing.T, leaf, authority *x509.Certificate, at time.Time, host 
 func TestFirstStart(t *testing.T) {
 	r := request(t.TempDir())
 	files, report := ensure(t, r)
-	if len(report.Made) != 13 || len(report.Stale) != 0 {
+	if len(report.Written) != 13 || len(report.NotRenewable) != 0 {
 		t.Errorf("report is %+v, want 13 files made and none stale", report)
 	}
 	root := cert(t, files.CACert)
@@ -112,8 +112,8 @@ func TestKubeconfig(t *testing.T) {
 	}
 
 	r.Server = "https://127.0.0.1:7443"
-	if _, report := ensure(t, r); !slices.Equal(report.Made, []string{"admin.kubeconfig"}) {
-		t.Errorf("after a change of port %v were made, want the kubeconfig only", report.Made)
+	if _, report := ensure(t, r); !slices.Equal(report.Written, []string{"admin.kubeconfig"}) {
+		t.Errorf("after a change of port %v were made, want the kubeconfig only", report.Written)
 	}
 }
 
@@ -138,8 +138,8 @@ func TestKubeconfigOfItsOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, report := ensure(t, r); len(report.Made) > 0 {
-		t.Errorf("at the next start %v were made", report.Made)
+	if _, report := ensure(t, r); len(report.Written) > 0 {
+		t.Errorf("at the next start %v were made", report.Written)
 	}
 	if after, err := os.ReadFile(r.Kubeconfig); err != nil || !bytes.Equal(before, after) {
 		t.Errorf("%v, the kubeconfig became\n%s", err, after)
@@ -163,20 +163,20 @@ func TestLaterStarts(t *testing.T) {
 	day := 24 * time.Hour
 	tests := []struct {
 		name   string
-		change func(*pki.Request)
+		change func(*pki.Config)
 		made   []string
 	}{
-		{"nothing changed", func(*pki.Request) {}, nil},
-		{"fewer names", func(r *pki.Request) { r.Hosts = r.Hosts[:1] }, nil},
-		{"another name", func(r *pki.Request) { r.Hosts = append(r.Hosts, "byre.example") }, []string{"apiserver.crt", "apiserver.key"}},
-		{"another address", func(r *pki.Request) { r.Hosts = append(r.Hosts, "192.0.2.7") }, []string{"apiserver.crt", "apiserver.key"}},
-		{"eleven months later", func(r *pki.Request) { r.Now = start.Add(330 * day) }, nil},
-		{"a week before expiry", func(r *pki.Request) { r.Now = start.Add(358 * day) }, []string{
+		{"nothing changed", func(*pki.Config) {}, nil},
+		{"fewer names", func(r *pki.Config) { r.Hosts = r.Hosts[:1] }, nil},
+		{"another name", func(r *pki.Config) { r.Hosts = append(r.Hosts, "byre.example") }, []string{"apiserver.crt", "apiserver.key"}},
+		{"another address", func(r *pki.Config) { r.Hosts = append(r.Hosts, "192.0.2.7") }, []string{"apiserver.crt", "apiserver.key"}},
+		{"eleven months later", func(r *pki.Config) { r.Now = start.Add(330 * day) }, nil},
+		{"a week before expiry", func(r *pki.Config) { r.Now = start.Add(358 * day) }, []string{
 			"admin.kubeconfig",
 			"apiserver-kubelet-client.crt", "apiserver-kubelet-client.key", "apiserver.crt", "apiserver.key",
 			"front-proxy-client.crt", "front-proxy-client.key",
 		}},
-		{"years after expiry", func(r *pki.Request) { r.Now = start.Add(900 * day) }, []string{
+		{"years after expiry", func(r *pki.Config) { r.Now = start.Add(900 * day) }, []string{
 			"admin.kubeconfig",
 			"apiserver-kubelet-client.crt", "apiserver-kubelet-client.key", "apiserver.crt", "apiserver.key",
 			"front-proxy-client.crt", "front-proxy-client.key",
@@ -189,9 +189,9 @@ func TestLaterStarts(t *testing.T) {
 			before := cert(t, files.CACert)
 			test.change(&r)
 			_, report := ensure(t, r)
-			slices.Sort(report.Made)
-			if !slices.Equal(report.Made, test.made) {
-				t.Errorf("made %v, want %v", report.Made, test.made)
+			slices.Sort(report.Written)
+			if !slices.Equal(report.Written, test.made) {
+				t.Errorf("made %v, want %v", report.Written, test.made)
 			}
 			if !before.Equal(cert(t, files.CACert)) {
 				t.Error("the authority was replaced")
@@ -210,7 +210,7 @@ func TestServersShareADirectory(t *testing.T) {
 	two.Hosts = append(two.Hosts, "192.0.2.2", "two.example")
 	one.Kubeconfig, two.Kubeconfig = "", ""
 	var group sync.WaitGroup
-	for _, r := range []pki.Request{one, two} {
+	for _, r := range []pki.Config{one, two} {
 		group.Go(func() {
 			if _, _, err := pki.Ensure(r); err != nil {
 				t.Error(err)
@@ -218,10 +218,10 @@ func TestServersShareADirectory(t *testing.T) {
 		})
 	}
 	group.Wait()
-	for _, r := range []pki.Request{one, two} {
+	for _, r := range []pki.Config{one, two} {
 		files, report := ensure(t, r)
-		if len(report.Made) != 0 {
-			t.Errorf("%v had to be made again", report.Made)
+		if len(report.Written) != 0 {
+			t.Errorf("%v had to be made again", report.Written)
 		}
 		for _, host := range r.Hosts {
 			verify(t, cert(t, files.ServingCert), cert(t, files.CACert), start, host, x509.ExtKeyUsageServerAuth)
@@ -237,13 +237,13 @@ func TestAuthorityKeptElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, report := ensure(t, r); len(report.Made)+len(report.Stale) != 0 {
+	if _, report := ensure(t, r); len(report.Written)+len(report.NotRenewable) != 0 {
 		t.Errorf("report is %+v, want nothing to do", report)
 	}
 	r.Now = start.Add(358 * 24 * time.Hour)
 	_, report := ensure(t, r)
 	want := []string{"apiserver.crt", "apiserver-kubelet-client.crt", "front-proxy-client.crt", "admin.kubeconfig"}
-	if !slices.Equal(report.Stale, want) || len(report.Made) != 0 {
+	if !slices.Equal(report.NotRenewable, want) || len(report.Written) != 0 {
 		t.Errorf("report is %+v, want these stale: %v", report, want)
 	}
 	r.Now = start.Add(400 * 24 * time.Hour)

@@ -21,7 +21,7 @@ import (
 // system:masters, and returns the files.
 func otherAuthority(t *testing.T) pki.Files {
 	t.Helper()
-	files, _, err := pki.Ensure(pki.Request{Dir: t.TempDir(), Hosts: []string{"127.0.0.1", "localhost"}, Now: time.Now()})
+	files, _, err := pki.Ensure(pki.Config{Dir: t.TempDir(), Hosts: []string{"127.0.0.1", "localhost"}, Now: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -138,7 +138,7 @@ func (s Stock) startAPIServer(ctx context.Context, etcdURL string) (*Server, err
 // frontProxy are the flags by which servers behind this one believe it, and are
 // found by their endpoints: nothing here routes cluster IPs.
 func (s Stock) frontProxy() ([]string, error) {
-	files, _, err := pki.Ensure(pki.Request{Dir: filepath.Join(s.Dir, "pki"), Now: time.Now()})
+	files, _, err := pki.Ensure(pki.Config{Dir: filepath.Join(s.Dir, "pki"), Now: time.Now()})
 	if err != nil {
 		return nil, err
 	}

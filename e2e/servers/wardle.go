@@ -39,7 +39,7 @@ var wardleManifests string
 // StartWardle registers Wardle with a server and starts it in dir at an address
 // of this machine, which may not be a loopback address: no endpoint may.
 func StartWardle(ctx context.Context, before *Server, dir, address string) (*Wardle, error) {
-	files, _, err := pki.Ensure(pki.Request{Dir: filepath.Join(dir, "pki"), Hosts: []string{wardleName, address}, Now: time.Now()})
+	files, _, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), Hosts: []string{wardleName, address}, Now: time.Now()})
 	if err != nil {
 		return nil, err
 	}

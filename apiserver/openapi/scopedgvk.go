@@ -8,18 +8,18 @@ import (
 
 const extensionKinds = "x-kubernetes-group-version-kind"
 
-// narrowKinds takes the kinds of other groups out of the schemas that every
+// filterScopedGVKs takes the kinds of other groups out of the schemas that every
 // group registers (WatchEvent and DeleteOptions): of some sixty, the document at
 // path keeps its own and that of the core group. Follows filterScopedGVKs of
 // k8s.io/apiserver/pkg/server/routes/openapi.go.
-func narrowKinds(document *spec3.OpenAPI, path string) {
+func filterScopedGVKs(document *spec3.OpenAPI, path string) {
 	group, version, ok := groupVersion(path)
 	if !ok || document.Components == nil {
 		return
 	}
 	for _, schema := range document.Components.Schemas {
 		kinds, ok := schema.Extensions[extensionKinds].([]any)
-		if !ok || len(kinds) < 2 || !everywhere(kinds[0]) {
+		if !ok || len(kinds) < 2 || !isSharedKind(kinds[0]) {
 			continue
 		}
 		var kept []any
@@ -33,7 +33,7 @@ func narrowKinds(document *spec3.OpenAPI, path string) {
 	}
 }
 
-func everywhere(kind any) bool {
+func isSharedKind(kind any) bool {
 	k := field(kind, "kind")
 	return k == "WatchEvent" || k == "DeleteOptions"
 }

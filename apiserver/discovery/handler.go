@@ -18,20 +18,20 @@ import (
 
 // A Document is one discovery document. It always shows what the registry knows
 // when it is asked for.
-type Document interface {
+type Handler interface {
 	http.Handler
 	// Operation describes the document's route at path.
 	Operation(path string) openapi.Operation
 }
 
-type document struct {
+type handler struct {
 	http.Handler
 	codecs    runtime.NegotiatedSerializer
 	name, doc string
 	response  any
 }
 
-func (d document) Operation(path string) openapi.Operation {
+func (d handler) Operation(path string) openapi.Operation {
 	// Documents can be had in each of the encodings of objects, but not streamed.
 	media, _ := negotiation.MediaTypesForSerializer(d.codecs)
 	return openapi.Operation{
@@ -45,13 +45,13 @@ func (d document) Operation(path string) openapi.Operation {
 	}
 }
 
-// Groups is the document at /apis.
-func (r *Registry) Groups() Document {
+// GroupsHandler is the document at /apis.
+func (r *Registry) GroupsHandler() Handler {
 	list := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		r.write(w, req, &metav1.APIGroupList{Groups: r.listed()})
+		r.write(w, req, &metav1.APIGroupList{Groups: r.groupList()})
 	})
-	return document{
-		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(list, r.grouped, nil),
+	return handler{
+		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(list, r.aggregatedGroups, nil),
 		codecs:   r.codecs,
 		name:     "getAPIVersions",
 		doc:      "get available API versions",
@@ -59,11 +59,11 @@ func (r *Registry) Groups() Document {
 	}
 }
 
-// Legacy is the document at /api.
-func (r *Registry) Legacy() Document {
+// LegacyHandler is the document at /api.
+func (r *Registry) LegacyHandler() Handler {
 	versions := upstream.NewLegacyRootAPIHandler(r.addresses, r.codecs, "/api")
-	return document{
-		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(versions, r.legacy, nil),
+	return handler{
+		Handler:  aggregated.WrapAggregatedDiscoveryToHandler(versions, r.aggregatedLegacy, nil),
 		codecs:   r.codecs,
 		name:     "getAPIVersions",
 		doc:      "get available API versions",
@@ -71,10 +71,10 @@ func (r *Registry) Legacy() Document {
 	}
 }
 
-// Group is the document at /apis/<group>. It is a 404 while no version of the
+// GroupHandler is the document at /apis/<group>. It is a 404 while no version of the
 // group is known.
-func (r *Registry) Group(name string) Document {
-	return document{
+func (r *Registry) GroupHandler(name string) Handler {
+	return handler{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			group, ok := r.group(name)
 			if !ok {
@@ -90,13 +90,13 @@ func (r *Registry) Group(name string) Document {
 	}
 }
 
-// Version is the document at /apis/<group>/<version>, or /api/<version>. It is a
+// VersionHandler is the document at /apis/<group>/<version>, or /api/<version>. It is a
 // 404 while the group version is not known.
-func (r *Registry) Version(gv schema.GroupVersion) Document {
-	return document{
+func (r *Registry) VersionHandler(gv schema.GroupVersion) Handler {
+	return handler{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			r.mu.RLock()
-			v, ok := r.documented(gv)
+			v, ok := r.versionWithResources(gv)
 			r.mu.RUnlock()
 			if !ok {
 				http.NotFound(w, req)

@@ -5,8 +5,8 @@ import (
 	"compress/gzip"
 )
 
-// Pack compresses a document as it is kept, and sent to most clients.
-func Pack(data []byte) ([]byte, error) {
+// Compress compresses a document as it is kept, and sent to most clients.
+func Compress(data []byte) ([]byte, error) {
 	var buf bytes.Buffer
 	w := gzip.NewWriter(&buf)
 	if _, err := w.Write(data); err != nil {
@@ -18,8 +18,8 @@ func Pack(data []byte) ([]byte, error) {
 	return bytes.Clone(buf.Bytes()), nil
 }
 
-// Unpack undoes Pack.
-func Unpack(data []byte) ([]byte, error) {
+// Decompress undoes Pack.
+func Decompress(data []byte) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return nil, err

@@ -25,12 +25,12 @@ const (
 	quotaSyncPeriod = 5 * time.Minute
 )
 
-// count runs upstream's controller with informers of the resources until ctx
+// runController runs upstream's controller with informers of the resources until ctx
 // ends.
-func (q *quotas) count(ctx context.Context, counted resources) error {
-	typed := informers.NewSharedInformerFactoryWithOptions(q.kube, 0, informers.WithTransform(loopback.Trim))
+func (q *lazyQuotaController) runController(ctx context.Context, counted resourceSet) error {
+	typed := informers.NewSharedInformerFactoryWithOptions(q.kube, 0, informers.WithTransform(loopback.StripManagedFields))
 	defer typed.Shutdown()
-	meta := metadatainformer.NewSharedInformerFactoryWithOptions(q.metadata, 0, metadatainformer.WithTransform(loopback.Trim))
+	meta := metadatainformer.NewSharedInformerFactoryWithOptions(q.metadata, 0, metadatainformer.WithTransform(loopback.StripManagedFields))
 	defer meta.Shutdown()
 	factory := quotaInformers{typed, meta}
 	ctx, cancel := context.WithCancel(ctx)
@@ -50,7 +50,7 @@ func (q *quotas) count(ctx context.Context, counted resources) error {
 		ResourceQuotaInformer:     typed.Core().V1().ResourceQuotas(),
 		ResyncPeriod:              controller.StaticResyncPeriodFunc(quotaSyncPeriod),
 		Registry:                  generic.NewRegistry(evaluators),
-		DiscoveryFunc:             counted.lists,
+		DiscoveryFunc:             counted.apiResourceLists,
 		IgnoredResourcesFunc:      quotainstall.DefaultIgnoredResources,
 		InformersStarted:          started,
 		InformerFactory:           factory,
@@ -66,8 +66,8 @@ func (q *quotas) count(ctx context.Context, counted resources) error {
 	return nil
 }
 
-// lists is the set as discovery would tell it.
-func (r resources) lists() ([]*metav1.APIResourceList, error) {
+// apiResourceLists is the set as discovery would tell it.
+func (r resourceSet) apiResourceLists() ([]*metav1.APIResourceList, error) {
 	var lists []*metav1.APIResourceList
 	for resource := range r {
 		lists = append(lists, &metav1.APIResourceList{

@@ -23,39 +23,39 @@ import (
 	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
 )
 
-// resources is a set.
-type resources map[schema.GroupVersionResource]struct{}
+// resourceSet is a set.
+type resourceSet map[schema.GroupVersionResource]struct{}
 
-// quotas runs upstream's resource quota controller while there is a quota, with
+// lazyQuotaController runs upstream's resource quota controller while there is a quota, with
 // informers of what the quotas count. Upstream watches every namespaced resource
 // from its start: half a hundred informers that nearly every server of this kind
 // would keep for nothing.
-type quotas struct {
-	*termState
+type lazyQuotaController struct {
+	*controllerContext
 	lister corelisters.ResourceQuotaLister
 	synced cache.InformerSynced
-	// changed has a token when quotas may count other resources than before.
-	changed chan struct{}
+	// quotasChanged has a token when quotas may count other resources than before.
+	quotasChanged chan struct{}
 	// evaluators tell what the names in a quota are about; they don't count.
 	evaluators []quotav1.Evaluator
 	// discover lists the resources that a quota may count.
 	discover resourcequota.NamespacedResourcesFunc
 }
 
-func newResourceQuota(_ context.Context, t *termState) (func(context.Context), error) {
+func newResourceQuota(_ context.Context, t *controllerContext) (func(context.Context), error) {
 	// The factory is not started: only evaluators that count need its informers.
 	evaluators, err := core.NewEvaluators(nil, informers.NewSharedInformerFactory(t.kube, 0), nil)
 	if err != nil {
 		return nil, err
 	}
 	informer := t.informers.Core().V1().ResourceQuotas()
-	q := &quotas{
-		termState:  t,
-		lister:     informer.Lister(),
-		synced:     informer.Informer().HasSynced,
-		changed:    make(chan struct{}, 1),
-		evaluators: evaluators,
-		discover:   t.kube.Discovery().ServerPreferredNamespacedResources,
+	q := &lazyQuotaController{
+		controllerContext: t,
+		lister:            informer.Lister(),
+		synced:            informer.Informer().HasSynced,
+		quotasChanged:     make(chan struct{}, 1),
+		evaluators:        evaluators,
+		discover:          t.kube.Discovery().ServerPreferredNamespacedResources,
 	}
 	if _, err := informer.Informer().AddEventHandler(q.handler()); err != nil {
 		return nil, err
@@ -65,10 +65,10 @@ func newResourceQuota(_ context.Context, t *termState) (func(context.Context), e
 
 // handler sends a token when a quota comes, goes or names other resources. What
 // admission and the controller do to a quota's status is no reason.
-func (q *quotas) handler() cache.ResourceEventHandler {
+func (q *lazyQuotaController) handler() cache.ResourceEventHandler {
 	look := func() {
 		select {
-		case q.changed <- struct{}{}:
+		case q.quotasChanged <- struct{}{}:
 		default: // a token waits already
 		}
 	}
@@ -88,36 +88,36 @@ func (q *quotas) handler() cache.ResourceEventHandler {
 // run counts what the quotas name, and starts again when they name something
 // else or, looking as often as upstream does, discovery has it or no longer has
 // it. Each start counts everything anew.
-func (q *quotas) run(ctx context.Context) {
+func (q *lazyQuotaController) run(ctx context.Context) {
 	if !cache.WaitForCacheSync(ctx.Done(), q.synced) {
 		return
 	}
 	tick := time.NewTicker(resyncPeriod)
 	defer tick.Stop()
-	var counted resources
+	var counted resourceSet
 	stop := func() {}
 	defer func() { stop() }()
 	for {
-		want, err := q.named(counted)
+		want, err := q.quotaResources(counted)
 		if err != nil {
 			utilruntime.HandleErrorWithContext(ctx, err, "Resource quotas are not counted")
 		} else if !maps.Equal(want, counted) {
 			stop()
-			counted, stop = want, q.start(ctx, want)
+			counted, stop = want, q.startController(ctx, want)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-q.changed:
+		case <-q.quotasChanged:
 		case <-tick.C:
 		}
 	}
 }
 
-// start counts until stop is called. A count that can't start is tried again at
+// startController counts until stop is called. A count that can't start is tried again at
 // the next look at discovery that differs; until then admission refuses what a
 // quota without a status is about.
-func (q *quotas) start(ctx context.Context, counted resources) (stop func()) {
+func (q *lazyQuotaController) startController(ctx context.Context, counted resourceSet) (stop func()) {
 	if len(counted) == 0 {
 		return func() {}
 	}
@@ -125,7 +125,7 @@ func (q *quotas) start(ctx context.Context, counted resources) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := q.count(ctx, counted); err != nil {
+		if err := q.runController(ctx, counted); err != nil {
 			utilruntime.HandleErrorWithContext(ctx, err, "Resource quotas are not counted")
 		}
 	}()
@@ -135,9 +135,9 @@ func (q *quotas) start(ctx context.Context, counted resources) (stop func()) {
 	}
 }
 
-// named returns the resources that the quotas there are count; none without a
+// quotaResources returns the resources that the quotas there are count; none without a
 // quota. What discovery could not tell about now stays as it was.
-func (q *quotas) named(before resources) (resources, error) {
+func (q *lazyQuotaController) quotaResources(before resourceSet) (resourceSet, error) {
 	all, err := q.lister.List(labels.Everything())
 	if err != nil || len(all) == 0 {
 		return nil, err
@@ -152,9 +152,9 @@ func (q *quotas) named(before resources) (resources, error) {
 		return nil, err
 	}
 	// Upstream's controller is never ready without any resource to watch.
-	found := resources{v1.SchemeGroupVersion.WithResource("resourcequotas"): {}}
+	found := resourceSet{v1.SchemeGroupVersion.WithResource("resourcequotas"): {}}
 	for resource := range served {
-		if q.counts(names, resource.GroupResource()) {
+		if q.isCounted(names, resource.GroupResource()) {
 			found[resource] = struct{}{}
 		}
 	}
@@ -166,8 +166,8 @@ func (q *quotas) named(before resources) (resources, error) {
 	return found, nil
 }
 
-// counts says whether one of a quota's names is about the resource.
-func (q *quotas) counts(names v1.ResourceList, resource schema.GroupResource) bool {
+// isCounted says whether one of a quota's names is about the resource.
+func (q *lazyQuotaController) isCounted(names v1.ResourceList, resource schema.GroupResource) bool {
 	if _, ignored := quotainstall.DefaultIgnoredResources()[resource]; ignored {
 		return false
 	}
@@ -179,12 +179,12 @@ func (q *quotas) counts(names v1.ResourceList, resource schema.GroupResource) bo
 			return true
 		}
 	}
-	return resource == resourcev1.Resource("resourceclaims") && extended(names)
+	return resource == resourcev1.Resource("resourceclaims") && mayNameDeviceClass(names)
 }
 
-// extended says whether a name may be of a device class. Which are, only the
+// mayNameDeviceClass says whether a name may be of a device class. Which are, only the
 // device classes tell.
-func extended(names v1.ResourceList) bool {
+func mayNameDeviceClass(names v1.ResourceList) bool {
 	for name := range names {
 		if resource, requested := strings.CutPrefix(string(name), v1.DefaultResourceRequestsPrefix); requested && strings.Contains(resource, "/") {
 			return true

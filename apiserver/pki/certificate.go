@@ -24,8 +24,8 @@ const (
 	backdate = 5 * time.Minute
 )
 
-// profile is what a leaf certificate must say.
-type profile struct {
+// certificateProfile is what a leaf certificate must say.
+type certificateProfile struct {
 	commonName   string
 	organization string
 	usage        x509.ExtKeyUsage
@@ -33,8 +33,8 @@ type profile struct {
 	ips          []net.IP
 }
 
-func servingProfile(hosts []string) profile {
-	p := profile{commonName: "kube-apiserver", usage: x509.ExtKeyUsageServerAuth}
+func servingProfile(hosts []string) certificateProfile {
+	p := certificateProfile{commonName: "kube-apiserver", usage: x509.ExtKeyUsageServerAuth}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {
 			p.ips = append(p.ips, ip)
@@ -45,14 +45,14 @@ func servingProfile(hosts []string) profile {
 	return p
 }
 
-func clientProfile(name, organization string) profile {
-	return profile{commonName: name, organization: organization, usage: x509.ExtKeyUsageClientAuth}
+func clientProfile(name, organization string) certificateProfile {
+	return certificateProfile{commonName: name, organization: organization, usage: x509.ExtKeyUsageClientAuth}
 }
 
-// fits reports whether cert can go on being used: long enough valid, by the
+// isSatisfiedBy reports whether cert can go on being used: long enough valid, by the
 // authority at hand, and for every name asked for. Names that it has beyond
 // those do no harm.
-func (p profile) fits(cert, by *x509.Certificate, now time.Time) bool {
+func (p certificateProfile) isSatisfiedBy(cert, by *x509.Certificate, now time.Time) bool {
 	if cert.NotAfter.Sub(now) < renewBefore || cert.CheckSignatureFrom(by) != nil {
 		return false
 	}
@@ -69,9 +69,9 @@ func (p profile) fits(cert, by *x509.Certificate, now time.Time) bool {
 	return true
 }
 
-// keep adds the names that the certificate before had: servers that share a
+// addNamesOf adds the names that the certificate before had: servers that share a
 // directory would else take each other's names away, start by start.
-func (p *profile) keep(before *x509.Certificate) {
+func (p *certificateProfile) addNamesOf(before *x509.Certificate) {
 	for _, name := range before.DNSNames {
 		if !slices.Contains(p.dnsNames, name) {
 			p.dnsNames = append(p.dnsNames, name)
@@ -85,7 +85,7 @@ func (p *profile) keep(before *x509.Certificate) {
 }
 
 // issue makes a key and a certificate of the profile, signed by the authority.
-func (p profile) issue(by authority, now time.Time) (der []byte, key crypto.Signer, err error) {
+func (p certificateProfile) issue(by certificateAuthority, now time.Time) (der []byte, key crypto.Signer, err error) {
 	key, err = newKey()
 	if err != nil {
 		return nil, nil, err
@@ -116,7 +116,7 @@ func (p profile) issue(by authority, now time.Time) (der []byte, key crypto.Sign
 	return der, key, nil
 }
 
-func newAuthority(name string, now time.Time) (*x509.Certificate, crypto.Signer, error) {
+func newCertificateAuthority(name string, now time.Time) (*x509.Certificate, crypto.Signer, error) {
 	key, err := newKey()
 	if err != nil {
 		return nil, nil, err
