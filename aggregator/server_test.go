@@ -22,7 +22,6 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/component-base/metrics"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
@@ -88,8 +87,7 @@ func startOn(t *testing.T, driver sqlstore.Driver, shared bool, options ...optio
 	factory := informers.NewSharedInformerFactory(s.cluster, 0)
 	documents := openapi.NewService()
 	dependencies := delegation.Dependencies{
-		// The scheme of others must not get in the way.
-		Storage:          objectstore.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
+		Storage:          objectstore.StorageConfig{Store: store, Feed: feed, Program: "test"},
 		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
 		Serving: endpoints.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),

@@ -25,15 +25,17 @@ func effectiveVersion() basecompatibility.EffectiveVersion {
 	return compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
 }
 
-// newStorage says where the objects of every server of the chain are kept, and how
-// those of the built-in resources are encoded.
-func (s *Server) newStorage() objectstore.GetterConfig {
+// newStorage says where the objects of every server of the chain are kept.
+func (s *Server) newStorage() objectstore.StorageConfig {
 	o := s.config.Options.Store
-	storage := objectstore.Builtin(s.core.store, s.core.feed, effectiveVersion())
-	storage.Transformers = s.encryption.transformers
-	storage.DeleteCollectionWorkers = o.DeleteCollectionWorkers
-	storage.NoGarbageCollection = !o.GarbageCollection
-	return storage
+	return objectstore.StorageConfig{
+		Store:                   s.core.store,
+		Feed:                    s.core.feed,
+		Program:                 objectstore.Program(effectiveVersion()),
+		Transformers:            s.encryption.transformers,
+		DeleteCollectionWorkers: o.DeleteCollectionWorkers,
+		NoGarbageCollection:     !o.GarbageCollection,
+	}
 }
 
 // externalAddress is the host and port at which clients find this server.

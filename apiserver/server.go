@@ -163,7 +163,7 @@ func (s *Server) build(ctx, base context.Context) error {
 		return err
 	}
 	storage := s.newStorage()
-	s.getter = objectstore.NewRESTOptionsGetter(storage)
+	s.getter = objectstore.NewRESTOptionsGetter(storage, objectstore.BuiltinResources(effectiveVersion()))
 	if s.clients, err = newClients(s.transport, s.tracer, s.getter.Lookup); err != nil {
 		return err
 	}

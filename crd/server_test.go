@@ -21,7 +21,6 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/delegation"
@@ -72,8 +71,7 @@ func start(t testing.TB, driver sqlstore.Driver, shared bool, adjust ...func(*de
 	s := &server{store: store, config: loopback.Config(transport), openapi: documents}
 	var err error
 	dependencies := delegation.Dependencies{
-		// The scheme of others must not get in the way.
-		Storage:          objectstore.GetterConfig{Store: store, Feed: feed, Program: "test", Scheme: scheme.Scheme},
+		Storage:          objectstore.StorageConfig{Store: store, Feed: feed, Program: "test"},
 		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
 		Serving: endpoints.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),

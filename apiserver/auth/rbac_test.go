@@ -45,7 +45,7 @@ type rules struct {
 func newRules(t testing.TB) *rules {
 	t.Helper()
 	store, feed := watchtest.Run(t, storetest.NewModel(), watch.Options{SoleWriter: true})
-	getter := objectstore.NewRESTOptionsGetter(objectstore.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
+	getter := objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 	for _, build := range []func() error{
 		func() error { _, err := role.NewREST(getter); return err },
 		func() error { _, err := rolebinding.NewREST(getter); return err },

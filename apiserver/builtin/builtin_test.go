@@ -22,7 +22,7 @@ import (
 
 // newGetter is over a store and its feed.
 func newGetter(store *sqlstore.Store, feed *watch.Feed) *objectstore.Getter {
-	return objectstore.NewRESTOptionsGetter(objectstore.Builtin(store, feed, compatibility.DefaultBuildEffectiveVersion()))
+	return objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // newBuiltin constructs what a --runtime-config turns on, over a store that isn't

@@ -23,8 +23,9 @@ import (
 // storage keeps in an unexported field: reads through either give the same result.
 func TestNamespaceRegistry(t *testing.T) {
 	model := storetest.NewModel()
-	options := objectstore.NewRESTOptionsGetter(objectstore.Builtin(sqlstore.New(model, sqlstore.Options{}),
-		watch.New(model, watch.Options{}), compatibility.DefaultBuildEffectiveVersion()))
+	options := objectstore.NewRESTOptionsGetter(
+		objectstore.StorageConfig{Store: sqlstore.New(model, sqlstore.Options{}), Feed: watch.New(model, watch.Options{})},
+		objectstore.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 	all, err := namespaces(&storageProvider{Config: Config{RESTOptions: options}})
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ import (
 // reads the fields that it needs.
 type Dependencies struct {
 	// Storage says where objects are kept.
-	Storage objectstore.GetterConfig
+	Storage objectstore.StorageConfig
 	// EffectiveVersion is the version that the server emulates.
 	EffectiveVersion compatibility.EffectiveVersion
 	// Serving is what all resources are served with. Its TypeConverter knows the
@@ -88,15 +88,17 @@ func (d *Dependencies) Validate() error {
 // keys begin with group and resource, like those of a stock server that is not
 // kube-apiserver itself.
 func (d *Dependencies) RESTOptions(scheme *runtime.Scheme, codecs runtime.StorageSerializer, resources ...schema.GroupResource) *objectstore.Getter {
-	storage := d.Storage
-	storage.Scheme, storage.Serializer = scheme, codecs
-	storage.Encoding = serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, d.EffectiveVersion)
-	storage.Cohabitants, storage.DefaultedOnRead = nil, nil
-	storage.Prefixes = map[schema.GroupResource]string{}
+	prefixes := map[schema.GroupResource]string{}
 	for _, gr := range resources {
-		storage.Prefixes[gr] = gr.Group + "/" + gr.Resource
+		prefixes[gr] = gr.Group + "/" + gr.Resource
 	}
-	return objectstore.NewRESTOptionsGetter(storage)
+	return objectstore.NewRESTOptionsGetter(d.Storage, &objectstore.SchemeResources{
+		Scheme:   scheme,
+		Codecs:   codecs,
+		Encoding: serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, d.EffectiveVersion),
+		Program:  d.Storage.Program,
+		Prefixes: prefixes,
+	})
 }
 
 // ServeGroup serves a group of types that are not built in, in discovery and, as the

@@ -29,7 +29,7 @@ import (
 func TestClient(t *testing.T) {
 	store, feed := watchtest.Run(t, storetest.NewModel(), watch.Options{SoleWriter: true})
 	endpointSlices := discovery.Resource("endpointslices")
-	getter := objectstore.NewRESTOptionsGetter(objectstore.Builtin(store, feed, compatibility.NewEffectiveVersionFromString("1.36", "1.36", "1.36")))
+	getter := objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.36", "1.36", "1.36")))
 	for resource, news := range map[schema.GroupResource][2]func() runtime.Object{
 		{Resource: "pods"}:            {func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }},
 		{Resource: "services"}:        {func() runtime.Object { return &core.Service{} }, func() runtime.Object { return &core.ServiceList{} }},

@@ -25,8 +25,7 @@ import (
 // podStore is a Store of real pods.
 func podStore(b testing.TB, on backend) *fixture {
 	pods := schema.GroupResource{Resource: "pods"}
-	getter := NewRESTOptionsGetter(Builtin(nil, nil, compatibility.DefaultBuildEffectiveVersion()))
-	codec, _, version, err := getter.codec(pods, pods, &api.Pod{})
+	codec, _, version, err := BuiltinResources(compatibility.DefaultBuildEffectiveVersion()).codec(pods, pods, &api.Pod{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -6,23 +6,23 @@ import (
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/component-base/compatibility"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-
-	"byre/sqlstore"
-	"byre/watch"
 )
 
-// Builtin is how the built-in resources are kept by a server of a version.
-func Builtin(store *sqlstore.Store, feed *watch.Feed, effective compatibility.EffectiveVersion) GetterConfig {
-	return GetterConfig{
-		Store:           store,
-		Feed:            feed,
-		Serializer:      legacyscheme.Codecs,
+// Program is how a record's Form names the program that serves a version of the API.
+func Program(effective compatibility.EffectiveVersion) string {
+	return "v" + effective.BinaryVersion().String()
+}
+
+// BuiltinResources describes the built-in resources as a server of a version keeps them.
+func BuiltinResources(effective compatibility.EffectiveVersion) *SchemeResources {
+	return &SchemeResources{
 		Scheme:          legacyscheme.Scheme,
+		Codecs:          legacyscheme.Codecs,
 		Encoding:        builtinEncoding(legacyscheme.Scheme, effective),
 		Prefixes:        builtinPrefixes(),
 		Cohabitants:     builtinCohabitants(),
 		DefaultedOnRead: builtinDefaultedOnRead(),
-		Program:         "v" + effective.BinaryVersion().String(),
+		Program:         Program(effective),
 	}
 }
 

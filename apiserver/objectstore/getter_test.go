@@ -16,7 +16,9 @@ import (
 
 func TestGetter(t *testing.T) {
 	model := storetest.NewModel()
-	getter := NewRESTOptionsGetter(Builtin(sqlstore.New(model, sqlstore.Options{}), watch.New(model, watch.Options{}), compatibility.DefaultBuildEffectiveVersion()))
+	getter := NewRESTOptionsGetter(
+		StorageConfig{Store: sqlstore.New(model, sqlstore.Options{}), Feed: watch.New(model, watch.Options{})},
+		BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 	events := schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 	if getter.Lookup(events) != nil {
 		t.Error("there is a store before one was built")

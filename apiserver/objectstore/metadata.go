@@ -54,7 +54,7 @@ type knownObject struct {
 // WatchMetadata makes a MetadataWatch of a resource whose objects are in the
 // store, under this Getter's configuration or as custom resources are kept.
 func (g *Getter) WatchMetadata(gr schema.GroupResource) *MetadataWatch {
-	kept := g.storedAs(gr)
+	kept := g.resources.StoredAs(gr)
 	w := &MetadataWatch{
 		store:    g.cfg.Store,
 		feed:     g.cfg.Feed,

@@ -85,9 +85,9 @@ func TestWatchMetadata(t *testing.T) {
 
 func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	pods := schema.GroupResource{Resource: "pods"}
-	getter := NewRESTOptionsGetter(GetterConfig{Store: f.store, Feed: f.feed, Transformers: func(schema.GroupResource) value.Transformer {
+	getter := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed, Transformers: func(schema.GroupResource) value.Transformer {
 		return f.cfg.Transformer
-	}})
+	}}, &SchemeResources{})
 	getter.stores[pods] = f.Store
 	w := getter.WatchMetadata(pods)
 	defer w.Close()
@@ -177,7 +177,7 @@ func TestWatchesBeginInOneHistory(t *testing.T) {
 	driver := &listingDriver{Driver: storetest.NewModel()}
 	f := newFixture(t, backend{"model", func(testing.TB) sqlstore.Driver { return driver }, true})
 	f.create(t, "ns", "a", "")
-	getter := NewRESTOptionsGetter(GetterConfig{Store: f.store, Feed: f.feed})
+	getter := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed}, &SchemeResources{})
 	pods := schema.GroupResource{Resource: "pods"}
 	getter.stores[pods] = f.Store
 

@@ -44,7 +44,7 @@ func (s *Store) EnableResourceSizeEstimation(storage.KeysFunc) error { return ni
 // Like upstream's tracker it is flowcontrolrequest.ObjectCountNotFoundErr for
 // what is not counted yet.
 func (g *Getter) Stats(resource string) (storage.Stats, error) {
-	kept := g.storedAs(schema.ParseGroupResource(resource))
+	kept := g.resources.StoredAs(schema.ParseGroupResource(resource))
 	r := watch.Resource{Group: kept.Group, Name: kept.Resource, Owner: sqlstore.BuiltIn}
 	usage, known := g.cfg.Feed.Usage(r)
 	if !known {

@@ -33,7 +33,7 @@ func listSeats(stats func(string) (storage.Stats, error), resource schema.GroupR
 func TestListSeats(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
-		g := NewRESTOptionsGetter(GetterConfig{Store: f.store, Feed: f.feed})
+		g := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed}, &SchemeResources{})
 		g.stores[schema.GroupResource{Resource: "pods"}] = f.Store
 		stock := flowcontrolrequest.NewStorageObjectCountTracker()
 		for _, r := range []struct {
@@ -75,7 +75,7 @@ func TestListSeats(t *testing.T) {
 func TestStorageMetrics(t *testing.T) {
 	metrics.Register()
 	f := newFixture(t, backends()[0])
-	g := NewRESTOptionsGetter(GetterConfig{Store: f.store, Feed: f.feed})
+	g := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed}, &SchemeResources{})
 	g.stores[schema.GroupResource{Resource: "pods"}] = f.Store
 	g.stores[schema.GroupResource{Group: "apps", Resource: "deployments"}] = nil
 	if _, err := f.feed.WaitForUsage(t.Context(), f.resource()); err != nil {

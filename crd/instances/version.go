@@ -191,14 +191,12 @@ func (b *versionBuilder) storages(v *Version) (map[string]rest.Storage, error) {
 		b.gv.WithResource(names.Singular).GroupResource(),
 		kind, b.gv.WithKind(names.ListKind),
 		plain,
-		&restOptionsGetter{
-			config:  b.env.Storage,
-			derived: b.derived,
-			version: b.gv,
-			ending:  b.ending,
-
+		objectstore.NewRESTOptionsGetter(b.env.Storage, &resources{
+			derived:    b.derived,
+			version:    b.gv,
+			ending:     b.ending,
 			selectable: b.spec.SelectableFields,
-		},
+		}),
 		names.Categories, table, b.derived.replicas,
 	)
 	if err != nil {

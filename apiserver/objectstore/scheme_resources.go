@@ -1,0 +1,148 @@
+package objectstore
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+
+	"byre/sqlstore"
+)
+
+// SchemeResources describes the resources whose types a scheme knows. Scheme, Codecs,
+// Encoding and Program are required.
+type SchemeResources struct {
+	Scheme *runtime.Scheme
+	// Codecs is the scheme's codec factory.
+	Codecs runtime.StorageSerializer
+	// Encoding picks the storage version and the version in memory of a
+	// resource.
+	Encoding serverstorage.ResourceEncodingConfig
+	// Program is StorageConfig.Program.
+	Program string
+	// Prefixes are the key prefixes that differ from the resource's name.
+	Prefixes map[schema.GroupResource]string
+	// Cohabitants are resources that are kept as another one.
+	Cohabitants map[schema.GroupResource]schema.GroupResource
+	// DefaultedOnRead are resources whose strategies leave defaults open that the
+	// next decode fills in. Their objects are stored with these defaults, as bytes
+	// are answered as they are stored.
+	DefaultedOnRead map[schema.GroupResource]bool
+}
+
+var _ Resources = (*SchemeResources)(nil)
+
+// StoredAs implements Resources.
+func (r *SchemeResources) StoredAs(gr schema.GroupResource) schema.GroupResource {
+	if stored, ok := r.Cohabitants[gr]; ok {
+		return stored
+	}
+	return gr
+}
+
+// StoreConfig implements Resources.
+func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.Object) (Config, runtime.GroupVersioner, error) {
+	stored := r.StoredAs(gr)
+	codec, versioner, version, err := r.codec(gr, stored, example)
+	if err != nil {
+		return Config{}, nil, fmt.Errorf("storage codec of %s: %w", gr, err)
+	}
+	prefix, ok := r.Prefixes[stored]
+	if !ok {
+		prefix = strings.ToLower(stored.Resource)
+	}
+	return Config{
+		GroupResource:  stored,
+		Owner:          sqlstore.BuiltIn,
+		ResourcePrefix: prefix,
+		Codec:          codec,
+		StorageVersion: version,
+		Lossy:          r.DefaultedOnRead[stored],
+		Form:           r.Program + "/" + version.String(),
+	}, versioner, nil
+}
+
+func (r *SchemeResources) codec(gr, stored schema.GroupResource, example runtime.Object) (runtime.Codec, runtime.GroupVersioner, schema.GroupVersion, error) {
+	fail := func(err error) (runtime.Codec, runtime.GroupVersioner, schema.GroupVersion, error) {
+		return nil, nil, schema.GroupVersion{}, err
+	}
+	var version schema.GroupVersion
+	var err error
+	if compatible, ok := r.Encoding.(serverstorage.CompatibilityResourceEncodingConfig); ok {
+		version, err = compatible.BackwardCompatibileStorageEncodingFor(stored, example)
+	} else {
+		version, err = r.Encoding.StorageEncodingFor(stored)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	memory, err := r.Encoding.InMemoryEncodingFor(gr)
+	if err != nil {
+		return fail(err)
+	}
+	codec, versioner, err := serverstorage.NewStorageCodec(serverstorage.StorageCodecConfig{
+		StorageMediaType:   runtime.ContentTypeJSON,
+		StorageSerializer:  r.Codecs,
+		StorageVersion:     version,
+		MemoryVersion:      memory,
+		DecoderDecoratorFn: r.decoders,
+	})
+	if err != nil {
+		return fail(err)
+	}
+	if r.DefaultedOnRead[stored] {
+		codec = roundTripCodec{codec}
+	}
+	return codec, versioner, version, nil
+}
+
+// roundTripCodec encodes what a decode of the encoding would give.
+type roundTripCodec struct{ runtime.Codec }
+
+// Encode implements runtime.Encoder.
+func (c roundTripCodec) Encode(obj runtime.Object, w io.Writer) error {
+	var first bytes.Buffer
+	if err := c.Codec.Encode(obj, &first); err != nil {
+		return err
+	}
+	decoded, _, err := c.Decode(first.Bytes(), nil, nil)
+	if err != nil {
+		return err
+	}
+	return c.Codec.Encode(decoded, w)
+}
+
+// decoders puts one before upstream's that finds the kind where encoders put
+// it: to find it, upstream's parses the whole value, and then parses it again.
+func (r *SchemeResources) decoders(all []runtime.Decoder) []runtime.Decoder {
+	quick := json.NewSerializerWithOptions(kindFirst{}, r.Scheme, r.Scheme, json.SerializerOptions{})
+	return append([]runtime.Decoder{quick}, all...)
+}
+
+// kindFirst reads the type of an object that begins with it, and leaves others
+// to upstream.
+type kindFirst struct{}
+
+var _ json.MetaFactory = kindFirst{}
+
+// Interpret implements json.MetaFactory.
+func (kindFirst) Interpret(data []byte) (*schema.GroupVersionKind, error) {
+	s := scanner{data, 0}
+	if s.member() && string(s.key()) == "kind" {
+		kind, plain := s.plain()
+		if plain && s.member() && string(s.key()) == "apiVersion" {
+			if version, plain := s.plain(); plain {
+				if gv, err := schema.ParseGroupVersion(version); err == nil {
+					gvk := gv.WithKind(kind)
+					return &gvk, nil
+				}
+			}
+		}
+	}
+	return json.DefaultMetaFactory.Interpret(data)
+}

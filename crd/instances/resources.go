@@ -1,0 +1,65 @@
+package instances
+
+import (
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"byre/apiserver/objectstore"
+	"byre/crd/definition"
+	"byre/sqlstore"
+)
+
+// resources describes how the registry of one version keeps its objects. The
+// stores of a definition's versions keep the same rows; each decodes to its own version.
+type resources struct {
+	derived *derived
+	version schema.GroupVersion
+	ending  *objectstore.Ending
+	// selectable are the fields that lists may be narrowed by.
+	selectable []apiextensionsv1.SelectableField
+}
+
+var _ objectstore.Resources = (*resources)(nil)
+
+// StoredAs implements objectstore.Resources.
+func (*resources) StoredAs(gr schema.GroupResource) schema.GroupResource { return gr }
+
+// StoreConfig implements objectstore.Resources. The prefix made of group and resource
+// is that of a stock kube-apiserver: encryption at rest authenticates values by it.
+func (r *resources) StoreConfig(gr schema.GroupResource, _ runtime.Object) (objectstore.Config, runtime.GroupVersioner, error) {
+	codec := r.derived.storageCodec(r.version)
+	config := objectstore.Config{
+		GroupResource:  gr,
+		Owner:          sqlstore.Custom,
+		ResourcePrefix: gr.Group + "/" + gr.Resource,
+		Codec:          codec,
+		Plain:          unstructured.UnstructuredJSONScheme,
+		StorageVersion: r.derived.storageVersion,
+		Form:           r.derived.form,
+		View:           r.derived.views[r.version.Version],
+		Lossy:          r.version != r.derived.storageVersion,
+		IndexFields:    r.indexFields(),
+		Ending:         r.ending,
+	}
+	if converting, ok := codec.(*convertingCodec); ok {
+		config.DecodeAhead = converting.ahead
+	}
+	return config, r.derived.storageVersion, nil
+}
+
+// indexFields are the fields that lists are narrowed by without looking at every
+// instance, where the stored bytes have them.
+func (r *resources) indexFields() []string {
+	if r.version != r.derived.storageVersion || !definition.SelectableFieldsEnabled() {
+		return nil
+	}
+	var names []string
+	for _, field := range r.selectable {
+		names = append(names, strings.TrimPrefix(field.JSONPath, "."))
+	}
+	return names
+}
