@@ -252,9 +252,14 @@ func (s *Server) ensurePKI() (pki.Files, error) {
 
 // ensureTrust refuses a database that was served with other keys.
 func (s *Server) ensureTrust(ctx context.Context) error {
-	own, err := readTrust(s.config.Options.Auth.Authentication)
+	o := s.config.Options.Auth.Authentication
+	own, err := readTrust(o)
 	if err != nil {
 		return err
 	}
-	return ensureTrust(ctx, s.core.database.Driver, own, s.config.certDir, s.config.Options.Store.AcceptNewKeys)
+	files := keyFiles{
+		certDir: s.config.certDir, clientCA: o.ClientCAFile,
+		signingKey: o.ServiceAccounts.SigningKeyFile, serviceAccountKeys: o.ServiceAccounts.KeyFiles,
+	}
+	return ensureTrust(ctx, s.core.database.Driver, own, files, s.config.Options.Store.AcceptNewKeys)
 }

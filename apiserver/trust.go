@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -99,17 +100,49 @@ func (own trust) check(stored trust) error {
 	common := func(ca string) bool { return slices.Contains(stored.ClientCAs, ca) }
 	switch {
 	case !slices.ContainsFunc(own.ClientCAs, common):
-		return fmt.Errorf("the CA has the key %s, the CA that the database was served with has %s",
-			strings.Join(own.ClientCAs, " "), strings.Join(stored.ClientCAs, " "))
+		return &untrustedKeyError{flag: "client-ca-file", reason: fmt.Sprintf("the CA has the key %s, the CA that the database was served with has %s",
+			strings.Join(own.ClientCAs, " "), strings.Join(stored.ClientCAs, " "))}
 	case own.SigningKey == "" || stored.SigningKey == "":
 		return nil // an external signer's keys are not known here
 	case !slices.Contains(stored.ServiceAccountKeys, own.SigningKey):
-		return fmt.Errorf("service account tokens would be signed by %s, the database was served with %s",
-			own.SigningKey, strings.Join(stored.ServiceAccountKeys, " "))
+		return &untrustedKeyError{flag: "service-account-signing-key-file", reason: fmt.Sprintf("service account tokens would be signed by %s, the database was served with %s",
+			own.SigningKey, strings.Join(stored.ServiceAccountKeys, " "))}
 	case !slices.Contains(own.ServiceAccountKeys, stored.SigningKey):
-		return fmt.Errorf("no key verifies the service account tokens signed by %s", stored.SigningKey)
+		return &untrustedKeyError{flag: "service-account-key-file", reason: "no key verifies the service account tokens signed by " + stored.SigningKey}
 	}
 	return nil
+}
+
+// untrustedKeyError says which of a server's own keys the other servers do not trust.
+type untrustedKeyError struct {
+	// flag is the name of the flag that can give the key.
+	flag   string
+	reason string
+}
+
+func (e *untrustedKeyError) Error() string { return e.reason }
+
+// keyFiles are the files that a server's keys were read from.
+type keyFiles struct {
+	// certDir is the directory of the server's own PKI. Files that no flag gives
+	// lie in it.
+	certDir              string
+	clientCA, signingKey string
+	serviceAccountKeys   []string
+}
+
+// remedy says how to give the server the keys that the others have.
+func (f keyFiles) remedy(e *untrustedKeyError) string {
+	files := map[string][]string{
+		"client-ca-file":                   {f.clientCA},
+		"service-account-signing-key-file": {f.signingKey},
+		"service-account-key-file":         f.serviceAccountKeys,
+	}[e.flag]
+	isGenerated := func(file string) bool { return filepath.Dir(file) == filepath.Clean(f.certDir) }
+	if slices.ContainsFunc(files, isGenerated) {
+		return fmt.Sprintf("put the pki/ of the other servers, or a backup of it, in %s", f.certDir)
+	}
+	return fmt.Sprintf("--%s=%s does not name the keys of the other servers", e.flag, strings.Join(files, ","))
 }
 
 func (own trust) equal(other trust) bool {
@@ -119,7 +152,7 @@ func (own trust) equal(other trust) bool {
 
 // ensureTrust compares the keys with the database's, and leaves them there for the
 // next server. It comes before the store runs: it is the driver's only writer.
-func ensureTrust(ctx context.Context, driver sqlstore.Driver, own trust, certDir string, acceptNew bool) error {
+func ensureTrust(ctx context.Context, driver sqlstore.Driver, own trust, files keyFiles, acceptNew bool) error {
 	value, err := json.Marshal(trustRecord{"byre/1", "Trust", own})
 	if err != nil {
 		return fmt.Errorf("keys: %w", err)
@@ -142,11 +175,12 @@ func ensureTrust(ctx context.Context, driver sqlstore.Driver, own trust, certDir
 			if own.equal(stored.trust) {
 				return nil
 			}
-			if err := own.check(stored.trust); err != nil && !acceptNew {
-				return fmt.Errorf("%w: put the pki/ of the other servers, or a backup of it, in %s; "+
-					"if the old keys are not wanted any more, start with --accept-new-keys once", err, certDir)
+			var untrusted *untrustedKeyError
+			if errors.As(own.check(stored.trust), &untrusted) && !acceptNew {
+				return fmt.Errorf("%w: %s; if the old keys are not wanted any more, start with --accept-new-keys once",
+					untrusted, files.remedy(untrusted))
 			}
-			klog.InfoS("The database has the keys of this server from now on", "certDir", certDir)
+			klog.InfoS("The database has the keys of this server from now on", "certDir", files.certDir)
 			w.Op, w.Replaces, w.Author.Verb = sqlstore.Update, record.Revision, "update"
 		}
 		outcomes, err := driver.Commit(ctx, []sqlstore.Write{w})

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"byre/apiserver/pki"
 	"byre/sqlstore/storetest"
 )
 
@@ -34,12 +35,43 @@ func TestTrust(t *testing.T) {
 		{"the old ones", trust{keys("ca2"), keys("b"), "b"}, false, "the CA has the key"},
 		{"the new ones again", trust{keys("new"), keys("n"), "n"}, false, ""},
 	} {
-		err := ensureTrust(t.Context(), driver, step.own, "pki", step.accept)
+		err := ensureTrust(t.Context(), driver, step.own, keyFiles{}, step.accept)
 		if step.refused == "" && err != nil {
 			t.Errorf("%s: %v", step.what, err)
 		}
 		if step.refused != "" && (err == nil || !strings.Contains(err.Error(), step.refused) || !strings.Contains(err.Error(), "--accept-new-keys")) {
 			t.Errorf("%s: %v, want %q", step.what, err, step.refused)
 		}
+	}
+}
+
+// The error names the flags that gave the refused keys, or the directory if no flag did.
+func TestTrust_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
+	driver := storetest.NewModel()
+	stored := trust{[]string{"ca"}, []string{"a"}, "a"}
+	generated := pki.Paths("/data/pki")
+	files := keyFiles{certDir: "/data/pki", clientCA: generated.CACert, signingKey: generated.ServiceAccountKey}
+	if err := ensureTrust(t.Context(), driver, stored, files, false); err != nil {
+		t.Fatal(err)
+	}
+	otherCA, otherKey := trust{[]string{"x"}, []string{"a"}, "a"}, trust{[]string{"ca"}, []string{"x"}, "x"}
+	flags := keyFiles{certDir: "/data/pki", clientCA: "/etc/ca.crt", signingKey: "/etc/sa.key"}
+	for _, test := range []struct {
+		name       string
+		own        trust
+		files      keyFiles
+		want, lack string
+	}{
+		{"generated CA", otherCA, files, "pki/ of the other servers, or a backup of it, in /data/pki", "--client-ca-file"},
+		{"generated service account key", otherKey, files, "pki/ of the other servers, or a backup of it, in /data/pki", "--service-account"},
+		{"CA by flag", otherCA, flags, "--client-ca-file=/etc/ca.crt", "pki"},
+		{"service account key by flag", otherKey, flags, "--service-account-signing-key-file=/etc/sa.key", "pki"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := ensureTrust(t.Context(), driver, test.own, test.files, false)
+			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), test.lack) {
+				t.Errorf("got %v, want %q and not %q", err, test.want, test.lack)
+			}
+		})
 	}
 }

@@ -1,7 +1,6 @@
-// Package health says whether the server lives and is ready: /livez, /readyz
-// and /healthz in upstream's formats, each check under the name that it has in a
-// kube-apiserver.
+// Package health serves the health endpoints /livez, /readyz and /healthz in upstream's
+// formats. Each check has the name that it has in kube-apiserver.
 //
-// The checks run while a request asks for them; nothing here runs by itself but
-// the flushing of the log that Log starts.
+// Requests run the checks; the package has no goroutine to shut down, except the one that
+// upstream's log check starts (see Log), which lives as long as the process.
 package health

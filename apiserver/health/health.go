@@ -11,15 +11,15 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 )
 
-// Checker is one named check.
+// Checker is a named health check.
 type Checker = healthz.HealthChecker
 
-// Mux is where Install puts its handlers.
+// Mux is the handler registry that Install adds its handlers to.
 type Mux interface {
 	Handle(path string, handler http.Handler)
 }
 
-// AllPass tells whether all checks pass, asked within this process.
+// AllPass runs the checks in this process and reports whether all of them pass.
 func AllPass(ctx context.Context, checks []Checker) bool {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/readyz", nil)
 	if err != nil {
@@ -33,21 +33,22 @@ func AllPass(ctx context.Context, checks []Checker) bool {
 	return true
 }
 
-// Checks are the checks of a server, by who asks them.
+// Checks are the checks of a server, by the endpoints that run them.
 type Checks struct {
-	// Always are asked by /livez, /healthz and /readyz.
+	// Always are run by /livez, /healthz and /readyz.
 	Always []Checker
-	// BootSequence are those of the start. All three ask them, but /livez takes them as
-	// passed until LivezGracePeriod is over.
+	// BootSequence are the checks of the start. All three endpoints run them. On
+	// /livez they pass until LivezGracePeriod is over.
 	BootSequence []Checker
-	// ReadyzOnly are asked by /readyz alone: a server that drains is alive.
+	// ReadyzOnly are run by /readyz alone: a server that drains is not ready, but
+	// alive.
 	ReadyzOnly []Checker
-	// LivezGracePeriod is counted from Install.
+	// LivezGracePeriod begins with the call of Install (--livez-grace-period).
 	LivezGracePeriod time.Duration
 }
 
-// Install serves the checks, and ping, below /livez, /readyz and /healthz. It
-// returns all checks of /readyz.
+// Install adds the handlers of /livez, /readyz and /healthz to mux, with the given checks
+// and upstream's check "ping". It returns the checks of /readyz.
 func Install(mux Mux, c Checks) []Checker {
 	always := slices.Concat([]Checker{healthz.PingHealthz}, c.Always)
 	all := slices.Concat(always, c.BootSequence)
@@ -62,7 +63,7 @@ func Install(mux Mux, c Checks) []Checker {
 	return ready
 }
 
-// withGracePeriod returns the checks such that they pass until a moment.
+// withGracePeriod wraps the checks so that they pass until the given time.
 func withGracePeriod(checks []Checker, until time.Time) []Checker {
 	var all []Checker
 	for _, c := range checks {
@@ -78,8 +79,8 @@ func withGracePeriod(checks []Checker, until time.Time) []Checker {
 
 var errNotFinished = errors.New("not finished")
 
-// PostStartHook is the check of a part of the start, named as upstream names its
-// post-start hook: it fails until done is closed.
+// PostStartHook returns the check of a post-start hook, which fails until done is closed.
+// name is the name of upstream's hook.
 func PostStartHook(name string, done <-chan struct{}) Checker {
 	return healthz.NamedCheck(PostStartHookPrefix+name, func(*http.Request) error {
 		select {
@@ -91,7 +92,7 @@ func PostStartHook(name string, done <-chan struct{}) Checker {
 	})
 }
 
-// PostStartHooks are the checks of several parts that are done at the same moment.
+// PostStartHooks returns the checks of several hooks that share the channel done.
 func PostStartHooks(done <-chan struct{}, names ...string) []Checker {
 	var all []Checker
 	for _, name := range names {
@@ -100,31 +101,32 @@ func PostStartHooks(done <-chan struct{}, names ...string) []Checker {
 	return all
 }
 
-// PostStartHookPrefix is before the names of post-start hooks.
+// PostStartHookPrefix is the prefix of the names of these checks.
 const PostStartHookPrefix = "poststarthook/"
 
-// Log is the check that log lines can still be written. Its first use starts a
-// goroutine that flushes the log every minute as long as the process lives.
+// Log returns upstream's check that the log can be flushed. The first request starts a
+// goroutine that flushes the log every minute until the process ends.
 func Log() Checker { return healthz.LogHealthz }
 
-// Shutdown is a check that fails once done is closed.
+// Shutdown returns a check that fails after done is closed.
 func Shutdown(done <-chan struct{}) Checker { return healthz.NewShutdownHealthz(done) }
 
-// storeTimeout is kube-apiserver's --etcd-healthcheck-timeout.
+// storeTimeout bounds one probe. It is the default of kube-apiserver's
+// --etcd-healthcheck-timeout.
 const storeTimeout = 2 * time.Second
 
-// Store is the check that the database answers. It stands where upstream's check
-// of etcd does, under its names, which probes and dashboards know: "etcd" for
-// everybody, and "etcd-readiness" for /readyz besides. Anybody may ask it, so the
-// database is asked at most once per half time-out, as upstream does it for
-// etcd; requests that come meanwhile share the answer.
-func Store(ask func(context.Context) error) (always, ready Checker) {
-	s := &sharedCheck{probe: ask}
+// Store returns the checks that the database answers. They have the names of upstream's
+// checks of etcd, because probes and dashboards know these: always is "etcd", ready is
+// "etcd-readiness", which /readyz serves in addition. The health endpoints are open to
+// everybody, so probe runs at most once per half of storeTimeout, as upstream's check of
+// etcd does. The requests in between share the result.
+func Store(probe func(context.Context) error) (always, ready Checker) {
+	s := &sharedCheck{probe: probe}
 	check := func(r *http.Request) error { return s.check(r.Context()) }
 	return healthz.NamedCheck("etcd", check), healthz.NamedCheck("etcd-readiness", check)
 }
 
-// sharedCheck runs one check for all requests of a period.
+// sharedCheck calls probe once for all requests within half of storeTimeout.
 type sharedCheck struct {
 	probe func(context.Context) error
 
@@ -132,34 +134,42 @@ type sharedCheck struct {
 	last *checkResult // nil before the first request
 }
 
-// checkResult is one run of a check. err is set before done is closed.
+// checkResult is the result of one call of the probe. Invariant: done is closed when the
+// probe has returned or panicked, and err is set before.
 type checkResult struct {
 	startedAt time.Time
 	done      chan struct{}
 	err       error
 }
 
+// errProbePanicked is the result for the requests that share a probe that panicked.
+var errProbePanicked = errors.New("the check of the database panicked")
+
+// check returns the current result. The first request of a period runs the probe; a
+// panic of the probe goes on to that request's panic filter.
 func (s *sharedCheck) check(ctx context.Context) error {
-	a, run := s.join(time.Now())
-	if run {
-		// The client that happens to be the first must not end the check for
-		// the others by going away.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
-		defer cancel()
-		a.err = s.probe(ctx)
-		close(a.done)
-		return a.err
+	result, isFirst := s.join(time.Now())
+	if !isFirst {
+		select {
+		case <-result.done:
+			return result.err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	select {
-	case <-a.done:
-		return a.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	// Other requests share the result, so the probe must not end when the client of the
+	// first one disconnects.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	defer close(result.done)
+	result.err = errProbePanicked
+	result.err = s.probe(ctx)
+	return result.err
 }
 
-// join returns the answer to share; run says that the caller must run the check.
-func (s *sharedCheck) join(now time.Time) (a *checkResult, run bool) {
+// join returns the result of the current period. isFirst says that the caller must run
+// the probe and complete the result.
+func (s *sharedCheck) join(now time.Time) (result *checkResult, isFirst bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.last != nil {

@@ -138,6 +138,46 @@ func testStoreCheckIsShared(t *testing.T) {
 }
 
 // TestPass asks as /readyz does, within the process.
+// A panic in the probe fails the requests that share it, and the next period probes again.
+func TestStoreCheck_ProbePanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		panics := true
+		started, release := make(chan struct{}), make(chan struct{})
+		check, _ := health.Store(func(context.Context) error {
+			if panics {
+				close(started)
+				<-release
+				panic("probe")
+			}
+			return nil
+		})
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil)
+		recovered := make(chan any, 1)
+		go func() {
+			defer func() { recovered <- recover() }()
+			_ = check.Check(r)
+		}()
+		<-started
+		shared := make(chan error, 1)
+		timed, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		go func() { shared <- check.Check(r.WithContext(timed)) }()
+		synctest.Wait()
+		close(release)
+		if reason := <-recovered; reason != "probe" {
+			t.Errorf("the request that ran the probe recovered %v", reason)
+		}
+		if err := <-shared; err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a request that shared the probe got %v", err)
+		}
+		panics = false
+		time.Sleep(5 * time.Second)
+		if err := check.Check(r.WithContext(timed)); err != nil {
+			t.Errorf("after the panic: %v", err)
+		}
+	})
+}
+
 func TestPass(t *testing.T) {
 	gate := make(chan struct{})
 	checks := health.Install(http.NewServeMux(), health.Checks{BootSequence: []health.Checker{health.PostStartHook("late", gate)}})
