@@ -23,7 +23,7 @@ func onDatabases(t *testing.T, test func(*testing.T, func(...option) *server)) {
 	t.Helper()
 	for _, kind := range dbtest.Kinds() {
 		t.Run(kind.Name, func(t *testing.T) {
-			test(t, func(options ...option) *server { return startOn(t, kind.Open(t), kind.Shared, options...) })
+			test(t, func(options ...option) *server { return startOn(t, kind.Open(t), options...) })
 		})
 	}
 }

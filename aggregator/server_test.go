@@ -68,12 +68,12 @@ type option func(*delegation.Dependencies, *aggregator.Options)
 // start starts a server over a store in memory.
 func start(t *testing.T, options ...option) *server {
 	t.Helper()
-	return startOn(t, storetest.NewModel(), false, options...)
+	return startOn(t, storetest.NewModel(), options...)
 }
 
-func startOn(t *testing.T, driver sqlstore.Driver, shared bool, options ...option) *server {
+func startOn(t *testing.T, driver sqlstore.Driver, options ...option) *server {
 	t.Helper()
-	feed := watch.New(driver, watch.Options{SoleWriter: !shared})
+	feed := watch.New(driver, watch.Options{})
 	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
 	transport := &loopback.Transport{}
 	s := &server{

@@ -45,7 +45,6 @@ func openCore(ctx context.Context, c *completed) (*core, error) {
 	klog.InfoS("Opened database", "database", database.Name, "schema", database.Schema, "revision", state.Revision)
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
 	feed := watch.New(database.Driver, watch.Options{
-		SoleWriter: !database.Shared,
 		StateBytes: int(memoryLimit() / stateFraction),
 		Logger:     logger,
 		Registerer: legacyregistry.Registerer(),

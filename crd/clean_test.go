@@ -69,7 +69,7 @@ func TestCleaningIsLinear(t *testing.T) {
 	for _, kind := range dbtest.Kinds() {
 		t.Run(kind.Name, func(t *testing.T) {
 			c := &counter{}
-			s := start(t, kind.Open(t), kind.Shared, func(d *delegation.Dependencies) {
+			s := start(t, kind.Open(t), func(d *delegation.Dependencies) {
 				d.Storage.Transformers = func(schema.GroupResource) value.Transformer { return c }
 			})
 			definition := s.define(t, widgetDefinition)
@@ -150,7 +150,7 @@ func TestWatchesSeeEveryDelete(t *testing.T) {
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
-	a, b := start(t, dbtest.Connect(t, dsn), true), start(t, dbtest.Connect(t, dsn), true)
+	a, b := start(t, dbtest.Connect(t, dsn)), start(t, dbtest.Connect(t, dsn))
 	testWatchesSeeEveryDelete(t, a, a, b)
 }
 

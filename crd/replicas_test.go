@@ -20,7 +20,7 @@ func TestReplicas(t *testing.T) {
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
-	a, b := start(t, dbtest.Connect(t, dsn), true), start(t, dbtest.Connect(t, dsn), true)
+	a, b := start(t, dbtest.Connect(t, dsn)), start(t, dbtest.Connect(t, dsn))
 	for i := range 5 {
 		plural := fmt.Sprintf("widgets%d", i)
 		path := "/apis/example.com/v1/namespaces/default/" + plural

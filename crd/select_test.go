@@ -106,7 +106,7 @@ func (s *server) redefine(t *testing.T, change func(*apiextensionsv1.CustomResou
 // BenchmarkSelect lists ten of 10,000 widgets: by a field, which has an index,
 // and by a label, which has none.
 func BenchmarkSelect(b *testing.B) {
-	s := start(b, dbtest.SQLite(b), false)
+	s := start(b, dbtest.SQLite(b))
 	s.define(b, widgetDefinition)
 	s.fill(b, 10_000, 1000)
 	for _, by := range []struct{ name, query string }{

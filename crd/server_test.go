@@ -52,11 +52,11 @@ type server struct {
 func onDatabases(t *testing.T, test func(*testing.T, *server)) {
 	t.Helper()
 	for _, kind := range dbtest.Kinds() {
-		t.Run(kind.Name, func(t *testing.T) { test(t, start(t, kind.Open(t), kind.Shared)) })
+		t.Run(kind.Name, func(t *testing.T) { test(t, start(t, kind.Open(t))) })
 	}
 }
 
-func start(t testing.TB, driver sqlstore.Driver, shared bool, adjust ...func(*delegation.Dependencies)) *server {
+func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Dependencies)) *server {
 	t.Helper()
 	// The order of the stop is that of the program: what makes requests, the
 	// requests, the feed, the store, the database.
@@ -65,7 +65,7 @@ func start(t testing.TB, driver sqlstore.Driver, shared bool, adjust ...func(*de
 			t.Error(err)
 		}
 	})
-	store, feed := watchtest.Run(t, driver, watch.Options{SoleWriter: !shared})
+	store, feed := watchtest.Run(t, driver, watch.Options{})
 	transport := &loopback.Transport{}
 	documents := openapi.NewService()
 	s := &server{store: store, config: loopback.Config(transport), openapi: documents}

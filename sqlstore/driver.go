@@ -24,8 +24,9 @@ type Driver interface {
 	// come to size bytes or more; a size of 0 sets no bound.
 	// ErrCompacted where after < State.Compacted.
 	Changes(ctx context.Context, after int64, limit, size int) ([]Change, error)
-	// State returns the counters as of now: the answer is never older than
-	// what was committed, by any process, before the call.
+	// State returns the counters as of now. Invariant: the answer is never older
+	// than what a Commit of any process, or a read of this one, returned before the
+	// call. A linearizable read asks it for the revision to wait for.
 	State(ctx context.Context) (State, error)
 	// Compact forgets up to limit changes with a revision <= upTo, oldest
 	// first, and moves State.Compacted; done is true when none is left.
@@ -52,7 +53,16 @@ type Maintainer interface {
 	Maintain(ctx context.Context) error
 }
 
-// Prober is a Driver whose State is answered without asking the database.
+// ReadIndexer is a Driver whose database no other process writes to while it is open,
+// so that the last revision is known without asking: the read index of a leader that
+// holds a lease (Raft, 6.4.1). Every change of its database comes by Publish.
+type ReadIndexer interface {
+	// ReadIndex is State without a round trip.
+	ReadIndex() State
+}
+
+// Prober is a Driver that can say whether its database still answers, where State
+// does not show that.
 type Prober interface {
 	// Probe asks the database itself whether it still answers.
 	Probe(ctx context.Context) error

@@ -40,7 +40,7 @@ func TestMaintenance(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { db.Close() })
-		maintained(t, driver, true, func(ctx context.Context) error {
+		maintained(t, driver, func(ctx context.Context) error {
 			_, err := db.ExecContext(ctx, `VACUUM`)
 			return err
 		})
@@ -65,7 +65,7 @@ func TestMaintenance(t *testing.T) {
 			t.Fatal(err)
 		}
 		copied := filepath.Join(t.TempDir(), "dump.sql")
-		maintained(t, driver, false, func(ctx context.Context) error {
+		maintained(t, driver, func(ctx context.Context) error {
 			if _, err := conn.Exec(ctx, `VACUUM FULL`); err != nil {
 				return err
 			}
@@ -78,8 +78,8 @@ func TestMaintenance(t *testing.T) {
 }
 
 // maintained writes and watches while maintenance goes on, at least twice.
-func maintained(t *testing.T, driver sqlstore.Driver, sole bool, maintain func(context.Context) error) {
-	store, feed := watchtest.Run(t, driver, watch.Options{SoleWriter: sole, Interval: 50 * time.Millisecond})
+func maintained(t *testing.T, driver sqlstore.Driver, maintain func(context.Context) error) {
+	store, feed := watchtest.Run(t, driver, watch.Options{Interval: 50 * time.Millisecond})
 	pods := watch.Resource{Name: "pods"}
 	sub, err := feed.Subscribe(t.Context(), watch.Interest{Resource: pods}, 0)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // leave memory, come back, are forgotten and reset.
 func TestEventsWhileStateLeavesMemory(t *testing.T) {
 	const n = 4000
-	f := start(t, Options{SoleWriter: true, RingEvents: 32})
+	f := start(t, Options{RingEvents: 32})
 	first := f.write(pod("a", "keep"), "v0").Revision
 	last := first + n
 	if err := f.WaitFor(t.Context(), first); err != nil {
@@ -44,7 +44,7 @@ func TestEventsWhileStateLeavesMemory(t *testing.T) {
 		"name": {subscribe(Interest{Namespace: "a", Name: "3"}), func(c sqlstore.Change) bool {
 			return isPod(c) && c.New.Name == "3"
 		}},
-		"index": {subscribe(Interest{Narrow: &Narrowing{index, "v2"}}), func(c sqlstore.Change) bool {
+		"index": {subscribe(Interest{Narrow: Narrowing{index, "v2"}}), func(c sqlstore.Change) bool {
 			return isPod(c) && (string(c.New.Value) == "v2" || c.Old != nil && string(c.Old.Value) == "v2")
 		}},
 	}
@@ -88,7 +88,7 @@ func TestEventsWhileStateLeavesMemory(t *testing.T) {
 
 // disturb has state leave memory, and come back.
 func (f *fixture) disturb(ctx context.Context, round int, index *Index) {
-	f.looks(idleLooks + 1)
+	f.checks(idleChecks + 1)
 	f.history.dropUnused()
 	if round%7 == 0 {
 		f.Forget(pods)

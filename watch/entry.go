@@ -33,24 +33,7 @@ func lessEntry(a, b *Entry) bool {
 	return a.Name < b.Name
 }
 
-// Event is one change of one record.
-type Event struct {
-	// Revision is the change's own.
-	Revision int64
-	// New is the state that the change wrote; nil when it deleted.
-	New *Entry
-	// Old is the state that it replaced; nil when it created.
-	Old *Entry
-}
-
-// Key is the key of the record that changed.
-func (ev Event) Key() sqlstore.Key {
-	if ev.New != nil {
-		return ev.New.Key
-	}
-	return ev.Old.Key
-}
-
+// entryOf makes the entry of the state that a change wrote.
 func entryOf(c sqlstore.Change) *Entry {
 	e := NewEntry(c.New)
 	if c.Memo != nil {

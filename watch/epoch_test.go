@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"byre/sqlstore"
@@ -12,7 +13,7 @@ import (
 // A read that is to be the latest is not answered from what was read in another
 // epoch, even if nobody has told the feed, and the revision is not later.
 func TestLatestFollowsTheEpoch(t *testing.T) {
-	f := start(t, Options{Interval: never})
+	f := startShared(t, Options{Interval: never})
 	f.write(pod("a", "1"), "x")
 	f.write(pod("a", "2"), "x")
 	before := f.snapshot()
@@ -37,7 +38,7 @@ func TestLatestFollowsTheEpoch(t *testing.T) {
 // A list that is older than what the feed has applied is not taken for the
 // current state: nothing would bring what it lacks.
 func TestListOlderThanTheFeed(t *testing.T) {
-	f := start(t, Options{Interval: never})
+	f := startShared(t, Options{Interval: never})
 	f.write(pod("a", "1"), "x")
 	f.write(pod("a", "2"), "x")
 	f.source.answer(func(s *source) {
@@ -59,7 +60,7 @@ func TestListOlderThanTheFeed(t *testing.T) {
 // A read whose revision was read just before the feed took over another epoch is
 // answered from that one: nothing else would ever end its wait.
 func TestLatestAfterTheEpochWasAdopted(t *testing.T) {
-	f := start(t, Options{Interval: never})
+	f := startShared(t, Options{Interval: never})
 	f.write(pod("a", "1"), "x")
 	if err := f.WaitFor(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -90,7 +91,7 @@ func TestLatestAfterTheEpochWasAdopted(t *testing.T) {
 // What is published while a reset reads the store's state is later than that
 // state. A sole writer, which is not polled, must still get to it.
 func TestPublishDuringReset(t *testing.T) {
-	f := start(t, Options{SoleWriter: true})
+	f := start(t, Options{})
 	f.write(pod("a", "1"), "x")
 	if err := f.WaitFor(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -114,4 +115,100 @@ func TestPublishDuringReset(t *testing.T) {
 	if revision, err := f.Latest(ctx); err != nil || revision != 2 || f.Revision() != 2 {
 		t.Errorf("latest: %d, %v; the feed is at %d", revision, err, f.Revision())
 	}
+}
+
+func TestLostHistory(t *testing.T) {
+	for name, lose := range map[string]func(*fixture){
+		"compaction": func(f *fixture) {
+			f.put(pod("a", "2"), "x")
+			f.put(pod("a", "3"), "x")
+			if _, err := f.source.Compact(context.Background(), 3, 100); err != nil {
+				f.t.Fatal(err)
+			}
+		},
+		"restore": func(f *fixture) {
+			f.put(pod("a", "2"), "x")
+			f.put(pod("a", "3"), "x")
+			f.source.answer(func(s *source) {
+				s.state = func(state sqlstore.State) sqlstore.State { state.Epoch = "restored"; return state }
+			})
+		},
+		"a hole": func(f *fixture) {
+			f.put(pod("a", "2"), "x")
+			f.put(pod("a", "3"), "x")
+			f.source.answer(func(s *source) {
+				s.changes = func(all []sqlstore.Change) []sqlstore.Change { return all[len(all)-1:] }
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startShared(t, Options{Interval: never})
+			f.write(pod("a", "1"), "x")
+			f.snapshot()
+			sub := f.subscribe(Interest{}, 1)
+			idle := f.subscribe(Interest{Namespace: "elsewhere"}, 1)
+			if _, _, err := idle.Poll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			lose(f)
+			f.hint(0)
+			for _, s := range []*Subscription{sub, idle} {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				var err error
+				for err == nil {
+					_, _, err = s.Next(ctx)
+				}
+				if !errors.Is(err, ErrCompacted) {
+					t.Errorf("subscription ended with %v", err)
+				}
+			}
+			if s := f.snapshot(); s.Len() != 3 || s.Revision() != 3 {
+				t.Errorf("%d records at %d, want 3 at 3", s.Len(), s.Revision())
+			}
+		})
+	}
+}
+
+// What waits for a revision of an epoch that has ended is told so at once: in the
+// next epoch, at a lower revision, that revision may never come.
+func TestWaitsEndWithTheirEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startShared(t, Options{Interval: never})
+		f.write(pod("a", "1"), "x")
+		f.write(pod("a", "2"), "x")
+		f.awaitUsage()
+		// The store answers a list from revision 5, which the feed never gets.
+		f.source.answer(func(s *source) {
+			s.listed = func(listed sqlstore.ListResult) sqlstore.ListResult {
+				listed.Revision = 5
+				return listed
+			}
+			s.state = func(state sqlstore.State) sqlstore.State {
+				state.Revision, state.Epoch = 1, "restored"
+				return state
+			}
+		})
+		began := time.Now()
+		loaded, waited := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := f.Snapshot(t.Context(), pods)
+			loaded <- err
+		}()
+		go func() { waited <- f.WaitFor(t.Context(), 5) }()
+		synctest.Wait()
+		f.source.answer(func(s *source) {
+			s.listed = func(l sqlstore.ListResult) sqlstore.ListResult { l.Revision = 1; return l }
+		})
+		f.hint(0)
+		if err := <-waited; !errors.Is(err, ErrCompacted) {
+			t.Errorf("wait: %v", err)
+		}
+		if err := <-loaded; err != nil {
+			t.Errorf("snapshot: %v", err)
+		}
+		if passed := time.Since(began); passed >= never {
+			t.Errorf("it took %v", passed)
+		}
+	})
 }

@@ -41,6 +41,15 @@ func (s *source) State(ctx context.Context) (sqlstore.State, error) {
 	return state, err
 }
 
+// ReadIndex is what a store has that no other process writes to; see sharedSource.
+func (s *source) ReadIndex() sqlstore.State {
+	state, _ := s.State(context.Background())
+	return state
+}
+
+// sharedSource is a source that other processes write to: it has no ReadIndex.
+type sharedSource struct{ Source }
+
 // Usage is of the revision that State says: the feed waits for it.
 func (s *source) Usage(ctx context.Context) (sqlstore.Usage, error) {
 	usage, err := s.Model.Usage(ctx)
@@ -96,14 +105,24 @@ type fixture struct {
 // never is a poll that does not come while a test runs.
 const never = time.Hour
 
+// start starts a feed over an empty store that this process alone writes to.
 func start(t *testing.T, opts Options) *fixture {
 	return startOver(t, &source{Model: storetest.NewModel()}, opts)
+}
+
+// startShared starts a feed over an empty store that other processes write to.
+func startShared(t *testing.T, opts Options) *fixture {
+	s := &source{Model: storetest.NewModel()}
+	return run(t, &fixture{t: t, Feed: New(sharedSource{s}, opts), source: s})
 }
 
 // startOver starts a feed over a store that has something in it, as after a
 // restart.
 func startOver(t *testing.T, s *source, opts Options) *fixture {
-	f := &fixture{t: t, Feed: New(s, opts), source: s}
+	return run(t, &fixture{t: t, Feed: New(s, opts), source: s})
+}
+
+func run(t *testing.T, f *fixture) *fixture {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()

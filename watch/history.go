@@ -66,15 +66,15 @@ func newPage(after int64, changes []sqlstore.Change) (*page, error) {
 		}
 		p.end = c.Revision
 		p.bytes += eventBytes
-		ev := Event{Revision: c.Revision}
+		ev := eventOf(c)
 		if c.Old != nil {
-			if ev.Old = written[c.Old.Revision]; ev.Old == nil {
-				ev.Old = NewEntry(*c.Old)
+			if same := written[c.Old.Revision]; same != nil {
+				ev.Old = same
+			} else {
 				p.bytes += len(c.Old.Value)
 			}
 		}
-		if c.Op != sqlstore.Delete {
-			ev.New = entryOf(c)
+		if ev.New != nil {
 			written[c.Revision] = ev.New
 			p.bytes += len(c.New.Value)
 		}
@@ -226,9 +226,9 @@ func (h *history) forget() {
 // was loaded, newest first, so that those who resume after a restart find it in
 // memory. It gives up where the history ends, and when it has read as much as
 // pages are kept: what the next resource needs is then in memory.
-func (f *Feed) fillRing(ctx context.Context, h *resourceCache) {
+func (f *Feed) fillRing(ctx context.Context, rc *resourceCache) {
 	for budget := historyBytes * 3 / 4; budget > 0; {
-		since, compacted, full := f.ringStart(h)
+		since, compacted, full := f.ringStart(rc)
 		if full || since <= compacted {
 			return
 		}
@@ -239,7 +239,7 @@ func (f *Feed) fillRing(ctx context.Context, h *resourceCache) {
 			if err != nil {
 				return // who needs it reads it, and sees the error
 			}
-			for _, ev := range p.events[h.resource] {
+			for _, ev := range p.events[rc.resource] {
 				if ev.Revision > end && ev.Revision <= since {
 					events = append(events, ev)
 				}
@@ -247,39 +247,39 @@ func (f *Feed) fillRing(ctx context.Context, h *resourceCache) {
 			end = p.end
 			budget -= p.bytes
 		}
-		if !f.prepend(h, events, after, since) {
+		if !f.prepend(rc, events, after, since) {
 			return
 		}
 	}
 }
 
-func (f *Feed) ringStart(h *resourceCache) (since, compacted int64, full bool) {
+func (f *Feed) ringStart(rc *resourceCache) (since, compacted int64, full bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return h.ring.since, f.compacted, h.gone || !h.loaded || h.ring.full()
+	return rc.ring.since, f.compacted, rc.gone || !rc.loaded || rc.ring.full()
 }
 
 // prepend puts the events between two revisions before those of a ring that
 // begins at the second. It returns false when the ring has moved on, or is full.
-func (f *Feed) prepend(h *resourceCache, events []Event, after, since int64) bool {
+func (f *Feed) prepend(rc *resourceCache, events []Event, after, since int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if h.gone || !h.loaded || h.ring.since != since {
+	if rc.gone || !rc.loaded || rc.ring.since != since {
 		return false
 	}
 	for i := len(events) - 1; i >= 0; i-- {
 		ev := events[i]
 		if ev.New != nil {
 			// What is still current is in memory already.
-			if e, _ := h.tree.Get(ev.New); e != nil && e.Revision == ev.Revision {
+			if e, _ := rc.tree.Get(ev.New); e != nil && e.Revision == ev.Revision {
 				ev.New = e
 			}
 		}
-		if !h.ring.unshift(ev) {
-			h.ring.since = ev.Revision
+		if !rc.ring.unshift(ev) {
+			rc.ring.since = ev.Revision
 			return false
 		}
 	}
-	h.ring.since = after
+	rc.ring.since = after
 	return true
 }

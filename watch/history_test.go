@@ -92,7 +92,7 @@ func TestResumersShareHistory(t *testing.T) {
 	const n, watchers = 500, 10_000
 	for name, ring := range map[string]int{"ring": 0, "pages": 4} {
 		t.Run(name, func(t *testing.T) {
-			f := startOver(t, written(t, n, "x"), Options{SoleWriter: true, RingEvents: ring})
+			f := startOver(t, written(t, n, "x"), Options{RingEvents: ring})
 			resume(t, f.Feed, watchers, 2*n)
 			if rows := f.source.rows.Load(); rows > 2*n*11/10 {
 				t.Errorf("%d rows are read for %d changes", rows, 2*n)
@@ -104,7 +104,7 @@ func TestResumersShareHistory(t *testing.T) {
 // What was committed before a resource was loaded is in its ring soon after.
 func TestRingIsFilledFromTheLog(t *testing.T) {
 	const n = 2 * pageChanges
-	f := startOver(t, written(t, n, "x"), Options{SoleWriter: true})
+	f := startOver(t, written(t, n, "x"), Options{})
 	f.snapshot()
 	f.await(func() bool {
 		since, _, _ := f.ringStart(f.caches[pods])
@@ -129,7 +129,7 @@ func TestRingIsFilledFromTheLog(t *testing.T) {
 func TestPagesOfHistoryAreBoundedByBytes(t *testing.T) {
 	const n, size = 40, 1 << 20
 	s := written(t, n, strings.Repeat("x", size))
-	f := startOver(t, s, Options{SoleWriter: true, RingBytes: 1})
+	f := startOver(t, s, Options{RingBytes: 1})
 	most := 0
 	s.answer(func(s *source) {
 		s.changes = func(changes []sqlstore.Change) []sqlstore.Change {
@@ -168,7 +168,7 @@ func TestPagesOfHistoryAreBoundedByBytes(t *testing.T) {
 func TestResumeNextToCompaction(t *testing.T) {
 	const n, compacted = 300, 100
 	s := written(t, n, "x")
-	f := startOver(t, s, Options{SoleWriter: true, RingEvents: 4})
+	f := startOver(t, s, Options{RingEvents: 4})
 	f.snapshot()
 	if _, err := s.Compact(t.Context(), compacted, compacted); err != nil {
 		t.Fatal(err)
@@ -222,7 +222,7 @@ func BenchmarkResume(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				s.rows.Store(0)
-				f := New(s, Options{SoleWriter: true, RingEvents: ring})
+				f := New(s, Options{RingEvents: ring})
 				ctx, stop := context.WithCancel(b.Context())
 				var running sync.WaitGroup
 				running.Go(func() { _ = f.Run(ctx) })

@@ -167,18 +167,18 @@ func (n Narrowing) may(e *Entry) bool {
 // it, and from then on it is kept, until another of its name is asked by.
 func (f *Feed) SnapshotIndexed(ctx context.Context, r Resource, index *Index) (Snapshot, error) {
 	for {
-		h, err := f.cacheOf(ctx, r)
+		rc, err := f.cacheOf(ctx, r)
 		if err != nil {
 			return Snapshot{}, err
 		}
-		s, ok := f.snapshotOf(h)
+		s, ok := f.snapshotOf(rc)
 		if !ok {
 			continue
 		}
 		if s.has(index) {
 			return s, nil
 		}
-		built := f.joinBuild(h, index)
+		built := f.joinBuild(rc, index)
 		if built == nil {
 			return Snapshot{}, ErrClosed
 		}
@@ -190,20 +190,20 @@ func (f *Feed) SnapshotIndexed(ctx context.Context, r Resource, index *Index) (S
 
 // joinBuild returns what is closed when an index has been built, and starts that
 // unless it is under way; nil when the feed is closed.
-func (f *Feed) joinBuild(h *resourceCache, index *Index) <-chan struct{} {
+func (f *Feed) joinBuild(rc *resourceCache, index *Index) <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if built := h.builds[index]; built != nil {
+	if built := rc.builds[index]; built != nil {
 		return built
 	}
 	if f.closed {
 		return nil
 	}
 	built := make(chan struct{})
-	h.builds[index] = built
+	rc.builds[index] = built
 	f.group.Go(func() {
 		defer close(built)
-		f.build(h, index)
+		f.build(rc, index)
 	})
 	return built
 }
@@ -211,35 +211,35 @@ func (f *Feed) joinBuild(h *resourceCache, index *Index) <-chan struct{} {
 // build makes an index of a snapshot, and then applies what has changed since.
 // Records are looked through outside the lock: what changes from now on has its
 // values before it is applied (prepare).
-func (f *Feed) build(h *resourceCache, index *Index) {
+func (f *Feed) build(rc *resourceCache, index *Index) {
 	for f.running.Err() == nil {
-		s, ok := f.snapshotOf(h)
+		s, ok := f.snapshotOf(rc)
 		if !ok {
 			break
 		}
 		t := newIndexTree(f.running, index, s)
-		if t != nil && f.install(h, t, s.revision) {
+		if t != nil && f.install(rc, t, s.revision) {
 			return
 		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(h.builds, index)
+	delete(rc.builds, index)
 }
 
 // install brings an index from a revision to the feed's and makes it part of
 // the resource cache. It returns false when the changes between are not in memory.
-func (f *Feed) install(h *resourceCache, t *indexTree, revision int64) bool {
+func (f *Feed) install(rc *resourceCache, t *indexTree, revision int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if h.gone || !h.loaded || h.ring.since > revision {
+	if rc.gone || !rc.loaded || rc.ring.since > revision {
 		return false
 	}
-	for i := h.ring.first(revision); i < h.ring.size; i++ {
-		t.apply(*h.ring.at(i))
+	for i := rc.ring.first(revision); i < rc.ring.size; i++ {
+		t.apply(*rc.ring.at(i))
 	}
-	h.indexes[t.Name] = t
-	h.cloned = nil
-	delete(h.builds, t.Index)
+	rc.indexes[t.Name] = t
+	rc.cloned = nil
+	delete(rc.builds, t.Index)
 	return true
 }

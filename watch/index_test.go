@@ -4,16 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 )
 
 // A feed that stops does not wait until an index has asked for every record: to
 // find the value of one may take as long as a time-out of what decrypts it.
 func TestBuildEndsWithTheFeed(t *testing.T) {
-	f := New(&source{Model: storetest.NewModel()}, Options{SoleWriter: true})
+	f := New(&source{Model: storetest.NewModel()}, Options{})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()
@@ -37,4 +42,183 @@ func TestBuildEndsWithTheFeed(t *testing.T) {
 	if n := asked.Load(); n != 1 {
 		t.Errorf("%d records were asked for", n)
 	}
+}
+
+// found names the records that an index finds by a value.
+func (f *fixture) found(index *Index, value string) (names string) {
+	f.t.Helper()
+	s, err := f.SnapshotIndexed(f.t.Context(), pods, index)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for e := range s.Indexed(Narrowing{index, value}, "", nil) {
+		names += e.Name
+	}
+	return names
+}
+
+func TestIndexFindsAndForgets(t *testing.T) {
+	f := start(t, Options{})
+	index := byValue()
+	f.write(pod("a", "x"), "1")
+	f.write(pod("a", "y"), "2")
+	if got := f.found(index, "1"); got != "x" {
+		t.Errorf("1 finds %q", got)
+	}
+	f.write(pod("a", "y"), "1")
+	f.write(pod("a", "x"), "2")
+	if got := f.found(index, "1") + f.found(index, "2"); got != "yx" {
+		t.Errorf("1 and 2 find %q", got)
+	}
+	f.Publish([]sqlstore.Change{f.remove(pod("a", "y"))})
+	if got := f.found(index, "1"); got != "" {
+		t.Errorf("1 finds %q after the delete", got)
+	}
+}
+
+// A record is looked through once for an index, however many look for it by
+// that, and never under the lock that every reader and writer needs.
+func TestIndexLooksOnceAndOutsideTheLock(t *testing.T) {
+	f := start(t, Options{})
+	var mu sync.Mutex
+	looked := map[*Entry]int{}
+	index := byValue()
+	value := index.Value
+	index.Value = func(e *Entry) (string, bool) {
+		for deadline := time.Now().Add(5 * time.Second); !f.mu.TryLock(); {
+			if t.Failed() {
+				return value(e)
+			}
+			if time.Now().After(deadline) {
+				t.Error("a record is looked through under the feed's lock")
+				return value(e)
+			}
+			runtime.Gosched()
+		}
+		f.mu.Unlock()
+		mu.Lock()
+		defer mu.Unlock()
+		looked[e]++
+		return value(e)
+	}
+	for i := range 10 {
+		f.write(pod("a", fmt.Sprint(i)), fmt.Sprint(i%2))
+	}
+	one, other := Interest{Narrow: Narrowing{index, "1"}}, Interest{Narrow: Narrowing{index, "0"}}
+	before := f.snapshot().Revision()
+	subs := []*Subscription{f.subscribe(one, before), f.subscribe(other, before), f.subscribe(one, before)}
+	for _, s := range subs {
+		if events, _, err := s.Poll(t.Context()); err != nil || len(events) > 0 {
+			t.Fatal(events, err)
+		}
+	}
+	f.write(pod("a", "1"), "0") // before there is an index of what is stored
+	if got := f.found(index, "1"); got != "3579" {
+		t.Errorf("1 finds %q", got)
+	}
+	f.write(pod("a", "3"), "0")
+	f.Publish([]sqlstore.Change{f.remove(pod("a", "5"))})
+	for i, n := range []int{3, 2, 3} {
+		f.next(subs[i], n)
+	}
+	if got := f.found(index, "1"); got != "79" {
+		t.Errorf("1 finds %q", got)
+	}
+	for e, n := range looked {
+		if n != 1 {
+			t.Errorf("%s=%s was looked through %d times", e.Name, e.Value, n)
+		}
+	}
+	if len(looked) != 12 {
+		t.Errorf("%d records were looked through", len(looked))
+	}
+}
+
+// A page of what an index finds begins where the page before it ended, whatever
+// came before that.
+func TestIndexedBeginsAnywhere(t *testing.T) {
+	f := start(t, Options{})
+	index := byValue()
+	for i, value := range []string{"1", "2", "?", "1", "?", "1"} {
+		f.write(pod(string(rune('a'+i/3)), fmt.Sprint(i)), value)
+	}
+	s, err := f.SnapshotIndexed(f.t.Context(), pods, index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		namespace string
+		after     *sqlstore.Position
+		want      string
+	}{
+		{"", nil, "02345"},
+		{"a", nil, "02"},
+		{"b", nil, "345"},
+		{"b", &sqlstore.Position{Namespace: "a", Name: "9"}, "345"},
+		{"b", &sqlstore.Position{Namespace: "b", Name: "4"}, "5"},
+		{"a", &sqlstore.Position{Namespace: "a", Name: "0"}, "2"},
+		{"", &sqlstore.Position{Namespace: "a", Name: "0"}, "2345"},
+		{"", &sqlstore.Position{Namespace: "b", Name: "5"}, ""},
+		{"c", nil, ""},
+	} {
+		got := ""
+		for e := range s.Indexed(Narrowing{index, "1"}, test.namespace, test.after) {
+			got += e.Name
+		}
+		if got != test.want {
+			t.Errorf("namespace %q after %v: %q, want %q", test.namespace, test.after, got, test.want)
+		}
+	}
+}
+
+// What can't be told is found by every value, in its place, unless Find knows.
+func TestIndexFindsWhatItDoesNotKnow(t *testing.T) {
+	f := start(t, Options{})
+	for i, value := range []string{"1", "?2", "1", "?", "2"} {
+		f.write(pod("a", fmt.Sprint(i)), value)
+	}
+	index := byValue()
+	index.Find = func(e *Entry) (string, bool) {
+		value := strings.TrimPrefix(string(e.Value), "?")
+		return value, value != ""
+	}
+	if one, two := f.found(index, "1"), f.found(index, "2"); one != "023" || two != "134" {
+		t.Errorf("1 finds %q, 2 finds %q", one, two)
+	}
+	f.write(pod("a", "1"), "1")
+	f.write(pod("a", "3"), "2")
+	f.write(pod("a", "5"), "?1")
+	if one, two := f.found(index, "1"), f.found(index, "2"); one != "0125" || two != "345" {
+		t.Errorf("1 finds %q, 2 finds %q after changes", one, two)
+	}
+	one := f.subscribe(Interest{Narrow: Narrowing{index, "1"}}, f.Revision())
+	f.write(pod("b", "6"), "2")
+	f.write(pod("b", "7"), "?2")
+	if ev := f.next(one, 1)[0]; ev.New.Name != "7" {
+		t.Errorf("a subscriber of 1 sees %s", ev.New.Name)
+	}
+}
+
+// An index takes the place of another of its name, not of one that is asked by
+// under another name; subscribers keep to their own.
+func TestIndexIsReplaced(t *testing.T) {
+	f := start(t, Options{})
+	f.write(pod("a", "x"), "12")
+	first, second, other := byValue(), byValue(), byValue()
+	second.Value = func(e *Entry) (string, bool) { return string(e.Value[1:]), true }
+	other.Name = "other"
+	old := f.subscribe(Interest{Narrow: Narrowing{first, "34"}}, f.Revision())
+	for _, test := range []struct {
+		index *Index
+		value string
+	}{{first, "12"}, {other, "12"}, {second, "2"}, {first, "12"}, {other, "12"}, {second, "2"}} {
+		if got := f.found(test.index, test.value); got != "x" {
+			t.Errorf("%s finds %q", test.value, got)
+		}
+	}
+	if n := len(f.caches[pods].indexes); n != 2 {
+		t.Errorf("%d indexes are kept", n)
+	}
+	f.write(pod("a", "y"), "34")
+	f.next(old, 1)
 }

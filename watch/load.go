@@ -13,33 +13,33 @@ import (
 // call for a resource loads it.
 func (f *Feed) Snapshot(ctx context.Context, r Resource) (Snapshot, error) {
 	for {
-		h, err := f.cacheOf(ctx, r)
+		rc, err := f.cacheOf(ctx, r)
 		if err != nil {
 			return Snapshot{}, err
 		}
-		if s, ok := f.snapshotOf(h); ok {
+		if s, ok := f.snapshotOf(rc); ok {
 			return s, nil
 		}
 	}
 }
 
-func (f *Feed) snapshotOf(h *resourceCache) (Snapshot, bool) {
+func (f *Feed) snapshotOf(rc *resourceCache) (Snapshot, bool) {
 	f.mu.RLock()
-	if h.cloned != nil && !h.gone {
+	if rc.cloned != nil && !rc.gone {
 		defer f.mu.RUnlock()
-		h.use()
-		s := *h.cloned
+		rc.use()
+		s := *rc.cloned
 		s.revision = f.revision
 		return s, true
 	}
 	f.mu.RUnlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if h.gone || !h.loaded {
+	if rc.gone || !rc.loaded {
 		return Snapshot{}, false
 	}
-	h.use()
-	s := *h.snapshot()
+	rc.use()
+	s := *rc.snapshot()
 	s.revision = f.revision
 	return s, true
 }
@@ -51,12 +51,12 @@ func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) 
 	p := probe(key.Namespace, key.Name)
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	h := f.caches[resourceOf(key)]
-	if h == nil || !h.loaded {
+	rc := f.caches[resourceOf(key)]
+	if rc == nil || !rc.loaded {
 		return nil, 0, false
 	}
-	h.use()
-	e, _ = h.tree.Get(p)
+	rc.use()
+	e, _ = rc.tree.Get(p)
 	return e, f.revision, true
 }
 
@@ -66,8 +66,8 @@ func (f *Feed) cacheOf(ctx context.Context, r Resource) (*resourceCache, error) 
 		return nil, err
 	}
 	for {
-		h, load := f.join(r)
-		if h == nil {
+		rc, load := f.join(r)
+		if rc == nil {
 			return nil, ErrClosed
 		}
 		if err := f.wait(ctx, load.done); err != nil {
@@ -77,10 +77,10 @@ func (f *Feed) cacheOf(ctx context.Context, r Resource) (*resourceCache, error) 
 			return nil, load.err
 		}
 		f.mu.RLock()
-		loaded := h.loaded
+		loaded := rc.loaded
 		f.mu.RUnlock()
 		if loaded {
-			return h, nil
+			return rc, nil
 		}
 	}
 }
@@ -89,10 +89,10 @@ func (f *Feed) cacheOf(ctx context.Context, r Resource) (*resourceCache, error) 
 // when the feed is closed.
 func (f *Feed) join(r Resource) (*resourceCache, *loading) {
 	f.mu.RLock()
-	h := f.caches[r]
-	if h != nil && h.load != nil {
+	rc := f.caches[r]
+	if rc != nil && rc.load != nil {
 		defer f.mu.RUnlock()
-		return h, h.load
+		return rc, rc.load
 	}
 	f.mu.RUnlock()
 	f.mu.Lock()
@@ -100,35 +100,36 @@ func (f *Feed) join(r Resource) (*resourceCache, *loading) {
 	if f.closed {
 		return nil, nil
 	}
-	h = f.cacheOfLocked(r)
-	if h.load == nil {
-		load := &loading{done: make(chan struct{}), unchanged: h.changed, from: f.revision}
-		h.load = load
-		f.group.Go(func() { f.load(f.running, h, load) })
+	rc = f.cacheOfLocked(r)
+	if rc.load == nil {
+		load := &loading{done: make(chan struct{}), unchanged: rc.changed, from: f.revision}
+		rc.load = load
+		f.group.Go(func() { f.load(f.running, rc, load) })
 	}
-	return h, h.load
+	return rc, rc.load
 }
 
 // cacheOfLocked returns the resource cache of r, which may be without records.
 func (f *Feed) cacheOfLocked(r Resource) *resourceCache {
-	h := f.caches[r]
-	if h == nil {
-		h = newResourceCache(r, f.opts, f.revision)
-		f.caches[r] = h
+	rc := f.caches[r]
+	if rc == nil {
+		rc = newResourceCache(r, f.opts, f.revision)
+		f.caches[r] = rc
 	}
-	return h
+	return rc
 }
 
 // load reads the records at one revision, and then takes what has changed
 // since the resource cache was made.
-func (f *Feed) load(ctx context.Context, h *resourceCache, load *loading) {
+func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 	bytes := 0
+	a := f.adoption()
 	tree := btree.NewG(treeDegree, lessEntry)
-	q := sqlstore.Query{Range: sqlstore.Range{Group: h.resource.Group, Resource: h.resource.Name, Owner: h.resource.Owner}}
+	q := sqlstore.Query{Range: sqlstore.Range{Group: rc.resource.Group, Resource: rc.resource.Name, Owner: rc.resource.Owner}}
 	namespaces := map[string]string{}
 	listed, err := f.source.List(ctx, q, func(r sqlstore.Record) error {
 		// One copy of the strings that all records share.
-		r.Group, r.Resource = h.resource.Group, h.resource.Name
+		r.Group, r.Resource = rc.resource.Group, rc.resource.Name
 		if ns, ok := namespaces[r.Namespace]; ok {
 			r.Namespace = ns
 		} else {
@@ -144,25 +145,26 @@ func (f *Feed) load(ctx context.Context, h *resourceCache, load *loading) {
 		// The backlog does not have what the list lacks.
 		err = fmt.Errorf("%w: list of revision %d, when %d was applied", sqlstore.ErrUnavailable, listed.Revision, load.from)
 	default:
-		// The invariant is that a loaded resource cache is at the feed's revision.
-		err = f.WaitFor(ctx, listed.Revision)
+		// Invariant: a loaded resource cache is at the feed's revision. When the feed
+		// adopts another state meanwhile, it has dropped the cache.
+		err = f.awaitApplied(ctx, listed.Revision, a)
 	}
-	if f.loaded(h, load, err, func() { h.begin(tree, bytes, listed.Revision) }) {
-		f.fillRing(ctx, h)
+	if f.loaded(rc, load, err, func() { rc.begin(tree, bytes, listed.Revision) }) {
+		f.fillRing(ctx, rc)
 	}
 }
 
 // loaded ends a loading, by begin unless it failed, and says whether there is a
 // resource cache with records now.
-func (f *Feed) loaded(h *resourceCache, load *loading, err error, begin func()) bool {
+func (f *Feed) loaded(rc *resourceCache, load *loading, err error, begin func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer close(load.done)
 	switch {
-	case h.gone:
+	case rc.gone:
 		return false
 	case err != nil:
-		load.err, h.load = err, nil
+		load.err, rc.load = err, nil
 		return false
 	}
 	begin()

@@ -51,8 +51,8 @@ func (f *Feed) resources() int {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	n := 0
-	for _, h := range f.caches {
-		if h.loaded {
+	for _, rc := range f.caches {
+		if rc.loaded {
 			n++
 		}
 	}

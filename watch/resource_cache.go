@@ -69,125 +69,116 @@ type loading struct {
 	// from is the feed's revision when loading began; backlog is what was applied
 	// meanwhile.
 	from    int64
-	backlog []prepared
+	backlog []Event
 }
 
 func newResourceCache(r Resource, opts Options, revision int64) *resourceCache {
-	h := &resourceCache{
+	rc := &resourceCache{
 		resource: r,
 		indexes:  map[string]*indexTree{},
 		builds:   map[*Index]chan struct{}{},
 		changed:  revision,
 		ring:     ring{maxEvents: opts.RingEvents, maxBytes: opts.RingBytes},
-		watchers: watcherGroup{lists: map[scope]*watcherList{}, indexed: map[*Index]int{}},
+		watchers: watcherGroup{lists: map[Interest]*watcherList{}, indexed: map[*Index]int{}},
 	}
-	h.ring.reset(revision, true)
-	return h
-}
-
-// prepared is a change with its entry made (outside of the lock).
-type prepared struct {
-	sqlstore.Change
-	entry *Entry // nil for a delete
+	rc.ring.reset(revision, true)
+	return rc
 }
 
 // begin takes what was listed at a revision, and then the backlog.
-func (h *resourceCache) begin(tree *btree.BTreeG[*Entry], bytes int, revision int64) {
-	since := min(h.load.unchanged, revision)
-	for _, p := range h.load.backlog {
-		if p.Revision <= revision {
-			since = p.Revision
+func (rc *resourceCache) begin(tree *btree.BTreeG[*Entry], bytes int, revision int64) {
+	since := min(rc.load.unchanged, revision)
+	for _, ev := range rc.load.backlog {
+		if ev.Revision <= revision {
+			since = ev.Revision
 		}
 	}
-	h.tree, h.bytes, h.loaded, h.changed = tree, bytes, true, since
-	h.ring.reset(since, false)
-	h.used.Store(true)
-	for _, p := range h.load.backlog {
-		if p.Revision > revision {
-			h.apply(p)
+	rc.tree, rc.bytes, rc.loaded, rc.changed = tree, bytes, true, since
+	rc.ring.reset(since, false)
+	rc.used.Store(true)
+	for _, ev := range rc.load.backlog {
+		if ev.Revision > revision {
+			rc.apply(ev)
 		}
 	}
-	h.load.backlog = nil
+	rc.load.backlog = nil
 }
 
 // use notes that the records are read.
-func (h *resourceCache) use() {
-	if !h.used.Load() { // readers don't contend for it
-		h.used.Store(true)
+func (rc *resourceCache) use() {
+	if !rc.used.Load() { // readers don't contend for it
+		rc.used.Store(true)
 	}
 }
 
 // unload drops the records. Who reads them again loads them again; followers go
 // on.
-func (h *resourceCache) unload() {
-	h.tree, h.bytes, h.loaded, h.load, h.cloned = nil, 0, false, nil, nil
-	h.indexes = map[string]*indexTree{}
-	h.ring.reset(h.changed, true)
+func (rc *resourceCache) unload() {
+	rc.tree, rc.bytes, rc.loaded, rc.load, rc.cloned = nil, 0, false, nil, nil
+	rc.indexes = map[string]*indexTree{}
+	rc.ring.reset(rc.changed, true)
 }
 
 // intern lets an entry share the strings of its resource, which live as long as the
 // process does. It comes before the entry's first apply: entries of the ring are read
 // without a lock.
-func (h *resourceCache) intern(e *Entry) {
-	e.Group, e.Resource = h.resource.Group, h.resource.Name
+func (rc *resourceCache) intern(e *Entry) {
+	e.Group, e.Resource = rc.resource.Group, rc.resource.Name
 }
 
-// apply makes one change. It returns false when the change does not fit the
-// state, which means that the state is wrong.
-func (h *resourceCache) apply(p prepared) bool {
-	h.cloned, h.changed = nil, p.Revision
-	ev := Event{Revision: p.Revision, New: p.entry}
-	if !h.loaded {
-		if h.load != nil {
-			h.load.backlog = append(h.load.backlog, p)
+// apply applies the event after the last one. It returns false when the event does
+// not fit the state, which means that the state is wrong.
+func (rc *resourceCache) apply(ev Event) bool {
+	rc.cloned, rc.changed = nil, ev.Revision
+	if !rc.loaded {
+		if rc.load != nil {
+			rc.load.backlog = append(rc.load.backlog, ev)
 		}
-		if p.Old != nil {
-			ev.Old = NewEntry(*p.Old)
-		}
-		h.ring.push(ev)
+		rc.ring.push(ev)
 		return true
 	}
-	if p.entry == nil {
-		ev.Old, _ = h.tree.Delete(probe(p.New.Namespace, p.New.Name))
+	var replaced *Entry
+	if ev.New == nil {
+		replaced, _ = rc.tree.Delete(ev.Old)
 	} else {
-		ev.Old, _ = h.tree.ReplaceOrInsert(p.entry)
-		h.bytes += len(p.entry.Value)
+		replaced, _ = rc.tree.ReplaceOrInsert(ev.New)
+		rc.bytes += len(ev.New.Value)
 	}
-	if (p.Op == sqlstore.Create) != (ev.Old == nil) {
+	if (ev.Old == nil) != (replaced == nil) {
 		return false
 	}
-	if ev.Old != nil {
-		h.bytes -= len(ev.Old.Value)
+	if ev.Old = replaced; replaced != nil {
+		rc.bytes -= len(replaced.Value)
 	}
-	for _, t := range h.indexes {
+	for _, t := range rc.indexes {
 		t.apply(ev)
 	}
-	h.ring.push(ev)
+	rc.ring.push(ev)
 	return true
 }
 
 // inUse returns the indexes that somebody finds records by, or waits by.
-func (h *resourceCache) inUse() []*Index {
-	indexes := h.watchers.indexes()
-	for _, t := range h.indexes {
+func (rc *resourceCache) inUse() []*Index {
+	indexes := rc.watchers.indexes()
+	for _, t := range rc.indexes {
 		indexes = append(indexes, t.Index)
 	}
-	for index := range h.builds {
+	for index := range rc.builds {
 		indexes = append(indexes, index)
 	}
 	return indexes
 }
 
 // snapshot needs Feed.mu for writing unless cloned is set.
-func (h *resourceCache) snapshot() *Snapshot {
-	if h.cloned == nil {
-		h.cloned = &Snapshot{since: h.changed, tree: h.tree.Clone()}
-		for name, t := range h.indexes {
-			if h.cloned.indexes == nil {
-				h.cloned.indexes = map[string]indexSnapshot{}
+func (rc *resourceCache) snapshot() *Snapshot {
+	if rc.cloned == nil {
+		rc.cloned = &Snapshot{since: rc.changed, tree: rc.tree.Clone()}
+		for name, t := range rc.indexes {
+			if rc.cloned.indexes == nil {
+				rc.cloned.indexes = map[string]indexSnapshot{}
 			}
-			h.cloned.indexes[name] = indexSnapshot{t.Index, t.tree.Clone()}
+			rc.cloned.indexes[name] = indexSnapshot{t.Index, t.tree.Clone()}
 		}
 	}
-	return h.cloned
+	return rc.cloned
 }

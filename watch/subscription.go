@@ -9,30 +9,30 @@ import (
 // maxBatch is about how many events are handed out at a time.
 const maxBatch = 256
 
-// Interest says which changes a subscriber wants.
+// Interest says which changes a subscription is for.
 type Interest struct {
 	Resource Resource
 	// Namespace narrows to one namespace; empty means all.
 	Namespace string
 	// Name narrows to one name; empty means all.
 	Name string
-	// Narrow, when not nil, narrows to the records that had or have a value of
-	// an index, or may have had it.
-	Narrow *Narrowing
+	// Narrow narrows to the records that had or have a value of an index, or may
+	// have had it, unless its Index is nil.
+	Narrow Narrowing
 }
 
 // Subscription is a cursor over the changes of an Interest. It costs nothing
 // while it is not read, and while nothing that it wants happens. It is for one
 // goroutine; it must be closed.
 type Subscription struct {
-	feed *Feed
-	hub  *resourceCache
-	want Interest
+	feed  *Feed
+	cache *resourceCache
+	want  Interest
 	// pos is the revision up to which everything has been handed out.
 	pos int64
 	// waiting is true while watcher is registered, or woken and not looked at.
 	waiting bool
-	waiter  watcher
+	watcher watcher
 	// counted is the resource cache's number of such subscriptions; nil when closed.
 	counted *atomic.Int64
 }
@@ -42,18 +42,18 @@ type Subscription struct {
 // waited for.
 func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subscription, error) {
 	for {
-		h, err := f.cacheOf(ctx, want.Resource)
+		rc, err := f.cacheOf(ctx, want.Resource)
 		if err != nil {
 			return nil, err
 		}
 		f.mu.RLock()
-		loaded := h.loaded && !h.gone
+		loaded := rc.loaded && !rc.gone
 		if loaded {
-			h.subscribers.Add(1)
+			rc.subscribers.Add(1)
 		}
 		f.mu.RUnlock()
 		if loaded {
-			return f.subscription(h, &h.subscribers, want, after), nil
+			return f.subscription(rc, &rc.subscribers, want, after), nil
 		}
 	}
 }
@@ -69,22 +69,20 @@ func (f *Feed) Follow(ctx context.Context, r Resource, after int64) (*Subscripti
 	if f.closed {
 		return nil, ErrClosed
 	}
-	h := f.cacheOfLocked(r)
-	h.followers.Add(1)
-	return f.subscription(h, &h.followers, Interest{Resource: r}, after), nil
+	rc := f.cacheOfLocked(r)
+	rc.followers.Add(1)
+	return f.subscription(rc, &rc.followers, Interest{Resource: r}, after), nil
 }
 
-func (f *Feed) subscription(h *resourceCache, counted *atomic.Int64, want Interest, after int64) *Subscription {
-	s := &Subscription{feed: f, hub: h, counted: counted, want: want, pos: after}
-	s.waiter.ready = make(chan struct{}, 1)
+func (f *Feed) subscription(rc *resourceCache, counted *atomic.Int64, want Interest, after int64) *Subscription {
+	s := &Subscription{feed: f, cache: rc, counted: counted, want: want, pos: after}
+	s.watcher.ready = make(chan struct{}, 1)
+	s.watcher.want = want
 	switch {
 	case want.Name != "":
-		s.waiter.scope = scope{kind: scopeName, a: want.Namespace, b: want.Name}
-	case want.Narrow != nil:
-		h.watchers.count(want.Narrow.Index, 1)
-		s.waiter.scope = scope{kind: scopeIndex, a: want.Narrow.Value, index: want.Narrow.Index}
-	case want.Namespace != "":
-		s.waiter.scope = scope{kind: scopeNamespace, a: want.Namespace}
+		s.watcher.want.Narrow = Narrowing{} // one name changes seldom enough
+	case want.Narrow.Index != nil:
+		rc.watchers.count(want.Narrow.Index, 1)
 	}
 	return s
 }
@@ -103,14 +101,14 @@ func (s *Subscription) Next(ctx context.Context) (events []Event, upTo int64, er
 		if err != nil || len(events) > 0 {
 			return events, upTo, err
 		}
-		if err := s.feed.wait(ctx, s.waiter.ready); err != nil {
+		if err := s.feed.wait(ctx, s.watcher.ready); err != nil {
 			return nil, s.pos, err
 		}
 	}
 }
 
 // Ready receives when a Poll may give events, once the last Poll gave none.
-func (s *Subscription) Ready() <-chan struct{} { return s.waiter.ready }
+func (s *Subscription) Ready() <-chan struct{} { return s.watcher.ready }
 
 // Done is closed when the feed stops.
 func (s *Subscription) Done() <-chan struct{} { return s.feed.done }
@@ -145,7 +143,7 @@ func (s *Subscription) readRing() (events []Event, ok bool, err error) {
 // narrowed leaves out what doesn't have the value of an index. It looks through
 // records, which is not done under the feed's lock.
 func (s *Subscription) narrowed(events []Event) []Event {
-	if s.want.Narrow == nil {
+	if s.want.Narrow.Index == nil {
 		return events
 	}
 	return slices.DeleteFunc(events, func(ev Event) bool {
@@ -155,33 +153,33 @@ func (s *Subscription) narrowed(events []Event) []Event {
 
 // nextInRing is readRing but for the index. When it returns no events, s waits.
 func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
-	f, h := s.feed, s.hub
+	f, rc := s.feed, s.cache
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	if h.gone {
+	if rc.gone {
 		return nil, false, ErrCompacted
 	}
 	if s.waiting {
-		first, seen := h.watchers.woke(&s.waiter)
+		first, seen := rc.watchers.woke(&s.watcher)
 		switch {
 		case first > 0:
 			// Nothing before it concerned this subscriber.
 			s.pos = max(s.pos, first-1)
-		case h.changed <= seen:
+		case rc.changed <= seen:
 			s.pos = max(s.pos, f.revision)
 			return nil, true, nil
 		default:
 			// The goroutine that wakes watchers has yet to look at the last changes.
-			h.watchers.remove(&s.waiter)
+			rc.watchers.remove(&s.watcher)
 			s.pos = max(s.pos, seen)
 		}
 		s.waiting = false
 	}
-	if s.pos < h.ring.since {
+	if s.pos < rc.ring.since {
 		return nil, false, nil
 	}
-	for i := h.ring.first(s.pos); i < h.ring.size; i++ {
-		ev := h.ring.at(i)
+	for i := rc.ring.first(s.pos); i < rc.ring.size; i++ {
+		ev := rc.ring.at(i)
 		if s.wants(*ev) {
 			events = append(events, *ev)
 			if len(events) == maxBatch {
@@ -192,7 +190,7 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 	}
 	s.pos = max(s.pos, f.revision)
 	if len(events) == 0 {
-		h.watchers.add(&s.waiter, s.pos, f.revision)
+		rc.watchers.add(&s.watcher, s.pos, f.revision)
 		s.waiting = true
 	}
 	return events, true, nil
@@ -205,7 +203,7 @@ func (s *Subscription) readHistory(ctx context.Context) ([]Event, error) {
 		return nil, err
 	}
 	var events []Event
-	for _, ev := range p.events[s.hub.resource] {
+	for _, ev := range p.events[s.cache.resource] {
 		if ev.Revision > s.pos && s.wants(ev) {
 			events = append(events, ev)
 		}
@@ -228,11 +226,11 @@ func (s *Subscription) Close() {
 	}
 	s.counted.Add(-1)
 	s.counted = nil
-	if s.waiter.scope.kind == scopeIndex {
-		s.hub.watchers.count(s.waiter.scope.index, -1)
+	if index := s.watcher.want.Narrow.Index; index != nil {
+		s.cache.watchers.count(index, -1)
 	}
 	if s.waiting {
-		s.hub.watchers.remove(&s.waiter)
+		s.cache.watchers.remove(&s.watcher)
 		s.waiting = false
 	}
 }

@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"byre/sqlstore"
 )
 
 // A subscriber is woken by what it wants and by nothing else.
 func TestWaking(t *testing.T) {
-	one := "1"
 	for _, test := range []struct {
 		name  string
 		want  Interest
@@ -22,50 +21,46 @@ func TestWaking(t *testing.T) {
 		{"namespace", Interest{Namespace: "a"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "x"): false}},
 		{"name", Interest{Namespace: "a", Name: "x"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("a", "y"): false, pod("b", "x"): false}},
 		{"name anywhere", Interest{Name: "x"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("a", "y"): false, pod("", "x"): true}},
-		{"index", Interest{Narrow: &Narrowing{byValue(), one}}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): true}},
+		{"index", Interest{Narrow: Narrowing{byValue(), "1"}}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): true}},
+		{"another value", Interest{Narrow: Narrowing{byValue(), "2"}}, map[sqlstore.Key]bool{pod("a", "x"): false}},
+		{"index in a namespace", Interest{Namespace: "a", Narrow: Narrowing{byValue(), "1"}}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): false, pod("", "z"): false}},
 	} {
 		for key, wakes := range test.wakes {
 			t.Run(fmt.Sprintf("%s/%s/%s", test.name, key.Namespace, key.Name), func(t *testing.T) {
-				f := start(t, Options{SoleWriter: true})
-				s := f.subscribe(test.want, 0)
-				witness := f.subscribe(Interest{}, 0)
-				for _, sub := range []*Subscription{s, witness} {
-					if events, _, err := sub.Poll(t.Context()); err != nil || len(events) > 0 {
-						t.Fatalf("%d events, %v", len(events), err)
-					}
-				}
-				f.write(key, one)
-				f.next(witness, 1) // by now the goroutine that wakes watchers has been round
-				select {
-				case <-s.Ready():
-					if !wakes {
-						t.Error("was woken")
-					}
-				case <-time.After(wait(wakes)):
-					if wakes {
-						t.Error("was not woken")
-					}
-				}
-				events, upTo, err := s.Poll(t.Context())
-				if err != nil || (len(events) == 1) != wakes || upTo != 1 {
-					t.Errorf("%d events up to %d, %v", len(events), upTo, err)
-				}
+				synctest.Test(t, func(t *testing.T) { checkWaking(t, test.want, key, wakes) })
 			})
 		}
 	}
 }
 
-func wait(wakes bool) time.Duration {
-	if wakes {
-		return 10 * time.Second
+// checkWaking writes a key and checks whether a subscription is woken by that.
+func checkWaking(t *testing.T, want Interest, key sqlstore.Key, wakes bool) {
+	f := start(t, Options{})
+	s := f.subscribe(want, 0)
+	if events, _, err := s.Poll(t.Context()); err != nil || len(events) > 0 {
+		t.Fatalf("%d events, %v", len(events), err)
 	}
-	return 20 * time.Millisecond
+	f.write(key, "1")
+	synctest.Wait()
+	select {
+	case <-s.Ready():
+		if !wakes {
+			t.Error("was woken")
+		}
+	default:
+		if wakes {
+			t.Error("was not woken")
+		}
+	}
+	events, upTo, err := s.Poll(t.Context())
+	if err != nil || (len(events) == 1) != wakes || upTo != 1 {
+		t.Errorf("%d events up to %d, %v", len(events), upTo, err)
+	}
 }
 
 func TestIndexSubscriberSeesWhatLeaves(t *testing.T) {
-	f := start(t, Options{SoleWriter: true})
-	one := "1"
-	s := f.subscribe(Interest{Narrow: &Narrowing{byValue(), one}}, 0)
+	f := start(t, Options{})
+	s := f.subscribe(Interest{Narrow: Narrowing{byValue(), "1"}}, 0)
 	f.write(pod("a", "x"), "1")
 	f.next(s, 1)
 	f.write(pod("a", "x"), "2")
@@ -81,7 +76,7 @@ func TestIndexSubscriberSeesWhatLeaves(t *testing.T) {
 // What has left the ring is read from the store, page by page.
 func TestSlowSubscriberReadsHistory(t *testing.T) {
 	const n = 3*pageChanges + 7
-	f := start(t, Options{SoleWriter: true, RingEvents: 8})
+	f := start(t, Options{RingEvents: 8})
 	s := f.subscribe(Interest{Namespace: "a"}, 0)
 	for i := range n {
 		f.write(pod("a", fmt.Sprint(i%50)), fmt.Sprint(i))
@@ -101,7 +96,7 @@ func TestSlowSubscriberReadsHistory(t *testing.T) {
 }
 
 func TestRingIsBoundedByBytes(t *testing.T) {
-	f := start(t, Options{SoleWriter: true, RingEvents: 1000, RingBytes: 100})
+	f := start(t, Options{RingEvents: 1000, RingBytes: 100})
 	f.snapshot()
 	for i := range 50 {
 		f.write(pod("a", "x"), fmt.Sprintf("%010d", i))
@@ -114,7 +109,7 @@ func TestRingIsBoundedByBytes(t *testing.T) {
 }
 
 func TestCompactedSubscriber(t *testing.T) {
-	f := start(t, Options{SoleWriter: true, RingEvents: 2})
+	f := start(t, Options{RingEvents: 2})
 	f.snapshot()
 	for i := range 10 {
 		f.write(pod("a", fmt.Sprint(i)), "x")
@@ -129,7 +124,7 @@ func TestCompactedSubscriber(t *testing.T) {
 }
 
 func TestFutureSubscriber(t *testing.T) {
-	f := start(t, Options{SoleWriter: true})
+	f := start(t, Options{})
 	s := f.subscribe(Interest{}, 2)
 	for i := range 3 {
 		f.write(pod("a", fmt.Sprint(i)), "x")
@@ -141,10 +136,10 @@ func TestFutureSubscriber(t *testing.T) {
 
 func TestClosedFeed(t *testing.T) {
 	s := &source{Model: nil}
-	f := New(s, Options{})
+	f := New(sharedSource{s}, Options{})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	s.Model = start(t, Options{}).source.Model
+	s.Model = startShared(t, Options{}).source.Model
 	if err := f.Run(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -7,49 +7,50 @@ import (
 	"time"
 )
 
-// The records of a resource that nobody watches leave memory when they were not
-// read in idleLooks looks, or, above Options.StateBytes, in one.
+// Once an unloadInterval the feed checks which records were read. Those of a resource
+// that nobody watches leave memory when they were not read for idleChecks checks in a
+// row, or, above Options.StateBytes, for one.
 const (
-	lookInterval = time.Minute
-	idleLooks    = 10
+	unloadInterval = time.Minute
+	idleChecks     = 10
 )
 
-// janitor has unused state leave memory until ctx ends.
-func (f *Feed) janitor(ctx context.Context) {
-	for sleep(ctx, lookInterval) {
+// unloadUnread unloads unread records and pages of history until ctx ends.
+func (f *Feed) unloadUnread(ctx context.Context) {
+	for sleep(ctx, unloadInterval) {
 		f.unload()
-		signal(f.wake) // who is dropped is in dirty
+		signal(f.eventsAdded) // the watchers of a dropped cache are woken to see that
 		f.history.dropUnused()
 	}
 }
 
-// unload looks once which records are read.
+// unload makes one check.
 func (f *Feed) unload() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var unread []*resourceCache
 	total := 0
-	for _, h := range f.caches {
-		total += h.bytes
+	for _, rc := range f.caches {
+		total += rc.bytes
 		switch {
-		case h.used.Swap(false) || h.subscribers.Load() > 0 || len(h.builds) > 0 || !h.loaded && h.load != nil:
-			h.idle = 0
-		case h.loaded || h.followers.Load() == 0:
-			h.idle++
-			unread = append(unread, h)
+		case rc.used.Swap(false) || rc.subscribers.Load() > 0 || len(rc.builds) > 0 || !rc.loaded && rc.load != nil:
+			rc.idle = 0
+		case rc.loaded || rc.followers.Load() == 0:
+			rc.idle++
+			unread = append(unread, rc)
 		}
 	}
 	slices.SortFunc(unread, func(a, b *resourceCache) int { return cmp.Compare(b.idle, a.idle) })
-	for _, h := range unread {
-		if h.idle < idleLooks && (f.opts.StateBytes == 0 || total <= f.opts.StateBytes) {
+	for _, rc := range unread {
+		if rc.idle < idleChecks && (f.opts.StateBytes == 0 || total <= f.opts.StateBytes) {
 			break
 		}
-		f.opts.Logger.Debug("watch: a resource leaves memory", "resource", h.resource, "bytes", h.bytes, "idle", h.idle)
-		total -= h.bytes
-		if h.followers.Load() == 0 {
-			f.dropLocked(h)
+		f.opts.Logger.Debug("watch: a resource leaves memory", "resource", rc.resource, "bytes", rc.bytes, "idle", rc.idle)
+		total -= rc.bytes
+		if rc.followers.Load() == 0 {
+			f.dropLocked(rc)
 		} else {
-			h.unload()
+			rc.unload()
 		}
 	}
 }
@@ -58,8 +59,8 @@ func (f *Feed) unload() {
 func (f *Feed) stateBytes() (total int) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	for _, h := range f.caches {
-		total += h.bytes
+	for _, rc := range f.caches {
+		total += rc.bytes
 	}
 	return total
 }

@@ -17,8 +17,8 @@ func (f *fixture) has(r Resource) bool {
 	return loaded
 }
 
-// looks has the janitor look n times.
-func (f *fixture) looks(n int) {
+// checks has the feed make n checks of what is read.
+func (f *fixture) checks(n int) {
 	for range n {
 		f.unload()
 	}
@@ -27,10 +27,10 @@ func (f *fixture) looks(n int) {
 // The records of a resource that is neither read nor watched leave memory, and
 // come back as they are then.
 func TestUnreadLeavesMemory(t *testing.T) {
-	f := start(t, Options{SoleWriter: true})
+	f := start(t, Options{})
 	f.write(pod("a", "x"), "1")
 	f.snapshot()
-	for range 3 * idleLooks { // read all the time
+	for range 3 * idleChecks { // read all the time
 		f.Lookup(pod("a", "x"))
 		f.unload()
 	}
@@ -38,7 +38,7 @@ func TestUnreadLeavesMemory(t *testing.T) {
 		t.Fatal("what is read has left memory")
 	}
 	sub := f.subscribe(Interest{}, f.Revision())
-	f.looks(3 * idleLooks)
+	f.checks(3 * idleChecks)
 	f.write(pod("a", "y"), "2")
 	f.next(sub, 1)
 	if !f.has(pods) {
@@ -46,7 +46,7 @@ func TestUnreadLeavesMemory(t *testing.T) {
 	}
 	sub.Close()
 	sub.Close()
-	f.looks(idleLooks + 1)
+	f.checks(idleChecks + 1)
 	if f.has(pods) || f.stateBytes() != 0 || len(f.caches) != 0 {
 		t.Errorf("%d bytes of %d resources are in memory", f.stateBytes(), len(f.caches))
 	}
@@ -62,7 +62,7 @@ func TestUnreadLeavesMemory(t *testing.T) {
 // Above the budget what was not read for longest leaves first, and what is read
 // stays.
 func TestStateBytesIsABudget(t *testing.T) {
-	f := start(t, Options{SoleWriter: true, StateBytes: 2500})
+	f := start(t, Options{StateBytes: 2500})
 	read := func(resources ...string) {
 		for _, name := range resources {
 			if _, err := f.Snapshot(t.Context(), Resource{Name: name}); err != nil {
@@ -86,18 +86,18 @@ func TestStateBytesIsABudget(t *testing.T) {
 		f.write(sqlstore.Key{Resource: name, Name: "x"}, strings.Repeat("x", 1000))
 	}
 	read("a", "b")
-	f.looks(3)
+	f.checks(3)
 	expect("ab")
 	read("b", "c")
-	f.looks(1) // a is unread for longer, but b and c were read since
+	f.checks(1) // a is unread for longer, but b and c were read since
 	expect("bc")
 	read("b", "d")
-	f.looks(1)
+	f.checks(1)
 	expect("bd")
 	read("a", "b", "c", "d")
-	f.looks(1)
+	f.checks(1)
 	expect("abcd")
-	f.looks(1)
+	f.checks(1)
 	if n := f.stateBytes(); n > 2500 {
 		t.Errorf("%d bytes are in memory", n)
 	}
@@ -107,7 +107,7 @@ func TestStateBytesIsABudget(t *testing.T) {
 // memory, on their way in or out, or not.
 func TestFollow(t *testing.T) {
 	const n = 400
-	f := start(t, Options{SoleWriter: true, RingEvents: 64})
+	f := start(t, Options{RingEvents: 64})
 	last := f.write(pod("a", "0"), "0").Revision
 	if err := f.WaitFor(t.Context(), last); err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestFollow(t *testing.T) {
 	}
 	var group sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
-	group.Go(func() { // readers, and the janitor
+	group.Go(func() { // readers, and checks of what is read
 		for ctx.Err() == nil {
 			snapshot, err := f.Snapshot(ctx, pods)
 			if err != nil {
@@ -134,7 +134,7 @@ func TestFollow(t *testing.T) {
 			if snapshot.Len() == 0 {
 				t.Error("an empty snapshot")
 			}
-			f.looks(idleLooks + 1)
+			f.checks(idleChecks + 1)
 		}
 	})
 	group.Go(func() {
@@ -160,10 +160,10 @@ func TestFollow(t *testing.T) {
 // A follower that was idle for long does not read history because others load
 // and unload the records.
 func TestIdleFollowerReadsNoHistory(t *testing.T) {
-	f := start(t, Options{SoleWriter: true})
+	f := start(t, Options{})
 	f.write(pod("a", "x"), "1")
 	f.snapshot()
-	f.looks(idleLooks + 1)
+	f.checks(idleChecks + 1)
 	s, err := f.Follow(t.Context(), pods, f.Revision())
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestIdleFollowerReadsNoHistory(t *testing.T) {
 		poll(0)
 		f.write(pod("a", "x"), "2")
 		poll(1)
-		f.looks(idleLooks + 1)
+		f.checks(idleChecks + 1)
 		if f.has(pods) {
 			t.Fatal("the records are in memory")
 		}

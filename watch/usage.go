@@ -12,17 +12,23 @@ import (
 // values have as they are stored.
 type Usage struct{ Objects, Bytes int64 }
 
-// usages counts what is stored, by resource. The database adds it up once, in
-// the background; then every change moves it. It is guarded by Feed.mu.
+// usages counts what is stored, by resource. The database adds it up once, in the
+// background; from then on every event moves the counts. It is guarded by Feed.mu.
 type usages struct {
 	// counted is closed when the database's sums have been taken over, and when
 	// others are awaited instead.
 	counted chan struct{}
-	// byResource has no entry for a resource without objects. Invariant: once
-	// counted it is what the store holds at Feed.revision.
+	// byResource has no entry for a resource without objects; it is nil before the
+	// sums are there. Invariant: it is what the store holds at Feed.revision.
 	byResource map[Resource]Usage
-	// backlog is what was applied while the database was adding up.
-	backlog []usageChange
+	// backlog are the events applied since the database began to add up, of which
+	// its sums may lack the last ones. Invariant: it is complete from the revision
+	// after from on, or isCounting is false and the sums of this attempt are void.
+	// It is empty between two attempts, and has at most maxUsageBacklog entries, so
+	// that a database that can't add up for hours costs no memory.
+	backlog    []usageChange
+	from       int64
+	isCounting bool
 }
 
 type usageChange struct {
@@ -31,8 +37,12 @@ type usageChange struct {
 	objects, bytes int64
 }
 
-// usageTimeout bounds one attempt to add up: millions of objects take seconds.
-const usageTimeout = 5 * time.Minute
+const (
+	// usageTimeout bounds one attempt to add up: millions of objects take seconds.
+	usageTimeout = 5 * time.Minute
+	// maxUsageBacklog takes about 16 MiB.
+	maxUsageBacklog = 1 << 18
+)
 
 func newUsages() usages { return usages{counted: make(chan struct{})} }
 
@@ -67,22 +77,21 @@ func (f *Feed) AllUsage() map[Resource]Usage {
 	return maps.Clone(f.usages.byResource)
 }
 
-// countUsage lets the database add up, until it has answered or ctx ends. Each
-// reset of the feed calls it again; an answer from before the reset is dropped.
+// countUsage has the database add up, until it has answered or ctx ends. Each
+// adoption calls it again; sums from before are dropped.
 func (f *Feed) countUsage(ctx context.Context, counted chan struct{}) {
-	failing := false
-	for {
+	isFailing := false
+	for f.beginCount(counted) {
 		usage, err := f.readUsage(ctx)
-		if err == nil {
-			f.adoptUsage(usage, counted)
+		if err == nil && f.adoptUsage(usage, counted) {
 			return
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || !f.endCount(counted) {
 			return
 		}
-		if !failing {
+		if err != nil && !isFailing {
 			f.opts.Logger.Warn("watch: can't count what is stored; trying again", "error", err)
-			failing = true
+			isFailing = true
 		}
 		if !sleep(ctx, f.opts.Interval) {
 			return
@@ -90,23 +99,52 @@ func (f *Feed) countUsage(ctx context.Context, counted chan struct{}) {
 	}
 }
 
-// readUsage returns sums of a revision that the feed has applied.
-func (f *Feed) readUsage(ctx context.Context) (sqlstore.Usage, error) {
-	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
-	defer cancel()
-	usage, err := f.source.Usage(ctx)
-	if err != nil {
-		return usage, err
-	}
-	return usage, f.WaitFor(ctx, usage.Revision)
-}
-
-func (f *Feed) adoptUsage(usage sqlstore.Usage, counted chan struct{}) {
+// beginCount begins an attempt. It returns false when the sums are not wanted any
+// more.
+func (f *Feed) beginCount(counted chan struct{}) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	u := &f.usages
 	if u.counted != counted {
-		return // the feed was reset meanwhile
+		return false
+	}
+	u.isCounting, u.from = true, f.revision
+	return true
+}
+
+// endCount ends an attempt that has failed. It returns false when the sums are not
+// wanted any more.
+func (f *Feed) endCount(counted chan struct{}) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	u := &f.usages
+	if u.counted != counted {
+		return false
+	}
+	u.isCounting, u.backlog = false, nil
+	return true
+}
+
+// readUsage returns sums of a revision that the feed has applied.
+func (f *Feed) readUsage(ctx context.Context) (sqlstore.Usage, error) {
+	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
+	defer cancel()
+	a := f.adoption()
+	usage, err := f.source.Usage(ctx)
+	if err != nil {
+		return usage, err
+	}
+	return usage, f.awaitApplied(ctx, usage.Revision, a)
+}
+
+// adoptUsage takes sums over. It returns false when the backlog does not have what
+// they lack.
+func (f *Feed) adoptUsage(usage sqlstore.Usage, counted chan struct{}) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	u := &f.usages
+	if u.counted != counted || !u.isCounting || usage.Revision < u.from {
+		return false
 	}
 	u.byResource = make(map[Resource]Usage, len(usage.Resources))
 	for _, r := range usage.Resources {
@@ -117,14 +155,15 @@ func (f *Feed) adoptUsage(usage sqlstore.Usage, counted chan struct{}) {
 			u.add(c)
 		}
 	}
-	u.backlog = nil
+	u.backlog, u.isCounting = nil, false
 	close(u.counted)
+	return true
 }
 
-// resetUsageLocked forgets the sums and has them added up again.
+// resetUsageLocked drops the sums and has the database add up again.
 func (f *Feed) resetUsageLocked() {
 	if f.usages.byResource == nil {
-		close(f.usages.counted) // who waits looks again
+		close(f.usages.counted) // who waits for these sums waits for the next ones
 	}
 	f.usages = newUsages()
 	if f.closed {
@@ -134,20 +173,25 @@ func (f *Feed) resetUsageLocked() {
 	f.group.Go(func() { f.countUsage(f.running, counted) })
 }
 
-// apply takes one change.
-func (u *usages) apply(p prepared) {
-	c := usageChange{revision: p.Revision, resource: resourceOf(p.New.Key), bytes: int64(len(p.New.Value)) - p.OldBytes}
-	switch p.Op {
-	case sqlstore.Create:
-		c.objects = 1
-	case sqlstore.Delete:
-		c.objects = -1
+// apply counts one event.
+func (u *usages) apply(ev Event) {
+	c := usageChange{revision: ev.Revision, resource: resourceOf(ev.Key()), bytes: -ev.oldBytes}
+	if ev.New != nil {
+		c.objects++
+		c.bytes += int64(len(ev.New.Value))
 	}
-	if u.byResource == nil {
+	if ev.Old != nil {
+		c.objects--
+	}
+	switch {
+	case u.byResource != nil:
+		u.add(c)
+	case !u.isCounting:
+	case len(u.backlog) == maxUsageBacklog:
+		u.backlog, u.isCounting = nil, false
+	default:
 		u.backlog = append(u.backlog, c)
-		return
 	}
-	u.add(c)
 }
 
 func (u *usages) add(c usageChange) {

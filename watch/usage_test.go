@@ -37,7 +37,7 @@ func (f *fixture) checkUsage(what string, resources ...Resource) {
 // another, and whether or not the resource is in memory. A built-in and a custom
 // resource of one name are counted apart.
 func TestUsage(t *testing.T) {
-	f := start(t, Options{Interval: never})
+	f := startShared(t, Options{Interval: never})
 	all := []Resource{pods, {Group: "apps", Name: "deployments"}, {Name: "pods", Owner: sqlstore.Custom}}
 	f.snapshot() // pods are in memory, the others aren't
 	random := rand.New(rand.NewPCG(1, 2))
@@ -76,7 +76,7 @@ func TestUsage(t *testing.T) {
 
 // What is written while the database adds up is counted once.
 func TestUsageWhileCounting(t *testing.T) {
-	f := start(t, Options{SoleWriter: true})
+	f := start(t, Options{})
 	f.write(pod("a", "x"), "123")
 	f.checkUsage("first", pods)
 	asked, answer := make(chan struct{}), make(chan struct{})
@@ -97,4 +97,40 @@ func TestUsageWhileCounting(t *testing.T) {
 	}
 	close(answer)
 	f.checkUsage("counted", pods)
+}
+
+// A database that can't add up costs no memory: what is applied between two attempts
+// is not kept, and what is applied during one is bounded.
+func TestUsageBacklogIsBounded(t *testing.T) {
+	f := start(t, Options{Interval: never})
+	f.awaitUsage()
+	u := newUsages()
+	f.mu.Lock()
+	f.usages = u
+	f.mu.Unlock()
+	apply := func(n int) (kept int) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for range n {
+			f.usages.apply(eventOf(sqlstore.Change{Op: sqlstore.Create, New: sqlstore.Record{Key: pod("a", "x")}}))
+		}
+		return len(f.usages.backlog)
+	}
+	if kept := apply(10); kept > 0 {
+		t.Errorf("%d events are kept before an attempt", kept)
+	}
+	f.beginCount(u.counted)
+	if kept := apply(10); kept != 10 {
+		t.Errorf("%d events are kept during an attempt", kept)
+	}
+	if kept := apply(maxUsageBacklog); kept > maxUsageBacklog {
+		t.Errorf("%d events are kept", kept)
+	}
+	if f.adoptUsage(sqlstore.Usage{Revision: f.Revision()}, u.counted) {
+		t.Error("sums are taken over without the events that they lack")
+	}
+	f.endCount(u.counted)
+	if kept := apply(10); kept > 0 {
+		t.Errorf("%d events are kept after an attempt", kept)
+	}
 }

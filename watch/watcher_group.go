@@ -5,49 +5,36 @@ import (
 	"sync/atomic"
 )
 
-// scope is the narrowest thing that a subscriber waits for: a change that
-// touches none of its scopes does not wake it.
-type scope struct {
-	kind  scopeKind
-	a, b  string
-	index *Index // of a scopeIndex, whose a is the value
-}
-
-type scopeKind byte
-
-const (
-	scopeAll scopeKind = iota
-	scopeNamespace
-	scopeName
-	scopeIndex
-)
-
-// watcherGroup holds the idle subscribers of one resource cache. Locks are taken in the order
-// Feed.mu, watcherGroup.mu.
+// watcherGroup holds the synced watchers of one resource cache that wait for events
+// (as etcd's watcherGroup does). Locks are taken in the order Feed.mu,
+// watcherGroup.mu.
 type watcherGroup struct {
-	// number lets a writer see without the lock that nobody waits.
+	// number is how many watchers are in lists. A writer reads it without the lock.
 	number atomic.Int64
 
-	mu    sync.Mutex
-	lists map[scope]*watcherList
-	// indexed is how many subscribers there are of a scopeIndex, waiting or not,
-	// by its index.
+	mu sync.Mutex
+	// lists are the watchers by what they watch. An event looks up the few
+	// interests that it may concern, and no watcher besides.
+	lists map[Interest]*watcherList
+	// indexed is how many subscriptions narrow by an index, waiting or not.
 	indexed map[*Index]int
-	// woken is the revision up to which events have been looked through.
+	// woken is the revision up to which events were matched with watchers.
+	// Invariant: a watcher in lists has no event of its interest in (pos, woken].
 	woken int64
 }
 
 type watcherList struct{ list []*watcher }
 
-// watcher is one subscriber's place in a watcherList; its fields but for ready
+// watcher is a subscription's place in a watcherList; its fields but for ready
 // are guarded by watcherGroup.mu.
 type watcher struct {
-	ready chan struct{} // has room for one
-	scope scope
-	// pos is the revision up to which the subscriber has seen everything.
+	ready chan struct{} // holds one token at most
+	// want is the subscription's interest, without its index where it has a name.
+	want Interest
+	// pos is the revision up to which the subscription has read everything.
 	pos int64
-	// first is the first revision after pos that touched the scope; 0 while
-	// none has, and then the watcher is in the list of its scope, at slot.
+	// first is the first revision after pos with an event of want, or 0.
+	// Invariant: while it is 0 the watcher is in the list of want, at slot.
 	first int64
 	slot  int
 }
@@ -62,19 +49,19 @@ func (ws *watcherGroup) add(w *watcher, pos, revision int64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if len(ws.lists) == 0 {
-		ws.woken = max(ws.woken, revision)
+		ws.woken = max(ws.woken, revision) // there was nobody to match events with
 	}
-	l := ws.lists[w.scope]
+	l := ws.lists[w.want]
 	if l == nil {
 		l = &watcherList{}
-		ws.lists[w.scope] = l
+		ws.lists[w.want] = l
 	}
 	w.pos, w.first, w.slot = pos, 0, len(l.list)
 	l.list = append(l.list, w)
 	ws.number.Add(1)
 }
 
-// count notes n more subscribers by an index, or fewer.
+// count adds n to the number of subscriptions that narrow by an index.
 func (ws *watcherGroup) count(index *Index, n int) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -83,7 +70,7 @@ func (ws *watcherGroup) count(index *Index, n int) {
 	}
 }
 
-// indexes are those that subscribers look by.
+// indexes are those that subscriptions narrow by.
 func (ws *watcherGroup) indexes() []*Index {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -94,16 +81,16 @@ func (ws *watcherGroup) indexes() []*Index {
 	return indexes
 }
 
-// wokenUpTo returns the revision up to which events have been looked through,
-// and whether anybody waits for more.
+// wokenUpTo returns the revision up to which events were matched with watchers, and
+// whether any watcher waits.
 func (ws *watcherGroup) wokenUpTo() (revision int64, some bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	return ws.woken, len(ws.lists) > 0
 }
 
-// woke returns the first revision that touched w since it was added, or 0 when
-// none has up to the revision seen.
+// woke returns the first revision with an event for w since it was added, or 0 when
+// there is none up to the revision seen.
 func (ws *watcherGroup) woke(w *watcher) (first, seen int64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -119,88 +106,89 @@ func (ws *watcherGroup) remove(w *watcher) {
 }
 
 func (ws *watcherGroup) unlist(w *watcher) {
-	l := ws.lists[w.scope]
+	l := ws.lists[w.want]
 	last := len(l.list) - 1
 	l.list[w.slot] = l.list[last]
 	l.list[w.slot].slot = w.slot
 	l.list[last] = nil
 	l.list = l.list[:last]
 	if last == 0 {
-		delete(ws.lists, w.scope)
+		delete(ws.lists, w.want)
 	}
 	ws.number.Add(-1)
 }
 
-// touch moves the watchers that ev concerns to fired.
-func (ws *watcherGroup) touch(ev Event, fired []*watcher) []*watcher {
+// take takes the watchers that ev concerns out of the group.
+func (ws *watcherGroup) take(ev Event, taken []*watcher) []*watcher {
 	key := ev.Key()
-	fired = ws.fire(scope{kind: scopeAll}, ev.Revision, fired)
+	all := Interest{Resource: resourceOf(key)}
+	one := all
+	one.Name = key.Name
+	taken = ws.takeList(all, ev.Revision, taken)
+	taken = ws.takeList(one, ev.Revision, taken)
 	if key.Namespace != "" {
-		fired = ws.fire(scope{kind: scopeNamespace, a: key.Namespace}, ev.Revision, fired)
-		fired = ws.fire(scope{kind: scopeName, a: key.Namespace, b: key.Name}, ev.Revision, fired)
+		inNamespace := all
+		inNamespace.Namespace, one.Namespace = key.Namespace, key.Namespace
+		taken = ws.takeList(inNamespace, ev.Revision, taken)
+		taken = ws.takeList(one, ev.Revision, taken)
 	}
-	fired = ws.fire(scope{kind: scopeName, b: key.Name}, ev.Revision, fired)
 	if len(ws.indexed) == 0 {
-		return fired
+		return taken
 	}
 	for _, e := range []*Entry{ev.Old, ev.New} {
 		if e != nil {
-			fired = ws.touchIndexed(e, ev.Revision, fired)
+			taken = ws.takeIndexed(e, ev.Revision, taken)
 		}
 	}
-	return fired
+	return taken
 }
 
-// touchIndexed moves those to fired who wait for an index's value that a record
-// has or may have.
-func (ws *watcherGroup) touchIndexed(e *Entry, revision int64, fired []*watcher) []*watcher {
+// takeIndexed takes the watchers of an index's value that a record has or may have.
+func (ws *watcherGroup) takeIndexed(e *Entry, revision int64, taken []*watcher) []*watcher {
 	for index := range ws.indexed {
-		if p := index.of(e); p.known {
-			fired = ws.fire(scope{kind: scopeIndex, a: p.value, index: index}, revision, fired)
+		p := index.of(e)
+		if !p.known {
+			for want := range ws.lists {
+				if want.Narrow.Index == index {
+					taken = ws.takeList(want, revision, taken)
+				}
+			}
 			continue
 		}
-		for s := range ws.lists {
-			if s.index == index {
-				fired = ws.fire(s, revision, fired)
-			}
+		want := Interest{Resource: resourceOf(e.Key), Narrow: Narrowing{index, p.value}}
+		taken = ws.takeList(want, revision, taken)
+		if want.Namespace = e.Namespace; want.Namespace != "" {
+			taken = ws.takeList(want, revision, taken)
 		}
 	}
-	return fired
+	return taken
 }
 
-func (ws *watcherGroup) fire(s scope, revision int64, fired []*watcher) []*watcher {
-	l := ws.lists[s]
+// takeList takes the watchers of one interest that have not read a revision.
+func (ws *watcherGroup) takeList(want Interest, revision int64, taken []*watcher) []*watcher {
+	l := ws.lists[want]
 	if l == nil {
-		return fired
+		return taken
 	}
 	for i := len(l.list) - 1; i >= 0; i-- {
 		if w := l.list[i]; w.pos < revision {
 			w.first = revision
 			ws.unlist(w)
-			fired = append(fired, w)
+			taken = append(taken, w)
 		}
 	}
-	return fired
+	return taken
 }
 
-// all fires every watcher, to look for itself.
-func (ws *watcherGroup) all(fired []*watcher) []*watcher {
+// takeAll takes every watcher out of the group, to look for itself.
+func (ws *watcherGroup) takeAll(taken []*watcher) []*watcher {
 	for _, l := range ws.lists {
 		for _, w := range l.list {
 			w.first = w.pos + 1
 			ws.number.Add(-1)
-			fired = append(fired, w)
+			taken = append(taken, w)
 		}
 	}
 	clear(ws.lists)
-	return fired
-}
-
-func notify(fired []*watcher) {
-	for _, w := range fired {
-		select {
-		case w.ready <- struct{}{}:
-		default:
-		}
-	}
+	return taken
 }

@@ -44,7 +44,7 @@ type rules struct {
 
 func newRules(t testing.TB) *rules {
 	t.Helper()
-	store, feed := watchtest.Run(t, storetest.NewModel(), watch.Options{SoleWriter: true})
+	store, feed := watchtest.Run(t, storetest.NewModel(), watch.Options{})
 	getter := objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 	for _, build := range []func() error{
 		func() error { _, err := role.NewREST(getter); return err },

@@ -56,7 +56,7 @@ var (
 func start(t *testing.T, adjust ...func(*builtin.Config)) *server {
 	t.Helper()
 	s := &server{driver: storetest.NewModel()}
-	feed := watch.New(s.driver, watch.Options{SoleWriter: true})
+	feed := watch.New(s.driver, watch.Options{})
 	store := sqlstore.New(s.driver, sqlstore.Options{Publish: feed.Publish})
 	transport := &loopback.Transport{}
 	s.config = loopback.Config(transport)

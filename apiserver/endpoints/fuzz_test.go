@@ -30,7 +30,7 @@ func FuzzPath(f *testing.F) {
 		f.Add(path)
 	}
 	driver := storetest.NewModel()
-	feed := watch.New(driver, watch.Options{SoleWriter: true})
+	feed := watch.New(driver, watch.Options{})
 	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
 	api, err := endpoints.New(endpoints.Config{
 		Groups:    newGroups(f, store, feed, nil),

@@ -47,7 +47,7 @@ func newAdmittingServer(t *testing.T, wrap func(sqlstore.Driver) sqlstore.Driver
 	if wrap != nil {
 		driver = wrap(driver)
 	}
-	store, feed := watchtest.Run(t, driver, watch.Options{SoleWriter: true})
+	store, feed := watchtest.Run(t, driver, watch.Options{})
 	groups := newGroups(t, store, feed, nil)
 	names, err := endpoints.ModelNames(groups)
 	if err != nil {

@@ -165,7 +165,9 @@ func (c *cursor) interest() watch.Interest {
 		if name, ok := p.Field.RequiresExactMatch("metadata.name"); ok {
 			want.Name = name
 		}
-		want.Narrow = c.s.narrowing(p)
+		if narrowing := c.s.narrowing(p); narrowing != nil {
+			want.Narrow = *narrowing
+		}
 	}
 	return want
 }

@@ -65,7 +65,7 @@ func podAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 type backend struct {
 	name string
 	open func(testing.TB) sqlstore.Driver
-	// soleWriter: the feed may believe that nobody else writes.
+	// soleWriter: no other process writes to the database.
 	soleWriter bool
 }
 
@@ -81,7 +81,7 @@ func newFixture(t testing.TB, b backend, change ...func(*Config)) *fixture {
 	t.Helper()
 	driver := b.open(t)
 	t.Cleanup(func() { driver.Close() })
-	feed := watch.New(driver, watch.Options{SoleWriter: b.soleWriter, Interval: 50 * time.Millisecond})
+	feed := watch.New(driver, watch.Options{Interval: 50 * time.Millisecond})
 	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish, ExpireInterval: 100 * time.Millisecond})
 	watchtest.Serve(t, "feed", feed.Run)
 	watchtest.Serve(t, "store", store.Run)

@@ -97,13 +97,9 @@ func (s *Store) storedEntry(ctx context.Context, at object, asked int64) (*watch
 	if err := s.waitFor(ctx, asked); err != nil {
 		return nil, err
 	}
-	record, revision, err := s.getRecord(ctx, at.Key)
+	record, _, err := s.getRecord(ctx, at.Key)
 	missing := errors.Is(err, sqlstore.ErrNotFound)
 	if err != nil && !missing {
-		return nil, s.apiError(err, at.path)
-	}
-	// The feed must not show later what is older than this.
-	if err := s.cfg.Feed.Observe(ctx, revision); err != nil {
 		return nil, s.apiError(err, at.path)
 	}
 	if missing {

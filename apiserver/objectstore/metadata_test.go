@@ -148,7 +148,7 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	f.compact(t.Context(), t, last.ResourceVersion)
 	// A feed that has just begun has no history but the store's.
 	w.Close()
-	w.feed = watch.New(driver, watch.Options{})
+	w.feed = watch.New(storetest.Shared(driver), watch.Options{}) // it is told nothing
 	watchtest.Serve(t, "feed", w.feed.Run)
 	var err error
 	if w.sub, err = w.feed.Subscribe(t.Context(), watch.Interest{Resource: watch.Resource{Name: "pods"}}, 1); err != nil {

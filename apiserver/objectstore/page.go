@@ -324,9 +324,6 @@ func (s *Store) storedPage(ctx context.Context, l *listing) (*page, error) {
 		return nil, s.pagerError(err, l)
 	}
 	p := &page{revision: pager.query.At}
-	if err := s.cfg.Feed.Observe(ctx, p.revision); err != nil {
-		return nil, s.apiError(err, l.path)
-	}
 	if l.limit == 0 || !l.recursive {
 		p.items = s.stored(ctx, l, pager)
 		return p, nil

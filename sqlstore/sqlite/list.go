@@ -11,9 +11,9 @@ import (
 // should not wait for long, or the log can't be reset meanwhile.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
 	r := d.readers
-	err = r.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
+	err = d.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
 		listed.Revision = state.Revision
-		shapes := &r.now
+		statements := &r.now
 		switch {
 		case q.At == 0 || q.At == state.Revision:
 		case q.At > state.Revision:
@@ -22,21 +22,21 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			return sqlstore.ErrCompacted
 		default:
 			listed.Revision = q.At
-			shapes = &r.at
+			statements = &r.at
 		}
 		a, some, err := argumentsOf(q, listed.Revision)
 		if err != nil || !some {
 			return err
 		}
-		last, more, err := list(ctx, tx.StmtContext(ctx, shapes.list(q)), a, q, yield)
+		last, more, err := list(ctx, tx.StmtContext(ctx, statements.list(q)), a, q, yield)
 		if err != nil || !more {
 			return err
 		}
 		listed.More = true
 		a.namespace, a.name = last.Namespace, last.Name
-		count := shapes.countResource
+		count := statements.countResource
 		if q.Namespace != "" {
-			count, a.namespace = shapes.countInNamespace, q.Namespace
+			count, a.namespace = statements.countInNamespace, q.Namespace
 		}
 		counted := tx.StmtContext(ctx, count) //nolint:sqlclosecheck // the transaction closes it
 		return counted.QueryRowContext(ctx, a.of(0, false)...).Scan(&listed.Remaining)

@@ -36,7 +36,7 @@ type Options struct {
 	Busy time.Duration
 }
 
-// Driver implements sqlstore.Driver, sqlstore.Maintainer and sqlstore.Prober.
+// Driver implements sqlstore.Driver, Maintainer, Prober and ReadIndexer.
 type Driver struct {
 	options Options
 	lock    *dbfile.Lock
@@ -54,15 +54,17 @@ type Driver struct {
 	// grown has room for one token: the log has grown since Maintain looked.
 	grown chan struct{}
 
-	// state is what the last commit left. Invariant: it is stored before the
-	// commit's outcome is returned, and by the holder of writing only.
+	// state is where the store stands. Invariant: its revision is not before that of
+	// any commit or read that has returned. Commit stores it before it returns its
+	// outcomes, a read raises it to its snapshot's (observe).
 	state atomic.Pointer[sqlstore.State]
 }
 
 var (
-	_ sqlstore.Driver     = (*Driver)(nil)
-	_ sqlstore.Maintainer = (*Driver)(nil)
-	_ sqlstore.Prober     = (*Driver)(nil)
+	_ sqlstore.Driver      = (*Driver)(nil)
+	_ sqlstore.Maintainer  = (*Driver)(nil)
+	_ sqlstore.Prober      = (*Driver)(nil)
+	_ sqlstore.ReadIndexer = (*Driver)(nil)
 )
 
 // Open opens the database in the file at path.

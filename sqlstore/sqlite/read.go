@@ -19,7 +19,7 @@ type reader struct {
 	now, at                                                 listStatements
 }
 
-// shapes are the statements of a List, by the kind of its range.
+// listStatements are the statements of a List, by the kind of its range.
 type listStatements struct {
 	resource, namespace, object     *sql.Stmt
 	countResource, countInNamespace *sql.Stmt
@@ -53,12 +53,32 @@ func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
 	return s, err
 }
 
-// State implements sqlstore.Driver, from memory: this process makes every
-// change. The process's clock is the database's.
-func (d *Driver) State(context.Context) (sqlstore.State, error) {
+// State implements sqlstore.Driver.
+func (d *Driver) State(context.Context) (sqlstore.State, error) { return d.ReadIndex(), nil }
+
+// ReadIndex implements sqlstore.ReadIndexer: this process makes every change, and its
+// clock is the database's.
+func (d *Driver) ReadIndex() sqlstore.State {
 	state := *d.state.Load()
 	state.Time = d.options.Clock()
-	return state, nil
+	return state
+}
+
+// observe raises state to a revision that a read has seen. A snapshot shows a commit
+// before Commit stores its state; without this, a linearizable read that begins
+// after the first one has returned could miss what that one has seen.
+func (d *Driver) observe(revision int64) {
+	for {
+		last := d.state.Load()
+		if revision <= last.Revision {
+			return
+		}
+		state := *last
+		state.Revision = revision
+		if d.state.CompareAndSwap(last, &state) {
+			return
+		}
+	}
 }
 
 // Get implements sqlstore.Driver.
@@ -73,6 +93,7 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 	if err != nil {
 		return sqlstore.Record{}, 0, d.translate(err)
 	}
+	d.observe(snapshot)
 	if !revision.Valid {
 		return sqlstore.Record{}, snapshot, sqlstore.ErrNotFound
 	}
@@ -110,7 +131,7 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (_ []sql
 
 // Changes implements sqlstore.Driver.
 func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) (changes []sqlstore.Change, err error) {
-	err = d.readers.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
+	err = d.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
 		if after < state.Compacted {
 			return sqlstore.ErrCompacted
 		}
@@ -177,7 +198,8 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 }
 
 // snapshot runs f in a read transaction with the counters of its snapshot.
-func (r *reader) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) error) error {
+func (d *Driver) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) error) error {
+	r := d.readers
 	tx, err := r.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -189,5 +211,6 @@ func (r *reader) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) e
 	if err := stmt.QueryRowContext(ctx).Scan(&s.Revision, &s.Compacted, &s.Epoch); err != nil {
 		return err
 	}
+	d.observe(s.Revision)
 	return f(tx, s)
 }

@@ -11,7 +11,7 @@ import (
 
 // Usage implements sqlstore.Driver.
 func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
-	err = d.readers.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
+	err = d.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
 		usage.Revision = state.Revision
 		rows, err := tx.QueryContext(ctx, selectUsage)
 		if err != nil {

@@ -12,8 +12,8 @@ import (
 	"byre/sqlstore"
 )
 
-// Model is a driver in memory. It keeps all changes, each with both of its
-// states, and works out everything else from them.
+// Model is a driver in memory, which no other process writes to. It keeps all changes,
+// each with both of its states, and works out everything else from them.
 type Model struct {
 	// Clock gives the time of changes.
 	Clock func() time.Time
@@ -25,7 +25,14 @@ type Model struct {
 	changes []sqlstore.Change
 }
 
-var _ sqlstore.Driver = (*Model)(nil)
+var (
+	_ sqlstore.Driver      = (*Model)(nil)
+	_ sqlstore.ReadIndexer = (*Model)(nil)
+)
+
+// Shared returns a driver without the ReadIndex that it may have, as if other
+// processes wrote to its database.
+func Shared(driver sqlstore.Driver) sqlstore.Driver { return struct{ sqlstore.Driver }{driver} }
 
 // NewModel returns an empty store.
 func NewModel() *Model {
@@ -186,12 +193,15 @@ func (m *Model) Changes(_ context.Context, after int64, limit, size int) ([]sqls
 }
 
 // State implements sqlstore.Driver.
-func (m *Model) State(context.Context) (sqlstore.State, error) {
+func (m *Model) State(context.Context) (sqlstore.State, error) { return m.ReadIndex(), nil }
+
+// ReadIndex implements sqlstore.ReadIndexer.
+func (m *Model) ReadIndex() sqlstore.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	state := m.state
 	state.Time = m.Clock()
-	return state, nil
+	return state
 }
 
 // Compact implements sqlstore.Driver.

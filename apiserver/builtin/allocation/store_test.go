@@ -16,14 +16,14 @@ import (
 
 // serve runs a store with its feed over a driver, as one server does, until the
 // test ends, and returns what its registries would be given.
-func serve(t *testing.T, driver sqlstore.Driver, sole bool) generic.RESTOptionsGetter {
+func serve(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 	t.Helper()
-	store, feed := watchtest.Run(t, driver, watch.Options{SoleWriter: sole})
+	store, feed := watchtest.Run(t, driver, watch.Options{})
 	return objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // newOptions is over a database of its own.
 func newOptions(t *testing.T) generic.RESTOptionsGetter {
 	t.Helper()
-	return serve(t, storetest.NewModel(), true)
+	return serve(t, storetest.NewModel())
 }

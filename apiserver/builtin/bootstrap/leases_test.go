@@ -32,7 +32,7 @@ func replicaOn(t *testing.T, driver sqlstore.Driver) reconcilers.Leases {
 // options are those of a server with its own store and feed, until the test ends.
 func options(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 	t.Helper()
-	store, feed := watchtest.Run(t, driver, watch.Options{})
+	store, feed := watchtest.Run(t, storetest.Shared(driver), watch.Options{})
 	return objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 

@@ -1,0 +1,119 @@
+package watch
+
+import "byre/sqlstore"
+
+// Publish applies changes that this process committed, in revision order. A change
+// whose predecessors are missing, because another process made them, waits for the
+// tail to read those. Publish does not block. It is meant for
+// sqlstore.Options.Publish.
+func (f *Feed) Publish(changes []sqlstore.Change) {
+	events := f.prepare(changes)
+	f.mu.Lock()
+	for _, ev := range events {
+		switch {
+		case ev.Revision <= f.revision:
+			// The tail has read it from the store already.
+		case f.begun && len(f.pending) == 0 && ev.Revision == f.revision+1:
+			f.applyLocked(ev)
+		case len(f.pending) < maxPending:
+			f.pending = append(f.pending, ev)
+		}
+		f.target = max(f.target, ev.Revision)
+	}
+	f.applyPendingLocked()
+	behind := f.target > f.revision
+	dirty := len(f.dirty) > 0
+	f.mu.Unlock()
+	if behind {
+		signal(f.behind)
+	}
+	if dirty {
+		signal(f.eventsAdded)
+	}
+}
+
+// prepare makes the events of changes, and the index values of their entries.
+// Invariant: no record is looked through under Feed.mu, because that may take as
+// long as a decryption; so everything that looks through records comes before it.
+func (f *Feed) prepare(changes []sqlstore.Change) []Event {
+	events := make([]Event, len(changes))
+	for i, c := range changes {
+		events[i] = eventOf(c)
+	}
+	for _, v := range f.unindexed(events) {
+		v.index.of(v.entry)
+	}
+	return events
+}
+
+// unindexed is an entry whose value an index is going to need.
+type unindexed struct {
+	index *Index
+	entry *Entry
+}
+
+// unindexed returns the entries that events write, and those that they replace, for
+// each index in use.
+func (f *Feed) unindexed(events []Event) (all []unindexed) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	var rc *resourceCache
+	var indexes []*Index
+	for _, ev := range events {
+		k := ev.Key()
+		if r := resourceOf(k); rc == nil || rc.resource != r {
+			if rc = f.caches[r]; rc == nil || !rc.loaded {
+				rc = nil
+				continue
+			}
+			indexes = rc.inUse()
+		}
+		if len(indexes) == 0 {
+			continue
+		}
+		replaced, _ := rc.tree.Get(probe(k.Namespace, k.Name))
+		for _, index := range indexes {
+			for _, e := range []*Entry{ev.New, replaced} {
+				if e != nil {
+					all = append(all, unindexed{index, e})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// applyPendingLocked applies the pending events that follow on the last one applied.
+func (f *Feed) applyPendingLocked() {
+	for f.begun && len(f.pending) > 0 && f.pending[0].Revision <= f.revision+1 {
+		ev := f.pending[0]
+		f.pending = f.pending[1:]
+		if ev.Revision == f.revision+1 {
+			f.applyLocked(ev)
+		}
+	}
+	if len(f.pending) == 0 {
+		f.pending = nil
+	}
+}
+
+// applyLocked applies the event of revision+1.
+func (f *Feed) applyLocked(ev Event) {
+	f.revision = ev.Revision
+	f.metrics.applied.Inc()
+	f.usages.apply(ev)
+	if rc := f.caches[resourceOf(ev.Key())]; rc != nil {
+		if ev.New != nil {
+			rc.intern(ev.New)
+		}
+		if !rc.apply(ev) {
+			f.opts.Logger.Error("watch: a change does not fit the state it changes; reading the resource again",
+				"revision", ev.Revision, "created", ev.Old == nil, "deleted", ev.New == nil, "key", ev.Key())
+			f.dropLocked(rc)
+		}
+		if rc.watchers.number.Load() > 0 {
+			f.dirty[rc] = struct{}{}
+		}
+	}
+	f.endWaitsLocked()
+}

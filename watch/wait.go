@@ -1,0 +1,118 @@
+package watch
+
+import (
+	"context"
+	"errors"
+)
+
+// revisionWait is one caller that waits until a revision is applied.
+type revisionWait struct {
+	revision int64
+	// applied is closed when the revision is applied.
+	applied chan struct{}
+}
+
+// errAdopted: the feed has adopted another state of the store, in which the revision
+// that was waited for may never come.
+var errAdopted = errors.New("the feed has started again")
+
+// WaitFor waits until the feed has applied a revision. Errors: ErrCompacted where the
+// store starts a new epoch meanwhile, because the revision belongs to the old one;
+// ErrClosed; the context's where the revision does not come in time.
+func (f *Feed) WaitFor(ctx context.Context, revision int64) error {
+	if err := f.wait(ctx, f.started); err != nil {
+		return err
+	}
+	for epoch := f.adoption().epoch; ; {
+		a := f.adoption()
+		if a.epoch != epoch {
+			return ErrCompacted
+		}
+		if err := f.awaitApplied(ctx, revision, a); !errors.Is(err, errAdopted) {
+			return err
+		}
+	}
+}
+
+// adoption returns the adoption that the feed goes on from.
+func (f *Feed) adoption() *adoption {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.adopted
+}
+
+// awaitApplied waits until the feed has applied a revision that was read from the
+// store during an adoption. It fails with errAdopted when the adoption has ended:
+// nothing else would end the wait where the new state is at a lower revision.
+func (f *Feed) awaitApplied(ctx context.Context, revision int64, a *adoption) error {
+	f.mu.RLock()
+	applied, ended := f.revision >= revision, f.adopted != a
+	f.mu.RUnlock()
+	switch {
+	case ended:
+		return errAdopted
+	case applied:
+		return nil
+	}
+	w, err := f.addWait(revision, a)
+	if w == nil || err != nil {
+		return err
+	}
+	select {
+	case <-w.applied:
+		return nil
+	case <-a.ended:
+		err = errAdopted
+	case <-f.done:
+		err = ErrClosed
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	f.removeWait(w)
+	return err
+}
+
+// addWait registers a wait; nil when the revision is applied already. Where other
+// processes write, the revision may be theirs: the tail then reads it at once.
+func (f *Feed) addWait(revision int64, a *adoption) (*revisionWait, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.adopted != a:
+		return nil, errAdopted
+	case f.revision >= revision:
+		return nil, nil
+	}
+	w := revisionWait{revision, make(chan struct{})}
+	f.waits = append(f.waits, w)
+	if !f.isSoleWriter() {
+		f.target = max(f.target, revision)
+		signal(f.behind)
+	}
+	return &w, nil
+}
+
+func (f *Feed) removeWait(gone *revisionWait) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, w := range f.waits {
+		if w.applied == gone.applied {
+			f.waits = append(f.waits[:i], f.waits[i+1:]...)
+			return
+		}
+	}
+}
+
+// endWaitsLocked ends the waits for what is applied.
+func (f *Feed) endWaitsLocked() {
+	left := f.waits[:0]
+	for _, w := range f.waits {
+		if w.revision <= f.revision {
+			close(w.applied)
+		} else {
+			left = append(left, w)
+		}
+	}
+	clear(f.waits[len(left):])
+	f.waits = left
+}

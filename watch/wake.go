@@ -1,0 +1,85 @@
+package watch
+
+import (
+	"context"
+	"time"
+)
+
+// defaultWakeInterval is how long wakeWatchers pauses after it has woken watchers. An event
+// that comes after a pause wakes its watchers at once; events that come during one
+// share the next wake, so that under load a watcher runs once for several events.
+const defaultWakeInterval = time.Millisecond
+
+// wakeWatchers wakes the watchers whose interest has new events. It is a goroutine of
+// its own so that a writer does not pay for them.
+func (f *Feed) wakeWatchers(ctx context.Context) {
+	var woken []*watcher
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.eventsAdded:
+		}
+		f.mu.Lock()
+		dirty := f.dirty
+		f.dirty = map[*resourceCache]struct{}{}
+		f.mu.Unlock()
+		for rc := range dirty {
+			woken = f.touchedWatchers(rc, woken[:0])
+			notify(woken)
+			clear(woken)
+		}
+		if f.wakeInterval > 0 && !sleep(ctx, f.wakeInterval) {
+			return
+		}
+	}
+}
+
+// touchedWatchers takes the watchers that new events of rc concern out of their
+// group.
+func (f *Feed) touchedWatchers(rc *resourceCache, woken []*watcher) []*watcher {
+	ws := &rc.watchers
+	events, revision, complete := f.unseen(rc)
+	for _, index := range ws.indexes() {
+		for _, ev := range events {
+			for _, e := range []*Entry{ev.Old, ev.New} {
+				if e != nil {
+					index.of(e)
+				}
+			}
+		}
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if !complete {
+		return ws.takeAll(woken)
+	}
+	// A watcher that was added after unseen returned has read all of events: its pos
+	// is not before their revisions.
+	for _, ev := range events {
+		woken = ws.take(ev, woken)
+	}
+	ws.woken = max(ws.woken, revision)
+	return woken
+}
+
+// unseen returns the events that the watchers of rc have not been woken for, up
+// to a revision; complete is false when they are not in memory any more.
+func (f *Feed) unseen(rc *resourceCache) (events []Event, revision int64, complete bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	woken, some := rc.watchers.wokenUpTo()
+	if rc.gone || woken < rc.ring.since {
+		return nil, 0, false
+	}
+	for i := rc.ring.first(woken); i < rc.ring.size && some; i++ {
+		events = append(events, *rc.ring.at(i))
+	}
+	return events, f.revision, true
+}
+
+func notify(woken []*watcher) {
+	for _, w := range woken {
+		signal(w.ready)
+	}
+}
