@@ -53,8 +53,7 @@ func newRegistrar(registry *discovery.Registry) *registrar {
 	return r
 }
 
-// registerWorkers is how many APIServices upstream's controllers look at at a
-// time.
+// registerWorkers is how many APIServices upstream's controllers handle at a time.
 const registerWorkers = 5
 
 // run registers until ctx ends. What custom resources there are must be known

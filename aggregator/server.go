@@ -20,7 +20,7 @@ import (
 	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 	registration "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
-	local "k8s.io/kube-aggregator/pkg/controllers/status/local"
+	localstatus "k8s.io/kube-aggregator/pkg/controllers/status/local"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
 	"byre/apiserver/delegation"
@@ -169,7 +169,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("aggregator: %w", err)
 	}
-	available, err := local.New(services, s.client.ApiregistrationV1(), s.meters.availability)
+	available, err := localstatus.New(services, s.client.ApiregistrationV1(), s.meters.availability)
 	if err != nil {
 		return fmt.Errorf("aggregator: availability of what is served here: %w", err)
 	}
@@ -193,7 +193,7 @@ func (s *Server) Run(ctx context.Context) error {
 // every 30 s, would never notice that one has died.
 const resync = 5 * time.Minute
 
-// workers is how many APIServices upstream's controllers look at at a time.
+// workers is how many APIServices upstream's controllers handle at a time.
 const workers = 5
 
 // runRegistrar waits until what is to be registered is known.

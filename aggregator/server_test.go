@@ -113,7 +113,7 @@ func startOn(t *testing.T, driver sqlstore.Driver, options ...option) *server {
 	var err error
 	next := http.NewServeMux()
 	next.Handle("/openapi/", documents)
-	next.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) { http.Error(w, "not claimed", http.StatusNotFound) })
+	next.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "not claimed", http.StatusNotFound) })
 	if s.Server, err = aggregator.New(dependencies, own, next); err != nil {
 		t.Fatal(err)
 	}

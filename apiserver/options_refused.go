@@ -49,6 +49,7 @@ func (r refused) Set(_ string) error { return &RefusedFlagError{errors.New(r.rea
 // RefusedFlagError says why a flag of kube-apiserver can't be used here.
 type RefusedFlagError struct{ reason error }
 
+// Error implements error.
 func (e *RefusedFlagError) Error() string { return e.reason.Error() }
 
 func addRefusedFlags(fs *pflag.FlagSet) {

@@ -8,10 +8,9 @@ import (
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
-	// The metrics of client-go (rest_client_*, workqueue_*) and kubernetes_build_info.
-	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // registers rest_client_* and workqueue_*
 	"k8s.io/component-base/metrics/prometheus/slis"
-	_ "k8s.io/component-base/metrics/prometheus/version"
+	_ "k8s.io/component-base/metrics/prometheus/version" // registers kubernetes_build_info
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/serviceaccount"

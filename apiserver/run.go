@@ -23,10 +23,10 @@ func (s *Server) Run(ctx context.Context) error {
 	defer closeTracer(s.tracer)
 	defer s.core.close()
 
-	r.begin(&r.data, ctx)
+	r.begin(ctx, &r.data)
 	defer r.data.stop()
 	r.data.run("store", s.core.store.Run)
-	r.begin(&r.feed, ctx)
+	r.begin(ctx, &r.feed)
 	defer r.feed.stop()
 	r.feed.run("feed", s.core.feed.Run)
 	if err := s.core.ensureFirstRevision(ctx); err != nil {
@@ -62,11 +62,11 @@ type running struct {
 	leaving, closing sync.WaitGroup
 }
 
-func (r *running) begin(s **stage, ctx context.Context) { *s = newStage(ctx, r.failed) }
+func (r *running) begin(ctx context.Context, s **stage) { *s = newStage(ctx, r.failed) }
 
 // startBase starts what requests rely on.
 func (r *running) startBase(ctx context.Context) {
-	r.begin(&r.base, ctx)
+	r.begin(ctx, &r.base)
 	r.base.run("audit", r.audit.Run)
 	r.base.run("certificates", func(ctx context.Context) error {
 		r.certs.run(ctx)
@@ -102,7 +102,7 @@ func (r *running) stopBase() {
 
 // startWork starts what makes requests of its own.
 func (r *running) startWork(ctx context.Context) {
-	r.begin(&r.work, ctx)
+	r.begin(ctx, &r.work)
 	r.work.run("bootstrap objects", r.bootstrap.Run)
 	r.work.once("readiness", r.awaitReady)
 	r.work.once("release of start memory", r.releaseStartMemory)
@@ -118,7 +118,7 @@ func (r *running) startWork(ctx context.Context) {
 // of the kubernetes Service, a server with an identity Lease, and, where there are
 // other replicas that can take over, a candidate for running the controllers.
 func (r *running) startMembership(ctx context.Context) {
-	r.begin(&r.membership, ctx)
+	r.begin(ctx, &r.membership)
 	r.membership.run("endpoint of the kubernetes Service", r.bootstrap.PublishEndpoints)
 	r.membership.run("control plane", r.runControlPlane)
 	if r.core.database.Shared {
@@ -128,7 +128,7 @@ func (r *running) startMembership(ctx context.Context) {
 
 // startServing lets the requests in that have queued at the listener.
 func (r *running) startServing(ctx context.Context) {
-	r.begin(&r.serving, ctx)
+	r.begin(ctx, &r.serving)
 	klog.InfoS("Serving", "address", r.listener.Addr().String())
 	r.serving.run("listener", func(context.Context) error { return served(r.http.ServeTLS(r.listener, "", "")) })
 	if r.insecure != nil {

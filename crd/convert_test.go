@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/utils/ptr"
 )
 
 // TestConvertedTogether reads many objects in a version that a webhook converts to,
@@ -124,7 +123,7 @@ func TestOneThatCannotBeConverted(t *testing.T) { onDatabases(t, testOneThatCann
 func testOneThatCannotBeConverted(t *testing.T, s *server) {
 	c := newConverter(t)
 	s.defineConverted(t, c)
-	c.refuse.Store(ptr.To("bad"))
+	c.refuse.Store(new("bad"))
 	for _, name := range []string{"a", "b", "bad", "c"} {
 		if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", name, `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
 			t.Fatalf("%d %s", w.Code, w.Body)

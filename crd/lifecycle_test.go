@@ -68,7 +68,7 @@ func TestDefinitionLivesAndDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.await(t, crd.Name, gone)
-		for range events.ResultChan() { //nolint:revive // the watch must end by itself
+		for range events.ResultChan() { // the watch must end by itself
 		}
 		if w := s.do(t, http.MethodGet, widgetPath, ""); w.Code != http.StatusNotFound {
 			t.Errorf("after it is gone: %d %s", w.Code, w.Body)

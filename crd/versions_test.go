@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/utils/ptr"
 )
 
 // crontabDefinition has a version that is stored, and an older one that calls
@@ -184,7 +183,7 @@ func (s *server) defineConverted(t *testing.T, c *converter) {
 		Webhook: &apiextensionsv1.WebhookConversion{
 			ConversionReviewVersions: []string{"v1"},
 			ClientConfig: &apiextensionsv1.WebhookClientConfig{
-				URL:      ptr.To(c.URL + "/convert"),
+				URL:      new(c.URL + "/convert"),
 				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate().Raw}),
 			},
 		},

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -143,9 +144,7 @@ func testReloads(t *testing.T, site *site, s *servers.Server) {
 func (s *site) token(t *testing.T, change map[string]any) string {
 	t.Helper()
 	claims := map[string]any{"aud": "byre", "sub": "dora", "hd": "example.com", "roles": []string{"dev"}, "tenant": "acme", "email": "dora@example.com"}
-	for claim, value := range change {
-		claims[claim] = value
-	}
+	maps.Copy(claims, change)
 	token, err := s.issuer.Token(claims)
 	if err != nil {
 		t.Fatal(err)

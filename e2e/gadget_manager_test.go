@@ -36,11 +36,11 @@ func startManager(t *testing.T, access *rest.Config, name string, finalized *syn
 		LeaderElectionReleaseOnCancel: true,
 		// A free lease is taken at once, and one that is held outlasts a restart of
 		// the server on a busy machine.
-		LeaseDuration: ptr(90 * time.Second),
-		RenewDeadline: ptr(60 * time.Second),
-		RetryPeriod:   ptr(250 * time.Millisecond),
+		LeaseDuration: new(90 * time.Second),
+		RenewDeadline: new(60 * time.Second),
+		RetryPeriod:   new(250 * time.Millisecond),
 		Metrics:       metricsserver.Options{BindAddress: "0"},
-		Controller:    config.Controller{SkipNameValidation: ptr(true)},
+		Controller:    config.Controller{SkipNameValidation: new(true)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -60,8 +60,6 @@ func startManager(t *testing.T, access *rest.Config, name string, finalized *syn
 	t.Cleanup(func() { cancel(); <-running.done })
 	return running
 }
-
-func ptr[T any](v T) *T { return &v }
 
 func (m *manager) awaitLead(t *testing.T) {
 	t.Helper()

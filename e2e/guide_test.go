@@ -29,7 +29,7 @@ func readGuide(t *testing.T) map[string]*chapter {
 		t.Fatal(err)
 	}
 	guide := map[string]*chapter{}
-	for _, section := range strings.Split(string(text), "\n## ") {
+	for section := range strings.SplitSeq(string(text), "\n## ") {
 		title, body, _ := strings.Cut(section, "\n")
 		c := &chapter{files: map[string]string{}}
 		guide[title] = c

@@ -109,9 +109,9 @@ func (f *singleNode) testPortForward(t *testing.T, env []string) {
 
 // ask sends a request over a connection of its own: kubectl forwards each by a
 // stream.
-func ask(t *testing.T, method, url, body string) (int, string) {
+func ask(t *testing.T, method, address, body string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

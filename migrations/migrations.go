@@ -19,14 +19,14 @@ import (
 var steps embed.FS
 
 var (
-	// ErrForeign: the database holds something that isn't ours.
+	// ErrForeign means that the database holds something that isn't ours.
 	ErrForeign = dbfile.ErrForeign
-	// ErrNewer: a newer version of this program has migrated the database.
+	// ErrNewer means that a newer version of this program has migrated the database.
 	ErrNewer = errors.New("database was made by a newer version of byre")
-	// ErrDirty: another program has begun a migration of the database and not
+	// ErrDirty means that another program has begun a migration of the database and not
 	// ended it. Ours are made wholly or not at all.
 	ErrDirty = errors.New("database is dirty: another program left a migration half done; restore a backup")
-	// ErrOlder: the database has to be migrated first.
+	// ErrOlder means that the database has to be migrated first.
 	ErrOlder = errors.New("database has not been migrated to this version of byre")
 )
 
@@ -72,11 +72,12 @@ func Down(ctx context.Context, endpoint string, deleteAll bool) (State, error) {
 // firstStep is the version of the step that makes the tables.
 const firstStep = 1
 
-// DeletesError: a step down would delete what is stored.
+// DeletesError means that a step down would delete what is stored.
 type DeletesError struct {
 	Objects, Changes int64
 }
 
+// Error implements error.
 func (e *DeletesError) Error() string {
 	return fmt.Sprintf("this deletes all data: %d objects, and %d changes of history", e.Objects, e.Changes)
 }
@@ -85,7 +86,7 @@ func (e *DeletesError) Error() string {
 // uses a PostgreSQL database.
 const UseLock = "in use"
 
-// InUseError: a process uses the database.
+// InUseError means that a process uses the database.
 type InUseError = dbfile.InUseError
 
 // Status reads where the database stands and changes nothing. With ErrNewer and

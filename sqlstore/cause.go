@@ -15,18 +15,19 @@ type Cause struct {
 
 // The causes that drivers tell apart.
 var (
-	// ErrDiskFull: there is no room for what was to be written.
+	// ErrDiskFull means that there is no room for what was to be written.
 	ErrDiskFull = &Cause{"the disk is full", ErrUnavailable}
-	// ErrReadOnly: the file, or the server, takes no writes.
+	// ErrReadOnly means that the file, or the server, takes no writes.
 	ErrReadOnly = &Cause{"the database is read-only", ErrUnavailable}
-	// ErrLocked: another process kept a lock for longer than the driver waits.
+	// ErrLocked means that another process kept a lock for longer than the driver waits.
 	ErrLocked = &Cause{"the database is locked by another process", ErrUnavailable}
-	// ErrIO: reading or writing the file failed.
+	// ErrIO means that reading or writing the file failed.
 	ErrIO = &Cause{"input or output failed", ErrUnavailable}
-	// ErrDamaged: the file does not hold what was written to it.
+	// ErrDamaged means that the file does not hold what was written to it.
 	ErrDamaged = &Cause{"the database is damaged", ErrDatabase}
 )
 
+// Error implements error.
 func (c *Cause) Error() string { return c.text }
 
 // Is reports whether target is the kind of error that the cause explains.

@@ -6,34 +6,34 @@ import (
 )
 
 var (
-	// ErrExists: a Create found an object under its key.
+	// ErrExists means that a Create found an object under its key.
 	ErrExists = errors.New("object exists")
-	// ErrNotFound: there is no object under the key.
+	// ErrNotFound means that there is no object under the key.
 	ErrNotFound = errors.New("object not found")
-	// ErrCompacted: the revision asked for is older than what history holds.
+	// ErrCompacted means that the revision asked for is older than what history holds.
 	ErrCompacted = errors.New("revision is compacted")
-	// ErrFuture: the revision asked for has not happened yet.
+	// ErrFuture means that the revision asked for has not happened yet.
 	ErrFuture = errors.New("revision is in the future")
-	// ErrUnavailable: the database can't be reached or can't write now; the
+	// ErrUnavailable means that the database can't be reached or can't write now; the
 	// change did not happen.
 	ErrUnavailable = errors.New("database is unavailable")
-	// ErrUnknown: the connection broke while COMMIT was under way; the change
+	// ErrUnknown means that the connection broke while COMMIT was under way; the change
 	// happened once or not at all.
 	ErrUnknown = errors.New("outcome of the commit is unknown")
-	// ErrDatabase: the database answered with an error that another attempt meets
+	// ErrDatabase means that the database answered with an error that another attempt meets
 	// again (a damaged file, a missing table or right). The change did not happen.
 	ErrDatabase = errors.New("the database failed")
-	// ErrInvalid: a key, value or position can't be stored in every database;
+	// ErrInvalid means that a key, value or position can't be stored in every database;
 	// see Write.Check. The change did not happen.
 	ErrInvalid = errors.New("not storable")
-	// ErrKeyTooLong: the key of a Create has more than MaxKeyBytes. It matches
+	// ErrKeyTooLong means that the key of a Create has more than MaxKeyBytes. It matches
 	// ErrInvalid.
 	ErrKeyTooLong = fmt.Errorf("%w: key of more than %d bytes", ErrInvalid, MaxKeyBytes)
-	// ErrClosed: the store is shutting down; the change did not happen.
+	// ErrClosed means that the store is shutting down; the change did not happen.
 	ErrClosed = errors.New("store is closed")
 )
 
-// ConflictError: an Update or Delete found the key at another revision than
+// ConflictError means that an Update or Delete found the key at another revision than
 // the one it replaces. It matches ErrConflict.
 type ConflictError struct {
 	// Current is the revision that the key is at.
@@ -43,6 +43,7 @@ type ConflictError struct {
 // ErrConflict matches every *ConflictError.
 var ErrConflict = errors.New("object is at another revision")
 
+// Error implements error.
 func (e *ConflictError) Error() string {
 	return fmt.Sprintf("object is at revision %d", e.Current)
 }

@@ -14,10 +14,10 @@ import (
 )
 
 var (
-	// ErrCompacted: the changes after the revision asked for are not in the
+	// ErrCompacted means that the changes after the revision asked for are not in the
 	// store's history any more, or the store was restored meanwhile.
 	ErrCompacted = sqlstore.ErrCompacted
-	// ErrClosed: the feed has stopped.
+	// ErrClosed means that the feed has stopped.
 	ErrClosed = errors.New("feed is closed")
 )
 

@@ -54,7 +54,7 @@ func TestWebhooks(t *testing.T) {
 	server := hook(t)
 	ca := authority(server)
 	at := func(path string) registrationv1.WebhookClientConfig {
-		return registrationv1.WebhookClientConfig{URL: ptr.To(server.URL + path), CABundle: ca}
+		return registrationv1.WebhookClientConfig{URL: new(server.URL + path), CABundle: ca}
 	}
 	rules := []registrationv1.RuleWithOperations{{
 		Operations: []registrationv1.OperationType{registrationv1.Create},

@@ -151,7 +151,7 @@ func TestLog(t *testing.T) {
 func TestWebhook(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
-	webhook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	webhook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var list auditv1.EventList
 		if err := json.NewDecoder(r.Body).Decode(&list); err != nil {
 			t.Error(err)

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 	"k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap"
-	"k8s.io/utils/ptr"
 )
 
 // tokenCacheTTL is how long a successful verification of a token is cached, as in
@@ -170,11 +170,11 @@ func (o *OIDCOptions) authenticator() (apiserver.JWTAuthenticator, error) {
 	jwt := apiserver.JWTAuthenticator{
 		Issuer: apiserver.Issuer{URL: o.IssuerURL, Audiences: []string{o.ClientID}},
 		ClaimMappings: apiserver.ClaimMappings{
-			Username: apiserver.PrefixedClaimOrExpression{Prefix: ptr.To(prefix), Claim: o.UsernameClaim},
+			Username: apiserver.PrefixedClaimOrExpression{Prefix: new(prefix), Claim: o.UsernameClaim},
 		},
 	}
 	if o.GroupsClaim != "" {
-		jwt.ClaimMappings.Groups = apiserver.PrefixedClaimOrExpression{Prefix: ptr.To(o.GroupsPrefix), Claim: o.GroupsClaim}
+		jwt.ClaimMappings.Groups = apiserver.PrefixedClaimOrExpression{Prefix: new(o.GroupsPrefix), Claim: o.GroupsClaim}
 	}
 	if o.CAFile != "" {
 		ca, err := os.ReadFile(o.CAFile)
@@ -195,7 +195,7 @@ func (o *AuthenticationOptions) configureAnonymous(config *kubeauthenticator.Con
 	fromFile := config.AuthenticationConfig.Anonymous
 	switch {
 	case fromFile != nil && o.anonymousFlag:
-		return fmt.Errorf("--anonymous-auth and the anonymous section of --authentication-config exclude each other")
+		return errors.New("--anonymous-auth and the anonymous section of --authentication-config exclude each other")
 	case fromFile != nil:
 		config.Anonymous = *fromFile
 	default:

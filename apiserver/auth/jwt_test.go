@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -55,9 +56,7 @@ func (i *issuer) token(t *testing.T, claims map[string]any) string {
 		t.Fatal(err)
 	}
 	all := map[string]any{"iss": i.URL, "aud": "client", "exp": time.Now().Add(time.Hour).Unix()}
-	for claim, value := range claims {
-		all[claim] = value
-	}
+	maps.Copy(all, claims)
 	payload, err := json.Marshal(all)
 	if err != nil {
 		t.Fatal(err)

@@ -200,8 +200,8 @@ func TestListers(t *testing.T) {
 			t.Fatal(err)
 		}
 		var names []string
-		for _, role := range list {
-			names = append(names, role.Namespace+"/"+role.Name)
+		for _, r := range list {
+			names = append(names, r.Namespace+"/"+r.Name)
 		}
 		return names
 	}
@@ -215,8 +215,8 @@ func TestListers(t *testing.T) {
 	if slices.Sort(got); !slices.Equal(got, []string{"m/c", "n/a"}) {
 		t.Errorf("by selector: got %v", got)
 	}
-	if role, err := r.Roles().Roles("m").Get("c"); err != nil || role.Name != "c" {
-		t.Errorf("got %v, %v", role, err)
+	if c, err := r.Roles().Roles("m").Get("c"); err != nil || c.Name != "c" {
+		t.Errorf("got %v, %v", c, err)
 	}
 	if _, err := r.Roles().Roles("m").Get("a"); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)

@@ -77,7 +77,7 @@ var v1 = []string{"v1"}
 // CompletedConfig.StorageProviders in pkg/controlplane/instance.go. The resources of a
 // group are those of upstream's pkg/registry/<group>/rest, without the versions that
 // this release has removed (upstream removes those when the server starts).
-func apiGroups() []apiGroup {
+func apiGroups() []apiGroup { //nolint:funlen // a table: one line a resource
 	return []apiGroup{
 		{"", coreResources()},
 		{"internal.apiserver.k8s.io", []apiResource{

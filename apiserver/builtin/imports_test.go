@@ -16,7 +16,7 @@ func TestNoGenericServer(t *testing.T) {
 	}
 	// These are subresources, not installers.
 	allowed := []string{"k8s.io/kubernetes/pkg/registry/core/node/rest", "k8s.io/kubernetes/pkg/registry/core/pod/rest"}
-	for _, pkg := range strings.Fields(string(out)) {
+	for pkg := range strings.FieldsSeq(string(out)) {
 		installer := strings.HasPrefix(pkg, "k8s.io/kubernetes/pkg/registry/") && strings.HasSuffix(pkg, "/rest") && !slices.Contains(allowed, pkg)
 		switch {
 		case installer, pkg == "k8s.io/apiserver/pkg/server", pkg == "k8s.io/kubernetes/pkg/controlplane":

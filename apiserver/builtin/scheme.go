@@ -5,6 +5,7 @@ package builtin
 // It includes groups without resources, because webhooks send their types and stored
 // objects may have them.
 import (
+	// Each of these enters the versions of its group in the scheme.
 	_ "k8s.io/kubernetes/pkg/apis/admission/install"
 	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install"
 	_ "k8s.io/kubernetes/pkg/apis/apiserverinternal/install"

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	"k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -80,8 +80,8 @@ func TestOnlyWhatQuotasNameIsCounted(t *testing.T) {
 		}
 		delete(got, quotas)
 		var counted []string
-		for resource := range got {
-			counted = append(counted, resource.Resource)
+		for gvr := range got {
+			counted = append(counted, gvr.Resource)
 		}
 		if slices.Sort(counted); !slices.Equal(counted, test.want) {
 			t.Errorf("%v: counted are %v, want %v", test.names, counted, test.want)

@@ -32,7 +32,7 @@ func lease(name string, renewed time.Time) *coordinationv1.Lease {
 	at := metav1.NewMicroTime(renewed)
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kube-system", Labels: map[string]string{"apiserver.kubernetes.io/identity": "kube-apiserver"}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To(name + "_1"), LeaseDurationSeconds: ptr.To[int32](3600), RenewTime: &at},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(name + "_1"), LeaseDurationSeconds: ptr.To[int32](3600), RenewTime: &at},
 	}
 }
 

@@ -1,7 +1,7 @@
 package endpoints
 
 import (
-	"fmt"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -33,10 +33,10 @@ type openAPIRoot struct {
 // New builds the routes of all groups and enters the groups in discovery.
 func New(c Config) (*API, error) {
 	if c.Discovery == nil {
-		return nil, fmt.Errorf("endpoints: no discovery registry given")
+		return nil, errors.New("endpoints: no discovery registry given")
 	}
 	if len(c.Groups) == 0 {
-		return nil, fmt.Errorf("endpoints: no groups given")
+		return nil, errors.New("endpoints: no groups given")
 	}
 	a := &API{groupPaths: map[string]bool{}, discovery: c.Discovery, next: c.NotFound}
 	if a.next == nil {

@@ -51,7 +51,7 @@ func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *ht
 		e.fail(w, req, err)
 		return
 	}
-	stream := e.newStream(ctx, w, req, options)
+	stream := e.newStream(ctx, w, options)
 	serve := func() {
 		defer cancel()
 		defer events.Close()
@@ -87,7 +87,7 @@ type stream struct {
 	received time.Time
 }
 
-func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, req *http.Request, options internalversion.ListOptions) *stream {
+func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, options internalversion.ListOptions) *stream {
 	gvr := e.resource.scope.Resource
 	received, _ := request.ReceivedTimestampFrom(ctx)
 	return &stream{

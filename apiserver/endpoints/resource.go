@@ -156,15 +156,15 @@ func (r *Resource) Routes() []Route {
 // servers that find resources by that and not by routes: handlers then see any
 // path that leads here, and negotiate all media types themselves.
 func (r *Resource) Verbs() map[string]http.Handler {
-	handlers := map[string]http.Handler{}
+	byVerb := map[string]http.Handler{}
 	for _, a := range r.actions {
 		for _, verb := range a.discoveryVerbs() {
-			if handlers[verb] == nil {
-				handlers[verb] = r.instrument(a, r.handler(a))
+			if byVerb[verb] == nil {
+				byVerb[verb] = r.instrument(a, r.handler(a))
 			}
 		}
 	}
-	return handlers
+	return byVerb
 }
 
 // Discover describes the resource as the legacy discovery documents do.

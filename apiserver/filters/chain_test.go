@@ -168,7 +168,7 @@ func TestAnswers(t *testing.T) {
 // TestPanic has a request end without an answer, as upstream does, and the
 // server go on.
 func TestPanic(t *testing.T) {
-	server := serve(t, testConfig(), func(w http.ResponseWriter, r *http.Request) {
+	server := serve(t, testConfig(), func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/panic" {
 			panic("a handler's mistake")
 		}

@@ -133,7 +133,7 @@ func testStoreCheckIsShared(t *testing.T) {
 	go probe(t.Context(), "/livez")
 	expect(1, http.StatusInternalServerError)
 	if took := time.Since(start); took != 2*time.Second {
-		t.Errorf("a silent database was waited for for %s", took)
+		t.Errorf("the check of a silent database took %s", took)
 	}
 }
 

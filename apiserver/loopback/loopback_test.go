@@ -28,7 +28,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *loopback.Transport {
 	return transport
 }
 
-func newRequest(t *testing.T, ctx context.Context, method, path, body string) *http.Request {
+func newRequest(ctx context.Context, t *testing.T, method, path, body string) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, "https://loopback"+path, strings.NewReader(body))
 	if err != nil {
@@ -48,7 +48,7 @@ func TestRoundTrip(t *testing.T) {
 		w.Header().Set("X-Late", "not sent")
 		fmt.Fprintf(w, "%s %s", r.RequestURI, body)
 	})
-	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodPut, "/a/b?c=d", "hello"))
+	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodPut, "/a/b?c=d", "hello"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,13 +67,13 @@ func TestRoundTrip(t *testing.T) {
 
 func TestStreams(t *testing.T) {
 	next := make(chan string)
-	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	transport := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.(http.Flusher).Flush()
 		for line := range next {
 			fmt.Fprintln(w, line)
 		}
 	})
-	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/watch", ""))
+	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/watch", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,13 +93,13 @@ func TestStreams(t *testing.T) {
 
 func TestValuesStayOutside(t *testing.T) {
 	type key struct{}
-	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	transport := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.Context().Value(key{}) != nil {
 			t.Error("the handler sees a value of its caller")
 		}
 	})
 	ctx := context.WithValue(t.Context(), key{}, "value")
-	response, err := transport.RoundTrip(newRequest(t, ctx, http.MethodGet, "/", ""))
+	response, err := transport.RoundTrip(newRequest(ctx, t, http.MethodGet, "/", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestCancelEndsHandler(t *testing.T) {
 	started, ended := make(chan struct{}), make(chan struct{})
 	transport := serve(t, endless(started, ended))
 	ctx, cancel := context.WithCancel(t.Context())
-	response, err := transport.RoundTrip(newRequest(t, ctx, http.MethodGet, "/", ""))
+	response, err := transport.RoundTrip(newRequest(ctx, t, http.MethodGet, "/", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestCancelEndsHandler(t *testing.T) {
 func TestClosingTheBodyEndsHandler(t *testing.T) {
 	started, ended := make(chan struct{}), make(chan struct{})
 	transport := serve(t, endless(started, ended))
-	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", ""))
+	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestClosingTheBodyEndsHandler(t *testing.T) {
 func TestCloseEndsHandlers(t *testing.T) {
 	started, ended := make(chan struct{}), make(chan struct{})
 	transport := serve(t, endless(started, ended))
-	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", ""))
+	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestCloseEndsHandlers(t *testing.T) {
 	transport.Close()
 	transport.Wait()
 	<-ended
-	if _, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", "")); !errors.Is(err, loopback.ErrClosed) {
+	if _, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", "")); !errors.Is(err, loopback.ErrClosed) {
 		t.Errorf("a request after Close gives %v", err)
 	}
 }
@@ -165,7 +165,7 @@ func TestCloseEndsHandlers(t *testing.T) {
 func TestSlowReaderHoldsWriterUp(t *testing.T) {
 	const size = 3 * loopback.MaxBufferedBytes
 	written := make(chan struct{})
-	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	transport := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		defer close(written)
 		chunk := make([]byte, 1<<10)
 		for range size / len(chunk) {
@@ -174,7 +174,7 @@ func TestSlowReaderHoldsWriterUp(t *testing.T) {
 			}
 		}
 	})
-	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", ""))
+	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,25 +195,25 @@ func TestSlowReaderHoldsWriterUp(t *testing.T) {
 
 func TestAuthenticator(t *testing.T) {
 	authenticator := loopback.Authenticator()
-	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	transport := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		response, ok, err := authenticator.AuthenticateRequest(r)
 		if err != nil || !ok || response.User.GetName() != loopback.UserName {
 			t.Errorf("in process: %v, %v, %v", response, ok, err)
 		}
 	})
-	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", ""))
+	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
 	response.Body.Close()
-	if _, ok, _ := authenticator.AuthenticateRequest(newRequest(t, t.Context(), http.MethodGet, "/", "")); ok {
+	if _, ok, _ := authenticator.AuthenticateRequest(newRequest(t.Context(), t, http.MethodGet, "/", "")); ok {
 		t.Error("a request from elsewhere passes as the server's own")
 	}
 }
 
 func TestPanicIsAnError(t *testing.T) {
-	transport := serve(t, func(w http.ResponseWriter, r *http.Request) { panic("no") })
-	response, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", ""))
+	transport := serve(t, func(http.ResponseWriter, *http.Request) { panic("no") })
+	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestPanicIsAnError(t *testing.T) {
 
 func TestBeforeServe(t *testing.T) {
 	transport := new(loopback.Transport)
-	if _, err := transport.RoundTrip(newRequest(t, t.Context(), http.MethodGet, "/", "")); err == nil {
+	if _, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", "")); err == nil {
 		t.Error("a request before Serve succeeds")
 	}
 }

@@ -2,6 +2,7 @@ package objectstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -203,7 +204,7 @@ type corruptible struct{ *fixture }
 type corruptTransformer struct{ value.Transformer }
 
 func (corruptTransformer) TransformFromStorage(context.Context, []byte, value.Context) ([]byte, bool, error) {
-	return nil, true, fmt.Errorf("bits flipped")
+	return nil, true, errors.New("bits flipped")
 }
 
 func (c corruptible) CorruptTransformer() func() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/aes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -45,7 +46,7 @@ func gcm(t *testing.T, keys ...string) value.Transformer {
 		})
 	}
 	transformers = append(transformers, value.PrefixTransformer{Transformer: identity.NewEncryptCheckTransformer()})
-	return value.NewPrefixTransformers(fmt.Errorf("no key fits"), transformers...)
+	return value.NewPrefixTransformers(errors.New("no key fits"), transformers...)
 }
 
 func TestEncryption(t *testing.T) {

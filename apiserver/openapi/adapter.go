@@ -25,15 +25,15 @@ func (c container) Routes() []common.Route {
 
 type route struct{ op *Operation }
 
-func (r route) Method() string                   { return r.op.Method }
-func (r route) Path() string                     { return r.op.Path }
-func (r route) OperationName() string            { return r.op.Name }
-func (r route) Description() string              { return r.op.Doc }
-func (r route) Consumes() []string               { return r.op.Consumes }
-func (r route) Produces() []string               { return r.op.Produces }
-func (r route) Metadata() map[string]interface{} { return r.op.Extensions }
-func (r route) RequestPayloadSample() any        { return r.op.Request }
-func (r route) ResponsePayloadSample() any       { return r.op.Response }
+func (r route) Method() string             { return r.op.Method }
+func (r route) Path() string               { return r.op.Path }
+func (r route) OperationName() string      { return r.op.Name }
+func (r route) Description() string        { return r.op.Doc }
+func (r route) Consumes() []string         { return r.op.Consumes }
+func (r route) Produces() []string         { return r.op.Produces }
+func (r route) Metadata() map[string]any   { return r.op.Extensions }
+func (r route) RequestPayloadSample() any  { return r.op.Request }
+func (r route) ResponsePayloadSample() any { return r.op.Response }
 
 func (r route) Parameters() []common.Parameter {
 	params := make([]common.Parameter, len(r.op.Params))

@@ -73,7 +73,7 @@ func TestMigrate(t *testing.T) {
 
 // A database that a server uses is not taken down.
 func TestMigrateDownOfALiveServer(t *testing.T) {
-	for name, flags := range databases(t) {
+	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			dir, flags := t.TempDir(), flags(t)
 			server := startServer(t, dir, flags...)

@@ -128,7 +128,7 @@ var leak = regexp.MustCompile(`(?i)sqlstate|sqlite|postgres|pgx|select .* from|b
 // TestHostile sends what must be refused, and looks whether the server is none
 // the worse for it.
 func TestHostile(t *testing.T) {
-	for name, flags := range databases(t) {
+	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			server := startServer(t, t.TempDir(), append(flags(t), "--token-auth-file", hostileTokens(t), "--controllers=")...)
 			config := withToken(server.config(t), "admin-secret")
@@ -180,11 +180,11 @@ func withToken(config *rest.Config, token string) *rest.Config {
 func everything(t *testing.T, kube kubernetes.Interface) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	maps, err := kube.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+	list, err := kube.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range maps.Items {
+	for _, m := range list.Items {
 		all["configmap "+m.Name] = m.ResourceVersion
 	}
 	if definitions, err := kube.Discovery().ServerResourcesForGroupVersion("example.com/v1"); err == nil {

@@ -94,7 +94,7 @@ func interruptible(parent context.Context) (context.Context, context.CancelFunc)
 				cancel()
 			}
 			if count > 1 {
-				os.Exit(1)
+				os.Exit(1) //nolint:revive // the second signal: nothing deferred is waited for
 			}
 		}
 	}()
@@ -113,7 +113,7 @@ func messages(err error) []string {
 	if errors.As(err, &invalid) && errors.As(err, &refused) {
 		return []string{"--" + invalid.GetFlag().Name + " is not supported: " + refused.Error()}
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only the outermost is a list of wrong flags
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // only the outermost is a list of wrong flags
 		var lines []string
 		for _, err := range joined.Unwrap() {
 			lines = append(lines, messages(err)...)

@@ -103,7 +103,7 @@ func awaitReady(t *testing.T, p *process) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for !p.ready(ctx, t) {
+	for !p.ready(ctx) {
 		select {
 		case <-p.exited:
 			t.Fatal("byre exited before it was ready")
@@ -134,7 +134,7 @@ func waitForConfig(t *testing.T, p *process) *rest.Config {
 }
 
 // ready asks /readyz; before the kubeconfig is there nobody knows where.
-func (p *process) ready(ctx context.Context, t *testing.T) bool {
+func (p *process) ready(ctx context.Context) bool {
 	if !strings.Contains(p.log.String(), serving) {
 		return false
 	}

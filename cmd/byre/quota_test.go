@@ -44,7 +44,7 @@ var counted = []struct {
 }
 
 func TestQuotaIsExact(t *testing.T) {
-	for name, flags := range databases(t) {
+	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			testQuota(t, startServer(t, t.TempDir(), flags(t)...).config(t))
 		})

@@ -80,7 +80,7 @@ func TestWebhooksAreFoundAtTheirEndpoints(t *testing.T) {
 		ObjectMeta:  metav1.ObjectMeta{Name: "hooks-1", Labels: map[string]string{discoveryv1.LabelServiceName: "hooks"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{host}}},
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To(int32(port))}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new("https"), Port: new(int32(port))}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestWebhooksAreFoundAtTheirEndpoints(t *testing.T) {
 			}},
 			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
 			AdmissionReviewVersions: []string{"v1"},
-			TimeoutSeconds:          ptr.To(int32(5)),
+			TimeoutSeconds:          new(int32(5)),
 		}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

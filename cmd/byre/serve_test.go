@@ -16,7 +16,7 @@ import (
 )
 
 // databases are the ways to start a server; each takes its own flags.
-func databases(t *testing.T) map[string]func(t *testing.T) []string {
+func databases() map[string]func(t *testing.T) []string {
 	return map[string]func(t *testing.T) []string{
 		"sqlite":   func(*testing.T) []string { return nil },
 		"postgres": func(t *testing.T) []string { return []string{"--endpoint", pgtest.DSN(t)} },
@@ -26,13 +26,13 @@ func databases(t *testing.T) map[string]func(t *testing.T) []string {
 // onDatabases runs a test with the flags for each database.
 func onDatabases(t *testing.T, test func(t *testing.T, flags ...string)) {
 	t.Helper()
-	for name, flags := range databases(t) {
+	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) { test(t, flags(t)...) })
 	}
 }
 
 func TestServe(t *testing.T) {
-	for name, flags := range databases(t) {
+	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			dir, flags := t.TempDir(), flags(t)
 			first := startServer(t, dir, flags...)

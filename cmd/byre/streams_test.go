@@ -132,7 +132,7 @@ func testStreamsAreBounded(t *testing.T, flags ...string) {
 
 // readerOf reads frames until there are none.
 func readerOf(f *framed) io.Reader {
-	return readerFunc(func(p []byte) (int, error) {
+	return readerFunc(func([]byte) (int, error) {
 		_, err := f.ReadFrame()
 		return 0, err
 	})
@@ -190,8 +190,8 @@ func residentMemory(t *testing.T, p *process) int {
 		t.Skip(err)
 	}
 	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kib, err := strconv.Atoi(strings.Fields(rest)[0])
+		if size, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.Atoi(strings.Fields(size)[0])
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -127,10 +127,10 @@ func TestTable_Remove(t *testing.T) {
 }
 
 func TestDefinition_Serves(t *testing.T) {
-	conditions := func(types ...apiextensionsv1.CustomResourceDefinitionConditionType) func(*apiextensionsv1.CustomResourceDefinition) {
+	conditions := func(all ...apiextensionsv1.CustomResourceDefinitionConditionType) func(*apiextensionsv1.CustomResourceDefinition) {
 		return func(crd *apiextensionsv1.CustomResourceDefinition) {
 			crd.Status.Conditions = nil
-			for _, kind := range types {
+			for _, kind := range all {
 				crd.Status.Conditions = append(crd.Status.Conditions,
 					apiextensionsv1.CustomResourceDefinitionCondition{Type: kind, Status: apiextensionsv1.ConditionTrue})
 			}

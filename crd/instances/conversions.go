@@ -61,10 +61,10 @@ const (
 	conversionOverhead = 256
 )
 
-func newConversions(maxBytes int, clock clock.PassiveClock) *conversions {
+func newConversions(maxBytes int, passive clock.PassiveClock) *conversions {
 	return &conversions{
 		maxBytes: maxBytes,
-		clock:    clock,
+		clock:    passive,
 		byKey:    map[conversionKey]*list.Element{},
 		calls:    map[conversionKey]*conversionCall{},
 	}

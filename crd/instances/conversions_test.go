@@ -82,8 +82,8 @@ func TestConversions_AreShared(t *testing.T) {
 // TestConversions_Expire: a webhook may be upgraded without a change of the
 // definition. What its predecessor made of a value is used for a bounded time.
 func TestConversions_Expire(t *testing.T) {
-	clock := testingclock.NewFakePassiveClock(time.Now())
-	c := newConversions(1<<20, clock)
+	fake := testingclock.NewFakePassiveClock(time.Now())
+	c := newConversions(1<<20, fake)
 	version := "old"
 	convert := func(values [][]byte) ([][]byte, error) {
 		results := make([][]byte, len(values))
@@ -99,7 +99,7 @@ func TestConversions_Expire(t *testing.T) {
 		after time.Duration
 		want  string
 	}{{0, "old"}, {maxConversionAge, "old"}, {1, "new"}} {
-		clock.SetTime(clock.Now().Add(test.after))
+		fake.SetTime(fake.Now().Add(test.after))
 		for _, value := range values {
 			got, err := c.one("v", value, convert)
 			if err != nil || string(got) != test.want {

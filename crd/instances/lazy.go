@@ -15,7 +15,7 @@ type lazy[T any] struct {
 	mu   sync.Mutex
 }
 
-func newLazy[T any](make func() (T, error)) *lazy[T] { return &lazy[T]{make: make} }
+func newLazy[T any](construct func() (T, error)) *lazy[T] { return &lazy[T]{make: construct} }
 
 func (l *lazy[T]) get() (T, error) {
 	if made := l.made.Load(); made != nil {

@@ -170,7 +170,7 @@ func decodeObjects(text []byte) (all []*unstructured.Unstructured, err error) {
 	}
 }
 
-func writeObjects(path string, objects []*unstructured.Unstructured) error {
+func writeObjects(file string, objects []*unstructured.Unstructured) error {
 	var text bytes.Buffer
 	for _, o := range objects {
 		one, err := yaml.Marshal(o.Object)
@@ -179,5 +179,5 @@ func writeObjects(path string, objects []*unstructured.Unstructured) error {
 		}
 		fmt.Fprintf(&text, "---\n%s", one)
 	}
-	return os.WriteFile(path, text.Bytes(), 0o600)
+	return os.WriteFile(file, text.Bytes(), 0o600)
 }

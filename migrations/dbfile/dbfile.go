@@ -15,16 +15,17 @@ import (
 // ApplicationID marks our databases in SQLite's file header: "byre" in ASCII.
 const ApplicationID = 0x62797265
 
-// ErrForeign: the file is not a database of this program.
+// ErrForeign means that the file is not a database of this program.
 var ErrForeign = errors.New("not a byre database")
 
-// InUseError: another process has the database.
+// InUseError means that another process has the database.
 type InUseError struct {
 	Path string
 	// PID is the other process's; 0 if it could not be read.
 	PID int
 }
 
+// Error implements error.
 func (e *InUseError) Error() string {
 	if e.PID == 0 {
 		return fmt.Sprintf("%s is in use by another byre process", e.Path)

@@ -35,22 +35,20 @@ func TestOneAtATime(t *testing.T) {
 }
 
 func TestResolve(t *testing.T) {
-	real := t.TempDir()
-	if dir, err := filepath.EvalSymlinks(real); err != nil {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
 		t.Fatal(err)
-	} else {
-		real = dir
 	}
 	links := t.TempDir()
 	for name, target := range map[string]string{
-		"dir": real, "absolute": filepath.Join(real, "byre.db"), "relative": "dir/byre.db", "twice": "relative", "loop": "loop",
+		"dir": dir, "absolute": filepath.Join(dir, "byre.db"), "relative": "dir/byre.db", "twice": "relative", "loop": "loop",
 	} {
 		if err := os.Symlink(target, filepath.Join(links, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Chdir(links)
-	want := filepath.Join(real, "byre.db")
+	want := filepath.Join(dir, "byre.db")
 	for _, exists := range []bool{false, true} {
 		for _, path := range []string{want, "absolute", "relative", "twice", "dir/byre.db", filepath.Join(links, "dir", "byre.db")} {
 			if got, err := dbfile.Resolve(path); err != nil || got != want {

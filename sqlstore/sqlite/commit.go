@@ -62,7 +62,7 @@ func (w *writer) close() error {
 }
 
 // Commit implements sqlstore.Driver.
-func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+func (d *Driver) Commit(_ context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if d.writer.closed {

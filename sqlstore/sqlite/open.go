@@ -163,12 +163,12 @@ var oldestEngine = [3]int{3, 51, 3}
 func (d *Driver) check(ctx context.Context) error {
 	db := d.connect(1, d.reading())
 	defer db.Close()
-	var engine string
-	if err := db.QueryRowContext(ctx, `SELECT sqlite_version()`).Scan(&engine); err != nil {
+	var release string
+	if err := db.QueryRowContext(ctx, `SELECT sqlite_version()`).Scan(&release); err != nil {
 		return err
 	}
-	if older(engine, oldestEngine) {
-		return fmt.Errorf("SQLite %s is older than 3.51.3", engine)
+	if older(release, oldestEngine) {
+		return fmt.Errorf("SQLite %s is older than 3.51.3", release)
 	}
 	var tables int
 	if err := db.QueryRowContext(ctx, countVersionTable).Scan(&tables); err != nil {

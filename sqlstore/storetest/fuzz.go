@@ -31,17 +31,17 @@ func Fuzz(f *testing.F, open func(testing.TB) sqlstore.Driver) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, namespace, name, afterNamespace, afterName string, bits byte) {
-		real, ideal := fixture{t, driver}, fixture{t, model}
+		actual, expected := fixture{t, driver}, fixture{t, model}
 		k := key(namespace, name)
 		w := create(k, "fuzzed")
 		if bits&writes != 0 && w.Check() == nil {
-			a, b := real.commit(w)[0], ideal.commit(w)[0]
+			a, b := actual.commit(w)[0], expected.commit(w)[0]
 			if a.Revision != b.Revision || !sameError(a.Err, b.Err) {
 				t.Fatalf("create %q: %+v, the model says %+v", k, a, b)
 			}
 			if a.Err == nil {
-				defer real.commit(remove(k, a.Revision))
-				defer ideal.commit(remove(k, b.Revision))
+				defer actual.commit(remove(k, a.Revision))
+				defer expected.commit(remove(k, b.Revision))
 			}
 		}
 		q := sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}, Limit: int(bits >> 4)}

@@ -150,9 +150,7 @@ func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, 
 // at undoes the changes after a revision.
 func (m *Model) at(revision int64) map[sqlstore.Key]sqlstore.Record {
 	then := make(map[sqlstore.Key]sqlstore.Record, len(m.current))
-	for k, r := range m.current {
-		then[k] = r
-	}
+	maps.Copy(then, m.current)
 	for _, c := range slices.Backward(m.changes) {
 		switch {
 		case c.Revision <= revision:

@@ -35,13 +35,13 @@ func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, cl
 	if err != nil {
 		return nil, err
 	}
-	n.Allocator, err = portallocator.New(ports, func(max int, rangeSpec string, offset int) (allocator.Interface, error) {
+	n.Allocator, err = portallocator.New(ports, func(size int, rangeSpec string, offset int) (allocator.Interface, error) {
 		n.registry = &bitmap{
 			storage:  store,
 			key:      prefix + "/servicenodeports",
 			resource: gr,
 			newEmpty: func() allocator.Snapshottable {
-				return allocator.NewAllocationMapWithOffset(max, rangeSpec, offset)
+				return allocator.NewAllocationMapWithOffset(size, rangeSpec, offset)
 			},
 		}
 		return n.registry, nil
