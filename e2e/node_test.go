@@ -39,7 +39,7 @@ func startSingleNode(t *testing.T, db database) *singleNode {
 	f.say(t, "first", "second")
 	f.port = serveHello(t, f.address)
 
-	kubelet, _, err := pki.Ensure(pki.Request{Dir: filepath.Join(dir, "pki"), Hosts: []string{f.address}, Now: time.Now()})
+	kubelet, _, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), Hosts: []string{f.address}, Now: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}
