@@ -24,14 +24,15 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// Numbers of workers and periods are kube-controller-manager's defaults.
+// Numbers of workers and periods, as kube-controller-manager has them by default.
 const (
 	namespaceWorkers    = 10
 	namespaceSyncPeriod = 5 * time.Minute
 	roleWorkers         = 5
 )
 
-// constructor makes a controller; what it returns runs until its context ends.
+// constructor builds a controller. The function that it returns runs the controller
+// until the function's context ends.
 type constructor func(context.Context, *controllerContext) (func(context.Context), error)
 
 func constructors() map[string]constructor {
@@ -46,7 +47,7 @@ func constructors() map[string]constructor {
 	}
 }
 
-// clients are the ways to reach the server that the controllers share.
+// clients are the API clients that the controllers share.
 type clients struct {
 	config   *rest.Config
 	kube     kubernetes.Interface
@@ -65,65 +66,67 @@ func newClients(config *rest.Config) (clients, error) {
 	return clients{config: config, kube: kube, metadata: meta}, nil
 }
 
-// controllerContext is what the controllers of one term share.
+// controllerContext holds what the controllers share while this server holds the lease,
+// as kube-controller-manager's type of the same name.
 type controllerContext struct {
 	clients
 	rootCA []byte
-	// newMetadataWatch is Config.Stored.
+	// newMetadataWatch is Config.NewMetadataWatch.
 	newMetadataWatch func(schema.GroupResource) *objectstore.MetadataWatch
 	informers        informers.SharedInformerFactory
-	// rootCAMaps watches nothing but the ConfigMaps that the root CA publisher
-	// writes; nil without it.
+	// rootCAMaps watches only the ConfigMaps that the root CA publisher writes; nil
+	// if that controller does not run.
 	rootCAMaps informers.SharedInformerFactory
-	// metadataInformers are the garbage collector's, which starts them; nil
-	// without it.
+	// metadataInformers are the informers of the garbage collector, which starts
+	// them; nil if that controller does not run.
 	metadataInformers metadatainformer.SharedInformerFactory
-	// informersStarted is closed when the informers asked for at first are running.
+	// informersStarted is closed when the informers that the constructors have
+	// requested are started.
 	informersStarted chan struct{}
 }
 
-// factories are those of whole objects.
-func (t *controllerContext) factories() []informers.SharedInformerFactory {
-	all := []informers.SharedInformerFactory{t.informers}
-	if t.rootCAMaps != nil {
-		all = append(all, t.rootCAMaps)
+// factories returns the informer factories of typed objects.
+func (cc *controllerContext) factories() []informers.SharedInformerFactory {
+	all := []informers.SharedInformerFactory{cc.informers}
+	if cc.rootCAMaps != nil {
+		all = append(all, cc.rootCAMaps)
 	}
 	return all
 }
 
-func newNamespace(ctx context.Context, t *controllerContext) (func(context.Context), error) {
-	c := namespace.NewNamespaceController(ctx, t.kube, t.metadata,
-		t.kube.Discovery().ServerPreferredNamespacedResources,
-		t.informers.Core().V1().Namespaces(), namespaceSyncPeriod, v1.FinalizerKubernetes)
+func newNamespace(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	c := namespace.NewNamespaceController(ctx, cc.kube, cc.metadata,
+		cc.kube.Discovery().ServerPreferredNamespacedResources,
+		cc.informers.Core().V1().Namespaces(), namespaceSyncPeriod, v1.FinalizerKubernetes)
 	return func(ctx context.Context) { c.Run(ctx, namespaceWorkers) }, nil
 }
 
-func newServiceAccount(ctx context.Context, t *controllerContext) (func(context.Context), error) {
+func newServiceAccount(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	c, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx),
-		t.informers.Core().V1().ServiceAccounts(), t.informers.Core().V1().Namespaces(),
-		t.kube, serviceaccount.DefaultServiceAccountsControllerOptions())
+		cc.informers.Core().V1().ServiceAccounts(), cc.informers.Core().V1().Namespaces(),
+		cc.kube, serviceaccount.DefaultServiceAccountsControllerOptions())
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
 }
 
-func newRootCAPublisher(_ context.Context, t *controllerContext) (func(context.Context), error) {
-	// The publisher looks at one name only; all other ConfigMaps of the
-	// cluster stay out of memory.
+func newRootCAPublisher(_ context.Context, cc *controllerContext) (func(context.Context), error) {
+	// The publisher reads ConfigMaps of one name. The field selector keeps all other
+	// ConfigMaps out of memory.
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName)
-	t.rootCAMaps = informers.NewSharedInformerFactoryWithOptions(t.kube, 0,
+	cc.rootCAMaps = informers.NewSharedInformerFactoryWithOptions(cc.kube, 0,
 		informers.WithTransform(loopback.StripManagedFields),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = only.String() }))
-	c, err := rootcacertpublisher.NewPublisher(t.rootCAMaps.Core().V1().ConfigMaps(),
-		t.informers.Core().V1().Namespaces(), t.kube, t.rootCA)
+	c, err := rootcacertpublisher.NewPublisher(cc.rootCAMaps.Core().V1().ConfigMaps(),
+		cc.informers.Core().V1().Namespaces(), cc.kube, cc.rootCA)
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
 }
 
-func newRoleAggregation(_ context.Context, t *controllerContext) (func(context.Context), error) {
-	c := clusterroleaggregation.NewClusterRoleAggregation(t.informers.Rbac().V1().ClusterRoles(), t.kube.RbacV1())
+func newRoleAggregation(_ context.Context, cc *controllerContext) (func(context.Context), error) {
+	c := clusterroleaggregation.NewClusterRoleAggregation(cc.informers.Rbac().V1().ClusterRoles(), cc.kube.RbacV1())
 	return func(ctx context.Context) { c.Run(ctx, roleWorkers) }, nil
 }

@@ -17,28 +17,28 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// Config is what New needs.
+// Config holds the dependencies of a Runner.
 type Config struct {
-	// Controllers are the names of those to run, as Select gives them.
+	// Controllers are the names of the controllers to run, as Select returns them.
 	Controllers []string
-	// ClientConfig is the configuration of the controllers' clients.
+	// ClientConfig is the configuration of the controllers' API clients.
 	ClientConfig *rest.Config
-	// RootCA is the PEM bundle that the root CA publisher puts into every
-	// namespace.
+	// RootCA is the PEM bundle that the root CA publisher writes to every namespace.
 	RootCA []byte
-	// NewMetadataWatch gives a new watch of a resource whose objects are in this server's
-	// store, and nil for a resource that another server keeps.
+	// NewMetadataWatch returns a new watch of a resource that this server stores,
+	// and nil for a resource of an aggregated API server.
 	NewMetadataWatch func(schema.GroupResource) *objectstore.MetadataWatch
-	// Lease, when not nil, is held while the controllers run.
+	// Lease is the lease that this server holds while it runs the controllers. nil
+	// means that no other server shares the database.
 	Lease *Lease
 }
 
-// Runner runs a selection of controllers.
+// Runner runs the selected controllers.
 type Runner struct {
 	config Config
 }
 
-// New checks the configuration; it starts nothing.
+// New checks the configuration. It starts no goroutine.
 func New(c Config) (*Runner, error) {
 	known := constructors()
 	for _, name := range c.Controllers {
@@ -49,7 +49,8 @@ func New(c Config) (*Runner, error) {
 	return &Runner{config: c}, nil
 }
 
-// Run runs the controllers until ctx ends. It returns early only with an error.
+// Run runs the controllers until ctx ends, or, with a lease, whenever this server holds
+// it. It returns before ctx ends only with an error.
 func (r *Runner) Run(ctx context.Context) error {
 	if len(r.config.Controllers) == 0 {
 		<-ctx.Done()
@@ -66,16 +67,17 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// runWhileLeading waits for the lease, runs the controllers while it is held, and returns
-// when it is lost or ctx ends.
+// runWhileLeading waits for the lease and runs the controllers while this server holds
+// it. It returns when the lease is lost or ctx ends.
 func (r *Runner) runWhileLeading(ctx context.Context) error {
 	leading := make(chan context.Context, 1)
 	elector, err := r.newElector(func(held context.Context) { leading <- held })
 	if err != nil {
 		return err
 	}
-	// The lease is given back only after the controllers have stopped, so that
-	// no other server's begin before: the elector outlives ctx by that much.
+	// Invariant: the controllers of two servers never run at the same time. The elector
+	// therefore releases the lease only after the controllers have stopped, and must
+	// not end with ctx.
 	electing, resign := context.WithCancel(context.WithoutCancel(ctx))
 	var election sync.WaitGroup
 	defer election.Wait()
@@ -92,6 +94,8 @@ func (r *Runner) runWhileLeading(ctx context.Context) error {
 	}
 }
 
+// newElector returns an elector that calls lead, with a context that ends when the lease
+// is lost, when this server has acquired the lease.
 func (r *Runner) newElector(lead func(context.Context)) (*leaderelection.LeaderElector, error) {
 	lock, err := r.config.Lease.lock(r.config.ClientConfig)
 	if err != nil {
@@ -112,14 +116,14 @@ func (r *Runner) newElector(lead func(context.Context)) (*leaderelection.LeaderE
 	})
 }
 
-// runControllers runs the controllers once. Each term has its own informers: what a
-// controller registered with them can't be taken back when a term ends.
+// runControllers runs the controllers until ctx ends. Each call makes new informers,
+// because the event handlers that a controller adds to an informer cannot be removed.
 func (r *Runner) runControllers(ctx context.Context) error {
 	clients, err := newClients(r.config.ClientConfig)
 	if err != nil {
 		return err
 	}
-	t := &controllerContext{
+	cc := &controllerContext{
 		clients:          clients,
 		rootCA:           r.config.RootCA,
 		newMetadataWatch: r.config.NewMetadataWatch,
@@ -129,20 +133,20 @@ func (r *Runner) runControllers(ctx context.Context) error {
 	var runs []func(context.Context)
 	known := constructors()
 	for _, name := range r.config.Controllers {
-		run, err := known[name](ctx, t)
+		run, err := known[name](ctx, cc)
 		if err != nil {
 			return fmt.Errorf("controller %s: %w", name, err)
 		}
 		runs = append(runs, run)
 	}
-	for _, factory := range t.factories() {
+	for _, factory := range cc.factories() {
 		factory.StartWithContext(ctx)
 		defer factory.Shutdown()
 	}
-	if t.metadataInformers != nil {
-		defer t.metadataInformers.Shutdown()
+	if cc.metadataInformers != nil {
+		defer cc.metadataInformers.Shutdown()
 	}
-	close(t.informersStarted)
+	close(cc.informersStarted)
 	var group sync.WaitGroup
 	for _, run := range runs {
 		group.Go(func() { run(ctx) })
@@ -152,7 +156,7 @@ func (r *Runner) runControllers(ctx context.Context) error {
 	return nil
 }
 
-// kubeClient makes a clientset whose requests say which controller sent them.
+// kubeClient returns a clientset whose user agent ends in name.
 func kubeClient(config *rest.Config, name string) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(rest.AddUserAgent(rest.CopyConfig(config), name))
 }

@@ -1,21 +1,24 @@
-// Package controllers runs those of kube-controller-manager's controllers
-// inside the server without which an API server alone is of little use: a
-// namespace could not be deleted, nothing would be garbage collected, no
-// service account would exist.
+// Package controllers runs some of kube-controller-manager's controllers inside the
+// server: those without which an API server alone cannot delete a namespace, collect
+// garbage, or create the default service accounts.
 //
-// # What is promised
+// # What it promises
 //
-// The controllers are upstream's, under upstream's names and aliases, chosen
-// in the syntax of kube-controller-manager's --controllers. They reach the
-// server through the client they are given; only the garbage collector, which
-// watches everything, is told of what is stored by the store.
+// The controllers are upstream's, with upstream's names and aliases. The syntax of
+// --controllers is that of kube-controller-manager. The controllers reach the server
+// through the API client in Config. The garbage collector is the exception: it reads the
+// resources that this server stores directly from the store (graph.go).
 //
-// Where several servers share a database (Config.Lease is set), one of them
-// runs the controllers at a time: whoever holds the lease. A server that loses
-// it stops its controllers and stands by.
+// If several servers share a database (Config.Lease is set), only the server that holds
+// the lease runs the controllers. A server that loses the lease stops its controllers
+// and waits for the lease again.
 //
-// # Shutting down
+// # What the caller owes
 //
-// Cancel Run's context. Run stops the controllers, joins them and their
-// informers, and gives the lease back.
+// The server answers requests of Config.ClientConfig while Run runs.
+//
+// # How it shuts down
+//
+// When Run's context ends, Run stops the controllers, waits for them and their informers
+// to end, and releases the lease.
 package controllers

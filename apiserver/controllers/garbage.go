@@ -15,21 +15,21 @@ import (
 
 const (
 	collectorWorkers = 20
-	// resyncPeriod is how often the collector looks at discovery.
+	// resyncPeriod is how often the collector reads discovery.
 	resyncPeriod = 30 * time.Second
 )
 
-// newGarbageCollector makes the collector over graphInformers.
-// kube-controller-manager shares whole objects with its other controllers; here
-// nobody else would use them, and the graph needs owners and names alone.
-func newGarbageCollector(ctx context.Context, t *controllerContext) (func(context.Context), error) {
-	t.metadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(t.metadata, 0, metadatainformer.WithTransform(loopback.StripManagedFields))
-	discovery := t.kube.Discovery()
-	// The mapper has a cache of its own: the collector resets it whenever its
-	// other view of discovery shows something new.
+// newGarbageCollector builds upstream's garbage collector over graphInformers. The
+// collector needs only the metadata of objects. kube-controller-manager gives it informers
+// of typed objects, which it shares with many other controllers.
+func newGarbageCollector(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	cc.metadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(cc.metadata, 0, metadatainformer.WithTransform(loopback.StripManagedFields))
+	discovery := cc.kube.Discovery()
+	// The mapper needs a cache of its own: the collector resets the mapper when
+	// discovery, which it reads without a cache, has changed.
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery))
-	c, err := garbagecollector.NewGarbageCollector(ctx, t.kube, t.metadata, mapper, garbagecollector.DefaultIgnoredResources(),
-		graphInformers{t.newMetadataWatch, t.metadataInformers}, t.informersStarted)
+	c, err := garbagecollector.NewGarbageCollector(ctx, cc.kube, cc.metadata, mapper, garbagecollector.DefaultIgnoredResources(),
+		graphInformers{cc.newMetadataWatch, cc.metadataInformers}, cc.informersStarted)
 	if err != nil {
 		return nil, err
 	}

@@ -18,14 +18,14 @@ import (
 	"byre/watch"
 )
 
-// graphInformers gives the garbage collector what its graph is made of: of
-// resources that this server stores, from the bytes in the store; of those that
-// other servers keep, by the API.
+// graphInformers is the informer factory of the garbage collector. For a resource that
+// this server stores, it returns a graphInformer, which reads the store. For a resource of
+// an aggregated API server, it returns an informer of client-go, which uses the API.
 //
-// An informer of client-go is a dozen goroutines and a copy of every object,
-// which come over a watch that is encoded for it and decoded again; the
-// collector wants one of every resource there is. From the store it costs one
-// goroutine, which is the one that the collector runs for it anyway.
+// The garbage collector needs an informer of every resource. An informer of client-go has
+// about twelve goroutines and a copy of every object, and its watch encodes and decodes
+// every event. A graphInformer needs one goroutine, which the collector starts in either
+// case, and keeps no objects.
 type graphInformers struct {
 	newWatch func(schema.GroupResource) *objectstore.MetadataWatch
 	remote   metadatainformer.SharedInformerFactory
@@ -39,13 +39,13 @@ func (f graphInformers) ForResource(resource schema.GroupVersionResource) (infor
 	return f.remote.ForResource(resource), nil
 }
 
-// Start implements informerfactory.InformerFactory. The collector runs the
-// graphInformers itself.
+// Start implements informerfactory.InformerFactory. It starts the informers of client-go;
+// the collector itself runs each graphInformer.
 func (f graphInformers) Start(stop <-chan struct{}) { f.remote.Start(stop) }
 
-// graphInformer is an informer as far as the collector's graph uses one: it
-// takes one handler, keeps no objects, and works while its controller runs. The
-// methods that the graph does not call, which are those of a cache, panic.
+// graphInformer implements the methods of an informer that the collector's graph builder
+// calls. It has one event handler and keeps no objects. The methods that the graph builder
+// does not call panic, because the embedded interface is nil.
 type graphInformer struct {
 	cache.SharedIndexInformer
 	source   *objectstore.MetadataWatch
@@ -57,24 +57,24 @@ type graphInformer struct {
 // Informer implements informers.GenericInformer.
 func (i *graphInformer) Informer() cache.SharedIndexInformer { return i }
 
-// Lister implements informers.GenericInformer: there is nothing to list.
+// Lister implements informers.GenericInformer. It returns nil: there is no cache.
 func (i *graphInformer) Lister() cache.GenericLister { return nil }
 
-// GetStore implements cache.SharedInformer: nothing is kept.
+// GetStore implements cache.SharedInformer. It returns nil: there is no cache.
 func (i *graphInformer) GetStore() cache.Store { return nil }
 
 // GetController implements cache.SharedInformer.
 func (i *graphInformer) GetController() cache.Controller { return i }
 
 // AddEventHandlerWithResyncPeriod implements cache.SharedInformer. There is no
-// resync: no event is lost between the store and the handler.
+// resync, because no event between the store and the handler can be lost.
 func (i *graphInformer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, _ time.Duration) (cache.ResourceEventHandlerRegistration, error) {
 	i.handler = handler
 	return i, nil
 }
 
-// HasSynced implements cache.Controller: whether the handler has seen all that
-// there was.
+// HasSynced implements cache.Controller. It reports whether the handler has received all
+// objects that existed at the start.
 func (i *graphInformer) HasSynced() bool { return i.synced.Load() }
 
 // Run implements cache.Controller.
@@ -82,10 +82,10 @@ func (i *graphInformer) Run(stop <-chan struct{}) {
 	i.RunWithContext(wait.ContextForChannel(stop))
 }
 
-// retryPeriod is the time between attempts to read what can't be read now.
+// retryPeriod is the time after which a failed read of the store is retried.
 const retryPeriod = time.Second
 
-// RunWithContext implements cache.Controller: it hands over events until ctx
+// RunWithContext implements cache.Controller. It passes events to the handler until ctx
 // ends.
 func (i *graphInformer) RunWithContext(ctx context.Context) {
 	defer i.source.Close()
@@ -100,7 +100,7 @@ func (i *graphInformer) RunWithContext(ctx context.Context) {
 		case ctx.Err() != nil, errors.Is(err, watch.ErrClosed):
 			return
 		default:
-			klog.FromContext(ctx).Error(err, "Owners can't be read; trying again", "resource", i.resource)
+			klog.FromContext(ctx).Error(err, "Cannot read the metadata of a resource for garbage collection; will try again", "resource", i.resource)
 			select {
 			case <-ctx.Done():
 			case <-time.After(retryPeriod):
@@ -117,7 +117,7 @@ func (i *graphInformer) dispatch(event objectstore.MetadataEvent) {
 		i.handler.OnDelete(event.Object)
 	case apiwatch.Modified:
 		if event.Old == nil {
-			i.handler.OnUpdate(nil, event.Object) // a typed nil is not nil to the graph
+			i.handler.OnUpdate(nil, event.Object) // not event.Old: a typed nil is not a nil interface
 		} else {
 			i.handler.OnUpdate(event.Old, event.Object)
 		}

@@ -6,11 +6,12 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Lease names the lock that servers on one database share.
+// Lease describes the Lease object with which the servers that share a database elect the
+// one that runs the controllers.
 type Lease struct {
-	// Name is the Lease object's, in the namespace kube-system.
+	// Name is the name of the Lease in the namespace kube-system.
 	Name string
-	// Identity tells this process from every other one.
+	// Identity is unique among all processes that use the Lease.
 	Identity string
 }
 

@@ -14,22 +14,23 @@ import (
 
 const (
 	policyWorkers = 5
-	// discoveryRefreshInterval is how old the type checker's knowledge of resources may
-	// become; kube-controller-manager's value.
+	// discoveryRefreshInterval is how often the type checker's REST mapper reads
+	// discovery again, as in kube-controller-manager.
 	discoveryRefreshInterval = 30 * time.Second
 )
 
-// newPolicyStatus makes the controller that checks the types of
-// ValidatingAdmissionPolicies. It takes all schemas from the server's OpenAPI
-// documents, and so none while there is no policy; kube-controller-manager, which
-// has the built-in ones compiled in, keeps tens of megabytes of them.
-func newPolicyStatus(_ context.Context, t *controllerContext) (func(context.Context), error) {
-	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(t.kube.Discovery()))
+// newPolicyStatus builds the controller that checks the types of
+// ValidatingAdmissionPolicies. Its schema resolver reads the server's OpenAPI documents
+// when it checks a policy, and so uses no memory without policies.
+// kube-controller-manager resolves built-in types from compiled-in definitions, which take
+// tens of megabytes.
+func newPolicyStatus(_ context.Context, cc *controllerContext) (func(context.Context), error) {
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(cc.kube.Discovery()))
 	c, err := validatingadmissionpolicystatus.NewController(
-		t.informers.Admissionregistration().V1().ValidatingAdmissionPolicies(),
-		t.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies(),
+		cc.informers.Admissionregistration().V1().ValidatingAdmissionPolicies(),
+		cc.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies(),
 		&validating.TypeChecker{
-			SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: t.kube.Discovery()},
+			SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: cc.kube.Discovery()},
 			RestMapper:     mapper,
 		})
 	if err != nil {

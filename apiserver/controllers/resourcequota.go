@@ -23,39 +23,41 @@ import (
 	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
 )
 
-// resourceSet is a set.
+// resourceSet is a set of resources.
 type resourceSet map[schema.GroupVersionResource]struct{}
 
-// lazyQuotaController runs upstream's resource quota controller while there is a quota, with
-// informers of what the quotas count. Upstream watches every namespaced resource
-// from its start: half a hundred informers that nearly every server of this kind
-// would keep for nothing.
+// lazyQuotaController runs upstream's resource quota controller while at least one
+// ResourceQuota exists, with informers of the resources that the quotas count. Upstream's
+// controller alone watches every namespaced resource from its start: about fifty
+// informers, which servers without quotas do not need.
 type lazyQuotaController struct {
 	*controllerContext
 	lister corelisters.ResourceQuotaLister
 	synced cache.InformerSynced
-	// quotasChanged has a token when quotas may count other resources than before.
+	// quotasChanged, of capacity 1, holds a value if the quotas may name other
+	// resources than before.
 	quotasChanged chan struct{}
-	// evaluators tell what the names in a quota are about; they don't count.
+	// evaluators map the names in a quota to resources. They do not compute usage.
 	evaluators []quotav1.Evaluator
-	// discover lists the resources that a quota may count.
+	// discover lists the namespaced resources that the server serves.
 	discover resourcequota.NamespacedResourcesFunc
 }
 
-func newResourceQuota(_ context.Context, t *controllerContext) (func(context.Context), error) {
-	// The factory is not started: only evaluators that count need its informers.
-	evaluators, err := core.NewEvaluators(nil, informers.NewSharedInformerFactory(t.kube, 0), nil)
+func newResourceQuota(_ context.Context, cc *controllerContext) (func(context.Context), error) {
+	// The factory is never started: only evaluators that compute usage need its
+	// informers.
+	evaluators, err := core.NewEvaluators(nil, informers.NewSharedInformerFactory(cc.kube, 0), nil)
 	if err != nil {
 		return nil, err
 	}
-	informer := t.informers.Core().V1().ResourceQuotas()
+	informer := cc.informers.Core().V1().ResourceQuotas()
 	q := &lazyQuotaController{
-		controllerContext: t,
+		controllerContext: cc,
 		lister:            informer.Lister(),
 		synced:            informer.Informer().HasSynced,
 		quotasChanged:     make(chan struct{}, 1),
 		evaluators:        evaluators,
-		discover:          t.kube.Discovery().ServerPreferredNamespacedResources,
+		discover:          cc.kube.Discovery().ServerPreferredNamespacedResources,
 	}
 	if _, err := informer.Informer().AddEventHandler(q.handler()); err != nil {
 		return nil, err
@@ -63,47 +65,48 @@ func newResourceQuota(_ context.Context, t *controllerContext) (func(context.Con
 	return q.run, nil
 }
 
-// handler sends a token when a quota comes, goes or names other resources. What
-// admission and the controller do to a quota's status is no reason.
+// handler signals quotasChanged when a quota is created or deleted, or when its spec
+// changes. Admission and the controller write the status often; that changes no names.
 func (q *lazyQuotaController) handler() cache.ResourceEventHandler {
-	look := func() {
+	signal := func() {
 		select {
 		case q.quotasChanged <- struct{}{}:
-		default: // a token waits already
+		default: // already signaled
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { look() },
-		DeleteFunc: func(any) { look() },
-		UpdateFunc: func(before, after any) {
-			was, isQuota := before.(*v1.ResourceQuota)
-			is, stillIs := after.(*v1.ResourceQuota)
-			if !isQuota || !stillIs || !apiequality.Semantic.DeepEqual(was.Spec, is.Spec) {
-				look()
+		AddFunc:    func(any) { signal() },
+		DeleteFunc: func(any) { signal() },
+		UpdateFunc: func(oldObj, newObj any) {
+			oldQuota, oldOK := oldObj.(*v1.ResourceQuota)
+			newQuota, newOK := newObj.(*v1.ResourceQuota)
+			if !oldOK || !newOK || !apiequality.Semantic.DeepEqual(oldQuota.Spec, newQuota.Spec) {
+				signal()
 			}
 		},
 	}
 }
 
-// run counts what the quotas name, and starts again when they name something
-// else or, looking as often as upstream does, discovery has it or no longer has
-// it. Each start counts everything anew.
+// run runs upstream's controller for the resources that the quotas name, until ctx ends.
+// It restarts the controller when the set of these resources changes: because a quota has
+// changed, or because discovery has, which run reads every resyncPeriod as upstream does.
+// Each start computes all usage again.
 func (q *lazyQuotaController) run(ctx context.Context) {
 	if !cache.WaitForCacheSync(ctx.Done(), q.synced) {
 		return
 	}
 	tick := time.NewTicker(resyncPeriod)
 	defer tick.Stop()
-	var counted resourceSet
+	var current resourceSet
 	stop := func() {}
 	defer func() { stop() }()
 	for {
-		want, err := q.quotaResources(counted)
+		want, err := q.quotaResources(current)
 		if err != nil {
-			utilruntime.HandleErrorWithContext(ctx, err, "Resource quotas are not counted")
-		} else if !maps.Equal(want, counted) {
+			utilruntime.HandleErrorWithContext(ctx, err, "Cannot find the resources that resource quotas count")
+		} else if !maps.Equal(want, current) {
 			stop()
-			counted, stop = want, q.startController(ctx, want)
+			current, stop = want, q.startController(ctx, want)
 		}
 		select {
 		case <-ctx.Done():
@@ -114,9 +117,9 @@ func (q *lazyQuotaController) run(ctx context.Context) {
 	}
 }
 
-// startController counts until stop is called. A count that can't start is tried again at
-// the next look at discovery that differs; until then admission refuses what a
-// quota without a status is about.
+// startController runs upstream's controller until stop is called; stop waits for its
+// end. If the controller cannot start, run tries again when the set of resources changes
+// next. Until then admission rejects objects that a quota without a status counts.
 func (q *lazyQuotaController) startController(ctx context.Context, counted resourceSet) (stop func()) {
 	if len(counted) == 0 {
 		return func() {}
@@ -126,7 +129,7 @@ func (q *lazyQuotaController) startController(ctx context.Context, counted resou
 	go func() {
 		defer close(done)
 		if err := q.runController(ctx, counted); err != nil {
-			utilruntime.HandleErrorWithContext(ctx, err, "Resource quotas are not counted")
+			utilruntime.HandleErrorWithContext(ctx, err, "The resource quota controller could not start")
 		}
 	}()
 	return func() {
@@ -135,8 +138,8 @@ func (q *lazyQuotaController) startController(ctx context.Context, counted resou
 	}
 }
 
-// quotaResources returns the resources that the quotas there are count; none without a
-// quota. What discovery could not tell about now stays as it was.
+// quotaResources returns the resources that the existing quotas count; none if there is
+// no quota. If discovery of a group version fails, its resources in before are kept.
 func (q *lazyQuotaController) quotaResources(before resourceSet) (resourceSet, error) {
 	all, err := q.lister.List(labels.Everything())
 	if err != nil || len(all) == 0 {
@@ -151,7 +154,7 @@ func (q *lazyQuotaController) quotaResources(before resourceSet) (resourceSet, e
 	if err != nil && !partly {
 		return nil, err
 	}
-	// Upstream's controller is never ready without any resource to watch.
+	// Upstream's controller never becomes ready without a resource to watch.
 	found := resourceSet{v1.SchemeGroupVersion.WithResource("resourcequotas"): {}}
 	for resource := range served {
 		if q.isCounted(names, resource.GroupResource()) {
@@ -166,7 +169,7 @@ func (q *lazyQuotaController) quotaResources(before resourceSet) (resourceSet, e
 	return found, nil
 }
 
-// isCounted says whether one of a quota's names is about the resource.
+// isCounted reports whether one of the names in the quotas counts the resource.
 func (q *lazyQuotaController) isCounted(names v1.ResourceList, resource schema.GroupResource) bool {
 	if _, ignored := quotainstall.DefaultIgnoredResources()[resource]; ignored {
 		return false
@@ -182,8 +185,8 @@ func (q *lazyQuotaController) isCounted(names v1.ResourceList, resource schema.G
 	return resource == resourcev1.Resource("resourceclaims") && mayNameDeviceClass(names)
 }
 
-// mayNameDeviceClass says whether a name may be of a device class. Which are, only the
-// device classes tell.
+// mayNameDeviceClass reports whether a name may be an extended resource of a DeviceClass.
+// Only the DeviceClass objects say which names are.
 func mayNameDeviceClass(names v1.ResourceList) bool {
 	for name := range names {
 		if resource, requested := strings.CutPrefix(string(name), v1.DefaultResourceRequestsPrefix); requested && strings.Contains(resource, "/") {

@@ -21,12 +21,13 @@ import (
 
 const (
 	quotaWorkers = 5
-	// quotaSyncPeriod is how often each quota is counted anew without a reason.
+	// quotaSyncPeriod is how often the usage of each quota is computed again
+	// although nothing has changed.
 	quotaSyncPeriod = 5 * time.Minute
 )
 
-// runController runs upstream's controller with informers of the resources until ctx
-// ends.
+// runController runs upstream's controller, with informers of the given resources, until
+// ctx ends.
 func (q *lazyQuotaController) runController(ctx context.Context, counted resourceSet) error {
 	typed := informers.NewSharedInformerFactoryWithOptions(q.kube, 0, informers.WithTransform(loopback.StripManagedFields))
 	defer typed.Shutdown()
@@ -66,7 +67,7 @@ func (q *lazyQuotaController) runController(ctx context.Context, counted resourc
 	return nil
 }
 
-// apiResourceLists is the set as discovery would tell it.
+// apiResourceLists returns the set in the form of discovery.
 func (r resourceSet) apiResourceLists() ([]*metav1.APIResourceList, error) {
 	var lists []*metav1.APIResourceList
 	for resource := range r {
@@ -81,8 +82,8 @@ func (r resourceSet) apiResourceLists() ([]*metav1.APIResourceList, error) {
 	return lists, nil
 }
 
-// quotaInformers gives whole objects of what is measured and metadata of what is
-// only counted.
+// quotaInformers returns typed informers of the resources whose objects the evaluators
+// read, and metadata informers of the resources whose objects are only counted.
 type quotaInformers struct {
 	typed    informers.SharedInformerFactory
 	metadata metadatainformer.SharedInformerFactory

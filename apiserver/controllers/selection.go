@@ -9,7 +9,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 )
 
-// aliases are the controllers' former names, which --controllers still takes.
+// aliases returns the former names of the controllers, which --controllers accepts too.
 func aliases() map[string]string {
 	return map[string]string{
 		"namespace":               names.NamespaceController,
@@ -21,16 +21,15 @@ func aliases() map[string]string {
 	}
 }
 
-// Names lists the controllers there are, sorted.
+// Names returns the names of all controllers, sorted.
 func Names() []string {
 	return slices.Sorted(maps.Keys(constructors()))
 }
 
-// Select applies a list in the syntax of --controllers: "*" is every
-// controller, "foo" that one, "-foo" not that one, and the first mention of a
-// controller counts. An empty list selects none. Names that
-// kube-controller-manager knows and this server does not have are refused,
-// unless they are to be left out anyway.
+// Select returns the controllers that a list in the syntax of --controllers selects: "*"
+// selects every controller, "foo" the controller foo, and "-foo" excludes it. The first
+// mention of a controller counts. An empty list selects none. A name that the server does
+// not have is an error, unless the list excludes it.
 func Select(list []string) ([]string, error) {
 	all := Names()
 	chosen := make(map[string]bool)

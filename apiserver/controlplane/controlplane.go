@@ -21,40 +21,43 @@ import (
 	"byre/apiserver/health"
 )
 
-// Config is what New needs; all but PeerAddress is required.
+// Config holds the dependencies of a ControlPlane. All fields but PeerAddress are
+// required.
 type Config struct {
 	// ServerID is the name of this server's identity Lease; see ServerID.
 	ServerID string
-	// Hostname is the name of the host, for the Lease's label.
+	// Hostname is the host's name, which the Lease has as a label.
 	Hostname string
 	// PeerAddress is the host and port at which other servers reach this one.
 	PeerAddress string
-	// Client is the server's own clientset, and Loopback its configuration.
+	// Client is a clientset over the server's loopback transport, and Loopback its
+	// configuration.
 	Client   kubernetes.Interface
 	Loopback *rest.Config
-	// Informers is a factory over Client.
+	// Informers is an informer factory over Client.
 	Informers informers.SharedInformerFactory
-	// APIResourceConfigSource says which APIs are on.
+	// APIResourceConfigSource says which APIs are served.
 	APIResourceConfigSource serverstorage.APIResourceConfigSource
 	FeatureGate             featuregate.FeatureGate
 	LeaderElection          LeaderElectionTimers
 	Logger                  klog.Logger
 }
 
-// ControlPlane is the controllers of one server.
+// ControlPlane runs the controllers.
 type ControlPlane struct {
 	config  Config
 	hooks   []postStartHook
 	started chan struct{}
 }
 
-// postStartHook is one controller, with the name of upstream's post-start hook.
+// postStartHook is one controller with the name of the upstream post-start hook that
+// starts it.
 type postStartHook struct {
 	name string
 	run  func(context.Context)
 }
 
-// Validate tells whether the feature gates that are on have the APIs they need.
+// Validate returns an error if an enabled feature gate needs an API that is not served.
 func Validate(gates featuregate.FeatureGate, resources serverstorage.APIResourceConfigSource) error {
 	candidates := coordinationv1beta1.SchemeGroupVersion
 	if gates.Enabled(features.CoordinatedLeaderElection) && !resources.ResourceEnabled(candidates.WithResource("leasecandidates")) {
@@ -63,13 +66,13 @@ func Validate(gates featuregate.FeatureGate, resources serverstorage.APIResource
 	return nil
 }
 
-// New makes the controllers that the feature gates and the served APIs allow. It
-// starts nothing.
+// New builds the controllers that the feature gates and the served APIs enable. It starts
+// no goroutine.
 func New(c Config) *ControlPlane {
 	p := &ControlPlane{config: c, started: make(chan struct{})}
 	leases := coordinationv1.SchemeGroupVersion.WithResource("leases")
 	if c.FeatureGate.Enabled(features.CoordinatedLeaderElection) {
-		// The factory must know of these before it is started.
+		// An informer must be requested before the factory is started.
 		c.Informers.Coordination().V1().Leases().Informer()
 		c.Informers.Coordination().V1beta1().LeaseCandidates().Informer()
 		p.add("start-kube-apiserver-coordinated-leader-election-controller", p.runCoordinatedLeaderElection)
@@ -94,7 +97,7 @@ func (p *ControlPlane) add(name string, run func(context.Context)) {
 	p.hooks = append(p.hooks, postStartHook{name, run})
 }
 
-// Checks are the parts of a start, under upstream's names.
+// Checks returns a health check for each post-start hook, under upstream's names.
 func (p *ControlPlane) Checks() []health.Checker {
 	var checks []health.Checker
 	for _, part := range p.hooks {
@@ -103,7 +106,7 @@ func (p *ControlPlane) Checks() []health.Checker {
 	return checks
 }
 
-// Run runs the controllers until ctx ends.
+// Run runs the controllers until ctx ends and waits for their end.
 func (p *ControlPlane) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, part := range p.hooks {

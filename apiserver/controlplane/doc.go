@@ -1,23 +1,24 @@
-// Package controlplane runs what every server of a control plane runs for itself,
-// as upstream's k8s.io/kubernetes/pkg/controlplane/apiserver does:
+// Package controlplane runs the controllers that every kube-apiserver runs
+// (k8s.io/kubernetes/pkg/controlplane/apiserver):
 //
-//   - the identity Lease by which servers know of one another, and the removal of
-//     the Leases of servers that are gone (KEP-1965);
-//   - the ConfigMap that says since when the use of legacy service account tokens
-//     is recorded (KEP-2799);
-//   - the election of leaders among the candidates of a component (KEP-4355).
+//   - the controller of the identity Lease, by which servers find each other, and the
+//     garbage collection of the Leases of servers that are gone (KEP-1965);
+//   - the controller of the ConfigMap that records since when the use of legacy service
+//     account tokens is tracked (KEP-2799);
+//   - the coordinated leader election of components (KEP-4355).
 //
-// Each follows upstream's feature gate, and is left out where the API that it
-// writes is turned off.
+// Each controller runs if upstream's feature gate is on and the APIs that it writes are
+// served.
 //
 // # What the caller owes
 //
-// The API is served to the given client while Run runs, including the moment
-// after its context has ended, in which the server deletes its Lease. The caller
-// starts the informers after New.
+// The caller starts the informers after New. The server answers the client in Config
+// while Run runs, and also after Run's context has ended, because Run then deletes the
+// identity Lease.
 //
-// # Shutting down
+// # How it shuts down
 //
-// Cancel Run's context. Run returns when the Lease is deleted or ten seconds have
-// passed; goroutines of upstream's controllers end with their requests.
+// Run returns when its context has ended and the Lease is deleted, or ten seconds after
+// the context has ended. Goroutines of upstream's controllers may end a little later, with
+// their last request.
 package controlplane

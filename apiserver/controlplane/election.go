@@ -9,15 +9,16 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection"
 )
 
-// LeaderElectionTimers are those of the election of the server that coordinates the others'.
+// LeaderElectionTimers are the timers of the election of the server that runs the
+// coordinated leader election.
 type LeaderElectionTimers struct{ LeaseDuration, RenewDeadline, RetryPeriod time.Duration }
 
-// DefaultLeaderElectionTimers are upstream's.
+// DefaultLeaderElectionTimers returns kube-apiserver's defaults.
 func DefaultLeaderElectionTimers() LeaderElectionTimers {
 	return LeaderElectionTimers{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 }
 
-// Validate returns one error for each wrong flag.
+// Validate returns one error for each invalid flag.
 func (t LeaderElectionTimers) Validate() []error {
 	var errs []error
 	if t.LeaseDuration <= t.RenewDeadline {
@@ -32,11 +33,12 @@ func (t LeaderElectionTimers) Validate() []error {
 	return errs
 }
 
-// candidateGCPeriod is between two removals of candidates that are gone; upstream's.
+// candidateGCPeriod is the time between two garbage collections of LeaseCandidates, as in
+// kube-apiserver.
 const candidateGCPeriod = 30 * time.Minute
 
-// runCoordinatedLeaderElection picks leaders among candidates whenever this server is the
-// one that does.
+// runCoordinatedLeaderElection runs upstream's controller, which selects leaders among
+// LeaseCandidates, while this server is the elected coordinator.
 func (c *ControlPlane) runCoordinatedLeaderElection(ctx context.Context) {
 	leases := c.config.Informers.Coordination().V1().Leases()
 	candidates := c.config.Informers.Coordination().V1beta1().LeaseCandidates()

@@ -19,7 +19,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The identity Lease is as upstream's, which tools look for by name and label.
+// Name, label and periods of the identity Lease are upstream's, because tools find the
+// Lease by them.
 const (
 	identityLabel    = "apiserver.kubernetes.io/identity"
 	identityName     = "kube-apiserver"
@@ -28,8 +29,8 @@ const (
 	identityGCPeriod = time.Hour
 )
 
-// ServerID is the name of a server by that of its host, as upstream derives it:
-// two servers on one host share it.
+// ServerID returns the ID of the server on the given host, computed as upstream computes
+// it. Two servers on one host have the same ID.
 func ServerID(hostname string) (string, error) {
 	b := cryptobyte.NewBuilder(nil)
 	for _, part := range []string{hostname, identityName} {
@@ -43,20 +44,20 @@ func ServerID(hostname string) (string, error) {
 	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16])), nil
 }
 
-// runIdentityLease holds the identity Lease until ctx ends, and deletes it then.
+// runIdentityLease renews the identity Lease until ctx ends, and then deletes it.
 func (c *ControlPlane) runIdentityLease(ctx context.Context) {
 	controller := lease.NewController(clock.RealClock{}, c.config.Client, c.config.ServerID+"_"+uuid.NewString(),
 		int32(identityDuration/time.Second), nil, identityRenewal, c.config.ServerID, metav1.NamespaceSystem, c.setLeaseMetadata)
-	// It starts with the deletion of what a server before it has left behind.
+	// Start first deletes a Lease that an earlier process has left.
 	if err := controller.Start(ctx.Done()); err != nil {
-		c.config.Logger.Error(err, "The identity Lease is not kept")
+		c.config.Logger.Error(err, "Could not start the controller of the identity Lease")
 		return
 	}
 	<-ctx.Done()
 	controller.Stop()
 }
 
-// setLeaseMetadata puts into the Lease what servers tell of themselves.
+// setLeaseMetadata sets the labels and annotations of the identity Lease.
 func (c *ControlPlane) setLeaseMetadata(lease *coordinationv1.Lease) error {
 	set := func(all *map[string]string, key, value string) {
 		if *all == nil {
@@ -72,7 +73,7 @@ func (c *ControlPlane) setLeaseMetadata(lease *coordinationv1.Lease) error {
 	return nil
 }
 
-// runIdentityLeaseGC deletes the Leases of servers that have gone without doing so.
+// runIdentityLeaseGC deletes the expired Leases of servers that were killed.
 func (c *ControlPlane) runIdentityLeaseGC(ctx context.Context) {
 	apiserverleasegc.NewAPIServerLeaseGC(c.config.Client, identityGCPeriod, metav1.NamespaceSystem,
 		identityLabel+"="+identityName).RunWithContext(ctx)
