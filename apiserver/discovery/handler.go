@@ -16,11 +16,11 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// A Document is one discovery document. It always shows what the registry knows
-// when it is asked for.
+// A Handler serves one discovery document, made from the registry's content at the time
+// of the request.
 type Handler interface {
 	http.Handler
-	// Operation describes the document's route at path.
+	// Operation describes the route of the document at path, for OpenAPI.
 	Operation(path string) openapi.Operation
 }
 
@@ -32,7 +32,7 @@ type handler struct {
 }
 
 func (d handler) Operation(path string) openapi.Operation {
-	// Documents can be had in each of the encodings of objects, but not streamed.
+	// Documents are served in every encoding of objects, but not as a stream.
 	media, _ := negotiation.MediaTypesForSerializer(d.codecs)
 	return openapi.Operation{
 		Method:   http.MethodGet,
@@ -45,7 +45,7 @@ func (d handler) Operation(path string) openapi.Operation {
 	}
 }
 
-// GroupsHandler is the document at /apis.
+// GroupsHandler serves the document at /apis.
 func (r *Registry) GroupsHandler() Handler {
 	list := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r.write(w, req, &metav1.APIGroupList{Groups: r.groupList()})
@@ -59,7 +59,7 @@ func (r *Registry) GroupsHandler() Handler {
 	}
 }
 
-// LegacyHandler is the document at /api.
+// LegacyHandler serves the document at /api.
 func (r *Registry) LegacyHandler() Handler {
 	versions := upstream.NewLegacyRootAPIHandler(r.addresses, r.codecs, "/api")
 	return handler{
@@ -71,8 +71,8 @@ func (r *Registry) LegacyHandler() Handler {
 	}
 }
 
-// GroupHandler is the document at /apis/<group>. It is a 404 while no version of the
-// group is known.
+// GroupHandler serves the document at /apis/<group>. It answers 404 if the registry has no
+// version of the group.
 func (r *Registry) GroupHandler(name string) Handler {
 	return handler{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -90,8 +90,8 @@ func (r *Registry) GroupHandler(name string) Handler {
 	}
 }
 
-// VersionHandler is the document at /apis/<group>/<version>, or /api/<version>. It is a
-// 404 while the group version is not known.
+// VersionHandler serves the document at /apis/<group>/<version> or /api/<version>. It
+// answers 404 if the registry has no resources of the group version.
 func (r *Registry) VersionHandler(gv schema.GroupVersion) Handler {
 	return handler{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -117,7 +117,7 @@ func (r *Registry) write(w http.ResponseWriter, req *http.Request, object runtim
 		schema.GroupVersion{Version: "v1"}, w, req, http.StatusOK, object, false)
 }
 
-// apiGroup lists versions, the preferred first.
+// apiGroup returns the entry of a group with its versions, the preferred version first.
 func apiGroup(name string, versions []Version) metav1.APIGroup {
 	slices.SortFunc(versions, func(a, b Version) int {
 		if a.Priority != b.Priority {

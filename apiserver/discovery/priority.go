@@ -2,15 +2,15 @@ package discovery
 
 import "k8s.io/apimachinery/pkg/runtime/schema"
 
-// Priority is the place of a group version in discovery: groups are listed by
-// falling Group, a group's versions by falling Version. kubectl resolves a
-// resource name that several groups have to the group listed first.
+// Priority determines the order of group versions in discovery: groups are listed by
+// descending Group, the versions of a group by descending Version. If several groups have
+// a resource name, kubectl resolves it to the group that is listed first.
 type Priority struct {
 	Group   int32
 	Version int32
 }
 
-// registration is the group that comes before all others, and its place
+// registrationGroup is the group that is listed before all others, with its priorities
 // (k8s.io/kube-aggregator/pkg/apiserver/handler_discovery.go).
 const (
 	registrationGroup           = "apiregistration.k8s.io"
@@ -18,9 +18,9 @@ const (
 	registrationVersionPriority = 1
 )
 
-// Priorities returns kube-apiserver's table (cmd/kube-apiserver/app/aggregator.go
-// over pkg/controlplane/apiserver/aggregator.go): what a server of Kubernetes
-// serves itself, but for apiregistration.k8s.io, which comes before all others.
+// Priorities returns the priorities of the group versions that kube-apiserver serves
+// itself (cmd/kube-apiserver/app/aggregator.go and
+// pkg/controlplane/apiserver/aggregator.go), without apiregistration.k8s.io.
 func Priorities() map[schema.GroupVersion]Priority {
 	return map[schema.GroupVersion]Priority{
 		{Group: "", Version: "v1"}:                                   {18000, 1},

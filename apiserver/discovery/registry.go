@@ -20,7 +20,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// Origin says who serves a group version.
+// Origin says which server of the delegation chain serves a group version.
 type Origin int
 
 // The origins. Aggregated takes precedence over BuiltIn, and BuiltIn over Custom.
@@ -41,25 +41,25 @@ func (o Origin) source() aggregated.Source {
 	}
 }
 
-// Version is what is known of one group version.
+// Version describes one group version of one origin.
 type Version struct {
 	schema.GroupVersion
 	Origin Origin
-	// Resources are the resources and subresources served.
+	// Resources are the served resources and subresources.
 	Resources []metav1.APIResource
-	// AggregatedResources are the resources in the form of the aggregated document. They
-	// are made of Resources if they are not given. Where only they are, there is
-	// no document at /apis/<group>/<version>. Where neither is, the group version
-	// is known by name alone: it is listed, but not in the aggregated document.
+	// AggregatedResources are the resources in the form of the aggregated document.
+	// nil means that Add converts Resources. A version with AggregatedResources
+	// alone has no document at /apis/<group>/<version>. A version with neither is
+	// listed as a version of its group, but not in the aggregated document.
 	AggregatedResources []apidiscoveryv2.APIResourceDiscovery
-	// Stale marks a description that could not be refreshed.
+	// Stale marks resources that could not be refreshed.
 	Stale bool
 
-	// GroupPriority orders the groups and Priority the versions of a group, the
-	// higher first; among equals, groups go by name and versions by maturity. A
-	// group has the highest GroupPriority of its versions. Zero means the place
-	// of Priorities or, for what is not there, that of a custom resource: 1000
-	// and 100.
+	// GroupPriority orders the groups, and Priority the versions of a group, the
+	// highest first. Groups of equal priority are ordered by name, versions by
+	// maturity. A group has the highest GroupPriority of its versions. Zero means
+	// the value of Priorities or, for a group version that is not there, that of a
+	// custom resource: 1000 and 100.
 	GroupPriority, Priority int
 }
 
@@ -68,10 +68,10 @@ const (
 	defaultVersionPriority = 100
 )
 
-// Registry holds the group versions and answers the discovery documents.
+// Registry holds the group versions and makes the handlers of the discovery documents.
 type Registry struct {
-	// codecs encode the lists of groups and versions, and resourceCodecs those
-	// of resources, which upstream alone has in CBOR too.
+	// codecs encode the lists of groups and versions, and resourceCodecs the lists
+	// of resources. Upstream serves CBOR only for the latter.
 	codecs, resourceCodecs serializer.CodecFactory
 
 	addresses        upstream.Addresses
@@ -80,20 +80,20 @@ type Registry struct {
 	priorities       map[schema.GroupVersion]Priority
 
 	mu sync.RWMutex
-	// observers are told of each change.
+	// observers are called after each change.
 	observers []func()
-	// versions has every group version by who serves it.
-	versions map[schema.GroupVersion]map[Origin]Version
-	// groups is what /apis lists, in order; nil after a change, until asked for.
+	versions  map[schema.GroupVersion]map[Origin]Version
+	// groups are the groups in the order of /apis. nil after a change; the next
+	// request builds them.
 	groups []metav1.APIGroup
 }
 
 // A Rule names the address that clients of a network are told to use.
 type CIDRRule = upstream.CIDRRule
 
-// NewRegistry makes an empty registry. serverAddress is the host and port that
-// clients are told to use, by the document at /api, besides those of the rules
-// for where they are.
+// NewRegistry returns an empty registry. serverAddress is the host and port that the
+// document at /api gives to clients; rules give other addresses to the clients of some
+// networks.
 func NewRegistry(serverAddress string, rules ...CIDRRule) *Registry {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -112,7 +112,8 @@ func NewRegistry(serverAddress string, rules ...CIDRRule) *Registry {
 	}
 }
 
-// Add enters a group version or replaces what its origin said of it before.
+// Add adds a group version, or replaces the one of the same origin. The caller must not
+// modify v's slices afterwards.
 func (r *Registry) Add(v Version) error {
 	r.setPriorities(&v)
 	described := v.AggregatedResources
@@ -149,9 +150,10 @@ func (r *Registry) Add(v Version) error {
 	return nil
 }
 
-// versionWithResources is the description that the document of a group version is made of.
-// What is described for the aggregated document alone has one elsewhere: who asks
-// here was not sent on to it, or not yet. The caller holds mu.
+// versionWithResources returns the version that the document of a group version is made
+// from: the one of highest precedence that has Resources. A version with
+// AggregatedResources alone is that of an aggregated API server, which serves the document
+// itself. The caller holds mu.
 func (r *Registry) versionWithResources(gv schema.GroupVersion) (Version, bool) {
 	for _, origin := range []Origin{Aggregated, BuiltIn, Custom} {
 		if v, ok := r.versions[gv][origin]; ok && v.Resources != nil {
@@ -161,7 +163,7 @@ func (r *Registry) versionWithResources(gv schema.GroupVersion) (Version, bool) 
 	return Version{}, false
 }
 
-// setPriorities gives a version its place in discovery as far as it was given none.
+// setPriorities sets the priorities that are zero to their defaults.
 func (r *Registry) setPriorities(v *Version) {
 	group, version := defaultGroupPriority, defaultVersionPriority
 	if v.Group == registrationGroup {
@@ -172,7 +174,7 @@ func (r *Registry) setPriorities(v *Version) {
 	v.GroupPriority, v.Priority = cmp.Or(v.GroupPriority, group), cmp.Or(v.Priority, version)
 }
 
-// Remove takes back what origin said of a group version.
+// Remove removes the group version of the given origin.
 func (r *Registry) Remove(gv schema.GroupVersion, origin Origin) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,7 +186,7 @@ func (r *Registry) Remove(gv schema.GroupVersion, origin Origin) {
 	r.manager(gv.Group).WithSource(origin.source()).RemoveGroupVersion(metav1.GroupVersion(gv))
 }
 
-// group returns what is listed of a group.
+// group returns the entry of a group in groupList.
 func (r *Registry) group(name string) (metav1.APIGroup, bool) {
 	groups := r.groupList()
 	if i := slices.IndexFunc(groups, func(g metav1.APIGroup) bool { return g.Name == name }); i >= 0 {
@@ -200,7 +202,8 @@ func (r *Registry) manager(group string) aggregated.ResourceManager {
 	return r.aggregatedGroups
 }
 
-// preferredVersion is the description of a group version that takes precedence.
+// preferredVersion returns the group version whose origin takes precedence. The caller
+// holds mu.
 func (r *Registry) preferredVersion(gv schema.GroupVersion) (Version, bool) {
 	for _, origin := range []Origin{Aggregated, BuiltIn, Custom} {
 		if v, ok := r.versions[gv][origin]; ok {
@@ -210,8 +213,8 @@ func (r *Registry) preferredVersion(gv schema.GroupVersion) (Version, bool) {
 	return Version{}, false
 }
 
-// LocalVersions returns what is served by this server itself: all but what an aggregated
-// server has. The order is of no account; the descriptions must not be changed.
+// LocalVersions returns the group versions that this server serves itself: those of
+// origin BuiltIn and Custom. They are not ordered. The caller must not modify them.
 func (r *Registry) LocalVersions() []Version {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -226,23 +229,23 @@ func (r *Registry) LocalVersions() []Version {
 	return served
 }
 
-// AddObserver has changed called after every change from now on. It must neither
-// wait for anything nor ask the registry.
-func (r *Registry) AddObserver(changed func()) {
+// AddObserver makes the registry call observe after every later change. The registry's
+// lock is held during the call: observe must not block and must not call the registry.
+func (r *Registry) AddObserver(observe func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.observers = append(r.observers, changed)
+	r.observers = append(r.observers, observe)
 }
 
-// notifyObservers tells the observers. The caller holds mu.
+// notifyObservers drops the list of groups and calls the observers. The caller holds mu.
 func (r *Registry) notifyObservers() {
 	r.groups = nil
-	for _, changed := range r.observers {
-		changed()
+	for _, observe := range r.observers {
+		observe()
 	}
 }
 
-// groupList returns groups, made anew if something has changed.
+// groupList returns the groups in the order of /apis. It builds them if they have changed.
 func (r *Registry) groupList() []metav1.APIGroup {
 	r.mu.RLock()
 	groups := r.groups
@@ -258,7 +261,7 @@ func (r *Registry) groupList() []metav1.APIGroup {
 	return r.groups
 }
 
-// buildGroupList makes groups of versions. The caller holds mu.
+// buildGroupList builds groups from versions. The caller holds mu.
 func (r *Registry) buildGroupList() []metav1.APIGroup {
 	byGroup := map[string][]Version{}
 	for gv := range r.versions {
@@ -279,8 +282,7 @@ func (r *Registry) buildGroupList() []metav1.APIGroup {
 	return groups
 }
 
-// Paths are the paths that documents are answered at, as the index at / lists
-// them.
+// Paths returns the paths of all discovery documents, for the index at /.
 func (r *Registry) Paths() []string {
 	groups := r.groupList()
 	r.mu.RLock()
@@ -300,8 +302,8 @@ func (r *Registry) Paths() []string {
 	return slices.Compact(paths)
 }
 
-// Lookup returns the document at /apis/<group> or /apis/<group>/<version>, if
-// there is one now.
+// Lookup returns the handler of the document at /apis/<group> or /apis/<group>/<version>.
+// It returns false if there is no such document now.
 func (r *Registry) Lookup(path string) (Handler, bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if parts[0] != "apis" || len(parts) < 2 || len(parts) > 3 || !strings.HasPrefix(path, "/apis/") {

@@ -20,19 +20,21 @@ import (
 	"k8s.io/component-base/featuregate"
 )
 
-// Config is what the chain is made of. Options, Serializer, Authorizer,
-// FeatureGate, Installed, Requests and Watches are required.
+// Config holds the dependencies of the chain. Options, Serializer, Authorizer,
+// FeatureGate, MuxAndDiscoveryComplete, NonLongRunningRequests and WatchRequests are
+// required.
 type Config struct {
 	Options *Options
-	// Serializer renders refusals as Status in the format the client accepts.
+	// Serializer encodes the Status of a rejected request in a format that the
+	// client accepts.
 	Serializer runtime.NegotiatedSerializer
 
-	// Authenticator may be nil: then every request passes without a user, and
-	// authorization refuses it unless told otherwise.
+	// Authenticator may be nil. Requests then have no user, and the authorizer
+	// decides about them.
 	Authenticator authenticator.Request
 	APIAudiences  authenticator.Audiences
-	// RequestHeader, when set, has its headers stripped from requests that
-	// have been authenticated.
+	// RequestHeader, if not nil, names the headers that are removed from
+	// authenticated requests.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 	Authorizer    authorizer.Authorizer
 
@@ -40,42 +42,45 @@ type Config struct {
 	AuditBackend audit.Backend
 	AuditPolicy  audit.PolicyRuleEvaluator
 
-	// FlowControl, when nil, leaves the plain in-flight limits.
+	// FlowControl is API priority and fairness. If it is nil, the limits of requests
+	// in flight apply.
 	FlowControl *FlowControl
 
 	FeatureGate featuregate.FeatureGate
-	// Tracer, when nil, leaves tracing out of the chain.
+	// Tracer records spans; nil means no tracing.
 	Tracer trace.TracerProvider
 
-	// HTTP2 says whether the listener speaks HTTP/2, without which there is
-	// nothing to send GOAWAY on.
+	// HTTP2 says that the listener speaks HTTP/2. GOAWAY exists only there.
 	HTTP2 bool
 
 	Lifecycle
 }
 
-// Lifecycle is what the chain must know of the server's life.
+// Lifecycle holds the lifecycle signals and request counters that the filters use. The
+// names are those of k8s.io/apiserver/pkg/server/lifecycle_signals.go.
 type Lifecycle struct {
-	// MuxAndDiscoveryComplete is closed once every route is installed: until then an unknown
-	// path is answered with 503 rather than 404, lest a garbage collector take
-	// a resource that isn't there yet for one that is gone.
+	// MuxAndDiscoveryComplete is closed when every route is installed. Before that,
+	// an unknown path is answered with 503 instead of 404: a garbage collector would
+	// conclude from 404 that the resource does not exist.
 	MuxAndDiscoveryComplete <-chan struct{}
-	// NotAcceptingNewRequest is closed when no new request is accepted any more: watches end
-	// then (only if ShutdownWatchTerminationGracePeriod is set).
+	// NotAcceptingNewRequest is closed when the server stops accepting requests.
+	// Watches end then if ShutdownWatchTerminationGracePeriod is set.
 	NotAcceptingNewRequest <-chan struct{}
-	// NonLongRunningRequests counts the requests that are not long-running, Watches the
-	// watches (only if ShutdownWatchTerminationGracePeriod is set).
+	// NonLongRunningRequests counts the requests that are not long-running.
+	// WatchRequests counts the watches if ShutdownWatchTerminationGracePeriod is
+	// set.
 	NonLongRunningRequests serverfilters.RequestWaitGroup
 	WatchRequests          serverfilters.RequestWaitGroup
 }
 
-// shutdownSignal adapts a Lifecycle to what watch handlers look for.
+// shutdownSignal adapts NotAcceptingNewRequest to the interface that upstream's watch
+// handler reads from the request's context.
 type shutdownSignal <-chan struct{}
 
 func (s shutdownSignal) ShuttingDown() <-chan struct{} { return s }
 
-// NewRequestInfoResolver tells the parts of a request's path: /api is the only
-// prefix without a group.
+// NewRequestInfoResolver returns the parser of request paths. /api is the only prefix
+// without a group.
 func NewRequestInfoResolver() *request.RequestInfoFactory {
 	return &request.RequestInfoFactory{
 		APIPrefixes:          sets.NewString("api", "apis"),
@@ -83,7 +88,8 @@ func NewRequestInfoResolver() *request.RequestInfoFactory {
 	}
 }
 
-// NewLongRunningRequestCheck tells requests that have no natural end: watches and streams.
+// NewLongRunningRequestCheck returns the check for long-running requests: watches and
+// streams. It is kube-apiserver's.
 func NewLongRunningRequestCheck() request.LongRunningRequestCheck {
 	return serverfilters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"),
@@ -91,10 +97,9 @@ func NewLongRunningRequestCheck() request.LongRunningRequestCheck {
 	)
 }
 
-// Chain returns the gate: given a handler, it returns one that is guarded.
-//
-// Filters are added from the inside out, so the last one added meets a request
-// first. The order is upstream's DefaultBuildHandlerChain, filter by filter.
+// Chain returns a function that wraps a handler in the chain of filters. The functions
+// below add filters from the inside out: a request passes the filter that is added last
+// first. The order is that of upstream's DefaultBuildHandlerChain.
 func Chain(cfg Config) func(http.Handler) http.Handler {
 	c := chain{Config: cfg, tracer: cfg.Tracer, longRunning: NewLongRunningRequestCheck(), requestInfo: NewRequestInfoResolver()}
 	if c.tracer == nil {
@@ -112,15 +117,15 @@ type chain struct {
 	requestInfo *request.RequestInfoFactory
 }
 
-// withLatencyTracking times one filter under its name for the latency metrics.
+// withLatencyTracking adds filter and records its latency under name.
 func (c *chain) withLatencyTracking(name string, handler http.Handler, filter func(http.Handler) http.Handler) http.Handler {
 	handler = filterlatency.TrackCompleted(handler)
 	handler = filter(handler)
 	return filterlatency.TrackStarted(handler, c.tracer, name)
 }
 
-// addAuthorizationFilters is the inner part, where the user is known: may they do this, and
-// may they do it now?
+// addAuthorizationFilters adds the filters that need the user: authorization, priority
+// and fairness, impersonation and auditing.
 func (c *chain) addAuthorizationFilters(handler http.Handler) http.Handler {
 	handler = c.withLatencyTracking("authorization", handler, func(h http.Handler) http.Handler {
 		return endpointfilters.WithAuthorization(h, c.Authorizer, c.Serializer)
@@ -148,8 +153,8 @@ func (c *chain) addAuthorizationFilters(handler http.Handler) http.Handler {
 	})
 }
 
-// addAuthenticationFilters finds out who is asking. Tracing stands behind it so that only
-// those who are known can influence sampling.
+// addAuthenticationFilters adds authentication. Tracing comes after it, so that only
+// authenticated clients can influence sampling.
 func (c *chain) addAuthenticationFilters(handler http.Handler) http.Handler {
 	failed := endpointfilters.Unauthorized(c.Serializer)
 	failed = endpointfilters.WithFailedAuthenticationAudit(failed, c.AuditBackend, c.AuditPolicy)
@@ -163,7 +168,8 @@ func (c *chain) addAuthenticationFilters(handler http.Handler) http.Handler {
 	})
 }
 
-// addTimeoutFilters bounds how long a request may take, and lets a shutdown wait for it.
+// addTimeoutFilters adds the filters that bound the duration of a request and count it for
+// the shutdown.
 func (c *chain) addTimeoutFilters(handler http.Handler) http.Handler {
 	handler = serverfilters.WithCORS(handler, c.Options.CORSAllowedOrigins, nil, nil, nil, "true")
 	// The timeout handler serializes header writes, so the recorder must be inside it.
@@ -187,7 +193,7 @@ func (c *chain) addTimeoutFilters(handler http.Handler) http.Handler {
 	return handler
 }
 
-// addOuterFilters is what every request meets first, whoever sent it.
+// addOuterFilters adds the filters that every request passes first.
 func (c *chain) addOuterFilters(handler http.Handler) http.Handler {
 	handler = serverfilters.WithHTTPLogging(handler)
 	handler = endpointfilters.WithLatencyTrackers(handler)

@@ -1,18 +1,18 @@
-// Package filters is the gate in front of every route: the chain of HTTP
-// handlers that a request walks through before a verb sees it.
+// Package filters builds the chain of HTTP filters that a request passes before its route.
 //
-// The filters themselves come from k8s.io/apiserver; this package fixes their
-// order, which is that of DefaultBuildHandlerChain (k8s.io/apiserver/pkg/server,
-// not imported because it brings a whole server with it). A test reads that
-// function's source and compares.
+// The filters are those of k8s.io/apiserver. Their order is that of
+// DefaultBuildHandlerChain in k8s.io/apiserver/pkg/server. That package is not imported,
+// because it is the generic API server. TestOrder reads the function's source and
+// compares.
 //
-// What the chain promises to the handlers behind it: the request's context
-// carries a RequestInfo, the time of receipt, an audit context, a user, a
-// warning recorder, latency trackers and, unless the request is long-running, a
-// deadline; the user was authenticated, and was authorized for what RequestInfo
-// says. A panic behind it ends the request and never the process.
+// The chain promises to the handlers inside it:
+//   - The request's context has a RequestInfo, the time of receipt, an audit context, a
+//     user, a warning recorder and latency trackers. Unless the request is long-running,
+//     the context has a deadline.
+//   - The user is authenticated, and authorized for the action in RequestInfo.
+//   - A panic of a handler ends its request and not the process.
 //
-// The caller owns all goroutines: Chain starts none; FlowControl.Run runs
-// priority and fairness until its context ends. At shutdown the caller closes
-// the channels of Lifecycle in order, then waits on Requests and Watches.
+// Chain starts no goroutine. The caller runs FlowControl.Run, which ends with its context.
+// At shutdown the caller closes the channels of Lifecycle in the order of upstream's
+// lifecycle signals, then waits for NonLongRunningRequests and WatchRequests.
 package filters

@@ -15,26 +15,26 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// DebugPath is the prefix under which DebugHandler answers.
+// DebugPath is the path prefix of DebugHandler.
 const DebugPath = "/debug/api_priority_and_fairness/"
 
-// FlowControl is API priority and fairness (KEP-1040): which requests run now,
-// which wait in which queue, which are turned away with 429.
+// FlowControl is API priority and fairness (KEP-1040): it decides which requests run,
+// which wait in a queue, and which are rejected with 429.
 //
-// Before its configuration objects are known it works by upstream's built-in
-// mandatory ones, so requests are served from the first moment.
+// Until its informers have synced it uses upstream's mandatory configuration, so that
+// requests are served from the start.
 type FlowControl struct {
 	controller flowcontrol.Interface
 	estimator  flowrequest.WorkEstimatorFunc
 }
 
-// ObjectCounter tells how many objects of a resource ("pods", "deployments.apps")
-// there are, and of which size, by which the cost of a LIST is estimated. An
-// error makes the estimate a careful one.
+// ObjectCounter returns the number and size of the objects of a resource ("pods",
+// "deployments.apps"), from which the cost of a LIST is estimated. If it fails, the
+// estimate is the maximum.
 type ObjectCounter = func(resource string) (storage.Stats, error)
 
-// NewFlowControl returns nil when the options turn priority and fairness off.
-// It registers informers with the factory, which the caller starts.
+// NewFlowControl returns nil if the options turn priority and fairness off. It registers
+// informers with factory; the caller starts the factory.
 func NewFlowControl(o *Options, factory informers.SharedInformerFactory, client kubernetes.Interface, count ObjectCounter) *FlowControl {
 	if !o.PriorityAndFairness {
 		return nil
@@ -48,9 +48,9 @@ func NewFlowControl(o *Options, factory informers.SharedInformerFactory, client 
 	}
 }
 
-// expectListsFromMemory makes the estimator charge consistent lists as lists from the
-// watch cache, which they are. Upstream asks the version of etcd whether the cache can
-// answer them, and charges them as lists from etcd where there is none to ask.
+// expectListsFromMemory makes upstream's estimator charge a consistent LIST as a LIST from
+// the watch cache, because the watch cache answers it. Upstream decides that by the
+// version of etcd; without etcd it would charge such a LIST as one from etcd.
 var expectListsFromMemory = sync.OnceFunc(func() {
 	feature.DefaultFeatureSupportChecker = consistentReads{feature.DefaultFeatureSupportChecker}
 })
@@ -60,9 +60,9 @@ type consistentReads struct{ feature.FeatureSupportChecker }
 // Supports implements feature.FeatureSupportChecker.
 func (consistentReads) Supports(f storage.Feature) bool { return f == storage.RequestWatchProgress }
 
-// Run keeps the queues in line with the configuration objects, and the
-// metrics' high-water marks fresh, until ctx ends. It runs on a nil FlowControl
-// too, where only the marks of the plain limits are kept.
+// Run updates the queues when the configuration objects change, and the high-water marks
+// of the metrics, until ctx ends. On a nil FlowControl it updates only the high-water
+// marks of requests in flight.
 func (f *FlowControl) Run(ctx context.Context) error {
 	if f == nil {
 		serverfilters.StartMaxInFlightWatermarkMaintenance(ctx.Done())
@@ -73,8 +73,9 @@ func (f *FlowControl) Run(ctx context.Context) error {
 	return f.controller.Run(ctx.Done())
 }
 
-// DebugHandler serves upstream's dumps of levels, queues and requests under
-// DebugPath. It must stand behind the chain, as whatever shows users' requests.
+// DebugHandler serves upstream's dumps of priority levels, queues and requests under
+// DebugPath. The dumps show requests of all users; the caller must wrap the handler in
+// the chain, which authorizes access to it.
 func (f *FlowControl) DebugHandler() http.Handler {
 	m := mux.NewPathRecorderMux("priority-and-fairness")
 	if f != nil {

@@ -10,34 +10,35 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Options are the flags of the request path, with kube-apiserver's names and
-// defaults.
+// Options are the flags of request handling, with kube-apiserver's names and defaults.
 type Options struct {
-	// PriorityAndFairness chooses API priority and fairness; without it the
-	// two in-flight limits below apply, each on its own.
+	// PriorityAndFairness turns API priority and fairness on. Without it, each of
+	// the two limits below applies to its kind of request.
 	PriorityAndFairness bool
-	// MaxRequestsInFlight and MaxMutatingRequestsInFlight add up to the
-	// server's concurrency under priority and fairness. Without it each bounds
-	// its kind of request, and 0 means unbounded.
+	// MaxRequestsInFlight and MaxMutatingRequestsInFlight bound the requests in
+	// flight. With priority and fairness, their sum is the server's total
+	// concurrency. Without it, the first bounds read-only requests, the second
+	// mutating ones, and 0 means no limit.
 	MaxRequestsInFlight         int
 	MaxMutatingRequestsInFlight int
 	// RequestTimeout bounds every request that is not long-running.
 	RequestTimeout time.Duration
-	// MinRequestTimeout, in seconds, is the least time for which a watch stays
-	// open. The endpoints use it; it is here beside its sibling.
+	// MinRequestTimeout, in seconds, is the minimum duration of a watch. Package
+	// endpoints uses it.
 	MinRequestTimeout int
-	// GoawayChance is the share of HTTP/2 requests answered with GOAWAY, so
-	// that clients spread over replicas: 0 to 0.02.
+	// GoawayChance is the probability, 0 to 0.02, with which an HTTP/2 request is
+	// answered with GOAWAY. The client then reconnects, possibly to another replica.
 	GoawayChance float64
 	// CORSAllowedOrigins are regular expressions; empty turns CORS off.
 	CORSAllowedOrigins []string
-	// HSTSDirectives make up the Strict-Transport-Security header; empty: none.
+	// HSTSDirectives are the directives of the Strict-Transport-Security header;
+	// empty means no header.
 	HSTSDirectives []string
-	// ShutdownSendRetryAfter answers requests that arrive while draining with
-	// 429 and Retry-After instead of a refused connection.
+	// ShutdownSendRetryAfter answers requests that arrive during the drain with 429
+	// and Retry-After. Without it the listener refuses connections then.
 	ShutdownSendRetryAfter bool
-	// ShutdownWatchTerminationGracePeriod is how long a shutdown waits for
-	// watches to end; 0 doesn't track them.
+	// ShutdownWatchTerminationGracePeriod is how long a shutdown waits for watches
+	// to end; 0 means that it does not wait.
 	ShutdownWatchTerminationGracePeriod time.Duration
 }
 
@@ -76,7 +77,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"How long a shutdown waits for active watches to end. 0 doesn't wait for them.")
 }
 
-// Validate returns one error for each wrong flag.
+// Validate returns one error for each invalid flag.
 func (o *Options) Validate() []error {
 	var errs []error
 	for _, check := range []struct {
@@ -122,8 +123,9 @@ func validateHSTS(directive string) error {
 	return fmt.Errorf("--strict-transport-security-directives: %q is none of max-age=SECONDS, includeSubDomains, preload", directive)
 }
 
-// validateOrigin demands that the expression pins both ends of the host: one
-// that floats lets a hostile origin contain an allowed one (CVE-2022-1996).
+// validateOrigin requires that the expression anchors both ends of the host: an
+// unanchored one also matches a hostile origin that contains an allowed one
+// (CVE-2022-1996).
 func validateOrigin(origin string) error {
 	if origin == "" {
 		return errors.New("--cors-allowed-origins: an origin must not be empty")

@@ -18,8 +18,8 @@ func withFilterStack(handler http.Handler) http.Handler {
 }
 
 // withHandlerStack grows the stack of the timeout filter's goroutine, which runs the
-// filters behind the timeout and the verb's handler. It leaves the stacks of
-// long-running requests alone: thousands of idle watches would keep the memory.
+// filters inside the timeout and the handler of the verb. It does not grow the stacks of
+// long-running requests: thousands of idle watches would keep that memory.
 func withHandlerStack(handler http.Handler, longRunning request.LongRunningRequestCheck) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if info, ok := request.RequestInfoFrom(r.Context()); ok && !longRunning(r, info) {

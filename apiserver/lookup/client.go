@@ -11,11 +11,10 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// NewClient returns a client whose look-ups of single ServiceAccounts, Pods,
-// Secrets, Nodes and Services, and of lists of Pods and EndpointSlices, read the
-// stores in process.
-// Everything else is a request of client. Stores need not exist before the first
-// look-up.
+// NewClient returns a clientset that reads some objects from the stores of this process:
+// GET of ServiceAccounts, Pods, Secrets, Nodes and Services, and LIST of Pods and
+// EndpointSlices. All other calls go to client. stores may return nil for a resource that
+// is not served yet; a read then fails with ServiceUnavailable.
 func NewClient(client kubernetes.Interface, stores func(schema.GroupResource) *objectstore.Store) kubernetes.Interface {
 	return storeClient{client, coreV1Client{client.CoreV1(), stores}, discoveryV1Client{client.DiscoveryV1(), stores}}
 }

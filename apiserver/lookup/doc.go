@@ -1,8 +1,11 @@
-// Package lookup reads built-in objects in process: the ServiceAccounts, Pods,
-// Secrets and Nodes that tokens are bound to, the Secrets of bootstrap tokens, the
-// Services and EndpointSlices of webhooks and conversions, the Pods that admission plugins ask for.
+// Package lookup is a clientset that reads built-in objects directly from the stores of
+// this process. Authentication reads the objects that tokens are bound to and the Secrets
+// of bootstrap tokens, webhooks resolve Services and EndpointSlices, and admission plugins
+// read Pods.
 //
-// A look-up is no request. It passes no filter, so that it leaves no audit event
-// and is not in the metrics of requests, and a client that is not authenticated
-// cannot cause requests by what its credentials name. It starts nothing.
+// Such a read is not a request: it passes no filter, makes no audit event, and is not
+// counted in the metrics of requests. A client that is not authenticated therefore cannot
+// cause requests by the objects that its credentials name.
+//
+// The package starts no goroutine and needs no shutdown.
 package lookup

@@ -14,7 +14,7 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// reader reads one resource, whose storage version is T's.
+// reader reads the objects of one resource. T is the Go type of its storage version.
 type reader[T any] struct {
 	stores    func(schema.GroupResource) *objectstore.Store
 	resource  schema.GroupResource
@@ -35,8 +35,8 @@ func (r reader[T]) key() string {
 	return "/" + r.namespace + "/"
 }
 
-// get reads one object: at resourceVersion "0" as it is in memory, without a
-// question to the database, else as the options say.
+// get reads one object. With resourceVersion "0" it reads the watch cache and never the
+// database. Otherwise the options have their usual meaning.
 func (r reader[T]) get(ctx context.Context, name string, opts metav1.GetOptions) (*T, error) {
 	store, err := r.store()
 	if err != nil {

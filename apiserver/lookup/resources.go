@@ -55,7 +55,7 @@ func (p pods) Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1
 	return p.reader.get(ctx, name, opts)
 }
 
-// List reads the store where the options select by labels alone.
+// List reads the store if the options select by labels only, and else makes a request.
 func (p pods) List(ctx context.Context, opts metav1.ListOptions) (*v1.PodList, error) {
 	if !selectsByLabelsOnly(opts) {
 		return p.PodInterface.List(ctx, opts)
@@ -69,7 +69,7 @@ type endpointSlices struct {
 	reader reader[discoveryapi.EndpointSlice]
 }
 
-// List reads the store where the options select by labels alone.
+// List reads the store if the options select by labels only, and else makes a request.
 func (e endpointSlices) List(ctx context.Context, opts metav1.ListOptions) (*discoveryapi.EndpointSliceList, error) {
 	if !selectsByLabelsOnly(opts) {
 		return e.EndpointSliceInterface.List(ctx, opts)
@@ -78,8 +78,8 @@ func (e endpointSlices) List(ctx context.Context, opts metav1.ListOptions) (*dis
 	return &discoveryapi.EndpointSliceList{Items: items}, err
 }
 
-// selectsByLabelsOnly reports whether the options select by labels alone. An informer's list,
-// by field or in pages, is a request.
+// selectsByLabelsOnly reports whether the options have nothing but a label selector and a
+// resourceVersion. Informers list by field or in pages.
 func selectsByLabelsOnly(opts metav1.ListOptions) bool {
 	return opts.FieldSelector == "" && opts.Limit == 0 && opts.Continue == "" && opts.ResourceVersionMatch == ""
 }

@@ -1,18 +1,24 @@
-// Package loopback lets the server be its own client: a Transport carries HTTP
-// requests to a handler in the same process, without a socket, TLS or tokens.
+// Package loopback is the transport for requests that the server makes to itself. A
+// Transport passes HTTP requests to a handler in the same process, without a socket, TLS
+// or tokens.
 //
-// # What is promised
+// # What it promises
 //
-//   - The handler sees a request as if it had come over HTTP/2, by the identity
-//     Name in the group system:masters (see Authenticator).
-//   - A response streams: a watch's events reach the client as they are flushed.
-//     A client that does not read holds the handler up once Window bytes wait.
-//   - Ending the request's context, or closing the response's body, ends the
-//     handler's context. Values of the caller's context do not reach the
-//     handler: those of another request (its user, its route) would mislead it.
+//   - The handler gets a request as if it had come over HTTP/2. The request is
+//     authenticated as the user UserName in the group system:masters (see Authenticator).
+//   - A response streams: the client receives a watch event when the handler flushes it.
+//     If the client does not read, the handler's Write blocks when MaxBufferedBytes are
+//     unread.
+//   - The handler's context ends when the request's context ends or when the client closes
+//     the response body. The values of the request's context do not reach the handler,
+//     because the user or the route of another request may be among them.
 //
 // # What the caller owes
 //
-// Serve before the first request. Close and Wait at the end: Close refuses new
-// requests and ends those under way, Wait joins their handlers.
+// The caller calls Serve before the first request.
+//
+// # How it shuts down
+//
+// Close makes new requests fail and ends those in flight. Wait returns when their handlers
+// have returned.
 package loopback

@@ -8,15 +8,15 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// UserName is the identity of in-process requests.
+// UserName is the user of loopback requests, as in kube-apiserver.
 const UserName = user.APIServerUser
 
-// loopbackKey marks the context of a request that came through a Transport. A
-// request from the network can't carry it.
+// loopbackKey is the key of a context value that only requests of a Transport have. A
+// request from the network cannot have it.
 type loopbackKey struct{}
 
-// Authenticator recognizes in-process requests and nothing else. It belongs
-// before every other authenticator.
+// Authenticator authenticates loopback requests and no others. It must be the first
+// authenticator.
 func Authenticator() authenticator.Request {
 	response := &authenticator.Response{User: &user.DefaultInfo{
 		Name:   UserName,
@@ -31,25 +31,24 @@ func Authenticator() authenticator.Request {
 	})
 }
 
-// SelfConfig returns what a client that was configured to call the Service of
-// this server itself calls it with: t, by the identity Name, whatever it would
-// have dialed. (kube-apiserver gives such clients its own loopback credentials.)
+// SelfConfig returns the configuration of a webhook client whose Service is this server's
+// own: its requests go through t, whatever address the client resolves.
+// kube-apiserver gives such clients its loopback credentials.
 func SelfConfig(t *Transport) *rest.Config {
 	return &rest.Config{
-		// Not Transport, which excludes the TLS settings that callers add.
+		// Not the field Transport: the callers add TLS settings, which exclude it.
 		WrapTransport: func(http.RoundTripper) http.RoundTripper { return t },
 		UserAgent:     "byre/loopback",
 	}
 }
 
-// Config returns a client configuration over t. Answers are JSON: that is how
-// objects are stored, so that the server passes bytes on and only the client
-// decodes.
+// Config returns a client configuration over t. Responses are JSON, the encoding in which
+// objects are stored: the server sends the stored bytes and only the client decodes.
 func Config(t *Transport) *rest.Config {
 	return &rest.Config{
 		Host:      "https://loopback",
 		Transport: t,
-		// The queue that bounds in-process requests is the server's own.
+		// No client-side rate limit: the server's own filters limit requests.
 		QPS: -1,
 		ContentConfig: rest.ContentConfig{
 			ContentType: "application/json",

@@ -15,7 +15,7 @@ type response struct {
 	*stream
 
 	once sync.Once
-	// started is closed when status and sent are set.
+	// started is closed when status and sent, a copy of header, are set.
 	started chan struct{}
 	status  int
 	sent    http.Header
@@ -28,7 +28,7 @@ func (w *response) Header() http.Header { return w.header }
 // WriteHeader implements http.ResponseWriter.
 func (w *response) WriteHeader(status int) {
 	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
-		return // informational; nobody here waits for it
+		return // informational responses are dropped
 	}
 	w.once.Do(func() {
 		w.status = status
@@ -43,15 +43,16 @@ func (w *response) Write(p []byte) (int, error) {
 	return w.stream.Write(p)
 }
 
-// Flush implements http.Flusher: what is written can be read already.
+// Flush implements http.Flusher. The client can read written bytes without a flush.
 func (w *response) Flush() { w.WriteHeader(http.StatusOK) }
 
-// CloseNotify implements http.CloseNotifier, which upstream's wrappers take as
-// the mark of a real server's ResponseWriter. The end of the request's context
-// is what tells a handler that the client has gone.
+// CloseNotify implements http.CloseNotifier, because upstream's wrappers require it of a
+// ResponseWriter. It returns nil: handlers learn from the end of the request's context
+// that the client is gone.
 func (w *response) CloseNotify() <-chan bool { return nil }
 
-// serve runs the handler and ends the body as the handler ended.
+// serve calls the handler, then ends the body: with io.EOF if the handler returned, or
+// with an error if it panicked.
 func (w *response) serve(handler http.Handler, r *http.Request) {
 	defer func() {
 		switch reason := recover(); reason {
@@ -73,7 +74,7 @@ func (w *response) fail(err error) {
 	w.finish(err)
 }
 
-// result is the client's view; started must be closed.
+// result returns the response for the client. The caller waits for started first.
 func (w *response) result(r *http.Request) *http.Response {
 	length := int64(-1)
 	if n, err := strconv.ParseInt(w.sent.Get("Content-Length"), 10, 64); err == nil {

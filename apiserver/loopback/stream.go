@@ -7,21 +7,21 @@ import (
 	"sync"
 )
 
-// MaxBufferedBytes is how many bytes of a response may wait for the client.
+// MaxBufferedBytes is the number of unread bytes of a response at which Write blocks.
 const MaxBufferedBytes = 256 << 10
 
-// errBodyClosed is what a handler's write meets after the client closed the body.
+// errBodyClosed is the error of Write after the client has closed the body.
 var errBodyClosed = errors.New("loopback: the client closed the response body")
 
-// stream carries a body from one writer to one reader.
+// stream is a response body with one writer, the handler, and one reader, the client.
 type stream struct {
 	mu sync.Mutex
-	// changed is signalled when waiting, ended or broken changes.
+	// changed is signalled when buffered, writeErr or abortErr changes.
 	changed  *sync.Cond
 	buffered []byte
-	// writeErr is set when the writer is through: io.EOF, or what went wrong.
+	// writeErr is set when the handler has ended: io.EOF or the error.
 	writeErr error
-	// abortErr is set when nobody reads any more.
+	// abortErr is set when the client does not read any more.
 	abortErr error
 	cancel   context.CancelCauseFunc
 }
@@ -32,7 +32,7 @@ func newStream(cancel context.CancelCauseFunc) *stream {
 	return s
 }
 
-// Write hands p to the reader; it waits while Window bytes are unread.
+// Write appends p to the buffer. It blocks while MaxBufferedBytes or more are unread.
 func (s *stream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,21 +63,21 @@ func (s *stream) Read(p []byte) (int, error) {
 	n := copy(p, s.buffered)
 	s.buffered = s.buffered[n:]
 	if len(s.buffered) == 0 {
-		// A watch lives long: let go of the memory of its largest moment.
+		// Release the memory: a watch lives long and is idle most of the time.
 		s.buffered = nil
 	}
 	s.changed.Broadcast()
 	return n, nil
 }
 
-// Close implements io.Closer for the client: the handler's context ends.
+// Close implements io.Closer for the client. It ends the handler's context.
 func (s *stream) Close() error {
 	s.abort(errBodyClosed)
 	s.cancel(errBodyClosed)
 	return nil
 }
 
-// finish is called by the writer's side at its end.
+// finish ends the body with err, or with io.EOF if err is nil.
 func (s *stream) finish(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *stream) finish(err error) {
 	s.changed.Broadcast()
 }
 
-// abort ends both sides at once.
+// abort makes Read and Write fail with err.
 func (s *stream) abort(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

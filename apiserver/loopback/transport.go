@@ -7,27 +7,28 @@ import (
 	"sync"
 )
 
-// ErrClosed is the error of every request after Close.
+// ErrClosed is the error of a request after Close.
 var ErrClosed = errors.New("loopback: the server is stopping")
 
 // errNotServing is the error of a request before Serve.
 var errNotServing = errors.New("loopback: the server is not ready for its own requests yet")
 
-// Transport is an http.RoundTripper to a handler in this process. The zero
-// value is ready for Serve.
+// Transport is an http.RoundTripper to a handler in this process. The zero value is ready
+// to use; requests before Serve fail.
 type Transport struct {
 	mu      sync.Mutex
 	handler http.Handler
-	// stop ends every request under way; nil until Serve.
+	// stop ends stopping, and so every request in flight; nil before Serve.
 	stop     context.CancelFunc
 	stopping context.Context
 	closed   bool
-	// requests counts handlers that have not returned. Invariant: it grows
-	// only under mu while closed is false, so that Wait sees all of them.
+	// requests counts the handlers that have not returned. Invariant: it is
+	// incremented only while mu is held and closed is false, so that Wait after
+	// Close waits for all of them.
 	requests sync.WaitGroup
 }
 
-// Serve sets the handler. It is called once.
+// Serve sets the handler. The caller calls it once.
 func (t *Transport) Serve(handler http.Handler) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,7 +36,7 @@ func (t *Transport) Serve(handler http.Handler) {
 	t.stopping, t.stop = context.WithCancel(context.Background())
 }
 
-// Close ends the requests under way and refuses others.
+// Close ends the requests in flight. Later requests fail with ErrClosed.
 func (t *Transport) Close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,10 +46,11 @@ func (t *Transport) Close() {
 	}
 }
 
-// Wait returns when the handler of every request has returned.
+// Wait returns when the handlers of all requests have returned.
 func (t *Transport) Wait() { t.requests.Wait() }
 
-// startRequest counts a request in and returns what it runs on.
+// startRequest counts a new request and returns the handler, and the context that ends at
+// Close.
 func (t *Transport) startRequest() (http.Handler, context.Context, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -69,7 +71,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		closeBody(r)
 		return nil, err
 	}
-	// Not a child of the caller's context: only its end is handed on.
+	// Not a child of the request's context: only its end is passed on, not its values.
 	ctx, cancel := context.WithCancelCause(context.Background())
 	body := newStream(cancel)
 	unlink := []func() bool{
@@ -85,24 +87,24 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		for _, f := range unlink {
 			f()
 		}
-		// As with a real server, the request's context ends with its handler;
-		// what is left of the body can still be read.
+		// As in net/http, the request's context ends with its handler. The client
+		// can still read the rest of the body.
 		cancel(nil)
 	}()
 	select {
 	case <-w.started:
 	case <-ctx.Done():
 		select {
-		case <-w.started: // and over already
+		case <-w.started: // the handler has already returned
 		default:
-			// The handler goes on until it notices; its writes go nowhere.
+			// The handler runs until it notices; its writes fail.
 			return nil, context.Cause(ctx)
 		}
 	}
 	return w.result(r), nil
 }
 
-// serverRequest is the client's request as a server's handler gets it.
+// serverRequest converts the client's request to the form that a server's handler gets.
 func serverRequest(ctx context.Context, r *http.Request) *http.Request {
 	in := r.Clone(context.WithValue(ctx, loopbackKey{}, true))
 	in.Proto, in.ProtoMajor, in.ProtoMinor = "HTTP/2.0", 2, 0
@@ -117,7 +119,7 @@ func serverRequest(ctx context.Context, r *http.Request) *http.Request {
 
 func closeBody(r *http.Request) {
 	if r.Body != nil {
-		// A request body of a client in this process is memory: closing can't fail.
+		// The bodies of clients in this process are in memory: Close cannot fail.
 		_ = r.Body.Close()
 	}
 }
