@@ -136,8 +136,8 @@ func evenFlags(body any) any {
 // TestEmulatedRelease: emulating a release, both servers have the same groups,
 // versions and resources.
 func TestEmulatedRelease(t *testing.T) {
-	const flag = "--emulated-version=1.35"
-	stock, byre := startStock(t, flag), startByre(t, "", flag)
+	t.Parallel()
+	stock, byre := startBoth(t, "", "--emulated-version=1.35")
 	for _, path := range []string{"/api", "/apis"} {
 		compare(t, stock, byre, request{
 			name: "discovery of an emulated release", path: path,

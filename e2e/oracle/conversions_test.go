@@ -89,9 +89,7 @@ func compareConversions(t *testing.T, stock, byre *peer) {
 	compare(t, stock, byre, request{name: "convert without an end", path: oldCronsPath + "/a?timeout=1s"})
 	spoil(spoiled{})
 	compare(t, stock, byre, request{name: "convert rightly again", path: oldCronsPath + "/a"})
-	for _, name := range []string{"crons", "services"} {
-		deleteOnBoth(t, stock, byre, name+".jobs.example.com")
-	}
+	deleteOnBoth(t, stock, byre, "crons.jobs.example.com", "services.jobs.example.com")
 }
 
 // compareBadConversion reads and creates on both servers. Lists and changes are
@@ -158,7 +156,7 @@ func converted() []request {
 		{name: "convert: get what is stored", path: cronsPath + "/a"},
 		{name: "convert: list", path: oldCronsPath},
 		{name: "convert: list as table", path: oldCronsPath, accept: table},
-		{name: "convert: watch", path: oldCronsPath + "?watch=1&resourceVersion=0&timeoutSeconds=1&fieldSelector=metadata.name%3Da", events: 1},
+		{name: "convert: watch", path: oldCronsPath + "?watch=1&resourceVersion=0&timeoutSeconds=60&fieldSelector=metadata.name%3Da", events: 1},
 		{name: "convert: patch", method: http.MethodPatch, path: oldCronsPath + "/a", contentType: mergePatch, body: `{"spec":{"zone":"CET"}}`},
 		{name: "convert: apply", method: http.MethodPatch, path: oldCronsPath + "/a?fieldManager=one&force=true", contentType: apply, body: cron("v1beta1", "a", `"cron":"@hourly"`)},
 		{name: "convert: apply in the stored version", method: http.MethodPatch, path: cronsPath + "/a?fieldManager=two", contentType: apply, body: cron("v1", "a", `"schedule":"@weekly"`)},

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
 	"byre/e2e/programs"
@@ -66,34 +67,56 @@ type answer struct {
 // comparison does not even out.
 func TestAnswers(t *testing.T) {
 	if os.Getenv("E2E_STOCK") != "" {
-		compareAll(t, startStock(t), startStock(t))
+		stock, err := startStock(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := startStock(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compareAll(t, stock, other)
 		return
 	}
-	t.Run("sqlite", func(t *testing.T) { compareAll(t, startStock(t), startByre(t, "")) })
-	t.Run("postgres", func(t *testing.T) { compareAll(t, startStock(t), startByre(t, pgtest.DSN(t))) })
+	for name, endpoint := range map[string]string{"sqlite": "", "postgres": pgtest.DSN(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stock, byre := startBoth(t, endpoint)
+			compareAll(t, stock, byre)
+		})
+	}
 }
 
 func compareAll(t *testing.T, stock, byre *peer) {
 	for _, table := range []struct {
 		name     string
 		requests []request
+		// readOnly tables change nothing: the order of their requests is of no account.
+		readOnly bool
 	}{
-		{"start", atStart()},
-		{"control plane", ofTheControlPlane()},
-		{"objects", objects(t)},
-		{"reads", reads()},
-		{"writes", writes()},
-		{"bodies", badBodies()},
-		{"names", badNames()},
-		{"parameters", badParameters()},
-		{"paths", badPaths()},
-		{"access", access()},
-		{"bad definitions", badDefinitions()},
+		{name: "start", requests: atStart(), readOnly: true},
+		{name: "control plane", requests: ofTheControlPlane()},
+		{name: "objects", requests: objects(t)},
+		{name: "reads", requests: reads()},
+		{name: "writes", requests: writes()},
+		{name: "bodies", requests: badBodies()},
+		{name: "names", requests: badNames()},
+		{name: "parameters of reads", requests: badReadParameters(), readOnly: true},
+		{name: "parameters of writes", requests: badWriteParameters()},
+		{name: "paths", requests: badPaths()},
+		{name: "access", requests: access()},
+		{name: "bad definitions", requests: badDefinitions()},
 	} {
 		t.Run(table.name, func(t *testing.T) {
-			for _, r := range table.requests {
-				compare(t, stock, byre, r)
+			var group errgroup.Group
+			group.SetLimit(1)
+			if table.readOnly {
+				group.SetLimit(asking)
 			}
+			for _, r := range table.requests {
+				group.Go(func() error { compare(t, stock, byre, r); return nil })
+			}
+			_ = group.Wait() // compare reports by itself
 		})
 	}
 	t.Run("checks", func(t *testing.T) { compareChecks(t, stock, byre) })
@@ -107,64 +130,37 @@ func compareAll(t *testing.T, stock, byre *peer) {
 	t.Run("seats", func(t *testing.T) { compareSeats(t, stock, byre) })
 }
 
-func compare(t *testing.T, stock, byre *peer, r request) {
-	t.Helper()
-	found, repeatable, err := askBoth(t.Context(), stock, byre, r)
-	for tries := 0; err == nil && r.settles && len(found) > 0 && tries < 100; tries++ {
-		time.Sleep(100 * time.Millisecond) // two servers' caches, of which nothing tells
-		found, repeatable, err = askBoth(t.Context(), stock, byre, r)
-	}
-	// A server that finds several mistakes in a map names them in the map's order, which
-	// changes from one answer to the next. Two servers that answer alike agree after a
-	// few repetitions; what differs for another reason differs in all of them.
-	for tries := 0; err == nil && repeatable && len(found) > 0 && expected[r.name] == "" && tries < 40; tries++ {
-		found, repeatable, err = askBoth(t.Context(), stock, byre, r)
-	}
-	if err != nil {
-		t.Errorf("%s: %v", r.name, err)
-		return
-	}
-	reason, known := expected[r.name]
-	switch {
-	case known && len(found) == 0:
-		t.Errorf("%s no longer differs: take it out of the table of differences (%s)", r.name, reason)
-	case !known && len(found) > 0:
-		t.Errorf("%s\n\t%s %.200s\n\t%s", r.name, r.method, r.path, strings.Join(found, "\n\t"))
-	}
-}
-
-// askBoth puts a request to both servers and returns how their answers differ. The
-// request is repeatable when neither server has changed anything for it: it is a dry
-// run, or both servers refuse it. (Reads are not repeated: a stale one is a fault.)
-func askBoth(ctx context.Context, stock, byre *peer, r request) (found []string, repeatable bool, err error) {
-	want, err := stock.ask(ctx, r)
-	if err != nil {
-		return nil, false, fmt.Errorf("kube-apiserver: %w", err)
-	}
-	got, err := byre.ask(ctx, r)
-	if err != nil {
-		return nil, false, fmt.Errorf("byre: %w", err)
-	}
-	dry := strings.Contains(r.path, "dryRun=All") && want.status < 400 && got.status < 400
-	refused := want.status >= 400 && want.status < 500 && got.status >= 400 && got.status < 500
-	return differences(want, got), dry || refused, nil
-}
-
 // peer is one of the two servers.
 type peer struct {
-	server *servers.Server
-	client *http.Client
+	server  *servers.Server
+	client  *http.Client
+	isStock bool
 }
 
-func startByre(t *testing.T, endpoint string, args ...string) *peer {
+// startBoth starts both servers at the same time.
+func startBoth(t *testing.T, endpoint string, args ...string) (stock, byre *peer) {
 	t.Helper()
+	var group errgroup.Group
+	group.Go(func() (err error) { stock, err = startStock(t, args...); return err })
+	group.Go(func() (err error) { byre, err = startByre(t, endpoint, args...); return err })
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return stock, byre
+}
+
+// Neither server has the controllers that would make service accounts, or change
+// objects while they are compared.
+const noServiceAccounts = "--disable-admission-plugins=ServiceAccount"
+
+func startByre(t *testing.T, endpoint string, args ...string) (*peer, error) {
 	b, err := servers.Byre{
 		Dir:      filepath.Join(t.TempDir(), "data"),
 		Endpoint: endpoint,
-		Args:     append([]string{"--disable-admission-plugins=ServiceAccount", "--controllers=", "--advertise-address=127.0.0.1"}, args...),
+		Args:     append([]string{noServiceAccounts, "--controllers=", "--advertise-address=127.0.0.1"}, args...),
 	}.Start(t.Context())
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	t.Cleanup(func() {
 		if err := b.Stop(); err != nil {
@@ -174,34 +170,35 @@ func startByre(t *testing.T, endpoint string, args ...string) *peer {
 			t.Logf("byre's log ends with:\n%s", b.LogTail())
 		}
 	})
-	return newPeer(t, b)
+	return newPeer(b)
 }
 
-// Neither server has the controllers that would make service accounts, or change
-// objects while they are compared. The stock one counts its objects every second or
-// two, instead of every minute or two: that decides how it charges lists.
-func startStock(t *testing.T, args ...string) *peer {
-	t.Helper()
-	s, err := servers.Stock{Dir: t.TempDir(), Args: append([]string{"--disable-admission-plugins=ServiceAccount", "--etcd-count-metric-poll-period=1s"}, args...)}.Start(t.Context())
+// startStock starts a stock server that counts its objects every second or two,
+// instead of every minute or two: that decides how it charges lists.
+func startStock(t *testing.T, args ...string) (*peer, error) {
+	s, err := servers.Stock{Dir: t.TempDir(), Args: append([]string{noServiceAccounts, "--etcd-count-metric-poll-period=1s"}, args...)}.Start(t.Context())
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	t.Cleanup(s.Kill)
-	return newPeer(t, s)
+	p, err := newPeer(s)
+	if err == nil {
+		p.isStock = true
+	}
+	return p, err
 }
 
-func newPeer(t *testing.T, s *servers.Server) *peer {
-	t.Helper()
+func newPeer(s *servers.Server) (*peer, error) {
 	config, err := rest.TLSConfigFor(&rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{CAFile: s.CAFile}})
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	return &peer{server: s, client: &http.Client{
 		Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true, DisableCompression: true},
 		// A redirect is an answer.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Timeout:       30 * time.Second,
-	}}
+		Timeout:       patience,
+	}}, nil
 }
 
 func (p *peer) ask(ctx context.Context, r request) (answer, error) {
@@ -233,10 +230,27 @@ func (p *peer) ask(ctx context.Context, r request) (answer, error) {
 // must asks what has to succeed for the comparison to mean something.
 func (p *peer) must(t *testing.T, status int, r request) {
 	t.Helper()
-	a, err := p.ask(t.Context(), r)
-	if err != nil || a.status != status {
-		t.Fatalf("%s %s of %s: %d %s %v", r.method, r.path, p.server.URL, a.status, show(a.body), err)
+	if err := p.expect(t.Context(), status, r); err != nil {
+		t.Fatal(err)
 	}
+}
+
+// expect is an error unless the answer has a status.
+func (p *peer) expect(ctx context.Context, status int, r request) error {
+	a, err := p.ask(ctx, r)
+	if err == nil && a.status != status {
+		err = fmt.Errorf("%s %s of %s: %d %s", r.method, r.path, p.server.URL, a.status, show(a.body))
+	}
+	return err
+}
+
+// onBoth calls do for both servers at once.
+func onBoth(stock, byre *peer, do func(*peer) error) error {
+	var group errgroup.Group
+	for _, p := range []*peer{stock, byre} {
+		group.Go(func() error { return do(p) })
+	}
+	return group.Wait()
 }
 
 func (p *peer) request(ctx context.Context, r request) (*http.Request, error) {

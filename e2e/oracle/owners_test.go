@@ -2,11 +2,14 @@ package oracle
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // shadowed is a built-in resource that both servers get a definition over.
@@ -64,30 +67,24 @@ func compareOwners(t *testing.T, stock, byre *peer) {
 		t.Fatalf("%d resources to make definitions over", len(all))
 	}
 	before := [2]map[string]string{objectsOf(t, stock, all), objectsOf(t, byre, all)}
-	for _, s := range all {
-		for _, p := range []*peer{stock, byre} {
-			p.must(t, http.StatusCreated, request{method: http.MethodPost, path: definitionsPath, contentType: "application/yaml", body: s.definition()})
-		}
-	}
-	for _, s := range all {
-		for _, p := range []*peer{stock, byre} {
-			p.awaitDefinition(t, s.name(), decided)
-		}
+	inParallel(t, all, func(s shadowed) error {
+		return onBoth(stock, byre, func(p *peer) error {
+			return errors.Join(
+				p.expect(t.Context(), http.StatusCreated, request{method: http.MethodPost, path: definitionsPath, contentType: "application/yaml", body: s.definition()}),
+				p.awaitDefinition(t.Context(), s.name(), decided))
+		})
+	})
+	inParallel(t, all, func(s shadowed) error {
 		for _, r := range overlapping(s) {
 			compare(t, stock, byre, r)
 		}
-	}
-	for _, s := range all {
-		for _, p := range []*peer{stock, byre} {
-			p.must(t, http.StatusOK, request{method: http.MethodDelete, path: definitionsPath + "/" + s.name()})
-		}
-	}
-	for _, s := range all {
-		for _, p := range []*peer{stock, byre} {
-			p.awaitDefinition(t, s.name(), func(status int, _ map[string]string) bool { return status == http.StatusNotFound })
-		}
+		return nil
+	})
+	inParallel(t, all, func(s shadowed) error {
+		err := onBoth(stock, byre, func(p *peer) error { return p.deleteDefinition(t.Context(), s.name()) })
 		compare(t, stock, byre, request{name: "list after the definition of " + s.name(), path: s.path(s.version), even: evenKind, settles: true})
-	}
+		return err
+	})
 	for i, p := range []*peer{stock, byre} {
 		after := objectsOf(t, p, all)
 		for object, uid := range before[i] {
@@ -95,6 +92,20 @@ func compareOwners(t *testing.T, stock, byre *peer) {
 				t.Errorf("%s: %s had the uid %s, and has %q", p.server.URL, object, uid, after[object])
 			}
 		}
+	}
+}
+
+// inParallel calls do for all, a few at a time: neither server hurries with one
+// definition, but both work at several.
+func inParallel(t *testing.T, all []shadowed, do func(shadowed) error) {
+	t.Helper()
+	var group errgroup.Group
+	group.SetLimit(asking)
+	for _, s := range all {
+		group.Go(func() error { return do(s) })
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
 	}
 }
 

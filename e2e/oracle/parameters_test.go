@@ -6,12 +6,13 @@ import (
 	"strings"
 )
 
-// badParameters are queries that mean nothing.
-func badParameters() []request {
+// badReadParameters are queries of lists and watches that mean nothing. Watches that
+// are not refused and have nothing to tell last until their time-out.
+func badReadParameters() []request {
 	var requests []request
 	list := func(query string) {
 		requests = append(requests, request{name: "list with " + query, path: cms + "?" + query})
-		requests = append(requests, request{name: "watch with " + query, path: cms + "?watch=true&timeoutSeconds=1&" + query, events: 1})
+		requests = append(requests, request{name: "watch with " + query, path: cms + "?watch=true&timeoutSeconds=5&" + query, events: 1})
 	}
 	for _, selector := range []string{"a b", "a in", "a in (", "=", "a=b=c", "a=-", "a/b/c=d", "a in ()", "!", ",", "a>cow"} {
 		list("labelSelector=" + url.QueryEscape(selector))
@@ -28,6 +29,20 @@ func badParameters() []request {
 	} {
 		list(query)
 	}
+	return append(requests,
+		request{name: "list at a revision from the future", path: cms + "?resourceVersion=99999999"},
+		request{name: "get at a revision from the future", path: cms + "/c1?resourceVersion=99999999"},
+		request{name: "get at no revision", path: cms + "/c1?resourceVersion=cow"},
+		request{name: "list exactly at a revision from the future", path: cms + "?resourceVersion=99999999&resourceVersionMatch=Exact"},
+		request{name: "watch from a revision from the future", path: cms + "?watch=true&timeoutSeconds=5&resourceVersion=99999999", events: 1},
+		request{name: "table with a wrong includeObject", path: cms + "?includeObject=Cow", accept: table},
+		request{name: "a header that is long", path: cms, header: http.Header{"X-Cow": {strings.Repeat("a", 100<<10)}}},
+	)
+}
+
+// badWriteParameters are queries of writes that mean nothing.
+func badWriteParameters() []request {
+	var requests []request
 	for _, query := range []string{"dryRun=Cow", "dryRun=", "dryRun=All&dryRun=All", "fieldManager=%00", "fieldManager=" + strings.Repeat("a", 129), "pretty=cow"} {
 		requests = append(requests,
 			request{name: "create with " + query[:min(len(query), 40)], method: http.MethodPost, path: cms + "?" + query, body: `{"metadata":{"generateName":"generated-"}}`},
@@ -35,14 +50,7 @@ func badParameters() []request {
 		)
 	}
 	return append(requests,
-		request{name: "list at a revision from the future", path: cms + "?resourceVersion=99999999"},
-		request{name: "get at a revision from the future", path: cms + "/c1?resourceVersion=99999999"},
-		request{name: "get at no revision", path: cms + "/c1?resourceVersion=cow"},
-		request{name: "list exactly at a revision from the future", path: cms + "?resourceVersion=99999999&resourceVersionMatch=Exact"},
-		request{name: "watch from a revision from the future", path: cms + "?watch=true&timeoutSeconds=1&resourceVersion=99999999", events: 1},
-		request{name: "table with a wrong includeObject", path: cms + "?includeObject=Cow", accept: table},
 		request{name: "delete a collection by a bad selector", method: http.MethodDelete, path: cms + "?labelSelector=a+b"},
 		request{name: "delete a collection by a field that is not", method: http.MethodDelete, path: cms + "?fieldSelector=cow%3D1"},
-		request{name: "a header that is long", path: cms, header: http.Header{"X-Cow": {strings.Repeat("a", 100<<10)}}},
 	)
 }

@@ -37,7 +37,7 @@ func badPaths() []request {
 		requests = append(requests,
 			request{name: "list that accepts " + accept, path: cms, accept: accept},
 			request{name: "get that accepts " + accept, path: cms + "/c1", accept: accept},
-			request{name: "watch that accepts " + accept, path: cms + "?watch=true&timeoutSeconds=1&resourceVersion=0", accept: accept, events: 1},
+			request{name: "watch that accepts " + accept, path: cms + "?watch=true&timeoutSeconds=60&resourceVersion=0", accept: accept, events: 1},
 			request{name: "create that accepts " + accept, method: http.MethodPost, path: cms + "?dryRun=All", accept: accept, body: configMap("accept", "")},
 			request{name: "an error that accepts " + accept, path: cms + "/nobody", accept: accept},
 			request{name: "discovery that accepts " + accept, path: "/apis/apps/v1", accept: accept},

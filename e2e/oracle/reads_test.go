@@ -48,19 +48,19 @@ func reads() []request {
 	query("resourceVersion 1", "resourceVersion=1", 0)
 	query("not older than", "resourceVersion=1&resourceVersionMatch=NotOlderThan", 0)
 	query("pretty", "pretty=true", 0)
-	query("watch from now", "watch=true&timeoutSeconds=1", 5)
-	query("watch from 0", "watch=true&timeoutSeconds=1&resourceVersion=0", 5)
-	query("watch with a selector", "watch=true&timeoutSeconds=1&labelSelector=parity%3Dp1", 2)
-	query("streaming list", "watch=true&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", 6)
-	query("streaming list without bookmarks", "watch=true&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", 5)
+	query("watch from now", "watch=true&timeoutSeconds=60", 5)
+	query("watch from 0", "watch=true&timeoutSeconds=60&resourceVersion=0", 5)
+	query("watch with a selector", "watch=true&timeoutSeconds=60&labelSelector=parity%3Dp1", 2)
+	query("streaming list", "watch=true&timeoutSeconds=60&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", 6)
+	query("streaming list without bookmarks", "watch=true&timeoutSeconds=60&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", 5)
 	query("no initial events", "watch=true&timeoutSeconds=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan", 1)
 	query("watch until its time-out", "watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Dnobody", 1)
 	return append(requests,
 		request{name: "across namespaces", path: "/api/v1/configmaps?labelSelector=parity%3Dp0"},
-		request{name: "old watch path", path: "/api/v1/watch/namespaces/t/configmaps?timeoutSeconds=1", events: 5},
-		request{name: "old watch path of one", path: "/api/v1/watch/namespaces/t/configmaps/c1?timeoutSeconds=1", events: 1},
-		request{name: "watch in YAML", path: cms + "?watch=true&timeoutSeconds=1", accept: "application/yaml"},
-		request{name: "watch as metadata", path: cms + "?watch=true&timeoutSeconds=1", accept: metadata, events: 5},
+		request{name: "old watch path", path: "/api/v1/watch/namespaces/t/configmaps?timeoutSeconds=60", events: 5},
+		request{name: "old watch path of one", path: "/api/v1/watch/namespaces/t/configmaps/c1?timeoutSeconds=60", events: 1},
+		request{name: "watch in YAML", path: cms + "?watch=true&timeoutSeconds=60", accept: "application/yaml"},
+		request{name: "watch as metadata", path: cms + "?watch=true&timeoutSeconds=60", accept: metadata, events: 5},
 		request{name: "get with resourceVersion", path: cms + "/c1?resourceVersion=0"},
 		request{name: "table with objects", path: cms + "?includeObject=Object", accept: table},
 		request{name: "table with metadata", path: cms + "?includeObject=Metadata", accept: table},

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -39,15 +40,18 @@ func compareSchemas(t *testing.T, stock, byre *peer) {
 	for n := 0; n < len(good); n += together {
 		definitions = append(definitions, newGenerated(g, n/together, good[n:min(n+together, len(good))]))
 	}
-	for _, d := range definitions {
-		for _, p := range []*peer{stock, byre} {
-			p.must(t, http.StatusCreated, request{method: http.MethodPost, path: definitionsPath, body: d.definition(d.schemas)})
+	err := onBoth(stock, byre, func(p *peer) error {
+		var errs []error
+		for _, d := range definitions {
+			errs = append(errs, p.expect(t.Context(), http.StatusCreated, request{method: http.MethodPost, path: definitionsPath, body: d.definition(d.schemas)}))
 		}
-	}
-	for _, d := range definitions {
-		for _, p := range []*peer{stock, byre} {
-			p.awaitDefinition(t, d.plural()+".generated.example.com", decided)
+		for _, d := range definitions {
+			errs = append(errs, p.awaitDefinition(t.Context(), d.plural()+".generated.example.com", decided))
 		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	c.objects(definitions)
 	c.tighten(g, definitions)

@@ -85,8 +85,9 @@ func compareSeats(t *testing.T, stock, byre *peer) {
 		p.allowLists(t)
 	}
 	for _, r := range chargedResources() {
-		stock.createMany(t, r)
-		byre.createMany(t, r)
+		if err := onBoth(stock, byre, func(p *peer) error { return p.createMany(t.Context(), r) }); err != nil {
+			t.Fatal(err)
+		}
 		theirs, ours := stock.awaitSize(t, r), byre.awaitSize(t, r)
 		t.Logf("%s: objects of %.0f bytes in kube-apiserver, of %.0f in byre", r.resource, theirs, ours)
 		if !r.sizes(theirs, ours) {
@@ -136,7 +137,7 @@ func poll(t *testing.T, condition func() error) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(15 * time.Second)
+	deadline := time.After(patience)
 	for {
 		err := condition()
 		if err == nil {
@@ -173,9 +174,8 @@ func (p *peer) allowLists(t *testing.T) {
 	})
 }
 
-func (p *peer) createMany(t *testing.T, r charged) {
-	t.Helper()
-	group, ctx := errgroup.WithContext(t.Context())
+func (p *peer) createMany(ctx context.Context, r charged) error {
+	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(16)
 	for i := range seatObjects {
 		group.Go(func() error {
@@ -183,9 +183,7 @@ func (p *peer) createMany(t *testing.T, r charged) {
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	return group.Wait()
 }
 
 // awaitSize waits until a server has counted all objects of a resource, and returns
