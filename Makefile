@@ -38,9 +38,10 @@ test-unit: test-setup
 	$(GO) test -timeout 15m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
 
 # The end-to-end tests build kubectl, kube-apiserver and etcd from their modules
-# into bin/e2e. One package at a time: each starts servers.
+# into bin/e2e. One package at a time: each starts servers. Several tests at a time,
+# however few processors there are: most of them wait most of the time.
 test-e2e: test-setup build
-	cd e2e && $(GO) test -p 1 -timeout 30m ./...
+	cd e2e && $(GO) test -p 1 -parallel 8 -timeout 60m ./...
 
 fmt-check:
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \

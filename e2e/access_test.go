@@ -11,6 +11,7 @@ import (
 // TestAccess starts byre with the flags and files of docs/operations.md, all
 // sections at once, and comes to it by every way in.
 func TestAccess(t *testing.T) {
+	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -23,6 +24,7 @@ func TestAccess(t *testing.T) {
 
 // TestAccessAgainstStock gives the same flags and files to a stock kube-apiserver.
 func TestAccessAgainstStock(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("E2E_STOCK") == "" {
 		t.Skip("set E2E_STOCK=1 to try them on a stock kube-apiserver")
 	}

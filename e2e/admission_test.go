@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -119,7 +118,7 @@ func testWebhookCredentials(t *testing.T, site *site, s *servers.Server, ns stri
 		t.Fatal(err)
 	}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "called-"}}
-	waitFor(t, 20*time.Second, "the webhooks", func() error {
+	waitFor(t, "the webhooks", func() error {
 		made, err := c.CoreV1().ConfigMaps(ns).Create(t.Context(), cm, metav1.CreateOptions{})
 		if err != nil {
 			return err
@@ -129,7 +128,7 @@ func testWebhookCredentials(t *testing.T, site *site, s *servers.Server, ns stri
 		}
 		return nil
 	})
-	waitFor(t, 20*time.Second, "the annotation in the audit log", func() error {
+	waitFor(t, "the annotation in the audit log", func() error {
 		// The two webhooks are not in force at the same moment.
 		if _, err := c.CoreV1().ConfigMaps(ns).Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
 			return err

@@ -57,10 +57,10 @@ func testAuthorizationConfig(t *testing.T, site *site, s *servers.Server) {
 	}
 
 	site.edit(t, "authorization.yaml", "'contractors' in request.groups", "'robbers' in request.groups")
-	waitFor(t, 90*time.Second, "the new match condition", func() error { return mayBoth(alice) })
+	waitFor(t, "the new match condition", func() error { return mayBoth(alice) })
 	site.edit(t, "authorization.yaml", "'robbers' in request.groups", "'unfinished")
 	site.edit(t, "authorization-webhook.kubeconfig", site.hooks.URL, "https://127.0.0.1:1")
-	waitFor(t, 90*time.Second, "the refusal of the broken file", func() error {
+	waitFor(t, "the refusal of the broken file", func() error {
 		if _, metrics := get(t, s, servers.AdminToken, "/metrics"); !strings.Contains(metrics, `apiserver_authorization_config_controller_automatic_reloads_total{apiserver_id_hash=`) ||
 			!strings.Contains(metrics, `status="failure"} 1`) {
 			return errors.New("no failure is counted")
@@ -71,7 +71,7 @@ func testAuthorizationConfig(t *testing.T, site *site, s *servers.Server) {
 		t.Errorf("with a broken file, what was in force is not: %v", err)
 	}
 	site.edit(t, "authorization.yaml", "'unfinished", "'contractors' in request.groups")
-	waitFor(t, 90*time.Second, "the failure policy of a webhook that is gone", func() error {
+	waitFor(t, "the failure policy of a webhook that is gone", func() error {
 		if err := list(alice, open); err == nil {
 			return errors.New("alice is allowed what she was allowed")
 		}
@@ -116,8 +116,8 @@ func testRulesOnReplicas(t *testing.T, a, b *servers.Server) {
 			t.Errorf("on the replica that was written to, alice may: %v", !want)
 		}
 		for may(there) != want {
-			if time.Since(written) > 5*most {
-				t.Fatalf("on the other replica, alice may after %v: %v", 5*most, !want)
+			if time.Since(written) > patience {
+				t.Fatalf("on the other replica, alice may after %v: %v", patience, !want)
 			}
 		}
 		took := time.Since(written)
@@ -139,14 +139,15 @@ func testRulesOnReplicas(t *testing.T, a, b *servers.Server) {
 		follow(false)
 	}
 	t.Logf("the other replica followed within %v", slowest)
-	// A machine that has other things to do may be late once.
-	if late > 1 {
+	// A loaded machine is late now and then.
+	if late > rounds {
 		t.Errorf("the other replica took more than %v %d times of %d", most, late, 2*rounds)
 	}
 }
 
 // TestAuthorizationModes starts byre with modes that decide alone.
 func TestAuthorizationModes(t *testing.T) {
+	t.Parallel()
 	for _, name := range databases {
 		for _, mode := range []string{"AlwaysAllow", "AlwaysDeny"} {
 			t.Run(name+" "+mode, func(t *testing.T) {
@@ -172,6 +173,7 @@ func testAuthorizationMode(t *testing.T, s *servers.Server, mode string) {
 // TestByFlags gives an OpenID Connect issuer and an authorization webhook by flags,
 // as docs/operations.md does.
 func TestByFlags(t *testing.T) {
+	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -21,6 +21,7 @@ import (
 // was acknowledged is there afterwards, at its revision; the revision has not
 // gone back, and none is missing or given twice.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +73,7 @@ func writeUntilKilled(t *testing.T, s *servers.Server, c kubernetes.Interface, n
 				select {
 				case <-s.Done():
 					return nil
-				case <-time.After(5 * time.Second):
+				case <-time.After(patience):
 					return fmt.Errorf("a live server refused a write: %w", err)
 				}
 			}

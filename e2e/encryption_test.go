@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -74,6 +73,7 @@ spec:
 // TestEncryption follows docs/operations.md: every provider at work, a new key for
 // one resource and encryption turned on for another, and then the old key gone.
 func TestEncryption(t *testing.T) {
+	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -88,7 +88,7 @@ func testEncryption(t *testing.T, site *site, db database) {
 	site.edit(t, "encryption.yaml", with, without)
 	s := startByre(t, db, flags...)
 	writeObjects(t, s, openObjects)
-	waitFor(t, 30*time.Second, "the definition", func() error {
+	waitFor(t, "the definition", func() error {
 		out, stderr, err := kubectl(t, s.Kubeconfig, "api-resources", "--api-group", "example.com", "-o", "name")
 		if err != nil || !strings.Contains(out, "widgets") {
 			return fmt.Errorf("%s%s, %w", out, stderr, err)
@@ -144,7 +144,7 @@ func testEncryption(t *testing.T, site *site, db database) {
 
 func waitForNewKeys(t *testing.T, s *servers.Server) {
 	t.Helper()
-	waitFor(t, 100*time.Second, "the new key", func() error {
+	waitFor(t, "the new key", func() error {
 		_, metrics := get(t, s, servers.AdminToken, "/metrics")
 		if !strings.Contains(metrics, `apiserver_encryption_config_controller_automatic_reloads_total{apiserver_id_hash=`) {
 			return errors.New("the configuration has not been read again")
@@ -181,7 +181,7 @@ func writeObjects(t *testing.T, s *servers.Server, manifests string) {
 func rewrite(t *testing.T, s *servers.Server, resource string) {
 	t.Helper()
 	cache := t.TempDir()
-	waitFor(t, 30*time.Second, "all "+resource+" written again", func() error {
+	waitFor(t, "all "+resource+" written again", func() error {
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", "kubectl get "+resource+" --all-namespaces -o json | kubectl replace -f -")
 		cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Kubeconfig, "KUBECACHEDIR="+cache, "PATH="+programs.Dir()+string(os.PathListSeparator)+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()

@@ -37,6 +37,7 @@ const (
 // an informer, a dynamic informer, and a watch that is cut 50 times, which must
 // have seen every single change in order.
 func TestInformers(t *testing.T) {
+	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -212,7 +213,7 @@ func (f *follower) await(t *testing.T, want []string) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(30 * time.Second)
+	timeout := time.After(patience)
 	for {
 		f.mu.Lock()
 		rows, err := f.rows, f.err
@@ -255,7 +256,7 @@ func awaitEqual(t *testing.T, what string, want map[string]string, get func() ma
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(60 * time.Second) // a reflector that was cut thrice waits for up to 30 s
+	timeout := time.After(patience)
 	for {
 		got := get()
 		if maps.Equal(got, want) {

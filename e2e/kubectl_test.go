@@ -20,6 +20,7 @@ import (
 // server for each database. A script has a namespace of its own, $NS, which is
 // where its kubectl works, and names what lives in no namespace after it.
 func TestKubectl(t *testing.T) {
+	t.Parallel()
 	for _, db := range databases {
 		t.Run(db, func(t *testing.T) {
 			t.Parallel()
@@ -33,6 +34,7 @@ func TestKubectl(t *testing.T) {
 // script is shown to expect what Kubernetes does. It needs what only
 // kube-controller-manager does there, so it is asked for by name.
 func TestKubectlAgainstStock(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("E2E_STOCK") == "" {
 		t.Skip("set E2E_STOCK=1 to try the scripts on a stock kube-apiserver")
 	}
@@ -73,6 +75,8 @@ func runScripts(t *testing.T, s *servers.Server, db database) {
 			}
 			env.Setenv("PATH", programs.Dir()+string(os.PathListSeparator)+os.Getenv("PATH"))
 			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("GOGC", "off") // of kubectl, which ends before it needs a collection
+			env.Setenv("GOMEMLIMIT", "1GiB")
 			env.Setenv("KUBECONFIG", own)
 			env.Setenv("KUBECACHEDIR", filepath.Join(env.WorkDir, "cache"))
 			env.Setenv("MANIFESTS", manifests)

@@ -21,6 +21,7 @@ import (
 
 // TestKubelet reaches, through byre, what a node and a Pod offer.
 func TestKubelet(t *testing.T) {
+	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -80,7 +81,7 @@ func (f *singleNode) testAttach(t *testing.T, env []string) {
 	// Nothing tells when it is attached, and what was said before is not heard.
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(patience)
 	for {
 		select {
 		case line, open := <-lines:
@@ -201,9 +202,9 @@ func (f *singleNode) testKubectlProxy(t *testing.T) {
 }
 
 // untilResized prints the size of its terminal when that is the wanted one, or
-// after ten seconds.
+// after two minutes.
 const untilResized = `n=0
-while [ "$(stty size)" != "33 77" ] && [ $n -lt 100 ]; do sleep 0.1; n=$((n+1)); done
+while [ "$(stty size)" != "33 77" ] && [ $n -lt 1200 ]; do sleep 0.1; n=$((n+1)); done
 stty size; read line`
 
 // testTerminal runs a command on a terminal and changes the terminal's size.

@@ -26,6 +26,29 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// patience bounds waits for what is sure to happen. It only ends a test that would
+// fail anyway, and a loaded machine is slow.
+const patience = 5 * time.Minute
+
+// waitFor calls try until it returns nil.
+func waitFor(t *testing.T, what string, try func() error) {
+	t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(patience)
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-timeout:
+			t.Fatalf("%s: not within %v: %v", what, patience, err)
+		}
+	}
+}
+
 // startByre starts byre for one test. It must end with exit status 0.
 func startByre(t *testing.T, db database, args ...string) *servers.Server {
 	t.Helper()

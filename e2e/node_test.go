@@ -128,7 +128,7 @@ func (f *singleNode) populate(t *testing.T) {
 		NodeName: "stall", HostNetwork: true, AutomountServiceAccountToken: &no,
 		Containers: []corev1.Container{{Name: "c", Image: "i", Ports: []corev1.ContainerPort{{ContainerPort: port}}}},
 	}}
-	waitFor(t, 20*time.Second, "the default service account", func() error {
+	waitFor(t, "the default service account", func() error {
 		_, err := c.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{})
 		return err
 	})
@@ -145,7 +145,7 @@ func (f *singleNode) populate(t *testing.T) {
 	if _, err := c.CoreV1().Endpoints("default").Create(t.Context(), endpoints, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	runKubectl(t, f.Server, "wait", "--for=condition=Ready", "node/stall", "pod/cow", "--timeout=90s")
+	runKubectl(t, f.Server, "wait", "--for=condition=Ready", "node/stall", "pod/cow", "--timeout=300s")
 }
 
 // say appends to the log, in the form in which container runtimes write it.

@@ -52,6 +52,7 @@ spec: {size: 2}
 // TestScaleClient scales a custom resource as the HorizontalPodAutoscaler does:
 // by a client that finds out from discovery alone that it can be scaled.
 func TestScaleClient(t *testing.T) {
+	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,7 +72,7 @@ func testScaleClient(t *testing.T, s *servers.Server) {
 	if _, err := definitions.Create(ctx, fromYAML(t, fleetDefinition), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "a fleet can be made", func() error {
+	waitFor(t, "a fleet can be made", func() error {
 		_, err := fleets.Create(ctx, fromYAML(t, fleetManifest), metav1.CreateOptions{})
 		return err
 	})
@@ -92,7 +93,7 @@ func testScaleClient(t *testing.T, s *servers.Server) {
 	}
 	resource, client := schema.GroupResource{Group: "scale.example.com", Resource: "fleets"}, scales.Scales("default")
 	var current *autoscalingv1.Scale
-	await(t, "the scale can be read", func() error {
+	waitFor(t, "the scale can be read", func() error {
 		var err error
 		current, err = client.Get(ctx, resource, "north", metav1.GetOptions{})
 		return err

@@ -32,8 +32,7 @@ func countMatches(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // eventually runs a program until it succeeds and, where the first argument is
-// not empty, its output matches; for at most 30 s. With a negation the program
-// must come to fail.
+// not empty, its output matches. With a negation the program must come to fail.
 func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 2 {
 		ts.Fatalf("usage: [!] eventually REGEXP PROGRAM [ARG...]")
@@ -42,7 +41,7 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(30 * time.Second)
+	timeout := time.After(patience)
 	for {
 		err := ts.Exec(args[1], args[2:]...)
 		if neg && err != nil || !neg && err == nil && re.MatchString(ts.ReadFile("stdout")) {
@@ -51,7 +50,7 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 		select {
 		case <-tick.C:
 		case <-timeout:
-			ts.Fatalf("not within 30 s: %s %s", args[0], strings.Join(args[1:], " "))
+			ts.Fatalf("not within %v: %s %s", patience, args[0], strings.Join(args[1:], " "))
 		}
 	}
 }

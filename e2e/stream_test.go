@@ -20,6 +20,7 @@ import (
 
 // TestKubectlWatch changes an object while kubectl watches it.
 func TestKubectlWatch(t *testing.T) {
+	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,6 +72,7 @@ func testKubectlWatch(t *testing.T, s *servers.Server) {
 
 // TestKubectlProxy reads through kubectl's proxy.
 func TestKubectlProxy(t *testing.T) {
+	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -180,7 +182,7 @@ func expectLine(t *testing.T, lines <-chan string, pattern string) []string {
 			t.Fatalf("kubectl printed %q, not %s", line, pattern)
 		}
 		return match
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("kubectl did not print %s", pattern)
 		return nil
 	}

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"byre/e2e/programs"
 )
@@ -18,6 +17,7 @@ import (
 // file, named in its first line; console is what is typed, and answered; sql is a
 // query for the database of its name, and rows is what the one before answers.
 func TestTutorial(t *testing.T) {
+	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -103,7 +103,7 @@ func (p *tutorial) run(t *testing.T, command string) string {
 func (p *tutorial) settled(t *testing.T, command string) string {
 	t.Helper()
 	var got string
-	waitFor(t, 20*time.Second, command, func() error {
+	waitFor(t, command, func() error {
 		got = p.run(t, command)
 		if strings.HasPrefix(command, "kubectl wait ") && !strings.Contains(got, "condition met") ||
 			strings.HasPrefix(command, "kubectl api-resources ") && !strings.Contains(got, "pastures") {

@@ -53,7 +53,7 @@ func testAggregated(t *testing.T, db database) {
 			t.Logf("the sample server's log ends with:\n%s", a.wardle.LogTail())
 		}
 	})
-	runKubectl(t, a.Server, "wait", "--for=condition=Available", wardleService, "--timeout=90s")
+	runKubectl(t, a.Server, "wait", "--for=condition=Available", wardleService, "--timeout=300s")
 	t.Run("kubectl", a.testKubectl)
 	t.Run("access", a.testAccess)
 	t.Run("versions", a.testVersions)
@@ -63,14 +63,14 @@ func testAggregated(t *testing.T, db database) {
 
 // testKubectl does what one does with a resource.
 func (a *aggregated) testKubectl(t *testing.T) {
-	waitFor(t, 20*time.Second, "discovery of the sample server", func() error {
+	waitFor(t, "discovery of the sample server", func() error {
 		got, complaints, err := tryKubectl(t, a.Server, "", "api-resources", "--api-group=wardle.example.com", "--no-headers")
 		if err != nil || !strings.Contains(got, "Fischer") || !strings.Contains(got, "Flunder") {
 			return fmt.Errorf("%s%s, %w", got, complaints, err)
 		}
 		return nil
 	})
-	waitFor(t, 20*time.Second, "the documentation", func() error {
+	waitFor(t, "the documentation", func() error {
 		out, complaints, err := tryKubectl(t, a.Server, "", "explain", "flunder.spec.reference")
 		if err != nil || !strings.Contains(out, "A name of another flunder or fischer") {
 			return fmt.Errorf("%s%s, %w", out, complaints, err)
@@ -99,7 +99,7 @@ spec: {reference: other}
 	expect("ADDED", "good")
 	// What the backend decides arrives as it said it.
 	bad := strings.ReplaceAll(strings.Split(manifests, "---")[1], "good", "bad")
-	waitFor(t, 20*time.Second, "the refusal of a flunder that is disallowed", func() error {
+	waitFor(t, "the refusal of a flunder that is disallowed", func() error {
 		_, complaints, err := tryKubectl(t, a.Server, bad, "create", "--dry-run=server", "-f", "-")
 		if err == nil || !strings.Contains(complaints, "this name may not be used") {
 			return fmt.Errorf("%w: %s", err, complaints)
@@ -131,7 +131,7 @@ func (a *aggregated) testAccess(t *testing.T) {
 	}
 	runKubectl(t, a.Server, "create", "role", "reader", "--verb=get,list", "--resource=flunders.wardle.example.com")
 	runKubectl(t, a.Server, "create", "rolebinding", "reader", "--role=reader", "--group=staff")
-	waitFor(t, 20*time.Second, "the right to list", func() error {
+	waitFor(t, "the right to list", func() error {
 		if code, body := get(t, a.Server, servers.AliceToken, list); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}
@@ -194,7 +194,7 @@ func (a *aggregated) testVersions(t *testing.T) {
 // version.
 func (a *aggregated) awaitVersion(t *testing.T, version string) {
 	t.Helper()
-	waitFor(t, 20*time.Second, "flunders of "+version, func() error {
+	waitFor(t, "flunders of "+version, func() error {
 		out, complaints, err := tryKubectl(t, a.Server, "", "get", "flunder", "versioned", "-o", "jsonpath={.apiVersion}")
 		if err != nil || out != "wardle.example.com/"+version {
 			return fmt.Errorf("%q, %s, %w", out, complaints, err)
@@ -228,7 +228,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 	}
 	expect := func(name string) {
 		t.Helper()
-		timeout := time.After(60 * time.Second)
+		timeout := time.After(patience)
 		for n := 0; n < clients; {
 			select {
 			case got := <-seen:
@@ -244,7 +244,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 	expect("before")
 
 	a.wardle.Kill()
-	waitFor(t, 20*time.Second, "a refusal by the paths of the dead", func() error {
+	waitFor(t, "a refusal by the paths of the dead", func() error {
 		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusServiceUnavailable {
 			return fmt.Errorf("%d %s", code, body)
 		}
@@ -254,7 +254,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It serves before it has read whom to believe in the names of others.
-	waitFor(t, 90*time.Second, "a server that knows its front", func() error {
+	waitFor(t, "a server that knows its front", func() error {
 		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}
@@ -268,7 +268,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 // else's discovery suffers.
 func (a *aggregated) testDeath(t *testing.T) {
 	a.wardle.Kill()
-	runKubectl(t, a.Server, "wait", "--for=condition=Available=False", wardleService, "--timeout=60s")
+	runKubectl(t, a.Server, "wait", "--for=condition=Available=False", wardleService, "--timeout=300s")
 	// kubectl asks for all of discovery before.
 	if got := runKubectl(t, a.Server, "get", "namespace", "wardle", "-o", "name"); got != "namespace/wardle\n" {
 		t.Errorf("a namespace: %q", got)

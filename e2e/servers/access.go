@@ -84,7 +84,7 @@ func (s *Server) WriteKubeconfig(path, token, namespace string) error {
 
 // awaitReady waits until /readyz answers 200 and notes how long that took.
 func (s *Server) awaitReady(ctx context.Context, started time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var client *http.Client
 	err := s.await(ctx, func(ctx context.Context) error {
@@ -107,7 +107,7 @@ func (s *Server) awaitReady(ctx context.Context, started time.Time) error {
 // probe asks once. A server that is just starting may take a connection and
 // never answer on it: the next probe has a new one.
 func probe(ctx context.Context, client *http.Client, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

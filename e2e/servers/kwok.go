@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"time"
 
 	"byre/e2e/programs"
 )
@@ -44,7 +43,7 @@ func (k Kwok) Start(ctx context.Context) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err = p.await(ctx, func(ctx context.Context) error {
 		return probe(ctx, http.DefaultClient, "http://"+address+"/healthz")

@@ -14,6 +14,10 @@ import (
 	"time"
 )
 
+// patience bounds how long a program takes to start or to stop. It only ends what
+// would fail anyway, and a loaded machine is slow.
+const patience = 5 * time.Minute
+
 // Process is a running program.
 type Process struct {
 	name string
@@ -51,7 +55,7 @@ func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s
 // Done is closed once the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Stop asks the program to end and waits for it: up to 30 s, then it is killed.
+// Stop asks the program to end and waits for it: up to 5 minutes, then it is killed.
 // The error is how it ended; nil is exit status 0.
 func (p *Process) Stop() error {
 	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -60,9 +64,9 @@ func (p *Process) Stop() error {
 	select {
 	case <-p.done:
 		return p.err
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		p.Kill()
-		return fmt.Errorf("%s did not end within 30 s of SIGTERM", p.name)
+		return fmt.Errorf("%s did not end within %v of SIGTERM", p.name, patience)
 	}
 }
 

@@ -67,7 +67,7 @@ func startEtcd(ctx context.Context, dir string) (*Process, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err = p.await(ctx, func(ctx context.Context) error {
 		return probe(ctx, http.DefaultClient, clientURL+"/health")
