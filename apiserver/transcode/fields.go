@@ -1,0 +1,159 @@
+package transcode
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// The rules that generated Marshal methods follow: fields come in ascending order of
+// their numbers. A field that is not a pointer is written even if it is zero, except for
+// lists, maps and nil bytes; a nil pointer is left out. The entries of a map are sorted
+// by key. Lists of numbers are not packed.
+
+// Wire types of protobuf.
+const (
+	wireVarint = 0
+	wireBytes  = 2
+)
+
+type kind byte
+
+const (
+	kindString kind = iota
+	kindBool
+	kindInt
+	kindBytes
+	kindMessage
+	kindList
+	kindMap
+	kindTime
+	kindMicroTime
+	kindDuration
+	kindQuantity
+	kindIntOrString
+	kindRaw
+)
+
+// value says how a JSON value is encoded.
+type value struct {
+	kind     kind
+	optional bool   // a pointer
+	tag      []byte // comes before the value
+	message  *Message
+	// item is of a list or a map.
+	item *value
+	// wrapped marks a list that is a message with one field; item is that field.
+	wrapped bool
+}
+
+func (v *value) wire() int {
+	switch {
+	case v.kind == kindBool, v.kind == kindInt:
+		return wireVarint
+	case v.kind == kindList:
+		return v.item.wire()
+	}
+	return wireBytes
+}
+
+// absent is the encoding of a value that JSON leaves out.
+func (v *value) absent() []byte {
+	if v.optional || v.wrapped || v.kind == kindList || v.kind == kindMap || v.kind == kindBytes {
+		return nil
+	}
+	return v.zero()
+}
+
+// zero is the encoding of the type's zero value, with its tag.
+func (v *value) zero() []byte {
+	body := []byte(nil)
+	switch v.kind {
+	case kindBool, kindInt:
+		return append(v.tag[:len(v.tag):len(v.tag)], 0)
+	case kindMessage:
+		if !v.wrapped {
+			body = v.message.empty
+		}
+	case kindDuration:
+		body = zeroDuration
+	case kindQuantity:
+		body = zeroQuantity
+	case kindIntOrString:
+		body = zeroIntOrString
+	}
+	out := appendVarint(v.tag[:len(v.tag):len(v.tag)], uint64(len(body)))
+	return append(out, body...)
+}
+
+var (
+	zeroDuration    = []byte{0x08, 0}
+	zeroQuantity    = []byte{0x0a, 1, '0'}
+	zeroIntOrString = []byte{0x08, 0, 0x10, 0, 0x1a, 0}
+)
+
+func appendTag(dst []byte, number, wire int) []byte {
+	return appendVarint(dst, uint64(number)<<3|uint64(wire))
+}
+
+func appendVarint(dst []byte, v uint64) []byte { return binary.AppendUvarint(dst, v) }
+
+func sizeOfVarint(v int) int { return (bits.Len64(uint64(v)|1) + 6) / 7 }
+
+// segment is where the encoding of one field is in the scratch buffer; it is empty where
+// there is none.
+type segment struct{ start, end int }
+
+// size is that of the message whose fields are in slots.
+func (m *Message) size(slots []segment) (n int) {
+	for i := range m.fields {
+		n += m.fields[i].size(slots)
+	}
+	return n
+}
+
+func (f *field) size(slots []segment) int {
+	if f.inlined == nil {
+		if s := slots[f.slot]; s.end > s.start {
+			return s.end - s.start
+		}
+		return len(f.absent)
+	}
+	inner := slots[f.slot : f.slot+f.inlined.slots]
+	if f.optional && allAbsent(inner) {
+		return 0
+	}
+	n := f.inlined.size(inner)
+	return len(f.tag) + sizeOfVarint(n) + n
+}
+
+// append appends the message whose fields are in slots, which refer to scratch.
+func (m *Message) append(dst []byte, slots []segment, scratch []byte) []byte {
+	for i := range m.fields {
+		f := &m.fields[i]
+		if f.inlined == nil {
+			if s := slots[f.slot]; s.end > s.start {
+				dst = append(dst, scratch[s.start:s.end]...)
+			} else {
+				dst = append(dst, f.absent...)
+			}
+			continue
+		}
+		inner := slots[f.slot : f.slot+f.inlined.slots]
+		if f.optional && allAbsent(inner) {
+			continue
+		}
+		dst = append(dst, f.tag...)
+		dst = appendVarint(dst, uint64(f.inlined.size(inner)))
+		dst = f.inlined.append(dst, inner, scratch)
+	}
+	return dst
+}
+
+func allAbsent(slots []segment) bool {
+	for _, s := range slots {
+		if s.end > s.start {
+			return false
+		}
+	}
+	return true
+}

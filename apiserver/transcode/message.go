@@ -1,0 +1,264 @@
+package transcode
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Message says how the JSON of one Go struct becomes a protobuf message.
+type Message struct {
+	name string
+	// keys finds a member of the JSON object. Members of structs that JSON inlines are
+	// members of the struct around them.
+	keys map[string]int
+	// members are in the order in which encoding/json writes them.
+	members []member
+	// fields are in ascending order of their numbers, as they are marshalled.
+	fields []field
+	// slots is how many fields there are, those of inlined structs included.
+	slots int
+	// empty is the message of an object without members.
+	empty []byte
+}
+
+// member is one member of a JSON object.
+type member struct {
+	key  string
+	slot int
+	*value
+}
+
+// field is one field of a message.
+type field struct {
+	tag []byte
+	// slot is the field's place among the slots of the message. The slots of an inlined
+	// struct begin there.
+	slot int
+	// inlined is the struct that JSON inlines here, or nil. An optional one is left out
+	// when it has no members.
+	inlined  *Message
+	optional bool
+	// absent is the encoding of a field that JSON leaves out.
+	absent []byte
+}
+
+// ignored is the slot of members that protobuf does not have.
+const ignored = -1
+
+// New returns the Message of a struct type, or an error that names what can't be
+// transcoded.
+func New(t reflect.Type) (*Message, error) {
+	return builder{}.message(t)
+}
+
+// builder has the Messages of the types seen so far: types may refer to themselves.
+type builder map[reflect.Type]*Message
+
+func (b builder) message(t reflect.Type) (*Message, error) {
+	if m := b[t]; m != nil {
+		return m, nil
+	}
+	if t.Kind() != reflect.Struct {
+		return nil, fmt.Errorf("%s is not a struct", t)
+	}
+	m := &Message{name: t.String(), keys: map[string]int{}}
+	b[t] = m
+	numbered := map[int]field{}
+	for i := range t.NumField() {
+		if err := b.add(m, t.Field(i), numbered); err != nil {
+			return nil, fmt.Errorf("%s.%s: %w", t, t.Field(i).Name, err)
+		}
+	}
+	for number := 1; len(m.fields) < len(numbered); number++ {
+		if f, ok := numbered[number]; ok {
+			m.fields = append(m.fields, f)
+		}
+	}
+	for i, member := range m.members {
+		m.keys[member.key] = i
+	}
+	m.empty = m.append(nil, make([]segment, m.slots), nil)
+	return m, nil
+}
+
+// add adds one field of the Go struct.
+func (b builder) add(m *Message, f reflect.StructField, numbered map[int]field) error {
+	key, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+	number, wire, err := parseTag(f.Tag.Get("protobuf"))
+	if err != nil {
+		return err
+	}
+	inlined := strings.Contains(options, "inline") || f.Anonymous && key == ""
+	switch {
+	case number == 0 && f.Type == reflect.TypeFor[metav1.TypeMeta]():
+		m.members = append(m.members, member{key: "kind", slot: ignored, value: &value{}}, member{key: "apiVersion", slot: ignored, value: &value{}})
+		return nil
+	case number == 0 && key == "-":
+		return nil
+	case number == 0:
+		return fmt.Errorf("has no protobuf tag")
+	case numbered[number].tag != nil:
+		return fmt.Errorf("field number %d is taken", number)
+	case inlined:
+		return b.inline(m, f.Type, number, numbered)
+	case key == "":
+		key = f.Name
+	}
+	v, err := b.value(f.Type, wire)
+	if err != nil {
+		return err
+	}
+	v.tag = appendTag(nil, number, v.wire())
+	if v.kind == kindList {
+		v.item.tag = v.tag
+	}
+	out := field{tag: v.tag, slot: m.slots, absent: v.absent()}
+	m.slots++
+	numbered[number] = out
+	if key != "-" {
+		m.members = append(m.members, member{key, out.slot, v})
+	}
+	return nil
+}
+
+// inline adds a struct whose members JSON has among those of m.
+func (b builder) inline(m *Message, t reflect.Type, number int, numbered map[int]field) error {
+	optional := t.Kind() == reflect.Pointer
+	if optional {
+		t = t.Elem()
+	}
+	in, err := b.message(t)
+	if err != nil {
+		return err
+	}
+	if in.fields == nil && t.NumField() > 0 {
+		return fmt.Errorf("inlines itself")
+	}
+	numbered[number] = field{tag: appendTag(nil, number, wireBytes), slot: m.slots, inlined: in, optional: optional}
+	for _, inner := range in.members {
+		if inner.slot != ignored {
+			inner.slot += m.slots
+		}
+		m.members = append(m.members, inner)
+	}
+	m.slots += in.slots
+	return nil
+}
+
+// parseTag reads `bytes,1,opt,name=metadata`; the number is 0 where there is no tag.
+func parseTag(tag string) (number int, wire string, err error) {
+	if tag == "" || tag == "-" {
+		return 0, "", nil
+	}
+	wire, rest, _ := strings.Cut(tag, ",")
+	if _, err := fmt.Sscanf(rest, "%d,", &number); err != nil || number < 1 {
+		return 0, "", fmt.Errorf("protobuf tag %q has no number", tag)
+	}
+	return number, wire, nil
+}
+
+// value finds how a Go type is encoded.
+func (b builder) value(t reflect.Type, wire string) (*value, error) {
+	v := &value{}
+	if t.Kind() == reflect.Pointer {
+		v.optional = true
+		t = t.Elem()
+	}
+	if kind, ok := special[t]; ok {
+		v.kind = kind
+		return v, nil
+	}
+	if hasOwnJSON(t) {
+		return nil, fmt.Errorf("%s has its own JSON", t)
+	}
+	switch t.Kind() {
+	case reflect.String:
+		v.kind = kindString
+	case reflect.Bool:
+		v.kind = kindBool
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		v.kind = kindInt
+	case reflect.Struct:
+		v.kind = kindMessage
+		return v, b.refer(v, t)
+	case reflect.Slice:
+		return v, b.list(v, t)
+	case reflect.Map:
+		return v, b.dictionary(v, t)
+	default:
+		return nil, fmt.Errorf("%s (%s) is of a kind that is not known", t, wire)
+	}
+	return v, nil
+}
+
+// refer has v encode a struct. Its Message may be incomplete yet.
+func (b builder) refer(v *value, t reflect.Type) (err error) {
+	v.message, err = b.message(t)
+	return err
+}
+
+func (b builder) list(v *value, t reflect.Type) (err error) {
+	if t.Elem().Kind() == reflect.Uint8 {
+		v.kind = kindBytes
+		return nil
+	}
+	if _, ok := reflect.PointerTo(t).MethodByName("Marshal"); ok {
+		// A named slice that protobuf knows as a message with one field.
+		v.kind = kindMessage
+		v.wrapped = true
+		items := &value{kind: kindList, tag: appendTag(nil, 1, wireBytes)}
+		if items.item, err = b.value(t.Elem(), ""); err != nil {
+			return err
+		}
+		items.item.tag = items.tag
+		v.item = items
+		return nil
+	}
+	v.kind = kindList
+	if v.item, err = b.value(t.Elem(), ""); err != nil {
+		return err
+	}
+	if v.item.kind == kindList || v.item.kind == kindMap || v.item.optional {
+		return fmt.Errorf("%s: lists of that are not known", t)
+	}
+	return nil
+}
+
+func (b builder) dictionary(v *value, t reflect.Type) (err error) {
+	v.kind = kindMap
+	if t.Key().Kind() != reflect.String {
+		return fmt.Errorf("%s: the key is not a string", t)
+	}
+	if v.item, err = b.value(t.Elem(), ""); err != nil {
+		return err
+	}
+	if v.item.kind == kindList || v.item.kind == kindMap || v.item.optional {
+		return fmt.Errorf("%s: maps of that are not known", t)
+	}
+	v.item.tag = appendTag(nil, 2, v.item.wire())
+	return nil
+}
+
+// special are the types whose JSON is not what their Go type says.
+var special = map[reflect.Type]kind{
+	reflect.TypeFor[metav1.Time]():        kindTime,
+	reflect.TypeFor[metav1.MicroTime]():   kindMicroTime,
+	reflect.TypeFor[metav1.Duration]():    kindDuration,
+	reflect.TypeFor[metav1.FieldsV1]():    kindRaw,
+	reflect.TypeFor[resource.Quantity]():  kindQuantity,
+	reflect.TypeFor[intstr.IntOrString](): kindIntOrString,
+}
+
+func hasOwnJSON(t reflect.Type) bool {
+	for _, method := range []string{"MarshalJSON", "UnmarshalJSON", "MarshalText", "UnmarshalText"} {
+		if _, ok := reflect.PointerTo(t).MethodByName(method); ok {
+			return true
+		}
+	}
+	return false
+}

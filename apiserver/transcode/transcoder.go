@@ -1,0 +1,447 @@
+package transcode
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// ErrUnexpected is the error for JSON that encoding/json would not have written from the
+// Message's type. Such an object has to be decoded.
+var ErrUnexpected = errors.New("not the JSON of the type")
+
+// Append appends the message of a JSON object to dst.
+func (m *Message) Append(dst, object []byte) ([]byte, error) {
+	t := transcoders.Get().(*transcoder)
+	defer t.release()
+	t.json, t.pos = object, 0
+	if err := t.object(m); err != nil {
+		return dst, fmt.Errorf("%s at %d: %w", m.name, t.pos, err)
+	}
+	if t.space(); t.pos != len(object) {
+		return dst, fmt.Errorf("%s at %d: %w", m.name, t.pos, ErrUnexpected)
+	}
+	return append(dst, t.out...), nil
+}
+
+var transcoders = sync.Pool{New: func() any { return &transcoder{} }}
+
+// maxPooled bounds the buffers that are kept, in bytes.
+const maxPooled = 256 << 10
+
+// transcoder works on one object.
+type transcoder struct {
+	json []byte
+	pos  int
+	// out is the scratch buffer: what is complete, and the encodings of the fields of
+	// the messages that are not.
+	out []byte
+	// slots are those of all messages that are not complete.
+	slots []segment
+	// text is the last string that had escapes.
+	text []byte
+}
+
+func (t *transcoder) release() {
+	if cap(t.out) > maxPooled {
+		return
+	}
+	t.json, t.out, t.slots = nil, t.out[:0], t.slots[:0]
+	transcoders.Put(t)
+}
+
+// object appends the message of the JSON object that begins here.
+func (t *transcoder) object(m *Message) error {
+	base, start := len(t.slots), len(t.out)
+	for range m.slots {
+		t.slots = append(t.slots, segment{})
+	}
+	if !t.take('{') {
+		return ErrUnexpected
+	}
+	expected := 0
+	for first := true; ; first = false {
+		t.space()
+		if t.take('}') {
+			break
+		}
+		if !first && !t.take(',') {
+			return ErrUnexpected
+		}
+		key, err := t.key()
+		if err != nil {
+			return err
+		}
+		i, ok := m.find(key, expected)
+		if !ok {
+			return ErrUnexpected
+		}
+		expected = i + 1
+		member := &m.members[i]
+		if member.slot == ignored {
+			if _, err := t.string(); err != nil {
+				return err
+			}
+			continue
+		}
+		from := len(t.out)
+		if err := t.value(member.value); err != nil {
+			return err
+		}
+		t.slots[base+member.slot] = segment{from, len(t.out)}
+	}
+	end := len(t.out)
+	t.out = m.append(t.out, t.slots[base:base+m.slots], t.out)
+	n := copy(t.out[start:], t.out[end:])
+	t.out, t.slots = t.out[:start+n], t.slots[:base]
+	return nil
+}
+
+// find finds a member; most often it is the one expected or one of those after it.
+func (m *Message) find(key []byte, expected int) (int, bool) {
+	for i := expected; i < len(m.members) && i < expected+3; i++ {
+		if m.members[i].key == string(key) {
+			return i, true
+		}
+	}
+	i, ok := m.keys[string(key)]
+	return i, ok
+}
+
+// value appends a field: its tag and what follows from the JSON value that begins here.
+func (t *transcoder) value(v *value) error {
+	if t.space(); t.null() {
+		if !v.optional {
+			t.out = append(t.out, v.absent()...)
+		}
+		return nil
+	}
+	switch v.kind {
+	case kindList:
+		return t.list(v)
+	case kindMap:
+		return t.dictionary(v)
+	case kindBool:
+		return t.bool(v)
+	case kindInt:
+		n, err := t.int()
+		t.out = appendVarint(append(t.out, v.tag...), uint64(n))
+		return err
+	case kindString:
+		text, err := t.string()
+		t.appendBytes(v.tag, text)
+		return err
+	}
+	start := len(t.out)
+	if err := t.body(v); err != nil {
+		return err
+	}
+	t.prefix(v.tag, start)
+	return nil
+}
+
+// body appends what has to be there before its length is known.
+func (t *transcoder) body(v *value) error {
+	switch v.kind {
+	case kindMessage:
+		if v.wrapped {
+			return t.list(v.item)
+		}
+		return t.object(v.message)
+	case kindRaw:
+		start := t.pos
+		if err := t.skip(); err != nil {
+			return err
+		}
+		t.appendBytes([]byte{0x0a}, t.json[start:t.pos])
+		return nil
+	case kindIntOrString:
+		return t.intOrString()
+	}
+	text, err := t.string()
+	if err != nil {
+		return err
+	}
+	switch v.kind {
+	case kindBytes:
+		t.out, err = base64.StdEncoding.AppendDecode(t.out, text)
+	case kindQuantity:
+		t.appendBytes([]byte{0x0a}, text)
+	case kindTime:
+		err = t.time(text, time.RFC3339, false)
+	case kindMicroTime:
+		err = t.time(text, time.RFC3339Nano, true)
+	case kindDuration:
+		var d time.Duration
+		d, err = time.ParseDuration(string(text))
+		t.out = appendVarint(append(t.out, 0x08), uint64(d))
+	}
+	if err != nil {
+		return ErrUnexpected
+	}
+	return nil
+}
+
+// prefix puts a tag and the length before what was appended since start.
+func (t *transcoder) prefix(tag []byte, start int) {
+	n := len(t.out) - start
+	head := len(tag) + sizeOfVarint(n)
+	for range head {
+		t.out = append(t.out, 0)
+	}
+	copy(t.out[start+head:], t.out[start:start+n])
+	appendVarint(append(t.out[start:start], tag...), uint64(n))
+}
+
+func (t *transcoder) appendBytes(tag, body []byte) {
+	t.out = appendVarint(append(t.out, tag...), uint64(len(body)))
+	t.out = append(t.out, body...)
+}
+
+func (t *transcoder) bool(v *value) error {
+	t.out = append(t.out, v.tag...)
+	switch {
+	case t.literal("true"):
+		t.out = append(t.out, 1)
+	case t.literal("false"):
+		t.out = append(t.out, 0)
+	default:
+		return ErrUnexpected
+	}
+	return nil
+}
+
+func (t *transcoder) list(v *value) error {
+	if !t.take('[') {
+		return ErrUnexpected
+	}
+	for first := true; ; first = false {
+		t.space()
+		if t.take(']') {
+			return nil
+		}
+		if !first && !t.take(',') {
+			return ErrUnexpected
+		}
+		if t.space(); t.null() {
+			t.out = append(t.out, v.item.zero()...)
+			continue
+		}
+		if err := t.value(v.item); err != nil {
+			return err
+		}
+	}
+}
+
+// dictionary appends an entry for each member. encoding/json has sorted them.
+func (t *transcoder) dictionary(v *value) error {
+	if !t.take('{') {
+		return ErrUnexpected
+	}
+	last := -1 // where the last key is in t.out
+	var lastLen int
+	for first := true; ; first = false {
+		t.space()
+		if t.take('}') {
+			return nil
+		}
+		if !first && !t.take(',') {
+			return ErrUnexpected
+		}
+		key, err := t.key()
+		if err != nil {
+			return err
+		}
+		if last >= 0 && bytes.Compare(t.out[last:last+lastLen], key) >= 0 {
+			return ErrUnexpected
+		}
+		start, keyLen := len(t.out), len(key)
+		t.appendBytes([]byte{0x0a}, key)
+		if t.space(); t.null() {
+			if v.item.kind != kindBytes {
+				t.out = append(t.out, v.item.zero()...)
+			}
+		} else if err := t.value(v.item); err != nil {
+			return err
+		}
+		t.prefix(v.tag, start)
+		last, lastLen = start+t.headLen(v.tag, start)+1+sizeOfVarint(keyLen), keyLen
+	}
+}
+
+// headLen is the length of the tag and of the length at start.
+func (t *transcoder) headLen(tag []byte, start int) int {
+	n := start + len(tag)
+	for t.out[n]&0x80 != 0 {
+		n++
+	}
+	return n + 1 - start
+}
+
+func (t *transcoder) intOrString() error {
+	if t.pos < len(t.json) && t.json[t.pos] == '"' {
+		text, err := t.string()
+		t.out = append(t.out, 0x08, 1, 0x10, 0)
+		t.appendBytes([]byte{0x1a}, text)
+		return err
+	}
+	n, err := t.int()
+	t.out = appendVarint(append(t.out, 0x08, 0, 0x10), uint64(n))
+	t.out = append(t.out, 0x1a, 0)
+	return err
+}
+
+func (t *transcoder) time(text []byte, layout string, micro bool) error {
+	at, err := time.Parse(layout, string(text))
+	if err != nil || at.IsZero() {
+		return err
+	}
+	nanos := 0
+	if micro {
+		nanos = at.Nanosecond() / 1000 * 1000
+	}
+	t.out = appendVarint(append(t.out, 0x08), uint64(at.Unix()))
+	t.out = appendVarint(append(t.out, 0x10), uint64(nanos))
+	return nil
+}
+
+func (t *transcoder) int() (int64, error) {
+	start := t.pos
+	for t.pos < len(t.json) && (t.json[t.pos] == '-' || '0' <= t.json[t.pos] && t.json[t.pos] <= '9') {
+		t.pos++
+	}
+	n, err := strconv.ParseInt(string(t.json[start:t.pos]), 10, 64)
+	if err != nil || t.pos < len(t.json) && (t.json[t.pos] == '.' || t.json[t.pos]|0x20 == 'e') {
+		return 0, ErrUnexpected
+	}
+	return n, nil
+}
+
+func (t *transcoder) space() {
+	for t.pos < len(t.json) {
+		switch t.json[t.pos] {
+		case ' ', '\t', '\n', '\r':
+			t.pos++
+		default:
+			return
+		}
+	}
+}
+
+// take moves behind c, if it is here.
+func (t *transcoder) take(c byte) bool {
+	if t.pos < len(t.json) && t.json[t.pos] == c {
+		t.pos++
+		return true
+	}
+	return false
+}
+
+func (t *transcoder) literal(text string) bool {
+	if len(t.json)-t.pos >= len(text) && string(t.json[t.pos:t.pos+len(text)]) == text {
+		t.pos += len(text)
+		return true
+	}
+	return false
+}
+
+func (t *transcoder) null() bool {
+	return t.pos < len(t.json) && t.json[t.pos] == 'n' && t.literal("null")
+}
+
+// key returns a member's key and moves to its value.
+func (t *transcoder) key() ([]byte, error) {
+	key, err := t.string()
+	if err != nil {
+		return nil, err
+	}
+	if t.space(); !t.take(':') {
+		return nil, ErrUnexpected
+	}
+	t.space()
+	return key, nil
+}
+
+// string returns the string that begins here and moves behind it. The result is valid
+// until the next call.
+func (t *transcoder) string() ([]byte, error) {
+	t.space()
+	start := t.pos
+	if !t.take('"') {
+		return nil, ErrUnexpected
+	}
+	end := bytes.IndexByte(t.json[t.pos:], '"')
+	if end < 0 {
+		return nil, ErrUnexpected
+	}
+	text := t.json[t.pos : t.pos+end]
+	if bytes.IndexByte(text, '\\') < 0 {
+		t.pos += end + 1
+		return text, nil
+	}
+	if err := t.skipString(); err != nil {
+		return nil, err
+	}
+	var decoded string
+	if err := json.Unmarshal(t.json[start:t.pos], &decoded); err != nil {
+		return nil, ErrUnexpected
+	}
+	t.text = append(t.text[:0], decoded...)
+	return t.text, nil
+}
+
+// skipString moves behind a string; its first quote is passed.
+func (t *transcoder) skipString() error {
+	for t.pos < len(t.json) {
+		switch t.json[t.pos] {
+		case '\\':
+			t.pos += 2
+		case '"':
+			t.pos++
+			return nil
+		default:
+			t.pos++
+		}
+	}
+	t.pos = len(t.json)
+	return ErrUnexpected
+}
+
+// skip moves behind the value that begins here.
+func (t *transcoder) skip() error {
+	depth := 0
+	for t.pos < len(t.json) {
+		switch t.json[t.pos] {
+		case '"':
+			t.pos++
+			if err := t.skipString(); err != nil {
+				return err
+			}
+			if depth == 0 {
+				return nil
+			}
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth == 0 {
+				return nil
+			}
+			if depth--; depth == 0 {
+				t.pos++
+				return nil
+			}
+		case ',':
+			if depth == 0 {
+				return nil
+			}
+		}
+		t.pos++
+	}
+	return ErrUnexpected
+}
