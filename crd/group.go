@@ -109,7 +109,7 @@ func (g *group) Source(ctx context.Context, name, resourceVersion string) (defin
 	if err != nil {
 		return nil, err
 	}
-	text, err := g.store.GetEncoded(ctx, key, storage.GetOptions{ResourceVersion: resourceVersion})
+	text, err := g.store.GetEncoded(ctx, key, storage.GetOptions{ResourceVersion: resourceVersion}, g.store.Stored())
 	switch {
 	case storage.IsNotFound(err):
 		return nil, definition.ErrReplaced

@@ -101,11 +101,24 @@ type Write struct {
 	// Expires is the absolute expiry of the new state; zero means never.
 	Expires time.Time
 	Author  Author
-	// Memo is handed on untouched in the Change that Publish gets, so that
-	// what the writer already knows of the new state (its labels, say) need
-	// not be found out again. It is not stored.
-	Memo any
+	// Attributes are those of the new state, if the writer knows them. They are handed
+	// on in the Change that Publish gets, and are not stored.
+	Attributes *Attributes
 }
+
+// Attributes are what selectors look at in an object. They are immutable.
+type Attributes struct {
+	// View names the schema that they were found by: one resource may be served by
+	// several that select by different fields.
+	View   string
+	Labels []Label
+	// Fields are the names of the selectable fields, ascending, and Values their
+	// values. Objects of one resource share the names.
+	Fields, Values []string
+}
+
+// Label is one label of an object.
+type Label struct{ Key, Value string }
 
 // MaxKeyBytes is the greatest Key.Len of a new object. A row of a B-tree index in
 // PostgreSQL has at most 2,704 bytes, however well it compresses; what upstream
@@ -191,8 +204,8 @@ type Change struct {
 	Old *Record
 	// OldBytes is the length of the value that the change replaced; 0 for Create.
 	OldBytes int64
-	// Memo is the Write's Memo; nil for changes read back from the database.
-	Memo any
+	// Attributes are the Write's; nil for changes read back from the database.
+	Attributes *Attributes
 }
 
 // Size is the number of bytes in the change's Values.

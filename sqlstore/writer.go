@@ -111,7 +111,7 @@ func (s *Store) finish(batch []*pending, outcomes []Outcome) {
 // changed is the change that a write turned into.
 func (w *Write) changed(o Outcome) Change {
 	c := Change{
-		Op: w.Op, Revision: o.Revision, Time: o.Time, Author: w.Author, Memo: w.Memo,
+		Op: w.Op, Revision: o.Revision, Time: o.Time, Author: w.Author, Attributes: w.Attributes,
 		New: Record{Key: w.Key, Created: o.Created, Revision: o.Revision},
 	}
 	if w.Op != Create {

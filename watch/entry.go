@@ -4,27 +4,29 @@ import (
 	"sync/atomic"
 
 	"byre/sqlstore"
+	"byre/watch/representation"
 )
 
-// Entry is one record in memory, with room for what its reader derived from
-// it and for the values that indexes find it by. The record is immutable.
+// Entry is one record in memory, with room for what readers made of it and for the
+// values that indexes find it by. The record is immutable.
 type Entry struct {
 	sqlstore.Record
-	memo   atomic.Value
-	values atomic.Pointer[indexValue]
+	// Representations are the forms in which readers have shown the record.
+	Representations representation.Set
+	attributes      atomic.Pointer[sqlstore.Attributes]
+	values          atomic.Pointer[indexValue]
 }
 
 // NewEntry wraps a record that did not come from the feed.
 func NewEntry(r sqlstore.Record) *Entry { return &Entry{Record: r} }
 
-// Memo is what SetMemo kept last, or the Memo of the Write that made the
+// Attributes are what SetAttributes has set last, or those of the Write that made the
 // record, or nil.
-func (e *Entry) Memo() any { return e.memo.Load() }
+func (e *Entry) Attributes() *sqlstore.Attributes { return e.attributes.Load() }
 
-// SetMemo keeps what was derived from the record for as long as the entry
-// lives. All memos of a resource must have one concrete type. Two readers may
-// derive the same at the same time; the last one stays.
-func (e *Entry) SetMemo(memo any) { e.memo.Store(memo) }
+// SetAttributes sets what a reader has found to be the record's attributes, for as long
+// as the entry lives. Two readers may find them at the same time; the last one's stay.
+func (e *Entry) SetAttributes(a *sqlstore.Attributes) { e.attributes.Store(a) }
 
 func lessEntry(a, b *Entry) bool {
 	if a.Namespace != b.Namespace {
@@ -36,8 +38,6 @@ func lessEntry(a, b *Entry) bool {
 // entryOf makes the entry of the state that a change wrote.
 func entryOf(c sqlstore.Change) *Entry {
 	e := NewEntry(c.New)
-	if c.Memo != nil {
-		e.memo.Store(c.Memo)
-	}
+	e.attributes.Store(c.Attributes)
 	return e
 }

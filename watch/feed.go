@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"byre/sqlstore"
+	"byre/watch/representation"
 )
 
 var (
@@ -45,6 +46,9 @@ type Options struct {
 	// that nobody watches; 0 means any number. Above it the resource that was not
 	// read for longest leaves first. (One not read for ten minutes leaves anyway.)
 	StateBytes int
+	// RepresentationBytes bounds what readers make of the records to show them
+	// (representation.Cache); 0 means representation.DefaultBytes.
+	RepresentationBytes int64
 	// Logger gets alarms and outages; nil means slog.Default().
 	Logger *slog.Logger
 	// Registerer takes the byre_watch_* metrics; nil means that they aren't
@@ -72,6 +76,8 @@ type Feed struct {
 	readIndex readIndex
 	opts      Options
 	metrics   metrics
+	// representations are those of all records, of the feed and of the database.
+	representations *representation.Cache
 
 	// behind receives when the store may have changes that the feed lacks; the tail
 	// reads them. eventsAdded receives when resource caches are dirty; wakeWatchers
@@ -162,9 +168,13 @@ func New(source Source, opts Options) *Feed {
 	}
 	f.readIndex = newReadIndex(f)
 	f.history.forget()
+	f.representations = representation.NewCache(opts.RepresentationBytes)
 	f.metrics = newMetrics(opts.Registerer, f)
 	return f
 }
+
+// Representations is the cache of what readers make of records.
+func (f *Feed) Representations() *representation.Cache { return f.representations }
 
 // Forget releases a resource's records, events and indexes. The next reader loads
 // them again; subscriptions end with ErrCompacted.

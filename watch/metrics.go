@@ -30,6 +30,7 @@ func newMetrics(r prometheus.Registerer, f *Feed) metrics {
 		m.resets.WithLabelValues(reason) // an alarm needs the zero, too
 	}
 	if r != nil {
+		f.representations.Register(r)
 		r.MustRegister(m.applied, m.resets,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "byre_watch_revision",

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
-	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
@@ -28,22 +27,22 @@ type encoded struct {
 	// unstructured is set where objects have no Go type. Their lists always say
 	// where to continue, even if that is nowhere.
 	unstructured bool
+	formats      formats
 }
 
 // newEncoded finds the store behind a resource, or behind the main one of a
-// subresource that is of the same kind. It returns nil if an answer is more than what
-// is stored: of a storage that wraps the registry other than by embedding it or that
-// decorates what it reads, or in a version that is not the one kept.
+// subresource that is of the same kind. It returns nil for a storage that wraps the
+// registry other than by embedding it.
 func newEncoded(r *Resource, main rest.Storage) *encoded {
 	if r.serving.decodeReads || r.kind.Kind != r.docKind {
 		return nil
 	}
 	registry := registryOf(main)
-	if registry == nil || registry.Decorator != nil || registry.AfterCreate != nil || registry.AfterUpdate != nil {
+	if registry == nil {
 		return nil
 	}
 	store, ok := registry.Storage.Storage.(*objectstore.Store)
-	if !ok || store.StorageVersion() != r.kind.GroupVersion() {
+	if !ok {
 		return nil
 	}
 	list := registry.NewListFunc()
@@ -52,22 +51,16 @@ func newEncoded(r *Resource, main rest.Storage) *encoded {
 		return nil
 	}
 	_, unstructured := list.(runtime.Unstructured)
-	return &encoded{resource: r, registry: registry, store: store, listKind: kinds[0].Kind, unstructured: unstructured}
+	e := &encoded{resource: r, registry: registry, store: store, listKind: kinds[0].Kind, unstructured: unstructured}
+	e.formats = e.newFormats()
+	return e
 }
 
-// negotiated says whether the answer is to be JSON as it is stored: neither
-// another encoding, nor transformed, nor indented.
-func (e *encoded) negotiated(req *http.Request) bool {
-	scope := e.resource.scope
-	media, info, err := negotiation.NegotiateOutputMediaType(req, scope.Serializer, scope)
-	if err != nil || media.Convert != nil || media.Accepted.MediaType != runtime.ContentTypeJSON {
-		return false
-	}
-	// The negotiation has put the indenting serializer in if one is asked for.
-	if info.PrettySerializer != nil && info.Serializer == info.PrettySerializer {
-		return false
-	}
-	return !auditsResponses(req)
+// answersWrites says whether a write is answered with what is stored: not where the
+// registry decorates objects or the version is another.
+func (e *encoded) answersWrites() bool {
+	return e.registry.Decorator == nil && e.registry.AfterCreate == nil && e.registry.AfterUpdate == nil &&
+		e.store.StorageVersion() == e.resource.kind.GroupVersion()
 }
 
 // auditsResponses says whether what the request is answered with goes into the

@@ -24,7 +24,8 @@ const slow = 500 * time.Millisecond
 func (e *encoded) get(other http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		options, ok := e.getOptions(req)
-		if !ok {
+		f := e.negotiate(req, partialObjectMetadata)
+		if !ok || f == nil {
 			other(w, req)
 			return
 		}
@@ -35,15 +36,15 @@ func (e *encoded) get(other http.HandlerFunc) http.HandlerFunc {
 		}
 		ctx, span := tracing.Start(request.WithNamespace(req.Context(), namespace), "Get", traceFields(req)...)
 		defer span.End(slow)
-		object, err := e.getEncoded(ctx, name, options)
+		object, err := e.getEncoded(ctx, name, options, f)
 		if err != nil {
 			e.fail(w, req, storeerr.InterpretGetError(err, e.groupResource(req), name))
 			return
 		}
 		request.TrackSerializeResponseObjectLatency(ctx, func() {
-			out := newJSONWriter(w, req)
+			out := newAnswerWriter(w, req, f.mediaType())
 			defer out.release()
-			out.buf = append(object.AppendJSON(out.buf, true), '\n')
+			out.buf = f.appendObject(out.buf, object)
 			out.close()
 		})
 	}
@@ -53,9 +54,6 @@ func (e *encoded) get(other http.HandlerFunc) http.HandlerFunc {
 // is served here.
 func (e *encoded) getOptions(req *http.Request) (metav1.GetOptions, bool) {
 	options := metav1.GetOptions{}
-	if !e.negotiated(req) {
-		return options, false
-	}
 	if req.URL.RawQuery == "" {
 		return options, true
 	}
@@ -67,10 +65,10 @@ func (e *encoded) getOptions(req *http.Request) (metav1.GetOptions, bool) {
 	return options, err == nil
 }
 
-func (e *encoded) getEncoded(ctx context.Context, name string, options metav1.GetOptions) (objectstore.Encoded, error) {
+func (e *encoded) getEncoded(ctx context.Context, name string, options metav1.GetOptions, f format) (objectstore.Encoded, error) {
 	key, err := e.registry.KeyFunc(ctx, name)
 	if err != nil {
 		return objectstore.Encoded{}, err
 	}
-	return e.store.GetEncoded(ctx, key, storage.GetOptions{ResourceVersion: options.ResourceVersion})
+	return e.store.GetEncoded(ctx, key, storage.GetOptions{ResourceVersion: options.ResourceVersion}, f.objects())
 }

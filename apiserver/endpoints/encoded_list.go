@@ -2,14 +2,12 @@ package endpoints
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metainternalversionscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metainternalversionvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -39,11 +37,18 @@ func (e *encoded) list(other http.HandlerFunc, forceWatch bool) http.HandlerFunc
 		case !options.Watch && !forceWatch:
 			ctx, span := tracing.Start(request.WithNamespace(req.Context(), namespace), "List", traceFields(req)...)
 			defer span.End(slow)
-			e.serveList(ctx, w, req, options)
-		case canStream(w, req):
-			e.serveWatch(request.WithNamespace(req.Context(), namespace), w, req, options)
-		default:
+			if f := e.negotiate(req, partialObjectMetadata+"List"); f != nil {
+				e.serveList(ctx, w, req, options, f)
+				return
+			}
 			other(w, req)
+		default:
+			f := e.negotiate(req, partialObjectMetadata)
+			if f == nil || !e.streams(req, f) || !canStream(w, req) {
+				other(w, req)
+				return
+			}
+			e.serveWatch(request.WithNamespace(req.Context(), namespace), w, req, options, f)
 		}
 	}
 }
@@ -52,9 +57,6 @@ func (e *encoded) list(other http.HandlerFunc, forceWatch bool) http.HandlerFunc
 // they are wrong or if there is more to them than is served here.
 func (e *encoded) listOptions(req *http.Request) (internalversion.ListOptions, bool) {
 	options := internalversion.ListOptions{}
-	if !e.negotiated(req) {
-		return options, false
-	}
 	scope := e.resource.scope
 	err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), scope.MetaGroupVersion, &options)
 	if err != nil || options.ShardSelector != "" {
@@ -115,74 +117,34 @@ func (e *encoded) selection(ctx context.Context, options internalversion.ListOpt
 	return key, selection
 }
 
-func (e *encoded) serveList(ctx context.Context, w http.ResponseWriter, req *http.Request, options internalversion.ListOptions) {
+func (e *encoded) serveList(ctx context.Context, w http.ResponseWriter, req *http.Request, options internalversion.ListOptions, f format) {
 	key, selection := e.selection(ctx, options)
 	selection.ResourceVersionMatch = options.ResourceVersionMatch
 	selection.Predicate.Limit = options.Limit
 	selection.Predicate.Continue = options.Continue
-	list, err := e.store.ListEncoded(ctx, key, selection)
+	list, err := e.store.ListEncoded(ctx, key, selection, f.objects())
 	if err != nil {
 		e.fail(w, req, storeerr.InterpretListError(err, e.groupResource(req)))
 		return
 	}
 	request.TrackSerializeResponseObjectLatency(ctx, func() {
-		e.writeList(ctx, newJSONWriter(w, req), list)
+		e.writeList(ctx, newAnswerWriter(w, req, f.mediaType()), f, list)
 	})
 }
 
 // writeList writes the list while it is being read. If reading fails the client
 // gets the error as long as nothing was sent, and afterwards a broken connection:
 // there is no other way left to tell it that the list isn't whole.
-func (e *encoded) writeList(ctx context.Context, out *jsonWriter, list *objectstore.EncodedList) {
+func (e *encoded) writeList(ctx context.Context, out *answerWriter, f format, list *objectstore.EncodedList) {
 	defer out.release()
-	out.buf = e.appendHead(out.buf, list)
-	first := true
-	for object, err := range list.Items {
-		if err != nil {
-			if !out.started() {
-				out.buf = out.buf[:0]
-				e.fail(out.w, out.req, storeerr.InterpretListError(err, e.groupResource(out.req)))
-				return
-			}
-			klog.FromContext(ctx).Error(err, "List breaks off", "resource", e.resource.gv.WithResource(e.resource.resource))
-			panic(http.ErrAbortHandler)
-		}
-		if !first {
-			out.buf = append(out.buf, ',')
-		}
-		first = false
-		out.buf = object.AppendJSON(out.buf, false)
-		if out.flush(); out.err != nil {
-			return // nobody reads on
-		}
+	err := f.writeList(ctx, out, list)
+	switch {
+	case err == nil:
+	case !out.started():
+		out.buf = out.buf[:0]
+		e.fail(out.w, out.req, storeerr.InterpretListError(err, e.groupResource(out.req)))
+	default:
+		klog.FromContext(ctx).Error(err, "List breaks off", "resource", e.resource.gv.WithResource(e.resource.resource))
+		panic(http.ErrAbortHandler)
 	}
-	out.buf = append(out.buf, "]}\n"...)
-	out.close()
-}
-
-// appendHead appends the list up to its first item. The metadata is small and
-// fixed: encoding it can't fail.
-func (e *encoded) appendHead(dst []byte, list *objectstore.EncodedList) []byte {
-	head := metav1.ListMeta{
-		ResourceVersion:    list.ResourceVersion,
-		Continue:           list.Continue,
-		RemainingItemCount: list.RemainingItemCount,
-	}
-	meta, _ := json.Marshal(head)
-	if e.unstructured {
-		meta, _ = json.Marshal(unstructuredListMeta{head, list.Continue})
-	}
-	dst = append(dst, `{"kind":"`...)
-	dst = append(dst, e.listKind...)
-	dst = append(dst, `","apiVersion":"`...)
-	dst = append(dst, e.resource.kind.GroupVersion().String()...)
-	dst = append(dst, `","metadata":`...)
-	dst = append(dst, meta...)
-	return append(dst, `,"items":[`...)
-}
-
-// unstructuredListMeta is the metadata of a list of objects without a Go type.
-type unstructuredListMeta struct {
-	metav1.ListMeta `json:",inline"`
-	Continue        string `json:"continue"`
 }

@@ -3,7 +3,6 @@ package endpoints
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -12,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -36,7 +34,7 @@ func canStream(w http.ResponseWriter, req *http.Request) bool {
 
 // serveWatch starts a watch and serves it: after this handler has returned, where
 // the filters in front have made room for that (routine.WithRoutine).
-func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *http.Request, options internalversion.ListOptions) {
+func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *http.Request, options internalversion.ListOptions, f format) {
 	timeout := e.watchTimeout(options)
 	klog.FromContext(ctx).V(3).Info("Starting watch", "path", req.URL.Path, "resourceVersion", options.ResourceVersion,
 		"labels", options.LabelSelector, "fields", options.FieldSelector, "timeout", timeout, "audit-ID", audit.GetAuditIDTruncated(ctx))
@@ -45,13 +43,13 @@ func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *ht
 	key, selection := e.selection(ctx, options)
 	selection.SendInitialEvents = options.SendInitialEvents
 	selection.Predicate.AllowWatchBookmarks = options.AllowWatchBookmarks
-	events, err := e.store.WatchEncoded(ctx, key, selection)
+	events, err := e.store.WatchEncoded(ctx, key, selection, f.objects())
 	if err != nil {
 		cancel()
 		e.fail(w, req, err)
 		return
 	}
-	stream := e.newStream(ctx, w, options)
+	stream := e.newStream(ctx, w, options, f)
 	serve := func() {
 		defer cancel()
 		defer events.Close()
@@ -79,6 +77,7 @@ func (e *encoded) watchTimeout(options internalversion.ListOptions) time.Duratio
 type stream struct {
 	w        http.ResponseWriter
 	encoded  *encoded
+	format   format
 	count    compbasemetrics.CounterMetric
 	size     compbasemetrics.ObserverMetric
 	buf      []byte
@@ -87,12 +86,13 @@ type stream struct {
 	received time.Time
 }
 
-func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, options internalversion.ListOptions) *stream {
+func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, options internalversion.ListOptions, f format) *stream {
 	gvr := e.resource.scope.Resource
 	received, _ := request.ReceivedTimestampFrom(ctx)
 	return &stream{
 		w:        w,
 		encoded:  e,
+		format:   f,
 		count:    metrics.WatchEvents.WithContext(ctx).WithLabelValues(gvr.Group, gvr.Version, gvr.Resource),
 		size:     metrics.WatchEventsSizes.WithContext(ctx).WithLabelValues(gvr.Group, gvr.Version, gvr.Resource),
 		initial:  options.SendInitialEvents != nil && *options.SendInitialEvents && !received.IsZero(),
@@ -104,7 +104,7 @@ func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, options 
 // run sends events until ctx ends, the server shuts down, the client is gone, or
 // the watch ends with an error, which is the last event then.
 func (s *stream) run(ctx context.Context, cancel context.CancelFunc, events objectstore.EncodedWatch) {
-	s.w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+	s.w.Header().Set("Content-Type", s.format.streamType())
 	s.w.Header().Set("Transfer-Encoding", "chunked")
 	s.w.WriteHeader(http.StatusOK)
 	flusher := s.w.(http.Flusher)
@@ -175,13 +175,10 @@ func (s *stream) send() bool {
 
 func (s *stream) appendEvent(ctx context.Context, event objectstore.EncodedEvent) {
 	start := len(s.buf)
-	s.buf = append(s.buf, `{"type":"`...)
-	s.buf = append(s.buf, event.Type...)
-	s.buf = append(s.buf, `","object":`...)
-	s.buf = event.Object.AppendJSON(s.buf, true)
-	s.buf = append(s.buf, "}\n"...)
+	var size int
+	s.buf, size = s.format.appendEvent(s.buf, string(event.Type), event.Object)
 	s.count.Inc()
-	s.size.Observe(float64(len(s.buf) - start))
+	s.size.Observe(float64(size))
 	if s.initial && event.Type == apiwatch.Bookmark {
 		s.initialEventsSent(ctx, s.buf[start:])
 	}
@@ -190,7 +187,7 @@ func (s *stream) appendEvent(ctx context.Context, event objectstore.EncodedEvent
 // initialEventsSent records how long the initial events took, once their end is
 // announced.
 func (s *stream) initialEventsSent(ctx context.Context, bookmark []byte) {
-	if !bytes.Contains(bookmark, []byte(`"`+metav1.InitialEventsAnnotationKey+`"`)) {
+	if !bytes.Contains(bookmark, []byte(metav1.InitialEventsAnnotationKey)) {
 		return
 	}
 	s.initial = false
@@ -199,14 +196,8 @@ func (s *stream) initialEventsSent(ctx context.Context, bookmark []byte) {
 	httplog.AddKeyValue(ctx, "watchlist_init_latency", latency)
 }
 
-// appendError appends the error that ends a watch, as an event. A Status is
-// always encodable.
+// appendError appends the error that ends a watch, as an event.
 func (s *stream) appendError(err error) {
-	status, _ := json.Marshal(responsewriters.ErrorToAPIStatus(err))
-	s.buf = append(s.buf, `{"type":"`...)
-	s.buf = append(s.buf, apiwatch.Error...)
-	s.buf = append(s.buf, `","object":`...)
-	s.buf = append(s.buf, status...)
-	s.buf = append(s.buf, "}\n"...)
+	s.buf = s.format.appendError(s.buf, responsewriters.ErrorToAPIStatus(err))
 	s.count.Inc()
 }

@@ -100,9 +100,13 @@ func NewResource(v VersionConfig, path string) (*Resource, error) {
 	if r.scope, err = r.newScope(v.Adjust); err != nil {
 		return nil, err
 	}
-	r.written = newEncoded(r, parent)
-	if !sub {
-		r.encoded = r.written
+	if e := newEncoded(r, parent); e != nil {
+		if e.answersWrites() {
+			r.written = e
+		}
+		if !sub {
+			r.encoded = e
+		}
 	}
 	r.actions = r.findActions()
 	r.serving.EquivalentResources.RegisterKindFor(r.scope.Resource, r.subresource, r.kind)

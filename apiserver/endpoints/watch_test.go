@@ -3,6 +3,7 @@ package endpoints_test
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -110,6 +111,63 @@ func TestWatchFrames(t *testing.T) {
 	}
 }
 
+// TestWatchForms: the events of a watch are the same bytes as upstream's in every form: of
+// built-in resources in the stored version and in another, and of decorated ones.
+func TestWatchForms(t *testing.T) {
+	const body = `{"metadata":{"name":"%s","labels":{"a":"b"}},"spec":%s}`
+	for _, resource := range []struct{ path, spec, patch string }{
+		{"/api/v1/namespaces/field/pods", `{"containers":[{"name":"c","image":"i"}]}`, `{"metadata":{"labels":{"a":null},"annotations":{"note":"<&>"}}}`},
+		{"/api/v1/namespaces/field/services", `{"clusterIP":"None","ports":[{"port":80}]}`, `{"spec":{"ports":[{"port":81}]}}`},
+		{"/apis/autoscaling/v1/namespaces/field/horizontalpodautoscalers", `{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}`, `{"spec":{"maxReplicas":4}}`},
+		{"/apis/autoscaling/v2/namespaces/field/horizontalpodautoscalers", `{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}`, `{"spec":{"maxReplicas":4}}`},
+	} {
+		t.Run(resource.path, func(t *testing.T) {
+			s := newServer(t, nil)
+			s.create(t, resource.path, fmt.Sprintf(body, "zero", resource.spec))
+			type pair struct {
+				call
+				got, want *http.Response
+			}
+			var watches []pair
+			for _, accept := range []string{
+				"application/json",
+				"application/vnd.kubernetes.protobuf",
+				"application/vnd.kubernetes.protobuf;stream=watch,application/json",
+				"application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+				"application/json;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io",
+				"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+			} {
+				for _, query := range []string{"", "&labelSelector=a%3Db", "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
+					c := call{method: http.MethodGet, path: resource.path + "?watch=1&timeoutSeconds=3" + query, header: map[string]string{"Accept": accept}}
+					watches = append(watches, pair{c, c.do(t, s.bytes), c.do(t, s.decoded)})
+				}
+			}
+			s.create(t, resource.path, fmt.Sprintf(body, "one", resource.spec))
+			s.mustDo(t, http.MethodPatch, resource.path+"/one", "application/merge-patch+json", resource.patch)
+			s.mustDo(t, http.MethodDelete, resource.path+"/one?gracePeriodSeconds=0", "", "")
+			for _, watch := range watches {
+				got, want := readAll(t, watch.got), readAll(t, watch.want)
+				if got != want || got == "" {
+					t.Errorf("%s %v: got\n%q\nwant\n%q", watch.path, watch.header, got, want)
+				}
+				if diff := cmp.Diff(headers(watch.want.Header), headers(watch.got.Header)); diff != "" {
+					t.Errorf("%s %v: headers (-decoded +bytes):\n%s", watch.path, watch.header, diff)
+				}
+			}
+		})
+	}
+}
+
+func readAll(t *testing.T, resp *http.Response) string {
+	t.Helper()
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
 // summary is the type and name of each event.
 func summary(t *testing.T, frames []string) []string {
 	t.Helper()
@@ -168,6 +226,8 @@ func TestWatchTable(t *testing.T) {
 		"application/vnd.kubernetes.protobuf;stream=watch",
 		"application/json;stream=watch",
 		"application/yaml",
+		"application/vnd.kubernetes.protobuf",
+		"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
 	} {
 		t.Run(accept, func(t *testing.T) {
 			t.Parallel()

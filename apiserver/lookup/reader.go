@@ -47,7 +47,7 @@ func (r reader[T]) get(ctx context.Context, name string, opts metav1.GetOptions)
 			return nil, err
 		}
 	}
-	encoded, err := store.GetEncoded(ctx, store.Prefix()+r.key()+name, storage.GetOptions{ResourceVersion: opts.ResourceVersion})
+	encoded, err := store.GetEncoded(ctx, store.Prefix()+r.key()+name, storage.GetOptions{ResourceVersion: opts.ResourceVersion}, store.Stored())
 	switch {
 	case storage.IsNotFound(err):
 		return nil, apierrors.NewNotFound(r.resource, name)
@@ -69,7 +69,7 @@ func (r reader[T]) list(ctx context.Context, opts metav1.ListOptions) ([]T, erro
 	}
 	list, err := store.ListEncoded(ctx, store.Prefix()+r.key(), storage.ListOptions{
 		ResourceVersion: opts.ResourceVersion, Predicate: predicate, Recursive: true,
-	})
+	}, store.Stored())
 	if err != nil {
 		return nil, err
 	}

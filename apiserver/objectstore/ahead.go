@@ -22,9 +22,6 @@ func (s *Store) decodeAhead(ctx context.Context, entries []*watch.Entry) {
 	var values [][]byte
 	size := 0
 	for _, e := range entries {
-		if s.isDecoded(e) {
-			continue
-		}
 		if data, _, err := s.open(ctx, &e.Record); err == nil {
 			values = append(values, data)
 			size += len(data)
@@ -37,16 +34,6 @@ func (s *Store) decodeAhead(ctx context.Context, entries []*watch.Entry) {
 	if len(values) > 0 && ctx.Err() == nil {
 		s.cfg.DecodeAhead(ctx, values)
 	}
-}
-
-// isDecoded says whether the entry's object is in memory, for this Store's readers.
-func (s *Store) isDecoded(e *watch.Entry) bool {
-	m, ok := e.Memo().(*memo)
-	if !ok || *m.view != s.cfg.View {
-		return false
-	}
-	p := m.shared.Load()
-	return p != nil && p.Value() != nil
 }
 
 // ahead gives the same entries, a page of them decoded ahead at a time.

@@ -1,33 +1,29 @@
 package objectstore
 
 import (
+	"bytes"
 	"slices"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/storage"
+
+	"byre/sqlstore"
+	"byre/watch/representation"
 )
 
-// attrs are what selectors look at, in a form that costs little to keep for
-// every object in memory: the objects of a resource share the names of their
-// fields.
-type attrs struct {
-	labels labelSet
-	fields fieldSet
-}
-
-type labelSet []labelPair
-
-type labelPair struct{ key, value string }
+// labelSet is what label selectors look at, in a form that costs little to keep for
+// every object in memory.
+type labelSet []sqlstore.Label
 
 var _ labels.Labels = labelSet(nil)
 
 // Lookup implements labels.Labels.
 func (l labelSet) Lookup(label string) (string, bool) {
 	for i := range l {
-		if l[i].key == label {
-			return l[i].value, true
+		if l[i].Key == label {
+			return l[i].Value, true
 		}
 	}
 	return "", false
@@ -82,24 +78,49 @@ func (n *fieldNames) of(set fields.Set) []string {
 	return names
 }
 
-func (n *fieldNames) compact(l labels.Set, f fields.Set) *attrs {
-	a := &attrs{}
+func (n *fieldNames) compact(view string, l labels.Set, f fields.Set) *sqlstore.Attributes {
+	a := &sqlstore.Attributes{View: view, Fields: []string{}}
 	if len(l) > 0 {
-		a.labels = make(labelSet, 0, len(l))
+		a.Labels = make([]sqlstore.Label, 0, len(l))
 		for k, v := range l {
-			a.labels = append(a.labels, labelPair{k, v})
+			a.Labels = append(a.Labels, sqlstore.Label{Key: k, Value: v})
 		}
 	}
 	if len(f) > 0 {
-		a.fields.names = n.of(f)
-		a.fields.values = make([]string, len(f))
-		for i, name := range a.fields.names {
-			a.fields.values[i] = f[name]
+		a.Fields = n.of(f)
+		a.Values = make([]string, len(f))
+		for i, name := range a.Fields {
+			a.Values[i] = f[name]
 		}
 	}
 	return a
 }
 
-func (a *attrs) match(p *storage.SelectionPredicate) bool {
-	return (p.Label == nil || p.Label.Matches(a.labels)) && (p.Field == nil || p.Field.Matches(a.fields))
+func matchAttributes(p *storage.SelectionPredicate, a *sqlstore.Attributes) bool {
+	return (p.Label == nil || p.Label.Matches(labelSet(a.Labels))) && (p.Field == nil || p.Field.Matches(fieldSetOf(a)))
+}
+
+func fieldSetOf(a *sqlstore.Attributes) fieldSet { return fieldSet{a.Fields, a.Values} }
+
+// scanLabels reads the labels from an object's JSON; false where that takes a decoder.
+func scanLabels(r *representation.Representation) (labelSet, bool) {
+	if r.Marks[markMetadata] == 0 {
+		return nil, true
+	}
+	for in := (scanner{r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata])}); in.member(); in.skip() {
+		if string(in.key()) != "labels" {
+			continue
+		}
+		found := labelSet{}
+		for in.member() {
+			key := in.key()
+			value, plain := in.plain()
+			if !plain || bytes.IndexByte(key, '\\') >= 0 {
+				return nil, false
+			}
+			found = append(found, sqlstore.Label{Key: string(key), Value: value})
+		}
+		return found, in.is('}')
+	}
+	return nil, true
 }

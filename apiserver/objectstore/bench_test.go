@@ -137,7 +137,7 @@ func BenchmarkListEncoded(b *testing.B) {
 		b.Run("field="+field, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				list, err := f.ListEncoded(b.Context(), "/pods", everythingOf(field))
+				list, err := f.ListEncoded(b.Context(), "/pods", everythingOf(field), f.Stored())
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -169,12 +169,12 @@ func BenchmarkInitialEventsByField(b *testing.B) {
 			f := podStore(b, backends()[0])
 			fill(b, f, n)
 			opts := everythingOf("spec.nodeName=node-1")
-			if _, err := f.ListEncoded(b.Context(), "/pods", opts); err != nil { // makes the index
+			if _, err := f.ListEncoded(b.Context(), "/pods", opts, f.Stored()); err != nil { // makes the index
 				b.Fatal(err)
 			}
 			seen := 0
 			for b.Loop() {
-				w, err := f.WatchEncoded(b.Context(), "/pods", opts)
+				w, err := f.WatchEncoded(b.Context(), "/pods", opts, f.Stored())
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -212,7 +212,7 @@ func BenchmarkWatchers(b *testing.B) {
 				}
 				opts := everythingOf(field)
 				opts.ResourceVersion = fmt.Sprint(f.feed.Revision())
-				w, err := f.WatchEncoded(ctx, "/pods", opts)
+				w, err := f.WatchEncoded(ctx, "/pods", opts, f.Stored())
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -1,7 +1,6 @@
 package objectstore
 
 import (
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -72,14 +71,6 @@ func (b *bookmarkSchedule) stop() {
 	}
 }
 
-// bookmarkForms are the encodings of an empty object, with and without the
-// annotation that ends the initial events. They are made when first needed.
-type bookmarkForms struct {
-	once       sync.Once
-	plain, end document
-	err        error
-}
-
 // newBookmark makes the object of a bookmark: empty but for its revision.
 func (s *Store) newBookmark(revision int64, initialEnd bool) (runtime.Object, error) {
 	obj := s.cfg.NewFunc()
@@ -90,26 +81,4 @@ func (s *Store) newBookmark(revision int64, initialEnd bool) (runtime.Object, er
 		return obj, storage.AnnotateInitialEventsEndBookmark(obj)
 	}
 	return obj, nil
-}
-
-func (s *Store) encodedBookmark(revision int64, initialEnd bool) (Encoded, error) {
-	f := &s.bookmarks
-	f.once.Do(func() {
-		for d, end := range map[*document]bool{&f.plain: false, &f.end: true} {
-			obj, err := s.newBookmark(0, end)
-			var data []byte
-			if err == nil {
-				data, err = s.encode(obj)
-			}
-			if err != nil {
-				f.err = err
-				return
-			}
-			*d = newDocument(data)
-		}
-	})
-	if initialEnd {
-		return Encoded{&f.end, revision}, f.err
-	}
-	return Encoded{&f.plain, revision}, f.err
 }

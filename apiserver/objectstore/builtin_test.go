@@ -101,14 +101,14 @@ func checkEncoded(t *testing.T, gvk schema.GroupVersionKind, data []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	doc := newDocument(trim(stored))
+	doc := newJSON(trim(stored))
 
 	read := decode(stored)
 	if err := versioner.UpdateObject(read, revision); err != nil {
 		t.Fatal(err)
 	}
 	want := encode(read)
-	if got := doc.appendJSON(nil, revision, true); !bytes.Equal(got, want) {
+	if got := appendJSON(nil, &doc, revision, true); !bytes.Equal(got, want) {
 		t.Errorf("object:\n got %s\nwant %s", got, want)
 	}
 
@@ -119,7 +119,7 @@ func checkEncoded(t *testing.T, gvk schema.GroupVersionKind, data []byte) {
 	if err := meta.SetList(list, []runtime.Object{read}); err != nil {
 		t.Fatal(err)
 	}
-	item := doc.appendJSON([]byte(`"items":[`), revision, false)
+	item := appendJSON([]byte(`"items":[`), &doc, revision, false)
 	if got := encode(list); !bytes.HasSuffix(got, append(item, "]}"...)) {
 		t.Errorf("item:\n got %s\nin %s", item, got)
 	}
@@ -159,11 +159,11 @@ func TestDocument(t *testing.T) {
 			`{"apiVersion":"a/v1","kind":"A","metadata":{"name":"n","resourceVersion":"7"}}`,
 		},
 	} {
-		doc := newDocument([]byte(test.stored))
-		if got := string(doc.appendJSON(nil, 7, true)); got != test.whole {
+		doc := newJSON([]byte(test.stored))
+		if got := string(appendJSON(nil, &doc, 7, true)); got != test.whole {
 			t.Errorf("whole:\n got %s\nwant %s", got, test.whole)
 		}
-		if got := string(doc.appendJSON(nil, 7, false)); got != test.item {
+		if got := string(appendJSON(nil, &doc, 7, false)); got != test.item {
 			t.Errorf("item:\n got %s\nwant %s", got, test.item)
 		}
 	}

@@ -15,7 +15,7 @@ func (s *Store) Delete(
 	ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
 	validateDeletion storage.ValidateObjectFunc, cachedExistingObject runtime.Object, opts storage.DeleteOptions,
 ) error {
-	at, err := s.object(key)
+	at, err := s.place(key)
 	if err != nil {
 		return err
 	}

@@ -54,17 +54,16 @@ func (s *Store) encodeBy(encoder runtime.Encoder, obj runtime.Object) ([]byte, e
 
 // written is one object made ready to be stored.
 type written struct {
-	obj   runtime.Object
-	data  []byte // encoded
-	value []byte // encrypted
-	uid   string
-	memo  *memo
-	doc   *document // of data
+	obj        runtime.Object
+	data       []byte // encoded
+	value      []byte // encrypted
+	uid        string
+	attributes *sqlstore.Attributes // nil where they can't be told
 }
 
-// prepare encrypts what was encoded, and notes what the feed will be asked.
+// prepare encrypts what was encoded, and finds the attributes that the feed will be asked for.
 func (s *Store) prepare(ctx context.Context, obj runtime.Object, data []byte, at object) (written, error) {
-	w := written{obj: obj, data: data, memo: s.newMemo()}
+	w := written{obj: obj, data: data}
 	var err error
 	if w.value, err = s.sealer.seal(ctx, data, at.path); err != nil {
 		return written{}, storage.NewInternalError(err)
@@ -75,26 +74,23 @@ func (s *Store) prepare(ctx context.Context, obj runtime.Object, data []byte, at
 	}
 	w.uid = string(accessor.GetUID())
 	// An object whose attributes can't be told is stored all the same.
-	if a, err := s.attrsOfObject(obj); err == nil {
-		w.memo.attrs.Store(a)
+	if a, err := s.attributesOfObject(obj); err == nil {
+		w.attributes = a
 	}
-	d := newDocument(data)
-	w.doc = &d
-	w.memo.keep(w.doc, w.value)
 	return w, nil
 }
 
 // commit writes a prepared object in place of the revision it replaces (0: none).
 func (s *Store) commit(ctx context.Context, at object, w written, replaces int64, ttl uint64) (int64, error) {
 	write := sqlstore.Write{
-		Op:       sqlstore.Update,
-		Key:      at.Key,
-		Replaces: replaces,
-		UID:      w.uid,
-		Form:     s.cfg.Form,
-		Value:    w.value,
-		Author:   author(ctx),
-		Memo:     w.memo,
+		Op:         sqlstore.Update,
+		Key:        at.Key,
+		Replaces:   replaces,
+		UID:        w.uid,
+		Form:       s.cfg.Form,
+		Value:      w.value,
+		Author:     author(ctx),
+		Attributes: w.attributes,
 	}
 	if replaces == 0 {
 		write.Op = sqlstore.Create

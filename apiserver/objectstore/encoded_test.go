@@ -64,7 +64,7 @@ func TestEncodedEqualsDecoded(t *testing.T) {
 			})
 		}
 		t.Run("get", func(t *testing.T) {
-			got, err := f.GetEncoded(t.Context(), "/pods/ns-0/pod-3", storage.GetOptions{})
+			got, err := f.GetEncoded(t.Context(), "/pods/ns-0/pod-3", storage.GetOptions{}, f.Stored())
 			var want example.Pod
 			if err2 := f.Get(t.Context(), "/pods/ns-0/pod-3", storage.GetOptions{}, &want); err != nil || err2 != nil {
 				t.Fatal(err, err2)
@@ -72,7 +72,7 @@ func TestEncodedEqualsDecoded(t *testing.T) {
 			if raw := string(got.AppendJSON(nil, true)); raw != f.wire(t, &want) {
 				t.Errorf("got %s\nwant %s", raw, f.wire(t, &want))
 			}
-			if _, err := f.GetEncoded(t.Context(), "/pods/ns-0/none", storage.GetOptions{IgnoreNotFound: true}); !storage.IsNotFound(err) {
+			if _, err := f.GetEncoded(t.Context(), "/pods/ns-0/none", storage.GetOptions{IgnoreNotFound: true}, f.Stored()); !storage.IsNotFound(err) {
 				t.Errorf("what is not there gives %v", err)
 			}
 		})
@@ -116,7 +116,7 @@ func TestNothingIsDecodedOnTheWay(t *testing.T) {
 			t.Errorf("%d items, want %d", len(items), want)
 		}
 	}
-	if _, err := f.GetEncoded(t.Context(), "/pods/ns/1", storage.GetOptions{}); err != nil {
+	if _, err := f.GetEncoded(t.Context(), "/pods/ns/1", storage.GetOptions{}, f.Stored()); err != nil {
 		t.Fatal(err)
 	}
 	if n := decodes.Load(); n != 0 {
@@ -137,7 +137,7 @@ func TestStaleFormIsEncodedAgain(t *testing.T) {
 		}
 		want := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "old", ResourceVersion: fmt.Sprint(change.Revision)}}
 		read := func() string {
-			e, err := f.GetEncoded(t.Context(), "/pods/ns/old", storage.GetOptions{})
+			e, err := f.GetEncoded(t.Context(), "/pods/ns/old", storage.GetOptions{}, f.Stored())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,7 +19,7 @@ func TestEndingAfterARevision(t *testing.T) {
 	start := f.feed.Revision()
 	read := func(change ...func(*storage.ListOptions)) string {
 		t.Helper()
-		w, err := f.WatchEncoded(t.Context(), "/pods/", all(change...))
+		w, err := f.WatchEncoded(t.Context(), "/pods/", all(change...), f.Stored())
 		if err != nil {
 			t.Fatal(err)
 		}

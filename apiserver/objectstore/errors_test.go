@@ -101,7 +101,7 @@ func TestReadsDuringAnOutage(t *testing.T) {
 	if items, _ := f.listed(t, "/pods", all(from(0))); len(items) != 1 {
 		t.Errorf("%d items", len(items))
 	}
-	if _, err := f.GetEncoded(t.Context(), "/pods/ns/a", storage.GetOptions{ResourceVersion: "0"}); err != nil {
+	if _, err := f.GetEncoded(t.Context(), "/pods/ns/a", storage.GetOptions{ResourceVersion: "0"}, f.Stored()); err != nil {
 		t.Error(err)
 	}
 	events(t, w, 1)
@@ -112,8 +112,8 @@ func TestFutureRevision(t *testing.T) {
 		f := newFixture(t, b, func(cfg *Config) { cfg.FutureTimeout = 20 * time.Millisecond })
 		f.create(t, "ns", "a", "")
 		future := fmt.Sprint(f.feed.Revision() + 1)
-		_, get := f.GetEncoded(t.Context(), "/pods/ns/a", storage.GetOptions{ResourceVersion: future})
-		_, list := f.ListEncoded(t.Context(), "/pods", all(func(o *storage.ListOptions) { o.ResourceVersion = future }))
+		_, get := f.GetEncoded(t.Context(), "/pods/ns/a", storage.GetOptions{ResourceVersion: future}, f.Stored())
+		_, list := f.ListEncoded(t.Context(), "/pods", all(func(o *storage.ListOptions) { o.ResourceVersion = future }), f.Stored())
 		_, watch := f.watch(t, all(withInitialEvents, func(o *storage.ListOptions) { o.ResourceVersion = future })).Next(t.Context())
 		for name, err := range map[string]error{"get": get, "list": list, "watch": watch} {
 			if !storage.IsTooLargeResourceVersion(err) {
@@ -126,7 +126,7 @@ func TestFutureRevision(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 			g.increase(context.Background(), t)
 		}()
-		if _, err := g.ListEncoded(t.Context(), "/pods", all(from(g.feed.Revision()+1))); err != nil {
+		if _, err := g.ListEncoded(t.Context(), "/pods", all(from(g.feed.Revision()+1)), g.Stored()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -140,11 +140,11 @@ func TestBadRequests(t *testing.T) {
 		"continue with a NUL":   all(func(o *storage.ListOptions) { o.Predicate.Continue = token(t, "ns/a\x00b\x00") }),
 		"continue and revision": all(from(1), func(o *storage.ListOptions) { o.Predicate.Continue = token(t, "ns/a\x00") }),
 	} {
-		if _, err := f.ListEncoded(t.Context(), "/pods", opts); !apierrors.IsBadRequest(err) {
+		if _, err := f.ListEncoded(t.Context(), "/pods", opts, f.Stored()); !apierrors.IsBadRequest(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := f.WatchEncoded(t.Context(), "/pods", all(func(o *storage.ListOptions) { o.ResourceVersion = "x" })); err == nil {
+	if _, err := f.WatchEncoded(t.Context(), "/pods", all(func(o *storage.ListOptions) { o.ResourceVersion = "x" }), f.Stored()); err == nil {
 		t.Error("a watch from x began")
 	}
 }

@@ -148,7 +148,7 @@ func (f *fixture) compactAndIncrease(ctx context.Context, t *testing.T, resource
 
 // stored checks what upstream's etcd test checks of a stored value.
 func (f *fixture) stored(ctx context.Context, t *testing.T, key string) {
-	at, err := f.object(key)
+	at, err := f.place(key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,8 @@ func (f *fixture) forget() {
 		return
 	}
 	for e := range snapshot.All("", nil) {
-		e.SetMemo(f.newMemo())
+		e.SetAttributes(nil)
+		e.Representations.Clear()
 	}
 }
 

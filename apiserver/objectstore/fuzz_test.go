@@ -47,8 +47,8 @@ func FuzzDocument(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if len(text) > 0 {
 			// What is no JSON must do no harm.
-			d := newDocument(text)
-			d.appendJSON(nil, 7, true)
+			d := newJSON(text)
+			appendJSON(nil, &d, 7, true)
 		}
 		object, body := canonical(text)
 		meta, isObject := object["metadata"].(map[string]any)
@@ -58,8 +58,8 @@ func FuzzDocument(f *testing.F) {
 		if _, null := object["metadata"]; null && !isObject {
 			return
 		}
-		d := newDocument(body)
-		got := d.appendJSON(nil, 7, true)
+		d := newJSON(body)
+		got := appendJSON(nil, &d, 7, true)
 		if !isObject {
 			meta = map[string]any{}
 			object["metadata"] = meta
@@ -126,12 +126,12 @@ func FuzzKey(f *testing.F) {
 	}
 	s := newFixture(f, backends()[0])
 	f.Fuzz(func(t *testing.T, key string) {
-		at, err := s.object(key)
+		at, err := s.place(key)
 		if err == nil {
 			if at.Resource != "pods" || at.Group != "" || strings.Contains(at.Namespace, "/") || at.Name == "" {
 				t.Errorf("%q leads to %q", key, at.Key)
 			}
-			if again, err := s.object(strings.TrimPrefix(at.path, s.cfg.KeyPrefix)); err != nil || again != at {
+			if again, err := s.place(strings.TrimPrefix(at.path, s.cfg.KeyPrefix)); err != nil || again != at {
 				t.Errorf("%q has the path %q, which leads to %q: %v", key, at.path, again.Key, err)
 			}
 			if at.path != s.pathOf(at.Key) {

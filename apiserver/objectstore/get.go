@@ -16,7 +16,7 @@ import (
 
 // Get implements storage.Interface.
 func (s *Store) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
-	at, err := s.object(key)
+	at, err := s.place(key)
 	if err != nil {
 		return err
 	}
@@ -47,10 +47,9 @@ func (s *Store) Load(ctx context.Context) error {
 // its end.
 func (s *Store) Prefix() string { return strings.TrimSuffix(s.prefix, "/") }
 
-// GetEncoded is Get without decoding. What is not there is NotFound, whatever
-// opts say.
-func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOptions) (Encoded, error) {
-	at, err := s.object(key)
+// GetEncoded is Get in a Format. What is not there is NotFound, whatever opts say.
+func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOptions, f *Format) (Encoded, error) {
+	at, err := s.place(key)
 	if err != nil {
 		return Encoded{}, err
 	}
@@ -61,11 +60,11 @@ func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOpti
 	if e == nil {
 		return Encoded{}, storage.NewKeyNotFoundError(at.path, 0)
 	}
-	d, err := s.document(ctx, e)
+	r, err := s.represent(ctx, e, f)
 	if err != nil {
 		return Encoded{}, readError(err, at.path)
 	}
-	return Encoded{d, e.Revision}, nil
+	return newEncoded(f, r, e.Revision, e.Revision), nil
 }
 
 // entry reads one object, as fresh as resourceVersion demands; nil when there

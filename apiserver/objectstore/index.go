@@ -15,10 +15,8 @@ func (s *Store) newIndex(field string) *watch.Index {
 	return &watch.Index{
 		Name: field,
 		Value: func(e *watch.Entry) (string, bool) {
-			if m, ok := e.Memo().(*memo); ok && *m.view == s.cfg.View {
-				if a := m.attrs.Load(); a != nil { // its writer was this process
-					return a.fields.Get(field), true
-				}
+			if a := s.knownAttributes(e); a != nil && a.Fields != nil { // its writer was this process
+				return fieldSetOf(a).Get(field), true
 			}
 			if !s.sealer.plain {
 				return "", false
@@ -29,11 +27,11 @@ func (s *Store) newIndex(field string) *watch.Index {
 			return value, ok && (there || e.Form == s.cfg.Form)
 		},
 		Find: func(e *watch.Entry) (string, bool) {
-			a, err := s.attrsOf(context.Background(), e)
+			a, err := s.attributes(context.Background(), e)
 			if err != nil {
 				return "", false // who reads it gets the error
 			}
-			return a.fields.Get(field), true
+			return fieldSetOf(a).Get(field), true
 		},
 	}
 }

@@ -16,10 +16,10 @@ type object struct {
 	path string
 }
 
-// object turns a registry's key ("<prefix>/<namespace>/<name>", or without a
+// place turns a registry's key ("<prefix>/<namespace>/<name>", or without a
 // namespace) into a place. Keys that could leave the prefix are refused as
 // upstream refuses them.
-func (s *Store) object(key string) (object, error) {
+func (s *Store) place(key string) (object, error) {
 	prepared, err := storage.PrepareKey(s.prefix, key, false)
 	if err != nil {
 		return object{}, err

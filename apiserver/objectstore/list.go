@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math/bits"
 	"reflect"
 	"strconv"
 
@@ -13,6 +14,9 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"byre/watch"
+	"byre/watch/representation"
 )
 
 // EncodedList is a list whose items are read while they are iterated.
@@ -25,12 +29,75 @@ type EncodedList struct {
 	// Items gives each object once, in key order. After an error, which may
 	// come in the middle, nothing more comes.
 	Items iter.Seq2[Encoded, error]
+
+	s      *Store
+	page   *page
+	format *Format
 }
 
-// ListEncoded is GetList without decoding. The list's metadata is known, and
+// MessagesBytes returns how many bytes the items take as the elements of a list in a
+// Format of protobuf: each with the tag of its field, which is one byte, and its length.
+// It comes before the first item is read. The items that are read from the database are
+// in memory from then on, encoded.
+func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) {
+	add := func(n int) { total += 1 + sizeOfVarint(n) + n }
+	if l.page.once {
+		items := []Encoded{}
+		for item, err := range l.Items {
+			if err != nil {
+				return 0, err
+			}
+			add(len(item.Message()))
+			items = append(items, item)
+		}
+		l.Items = func(yield func(Encoded, error) bool) {
+			for _, item := range items {
+				if !yield(item, nil) {
+					return
+				}
+			}
+		}
+		return total, nil
+	}
+	for e, err := range l.page.items {
+		n := 0
+		if err == nil {
+			n, err = l.s.size(ctx, e, l.format)
+		}
+		if err != nil {
+			return 0, l.s.itemError(err, e)
+		}
+		add(n)
+	}
+	return total, nil
+}
+
+// size is the length of an entry's message, which need not be in memory.
+func (s *Store) size(ctx context.Context, e *watch.Entry, f *Format) (int, error) {
+	if n := e.Representations.Size(&f.form); n > 0 {
+		return n, nil
+	}
+	r, err := s.represent(ctx, e, f)
+	if err != nil {
+		return 0, err
+	}
+	return len(r.Body), nil
+}
+
+// itemError is the error for an entry of a list; it is nil where the list itself failed.
+func (s *Store) itemError(err error, e *watch.Entry) error {
+	if e == nil {
+		return err
+	}
+	return readError(err, s.pathOf(e.Key))
+}
+
+func sizeOfVarint(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }
+
+// ListEncoded is GetList in a Format. The list's metadata is known, and
 // errors about resourceVersion and continue are returned, before the first
 // item.
-func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions) (*EncodedList, error) {
+func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions, f *Format) (*EncodedList, error) {
 	p, err := s.page(ctx, key, opts)
 	if err != nil {
 		return nil, err
@@ -39,21 +106,20 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 		ResourceVersion:    strconv.FormatInt(p.revision, 10),
 		Continue:           p.cont,
 		RemainingItemCount: p.remaining,
+
+		s: s, page: p, format: f,
 	}
 	list.Items = func(yield func(Encoded, error) bool) {
 		for e, err := range p.items {
-			var d *document
+			var r *representation.Representation
 			if err == nil {
-				d, err = s.document(ctx, e)
+				r, err = s.represent(ctx, e, f)
 			}
 			if err != nil {
-				if e != nil {
-					err = readError(err, s.pathOf(e.Key))
-				}
-				yield(Encoded{}, err)
+				yield(Encoded{}, s.itemError(err, e))
 				return
 			}
-			if !yield(Encoded{d, e.Revision}, nil) {
+			if !yield(newEncoded(f, r, e.Revision, e.Revision), nil) {
 				return
 			}
 		}
@@ -61,8 +127,7 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 	return list, nil
 }
 
-// GetList implements storage.Interface. The items may share memory with those
-// of other lists.
+// GetList implements storage.Interface.
 func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOptions, listObj runtime.Object) error {
 	itemsPtr, err := meta.GetItemsPtr(listObj)
 	if err != nil {
@@ -80,7 +145,7 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 	for e, err := range p.items {
 		var obj runtime.Object
 		if err == nil {
-			obj, err = s.sharedObject(ctx, e)
+			obj, err = s.object(ctx, e)
 		}
 		switch {
 		case err != nil && e == nil:

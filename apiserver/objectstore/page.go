@@ -23,6 +23,8 @@ type page struct {
 	remaining *int64
 	// items gives what the predicate selects, in key order.
 	items iter.Seq2[*watch.Entry, error]
+	// once is set where items can be iterated once only.
+	once bool
 }
 
 // listing is a list request, understood.
@@ -325,7 +327,7 @@ func (s *Store) storedPage(ctx context.Context, l *listing) (*page, error) {
 	}
 	p := &page{revision: pager.query.At}
 	if l.limit == 0 || !l.recursive {
-		p.items = s.stored(ctx, l, pager)
+		p.items, p.once = s.storedItems(ctx, l, pager), true
 		return p, nil
 	}
 	var picked []selection
@@ -361,8 +363,8 @@ func (s *Store) storedPage(ctx context.Context, l *listing) (*page, error) {
 	return p, s.finish(ctx, p, l, picked, last, pager.seen+pager.remaining, more)
 }
 
-// stored gives what the predicate selects, reading on as it is iterated.
-func (s *Store) stored(ctx context.Context, l *listing, p *pager) iter.Seq2[*watch.Entry, error] {
+// storedItems gives what the predicate selects, reading on as it is iterated.
+func (s *Store) storedItems(ctx context.Context, l *listing, p *pager) iter.Seq2[*watch.Entry, error] {
 	return func(yield func(*watch.Entry, error) bool) {
 		for {
 			for e, err := range s.selected(ctx, l, slices.Values(p.entries)) {

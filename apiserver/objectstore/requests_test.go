@@ -114,7 +114,7 @@ func events(t testing.TB, w EncodedWatch, n int) []EncodedEvent {
 
 func (f *fixture) watch(t testing.TB, opts storage.ListOptions) EncodedWatch {
 	t.Helper()
-	w, err := f.WatchEncoded(t.Context(), "/pods", opts)
+	w, err := f.WatchEncoded(t.Context(), "/pods", opts, f.Stored())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func (f *fixture) watch(t testing.TB, opts storage.ListOptions) EncodedWatch {
 
 func (f *fixture) listed(t testing.TB, key string, opts storage.ListOptions) (items []string, list *EncodedList) {
 	t.Helper()
-	list, err := f.ListEncoded(t.Context(), key, opts)
+	list, err := f.ListEncoded(t.Context(), key, opts, f.Stored())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"byre/sqlstore"
 	"byre/watch"
+	"byre/watch/representation"
 )
 
 // Config says what a Store keeps and how. Store, Feed, GroupResource,
@@ -94,15 +95,14 @@ const (
 type Store struct {
 	cfg       Config
 	versioner storage.APIObjectVersioner
-	// view is cfg.View, apart: memos that refer to it must not keep a Store.
-	view *string
 	// prefix is ResourcePrefix with a slash at its end.
-	prefix    string
-	indexes   []*watch.Index
-	sealer    sealer
-	fields    fieldNames
-	buffers   buffers
-	bookmarks bookmarkForms
+	prefix  string
+	indexes []*watch.Index
+	sealer  sealer
+	fields  fieldNames
+	buffers buffers
+	// stored is the Format of the stored objects.
+	stored Format
 }
 
 var _ storage.Interface = (*Store)(nil)
@@ -135,10 +135,9 @@ func New(cfg Config) (*Store, error) {
 	if cfg.FutureTimeout == 0 {
 		cfg.FutureTimeout = defaultFutureTimeout
 	}
-	view := cfg.View
 	s := &Store{
 		cfg:    cfg,
-		view:   &view,
+		stored: Format{form: representation.Form{Name: "stored"}},
 		prefix: strings.TrimRight(cfg.ResourcePrefix, "/") + "/",
 		sealer: newSealer(cfg.Transformer),
 	}

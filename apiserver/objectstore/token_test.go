@@ -54,7 +54,7 @@ func TestContinueExpires(t *testing.T) {
 		page := func(token string, change ...func(*storage.ListOptions)) (*EncodedList, []string, error) {
 			list, err := f.ListEncoded(t.Context(), "/pods", all(append(change, func(o *storage.ListOptions) {
 				o.Predicate.Limit, o.Predicate.Continue = 2, token
-			})...))
+			})...), f.Stored())
 			if err != nil {
 				return nil, nil, err
 			}

@@ -19,7 +19,7 @@ func (s *Store) GuaranteedUpdate(
 ) error {
 	// Upstream's handler runs an update on a fresh goroutine, and calls this first.
 	stack.GrowForHandler()
-	at, err := s.object(key)
+	at, err := s.place(key)
 	if err != nil {
 		return err
 	}

@@ -101,7 +101,7 @@ func TestInitialEventsKeepTheirSeats(t *testing.T) {
 	}
 	begin := func(options storage.ListOptions) (EncodedWatch, *seats) {
 		s := &seats{}
-		w, err := f.WatchEncoded(utilflowcontrol.WithInitializationSignal(t.Context(), s), "/pods", options)
+		w, err := f.WatchEncoded(utilflowcontrol.WithInitializationSignal(t.Context(), s), "/pods", options, f.Stored())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestBookmarkBeforeTheEnd(t *testing.T) {
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.BookmarkInterval = time.Hour })
 	ctx, cancel := context.WithTimeout(t.Context(), preTimeout+100*time.Millisecond)
 	defer cancel()
-	w, err := f.WatchEncoded(ctx, "/pods", all(from(f.feed.Revision()), withBookmarks))
+	w, err := f.WatchEncoded(ctx, "/pods", all(from(f.feed.Revision()), withBookmarks), f.Stored())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestWatchEndsWithTheFeed(t *testing.T) {
 	t.Run("running", func(t *testing.T) {
 		f := newFixture(t, backends()[0])
 		var err error
-		if w, err = f.WatchEncoded(context.Background(), "/pods", all(from(f.feed.Revision()))); err != nil {
+		if w, err = f.WatchEncoded(context.Background(), "/pods", all(from(f.feed.Revision())), f.Stored()); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -32,18 +32,21 @@ type EncodedWatch interface {
 	Close()
 }
 
-type encodedWatch struct{ cursor *cursor }
+type encodedWatch struct {
+	cursor *cursor
+	format *Format
+}
 
-// WatchEncoded is Watch without decoding. It returns as errors what is wrong
+// WatchEncoded is Watch in a Format. It returns as errors what is wrong
 // with the request; what is wrong with its resourceVersion comes as the first
 // Next's error. The context's deadline, where it has one, is when the watch is
 // going to end: it gets a bookmark shortly before.
-func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions) (EncodedWatch, error) {
+func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions, f *Format) (EncodedWatch, error) {
 	c, err := s.cursor(ctx, key, opts)
 	if err != nil {
 		return nil, err
 	}
-	return &encodedWatch{c}, nil
+	return &encodedWatch{c, f}, nil
 }
 
 func (w *encodedWatch) Close() { w.cursor.close() }
@@ -58,7 +61,7 @@ func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 	}
 	events := make([]EncodedEvent, 0, len(changes))
 	for _, ch := range changes {
-		obj, err := w.cursor.s.encodedChange(ctx, ch)
+		obj, err := w.cursor.s.encodedChange(ctx, ch, w.format)
 		if err != nil {
 			if len(events) == 0 {
 				return nil, w.cursor.fail(ctx, err)
@@ -71,27 +74,27 @@ func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 	return events, nil
 }
 
-func (s *Store) encodedChange(ctx context.Context, ch change) (Encoded, error) {
+func (s *Store) encodedChange(ctx context.Context, ch change, f *Format) (Encoded, error) {
 	if ch.typ == apiwatch.Bookmark {
-		return s.encodedBookmark(ch.revision, ch.initialEnd)
+		r, err := s.bookmark(ctx, f, ch.revision, ch.initialEnd)
+		return Encoded{f, r, ch.revision}, err
 	}
-	d, err := s.document(ctx, ch.entry)
+	r, err := s.represent(ctx, ch.entry, f)
 	if err != nil {
 		return Encoded{}, s.changeError(err, ch)
 	}
-	return Encoded{d, ch.revision}, nil
+	return newEncoded(f, r, ch.revision, ch.entry.Revision), nil
 }
 
 func (s *Store) decodedChange(ctx context.Context, ch change) (runtime.Object, error) {
 	if ch.typ == apiwatch.Bookmark {
 		return s.newBookmark(ch.revision, ch.initialEnd)
 	}
-	shared, err := s.sharedObject(ctx, ch.entry)
+	// Registries decorate what they get from a watch in place.
+	obj, err := s.object(ctx, ch.entry)
 	if err != nil {
 		return nil, s.changeError(err, ch)
 	}
-	// Registries decorate what they get from a watch in place.
-	obj := shared.DeepCopyObject()
 	return obj, s.versioner.UpdateObject(obj, uint64(ch.revision))
 }
 

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"byre/watch/representation"
 )
 
 // WriteResult is what the last write under a context returned: the object, and the
@@ -19,8 +21,9 @@ import (
 type WriteResult struct{ last atomic.Pointer[writtenObject] }
 
 type writtenObject struct {
-	object  runtime.Object
-	encoded Encoded
+	object   runtime.Object
+	stored   representation.Representation
+	revision int64
 }
 
 type writeResultKey struct{}
@@ -39,12 +42,16 @@ func (r *WriteResult) Of(object runtime.Object) (Encoded, bool) {
 	if last == nil || last.object != object {
 		return Encoded{}, false
 	}
-	return last.encoded, true
+	return Encoded{&anyStored, &last.stored, last.revision}, true
 }
+
+// anyStored stands for the Format of stored objects of any Store.
+var anyStored Format
 
 // recordWriteResult records what a write returns.
 func recordWriteResult(ctx context.Context, object runtime.Object, w written, revision int64) {
 	if r, ok := ctx.Value(writeResultKey{}).(*WriteResult); ok {
-		r.last.Store(&writtenObject{object, Encoded{w.doc, revision}})
+		stored := newJSON(w.data)
+		r.last.Store(&writtenObject{object, stored, revision})
 	}
 }

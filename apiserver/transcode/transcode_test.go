@@ -49,8 +49,12 @@ func filler(seed int64) *randfill.Filler {
 				t.Time = time.UnixMicro(c.Int63n(1 << 52))
 			}
 		},
-		func(q *resource.Quantity, c randfill.Continue) { *q = *resource.NewMilliQuantity(c.Int63n(1e9), resource.DecimalSI) },
-		func(f *metav1.FieldsV1, _ randfill.Continue) { f.Raw = []byte(`{"f:metadata":{"f:labels":{".":{},"k:{\"a\":1}":{}}}}`) },
+		func(q *resource.Quantity, c randfill.Continue) {
+			*q = *resource.NewMilliQuantity(c.Int63n(1e9), resource.DecimalSI)
+		},
+		func(f *metav1.FieldsV1, _ randfill.Continue) {
+			f.Raw = []byte(`{"f:metadata":{"f:labels":{".":{},"k:{\"a\":1}":{}}}}`)
+		},
 		func(i *intstr.IntOrString, c randfill.Continue) {
 			if *i = intstr.FromInt32(int32(c.Uint32())); c.Bool() {
 				*i = intstr.FromString(text(c))

@@ -72,13 +72,13 @@ func testStoreBatches(f fixture) {
 				if err == nil {
 					w = update(k, current.Revision, "w")
 				}
-				w.Memo = i
+				w.Attributes = &sqlstore.Attributes{View: fmt.Sprint(i)}
 				c, err := store.Commit(f.Context(), w)
 				switch {
 				case errors.Is(err, sqlstore.ErrConflict), errors.Is(err, sqlstore.ErrExists):
 				case err != nil:
 					f.Errorf("commit: %v", err)
-				case c.Memo != i || c.New.Key != k || (c.Old == nil) != (c.Op == sqlstore.Create):
+				case c.Attributes != w.Attributes || c.New.Key != k || (c.Old == nil) != (c.Op == sqlstore.Create):
 					f.Errorf("change is another's: %+v", c)
 				case !published.has(c.Revision):
 					f.Errorf("answered revision %d before it was published", c.Revision)

@@ -103,7 +103,7 @@ func (c *resourceCache[T]) load(ctx context.Context) error {
 		ResourceVersion: "0",
 		Recursive:       true,
 		Predicate:       storage.Everything,
-	})
+	}, store.Stored())
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
@@ -25,13 +24,14 @@ const (
 	keepBuffer = 256 * 1024
 )
 
-// jsonWriter writes an answer that is made bit by bit. What is appended to buf
+// answerWriter writes an answer that is made bit by bit. What is appended to buf
 // goes out by flush, whenever it is enough, and by close. Nothing is sent, not
 // even a status, before the first of it is.
-type jsonWriter struct {
-	w   http.ResponseWriter
-	req *http.Request
-	buf []byte
+type answerWriter struct {
+	w         http.ResponseWriter
+	req       *http.Request
+	mediaType string
+	buf       []byte
 
 	threshold int       // what must be in buf before the first byte is sent
 	out       io.Writer // nil before that
@@ -61,8 +61,8 @@ func giveBuffer(buf []byte) {
 	}
 }
 
-func newJSONWriter(w http.ResponseWriter, req *http.Request) *jsonWriter {
-	j := &jsonWriter{w: w, req: req, buf: takeBuffer(), threshold: writeSize}
+func newAnswerWriter(w http.ResponseWriter, req *http.Request, mediaType string) *answerWriter {
+	j := &answerWriter{w: w, req: req, mediaType: mediaType, buf: takeBuffer(), threshold: writeSize}
 	if acceptsGzip(req) {
 		// Whether to compress is decided by what there is to send.
 		j.threshold = gzipThreshold
@@ -83,10 +83,10 @@ func acceptsGzip(req *http.Request) bool {
 }
 
 // started says whether anything has been sent.
-func (j *jsonWriter) started() bool { return j.out != nil }
+func (j *answerWriter) started() bool { return j.out != nil }
 
 // flush sends what is gathered, if it is enough to be worth it.
-func (j *jsonWriter) flush() {
+func (j *answerWriter) flush() {
 	if len(j.buf) >= writeSize && (j.started() || len(j.buf) > j.threshold) {
 		j.send()
 	}
@@ -94,14 +94,14 @@ func (j *jsonWriter) flush() {
 
 // close sends the rest. A client that has gone away is not reported: there is
 // nobody to report it to.
-func (j *jsonWriter) close() {
+func (j *answerWriter) close() {
 	j.send()
 	if j.gzip != nil && j.err == nil {
 		j.err = j.gzip.Close()
 	}
 }
 
-func (j *jsonWriter) send() {
+func (j *answerWriter) send() {
 	if !j.started() {
 		j.start()
 	}
@@ -111,7 +111,7 @@ func (j *jsonWriter) send() {
 	j.buf = j.buf[:0]
 }
 
-func (j *jsonWriter) start() {
+func (j *answerWriter) start() {
 	header := j.w.Header()
 	j.out = j.w
 	if j.threshold == gzipThreshold && len(j.buf) > gzipThreshold {
@@ -121,13 +121,13 @@ func (j *jsonWriter) start() {
 		j.gzip.Reset(j.w)
 		j.out = j.gzip
 	}
-	header.Set("Content-Type", runtime.ContentTypeJSON)
+	header.Set("Content-Type", j.mediaType)
 	j.w.WriteHeader(http.StatusOK)
 }
 
 // release gives the writer's memory back. It must be called, also after an
 // error, and nothing else after it.
-func (j *jsonWriter) release() {
+func (j *answerWriter) release() {
 	buf := j.buf
 	j.buf = nil
 	giveBuffer(buf)

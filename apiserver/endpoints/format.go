@@ -1,0 +1,208 @@
+package endpoints
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"reflect"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/util/apihelpers"
+
+	"byre/apiserver/objectstore"
+	"byre/apiserver/transcode"
+)
+
+// format is one way to answer reads of a resource from encoded bytes.
+type format interface {
+	// objects is what the store is asked for.
+	objects() *objectstore.Format
+	// mediaType is that of an answer, and streamType that of a watch.
+	mediaType() string
+	streamType() string
+	// appendObject appends the answer to a get.
+	appendObject(dst []byte, o objectstore.Encoded) []byte
+	// writeList writes a list while it is read.
+	writeList(ctx context.Context, out *answerWriter, list *objectstore.EncodedList) error
+	// appendEvent appends a frame of a watch, and returns the size of the event in it.
+	appendEvent(dst []byte, event string, o objectstore.Encoded) ([]byte, int)
+	// appendError appends the frame that a watch ends with.
+	appendError(dst []byte, status *metav1.Status) []byte
+}
+
+// formats are the ways in which one resource is answered; nil fields are left to
+// upstream's handlers.
+type formats struct {
+	json, protobuf format
+	// metadata is by the version of PartialObjectMetadata.
+	metadata map[schema.GroupVersion]metadataFormats
+}
+
+type metadataFormats struct{ json, protobuf format }
+
+// newFormats makes the formats of a resource. Full objects of another version than the
+// stored one, and those that the registry decorates, are decoded and encoded again once
+// for all readers.
+func (e *encoded) newFormats() formats {
+	kind := e.resource.kind
+	stored := e.store.Stored()
+	all := formats{metadata: map[schema.GroupVersion]metadataFormats{}}
+	asStored := e.store.StorageVersion() == kind.GroupVersion() && e.registry.Decorator == nil
+	full := stored
+	if !asStored {
+		full = objectstore.JSON(kind.String(), e.encoder(runtime.ContentTypeJSON))
+	}
+	all.json = &jsonFormat{e: e, stored: full, head: e.listHead(kind.GroupVersion(), e.listKind)}
+	for _, gv := range []schema.GroupVersion{metav1.SchemeGroupVersion, metav1beta1.SchemeGroupVersion} {
+		all.metadata[gv] = metadataFormats{json: e.jsonMetadata(gv, stored)}
+	}
+	if e.unstructured {
+		return all
+	}
+	encode := e.encoder(runtime.ContentTypeProtobuf)
+	if message := e.message(); asStored {
+		full = objectstore.Transcoded(kind.String()+" in protobuf", message, encode)
+	} else {
+		full = objectstore.Protobuf(kind.String()+" in protobuf", encode)
+	}
+	all.protobuf = newProtobufFormat(e, full, kind.GroupVersion(), kind.Kind, e.listKind)
+	for gv, metadata := range all.metadata {
+		metadata.protobuf = e.protobufMetadata(gv)
+		all.metadata[gv] = metadata
+	}
+	return all
+}
+
+const partialObjectMetadata = "PartialObjectMetadata"
+
+func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored *objectstore.Format) format {
+	f := &jsonFormat{e: e, stored: stored, partial: true, version: gv, head: e.listHead(gv, partialObjectMetadata+"List")}
+	f.item = `{"kind":"` + partialObjectMetadata + `","apiVersion":"` + gv.String() + `","metadata":`
+	if e.unstructured {
+		// Its members are in another order.
+		f.stored = objectstore.JSON("metadata", func(_ context.Context, obj runtime.Object) ([]byte, error) {
+			partial, err := partialOf(obj)
+			if err != nil {
+				return nil, err
+			}
+			return marshalJSON(partial)
+		})
+	}
+	return f
+}
+
+func (e *encoded) protobufMetadata(gv schema.GroupVersion) format {
+	encode := func(_ context.Context, obj runtime.Object) ([]byte, error) {
+		partial, err := partialOf(obj)
+		if err != nil {
+			return nil, err
+		}
+		return partial.Marshal()
+	}
+	f := objectstore.MetadataProtobuf("metadata in protobuf", partialMessage, encode)
+	return newProtobufFormat(e, f, gv, partialObjectMetadata, partialObjectMetadata+"List")
+}
+
+// partialMessage transcodes metadata.
+var partialMessage = sync.OnceValue(func() *transcode.Message {
+	return messageOf(reflect.TypeFor[metav1.PartialObjectMetadata]())
+})
+
+func partialOf(obj runtime.Object) (*metav1.PartialObjectMetadata, error) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, err
+	}
+	return meta.AsPartialObjectMetadata(m), nil
+}
+
+// message returns what transcodes the resource's kind, or nil for a kind that has to be
+// decoded. It is made when it is first needed: it takes some milliseconds for large
+// kinds.
+func (e *encoded) message() func() *transcode.Message {
+	return sync.OnceValue(func() *transcode.Message {
+		object, err := e.resource.types.Creater.New(e.resource.kind)
+		if err != nil {
+			return nil
+		}
+		return messageOf(reflect.TypeOf(object).Elem())
+	})
+}
+
+func messageOf(t reflect.Type) *transcode.Message {
+	m, err := transcode.New(t)
+	if err != nil {
+		return nil // objects of the type are decoded
+	}
+	return m
+}
+
+// encoder returns what encodes objects as upstream's handlers do, in the resource's
+// version.
+func (e *encoded) encoder(mediaType string) func(context.Context, runtime.Object) ([]byte, error) {
+	scope := e.resource.scope
+	info, ok := runtime.SerializerInfoForMediaType(scope.Serializer.SupportedMediaTypes(), mediaType)
+	if !ok {
+		return nil
+	}
+	encoder := scope.Serializer.EncoderForVersion(info.Serializer, scope.Kind.GroupVersion())
+	return func(_ context.Context, obj runtime.Object) ([]byte, error) {
+		if e.registry.Decorator != nil {
+			e.registry.Decorator(obj)
+		}
+		var buf bytes.Buffer
+		if err := encoder.Encode(obj, &buf); err != nil {
+			return nil, err
+		}
+		if mediaType == runtime.ContentTypeProtobuf {
+			return messageIn(buf.Bytes())
+		}
+		return bytes.TrimRight(buf.Bytes(), "\n"), nil
+	}
+}
+
+// negotiate returns the format of the answer; nil leaves the request to upstream's
+// handler. partial is the kind that metadata must be asked for as.
+func (e *encoded) negotiate(req *http.Request, partial string) format {
+	scope := e.resource.scope
+	media, info, err := negotiation.NegotiateOutputMediaType(req, scope.Serializer, scope)
+	if err != nil || auditsResponses(req) {
+		return nil
+	}
+	all := &e.formats
+	by := metadataFormats{all.json, all.protobuf}
+	if media.Convert != nil {
+		if media.Convert.Kind != partial {
+			return nil
+		}
+		by = all.metadata[media.Convert.GroupVersion()]
+		accepted := media.Accepted.MediaType
+		media, info, err = negotiation.NegotiateOutputMediaType(req, apihelpers.GetMetaInternalVersionCodecs(), scope)
+		if err != nil || media.Accepted.MediaType != accepted {
+			return nil
+		}
+	}
+	// The negotiation has put the indenting serializer in if one is asked for.
+	if info.PrettySerializer != nil && info.Serializer == info.PrettySerializer {
+		return nil
+	}
+	switch media.Accepted.MediaType {
+	case runtime.ContentTypeJSON:
+		return by.json
+	case runtime.ContentTypeProtobuf:
+		return by.protobuf
+	}
+	return nil
+}
+
+// streams says whether a watch in a format is what the request asks for.
+func (e *encoded) streams(req *http.Request, f format) bool {
+	info, err := negotiation.NegotiateOutputMediaTypeStream(req, e.resource.scope.Serializer, e.resource.scope)
+	return err == nil && info.MediaType == f.mediaType()
+}

@@ -1,0 +1,170 @@
+package endpoints
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/bits"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+
+	"byre/apiserver/objectstore"
+)
+
+// protobufFormat is Kubernetes' protobuf: a message inside a runtime.Unknown, after four
+// bytes that say so (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
+type protobufFormat struct {
+	e            *encoded
+	stored       *objectstore.Format
+	object, list envelope
+	// swapped marks lists that number their fields the other way round.
+	swapped bool
+}
+
+func newProtobufFormat(e *encoded, stored *objectstore.Format, gv schema.GroupVersion, kind, listKind string) format {
+	return &protobufFormat{
+		e: e, stored: stored,
+		object:  newEnvelope(gv, kind),
+		list:    newEnvelope(gv, listKind),
+		swapped: gv.Version == "v1beta1" && kind == partialObjectMetadata,
+	}
+}
+
+const (
+	protobufMagic = "k8s\x00"
+	// The tags of the fields with the numbers 1 and 2 that have a length.
+	tagFirst, tagSecond = 1<<3 | 2, 2<<3 | 2
+	streamSuffix        = ";stream=watch"
+)
+
+// envelope is a runtime.Unknown: head comes before the length of the message in it, tail
+// after the message.
+type envelope struct{ head, tail string }
+
+func newEnvelope(gv schema.GroupVersion, kind string) envelope {
+	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: gv.String(), Kind: kind}, Raw: []byte{}}
+	text, err := unknown.Marshal()
+	if err != nil {
+		panic(err) // it has two strings
+	}
+	typeMeta := unknown.TypeMeta.Size()
+	at := 1 + sizeOfVarint(typeMeta) + typeMeta + 1 // behind the tag of Raw
+	return envelope{protobufMagic + string(text[:at]), string(text[at+1:])}
+}
+
+func (v envelope) size(n int) int { return len(v.head) + sizeOfVarint(n) + n + len(v.tail) }
+
+func (v envelope) append(dst, message []byte) []byte {
+	dst = append(dst, v.head...)
+	dst = binary.AppendUvarint(dst, uint64(len(message)))
+	dst = append(dst, message...)
+	return append(dst, v.tail...)
+}
+
+var errNotProtobuf = errors.New("the encoder of protobuf has given something else")
+
+// messageIn returns the message inside an encoded object.
+func messageIn(text []byte) ([]byte, error) {
+	rest, ok := bytes.CutPrefix(text, []byte(protobufMagic))
+	if !ok {
+		return nil, errNotProtobuf
+	}
+	var unknown runtime.Unknown
+	if err := unknown.Unmarshal(rest); err != nil {
+		return nil, err
+	}
+	return unknown.Raw, nil
+}
+
+func (f *protobufFormat) objects() *objectstore.Format { return f.stored }
+
+func (f *protobufFormat) mediaType() string { return runtime.ContentTypeProtobuf }
+
+func (f *protobufFormat) streamType() string { return runtime.ContentTypeProtobuf + streamSuffix }
+
+func (f *protobufFormat) appendObject(dst []byte, o objectstore.Encoded) []byte {
+	return f.object.append(dst, o.Message())
+}
+
+// appendEvent appends the length of a metav1.WatchEvent and the event: its type, and the
+// object in a runtime.RawExtension.
+func (f *protobufFormat) appendEvent(dst []byte, event string, o objectstore.Encoded) ([]byte, int) {
+	message := o.Message()
+	dst, size := appendEventHead(dst, event, f.object.size(len(message)))
+	return f.object.append(dst, message), size
+}
+
+func appendEventHead(dst []byte, event string, object int) ([]byte, int) {
+	raw := 1 + sizeOfVarint(object) + object
+	size := 1 + sizeOfVarint(len(event)) + len(event) + 1 + sizeOfVarint(raw) + raw
+	dst = binary.BigEndian.AppendUint32(dst, uint32(size))
+	dst = append(dst, tagFirst)
+	dst = binary.AppendUvarint(dst, uint64(len(event)))
+	dst = append(dst, event...)
+	dst = append(dst, tagSecond)
+	dst = binary.AppendUvarint(dst, uint64(raw))
+	dst = append(dst, tagFirst)
+	return binary.AppendUvarint(dst, uint64(object)), size
+}
+
+// appendError appends a Status, which can always be encoded.
+func (f *protobufFormat) appendError(dst []byte, status *metav1.Status) []byte {
+	text, _ := status.Marshal()
+	object := statusEnvelope.append(nil, text)
+	dst, _ = appendEventHead(dst, string(apiwatch.Error), len(object))
+	return append(dst, object...)
+}
+
+var statusEnvelope = newEnvelope(schema.GroupVersion{Version: "v1"}, "Status")
+
+// writeList writes the items as they are read, after it has asked for their sizes: the
+// length of the whole comes first.
+func (f *protobufFormat) writeList(ctx context.Context, out *answerWriter, list *objectstore.EncodedList) error {
+	total, err := list.MessagesBytes(ctx)
+	if err != nil {
+		return err
+	}
+	head := listMeta(list)
+	meta, err := head.Marshal()
+	if err != nil {
+		return err
+	}
+	tagMeta, tagItem := byte(tagFirst), byte(tagSecond)
+	if f.swapped {
+		tagMeta, tagItem = tagItem, tagMeta
+	}
+	out.buf = append(out.buf, f.list.head...)
+	out.buf = binary.AppendUvarint(out.buf, uint64(1+sizeOfVarint(len(meta))+len(meta)+total))
+	appendMeta := func() {
+		out.buf = append(out.buf, tagMeta)
+		out.buf = binary.AppendUvarint(out.buf, uint64(len(meta)))
+		out.buf = append(out.buf, meta...)
+	}
+	if !f.swapped {
+		appendMeta()
+	}
+	for object, err := range list.Items {
+		if err != nil {
+			return err
+		}
+		message := object.Message()
+		out.buf = append(out.buf, tagItem)
+		out.buf = binary.AppendUvarint(out.buf, uint64(len(message)))
+		out.buf = append(out.buf, message...)
+		if out.flush(); out.err != nil {
+			return nil // nobody reads on
+		}
+	}
+	if f.swapped {
+		appendMeta()
+	}
+	out.buf = append(out.buf, f.list.tail...)
+	out.close()
+	return nil
+}
+
+func sizeOfVarint(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }

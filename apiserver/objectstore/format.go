@@ -1,0 +1,168 @@
+package objectstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"byre/apiserver/transcode"
+	"byre/watch"
+	"byre/watch/representation"
+)
+
+// Format is one way to show the objects of a Store: in a version, an encoding, whole or
+// in part. A Format belongs to one Store. It is safe for concurrent use.
+type Format struct {
+	form     representation.Form
+	protobuf bool
+	// message, if it returns one, transcodes the stored JSON, or the metadata of it.
+	message func() *transcode.Message
+	// metadata marks that message is of what surrounds the metadata alone.
+	metadata bool
+	// encode encodes an object without a resourceVersion. The object is its own. In
+	// protobuf it gives the message alone.
+	encode func(context.Context, runtime.Object) ([]byte, error)
+}
+
+// JSON returns a Format that encode makes JSON for, and Protobuf one that it makes
+// messages for. encode gets objects in the version in memory, without a resourceVersion,
+// which are its own.
+func JSON(name string, encode func(context.Context, runtime.Object) ([]byte, error)) *Format {
+	return &Format{form: representation.Form{Name: name}, encode: encode}
+}
+
+// Protobuf is like JSON.
+func Protobuf(name string, encode func(context.Context, runtime.Object) ([]byte, error)) *Format {
+	return &Format{form: representation.Form{Name: name}, protobuf: true, encode: encode}
+}
+
+// Transcoded is a Format of the storage version in protobuf. Objects that can't be
+// transcoded are encoded as with Protobuf. message makes what transcodes, or returns
+// nil, when it is first needed.
+func Transcoded(name string, message func() *transcode.Message, encode func(context.Context, runtime.Object) ([]byte, error)) *Format {
+	f := Protobuf(name, encode)
+	f.message = message
+	return f
+}
+
+// MetadataProtobuf is a Format of the metadata in protobuf, without the rest of the
+// object. Objects that can't be transcoded are encoded as with Protobuf.
+func MetadataProtobuf(name string, message func() *transcode.Message, encode func(context.Context, runtime.Object) ([]byte, error)) *Format {
+	f := Transcoded(name, message, encode)
+	f.metadata = true
+	return f
+}
+
+// Stored is the Format of the stored objects: JSON in the storage version.
+func (s *Store) Stored() *Format { return &s.stored }
+
+// represent returns an entry in a Format.
+func (s *Store) represent(ctx context.Context, e *watch.Entry, f *Format) (*representation.Representation, error) {
+	cache := s.cfg.Feed.Representations()
+	if r := cache.Get(&e.Representations, &f.form); r != nil {
+		return r, nil
+	}
+	return cache.GetOrMake(ctx, &e.Representations, &f.form, func(ctx context.Context) (representation.Representation, error) {
+		if f == &s.stored {
+			return s.makeStored(ctx, e)
+		}
+		return s.makeFormat(ctx, e, f)
+	})
+}
+
+// makeStored makes JSON in the storage version, as a decode and an encode would give it.
+func (s *Store) makeStored(ctx context.Context, e *watch.Entry) (representation.Representation, error) {
+	data, _, err := s.open(ctx, &e.Record)
+	if err == nil && e.Form != s.cfg.Form {
+		data, err = s.reencode(data, e.Revision)
+	}
+	if err != nil {
+		return representation.Representation{}, err
+	}
+	r := newJSON(data)
+	r.Shared = &data[0] == &e.Value[0]
+	return r, nil
+}
+
+func (s *Store) makeFormat(ctx context.Context, e *watch.Entry, f *Format) (representation.Representation, error) {
+	body, err := s.encodeFormat(ctx, e, f)
+	switch {
+	case err != nil:
+		return representation.Representation{}, err
+	case f.protobuf:
+		return newProtobuf(body, e.Revision)
+	}
+	return newJSON(body), nil
+}
+
+func (s *Store) encodeFormat(ctx context.Context, e *watch.Entry, f *Format) ([]byte, error) {
+	if f.message != nil {
+		if message := f.message(); message != nil {
+			body, err := s.transcode(ctx, e, f, message)
+			if !errors.Is(err, transcode.ErrUnexpected) {
+				return body, err
+			}
+		}
+	}
+	obj := s.cfg.NewFunc()
+	if err := s.readInto(ctx, e, obj); err != nil {
+		return nil, err
+	}
+	return s.encodeUnversioned(ctx, obj, f)
+}
+
+// encodeUnversioned encodes an object without its resourceVersion.
+func (s *Store) encodeUnversioned(ctx context.Context, obj runtime.Object, f *Format) ([]byte, error) {
+	if err := s.versioner.PrepareObjectForStorage(obj); err != nil {
+		return nil, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
+	}
+	return f.encode(ctx, obj)
+}
+
+// transcode makes a message of the stored JSON, or of its metadata.
+func (s *Store) transcode(ctx context.Context, e *watch.Entry, f *Format, message *transcode.Message) ([]byte, error) {
+	stored, err := s.represent(ctx, e, &s.stored)
+	if err != nil {
+		return nil, err
+	}
+	if !f.metadata {
+		return message.Append(nil, stored.Body)
+	}
+	if stored.Marks[markMetadata] == 0 {
+		return nil, transcode.ErrUnexpected
+	}
+	buf := s.buffers.get()
+	defer s.buffers.put(buf)
+	buf.WriteString(`{"metadata":`)
+	buf.Write(stored.Body[stored.Marks[markMetadata]:stored.Marks[markMetadataEnd]])
+	buf.WriteByte('}')
+	return message.Append(nil, buf.Bytes())
+}
+
+// bookmark returns an empty object in a Format.
+func (s *Store) bookmark(ctx context.Context, f *Format, revision int64, initialEnd bool) (*representation.Representation, error) {
+	obj, err := s.newBookmark(revision, initialEnd)
+	if err != nil {
+		return nil, err
+	}
+	var body []byte
+	if f == &s.stored {
+		if err = s.versioner.PrepareObjectForStorage(obj); err == nil {
+			body, err = s.encode(obj)
+		}
+	} else {
+		body, err = s.encodeUnversioned(ctx, obj, f)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := newJSON(body)
+	if f.protobuf {
+		if r, err = newProtobuf(body, revision); err != nil {
+			return nil, err
+		}
+	}
+	return &r, nil
+}

@@ -1,0 +1,145 @@
+package representation
+
+import (
+	"sync"
+	"sync/atomic"
+	"weak"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// DefaultBytes is the budget where none is given.
+	DefaultBytes = 64 << 20
+	// overhead is about what a representation takes besides its body, in bytes.
+	overhead = 160
+	// laps bounds how many representations are looked at for one that is added.
+	laps = 16
+	// sweepFraction is the part of the budget that is added between two looks for
+	// representations whose records are gone.
+	sweepFraction = 4
+)
+
+// Cache keeps representations within a budget. Its methods are safe for concurrent use.
+type Cache struct {
+	budget int64
+
+	hits, misses, evicted atomic.Int64
+
+	mu sync.Mutex
+	// queue has every representation in memory, except the shared ones. The record
+	// holds it, and the queue only knows it: what belongs to a record that is gone goes
+	// with it.
+	queue queue
+	// bytes is the sum of the queue; added is what was added since the last sweep.
+	bytes, added int64
+}
+
+// NewCache makes a Cache with a budget in bytes; 0 means DefaultBytes.
+func NewCache(budget int64) *Cache {
+	if budget <= 0 {
+		budget = DefaultBytes
+	}
+	return &Cache{budget: budget}
+}
+
+// Register registers the byre_representation_* metrics.
+func (c *Cache) Register(r prometheus.Registerer) {
+	counter := func(name, help string, n *atomic.Int64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(n.Load()) })
+	}
+	r.MustRegister(
+		counter("byre_representation_hits_total", "Representations of objects (protobuf, another version, metadata alone) that were found in memory.", &c.hits),
+		counter("byre_representation_misses_total", "Representations of objects that had to be made.", &c.misses),
+		counter("byre_representation_evictions_total", "Representations of objects that left memory to keep the budget.", &c.evicted),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "byre_representation_cache_bytes",
+			Help: "Bytes of representations of objects in memory, including those of objects that are gone and not yet noticed to be.",
+		}, func() float64 { return float64(c.Bytes()) }))
+}
+
+// Bytes is what the representations in memory take, or took until their records went.
+func (c *Cache) Bytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bytes
+}
+
+// add accounts for a representation that was set, and makes room for it.
+func (c *Cache) add(n *node, size int) {
+	item := cached{weak.Make(n), int64(size) + overhead}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bytes += item.bytes
+	c.added += item.bytes
+	if c.bytes > c.budget && c.added > c.budget/sweepFraction {
+		c.sweep()
+	}
+	c.queue.push(item)
+	c.evict()
+}
+
+// evict takes representations out of memory until the budget is kept: those first that
+// came first and were not used since they were looked at last.
+func (c *Cache) evict() {
+	for seen := 0; c.bytes > c.budget && c.queue.n > 0; seen++ {
+		item := c.queue.pop()
+		n := item.node.Value()
+		if n != nil && n.used.Swap(false) && seen < laps {
+			c.queue.push(item)
+			continue
+		}
+		c.bytes -= item.bytes
+		if n != nil {
+			n.value.Store(nil)
+			c.evicted.Add(1)
+		}
+	}
+}
+
+// sweep forgets the representations whose records are gone.
+func (c *Cache) sweep() {
+	for range c.queue.n {
+		if item := c.queue.pop(); item.node.Value() != nil {
+			c.queue.push(item)
+		} else {
+			c.bytes -= item.bytes
+		}
+	}
+	c.added = 0
+}
+
+// cached is a representation in the queue.
+type cached struct {
+	node  weak.Pointer[node]
+	bytes int64
+}
+
+// queue is first in, first out.
+type queue struct {
+	items []cached // circular
+	head  int
+	n     int
+}
+
+const queueStart = 64
+
+func (q *queue) push(item cached) {
+	if q.n == len(q.items) {
+		bigger := make([]cached, max(2*q.n, queueStart))
+		for i := range q.n {
+			bigger[i] = q.items[(q.head+i)%q.n]
+		}
+		q.items, q.head = bigger, 0
+	}
+	q.items[(q.head+q.n)%len(q.items)] = item
+	q.n++
+}
+
+func (q *queue) pop() cached {
+	item := q.items[q.head]
+	q.items[q.head] = cached{}
+	q.head = (q.head + 1) % len(q.items)
+	q.n--
+	return item
+}
