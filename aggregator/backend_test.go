@@ -25,6 +25,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"byre/sqlstore/eventually"
 )
 
 // authority signs certificates.
@@ -217,10 +219,10 @@ func (b *backend) available(t *testing.T, s *server) {
 func (b *backend) served(t *testing.T, s *server, version string) {
 	t.Helper()
 	var status int
-	await(t, b.name+" is served", func(context.Context) (bool, error) {
+	eventually.Done(t, b.name+" is served", func(context.Context) (bool, error) {
 		status, _, _ = get(t, s.front.URL+"/apis/"+b.group()+"/"+version)
 		return status == http.StatusOK, nil
-	}, func() any { return status })
+	})
 }
 
 func (b *backend) url(s *server, path string) string {

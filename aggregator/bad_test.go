@@ -3,6 +3,7 @@ package aggregator_test
 import (
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"byre/sqlstore/eventually"
 )
 
 // http1 is for handlers that take over the connection.
@@ -93,18 +96,14 @@ func TestUnavailable(t *testing.T) {
 					t.Errorf("%q: %d %s", path, status, body)
 				}
 			}
-			if !s.freshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessStale) {
-				t.Error("discovery does not show that it is stale")
-			}
+			s.awaitFreshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessStale)
 		})
 	}
 	good.available(t, s)
 	if status, body, _ := get(t, good.url(s, "/cows")); status != http.StatusOK || body != "moo" {
 		t.Errorf("the good one: %d %s", status, body)
 	}
-	if !s.freshness(t, good.group(), apidiscoveryv2.DiscoveryFreshnessCurrent) {
-		t.Error("the good one is stale")
-	}
+	s.awaitFreshness(t, good.group(), apidiscoveryv2.DiscoveryFreshnessCurrent)
 }
 
 // TestSlow: a backend that does not answer is waited for by its own clients only.
@@ -115,9 +114,7 @@ func TestSlow(t *testing.T) {
 	good := newBackend(t, s, "good", newAPI("good"))
 	begun := time.Now()
 	good.available(t, s)
-	if !s.freshness(t, good.group(), apidiscoveryv2.DiscoveryFreshnessCurrent) {
-		t.Error("the good one is not discovered")
-	}
+	s.awaitFreshness(t, good.group(), apidiscoveryv2.DiscoveryFreshnessCurrent)
 	if waited := time.Since(begun); waited > 4*time.Second {
 		t.Errorf("the good one waited %v for the slow one", waited)
 	}
@@ -201,9 +198,7 @@ func TestHugeDiscovery(t *testing.T) {
 	if n := <-sent; n > 20 {
 		t.Errorf("%d MiB were read", n)
 	}
-	if !s.freshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessStale) {
-		t.Error("discovery does not show that it is stale")
-	}
+	s.awaitFreshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessStale)
 	if status, body, _ := get(t, b.url(s, "")); status != http.StatusOK {
 		t.Errorf("%d %s", status, body)
 	}
@@ -246,18 +241,17 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// freshness waits until the aggregated document has a group with that freshness.
-func (s *server) freshness(t *testing.T, group string, want apidiscoveryv2.DiscoveryFreshness) bool {
+// awaitFreshness waits until the aggregated document has a group with that freshness.
+func (s *server) awaitFreshness(t *testing.T, group string, want apidiscoveryv2.DiscoveryFreshness) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for ; time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	eventually.True(t, fmt.Sprintf("%s is %s", group, want), func() bool {
 		for _, item := range s.aggregated(t).Items {
 			if item.Name == group && item.Versions[0].Freshness == want {
 				return true
 			}
 		}
-	}
-	return false
+		return false
+	})
 }
 
 const aggregatedType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"

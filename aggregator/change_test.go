@@ -14,6 +14,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"byre/apiserver/discovery"
+	"byre/sqlstore/eventually"
 )
 
 // TestCertificateRenewed: backends are shown the certificate that is in the files
@@ -27,10 +28,10 @@ func TestCertificateRenewed(t *testing.T) {
 	for _, name := range []string{"front-proxy-client", "second"} {
 		s.newCertificate(t, name)
 		var who string
-		await(t, "certificate "+name, func(context.Context) (bool, error) {
+		eventually.Done(t, "certificate "+name, func(context.Context) (bool, error) {
 			_, who, _ = get(t, b.url(s, "/who"))
 			return who == name, nil
-		}, func() any { return who })
+		})
 	}
 }
 
@@ -47,7 +48,7 @@ func TestBundleRenewed(t *testing.T) {
 		func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle = right.pem },
 		func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle, spec.InsecureSkipTLSVerify = nil, true },
 	} {
-		await(t, "update", func(ctx context.Context) (bool, error) {
+		eventually.Done(t, "update", func(ctx context.Context) (bool, error) {
 			service, err := s.services.Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return false, err
@@ -55,7 +56,7 @@ func TestBundleRenewed(t *testing.T) {
 			change(&service.Spec)
 			_, err = s.services.Update(ctx, service, metav1.UpdateOptions{})
 			return err == nil, ignoreConflict(err)
-		}, func() any { return nil })
+		})
 		s.condition(t, name, apiregistrationv1.ConditionTrue, "Passed")
 		b.served(t, s, "v1")
 	}
@@ -87,7 +88,7 @@ func TestSwap(t *testing.T) {
 	})
 	for i := range 6 {
 		local := i%2 == 0
-		await(t, "update", func(ctx context.Context) (bool, error) {
+		eventually.Done(t, "update", func(ctx context.Context) (bool, error) {
 			service, err := s.services.Get(ctx, "v1."+b.group(), metav1.GetOptions{})
 			if err != nil {
 				return false, err
@@ -98,7 +99,7 @@ func TestSwap(t *testing.T) {
 			}
 			_, err = s.services.Update(ctx, service, metav1.UpdateOptions{})
 			return err == nil, ignoreConflict(err)
-		}, func() any { return nil })
+		})
 		want := map[bool]string{true: `"things"`, false: `"cows"`}[local]
 		s.awaitDocument(t, "/apis/"+b.group()+"/v1", func(text string) bool { return strings.Contains(text, want) })
 	}
@@ -127,11 +128,11 @@ func TestMetrics(t *testing.T) {
 	b.Close()
 	s.endpoints(t, b.name, false)
 	s.condition(t, "v1."+b.group(), apiregistrationv1.ConditionFalse, "MissingEndpoints")
-	await(t, "counter", func(context.Context) (bool, error) {
+	eventually.Done(t, "counter", func(context.Context) (bool, error) {
 		n, err := testutil.GetCounterValuesFromGatherer(s.metrics, "aggregator_unavailable_apiservice_total",
 			map[string]string{"name": "v1." + b.group()}, "reason")
 		return n["MissingEndpoints"] == 1, err
-	}, func() any { return nil })
+	})
 	const want = `
 # HELP aggregator_unavailable_apiservice [ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.
 # TYPE aggregator_unavailable_apiservice gauge

@@ -17,6 +17,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"byre/apiserver/discovery"
+	"byre/sqlstore/eventually"
 )
 
 // aggregatedAPI has an aggregated document, too, that describes its own group
@@ -60,9 +61,7 @@ func TestDiscovery(t *testing.T) {
 	}
 	bulls.served(t, s, "v1")
 	for _, group := range []string{cows.group(), bulls.group()} {
-		if !s.freshness(t, group, apidiscoveryv2.DiscoveryFreshnessCurrent) {
-			t.Fatalf("%s is not current", group)
-		}
+		s.awaitFreshness(t, group, apidiscoveryv2.DiscoveryFreshnessCurrent)
 	}
 	want := []string{"apiregistration.k8s.io/v1", "cows.example.com/v2", "cows.example.com/v1", "apps/v1", "custom.example.com/v1", "bulls.example.com/v1"}
 	if got := s.listed(t); !slices.Equal(got, want) {
@@ -225,9 +224,9 @@ func (s *server) awaitText(t *testing.T, path, want string) string {
 func (s *server) awaitDocument(t *testing.T, path string, right func(text string) bool) string {
 	t.Helper()
 	var text string
-	await(t, path, func(context.Context) (bool, error) {
+	eventually.Done(t, path, func(context.Context) (bool, error) {
 		_, text, _ = get(t, s.front.URL+path)
 		return right(text), nil
-	}, func() any { return text })
+	})
 	return text
 }

@@ -16,6 +16,7 @@ import (
 	"byre/apiserver/discovery"
 	"byre/apiserver/health"
 	"byre/sqlstore/dbtest"
+	"byre/sqlstore/eventually"
 )
 
 // onDatabases runs a test on each database.
@@ -63,8 +64,7 @@ func TestRegistration(t *testing.T) {
 			"v1.example.com":      {"true", 1000, 100},
 			"v1.mine.example.com": {"", 1000, 10},
 		})
-		await(t, "readiness", func(context.Context) (bool, error) { return s.check("autoregister-completion") == nil, nil },
-			func() any { return s.check("autoregister-completion") })
+		eventually.Done(t, "readiness", func(context.Context) (bool, error) { return s.check("autoregister-completion") == nil, nil })
 
 		if err := s.services.Delete(t.Context(), "v1.example.com", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -98,7 +98,7 @@ func service(group, version string) *apiregistrationv1.APIService {
 func (s *server) awaitServices(t *testing.T, want map[string]registered) {
 	t.Helper()
 	var got map[string]registered
-	await(t, "APIServices", func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "APIServices", func(ctx context.Context) (bool, error) {
 		list, err := s.services.List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err
@@ -108,7 +108,7 @@ func (s *server) awaitServices(t *testing.T, want map[string]registered) {
 			got[item.Name] = registered{item.Labels[autoregister.AutoRegisterManagedLabel], item.Spec.GroupPriorityMinimum, item.Spec.VersionPriority}
 		}
 		return maps.Equal(got, want), nil
-	}, func() any { return got })
+	})
 }
 
 // check asks one of the server's readiness checks.

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
@@ -35,6 +34,7 @@ import (
 	"byre/apiserver/objectstore"
 	"byre/apiserver/openapi"
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
 	"byre/watch"
 )
@@ -211,14 +211,14 @@ func (s *server) newCertificate(t *testing.T, name string) {
 func (s *server) condition(t *testing.T, name string, status apiregistrationv1.ConditionStatus, reason string) string {
 	t.Helper()
 	var last *apiregistrationv1.APIServiceCondition
-	await(t, "condition of "+name, func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "condition of "+name, func(ctx context.Context) (bool, error) {
 		service, err := s.services.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false, ignoreNotFound(err)
 		}
 		last = helper.GetAPIServiceConditionByType(service, apiregistrationv1.Available)
 		return last != nil && last.Status == status && last.Reason == reason, nil
-	}, func() any { return last })
+	})
 	return last.Message
 }
 
@@ -227,13 +227,4 @@ func ignoreNotFound(err error) error {
 		return nil
 	}
 	return err
-}
-
-// await polls: what is waited for comes of watches.
-func await(t *testing.T, what string, met func(context.Context) (bool, error), last func() any) {
-	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, met)
-	if err != nil {
-		t.Fatalf("%s: %v; last seen: %+v", what, err, last())
-	}
 }

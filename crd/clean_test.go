@@ -24,6 +24,7 @@ import (
 	"byre/apiserver/delegation"
 	"byre/migrations"
 	"byre/sqlstore/dbtest"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 )
 
@@ -186,7 +187,7 @@ func testWatchesSeeEveryDelete(t *testing.T, s *server, watched ...*server) {
 	}
 	for _, on := range watched {
 		on.await(t, definition.Name, gone)
-		eventually(t, "404", func() bool { return on.do(t, http.MethodGet, widgetPath, "").Code == http.StatusNotFound })
+		eventually.True(t, "404", func() bool { return on.do(t, http.MethodGet, widgetPath, "").Code == http.StatusNotFound })
 	}
 	for i, events := range all {
 		seen := map[apiwatch.EventType]int{}

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kube-openapi/pkg/spec3"
+
+	"byre/sqlstore/eventually"
 )
 
 // TestDiscovery tells clients of a definition, by both documents, within the
@@ -21,7 +23,7 @@ func testDiscovery(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	established := time.Now()
 	var resources *metav1.APIResourceList
-	eventually(t, "discovery", func() bool {
+	eventually.True(t, "discovery", func() bool {
 		var err error
 		resources, err = s.discovery.ServerResourcesForGroupVersion("example.com/v1")
 		return err == nil
@@ -55,7 +57,7 @@ func testDiscovery(t *testing.T, s *server) {
 	if err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of the group", func() bool {
+	eventually.True(t, "the end of the group", func() bool {
 		groups, err := s.discovery.ServerGroups()
 		return err == nil && !slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == "example.com" })
 	})
@@ -66,7 +68,7 @@ func TestOpenAPI(t *testing.T) { onDatabases(t, testOpenAPI) }
 func testOpenAPI(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	s.define(t, crontabDefinition)
-	eventually(t, "the index", func() bool { return s.documentOf(t, "apis/example.com/v1beta1") != "" })
+	eventually.True(t, "the index", func() bool { return s.documentOf(t, "apis/example.com/v1beta1") != "" })
 	w := do(t, s.openapi, http.MethodGet, s.documentOf(t, "apis/example.com/v1"), "")
 	var document spec3.OpenAPI
 	if err := json.Unmarshal(w.Body.Bytes(), &document); err != nil {
@@ -95,10 +97,10 @@ func testOpenAPI(t *testing.T, s *server) {
 		before := strings.ReplaceAll(s.documentOf(t, "apis/example.com/v1"), "&", `\u0026`)
 		s.define(t, strings.NewReplacer("widgets", name+"s", "widget", name, "Widget", kind, "[wd]", "["+name[:3]+"]").Replace(widgetDefinition))
 		established := time.Now()
-		eventually(t, "a changed document", func() bool {
+		eventually.True(t, "a changed document", func() bool {
 			return !strings.Contains(do(t, s.openapi, http.MethodGet, "/openapi/v3", "").Body.String(), before)
 		})
-		eventually(t, "a changed document of version 2", func() bool {
+		eventually.True(t, "a changed document of version 2", func() bool {
 			return strings.Contains(do(t, s.openapi, http.MethodGet, "/openapi/v2", "").Body.String(), `"com.example.v1.`+kind+`"`)
 		})
 		fastest = min(fastest, time.Since(established))

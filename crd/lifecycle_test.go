@@ -11,6 +11,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"byre/sqlstore/eventually"
 )
 
 func widget(t *testing.T, name, spec string) string {
@@ -152,7 +154,7 @@ func TestManyInstancesGoWithTheirDefinition(t *testing.T) {
 		if err := definitions.Delete(t.Context(), crd.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "one instance to be left", func() bool {
+		eventually.True(t, "one instance to be left", func() bool {
 			list, err := s.dynamic.Resource(widgets).List(t.Context(), metav1.ListOptions{})
 			return err == nil && len(list.Items) == 1 && list.Items[0].GetName() == "w1" && list.Items[0].GetDeletionTimestamp() != nil
 		})

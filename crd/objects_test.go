@@ -111,21 +111,6 @@ func (s *server) await(t testing.TB, name string, wanted func(*apiextensionsv1.C
 	return nil
 }
 
-// eventually asks again until something holds that nothing tells of.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.After(30 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-deadline:
-			t.Fatalf("%s: not within 30 seconds", what)
-		case <-tick.C:
-		}
-	}
-}
-
 func gone(crd *apiextensionsv1.CustomResourceDefinition) bool { return crd == nil }
 
 var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}

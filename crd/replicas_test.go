@@ -10,6 +10,7 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore/dbtest"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 )
 
@@ -37,7 +38,7 @@ func TestReplicas(t *testing.T) {
 		}
 		a.await(t, crd.Name, gone)
 		for _, s := range []*server{a, b} {
-			eventually(t, "the end of "+crd.Name, func() bool { return s.do(t, http.MethodGet, path, "").Code == http.StatusNotFound })
+			eventually.True(t, "the end of "+crd.Name, func() bool { return s.do(t, http.MethodGet, path, "").Code == http.StatusNotFound })
 		}
 	}
 }

@@ -3,6 +3,8 @@ package crd
 import (
 	"errors"
 	"testing"
+
+	"byre/sqlstore/eventually"
 )
 
 func TestStoreCalls_Drain(t *testing.T) {
@@ -22,7 +24,9 @@ func TestStoreCalls_Drain(t *testing.T) {
 		e.drain()
 		close(ended)
 	}()
-	eventuallyRefused(t, e)
+	eventually.True(t, "calls are refused", func() bool {
+		return errors.Is(e.do(func() error { return nil }), errStopped)
+	})
 	select {
 	case <-ended:
 		t.Fatal("drained before a call that was in flight")
@@ -32,18 +36,5 @@ func TestStoreCalls_Drain(t *testing.T) {
 	<-ended
 	if err := <-result; !errors.Is(err, failure) {
 		t.Errorf("the call in flight gave %v", err)
-	}
-}
-
-// eventuallyRefused waits until no call begins any more.
-func eventuallyRefused(t *testing.T, e *storeCalls) {
-	t.Helper()
-	for {
-		if err := t.Context().Err(); err != nil {
-			t.Fatal(err)
-		}
-		if err := e.do(func() error { return nil }); errors.Is(err, errStopped) {
-			return
-		}
 	}
 }

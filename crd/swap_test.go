@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/util/retry"
+
+	"byre/sqlstore/eventually"
 )
 
 const lastWidget = "last"
@@ -36,7 +38,7 @@ func testDefinitionChangesUnderLoad(t *testing.T, s *server) {
 	for i := range 20 {
 		before := requests.Load()
 		s.describeSize(t, fmt.Sprintf("the size, as of change %d", i))
-		eventually(t, "requests after a change", func() bool { return requests.Load() > before+20 || t.Failed() })
+		eventually.True(t, "requests after a change", func() bool { return requests.Load() > before+20 || t.Failed() })
 	}
 	stop()
 	writers.Wait()

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"byre/migrations"
+	"byre/sqlstore/eventually"
 )
 
 // The statements of the first release that write.
@@ -149,13 +150,14 @@ func TestUpDuringAWriteOfAnOlderReplica(t *testing.T) {
 				_, err := migrations.Up(t.Context(), d.endpoint+"&statement_timeout=1000")
 				up <- err
 			}()
-			for len(d.blocked(t, test.waits)) == 0 {
+			eventually.True(t, "up waits", func() bool {
 				select {
 				case err := <-up:
 					t.Fatalf("up ended during a transaction that writes: %v", err)
-				case <-time.After(50 * time.Millisecond):
+				default:
 				}
-			}
+				return len(d.blocked(t, test.waits)) > 0
+			})
 			test.end(t, tx)
 			if err := <-up; err != nil {
 				t.Fatal(err)
@@ -239,9 +241,7 @@ func TestOlderReplicaKeepsTheEpoch(t *testing.T) {
 		_, err := older.Exec(t.Context(), olderUpdateCompacted, 0)
 		compacted <- err
 	}()
-	for len(d.blocked(t, "0")) == 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
+	eventually.True(t, "the compaction waits", func() bool { return len(d.blocked(t, "0")) > 0 })
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"byre/sqlstore/eventually"
 )
 
 func TestClientCertificates(t *testing.T) {
@@ -36,7 +38,7 @@ func TestClientCertificates(t *testing.T) {
 	if err := os.WriteFile(file, other.pem(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the new CA", func() bool { return ask(t, server, mallory).Name == "mallory" })
+	eventually.True(t, "the new CA", func() bool { return ask(t, server, mallory).Name == "mallory" })
 	refused(t, ask(t, server, alice))
 }
 
@@ -59,7 +61,7 @@ func TestOwnCA(t *testing.T) {
 	if err := os.WriteFile(file, later.pem(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the new CA", func() bool { return ask(t, server, later.client(t, "bob")).Name == "bob" })
+	eventually.True(t, "the new CA", func() bool { return ask(t, server, later.client(t, "bob")).Name == "bob" })
 	check(t, ask(t, server, own.client(t, "root")), "root")
 	refused(t, ask(t, server, flag.client(t, "alice")))
 }

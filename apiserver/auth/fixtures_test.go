@@ -222,18 +222,3 @@ func refused(t *testing.T, got identity) {
 		t.Errorf("got %+v, want a refusal", got)
 	}
 }
-
-// eventually waits until ok, which something outside of the test makes true.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(30 * time.Second)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			t.Fatalf("%s: not after 30 s", what)
-		case <-tick.C:
-		}
-	}
-}

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"byre/sqlstore/eventually"
 )
 
 // issuer is an OpenID Connect issuer on this machine.
@@ -80,7 +82,7 @@ func TestOIDCFlags(t *testing.T) {
 		"--oidc-required-claim=team=blue")))
 	good := map[string]any{"name": "erin", "groups": []string{"dev"}, "team": "blue"}
 	token := i.token(t, good)
-	eventually(t, "the issuer's keys", func() bool { return ask(t, server, nil, bearer(token)...).Name != "" })
+	eventually.True(t, "the issuer's keys", func() bool { return ask(t, server, nil, bearer(token)...).Name != "" })
 	check(t, ask(t, server, nil, bearer(token)...), i.URL+"#erin", "oidc:dev")
 	refused(t, ask(t, server, nil, bearer(i.token(t, map[string]any{"name": "erin", "team": "red"}))...))
 	refused(t, ask(t, server, nil, bearer(i.token(t, map[string]any{"name": "erin", "team": "blue", "aud": "other"}))...))
@@ -114,7 +116,7 @@ func TestAuthenticationConfig(t *testing.T) {
 	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file))
 	server := serve(t, a)
 	blue, red := i.token(t, map[string]any{"sub": "f", "team": "blue"}), i.token(t, map[string]any{"sub": "f", "team": "red"})
-	eventually(t, "the issuer's keys", func() bool { return ask(t, server, nil, bearer(blue)...).Name != "" })
+	eventually.True(t, "the issuer's keys", func() bool { return ask(t, server, nil, bearer(blue)...).Name != "" })
 	check(t, ask(t, server, nil, bearer(blue)...), "jwt:f")
 	refused(t, ask(t, server, nil, bearer(red)...))
 	// Anonymous access is by path now: the root is not on the list.
@@ -124,7 +126,7 @@ func TestAuthenticationConfig(t *testing.T) {
 	if err := os.WriteFile(file, configuration(i, "red"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the new configuration", func() bool { return ask(t, server, nil, bearer(red)...).Name != "" })
+	eventually.True(t, "the new configuration", func() bool { return ask(t, server, nil, bearer(red)...).Name != "" })
 }
 
 func TestAuthenticationConfigRefused(t *testing.T) {

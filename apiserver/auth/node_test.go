@@ -21,6 +21,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes/fake"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+
+	"byre/sqlstore/eventually"
 )
 
 // TestNode has kubelets read what their own Pods refer to, and nothing else.
@@ -47,7 +49,7 @@ func TestNode(t *testing.T) {
 			t.Error("Pods are followed though there is no node")
 		}
 	}
-	eventually(t, "the graph", func() bool { return ask("a", "get", "secrets", "secret-p") && ask("b", "get", "secrets", "secret-q") })
+	eventually.True(t, "the graph", func() bool { return ask("a", "get", "secrets", "secret-p") && ask("b", "get", "secrets", "secret-q") })
 	if ask("a", "get", "secrets", "secret-q") || ask("a", "list", "secrets", "") {
 		t.Error("a node reads secrets that are none of its Pods'")
 	}
@@ -57,7 +59,7 @@ func TestNode(t *testing.T) {
 	if err := client.CoreV1().Pods("n").Delete(context.Background(), "p", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the Pod's end", func() bool { return !ask("a", "get", "secrets", "secret-p") })
+	eventually.True(t, "the Pod's end", func() bool { return !ask("a", "get", "secrets", "secret-p") })
 }
 
 // listReferences lists what the Node authorizer finds in a Pod.

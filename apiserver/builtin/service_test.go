@@ -1,15 +1,15 @@
 package builtin_test
 
 import (
-	"context"
 	"net"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"byre/sqlstore/eventually"
 )
 
 // TestBootstrapTwice: on the real write path too, a second start takes no
@@ -74,13 +74,13 @@ func TestServiceAllocation(t *testing.T) {
 	if err := services.Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually(t, "the address is given back", func(ctx context.Context) bool {
+	eventually.True(t, "the address is given back", func() bool {
 		_, err := s.client.NetworkingV1().IPAddresses().Get(ctx, ip, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
 	again := service("b", corev1.ServiceTypeNodePort, port)
 	again.Spec.ClusterIP = ip
-	s.eventually(t, "both are free again", func(ctx context.Context) bool {
+	eventually.True(t, "both are free again", func() bool {
 		_, err := services.Create(ctx, again, metav1.CreateOptions{})
 		return err == nil
 	})
@@ -125,19 +125,5 @@ func TestServiceChangesType(t *testing.T) {
 	}
 	if _, err := services.Create(t.Context(), service("b", corev1.ServiceTypeNodePort, 30006), metav1.CreateOptions{}); err != nil {
 		t.Errorf("the port isn't free: %v", err)
-	}
-}
-
-// eventually waits for what another goroutine of the server does.
-func (s *server) eventually(t *testing.T, what string, done func(context.Context) bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for !done(ctx) {
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatalf("not in time: %s", what)
-		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"byre/apiserver/controlplane"
+	"byre/sqlstore/eventually"
 )
 
 // TestServerID is what upstream makes of this name (kubernetes/test/e2e/apimachinery/apiserver_identity.go).
@@ -72,12 +72,7 @@ func TestIdentityLeases(t *testing.T) {
 	}
 	await := func(want string) {
 		t.Helper()
-		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
-			return names() == want, nil
-		})
-		if err != nil {
-			t.Errorf("Leases are %q, want %q", names(), want)
-		}
+		eventually.True(t, "Leases "+want, func() bool { return names() == want })
 	}
 	await("apiserver-alive apiserver-this")
 	for _, check := range p.Checks() {

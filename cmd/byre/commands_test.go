@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"byre/migrations"
+	"byre/sqlstore/eventually"
 )
 
 // call runs a command of the program in this process.
@@ -101,7 +102,7 @@ func awaitShared(t *testing.T, dsn string) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	poll(t, func(ctx context.Context) (shared bool, err error) {
+	eventually.Done(t, "the lock is shared", func(ctx context.Context) (shared bool, err error) {
 		err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks
 WHERE locktype = 'advisory' AND mode = 'ShareLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`).Scan(&shared)
 		return shared, err

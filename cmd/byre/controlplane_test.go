@@ -17,12 +17,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 	"k8s.io/utils/ptr"
+
+	"byre/sqlstore/eventually"
 )
 
 // TestFlagsOfTheControlPlane starts one server with what kube-apiserver's flags of
@@ -51,23 +52,9 @@ func TestFlagsOfTheControlPlane(t *testing.T) {
 	}
 }
 
-// eventually waits until something can be read and is as it should be.
-func eventually(t *testing.T, what string, ok func(context.Context) (bool, error)) {
-	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		var done bool
-		done, last = ok(ctx)
-		return done && last == nil, nil
-	})
-	if err != nil {
-		t.Errorf("%s: %v (%v)", what, err, last)
-	}
-}
-
 func checkIdentity(t *testing.T, client kubernetes.Interface) {
 	var lease coordinationv1.Lease
-	eventually(t, "the identity Lease", func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "the identity Lease", func(ctx context.Context) (bool, error) {
 		list, err := client.CoordinationV1().Leases("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity=kube-apiserver"})
 		if err != nil || len(list.Items) != 1 {
 			return false, err
@@ -85,7 +72,7 @@ func checkIdentity(t *testing.T, client kubernetes.Interface) {
 // checkTokenTracking: it is told since when the use of legacy tokens is recorded,
 // and it is.
 func checkTokenTracking(t *testing.T, server *process, client kubernetes.Interface) {
-	eventually(t, "the ConfigMap of legacy tokens", func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "the ConfigMap of legacy tokens", func(ctx context.Context) (bool, error) {
 		config, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx, "kube-apiserver-legacy-service-account-token-tracking", metav1.GetOptions{})
 		if err != nil {
 			return false, err
@@ -159,7 +146,7 @@ func checkElection(t *testing.T, client kubernetes.Interface) {
 	if _, err := candidates.Create(t.Context(), candidate, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the elected leader", func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "the elected leader", func(ctx context.Context) (bool, error) {
 		// A candidate that is pinged answers by renewing.
 		if c, err := candidates.Get(ctx, "candidate-1", metav1.GetOptions{}); err == nil && c.Spec.PingTime != nil && c.Spec.RenewTime.Before(c.Spec.PingTime) {
 			renewed := metav1.NowMicro()

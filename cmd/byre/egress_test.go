@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+
+	"byre/sqlstore/eventually"
 )
 
 // refusingProxy is an egress proxy that notes where it is asked to connect to, and
@@ -100,7 +102,7 @@ func TestEgressSelector(t *testing.T) {
 	if _, err := clientset.NewForConfigOrDie(server.config(t)).ApiregistrationV1().APIServices().Create(t.Context(), aggregated, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll(t, func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "all dialers are asked", func(ctx context.Context) (bool, error) {
 		_, _ = client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "hooked-"}}, metav1.CreateOptions{})
 		_, _ = client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/n/proxy/healthz").DoRaw(ctx)
 		return controlPlane.wasAsked("192.0.2.10:443") && cluster.wasAsked("192.0.2.20:10250") &&

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"byre/sqlstore/eventually"
 )
 
 // flowTokens are of a user, whose requests share the level "global-default" with
@@ -78,7 +80,7 @@ func startFlood(t *testing.T, config *rest.Config, method, path string, requests
 // full waits until requests of the flood are turned away.
 func (f *flood) full(t *testing.T) {
 	t.Helper()
-	poll(t, func(context.Context) (bool, error) { return f.refused.Load() > 0, nil })
+	eventually.Done(t, "a refused request", func(context.Context) (bool, error) { return f.refused.Load() > 0, nil })
 }
 
 // p99 is how long the slowest but one in a hundred of many reads takes; each must
@@ -165,7 +167,7 @@ func testPlainLimits(t *testing.T, flags ...string) {
 	f := startFlood(t, flooder, http.MethodPost, configMaps, 50)
 	f.full(t)
 	p99(t, withToken(server.config(t), "others")) // reads go on
-	poll(t, func(context.Context) (bool, error) { return f.refused.Load() == 45, nil })
+	eventually.Done(t, "45 refused requests", func(context.Context) (bool, error) { return f.refused.Load() == 45, nil })
 	if status, answer := (hostile{body: `{"metadata":{"name":"late"}}`}).send(t, flooder); status != http.StatusTooManyRequests {
 		t.Errorf("one more write is answered with %d %s", status, answer)
 	}
@@ -174,7 +176,7 @@ func testPlainLimits(t *testing.T, flags ...string) {
 	if wrong := f.wrong.Load(); wrong != nil {
 		t.Errorf("a request of the flood is answered with %s", *wrong)
 	}
-	poll(t, func(context.Context) (bool, error) {
+	eventually.Done(t, "a request after the flood is answered", func(context.Context) (bool, error) {
 		status, _ := (hostile{body: `{"metadata":{"name":"after"}}`}).send(t, flooder)
 		return status == http.StatusCreated, nil
 	})

@@ -28,6 +28,7 @@ type part struct {
 // parts is the import table. Invariant: two parts of one layer never import each other.
 var parts = []part{
 	{"migrations", 0, []string{"k8s.io/", "sigs.k8s.io/"}},
+	{"sqlstore/eventually", 0, []string{"byre/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"sqlstore", 1, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"sqlstore/storetest", 1.1, []string{"k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"sqlstore/sqlite", 1.2, []string{"k8s.io/", "github.com/jackc/"}},

@@ -4,7 +4,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
+
+	"byre/sqlstore/eventually"
 )
 
 // TestLogOfAStart: without -v the log says what started, on which database, and when
@@ -12,9 +13,7 @@ import (
 func TestLogOfAStart(t *testing.T) {
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		server := startServer(t, t.TempDir(), flags...)
-		for deadline := time.Now().Add(time.Minute); !strings.Contains(server.log.String(), `"Ready"`) && time.Now().Before(deadline); {
-			time.Sleep(20 * time.Millisecond)
-		}
+		eventually.True(t, "the log says Ready", func() bool { return strings.Contains(server.log.String(), `"Ready"`) })
 		if status := server.stop(t); status != 0 {
 			t.Errorf("exit status %d", status)
 		}

@@ -17,6 +17,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"byre/sqlstore/eventually"
 )
 
 // asProgram makes the test binary behave as byre: the program is tested as a
@@ -101,16 +103,19 @@ func startServer(t *testing.T, dir string, args ...string) *process {
 // awaitReady waits until the server is ready.
 func awaitReady(t *testing.T, p *process) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for !p.ready(ctx) {
-		select {
-		case <-p.exited:
-			t.Fatal("byre exited before it was ready")
-		case <-ctx.Done():
-			t.Fatal("byre is not ready after a minute")
-		case <-time.After(20 * time.Millisecond):
-		}
+	eventually.Done(t, "byre is ready", func(ctx context.Context) (bool, error) {
+		p.mustRun(t)
+		return p.ready(ctx), nil
+	})
+}
+
+// mustRun ends the test when the process has exited.
+func (p *process) mustRun(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.exited:
+		t.Fatal("byre exited before it was waited for")
+	default:
 	}
 }
 
@@ -120,16 +125,10 @@ const serving = `"Serving" address=`
 // waitForConfig waits until the server listens.
 func waitForConfig(t *testing.T, p *process) *rest.Config {
 	t.Helper()
-	deadline := time.After(time.Minute)
-	for !strings.Contains(p.log.String(), serving) {
-		select {
-		case <-p.exited:
-			t.Fatal("byre exited before it served")
-		case <-deadline:
-			t.Fatal("byre does not serve after a minute")
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	eventually.True(t, "byre listens", func() bool {
+		p.mustRun(t)
+		return strings.Contains(p.log.String(), serving)
+	})
 	return p.config(t)
 }
 

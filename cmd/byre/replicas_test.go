@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 )
 
@@ -41,7 +41,7 @@ func TestReplicas(t *testing.T) {
 func waitForLeader(t *testing.T, client kubernetes.Interface, old string) string {
 	t.Helper()
 	var holder string
-	poll(t, func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "a leader", func(ctx context.Context) (bool, error) {
 		lease, err := client.CoordinationV1().Leases("kube-system").Get(ctx, "byre-controllers", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return false, nil
@@ -66,18 +66,11 @@ func deleteNamespace(t *testing.T, client kubernetes.Interface, name string) {
 	if err := client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll(t, func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "the namespace is deleted", func(ctx context.Context) (bool, error) {
 		_, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return true, nil
 		}
 		return false, err
 	})
-}
-
-func poll(t *testing.T, done wait.ConditionWithContextFunc) {
-	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, done); err != nil {
-		t.Fatal(err)
-	}
 }

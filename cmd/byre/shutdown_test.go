@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 )
 
@@ -47,7 +48,7 @@ func TestEndpointLeavesFirst(t *testing.T) {
 // waitForEndpoints waits until the kubernetes Service leads to these addresses only.
 func waitForEndpoints(t *testing.T, client kubernetes.Interface, want ...string) {
 	t.Helper()
-	poll(t, func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "the endpoints of the kubernetes Service", func(ctx context.Context) (bool, error) {
 		slice, err := client.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
 		if err != nil {
 			return false, nil
@@ -75,7 +76,7 @@ func TestWatchesGoOnDuringTheDelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := server.config(t)
-	poll(t, func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "/readyz fails", func(ctx context.Context) (bool, error) {
 		status, _, err := get(ctx, config, "/readyz")
 		return status == http.StatusInternalServerError, err
 	})
@@ -118,7 +119,7 @@ func TestRefusingWhileDraining(t *testing.T) {
 			if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
-			poll(t, func(ctx context.Context) (bool, error) {
+			eventually.Done(t, "new requests are refused", func(ctx context.Context) (bool, error) {
 				return refuses(ctx, t, config, strings.HasSuffix(flag, "true"))
 			})
 			close(hook.answer)
@@ -212,7 +213,7 @@ func (h *slowHook) install(t *testing.T, client kubernetes.Interface) {
 	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), configuration, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll(t, func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "the webhooks are in force", func(ctx context.Context) (bool, error) {
 		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}
 		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err != nil, nil

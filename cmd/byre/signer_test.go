@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	signertesting "k8s.io/kubernetes/pkg/serviceaccount/externaljwt/plugin/testing/v1"
+
+	"byre/sqlstore/eventually"
 )
 
 // TestExternalSigner: service account tokens are signed by a process of its own, are
@@ -37,7 +39,7 @@ func TestExternalSigner(t *testing.T) {
 
 	server := startServer(t, t.TempDir(), "--service-account-signing-endpoint", socket)
 	client := kubernetes.NewForConfigOrDie(server.config(t))
-	poll(t, func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "the service account", func(ctx context.Context) (bool, error) {
 		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, nil
 	})

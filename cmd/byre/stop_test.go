@@ -10,9 +10,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+
+	"byre/sqlstore/eventually"
 )
 
 func TestWatchesEndCleanlyAtSIGTERM(t *testing.T) {
@@ -47,13 +48,10 @@ func TestNotReadyBeforeGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := server.config(t)
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 2*time.Second, true, func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "/readyz fails", func(ctx context.Context) (bool, error) {
 		status, body, err := get(ctx, config, "/readyz")
 		return status == http.StatusInternalServerError && strings.Contains(body, "[-]shutdown failed"), err
 	})
-	if err != nil {
-		t.Errorf("after SIGTERM /readyz does not say so: %v", err)
-	}
 	for path, want := range map[string]int{"/livez": http.StatusOK, "/api/v1/namespaces/default": http.StatusOK} {
 		if status, body := server.mustGet(t, path); status != want {
 			t.Errorf("%s during the delay: %d %s", path, status, body)
@@ -74,13 +72,10 @@ func TestSecondSIGTERMExitsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := server.config(t)
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "/readyz fails", func(ctx context.Context) (bool, error) {
 		status, _, err := get(ctx, config, "/readyz")
 		return status == http.StatusInternalServerError, err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if status := server.stop(t); status != 1 {
 		t.Errorf("exit status is %d", status)
 	}

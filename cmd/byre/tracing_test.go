@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 )
 
@@ -97,7 +98,7 @@ func TestTracing(t *testing.T) {
 			client := kubernetes.NewForConfigOrDie(server.config(t))
 			parents := hookParents(t, client)
 			var trace string
-			poll(t, func(ctx context.Context) (bool, error) { // until the webhook is asked
+			eventually.Done(t, "the webhook is asked", func(ctx context.Context) (bool, error) { // until the webhook is asked
 				trace = traced(ctx, t, server.config(t), http.MethodPost, "/api/v1/namespaces/default/configmaps",
 					`{"metadata":{"generateName":"traced-"}}`)
 				select {

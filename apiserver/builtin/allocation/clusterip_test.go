@@ -13,13 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
 
 	"byre/apiserver/builtin/allocation"
+	"byre/sqlstore/eventually"
 )
 
 func cidr(t *testing.T, s string) net.IPNet {
@@ -70,10 +70,7 @@ func newClusterIPs(t *testing.T, primary, secondary string, there ...runtime.Obj
 func allocate(t *testing.T, ips *allocation.ClusterIPs, family api.IPFamily) (net.IP, error) {
 	t.Helper()
 	allocator := ips.ByFamily[family].(*ipallocator.MetaAllocator)
-	followed := func(context.Context) (bool, error) { return allocator.Free()+allocator.Used() > 0, nil }
-	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 10*time.Second, true, followed); err != nil {
-		t.Error("the ServiceCIDR isn't followed")
-	}
+	eventually.True(t, "the ServiceCIDR is followed", func() bool { return allocator.Free()+allocator.Used() > 0 })
 	return allocator.AllocateNextService(&api.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}})
 }
 

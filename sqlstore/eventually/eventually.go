@@ -1,0 +1,46 @@
+// Package eventually waits in tests for what another goroutine, process or server
+// brings about and does not announce. Where there is a channel, a watch or a
+// process's exit to wait for, a test waits for that instead.
+package eventually
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+const (
+	// interval is the time between two attempts.
+	interval = 5 * time.Millisecond
+	// timeout is long, so that a test passes on a busy machine; a test that passes
+	// never waits for it.
+	timeout = time.Minute
+)
+
+// True calls condition until it returns true. After a minute, or when the test's
+// context ends, it fails the test at once; what says what was waited for. It calls
+// t.Fatalf: call it from the test's own goroutine.
+func True(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	Done(t, what, func(context.Context) (bool, error) { return condition(), nil })
+}
+
+// Done calls condition until it returns true and no error, under the same rules as
+// True. An error does not end the waiting: the last one is part of the failure. The
+// context ends with the waiting.
+func Done(t testing.TB, what string, condition wait.ConditionWithContextFunc) {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), interval, timeout, true, func(ctx context.Context) (bool, error) {
+		done, err := condition(ctx)
+		if ctx.Err() == nil {
+			last = err
+		}
+		return done && err == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("%s: not within %v: %v (last error: %v)", what, timeout, err, last)
+	}
+}
