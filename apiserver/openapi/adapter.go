@@ -4,8 +4,8 @@ import (
 	"k8s.io/kube-openapi/pkg/common"
 )
 
-// The types here give Operations the shape that the builders of kube-openapi
-// take.
+// The types in this file implement kube-openapi's common.RouteContainer and common.Route
+// for Operations.
 
 type container struct {
 	root       string

@@ -18,14 +18,15 @@ func (m *Models) info() *spec.Info {
 	return &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes", Version: m.version}}
 }
 
-// bearer describes how a client shows who it is.
+// bearer is the name of the security scheme, the only one that kube-apiserver's documents
+// have.
 const (
 	bearer            = "BearerToken"
 	bearerDescription = "Bearer Token authentication"
 )
 
-// operationID puts the group version into an operation's name, so that it is
-// unique: listNamespacedPod at /api/v1 is listCoreV1NamespacedPod.
+// operationID adds the group version to an operation's name to make it unique:
+// listNamespacedPod below /api/v1 becomes listCoreV1NamespacedPod.
 func operationID(r common.Route) (string, []string, error) {
 	return openapi.GetOperationIDAndTags(&restful.Route{Operation: r.OperationName(), Path: r.Path()})
 }
@@ -60,8 +61,7 @@ func (m *Models) v3Config() *common.OpenAPIV3Config {
 	}
 }
 
-// V2 builds the one document of version 2 that describes the operations of all
-// roots.
+// V2 builds the OpenAPI v2 document of all roots.
 func (m *Models) V2(roots []Root) (*spec.Swagger, error) {
 	containers := make([]common.RouteContainer, 0, len(roots))
 	for _, root := range roots {
@@ -75,13 +75,13 @@ func (m *Models) V2(roots []Root) (*spec.Swagger, error) {
 	if err != nil {
 		return nil, fmt.Errorf("openapi: version 2: %w", err)
 	}
-	// Version 2 never had defaults; clients would apply them.
+	// As in kube-apiserver, OpenAPI v2 has no defaults, because clients would apply
+	// them.
 	document.Definitions = handler.PruneDefaults(document.Definitions)
 	return document, nil
 }
 
-// V3 builds the document of version 3 that describes the operations of one root
-// and returns it as JSON.
+// V3 builds the OpenAPI v3 document of one root as JSON.
 func (m *Models) V3(root Root) ([]byte, error) {
 	operations, err := root.Operations()
 	if err != nil {

@@ -5,7 +5,8 @@ import (
 	"compress/gzip"
 )
 
-// Compress compresses a document as it is kept, and sent to most clients.
+// Compress returns data in gzip, the form in which a document is kept and sent to clients
+// that accept gzip.
 func Compress(data []byte) ([]byte, error) {
 	var buf bytes.Buffer
 	w := gzip.NewWriter(&buf)
@@ -18,7 +19,7 @@ func Compress(data []byte) ([]byte, error) {
 	return bytes.Clone(buf.Bytes()), nil
 }
 
-// Decompress undoes Pack.
+// Decompress is the inverse of Compress.
 func Decompress(data []byte) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {

@@ -1,10 +1,13 @@
-// Package openapi serves the OpenAPI documents of the API, versions 2 and 3.
+// Package openapi serves the OpenAPI v2 and v3 documents of the API.
 //
-// Whoever serves paths describes them by Operations; this package turns these
-// into documents with the builders of k8s.io/kube-openapi, so that what clients
-// read is what kube-apiserver would give them.
+// The servers of the delegation chain describe their routes as Operations. This package
+// builds documents from these with the builders of k8s.io/kube-openapi, so that clients
+// get the documents that kube-apiserver would serve.
 //
-// Nothing is built before it is asked for, and nothing but the finished,
-// compressed bytes is kept: the tree of a document is many times its size and
-// is dropped as soon as it has been written out.
+// A document is built when a client requests it first. The Service keeps only the
+// compressed bytes: the tree that a document is built from is many times its size and is
+// released after encoding.
+//
+// A Service is safe for concurrent use, starts no goroutine, and needs no shutdown. The
+// caller calls Set and Remove when the routes of a server change.
 package openapi

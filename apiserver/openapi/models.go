@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// Models are the schemas of the Go types that the API is made of.
+// Models are the OpenAPI definitions of the API's Go types.
 type Models struct {
 	version     string
 	definitions common.GetOpenAPIDefinitions

@@ -11,19 +11,19 @@ type Operation struct {
 	// Path is the absolute path, with parameters in braces. A parameter that
 	// takes the rest of the path comes last and ends in ":*".
 	Path string
-	// Name is what the operation does and to what ("listNamespacedPod"). Names
-	// begin with a verb and are unique together with the group version.
+	// Name is a verb and its object ("listNamespacedPod"). It is unique within a
+	// group version.
 	Name string
-	// Doc is one sentence for people.
+	// Doc is the description, one sentence.
 	Doc string
 	// Params are the path, query and body parameters.
 	Params []Param
 	// Consumes and Produces are media types.
 	Consumes, Produces []string
-	// Request and Response are values of the types that the bodies have; nil
-	// where there is none.
+	// Request and Response are values of the types of the bodies; nil if there is
+	// no body.
 	Request, Response any
-	// Responses are the answers by status code.
+	// Responses are the responses by status code.
 	Responses []Response
 	// Extensions are added to the operation; keys begin with "x-kubernetes-".
 	Extensions map[string]any
@@ -38,25 +38,25 @@ type Param struct {
 	Required bool
 }
 
-// A Response is the answer that comes with a status code.
+// A Response describes the response with one status code.
 type Response struct {
 	Code    int
 	Message string
-	// Model is a value of the type that the body has.
+	// Model is a value of the body's type.
 	Model any
 }
 
-// PathParam is a parameter that stands in the path.
+// PathParam returns a required parameter of the path.
 func PathParam(name, description string) Param {
 	return Param{Name: name, Description: description, Type: "string", In: common.PathParameterKind, Required: true}
 }
 
-// QueryParam is a parameter of the query.
+// QueryParam returns an optional parameter of the query.
 func QueryParam(name, description, jsonType string) Param {
 	return Param{Name: name, Description: description, Type: jsonType, In: common.QueryParameterKind}
 }
 
-// BodyParam is the request's body.
+// BodyParam returns the parameter that describes the request's body.
 func BodyParam(required bool) Param {
 	return Param{Name: "body", In: common.BodyParameterKind, Required: required}
 }

@@ -8,30 +8,31 @@ import (
 	"time"
 )
 
-// A Root is a path below which operations are served, and which has a document
-// of its own in version 3.
+// A Root is a path prefix, usually that of a group version, with the operations below it.
+// Each root has its own OpenAPI v3 document.
 type Root struct {
 	// Path has no slash at either end: "apis/apps/v1".
 	Path string
-	// Operations describes all that is served.
+	// Operations returns all operations below Path.
 	Operations func() ([]Operation, error)
-	// Routes lists the operations briefly, for telling whether anything changed
-	// without describing it.
+	// Routes lists the method and path of each operation. The hash of the document is
+	// computed from them without a call of Operations.
 	Routes []string
 }
 
-// fingerprint identifies a root's document without building it: what it says is
-// decided by the program and by what this server has switched on.
+// fingerprint returns a hash that identifies the root's document without building it. The
+// document depends only on the program and on the routes that are enabled.
 func (r Root) fingerprint(build string) string {
 	return Hash(build + "\n" + r.Path + "\n" + strings.Join(r.Routes, "\n"))
 }
 
-// Hash is a hash of the form that kube-apiserver's hashes of documents have.
+// Hash returns a hash in the form of kube-apiserver's hashes of documents.
 func Hash(s string) string { return fmt.Sprintf("%X", sha512.Sum512([]byte(s))) }
 
-// BuildIdentity names the program as far as documents depend on it. A build that
-// can't be told from similar builds (no version, or changed sources) is another
-// one each time it starts: clients keep a document as long as its hash stays.
+// BuildIdentity returns a string that is equal for two builds only if they serve the same
+// documents. A build without a version, or of modified sources, cannot be told from
+// others; its identity is the start time, because clients cache a document until its hash
+// changes.
 func BuildIdentity(started time.Time) string {
 	build, ok := debug.ReadBuildInfo()
 	if !ok || build.Main.Version == "" || build.Main.Version == "(devel)" || strings.Contains(build.Main.Version, "+dirty") {

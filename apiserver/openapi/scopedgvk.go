@@ -8,10 +8,10 @@ import (
 
 const extensionKinds = "x-kubernetes-group-version-kind"
 
-// filterScopedGVKs takes the kinds of other groups out of the schemas that every
-// group registers (WatchEvent and DeleteOptions): of some sixty, the document at
-// path keeps its own and that of the core group. Follows filterScopedGVKs of
-// k8s.io/apiserver/pkg/server/routes/openapi.go.
+// filterScopedGVKs removes the kinds of other groups from the schemas of WatchEvent and
+// DeleteOptions, which every group registers. Of about sixty kinds, the document at path
+// keeps that of its own group version and that of the core group. It follows upstream's
+// function of the same name in k8s.io/apiserver/pkg/server/routes/openapi.go.
 func filterScopedGVKs(document *spec3.OpenAPI, path string) {
 	group, version, ok := groupVersion(path)
 	if !ok || document.Components == nil {
@@ -33,6 +33,7 @@ func filterScopedGVKs(document *spec3.OpenAPI, path string) {
 	}
 }
 
+// isSharedKind reports whether every group registers the kind.
 func isSharedKind(kind any) bool {
 	k := field(kind, "kind")
 	return k == "WatchEvent" || k == "DeleteOptions"
@@ -44,7 +45,7 @@ func field(kind any, name string) string {
 	return value
 }
 
-// groupVersion reads the group version out of "api/v1" or "apis/apps/v1".
+// groupVersion parses the group version in "api/v1" or "apis/apps/v1".
 func groupVersion(path string) (group, version string, ok bool) {
 	switch parts := strings.Split(path, "/"); {
 	case len(parts) == 2 && parts[0] == "api":

@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ServeHTTP serves /openapi/v2, /openapi/v3 and what lies below the latter.
+// ServeHTTP serves /openapi/v2, /openapi/v3 and the paths below /openapi/v3.
 func (s *Service) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	switch path := strings.TrimSuffix(req.URL.Path, "/"); {
 	case path == "/openapi/v2":
@@ -34,7 +34,7 @@ func (s *Service) serveV2(w http.ResponseWriter, req *http.Request) {
 	}
 	document, err := s.getV2(req.Context(), media.protobuf)
 	if err != nil {
-		klog.FromContext(req.Context()).Error(err, "OpenAPI version 2 can't be built")
+		klog.FromContext(req.Context()).Error(err, "Could not build the OpenAPI v2 document")
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
@@ -44,7 +44,7 @@ func (s *Service) serveV2(w http.ResponseWriter, req *http.Request) {
 func (s *Service) serveIndex(w http.ResponseWriter, req *http.Request) {
 	index, err := s.index()
 	if err != nil {
-		klog.FromContext(req.Context()).Error(err, "The index of OpenAPI version 3 can't be made")
+		klog.FromContext(req.Context()).Error(err, "Could not build the index of OpenAPI v3 documents")
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
@@ -62,7 +62,7 @@ func (s *Service) serveV3(w http.ResponseWriter, req *http.Request, path string)
 	}
 	document, err := s.getV3(req.Context(), path, media.protobuf)
 	if err != nil {
-		klog.FromContext(req.Context()).Error(err, "OpenAPI version 3 can't be built", "path", path)
+		klog.FromContext(req.Context()).Error(err, "Could not build an OpenAPI v3 document", "path", path)
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
@@ -76,20 +76,21 @@ func (s *Service) serveV3(w http.ResponseWriter, req *http.Request, path string)
 			http.Redirect(w, req, location(path, document.hash), http.StatusMovedPermanently)
 			return
 		}
-		// What a hash stands for never changes.
+		// The document of a hash never changes.
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).UTC().Format(http.TimeFormat))
 	}
 	write(w, req, document, media)
 }
 
-// media is the form in which a document is sent.
+// media is the encoding in which a document is sent.
 type media struct {
 	contentType string
 	protobuf    bool
 }
 
-// negotiate chooses the form by the Accept header; JSON where it doesn't matter.
+// negotiate selects the encoding by the Accept header. It prefers JSON. It returns false
+// if the client accepts neither encoding.
 func negotiate(req *http.Request, version string) (media, bool) {
 	accept := req.Header.Get("Accept")
 	if accept == "" {
@@ -102,7 +103,7 @@ func negotiate(req *http.Request, version string) (media, bool) {
 	}{
 		{"json", media{"application/json", false}},
 		{protobuf, media{"application/" + protobuf, true}},
-		// The name it had first, with an "@" that no media type may have.
+		// The deprecated name, whose "@" is not valid in a media type.
 		{"com.github.proto-openapi.spec." + version + "@v1.0+protobuf", media{"application/" + protobuf, true}},
 	}
 	for _, clause := range goautoneg.ParseAccept(accept) {
@@ -115,7 +116,8 @@ func negotiate(req *http.Request, version string) (media, bool) {
 	return media{}, false
 }
 
-// write sends a document, as it is kept to those who take gzip.
+// write sends a document: the stored bytes to a client that accepts gzip, and the
+// decompressed ones to others.
 func write(w http.ResponseWriter, req *http.Request, document *builtDocument, m media) {
 	data := document.json
 	if m.protobuf {
@@ -128,7 +130,7 @@ func write(w http.ResponseWriter, req *http.Request, document *builtDocument, m 
 	} else {
 		var err error
 		if data, err = Decompress(data); err != nil {
-			klog.FromContext(req.Context()).Error(err, "A kept OpenAPI document can't be read")
+			klog.FromContext(req.Context()).Error(err, "Could not decompress an OpenAPI document")
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}

@@ -18,25 +18,25 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// Service serves the documents of all sources. Sources may be set and removed
-// while it serves. It starts no goroutine.
+// Service serves the documents of all sources. Sources may be set and removed while it
+// serves.
 type Service struct {
 	now func() time.Time
 
 	mu      sync.Mutex
 	sources map[string]Source
-	// generation counts the changes of what sources have of version 2, for telling
-	// whether what was built meanwhile is still true.
+	// generation counts the changes of the sources' parts of OpenAPI v2. A document
+	// that was built from an older generation is not kept.
 	generation int
-	v2         *builtDocument            // nil until asked for, and after a change
+	v2         *builtDocument            // nil before the first request and after a change
 	v3         map[string]*builtDocument // by path
 
-	// buildingV2 and buildingV3 let one document of each version be built at a time:
-	// it takes some tens of megabytes while it is a tree.
+	// buildingV2 and buildingV3 are held during a build, so that one document of each
+	// version is built at a time: its tree takes tens of megabytes.
 	buildingV2, buildingV3 semaphore
 }
 
-// semaphore is a lock that can be waited for with a context.
+// semaphore, of capacity 1, is a lock whose acquire can be cancelled.
 type semaphore chan struct{}
 
 func (t semaphore) acquire(ctx context.Context) error {
@@ -50,18 +50,18 @@ func (t semaphore) acquire(ctx context.Context) error {
 
 func (t semaphore) release() { <-t }
 
-// builtDocument is a finished document.
+// builtDocument is an encoded document.
 type builtDocument struct {
 	hash  string
 	built time.Time
 	json  []byte // gzip
-	// protobuf is made of json when first asked for.
+	// protobuf is made from json when a client requests it first.
 	protobuf []byte // gzip
-	// partial: something is missing, and the document is not kept.
+	// partial says that a part is missing. The document is sent but not kept.
 	partial bool
 }
 
-// NewService makes a service without sources.
+// NewService returns a service without sources.
 func NewService() *Service {
 	return &Service{
 		now: time.Now, sources: map[string]Source{}, v3: map[string]*builtDocument{},
@@ -69,7 +69,7 @@ func NewService() *Service {
 	}
 }
 
-// Set adds a source or replaces the one of that name.
+// Set adds a source or replaces the one with the same name.
 func (s *Service) Set(name string, source Source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *Service) Set(name string, source Source) {
 	s.invalidate(!ok || !last.sameV2(source))
 }
 
-// sameV2 says whether two states of a source are known to have the same of version 2.
+// sameV2 reports whether the hashes say that both sources have the same part of OpenAPI v2.
 func (s Source) sameV2(other Source) bool {
 	if s.V2 == nil || other.V2 == nil {
 		return s.V2 == nil && other.V2 == nil
@@ -86,7 +86,7 @@ func (s Source) sameV2(other Source) bool {
 	return s.V2Hash != "" && s.V2Hash == other.V2Hash
 }
 
-// Remove takes a source back.
+// Remove removes a source.
 func (s *Service) Remove(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,8 @@ func (s *Service) Remove(name string) {
 	}
 }
 
-// invalidate drops what is no longer true. The caller holds mu.
+// invalidate drops the OpenAPI v3 documents whose hash has changed and, if v2 is true, the
+// OpenAPI v2 document. The caller holds mu.
 func (s *Service) invalidate(v2 bool) {
 	if v2 {
 		s.generation++
@@ -109,8 +110,8 @@ func (s *Service) invalidate(v2 bool) {
 	}
 }
 
-// findV3 is the document at path, of the first source by name that has one.
-// The caller holds mu.
+// findV3 returns the document at path, from the first source by name that has one. The
+// caller holds mu.
 func (s *Service) findV3(path string) (Document, bool) {
 	for _, name := range slices.Sorted(maps.Keys(s.sources)) {
 		if d, ok := s.sources[name].V3[path]; ok {
@@ -120,8 +121,7 @@ func (s *Service) findV3(path string) (Document, bool) {
 	return Document{}, false
 }
 
-// index is the list of the documents of version 3 and where to get them, as
-// JSON.
+// index returns the index of OpenAPI v3 documents and their URLs as JSON.
 func (s *Service) index() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,15 +136,15 @@ func (s *Service) index() ([]byte, error) {
 	return json.Marshal(handler3.OpenAPIV3Discovery{Paths: paths})
 }
 
-// location is where a client finds a document, with the hash that lets it keep
-// what it has got.
+// location returns the URL of a document. It has the document's hash, so that a client may
+// cache the response forever.
 func location(path, hash string) string {
 	u := url.URL{Path: "/openapi/v3/" + path, RawQuery: url.Values{"hash": {hash}}.Encode()}
 	return u.String()
 }
 
-// getV3 returns the document at path, built now if it was not before. It is
-// nil if there is none.
+// getV3 returns the document at path. It builds the document if there is no current one. It
+// returns nil if no source has the document.
 func (s *Service) getV3(ctx context.Context, path string, protobuf bool) (*builtDocument, error) {
 	if err := s.buildingV3.acquire(ctx); err != nil {
 		return nil, err
@@ -185,7 +185,7 @@ func (s *Service) getV3(ctx context.Context, path string, protobuf bool) (*built
 	return built, nil
 }
 
-// getV2 returns the document of version 2, built now if it was not before.
+// getV2 returns the OpenAPI v2 document. It builds the document if there is no current one.
 func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, error) {
 	if err := s.buildingV2.acquire(ctx); err != nil {
 		return nil, err
@@ -196,8 +196,9 @@ func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, err
 	built, generation, sources := s.v2, s.generation, maps.Clone(s.sources)
 	s.mu.Unlock()
 	if built == nil {
-		// With many definitions this may take longer than a request may. Who asks
-		// again then gets what was built meanwhile.
+		// With many CustomResourceDefinitions the build may take longer than a
+		// request's deadline. It is therefore not cancelled: the client's retry gets
+		// the result.
 		text, partial, err := merge(context.WithoutCancel(ctx), sources)
 		if err != nil {
 			return nil, err
@@ -206,8 +207,8 @@ func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, err
 			return nil, err
 		}
 		built.partial = partial
-		// The whole API as a tree is some tens of megabytes, more than an idle
-		// server needs for all else; it would keep them for minutes.
+		// The tree of the whole API takes tens of megabytes, more than the rest of an
+		// idle server. Without this call the process would keep them for minutes.
 		defer debug.FreeOSMemory()
 	}
 	if protobuf && built.protobuf == nil {
@@ -224,9 +225,9 @@ func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, err
 	return built, nil
 }
 
-// merge joins the sources' parts, in the order of their names: of paths that
-// several have, the first stays. What is wrong with one part does not hide the
-// others. The document is partial if a part could not be had.
+// merge merges the parts of all sources in the order of their names. If several have a
+// path, the first one is kept. A part that fails does not prevent the others. The document
+// is partial if a part is missing.
 func merge(ctx context.Context, sources map[string]Source) (text []byte, partial bool, err error) {
 	var whole *spec.Swagger
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
@@ -235,7 +236,7 @@ func merge(ctx context.Context, sources map[string]Source) (text []byte, partial
 		}
 		part, err := sources[name].V2(ctx)
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "Part of OpenAPI version 2 is left out", "source", name)
+			klog.FromContext(ctx).Error(err, "A part of the OpenAPI v2 document is missing", "source", name)
 			if partial = true; !errors.Is(err, ErrPartial) {
 				continue
 			}
@@ -245,7 +246,7 @@ func merge(ctx context.Context, sources map[string]Source) (text []byte, partial
 			continue
 		}
 		if err := aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(whole, part); err != nil {
-			klog.FromContext(ctx).Error(err, "Part of OpenAPI version 2 can't be merged", "source", name)
+			klog.FromContext(ctx).Error(err, "Could not merge a part of the OpenAPI v2 document", "source", name)
 		}
 	}
 	if whole == nil {

@@ -7,34 +7,35 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// A Source is part of what the API's documents say: the built-in groups, the
-// custom resources of one definition, one aggregated server.
+// A Source contributes to the documents: the built-in groups, the custom resources of one
+// CustomResourceDefinition, or one aggregated API server.
 type Source struct {
-	// V2 makes its part of the document of version 2, of what is at hand: all who
-	// ask for that document wait meanwhile. Nil if it has none. The result belongs to
-	// the caller. It may come with an error that is ErrPartial.
+	// V2 returns the source's part of the OpenAPI v2 document; nil if it has none. It
+	// must not wait for the network, because every request for the document waits for
+	// it. The result belongs to the caller. V2 may return a result together with
+	// ErrPartial.
 	V2 func(context.Context) (*spec.Swagger, error)
-	// V2Hash changes whenever the part does. The document is built again when the
-	// source is set with another one, or with none ("").
+	// V2Hash changes whenever the part changes. Set drops the OpenAPI v2 document if
+	// the hash is another one or empty.
 	V2Hash string
-	// V3 has the documents of version 3 by path ("apis/apps/v1").
+	// V3 has the OpenAPI v3 documents by path ("apis/apps/v1").
 	V3 map[string]Document
 }
 
-// A Document is one document of version 3.
+// A Document is one OpenAPI v3 document.
 type Document struct {
 	// Hash changes whenever the document does.
 	Hash string
-	// JSON makes the document, of what is at hand, like Source.V2.
+	// JSON builds the document. Like Source.V2, it must not wait for the network and
+	// may return ErrPartial together with a result.
 	JSON func(context.Context) ([]byte, error)
 }
 
-// ErrPartial comes with a document, or a part of one, in which something is missing
-// that could not be read now. It is sent to who asked, and not kept.
-var ErrPartial = errors.New("something is missing for now")
+// ErrPartial is returned together with a document, or a part of one, that lacks something
+// which could not be read now. The Service sends such a document and does not keep it.
+var ErrPartial = errors.New("a part of the document is missing for now")
 
-// Source makes a source of roots. build identifies the program, see
-// BuildIdentity.
+// Source returns a source with the given roots. build is the result of BuildIdentity.
 func (m *Models) Source(roots []Root, build string) Source {
 	source := Source{
 		V2: func(context.Context) (*spec.Swagger, error) { return m.V2(roots) },

@@ -20,8 +20,8 @@ func VersionRoot() Root {
 	})
 }
 
-// TokenIssuerRoots describe where others find the keys that service account
-// tokens are signed with, and what else they must know.
+// TokenIssuerRoots describe the OpenID metadata with which others verify service account
+// tokens.
 func TokenIssuerRoots() []Root {
 	return []Root{
 		singleGetRoot(Operation{
@@ -41,7 +41,7 @@ func TokenIssuerRoots() []Root {
 	}
 }
 
-// singleGetRoot is the root of one GET.
+// singleGetRoot returns the root of one GET operation.
 func singleGetRoot(op Operation) Root {
 	op.Method = http.MethodGet
 	return Root{

@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// Lifetimes are kubeadm's.
+// The lifetimes are those of kubeadm.
 const (
 	authorityLifetime = 10 * 365 * 24 * time.Hour
 	leafLifetime      = 365 * 24 * time.Hour
-	// renewBefore is how long before its end a certificate is renewed at start.
+	// renewBefore is the remaining validity below which a certificate is renewed.
 	renewBefore = 30 * 24 * time.Hour
-	// backdate allows for clients whose clock is behind ours.
+	// backdate allows for clients whose clock is behind the server's.
 	backdate = 5 * time.Minute
 )
 
-// certificateProfile is what a leaf certificate must say.
+// certificateProfile is the required content of a leaf certificate.
 type certificateProfile struct {
 	commonName   string
 	organization string
@@ -49,9 +49,9 @@ func clientProfile(name, organization string) certificateProfile {
 	return certificateProfile{commonName: name, organization: organization, usage: x509.ExtKeyUsageClientAuth}
 }
 
-// isSatisfiedBy reports whether cert can go on being used: long enough valid, by the
-// authority at hand, and for every name asked for. Names that it has beyond
-// those do no harm.
+// isSatisfiedBy reports whether cert need not be renewed: it is valid for at least
+// renewBefore, is signed by the CA, and has every name of the profile. It may have more
+// names.
 func (p certificateProfile) isSatisfiedBy(cert, by *x509.Certificate, now time.Time) bool {
 	if cert.NotAfter.Sub(now) < renewBefore || cert.CheckSignatureFrom(by) != nil {
 		return false
@@ -69,8 +69,8 @@ func (p certificateProfile) isSatisfiedBy(cert, by *x509.Certificate, now time.T
 	return true
 }
 
-// addNamesOf adds the names that the certificate before had: servers that share a
-// directory would else take each other's names away, start by start.
+// addNamesOf adds the names of the certificate that is renewed. Otherwise servers that share
+// a directory would remove each other's names at each start.
 func (p *certificateProfile) addNamesOf(before *x509.Certificate) {
 	for _, name := range before.DNSNames {
 		if !slices.Contains(p.dnsNames, name) {
@@ -84,7 +84,7 @@ func (p *certificateProfile) addNamesOf(before *x509.Certificate) {
 	}
 }
 
-// issue makes a key and a certificate of the profile, signed by the authority.
+// issue generates a key and a certificate of the profile, signed by the CA.
 func (p certificateProfile) issue(by certificateAuthority, now time.Time) (der []byte, key crypto.Signer, err error) {
 	key, err = newKey()
 	if err != nil {
@@ -98,7 +98,7 @@ func (p certificateProfile) issue(by certificateAuthority, now time.Time) (der [
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: p.commonName},
 		NotBefore:    now.Add(-backdate),
-		// No leaf outlives its authority.
+		// A leaf does not outlive its CA.
 		NotAfter:              earliest(now.Add(leafLifetime), by.cert.NotAfter),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{p.usage},
@@ -143,8 +143,8 @@ func newCertificateAuthority(name string, now time.Time) (*x509.Certificate, cry
 	return cert, key, err
 }
 
-// newKey makes an ECDSA P-256 key: made in microseconds, where an RSA key of
-// the same strength takes most of a second of the first start.
+// newKey generates an ECDSA P-256 key, which takes microseconds. An RSA key of the same
+// strength would take most of a second of the first start.
 func newKey() (crypto.Signer, error) {
 	return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 }

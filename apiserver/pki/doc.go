@@ -1,20 +1,21 @@
-// Package pki keeps the certificates and keys that the server lives on, under
-// kubeadm's file names, and the administrator's kubeconfig.
+// Package pki generates and renews the server's certificates and keys, under kubeadm's
+// file names, and the administrator's kubeconfig.
 //
-// # What is promised
+// # What it promises
 //
-//   - Ensure makes what is missing, keeps what is good, and renews a certificate
-//     that is about to expire or that lacks one of the names it is asked for.
-//     Authorities and the service account key are made once and never replaced.
-//   - A directory without ca.key (an authority kept elsewhere) works as long as
-//     the certificates are there; what can't be renewed is used until it expires
-//     and reported by Report.Stale.
-//   - Keys and the kubeconfig are readable by their owner only. A file is written
-//     beside its place and renamed into it, so that nobody reads half of one.
+//   - Ensure creates missing files, keeps valid ones, and renews a certificate that expires
+//     within 30 days or lacks a requested name. It creates the CAs and the service account
+//     key once and never replaces them.
+//   - A directory without ca.key works as long as the certificates exist: the CA's key may
+//     be kept elsewhere. A certificate that cannot be renewed is used until it expires;
+//     Report.NotRenewable names it.
+//   - Only the owner can read keys and the kubeconfig. Each file is written under a
+//     temporary name and renamed, so that no reader sees a partial file.
 //
 // # What the caller owes
 //
-// The authority and the service account key are the same for all servers of a
-// cluster: give each a copy of the directory, or the directory itself (Ensure
-// takes turns). Nothing here runs in the background: renewal happens at start.
+// All servers of a cluster need the same CAs and service account key: each server gets a
+// copy of the directory, or all use one directory, which Ensure locks. The package starts
+// no goroutine and needs no shutdown; certificates are renewed only when Ensure is called,
+// at the start of the server.
 package pki

@@ -50,8 +50,9 @@ func readKey(path string) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// writePair writes the key first: a certificate without its key would look as
-// if an authority were kept elsewhere.
+// writePair writes a certificate and its key. It writes the key first: after a crash
+// between the two, a certificate without its key would look like a CA whose key is kept
+// elsewhere.
 func (k *ensurer) writePair(certPath, keyPath string, chain [][]byte, key crypto.Signer) error {
 	if err := k.writeKey(keyPath, key); err != nil {
 		return err
@@ -75,7 +76,7 @@ func (k *ensurer) writePublic(path string, key crypto.PublicKey) error {
 	return k.write(path, pem.EncodeToMemory(&pem.Block{Type: keyutil.PublicKeyBlockType, Bytes: der}), certMode)
 }
 
-// write replaces the file under path by data in one step.
+// write replaces the content of the file at path atomically.
 func (k *ensurer) write(path string, data []byte, mode fs.FileMode) error {
 	file, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// The names inside the kubeconfig, after kubeadm's admin.conf. The group is
-// system:masters, which is authorized without a role binding: the kubeconfig
-// works on an empty database and on one whose bindings were broken.
+// The names in the kubeconfig, which follow kubeadm's admin.conf. The user is in the group
+// system:masters, which is authorized without a role binding: the kubeconfig works with an
+// empty database and after the bindings were damaged.
 const (
 	clusterName = "byre"
 	adminName   = "byre-admin"
@@ -27,10 +27,10 @@ const (
 	contextName = adminName + "@" + clusterName
 )
 
-// ensureKubeconfig makes the administrator's kubeconfig, or brings up to date what is
-// this program's in it. All else is its owner's and stays: more clusters, users
-// and contexts, the current context, a namespace, an address under which the
-// server is reached from elsewhere.
+// ensureKubeconfig creates the administrator's kubeconfig, or updates the entries that this
+// program has written. It keeps everything that the administrator has changed: other
+// clusters, users and contexts, the current context, a namespace, and a server address on
+// another host.
 func (k *ensurer) ensureKubeconfig() error {
 	path := k.config.Kubeconfig
 	if path == "" {
@@ -45,8 +45,8 @@ func (k *ensurer) ensureKubeconfig() error {
 	}
 	userStale := k.needsUserCertificate(config.AuthInfos[adminName])
 	if userStale && k.ca.signer == nil {
-		// Nobody here can sign for the administrator; whoever keeps the
-		// authority hands out access.
+		// The CA's key is kept elsewhere, so its owner must issue the
+		// administrator's certificate.
 		k.report.NotRenewable = append(k.report.NotRenewable, filepath.Base(path))
 		return nil
 	}
@@ -68,8 +68,8 @@ func (k *ensurer) ensureKubeconfig() error {
 	return k.write(path, data, keyMode)
 }
 
-// updateCluster sets the server's address and authority, unless the owner has
-// put the address of another host there.
+// updateCluster sets the server's address and CA, unless the administrator has set the
+// address of another host or a CA file.
 func (k *ensurer) updateCluster(config *api.Config) (changed bool, err error) {
 	cluster := config.Clusters[clusterName]
 	if cluster == nil {
@@ -90,8 +90,8 @@ func (k *ensurer) updateCluster(config *api.Config) (changed bool, err error) {
 	return true, nil
 }
 
-// isOwnAddress reports whether a kubeconfig's address is one that this program
-// writes: of this machine, or of the host that the server has now.
+// isOwnAddress reports whether this program may have written the address: its host is this
+// machine or the server's current host.
 func isOwnAddress(address, server string) bool {
 	a, err := url.Parse(address)
 	if err != nil {
@@ -106,7 +106,8 @@ func isOwnAddress(address, server string) bool {
 }
 
 // needsUserCertificate reports whether the administrator's certificate is missing or must be
-// renewed. Credentials of another kind are the owner's.
+// renewed. It returns false for credentials of another kind, which the administrator has
+// set.
 func (k *ensurer) needsUserCertificate(user *api.AuthInfo) bool {
 	if user == nil {
 		return true
@@ -122,8 +123,8 @@ func (k *ensurer) needsUserCertificate(user *api.AuthInfo) bool {
 	return err != nil || !clientProfile(adminName, adminGroup).isSatisfiedBy(cert, k.ca.cert, k.config.Now)
 }
 
-// updateUser issues a certificate for the administrator, with a context where
-// there is none.
+// updateUser issues a certificate for the administrator. It adds the user and a context if
+// they are missing.
 func (k *ensurer) updateUser(config *api.Config) error {
 	der, key, err := clientProfile(adminName, adminGroup).issue(k.ca, k.config.Now)
 	if err != nil {

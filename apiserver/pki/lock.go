@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// lock waits until no other process is in the directory, and returns what lets
-// the next one in. The lock is the directory's own: it leaves no file behind,
-// and a process that dies gives it back.
+// lock locks the directory against other processes. It waits until no other process holds
+// the lock. The lock is a flock on the directory itself: it needs no lock file, and the
+// kernel releases it when the process dies.
 func lock(dir string) (unlock func(), err error) {
 	handle, err := os.Open(dir)
 	if err != nil {

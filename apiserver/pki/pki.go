@@ -11,24 +11,25 @@ import (
 	"time"
 )
 
-// Config says what Ensure is to provide.
+// Config says which files Ensure provides.
 type Config struct {
-	// Dir holds the certificates and keys; it is made when missing.
+	// Dir is the directory of the certificates and keys. Ensure creates it if it is
+	// missing.
 	Dir string
-	// Kubeconfig is the path of the administrator's kubeconfig; empty for none.
+	// Kubeconfig is the path of the administrator's kubeconfig; empty means none.
 	Kubeconfig string
-	// Server is the URL that the kubeconfig points to.
+	// Server is the URL of the server in the kubeconfig.
 	Server string
-	// Hosts are the DNS names and IP addresses that apiserver.crt must cover.
+	// Hosts are the DNS names and IP addresses that apiserver.crt must have.
 	Hosts []string
-	// Now is the time to judge expiry by.
+	// Now is the current time.
 	Now time.Time
 }
 
 // FrontProxyName is the common name of the front proxy's client certificate.
 const FrontProxyName = "front-proxy-client"
 
-// Files are the paths of what Ensure provides.
+// Files are the paths of the files that Ensure provides.
 type Files struct {
 	CACert, CAKey                     string
 	ServingCert, ServingKey           string
@@ -38,16 +39,16 @@ type Files struct {
 	ServiceAccountKey, ServiceAccount string
 }
 
-// Report says what Ensure did.
+// Report says what Ensure has done.
 type Report struct {
-	// Written lists the files written, by name.
+	// Written lists the names of the files that Ensure has written.
 	Written []string
-	// NotRenewable lists certificates that should be renewed but can't be, since the
-	// key of their authority is not here.
+	// NotRenewable lists the certificates that should be renewed and cannot be,
+	// because the key of their CA is kept elsewhere.
 	NotRenewable []string
 }
 
-// Paths returns where the files of dir are, whether they exist or not.
+// Paths returns the paths of the files in dir, whether they exist or not.
 func Paths(dir string) Files {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	return Files{
@@ -60,18 +61,18 @@ func Paths(dir string) Files {
 	}
 }
 
-// Ensure brings the directory and the kubeconfig of r into order.
-func Ensure(r Config) (Files, Report, error) {
-	files := Paths(r.Dir)
-	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
+// Ensure creates and renews the files in c.Dir and the kubeconfig. See the package comment.
+func Ensure(c Config) (Files, Report, error) {
+	files := Paths(c.Dir)
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return files, Report{}, fmt.Errorf("certificate directory: %w", err)
 	}
-	unlock, err := lock(r.Dir)
+	unlock, err := lock(c.Dir)
 	if err != nil {
 		return files, Report{}, fmt.Errorf("certificate directory: %w", err)
 	}
 	defer unlock()
-	k := ensurer{config: r, files: files}
+	k := ensurer{config: c, files: files}
 	for _, step := range []func() error{k.ensureCAs, k.ensureLeaves, k.ensureServiceAccountKey, k.ensureKubeconfig} {
 		if err := step(); err != nil {
 			return files, k.report, err
@@ -80,17 +81,17 @@ func Ensure(r Config) (Files, Report, error) {
 	return files, k.report, nil
 }
 
-// ensurer is one run of Ensure.
+// ensurer is the state of one call of Ensure.
 type ensurer struct {
 	config Config
 	files  Files
 	report Report
-	// ca and front are the two authorities; their signers are nil where the
-	// key is kept elsewhere.
+	// ca and frontProxyCA are the two CAs. Their signers are nil if the key is kept
+	// elsewhere.
 	ca, frontProxyCA certificateAuthority
 }
 
-// certificateAuthority is a certificate that signs others.
+// certificateAuthority is a CA. signer is nil if its key is kept elsewhere.
 type certificateAuthority struct {
 	name   string
 	cert   *x509.Certificate
@@ -105,8 +106,8 @@ func (k *ensurer) ensureCAs() (err error) {
 	return err
 }
 
-// ensureCA loads the authority under the two paths, and makes it when neither
-// exists. It never makes half of a pair: another half may be in use elsewhere.
+// ensureCA loads the CA at the two paths, and creates it if neither file exists. It never
+// creates one file of the pair, because the existing other one belongs to another key.
 func (k *ensurer) ensureCA(name, certPath, keyPath string) (certificateAuthority, error) {
 	a := certificateAuthority{name: filepath.Base(certPath)}
 	cert, err := readCert(certPath)
@@ -145,8 +146,8 @@ func (k *ensurer) ensureLeaves() error {
 	)
 }
 
-// ensureLeaf keeps the certificate under certPath while it is good for p, and makes
-// another otherwise.
+// ensureLeaf keeps the certificate at certPath if it satisfies p, and issues another one
+// otherwise.
 func (k *ensurer) ensureLeaf(certPath, keyPath string, by certificateAuthority, p certificateProfile) error {
 	cert, err := readCert(certPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -173,8 +174,8 @@ func (k *ensurer) ensureLeaf(certPath, keyPath string, by certificateAuthority, 
 	return k.writePair(certPath, keyPath, [][]byte{der}, key)
 }
 
-// ensureServiceAccountKey makes the key that signs service account tokens. sa.pub alone
-// is enough for a server that only verifies them.
+// ensureServiceAccountKey creates the key that signs service account tokens, or sa.pub if
+// only sa.key exists. It returns an error if only sa.pub exists.
 func (k *ensurer) ensureServiceAccountKey() error {
 	key, err := readKey(k.files.ServiceAccountKey)
 	switch {
