@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"slices"
 	"sync"
-	"time"
 )
 
 // pending is a write on its way. Its writer waits for done; change and err are
@@ -25,7 +24,7 @@ type queue struct {
 	mu      sync.Mutex
 	waiting []*pending
 	closed  bool
-	// arrived has room for one token: there may be something in waiting.
+	// arrived holds one token at most; it receives after waiting has got a write.
 	arrived chan struct{}
 	// keys is the set of the batch being taken; kept for its memory.
 	keys map[Key]struct{}
@@ -86,22 +85,6 @@ func (q *queue) take(batch []*pending, writes, size int) []*pending {
 		q.signal()
 	}
 	return batch
-}
-
-// gatherTime is about what a transaction's fsync takes.
-const gatherTime = 5 * time.Millisecond
-
-// gather lets those run who are about to write, for as long as more do, up to a number
-// of writes. A transaction costs a processor much the same for one write as for many,
-// and the writer, who is woken by each write, would be ahead of all who are about to
-// make one. Where a processor is free nobody waits. A write never waits for much
-// longer than gatherTime, however many are made meanwhile.
-func (q *queue) gather(writes int, clock func() time.Time, yield func()) {
-	end := clock().Add(gatherTime)
-	for before, now := 0, q.len(); before < now && now < writes && clock().Before(end); {
-		yield()
-		before, now = now, q.len()
-	}
 }
 
 // close refuses new writes and returns the ones that waited.

@@ -17,7 +17,9 @@ type Store struct {
 	Driver
 	options Options
 	queue   *queue
-	metrics *metrics
+	// withoutGathering is set by a benchmark; see gather.go.
+	withoutGathering bool
+	metrics          *metrics
 	// writable is told how each transaction of the writer ended.
 	writable writable
 	// committed has room for one token: revision has moved.

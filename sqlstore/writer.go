@@ -3,12 +3,11 @@ package sqlstore
 import (
 	"context"
 	"errors"
-	"runtime"
 	"time"
 )
 
-// write is the writer: one batch after the other until ctx ends. While one is
-// being made durable the next one gathers in the queue.
+// write is the writer: it commits one batch after the other until ctx ends. The
+// writes that come while a batch is made durable wait in the queue for the next one.
 func (s *Store) write(ctx context.Context) {
 	defer func() {
 		for _, p := range s.queue.close() {
@@ -28,7 +27,9 @@ func (s *Store) write(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.queue.gather(s.options.BatchWrites, time.Now, runtime.Gosched)
+		if !s.withoutGathering {
+			s.queue.gather(s.options.BatchWrites, time.Now, yield)
+		}
 		b.take(s.queue, s.options.BatchWrites, s.options.BatchBytes)
 		// A transaction that has begun is not given up half way.
 		s.commit(context.WithoutCancel(ctx), b)
@@ -50,7 +51,7 @@ func (b *batch) take(q *queue, writes, size int) {
 	}
 }
 
-// release lets go of the values.
+// release drops the references to values.
 func (b *batch) release() {
 	clear(b.pending)
 	clear(b.writes)
@@ -72,9 +73,9 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 			p.finish(Change{}, err)
 		}
 	default:
-		// The database refused the batch for one of its writes, which Write.Check
-		// should have refused. The others get their own outcome: halving finds the
-		// one in few transactions.
+		// The database refused the batch because of one write that Write.Check let
+		// through. Halving the batch finds that write in few transactions, and gives
+		// the others outcomes of their own.
 		s.options.Logger.Error("store: the database refused a batch, committing its halves", "writes", len(b.pending), "err", err)
 		half := len(b.pending) / 2
 		s.commit(ctx, &batch{pending: b.pending[:half], writes: b.writes[:half]})
@@ -84,7 +85,7 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 
 // finish publishes what the batch changed, then answers its writers.
 func (s *Store) finish(batch []*pending, outcomes []Outcome) {
-	// The slice goes to Publish for good.
+	// Publish keeps the slice.
 	changes := make([]Change, 0, len(batch))
 	for i, p := range batch {
 		if p.err = outcomes[i].Err; p.err == nil {

@@ -97,7 +97,7 @@ func (s *source) answer(set func(*source)) {
 
 // fixture is a feed that runs, over a model.
 type fixture struct {
-	t *testing.T
+	t testing.TB
 	*Feed
 	source *source
 }

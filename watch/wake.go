@@ -5,10 +5,12 @@ import (
 	"time"
 )
 
-// defaultWakeInterval is how long wakeWatchers pauses after it has woken watchers. An event
-// that comes after a pause wakes its watchers at once; events that come during one
-// share the next wake, so that under load a watcher runs once for several events.
-const defaultWakeInterval = time.Millisecond
+// defaultWakeInterval is how long wakeWatchers pauses after it has woken watchers. An
+// event that comes after the pause wakes its watchers at once; events that come during
+// the pause share the next wake. Under load a watcher then runs once for several
+// events. BenchmarkWake: 200 watchers take a quarter less processor time for a
+// delivery at 1,000 events a second and above; below 500 a second nothing changes.
+const defaultWakeInterval = 2 * time.Millisecond
 
 // wakeWatchers wakes the watchers whose interest has new events. It is a goroutine of
 // its own so that a writer does not pay for them.
