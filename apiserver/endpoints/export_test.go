@@ -1,5 +1,11 @@
 package endpoints
 
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
 // DecodeReads makes s answer no read from bytes.
 func DecodeReads(s Serving) Serving {
 	s.decodeReads = true
@@ -22,3 +28,20 @@ func (a *API) Pattern(path string) string {
 
 // WritesFromBytes says whether writes are answered without another encoding.
 func (r *Resource) WritesFromBytes() bool { return r.written != nil }
+
+// PrintRow returns a function that appends the row of an object at the time of its call,
+// where the row that was printed now is kept. It returns nil where it is not kept, or the
+// resource has no tables from rows.
+func (r *Resource) PrintRow(ctx context.Context, obj runtime.Object) (func() (string, error), error) {
+	if r.encoded == nil || r.encoded.formats.tables == nil {
+		return nil, nil
+	}
+	row, constant, err := r.encoded.formats.tables.print(ctx, obj)
+	if err != nil || !constant {
+		return nil, err
+	}
+	return func() (string, error) {
+		text, err := appendPrinted(nil, row)
+		return string(text), err
+	}, nil
+}

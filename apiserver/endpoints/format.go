@@ -42,6 +42,8 @@ type formats struct {
 	json, protobuf format
 	// metadata is by the version of PartialObjectMetadata.
 	metadata map[schema.GroupVersion]metadataFormats
+	// tables is nil where tables are left to upstream's handlers.
+	tables *tables
 }
 
 type metadataFormats struct{ json, protobuf format }
@@ -71,7 +73,8 @@ func (e *encoded) newFormats() formats {
 	} else {
 		full = objectstore.Protobuf(kind.String()+" in protobuf", encode)
 	}
-	all.protobuf = newProtobufFormat(e, full, kind.GroupVersion(), kind.Kind, e.listKind)
+	protobuf := newProtobufFormat(e, full, kind.GroupVersion(), kind.Kind, e.listKind)
+	all.protobuf, all.tables = protobuf, e.newTables(protobuf)
 	for gv, metadata := range all.metadata {
 		metadata.protobuf = e.protobufMetadata(gv)
 		all.metadata[gv] = metadata
@@ -79,7 +82,10 @@ func (e *encoded) newFormats() formats {
 	return all
 }
 
-const partialObjectMetadata = "PartialObjectMetadata"
+const (
+	partialObjectMetadata = "PartialObjectMetadata"
+	tableKind             = "Table"
+)
 
 func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored *objectstore.Format) format {
 	f := &jsonFormat{e: e, stored: stored, partial: true, version: gv, head: e.listHead(gv, partialObjectMetadata+"List")}
@@ -178,10 +184,15 @@ func (e *encoded) negotiate(req *http.Request, partial string) format {
 	all := &e.formats
 	by := metadataFormats{all.json, all.protobuf}
 	if media.Convert != nil {
-		if media.Convert.Kind != partial {
+		gv := media.Convert.GroupVersion()
+		switch {
+		case media.Convert.Kind == partial:
+			by = all.metadata[gv]
+		case media.Convert.Kind == tableKind && partial == partialObjectMetadata+"List" && all.tables != nil:
+			by = metadataFormats{json: all.tables.format(req, gv)}
+		default:
 			return nil
 		}
-		by = all.metadata[media.Convert.GroupVersion()]
 		accepted := media.Accepted.MediaType
 		media, info, err = negotiation.NegotiateOutputMediaType(req, apihelpers.GetMetaInternalVersionCodecs(), scope)
 		if err != nil || media.Accepted.MediaType != accepted {

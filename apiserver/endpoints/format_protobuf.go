@@ -25,7 +25,7 @@ type protobufFormat struct {
 	swapped bool
 }
 
-func newProtobufFormat(e *encoded, stored *objectstore.Format, gv schema.GroupVersion, kind, listKind string) format {
+func newProtobufFormat(e *encoded, stored *objectstore.Format, gv schema.GroupVersion, kind, listKind string) *protobufFormat {
 	return &protobufFormat{
 		e: e, stored: stored,
 		object:  newEnvelope(gv, kind),

@@ -36,12 +36,12 @@ type server struct {
 
 // newServer serves until the test ends. wrap, if not nil, comes between the
 // store and its driver.
-func newServer(t *testing.T, wrap func(sqlstore.Driver) sqlstore.Driver) *server {
+func newServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver) *server {
 	t.Helper()
 	return newAdmittingServer(t, wrap, nil)
 }
 
-func newAdmittingServer(t *testing.T, wrap func(sqlstore.Driver) sqlstore.Driver, admit admission.Interface) *server {
+func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver, admit admission.Interface) *server {
 	t.Helper()
 	var driver sqlstore.Driver = storetest.NewModel()
 	if wrap != nil {
@@ -100,7 +100,7 @@ type call struct {
 }
 
 // do sends c as it is: nothing is compressed or decompressed on the way.
-func (c call) do(t *testing.T, to *httptest.Server) *http.Response {
+func (c call) do(t testing.TB, to *httptest.Server) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), c.method, to.URL+c.path, strings.NewReader(c.body))
 	if err != nil {
@@ -128,7 +128,7 @@ type reply struct {
 }
 
 // answer sends c and returns the answer and its body.
-func (c call) answer(t *testing.T, to *httptest.Server) (reply, string) {
+func (c call) answer(t testing.TB, to *httptest.Server) (reply, string) {
 	t.Helper()
 	resp := c.do(t, to)
 	defer resp.Body.Close()
@@ -140,7 +140,7 @@ func (c call) answer(t *testing.T, to *httptest.Server) (reply, string) {
 }
 
 // create posts an object, which must succeed.
-func (s *server) create(t *testing.T, path, body string) {
+func (s *server) create(t testing.TB, path, body string) {
 	t.Helper()
 	if resp, answer := (call{method: http.MethodPost, path: path, body: body}).answer(t, s.bytes); resp.StatusCode != http.StatusCreated {
 		t.Fatalf("POST %s: %s", path, answer)

@@ -1,23 +1,54 @@
 package objectstore
 
-import "byre/watch/representation"
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"byre/watch"
+	"byre/watch/representation"
+)
 
 // Encoded is one object in a Format. It is immutable.
 type Encoded struct {
 	format   *Format
 	r        *representation.Representation
 	revision int64
+	// store and entry are where it comes from; nil for a bookmark and a write's result.
+	store *Store
+	entry *watch.Entry
 }
 
-// newEncoded is an object at a revision. The representation of an entry in protobuf is
-// at the entry's own revision.
-func newEncoded(f *Format, r *representation.Representation, revision, own int64) Encoded {
-	if f.protobuf && revision != own {
+// newEncoded is an entry's object at a revision. The representation of an entry in
+// protobuf is at the entry's own revision.
+func (s *Store) newEncoded(f *Format, r *representation.Representation, e *watch.Entry, revision int64) Encoded {
+	if f.protobuf && revision != e.Revision {
 		other := withRevision(r, revision)
 		r = &other
 	}
-	return Encoded{f, r, revision}
+	return Encoded{f, r, revision, s, e}
 }
+
+// In returns an object that was got from a Store in another of its Formats.
+func (e Encoded) In(ctx context.Context, f *Format) (Encoded, error) {
+	r, err := e.store.represent(ctx, e.entry, f)
+	if err != nil {
+		return Encoded{}, e.store.itemError(err, e.entry)
+	}
+	return e.store.newEncoded(f, r, e.entry, e.revision), nil
+}
+
+// Object decodes the object for its Format, apart from the cache. It is the caller's own.
+func (e Encoded) Object(ctx context.Context) (runtime.Object, error) {
+	obj, err := e.store.decodeFor(ctx, e.entry, e.format)
+	if err != nil {
+		return nil, e.store.itemError(err, e.entry)
+	}
+	return obj, nil
+}
+
+// Body is what the Format has made of the object. The caller must not write to it.
+func (e Encoded) Body() []byte { return e.r.Body }
 
 // ResourceVersion is the revision of this state, or of the delete it ended with.
 func (e Encoded) ResourceVersion() int64 { return e.revision }

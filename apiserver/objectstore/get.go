@@ -64,7 +64,7 @@ func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOpti
 	if err != nil {
 		return Encoded{}, readError(err, at.path)
 	}
-	return newEncoded(f, r, e.Revision, e.Revision), nil
+	return s.newEncoded(f, r, e, e.Revision), nil
 }
 
 // entry reads one object, as fresh as resourceVersion demands; nil when there

@@ -119,7 +119,7 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 				yield(Encoded{}, s.itemError(err, e))
 				return
 			}
-			if !yield(newEncoded(f, r, e.Revision, e.Revision), nil) {
+			if !yield(s.newEncoded(f, r, e, e.Revision), nil) {
 				return
 			}
 		}

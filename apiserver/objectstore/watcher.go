@@ -77,13 +77,13 @@ func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 func (s *Store) encodedChange(ctx context.Context, ch change, f *Format) (Encoded, error) {
 	if ch.typ == apiwatch.Bookmark {
 		r, err := s.bookmark(ctx, f, ch.revision, ch.initialEnd)
-		return Encoded{f, r, ch.revision}, err
+		return Encoded{format: f, r: r, revision: ch.revision}, err
 	}
 	r, err := s.represent(ctx, ch.entry, f)
 	if err != nil {
 		return Encoded{}, s.changeError(err, ch)
 	}
-	return newEncoded(f, r, ch.revision, ch.entry.Revision), nil
+	return s.newEncoded(f, r, ch.entry, ch.revision), nil
 }
 
 func (s *Store) decodedChange(ctx context.Context, ch change) (runtime.Object, error) {

@@ -42,7 +42,7 @@ func (r *WriteResult) Of(object runtime.Object) (Encoded, bool) {
 	if last == nil || last.object != object {
 		return Encoded{}, false
 	}
-	return Encoded{&anyStored, &last.stored, last.revision}, true
+	return Encoded{format: &anyStored, r: &last.stored, revision: last.revision}, true
 }
 
 // anyStored stands for the Format of stored objects of any Store.
