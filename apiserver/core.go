@@ -45,9 +45,10 @@ func openCore(ctx context.Context, c *completed) (*core, error) {
 	klog.InfoS("Opened database", "database", database.Name, "schema", database.Schema, "revision", state.Revision)
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
 	feed := watch.New(database.Driver, watch.Options{
-		StateBytes: int(memoryLimit() / stateFraction),
-		Logger:     logger,
-		Registerer: legacyregistry.Registerer(),
+		StateBytes:          int(memoryLimit() / stateFraction),
+		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, memoryLimit()),
+		Logger:              logger,
+		Registerer:          legacyregistry.Registerer(),
 	})
 	store := sqlstore.New(database.Driver, sqlstore.Options{
 		Publish:          feed.Publish,

@@ -9,12 +9,33 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"byre/watch/representation"
 )
 
 // stateFraction is the part of the memory limit that the values of resources may
 // take that nobody watches (watch.Options.StateBytes): what is derived from them,
 // requests, and garbage that waits to be collected need the rest.
 const stateFraction = 4
+
+// The representations of objects get a part of the memory limit, within bounds.
+const (
+	representationFraction = 16
+	minRepresentationBytes = 32 << 20
+	maxRepresentationBytes = 256 << 20
+)
+
+// representationBytes is the budget of the cache of representations: what the flag says,
+// or a part of the memory limit, which is 0 where there is none.
+func representationBytes(flag, limit int64) int64 {
+	switch {
+	case flag > 0:
+		return flag
+	case limit == 0:
+		return representation.DefaultBytes
+	}
+	return min(max(limit/representationFraction, minRepresentationBytes), maxRepresentationBytes)
+}
 
 // memoryLimit is what the process may use, in bytes: the lower one of GOMEMLIMIT
 // and its control group's limit. It is 0 where there is none.

@@ -26,6 +26,9 @@ type StoreOptions struct {
 	// RetentionChanges is how many changes are remembered at most; 0 means any
 	// number.
 	RetentionChanges int64
+	// RepresentationCacheBytes bounds what objects take in memory in other forms than
+	// the stored one; 0 derives it from what the process may use.
+	RepresentationCacheBytes int64
 	// AllowUnsafeDurability lets a PostgreSQL be used that may forget
 	// acknowledged writes.
 	AllowUnsafeDurability bool
@@ -63,6 +66,8 @@ func (o *StoreOptions) addFlags(fs *pflag.FlagSet) {
 		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this. 0 keeps it for ever.")
 	fs.Int64Var(&o.RetentionChanges, "retention-changes", o.RetentionChanges,
 		"How many changes of history are kept at most; 0 is no limit.")
+	fs.Int64Var(&o.RepresentationCacheBytes, "representation-cache-bytes", o.RepresentationCacheBytes,
+		"How many bytes the encodings of objects may take in memory that are made for readers: protobuf, another version, rows of tables. 0 is a sixteenth of what the process may use (the lower of GOMEMLIMIT and its control group's limit), between 32 and 256 MiB.")
 	fs.BoolVar(&o.AllowUnsafeDurability, "allow-unsafe-durability", o.AllowUnsafeDurability,
 		"Use a PostgreSQL whose fsync or synchronous_commit is off, which may lose acknowledged writes.")
 	fs.BoolVar(&o.AcceptNewKeys, "accept-new-keys", o.AcceptNewKeys,
@@ -96,6 +101,9 @@ func (o *StoreOptions) validate() []error {
 	}
 	if o.Retention < 0 {
 		errs = append(errs, errors.New("--retention must not be negative"))
+	}
+	if o.RepresentationCacheBytes < 0 {
+		errs = append(errs, errors.New("--representation-cache-bytes must not be negative"))
 	}
 	if o.DeleteCollectionWorkers <= 0 {
 		errs = append(errs, errors.New("--delete-collection-workers must be positive"))

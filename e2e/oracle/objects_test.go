@@ -46,11 +46,12 @@ var plural = map[string]struct {
 }
 
 const (
-	table    = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-	metadata = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
-	metaList = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-	protobuf = "application/vnd.kubernetes.protobuf"
-	apply    = "application/apply-patch+yaml"
+	table            = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+	metadata         = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+	metaList         = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+	protobuf         = "application/vnd.kubernetes.protobuf"
+	metaListProtobuf = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+	apply            = "application/apply-patch+yaml"
 )
 
 // objects takes each object of the manifests through its life.
@@ -103,6 +104,9 @@ func life(t *testing.T, object *unstructured.Unstructured) (created, deleted []r
 		{name: id + "list as table", path: collection + "?includeObject=None", accept: table},
 		{name: id + "list metadata", path: collection, accept: metaList},
 		{name: id + "list in protobuf", path: collection, accept: protobuf},
+		{name: id + "list as table with metadata", path: collection, accept: table},
+		{name: id + "list metadata in protobuf", path: collection, accept: metaListProtobuf},
+		{name: id + "list in protobuf again", path: collection, accept: protobuf},
 		{name: id + "list by name", path: collection + "?fieldSelector=metadata.name%3D" + object.GetName()},
 		{name: id + "watch", path: collection + "?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3D" + object.GetName(), events: 1},
 		{name: id + "watch as table from the start", path: collection + "?watch=1&timeoutSeconds=60&resourceVersion=0&fieldSelector=metadata.name%3D" + object.GetName(), accept: table, events: 1},
@@ -111,6 +115,11 @@ func life(t *testing.T, object *unstructured.Unstructured) (created, deleted []r
 		{name: id + "patch that changes nothing", method: http.MethodPatch, path: item, contentType: "application/merge-patch+json", body: `{}`},
 		{name: id + "apply", method: http.MethodPatch, path: item + "?fieldManager=applier&force=true", contentType: apply, body: string(body)},
 		{name: id + "replace", method: http.MethodPut, path: item, body: string(body)},
+		{name: id + "get in protobuf after updates", path: item, accept: protobuf},
+		{name: id + "list in protobuf after updates", path: collection, accept: protobuf},
+		{name: id + "list as table after updates", path: collection, accept: table},
+		{name: id + "list metadata after updates", path: collection, accept: metaList},
+		{name: id + "list metadata in protobuf after updates", path: collection, accept: metaListProtobuf},
 		{name: id + "get status", path: item + "/status"},
 		{name: id + "patch status", method: http.MethodPatch, path: item + "/status", contentType: "application/merge-patch+json", body: `{"metadata":{"annotations":{"status":"yes"}}}`},
 		{name: id + "apply a new one", method: http.MethodPatch, path: collection + "/second-" + object.GetName() + "?fieldManager=applier", contentType: apply, body: string(second)},

@@ -1,0 +1,155 @@
+package representation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// body returns what makes a representation of a size, and counts how often it does.
+func body(size int, made *atomic.Int64) Make {
+	return func(context.Context) (Representation, error) {
+		made.Add(1)
+		return Representation{Body: make([]byte, size)}, nil
+	}
+}
+
+func TestCache_MakesOnceForAllWhoAskAtTheSameTime(t *testing.T) {
+	c, form, set := NewCache(0), &Form{Name: "f"}, &Set{}
+	var made atomic.Int64
+	entered, release := make(chan struct{}), make(chan struct{})
+	slow := func(ctx context.Context) (Representation, error) {
+		close(entered)
+		<-release
+		return body(10, &made)(ctx)
+	}
+	var all sync.WaitGroup
+	all.Go(func() { _, _ = c.GetOrMake(t.Context(), set, form, slow) })
+	<-entered
+	for range 20 {
+		all.Go(func() {
+			if r, err := c.GetOrMake(t.Context(), set, form, body(10, &made)); err != nil || len(r.Body) != 10 {
+				t.Error(r, err)
+			}
+		})
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.GetOrMake(gone, set, form, body(10, &made)); !errors.Is(err, context.Canceled) {
+		t.Errorf("who has gone gets %v", err)
+	}
+	close(release)
+	all.Wait()
+	if n := made.Load(); n != 1 {
+		t.Errorf("made %d times", n)
+	}
+}
+
+func TestCache_AFailureIsNotKept(t *testing.T) {
+	c, form, set := NewCache(0), &Form{}, &Set{}
+	failure := errors.New("failed")
+	_, err := c.GetOrMake(t.Context(), set, form, func(context.Context) (Representation, error) { return Representation{}, failure })
+	if !errors.Is(err, failure) {
+		t.Error(err)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = c.GetOrMake(t.Context(), set, form, func(context.Context) (Representation, error) { panic("x") })
+	}()
+	var made atomic.Int64
+	if r, err := c.GetOrMake(t.Context(), set, form, body(1, &made)); err != nil || len(r.Body) != 1 {
+		t.Error(r, err)
+	}
+}
+
+func TestCache_StaysWithinItsBudget(t *testing.T) {
+	const size, budget = 1000, 100_000
+	c, form := NewCache(budget), &Form{}
+	sets := make([]Set, 1000)
+	var made atomic.Int64
+	for range 3 {
+		for i := range sets {
+			if _, err := c.GetOrMake(t.Context(), &sets[i], form, body(size, &made)); err != nil {
+				t.Fatal(err)
+			}
+			if n := c.Bytes(); n > budget {
+				t.Fatalf("%d bytes", n)
+			}
+			c.Get(&sets[7], form) // in use
+		}
+	}
+	inMemory := 0
+	for i := range sets {
+		if c.Get(&sets[i], form) != nil {
+			inMemory++
+		}
+		if n := sets[i].Size(form); n != size {
+			t.Fatalf("size is %d", n)
+		}
+	}
+	if inMemory < budget/(size+overhead)-1 || inMemory > budget/size {
+		t.Errorf("%d are in memory", inMemory)
+	}
+	if c.Get(&sets[7], form) == nil {
+		t.Error("what is in use has left memory")
+	}
+}
+
+func TestCache_WhatBelongsToGoneRecordsDoesNotCount(t *testing.T) {
+	c, form := NewCache(1_000_000), &Form{}
+	var made atomic.Int64
+	for range 1000 {
+		if _, err := c.GetOrMake(t.Context(), &Set{}, form, body(10_000, &made)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.GC()
+	c.mu.Lock()
+	c.sweep()
+	c.mu.Unlock()
+	if n := c.Bytes(); n > 50_000 {
+		t.Errorf("%d bytes", n)
+	}
+}
+
+func TestSet_ForgetsFormsWhenThereAreTooMany(t *testing.T) {
+	c, set := NewCache(0), &Set{}
+	var made atomic.Int64
+	for i := range 100 {
+		if _, err := c.GetOrMake(t.Context(), set, &Form{Name: fmt.Sprint(i)}, body(10, &made)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := set.first.Load().number; n >= maxForms {
+		t.Errorf("%d forms", n)
+	}
+}
+
+func TestCache_UnderConcurrentUse(t *testing.T) {
+	c := NewCache(20_000)
+	forms := []*Form{{}, {}, {}}
+	sets := make([]Set, 50)
+	var made atomic.Int64
+	var all sync.WaitGroup
+	for worker := range 8 {
+		all.Go(func() {
+			for i := range 2000 {
+				set, form := &sets[(i*7+worker)%len(sets)], forms[i%len(forms)]
+				if r := c.Get(set, form); r == nil {
+					if r, err := c.GetOrMake(t.Context(), set, form, body(500, &made)); err != nil || len(r.Body) != 500 {
+						t.Error(r, err)
+						return
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := c.Bytes(); n > 20_000 {
+		t.Errorf("%d bytes", n)
+	}
+}
