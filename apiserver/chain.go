@@ -16,6 +16,7 @@ import (
 	"byre/apiserver/delegation"
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
+	"byre/apiserver/managedfields"
 	"byre/apiserver/objectstore"
 	"byre/apiserver/openapi"
 )
@@ -69,12 +70,17 @@ func newBuiltinModels(groups []endpoints.Group) (builtinModels, error) {
 	}, err
 }
 
+// fieldSetBytes bounds what is kept of the managed fields of what is created: enough for
+// a thousand shapes of Pods.
+const fieldSetBytes = 4 << 20
+
 // newServing is what all resources are served with.
 func (s *Server) newServing(builtin builtinModels) endpoints.Serving {
 	return endpoints.Serving{
 		Admission:         s.admission.Plugins,
 		Authorizer:        s.auth.Authorizer,
 		TypeConverter:     builtin.models.TypeConverter(builtin.names...),
+		FieldSets:         managedfields.NewCache(fieldSetBytes),
 		MinRequestTimeout: time.Duration(s.config.Options.Filters.MinRequestTimeout) * time.Second,
 	}
 }

@@ -6,12 +6,13 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/managedfields"
+	upstream "k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"byre/apiserver/discovery"
+	"byre/apiserver/managedfields"
 )
 
 // Group is an API group with everything that serves it.
@@ -42,7 +43,10 @@ type Serving struct {
 	Authorizer authorizer.Authorizer
 	// TypeConverter gives managed fields the schema of the types. It is first
 	// used by the first write and may be built only then.
-	TypeConverter managedfields.TypeConverter
+	TypeConverter upstream.TypeConverter
+	// FieldSets holds the managed fields of what is created, for all resources. Nil
+	// has them computed for every object.
+	FieldSets *managedfields.Cache
 	// EquivalentResources learns every resource and its kind; admission reads it
 	// to match a resource by its other versions. Nil makes a new one.
 	EquivalentResources runtime.EquivalentResourceRegistry

@@ -3,7 +3,9 @@ package endpoints_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -99,6 +101,53 @@ func TestManagedFieldsAfterAdmission(t *testing.T) {
 			defer m.mu.Unlock()
 			if got := m.validated[name]; got != want.managers {
 				t.Errorf("validated with fields of %q, want %q", got, want.managers)
+			}
+		})
+	}
+}
+
+// TestManagedFieldsOfCreates: what is created has the managed fields that upstream gives
+// it, whoever creates it and whatever managed fields it brings.
+func TestManagedFieldsOfCreates(t *testing.T) {
+	s := newAdmittingServer(t, nil, &meddler{validated: map[string]string{}})
+	brought := func(fields string) string {
+		return `{"metadata":{"name":"NAME","labels":{"l":""},"managedFields":` + fields + `},"data":{"a":"b"}}`
+	}
+	for name, c := range map[string]struct{ agent, query, body string }{
+		"agent":         {agent: "kube-controller-manager/v1.36.3 (linux)", body: brought("null")},
+		"same-shape":    {agent: "kubectl/v1", body: brought("null")},
+		"odd-agent":     {agent: "a\tb c \xff\xfe d/1", body: brought("null")},
+		"long-agent":    {agent: strings.Repeat("ä", 100), body: brought("null")},
+		"no-agent":      {agent: "/", body: brought("null")},
+		"field-manager": {agent: "kubectl", query: "?fieldManager=me", body: brought("null")},
+		"brought":       {agent: "me", body: brought(`[{"manager":"other","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:a":{}}}}]`)},
+		"unreadable":    {agent: "me", body: brought(`[{"manager":"other","operation":"Destroy"}]`)},
+		"reset":         {agent: "me", body: brought(`[{}]`)},
+		"nothing":       {agent: "me", body: `{"metadata":{"name":"NAME"}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var fields []string
+			for i, server := range []*httptest.Server{s.untracked, s.bytes, s.bytes} {
+				answer, body := (call{method: http.MethodPost, path: "/api/v1/namespaces/field/configmaps" + c.query, header: map[string]string{"User-Agent": c.agent},
+					body: strings.Replace(c.body, "NAME", fmt.Sprintf("%s-%d", name, i), 1)}).answer(t, server)
+				if answer.StatusCode != http.StatusCreated {
+					t.Fatalf("status %d: %s", answer.StatusCode, body)
+				}
+				var object metav1.PartialObjectMetadata
+				if err := json.Unmarshal([]byte(body), &object); err != nil {
+					t.Fatal(err)
+				}
+				for i := range object.ManagedFields {
+					object.ManagedFields[i].Time = nil
+				}
+				text, err := json.Marshal(object.ManagedFields)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fields = append(fields, string(text))
+			}
+			if fields[1] != fields[0] || fields[2] != fields[0] {
+				t.Errorf("fields are\n%s\nand\n%s, upstream's\n%s", fields[1], fields[2], fields[0])
 			}
 		})
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/component-base/version"
 
+	"byre/apiserver/managedfields"
 	"byre/apiserver/openapi"
 )
 
@@ -36,6 +37,8 @@ type Resource struct {
 	serving    Serving
 	patchTypes []string
 	scope      *handlers.RequestScope
+	// tracker sets the managed fields of what is created; nil leaves that to upstream.
+	tracker *managedfields.Tracker
 	// encoded answers reads from bytes, and written writes; nil where that can't be.
 	encoded, written *encoded
 

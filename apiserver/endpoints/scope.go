@@ -7,11 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/managedfields"
+	upstream "k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"byre/apiserver/managedfields"
 	"byre/apiserver/stack"
 )
 
@@ -70,11 +71,21 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 	if err != nil {
 		return nil, err
 	}
-	scope.FieldManager, err = managedfields.NewDefaultFieldManager(
-		r.serving.TypeConverter, r.types.UnsafeConvertor, r.types.Defaulter, r.types.Creater,
+	scope.FieldManager, err = upstream.NewDefaultFieldManager(
+		r.serving.TypeConverter, managedfields.Unwrapper{ObjectConvertor: r.types.UnsafeConvertor}, r.types.Defaulter, r.types.Creater,
 		r.kind, scope.HubGroupVersion, r.subresource, reset)
 	if err != nil {
 		return nil, fmt.Errorf("%s: field manager of %q: %w", r.gv, r.path, err)
+	}
+	if r.serving.FieldSets != nil && r.subresource == "" {
+		r.tracker = managedfields.NewTracker(managedfields.Config{
+			Kind:      r.kind,
+			Manager:   scope.FieldManager,
+			Types:     r.serving.TypeConverter,
+			Converter: r.types.UnsafeConvertor,
+			Creater:   r.types.Creater,
+			Cache:     r.serving.FieldSets,
+		})
 	}
 	return scope, nil
 }

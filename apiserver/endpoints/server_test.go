@@ -20,6 +20,7 @@ import (
 
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
+	"byre/apiserver/managedfields"
 	"byre/apiserver/openapi"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
@@ -32,6 +33,8 @@ import (
 type server struct {
 	api            *endpoints.API
 	bytes, decoded *httptest.Server
+	// untracked answers from bytes and has upstream compute all managed fields.
+	untracked *httptest.Server
 }
 
 // newServer serves until the test ends. wrap, if not nil, comes between the
@@ -57,6 +60,7 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		Authorizer:    authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Admission:     admit,
 		TypeConverter: openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).TypeConverter(names...),
+		FieldSets:     managedfields.NewCache(1 << 20),
 	}
 	s := &server{}
 	serve := func(serving endpoints.Serving) *httptest.Server {
@@ -73,6 +77,9 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		return h
 	}
 	s.decoded = serve(endpoints.DecodeReads(serving))
+	untracked := serving
+	untracked.FieldSets = nil
+	s.untracked = serve(untracked)
 	s.bytes = serve(serving)
 	return s
 }
