@@ -63,13 +63,16 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	before := d.history.last()
 	var b pgx.Batch
 	b.Queue(begin)
-	b.Queue(configure, milliseconds(d.options.LockTimeout))
+	if !d.hasSession() {
+		b.Queue(configure, milliseconds(d.options.LockTimeout), true)
+	}
+	settings := b.Len()
 	b.Queue(lock, milliseconds(d.options.CommitTimeout/2))
 	b.Queue(applyBatch, append(arguments, before.revision, before.epoch, knownTime(before), before.uid)...)
 	b.Queue(unlimited)
 	b.Queue(commit)
 	results := conn.SendBatch(ctx, &b)
-	outcomes, last, committing, err := readCommit(results, batch)
+	outcomes, last, committing, err := readCommit(results, settings, batch)
 	if closeErr := results.Close(); err == nil {
 		// All results were read: this can't undo them.
 		_ = closeErr
@@ -100,10 +103,11 @@ func (d *Driver) writer(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, d.translate(err)
 }
 
-// readCommit reads the results of a batch. last is the position after it;
-// committing says whether all but the COMMIT's was there when it failed.
-func readCommit(results pgx.BatchResults, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last position, committing bool, err error) {
-	for range 3 { // begin, configure, lock
+// readCommit reads the results of a batch, of which the first are of BEGIN and
+// settings. last is the position after the batch; committing says whether all results
+// but the COMMIT's were there when it failed.
+func readCommit(results pgx.BatchResults, settings int, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last position, committing bool, err error) {
+	for range settings + 1 { // and lock
 		if _, err := results.Exec(); err != nil {
 			return nil, last, false, err
 		}

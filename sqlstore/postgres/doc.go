@@ -6,7 +6,15 @@
 // snapshot is younger than the lock, compares, numbers and writes. So every
 // process gives revisions in the order of commits, and a snapshot that shows
 // one revision shows all before it. Reads are one statement, or one pipelined
-// REPEATABLE READ transaction.
+// REPEATABLE READ transaction: one round trip as well. The first request on a
+// connection that was idle for a second is preceded by a ping, because a batch sent
+// on a connection that is dead has an unknown outcome.
+//
+// NOTIFY is no part of a batch. It comes after the COMMIT, from another connection,
+// once for all batches that were committed meanwhile: a transaction that notifies
+// holds a lock of the whole server until it has committed, so that a write would wait
+// for the standby of another database; and the answer of a COMMIT that shares a
+// pipeline with what comes after it is sent when that is done.
 //
 // # What is promised
 //

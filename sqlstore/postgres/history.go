@@ -145,7 +145,7 @@ func (d *Driver) startEpoch(ctx context.Context, before position) error {
 	var revision int64
 	var b pgx.Batch
 	b.Queue(begin)
-	b.Queue(configure, milliseconds(d.options.LockTimeout))
+	b.Queue(configure, milliseconds(d.options.LockTimeout), true)
 	b.Queue(lock, milliseconds(d.options.CommitTimeout/2))
 	b.Queue(newEpoch, before.revision, knownTime(before), before.uid, epochGap).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(&revision)

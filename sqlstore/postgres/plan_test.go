@@ -77,8 +77,8 @@ var (
 	}()
 )
 
-// configurations are what comes before a statement in its transaction.
-var configurations = map[string]string{"apply": configure, "compact": configureCompact}
+// configurations are what comes before a statement in its transaction, with arguments.
+var configurations = map[string][]any{"apply": {configure, "1000", true}, "compact": {configureCompact, "1000"}}
 
 // Every statement uses the index meant for it, right after the rows were
 // written, when the planner knows nothing, and after it has looked at them.
@@ -139,15 +139,15 @@ func comparePlans(t *testing.T, conn *pgx.Conn, when string) {
 }
 
 // explain plans a query as the driver has it planned.
-func explain(t *testing.T, conn *pgx.Conn, query string, arguments []any, configuration string) plan {
+func explain(t *testing.T, conn *pgx.Conn, query string, arguments []any, configuration []any) plan {
 	t.Helper()
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if configuration != "" {
-		if _, err := tx.Exec(t.Context(), configuration, "1000"); err != nil {
+	if configuration != nil {
+		if _, err := tx.Exec(t.Context(), configuration[0].(string), configuration[1:]...); err != nil {
 			t.Fatal(err)
 		}
 	}

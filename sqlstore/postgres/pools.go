@@ -34,7 +34,7 @@ func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err err
 	writes := config.Copy()
 	writes.MaxConns, writes.MinConns, writes.MinIdleConns = 1, 0, 0
 	writes.BeforeConnect = neverCancel
-	writes.AfterConnect = d.prepareCommit
+	writes.AfterConnect = d.prepareSession
 	if d.writes, err = pgxpool.NewWithConfig(ctx, writes); err != nil {
 		return err
 	}
@@ -44,16 +44,26 @@ func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err err
 	return err
 }
 
-// prepareCommit prepares a batch's statements when the connection is made: to
-// prepare takes locks on the tables, and whatever fails after a batch was sent
-// may have an unknown outcome.
-func (d *Driver) prepareCommit(ctx context.Context, conn *pgx.Conn) error {
-	if d.config.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
-		return nil // a pooler may lose what is prepared
+// hasSession reports whether the writer's connection is a session of the server's.
+// Behind a pooler it is not: each transaction may run in another session, which has
+// neither the settings nor the prepared statements of the one before.
+func (d *Driver) hasSession() bool {
+	return d.config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
+}
+
+// prepareSession makes the settings of a batch, and prepares its statements, when the
+// connection is made: to prepare takes locks on the tables, and whatever fails after a
+// batch was sent may have an unknown outcome.
+func (d *Driver) prepareSession(ctx context.Context, conn *pgx.Conn) error {
+	if !d.hasSession() {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
 	defer cancel()
-	for _, query := range []string{begin, configure, lock, applyBatch, unlimited, commit} {
+	if _, err := conn.Exec(ctx, configure, milliseconds(d.options.LockTimeout), false); err != nil {
+		return err
+	}
+	for _, query := range []string{begin, lock, applyBatch, unlimited, commit} {
 		if _, err := conn.Prepare(ctx, query, query); err != nil {
 			return err
 		}

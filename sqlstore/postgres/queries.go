@@ -31,14 +31,14 @@ const (
 	commit   = `COMMIT`
 	rollback = `ROLLBACK`
 
-	// configure is for the transaction only. The batch's statement is planned
-	// once, for any batch: by index, however few rows there are today, and
-	// with memory for its values.
+	// configure is for the transaction only where $2 is true, and for the session
+	// otherwise. The batch's statement is planned once, for any batch: by index,
+	// however few rows there are today, and with memory for its values.
 	configure = `
-SELECT set_config('lock_timeout', $1, true), set_config('plan_cache_mode', 'force_generic_plan', true),
-       set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
-       set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true),
-       set_config('work_mem', '64MB', true)`
+SELECT set_config('lock_timeout', $1, $2), set_config('plan_cache_mode', 'force_generic_plan', $2),
+       set_config('enable_seqscan', 'off', $2), set_config('enable_hashjoin', 'off', $2),
+       set_config('enable_mergejoin', 'off', $2), set_config('jit', 'off', $2),
+       set_config('work_mem', '64MB', $2)`
 
 	// lock is a statement of its own: what comes next has a younger snapshot.
 	// It waits as long as lock_timeout says; the statement after it has the

@@ -30,6 +30,9 @@ type Proxy struct {
 	// conns are the open connections; true says that it stays silent for good.
 	conns   map[net.Conn]bool
 	cancels int
+	// roundTrips counts the requests: bytes of a client that follow on those of the
+	// server.
+	roundTrips int
 	// closed has room for one token: a client has closed its connection.
 	closed chan struct{}
 }
@@ -100,6 +103,13 @@ func (p *Proxy) Cancels() int {
 	return p.cancels
 }
 
+// RoundTrips is how often a client has sent something after an answer, or first.
+func (p *Proxy) RoundTrips() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.roundTrips
+}
+
 // Closed receives after a client has closed a connection.
 func (p *Proxy) Closed() <-chan struct{} { return p.closed }
 
@@ -135,11 +145,21 @@ func (p *Proxy) serve(client net.Conn) {
 		return
 	}
 	var back sync.WaitGroup
+	isAnswered := true // guarded by mu
 	back.Go(func() {
-		p.copy(client, server, nil)
+		p.copy(client, server, func([]byte) { isAnswered = true })
 		client.Close()
 	})
-	p.copy(server, client, p.inspect)
+	isFirst := true
+	p.copy(server, client, func(message []byte) {
+		if isFirst {
+			p.inspect(message)
+		}
+		if isAnswered {
+			p.roundTrips++
+		}
+		isFirst, isAnswered = false, false
+	})
 	select {
 	case p.closed <- struct{}{}:
 	default:
@@ -148,7 +168,8 @@ func (p *Proxy) serve(client net.Conn) {
 	back.Wait()
 }
 
-// copy forwards until either side closes; of a silent connection it swallows all.
+// copy forwards until either side closes; of a silent connection it swallows all. It
+// calls inspect under mu with what it has read.
 func (p *Proxy) copy(to, from net.Conn, inspect func([]byte)) {
 	buffer := make([]byte, 64<<10)
 	for {
@@ -156,11 +177,8 @@ func (p *Proxy) copy(to, from net.Conn, inspect func([]byte)) {
 		if err != nil {
 			return
 		}
-		if inspect != nil {
-			inspect(buffer[:n])
-			inspect = nil
-		}
 		p.mu.Lock()
+		inspect(buffer[:n])
 		silent := p.conns[from]
 		p.mu.Unlock()
 		if silent {
@@ -172,11 +190,9 @@ func (p *Proxy) copy(to, from net.Conn, inspect func([]byte)) {
 	}
 }
 
-// inspect looks at the first message of a connection.
+// inspect looks at the first message of a connection, under mu.
 func (p *Proxy) inspect(message []byte) {
 	if len(message) >= 8 && binary.BigEndian.Uint32(message[4:]) == cancelRequest {
-		p.mu.Lock()
 		p.cancels++
-		p.mu.Unlock()
 	}
 }
