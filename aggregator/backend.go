@@ -2,157 +2,169 @@ package aggregator
 
 import (
 	"context"
-	"fmt"
-	"net/http"
-	"net/url"
 	"sync"
-	"sync/atomic"
+	"time"
 
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/util/proxy"
-	"k8s.io/apiserver/pkg/util/x509metrics"
-	"k8s.io/client-go/transport"
-	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
-	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
 
+	"byre/apiserver/discovery"
 	"byre/apiserver/routing"
 )
 
-// place is where APIServices are answered, and by whom: those that have it in
-// common are one backend.
-type place struct {
-	namespace, name string
-	port            int32
-	insecure        bool
-	caBundle        string
+// How often the documents of a backend are fetched, and how soon again after a failure;
+// upstream's values (k8s.io/kube-aggregator/pkg/apiserver/handler_discovery.go).
+const (
+	refreshInterval = time.Minute
+	firstRetry      = 500 * time.Millisecond
+)
+
+// backendClaims are the claims that lead to backends.
+type backendClaims interface {
+	// groupVersions returns the group versions whose claims lead to a backend, without
+	// the given ones.
+	groupVersions(b *backend, without ...schema.GroupVersion) []schema.GroupVersion
+	// publishBackend publishes what the backend has fetched.
+	publishBackend(b *backend)
 }
 
-func placeOf(service *apiregistrationv1.APIService) place {
-	at := service.Spec.Service
-	p := place{
-		namespace: at.Namespace,
-		name:      at.Name,
-		port:      443,
-		insecure:  service.Spec.InsecureSkipTLSVerify,
-		caBundle:  string(service.Spec.CABundle),
-	}
-	if at.Port != nil {
-		p.port = *at.Port
-	}
-	return p
-}
-
-// String names the Service, for logs.
-func (p place) String() string { return fmt.Sprintf("%s/%s:%d", p.namespace, p.name, p.port) }
-
-// sameService says whether another place is of the same Service.
-func (p place) sameService(other place) bool {
-	return p.namespace == other.namespace && p.name == other.name && p.port == other.port
-}
-
-// certificate is what this server shows to backends, as PEM; empty for nothing.
-type certificate func() (cert, key []byte)
-
-// outbound is how this server connects to backends.
-type outbound struct {
-	identity certificate
-	// dial makes connections; nil means directly.
-	dial utilnet.DialFunc
-	// trace, if not nil, adds spans to requests and their trace context.
-	trace transport.WrapperFunc
-}
-
-// backend is another API server.
+// backend is another API server, with the discovery and OpenAPI documents that this
+// server has fetched from it.
 type backend struct {
-	place
-	resolver *routing.Resolver
-	meters   *meters
-	// current is replaced when this server has got another certificate.
-	current atomic.Pointer[connector]
+	client
+	claims backendClaims
 
-	// stop ends run; due has room for one.
+	// stop ends run.
 	stop context.CancelFunc
-	due  chan struct{}
-	// asked is closed by askedOnce, when it was asked what it serves.
-	asked     chan struct{}
-	askedOnce func()
+	// refreshRequested receives a value when the documents are to be fetched soon.
+	refreshRequested chan struct{}
+	// discovered is closed by closeDiscovered when discovery was fetched for the first
+	// time, successfully or not.
+	discovered      chan struct{}
+	closeDiscovered func()
 
 	mu sync.Mutex
-	// known is what the backend says of its group versions; tag is of the document
-	// that says so, "" for none.
-	known     described
-	tag       string
-	documents documents
+	// discovery is what the backend says of its group versions, discoveryETag the ETag of
+	// the document that says so; "" for none.
+	discovery     discoveryResult
+	discoveryETag string
+	openapi       openAPISpecs
 }
 
-func newBackend(at place, r *routing.Resolver, m *meters) *backend {
-	asked := make(chan struct{})
+func newBackend(key backendKey, r *routing.Resolver, claims backendClaims) *backend {
+	discovered := make(chan struct{})
 	return &backend{
-		place:     at,
-		resolver:  r,
-		meters:    m,
-		due:       make(chan struct{}, 1),
-		asked:     asked,
-		askedOnce: sync.OnceFunc(func() { close(asked) }),
+		client:           client{key: key, resolver: r},
+		claims:           claims,
+		refreshRequested: make(chan struct{}, 1),
+		discovered:       discovered,
+		closeDiscovered:  sync.OnceFunc(func() { close(discovered) }),
 	}
 }
 
-// connector is how to connect to a backend. It is one transport for all requests
-// and does not change.
-type connector struct {
-	transport http.RoundTripper
-	// base is transport without tracing, which hides what is below it.
-	base http.RoundTripper
-	// upgrader dials for requests that take the connection over.
-	upgrader http.RoundTripper
-	// err is why there is no transport.
-	err error
+// requestRefresh makes run fetch the documents soon.
+func (b *backend) requestRefresh() {
+	select {
+	case b.refreshRequested <- struct{}{}:
+	default:
+	}
 }
 
-// renew makes the backend connect with the certificate of now. What is under way
-// goes on by the one before.
-func (b *backend) renew(out outbound, service *apiregistrationv1.APIService) {
-	cert, key := out.identity()
-	var dial *transport.DialHolder
-	if out.dial != nil {
-		dial = &transport.DialHolder{Dial: out.dial}
+// run fetches the documents again and again until ctx ends. It begins when the endpoints
+// of Services are known. Each backend has a goroutine of its own, so that a slow backend
+// delays no other.
+func (b *backend) run(ctx context.Context, endpointsSynced <-chan struct{}) {
+	defer b.closeDiscovered() // nobody shall wait for a backend that has stopped
+	defer b.close()
+	select {
+	case <-ctx.Done():
+		return
+	case <-endpointsSynced:
 	}
-	config := remote.BuildTransportConfig(dial, cert, key, service)
-	config.Wrap(x509metrics.NewDeprecatedCertificateRoundTripperWrapperConstructor(b.meters.missingSAN, b.meters.insecureSHA1))
-	c := &connector{}
-	if c.base, c.err = transport.New(config); c.err == nil {
-		c.transport = c.base
-		if out.trace != nil {
-			c.transport = out.trace(c.base)
+	retry := firstRetry
+	for {
+		wait := refreshInterval
+		if err := b.refresh(ctx); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			klog.V(2).InfoS("Discovery of an aggregated API server failed", "service", b.key, "err", err)
+			wait, retry = retry, min(2*retry, refreshInterval)
+		} else {
+			retry = firstRetry
 		}
-		tlsConfig, err := utilnet.TLSClientConfig(c.base)
-		c.err = err
-		c.upgrader = &http.Transport{DialContext: upgradeDialer(tlsConfig, out.dial)}
-	}
-	if old := b.current.Swap(c); old != nil {
-		old.close()
-	}
-}
-
-// close gives up connections that are not in use.
-func (c *connector) close() {
-	if c.base != nil {
-		utilnet.CloseIdleConnectionsFor(c.base)
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-b.refreshRequested:
+		case <-timer.C:
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
 	}
 }
 
-// location is where a path and query of the backend are now.
-func (b *backend) location(path, query string) (*url.URL, error) {
-	at, err := b.resolver.ResolveEndpoint(b.namespace, b.name, b.port)
+// refresh fetches the documents and publishes them.
+//
+// Group versions may be claimed meanwhile. Their documents may have been inherited, and
+// refresh keeps them: what it has fetched does not contain them.
+func (b *backend) refresh(ctx context.Context) error {
+	gvs := b.claims.groupVersions(b)
+	b.mu.Lock()
+	last, etag := b.discovery, b.discoveryETag
+	b.mu.Unlock()
+
+	found, etag, err := b.fetchDiscovery(ctx, gvs, last, etag)
+	later := b.claims.groupVersions(b, gvs...)
+	b.mu.Lock()
+	if len(later) > 0 {
+		found, etag = found.merge(b.discovery, later), ""
+	}
+	b.discovery, b.discoveryETag = found, etag
+	lastOpenAPI := b.openapi
+	b.mu.Unlock()
+	b.claims.publishBackend(b)
+	b.closeDiscovered()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &url.URL{Scheme: "https", Host: at.Host, Path: path, RawQuery: query}, nil
+
+	specs, err := b.fetchOpenAPI(ctx, gvs, lastOpenAPI)
+	later = b.claims.groupVersions(b, gvs...)
+	b.mu.Lock()
+	b.openapi = specs.merge(b.openapi, later)
+	b.mu.Unlock()
+	b.claims.publishBackend(b)
+	return err
 }
 
-// upgrade is the transport by which upstream's proxy dials for a request that
-// takes the connection over. It is told that the scheme is http, so that the
-// dialer here can see the answer's head in plain text.
-func (c *connector) upgrade() proxy.UpgradeRequestRoundTripper {
-	return proxy.NewUpgradeRequestRoundTripper(c.upgrader, proxy.MirrorRequest)
+// inherit copies what another backend of the same Service has fetched of a group version.
+// It is used until this one has fetched its own.
+func (b *backend) inherit(from *backend, gv schema.GroupVersion) {
+	from.mu.Lock()
+	found, specs := from.discovery, from.openapi
+	from.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	gvs := []schema.GroupVersion{gv}
+	b.discovery, b.discoveryETag = b.discovery.merge(found, gvs), ""
+	b.openapi = b.openapi.merge(specs, gvs)
+}
+
+// describe returns what was fetched of a group version.
+func (b *backend) describe(gv schema.GroupVersion) (discovery.Version, openAPISpecs) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := discovery.Version{GroupVersion: gv, Origin: discovery.Aggregated, Stale: true}
+	if list, ok := b.discovery[gv]; ok {
+		v.AggregatedResources, v.Stale = list.resources, list.stale
+	}
+	if v.AggregatedResources == nil {
+		// Not nil: discovery lists the group version, even without resources.
+		v.AggregatedResources = []apidiscoveryv2.APIResourceDiscovery{}
+	}
+	return v, b.openapi
 }

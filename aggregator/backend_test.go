@@ -36,7 +36,7 @@ type authority struct {
 	pem  []byte
 }
 
-func newAuthority(t *testing.T, name string) *authority {
+func newAuthority(t testing.TB, name string) *authority {
 	t.Helper()
 	a := &authority{cert: template(name)}
 	a.cert.IsCA, a.cert.BasicConstraintsValid = true, true
@@ -51,7 +51,7 @@ func newAuthority(t *testing.T, name string) *authority {
 }
 
 // issue makes a certificate for a client and server of that name, as PEM.
-func (a *authority) issue(t *testing.T, name string, dns ...string) (cert, key []byte) {
+func (a *authority) issue(t testing.TB, name string, dns ...string) (cert, key []byte) {
 	t.Helper()
 	leaf := template(name)
 	leaf.DNSNames = dns
@@ -74,7 +74,7 @@ func template(name string) *x509.Certificate {
 }
 
 // sign makes a key and has its certificate signed; by itself without a signer.
-func sign(t *testing.T, cert, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
+func sign(t testing.TB, cert, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -102,7 +102,7 @@ const namespace = "farm"
 
 // newBackend serves handler as the Service of a name, over HTTP/2 or HTTP/1.1;
 // change may change it before it starts.
-func newBackend(t *testing.T, s *server, name string, handler http.Handler, change ...func(*backend)) *backend {
+func newBackend(t testing.TB, s *server, name string, handler http.Handler, change ...func(*backend)) *backend {
 	t.Helper()
 	b := &backend{Server: httptest.NewUnstartedServer(handler), name: name, ca: newAuthority(t, name+"-ca")}
 	pair, err := tls.X509KeyPair(b.ca.issue(t, name, name+"."+namespace+".svc"))
@@ -136,7 +136,7 @@ func newBackend(t *testing.T, s *server, name string, handler http.Handler, chan
 }
 
 // service makes a Service with an endpoint at an address.
-func (s *server) service(t *testing.T, name string, at net.Addr) {
+func (s *server) service(t testing.TB, name string, at net.Addr) {
 	t.Helper()
 	host, text, err := net.SplitHostPort(at.String())
 	if err != nil {
@@ -170,7 +170,7 @@ func (s *server) service(t *testing.T, name string, at net.Addr) {
 }
 
 // endpoints makes the one endpoint of a Service ready or not.
-func (s *server) endpoints(t *testing.T, name string, ready bool) {
+func (s *server) endpoints(t testing.TB, name string, ready bool) {
 	t.Helper()
 	slices := s.cluster.DiscoveryV1().EndpointSlices(namespace)
 	slice, err := slices.Get(t.Context(), name+"-1", metav1.GetOptions{})
@@ -184,7 +184,7 @@ func (s *server) endpoints(t *testing.T, name string, ready bool) {
 }
 
 // claim registers a version of the group <service>.example.com with the backend.
-func (b *backend) claim(t *testing.T, s *server, version string, change ...func(*apiregistrationv1.APIServiceSpec)) string {
+func (b *backend) claim(t testing.TB, s *server, version string, change ...func(*apiregistrationv1.APIServiceSpec)) string {
 	t.Helper()
 	service := &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: version + "." + b.group()},
@@ -209,14 +209,14 @@ func (b *backend) claim(t *testing.T, s *server, version string, change ...func(
 func (b *backend) group() string { return b.name + ".example.com" }
 
 // available waits until a claim of the backend's version v1 is served.
-func (b *backend) available(t *testing.T, s *server) {
+func (b *backend) available(t testing.TB, s *server) {
 	t.Helper()
 	s.condition(t, b.claim(t, s, "v1"), apiregistrationv1.ConditionTrue, "Passed")
 	b.served(t, s, "v1")
 }
 
 // served waits until the server, too, has seen the condition.
-func (b *backend) served(t *testing.T, s *server, version string) {
+func (b *backend) served(t testing.TB, s *server, version string) {
 	t.Helper()
 	var status int
 	eventually.Done(t, b.name+" is served", func(context.Context) (bool, error) {

@@ -9,13 +9,13 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 )
 
-// A claim is a group version that another server answers. It does not change.
+// claim is a group version that a backend serves, by an APIService. It is immutable.
 type claim struct {
 	// name is that of the APIService.
 	name      string
 	gv        schema.GroupVersion
 	available bool
-	// groupPriority and priority are its place in discovery.
+	// groupPriority and priority order discovery.
 	groupPriority, priority int
 	backend                 *backend
 }
@@ -31,10 +31,10 @@ func newClaim(service *apiregistrationv1.APIService, b *backend) *claim {
 	}
 }
 
-// legacy is the APIService that claims all of /api.
+// legacy is the name of the APIService of the core group, /api.
 const legacy = "v1."
 
-// root is the path that the claim is about, with all that lies below.
+// root is the path that is claimed, with all paths below it.
 func (c *claim) root() string {
 	if c.name == legacy {
 		return "/api"
@@ -42,8 +42,8 @@ func (c *claim) root() string {
 	return "/apis/" + c.gv.Group + "/" + c.gv.Version
 }
 
-// claims has what is claimed, by root. A request sees all of it as it was at one
-// time. The zero value is empty.
+// claims has the claims by root. Every set replaces all of them at once, so that a request
+// never sees a mix of two sets. The zero value is empty.
 type claims struct {
 	byRoot atomic.Pointer[map[string]*claim]
 }
@@ -55,15 +55,15 @@ func (c *claims) empty() bool {
 	return byRoot == nil || len(*byRoot) == 0
 }
 
-// find returns who claims a path, or nil.
+// find returns the claim of a path, or nil.
 func (c *claims) find(path string) *claim {
 	if c.empty() {
-		return nil // as in most clusters
+		return nil // the common case
 	}
 	return (*c.byRoot.Load())[rootOf(path)]
 }
 
-// rootOf is the part of a path that a claim could be about.
+// rootOf returns the part of a path that could be a claim's root.
 func rootOf(path string) string {
 	if path == "/api" || strings.HasPrefix(path, "/api/") {
 		return "/api"

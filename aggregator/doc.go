@@ -1,46 +1,44 @@
-// Package aggregator is the first server of the chain: it serves
-// apiregistration.k8s.io, sends requests for what an APIService claims on to the
-// server behind it, and passes on all others.
+// Package aggregator is the first server of the delegation chain. It serves
+// apiregistration.k8s.io, proxies the requests that an APIService claims to another API
+// server (a backend), and passes all others on to its delegate.
 //
-// It takes the place of k8s.io/kube-aggregator/pkg/apiserver. What upstream has
-// that needs no server around it is upstream's: the storage of APIServices, the
-// controllers of the condition Available, the registration of what is served
-// here, the proxy itself.
+// It takes the place of k8s.io/kube-aggregator/pkg/apiserver. The registry of
+// APIServices, the controllers of the condition Available, the registration of the group
+// versions that this server serves itself, and the proxy of upgrades are upstream's code.
 //
 // # What is promised
 //
-//   - A request is sent on with the identity that this server has established,
-//     and none of the client's own making. Streams, upgrades and bodies of any
-//     size pass; when the client goes, the backend sees it at once. No redirect
-//     is followed.
-//   - Claims may change at any time: each request is answered either by who had
-//     the group version before or by who has it since, and those under way finish
-//     as they began. Nothing that may be claimed is a 404 before it is known what
-//     is.
-//   - A backend that is slow, dead or lying is answered for by a 503 on its own
-//     paths. It delays nobody else's discovery, can't describe what it does not
-//     serve, and takes bounded memory: of what this server reads for itself, eight
-//     megabytes a document, and ten for the head of an answer.
+//   - A request is proxied with the identity that this server has authenticated. Headers
+//     by which the client claims an identity are removed. Backends and clients see what
+//     they would see of upstream's proxy.
+//   - Streams, upgrades and bodies of any size pass. When the client goes, the backend
+//     sees the request end. No redirect is followed.
+//   - Claims may change at any time. A request is answered either by the server that had
+//     the group version before or by the one that has it since; requests in flight finish
+//     as they began. Until the claims are known after a start, requests that one may claim
+//     wait: they are not answered with 404.
+//   - A backend that is slow, dead or faulty causes 503 on its own paths only. It delays
+//     no other backend's discovery, cannot describe group versions that do not lead to it,
+//     and takes bounded memory: this server reads at most eight megabytes of a document,
+//     and ten of an answer's header.
 //   - While no APIService names a Service, this package costs two of upstream's
-//     controllers that have nothing to do, and a look at an empty table for each
-//     request.
+//     controllers, which are idle, and a look-up in an empty map for each request.
 //
 // # Parts
 //
-// The follower watches the APIServices and keeps the claims. Services that they
-// have in common, by address and certificate authority, are one backend: one
-// transport, and one goroutine that asks what it serves. A backend with another
-// certificate authority takes over what the one before has learned of the same
-// Service. The registrar gives what
-// is served here its APIServices, by what discovery has.
+// The follower follows the APIServices with an informer and keeps the claims. APIServices
+// that name the same Service with the same CA bundle share a backend, which has one
+// transport and one goroutine that fetches its discovery and OpenAPI documents. When the
+// CA bundle changes, a new backend inherits the documents of the old one. The registrar
+// registers APIServices for the group versions that discovery has of this server itself.
 //
 // # What the caller owes
 //
-// The context values that kube-apiserver's filters put into a request. The store
-// and the feed must be running before Run, and Dependencies.Informers started.
+// Requests have the context values that kube-apiserver's filters set. The store and the
+// feed run before Run is called, and the informers of delegation.Dependencies are started.
 //
 // # Shutting down
 //
-// Cancel Run's context, before the loopback transport is closed. Upstream's
-// controllers let go of what they were doing shortly after Run has returned.
+// Cancel Run's context before the loopback transport is closed. The workers of upstream's
+// controllers end shortly after Run has returned.
 package aggregator

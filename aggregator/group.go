@@ -16,10 +16,11 @@ import (
 	"byre/apiserver/endpoints"
 )
 
-// apiServices is the resource that is kept here; its keys are a stock server's.
+// apiServices is the resource of the APIServices. Its keys are those of a stock
+// kube-apiserver.
 var apiServices = schema.GroupResource{Group: apiregistration.GroupName, Resource: "apiservices"}
 
-// newGroup serves apiregistration.k8s.io itself.
+// newGroup makes the handler of the API group apiregistration.k8s.io.
 func newGroup(d delegation.Dependencies, delegate http.Handler) (*endpoints.API, error) {
 	scheme := endpoints.NewScheme(install.Install)
 	codecs := endpoints.NewCodecs(scheme)

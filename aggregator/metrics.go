@@ -7,25 +7,25 @@ import (
 	availability "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
 )
 
-// Registry takes the package's metrics. It is the part of component-base's
-// registries that is needed here.
+// Registry registers the package's metrics. It is the part of component-base's registries
+// that this package calls.
 type Registry interface {
 	Register(metrics.Registerable) error
 	CustomRegister(metrics.StableCollector) error
 }
 
-// meters are upstream's metrics under upstream's names, and a count of what is
-// proxied.
-type meters struct {
+// aggregatorMetrics are upstream's metrics under upstream's names, and a counter of
+// proxied requests.
+type aggregatorMetrics struct {
 	availability *availability.Metrics
 	requests     *metrics.CounterVec
 
 	missingSAN, insecureSHA1 *metrics.Counter
 }
 
-// newMeters registers with r unless it is nil.
-func newMeters(r Registry) (*meters, error) {
-	m := &meters{
+// newMetrics makes the metrics and registers them with r unless that is nil.
+func newMetrics(r Registry) (*aggregatorMetrics, error) {
+	m := &aggregatorMetrics{
 		availability: availability.New(),
 		requests: metrics.NewCounterVec(&metrics.CounterOpts{
 			Name: "byre_aggregator_requests_total",
@@ -51,7 +51,7 @@ func newMeters(r Registry) (*meters, error) {
 	return m, m.availability.Register(r.Register, r.CustomRegister)
 }
 
-// x509Counter is one of upstream's (k8s.io/kube-aggregator/pkg/apiserver/metrics.go).
+// x509Counter makes one of upstream's counters (k8s.io/kube-aggregator/pkg/apiserver/metrics.go).
 func x509Counter(name, help string) *metrics.Counter {
 	return metrics.NewCounter(&metrics.CounterOpts{
 		Namespace:      "apiserver",
@@ -62,6 +62,6 @@ func x509Counter(name, help string) *metrics.Counter {
 	})
 }
 
-func (m *meters) count(name string, code int) {
+func (m *aggregatorMetrics) countRequest(name string, code int) {
 	m.requests.WithLabelValues(name, strconv.Itoa(code)).Inc()
 }

@@ -1,40 +1,39 @@
 package aggregator
 
 import (
+	"context"
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/util/proxy"
 	endpointmetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
-	"k8s.io/apiserver/pkg/features"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	apiserverproxy "k8s.io/apiserver/pkg/util/proxy"
-	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// component is what upstream's metrics call the part that a request ended in.
+// component is the name of the aggregator in upstream's metrics.
 const component = "aggregator"
 
-// failure is what a client is told of a backend that can't be asked.
+// failure is what a client is told when its request is not sent to a backend.
 type failure struct {
 	message string
 	code    int
 }
 
-// unavailable is all that is told of a backend: where it is and what is wrong
-// with it is for the log and the APIService's condition.
+// unavailable does not tell clients where a backend is or what is wrong with it: the log
+// and the APIService's condition do.
 var unavailable = &failure{"service unavailable", http.StatusServiceUnavailable}
 
-// proxyTo sends a request on to the backend of a claim, in the name of its user.
-func (s *Server) proxyTo(w http.ResponseWriter, req *http.Request, c *claim) {
-	counted := &countedResponse{ResponseWriter: w}
-	defer func() { s.meters.count(c.name, counted.code) }()
-	w = responsewriter.WrapForHTTP1Or2(counted)
-	handler, outgoing, done, failed := s.outgoing(w, req, c)
+// proxyRequest sends a request to the backend of a claim in the name of its user, and
+// the answer to the client.
+func proxyRequest(w http.ResponseWriter, req *http.Request, c *claim, m *aggregatorMetrics) {
+	recorded := &statusRecorder{ResponseWriter: w}
+	defer func() { m.countRequest(c.name, recorded.code) }()
+	w = responsewriter.WrapForHTTP1Or2(recorded)
+	t, outgoing, done, failed := newBackendRequest(req, c)
 	if failed != nil {
 		http.Error(w, failed.message, failed.code)
 		if info, ok := request.RequestInfoFrom(req.Context()); ok {
@@ -44,72 +43,88 @@ func (s *Server) proxyTo(w http.ResponseWriter, req *http.Request, c *claim) {
 	}
 	defer done()
 	utilflowcontrol.RequestDelegated(req.Context())
-	handler.ServeHTTP(w, outgoing)
+	if httpstream.IsUpgradeRequest(req) {
+		proxyUpgrade(w, outgoing, t)
+		return
+	}
+	t.proxy.ServeHTTP(w, outgoing)
 }
 
-// outgoing makes the request to the backend, and what carries it there. done
-// must be called after it was answered.
-func (s *Server) outgoing(w http.ResponseWriter, req *http.Request, c *claim) (handler http.Handler, outgoing *http.Request, done func(), failed *failure) {
+// newBackendRequest makes the request to the backend. done must be called after it was
+// answered.
+func newBackendRequest(req *http.Request, c *claim) (t *backendTransport, outgoing *http.Request, done context.CancelFunc, failed *failure) {
 	if !c.available {
 		return nil, nil, nil, unavailable
 	}
-	connector := c.backend.current.Load()
-	if connector.err != nil {
-		return nil, nil, nil, &failure{connector.err.Error(), http.StatusInternalServerError}
-	}
-	user, ok := request.UserFrom(req.Context())
-	if !ok {
-		return nil, nil, nil, &failure{"missing user", http.StatusInternalServerError}
-	}
-	location, err := c.backend.location(req.URL.Path, req.URL.Query().Encode())
+	t, err := c.backend.transport()
 	if err != nil {
-		klog.FromContext(req.Context()).Error(err, "Backend can't be found", "apiservice", c.name, "service", c.backend.place)
+		return nil, nil, nil, &failure{err.Error(), http.StatusInternalServerError}
+	}
+	if _, ok := request.UserFrom(req.Context()); !ok {
+		return nil, nil, nil, &failure{errNoUser.Error(), http.StatusInternalServerError}
+	}
+	query := req.URL.RawQuery
+	if query != "" {
+		query = req.URL.Query().Encode() // without what cannot be parsed
+	}
+	location, err := c.backend.locate(req.URL.Path, query)
+	if err != nil {
+		klog.FromContext(req.Context()).Error(err, "Backend can't be found", "apiservice", c.name, "service", c.backend.key)
 		return nil, nil, nil, unavailable
 	}
-	outgoing, done = apiserverproxy.NewRequestForProxy(location, req)
-	uid := ""
-	if utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID) {
-		uid = user.GetUID()
+	if info, ok := request.RequestInfoFrom(req.Context()); !ok || !info.IsResourceRequest || httpstream.IsUpgradeRequest(req) {
+		outgoing, done = apiserverproxy.NewRequestForProxy(location, req) // bounds the time of discovery requests
+		return t, outgoing, done, nil
 	}
-	upgrade := httpstream.IsUpgradeRequest(req)
-	carrier := transport.NewAuthProxyRoundTripper(user.GetName(), uid, user.GetGroups(), user.GetExtra(), connector.transport)
-	passing := proxy.NewUpgradeAwareHandler(location, carrier, true, upgrade, responder{w})
-	passing.RejectForwardingRedirects = s.rejectRedirects
-	if upgrade {
-		// Upgrades go past the transport, and with it past its headers.
-		transport.SetAuthProxyHeaders(outgoing, user.GetName(), uid, user.GetGroups(), user.GetExtra())
-		passing.Location.Scheme = "http"
-		passing.UpgradeTransport = connector.upgrade()
-	}
-	return passing, outgoing, done, nil
+	// This is NewRequestForProxy without copying the headers: the ReverseProxy does.
+	outgoing = req.WithContext(req.Context())
+	outgoing.URL, outgoing.Host = location, location.Host
+	return t, outgoing, func() {}, nil
 }
 
-// responder tells the client what went wrong on the way.
-type responder struct{ w http.ResponseWriter }
-
-func (r responder) Error(_ http.ResponseWriter, req *http.Request, err error) {
-	klog.FromContext(req.Context()).V(2).Info("Request could not be proxied", "path", req.URL.Path, "err", err)
-	http.Error(r.w, err.Error(), http.StatusServiceUnavailable)
+// proxyUpgrade sends on a request that takes over the connection. The upgrade does not
+// use the transport of other requests, so that the identity is set here.
+func proxyUpgrade(w http.ResponseWriter, outgoing *http.Request, t *backendTransport) {
+	u, ok := request.UserFrom(outgoing.Context())
+	if !ok {
+		http.Error(w, errNoUser.Error(), http.StatusInternalServerError)
+		return
+	}
+	setIdentity(outgoing, u)
+	handler := proxy.NewUpgradeAwareHandler(outgoing.URL, t.traced, true, true, errorResponder{w})
+	// The scheme is http so that upstream's handler does not speak TLS: the dialer does,
+	// and bounds the answer's header.
+	handler.Location.Scheme = "http"
+	handler.UpgradeTransport = proxy.NewUpgradeRequestRoundTripper(t.upgrader, proxy.MirrorRequest)
+	handler.ServeHTTP(w, outgoing)
 }
 
-// countedResponse remembers the status of an answer. It stays 0 where the client
-// was not answered, or the connection was taken over.
-type countedResponse struct {
+// errorResponder is a proxy.ErrorResponder. It does not write to the ResponseWriter that
+// it is given, which may be hijacked.
+type errorResponder struct{ w http.ResponseWriter }
+
+func (r errorResponder) Error(_ http.ResponseWriter, req *http.Request, err error) {
+	writeProxyError(r.w, req, err)
+}
+
+// statusRecorder records the status code of an answer. It stays 0 where the client was
+// not answered, or the connection was taken over.
+type statusRecorder struct {
 	http.ResponseWriter
 	code int
 }
 
-// Unwrap is for responsewriter, which hands the wrapped one's other abilities on.
-func (r *countedResponse) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+// Unwrap lets responsewriter find the optional interfaces of the wrapped ResponseWriter.
+func (r *statusRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-func (r *countedResponse) WriteHeader(code int) {
+func (r *statusRecorder) WriteHeader(code int) {
 	if r.code == 0 && code >= http.StatusOK {
 		r.code = code
 	}
 	r.ResponseWriter.WriteHeader(code)
 }
 
-func (r *countedResponse) Write(p []byte) (int, error) {
+func (r *statusRecorder) Write(p []byte) (int, error) {
 	if r.code == 0 {
 		r.code = http.StatusOK
 	}

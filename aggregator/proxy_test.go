@@ -10,7 +10,7 @@ import (
 )
 
 // get asks the front and returns the status, the body and the header.
-func get(t *testing.T, url string, header ...string) (int, string, http.Header) {
+func get(t testing.TB, url string, header ...string) (int, string, http.Header) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
@@ -22,7 +22,7 @@ func get(t *testing.T, url string, header ...string) (int, string, http.Header) 
 	return do(t, req)
 }
 
-func do(t *testing.T, req *http.Request) (int, string, http.Header) {
+func do(t testing.TB, req *http.Request) (int, string, http.Header) {
 	t.Helper()
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	response, err := client.Do(req)

@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -20,27 +21,28 @@ import (
 	"byre/apiserver/discovery"
 )
 
-// registrar gives every group version that is served by this server itself an
-// APIService: a built-in one when the server starts, as upstream does, and those
-// of custom resources whenever they change.
+// registrar registers an APIService for every group version that this server serves
+// itself: for built-in ones at the start, as upstream does, and for those of custom
+// resources whenever they change.
 type registrar struct {
-	registry *discovery.Registry
-	places   map[schema.GroupVersion]discovery.Priority
-	// changed is poked when the registry has changed; it has room for one.
+	registry   *discovery.Registry
+	priorities map[schema.GroupVersion]discovery.Priority
+	// changed receives a value after the registry has changed.
 	changed chan struct{}
-	// registered is what upstream's controller was told of custom resources.
+	// registered has the group versions of custom resources that upstream's controller
+	// registers.
 	registered sets.Set[schema.GroupVersion]
 
 	mu sync.Mutex
-	// missing are the built-in group versions that were not seen available yet;
-	// nil until it is known which there are.
+	// missing has the APIServices of built-in group versions that were not available yet;
+	// nil before run.
 	missing sets.Set[string]
 }
 
 func newRegistrar(registry *discovery.Registry) *registrar {
 	r := &registrar{
 		registry:   registry,
-		places:     discovery.Priorities(),
+		priorities: discovery.Priorities(),
 		changed:    make(chan struct{}, 1),
 		registered: sets.New[schema.GroupVersion](),
 	}
@@ -53,23 +55,23 @@ func newRegistrar(registry *discovery.Registry) *registrar {
 	return r
 }
 
-// registerWorkers is how many APIServices upstream's controllers handle at a time.
+// registerWorkers is how many APIServices upstream's controller processes at a time.
 const registerWorkers = 5
 
-// run registers until ctx ends. What custom resources there are must be known
-// to the registry before, or their APIServices would be taken for left over.
+// run registers APIServices until ctx ends. The registry must have all custom resources
+// before: upstream's controller deletes the APIServices of those that it does not have.
 func (r *registrar) run(ctx context.Context, services informers.APIServiceInformer, client clientset.APIServicesGetter) error {
 	controller := autoregister.NewAutoRegisterController(services, client)
-	r.expect(r.addBuiltIn(controller))
-	watching, err := services.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    r.see,
-		UpdateFunc: func(_, object any) { r.see(object) },
+	r.setMissing(r.addBuiltIn(controller))
+	registration, err := services.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    r.onAPIService,
+		UpdateFunc: func(_, object any) { r.onAPIService(object) },
 	})
 	if err != nil {
 		return fmt.Errorf("aggregator: %w", err)
 	}
 	defer func() {
-		if err := services.Informer().RemoveEventHandler(watching); err != nil {
+		if err := services.Informer().RemoveEventHandler(registration); err != nil {
 			klog.V(2).InfoS("Handler of APIServices was not removed", "err", err)
 		}
 	}()
@@ -87,25 +89,25 @@ func (r *registrar) run(ctx context.Context, services informers.APIServiceInform
 	}
 }
 
-// addBuiltIn has the built-in group versions registered and returns the names of
-// their APIServices.
+// addBuiltIn registers the built-in group versions and returns the names of their
+// APIServices.
 func (r *registrar) addBuiltIn(to autoregister.AutoAPIServiceRegistration) sets.Set[string] {
 	names := sets.New[string]()
 	for _, v := range r.registry.LocalVersions() {
-		// What has no place is not registered: upstream would not know it from
-		// what a custom resource has left.
-		place, ok := r.places[v.GroupVersion]
+		// A group version without a priority is not registered: at the next start upstream
+		// could not tell its APIService from one that a custom resource has left.
+		priority, ok := r.priorities[v.GroupVersion]
 		if v.Origin != discovery.BuiltIn || !ok {
 			continue
 		}
-		service := apiService(v.GroupVersion, place)
+		service := apiService(v.GroupVersion, priority)
 		names.Insert(service.Name)
 		to.AddAPIServiceToSyncOnStart(service)
 	}
 	return names
 }
 
-// sync has the group versions of custom resources registered, and no others.
+// sync registers the group versions of custom resources, and removes those that are gone.
 func (r *registrar) sync(with autoregister.AutoAPIServiceRegistration) {
 	custom := sets.New[schema.GroupVersion]()
 	for _, v := range r.registry.LocalVersions() {
@@ -136,13 +138,14 @@ func apiService(gv schema.GroupVersion, at discovery.Priority) *apiregistrationv
 	}
 }
 
-func (r *registrar) expect(names sets.Set[string]) {
+func (r *registrar) setMissing(names sets.Set[string]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.missing = names
 }
 
-func (r *registrar) see(object any) {
+// onAPIService notes that an APIService is available.
+func (r *registrar) onAPIService(object any) {
 	service, ok := object.(*apiregistrationv1.APIService)
 	if ok && helper.IsAPIServiceConditionTrue(service, apiregistrationv1.Available) {
 		r.mu.Lock()
@@ -151,7 +154,9 @@ func (r *registrar) see(object any) {
 	}
 }
 
-// ready is a health check that fails until every built-in group version was seen
+var errNotStarted = errors.New("not finished")
+
+// ready is a health check that fails until every built-in group version has been
 // available.
 func (r *registrar) ready(*http.Request) error {
 	r.mu.Lock()

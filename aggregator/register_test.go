@@ -95,7 +95,7 @@ func service(group, version string) *apiregistrationv1.APIService {
 	}
 }
 
-func (s *server) awaitServices(t *testing.T, want map[string]registered) {
+func (s *server) awaitServices(t testing.TB, want map[string]registered) {
 	t.Helper()
 	var got map[string]registered
 	eventually.Done(t, "APIServices", func(ctx context.Context) (bool, error) {

@@ -102,7 +102,7 @@ func TestRotatedCertificatesKeepWhatIsKnown(t *testing.T) {
 	s.awaitFreshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessCurrent)
 }
 
-func awaitCount(t *testing.T, count *atomic.Int32, least int32) {
+func awaitCount(t testing.TB, count *atomic.Int32, least int32) {
 	t.Helper()
 	eventually.Done(t, "requests", func(context.Context) (bool, error) { return count.Load() >= least, nil })
 }

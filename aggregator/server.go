@@ -2,7 +2,6 @@ package aggregator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -31,37 +30,34 @@ import (
 	"byre/apiserver/routing"
 )
 
-// Server is a handler of APIServices and of what they claim.
+// Server is an http.Handler of APIServices and of the requests that they claim.
 type Server struct {
-	services        *endpoints.API
-	rejectRedirects bool
-	customSynced    <-chan struct{}
+	services     *endpoints.API
+	customSynced <-chan struct{}
 
 	client    clientset.Interface
 	factory   externalversions.SharedInformerFactory
 	informers informers.SharedInformerFactory
-	// slices has the EndpointSlices; it runs once there is a backend.
+	// slices has the EndpointSlices. It is started when there is a backend.
 	slices informers.SharedInformerFactory
 
 	certificate *dynamiccertificates.DynamicCertKeyPairContent
-	meters      *meters
+	metrics     *aggregatorMetrics
 	follower    *follower
 	registrar   *registrar
 
-	// builtin has the paths of group versions that are served here from the start.
+	// builtin has the paths of the built-in group versions.
 	builtin sets.Set[string]
 	// started is closed when all parts of Run have been started.
 	started chan struct{}
-	// settled is closed when all that was claimed at the start is known, and
-	// where to find who claims it.
-	settled chan struct{}
-	// discovered is closed when all of these were asked what they serve.
+	// claimsSynced is closed when the claims that existed at the start are known, and the
+	// endpoints of their Services.
+	claimsSynced chan struct{}
+	// discovered is closed when discovery was fetched from all backends of these claims.
 	discovered chan struct{}
 }
 
-var errNotStarted = errors.New("not finished")
-
-// Stores says whether objects of a resource are kept here.
+// Stores tells whether this server stores the objects of a resource.
 func (s *Server) Stores(gr schema.GroupResource) bool { return gr == apiServices }
 
 // New makes a Server; requests for what it does not serve go on to delegate. It
@@ -79,20 +75,19 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 		return nil, fmt.Errorf("aggregator: loopback client: %w", err)
 	}
 	s := &Server{
-		services:        services,
-		rejectRedirects: d.Backends.RejectRedirects,
-		customSynced:    o.CustomSynced,
-		client:          client,
-		factory:         externalversions.NewSharedInformerFactoryWithOptions(client, resync, externalversions.WithTransform(loopback.StripManagedFields)),
-		informers:       d.Informers,
-		slices:          informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(loopback.StripManagedFields)),
-		registrar:       newRegistrar(d.Discovery),
-		builtin:         builtinRoots(d.Discovery),
-		started:         make(chan struct{}),
-		settled:         make(chan struct{}),
-		discovered:      make(chan struct{}),
+		services:     services,
+		customSynced: o.CustomSynced,
+		client:       client,
+		factory:      externalversions.NewSharedInformerFactoryWithOptions(client, resync, externalversions.WithTransform(loopback.StripManagedFields)),
+		informers:    d.Informers,
+		slices:       informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(loopback.StripManagedFields)),
+		registrar:    newRegistrar(d.Discovery),
+		builtin:      builtinRoots(d.Discovery),
+		started:      make(chan struct{}),
+		claimsSynced: make(chan struct{}),
+		discovered:   make(chan struct{}),
 	}
-	if s.meters, err = newMeters(o.Metrics); err != nil {
+	if s.metrics, err = newMetrics(o.Metrics); err != nil {
 		return nil, fmt.Errorf("aggregator: metrics: %w", err)
 	}
 	if s.certificate, err = dynamiccertificates.NewDynamicServingContentFromFiles("aggregator-proxy-cert", d.Backends.ProxyCert, d.Backends.ProxyKey); err != nil {
@@ -103,12 +98,20 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
 	s.informers.Core().V1().Services().Informer() // started with the rest of the factory
-	s.follower = newFollower(d, &routing.Resolver{
+	resolver := &routing.Resolver{
 		Services:    s.informers.Core().V1().Services().Lister(),
 		Slices:      slices,
 		ToEndpoints: d.Backends.RouteToEndpoints,
 		Self:        d.Backends.Self,
-	}, s.meters, outbound{identity: s.certificate.CurrentCertKeyContent, dial: d.Backends.Dial, trace: d.Backends.Trace})
+	}
+	s.follower = newFollower(d, resolver, &transportConfig{
+		certificate:     s.certificate.CurrentCertKeyContent,
+		dial:            d.Backends.Dial,
+		trace:           d.Backends.Trace,
+		rejectRedirects: d.Backends.RejectRedirects,
+		metrics:         s.metrics,
+		buffers:         &bufferPool{},
+	})
 	s.certificate.AddListener(s.follower)
 	return s, nil
 }
@@ -123,26 +126,28 @@ func builtinRoots(registry *discovery.Registry) sets.Set[string] {
 	return all
 }
 
-// ServeHTTP sends a request on to whoever claims its path, and serves
-// APIServices.
+// ServeHTTP proxies requests that an APIService claims, and serves APIServices.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if !s.mayAnswer(req) {
+	if !s.waitForClaims(req) {
 		http.Error(w, unavailable.message, unavailable.code)
 		return
 	}
 	if c := s.follower.claims.find(req.URL.Path); c != nil {
-		s.proxyTo(w, req, c)
+		proxyRequest(w, req, c, s.metrics)
 		return
 	}
 	s.services.ServeHTTP(w, req)
 }
 
-// mayAnswer waits until it is known who claims a request's path, and returns
-// false if the request ends before. What is missing must not be a 404 while it
-// may be there: clients draw conclusions from these.
-func (s *Server) mayAnswer(req *http.Request) bool {
+// waitForClaims waits until it is known which APIService claims a request's path, and
+// returns false if the request ends before.
+//
+// Invariant: a path that an APIService claims is never answered with 404 by this server.
+// Right after the start the claims are not known yet. Controllers conclude from a 404 that
+// a resource does not exist, and the garbage collector deletes its dependents.
+func (s *Server) waitForClaims(req *http.Request) bool {
 	select {
-	case <-s.settled:
+	case <-s.claimsSynced:
 		return true
 	default:
 	}
@@ -151,25 +156,25 @@ func (s *Server) mayAnswer(req *http.Request) bool {
 		return true
 	}
 	select {
-	case <-s.settled:
+	case <-s.claimsSynced:
 		return true
 	case <-req.Context().Done():
 		return false
 	}
 }
 
-// Run follows the APIServices, tells whether they are available, and registers
-// what is served here, until ctx ends.
+// Run follows the APIServices, keeps their condition Available, and registers the group
+// versions that this server serves, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	parts, ctx := errgroup.WithContext(ctx)
 	services := s.factory.Apiregistration().V1().APIServices()
 	s.follower.ctx = ctx
 	defer s.follower.running.Wait()
-	heard, err := services.Informer().AddEventHandler(s.follower.handler())
+	registered, err := services.Informer().AddEventHandler(s.follower.handler())
 	if err != nil {
 		return fmt.Errorf("aggregator: %w", err)
 	}
-	available, err := localstatus.New(services, s.client.ApiregistrationV1(), s.meters.availability)
+	available, err := localstatus.New(services, s.client.ApiregistrationV1(), s.metrics.availability)
 	if err != nil {
 		return fmt.Errorf("aggregator: availability of what is served here: %w", err)
 	}
@@ -184,19 +189,20 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	})
 	parts.Go(func() error { return s.runRegistrar(ctx, services) })
-	parts.Go(func() error { return s.runRemote(ctx, services, heard.HasSynced) })
+	parts.Go(func() error { return s.runBackends(ctx, services, registered.HasSynced) })
 	close(s.started)
 	return parts.Wait()
 }
 
-// resync is upstream's. Without one its controllers, which look at backends again
-// every 30 s, would never notice that one has died.
+// resync is upstream's value. Upstream's controllers check a backend again only when its
+// APIService is updated or resynced: without a resync they would not notice that a backend
+// has died.
 const resync = 5 * time.Minute
 
-// workers is how many APIServices upstream's controllers handle at a time.
+// workers is how many APIServices upstream's controllers process at a time.
 const workers = 5
 
-// runRegistrar waits until what is to be registered is known.
+// runRegistrar runs the registrar when all custom resources are known.
 func (s *Server) runRegistrar(ctx context.Context, services registration.APIServiceInformer) error {
 	if s.customSynced != nil {
 		select {
@@ -208,25 +214,25 @@ func (s *Server) runRegistrar(ctx context.Context, services registration.APIServ
 	return s.registrar.run(ctx, services, s.client.ApiregistrationV1())
 }
 
-// runRemote does what only backends need, as soon as there is one.
-func (s *Server) runRemote(ctx context.Context, services registration.APIServiceInformer, heard cache.InformerSynced) error {
-	if !cache.WaitForCacheSync(ctx.Done(), heard) {
+// runBackends runs what only backends need, as soon as there is one.
+func (s *Server) runBackends(ctx context.Context, services registration.APIServiceInformer, registered cache.InformerSynced) error {
+	if !cache.WaitForCacheSync(ctx.Done(), registered) {
 		return nil
 	}
-	settle := sync.OnceFunc(func() { close(s.settled) })
+	claimsSynced := sync.OnceFunc(func() { close(s.claimsSynced) })
 	discovered := sync.OnceFunc(func() { close(s.discovered) })
 	if s.follower.claims.empty() {
-		settle()
+		claimsSynced()
 		discovered()
 	}
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-s.follower.remote:
+	case <-s.follower.hasBackends:
 	}
 	slices := s.slices.Discovery().V1().EndpointSlices()
 	available, err := remote.New(services, s.informers.Core().V1().Services(), slices, s.client.ApiregistrationV1(),
-		nil, s.certificate.CurrentCertKeyContent, s.follower.resolver, s.meters.availability)
+		nil, s.certificate.CurrentCertKeyContent, s.follower.resolver, s.metrics.availability)
 	if err != nil {
 		return fmt.Errorf("aggregator: availability of backends: %w", err)
 	}
@@ -235,28 +241,28 @@ func (s *Server) runRemote(ctx context.Context, services registration.APIService
 	if !cache.WaitForCacheSync(ctx.Done(), slices.Informer().HasSynced, s.informers.Core().V1().Services().Informer().HasSynced) {
 		return nil
 	}
-	close(s.follower.located)
-	settle()
+	close(s.follower.endpointsSynced)
+	claimsSynced()
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Go(func() {
-		s.follower.asked(ctx)
+		s.follower.waitForDiscovery(ctx)
 		discovered()
 	})
 	available.Run(workers, ctx.Done())
 	return nil
 }
 
-// Checks are the parts of a start, under upstream's names.
+// Checks are the readiness checks, under upstream's names.
 func (s *Server) Checks() []health.Checker {
 	checks := health.PostStartHooks(s.started,
 		"start-kube-aggregator-informers",
 		"apiservice-status-local-available-controller", "apiservice-status-remote-available-controller",
 		"kube-apiserver-autoregistration",
-		// Documents of backends are merged into those of the one OpenAPI service.
+		// openapi.Service merges the documents of backends: no controller of its own starts.
 		"apiservice-openapi-controller", "apiservice-openapiv3-controller")
 	return append(checks,
-		health.PostStartHook("apiservice-registration-controller", s.settled),
+		health.PostStartHook("apiservice-registration-controller", s.claimsSynced),
 		health.PostStartHook("apiservice-discovery-controller", s.discovered),
 		healthz.NamedCheck("autoregister-completion", s.registrar.ready))
 }

@@ -66,12 +66,12 @@ var tester = &user.DefaultInfo{
 type option func(*delegation.Dependencies, *aggregator.Options)
 
 // start starts a server over a store in memory.
-func start(t *testing.T, options ...option) *server {
+func start(t testing.TB, options ...option) *server {
 	t.Helper()
 	return startOn(t, storetest.NewModel(), options...)
 }
 
-func startOn(t *testing.T, driver sqlstore.Driver, options ...option) *server {
+func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	t.Helper()
 	feed := watch.New(driver, watch.Options{})
 	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
@@ -158,7 +158,7 @@ func (s *stack) stop() {
 	}
 }
 
-func (s *stack) run(t *testing.T, name string, part func(context.Context) error) {
+func (s *stack) run(t testing.TB, name string, part func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -197,7 +197,7 @@ type silent struct{}
 func (silent) AddWarning(_, _ string) {}
 
 // newCertificate writes the certificate by which the server shows itself.
-func (s *server) newCertificate(t *testing.T, name string) {
+func (s *server) newCertificate(t testing.TB, name string) {
 	t.Helper()
 	cert, key := s.frontProxyCA.issue(t, name)
 	for path, text := range map[string][]byte{s.key: key, s.certificate: cert} {
@@ -208,7 +208,7 @@ func (s *server) newCertificate(t *testing.T, name string) {
 }
 
 // condition waits until an APIService is available or not, and returns why.
-func (s *server) condition(t *testing.T, name string, status apiregistrationv1.ConditionStatus, reason string) string {
+func (s *server) condition(t testing.TB, name string, status apiregistrationv1.ConditionStatus, reason string) string {
 	t.Helper()
 	var last *apiregistrationv1.APIServiceCondition
 	eventually.Done(t, "condition of "+name, func(ctx context.Context) (bool, error) {

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// What an answer's head may be, as in net/http, and how long to wait for a
-// connection, as in client-go.
 const (
-	maxHeaderBytes   = 10 << 20
+	// maxHeaderBytes bounds the header of an answer; as in net/http.
+	maxHeaderBytes = 10 << 20
+	// The rest is as in client-go.
 	dialTimeout      = 30 * time.Second
 	keepAlive        = 30 * time.Second
 	handshakeTimeout = 10 * time.Second
@@ -21,8 +21,9 @@ const (
 
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// upgradeDialer dials connections that end with their context and whose head is
-// bounded: upstream's proxy sees to neither. dial is nil for direct connections.
+// upgradeDialer dials TLS connections that are closed when their context ends, and whose
+// first answer has a header of bounded size. Upstream's proxy does neither. dial is nil
+// for net.Dialer.
 func upgradeDialer(config *tls.Config, dial dialer) dialer {
 	if config == nil {
 		config = &tls.Config{MinVersion: tls.VersionTLS12}
@@ -44,23 +45,23 @@ func upgradeDialer(config *tls.Config, dial dialer) dialer {
 			return nil, errors.Join(err, conn.Close())
 		}
 		upgraded := &upgradedConn{Conn: secure, left: maxHeaderBytes}
-		upgraded.forget = context.AfterFunc(ctx, func() { _ = conn.Close() })
+		upgraded.stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
 		return upgraded, nil
 	}
 }
 
-// upgradedConn bounds the head of the first answer.
+// upgradedConn is a connection whose first answer has a header of bounded size.
 type upgradedConn struct {
 	net.Conn
-	// left is how much more of the head may come; negative after its end.
-	left   int
-	tail   []byte // the last bytes of the head so far
-	forget func() bool
+	// left is how many more bytes the header may have; negative after its end.
+	left int
+	tail []byte      // the last bytes of the header so far
+	stop func() bool // stops watching the context
 }
 
 var (
 	errHeaderTooLong = fmt.Errorf("the backend's response headers exceed %d bytes", maxHeaderBytes)
-	endOfHead        = []byte("\r\n\r\n")
+	endOfHeader      = []byte("\r\n\r\n")
 )
 
 func (c *upgradedConn) Read(p []byte) (int, error) {
@@ -69,11 +70,11 @@ func (c *upgradedConn) Read(p []byte) (int, error) {
 		return n, err
 	}
 	seen := append(c.tail, p[:n]...)
-	if bytes.Contains(seen, endOfHead) {
+	if bytes.Contains(seen, endOfHeader) {
 		c.left, c.tail = -1, nil
 		return n, err
 	}
-	c.tail = bytes.Clone(seen[max(0, len(seen)-len(endOfHead)+1):])
+	c.tail = bytes.Clone(seen[max(0, len(seen)-len(endOfHeader)+1):])
 	if c.left -= n; c.left < 0 {
 		return 0, errHeaderTooLong
 	}
@@ -81,6 +82,6 @@ func (c *upgradedConn) Read(p []byte) (int, error) {
 }
 
 func (c *upgradedConn) Close() error {
-	c.forget()
+	c.stop()
 	return c.Conn.Close()
 }

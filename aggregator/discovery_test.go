@@ -170,7 +170,7 @@ func TestOpenAPI(t *testing.T) {
 }
 
 // add enters a group version that this server serves itself.
-func add(t *testing.T, s *server, origin discovery.Origin, group, version string) {
+func add(t testing.TB, s *server, origin discovery.Origin, group, version string) {
 	t.Helper()
 	err := s.registry.Add(discovery.Version{
 		GroupVersion: schema.GroupVersion{Group: group, Version: version},
@@ -189,7 +189,7 @@ func place(group, version int32) func(*apiregistrationv1.APIServiceSpec) {
 }
 
 // listed are the group versions of /apis, in order.
-func (s *server) listed(t *testing.T) []string {
+func (s *server) listed(t testing.TB) []string {
 	t.Helper()
 	var list metav1.APIGroupList
 	_, body, _ := get(t, s.front.URL+"/apis")
@@ -205,23 +205,23 @@ func (s *server) listed(t *testing.T) []string {
 	return names
 }
 
-func (s *server) awaitListed(t *testing.T, name string) {
+func (s *server) awaitListed(t testing.TB, name string) {
 	t.Helper()
 	s.awaitDocument(t, "/apis", func(text string) bool { return strings.Contains(text, strconv.Quote(name)) })
 }
 
-func (s *server) awaitNotListed(t *testing.T, name string) {
+func (s *server) awaitNotListed(t testing.TB, name string) {
 	t.Helper()
 	s.awaitDocument(t, "/apis", func(text string) bool { return !strings.Contains(text, strconv.Quote(name)) })
 }
 
-func (s *server) awaitText(t *testing.T, path, want string) string {
+func (s *server) awaitText(t testing.TB, path, want string) string {
 	t.Helper()
 	return s.awaitDocument(t, path, func(text string) bool { return strings.Contains(text, want) })
 }
 
 // awaitDocument waits until a document is as it should be, and returns it.
-func (s *server) awaitDocument(t *testing.T, path string, right func(text string) bool) string {
+func (s *server) awaitDocument(t testing.TB, path string, right func(text string) bool) string {
 	t.Helper()
 	var text string
 	eventually.Done(t, path, func(context.Context) (bool, error) {

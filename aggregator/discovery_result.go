@@ -11,18 +11,18 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// described are the resources of group versions.
-type described map[schema.GroupVersion]resourceList
+// discoveryResult has what a backend's discovery says of group versions.
+type discoveryResult map[schema.GroupVersion]resourceList
 
-// resourceList are resources in the form of the aggregated document.
+// resourceList are the resources of a group version as the aggregated document has them.
 type resourceList struct {
 	resources []apidiscoveryv2.APIResourceDiscovery
-	// stale says that they could not be learned anew.
+	// stale is true if the last request for them has failed.
 	stale bool
 }
 
-// acceptAggregated asks for the aggregated document. Its two versions are alike,
-// field by field.
+// acceptAggregated is the Accept header of requests for the aggregated document. Its two
+// versions have the same fields.
 const acceptAggregated = discovery.AcceptV2 + "," + discovery.AcceptV2Beta1
 
 func isAggregated(contentType string) bool {
@@ -35,12 +35,12 @@ func isAggregated(contentType string) bool {
 	return false
 }
 
-func decodeAggregated(body []byte) (described, error) {
+func decodeAggregated(body []byte) (discoveryResult, error) {
 	var list apidiscoveryv2.APIGroupDiscoveryList
 	if err := json.Unmarshal(body, &list); err != nil {
 		return nil, fmt.Errorf("aggregated discovery: %w", err)
 	}
-	all := described{}
+	all := discoveryResult{}
 	for _, group := range list.Items {
 		for _, version := range group.Versions {
 			withKinds(version.Resources)
@@ -50,7 +50,7 @@ func decodeAggregated(body []byte) (described, error) {
 	return all, nil
 }
 
-// withKinds puts a kind wherever there is none: some clients can't do without
+// withKinds adds an empty kind where there is none: some clients need one
 // (https://github.com/kubernetes/kubernetes/issues/118361).
 func withKinds(resources []apidiscoveryv2.APIResourceDiscovery) {
 	for i := range resources {
@@ -65,8 +65,8 @@ func withKinds(resources []apidiscoveryv2.APIResourceDiscovery) {
 	}
 }
 
-// has says whether all of the group versions are described.
-func (d described) has(gvs []schema.GroupVersion) bool {
+// hasAll tells whether the result describes all of the group versions.
+func (d discoveryResult) hasAll(gvs []schema.GroupVersion) bool {
 	for _, gv := range gvs {
 		if _, ok := d[gv]; !ok {
 			return false
@@ -75,31 +75,31 @@ func (d described) has(gvs []schema.GroupVersion) bool {
 	return true
 }
 
-// stale leaves only the given group versions, and marks them.
-func (d described) stale(gvs []schema.GroupVersion) described {
-	only := d.of(gvs)
-	for gv, list := range only {
-		only[gv] = resourceList{resources: list.resources, stale: true}
+// asStale returns the given group versions, marked as stale.
+func (d discoveryResult) asStale(gvs []schema.GroupVersion) discoveryResult {
+	marked := d.only(gvs)
+	for gv, list := range marked {
+		marked[gv] = resourceList{resources: list.resources, stale: true}
 	}
-	return only
+	return marked
 }
 
-// of leaves only the given group versions; those that are not described are
-// there, with no resources.
-func (d described) of(gvs []schema.GroupVersion) described {
-	only := described{}
+// only returns the given group versions. Those that the result does not describe have no
+// resources.
+func (d discoveryResult) only(gvs []schema.GroupVersion) discoveryResult {
+	only := discoveryResult{}
 	for _, gv := range gvs {
 		only[gv] = d[gv]
 	}
 	return only
 }
 
-// with is d with those of the group versions that it lacks as other has them.
-func (d described) with(other described, gvs []schema.GroupVersion) described {
-	both := described{}
+// merge adds, of the given group versions, those that d lacks and other has.
+func (d discoveryResult) merge(other discoveryResult, gvs []schema.GroupVersion) discoveryResult {
+	both := discoveryResult{}
 	maps.Copy(both, d)
 	for _, gv := range gvs {
-		if list, ok := other[gv]; ok && !d.has([]schema.GroupVersion{gv}) {
+		if list, ok := other[gv]; ok && !d.hasAll([]schema.GroupVersion{gv}) {
 			both[gv] = list
 		}
 	}

@@ -1,0 +1,116 @@
+package aggregator_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/proxy"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	apiserverproxy "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/client-go/transport"
+)
+
+// upstreamProxy proxies to a host as kube-aggregator does
+// (k8s.io/kube-aggregator/pkg/apiserver/handler_proxy.go).
+func upstreamProxy(host string, next http.RoundTripper) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		u, _ := request.UserFrom(req.Context())
+		location := &url.URL{Scheme: "https", Host: host, Path: req.URL.Path, RawQuery: req.URL.Query().Encode()}
+		outgoing, done := apiserverproxy.NewRequestForProxy(location, req)
+		defer done()
+		carrier := transport.NewAuthProxyRoundTripper(u.GetName(), u.GetUID(), u.GetGroups(), u.GetExtra(), next)
+		handler := proxy.NewUpgradeAwareHandler(location, carrier, true, false, nil)
+		handler.RejectForwardingRedirects = true
+		handler.ServeHTTP(w, outgoing)
+	}
+}
+
+// TestProxy_IsUpstreams sends the same requests through the aggregator and through
+// upstream's handler: the backend sees the same request, and the client the same answer.
+func TestProxy_IsUpstreams(t *testing.T) {
+	s := start(t)
+	b := newBackend(t, s, "cows", newAPI("cows").
+		serve("/cows/{name...}", func(w http.ResponseWriter, req *http.Request) {
+			_, _ = io.Copy(io.Discard, req.Body)
+			for _, name := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Methods", "Connection", "X-Kept"} {
+				w.Header().Set(name, "X-Dropped")
+			}
+			w.Header().Set("X-Dropped", "1")
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Trailer", "X-Trailer")
+			_ = json.NewEncoder(w).Encode(map[string]any{
+				"method": req.Method, "host": req.Host, "url": req.URL.String(), "header": req.Header, "length": req.ContentLength,
+			})
+			w.Header().Set("X-Trailer", "last")
+		}).
+		serve("/page", func(w http.ResponseWriter, req *http.Request) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			_, _ = io.WriteString(w, `<html><a href="/apis/cows.example.com/v1/cows">all</a><a href="https://`+req.Host+`/x">x</a></html>`)
+		}).
+		serve("/moved", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "/apis/elsewhere")
+			w.WriteHeader(http.StatusFound)
+		}))
+	b.available(t, s)
+	client := b.Client().Transport.(*http.Transport).Clone()
+	client.TLSClientConfig.InsecureSkipVerify = true //nolint:gosec // a test's own server
+	client.DisableCompression = true                 // as client-go's transports of backends
+	defer client.CloseIdleConnections()
+	upstream := httptest.NewServer(withContext(upstreamProxy(b.Listener.Addr().String(), client)))
+	defer upstream.Close()
+
+	for _, test := range []struct {
+		name, method, path string
+		header             http.Header
+	}{
+		{"plain", http.MethodGet, "/cows/bella", nil},
+		{"query", http.MethodGet, "/cows/bella?b=2&a=1&c", nil},
+		{"bad query", http.MethodGet, "/cows/bella?a=%zz&b=1;c=2", nil},
+		{"escaped path", http.MethodGet, "/cows/bel%2Fla%20b", nil},
+		{"trailing slash", http.MethodGet, "/cows/bella/", nil},
+		{"forwarded", http.MethodGet, "/cows/bella", http.Header{
+			"Forwarded": {"for=192.0.2.9"}, "X-Forwarded-For": {"192.0.2.9", "192.0.2.8"}, "X-Forwarded-Host": {"a"}, "X-Forwarded-Proto": {"b"}, "X-Forwarded-Uri": {"c"},
+		}},
+		{"hop by hop", http.MethodGet, "/cows/bella", http.Header{
+			"Connection": {"X-Remote-User, X-Remote-Group, X-Mine"}, "X-Mine": {"1"}, "Te": {"trailers"}, "Keep-Alive": {"1"}, "Proxy-Authorization": {"x"},
+		}},
+		{"identity", http.MethodGet, "/cows/bella", http.Header{
+			"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}, "X-Remote-Extra-Mine": {"1"}, "X-Remote-Uid": {"0"}, "Impersonate-User": {"x"}, "Authorization": {"Bearer x"},
+		}},
+		{"no user agent", http.MethodGet, "/cows/bella", http.Header{"User-Agent": nil}},
+		{"write", http.MethodPut, "/cows/bella", http.Header{"Content-Type": {"application/json"}}},
+		{"html", http.MethodGet, "/page", nil},
+		{"redirect", http.MethodGet, "/moved", nil},
+		{"not found", http.MethodGet, "/nothing", nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var answers [2]map[string]any
+			for i, front := range []string{upstream.URL, s.front.URL} {
+				req, err := http.NewRequestWithContext(t.Context(), test.method, front+"/apis/cows.example.com/v1"+test.path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("User-Agent", "tester")
+				for name, values := range test.header {
+					req.Header[name] = values
+				}
+				status, body, header := do(t, req)
+				header.Del("Date")
+				var echo map[string]any
+				if json.Unmarshal([]byte(body), &echo) == nil {
+					body = ""
+					echo["header"].(map[string]any)["Audit-Id"] = nil // random
+				}
+				answers[i] = map[string]any{"status": status, "header": header, "body": body, "echo": echo}
+			}
+			if diff := cmp.Diff(answers[0], answers[1]); diff != "" {
+				t.Errorf("(-upstream +byre):\n%s", diff)
+			}
+		})
+	}
+}
