@@ -1,7 +1,6 @@
 package aggregator_test
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -25,8 +24,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
-
-	"byre/sqlstore/eventually"
 )
 
 // authority signs certificates.
@@ -218,11 +215,7 @@ func (b *backend) available(t testing.TB, s *server) {
 // served waits until the server, too, has seen the condition.
 func (b *backend) served(t testing.TB, s *server, version string) {
 	t.Helper()
-	var status int
-	eventually.Done(t, b.name+" is served", func(context.Context) (bool, error) {
-		status, _, _ = get(t, s.front.URL+"/apis/"+b.group()+"/"+version)
-		return status == http.StatusOK, nil
-	})
+	s.awaitStatus(t, s.front.URL+"/apis/"+b.group()+"/"+version, http.StatusOK)
 }
 
 func (b *backend) url(s *server, path string) string {

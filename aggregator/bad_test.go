@@ -1,14 +1,12 @@
 package aggregator_test
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
@@ -92,6 +90,8 @@ func TestUnavailable(t *testing.T) {
 			if !strings.Contains(message, bad.want) {
 				t.Errorf("message %q, want %q in it", message, bad.want)
 			}
+			// The condition may be there before the server has seen the claim.
+			s.awaitStatus(t, b.url(s, ""), http.StatusServiceUnavailable)
 			for _, path := range []string{"", "/", "/cows", "/namespaces/a/cows/b"} {
 				if status, body, _ := get(t, b.url(s, path)); status != http.StatusServiceUnavailable || body != "service unavailable\n" {
 					t.Errorf("%q: %d %s", path, status, body)
@@ -110,8 +110,8 @@ func TestUnavailable(t *testing.T) {
 // TestSlow: a backend that does not answer is waited for by its own clients only.
 func TestSlow(t *testing.T) {
 	s := start(t)
-	// If the good one waited for all of these in turn, it would wait for longer than await.
-	for i := range 8 {
+	// If the good one waited for all of these in turn, it would wait for longer than eventually does.
+	for i := range 13 {
 		slow := newBackend(t, s, fmt.Sprintf("slow%d", i), http.HandlerFunc(hang))
 		slow.claim(t, s, "v1")
 	}
@@ -239,6 +239,15 @@ func TestConditions(t *testing.T) {
 	if !strings.Contains(message, "certificate is valid for cows.farm.svc, not pigs.farm.svc") {
 		t.Errorf("message %q", message)
 	}
+}
+
+// awaitStatus waits until a request is answered with a status.
+func (s *server) awaitStatus(t testing.TB, url string, want int) {
+	t.Helper()
+	eventually.True(t, fmt.Sprintf("%s answers %d", url, want), func() bool {
+		status, _, _ := get(t, url)
+		return status == want
+	})
 }
 
 // awaitFreshness waits until the aggregated document has a group with that freshness.

@@ -128,10 +128,10 @@ func TestMetrics(t *testing.T) {
 	// The backend is still up: a check that fails before would be counted in place of this.
 	s.endpoints(t, b.name, false)
 	s.condition(t, "v1."+b.group(), apiregistrationv1.ConditionFalse, "MissingEndpoints")
-	eventually.Done(t, "counter", func(context.Context) (bool, error) {
+	eventually.True(t, "the missing endpoints are counted", func() bool {
 		n, err := testutil.GetCounterValuesFromGatherer(s.metrics, "aggregator_unavailable_apiservice_total",
 			map[string]string{"name": "v1." + b.group()}, "reason")
-		return n["MissingEndpoints"] == 1, err
+		return err == nil && n["MissingEndpoints"] == 1 // not found before it is first counted
 	})
 	const want = `
 # HELP aggregator_unavailable_apiservice [ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.
