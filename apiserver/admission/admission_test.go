@@ -33,7 +33,7 @@ func start(t *testing.T, o *Options, objects ...runtime.Object) (*Admission, err
 	factory := informers.NewSharedInformerFactory(client, 0)
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(v1.SchemeGroupVersion)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(func() { cancel(); factory.Shutdown() })
 	a, err := New(ctx, Config{
 		Options:                 o,

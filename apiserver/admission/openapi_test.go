@@ -74,7 +74,7 @@ func TestLazyOpenAPI(t *testing.T) {
 	served := newOpenAPIServer(t)
 	client := fakeClient{fake.NewClientset(), served.client(t)}
 	factory := informers.NewSharedInformerFactory(client, 0)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer factory.Shutdown()
 	defer cancel()
 	lazy := newLazyOpenAPIClientset(client, factory, ctx.Done()).Discovery().OpenAPIV3()

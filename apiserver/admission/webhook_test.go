@@ -83,7 +83,7 @@ func TestWebhooks(t *testing.T) {
 	}
 	// admit puts a Pod through the whole chain and returns its labels.
 	admit := func(name string) (map[string]string, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		pod := newPod()
 		pod.Name = name

@@ -109,7 +109,7 @@ func start(t *testing.T, adjust ...func(*builtin.Config)) *server {
 	s.bootstrap(t)
 	select {
 	case <-s.builtin.Repaired():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("allocations aren't repaired")
 	}
 	return s
@@ -126,7 +126,7 @@ func (s *server) bootstrap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := b.Ensure(ctx); err != nil {
 		for _, check := range b.Checks() {

@@ -119,7 +119,7 @@ func (c call) do(t testing.TB, to *httptest.Server) *http.Response {
 	for name, value := range c.header {
 		req.Header.Set(name, value)
 	}
-	client := &http.Client{Transport: &http.Transport{DisableCompression: true}, Timeout: 20 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableCompression: true}, Timeout: time.Minute}
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	if err != nil {

@@ -189,7 +189,7 @@ func TestWatchEnds(t *testing.T) {
 	if diff := cmp.Diff([]string{"ADDED zero"}, summary(t, events)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if took := time.Since(start); took < time.Second || took > 5*time.Second {
+	if took := time.Since(start); took < time.Second || took > 30*time.Second {
 		t.Errorf("it ended after %v", took)
 	}
 }

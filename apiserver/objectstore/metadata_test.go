@@ -94,7 +94,7 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	var seen []MetadataEvent
 	expect := func(want ...string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		seen = seen[:0]
 		var got []string
@@ -189,7 +189,7 @@ func TestWatchesBeginInOneHistory(t *testing.T) {
 	}
 	w := getter.WatchMetadata(pods)
 	defer w.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 2 {
 		if _, err := w.Next(ctx); err != nil {

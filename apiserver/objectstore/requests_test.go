@@ -96,7 +96,7 @@ func (f *fixture) wire(t testing.TB, obj runtime.Object) string {
 // events reads n events of a watch.
 func events(t testing.TB, w EncodedWatch, n int) []EncodedEvent {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var got []EncodedEvent
 	for len(got) < n {

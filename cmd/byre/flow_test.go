@@ -192,7 +192,7 @@ func TestWatchesEndInTime(t *testing.T) {
 	}
 	started := time.Now()
 	status, body, err := fetch(t.Context(), client, server.config(t).Host+configMaps+"?watch=1&resourceVersion=0")
-	if took := time.Since(started); err != nil || status != http.StatusOK || took < 2*time.Second || took > 8*time.Second {
+	if took := time.Since(started); err != nil || status != http.StatusOK || took < 2*time.Second || took > 30*time.Second {
 		t.Errorf("a watch ended after %v with %d %s, %v", took, status, body, err)
 	}
 }

@@ -207,7 +207,7 @@ func (h hostile) client() *http.Client {
 // send sends the request and returns its status and its answer.
 func (h hostile) send(t *testing.T, config *rest.Config) (int, string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	method, path := h.method, h.path
 	if method == "" {
@@ -317,7 +317,7 @@ func TestSlowClients(t *testing.T) {
 		t.Parallel()
 		body, sent := io.Pipe()
 		defer sent.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		request, err := http.NewRequestWithContext(ctx, http.MethodPost, config.Host+configMaps, io.MultiReader(strings.NewReader(`{"metadata":`), body))
 		if err != nil {
@@ -340,7 +340,7 @@ func TestSlowClients(t *testing.T) {
 		if _, err := io.WriteString(conn, "GET /api HTTP/1.1\r\nHost: h\r\nX-Slow: "); err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(45 * time.Second)); err != nil {
+		if err := conn.SetReadDeadline(time.Now().Add(90 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		rest, err := io.ReadAll(conn)

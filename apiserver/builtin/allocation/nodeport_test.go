@@ -33,7 +33,7 @@ func newNodePorts(t *testing.T, options generic.RESTOptionsGetter, ports utilnet
 // repair runs one repair.
 func repair(t *testing.T, n *allocation.NodePorts) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	repaired := false
 	n.Repair(ctx, func() {
