@@ -229,9 +229,10 @@ func (creater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
 }
 
 // newTyper returns a typer of instances, which are unstructured, and of the options of
-// requests. The last typer's errors are the ones that clients see.
+// requests. Clients see the errors of the last typer: as upstream's, they name the
+// scheme of the options.
 func newTyper(options runtime.ObjectTyper) runtime.ObjectTyper {
-	return runtime.MultiObjectTyper{options, crdserverscheme.NewUnstructuredObjectTyper()}
+	return runtime.MultiObjectTyper{crdserverscheme.NewUnstructuredObjectTyper(), options}
 }
 
 // newOptionsScheme returns a scheme of the options that requests for a version carry.
