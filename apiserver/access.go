@@ -41,7 +41,7 @@ func (s *Server) buildAccess(ctx context.Context, resolver webhook.ServiceResolv
 		Informers:                         s.clients.informers,
 		Authorizer:                        s.auth.Authorizer,
 		FeatureGate:                       utilfeature.DefaultFeatureGate,
-		APIResourceConfigSource:           s.config.resources,
+		APIResourceConfigSource:           s.config.Options.APIResources,
 		EffectiveVersion:                  effectiveVersion(),
 		ServiceResolver:                   resolver,
 		AuthenticationInfoResolverWrapper: webhooks,

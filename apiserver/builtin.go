@@ -26,8 +26,8 @@ func (s *Server) newBuiltin(files pki.Files) (*builtin.Builtin, error) {
 	}
 	return builtin.New(builtin.Config{
 		RESTOptions:             s.getter,
-		APIResourceConfigSource: s.config.resources,
-		Emulation:               o.Emulation.of(effectiveVersion()),
+		APIResourceConfigSource: s.config.Options.APIResources,
+		Emulation:               o.Emulation.Of(effectiveVersion()),
 		Client:                  s.clients.kube,
 		Informers:               s.clients.informers,
 		Authenticator:           s.auth.Authenticator,
@@ -41,8 +41,8 @@ func (s *Server) newBuiltin(files pki.Files) (*builtin.Builtin, error) {
 			MaxExtendedExpiration: s.auth.TokenIssuer.MaxExtendedExpiration,
 		},
 		Services: builtin.ServiceConfig{
-			ClusterIPRange:          s.config.primary,
-			SecondaryClusterIPRange: s.config.secondary,
+			ClusterIPRange:          s.config.Options.ServiceIPRange,
+			SecondaryClusterIPRange: s.config.Options.SecondaryServiceIPRange,
 			NodePortRange:           o.Cluster.NodePortRange,
 		},
 		EventTTL: o.Cluster.EventTTL,
@@ -62,11 +62,11 @@ func (s *Server) newBootstrap() (*bootstrap.Bootstrap, error) {
 	}
 	config := bootstrap.Config{
 		Client:                  s.clients.kube,
-		APIResourceConfigSource: s.config.resources,
-		ServiceCIDRs:            []net.IPNet{s.config.primary},
+		APIResourceConfigSource: s.config.Options.APIResources,
+		ServiceCIDRs:            []net.IPNet{s.config.Options.ServiceIPRange},
 		Service: bootstrap.Service{
-			ClusterIP:        s.config.serviceIP,
-			AdvertiseAddress: s.config.endpoint(),
+			ClusterIP:        s.config.Options.ServiceIP,
+			AdvertiseAddress: s.config.Options.EndpointAddress(),
 			AdvertisePort:    port,
 			NodePort:         s.config.Options.Cluster.ServiceNodePort,
 		},
@@ -74,8 +74,8 @@ func (s *Server) newBootstrap() (*bootstrap.Bootstrap, error) {
 		ClusterAuthenticationInfo: s.clusterAuthenticationInfo(),
 		Logger:                    klog.Background(),
 	}
-	if s.config.secondary.IP != nil {
-		config.ServiceCIDRs = append(config.ServiceCIDRs, s.config.secondary)
+	if s.config.Options.SecondaryServiceIPRange.IP != nil {
+		config.ServiceCIDRs = append(config.ServiceCIDRs, s.config.Options.SecondaryServiceIPRange)
 	}
 	if s.core.database.Shared {
 		if config.Leases, err = bootstrap.NewStoredLeases(s.getter, replicaTTL); err != nil {

@@ -41,15 +41,15 @@ func (s *Server) newStorage() objectstore.StorageConfig {
 
 // externalAddress is the host and port at which clients find this server.
 func (s *Server) externalAddress() string {
-	return net.JoinHostPort(s.config.advertise.String(), s.port)
+	return net.JoinHostPort(s.config.Options.AdvertiseAddress.String(), s.port)
 }
 
 // newDiscovery makes the registry of what is served. It tells clients within the
 // cluster the address of the kubernetes Service, and others the external one.
 func (s *Server) newDiscovery() *discovery.Registry {
 	return discovery.NewRegistry(s.externalAddress(), discovery.CIDRRule{
-		IPRange: s.config.primary,
-		Address: net.JoinHostPort(s.config.serviceIP.String(), "443"), // the port of the kubernetes Service
+		IPRange: s.config.Options.ServiceIPRange,
+		Address: net.JoinHostPort(s.config.Options.ServiceIP.String(), "443"), // the port of the kubernetes Service
 	})
 }
 

@@ -21,7 +21,7 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 		return nil, err
 	}
 	config := controllers.Config{
-		Controllers:      s.config.controllers,
+		Controllers:      s.config.Options.EnabledControllers,
 		ClientConfig:     s.clients.loopback,
 		RootCA:           rootCA,
 		NewMetadataWatch: s.watchStored,
@@ -54,11 +54,11 @@ func (s *Server) newControlPlane() (*controlplane.ControlPlane, error) {
 	return controlplane.New(controlplane.Config{
 		ServerID:                s.id,
 		Hostname:                hostname,
-		PeerAddress:             s.config.Options.Peers.address(s.config.advertise, s.port),
+		PeerAddress:             s.config.Options.Peers.Address(s.config.Options.AdvertiseAddress, s.port),
 		Client:                  s.clients.kube,
 		Loopback:                s.clients.loopback,
 		Informers:               s.clients.informers,
-		APIResourceConfigSource: s.config.resources,
+		APIResourceConfigSource: s.config.Options.APIResources,
 		FeatureGate:             utilfeature.DefaultFeatureGate,
 		LeaderElection:          s.config.Options.Election,
 		Logger:                  klog.Background(),

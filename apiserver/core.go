@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/health"
+	"byre/apiserver/memory"
 	"byre/apiserver/objectstore"
 	"byre/sqlstore"
 	"byre/watch"
@@ -29,11 +30,11 @@ type core struct {
 	feed     *watch.Feed
 }
 
-func openCore(ctx context.Context, c *completed) (*core, error) {
+func openCore(ctx context.Context, c Config) (*core, error) {
 	if err := makeDataDir(c.Options.Store.DataDir); err != nil {
 		return nil, err
 	}
-	database, err := c.Open(ctx, c.Options.Store)
+	database, err := c.OpenDatabase(ctx, c.Options.Store)
 	if err != nil {
 		return nil, err
 	}
@@ -45,8 +46,8 @@ func openCore(ctx context.Context, c *completed) (*core, error) {
 	klog.InfoS("Opened database", "database", database.Name, "schema", database.Schema, "revision", state.Revision)
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
 	feed := watch.New(database.Driver, watch.Options{
-		StateBytes:          int(memoryLimit() / stateFraction),
-		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, memoryLimit()),
+		StateBytes:          int(memory.Limit() / stateFraction),
+		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, memory.Limit()),
 		Logger:              logger,
 		Registerer:          legacyregistry.Registerer(),
 	})

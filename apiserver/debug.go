@@ -15,6 +15,8 @@ import (
 	"k8s.io/component-base/compatibility"
 	"k8s.io/component-base/logs"
 	zpages "k8s.io/component-base/zpages/features"
+
+	"byre/apiserver/options"
 )
 
 // zpagesName is what a kube-apiserver calls itself on /statusz and /flagz.
@@ -24,7 +26,7 @@ const zpagesName = "apiserver"
 // come after all other paths: /statusz lists these.
 func (s *Server) installZPages(paths *mux.PathRecorderMux, listed func() []string) {
 	if utilfeature.DefaultFeatureGate.Enabled(zpages.ComponentFlagz) {
-		flagz.Install(paths, zpagesName, settings{s.config.Options})
+		flagz.Install(paths, zpagesName, s.config.Options.Options)
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(zpages.ComponentStatusz) {
 		all := append(listed(), statusz.DefaultStatuszPath)
@@ -45,19 +47,8 @@ func (r release) BinaryVersion() *version.Version {
 	return full
 }
 
-// settings are the flags that can be set, with their values.
-type settings struct{ options *Options }
-
-func (s settings) GetFlagz() map[string]string {
-	all := flagz.NamedFlagSetsReader{FlagSets: s.options.flags}.GetFlagz()
-	for name := range refusedFlags() {
-		delete(all, name)
-	}
-	return all
-}
-
 // installProfiling adds /debug to the paths of the API's port.
-func (o *DebugOptions) installProfiling(paths *mux.PathRecorderMux) {
+func installProfiling(o options.DebugOptions, paths *mux.PathRecorderMux) {
 	if o.Contention && (o.Profiling || o.SocketPath != "") {
 		runtime.SetBlockProfileRate(1)
 	}
@@ -67,12 +58,12 @@ func (o *DebugOptions) installProfiling(paths *mux.PathRecorderMux) {
 	}
 }
 
-// serveSocket serves profiles over the Unix socket until ctx ends.
-func (o *DebugOptions) serveSocket(ctx context.Context) error {
-	socket := routes.NewDebugSocket(o.SocketPath)
+// serveDebugSocket serves profiles over the Unix socket until ctx ends.
+func (s *Server) serveDebugSocket(ctx context.Context) error {
+	socket := routes.NewDebugSocket(s.config.Options.Debug.SocketPath)
 	socket.InstallProfiling()
 	socket.InstallDebugFlag("v", routes.StringFlagPutHandler(logs.GlogSetter))
-	if err := served(socket.RunWithContext(ctx)); err != nil {
+	if err := ignoreClosed(socket.RunWithContext(ctx)); err != nil {
 		return fmt.Errorf("--debug-socket-path: %w", err)
 	}
 	return nil

@@ -1,13 +1,14 @@
-// Package apiserver is the server around the chain: it turns flags into a
-// configuration, opens the store, joins the packages (storage, built-in
-// groups, access, discovery, health) into one handler, and serves it until told to stop.
+// Package apiserver assembles the server: it opens the store, makes the parts (access,
+// built-in groups, discovery, health), joins them with the other servers of the delegation
+// chain into one handler, and serves that until it is told to stop.
 //
-//	Options --Complete--> Config --New--> Server --Run--> exit
+//	options.Options --Complete--> Config --New--> Server --Run--> exit
+//
+// Server.build (server.go) lists the parts in the order in which they are made, and
+// Server.stages (stages.go) what runs, in the order in which it starts.
 //
 // # What is promised
 //
-//   - A wrong flag is one line, and nothing has been touched before every flag
-//     was found right.
 //   - The port is bound before the slow part of a start; /readyz is 200 once
 //     every verb works, including what the first start must write.
 //   - Run returns nil after an ordered stop: that of package lifecycle, then the

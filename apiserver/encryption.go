@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"byre/apiserver/health"
+	"byre/apiserver/options"
 )
 
 // encryption is encryption at rest by upstream's providers.
@@ -22,7 +23,7 @@ type encryption struct {
 
 // newEncryption reads the file; with none it encrypts nothing. ctx bounds the
 // connections to key services that upstream opens with construction.
-func newEncryption(ctx context.Context, o StoreOptions, serverID string) (encryption, error) {
+func newEncryption(ctx context.Context, o options.StoreOptions, serverID string) (encryption, error) {
 	if o.EncryptionConfig == "" {
 		return encryption{}, nil
 	}

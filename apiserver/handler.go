@@ -13,11 +13,12 @@ import (
 	"byre/apiserver/filters"
 	"byre/apiserver/loopback"
 	"byre/apiserver/pki"
+	"byre/apiserver/serving"
 )
 
 // buildHTTP puts the filters before the chain and makes the HTTP servers.
 func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Files) error {
-	serving := &s.config.Options.Serving
+	o := s.config.Options.Serving
 	// The server's own requests pass the same filters, but are neither counted
 	// nor turned away when it drains: its controllers stop after its clients.
 	never := make(chan struct{})
@@ -28,31 +29,49 @@ func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Fi
 		WatchRequests:           new(waitgroup.SafeWaitGroup),
 	}))(chain))
 
-	base, err := serving.tlsConfig()
+	tlsConfig, err := serving.NewTLSConfig(o)
 	if err != nil {
 		return err
 	}
 	certFile, keyFile := files.ServingCert, files.ServingKey
-	if serving.CertFile != "" {
-		certFile, keyFile = serving.CertFile, serving.KeyFile
+	if o.CertFile != "" {
+		certFile, keyFile = o.CertFile, o.KeyFile
 	}
-	if s.certs, err = newCertificates(base, certFile, keyFile, s.auth.ClientCAs(), serving.SNICertKeys); err != nil {
+	if s.certs, err = serving.NewCertificates(tlsConfig, certFile, keyFile, s.auth.ClientCAs(), o.SNICertKeys); err != nil {
 		return err
 	}
-	base.GetConfigForClient = s.certs.dynamic.GetConfigForClient
 	life := filters.Lifecycle{
 		MuxAndDiscoveryComplete: s.signals.MuxAndDiscoveryComplete.Signaled(),
 		NotAcceptingNewRequest:  s.signals.NotAcceptingNewRequest.Signaled(),
 		NonLongRunningRequests:  s.requests,
 		WatchRequests:           s.watches,
 	}
-	if s.http, err = serving.httpServer(filters.Chain(s.filterConfig(life))(chain), base); err != nil {
+	if s.http, err = serving.NewHTTPServer(o, filters.Chain(s.filterConfig(life))(chain), tlsConfig); err != nil {
 		return err
 	}
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	s.endRequests = endRequests
 	s.http.BaseContext = func(net.Listener) context.Context { return requests }
-	return s.buildInsecure(chain, life)
+	if s.insecure == nil {
+		return nil
+	}
+	s.plain, err = s.newInsecureServer(chain, life)
+	return err
+}
+
+// newInsecureServer makes the server of --insecure-port. The filters before its chain are
+// those of every other request, but each user is an administrator.
+func (s *Server) newInsecureServer(chain http.Handler, life filters.Lifecycle) (*http.Server, error) {
+	config := s.filterConfig(life)
+	config.Authenticator = serving.NewInsecureAuthenticator()
+	config.HTTP2 = false
+	handler := serving.WithLocalOrigin(filters.Chain(config)(chain))
+	plain, err := serving.NewHTTPServer(serving.Options{DisableHTTP2: true}, handler, nil)
+	if err != nil {
+		return nil, err
+	}
+	plain.BaseContext = s.http.BaseContext
+	return plain, nil
 }
 
 func (s *Server) filterConfig(l filters.Lifecycle) filters.Config {

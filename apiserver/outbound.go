@@ -13,6 +13,7 @@ import (
 
 	"byre/apiserver/delegation"
 	"byre/apiserver/loopback"
+	"byre/apiserver/options"
 	"byre/apiserver/pki"
 	"byre/apiserver/routing"
 )
@@ -39,7 +40,7 @@ func (s *Server) newWebhookAuthentication() webhook.AuthenticationInfoResolverWr
 }
 
 // self is where this server listens.
-func (s *Server) self() (*url.URL, error) { return url.Parse(s.config.localURL(s.port)) }
+func (s *Server) self() (*url.URL, error) { return url.Parse(s.config.Options.LocalURL(s.port)) }
 
 // backends says how aggregated API servers are reached; files are the certificates that
 // the server keeps itself.
@@ -77,7 +78,7 @@ type egress struct {
 
 // newEgress reads --egress-selector-config-file.
 func newEgress(file string) (egress, error) {
-	selector, err := readEgressSelector(file)
+	selector, err := options.ReadEgressSelector(file)
 	if selector == nil || err != nil {
 		return egress{}, err
 	}

@@ -37,7 +37,7 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux, d delegation.Dependenc
 	metrics.SetStorageMonitorGetter(storageMonitors(s.core.database.Driver))
 	paths.Handle("/metrics", s.withStorageMetrics(exported))
 	slis.SLIMetricsWithReset{}.Install(paths)
-	s.config.Options.Debug.installProfiling(paths)
+	installProfiling(s.config.Options.Debug, paths)
 	if s.flow != nil {
 		paths.UnlistedHandlePrefix(filters.DebugPath, s.flow.DebugHandler())
 	}

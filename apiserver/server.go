@@ -31,12 +31,13 @@ import (
 	"byre/apiserver/objectstore"
 	"byre/apiserver/openapi"
 	"byre/apiserver/pki"
+	"byre/apiserver/serving"
 )
 
 // Server is everything that runs, made but not started. The fields are in the order in
 // which build sets them.
 type Server struct {
-	config *completed
+	config Config
 	// id is the name of this server among those of a cluster.
 	id      string
 	signals *lifecycle.Signals
@@ -73,7 +74,7 @@ type Server struct {
 	chain []delegation.Server
 	// readyChecks are those of /readyz.
 	readyChecks []health.Checker
-	certs       *certificates
+	certs       *serving.Certificates
 	http        *http.Server
 	plain       *http.Server // nil without --insecure-port
 	// endRequests ends the contexts of all requests that came over a listener.
@@ -83,9 +84,9 @@ type Server struct {
 // New opens the store, binds the port and joins the parts. Nothing of what it
 // makes runs before Run, except what upstream's constructors start, which ends
 // with Run; a Server that is not Run must be closed by Close.
-func New(ctx context.Context, config CompletedConfig) (*Server, error) {
+func New(ctx context.Context, config Config) (*Server, error) {
 	s := &Server{
-		config:    config.completed,
+		config:    config,
 		signals:   lifecycle.NewSignals(),
 		requests:  new(waitgroup.SafeWaitGroup),
 		watches:   new(waitgroup.RateLimitedSafeWaitGroup),
@@ -217,12 +218,12 @@ func (s *Server) build(ctx, base context.Context) error {
 
 // listen binds the ports.
 func (s *Server) listen(ctx context.Context) error {
-	o := &s.config.Options.Serving
+	o := s.config.Options.Serving
 	var err error
-	if s.listener, err = o.listen(ctx); err != nil {
+	if s.listener, err = serving.Listen(ctx, o); err != nil {
 		return err
 	}
-	if s.insecure, err = o.listenInsecure(ctx); err != nil {
+	if s.insecure, err = serving.ListenInsecure(ctx, o); err != nil {
 		return err
 	}
 	_, s.port, err = net.SplitHostPort(s.listener.Addr().String())
@@ -232,34 +233,34 @@ func (s *Server) listen(ctx context.Context) error {
 // ensurePKI brings the certificates into order and says what was done.
 func (s *Server) ensurePKI() (pki.Files, error) {
 	files, report, err := pki.Ensure(pki.Config{
-		Dir:        s.config.certDir,
-		Kubeconfig: s.config.kubeconfig(),
-		Server:     s.config.localURL(s.port),
-		Hosts:      s.config.hosts(),
+		Dir:        s.config.Options.CertDir,
+		Kubeconfig: s.config.Options.Kubeconfig(),
+		Server:     s.config.Options.LocalURL(s.port),
+		Hosts:      s.config.Options.CertificateHosts(),
 		Now:        time.Now(),
 	})
 	if err != nil {
 		return files, err
 	}
 	if len(report.Written) > 0 {
-		klog.InfoS("Wrote certificates", "directory", s.config.certDir, "files", report.Written)
+		klog.InfoS("Wrote certificates", "directory", s.config.Options.CertDir, "files", report.Written)
 	}
 	if len(report.NotRenewable) > 0 {
-		klog.InfoS("Certificates need renewal, but the key of their authority is not here", "directory", s.config.certDir, "files", report.NotRenewable)
+		klog.InfoS("Certificates need renewal, but the key of their authority is not here", "directory", s.config.Options.CertDir, "files", report.NotRenewable)
 	}
 	return files, nil
 }
 
 // ensureTrust refuses a database that was served with other keys.
 func (s *Server) ensureTrust(ctx context.Context) error {
-	o := s.config.Options.Auth.Authentication
-	own, err := readTrust(o)
+	o := s.config.Options
+	own, err := readTrust(o.Auth.Authentication)
 	if err != nil {
 		return err
 	}
 	files := keyFiles{
-		certDir: s.config.certDir, clientCA: o.ClientCAFile,
-		signingKey: o.ServiceAccounts.SigningKeyFile, serviceAccountKeys: o.ServiceAccounts.KeyFiles,
+		certDir: o.CertDir, clientCA: o.Auth.Authentication.ClientCAFile,
+		signingKey: o.Auth.Authentication.ServiceAccounts.SigningKeyFile, serviceAccountKeys: o.Auth.Authentication.ServiceAccounts.KeyFiles,
 	}
-	return ensureTrust(ctx, s.core.database.Driver, own, files, s.config.Options.Store.AcceptNewKeys)
+	return ensureTrust(ctx, s.core.database.Driver, own, files, o.Store.AcceptNewKeys)
 }

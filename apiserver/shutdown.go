@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -16,7 +17,7 @@ import (
 const (
 	// closeTimeout is how long a shutdown waits for connections whose requests
 	// have ended; upstream's value with --shutdown-send-retry-after is 2 s, which
-	// a client on a slow line may need for an answer that is all sent.
+	// a client on a slow line may need to receive an answer that is all sent.
 	closeTimeout = 5 * time.Second
 	// leaveTimeout bounds how long a shutdown waits for the server to leave the
 	// kubernetes Service. After as long its entry has expired.
@@ -26,29 +27,46 @@ const (
 	minWatchesPerSecond = 200
 )
 
-// shutDown stops serving, in the order of package lifecycle.
-func (r *running) shutDown() {
-	o := r.config.Options
+// shutdown does what the steps of lifecycle.Signals.Shutdown stand for.
+type shutdown struct {
+	server *Server
+	stages *lifecycle.Stages
+	// leaving counts the end of membership; closing counts requests and connections.
+	// Steps wait for either with a bound in time.
+	leaving, closing sync.WaitGroup
+}
+
+func newShutdown(s *Server, stages *lifecycle.Stages) *shutdown {
+	return &shutdown{server: s, stages: stages}
+}
+
+// run stops serving, in the order of package lifecycle. Other stages still run when it
+// returns.
+func (d *shutdown) run() {
+	o := d.server.config.Options
 	klog.InfoS("Stopping", "delay", o.ShutdownDelay)
-	r.signals.ShutdownInitiated.Signal()
-	lifecycle.Run(r.signals.Shutdown(lifecycle.Actions{
+	d.server.signals.ShutdownInitiated.Signal()
+	lifecycle.Run(d.server.signals.Shutdown(lifecycle.Actions{
 		Delay:            func() { time.Sleep(o.ShutdownDelay) },
-		PreShutdown:      r.leave,
-		DrainRequests:    r.drainRequests,
-		DrainWatches:     r.drainWatches,
-		StopListening:    r.stopListening,
-		CloseConnections: r.closeConnections,
+		PreShutdown:      d.leave,
+		DrainRequests:    d.drainRequests,
+		DrainWatches:     d.drainWatches,
+		StopListening:    func() { d.stages.StopStage(servingStage) },
+		CloseConnections: d.closeConnections,
 	}, o.Filters.ShutdownSendRetryAfter))
 	klog.InfoS("Drained")
 }
 
+// wait joins what run's steps did not wait for.
+func (d *shutdown) wait() { d.leaving.Wait() }
+
 // leave takes this server out of the kubernetes Service and gives the controllers'
 // lease back. If the database doesn't answer, both expire.
-func (r *running) leave() {
+func (d *shutdown) leave() {
 	left := make(chan struct{})
-	r.leaving.Go(func() {
+	d.leaving.Go(func() {
 		defer close(left)
-		r.membership.stop()
+		d.stages.StopStage(membershipStage)
 	})
 	select {
 	case <-left:
@@ -59,28 +77,28 @@ func (r *running) leave() {
 
 // drainRequests waits for requests that are not long-running. From its start such a
 // request on a connection that is still open is refused (filters.Chain).
-func (r *running) drainRequests() {
+func (d *shutdown) drainRequests() {
 	drained := make(chan struct{})
-	r.closing.Go(func() {
+	d.closing.Go(func() {
 		defer close(drained)
-		r.requests.Wait()
+		d.server.requests.Wait()
 	})
 	select {
 	case <-drained:
-	case <-time.After(r.config.Options.Filters.RequestTimeout + closeTimeout):
-		klog.InfoS("Requests go on beyond their timeout, and are cut")
+	case <-time.After(d.server.config.Options.Filters.RequestTimeout + closeTimeout):
+		klog.InfoS("Requests run for longer than their timeout; their connections will be closed")
 	}
 }
 
 // drainWatches waits until watches have ended, spread over the grace period so
 // that their clients don't come to the other replicas all at once. Without a grace
 // period closeConnections ends them.
-func (r *running) drainWatches() {
-	grace := r.config.Options.Filters.ShutdownWatchTerminationGracePeriod
+func (d *shutdown) drainWatches() {
+	grace := d.server.config.Options.Filters.ShutdownWatchTerminationGracePeriod
 	if grace <= 0 {
 		return
 	}
-	before, after, err := r.watches.Wait(func(count int) (waitgroup.RateLimiter, context.Context, context.CancelFunc) {
+	before, after, err := d.server.watches.Wait(func(count int) (waitgroup.RateLimiter, context.Context, context.CancelFunc) {
 		perSecond := max(float64(count)/grace.Seconds(), minWatchesPerSecond)
 		ctx, cancel := context.WithTimeout(context.Background(), grace)
 		return rate.NewLimiter(rate.Limit(perSecond), 1), ctx, cancel
@@ -88,36 +106,34 @@ func (r *running) drainWatches() {
 	klog.V(1).InfoS("Watches have ended", "before", before, "after", after, "err", err)
 }
 
-// stopListening closes the listeners, tells HTTP/2 clients to go elsewhere, and has
-// closing wait for the connections.
-func (r *running) stopListening() {
-	o := r.config.Options.Filters
+// closeListeners closes the listeners, sends GOAWAY to HTTP/2 clients, and has closing
+// wait for the connections.
+func (d *shutdown) closeListeners() {
+	o := d.server.config.Options.Filters
 	timeout := closeTimeout
 	if !o.ShutdownSendRetryAfter { // with it everything has been drained
 		timeout += max(o.RequestTimeout, o.ShutdownWatchTerminationGracePeriod)
 	}
-	r.serving.cancel()
-	for _, server := range []*http.Server{r.http, r.plain} {
+	for _, server := range []*http.Server{d.server.http, d.server.plain} {
 		if server != nil {
-			r.closing.Go(func() { closeServer(timeout, server) })
+			d.closing.Go(func() { closeServer(timeout, server) })
 		}
 	}
-	r.serving.stop()
 }
 
 // closeConnections ends what is still served, such as watches without a grace
 // period and streams to containers, and waits until connections are closed.
-func (r *running) closeConnections() {
-	r.endRequests()
-	r.closing.Wait()
+func (d *shutdown) closeConnections() {
+	d.server.endRequests()
+	d.closing.Wait()
 }
 
-// closeServer waits for connections to become idle, and cuts those that don't.
+// closeServer waits for connections to become idle, and closes those that don't.
 func closeServer(timeout time.Duration, server *http.Server) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	if err := server.Shutdown(ctx); err != nil {
-		klog.V(2).InfoS("Connections were cut", "err", err)
+		klog.V(2).InfoS("Connections were closed before they were idle", "err", err)
 		_ = server.Close() // what it can't close is closed with the process
 	}
 }

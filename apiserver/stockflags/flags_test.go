@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 
-	"byre/apiserver"
+	"byre/apiserver/options"
 )
 
 // different are flags that byre has with another default or form than
@@ -95,7 +95,7 @@ func compare(t *testing.T, want, got *pflag.Flag) {
 func checkRefused(t *testing.T, name, value string) {
 	t.Helper()
 	err := byreFlags().Parse([]string{"--" + name + "=" + value})
-	var refused *apiserver.RefusedFlagError
+	var refused *options.RefusedFlagError
 	if !errors.As(err, &refused) || len(refused.Error()) < 20 || strings.Contains(refused.Error(), "\n") {
 		t.Errorf("--%s=%s: %v, want one line that says why not", name, value, err)
 	}
@@ -103,7 +103,7 @@ func checkRefused(t *testing.T, name, value string) {
 
 func byreFlags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	for _, set := range apiserver.NewOptions().Flags().FlagSets {
+	for _, set := range options.New().Flags().FlagSets {
 		flags.AddFlagSet(set)
 	}
 	return flags

@@ -17,6 +17,7 @@ import (
 	"k8s.io/component-base/logs"
 
 	"byre/apiserver"
+	"byre/apiserver/options"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -109,7 +110,7 @@ func interruptible(parent context.Context) (context.Context, context.CancelFunc)
 // wrong, without the flag parser's frame around a reason that says it all.
 func messages(err error) []string {
 	var invalid *pflag.InvalidValueError
-	var refused *apiserver.RefusedFlagError
+	var refused *options.RefusedFlagError
 	if errors.As(err, &invalid) && errors.As(err, &refused) {
 		return []string{"--" + invalid.GetFlag().Name + " is not supported: " + refused.Error()}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"byre/apiserver"
+	"byre/apiserver/options"
 	"byre/migrations"
 )
 
@@ -27,7 +27,7 @@ type statusError struct {
 func (e *statusError) Unwrap() error { return e.error }
 
 func newMigrateCommand() *cobra.Command {
-	store := apiserver.NewOptions().Store
+	store := options.NewStoreOptions()
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring a database's schema up, take it down, or show where it stands",

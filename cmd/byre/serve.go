@@ -20,6 +20,7 @@ import (
 	"byre/aggregator"
 	"byre/apiserver"
 	"byre/apiserver/delegation"
+	"byre/apiserver/options"
 	"byre/crd"
 	"byre/migrations"
 	"byre/migrations/dbserver"
@@ -28,7 +29,7 @@ import (
 )
 
 func newServeCommand() *cobra.Command {
-	options := apiserver.NewOptions()
+	o := options.New()
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the Kubernetes API",
@@ -36,9 +37,9 @@ func newServeCommand() *cobra.Command {
 			"The first start makes the database, the certificates and an administrator's\n" +
 			"kubeconfig below --data-dir; later starts go on with them.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), options) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), o) },
 	}
-	sets := options.Flags()
+	sets := o.Flags()
 	sets.FlagSet("global").BoolP("help", "h", false, "help for "+cmd.Name())
 	sets.FlagSet("global").Bool("version", false, "Print the version and exit.")
 	cmd.Version = versionText()
@@ -54,23 +55,23 @@ func newServeCommand() *cobra.Command {
 	return cmd
 }
 
-func serve(ctx context.Context, options *apiserver.Options) error {
+func serve(ctx context.Context, o *options.Options) error {
 	// The server's own client would log every warning that the server sends.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	if err := options.Apply(); err != nil {
+	if err := o.Apply(); err != nil {
 		return err
 	}
-	var chain serverChain
-	config, err := apiserver.Config{
-		Options:         options,
-		Open:            openDatabase,
-		Aggregator:      chain.newAggregator,
-		CustomResources: chain.newCRD,
-	}.Complete()
+	completed, err := o.Complete()
 	if err != nil {
 		return err
 	}
-	server, err := apiserver.New(ctx, config)
+	var chain serverChain
+	server, err := apiserver.New(ctx, apiserver.Config{
+		Options:         completed,
+		OpenDatabase:    openDatabase,
+		Aggregator:      chain.newAggregator,
+		CustomResources: chain.newCRD,
+	})
 	if err == nil {
 		err = server.Run(ctx)
 	}
@@ -82,7 +83,7 @@ func serve(ctx context.Context, options *apiserver.Options) error {
 }
 
 // openDatabase migrates the database to this program's schema and opens it.
-func openDatabase(ctx context.Context, o apiserver.StoreOptions) (apiserver.Database, error) {
+func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Database, error) {
 	dialect, dsn, err := migrations.ParseEndpoint(o.DSN())
 	if err != nil {
 		return apiserver.Database{}, err

@@ -1,4 +1,4 @@
-package apiserver
+package options
 
 import (
 	"errors"
@@ -44,7 +44,8 @@ type ClusterOptions struct {
 	EgressSelectorFile string
 }
 
-func newClusterOptions() ClusterOptions {
+// NewClusterOptions returns the defaults.
+func NewClusterOptions() ClusterOptions {
 	return ClusterOptions{
 		NodePortRange:      builtin.DefaultNodePortRange(),
 		EndpointReconciler: string(reconcilers.LeaseEndpointReconcilerType),
@@ -56,7 +57,8 @@ func newClusterOptions() ClusterOptions {
 	}
 }
 
-func (o *ClusterOptions) addFlags(fs *pflag.FlagSet) {
+// AddFlags adds the flags.
+func (o *ClusterOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.ServiceIPRanges, "service-cluster-ip-range", o.ServiceIPRanges,
 		"CIDR from which services get their cluster IPs, or two of different IP families, comma-separated. If not set, 10.0.0.0/24.")
 	fs.Var(&o.NodePortRange, "service-node-port-range",
@@ -137,7 +139,8 @@ func (o *ClusterOptions) serviceNets() (primary, secondary net.IPNet, err error)
 // minServiceIPs is kube-apiserver's lower bound.
 const minServiceIPs = 8
 
-func (o *ClusterOptions) validate() []error {
+// Validate returns one error for each wrong flag.
+func (o *ClusterOptions) Validate() []error {
 	var errs []error
 	if _, _, err := o.serviceNets(); err != nil {
 		errs = append(errs, err)
@@ -161,7 +164,7 @@ func (o *ClusterOptions) validate() []error {
 	if (o.ProxyCertFile == "") != (o.ProxyKeyFile == "") {
 		errs = append(errs, errors.New("--proxy-client-cert-file and --proxy-client-key-file must be given together"))
 	}
-	if _, err := readEgressSelector(o.EgressSelectorFile); err != nil {
+	if _, err := ReadEgressSelector(o.EgressSelectorFile); err != nil {
 		errs = append(errs, err)
 	}
 	if o.EventTTL <= 0 {

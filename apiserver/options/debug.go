@@ -1,4 +1,4 @@
-package apiserver
+package options
 
 import "github.com/spf13/pflag"
 
@@ -12,7 +12,8 @@ type DebugOptions struct {
 	SocketPath string
 }
 
-func (o *DebugOptions) addFlags(fs *pflag.FlagSet) {
+// AddFlags adds the flags.
+func (o *DebugOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Profiling, "profiling", o.Profiling,
 		"Serve profiles at /debug/pprof/ and log levels at /debug/flags/v to those who are authorized.")
 	fs.BoolVar(&o.Contention, "contention-profiling", o.Contention,

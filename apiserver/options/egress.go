@@ -1,4 +1,4 @@
-package apiserver
+package options
 
 import (
 	"fmt"
@@ -6,8 +6,8 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 )
 
-// readEgressSelector reads --egress-selector-config-file; nil without one.
-func readEgressSelector(file string) (*egressselector.EgressSelector, error) {
+// ReadEgressSelector reads --egress-selector-config-file; nil without one.
+func ReadEgressSelector(file string) (*egressselector.EgressSelector, error) {
 	if file == "" {
 		return nil, nil
 	}

@@ -1,22 +1,21 @@
-package apiserver
+package memory
 
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"os"
-	"runtime/debug"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// releaseStart gives back the memory that only the start needed: the heap that it
-// left as garbage, and the pages of the program's code and tables that it ran
-// through once (schemes, routes, descriptions of types). What is still used of
-// the latter comes back from the page cache at its next use.
-func releaseStart() error {
-	debug.FreeOSMemory()
+// dropProgramPages drops the pages of the read-only mappings of the program file.
+func dropProgramPages() error { return adviseProgram(unix.MADV_DONTNEED) }
+
+// adviseProgram calls madvise for each read-only mapping of the program file.
+func adviseProgram(advice int) error {
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {
 		return err
@@ -39,10 +38,8 @@ func releaseStart() error {
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
-		// A private, read-only mapping of a file: dropping its pages loses nothing.
-		_, _, errno := unix.Syscall(unix.SYS_MADVISE, uintptr(start), uintptr(end-start), unix.MADV_DONTNEED)
-		if errno != 0 {
-			return errno
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, uintptr(start), uintptr(end-start), uintptr(advice)); errno != 0 {
+			return fmt.Errorf("madvise: %w", errno)
 		}
 	}
 	return lines.Err()

@@ -1,4 +1,4 @@
-package apiserver
+package options
 
 import (
 	"runtime"
@@ -81,7 +81,7 @@ func isWanted() bool {
 
 // isLogging reports whether a function is a part of the way to the log.
 func isLogging(function string) bool {
-	for _, prefix := range []string{"k8s.io/klog/v2.", "github.com/go-logr/logr.", "log/slog.", "byre/apiserver.quiet", "byre/apiserver.(*quiet"} {
+	for _, prefix := range []string{"k8s.io/klog/v2.", "github.com/go-logr/logr.", "log/slog.", "byre/apiserver/options.quiet", "byre/apiserver/options.(*quiet"} {
 		if strings.HasPrefix(function, prefix) {
 			return true
 		}

@@ -1,16 +1,12 @@
-package apiserver
+package options
 
 import (
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/pflag"
-	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/metric/noop"
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
-	"k8s.io/apimachinery/pkg/api/equality"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apiserver/pkg/server/flagz"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -19,7 +15,6 @@ import (
 	// Makes --logging-format=json known.
 	_ "k8s.io/component-base/logs/json/register"
 	"k8s.io/component-base/metrics"
-	"k8s.io/kubernetes/pkg/capabilities"
 
 	"byre/apiserver/admission"
 	"byre/apiserver/audit"
@@ -27,13 +22,14 @@ import (
 	"byre/apiserver/controllers"
 	"byre/apiserver/controlplane"
 	"byre/apiserver/filters"
+	"byre/apiserver/serving"
 )
 
-// Options are the flags of the server, grouped as in kube-apiserver's --help.
-// Those that kube-apiserver has too keep their name, form and meaning.
+// Options are the flags of the server, grouped as in kube-apiserver's --help. They are
+// plain data. Flags that kube-apiserver has too keep their name, form and meaning.
 type Options struct {
 	Store     StoreOptions
-	Serving   ServingOptions
+	Serving   serving.Options
 	Cluster   ClusterOptions
 	Auth      *auth.Options
 	Admission *admission.Options
@@ -62,12 +58,12 @@ type Options struct {
 	flags cliflag.NamedFlagSets
 }
 
-// NewOptions returns the defaults.
-func NewOptions() *Options {
+// New returns the defaults.
+func New() *Options {
 	o := &Options{
-		Store:         newStoreOptions(),
-		Serving:       newServingOptions(),
-		Cluster:       newClusterOptions(),
+		Store:         NewStoreOptions(),
+		Serving:       serving.NewOptions(),
+		Cluster:       NewClusterOptions(),
 		Auth:          auth.NewOptions(),
 		Admission:     admission.NewOptions(),
 		Audit:         audit.NewOptions(),
@@ -90,21 +86,21 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 		utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
 	}
 	var sets cliflag.NamedFlagSets
-	o.Store.addFlags(sets.FlagSet("store"))
+	o.Store.AddFlags(sets.FlagSet("store"))
 	o.addGenericFlags(sets.FlagSet("generic"))
-	o.Serving.addFlags(sets.FlagSet("secure serving"))
+	o.Serving.AddFlags(sets.FlagSet("secure serving"))
 	o.Auth.Authentication.AddFlags(sets.FlagSet("authentication"))
 	o.Auth.Authorization.AddFlags(sets.FlagSet("authorization"))
 	o.Admission.AddFlags(sets.FlagSet("admission"))
 	o.Audit.AddFlags(sets.FlagSet("auditing"))
 	o.addEnablementFlags(sets.FlagSet("API enablement"))
-	o.Debug.addFlags(sets.FlagSet("features"))
+	o.Debug.AddFlags(sets.FlagSet("features"))
 	o.addControllerFlags(sets.FlagSet("controllers"))
 	o.Metrics.AddFlags(sets.FlagSet("metrics"))
 	sets.FlagSet("traces").StringVar(&o.TracingFile, "tracing-config-file", o.TracingFile,
 		"File with a TracingConfiguration: the OpenTelemetry collector to send spans to, and of how many requests. A request's trace goes on in webhooks, aggregated servers and the database's statements.")
 	logsapi.AddFlags(o.Logs, sets.FlagSet("logs"))
-	o.Cluster.addFlags(sets.FlagSet("misc"))
+	o.Cluster.AddFlags(sets.FlagSet("misc"))
 	addRefusedFlags(sets.FlagSet("misc"))
 	addFixedFlags(sets.FlagSet("misc"))
 	o.flags = sets
@@ -112,16 +108,13 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 }
 
 func (o *Options) addGenericFlags(fs *pflag.FlagSet) {
-	fs.IPVar(&o.Serving.AdvertiseAddress, "advertise-address", o.Serving.AdvertiseAddress,
-		"IP address at which members of the cluster reach this server. If not set, --bind-address; if that is unspecified, the address of the default interface.")
-	fs.StringVar(&o.Serving.ExternalHostname, "external-hostname", o.Serving.ExternalHostname,
-		"Host name by which clients outside the cluster reach this server; part of the serving certificate.")
+	o.Serving.AddGenericFlags(fs)
 	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", o.ShutdownDelay,
 		"How long to go on serving after SIGTERM while /readyz fails already, so that load balancers notice.")
 	fs.DurationVar(&o.LivezGracePeriod, "livez-grace-period", o.LivezGracePeriod,
 		"How long after the start /livez takes parts that have not started yet as started.")
 	compatibility.DefaultComponentGlobalsRegistry.AddFlags(fs)
-	o.Emulation.addFlags(fs)
+	o.Emulation.AddFlags(fs)
 	o.Filters.AddFlags(fs)
 }
 
@@ -139,15 +132,15 @@ func (o *Options) addControllerFlags(fs *pflag.FlagSet) {
 		"How long it tries to renew that Lease before it gives up.")
 	fs.DurationVar(&o.Election.RetryPeriod, "coordinated-leadership-retry-period", o.Election.RetryPeriod,
 		"How long servers wait between two tries to take or renew that Lease.")
-	o.Peers.addFlags(fs)
+	o.Peers.AddFlags(fs)
 }
 
-// Validate returns one error for each wrong flag. It comes after Complete.
+// Validate returns one error for each wrong flag. Complete calls it.
 func (o *Options) Validate() []error {
 	var errs []error
-	errs = append(errs, o.Store.validate()...)
-	errs = append(errs, o.Serving.validate()...)
-	errs = append(errs, o.Cluster.validate()...)
+	errs = append(errs, o.Store.Validate()...)
+	errs = append(errs, o.Serving.Validate()...)
+	errs = append(errs, o.Cluster.Validate()...)
 	errs = append(errs, o.Auth.Validate()...)
 	errs = append(errs, o.Admission.Validate()...)
 	errs = append(errs, o.Audit.Validate()...)
@@ -158,12 +151,12 @@ func (o *Options) Validate() []error {
 		errs = append(errs, errors.New("--controllers: "+err.Error()))
 	}
 	errs = append(errs, o.Election.Validate()...)
-	errs = append(errs, o.Peers.validate()...)
-	errs = append(errs, o.Emulation.validate()...)
+	errs = append(errs, o.Peers.Validate()...)
+	errs = append(errs, o.Emulation.Validate()...)
 	if o.LivezGracePeriod < 0 {
 		errs = append(errs, errors.New("--livez-grace-period must not be negative"))
 	}
-	if _, err := readTracing(o.TracingFile); err != nil {
+	if _, err := ReadTracing(o.TracingFile); err != nil {
 		errs = append(errs, err)
 	}
 	if o.ShutdownDelay < 0 {
@@ -172,33 +165,11 @@ func (o *Options) Validate() []error {
 	return errs
 }
 
-// maxPatchCopy is how many bytes the copies of one JSON patch may add up to;
-// kube-apiserver's bound.
-const maxPatchCopy = 3 << 20
-
-// Apply sets what upstream keeps process-wide: feature gates, logging, which
-// metrics are shown, and whether containers may be privileged. It comes before
-// anything else is made of the options, and once a process.
-func (o *Options) Apply() error {
-	if err := compatibility.DefaultComponentGlobalsRegistry.Set(); err != nil {
-		return err
+// GetFlagz implements flagz.Reader: the flags that can be set, with their values.
+func (o *Options) GetFlagz() map[string]string {
+	all := flagz.NamedFlagSetsReader{FlagSets: o.flags}.GetFlagz()
+	for name := range refusedFlags() {
+		delete(all, name)
 	}
-	if err := logsapi.ValidateAndApply(o.Logs, utilfeature.DefaultFeatureGate); err != nil {
-		return err
-	}
-	quietUpstream(o.Logs)
-	utilfeature.DefaultMutableFeatureGate.AddMetrics()
-	compatibility.DefaultComponentGlobalsRegistry.AddMetrics()
-	// Upstream complains in the log about flags that nobody set.
-	if !equality.Semantic.DeepEqual(o.Metrics, metrics.NewOptions()) {
-		o.Metrics.Apply()
-	}
-	// Upstream's clients count their requests in OpenTelemetry's metrics too, which
-	// nothing reads and which would keep each client for ever.
-	otel.SetMeterProvider(noop.NewMeterProvider())
-	// A JSON patch copies within a document: without a bound, a small patch of a
-	// small object makes an answer that fills the memory.
-	atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopy)
-	capabilities.Setup(o.Cluster.AllowPrivileged, o.Cluster.MaxConnectionBytesPerSec)
-	return nil
+	return all
 }

@@ -1,4 +1,4 @@
-package apiserver
+package serving
 
 import (
 	"errors"
@@ -6,12 +6,13 @@ import (
 	"net"
 
 	"github.com/spf13/pflag"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	cliflag "k8s.io/component-base/cli/flag"
 	netutils "k8s.io/utils/net"
 )
 
-// ServingOptions say where and how the server listens.
-type ServingOptions struct {
+// Options say where and how the server listens. They are plain data.
+type Options struct {
 	BindAddress net.IP
 	// Port is where to listen; 0 lets the system choose.
 	Port             int
@@ -39,15 +40,17 @@ type ServingOptions struct {
 	SharePort    bool
 }
 
-func newServingOptions() ServingOptions {
-	return ServingOptions{
+// NewOptions returns the defaults.
+func NewOptions() Options {
+	return Options{
 		BindAddress:         netutils.ParseIPSloppy("0.0.0.0"),
 		Port:                6443,
 		InsecureBindAddress: netutils.ParseIPSloppy("127.0.0.1"),
 	}
 }
 
-func (o *ServingOptions) addFlags(fs *pflag.FlagSet) {
+// AddFlags adds the flags of the section "secure serving".
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IPVar(&o.BindAddress, "bind-address", o.BindAddress,
 		"IP address to listen on; 0.0.0.0 or :: is all interfaces.")
 	fs.IntVar(&o.Port, "secure-port", o.Port,
@@ -80,7 +83,8 @@ func (o *ServingOptions) addFlags(fs *pflag.FlagSet) {
 		"Set SO_REUSEADDR, so as not to wait for sockets in TIME_WAIT.")
 }
 
-func (o *ServingOptions) validate() []error {
+// Validate returns one error for each wrong flag.
+func (o *Options) Validate() []error {
 	var errs []error
 	if o.Port < 0 || o.Port > 65535 {
 		errs = append(errs, fmt.Errorf("--secure-port must be between 0 and 65535, not %d", o.Port))
@@ -102,11 +106,35 @@ func (o *ServingOptions) validate() []error {
 	}
 	if version, err := cliflag.TLSVersion(o.MinVersion); err != nil {
 		errs = append(errs, fmt.Errorf("--tls-min-version: %w", err))
-	} else if version < lowestTLS {
+	} else if version < minTLSVersion {
 		errs = append(errs, fmt.Errorf("--tls-min-version: %s is no longer safe, the lowest is VersionTLS12", o.MinVersion))
 	}
 	if _, err := cliflag.TLSCipherSuites(o.CipherSuites); err != nil {
 		errs = append(errs, fmt.Errorf("--tls-cipher-suites: %w", err))
 	}
 	return errs
+}
+
+// AddGenericFlags adds the flags that kube-apiserver lists in its section "generic".
+func (o *Options) AddGenericFlags(fs *pflag.FlagSet) {
+	fs.IPVar(&o.AdvertiseAddress, "advertise-address", o.AdvertiseAddress,
+		"IP address at which members of the cluster reach this server. If not set, --bind-address; if that is unspecified, the address of the default interface.")
+	fs.StringVar(&o.ExternalHostname, "external-hostname", o.ExternalHostname,
+		"Host name by which clients outside the cluster reach this server; part of the serving certificate.")
+}
+
+// Advertised returns the address that members of the cluster are told: the one
+// given, the one bound, or else that of the default route. A machine without a
+// network still serves its own loopback address.
+func (o *Options) Advertised(ipv6 bool) net.IP {
+	if o.AdvertiseAddress != nil && !o.AdvertiseAddress.IsUnspecified() {
+		return o.AdvertiseAddress
+	}
+	if ip, err := utilnet.ResolveBindAddress(o.BindAddress); err == nil {
+		return ip
+	}
+	if ipv6 {
+		return net.IPv6loopback
+	}
+	return net.IPv4(127, 0, 0, 1)
 }

@@ -1,4 +1,4 @@
-package apiserver
+package options
 
 import (
 	"fmt"
@@ -15,14 +15,16 @@ import (
 // are empty or both are set; empty means --advertise-address and --secure-port.
 type PeerOptions struct{ IP, Port string }
 
-func (o *PeerOptions) addFlags(fs *pflag.FlagSet) {
+// AddFlags adds the flags.
+func (o *PeerOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.IP, "peer-advertise-ip", o.IP,
 		"IP address by which other servers of the control plane reach this one, as its identity Lease tells them. Counts together with --peer-advertise-port. If not set, --advertise-address.")
 	fs.StringVar(&o.Port, "peer-advertise-port", o.Port,
 		"Port by which other servers of the control plane reach this one, as its identity Lease tells them. Counts together with --peer-advertise-ip. If not set, --secure-port.")
 }
 
-func (o *PeerOptions) validate() []error {
+// Validate returns one error for each wrong flag.
+func (o *PeerOptions) Validate() []error {
 	var errs []error
 	for _, given := range []struct{ flag, value string }{{"peer-advertise-ip", o.IP}, {"peer-advertise-port", o.Port}} {
 		if given.value != "" && !utilfeature.DefaultFeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy) {
@@ -38,8 +40,8 @@ func (o *PeerOptions) validate() []error {
 	return errs
 }
 
-// address is what the identity Lease tells of this server, which listens on port.
-func (o *PeerOptions) address(advertise net.IP, port string) string {
+// Address returns what the identity Lease says of this server, which listens on port.
+func (o *PeerOptions) Address(advertise net.IP, port string) string {
 	if o.IP != "" && o.Port != "" {
 		return net.JoinHostPort(o.IP, o.Port)
 	}

@@ -1,4 +1,4 @@
-package apiserver
+package options
 
 import (
 	"errors"
@@ -48,14 +48,16 @@ type StoreOptions struct {
 	EncryptionReload bool
 }
 
-func newStoreOptions() StoreOptions {
+// NewStoreOptions returns the defaults.
+func NewStoreOptions() StoreOptions {
 	return StoreOptions{
 		DataDir: "./byre-data", Retention: 24 * time.Hour, RetentionChanges: 1_000_000,
 		GarbageCollection: true, DeleteCollectionWorkers: 1,
 	}
 }
 
-func (o *StoreOptions) addFlags(fs *pflag.FlagSet) {
+// AddFlags adds the flags.
+func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir,
 		"Directory for the database, the certificates (pki/) and admin.kubeconfig.")
 	fs.StringVar(&o.Endpoint, "endpoint", o.Endpoint,
@@ -91,7 +93,8 @@ func (o *StoreOptions) DSN() string {
 	return "sqlite:" + path.EscapedPath()
 }
 
-func (o *StoreOptions) validate() []error {
+// Validate returns one error for each wrong flag.
+func (o *StoreOptions) Validate() []error {
 	var errs []error
 	if o.DataDir == "" {
 		errs = append(errs, errors.New("--data-dir must not be empty"))

@@ -1,4 +1,4 @@
-package apiserver
+package options
 
 import (
 	"fmt"
@@ -16,14 +16,16 @@ import (
 // of --emulated-version.
 type EmulationOptions struct{ ForwardCompatible, RuntimeConfigForwardCompatible bool }
 
-func (o *EmulationOptions) addFlags(fs *pflag.FlagSet) {
+// AddFlags adds the flags.
+func (o *EmulationOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.ForwardCompatible, "emulation-forward-compatible", o.ForwardCompatible,
 		"Serve later versions of the APIs of --emulated-version too, though they came after it. Only with an --emulated-version below the program's own.")
 	fs.BoolVar(&o.RuntimeConfigForwardCompatible, "runtime-config-emulation-forward-compatible", o.RuntimeConfigForwardCompatible,
 		"Serve APIs that --runtime-config names though they came after --emulated-version; otherwise they are an error. Only with an --emulated-version below the program's own.")
 }
 
-func (o *EmulationOptions) validate() []error {
+// Validate returns one error for each wrong flag.
+func (o *EmulationOptions) Validate() []error {
 	var errs []error
 	if gate := features.DisableAllocatorDualWrite; !utilfeature.DefaultFeatureGate.Enabled(gate) {
 		errs = append(errs, fmt.Errorf("the feature gate %s must be on, which is off with an --emulated-version below 1.34: cluster IPs are kept as IPAddresses only; set --feature-gates=%s=true", gate, gate))
@@ -46,8 +48,8 @@ func (o *EmulationOptions) validate() []error {
 	return errs
 }
 
-// of is what the built-in groups need to know to emulate a release.
-func (o *EmulationOptions) of(effective basecompatibility.EffectiveVersion) builtin.Emulation {
+// Of returns what the built-in groups need to know to emulate a release.
+func (o *EmulationOptions) Of(effective basecompatibility.EffectiveVersion) builtin.Emulation {
 	return builtin.Emulation{
 		Version:                        effective.EmulationVersion(),
 		ForwardCompatible:              o.ForwardCompatible,

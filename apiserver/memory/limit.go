@@ -1,4 +1,4 @@
-package apiserver
+package memory
 
 import (
 	"io/fs"
@@ -9,38 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"byre/watch/representation"
 )
 
-// stateFraction is the part of the memory limit that the values of resources may
-// take that nobody watches (watch.Options.StateBytes): what is derived from them,
-// requests, and garbage that waits to be collected need the rest.
-const stateFraction = 4
-
-// The representations of objects get a part of the memory limit, within bounds.
-const (
-	representationFraction = 16
-	minRepresentationBytes = 32 << 20
-	maxRepresentationBytes = 256 << 20
-)
-
-// representationBytes is the budget of the cache of representations: what the flag says,
-// or a part of the memory limit, which is 0 where there is none.
-func representationBytes(flag, limit int64) int64 {
-	switch {
-	case flag > 0:
-		return flag
-	case limit == 0:
-		return representation.DefaultBytes
-	}
-	return min(max(limit/representationFraction, minRepresentationBytes), maxRepresentationBytes)
-}
-
-// memoryLimit is what the process may use, in bytes: the lower one of GOMEMLIMIT
-// and its control group's limit. It is 0 where there is none.
-func memoryLimit() int64 {
-	limit := debug.SetMemoryLimit(-1) // which only tells it
+// Limit returns how much memory the process may use, in bytes: the lower one of GOMEMLIMIT
+// and its control group's limit. It is 0 where there is no limit.
+func Limit() int64 {
+	limit := debug.SetMemoryLimit(-1) // a negative limit only reads it
 	if groups, err := os.ReadFile("/proc/self/cgroup"); err == nil {
 		limit = min(limit, groupLimit(os.DirFS("/"), string(groups)))
 	}

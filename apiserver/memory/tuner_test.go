@@ -1,4 +1,4 @@
-package apiserver
+package memory
 
 import (
 	"runtime/debug"
@@ -7,42 +7,42 @@ import (
 
 func TestMemoryIsGivenBackWhenWorkIsOver(t *testing.T) {
 	var w workload
-	w.done(1 << 30)
+	w.released(1 << 30)
 	at := uint64(1 << 30)
 	for i, step := range []struct {
 		allocates uint64
 		found     load
 	}{
-		{100 << 10, usual}, // an idle server, which may be only about to begin
-		{100 << 10, usual},
-		{100 << 10, usual},
-		{100 << 10, quiet},
+		{100 << 10, moderate}, // an idle server, which may be only about to begin
+		{100 << 10, moderate},
+		{100 << 10, moderate},
+		{100 << 10, idle},
 		{50 << 20, busy}, // many requests
-		{100 << 10, usual},
+		{100 << 10, moderate},
 		{50 << 20, busy},
-		{3 << 20, usual}, // some
-		{100 << 10, usual},
-		{100 << 10, usual},
-		{100 << 10, usual},
-		{100 << 10, over},  // none any more
-		{100 << 10, quiet}, // given back already
-		{3 << 20, usual},   // a request now and then is not worth it
-		{100 << 10, usual},
-		{100 << 10, usual},
-		{100 << 10, usual},
-		{100 << 10, quiet},
+		{3 << 20, moderate}, // some
+		{100 << 10, moderate},
+		{100 << 10, moderate},
+		{100 << 10, moderate},
+		{100 << 10, burstOver}, // none any more
+		{100 << 10, idle},      // given back already
+		{3 << 20, moderate},    // a request now and then is not worth it
+		{100 << 10, moderate},
+		{100 << 10, moderate},
+		{100 << 10, moderate},
+		{100 << 10, idle},
 	} {
 		at += step.allocates
-		found := w.look(at)
+		found := w.observe(at)
 		if found != step.found {
 			t.Errorf("step %d: found %v, want %v", i, found, step.found)
 		}
-		if found == over {
-			w.done(at)
+		if found == burstOver {
+			w.released(at)
 		}
 	}
 	// An idle server works too, a little.
-	for n := 0; w.look(at) != over; n++ {
+	for n := 0; w.observe(at) != burstOver; n++ {
 		if at += 400 << 10; n > 1000 {
 			t.Fatal("what an idle server leaves is never given back")
 		}
@@ -52,20 +52,20 @@ func TestMemoryIsGivenBackWhenWorkIsOver(t *testing.T) {
 func TestGarbageIsCollectedAsOperatorsSay(t *testing.T) {
 	before := debug.SetGCPercent(70)
 	defer debug.SetGCPercent(before)
-	told := func() int {
+	currentPercent := func() int {
 		percent := debug.SetGCPercent(70)
 		debug.SetGCPercent(percent)
 		return percent
 	}
 	t.Setenv("GOGC", "70")
-	c := collector{usualPercent}
+	c := gcPercent{defaultPercent}
 	c.set(busyPercent)
-	if got := told(); got != 70 {
+	if got := currentPercent(); got != 70 {
 		t.Errorf("GOGC says 70, the collector was told %d", got)
 	}
 	t.Setenv("GOGC", "")
 	c.set(busyPercent)
-	if got := told(); got != busyPercent {
+	if got := currentPercent(); got != busyPercent {
 		t.Errorf("a busy server's collector was told %d", got)
 	}
 }

@@ -1,4 +1,4 @@
-package apiserver
+package memory
 
 import (
 	"math"
@@ -40,7 +40,7 @@ func TestGroupLimit(t *testing.T) {
 
 func TestMemoryLimitKnowsGOMEMLIMIT(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 20))
-	if limit := memoryLimit(); limit != 1<<20 {
+	if limit := Limit(); limit != 1<<20 {
 		t.Errorf("the limit is %d", limit)
 	}
 }

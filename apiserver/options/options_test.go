@@ -1,7 +1,6 @@
-package apiserver_test
+package options_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,25 +12,17 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
-	"byre/apiserver"
+	"byre/apiserver/options"
 )
 
 // parse applies command line arguments to fresh options.
-func parse(args ...string) (*apiserver.Options, error) {
-	options := apiserver.NewOptions()
+func parse(args ...string) (*options.Options, error) {
+	o := options.New()
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	for _, set := range options.Flags().FlagSets {
+	for _, set := range o.Flags().FlagSets {
 		flags.AddFlagSet(set)
 	}
-	return options, flags.Parse(args)
-}
-
-// untouchable fails the test when the database is opened.
-func untouchable(t *testing.T) apiserver.OpenDatabase {
-	return func(context.Context, apiserver.StoreOptions) (apiserver.Database, error) {
-		t.Error("the database was opened")
-		return apiserver.Database{}, errors.New("opened")
-	}
+	return o, flags.Parse(args)
 }
 
 func TestWrongFlags(t *testing.T) {
@@ -79,12 +70,12 @@ func TestWrongFlags(t *testing.T) {
 		{"--goaway-chance=0.5", "--goaway-chance must be between 0 and 0.02"},
 	}
 	for _, test := range tests {
-		options, err := parse(test.args)
+		o, err := parse(test.args)
 		if err != nil {
 			t.Errorf("%s: %v", test.args, err)
 			continue
 		}
-		_, err = apiserver.Config{Options: options, Open: untouchable(t)}.Complete()
+		_, err = o.Complete()
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: error is %v, want %q", test.args, err, test.want)
 			continue
@@ -96,11 +87,11 @@ func TestWrongFlags(t *testing.T) {
 }
 
 func TestEveryWrongFlagIsNamed(t *testing.T) {
-	options, err := parse("--secure-port=-1", "--event-ttl=-1s", "--controllers=nosuch")
+	o, err := parse("--secure-port=-1", "--event-ttl=-1s", "--controllers=nosuch")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = apiserver.Config{Options: options, Open: untouchable(t)}.Complete()
+	_, err = o.Complete()
 	if lines := strings.Split(err.Error(), "\n"); len(lines) != 3 {
 		t.Errorf("lines are %q, want one for each of the three flags", lines)
 	}
@@ -120,7 +111,7 @@ func TestRefusedFlags(t *testing.T) {
 		"--etcd-compaction-interval=5m0s --secure-port=-1": "use --retention",
 	} {
 		_, err := parse(strings.Fields(args)...)
-		var refused *apiserver.RefusedFlagError
+		var refused *options.RefusedFlagError
 		if !errors.As(err, &refused) || !strings.Contains(refused.Error(), want) {
 			t.Errorf("%s: error is %v, want one with %q", args, err, want)
 		}
@@ -128,14 +119,14 @@ func TestRefusedFlags(t *testing.T) {
 }
 
 func TestDefaultsAreRight(t *testing.T) {
-	options, err := parse()
+	o, err := parse()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (apiserver.Config{Options: options, Open: untouchable(t)}).Complete(); err != nil {
+	if _, err := o.Complete(); err != nil {
 		t.Error(err)
 	}
-	if got := options.Store.DSN(); got != "sqlite:byre-data/byre.db" {
+	if got := o.Store.DSN(); got != "sqlite:byre-data/byre.db" {
 		t.Errorf("the default database is %s", got)
 	}
 }
@@ -192,14 +183,14 @@ func TestNodeRestriction(t *testing.T) {
 		{"--disable-admission-plugins=PodSecurity", true},
 		{"--authorization-config=" + file("Node") + " --disable-admission-plugins=NodeRestriction", false},
 	} {
-		options, err := parse(strings.Fields(test.args)...)
+		o, err := parse(strings.Fields(test.args)...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (apiserver.Config{Options: options, Open: untouchable(t)}).Complete(); err != nil {
+		if _, err := o.Complete(); err != nil {
 			t.Fatal(err)
 		}
-		if got := slices.Contains(options.Admission.EnabledPluginNames(), "NodeRestriction"); got != test.want {
+		if got := slices.Contains(o.Admission.EnabledPluginNames(), "NodeRestriction"); got != test.want {
 			t.Errorf("byre serve %s: NodeRestriction is on: %v", test.args, got)
 		}
 	}
@@ -208,11 +199,11 @@ func TestNodeRestriction(t *testing.T) {
 // TestLoggingFormats: kube-apiserver's formats of the log are known.
 func TestLoggingFormats(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
-		options, err := parse("--logging-format=" + format)
+		o, err := parse("--logging-format=" + format)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if errs := logsapi.Validate(options.Logs, utilfeature.DefaultFeatureGate, nil); len(errs) > 0 {
+		if errs := logsapi.Validate(o.Logs, utilfeature.DefaultFeatureGate, nil); len(errs) > 0 {
 			t.Errorf("%s: %v", format, errs)
 		}
 	}

@@ -1,4 +1,4 @@
-package apiserver
+package serving
 
 import (
 	"net/http"
@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-func TestOnlyLocalPagesAreAnswered(t *testing.T) {
-	handler := onlyLocal(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+func TestWithLocalOrigin_RefusesPagesOfOtherHosts(t *testing.T) {
+	handler := WithLocalOrigin(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	tests := []struct {
 		host, origin string
 		want         int

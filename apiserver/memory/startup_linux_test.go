@@ -1,0 +1,46 @@
+package memory
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestReleaseStartup: after a release less of the program file is resident.
+func TestReleaseStartup(t *testing.T) {
+	// Have all of the program resident first, as if all of it had run.
+	if err := adviseProgram(unix.MADV_POPULATE_READ); err != nil {
+		t.Skipf("the kernel cannot populate mappings: %v", err)
+	}
+	before := residentFilePages(t)
+	if err := releaseStartup(); err != nil {
+		t.Fatal(err)
+	}
+	after := residentFilePages(t)
+	if after > before*4/5 { // the runtime itself needs some again
+		t.Errorf("of %d KiB of files that are mapped, %d KiB are still resident", before, after)
+	}
+}
+
+// residentFilePages is how much of the files that this process maps is resident, in KiB.
+func residentFilePages(t *testing.T) int {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(line, "RssFile:"); ok {
+			kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib
+		}
+	}
+	t.Skip("the kernel does not say how much is resident")
+	return 0
+}

@@ -1,0 +1,164 @@
+package options
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"k8s.io/apiserver/pkg/server/resourceconfig"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
+	netutils "k8s.io/utils/net"
+
+	"byre/apiserver/auth"
+	"byre/apiserver/builtin"
+	"byre/apiserver/controllers"
+	"byre/apiserver/controlplane"
+	"byre/apiserver/pki"
+)
+
+// delegateGroups are the API groups of the other servers of the delegation chain, which
+// --runtime-config may name too.
+var delegateGroups = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
+
+// Completed are valid Options with everything that follows from the flags. Only Complete
+// makes them; nobody changes them afterwards.
+type Completed struct {
+	*Options
+	// EnabledControllers are the names of the controllers to run.
+	EnabledControllers []string
+	// APIResources says which API groups, versions and resources are served.
+	APIResources serverstorage.APIResourceConfigSource
+	// ServiceIPRange has the cluster IPs of Services; the secondary one has those of
+	// the other IP family, and is zero without one.
+	ServiceIPRange, SecondaryServiceIPRange net.IPNet
+	// ServiceIP is the cluster IP of the Service "kubernetes".
+	ServiceIP net.IP
+	// AdvertiseAddress is where members of the cluster find this server.
+	AdvertiseAddress net.IP
+	// CertDir holds the certificates that the server makes itself.
+	CertDir string
+}
+
+// Complete fills in what the flags imply, and validates everything. It touches
+// nothing outside the process but the files that the flags name, which it reads; every
+// wrong flag is one of the joined errors.
+func (o *Options) Complete() (Completed, error) {
+	c := Completed{Options: o, CertDir: o.Serving.CertDir}
+	if c.CertDir == "" {
+		c.CertDir = filepath.Join(o.Store.DataDir, "pki")
+	}
+	files := pki.Paths(c.CertDir)
+	o.Auth.Complete(auth.PKIFiles{
+		ClientCA:           files.CACert,
+		FrontProxyCA:       files.FrontProxyCA,
+		FrontProxyUserName: pki.FrontProxyName,
+		ServiceAccountKey:  files.ServiceAccountKey,
+		ServiceAccountPub:  files.ServiceAccount,
+	})
+	if errs := o.Validate(); len(errs) > 0 {
+		return Completed{}, errors.Join(errs...)
+	}
+	o.Admission.NodeAuthorizer = o.Auth.Authorization.UsesMode(modes.ModeNode)
+	if err := c.completeControllers(); err != nil {
+		return Completed{}, err
+	}
+	if err := c.completeAddresses(); err != nil {
+		return Completed{}, err
+	}
+	if err := c.completeResources(); err != nil {
+		return Completed{}, err
+	}
+	return c, nil
+}
+
+func (c *Completed) completeControllers() error {
+	var err error
+	if c.EnabledControllers, err = controllers.Select(c.Controllers); err != nil {
+		return err
+	}
+	if !c.Store.GarbageCollection {
+		c.EnabledControllers = slices.DeleteFunc(c.EnabledControllers, func(name string) bool { return name == names.GarbageCollectorController })
+	}
+	return nil
+}
+
+func (c *Completed) completeAddresses() error {
+	var err error
+	if c.ServiceIPRange, c.SecondaryServiceIPRange, err = c.Cluster.serviceNets(); err != nil {
+		return err
+	}
+	if c.ServiceIP, err = netutils.GetIndexedIP(&c.ServiceIPRange, 1); err != nil {
+		return fmt.Errorf("--service-cluster-ip-range: %w", err)
+	}
+	c.AdvertiseAddress = c.Serving.Advertised(netutils.IsIPv6CIDR(&c.ServiceIPRange))
+	return nil
+}
+
+func (c *Completed) completeResources() error {
+	resources, err := builtin.ParseRuntimeConfig(c.RuntimeConfig, delegateGroups...)
+	if err != nil {
+		return fmt.Errorf("--runtime-config: %w", err)
+	}
+	c.APIResources = resources
+	if c.Emulation.ForwardCompatible {
+		c.APIResources, err = resourceconfig.EmulationForwardCompatibleResourceConfig(resources, c.RuntimeConfig, legacyscheme.Scheme)
+		if err != nil {
+			return fmt.Errorf("--runtime-config: %w", err)
+		}
+	}
+	return controlplane.Validate(utilfeature.DefaultFeatureGate, c.APIResources)
+}
+
+// CertificateHosts are the names and addresses that the serving certificate must cover.
+func (c *Completed) CertificateHosts() []string {
+	hosts := []string{
+		"localhost", "127.0.0.1", "::1",
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		c.ServiceIP.String(), c.AdvertiseAddress.String(),
+	}
+	if ip := c.Serving.BindAddress; !ip.IsUnspecified() {
+		hosts = append(hosts, ip.String())
+	}
+	if name := c.Serving.ExternalHostname; name != "" {
+		hosts = append(hosts, name)
+	}
+	if name, err := os.Hostname(); err == nil && name != "" {
+		hosts = append(hosts, name)
+	}
+	return hosts
+}
+
+// LocalURL is where a client on this machine reaches the server at port.
+func (c *Completed) LocalURL(port string) string {
+	host := "127.0.0.1"
+	if ip := c.Serving.BindAddress; !ip.IsUnspecified() {
+		host = ip.String()
+	} else if ip.To4() == nil && ip.Equal(net.IPv6unspecified) {
+		host = "localhost"
+	}
+	return "https://" + net.JoinHostPort(host, port)
+}
+
+// Kubeconfig is the path of the administrator's kubeconfig.
+func (c *Completed) Kubeconfig() string {
+	return filepath.Join(c.Store.DataDir, "admin.kubeconfig")
+}
+
+// EndpointAddress is the address that the Service "kubernetes" leads to, or nil if this
+// server is none of its endpoints. A loopback address is not one: the API refuses it, and
+// it would lead a Pod to itself.
+func (c *Completed) EndpointAddress() net.IP {
+	none := reconcilers.Type(c.Cluster.EndpointReconciler) == reconcilers.NoneEndpointReconcilerType
+	if none || c.AdvertiseAddress.IsLoopback() {
+		return nil
+	}
+	return c.AdvertiseAddress
+}

@@ -1,0 +1,62 @@
+package serving
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"sync"
+
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	cliflag "k8s.io/component-base/cli/flag"
+)
+
+// Certificates are the contents of certificate files, reloaded as they change.
+type Certificates struct {
+	files   []fileContent
+	dynamic *dynamiccertificates.DynamicServingCertificateController
+}
+
+// fileContent is a file's content that is kept up to date while it runs.
+type fileContent interface {
+	dynamiccertificates.Notifier
+	dynamiccertificates.ControllerRunner
+}
+
+// NewCertificates reads the files. clientCAs are named to clients as those whose
+// Certificates are taken; whoever gives them follows their changes.
+func NewCertificates(base *tls.Config, certFile, keyFile string, clientCAs dynamiccertificates.CAContentProvider, sni []cliflag.NamedCertKey) (*Certificates, error) {
+	serving, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", certFile, keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("serving certificate: %w", err)
+	}
+	c := &Certificates{files: []fileContent{serving}}
+	var named []dynamiccertificates.SNICertKeyContentProvider
+	// The first match counts for a client: upstream hands the flags on in reverse.
+	for i := len(sni) - 1; i >= 0; i-- {
+		cert, err := dynamiccertificates.NewDynamicSNIContentFromFiles("sni-serving-cert", sni[i].CertFile, sni[i].KeyFile, sni[i].Names...)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-sni-cert-key: %w", err)
+		}
+		named, c.files = append(named, cert), append(c.files, cert)
+	}
+	c.dynamic = dynamiccertificates.NewDynamicServingCertificateController(base, clientCAs, serving, named, nil)
+	if clientCAs != nil {
+		clientCAs.AddListener(c.dynamic)
+	}
+	for _, file := range c.files {
+		file.AddListener(c.dynamic)
+	}
+	base.GetConfigForClient = c.dynamic.GetConfigForClient
+	return c, c.dynamic.RunOnce()
+}
+
+// Run reloads the files when they change, until ctx ends. It returns nil.
+func (c *Certificates) Run(ctx context.Context) error {
+	var group sync.WaitGroup
+	for _, file := range c.files {
+		group.Go(func() { file.Run(ctx, 1) })
+	}
+	group.Go(func() { c.dynamic.Run(1, ctx.Done()) })
+	group.Wait()
+	return nil
+}

@@ -1,0 +1,97 @@
+package serving
+
+import (
+	"crypto/tls"
+	"log"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http2"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/klog/v2"
+)
+
+// The bounds of a connection; upstream's values
+// (k8s.io/apiserver/pkg/server/secure_serving.go).
+const (
+	minTLSVersion     = tls.VersionTLS12
+	maxHeaderBytes    = 1 << 20
+	idleTimeout       = 90 * time.Second
+	readHeaderTimeout = 32 * time.Second
+	defaultMaxStreams = 100
+	// streamBuffer holds all but the largest request bodies in one frame.
+	streamBuffer = 256 << 10
+)
+
+// NewTLSConfig makes the part of the configuration that does not change while the server
+// runs; the certificates are those of Certificates.
+func NewTLSConfig(o Options) (*tls.Config, error) {
+	version, err := cliflag.TLSVersion(o.MinVersion)
+	if err != nil {
+		return nil, err
+	}
+	suites, err := cliflag.TLSCipherSuites(o.CipherSuites)
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{
+		MinVersion:   max(version, minTLSVersion),
+		CipherSuites: suites,
+		NextProtos:   []string{"h2", "http/1.1"},
+		// Take a client's certificate without demanding one; authentication
+		// judges it, and other ways to authenticate stay open.
+		ClientAuth: tls.RequestClientCert,
+	}
+	for _, curve := range o.CurvePreferences {
+		config.CurvePreferences = append(config.CurvePreferences, tls.CurveID(curve))
+	}
+	if o.DisableHTTP2 {
+		config.NextProtos = []string{"http/1.1"}
+	}
+	return config, nil
+}
+
+// NewHTTPServer makes the server of a handler. It changes config, which is nil for plain
+// HTTP.
+func NewHTTPServer(o Options, handler http.Handler, config *tls.Config) (*http.Server, error) {
+	server := &http.Server{
+		Handler:           handler,
+		TLSConfig:         config,
+		MaxHeaderBytes:    maxHeaderBytes,
+		IdleTimeout:       idleTimeout,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ErrorLog:          log.New(connectionErrors{}, "", 0),
+	}
+	if o.DisableHTTP2 {
+		return server, nil
+	}
+	streams := o.MaxStreams
+	if streams == 0 {
+		streams = defaultMaxStreams
+	}
+	err := http2.ConfigureServer(server, &http2.Server{
+		IdleTimeout:                  idleTimeout,
+		MaxUploadBufferPerStream:     streamBuffer,
+		MaxReadFrameSize:             streamBuffer,
+		MaxConcurrentStreams:         uint32(streams),
+		MaxUploadBufferPerConnection: streamBuffer * int32(streams),
+	})
+	return server, err
+}
+
+// connectionErrors logs what net/http reports of single connections at a level that an
+// operator does not see by default: any client can cause it.
+type connectionErrors struct{}
+
+func (connectionErrors) Write(p []byte) (int, error) {
+	line := strings.TrimSpace(string(p))
+	if strings.Contains(line, "TLS handshake error") {
+		metrics.TLSHandshakeErrors.Inc()
+		klog.V(5).InfoS("Connection failed", "err", line)
+	} else {
+		klog.V(2).InfoS("Connection failed", "err", line)
+	}
+	return len(p), nil
+}

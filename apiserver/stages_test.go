@@ -1,0 +1,51 @@
+package apiserver
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"byre/apiserver/auth"
+	"byre/apiserver/builtin/bootstrap"
+	"byre/apiserver/lifecycle"
+	"byre/apiserver/options"
+)
+
+// TestStages is the order in which the parts of a server start, and in reverse stop.
+func TestStages(t *testing.T) {
+	order := func(shared bool) map[string][]string {
+		s := &Server{
+			config:    Config{Options: options.Completed{Options: options.New()}},
+			core:      &core{database: Database{Shared: shared}},
+			signals:   lifecycle.NewSignals(),
+			auth:      &auth.Auth{},
+			bootstrap: &bootstrap.Bootstrap{},
+		}
+		components := map[string][]string{}
+		for _, stage := range s.stages(nil) {
+			components["order"] = append(components["order"], stage.Name)
+			for _, c := range stage.Components {
+				components[stage.Name] = append(components[stage.Name], c.Name)
+			}
+		}
+		return components
+	}
+	want := map[string][]string{
+		"order":            {"store", "feed", "request handling", "built-in API", "controllers", "membership", "serving"},
+		"store":            {"store"},
+		"feed":             {"feed"},
+		"request handling": {"audit", "certificates", "authentication and authorization", "admission", "priority and fairness"},
+		"built-in API":     {"built-in groups"},
+		"controllers":      {"bootstrap objects", "readiness", "memory", "controllers"},
+		"membership":       {"endpoint of the kubernetes Service", "control plane"},
+		"serving":          {"listener"},
+	}
+	if diff := cmp.Diff(want, order(false)); diff != "" {
+		t.Errorf("a server that has the database for itself (-want +got):\n%s", diff)
+	}
+	want["controllers"] = []string{"bootstrap objects", "readiness", "memory"}
+	want["membership"] = append(want["membership"], "controllers")
+	if diff := cmp.Diff(want, order(true)); diff != "" {
+		t.Errorf("one of several replicas (-want +got):\n%s", diff)
+	}
+}
