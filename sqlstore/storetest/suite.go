@@ -35,6 +35,7 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"ReadersDuring":  testReadersDuring,
 		"AgainstModel":   testAgainstModel,
 		"Linearizable":   testLinearizable,
+		"ReadIndex":      testReadIndex,
 		"StoreBatches":   testStoreBatches,
 		"StoreExpires":   testStoreExpires,
 		"StoreRetention": testStoreRetention,
