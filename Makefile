@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
 
-.PHONY: all build run kubectl test test-setup test-race test-unit test-e2e lint fmt-check tidy-check vet bench fuzz fuzz-short clean
+.PHONY: all build run kubectl test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet bench fuzz fuzz-short clean
 
 all: build
 
@@ -27,7 +27,7 @@ run: build
 test: test-race test-unit test-e2e
 
 # Finds PostgreSQL's server programs and a C compiler for the race detector, and
-# installs them where it may.
+# installs them when it runs as root.
 test-setup:
 	@.ci/setup
 
@@ -36,6 +36,16 @@ test-race: test-setup
 
 test-unit: test-setup
 	$(GO) test -timeout 15m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
+
+# What takes less than a second, without PostgreSQL and without starting byre: for
+# while you write.
+test-short:
+	$(GO) test -short $$($(GO) list ./...)
+
+# Every package under the race detector, for the night: Kubernetes is built a second
+# time, and what waits for the processor takes several times as long.
+test-race-all: test-setup
+	CGO_ENABLED=1 $(GO) test -race -p 1 -timeout 60m ./...
 
 # The end-to-end tests build kubectl, kube-apiserver and etcd from their modules
 # into bin/e2e. One package at a time: each starts servers. Several tests at a time,
@@ -51,6 +61,17 @@ fmt-check:
 tidy-check:
 	$(GO) mod tidy -diff
 	cd e2e && $(GO) mod tidy -diff
+
+# Known vulnerabilities that our code reaches. It downloads their list from
+# vuln.go.dev, so it is not part of .ci/run, which needs no network.
+GOVULNCHECK := bin/tools/govulncheck-1.9.0
+
+$(GOVULNCHECK):
+	GOBIN=$(CURDIR)/bin/tools $(GO) install golang.org/x/vuln/cmd/govulncheck@v1.9.0
+	mv bin/tools/govulncheck $@
+
+vulncheck: $(GOVULNCHECK)
+	$(GOVULNCHECK) ./...
 
 vet:
 	$(GO) vet ./...

@@ -59,6 +59,9 @@ func hang(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }
 // upstream's reason and a message that says why. Its paths alone answer 503, and
 // it neither delays nor breaks anybody else's discovery.
 func TestUnavailable(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	s := start(t)
 	good := newBackend(t, s, "good", newAPI("good").serve("/cows", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "moo") }))
 	other := newAuthority(t, "another-ca")
@@ -109,6 +112,9 @@ func TestUnavailable(t *testing.T) {
 
 // TestSlow: a backend that does not answer is waited for by its own clients only.
 func TestSlow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	s := start(t)
 	// If the good one waited for all of these in turn, it would wait for longer than eventually does.
 	for i := range 13 {
@@ -126,6 +132,9 @@ func TestSlow(t *testing.T) {
 // TestBadAnswers: what a backend that is available gets wrong in one answer is
 // that request's failure.
 func TestBadAnswers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	s := start(t)
 	routes := newAPI("bad").
 		serve("/header", endlessHeader).

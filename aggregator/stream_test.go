@@ -81,6 +81,9 @@ func TestWatch(t *testing.T) {
 // TestBodies: bodies of any size pass both ways, and a compressed answer as it
 // is.
 func TestBodies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	s := start(t)
 	big := make([]byte, 20<<20)
 	if _, err := rand.Read(big); err != nil {

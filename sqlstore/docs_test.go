@@ -44,6 +44,9 @@ func readDocs(t *testing.T) (all []documented) {
 // Every query of docs/sql.md finds something in both databases, asked by the shells
 // that the page names.
 func TestDocumentedQueries(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	t.Parallel()
 	queries := readDocs(t)
 	rows := map[string]func(t *testing.T, query string) (int, error){
@@ -158,6 +161,9 @@ func live(t *testing.T, driver sqlstore.Driver) {
 
 // The view shows each state once, whether history still has it or not.
 func TestHistoryView(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	t.Parallel()
 	for dialect, count := range map[string]func(*testing.T, string) (int, error){
 		"sqlite": documentedSQLite(t), "postgres": documentedPostgres(t),

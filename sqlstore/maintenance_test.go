@@ -24,6 +24,9 @@ import (
 // What administrators do to a live database loses nothing: every write that was
 // answered is in the watch, in history and in the state, each once.
 func TestMaintenance(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	t.Parallel()
 	t.Run("sqlite", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "byre.db")

@@ -110,6 +110,9 @@ jwt:
 // TestAuthenticationConfig takes ten seconds, which is how long upstream's
 // builder waits before it looks again whether new issuers have answered.
 func TestAuthenticationConfig(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	t.Parallel()
 	i := newIssuer(t)
 	file := write(t, "authn.yaml", configuration(i, "blue"))

@@ -144,6 +144,9 @@ var varying = regexp.MustCompile(`"continue":\s?"[^"]+"|"creationTimestamp":\s?"
 // TestBytesAreWhatDecodingGives: a read answered from bytes is the read that
 // upstream's handlers answer: status, headers, and every byte of the body.
 func TestBytesAreWhatDecodingGives(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	s := newServer(t, nil)
 	s.seed(t)
 	for _, path := range reads {

@@ -19,6 +19,9 @@ import (
 // TestOpenAPIV2: paths, operations, parameters and definitions are those of the
 // release's swagger.json.
 func TestOpenAPIV2(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	source := openAPISource(t)
 	document, err := source.V2(context.Background())
 	if err != nil {
@@ -34,6 +37,9 @@ func TestOpenAPIV2(t *testing.T) {
 
 // TestOpenAPIV3: the same of version 3, document by document.
 func TestOpenAPIV3(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	source := openAPISource(t)
 	files, err := filepath.Glob(filepath.Join(release(t), "api/openapi-spec/v3/*.json"))
 	if err != nil || len(files) < 50 {

@@ -74,6 +74,9 @@ func (s *server) mustDo(t *testing.T, method, path, contentType, body string) {
 // same bytes: with selectors, with names, by the deprecated paths, with a
 // bookmark after the initial events.
 func TestWatchFrames(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	for _, test := range []struct {
 		path   string
 		events []string

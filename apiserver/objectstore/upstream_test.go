@@ -167,6 +167,9 @@ var alone = map[string]bool{
 }
 
 func TestUpstream(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	for _, b := range backends() {
 		t.Run(b.name, func(t *testing.T) {
 			for name, test := range upstreamSuite {

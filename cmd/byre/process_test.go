@@ -70,9 +70,12 @@ func command(t *testing.T, dir string, args ...string) *process {
 	return start(t, dir, cmd)
 }
 
-// start starts a command of the program's.
+// start starts a command of the program's; with -short it skips the test.
 func start(t *testing.T, dir string, cmd *exec.Cmd) *process {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts byre")
+	}
 	p := &process{cmd: cmd, dir: dir, log: new(syncBuffer), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {

@@ -19,6 +19,9 @@ import (
 // standby takes over. Another process gives their revisions to other changes. Then
 // nothing goes on as if they had happened: subscriptions end, state is read again.
 func TestFailoverThatLosesCommits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
 	t.Parallel()
 	primary, dsn := startCluster(t)
 	standby, err := primary.Standby(t.Context())

@@ -14,6 +14,9 @@ import (
 // The log is copied back while writers go on and readers come and go, and does
 // not outgrow its cap by much.
 func TestLogIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	t.Parallel()
 	driver, path := openWith(t, 256)
 	ctx, cancel := context.WithCancel(t.Context())

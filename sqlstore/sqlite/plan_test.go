@@ -58,6 +58,9 @@ var plans = map[string]struct {
 // Every statement uses the index meant for it, with the planner's statistics
 // and without, and no list is sorted.
 func TestPlans(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "byre.db")
 	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {

@@ -83,6 +83,9 @@ func writes(client *fake.Clientset) []string {
 // TestSecondStartWritesNothing: making everything again, as every start does,
 // leaves a complete cluster as it is.
 func TestSecondStartWritesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	client := fake.NewClientset()
 	ensure(t, config(t, client))
 	if len(writes(client)) < 100 {
@@ -97,6 +100,9 @@ func TestSecondStartWritesNothing(t *testing.T) {
 
 // TestMade: what there is after the first start, beside the RBAC policy.
 func TestMade(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	client := fake.NewClientset()
 	b := ensure(t, config(t, client))
 	ctx := t.Context()
@@ -159,6 +165,9 @@ func TestNamespacesComeBack(t *testing.T) {
 
 // TestServiceCIDR: what becomes of a default ServiceCIDR that is there already.
 func TestServiceCIDR(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	ready := metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue}
 	notReady := metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionFalse}
 	for name, test := range map[string]struct {

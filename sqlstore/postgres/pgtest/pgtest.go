@@ -19,9 +19,13 @@ var shared = sync.OnceValues(func() (*Cluster, error) { return Start(context.Bac
 var databases atomic.Int64
 
 // DSN returns the URL of an empty database, dropped when the test ends. Where
-// there is no PostgreSQL the test is skipped.
+// there is no PostgreSQL the test is skipped, and with -short: to start a server takes
+// more than a second.
 func DSN(t testing.TB) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
 	if _, err := find("initdb"); err != nil {
 		t.Skip(err)
 	}
