@@ -55,10 +55,10 @@ func redirect(w http.ResponseWriter, req *http.Request) {
 
 func hang(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }
 
-// TestUnavailable: a backend that can't show what it serves is unavailable, with
-// upstream's reason and a message that says why. Its paths alone answer 503, and
-// it neither delays nor breaks anybody else's discovery.
-func TestUnavailable(t *testing.T) {
+// TestAvailability_FalseForABackendWithoutDiscovery: a backend that can't show what it
+// serves is unavailable, with upstream's reason and a message that says why. Its paths
+// alone answer 503, and it neither delays nor breaks anybody else's discovery.
+func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -110,8 +110,9 @@ func TestUnavailable(t *testing.T) {
 	s.awaitFreshness(t, good.group(), apidiscoveryv2.DiscoveryFreshnessCurrent)
 }
 
-// TestSlow: a backend that does not answer is waited for by its own clients only.
-func TestSlow(t *testing.T) {
+// TestBackend_ThatIsSlowDelaysOnlyItsOwnClients: a backend that does not answer is
+// waited for by its own clients only.
+func TestBackend_ThatIsSlowDelaysOnlyItsOwnClients(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -129,9 +130,9 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestBadAnswers: what a backend that is available gets wrong in one answer is
-// that request's failure.
-func TestBadAnswers(t *testing.T) {
+// TestBackend_BadAnswerFailsOneRequest: what a backend that is available gets wrong in
+// one answer is that request's failure.
+func TestBackend_BadAnswerFailsOneRequest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -187,9 +188,9 @@ func read(t testing.TB, url string) (string, error) {
 	return string(body), err
 }
 
-// TestHugeDiscovery: of a discovery document that is too large nothing is kept,
-// and the backend serves all the same.
-func TestHugeDiscovery(t *testing.T) {
+// TestDiscovery_DropsADocumentThatIsTooLarge: of a discovery document that is too
+// large nothing is kept, and the backend serves all the same.
+func TestDiscovery_DropsADocumentThatIsTooLarge(t *testing.T) {
 	s := start(t)
 	sent := make(chan int, 10)
 	routes := newAPI("huge")
@@ -213,9 +214,9 @@ func TestHugeDiscovery(t *testing.T) {
 	}
 }
 
-// TestConditions: the reasons for which a Service can't be asked, and that what is
-// served here is available.
-func TestConditions(t *testing.T) {
+// TestAvailability_ReasonsOfAService: the reasons for which a Service can't be asked,
+// and that what is served here is available.
+func TestAvailability_ReasonsOfAService(t *testing.T) {
 	s := start(t)
 	b := newBackend(t, s, "cows", newAPI("cows"))
 	wrong := int32(444)

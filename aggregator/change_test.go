@@ -17,9 +17,9 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestCertificateRenewed: backends are shown the certificate that is in the files
-// now.
-func TestCertificateRenewed(t *testing.T) {
+// TestProxy_ShowsTheCertificateInTheFiles: backends are shown the certificate that is
+// in the files now.
+func TestProxy_ShowsTheCertificateInTheFiles(t *testing.T) {
 	s := start(t)
 	b := newBackend(t, s, "cows", newAPI("cows").serve("/who", func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.WriteString(w, req.TLS.PeerCertificates[0].Subject.CommonName)
@@ -35,9 +35,9 @@ func TestCertificateRenewed(t *testing.T) {
 	}
 }
 
-// TestBundleRenewed: a backend that gets a new certificate is believed as soon as
-// its APIService says so.
-func TestBundleRenewed(t *testing.T) {
+// TestAPIService_NewCABundleAppliesAtOnce: a backend that gets a new certificate is
+// believed as soon as its APIService says so.
+func TestAPIService_NewCABundleAppliesAtOnce(t *testing.T) {
 	s := start(t)
 	b := newBackend(t, s, "cows", newAPI("cows"))
 	right := b.ca
@@ -62,9 +62,9 @@ func TestBundleRenewed(t *testing.T) {
 	}
 }
 
-// TestSwap: while a group version goes from this server to another and back, every
-// request is answered by one of them.
-func TestSwap(t *testing.T) {
+// TestClaims_SwapAnswersEveryRequest: while a group version goes from this server to
+// another and back, every request is answered by one of them.
+func TestClaims_SwapAnswersEveryRequest(t *testing.T) {
 	s := start(t)
 	b := newBackend(t, s, "cows", newAPI("cows"))
 	b.available(t, s)
@@ -117,8 +117,8 @@ func ignoreConflict(err error) error {
 	return err
 }
 
-// TestMetrics: upstream's, under upstream's names, and what was proxied.
-func TestMetrics(t *testing.T) {
+// TestMetrics_HaveUpstreamsNames: upstream's, under upstream's names, and what was proxied.
+func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	s := start(t)
 	b := newBackend(t, s, "cows", newAPI("cows").serve("/cows", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 	b.available(t, s)

@@ -2,8 +2,9 @@ package aggregator
 
 import "testing"
 
-// TestRootOf: a claim is about its group version's path and all below, no more.
-func TestRootOf(t *testing.T) {
+// TestRootOf_IsTheGroupVersionsPath: a claim is about its group version's path and all
+// below, no more.
+func TestRootOf_IsTheGroupVersionsPath(t *testing.T) {
 	for path, want := range map[string]string{
 		"/apis/g/v":         "/apis/g/v",
 		"/apis/g/v/":        "/apis/g/v",

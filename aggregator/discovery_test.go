@@ -45,9 +45,9 @@ func aggregatedAPI(name string, asked *atomic.Int32) *api {
 	return a
 }
 
-// TestDiscovery: both documents list what backends have beside what is served
-// here, in the order of the priorities, and take it back.
-func TestDiscovery(t *testing.T) {
+// TestDiscovery_MergesBackends: both documents list what backends have beside what is
+// served here, in the order of the priorities, and take it back.
+func TestDiscovery_MergesBackends(t *testing.T) {
 	s := start(t)
 	add(t, s, discovery.BuiltIn, "apps", "v1")
 	add(t, s, discovery.Custom, "custom.example.com", "v1")
@@ -110,9 +110,9 @@ func TestDiscovery(t *testing.T) {
 	}
 }
 
-// TestOpenAPI: the documents of backends are part of this server's, and what is
-// wrong with one spoils no other.
-func TestOpenAPI(t *testing.T) {
+// TestOpenAPI_MergesBackends: the documents of backends are part of this server's, and
+// what is wrong with one spoils no other.
+func TestOpenAPI_MergesBackends(t *testing.T) {
 	s := start(t)
 	v3 := newAPI("young")
 	v2Text := func(group string) string {

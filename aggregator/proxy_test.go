@@ -37,9 +37,10 @@ func do(t testing.TB, req *http.Request) (int, string, http.Header) {
 	return response.StatusCode, string(body), response.Header
 }
 
-// TestIdentity: the backend learns who asks from this server alone, which shows
-// its certificate; what a client says of itself does not get through.
-func TestIdentity(t *testing.T) {
+// TestProxy_SendsTheIdentityOfTheClient: the backend learns who asks from this server
+// alone, which shows its certificate; what a client says of itself does not get
+// through.
+func TestProxy_SendsTheIdentityOfTheClient(t *testing.T) {
 	s := start(t)
 	seen := make(chan *http.Request, 1)
 	b := newBackend(t, s, "cows", newAPI("cows").serve("/cows/{name}", func(w http.ResponseWriter, req *http.Request) {

@@ -29,10 +29,10 @@ func onDatabases(t *testing.T, test func(*testing.T, func(...option) *server)) {
 	}
 }
 
-// TestRegistration: what is served here has APIServices with upstream's places
-// and labels; those of custom resources come and go with them and come back when
-// they are deleted; others' are left alone.
-func TestRegistration(t *testing.T) {
+// TestRegistration_CreatesAPIServicesOfLocalGroups: what is served here has
+// APIServices with upstream's places and labels; those of custom resources come and go
+// with them and come back when they are deleted; others' are left alone.
+func TestRegistration_CreatesAPIServicesOfLocalGroups(t *testing.T) {
 	onDatabases(t, func(t *testing.T, start func(...option) *server) {
 		synced := make(chan struct{})
 		s := start(func(d *delegation.Dependencies, o *aggregator.Options) {

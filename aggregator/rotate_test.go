@@ -34,9 +34,9 @@ func documented(a *api, broken *atomic.Bool) *api {
 	return a
 }
 
-// TestVersion3AloneIsShown: a server whose document of version 2 can't be had has
-// those of version 3.
-func TestVersion3AloneIsShown(t *testing.T) {
+// TestOpenAPI_ShowsVersion3WithoutVersion2: a server whose document of version 2 can't
+// be had has those of version 3.
+func TestOpenAPI_ShowsVersion3WithoutVersion2(t *testing.T) {
 	s := start(t)
 	var broken atomic.Bool
 	broken.Store(true)
@@ -47,10 +47,10 @@ func TestVersion3AloneIsShown(t *testing.T) {
 	}
 }
 
-// TestRotatedCertificatesKeepWhatIsKnown: when the certificates change by which a
+// TestDiscovery_StaysWhileCertificatesRotate: when the certificates change by which a
 // server is known, it stays in discovery and in the documents until it was asked
 // anew, even if it does not answer then.
-func TestRotatedCertificatesKeepWhatIsKnown(t *testing.T) {
+func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 	s := start(t)
 	var silent atomic.Bool
 	var refused atomic.Int32

@@ -32,9 +32,9 @@ func waitFor[T any](t testing.TB, what string, happened <-chan T) {
 	}
 }
 
-// TestWatch: an event reaches the client when it is sent, and the backend sees at
-// once that the client has gone.
-func TestWatch(t *testing.T) {
+// TestProxy_StreamsWatches: an event reaches the client when it is sent, and the
+// backend sees at once that the client has gone.
+func TestProxy_StreamsWatches(t *testing.T) {
 	s := start(t)
 	events, gone := make(chan string), make(chan struct{})
 	b := newBackend(t, s, "cows", newAPI("cows").serve("/cows", func(w http.ResponseWriter, req *http.Request) {
@@ -78,9 +78,9 @@ func TestWatch(t *testing.T) {
 	waitFor(t, "the backend sees that the client has gone", gone)
 }
 
-// TestBodies: bodies of any size pass both ways, and a compressed answer as it
-// is.
-func TestBodies(t *testing.T) {
+// TestProxy_PassesBodiesBothWays: bodies of any size pass both ways, and a compressed
+// answer as it is.
+func TestProxy_PassesBodiesBothWays(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -142,9 +142,9 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// TestWebSocket: the connection becomes the client's and the backend's, with the
-// client's identity, and ends with either side.
-func TestWebSocket(t *testing.T) {
+// TestProxy_UpgradesToWebSocket: the connection becomes the client's and the
+// backend's, with the client's identity, and ends with either side.
+func TestProxy_UpgradesToWebSocket(t *testing.T) {
 	s := start(t)
 	ended := make(chan error, 1)
 	b := newBackend(t, s, "cows", newAPI("cows").serve("/talk", websocket.Server{Handler: func(conn *websocket.Conn) {
@@ -184,8 +184,8 @@ func expect(t testing.TB, r io.Reader, want string) {
 	}
 }
 
-// TestSPDY: the streams of kubectl exec and its like.
-func TestSPDY(t *testing.T) {
+// TestProxy_UpgradesToSPDY: the streams of kubectl exec and its like.
+func TestProxy_UpgradesToSPDY(t *testing.T) {
 	s := start(t)
 	b := newBackend(t, s, "cows", newAPI("cows").serve("/talk", func(w http.ResponseWriter, req *http.Request) {
 		streams := make(chan httpstream.Stream, 1)
@@ -237,9 +237,9 @@ func TestSPDY(t *testing.T) {
 	}
 }
 
-// TestUpgradeEnds: a client that gives up while the backend considers an upgrade
-// does not keep a connection open.
-func TestUpgradeEnds(t *testing.T) {
+// TestProxy_ClosesAnAbandonedUpgrade: a client that gives up while the backend
+// considers an upgrade does not keep a connection open.
+func TestProxy_ClosesAnAbandonedUpgrade(t *testing.T) {
 	s := start(t)
 	begun, ended := make(chan struct{}), make(chan error, 1)
 	b := newBackend(t, s, "cows", newAPI("cows").serve("/talk", func(w http.ResponseWriter, _ *http.Request) {

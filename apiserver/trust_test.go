@@ -10,7 +10,7 @@ import (
 
 // A server starts when it accepts what the one before it issued, and the other way
 // round; so keys can be rotated in steps.
-func TestTrust(t *testing.T) {
+func TestTrust_AcceptsKeysBothWaysWhileRotating(t *testing.T) {
 	keys := func(names string) []string { return strings.Fields(names) }
 	driver := storetest.NewModel()
 	for _, step := range []struct {

@@ -63,9 +63,9 @@ func (s *server) createMany(t *testing.T, instances, namespaces int, metadata st
 	}
 }
 
-// TestCleaningIsLinear deletes instances as the finalizer does: each is written
+// TestFinalizer_CleaningIsLinear deletes instances as the finalizer does: each is written
 // once, and read a bounded number of times, however many namespaces there are.
-func TestCleaningIsLinear(t *testing.T) {
+func TestFinalizer_CleaningIsLinear(t *testing.T) {
 	const instances, namespaces = 600, 150
 	for _, kind := range dbtest.Kinds() {
 		t.Run(kind.Name, func(t *testing.T) {
@@ -143,10 +143,10 @@ func TestCleaning_GoesOnAfterAFailure(t *testing.T) {
 	})
 }
 
-// TestWatchesSeeEveryDelete watches instances on two servers of a database while
+// TestFinalizer_WatchesSeeEveryDelete watches instances on two servers of a database while
 // their definition is deleted, and reads on only when it is gone: each watch gives
 // every event and then ends, without an error.
-func TestWatchesSeeEveryDelete(t *testing.T) {
+func TestFinalizer_WatchesSeeEveryDelete(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
@@ -155,8 +155,9 @@ func TestWatchesSeeEveryDelete(t *testing.T) {
 	testWatchesSeeEveryDelete(t, a, a, b)
 }
 
-// TestWatchesSeeEveryDeleteAlone is TestWatchesSeeEveryDelete with one server.
-func TestWatchesSeeEveryDeleteAlone(t *testing.T) {
+// TestFinalizer_WatchesSeeEveryDeleteOnOneServer is
+// TestFinalizer_WatchesSeeEveryDelete with one server.
+func TestFinalizer_WatchesSeeEveryDeleteOnOneServer(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) { testWatchesSeeEveryDelete(t, s, s) })
 }
 

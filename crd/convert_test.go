@@ -13,10 +13,10 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
-// TestConvertedTogether reads many objects in a version that a webhook converts to,
-// in every way and by many readers: each object is converted once, and a page of them
-// by one call.
-func TestConvertedTogether(t *testing.T) { onDatabases(t, testConvertedTogether) }
+// TestConversion_SharesWebhookCalls reads many objects in a version that a webhook
+// converts to, in every way and by many readers: each object is converted once, and a
+// page of them by one call.
+func TestConversion_SharesWebhookCalls(t *testing.T) { onDatabases(t, testConvertedTogether) }
 
 func testConvertedTogether(t *testing.T, s *server) {
 	const objects = 60
@@ -117,8 +117,11 @@ func testConvertedTogether(t *testing.T, s *server) {
 	converted("initial events", 1, 1)
 }
 
-// TestOneThatCannotBeConverted: an object that the webhook refuses hides no other.
-func TestOneThatCannotBeConverted(t *testing.T) { onDatabases(t, testOneThatCannotBeConverted) }
+// TestConversion_FailureHidesNoOtherObject: an object that the webhook refuses hides
+// no other.
+func TestConversion_FailureHidesNoOtherObject(t *testing.T) {
+	onDatabases(t, testOneThatCannotBeConverted)
+}
 
 func testOneThatCannotBeConverted(t *testing.T, s *server) {
 	c := newConverter(t)

@@ -15,9 +15,9 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestDiscovery tells clients of a definition, by both documents, within the
-// second after it was established, and of its end.
-func TestDiscovery(t *testing.T) { onDatabases(t, testDiscovery) }
+// TestDiscovery_FollowsDefinitions tells clients of a definition, by both documents,
+// within the second after it was established, and of its end.
+func TestDiscovery_FollowsDefinitions(t *testing.T) { onDatabases(t, testDiscovery) }
 
 func testDiscovery(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -63,7 +63,7 @@ func testDiscovery(t *testing.T, s *server) {
 	})
 }
 
-func TestOpenAPI(t *testing.T) { onDatabases(t, testOpenAPI) }
+func TestOpenAPI_FollowsDefinitions(t *testing.T) { onDatabases(t, testOpenAPI) }
 
 func testOpenAPI(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)

@@ -31,9 +31,9 @@ func (s *server) change(t *testing.T, name string, change func(*apiextensionsv1.
 	}
 }
 
-// TestRequestsKeepTheirDefinition drops a version while a request for it is under
+// TestRequest_KeepsItsDefinition drops a version while a request for it is under
 // way: the request ends by the definition that it began with.
-func TestRequestsKeepTheirDefinition(t *testing.T) {
+func TestRequest_KeepsItsDefinition(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		for _, test := range []struct {
 			name, method, body string
@@ -83,9 +83,9 @@ func TestRequestsKeepTheirDefinition(t *testing.T) {
 	})
 }
 
-// TestFormFollowsTheStoredSchema: only a change of what the stored bytes depend on
+// TestForm_FollowsTheStoredSchema: only a change of what the stored bytes depend on
 // makes instances that were written before ones of another form.
-func TestFormFollowsTheStoredSchema(t *testing.T) {
+func TestForm_FollowsTheStoredSchema(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		c := newConverter(t)
 		s.defineConverted(t, c)

@@ -24,7 +24,7 @@ func spec(t *testing.T, body []byte) map[string]any {
 	return spec
 }
 
-func TestInstancesArePrunedAndDefaulted(t *testing.T) {
+func TestInstance_IsPrunedAndDefaulted(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		s.define(t, widgetDefinition)
 		w := s.do(t, http.MethodPost, widgetPath, widget(t, "a", `{
@@ -53,9 +53,9 @@ func TestInstancesArePrunedAndDefaulted(t *testing.T) {
 	})
 }
 
-// TestReadsFollowTheSchema changes what the schema prunes and defaults: objects
+// TestInstance_ReadFollowsTheSchema changes what the schema prunes and defaults: objects
 // that were stored before are read by the schema of now, from bytes or not.
-func TestReadsFollowTheSchema(t *testing.T) {
+func TestInstance_ReadFollowsTheSchema(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		crd := s.define(t, widgetDefinition)
 		s.create(t, widget(t, "a", `{"size": 3, "note": "x"}`))
@@ -84,7 +84,7 @@ func TestReadsFollowTheSchema(t *testing.T) {
 	})
 }
 
-func TestInvalidInstancesAreRefused(t *testing.T) { onDatabases(t, testInvalidInstancesAreRefused) }
+func TestInstance_InvalidIsRefused(t *testing.T) { onDatabases(t, testInvalidInstancesAreRefused) }
 
 func testInvalidInstancesAreRefused(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -138,7 +138,7 @@ func testInvalidInstancesAreRefused(t *testing.T, s *server) {
 	}
 }
 
-func TestTables(t *testing.T) { onDatabases(t, testTables) }
+func TestInstance_Tables(t *testing.T) { onDatabases(t, testTables) }
 
 func testTables(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -163,7 +163,7 @@ func testTables(t *testing.T, s *server) {
 	}
 }
 
-func TestStatusAndScale(t *testing.T) { onDatabases(t, testStatusAndScale) }
+func TestInstance_StatusAndScale(t *testing.T) { onDatabases(t, testStatusAndScale) }
 
 func testStatusAndScale(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -221,7 +221,7 @@ func testStatusAndScale(t *testing.T, s *server) {
 	}
 }
 
-func TestApply(t *testing.T) { onDatabases(t, testApply) }
+func TestInstance_Apply(t *testing.T) { onDatabases(t, testApply) }
 
 func testApply(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -255,7 +255,7 @@ func testApply(t *testing.T, s *server) {
 	}
 }
 
-func TestFieldSelectorsAndWatches(t *testing.T) {
+func TestInstance_FieldSelectorsAndWatches(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		s.define(t, widgetDefinition)
 		client := s.dynamic.Resource(widgets).Namespace("default")

@@ -22,7 +22,7 @@ func widget(t *testing.T, name, spec string) string {
 
 const widgetPath = "/apis/example.com/v1/namespaces/default/widgets"
 
-func TestDefinitionLivesAndDies(t *testing.T) {
+func TestDefinition_LivesAndDies(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		if w := s.do(t, http.MethodGet, widgetPath, ""); w.Code != http.StatusNotFound {
 			t.Fatalf("before it is defined: %d %s", w.Code, w.Body)
@@ -86,7 +86,7 @@ func TestDefinitionLivesAndDies(t *testing.T) {
 	})
 }
 
-func TestNamesConflict(t *testing.T) { onDatabases(t, testNamesConflict) }
+func TestDefinition_NamesConflict(t *testing.T) { onDatabases(t, testNamesConflict) }
 
 func testNamesConflict(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -110,7 +110,9 @@ func testNamesConflict(t *testing.T, s *server) {
 	}
 }
 
-func TestProtectedGroupNeedsApproval(t *testing.T) { onDatabases(t, testProtectedGroupNeedsApproval) }
+func TestDefinition_ProtectedGroupNeedsApproval(t *testing.T) {
+	onDatabases(t, testProtectedGroupNeedsApproval)
+}
 
 func testProtectedGroupNeedsApproval(t *testing.T, s *server) {
 	crd := parse(t, strings.ReplaceAll(widgetDefinition, "example.com", "example.k8s.io"))
@@ -120,9 +122,9 @@ func testProtectedGroupNeedsApproval(t *testing.T, s *server) {
 	}
 }
 
-// TestManyInstancesGoWithTheirDefinition: there are more of them than are cleaned
+// TestDefinition_DeletionDeletesManyInstances: there are more of them than are cleaned
 // up at a time, in several namespaces, and one that somebody is not done with.
-func TestManyInstancesGoWithTheirDefinition(t *testing.T) {
+func TestDefinition_DeletionDeletesManyInstances(t *testing.T) {
 	const instances = 1100
 	onDatabases(t, func(t *testing.T, s *server) {
 		crd := s.define(t, widgetDefinition)

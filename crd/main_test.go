@@ -20,14 +20,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestAllFeatures runs what may depend on them with all feature gates on: in a
+// TestAllFeatureGates_On runs what may depend on them with all feature gates on: in a
 // process of its own, for which alone they can be set.
-func TestAllFeatures(t *testing.T) {
+func TestAllFeatureGates_On(t *testing.T) {
 	if os.Getenv(gatesVariable) != "" {
 		t.Skip("this is that process")
 	}
 	test := exec.CommandContext(t.Context(), os.Args[0],
-		"-test.run=^(TestFieldSelectorsAndWatches|TestVersions.*|TestTables|TestApply|TestWatches.*|TestReadsFollow.*|TestInvalid.*)$/^(sqlite)?$")
+		"-test.run=^(TestInstance_FieldSelectorsAndWatches|TestVersions_.*|TestInstance_Tables|TestInstance_Apply|TestFinalizer_Watches.*|TestStorageVersion_Watches.*|TestInstance_ReadFollows.*|TestInstance_Invalid.*)$/^(sqlite)?$")
 	test.Env = append(os.Environ(), gatesVariable+"=AllAlpha=true,AllBeta=true")
 	if out, err := test.CombinedOutput(); err != nil {
 		t.Errorf("%v:\n%s", err, out)

@@ -14,9 +14,10 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// TestReplicas uses two servers on one database: what a client has seen
-// established on one is served by the other at once, and what is gone is gone.
-func TestReplicas(t *testing.T) {
+// TestReplicas_ServeWhatIsEstablished uses two servers on one database: what a client
+// has seen established on one is served by the other at once, and what is gone is
+// gone.
+func TestReplicas_ServeWhatIsEstablished(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)

@@ -39,9 +39,9 @@ func (s *server) expectSelected(t *testing.T, want map[string]string) {
 	}
 }
 
-// TestSelectableFields changes what can be selected by while there are widgets:
+// TestSelectableFields_Change changes what can be selected by while there are widgets:
 // also those that were written before are found, by what their defaults are now.
-func TestSelectableFields(t *testing.T) {
+func TestSelectableFields_Change(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		s.define(t, widgetDefinition)
 		for name, spec := range map[string]string{"a": `{"size":3}`, "b": `{"size":3,"color":"green"}`, "c": `{"size":4,"color":"red"}`} {

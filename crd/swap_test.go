@@ -19,10 +19,10 @@ import (
 
 const lastWidget = "last"
 
-// TestDefinitionChangesUnderLoad changes a definition again and again while
+// TestDefinition_ChangesUnderLoad changes a definition again and again while
 // clients write, read, list and watch: no request fails, and a watch that ends
 // goes on from where it was, with nothing lost and nothing twice.
-func TestDefinitionChangesUnderLoad(t *testing.T) { onDatabases(t, testDefinitionChangesUnderLoad) }
+func TestDefinition_ChangesUnderLoad(t *testing.T) { onDatabases(t, testDefinitionChangesUnderLoad) }
 
 func testDefinitionChangesUnderLoad(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -139,9 +139,9 @@ func (s *server) describeSize(t *testing.T, text string) {
 	}
 }
 
-// TestManyDefinitionsAtOnce defines many at a time: each is established, and
+// TestDefinition_ManyAtOnce defines many at a time: each is established, and
 // served as soon as that is seen.
-func TestManyDefinitionsAtOnce(t *testing.T) {
+func TestDefinition_ManyAtOnce(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		for i := range 20 {
 			t.Run(fmt.Sprintf("widgets%d", i), func(t *testing.T) {

@@ -66,7 +66,7 @@ func crontab(version, name, spec string) string {
 	return `{"apiVersion":"example.com/` + version + `","kind":"CronTab","metadata":{"name":"` + name + `"},"spec":` + spec + `}`
 }
 
-func TestVersionsWithoutConversion(t *testing.T) {
+func TestVersions_WithoutConversion(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		s.define(t, crontabDefinition)
 		w := s.do(t, http.MethodPost, crontabPath("v1beta1"), crontab("v1beta1", "a", `{"schedule":"* *","cron":"x"}`))
@@ -191,7 +191,7 @@ func (s *server) defineConverted(t *testing.T, c *converter) {
 	s.establish(t, crd)
 }
 
-func TestVersionsConvertedByWebhook(t *testing.T) {
+func TestVersions_ConvertedByWebhook(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		c := newConverter(t)
 		s.defineConverted(t, c)
@@ -216,7 +216,7 @@ func TestVersionsConvertedByWebhook(t *testing.T) {
 	})
 }
 
-func TestBadConversions(t *testing.T) { onDatabases(t, testBadConversions) }
+func TestConversion_BadAnswersAreRefused(t *testing.T) { onDatabases(t, testBadConversions) }
 
 func testBadConversions(t *testing.T, s *server) {
 	c := newConverter(t)
@@ -267,8 +267,8 @@ func testBadConversions(t *testing.T, s *server) {
 	}
 }
 
-// TestStorageVersionChanges reads what was stored in another version.
-func TestStorageVersionChanges(t *testing.T) {
+// TestStorageVersion_ChangeKeepsObjects reads what was stored in another version.
+func TestStorageVersion_ChangeKeepsObjects(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		crd := s.define(t, crontabDefinition).DeepCopy()
 		s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* *"}`))
@@ -293,9 +293,9 @@ func TestStorageVersionChanges(t *testing.T) {
 	})
 }
 
-// TestWatchesAfterStorageChange follows, in every version, a change from before the
-// storage version changed and one from after.
-func TestWatchesAfterStorageChange(t *testing.T) {
+// TestStorageVersion_WatchesFollowAChange follows, in every version, a change from
+// before the storage version changed and one from after.
+func TestStorageVersion_WatchesFollowAChange(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		s.defineConverted(t, newConverter(t))
 		clients := map[string]dynamic.ResourceInterface{}

@@ -8,9 +8,9 @@ import (
 	"byre/e2e/servers"
 )
 
-// TestAccess starts byre with the flags and files of docs/operations.md, all
+// TestAccess_OfEveryKind starts byre with the flags and files of docs/operations.md, all
 // sections at once, and comes to it by every way in.
-func TestAccess(t *testing.T) {
+func TestAccess_OfEveryKind(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
@@ -22,8 +22,8 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// TestAccessAgainstStock gives the same flags and files to a stock kube-apiserver.
-func TestAccessAgainstStock(t *testing.T) {
+// TestAccess_AgainstStock gives the same flags and files to a stock kube-apiserver.
+func TestAccess_AgainstStock(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("E2E_STOCK") == "" {
 		t.Skip("set E2E_STOCK=1 to try them on a stock kube-apiserver")

@@ -145,8 +145,8 @@ func testRulesOnReplicas(t *testing.T, a, b *servers.Server) {
 	}
 }
 
-// TestAuthorizationModes starts byre with modes that decide alone.
-func TestAuthorizationModes(t *testing.T) {
+// TestAuthorization_ModesDecideAlone starts byre with modes that decide alone.
+func TestAuthorization_ModesDecideAlone(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		for _, mode := range []string{"AlwaysAllow", "AlwaysDeny"} {
@@ -170,9 +170,9 @@ func testAuthorizationMode(t *testing.T, s *servers.Server, mode string) {
 	}
 }
 
-// TestByFlags gives an OpenID Connect issuer and an authorization webhook by flags,
-// as docs/operations.md does.
-func TestByFlags(t *testing.T) {
+// TestAuthorization_OIDCAndWebhookByFlags gives an OpenID Connect issuer and an
+// authorization webhook by flags, as docs/operations.md does.
+func TestAuthorization_OIDCAndWebhookByFlags(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {

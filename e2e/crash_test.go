@@ -17,10 +17,10 @@ import (
 	"byre/e2e/servers"
 )
 
-// TestCrash kills byre in the middle of concurrent writes, again and again. What
-// was acknowledged is there afterwards, at its revision; the revision has not
-// gone back, and none is missing or given twice.
-func TestCrash(t *testing.T) {
+// TestCrash_KeepsAcknowledgedWrites kills byre in the middle of concurrent writes,
+// again and again. What was acknowledged is there afterwards, at its revision; the
+// revision has not gone back, and none is missing or given twice.
+func TestCrash_KeepsAcknowledgedWrites(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {

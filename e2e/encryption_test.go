@@ -70,9 +70,10 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
-// TestEncryption follows docs/operations.md: every provider at work, a new key for
-// one resource and encryption turned on for another, and then the old key gone.
-func TestEncryption(t *testing.T) {
+// TestEncryption_FollowsTheGuide follows docs/operations.md: every provider at work, a
+// new key for one resource and encryption turned on for another, and then the old key
+// gone.
+func TestEncryption_FollowsTheGuide(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {

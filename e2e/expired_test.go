@@ -12,9 +12,9 @@ import (
 	"byre/e2e/servers"
 )
 
-// TestExpired asks for history that is no longer kept: 410, and a token with
+// TestHistory_ExpiredIsGone asks for history that is no longer kept: 410, and a token with
 // which a list can go on at the present.
-func TestExpired(t *testing.T) {
+func TestHistory_ExpiredIsGone(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/conversion"
 )
 
-// Gadgets are the custom resources of TestManager. They are stored as v1; v1beta1
+// Gadgets are the custom resources of TestControllerRuntime_ManagerReconciles. They are stored as v1; v1beta1
 // has the size as text, so that a version has to be converted.
 
 type gadgetV1 struct {

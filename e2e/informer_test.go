@@ -32,11 +32,11 @@ const (
 	cuts    = 50
 )
 
-// TestInformers lists and watches 5,000 objects while 8 writers change them, and
-// compares what three clients came to see with the database:
-// an informer, a dynamic informer, and a watch that is cut 50 times, which must
-// have seen every single change in order.
-func TestInformers(t *testing.T) {
+// TestInformers_SeeTheSameObjects lists and watches 5,000 objects while 8 writers
+// change them, and compares what three clients came to see with the database: an
+// informer, a dynamic informer, and a watch that is cut 50 times, which must have seen
+// every single change in order.
+func TestInformers_SeeTheSameObjects(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {

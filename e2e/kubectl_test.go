@@ -16,10 +16,10 @@ import (
 	"byre/e2e/servers"
 )
 
-// TestKubectl runs the scripts of testdata/scripts, all at once, against one
+// TestKubectl_Scripts runs the scripts of testdata/scripts, all at once, against one
 // server for each database. A script has a namespace of its own, $NS, which is
 // where its kubectl works, and names what lives in no namespace after it.
-func TestKubectl(t *testing.T) {
+func TestKubectl_Scripts(t *testing.T) {
 	t.Parallel()
 	for _, db := range databases {
 		t.Run(db, func(t *testing.T) {
@@ -30,10 +30,10 @@ func TestKubectl(t *testing.T) {
 	}
 }
 
-// TestKubectlAgainstStock runs them against a stock kube-apiserver: that is how a
+// TestKubectl_ScriptsAgainstStock runs them against a stock kube-apiserver: that is how a
 // script is shown to expect what Kubernetes does. It needs what only
 // kube-controller-manager does there, so it is asked for by name.
-func TestKubectlAgainstStock(t *testing.T) {
+func TestKubectl_ScriptsAgainstStock(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("E2E_STOCK") == "" {
 		t.Skip("set E2E_STOCK=1 to try the scripts on a stock kube-apiserver")

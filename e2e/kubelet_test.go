@@ -19,8 +19,8 @@ import (
 	"byre/e2e/servers"
 )
 
-// TestKubelet reaches, through byre, what a node and a Pod offer.
-func TestKubelet(t *testing.T) {
+// TestKubelet_IsReachedThroughByre reaches, through byre, what a node and a Pod offer.
+func TestKubelet_IsReachedThroughByre(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {

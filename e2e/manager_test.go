@@ -36,11 +36,12 @@ const (
 	finalizer       = "gadgets.example.com/finalizer"
 )
 
-// TestManager runs a controller as people write them, by controller-runtime, on
-// 1,000 custom resources of two versions: it keeps a ConfigMap for each, reports
-// in their status, and holds them by a finalizer. The server is restarted while
-// they are made; the leader hands over to a second manager; then all are deleted.
-func TestManager(t *testing.T) {
+// TestControllerRuntime_ManagerReconciles runs a controller as people write them, by
+// controller-runtime, on 1,000 custom resources of two versions: it keeps a ConfigMap
+// for each, reports in their status, and holds them by a finalizer. The server is
+// restarted while they are made; the leader hands over to a second manager; then all
+// are deleted.
+func TestControllerRuntime_ManagerReconciles(t *testing.T) {
 	t.Parallel()
 	ctrl.SetLogger(logr.Discard())
 	for _, name := range databases {

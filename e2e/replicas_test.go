@@ -20,8 +20,8 @@ import (
 	"byre/e2e/servers"
 )
 
-// TestReplicas runs two byre processes on one PostgreSQL.
-func TestReplicas(t *testing.T) {
+// TestReplicas_ShareOneDatabase runs two byre processes on one PostgreSQL.
+func TestReplicas_ShareOneDatabase(t *testing.T) {
 	t.Parallel()
 	db := openDatabase(t, "postgres")
 	a := startByre(t, db)

@@ -49,9 +49,10 @@ metadata: {name: north}
 spec: {size: 2}
 `
 
-// TestScaleClient scales a custom resource as the HorizontalPodAutoscaler does:
-// by a client that finds out from discovery alone that it can be scaled.
-func TestScaleClient(t *testing.T) {
+// TestScaleClient_ScalesACustomResource scales a custom resource as the
+// HorizontalPodAutoscaler does: by a client that finds out from discovery alone that
+// it can be scaled.
+func TestScaleClient_ScalesACustomResource(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"byre/e2e/servers"
 )
 
-// TestKubectlWatch changes an object while kubectl watches it.
-func TestKubectlWatch(t *testing.T) {
+// TestKubectl_Watches changes an object while kubectl watches it.
+func TestKubectl_Watches(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {
@@ -70,8 +70,8 @@ func testKubectlWatch(t *testing.T, s *servers.Server) {
 	expect(`^DELETED +first +2 `)
 }
 
-// TestKubectlProxy reads through kubectl's proxy.
-func TestKubectlProxy(t *testing.T) {
+// TestKubectl_Proxies reads through kubectl's proxy.
+func TestKubectl_Proxies(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {

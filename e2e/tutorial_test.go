@@ -12,11 +12,11 @@ import (
 	"byre/e2e/programs"
 )
 
-// TestTutorial does what docs/custom-resources.md tells its reader to do, and
-// gets the answers that the page shows. Of a page it knows these blocks: yaml is a
-// file, named in its first line; console is what is typed, and answered; sql is a
+// TestTutorial_CustomResources does what docs/custom-resources.md tells its reader to
+// do, and gets the answers that the page shows. Of a page it knows these blocks: yaml
+// is a file, named in its first line; console is what is typed, and answered; sql is a
 // query for the database of its name, and rows is what the one before answers.
-func TestTutorial(t *testing.T) {
+func TestTutorial_CustomResources(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {

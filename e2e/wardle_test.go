@@ -28,9 +28,9 @@ const wardleService = "apiservice/v1alpha1.wardle.example.com"
 
 var flunders = schema.GroupVersionResource{Group: "wardle.example.com", Version: "v1alpha1", Resource: "flunders"}
 
-// TestAggregated puts the sample API server of Kubernetes behind byre, which to
-// its clients is one server with it.
-func TestAggregated(t *testing.T) {
+// TestAggregation_SampleAPIServer puts the sample API server of Kubernetes behind
+// byre, which to its clients is one server with it.
+func TestAggregation_SampleAPIServer(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
 		t.Run(name, func(t *testing.T) {

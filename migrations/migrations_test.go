@@ -119,7 +119,7 @@ func eachDialect(t *testing.T, test func(t *testing.T, d database, schema string
 }
 
 // Up, down to nothing and up again gives the same schema.
-func TestUpDownUp(t *testing.T) {
+func TestMigrate_UpDownUpGivesTheSameSchema(t *testing.T) {
 	eachDialect(t, func(t *testing.T, d database, schema string) {
 		latest, err := migrations.Latest(d.dialect)
 		if err != nil || latest < 1 {
@@ -159,7 +159,7 @@ func TestUpDownUp(t *testing.T) {
 	})
 }
 
-func TestNewerIsRefused(t *testing.T) {
+func TestMigrate_RefusesANewerSchema(t *testing.T) {
 	eachDialect(t, func(t *testing.T, d database, schema string) {
 		if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
 			t.Fatal(err)
@@ -186,7 +186,7 @@ func TestNewerIsRefused(t *testing.T) {
 }
 
 // The step that deletes all data says so, and does nothing unless it is told to.
-func TestDownDeletes(t *testing.T) {
+func TestMigrate_DownRefusesToDeleteData(t *testing.T) {
 	eachDialect(t, func(t *testing.T, d database, _ string) {
 		d.at(t, 1)
 		d.exec(t, stored)
@@ -204,7 +204,7 @@ func TestDownDeletes(t *testing.T) {
 	})
 }
 
-func TestDirtyIsRefused(t *testing.T) {
+func TestMigrate_RefusesADirtyDatabase(t *testing.T) {
 	eachDialect(t, func(t *testing.T, d database, _ string) {
 		d.at(t, 2)
 		d.exec(t, `UPDATE byre_schema SET dirty = true`)
@@ -217,7 +217,7 @@ func TestDirtyIsRefused(t *testing.T) {
 	})
 }
 
-func TestForeignIsRefused(t *testing.T) {
+func TestMigrate_RefusesAForeignDatabase(t *testing.T) {
 	eachDialect(t, func(t *testing.T, d database, schema string) {
 		d.exec(t, `CREATE TABLE schema_migrations (version integer, dirty boolean)`)
 		before := d.query(t, schema)
@@ -231,7 +231,7 @@ func TestForeignIsRefused(t *testing.T) {
 }
 
 // Programs that start at once migrate once.
-func TestAtOnce(t *testing.T) {
+func TestMigrate_ConcurrentProcessesMigrateOnce(t *testing.T) {
 	eachDialect(t, func(t *testing.T, d database, _ string) {
 		var all sync.WaitGroup
 		errs := make([]error, 5)
@@ -251,7 +251,7 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
-func TestSQLiteIsPrivate(t *testing.T) {
+func TestSQLite_FileIsPrivate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "byre.db")
 	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
 		t.Fatal(err)
@@ -265,7 +265,7 @@ func TestSQLiteIsPrivate(t *testing.T) {
 	}
 }
 
-func TestNotADatabase(t *testing.T) {
+func TestSQLite_RefusesWhatIsNoDatabase(t *testing.T) {
 	for name, content := range map[string]string{
 		"text":  "hello",
 		"page":  strings.Repeat("hello ", 1000),
@@ -284,7 +284,7 @@ func TestNotADatabase(t *testing.T) {
 	}
 }
 
-func TestParseEndpoint(t *testing.T) {
+func TestEndpoint_Parse(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"sqlite:///a/b.db":                 "sqlite /a/b.db",
 		"sqlite:a/b.db":                    "sqlite a/b.db",
@@ -312,7 +312,7 @@ func TestParseEndpoint(t *testing.T) {
 	}
 }
 
-func TestSQLiteDSN(t *testing.T) {
+func TestSQLiteDSN_EscapesPaths(t *testing.T) {
 	if got, want := migrations.SQLiteDSN("/a b/c?d#e%f.db"), "file:/a%20b/c%3Fd%23e%25f.db"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -108,7 +108,7 @@ AND wait_event_type = 'Lock' AND clock_timestamp() > query_start + interval '`+i
 
 // The way up waits for a transaction of the first release, however long the role
 // lets a statement run, and lets it come to its end.
-func TestUpDuringAWriteOfAnOlderReplica(t *testing.T) {
+func TestOlderReplica_UpWaitsForItsWrite(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		begin, end func(*testing.T, pgx.Tx)
@@ -171,7 +171,7 @@ func TestUpDuringAWriteOfAnOlderReplica(t *testing.T) {
 
 // The way up gives up where a table is in use for long, with all who use the
 // database waiting behind it.
-func TestUpDuringABackup(t *testing.T) {
+func TestMigrate_UpGivesUpDuringABackup(t *testing.T) {
 	t.Parallel()
 	d := postgresDatabase(t)
 	d.at(t, 1)
@@ -186,7 +186,7 @@ func TestUpDuringABackup(t *testing.T) {
 
 // A replica of the first release goes on with the schema of this one: what it
 // replaces keeps its owner, in the log too, and it may compact all there is.
-func TestOlderReplica(t *testing.T) {
+func TestOlderReplica_WorksWithTheNewSchema(t *testing.T) {
 	t.Parallel()
 	d := postgresDatabase(t)
 	d.at(t, 1)
@@ -227,7 +227,7 @@ VALUES (11, '2026-01-01T00:00:00.000000Z', 'create', '', '', '', '', 'pods', 'bu
 
 // A compaction of the first release does not bring back the epoch from before it
 // waited for the row.
-func TestOlderReplicaKeepsTheEpoch(t *testing.T) {
+func TestOlderReplica_KeepsTheEpoch(t *testing.T) {
 	t.Parallel()
 	d := postgresDatabase(t)
 	if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {

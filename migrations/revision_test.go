@@ -9,7 +9,7 @@ import (
 
 // The last revision outlives the way up from the first release and back, whatever
 // was committed or compacted meanwhile.
-func TestLastRevision(t *testing.T) {
+func TestRevision_OutlivesUpAndDown(t *testing.T) {
 	eachDialect(t, func(t *testing.T, d database, _ string) {
 		d.at(t, 1)
 		d.exec(t, stored)

@@ -7,7 +7,7 @@ import (
 
 // The clock as scripted readings: the time that passes here, how far the
 // database's clock is ahead, and what then counts for older and newer records.
-func TestClock(t *testing.T) {
+func TestClock_FollowsTheDatabase(t *testing.T) {
 	var c clock
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	local, revision := time.Now(), int64(100)

@@ -43,7 +43,7 @@ func readDocs(t *testing.T) (all []documented) {
 
 // Every query of docs/sql.md finds something in both databases, asked by the shells
 // that the page names.
-func TestDocumentedQueries(t *testing.T) {
+func TestDocs_QueriesWork(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -160,7 +160,7 @@ func live(t *testing.T, driver sqlstore.Driver) {
 }
 
 // The view shows each state once, whether history still has it or not.
-func TestHistoryView(t *testing.T) {
+func TestHistoryView_ShowsEachStateOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -188,7 +188,7 @@ func TestHistoryView(t *testing.T) {
 
 // The copy that docs/operations.md says how to make ends while the server writes on,
 // and is a database at one revision.
-func TestDocumentedBackup(t *testing.T) {
+func TestDocs_BackupIsConsistent(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "docs", "operations.md"))
 	if err != nil {

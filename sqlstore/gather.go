@@ -19,7 +19,7 @@ import (
 //
 // It relies on runtime.Gosched putting the caller at the end of the global run queue,
 // behind every goroutine that can run. If that changes, batches get smaller and
-// TestBusyWritersShareTransactions fails; nothing else breaks.
+// TestStore_BusyWritersShareTransactions fails; nothing else breaks.
 //
 // It earns, by BenchmarkGather on SQLite and two busy processors, 11 to 14 % of the
 // processor time of a write with 8 writers, and 4 to 6 % with 64. A single writer pays one turn

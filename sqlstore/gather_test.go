@@ -6,7 +6,7 @@ import (
 )
 
 // A writer doesn't wait for ever for those who go on arriving.
-func TestGatherIsBoundedInTime(t *testing.T) {
+func TestQueue_GatherIsBoundedInTime(t *testing.T) {
 	q, now, turns := newQueue(), time.Unix(0, 0), 0
 	arrive := func() { q.push(&pending{}) }
 	arrive()

@@ -23,7 +23,7 @@ import (
 
 // What administrators do to a live database loses nothing: every write that was
 // answered is in the watch, in history and in the state, each once.
-func TestMaintenance(t *testing.T) {
+func TestMaintenance_LosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}

@@ -129,7 +129,7 @@ func (r *running) expect(want ...string) {
 	}
 }
 
-func TestBatchesGather(t *testing.T) {
+func TestStore_BatchesGather(t *testing.T) {
 	t.Parallel()
 	r := run(t, sqlstore.Options{BatchWrites: 3, BatchBytes: 1000})
 	r.first()
@@ -161,9 +161,9 @@ func (c *counted) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstor
 	return c.Model.Commit(ctx, batch)
 }
 
-// TestBusyWritersShareTransactions has many writers on one processor, whose
+// TestStore_BusyWritersShareTransactions has many writers on one processor, whose
 // transactions take no time: not each write gets one of its own all the same.
-func TestBusyWritersShareTransactions(t *testing.T) {
+func TestStore_BusyWritersShareTransactions(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	driver := &counted{Model: storetest.NewModel()}
 	store := sqlstore.New(driver, sqlstore.Options{})
@@ -193,7 +193,7 @@ func TestBusyWritersShareTransactions(t *testing.T) {
 	}
 }
 
-func TestCancelled(t *testing.T) {
+func TestStore_CancelledWriteLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	r := run(t, sqlstore.Options{})
 	r.first()
@@ -216,7 +216,7 @@ func TestCancelled(t *testing.T) {
 	r.expect("begun 3 <nil>")
 }
 
-func TestFailures(t *testing.T) {
+func TestStore_FailureIsOfItsOperation(t *testing.T) {
 	t.Parallel()
 	published := make(chan int64, 10)
 	r := run(t, sqlstore.Options{RetryInterval: time.Hour, Publish: func(changes []sqlstore.Change) {
@@ -269,7 +269,7 @@ func (l logLines) Write(line []byte) (int, error) {
 
 // A database that takes no writes is logged once a cause, said by Writable in words
 // for everybody, and tried until it takes writes again.
-func TestOutage(t *testing.T) {
+func TestStore_OutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	log := logLines{make(chan string, 100)}
 	r := run(t, sqlstore.Options{RetryInterval: time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
@@ -324,7 +324,7 @@ func TestOutage(t *testing.T) {
 	logged()
 }
 
-func TestStops(t *testing.T) {
+func TestStore_StopEndsWrites(t *testing.T) {
 	t.Parallel()
 	r := run(t, sqlstore.Options{})
 	r.first()

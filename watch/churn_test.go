@@ -14,7 +14,7 @@ import (
 // Every kind of subscription sees each change of its interest once and in order,
 // and the running counts stay right, while records, pages of history and indexes
 // leave memory, come back, are forgotten and reset.
-func TestEventsWhileStateLeavesMemory(t *testing.T) {
+func TestSubscription_SeesEachChangeWhileStateIsUnloaded(t *testing.T) {
 	const n = 4000
 	f := start(t, Options{RingEvents: 32})
 	first := f.write(pod("a", "keep"), "v0").Revision

@@ -12,7 +12,7 @@ import (
 
 // A read that is to be the latest is not answered from what was read in another
 // epoch, even if nobody has told the feed, and the revision is not later.
-func TestLatestFollowsTheEpoch(t *testing.T) {
+func TestLatest_FollowsTheEpoch(t *testing.T) {
 	f := startShared(t, Options{Interval: never})
 	f.write(pod("a", "1"), "x")
 	f.write(pod("a", "2"), "x")
@@ -37,7 +37,7 @@ func TestLatestFollowsTheEpoch(t *testing.T) {
 
 // A list that is older than what the feed has applied is not taken for the
 // current state: nothing would bring what it lacks.
-func TestListOlderThanTheFeed(t *testing.T) {
+func TestLoad_RefusesAListOlderThanTheFeed(t *testing.T) {
 	f := startShared(t, Options{Interval: never})
 	f.write(pod("a", "1"), "x")
 	f.write(pod("a", "2"), "x")
@@ -59,7 +59,7 @@ func TestListOlderThanTheFeed(t *testing.T) {
 
 // A read whose revision was read just before the feed took over another epoch is
 // answered from that one: nothing else would ever end its wait.
-func TestLatestAfterTheEpochWasAdopted(t *testing.T) {
+func TestLatest_AfterTheEpochWasAdopted(t *testing.T) {
 	f := startShared(t, Options{Interval: never})
 	f.write(pod("a", "1"), "x")
 	if err := f.WaitFor(t.Context(), 1); err != nil {
@@ -90,7 +90,7 @@ func TestLatestAfterTheEpochWasAdopted(t *testing.T) {
 
 // What is published while a reset reads the store's state is later than that
 // state. A sole writer, which is not polled, must still get to it.
-func TestPublishDuringReset(t *testing.T) {
+func TestReset_KeepsWhatIsPublishedMeanwhile(t *testing.T) {
 	f := start(t, Options{})
 	f.write(pod("a", "1"), "x")
 	if err := f.WaitFor(t.Context(), 1); err != nil {
@@ -117,7 +117,7 @@ func TestPublishDuringReset(t *testing.T) {
 	}
 }
 
-func TestLostHistory(t *testing.T) {
+func TestReset_EndsSubscriptionsOfLostHistory(t *testing.T) {
 	for name, lose := range map[string]func(*fixture){
 		"compaction": func(f *fixture) {
 			f.put(pod("a", "2"), "x")
@@ -172,7 +172,7 @@ func TestLostHistory(t *testing.T) {
 
 // What waits for a revision of an epoch that has ended is told so at once: in the
 // next epoch, at a lower revision, that revision may never come.
-func TestWaitsEndWithTheirEpoch(t *testing.T) {
+func TestWait_EndsWithItsEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startShared(t, Options{Interval: never})
 		f.write(pod("a", "1"), "x")

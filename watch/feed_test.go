@@ -8,7 +8,7 @@ import (
 	"byre/sqlstore"
 )
 
-func TestSnapshotIsOneRevision(t *testing.T) {
+func TestSnapshot_IsOneRevision(t *testing.T) {
 	f := start(t, Options{})
 	f.write(pod("b", "x"), "1")
 	f.write(pod("a", "y"), "2")
@@ -41,7 +41,7 @@ func TestSnapshotIsOneRevision(t *testing.T) {
 	}
 }
 
-func TestForgottenIsReadAgain(t *testing.T) {
+func TestFeed_ReadsAForgottenResourceAgain(t *testing.T) {
 	f := start(t, Options{})
 	f.write(pod("a", "x"), "1")
 	sub := f.subscribe(Interest{}, 0)
@@ -58,7 +58,7 @@ func TestForgottenIsReadAgain(t *testing.T) {
 }
 
 // A custom resource with the group and the plural of a built-in one is another.
-func TestOwnersAreApart(t *testing.T) {
+func TestFeed_KeepsOwnersApart(t *testing.T) {
 	f := start(t, Options{})
 	custom := pod("a", "x")
 	custom.Owner = sqlstore.Custom
@@ -85,7 +85,7 @@ func TestOwnersAreApart(t *testing.T) {
 }
 
 // Two processes write; this one is told of its own changes only.
-func TestGapsAreReadFromTheStore(t *testing.T) {
+func TestFeed_ReadsGapsFromTheStore(t *testing.T) {
 	f := startShared(t, Options{Interval: never})
 	f.snapshot()
 	sub := f.subscribe(Interest{}, 0)
@@ -103,14 +103,14 @@ func TestGapsAreReadFromTheStore(t *testing.T) {
 	}
 }
 
-func TestPollFindsWhatNobodyTold(t *testing.T) {
+func TestFeed_PollFindsUnannouncedChanges(t *testing.T) {
 	f := startShared(t, Options{Interval: 10 * time.Millisecond})
 	sub := f.subscribe(Interest{}, 0)
 	f.put(pod("a", "1"), "theirs")
 	f.next(sub, 1)
 }
 
-func TestHintsBringChangesAtOnce(t *testing.T) {
+func TestFeed_HintsBringChangesAtOnce(t *testing.T) {
 	f := startShared(t, Options{Interval: never})
 	sub := f.subscribe(Interest{}, 0)
 	c := f.put(pod("a", "1"), "theirs")
@@ -121,7 +121,7 @@ func TestHintsBringChangesAtOnce(t *testing.T) {
 	f.next(sub, 1)
 }
 
-func TestPublishBeforeRun(t *testing.T) {
+func TestFeed_PublishBeforeRun(t *testing.T) {
 	f := start(t, Options{Interval: never})
 	f.write(pod("a", "1"), "x")
 	f.write(pod("a", "2"), "x")

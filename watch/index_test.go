@@ -17,7 +17,7 @@ import (
 
 // A feed that stops does not wait until an index has asked for every record: to
 // find the value of one may take as long as a time-out of what decrypts it.
-func TestBuildEndsWithTheFeed(t *testing.T) {
+func TestIndex_BuildEndsWithTheFeed(t *testing.T) {
 	f := New(&source{Model: storetest.NewModel()}, Options{})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -57,7 +57,7 @@ func (f *fixture) found(index *Index, value string) (names string) {
 	return names
 }
 
-func TestIndexFindsAndForgets(t *testing.T) {
+func TestIndex_FindsAndForgets(t *testing.T) {
 	f := start(t, Options{})
 	index := byValue()
 	f.write(pod("a", "x"), "1")
@@ -78,7 +78,7 @@ func TestIndexFindsAndForgets(t *testing.T) {
 
 // A record is looked through once for an index, however many look for it by
 // that, and never under the lock that every reader and writer needs.
-func TestIndexLooksOnceAndOutsideTheLock(t *testing.T) {
+func TestIndex_LooksOnceAndOutsideTheLock(t *testing.T) {
 	f := start(t, Options{})
 	var mu sync.Mutex
 	looked := map[*Entry]int{}
@@ -136,7 +136,7 @@ func TestIndexLooksOnceAndOutsideTheLock(t *testing.T) {
 
 // A page of what an index finds begins where the page before it ended, whatever
 // came before that.
-func TestIndexedBeginsAnywhere(t *testing.T) {
+func TestIndex_PageBeginsAnywhere(t *testing.T) {
 	f := start(t, Options{})
 	index := byValue()
 	for i, value := range []string{"1", "2", "?", "1", "?", "1"} {
@@ -172,7 +172,7 @@ func TestIndexedBeginsAnywhere(t *testing.T) {
 }
 
 // What can't be told is found by every value, in its place, unless Find knows.
-func TestIndexFindsWhatItDoesNotKnow(t *testing.T) {
+func TestIndex_FindsUnknownValuesByEveryValue(t *testing.T) {
 	f := start(t, Options{})
 	for i, value := range []string{"1", "?2", "1", "?", "2"} {
 		f.write(pod("a", fmt.Sprint(i)), value)
@@ -201,7 +201,7 @@ func TestIndexFindsWhatItDoesNotKnow(t *testing.T) {
 
 // An index takes the place of another of its name, not of one that is asked by
 // under another name; subscribers keep to their own.
-func TestIndexIsReplaced(t *testing.T) {
+func TestIndex_IsReplacedByName(t *testing.T) {
 	f := start(t, Options{})
 	f.write(pod("a", "x"), "12")
 	first, second, other := byValue(), byValue(), byValue()

@@ -11,7 +11,7 @@ import (
 
 // Callers of Latest share round trips, but none gets the answer to a question
 // that was asked before its own.
-func TestLatestSharesRoundTrips(t *testing.T) {
+func TestReadIndex_SharesRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startShared(t, Options{Interval: never})
 		f.snapshot()

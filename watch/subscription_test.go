@@ -11,7 +11,7 @@ import (
 )
 
 // A subscriber is woken by what it wants and by nothing else.
-func TestWaking(t *testing.T) {
+func TestSubscription_WakesForItsInterestOnly(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		want  Interest
@@ -58,7 +58,7 @@ func checkWaking(t *testing.T, want Interest, key sqlstore.Key, wakes bool) {
 	}
 }
 
-func TestIndexSubscriberSeesWhatLeaves(t *testing.T) {
+func TestSubscription_ByIndexSeesWhatLeaves(t *testing.T) {
 	f := start(t, Options{})
 	s := f.subscribe(Interest{Narrow: Narrowing{byValue(), "1"}}, 0)
 	f.write(pod("a", "x"), "1")
@@ -74,7 +74,7 @@ func TestIndexSubscriberSeesWhatLeaves(t *testing.T) {
 }
 
 // What has left the ring is read from the store, page by page.
-func TestSlowSubscriberReadsHistory(t *testing.T) {
+func TestSubscription_SlowReadsHistory(t *testing.T) {
 	const n = 3*pageChanges + 7
 	f := start(t, Options{RingEvents: 8})
 	s := f.subscribe(Interest{Namespace: "a"}, 0)
@@ -95,7 +95,7 @@ func TestSlowSubscriberReadsHistory(t *testing.T) {
 	}
 }
 
-func TestRingIsBoundedByBytes(t *testing.T) {
+func TestRing_IsBoundedByBytes(t *testing.T) {
 	f := start(t, Options{RingEvents: 1000, RingBytes: 100})
 	f.snapshot()
 	for i := range 50 {
@@ -108,7 +108,7 @@ func TestRingIsBoundedByBytes(t *testing.T) {
 	f.next(f.subscribe(Interest{}, 0), 50)
 }
 
-func TestCompactedSubscriber(t *testing.T) {
+func TestSubscription_CompactedEnds(t *testing.T) {
 	f := start(t, Options{RingEvents: 2})
 	f.snapshot()
 	for i := range 10 {
@@ -123,7 +123,7 @@ func TestCompactedSubscriber(t *testing.T) {
 	f.next(f.subscribe(Interest{}, 5), 5)
 }
 
-func TestFutureSubscriber(t *testing.T) {
+func TestSubscription_FutureRevisionWaits(t *testing.T) {
 	f := start(t, Options{})
 	s := f.subscribe(Interest{}, 2)
 	for i := range 3 {
@@ -134,7 +134,7 @@ func TestFutureSubscriber(t *testing.T) {
 	}
 }
 
-func TestClosedFeed(t *testing.T) {
+func TestFeed_CloseEndsSubscriptions(t *testing.T) {
 	s := &source{Model: nil}
 	f := New(sharedSource{s}, Options{})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -26,7 +26,7 @@ func (f *fixture) checks(n int) {
 
 // The records of a resource that is neither read nor watched leave memory, and
 // come back as they are then.
-func TestUnreadLeavesMemory(t *testing.T) {
+func TestUnload_UnreadStateLeavesMemory(t *testing.T) {
 	f := start(t, Options{})
 	f.write(pod("a", "x"), "1")
 	f.snapshot()
@@ -61,7 +61,7 @@ func TestUnreadLeavesMemory(t *testing.T) {
 
 // Above the budget what was not read for longest leaves first, and what is read
 // stays.
-func TestStateBytesIsABudget(t *testing.T) {
+func TestUnload_StateBytesIsABudget(t *testing.T) {
 	f := start(t, Options{StateBytes: 2500})
 	read := func(resources ...string) {
 		for _, name := range resources {
@@ -105,7 +105,7 @@ func TestStateBytesIsABudget(t *testing.T) {
 
 // Who follows changes sees each once, in order, whether the records are in
 // memory, on their way in or out, or not.
-func TestFollow(t *testing.T) {
+func TestFollow_SeesEachChangeOnce(t *testing.T) {
 	const n = 400
 	f := start(t, Options{RingEvents: 64})
 	last := f.write(pod("a", "0"), "0").Revision
@@ -159,7 +159,7 @@ func TestFollow(t *testing.T) {
 
 // A follower that was idle for long does not read history because others load
 // and unload the records.
-func TestIdleFollowerReadsNoHistory(t *testing.T) {
+func TestFollow_IdleReadsNoHistory(t *testing.T) {
 	f := start(t, Options{})
 	f.write(pod("a", "x"), "1")
 	f.snapshot()

@@ -36,7 +36,7 @@ func (f *fixture) checkUsage(what string, resources ...Resource) {
 // The counts are those of the store whatever is written, by this process or
 // another, and whether or not the resource is in memory. A built-in and a custom
 // resource of one name are counted apart.
-func TestUsage(t *testing.T) {
+func TestUsage_EqualsTheStores(t *testing.T) {
 	f := startShared(t, Options{Interval: never})
 	all := []Resource{pods, {Group: "apps", Name: "deployments"}, {Name: "pods", Owner: sqlstore.Custom}}
 	f.snapshot() // pods are in memory, the others aren't
@@ -75,7 +75,7 @@ func TestUsage(t *testing.T) {
 }
 
 // What is written while the database adds up is counted once.
-func TestUsageWhileCounting(t *testing.T) {
+func TestUsage_CountsWritesDuringTheCountOnce(t *testing.T) {
 	f := start(t, Options{})
 	f.write(pod("a", "x"), "123")
 	f.checkUsage("first", pods)
@@ -101,7 +101,7 @@ func TestUsageWhileCounting(t *testing.T) {
 
 // A database that can't add up costs no memory: what is applied between two attempts
 // is not kept, and what is applied during one is bounded.
-func TestUsageBacklogIsBounded(t *testing.T) {
+func TestUsage_BacklogIsBounded(t *testing.T) {
 	f := start(t, Options{Interval: never})
 	f.awaitUsage()
 	u := newUsages()

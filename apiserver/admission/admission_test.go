@@ -78,9 +78,9 @@ func interfaces() admission.ObjectInterfaces {
 	return admission.NewObjectInterfacesFromScheme(legacyscheme.Scheme)
 }
 
-// TestDefaultChain admits a Pod through every plugin that is on by default and
+// TestChain_AdmitsAPodByDefault admits a Pod through every plugin that is on by default and
 // looks for what several of them leave on it.
-func TestDefaultChain(t *testing.T) {
+func TestChain_AdmitsAPodByDefault(t *testing.T) {
 	limits := &v1.LimitRange{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "l"},
 		Spec: v1.LimitRangeSpec{Limits: []v1.LimitRangeItem{{
@@ -114,7 +114,7 @@ func TestDefaultChain(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestChain_RefusesWhatPluginsForbid(t *testing.T) {
 	terminating := namespace.DeepCopy()
 	terminating.Status.Phase = v1.NamespaceTerminating
 	restricted := namespace.DeepCopy()
@@ -154,9 +154,9 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestEveryPlugin turns on all plugins that need no settings of their own: each
-// gets what it asks for, or New would say what is missing.
-func TestEveryPlugin(t *testing.T) {
+// TestChain_InitializesEveryPlugin turns on all plugins that need no settings of their
+// own: each gets what it asks for, or New would say what is missing.
+func TestChain_InitializesEveryPlugin(t *testing.T) {
 	o := NewOptions()
 	for _, p := range plugins() {
 		if p.name != "EventRateLimit" && p.name != "ImagePolicyWebhook" {
@@ -168,7 +168,7 @@ func TestEveryPlugin(t *testing.T) {
 	}
 }
 
-func TestSettings(t *testing.T) {
+func TestConfig_ConfiguresPlugins(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "admission.yaml")
 	const settings = `apiVersion: apiserver.config.k8s.io/v1
 kind: AdmissionConfiguration
@@ -193,7 +193,7 @@ plugins:
 	}
 }
 
-func TestChoice(t *testing.T) {
+func TestOptions_EnableAndDisablePlugins(t *testing.T) {
 	o := &Options{EnablePlugins: []string{"AlwaysPullImages"}, DisablePlugins: []string{"ResourceQuota"}}
 	got := o.EnabledPluginNames()
 	if !slices.Contains(got, "AlwaysPullImages") || slices.Contains(got, "ResourceQuota") || len(got) != len(NewOptions().EnabledPluginNames()) {
@@ -204,7 +204,7 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-func TestValidate(t *testing.T) {
+func TestOptions_Validate(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		o    Options

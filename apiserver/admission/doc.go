@@ -4,7 +4,7 @@
 // The plugins are upstream's: all plugins of kube-apiserver, in kube-apiserver's
 // order, with the same plugins enabled by default. The list is a copy of the one in
 // k8s.io/kubernetes/pkg/kubeapiserver/options. That package is not imported, because
-// it imports the generic API server. TestOrder reads its source and compares.
+// it imports the generic API server. TestPlugins_OrderIsUpstreams reads its source and compares.
 //
 // Three plugin dependencies differ from upstream's:
 //   - Pods are read from the watch cache on demand; upstream keeps every Pod decoded

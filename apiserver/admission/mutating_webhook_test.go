@@ -25,8 +25,9 @@ func (c *copied) DeepCopyObject() runtime.Object {
 	return c.ConfigMap.DeepCopyObject()
 }
 
-// TestNoWebhooksCopyNothing: objects are copied for webhooks if there are any.
-func TestNoWebhooksCopyNothing(t *testing.T) {
+// TestMutatingWebhook_CopiesNothingWithoutWebhooks: objects are copied for webhooks if
+// there are any.
+func TestMutatingWebhook_CopiesNothingWithoutWebhooks(t *testing.T) {
 	for _, configured := range []bool{false, true} {
 		client := fake.NewClientset()
 		if configured {

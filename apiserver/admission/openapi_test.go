@@ -68,9 +68,9 @@ func (s *openAPIServer) client(t *testing.T) discovery.DiscoveryInterface {
 	return client
 }
 
-// TestLazyOpenAPI asks for the index as the policy plugin does, without and
-// with a policy.
-func TestLazyOpenAPI(t *testing.T) {
+// TestLazyOpenAPI_ServesThePolicyPlugin asks for the index as the policy plugin does,
+// without and with a policy.
+func TestLazyOpenAPI_ServesThePolicyPlugin(t *testing.T) {
 	served := newOpenAPIServer(t)
 	client := fakeClient{fake.NewClientset(), served.client(t)}
 	factory := informers.NewSharedInformerFactory(client, 0)

@@ -15,10 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// TestOrder compares our table of plugins, in order and with their default,
-// with the lists in the source of kube-apiserver: a plugin that upstream adds,
-// moves or turns on shows here. Plugins are named by their import paths.
-func TestOrder(t *testing.T) {
+// TestPlugins_OrderIsUpstreams compares our table of plugins, in order and with their
+// default, with the lists in the source of kube-apiserver: a plugin that upstream
+// adds, moves or turns on shows here. Plugins are named by their import paths.
+func TestPlugins_OrderIsUpstreams(t *testing.T) {
 	upstream := parse(t, filepath.Join(packageDir(t, "k8s.io/kubernetes/pkg/kubeapiserver/options"), "plugins.go"))
 	defaultOn := sets.New(upstream.list(t, "defaultOnPlugins")...)
 	var want []string

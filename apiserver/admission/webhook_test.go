@@ -50,7 +50,7 @@ func reviewer(t *testing.T) http.HandlerFunc {
 	}
 }
 
-func TestWebhooks(t *testing.T) {
+func TestWebhooks_AreCalled(t *testing.T) {
 	server := hook(t)
 	ca := authority(server)
 	at := func(path string) registrationv1.WebhookClientConfig {
@@ -106,9 +106,9 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
-// TestOwnService calls a webhook that the server itself leads to, as it does to
-// those behind an aggregated API: as itself, without a connection.
-func TestOwnService(t *testing.T) {
+// TestWebhooks_CallAServiceOfThisServer calls a webhook that the server itself leads
+// to, as it does to those behind an aggregated API: as itself, without a connection.
+func TestWebhooks_CallAServiceOfThisServer(t *testing.T) {
 	transport := new(loopback.Transport)
 	answer, called := reviewer(t), false
 	transport.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -111,7 +111,7 @@ var (
 	}
 )
 
-func TestLog(t *testing.T) {
+func TestLog_WritesEvents(t *testing.T) {
 	for _, flags := range [][]string{
 		nil,
 		{"--audit-log-mode=batch"},
@@ -148,7 +148,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-func TestWebhook(t *testing.T) {
+func TestWebhook_SendsEvents(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
 	webhook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -179,8 +179,8 @@ current-context: c
 	}
 }
 
-// TestOff has nothing recorded by default, and without a policy.
-func TestOff(t *testing.T) {
+// TestAudit_OffWithoutAPolicy has nothing recorded by default, and without a policy.
+func TestAudit_OffWithoutAPolicy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.log")
 	for _, flags := range [][]string{nil, {"--audit-log-path=" + file}} {
 		a, err := New(options(t, flags...), nil)
@@ -193,7 +193,7 @@ func TestOff(t *testing.T) {
 	}
 }
 
-func TestWrong(t *testing.T) {
+func TestAudit_RefusesWrongSettings(t *testing.T) {
 	file := write(t, "policy.yaml", rules)
 	for _, test := range []struct {
 		name, want string
@@ -211,7 +211,7 @@ func TestWrong(t *testing.T) {
 	}
 }
 
-func TestValidate(t *testing.T) {
+func TestOptions_Validate(t *testing.T) {
 	for _, test := range []struct{ flag, want string }{
 		{"--audit-log-mode=never", `--audit-log-mode: "never" is none of batch, blocking, blocking-strict`},
 		{"--audit-log-format=xml", `--audit-log-format: "xml" is none of legacy, json`},

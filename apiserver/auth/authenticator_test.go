@@ -23,7 +23,7 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-func TestClientCertificates(t *testing.T) {
+func TestAuthenticator_ClientCertificates(t *testing.T) {
 	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
 	file := write(t, "ca.crt", ca.pem())
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+file)))
@@ -42,9 +42,9 @@ func TestClientCertificates(t *testing.T) {
 	refused(t, ask(t, server, alice))
 }
 
-// TestOwnCA accepts certificates of the server's own CA besides those of the flag's
-// CA. A change of either file takes effect.
-func TestOwnCA(t *testing.T) {
+// TestAuthenticator_AcceptsBothClientCAs accepts certificates of the server's own CA
+// besides those of the flag's CA. A change of either file takes effect.
+func TestAuthenticator_AcceptsBothClientCAs(t *testing.T) {
 	own, flag, later := newAuthority(t, "own"), newAuthority(t, "flag"), newAuthority(t, "later")
 	file := write(t, "flag.crt", flag.pem())
 	o := options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+file)
@@ -66,7 +66,7 @@ func TestOwnCA(t *testing.T) {
 	refused(t, ask(t, server, flag.client(t, "alice")))
 }
 
-func TestAnonymousOff(t *testing.T) {
+func TestAuthenticator_AnonymousOff(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
 		"--anonymous-auth=false", "--client-ca-file="+write(t, "ca.crt", ca.pem()))))
@@ -75,14 +75,14 @@ func TestAnonymousOff(t *testing.T) {
 	}
 }
 
-func TestTokenFile(t *testing.T) {
+func TestAuthenticator_TokenFile(t *testing.T) {
 	file := write(t, "tokens.csv", []byte("secret,bob,42,\"g1,g2\"\n"))
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--token-auth-file="+file)))
 	check(t, ask(t, server, nil, bearer("secret")...), "bob", "g1", "g2")
 	refused(t, ask(t, server, nil, bearer("guess")...))
 }
 
-func TestFrontProxy(t *testing.T) {
+func TestAuthenticator_FrontProxy(t *testing.T) {
 	users, proxies := newAuthority(t, "users"), newAuthority(t, "proxies")
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
 		"--client-ca-file="+write(t, "ca.crt", users.pem()),
@@ -97,9 +97,10 @@ func TestFrontProxy(t *testing.T) {
 	check(t, ask(t, server, nil, header...), user.Anonymous, user.AllUnauthenticated)
 }
 
-// TestFrontProxySharedCA has one CA for users and proxies: headers must win over
-// the proxy's own name, before and after its certificate is cached.
-func TestFrontProxySharedCA(t *testing.T) {
+// TestAuthenticator_FrontProxyHeadersWinWithASharedCA has one CA for users and
+// proxies: headers must win over the proxy's own name, before and after its
+// certificate is cached.
+func TestAuthenticator_FrontProxyHeadersWinWithASharedCA(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	file := write(t, "ca.crt", ca.pem())
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
@@ -111,7 +112,7 @@ func TestFrontProxySharedCA(t *testing.T) {
 	check(t, ask(t, server, front), "front")
 }
 
-func TestServiceAccountTokens(t *testing.T) {
+func TestAuthenticator_ServiceAccountTokens(t *testing.T) {
 	account := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "sa", UID: "sa-uid"}}
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "pod-uid"}, Spec: v1.PodSpec{ServiceAccountName: "sa"}}
 	client := fake.NewClientset(account, pod)
@@ -156,7 +157,7 @@ func TestServiceAccountTokens(t *testing.T) {
 	refused(t, ask(t, server, nil, bearer(unused)...))
 }
 
-func TestDiscoveryDocuments(t *testing.T) {
+func TestServiceAccountIssuer_ServesDiscoveryDocuments(t *testing.T) {
 	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--service-account-issuer=https://issuer"))
 	documents, err := a.TokenIssuer.OpenIDMetadataHandlers()
 	if err != nil {
@@ -184,7 +185,7 @@ func TestDiscoveryDocuments(t *testing.T) {
 	}
 }
 
-func TestBootstrapToken(t *testing.T) {
+func TestAuthenticator_BootstrapToken(t *testing.T) {
 	secret := &v1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-abcdef"},
 		Type:       "bootstrap.kubernetes.io/token",
@@ -202,7 +203,7 @@ func TestBootstrapToken(t *testing.T) {
 	refused(t, ask(t, off, nil, bearer("abcdef.0123456789abcdef")...))
 }
 
-func TestTokenWebhook(t *testing.T) {
+func TestAuthenticator_TokenWebhook(t *testing.T) {
 	webhook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review authenticationv1.TokenReview
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
@@ -228,8 +229,9 @@ current-context: c
 	refused(t, ask(t, server, nil, bearer("unknown")...))
 }
 
-// TestRemembered lets a certificate expire while its verification is cached.
-func TestRemembered(t *testing.T) {
+// TestAuthenticator_ForgetsAnExpiredCertificate lets a certificate expire while its
+// verification is cached.
+func TestAuthenticator_ForgetsAnExpiredCertificate(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+write(t, "ca.crt", ca.pem())))
 	c := newCachedX509Authenticator(a.ClientCA.VerifyOptions, nil)

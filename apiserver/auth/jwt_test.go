@@ -74,7 +74,7 @@ func (i *issuer) token(t *testing.T, claims map[string]any) string {
 	return token
 }
 
-func TestOIDCFlags(t *testing.T) {
+func TestAuthenticator_OIDCFlags(t *testing.T) {
 	i := newIssuer(t)
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
 		"--oidc-issuer-url="+i.URL, "--oidc-client-id=client", "--oidc-ca-file="+write(t, "issuer.crt", i.ca()),
@@ -107,9 +107,9 @@ jwt:
 `, i.URL, ca, team)
 }
 
-// TestAuthenticationConfig takes ten seconds, which is how long upstream's
+// TestAuthenticationConfig_Reloads takes ten seconds, which is how long upstream's
 // builder waits before it looks again whether new issuers have answered.
-func TestAuthenticationConfig(t *testing.T) {
+func TestAuthenticationConfig_Reloads(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -132,7 +132,7 @@ func TestAuthenticationConfig(t *testing.T) {
 	eventually.True(t, "the new configuration", func() bool { return ask(t, server, nil, bearer(red)...).Name != "" })
 }
 
-func TestAuthenticationConfigRefused(t *testing.T) {
+func TestAuthenticationConfig_RefusesWrongFiles(t *testing.T) {
 	i := newIssuer(t)
 	file := write(t, "authn.yaml", configuration(i, "blue"))
 	o := options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file)
@@ -159,7 +159,7 @@ func TestAuthenticationConfigRefused(t *testing.T) {
 	}
 }
 
-func TestAuthenticationConfigExcludesFlags(t *testing.T) {
+func TestAuthenticationConfig_ExcludesFlags(t *testing.T) {
 	i := newIssuer(t)
 	file := write(t, "authn.yaml", configuration(i, "blue"))
 	o := options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file, "--anonymous-auth=true")

@@ -25,8 +25,9 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestNode has kubelets read what their own Pods refer to, and nothing else.
-func TestNode(t *testing.T) {
+// TestNodeAuthorizer_AllowsWhatItsPodsReferTo has kubelets read what their own Pods
+// refer to, and nothing else.
+func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 	newPod := func(name, node string) *v1.Pod {
 		return &v1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name},
@@ -88,9 +89,10 @@ func listReferences(pod *v1.Pod) []string {
 	return slices.Compact(found)
 }
 
-// TestTrimPod takes upstream's Pod that has every field set: trimming must not
-// lose what the Node authorizer reads, and must lose most of the rest.
-func TestTrimPod(t *testing.T) {
+// TestTrimPod_KeepsWhatTheNodeAuthorizerReads takes upstream's Pod that has every
+// field set: trimming must not lose what the Node authorizer reads, and must lose most
+// of the rest.
+func TestTrimPod_KeepsWhatTheNodeAuthorizerReads(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.Module.Dir}}", "k8s.io/api/core/v1").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -121,9 +123,9 @@ func TestTrimPod(t *testing.T) {
 	}
 }
 
-// TestAuthorizationConfig has a file with a webhook, limited by a CEL condition,
-// and RBAC behind it.
-func TestAuthorizationConfig(t *testing.T) {
+// TestAuthorizationConfig_WebhookBeforeRBAC has a file with a webhook, limited by a
+// CEL condition, and RBAC behind it.
+func TestAuthorizationConfig_WebhookBeforeRBAC(t *testing.T) {
 	asked := 0
 	webhook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review authorizationv1.SubjectAccessReview

@@ -10,7 +10,7 @@ import (
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 )
 
-func TestValidate(t *testing.T) {
+func TestOptions_Validate(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		flags []string
@@ -66,8 +66,9 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestSharedCA refuses to take one CA for users and for nameless front proxies.
-func TestSharedCA(t *testing.T) {
+// TestOptions_RefuseASharedCAWithoutNames refuses to take one CA for users and for
+// nameless front proxies.
+func TestOptions_RefuseASharedCAWithoutNames(t *testing.T) {
 	file := write(t, "ca.crt", newAuthority(t, "ca").pem())
 	o := NewOptions()
 	o.Authentication.ClientCAFile, o.Authentication.RequestHeader.ClientCAFile = file, file
@@ -80,9 +81,9 @@ func TestSharedCA(t *testing.T) {
 	}
 }
 
-// TestOwnCAIsShared: the server's own CA counts as one of users whatever
+// TestOptions_OwnCACountsAsAUsersCA: the server's own CA counts as one of users whatever
 // --client-ca-file says, also when it is made after the flags were checked.
-func TestOwnCAIsShared(t *testing.T) {
+func TestOptions_OwnCACountsAsAUsersCA(t *testing.T) {
 	own := newAuthority(t, "own").pem()
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	for _, clients := range []string{"", write(t, "users.crt", newAuthority(t, "users").pem())} {
@@ -106,7 +107,7 @@ func TestOwnCAIsShared(t *testing.T) {
 	}
 }
 
-func TestComplete(t *testing.T) {
+func TestOptions_Complete(t *testing.T) {
 	files := PKIFiles{ClientCA: "ca", FrontProxyCA: "front", FrontProxyUserName: "front-proxy-client", ServiceAccountKey: "key", ServiceAccountPub: "pub"}
 	o := NewOptions()
 	o.Complete(files)

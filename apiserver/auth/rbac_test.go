@@ -146,8 +146,8 @@ func toUser(name string) []rbacv1.Subject {
 	return []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}}
 }
 
-// TestWritesAreInForceAtOnce asks after each write, with nothing in between.
-func TestWritesAreInForceAtOnce(t *testing.T) {
+// TestRBAC_WritesAreInForceAtOnce asks after each write, with nothing in between.
+func TestRBAC_WritesAreInForceAtOnce(t *testing.T) {
 	r := newRules(t)
 	a := newAuth(t, fake.NewClientset(), r.Listers, options(t, "--authorization-mode=RBAC")).Authorizer
 	pods, secrets := question("u", "get", "pods", "n"), question("u", "get", "secrets", "n")
@@ -186,9 +186,9 @@ func TestWritesAreInForceAtOnce(t *testing.T) {
 	expect("superuser", question("root", "get", "pods", "n", user.SystemPrivilegedGroup), true)
 }
 
-// TestListers asks as other users of listers do: by selector, in all namespaces,
+// TestRBAC_ListersSelect asks as other users of listers do: by selector, in all namespaces,
 // for what isn't there.
-func TestListers(t *testing.T) {
+func TestRBAC_ListersSelect(t *testing.T) {
 	r := newRules(t)
 	for _, at := range []struct{ namespace, name, team string }{{"n", "b", "red"}, {"n", "a", "blue"}, {"m", "c", "blue"}} {
 		r.create(t, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: at.namespace, Name: at.name, Labels: map[string]string{"team": at.team}}})
@@ -226,9 +226,9 @@ func TestListers(t *testing.T) {
 	}
 }
 
-// TestConcurrentWrites has readers ask while bindings come and go: each writer
-// must see its own write in force.
-func TestConcurrentWrites(t *testing.T) {
+// TestRBAC_ConcurrentWritersSeeTheirOwnWrites has readers ask while bindings come and
+// go: each writer must see its own write in force.
+func TestRBAC_ConcurrentWritersSeeTheirOwnWrites(t *testing.T) {
 	r := newRules(t)
 	a := newAuth(t, fake.NewClientset(), r.Listers, options(t, "--authorization-mode=RBAC")).Authorizer
 	r.create(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: reader("pods")})
@@ -286,9 +286,9 @@ func policy() []metav1.Object {
 	return objects
 }
 
-// TestDecisionsAreUpstreams asks 2,000 generated questions of ours, over the
+// TestRBAC_DecidesAsUpstream asks 2,000 generated questions of ours, over the
 // store, and of upstream's authorizers, over informers.
-func TestDecisionsAreUpstreams(t *testing.T) {
+func TestRBAC_DecidesAsUpstream(t *testing.T) {
 	r := newRules(t)
 	oracle := fake.NewClientset()
 	for _, object := range policy() {

@@ -23,10 +23,10 @@ var (
 	stableVersions = regexp.MustCompile(`^v\d+$`)
 )
 
-// TestEverythingUpstreamServes: with everything turned on, groups, versions,
+// TestGroups_ServeEverythingUpstreamServes: with everything turned on, groups, versions,
 // resources, subresources, kinds, verbs, names and storage versions are those of
 // the release's discovery documents, without any difference.
-func TestEverythingUpstreamServes(t *testing.T) {
+func TestGroups_ServeEverythingUpstreamServes(t *testing.T) {
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
 		features.ClusterTrustBundle:     true,
 		features.GenericWorkload:        true,
@@ -39,18 +39,18 @@ func TestEverythingUpstreamServes(t *testing.T) {
 	}
 }
 
-// TestDefaultsAreTheStableVersions: without --runtime-config it is the stable
+// TestGroups_DefaultToStableVersions: without --runtime-config it is the stable
 // versions of the same documents.
-func TestDefaultsAreTheStableVersions(t *testing.T) {
+func TestGroups_DefaultToStableVersions(t *testing.T) {
 	b := newBuiltin(t, nil)
 	if diff := cmp.Diff(upstream(t, stableVersions), described(t, b.Groups())); diff != "" {
 		t.Errorf("differs from upstream's discovery (-want +got):\n%s", diff)
 	}
 }
 
-// TestRuntimeConfig: what each form of the flag adds to, or takes from, the
-// group versions that are served by default.
-func TestRuntimeConfig(t *testing.T) {
+// TestRuntimeConfig_AddsAndRemovesVersions: what each form of the flag adds to, or
+// takes from, the group versions that are served by default.
+func TestRuntimeConfig_AddsAndRemovesVersions(t *testing.T) {
 	byDefault := groupVersions(t, nil)
 	for _, test := range []struct {
 		flag      cliflag.ConfigurationMap
@@ -95,8 +95,8 @@ func TestRuntimeConfig(t *testing.T) {
 	}
 }
 
-// TestRuntimeConfigErrors: each wrong value is named.
-func TestRuntimeConfigErrors(t *testing.T) {
+// TestRuntimeConfig_NamesEachError: each wrong value is named.
+func TestRuntimeConfig_NamesEachError(t *testing.T) {
 	for name, test := range map[string]struct {
 		flag cliflag.ConfigurationMap
 		want string
@@ -120,9 +120,9 @@ func TestRuntimeConfigErrors(t *testing.T) {
 	}
 }
 
-// TestPreferredVersion: a group's versions come in the scheme's order, and each
-// has a priority in discovery, falling in that order.
-func TestPreferredVersion(t *testing.T) {
+// TestGroups_VersionsAreInOrderOfPriority: a group's versions come in the scheme's
+// order, and each has a priority in discovery, falling in that order.
+func TestGroups_VersionsAreInOrderOfPriority(t *testing.T) {
 	b := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
 	priorities := discovery.Priorities()
 	for _, g := range b.Groups() {
@@ -141,9 +141,9 @@ func TestPreferredVersion(t *testing.T) {
 	}
 }
 
-// TestNothingPastItsRemoval: no kind is served in a version that its lifecycle
+// TestGroups_ServeNothingPastItsRemoval: no kind is served in a version that its lifecycle
 // says is gone in the release, which upstream's server sorts out as it starts.
-func TestNothingPastItsRemoval(t *testing.T) {
+func TestGroups_ServeNothingPastItsRemoval(t *testing.T) {
 	type removed interface {
 		APILifecycleRemoved() (major, minor int)
 	}

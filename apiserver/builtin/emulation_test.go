@@ -10,9 +10,10 @@ import (
 	"byre/apiserver/builtin"
 )
 
-// TestEmulatedRelease: what a later release introduced is not served, unless a
-// flag says that it is. (mutatingadmissionpolicies became v1 in 1.36.)
-func TestEmulatedRelease(t *testing.T) {
+// TestGroups_EmulatedReleaseHidesLaterAPIs: what a later release introduced is not
+// served, unless a flag says that it is. (mutatingadmissionpolicies became v1 in
+// 1.36.)
+func TestGroups_EmulatedReleaseHidesLaterAPIs(t *testing.T) {
 	const policies = "mutatingadmissionpolicies"
 	beta := cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1beta1": "true"}
 	tests := map[string]struct {

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestNoGenericServer: upstream's generic server, control plane and installers
-// stay out of the program; they would bring another main of it along.
-func TestNoGenericServer(t *testing.T) {
+// TestImports_LeaveOutUpstreamsServers: upstream's generic server, control plane and
+// installers stay out of the program; they would bring another main of it along.
+func TestImports_LeaveOutUpstreamsServers(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./...").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -61,8 +61,8 @@ func upgradeTo(protocol string) http.Header {
 	return http.Header{"Connection": {"Upgrade"}, "Upgrade": {protocol}}
 }
 
-// TestLogs go to the kubelet's log of the container, with what was asked for.
-func TestLogs(t *testing.T) {
+// TestKubelet_ServesLogs go to the kubelet's log of the container, with what was asked for.
+func TestKubelet_ServesLogs(t *testing.T) {
 	k := startKubelets(t)
 	k.addPod(t, "p", nodeName, "")
 	k.addPod(t, "waiting", "", "")
@@ -100,8 +100,8 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestStreams go to the kubelet, in the protocol that the client asked for.
-func TestStreams(t *testing.T) {
+// TestKubelet_ServesStreams go to the kubelet, in the protocol that the client asked for.
+func TestKubelet_ServesStreams(t *testing.T) {
 	k := startKubelets(t)
 	k.addPod(t, "p", nodeName, "")
 	for _, test := range []struct{ method, subresource, query, protocol, want string }{
@@ -148,8 +148,8 @@ func echoes(t *testing.T, res *http.Response) {
 	}
 }
 
-// TestStreamsRefused: what is no stream, leads elsewhere or nowhere.
-func TestStreamsRefused(t *testing.T) {
+// TestKubelet_RefusesWhatIsNoStream: what is no stream, leads elsewhere or nowhere.
+func TestKubelet_RefusesWhatIsNoStream(t *testing.T) {
 	k := startKubelets(t, func(c *builtin.Config) { c.Authorizer = onlyReads(c.Authorizer) })
 	k.addPod(t, "p", nodeName, "")
 	k.addPod(t, "waiting", "", "")
@@ -176,9 +176,9 @@ func TestStreamsRefused(t *testing.T) {
 	}
 }
 
-// TestKubeletAnswers: what a kubelet says of a stream or a log is passed on, but
-// for a redirect: nobody follows it.
-func TestKubeletAnswers(t *testing.T) {
+// TestKubelet_AnswersArePassedOn: what a kubelet says of a stream or a log is passed
+// on, but for a redirect: nobody follows it.
+func TestKubelet_AnswersArePassedOn(t *testing.T) {
 	k := startKubelets(t)
 	k.addPod(t, "p", nodeName, "")
 	away := newBackend(t)
@@ -222,9 +222,9 @@ func onlyReads(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// TestKubeletTrust: a kubelet is believed by its certificate, and asked at the
-// address that is preferred and the port that it says it has.
-func TestKubeletTrust(t *testing.T) {
+// TestKubelet_IsTrustedByItsCertificate: a kubelet is believed by its certificate, and
+// asked at the address that is preferred and the port that it says it has.
+func TestKubelet_IsTrustedByItsCertificate(t *testing.T) {
 	k := startKubelets(t)
 	stranger := newBackend(t)
 	stranger.StartTLS()

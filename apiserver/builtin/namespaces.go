@@ -47,7 +47,7 @@ func (n namespaceStorage) Registry() *genericregistry.Store { return n.registry 
 // newNamespaceRegistry builds a registry over the storage that recorder has recorded. The
 // functions that reads depend on are those of upstream's NewREST
 // (k8s.io/kubernetes/pkg/registry/core/namespace/storage);
-// TestNamespaceRegistry compares the two.
+// TestNamespaceRegistry_IsUpstreams compares the two.
 func newNamespaceRegistry(recorder *storageRecorder) (*genericregistry.Store, error) {
 	registry := &genericregistry.Store{
 		NewFunc:                   func() runtime.Object { return &core.Namespace{} },

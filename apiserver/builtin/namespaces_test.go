@@ -19,9 +19,10 @@ import (
 	"byre/watch"
 )
 
-// TestNamespaceRegistry compares namespaceStorage's registry with the one that upstream's
-// storage keeps in an unexported field: reads through either give the same result.
-func TestNamespaceRegistry(t *testing.T) {
+// TestNamespaceRegistry_IsUpstreams compares namespaceStorage's registry with the one
+// that upstream's storage keeps in an unexported field: reads through either give the
+// same result.
+func TestNamespaceRegistry_IsUpstreams(t *testing.T) {
 	model := storetest.NewModel()
 	options := objectstore.NewRESTOptionsGetter(
 		objectstore.StorageConfig{Store: sqlstore.New(model, sqlstore.Options{}), Feed: watch.New(model, watch.Options{})},

@@ -60,8 +60,9 @@ func (k *kubelets) addService(t *testing.T, name string, address corev1.Endpoint
 
 const inDefault = "/api/v1/namespaces/default"
 
-// TestProxy leads to nodes, pods and services, whatever the method and the path.
-func TestProxy(t *testing.T) {
+// TestProxy_ReachesNodesPodsAndServices leads to nodes, pods and services, whatever
+// the method and the path.
+func TestProxy_ReachesNodesPodsAndServices(t *testing.T) {
 	k, plain, secure := startProxies(t)
 	for _, test := range []struct {
 		path string
@@ -115,9 +116,9 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// TestProxyRoot: without a path, a browser is sent to the one that ends in a
+// TestProxy_RedirectsItsRoot: without a path, a browser is sent to the one that ends in a
 // slash, below which relative links work.
-func TestProxyRoot(t *testing.T) {
+func TestProxy_RedirectsItsRoot(t *testing.T) {
 	k, _, _ := startProxies(t)
 	for _, path := range []string{inDefault + "/pods/p/proxy", inDefault + "/services/s:http/proxy", "/api/v1/nodes/" + nodeName + "/proxy"} {
 		got := k.ask(t, http.MethodGet, path+"?a=b", "", nil)
@@ -127,9 +128,9 @@ func TestProxyRoot(t *testing.T) {
 	}
 }
 
-// TestProxyRedirects are the client's to follow: through the proxy if they stay
-// with the backend, else past it.
-func TestProxyRedirects(t *testing.T) {
+// TestProxy_LeavesRedirectsToTheClient are the client's to follow: through the proxy
+// if they stay with the backend, else past it.
+func TestProxy_LeavesRedirectsToTheClient(t *testing.T) {
 	k, plain, _ := startProxies(t)
 	away := newBackend(t)
 	away.Start()
@@ -154,9 +155,9 @@ func TestProxyRedirects(t *testing.T) {
 	}
 }
 
-// TestProxyForbidden: nobody reaches by a proxy what is this machine's own, its
-// link's, or not a pod's.
-func TestProxyForbidden(t *testing.T) {
+// TestProxy_RefusesLocalAddresses: nobody reaches by a proxy what is this machine's
+// own, its link's, or not a pod's.
+func TestProxy_RefusesLocalAddresses(t *testing.T) {
 	k, _, _ := startProxies(t)
 	const refused = "address not allowed"
 	for name, ip := range map[string]string{
@@ -186,9 +187,9 @@ func TestProxyForbidden(t *testing.T) {
 	}
 }
 
-// TestProxyForeign: an endpoint that is not the address of a pod of the service's
-// namespace is not proxied to, whoever wrote it there.
-func TestProxyForeign(t *testing.T) {
+// TestProxy_RefusesEndpointsThatAreNoPods: an endpoint that is not the address of a
+// pod of the service's namespace is not proxied to, whoever wrote it there.
+func TestProxy_RefusesEndpointsThatAreNoPods(t *testing.T) {
 	k, plain, _ := startProxies(t)
 	const foreign = "192.0.2.99"
 	k.network.lead(foreign+":8080", plain.Server)
@@ -215,8 +216,8 @@ func TestProxyForeign(t *testing.T) {
 	}
 }
 
-// TestProxyNowhere: what is not there, and what does not answer.
-func TestProxyNowhere(t *testing.T) {
+// TestProxy_ReportsUnreachableBackends: what is not there, and what does not answer.
+func TestProxy_ReportsUnreachableBackends(t *testing.T) {
 	k, _, _ := startProxies(t)
 	k.addPod(t, "silent", nodeName, "192.0.2.21")
 	for path, want := range map[string]int{
@@ -237,8 +238,9 @@ func TestProxyNowhere(t *testing.T) {
 	}
 }
 
-// TestProxyBreaks: an answer that breaks off is not taken for a whole one.
-func TestProxyBreaks(t *testing.T) {
+// TestProxy_BrokenAnswerIsNotComplete: an answer that breaks off is not taken for a
+// whole one.
+func TestProxy_BrokenAnswerIsNotComplete(t *testing.T) {
 	k, plain, _ := startProxies(t)
 	plain.answerBy(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")

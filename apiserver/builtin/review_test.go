@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestReviews: each kind of review asks what the server was given.
-func TestReviews(t *testing.T) {
+// TestReviews_AskTheServersAuthorizer: each kind of review asks what the server was given.
+func TestReviews_AskTheServersAuthorizer(t *testing.T) {
 	s := start(t)
 	ctx := t.Context()
 	for token, want := range map[string]bool{"good": true, "bad": false} {
@@ -58,8 +58,8 @@ func TestReviews(t *testing.T) {
 	}
 }
 
-// TestComponentStatus shows the store where clients look for etcd.
-func TestComponentStatus(t *testing.T) {
+// TestComponentStatus_ShowsTheStore shows the store where clients look for etcd.
+func TestComponentStatus_ShowsTheStore(t *testing.T) {
 	s := start(t)
 	status := func() corev1.ComponentCondition {
 		component, err := s.client.CoreV1().ComponentStatuses().Get(t.Context(), "etcd-0", metav1.GetOptions{}) //nolint:staticcheck // served all the same

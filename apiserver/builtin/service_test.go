@@ -12,9 +12,9 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestBootstrapTwice: on the real write path too, a second start takes no
-// revision.
-func TestBootstrapTwice(t *testing.T) {
+// TestBootstrap_SecondStartTakesNoRevision: on the real write path too, a second start
+// takes no revision.
+func TestBootstrap_SecondStartTakesNoRevision(t *testing.T) {
 	s := start(t)
 	before, err := s.driver.State(t.Context())
 	if err != nil {
@@ -44,9 +44,9 @@ func service(name string, kind corev1.ServiceType, nodePort int32) *corev1.Servi
 	}
 }
 
-// TestServiceAllocation: a Service gets an address and a port of the ranges,
+// TestService_AllocatesAndReleases: a Service gets an address and a port of the ranges,
 // keeps them to itself, and gives them back when it is gone.
-func TestServiceAllocation(t *testing.T) {
+func TestService_AllocatesAndReleases(t *testing.T) {
 	s := start(t)
 	services := s.client.CoreV1().Services("default")
 	ctx := t.Context()
@@ -86,8 +86,8 @@ func TestServiceAllocation(t *testing.T) {
 	})
 }
 
-// TestServiceDryRun takes nothing.
-func TestServiceDryRun(t *testing.T) {
+// TestService_DryRunAllocatesNothing takes nothing.
+func TestService_DryRunAllocatesNothing(t *testing.T) {
 	s := start(t)
 	before, err := s.driver.State(t.Context())
 	if err != nil {
@@ -110,8 +110,9 @@ func TestServiceDryRun(t *testing.T) {
 	}
 }
 
-// TestServiceChangesType: the port is given back with the type that had it.
-func TestServiceChangesType(t *testing.T) {
+// TestService_ChangeOfTypeReleasesThePort: the port is given back with the type that
+// had it.
+func TestService_ChangeOfTypeReleasesThePort(t *testing.T) {
 	s := start(t)
 	services := s.client.CoreV1().Services("default")
 	made, err := services.Create(t.Context(), service("a", corev1.ServiceTypeNodePort, 30006), metav1.CreateOptions{})

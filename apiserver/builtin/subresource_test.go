@@ -34,8 +34,8 @@ func newPod(t *testing.T, s *server, name string) *corev1.Pod {
 	return pod
 }
 
-// TestBinding puts a pod on a node, once.
-func TestBinding(t *testing.T) {
+// TestBinding_PutsAPodOnANodeOnce puts a pod on a node, once.
+func TestBinding_PutsAPodOnANodeOnce(t *testing.T) {
 	s := start(t)
 	newPod(t, s, "a")
 	bind := func(node string) error {
@@ -55,8 +55,9 @@ func TestBinding(t *testing.T) {
 	}
 }
 
-// TestEviction: a running pod goes when its disruption budget allows it.
-func TestEviction(t *testing.T) {
+// TestEviction_RespectsTheDisruptionBudget: a running pod goes when its disruption
+// budget allows it.
+func TestEviction_RespectsTheDisruptionBudget(t *testing.T) {
 	s := start(t)
 	ctx := t.Context()
 	pod := newPod(t, s, "a")
@@ -91,8 +92,8 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// TestScale reads and writes the replicas of what can be scaled.
-func TestScale(t *testing.T) {
+// TestScale_ReadsAndWritesReplicas reads and writes the replicas of what can be scaled.
+func TestScale_ReadsAndWritesReplicas(t *testing.T) {
 	s := start(t)
 	ctx := t.Context()
 	selector := &metav1.LabelSelector{MatchLabels: podTemplate.Labels}
@@ -127,8 +128,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// TestToken is bound to what it is asked for.
-func TestToken(t *testing.T) {
+// TestToken_IsBoundToItsRequest is bound to what it is asked for.
+func TestToken_IsBoundToItsRequest(t *testing.T) {
 	s := start(t)
 	accounts := s.client.CoreV1().ServiceAccounts("default")
 	if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
@@ -156,8 +157,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestNamespaceGoes only by its finalizer.
-func TestNamespaceGoes(t *testing.T) {
+// TestNamespace_GoesByItsFinalizer only by its finalizer.
+func TestNamespace_GoesByItsFinalizer(t *testing.T) {
 	s := start(t)
 	namespaces := s.client.CoreV1().Namespaces()
 	if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
@@ -179,8 +180,8 @@ func TestNamespaceGoes(t *testing.T) {
 	}
 }
 
-// TestEventsAreOfBothGroups, and have an end.
-func TestEventsAreOfBothGroups(t *testing.T) {
+// TestEvents_AreOfBothGroupsAndExpire, and have an end.
+func TestEvents_AreOfBothGroupsAndExpire(t *testing.T) {
 	s := start(t)
 	began := time.Now()
 	if _, err := s.client.CoreV1().Events("default").Create(t.Context(), &corev1.Event{
@@ -203,8 +204,8 @@ func TestEventsAreOfBothGroups(t *testing.T) {
 	}
 }
 
-// TestCertificateApproval goes by a subresource of its own.
-func TestCertificateApproval(t *testing.T) {
+// TestCertificate_ApprovalIsASubresource goes by a subresource of its own.
+func TestCertificate_ApprovalIsASubresource(t *testing.T) {
 	s := start(t)
 	requests := s.client.CertificatesV1().CertificateSigningRequests()
 	made, err := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{
@@ -223,8 +224,8 @@ func TestCertificateApproval(t *testing.T) {
 	}
 }
 
-// TestNoEscalation: nobody hands out what they don't hold.
-func TestNoEscalation(t *testing.T) {
+// TestRBAC_PreventsEscalation: nobody hands out what they don't hold.
+func TestRBAC_PreventsEscalation(t *testing.T) {
 	s := start(t)
 	role := &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "all"},

@@ -53,7 +53,7 @@ func served() ([]*metav1.APIResourceList, error) {
 	}.apiResourceLists()
 }
 
-func TestOnlyWhatQuotasNameIsCounted(t *testing.T) {
+func TestQuota_CountsOnlyNamedResources(t *testing.T) {
 	tests := []struct {
 		names []v1.ResourceName
 		want  []string // without the quotas themselves
@@ -89,7 +89,7 @@ func TestOnlyWhatQuotasNameIsCounted(t *testing.T) {
 	}
 }
 
-func TestCountedStaysWhenDiscoveryFails(t *testing.T) {
+func TestQuota_KeepsCountingWhenDiscoveryFails(t *testing.T) {
 	down := func() ([]*metav1.APIResourceList, error) {
 		lists, _ := resourceSet{{Version: "v1", Resource: "pods"}: {}}.apiResourceLists()
 		return lists, &discovery.ErrGroupDiscoveryFailed{Groups: map[schema.GroupVersion]error{{Group: "example.com", Version: "v2"}: nil}}

@@ -8,7 +8,7 @@ import (
 	"byre/apiserver/controllers"
 )
 
-func TestSelect(t *testing.T) {
+func TestSelection_UnderstandsTheFlag(t *testing.T) {
 	const namespace, garbage = "namespace-controller", "garbage-collector-controller"
 	all := controllers.Names()
 	without := func(names ...string) []string {
@@ -47,7 +47,7 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-func TestNamesAreSorted(t *testing.T) {
+func TestNames_AreSorted(t *testing.T) {
 	if names := controllers.Names(); !slices.IsSorted(names) || len(names) < 5 {
 		t.Errorf("names are %v", names)
 	}

@@ -20,8 +20,9 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestServerID is what upstream makes of this name (kubernetes/test/e2e/apimachinery/apiserver_identity.go).
-func TestServerID(t *testing.T) {
+// TestServerID_IsUpstreams is what upstream makes of this name
+// (kubernetes/test/e2e/apimachinery/apiserver_identity.go).
+func TestServerID_IsUpstreams(t *testing.T) {
 	got, err := controlplane.ServerID("vm")
 	if want := "apiserver-wlv32tlttr4jl3gtroqexyxapa"; got != want || err != nil {
 		t.Errorf("%s, %v, want %s", got, err, want)
@@ -36,9 +37,9 @@ func lease(name string, renewed time.Time) *coordinationv1.Lease {
 	}
 }
 
-// TestIdentityLeases: a server's Lease is there while it runs; those of servers
-// that have died are deleted when they have expired, and no others.
-func TestIdentityLeases(t *testing.T) {
+// TestIdentityLease_LivesWithTheServer: a server's Lease is there while it runs; those
+// of servers that have died are deleted when they have expired, and no others.
+func TestIdentityLease_LivesWithTheServer(t *testing.T) {
 	client := fake.NewClientset(lease("apiserver-dead", time.Now().Add(-2*time.Hour)), lease("apiserver-alive", time.Now()),
 		// Left behind by this server's last run.
 		lease("apiserver-this", time.Now().Add(-time.Minute)))
@@ -89,8 +90,8 @@ func TestIdentityLeases(t *testing.T) {
 	}
 }
 
-// TestAPIsThatAreOff: nothing is written where it can't be.
-func TestAPIsThatAreOff(t *testing.T) {
+// TestControlPlane_WritesNothingToDisabledAPIs: nothing is written where it can't be.
+func TestControlPlane_WritesNothingToDisabledAPIs(t *testing.T) {
 	p := controlplane.New(controlplane.Config{APIResourceConfigSource: serverstorage.NewResourceConfig(), FeatureGate: utilfeature.DefaultFeatureGate, Logger: klog.Background()})
 	if checks := p.Checks(); len(checks) != 0 {
 		t.Errorf("%d controllers run", len(checks))

@@ -87,9 +87,9 @@ func groups(t *testing.T, r *discovery.Registry) []string {
 	return legacy
 }
 
-// TestOrder: groups by priority and then by name, versions by priority and then
-// by maturity.
-func TestOrder(t *testing.T) {
+// TestRegistry_OrdersByPriority: groups by priority and then by name, versions by
+// priority and then by maturity.
+func TestRegistry_OrdersByPriority(t *testing.T) {
 	r := discovery.NewRegistry("")
 	first := version("z.example", "v1", discovery.BuiltIn, "Cow")
 	first.GroupPriority = 9000
@@ -103,9 +103,9 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestComeAndGo: what is added shows in every document, and what is removed in
-// none.
-func TestComeAndGo(t *testing.T) {
+// TestRegistry_ShowsWhatIsAddedAndRemoved: what is added shows in every document, and
+// what is removed in none.
+func TestRegistry_ShowsWhatIsAddedAndRemoved(t *testing.T) {
 	r := discovery.NewRegistry("")
 	gv := schema.GroupVersion{Group: "farm.example", Version: "v1"}
 	if _, ok := r.Lookup("/apis/farm.example/v1"); ok {
@@ -143,10 +143,10 @@ func TestComeAndGo(t *testing.T) {
 	}
 }
 
-// TestPrecedence: of those who serve one group version, the aggregated server
-// comes before the built-in one, and that before custom resources; the next one
-// comes back when the first goes.
-func TestPrecedence(t *testing.T) {
+// TestRegistry_AggregatedComesBeforeBuiltIn: of those who serve one group version, the
+// aggregated server comes before the built-in one, and that before custom resources;
+// the next one comes back when the first goes.
+func TestRegistry_AggregatedComesBeforeBuiltIn(t *testing.T) {
 	r := discovery.NewRegistry("")
 	gv := schema.GroupVersion{Group: "farm.example", Version: "v1"}
 	kind := func() string {
@@ -174,9 +174,9 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestETag: the aggregated document need not be sent twice, and its tag changes
-// when it does.
-func TestETag(t *testing.T) {
+// TestAggregatedDocument_HasAnETag: the aggregated document need not be sent twice,
+// and its tag changes when it does.
+func TestAggregatedDocument_HasAnETag(t *testing.T) {
 	r := discovery.NewRegistry("")
 	add(t, r, version("farm.example", "v1", discovery.Custom, "Cow"))
 	first := get(t, r.GroupsHandler(), aggregated)
@@ -193,8 +193,8 @@ func TestETag(t *testing.T) {
 	}
 }
 
-// TestCore: the core group has documents of its own.
-func TestCore(t *testing.T) {
+// TestRegistry_CoreGroupHasItsOwnDocuments: the core group has documents of its own.
+func TestRegistry_CoreGroupHasItsOwnDocuments(t *testing.T) {
 	_, inside, err := net.ParseCIDR("192.0.2.0/24")
 	if err != nil {
 		t.Fatal(err)

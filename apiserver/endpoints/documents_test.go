@@ -18,9 +18,9 @@ var elsewhere = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
 
 const aggregatedJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// TestDiscoveryDocuments: every discovery document is the release's, but for the
-// groups that are served elsewhere.
-func TestDiscoveryDocuments(t *testing.T) {
+// TestDiscovery_DocumentsAreTheReleases: every discovery document is the release's,
+// but for the groups that are served elsewhere.
+func TestDiscovery_DocumentsAreTheReleases(t *testing.T) {
 	api := newEverything(t)
 	files, err := filepath.Glob(filepath.Join(release(t), "api/discovery/*.json"))
 	if err != nil || len(files) < 50 {

@@ -141,9 +141,9 @@ var accepts = []map[string]string{
 // varying is what differs from one request to the next: tokens, and ages in tables.
 var varying = regexp.MustCompile(`"continue":\s?"[^"]+"|"creationTimestamp":\s?"[^"]+"|"\d+s"`)
 
-// TestBytesAreWhatDecodingGives: a read answered from bytes is the read that
+// TestEncodedRead_EqualsUpstreams: a read answered from bytes is the read that
 // upstream's handlers answer: status, headers, and every byte of the body.
-func TestBytesAreWhatDecodingGives(t *testing.T) {
+func TestEncodedRead_EqualsUpstreams(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -158,9 +158,9 @@ func TestBytesAreWhatDecodingGives(t *testing.T) {
 	}
 }
 
-// TestFutureRevision: a read of what has not happened yet waits for it, and is
-// then told so in the same words.
-func TestFutureRevision(t *testing.T) {
+// TestEncodedRead_WaitsForAFutureRevision: a read of what has not happened yet waits
+// for it, and is then told so in the same words.
+func TestEncodedRead_WaitsForAFutureRevision(t *testing.T) {
 	s := newServer(t, nil)
 	s.create(t, "/api/v1/namespaces/field/configmaps", `{"metadata":{"name":"c1"}}`)
 	for _, path := range []string{
@@ -208,8 +208,9 @@ func unpack(t *testing.T, resp reply, body string) string {
 	return varying.ReplaceAllString(body, "")
 }
 
-// TestPages: the pages of a list, each from another of the two, are the list.
-func TestPages(t *testing.T) {
+// TestEncodedRead_PagesAreTheList: the pages of a list, each from another of the two,
+// are the list.
+func TestEncodedRead_PagesAreTheList(t *testing.T) {
 	s := newServer(t, nil)
 	s.seed(t)
 	var names []string
@@ -235,9 +236,9 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestWhatIsReadFromBytes: every resource that is kept is read from bytes, in every
-// version.
-func TestWhatIsReadFromBytes(t *testing.T) {
+// TestEncodedRead_CoversEveryStoredResource: every resource that is kept is read from
+// bytes, in every version.
+func TestEncodedRead_CoversEveryStoredResource(t *testing.T) {
 	s := newServer(t, nil)
 	var decoded []string
 	for _, version := range s.api.Versions() {

@@ -38,10 +38,10 @@ var writes = []call{
 // given are values that differ from one object to another.
 var given = regexp.MustCompile(`"(uid|resourceVersion|creationTimestamp|time)":\s?"[^"]+"|made-\w+|(?m)^(\s*)(uid|resourceVersion|creationTimestamp|time|- ?time): .*$`)
 
-// TestWritesAreAnsweredAsByUpstream: an answer that is what was stored is the one that
+// TestEncodedWrite_AnswersAsUpstream: an answer that is what was stored is the one that
 // an encoder gives: status, headers, and every byte of the body but what is each
 // object's own.
-func TestWritesAreAnsweredAsByUpstream(t *testing.T) {
+func TestEncodedWrite_AnswersAsUpstream(t *testing.T) {
 	s := newServer(t, nil)
 	for _, write := range writes {
 		t.Run(write.method+" "+write.path, func(t *testing.T) {
@@ -66,8 +66,8 @@ func TestWritesAreAnsweredAsByUpstream(t *testing.T) {
 	}
 }
 
-// TestWhatIsAnsweredAsKept: an answer has the revision of its own write.
-func TestWhatIsAnsweredAsKept(t *testing.T) {
+// TestEncodedWrite_HasTheRevisionOfItsWrite: an answer has the revision of its own write.
+func TestEncodedWrite_HasTheRevisionOfItsWrite(t *testing.T) {
 	s := newServer(t, nil)
 	last := ""
 	for i, c := range []call{

@@ -61,9 +61,9 @@ func managers(fields []metav1.ManagedFieldsEntry) string {
 	return strings.Join(names, " ")
 }
 
-// TestManagedFieldsAfterAdmission: what admission makes of managed fields is
+// TestManagedFields_AdmissionsChangesAreStored: what admission makes of managed fields is
 // stored, unless it can't be read.
-func TestManagedFieldsAfterAdmission(t *testing.T) {
+func TestManagedFields_AdmissionsChangesAreStored(t *testing.T) {
 	m := &meddler{validated: map[string]string{}}
 	s := newAdmittingServer(t, nil, m)
 	for name, want := range map[string]struct {

@@ -16,9 +16,9 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// TestOpenAPIV2: paths, operations, parameters and definitions are those of the
-// release's swagger.json.
-func TestOpenAPIV2(t *testing.T) {
+// TestOpenAPIV2_IsTheReleases: paths, operations, parameters and definitions are those
+// of the release's swagger.json.
+func TestOpenAPIV2_IsTheReleases(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -35,8 +35,8 @@ func TestOpenAPIV2(t *testing.T) {
 	compareDocuments(t, want, parse(t, text), "paths", "definitions", "parameters")
 }
 
-// TestOpenAPIV3: the same of version 3, document by document.
-func TestOpenAPIV3(t *testing.T) {
+// TestOpenAPIV3_IsTheReleases: the same of version 3, document by document.
+func TestOpenAPIV3_IsTheReleases(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}

@@ -26,9 +26,9 @@ func (d *discard) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestListStreams: what a list allocates is a small part of what it sends,
+// TestList_Streams: what a list allocates is a small part of what it sends,
 // however long it is.
-func TestListStreams(t *testing.T) {
+func TestList_Streams(t *testing.T) {
 	s := newServer(t, nil)
 	const count, size = 400, 50_000
 	body := strings.Repeat("x", size)
@@ -77,10 +77,10 @@ func (b *breaking) List(ctx context.Context, q sqlstore.Query, each func(sqlstor
 	})
 }
 
-// TestBrokenList: a list that can't be read to its end is an error: a status
+// TestList_BrokenListIsAnError: a list that can't be read to its end is an error: a status
 // while nothing was sent, then a connection that breaks. It is never a shorter
 // list.
-func TestBrokenList(t *testing.T) {
+func TestList_BrokenListIsAnError(t *testing.T) {
 	driver := &breaking{after: -1}
 	s := newServer(t, func(d sqlstore.Driver) sqlstore.Driver {
 		driver.Driver = d

@@ -48,10 +48,10 @@ func (f *faulty) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	return nil, fmt.Errorf("%w: connection reset", next.err)
 }
 
-// TestUnknownOutcome: client-go repeats any request whose answer carries
-// Retry-After. A write whose outcome is unknown is therefore answered without
+// TestUnknownOutcome_IsNotRetriedByClients: client-go repeats any request whose answer
+// carries Retry-After. A write whose outcome is unknown is therefore answered without
 // it; one that certainly did not happen is answered with it.
-func TestUnknownOutcome(t *testing.T) {
+func TestUnknownOutcome_IsNotRetriedByClients(t *testing.T) {
 	driver := &faulty{}
 	s := newServer(t, func(d sqlstore.Driver) sqlstore.Driver {
 		driver.Driver = d

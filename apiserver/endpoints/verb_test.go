@@ -17,8 +17,8 @@ const (
 	deployments = "/apis/apps/v1/namespaces/field/deployments"
 )
 
-// TestVerbs: one object's life, and another's scale, through every verb.
-func TestVerbs(t *testing.T) {
+// TestVerbs_ServeAnObjectsLife: one object's life, and another's scale, through every verb.
+func TestVerbs_ServeAnObjectsLife(t *testing.T) {
 	s := newServer(t, nil)
 	for _, step := range []struct {
 		method, path, contentType, body string
@@ -75,8 +75,8 @@ func status(code int, reason, message, details string) string {
 		message, reason, details, code)
 }
 
-// TestUnroutable: what no resource answers, in kube-apiserver's words.
-func TestUnroutable(t *testing.T) {
+// TestRoutes_RefuseAsKubeAPIServer: what no resource answers, in kube-apiserver's words.
+func TestRoutes_RefuseAsKubeAPIServer(t *testing.T) {
 	s := newServer(t, nil)
 	notFound := status(404, "NotFound", "the server could not find the requested resource", "{}")
 	notAllowed := status(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", "{}")
@@ -120,9 +120,9 @@ func TestUnroutable(t *testing.T) {
 	}
 }
 
-// TestNotAcceptable: an encoding that isn't there is refused with those that
-// are.
-func TestNotAcceptable(t *testing.T) {
+// TestNegotiation_NamesTheEncodingsThereAre: an encoding that isn't there is refused
+// with those that are.
+func TestNegotiation_NamesTheEncodingsThereAre(t *testing.T) {
 	s := newServer(t, nil)
 	resp, body := call{method: http.MethodGet, path: configMaps, header: map[string]string{"Accept": "image/png"}}.answer(t, s.bytes)
 	if resp.StatusCode != http.StatusNotAcceptable || !strings.Contains(body, "application/json") {
@@ -130,8 +130,8 @@ func TestNotAcceptable(t *testing.T) {
 	}
 }
 
-// TestBodyTooLarge: a write is read up to its limit and no further.
-func TestBodyTooLarge(t *testing.T) {
+// TestBody_IsLimited: a write is read up to its limit and no further.
+func TestBody_IsLimited(t *testing.T) {
 	s := newServer(t, nil)
 	body := fmt.Sprintf(`{"metadata":{"name":"big"},"data":{"k":%q}}`, strings.Repeat("x", 3<<20))
 	resp, answer := call{method: http.MethodPost, path: configMaps, body: body}.answer(t, s.bytes)
@@ -140,8 +140,8 @@ func TestBodyTooLarge(t *testing.T) {
 	}
 }
 
-// TestDeprecatedVersion: a version that is on its way out says so.
-func TestDeprecatedVersion(t *testing.T) {
+// TestDeprecatedVersion_Warns: a version that is on its way out says so.
+func TestDeprecatedVersion_Warns(t *testing.T) {
 	s := newServer(t, nil)
 	resp, _ := call{method: http.MethodGet, path: "/api/v1/namespaces/field/endpoints"}.answer(t, s.bytes)
 	if got := resp.Header.Get("Warning"); !strings.Contains(got, "v1 Endpoints is deprecated in v1.33+") {
@@ -153,8 +153,8 @@ func TestDeprecatedVersion(t *testing.T) {
 	}
 }
 
-// TestDiscoveryTakesAnyMethod: as kube-aggregator's lists of groups do.
-func TestDiscoveryTakesAnyMethod(t *testing.T) {
+// TestDiscovery_TakesAnyMethod: as kube-aggregator's lists of groups do.
+func TestDiscovery_TakesAnyMethod(t *testing.T) {
 	s := newServer(t, nil)
 	for _, path := range []string{"/apis", "/apis/", "/apis/apps"} {
 		resp, body := call{method: http.MethodPut, path: path}.answer(t, s.bytes)

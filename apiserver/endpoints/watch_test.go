@@ -70,10 +70,10 @@ func (s *server) mustDo(t *testing.T, method, path, contentType, body string) {
 	}
 }
 
-// TestWatchFrames: the events of a watch, whichever way it is served, are the
-// same bytes: with selectors, with names, by the deprecated paths, with a
+// TestWatch_EventsEqualUpstreams: the events of a watch, whichever way it is served,
+// are the same bytes: with selectors, with names, by the deprecated paths, with a
 // bookmark after the initial events.
-func TestWatchFrames(t *testing.T) {
+func TestWatch_EventsEqualUpstreams(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -114,9 +114,10 @@ func TestWatchFrames(t *testing.T) {
 	}
 }
 
-// TestWatchForms: the events of a watch are the same bytes as upstream's in every form: of
-// built-in resources in the stored version and in another, and of decorated ones.
-func TestWatchForms(t *testing.T) {
+// TestWatch_FormsEqualUpstreams: the events of a watch are the same bytes as
+// upstream's in every form: of built-in resources in the stored version and in
+// another, and of decorated ones.
+func TestWatch_FormsEqualUpstreams(t *testing.T) {
 	const body = `{"metadata":{"name":"%s","labels":{"a":"b"}},"spec":%s}`
 	for _, resource := range []struct{ path, spec, patch string }{
 		{"/api/v1/namespaces/field/pods", `{"containers":[{"name":"c","image":"i"}]}`, `{"metadata":{"labels":{"a":null},"annotations":{"note":"<&>"}}}`},
@@ -183,8 +184,8 @@ func summary(t *testing.T, frames []string) []string {
 	return events
 }
 
-// TestWatchEnds: a watch ends when its time is over, without an error.
-func TestWatchEnds(t *testing.T) {
+// TestWatch_EndsAtItsTimeout: a watch ends when its time is over, without an error.
+func TestWatch_EndsAtItsTimeout(t *testing.T) {
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 	start := time.Now()
@@ -197,9 +198,9 @@ func TestWatchEnds(t *testing.T) {
 	}
 }
 
-// TestWatchErrors: what is wrong with a watch is told by a status where it can
+// TestWatch_ReportsErrors: what is wrong with a watch is told by a status where it can
 // be, and by an ERROR event where the watch has begun.
-func TestWatchErrors(t *testing.T) {
+func TestWatch_ReportsErrors(t *testing.T) {
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 	for _, path := range []string{
@@ -219,8 +220,8 @@ func TestWatchErrors(t *testing.T) {
 	}
 }
 
-// TestWatchTable: what is not plain JSON is watched by upstream's handler.
-func TestWatchTable(t *testing.T) {
+// TestWatch_TablesAreUpstreams: what is not plain JSON is watched by upstream's handler.
+func TestWatch_TablesAreUpstreams(t *testing.T) {
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 	for _, accept := range []string{
@@ -239,8 +240,8 @@ func TestWatchTable(t *testing.T) {
 	}
 }
 
-// TestWatchBatch: many events at once come whole and in order.
-func TestWatchBatch(t *testing.T) {
+// TestWatch_BatchesComeInOrder: many events at once come whole and in order.
+func TestWatch_BatchesComeInOrder(t *testing.T) {
 	s := newServer(t, nil)
 	padding := strings.Repeat("x", 10_000)
 	const count = 200
@@ -261,8 +262,8 @@ type signal chan struct{}
 
 func (s signal) ShuttingDown() <-chan struct{} { return s }
 
-// TestWatchShutdown: watches end when the server begins to shut down.
-func TestWatchShutdown(t *testing.T) {
+// TestWatch_EndsAtShutdown: watches end when the server begins to shut down.
+func TestWatch_EndsAtShutdown(t *testing.T) {
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 	shutdown := make(signal)
@@ -279,9 +280,9 @@ func TestWatchShutdown(t *testing.T) {
 	}
 }
 
-// TestWatchMetrics: events, and watches that are open, are counted under
+// TestWatch_IsCounted: events, and watches that are open, are counted under
 // kube-apiserver's names.
-func TestWatchMetrics(t *testing.T) {
+func TestWatch_IsCounted(t *testing.T) {
 	metrics.Register()
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
@@ -319,9 +320,9 @@ func counted(gathered []*dto.MetricFamily, want *regexp.Regexp) bool {
 	return false
 }
 
-// TestWatchWebSocket: a watch over a WebSocket has the same events, one a
+// TestWatch_ServesWebSockets: a watch over a WebSocket has the same events, one a
 // message.
-func TestWatchWebSocket(t *testing.T) {
+func TestWatch_ServesWebSockets(t *testing.T) {
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 	url := "ws" + strings.TrimPrefix(s.bytes.URL, "http") + configMaps + "?watch=1"

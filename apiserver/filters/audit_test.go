@@ -34,9 +34,9 @@ func (r *recorder) Run(<-chan struct{}) error { return nil }
 func (r *recorder) Shutdown()                 {}
 func (r *recorder) String() string            { return "recorder" }
 
-// TestAuditStages follows a request to its end, one that stays open, one that
+// TestAudit_RecordsEveryStage follows a request to its end, one that stays open, one that
 // nobody knows the sender of, and one whose handler panics.
-func TestAuditStages(t *testing.T) {
+func TestAudit_RecordsEveryStage(t *testing.T) {
 	recorded := &recorder{}
 	cfg := testConfig()
 	cfg.AuditBackend, cfg.AuditPolicy = recorded, policy.NewFakePolicyRuleEvaluator(auditapi.LevelMetadata, nil)

@@ -118,7 +118,7 @@ func get(t *testing.T, url, credential string, header ...string) answer {
 	return answer{resp.StatusCode, resp.Header, body}
 }
 
-func TestAnswers(t *testing.T) {
+func TestChain_Answers(t *testing.T) {
 	cfg := testConfig()
 	cfg.Options.HSTSDirectives = []string{"max-age=60"}
 	server := serve(t, cfg, func(http.ResponseWriter, *http.Request) {})
@@ -165,9 +165,9 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestPanic has a request end without an answer, as upstream does, and the
-// server go on.
-func TestPanic(t *testing.T) {
+// TestChain_PanicEndsOneRequest has a request end without an answer, as upstream does,
+// and the server go on.
+func TestChain_PanicEndsOneRequest(t *testing.T) {
 	server := serve(t, testConfig(), func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/panic" {
 			panic("a handler's mistake")
@@ -185,8 +185,8 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestContext checks what handlers behind the chain rely on.
-func TestContext(t *testing.T) {
+// TestChain_FillsTheContext checks what handlers behind the chain rely on.
+func TestChain_FillsTheContext(t *testing.T) {
 	server := serve(t, testConfig(), func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		info, ok := request.RequestInfoFrom(ctx)
@@ -220,7 +220,7 @@ func TestContext(t *testing.T) {
 	}
 }
 
-func TestTimeout(t *testing.T) {
+func TestTimeout_EndsARequest(t *testing.T) {
 	cfg := testConfig()
 	cfg.Options.RequestTimeout = 50 * time.Millisecond
 	ended := make(chan struct{})
@@ -255,7 +255,7 @@ func blocking() (handler http.HandlerFunc, entered chan struct{}, release func()
 	}, entered, sync.OnceFunc(func() { close(released) })
 }
 
-func TestMaxInFlight(t *testing.T) {
+func TestMaxInFlight_RefusesTheRest(t *testing.T) {
 	cfg := testConfig()
 	cfg.Options.MaxRequestsInFlight = 1
 	handler, entered, release := blocking()
@@ -280,7 +280,7 @@ func TestMaxInFlight(t *testing.T) {
 	<-done
 }
 
-func TestPriorityAndFairness(t *testing.T) {
+func TestPriorityAndFairness_QueuesRequests(t *testing.T) {
 	cfg := testConfig()
 	client := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
@@ -309,7 +309,7 @@ func TestPriorityAndFairness(t *testing.T) {
 	}
 }
 
-func TestDraining(t *testing.T) {
+func TestDraining_RefusesNewRequests(t *testing.T) {
 	cfg := testConfig()
 	cfg.Options.ShutdownSendRetryAfter = true
 	cfg.Options.ShutdownWatchTerminationGracePeriod = time.Second
@@ -343,7 +343,7 @@ func TestDraining(t *testing.T) {
 	}
 }
 
-func TestValidate(t *testing.T) {
+func TestOptions_Validate(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		edit  func(*Options)

@@ -2,7 +2,7 @@
 //
 // The filters are those of k8s.io/apiserver. Their order is that of
 // DefaultBuildHandlerChain in k8s.io/apiserver/pkg/server. That package is not imported,
-// because it is the generic API server. TestOrder reads the function's source and
+// because it is the generic API server. TestChain_OrderIsUpstreams reads the function's source and
 // compares.
 //
 // The chain promises to the handlers inside it:

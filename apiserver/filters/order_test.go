@@ -12,9 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestOrder compares the calls in our chain with those in upstream's, in the
-// order of their source: a filter that upstream adds, drops or moves shows here.
-func TestOrder(t *testing.T) {
+// TestChain_OrderIsUpstreams compares the calls in our chain with those in upstream's,
+// in the order of their source: a filter that upstream adds, drops or moves shows
+// here.
+func TestChain_OrderIsUpstreams(t *testing.T) {
 	upstream := calls(t, filepath.Join(packageDir(t, "k8s.io/apiserver/pkg/server/filters"), "..", "config.go"),
 		"DefaultBuildHandlerChain")
 	ours := calls(t, "chain.go", "addAuthorizationFilters", "addAuthenticationFilters", "addTimeoutFilters", "addOuterFilters")

@@ -20,7 +20,7 @@ func ask(t *testing.T, mux *http.ServeMux, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-func TestGatesAndShutdown(t *testing.T) { synctest.Test(t, testGatesAndShutdown) }
+func TestHealth_FollowsGatesAndShutdown(t *testing.T) { synctest.Test(t, testGatesAndShutdown) }
 
 func testGatesAndShutdown(t *testing.T) {
 	gate := make(chan struct{})
@@ -69,7 +69,7 @@ func testGatesAndShutdown(t *testing.T) {
 
 // Anonymous clients may ask as often as they like; the database is asked once
 // per half time-out, and one client that goes away fails nobody else's check.
-func TestStoreCheckIsShared(t *testing.T) { synctest.Test(t, testStoreCheckIsShared) }
+func TestStoreCheck_IsShared(t *testing.T) { synctest.Test(t, testStoreCheckIsShared) }
 
 func testStoreCheckIsShared(t *testing.T) {
 	asked, answer := 0, make(chan error)
@@ -137,7 +137,7 @@ func testStoreCheckIsShared(t *testing.T) {
 	}
 }
 
-// TestPass asks as /readyz does, within the process.
+// TestAllPass_FollowsTheChecks asks as /readyz does, within the process.
 // A panic in the probe fails the requests that share it, and the next period probes again.
 func TestStoreCheck_ProbePanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestStoreCheck_ProbePanics(t *testing.T) {
 	})
 }
 
-func TestPass(t *testing.T) {
+func TestAllPass_FollowsTheChecks(t *testing.T) {
 	gate := make(chan struct{})
 	checks := health.Install(http.NewServeMux(), health.Checks{BootSequence: []health.Checker{health.PostStartHook("late", gate)}})
 	if health.AllPass(t.Context(), checks) {
@@ -190,8 +190,9 @@ func TestPass(t *testing.T) {
 	}
 }
 
-// TestLivezGracePeriod: a start that takes its time is no reason to restart.
-func TestLivezGracePeriod(t *testing.T) { synctest.Test(t, testLivezGracePeriod) }
+// TestLivez_PassesDuringTheGracePeriod: a start that takes its time is no reason to
+// restart.
+func TestLivez_PassesDuringTheGracePeriod(t *testing.T) { synctest.Test(t, testLivezGracePeriod) }
 
 func testLivezGracePeriod(t *testing.T) {
 	mux := http.NewServeMux()

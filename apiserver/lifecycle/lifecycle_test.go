@@ -8,9 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestShutdownOrder compares the order with the diagram at
+// TestShutdownOrder_IsUpstreams compares the order with the diagram at
 // GenericAPIServer.RunWithContext in k8s.io/apiserver/pkg/server/genericapiserver.go.
-func TestShutdownOrder(t *testing.T) {
+func TestShutdownOrder_IsUpstreams(t *testing.T) {
 	order := func(sendRetryAfter bool) map[string][]string {
 		after := map[string][]string{}
 		for _, step := range NewSignals().Shutdown(Actions{}, sendRetryAfter) {
@@ -39,8 +39,9 @@ func TestShutdownOrder(t *testing.T) {
 	}
 }
 
-// TestRun: no action begins before every action that it comes after has returned.
-func TestRun(t *testing.T) {
+// TestRun_FollowsTheOrder: no action begins before every action that it comes after
+// has returned.
+func TestRun_FollowsTheOrder(t *testing.T) {
 	for _, sendRetryAfter := range []bool{false, true} {
 		s := NewSignals()
 		var mu sync.Mutex
@@ -70,8 +71,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunRefusesADeadlock instead of waiting forever.
-func TestRunRefusesADeadlock(t *testing.T) {
+// TestRun_RefusesADeadlock instead of waiting forever.
+func TestRun_RefusesADeadlock(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("it was run")

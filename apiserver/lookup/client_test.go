@@ -26,7 +26,7 @@ import (
 
 // Look-ups read what is stored, written the moment before, and send nothing to
 // the client that everything else goes to.
-func TestClient(t *testing.T) {
+func TestClient_ReadsTheStore(t *testing.T) {
 	store, feed := watchtest.Run(t, storetest.NewModel(), watch.Options{})
 	endpointSlices := discovery.Resource("endpointslices")
 	getter := objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.36", "1.36", "1.36")))

@@ -37,7 +37,7 @@ func newRequest(ctx context.Context, t *testing.T, method, path, body string) *h
 	return r
 }
 
-func TestRoundTrip(t *testing.T) {
+func TestTransport_RoundTrips(t *testing.T) {
 	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -65,7 +65,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-func TestStreams(t *testing.T) {
+func TestTransport_Streams(t *testing.T) {
 	next := make(chan string)
 	transport := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.(http.Flusher).Flush()
@@ -91,7 +91,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-func TestValuesStayOutside(t *testing.T) {
+func TestTransport_HidesTheCallersContextValues(t *testing.T) {
 	type key struct{}
 	transport := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.Context().Value(key{}) != nil {
@@ -116,7 +116,7 @@ func endless(started, ended chan struct{}) http.HandlerFunc {
 	}
 }
 
-func TestCancelEndsHandler(t *testing.T) {
+func TestTransport_CancelEndsTheHandler(t *testing.T) {
 	started, ended := make(chan struct{}), make(chan struct{})
 	transport := serve(t, endless(started, ended))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -133,7 +133,7 @@ func TestCancelEndsHandler(t *testing.T) {
 	}
 }
 
-func TestClosingTheBodyEndsHandler(t *testing.T) {
+func TestTransport_ClosingTheBodyEndsTheHandler(t *testing.T) {
 	started, ended := make(chan struct{}), make(chan struct{})
 	transport := serve(t, endless(started, ended))
 	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", ""))
@@ -145,7 +145,7 @@ func TestClosingTheBodyEndsHandler(t *testing.T) {
 	<-ended
 }
 
-func TestCloseEndsHandlers(t *testing.T) {
+func TestTransport_CloseEndsHandlers(t *testing.T) {
 	started, ended := make(chan struct{}), make(chan struct{})
 	transport := serve(t, endless(started, ended))
 	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", ""))
@@ -162,7 +162,7 @@ func TestCloseEndsHandlers(t *testing.T) {
 	}
 }
 
-func TestSlowReaderHoldsWriterUp(t *testing.T) {
+func TestTransport_SlowReaderBlocksTheWriter(t *testing.T) {
 	const size = 3 * loopback.MaxBufferedBytes
 	written := make(chan struct{})
 	transport := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -193,7 +193,7 @@ func TestSlowReaderHoldsWriterUp(t *testing.T) {
 	}
 }
 
-func TestAuthenticator(t *testing.T) {
+func TestAuthenticator_KnowsOnlyLoopbackRequests(t *testing.T) {
 	authenticator := loopback.Authenticator()
 	transport := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		response, ok, err := authenticator.AuthenticateRequest(r)
@@ -211,7 +211,7 @@ func TestAuthenticator(t *testing.T) {
 	}
 }
 
-func TestPanicIsAnError(t *testing.T) {
+func TestTransport_PanicIsAnError(t *testing.T) {
 	transport := serve(t, func(http.ResponseWriter, *http.Request) { panic("no") })
 	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", ""))
 	if err != nil {
@@ -226,7 +226,7 @@ func TestPanicIsAnError(t *testing.T) {
 	}
 }
 
-func TestBeforeServe(t *testing.T) {
+func TestTransport_FailsBeforeServe(t *testing.T) {
 	transport := new(loopback.Transport)
 	if _, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", "")); err == nil {
 		t.Error("a request before Serve succeeds")

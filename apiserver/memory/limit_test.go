@@ -7,7 +7,7 @@ import (
 	"testing/fstest"
 )
 
-func TestGroupLimit(t *testing.T) {
+func TestCgroupLimit_ReadsTheSmallestOfTheHierarchy(t *testing.T) {
 	root := fstest.MapFS{
 		"sys/fs/cgroup/kubepods/memory.max":                  {Data: []byte("2000000000\n")},
 		"sys/fs/cgroup/kubepods/pod1/memory.max":             {Data: []byte("1000000000\n")},
@@ -38,7 +38,7 @@ func TestGroupLimit(t *testing.T) {
 	}
 }
 
-func TestMemoryLimitKnowsGOMEMLIMIT(t *testing.T) {
+func TestMemoryLimit_RespectsGOMEMLIMIT(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 20))
 	if limit := Limit(); limit != 1<<20 {
 		t.Errorf("the limit is %d", limit)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestMemoryIsGivenBackWhenWorkIsOver(t *testing.T) {
+func TestMemory_ReturnedWhenIdle(t *testing.T) {
 	var w workload
 	w.released(1 << 30)
 	at := uint64(1 << 30)
@@ -49,7 +49,7 @@ func TestMemoryIsGivenBackWhenWorkIsOver(t *testing.T) {
 	}
 }
 
-func TestGarbageIsCollectedAsOperatorsSay(t *testing.T) {
+func TestMemory_RespectsGOGC(t *testing.T) {
 	before := debug.SetGCPercent(70)
 	defer debug.SetGCPercent(before)
 	currentPercent := func() int {
@@ -70,7 +70,7 @@ func TestGarbageIsCollectedAsOperatorsSay(t *testing.T) {
 	}
 }
 
-func TestAllocatedGrows(t *testing.T) {
+func TestAllocated_Grows(t *testing.T) {
 	before := allocated()
 	block := make([]byte, 8<<20)
 	if got := allocated() - before; got < uint64(len(block)) {

@@ -21,7 +21,7 @@ const revision = 1234567
 
 // What the raw side answers must be, byte for byte, what upstream's encoder
 // gives for the decoded object: alone, and as an item of its list.
-func TestEncodedIsWhatADecodeAndAnEncodeGive(t *testing.T) {
+func TestEncoded_EqualsDecodingAndEncoding(t *testing.T) {
 	tested := 0
 	for _, file := range fixtures(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".json")
@@ -126,7 +126,7 @@ func checkEncoded(t *testing.T, gvk schema.GroupVersionKind, data []byte) {
 }
 
 // An object's metadata decides where its resourceVersion goes.
-func TestDocument(t *testing.T) {
+func TestDocument_PlacesTheResourceVersion(t *testing.T) {
 	for _, test := range []struct{ stored, whole, item string }{
 		{ // typed: after uid
 			`{"kind":"A","apiVersion":"v1","metadata":{"name":"n","uid":"u","labels":{}},"spec":{}}`,
@@ -171,7 +171,7 @@ func TestDocument(t *testing.T) {
 
 // Storage versions must be those of a stock kube-apiserver, or a later program
 // could not read what this one wrote.
-func TestBuiltinEncoding(t *testing.T) {
+func TestBuiltinEncoding_IsTheStockStorageVersion(t *testing.T) {
 	encoding := builtinEncoding(legacyscheme.Scheme, nil)
 	for gr, want := range map[schema.GroupResource]string{
 		{Resource: "pods"}:                                              "v1",

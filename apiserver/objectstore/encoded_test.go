@@ -17,7 +17,7 @@ import (
 )
 
 // The raw side and the decoded one are two views of the same answers.
-func TestEncodedEqualsDecoded(t *testing.T) {
+func TestEncoded_EqualsDecoded(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
 		for i := range 30 {
@@ -99,7 +99,7 @@ func (c countingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, in
 
 // Creating, and reading what was created, decodes nothing: not for selectors,
 // not for the index, not for the answer.
-func TestNothingIsDecodedOnTheWay(t *testing.T) {
+func TestEncoded_DecodesNothing(t *testing.T) {
 	var decodes atomic.Int64
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.Codec = countingCodec{cfg.Codec, &decodes} })
 	f.listed(t, "/pods", all())
@@ -126,7 +126,7 @@ func TestNothingIsDecodedOnTheWay(t *testing.T) {
 
 // A record that another program wrote is answered as a decode gives it, and is
 // written again by an update that changes nothing.
-func TestStaleFormIsEncodedAgain(t *testing.T) {
+func TestStaleForm_IsEncodedAgain(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b, func(cfg *Config) { cfg.Form = "newer" })
 		at := f.at("ns", "old")

@@ -12,7 +12,7 @@ import (
 // A watch that ends after a revision gives everything up to it and nothing of what
 // comes later, which is of the next definition: not as a change, and not as what
 // exists when the watch begins late.
-func TestEndingAfterARevision(t *testing.T) {
+func TestWatch_EndsAfterARevision(t *testing.T) {
 	ending := NewEnding()
 	f := newFixture(t, backends()[0], func(c *Config) { c.Ending = ending })
 	a := f.create(t, "ns", "a", "")

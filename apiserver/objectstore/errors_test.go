@@ -41,7 +41,7 @@ func (f *failing) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, i
 
 // An answer says when to try again only where nothing was written, and never
 // says it in the database's words.
-func TestDatabaseErrors(t *testing.T) {
+func TestErrors_RetryOnlyWhatWasNotWritten(t *testing.T) {
 	for _, test := range []struct {
 		err    error
 		code   int32
@@ -75,7 +75,7 @@ func TestDatabaseErrors(t *testing.T) {
 }
 
 // A name that has no room in an index is refused as names are.
-func TestKeyTooLong(t *testing.T) {
+func TestCreate_RefusesAKeyThatIsTooLong(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(b.name, func(t *testing.T) {
 			f := newFixture(t, b)
@@ -91,7 +91,7 @@ func TestKeyTooLong(t *testing.T) {
 
 // What is in memory may be read while the database is away, where the client
 // said that any state will do; a watch goes on.
-func TestReadsDuringAnOutage(t *testing.T) {
+func TestReads_AnyRevisionIsServedDuringAnOutage(t *testing.T) {
 	driver := &failing{Driver: storetest.NewModel()}
 	f := newFixture(t, backend{"failing", func(testing.TB) sqlstore.Driver { return driver }, true})
 	f.create(t, "ns", "a", "")
@@ -107,7 +107,7 @@ func TestReadsDuringAnOutage(t *testing.T) {
 	events(t, w, 1)
 }
 
-func TestFutureRevision(t *testing.T) {
+func TestReads_WaitForAFutureRevision(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b, func(cfg *Config) { cfg.FutureTimeout = 20 * time.Millisecond })
 		f.create(t, "ns", "a", "")
@@ -132,7 +132,7 @@ func TestFutureRevision(t *testing.T) {
 	})
 }
 
-func TestBadRequests(t *testing.T) {
+func TestReads_RefuseBadRequests(t *testing.T) {
 	f := newFixture(t, backends()[0])
 	for name, opts := range map[string]storage.ListOptions{
 		"resourceVersion":       all(func(o *storage.ListOptions) { o.ResourceVersion = "x" }),
@@ -158,7 +158,7 @@ func token(t *testing.T, start string) string {
 }
 
 // A token that upstream did not make names the first object of the page.
-func TestInclusiveContinue(t *testing.T) {
+func TestContinue_InclusiveTokenNamesTheFirstObject(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
 		for _, name := range []string{"a", "ab", "abc", "b"} {
@@ -179,7 +179,7 @@ func TestInclusiveContinue(t *testing.T) {
 }
 
 // Two writers of one object: the loser tries again from what the winner wrote.
-func TestConcurrentUpdates(t *testing.T) {
+func TestGuaranteedUpdate_RetriesAfterAConflict(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		const writers, updates = 4, 25
 		f := newFixture(t, b)

@@ -14,7 +14,7 @@ import (
 	"byre/watch"
 )
 
-func TestGetter(t *testing.T) {
+func TestRESTOptionsGetter_BuildsStores(t *testing.T) {
 	model := storetest.NewModel()
 	getter := NewRESTOptionsGetter(
 		StorageConfig{Store: sqlstore.New(model, sqlstore.Options{}), Feed: watch.New(model, watch.Options{})},

@@ -11,9 +11,9 @@ import (
 	"byre/sqlstore"
 )
 
-// TestListByFieldLooksAtFew lists by an indexed field among many objects that it
-// does not select, written by this program and by another.
-func TestListByFieldLooksAtFew(t *testing.T) {
+// TestList_ByIndexedFieldReadsFewObjects lists by an indexed field among many objects
+// that it does not select, written by this program and by another.
+func TestList_ByIndexedFieldReadsFewObjects(t *testing.T) {
 	f := newFixture(t, backends()[0])
 	const n = 1000
 	for i := range n {
@@ -48,7 +48,7 @@ func TestListByFieldLooksAtFew(t *testing.T) {
 	}
 }
 
-func TestScalarAt(t *testing.T) {
+func TestScalarAt_FindsAField(t *testing.T) {
 	for _, test := range []struct {
 		data, want string
 		there, ok  bool

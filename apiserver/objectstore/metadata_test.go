@@ -70,7 +70,7 @@ func (f *fixture) change(t *testing.T, namespace, name string, change func(*exam
 	}
 }
 
-func TestWatchMetadata(t *testing.T) {
+func TestWatch_MetadataOnly(t *testing.T) {
 	transformers := map[string]value.Transformer{"plain": nil, "encrypted": gcm(t, "key")}
 	for kind, transformer := range transformers {
 		t.Run(kind, func(t *testing.T) {
@@ -173,7 +173,7 @@ func (d *listingDriver) List(ctx context.Context, q sqlstore.Query, yield func(s
 
 // What is dropped while a watch begins (because the store's history has started
 // again, say) ends the watch: what it has listed may not have happened.
-func TestWatchesBeginInOneHistory(t *testing.T) {
+func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 	driver := &listingDriver{Driver: storetest.NewModel()}
 	f := newFixture(t, backend{"model", func(testing.TB) sqlstore.Driver { return driver }, true})
 	f.create(t, "ns", "a", "")

@@ -9,7 +9,7 @@ import (
 
 // A record's bytes are the ones that readers get, unless it is encrypted or of another
 // Form: then what readers get is in the cache of representations.
-func TestRecordsShareTheirBytes(t *testing.T) {
+func TestRecord_SharesItsBytes(t *testing.T) {
 	for name, change := range map[string]func(*Config){"plain": func(*Config) {}, "encrypted": withPrefix} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, backends()[0], change)

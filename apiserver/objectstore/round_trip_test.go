@@ -10,7 +10,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 )
 
-func TestSettlingEncodesWhatADecodeGives(t *testing.T) {
+func TestRoundTrip_EncodesWhatDecodingGives(t *testing.T) {
 	codec := roundTripCodec{legacyscheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion)}
 	// A claim's strategy empties its status.
 	data, err := runtime.Encode(codec, &corev1.PersistentVolumeClaim{})

@@ -49,7 +49,7 @@ func gcm(t *testing.T, keys ...string) value.Transformer {
 	return value.NewPrefixTransformers(errors.New("no key fits"), transformers...)
 }
 
-func TestEncryption(t *testing.T) {
+func TestEncryption_HidesStoredValues(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b, func(cfg *Config) { cfg.Transformer = gcm(t, "k1") })
 		f.create(t, "ns", "secret", "x=1")
@@ -81,7 +81,7 @@ func TestEncryption(t *testing.T) {
 
 // An object under an old key is encrypted again by an update that changes
 // nothing; that is how keys are rotated.
-func TestKeyRotation(t *testing.T) {
+func TestEncryption_UpdateRotatesTheKey(t *testing.T) {
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.Transformer = gcm(t, "k1") })
 	f.create(t, "ns", "secret", "x=1")
 	f.swap(gcm(t, "k2", "k1"))
@@ -98,7 +98,7 @@ func TestKeyRotation(t *testing.T) {
 }
 
 // Where encryption was turned off, what is still encrypted is refused.
-func TestEncryptedValueWithoutAKey(t *testing.T) {
+func TestEncryption_RefusesAValueWithoutAKey(t *testing.T) {
 	f := newFixture(t, backends()[0])
 	write := sqlstore.Write{Op: sqlstore.Create, Key: f.at("ns", "secret").Key, Form: f.cfg.Form, Value: wrap([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
 	if _, err := f.store.Commit(t.Context(), write); err != nil {
@@ -110,7 +110,7 @@ func TestEncryptedValueWithoutAKey(t *testing.T) {
 	}
 }
 
-func TestWrap(t *testing.T) {
+func TestEncryption_WrapsValuesAsJSON(t *testing.T) {
 	for _, sealed := range []string{
 		"k8s:enc:aescbc:v1:key1:\x00\xff\"", "k8s:enc:kms:v2:plugin:\x01", "k8s:enc:odd\n:v1:k:x", "k8s:enc:", "anything", "\xff",
 	} {
@@ -129,7 +129,7 @@ func TestWrap(t *testing.T) {
 
 // With the gate on, objects that can't be read are told apart, and can be
 // deleted unseen.
-func TestUnsafeDeletion(t *testing.T) {
+func TestUnsafeDeletion_DeletesUnreadableObjects(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
 	f := newFixture(t, backends()[0])
 	for i, broken := range []string{`{"kind":"Nothing","apiVersion":"none/v1"}`, `{"kind":1}`} {
@@ -158,7 +158,7 @@ func TestUnsafeDeletion(t *testing.T) {
 	}
 }
 
-func TestAuthor(t *testing.T) {
+func TestAuthor_IsRecorded(t *testing.T) {
 	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "ann"})
 	ctx = request.WithRequestInfo(ctx, &request.RequestInfo{Verb: "patch"})
 	ctx = audit.WithAuditContext(ctx)

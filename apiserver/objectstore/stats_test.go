@@ -30,7 +30,7 @@ func listSeats(stats func(string) (storage.Stats, error), resource schema.GroupR
 
 // Lists cost the seats that a stock server charges for the same objects: its
 // tracker is told their number and their average size.
-func TestListSeats(t *testing.T) {
+func TestList_SeatsAreUpstreams(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
 		g := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed}, &SchemeResources{})
@@ -72,7 +72,7 @@ func TestListSeats(t *testing.T) {
 
 // The gauges have upstream's names and labels. A custom resource without objects
 // has none any more.
-func TestStorageMetrics(t *testing.T) {
+func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	metrics.Register()
 	f := newFixture(t, backends()[0])
 	g := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed}, &SchemeResources{})

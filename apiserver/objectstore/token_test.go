@@ -41,7 +41,7 @@ func podName(item Encoded) string {
 // counted from the first one, whether or not anything changes meanwhile. Then it
 // is 410 with a token that continues at the latest revision. History itself
 // lasts longer: the same revision can still be listed and watched from.
-func TestContinueExpires(t *testing.T) {
+func TestContinue_Expires(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		driver := &later{}
 		f := newFixture(t, backend{b.name, func(t testing.TB) sqlstore.Driver {
@@ -123,7 +123,7 @@ func TestContinueExpires(t *testing.T) {
 }
 
 // An expiry is a time of the database's clock, however wrong this process's is.
-func TestExpiryByDatabaseClock(t *testing.T) {
+func TestExpiry_FollowsTheDatabasesClock(t *testing.T) {
 	for _, b := range backends() {
 		if b.soleWriter {
 			continue // the process's clock is the database's

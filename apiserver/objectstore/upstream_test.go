@@ -166,7 +166,7 @@ var alone = map[string]bool{
 	"WatchListMatchSingle":               true,
 }
 
-func TestUpstream(t *testing.T) {
+func TestStore_PassesUpstreamsSuite(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}

@@ -22,7 +22,7 @@ import (
 	"byre/sqlstore"
 )
 
-func TestEncodedWatch(t *testing.T) {
+func TestEncodedWatch_EqualsDecoded(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
 		start := f.feed.Revision()
@@ -56,7 +56,7 @@ func TestEncodedWatch(t *testing.T) {
 	})
 }
 
-func TestEncodedInitialEvents(t *testing.T) {
+func TestEncodedWatch_SendsInitialEvents(t *testing.T) {
 	f := newFixture(t, backends()[0])
 	for i := range initialBatch + 5 {
 		f.create(t, "ns", fmt.Sprintf("pod-%03d", i), "")
@@ -94,7 +94,7 @@ func (s *seats) Signal() { s.free = true }
 func (s *seats) Wait()   {}
 
 // A watch with initial events has its seats until the last of them is queued.
-func TestInitialEventsKeepTheirSeats(t *testing.T) {
+func TestWatch_InitialEventsKeepTheirSeats(t *testing.T) {
 	f := newFixture(t, backends()[0])
 	for i := range 2*initialBatch + 5 {
 		f.create(t, "ns", fmt.Sprintf("pod-%03d", i), "")
@@ -127,7 +127,7 @@ func TestInitialEventsKeepTheirSeats(t *testing.T) {
 	}
 }
 
-func TestBookmarksSayHowFarAWatchIs(t *testing.T) {
+func TestBookmark_HasTheWatchsRevision(t *testing.T) {
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.BookmarkInterval = 30 * time.Millisecond })
 	w := f.watch(t, all(from(f.feed.Revision()), withBookmarks))
 	last := f.increase(t.Context(), t) // nothing that the watch is for
@@ -140,7 +140,7 @@ func TestBookmarksSayHowFarAWatchIs(t *testing.T) {
 	}
 }
 
-func TestBookmarkBeforeTheEnd(t *testing.T) {
+func TestBookmark_PrecedesTheTimeout(t *testing.T) {
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.BookmarkInterval = time.Hour })
 	ctx, cancel := context.WithTimeout(t.Context(), preTimeout+100*time.Millisecond)
 	defer cancel()
@@ -158,7 +158,7 @@ func TestBookmarkBeforeTheEnd(t *testing.T) {
 	}
 }
 
-func TestWatchOfCompactedRevision(t *testing.T) {
+func TestWatch_CompactedRevisionIsExpired(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
 		first := f.create(t, "ns", "a", "")
@@ -176,7 +176,7 @@ func TestWatchOfCompactedRevision(t *testing.T) {
 }
 
 // A watch that was cut resumes in another process, with nothing lost.
-func TestWatchResumesAcrossARestart(t *testing.T) {
+func TestWatch_ResumesAfterARestart(t *testing.T) {
 	for _, b := range backends()[1:] {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
@@ -206,7 +206,7 @@ func TestWatchResumesAcrossARestart(t *testing.T) {
 }
 
 // A watcher that does not read costs the others nothing, and misses nothing.
-func TestSlowWatcher(t *testing.T) {
+func TestWatch_SlowWatcherMissesNothing(t *testing.T) {
 	f := newFixture(t, backends()[0])
 	slow := f.watch(t, all(from(f.feed.Revision())))
 	fast := f.watch(t, all(from(f.feed.Revision())))
@@ -222,7 +222,7 @@ func TestSlowWatcher(t *testing.T) {
 	}
 }
 
-func TestWatchEndsWithTheFeed(t *testing.T) {
+func TestWatch_EndsWithTheFeed(t *testing.T) {
 	var w EncodedWatch
 	t.Run("running", func(t *testing.T) {
 		f := newFixture(t, backends()[0])

@@ -39,9 +39,9 @@ func typedOf(t *testing.T, c managedfields.TypeConverter, pod *corev1.Pod, optio
 	return v
 }
 
-// TestTypedObjects converts a Pod for the first time and again: the value has the
-// same fields, is compared alike, and turns into the Pod again.
-func TestTypedObjects(t *testing.T) {
+// TestTypedObjects_EqualUpstreams converts a Pod for the first time and again: the
+// value has the same fields, is compared alike, and turns into the Pod again.
+func TestTypedObjects_EqualUpstreams(t *testing.T) {
 	c := podConverter()
 	image := func(image string) *corev1.Pod {
 		return podOf(corev1.Container{Name: "c", Image: image, Env: []corev1.EnvVar{{Name: "E", Value: "1"}, {Name: "E", Value: "2"}}})
@@ -76,9 +76,9 @@ func TestTypedObjects(t *testing.T) {
 	}
 }
 
-// TestTypedObjectsAreValidated: what a Go type leaves open is found out, the first
+// TestTypedObjects_AreValidated: what a Go type leaves open is found out, the first
 // time and later, by the conversion or by the comparison after it.
-func TestTypedObjectsAreValidated(t *testing.T) {
+func TestTypedObjects_AreValidated(t *testing.T) {
 	c := podConverter()
 	twins := podOf(corev1.Container{Name: "c"}, corev1.Container{Name: "c"})
 	for range 2 {

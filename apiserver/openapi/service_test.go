@@ -79,9 +79,9 @@ func index(t *testing.T, h http.Handler) map[string]string {
 	return at
 }
 
-// TestLazy: nothing is built until it is asked for, the index included, and
-// nothing twice.
-func TestLazy(t *testing.T) {
+// TestService_BuildsOnRequest: nothing is built until it is asked for, the index
+// included, and nothing twice.
+func TestService_BuildsOnRequest(t *testing.T) {
 	built := 0
 	service := openapi.NewService()
 	service.Set("farm", counting(models().Source([]openapi.Root{farm("apis/farm/v1"), farm("apis/farm/v2")}, "a"), &built))
@@ -111,9 +111,9 @@ func TestLazy(t *testing.T) {
 	}
 }
 
-// TestHash: an old hash leads to the new document; the hash changes with the
-// program and with what is served, and with nothing else.
-func TestHash(t *testing.T) {
+// TestService_HashNamesTheDocument: an old hash leads to the new document; the hash
+// changes with the program and with what is served, and with nothing else.
+func TestService_HashNamesTheDocument(t *testing.T) {
 	service := openapi.NewService()
 	set := func(build string, roots ...openapi.Root) string {
 		service.Set("farm", models().Source(roots, build))
@@ -141,9 +141,9 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestForms: both versions as JSON and protobuf, packed for those who take it,
-// not sent again to those who have it.
-func TestForms(t *testing.T) {
+// TestService_ServesJSONAndProtobuf: both versions as JSON and protobuf, packed for
+// those who take it, not sent again to those who have it.
+func TestService_ServesJSONAndProtobuf(t *testing.T) {
 	service := openapi.NewService()
 	service.Set("farm", models().Source([]openapi.Root{farm("apis/farm/v1")}, "a"))
 	for path, message := range map[string]proto.Message{
@@ -180,9 +180,9 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestSources: sources come and go; the paths of all are one document in
+// TestService_MergesSources: sources come and go; the paths of all are one document in
 // version 2.
-func TestSources(t *testing.T) {
+func TestService_MergesSources(t *testing.T) {
 	service := openapi.NewService()
 	if w := get(t, service, "/openapi/v2"); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("without sources: %d", w.Code)
@@ -205,9 +205,9 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestFailure: a document that can't be built is an error now, and is built when
-// it can be.
-func TestFailure(t *testing.T) {
+// TestService_RetriesAFailedDocument: a document that can't be built is an error now,
+// and is built when it can be.
+func TestService_RetriesAFailedDocument(t *testing.T) {
 	service := openapi.NewService()
 	broken := true
 	service.Set("farm", openapi.Source{V3: map[string]openapi.Document{"apis/farm/v1": {
@@ -228,9 +228,9 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// TestWhatIsKept: version 2 is built again when a source says that its part has
-// changed, and what was partial is not kept.
-func TestWhatIsKept(t *testing.T) {
+// TestService_RebuildsChangedParts: version 2 is built again when a source says that
+// its part has changed, and what was partial is not kept.
+func TestService_RebuildsChangedParts(t *testing.T) {
 	service := openapi.NewService()
 	built, partial := 0, true
 	source := func(hash string) openapi.Source {
@@ -280,9 +280,9 @@ func TestWhatIsKept(t *testing.T) {
 	}
 }
 
-// TestVersionsDoNotWait: a document of one version is built while one of the other is,
-// and who gives up waiting is not kept.
-func TestVersionsDoNotWait(t *testing.T) {
+// TestService_VersionsDoNotWaitForEachOther: a document of one version is built while
+// one of the other is, and who gives up waiting is not kept.
+func TestService_VersionsDoNotWaitForEachOther(t *testing.T) {
 	service := openapi.NewService()
 	begun, finish := make(chan struct{}), make(chan struct{})
 	service.Set("farm", openapi.Source{

@@ -25,7 +25,7 @@ func parse(args ...string) (*options.Options, error) {
 	return o, flags.Parse(args)
 }
 
-func TestWrongFlags(t *testing.T) {
+func TestOptions_RefuseWrongFlags(t *testing.T) {
 	tests := []struct{ args, want string }{
 		{"--data-dir=", "--data-dir must not be empty"},
 		{"--endpoint=mysql://localhost/byre", "--endpoint: want sqlite:///path or postgres://user@host/database"},
@@ -86,7 +86,7 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
-func TestEveryWrongFlagIsNamed(t *testing.T) {
+func TestOptions_NameEveryWrongFlag(t *testing.T) {
 	o, err := parse("--secure-port=-1", "--event-ttl=-1s", "--controllers=nosuch")
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestEveryWrongFlagIsNamed(t *testing.T) {
 	}
 }
 
-func TestRefusedFlags(t *testing.T) {
+func TestOptions_RefuseUnsupportedFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"--etcd-servers=http://127.0.0.1:2379":             "use --endpoint",
 		"--etcd-servers http://127.0.0.1:2379":             "use --endpoint",
@@ -118,7 +118,7 @@ func TestRefusedFlags(t *testing.T) {
 	}
 }
 
-func TestDefaultsAreRight(t *testing.T) {
+func TestOptions_DefaultsAreValid(t *testing.T) {
 	o, err := parse()
 	if err != nil {
 		t.Fatal(err)
@@ -131,8 +131,8 @@ func TestDefaultsAreRight(t *testing.T) {
 	}
 }
 
-// TestFlagsOfKubeAPIServer is the list of flags that installers pass.
-func TestFlagsOfKubeAPIServer(t *testing.T) {
+// TestOptions_AcceptFlagsOfInstallers is the list of flags that installers pass.
+func TestOptions_AcceptFlagsOfInstallers(t *testing.T) {
 	_, err := parse(
 		"--advertise-address=192.0.2.1", "--allow-privileged=true", "--authorization-mode=Node,RBAC",
 		"--client-ca-file=ca.crt", "--enable-admission-plugins=NodeRestriction", "--disable-admission-plugins=DefaultStorageClass",
@@ -157,9 +157,9 @@ func TestFlagsOfKubeAPIServer(t *testing.T) {
 	}
 }
 
-// TestNodeRestriction is on wherever the Node authorizer is, unless it is turned
-// off by name.
-func TestNodeRestriction(t *testing.T) {
+// TestOptions_NodeRestrictionFollowsTheNodeAuthorizer is on wherever the Node
+// authorizer is, unless it is turned off by name.
+func TestOptions_NodeRestrictionFollowsTheNodeAuthorizer(t *testing.T) {
 	file := func(kind string) string {
 		name := filepath.Join(t.TempDir(), "authorization.yaml")
 		config := "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: " + kind + ", name: " + strings.ToLower(kind) + "}]\n"
@@ -196,8 +196,8 @@ func TestNodeRestriction(t *testing.T) {
 	}
 }
 
-// TestLoggingFormats: kube-apiserver's formats of the log are known.
-func TestLoggingFormats(t *testing.T) {
+// TestOptions_KnowLoggingFormats: kube-apiserver's formats of the log are known.
+func TestOptions_KnowLoggingFormats(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		o, err := parse("--logging-format=" + format)
 		if err != nil {

@@ -60,7 +60,7 @@ func verify(t *testing.T, leaf, authority *x509.Certificate, at time.Time, host 
 	}
 }
 
-func TestFirstStart(t *testing.T) {
+func TestEnsure_FirstStartIssuesEverything(t *testing.T) {
 	r := request(t.TempDir())
 	files, report := ensure(t, r)
 	if len(report.Written) != 13 || len(report.NotRenewable) != 0 {
@@ -92,7 +92,7 @@ func TestFirstStart(t *testing.T) {
 	}
 }
 
-func TestKubeconfig(t *testing.T) {
+func TestKubeconfig_IsWritten(t *testing.T) {
 	r := request(t.TempDir())
 	files, _ := ensure(t, r)
 	config, err := clientcmd.BuildConfigFromFlags("", r.Kubeconfig)
@@ -119,7 +119,7 @@ func TestKubeconfig(t *testing.T) {
 
 // What the owner of the kubeconfig has changed stays, also when the certificate in
 // it is renewed.
-func TestKubeconfigOfItsOwner(t *testing.T) {
+func TestKubeconfig_KeepsItsOwnersChanges(t *testing.T) {
 	r := request(t.TempDir())
 	ensure(t, r)
 	config, err := clientcmd.LoadFromFile(r.Kubeconfig)
@@ -159,7 +159,7 @@ func TestKubeconfigOfItsOwner(t *testing.T) {
 	}
 }
 
-func TestLaterStarts(t *testing.T) {
+func TestEnsure_LaterStartsReuseAndRenew(t *testing.T) {
 	day := 24 * time.Hour
 	tests := []struct {
 		name   string
@@ -203,7 +203,7 @@ func TestLaterStarts(t *testing.T) {
 	}
 }
 
-func TestServersShareADirectory(t *testing.T) {
+func TestEnsure_ServersShareADirectory(t *testing.T) {
 	dir := t.TempDir()
 	one, two := request(dir), request(dir)
 	one.Hosts = append(one.Hosts, "192.0.2.1", "one.example")
@@ -229,7 +229,7 @@ func TestServersShareADirectory(t *testing.T) {
 	}
 }
 
-func TestAuthorityKeptElsewhere(t *testing.T) {
+func TestEnsure_WorksWithoutTheCAKey(t *testing.T) {
 	r := request(t.TempDir())
 	files, _ := ensure(t, r)
 	for _, key := range []string{files.CAKey, files.FrontProxyCAKey} {
@@ -253,7 +253,7 @@ func TestAuthorityKeptElsewhere(t *testing.T) {
 	}
 }
 
-func TestBroken(t *testing.T) {
+func TestEnsure_RefusesBrokenFiles(t *testing.T) {
 	tests := []struct {
 		name  string
 		spoil func(t *testing.T, f pki.Files)
@@ -276,7 +276,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-func TestUnwritable(t *testing.T) {
+func TestEnsure_ReportsAnUnwritableDirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, fs.FileMode(0o600)); err != nil {
 		t.Fatal(err)

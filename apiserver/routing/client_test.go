@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestNewResolver looks Services and their endpoints up by a client.
-func TestNewResolver(t *testing.T) {
+// TestResolver_LooksUpByAClient looks Services and their endpoints up by a client.
+func TestResolver_LooksUpByAClient(t *testing.T) {
 	name, port := "https", int32(9443)
 	client := fake.NewClientset(
 		&corev1.Service{

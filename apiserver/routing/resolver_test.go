@@ -17,9 +17,9 @@ func (s slicesOf) GetEndpointSlices(_, service string) ([]*discoveryv1.EndpointS
 	return s[service], nil
 }
 
-// TestResolve: a Service leads to its endpoints where it has any, by the name of
-// the port, else to its cluster IP or external name.
-func TestResolve(t *testing.T) {
+// TestResolver_PrefersEndpoints: a Service leads to its endpoints where it has any, by
+// the name of the port, else to its cluster IP or external name.
+func TestResolver_PrefersEndpoints(t *testing.T) {
 	services := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	slices := slicesOf{}
 	add := func(name string, spec corev1.ServiceSpec, at ...*discoveryv1.EndpointSlice) {

@@ -11,7 +11,7 @@
 // nothing.
 //
 // What it relies on: the Go runtime checks a function's frame size on entry, and does
-// not shrink a stack before the next garbage collection. TestGrow fails when that
+// not shrink a stack before the next garbage collection. TestGrow_HasTheSizeAskedFor fails when that
 // changes.
 package stack
 

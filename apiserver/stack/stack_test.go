@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestGrow checks that a stack has the size that was asked for, and no more.
-func TestGrow(t *testing.T) {
+// TestGrow_HasTheSizeAskedFor checks that a stack has the size that was asked for, and
+// no more.
+func TestGrow_HasTheSizeAskedFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		grow func()
 		size uint64

@@ -24,10 +24,10 @@ var elsewhere = map[string]bool{
 	"help": true, "version": true, // of the command itself
 }
 
-// TestEveryFlagOfKubeAPIServer: each is done in kube-apiserver's form and with
+// TestFlags_EveryStockFlagIsKnown: each is done in kube-apiserver's form and with
 // its default, or takes its default only, or is refused; and a refusal says why
 // in one line.
-func TestEveryFlagOfKubeAPIServer(t *testing.T) {
+func TestFlags_EveryStockFlagIsKnown(t *testing.T) {
 	stock := app.NewAPIServerCommand().Flags()
 	counts := map[string]int{}
 	stock.VisitAll(func(want *pflag.Flag) {
@@ -56,8 +56,8 @@ func TestEveryFlagOfKubeAPIServer(t *testing.T) {
 	}
 }
 
-// TestFixedFlags are those that take their default only.
-func TestFixedFlags(t *testing.T) {
+// TestFlags_FixedOnesTakeTheirDefaultOnly are those that take their default only.
+func TestFlags_FixedOnesTakeTheirDefaultOnly(t *testing.T) {
 	for name, value := range map[string]string{
 		"apiserver-count":     "3",
 		"enable-logs-handler": "true",

@@ -6,7 +6,7 @@
 // where the stored JSON is already of the version asked for, each member is copied to
 // the protobuf field that the Go type's tags name. What it relies on: the stored JSON
 // was written by encoding/json from the same Go type, and generated Marshal methods
-// follow the rules that fields.go states. TestEveryBuiltinType compares the bytes with
+// follow the rules that fields.go states. TestTranscode_EqualsUpstreamForEveryBuiltInType compares the bytes with
 // upstream's for every type of the built-in scheme and fails when a type stops to follow
 // them. What it earns: BenchmarkPod; a tenth of the time and of the allocated memory of
 // decoding, converting and encoding.

@@ -69,9 +69,9 @@ var texts = []string{"", "a", "b/c", "<&>", "quote\" \\ back", "\u2028 line", "\
 
 func text(c randfill.Continue) string { return texts[c.Intn(len(texts))] }
 
-// TestEveryBuiltinType compares with what upstream's types marshal, for every kind of
-// the built-in scheme.
-func TestEveryBuiltinType(t *testing.T) {
+// TestTranscode_EqualsUpstreamForEveryBuiltInType compares with what upstream's types
+// marshal, for every kind of the built-in scheme.
+func TestTranscode_EqualsUpstreamForEveryBuiltInType(t *testing.T) {
 	var unsupported []string
 	for gvk, goType := range legacyscheme.Scheme.AllKnownTypes() {
 		if gvk.Version == runtime.APIVersionInternal || strings.HasSuffix(gvk.Kind, "List") {
@@ -130,8 +130,9 @@ func compareWithMarshal(t *testing.T, message *Message, goType reflect.Type, gvk
 	}
 }
 
-// TestBrokenJSON: what is not the type's JSON is an error, and never a panic.
-func TestBrokenJSON(t *testing.T) {
+// TestTranscode_BrokenJSONIsAnError: what is not the type's JSON is an error, and
+// never a panic.
+func TestTranscode_BrokenJSONIsAnError(t *testing.T) {
 	message, err := New(reflect.TypeFor[metav1.PartialObjectMetadata]())
 	if err != nil {
 		t.Fatal(err)

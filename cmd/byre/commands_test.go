@@ -23,7 +23,7 @@ func call(args ...string) (status int, out, errOut string) {
 	return status, stdout.String(), stderr.String()
 }
 
-func TestMigrate(t *testing.T) {
+func TestMigrate_UpDownStatus(t *testing.T) {
 	dir := t.TempDir()
 	endpoint := "sqlite://" + filepath.Join(dir, "byre.db")
 	latest, err := migrations.Latest(migrations.SQLite)
@@ -73,7 +73,7 @@ func TestMigrate(t *testing.T) {
 }
 
 // A database that a server uses is not taken down.
-func TestMigrateDownOfALiveServer(t *testing.T) {
+func TestMigrate_DownRefusesALiveServer(t *testing.T) {
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			dir, flags := t.TempDir(), flags(t)
@@ -109,7 +109,7 @@ WHERE locktype = 'advisory' AND mode = 'ShareLock' AND database = (SELECT oid FR
 	})
 }
 
-func TestVersion(t *testing.T) {
+func TestVersion_IsPrinted(t *testing.T) {
 	if status, out, _ := call("version"); status != 0 || !strings.Contains(out, "Kubernetes API v1.36.") {
 		t.Errorf("version: status %d, %q", status, out)
 	}
@@ -127,7 +127,7 @@ func TestVersion(t *testing.T) {
 }
 
 // A command that is not there is an error, with what may have been meant.
-func TestUnknownCommand(t *testing.T) {
+func TestCommand_UnknownIsAnError(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"serv", "byre: unknown command \"serv\" for \"byre\": did you mean serve?\n"},
 		{"frobnicate", "byre: unknown command \"frobnicate\" for \"byre\": see \"byre --help\"\n"},
@@ -145,7 +145,7 @@ func TestUnknownCommand(t *testing.T) {
 	}
 }
 
-func TestHelp(t *testing.T) {
+func TestCommand_Help(t *testing.T) {
 	status, out, _ := call("serve", "--help")
 	if status != 0 {
 		t.Errorf("status is %d", status)

@@ -26,9 +26,9 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestFlagsOfTheControlPlane starts one server with what kube-apiserver's flags of
+// TestServe_ControlPlaneFlags starts one server with what kube-apiserver's flags of
 // the control plane can do, and looks for what each of them does.
-func TestFlagsOfTheControlPlane(t *testing.T) {
+func TestServe_ControlPlaneFlags(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "debug.sock")
 	server := startServer(t, dir,
@@ -224,8 +224,8 @@ func checkFlagz(t *testing.T, server *process) {
 	}
 }
 
-// TestZPagesAndIdentityCanBeOff: with upstream's gates off there is nothing.
-func TestZPagesAndIdentityCanBeOff(t *testing.T) {
+// TestServe_ZPagesAndIdentityCanBeOff: with upstream's gates off there is nothing.
+func TestServe_ZPagesAndIdentityCanBeOff(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--feature-gates=ComponentFlagz=false,ComponentStatusz=false,APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false")
 	for _, path := range []string{"/statusz", "/flagz", "/readyz/poststarthook/start-kube-apiserver-identity-lease-controller"} {
 		if status, body := server.mustGet(t, path); status != http.StatusNotFound {
@@ -239,8 +239,9 @@ func TestZPagesAndIdentityCanBeOff(t *testing.T) {
 	}
 }
 
-// TestWrongGates: a gate that can't be as asked for is refused in one line.
-func TestWrongGates(t *testing.T) {
+// TestServe_RefusesWrongFeatureGates: a gate that can't be as asked for is refused in
+// one line.
+func TestServe_RefusesWrongFeatureGates(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--feature-gates=CoordinatedLeaderElection=true":                                          "--feature-gates=CoordinatedLeaderElection=true needs --runtime-config=coordination.k8s.io/v1beta1=true: candidates are kept in that API",
 		"--emulated-version=1.33":                                                                 "the feature gate DisableAllocatorDualWrite must be on, which is off with an --emulated-version below 1.34: cluster IPs are kept as IPAddresses only; set --feature-gates=DisableAllocatorDualWrite=true",
@@ -256,8 +257,8 @@ func TestWrongGates(t *testing.T) {
 	}
 }
 
-// TestEmulatedVersion: an older release is served, by its own feature gates.
-func TestEmulatedVersion(t *testing.T) {
+// TestServe_EmulatesAnOlderRelease: an older release is served, by its own feature gates.
+func TestServe_EmulatesAnOlderRelease(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--emulated-version=1.33", "--feature-gates=DisableAllocatorDualWrite=true")
 	_, body := server.mustGet(t, "/apis")
 	if strings.Contains(body, "resource.k8s.io") || !strings.Contains(body, "apps/v1") {
@@ -265,8 +266,8 @@ func TestEmulatedVersion(t *testing.T) {
 	}
 }
 
-// TestZPagesAreForMonitoring: a structured answer, and nothing for anybody else.
-func TestZPagesAreForMonitoring(t *testing.T) {
+// TestZPages_AreForMonitoringOnly: a structured answer, and nothing for anybody else.
+func TestZPages_AreForMonitoringOnly(t *testing.T) {
 	server := startServer(t, t.TempDir())
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	for _, page := range []string{"statusz", "flagz"} {

@@ -28,7 +28,7 @@ func otherAuthority(t *testing.T) pki.Files {
 	return files
 }
 
-func TestGivenClientCA(t *testing.T) {
+func TestServe_ClientCAFile(t *testing.T) {
 	other := otherAuthority(t)
 	server := startServer(t, t.TempDir(), "--client-ca-file", other.CACert) // ready by its own kubeconfig
 	config := rest.AnonymousClientConfig(server.config(t))
@@ -43,7 +43,7 @@ func TestGivenClientCA(t *testing.T) {
 	}
 }
 
-func TestGivenServingCertificate(t *testing.T) {
+func TestServe_TLSCertFile(t *testing.T) {
 	other := otherAuthority(t)
 	dir := t.TempDir()
 	server := command(t, dir, "serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0",
@@ -56,7 +56,7 @@ func TestGivenServingCertificate(t *testing.T) {
 	}
 }
 
-func TestStaticTokens(t *testing.T) {
+func TestServe_TokenAuthFile(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("secret,ada,1,\"system:masters\"\nweak,bob,2\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -72,9 +72,9 @@ func TestStaticTokens(t *testing.T) {
 	}
 }
 
-// TestKubeletIsRestricted: by default a kubelet's credential creates no Pod, with
+// TestServe_KubeletIsRestricted: by default a kubelet's credential creates no Pod, with
 // whatever ServiceAccount, but the mirror Pods of its own node.
-func TestKubeletIsRestricted(t *testing.T) {
+func TestServe_KubeletIsRestricted(t *testing.T) {
 	server := startServer(t, t.TempDir())
 	config := server.config(t)
 	admin := kubernetes.NewForConfigOrDie(config)

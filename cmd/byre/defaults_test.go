@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// TestNewInstallIsClosed: what a first start makes is reached over TLS and with
-// credentials only, and its secrets are their owner's.
-func TestNewInstallIsClosed(t *testing.T) {
+// TestServe_NewInstallNeedsCredentials: what a first start makes is reached over TLS
+// and with credentials only, and its secrets are their owner's.
+func TestServe_NewInstallNeedsCredentials(t *testing.T) {
 	dir := t.TempDir()
 	server := startServer(t, dir)
 	config := server.config(t)
@@ -82,7 +82,7 @@ func checkModes(t *testing.T, dir string) {
 	}
 }
 
-func TestProfilesCanBeOff(t *testing.T) {
+func TestServe_ProfilingCanBeOff(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--profiling=false")
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/flags/v"} {
 		if status, body := server.mustGet(t, path); status != http.StatusNotFound {
@@ -91,8 +91,9 @@ func TestProfilesCanBeOff(t *testing.T) {
 	}
 }
 
-// TestAnyUser runs the server as a user who owns nothing but its data directory.
-func TestAnyUser(t *testing.T) {
+// TestServe_RunsAsAnyUser runs the server as a user who owns nothing but its data
+// directory.
+func TestServe_RunsAsAnyUser(t *testing.T) {
 	const nobody = 65534
 	if os.Getuid() != 0 {
 		t.Skip("this user is one, and every other test runs as it")

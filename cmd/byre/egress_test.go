@@ -73,10 +73,10 @@ func (p *refusingProxy) wasAsked(host string) bool {
 	return slices.Contains(p.asked, host)
 }
 
-// TestEgressSelector: nodes, aggregated servers and webhooks that are Services are
-// reached through the proxy for the cluster, and webhooks by URL through that for the
-// control plane.
-func TestEgressSelector(t *testing.T) {
+// TestEgressSelector_RoutesThroughTheProxy: nodes, aggregated servers and webhooks
+// that are Services are reached through the proxy for the cluster, and webhooks by URL
+// through that for the control plane.
+func TestEgressSelector_RoutesThroughTheProxy(t *testing.T) {
 	cluster, controlPlane := newRefusingProxy(t), newRefusingProxy(t)
 	file := filepath.Join(t.TempDir(), "egress.yaml")
 	config := "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n"

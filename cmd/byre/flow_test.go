@@ -104,9 +104,9 @@ func p99(t *testing.T, config *rest.Config) time.Duration {
 	return took[len(took)*99/100]
 }
 
-// TestFlood: a client that floods the server is turned away, and others hardly
-// notice.
-func TestFlood(t *testing.T) { onDatabases(t, testFlood) }
+// TestFlowControl_FloodHardlyAffectsOthers: a client that floods the server is turned
+// away, and others hardly notice.
+func TestFlowControl_FloodHardlyAffectsOthers(t *testing.T) { onDatabases(t, testFlood) }
 
 func testFlood(t *testing.T, flags ...string) {
 	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
@@ -137,9 +137,9 @@ func testFlood(t *testing.T, flags ...string) {
 	}
 }
 
-// TestPlainLimits: without priority and fairness, reading and writing requests
-// have a limit each, and watches none.
-func TestPlainLimits(t *testing.T) { onDatabases(t, testPlainLimits) }
+// TestFlowControl_MaxInFlightWithoutFairness: without priority and fairness, reading
+// and writing requests have a limit each, and watches none.
+func TestFlowControl_MaxInFlightWithoutFairness(t *testing.T) { onDatabases(t, testPlainLimits) }
 
 func testPlainLimits(t *testing.T, flags ...string) {
 	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
@@ -182,9 +182,9 @@ func testPlainLimits(t *testing.T, flags ...string) {
 	})
 }
 
-// TestWatchesEndInTime: a watch stays open for --min-request-timeout at least and
-// twice that at most.
-func TestWatchesEndInTime(t *testing.T) {
+// TestWatch_EndsWithinMinRequestTimeout: a watch stays open for --min-request-timeout
+// at least and twice that at most.
+func TestWatch_EndsWithinMinRequestTimeout(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--min-request-timeout=2", "--request-timeout=1s")
 	client, err := rest.HTTPClientFor(server.config(t))
 	if err != nil {

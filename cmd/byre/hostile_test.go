@@ -125,9 +125,9 @@ func named(name string) string {
 // leak is what no answer may have in it.
 var leak = regexp.MustCompile(`(?i)sqlstate|sqlite|postgres|pgx|select .* from|byre\.db|/pki/|goroutine |\.go:\d+|PRIVATE KEY|admin-secret|` + regexp.QuoteMeta(os.TempDir()) + `/`)
 
-// TestHostile sends what must be refused, and looks whether the server is none
-// the worse for it.
-func TestHostile(t *testing.T) {
+// TestHostile_RequestsAreRefused sends what must be refused, and looks whether the
+// server is none the worse for it.
+func TestHostile_RequestsAreRefused(t *testing.T) {
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			server := startServer(t, t.TempDir(), append(flags(t), "--token-auth-file", hostileTokens(t), "--controllers=")...)
@@ -240,8 +240,8 @@ func (h hostile) send(t *testing.T, config *rest.Config) (int, string) {
 	return response.StatusCode, string(answer)
 }
 
-// TestSpoofedHeaders sends headers by which only others may name a user.
-func TestSpoofedHeaders(t *testing.T) {
+// TestHostile_SpoofedHeadersAreIgnored sends headers by which only others may name a user.
+func TestHostile_SpoofedHeadersAreIgnored(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t))
 	config := server.config(t)
 	for _, spoofed := range []map[string]string{
@@ -262,9 +262,9 @@ func TestSpoofedHeaders(t *testing.T) {
 	}
 }
 
-// TestProxyReachesNoLoopback: a Pod that says it lives on this machine does not
+// TestProxy_ReachesNoLoopback: a Pod that says it lives on this machine does not
 // make the server ask this machine's other programs.
-func TestProxyReachesNoLoopback(t *testing.T) {
+func TestProxy_ReachesNoLoopback(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -307,8 +307,8 @@ func TestProxyReachesNoLoopback(t *testing.T) {
 	}
 }
 
-// TestSlowClients: whoever sends slowly is not waited for.
-func TestSlowClients(t *testing.T) {
+// TestHostile_SlowClientsTimeOut: whoever sends slowly is not waited for.
+func TestHostile_SlowClientsTimeOut(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t), "--request-timeout=2s")
 	config := withToken(server.config(t), "admin-secret")

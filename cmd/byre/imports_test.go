@@ -93,7 +93,7 @@ var leaves = []string{
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers",
 }
 
-func TestImportTable(t *testing.T) {
+func TestImports_FollowTheTable(t *testing.T) {
 	root := moduleRoot(t)
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -189,7 +189,7 @@ func partOf(dir string) (part, bool) {
 	return parts[best], true
 }
 
-func TestImportTableHasNoDoubles(t *testing.T) {
+func TestImports_TableHasNoDuplicates(t *testing.T) {
 	var dirs []string
 	for _, r := range parts {
 		if slices.Contains(dirs, r.dir) {

@@ -28,7 +28,7 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-func TestInsecurePort(t *testing.T) {
+func TestInsecurePort_ServesHealthAndMetrics(t *testing.T) {
 	port := freePort(t)
 	// Not even a server that refuses everybody refuses who comes this way.
 	server := startServer(t, t.TempDir(), "--insecure-port", port, "--authorization-mode=AlwaysDeny")
@@ -72,7 +72,7 @@ func TestInsecurePort(t *testing.T) {
 	}
 }
 
-func TestInsecurePortIsRefused(t *testing.T) {
+func TestInsecurePort_RefusesWrongAddresses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -8,9 +8,9 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestLogOfAStart: without -v the log says what started, on which database, and when
-// it is ready, and leaves out how upstream's packages work.
-func TestLogOfAStart(t *testing.T) {
+// TestLog_OfAStartIsShort: without -v the log says what started, on which database,
+// and when it is ready, and leaves out how upstream's packages work.
+func TestLog_OfAStartIsShort(t *testing.T) {
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		server := startServer(t, t.TempDir(), flags...)
 		eventually.True(t, "the log says Ready", func() bool { return strings.Contains(server.log.String(), `"Ready"`) })
@@ -37,7 +37,7 @@ func TestLogOfAStart(t *testing.T) {
 }
 
 // With -v=1 the log has it all.
-func TestVerboseLogOfAStart(t *testing.T) {
+func TestLog_VerboseStartHasEverything(t *testing.T) {
 	server := startServer(t, t.TempDir(), "-v=1")
 	server.stop(t)
 	if log := server.log.String(); !strings.Contains(log, "Caches are synced") {

@@ -17,7 +17,7 @@ import (
 
 // Who a token belongs to is looked up without a request: there is no audit event
 // and no request in the metrics, whatever clients without credentials send.
-func TestLookupsAreNoRequests(t *testing.T) {
+func TestLookup_MakesNoRequests(t *testing.T) {
 	dir := t.TempDir()
 	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
 	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600); err != nil {

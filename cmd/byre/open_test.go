@@ -9,7 +9,7 @@ import (
 )
 
 // A PostgreSQL that may forget commits is used only where that is allowed by name.
-func TestUnsafeDurability(t *testing.T) {
+func TestServe_RefusesUnsafeDurability(t *testing.T) {
 	store := options.StoreOptions{Endpoint: pgtest.DSN(t) + "&options=-c%20synchronous_commit%3Doff"}
 	if _, err := openDatabase(t.Context(), store); err == nil || !strings.Contains(err.Error(), "synchronous_commit is off") {
 		t.Errorf("without --allow-unsafe-durability: %v", err)

@@ -14,10 +14,10 @@ import (
 	"testing"
 )
 
-// TestEveryOptionHasAReader: each exported field of the module's option structs is
+// TestOptions_EveryFieldIsRead: each exported field of the module's option structs is
 // read by a function that does more than declare, default or check the option. A
 // flag that nothing reads is worse than none.
-func TestEveryOptionHasAReader(t *testing.T) {
+func TestOptions_EveryFieldIsRead(t *testing.T) {
 	m := &checkedModule{root: moduleRoot(t), files: token.NewFileSet(), packages: make(map[string]*types.Package), read: make(map[types.Object]bool)}
 	if _, err := m.Import(module + "/cmd/byre"); err != nil {
 		t.Fatal(err)

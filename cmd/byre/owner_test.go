@@ -26,7 +26,7 @@ var shadowed = []schema.GroupVersionResource{
 
 // A definition over a built-in resource owns none of its objects: they are there
 // while it is, and after it was deleted.
-func TestDefinitionsOverBuiltInResources(t *testing.T) {
+func TestDefinition_OverABuiltInResourceOwnsNothing(t *testing.T) {
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

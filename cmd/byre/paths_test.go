@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestPathsOutsideTheAPI(t *testing.T) {
+func TestPaths_OutsideTheAPI(t *testing.T) {
 	server := startServer(t, t.TempDir())
 	tests := []struct {
 		path   string
@@ -57,7 +57,7 @@ func TestPathsOutsideTheAPI(t *testing.T) {
 	}
 }
 
-func TestIndex(t *testing.T) {
+func TestPaths_IndexListsThem(t *testing.T) {
 	server := startServer(t, t.TempDir())
 	_, body := server.mustGet(t, "/")
 	var index struct{ Paths []string }
@@ -78,7 +78,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-func TestAnonymous(t *testing.T) {
+func TestPaths_OpenToAnonymous(t *testing.T) {
 	server := startServer(t, t.TempDir())
 	host := server.config(t).Host
 	tests := []struct {

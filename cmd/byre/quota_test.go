@@ -44,7 +44,7 @@ var counted = []struct {
 		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`},
 }
 
-func TestQuotaIsExact(t *testing.T) {
+func TestQuota_IsExact(t *testing.T) {
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			testQuota(t, startServer(t, t.TempDir(), flags(t)...).config(t))
@@ -52,7 +52,7 @@ func TestQuotaIsExact(t *testing.T) {
 	}
 }
 
-func TestQuotaIsExactOnTwoReplicas(t *testing.T) {
+func TestQuota_IsExactOnTwoReplicas(t *testing.T) {
 	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir()}
 	first := startServer(t, t.TempDir(), flags...)
 	second := startServer(t, t.TempDir(), flags...)

@@ -13,9 +13,9 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// TestReplicas has two servers on one database, one of which runs the
+// TestReplicas_LeaderHandsOver has two servers on one database, one of which runs the
 // controllers; when that one stops, the other goes on with them.
-func TestReplicas(t *testing.T) {
+func TestReplicas_LeaderHandsOver(t *testing.T) {
 	pki := t.TempDir()
 	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", pki}
 	first := startServer(t, t.TempDir(), flags...)

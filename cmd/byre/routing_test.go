@@ -25,7 +25,7 @@ import (
 // A webhook's Service leads to its endpoints, as an aggregated server's does: its
 // cluster IP leads nowhere here. Finding them is no request: it is neither in the
 // audit log nor in the metrics of requests.
-func TestWebhooksAreFoundAtTheirEndpoints(t *testing.T) {
+func TestWebhook_IsFoundAtItsEndpoints(t *testing.T) {
 	host := ownAddress(t)
 	chain, key, err := cert.GenerateSelfSignedCertKey("hooks.default.svc", nil, nil)
 	if err != nil {

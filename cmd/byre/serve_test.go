@@ -31,7 +31,7 @@ func onDatabases(t *testing.T, test func(t *testing.T, flags ...string)) {
 	}
 }
 
-func TestServe(t *testing.T) {
+func TestServe_KeepsDataOverARestart(t *testing.T) {
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			dir, flags := t.TempDir(), flags(t)
@@ -63,9 +63,9 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestDataDirIsItsOwners finds nothing in a new installation that anybody but its
+// TestServe_DataDirIsItsOwners finds nothing in a new installation that anybody but its
 // owner can read.
-func TestDataDirIsItsOwners(t *testing.T) {
+func TestServe_DataDirIsItsOwners(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	startServer(t, dir)
 	info, err := os.Stat(dir)
@@ -77,12 +77,12 @@ func TestDataDirIsItsOwners(t *testing.T) {
 	}
 }
 
-func TestNamespaceIsDeleted(t *testing.T) {
+func TestServe_DeletesANamespace(t *testing.T) {
 	server := startServer(t, t.TempDir())
 	deleteNamespace(t, kubernetes.NewForConfigOrDie(server.config(t)), "gone")
 }
 
-func TestRefusals(t *testing.T) {
+func TestServe_RefusesWrongArguments(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("not a directory"), 0o600); err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestSecondServer(t *testing.T) {
+func TestServe_RefusesASecondServer(t *testing.T) {
 	dir := t.TempDir()
 	first := startServer(t, dir)
 	t.Run("on the same database", func(t *testing.T) {

@@ -22,10 +22,10 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// TestEndpointLeavesFirst: of two replicas, the one that is told to stop leaves the
-// endpoints of the kubernetes Service and gives the controllers' lease back while it
-// still serves.
-func TestEndpointLeavesFirst(t *testing.T) {
+// TestShutdown_EndpointLeavesFirst: of two replicas, the one that is told to stop
+// leaves the endpoints of the kubernetes Service and gives the controllers' lease back
+// while it still serves.
+func TestShutdown_EndpointLeavesFirst(t *testing.T) {
 	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir()}
 	first := startServer(t, t.TempDir(), append(flags, "--advertise-address=192.0.2.1", "--shutdown-delay-duration=10m")...)
 	leader := waitForLeader(t, kubernetes.NewForConfigOrDie(first.config(t)), "")
@@ -62,9 +62,9 @@ func waitForEndpoints(t *testing.T, client kubernetes.Interface, want ...string)
 	})
 }
 
-// TestWatchesGoOnDuringTheDelay: with a grace period, too, watches end after the
+// TestShutdown_WatchesGoOnDuringTheDelay: with a grace period, too, watches end after the
 // delay, and the shutdown waits for them.
-func TestWatchesGoOnDuringTheDelay(t *testing.T) {
+func TestShutdown_WatchesGoOnDuringTheDelay(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=5s", "--shutdown-watch-termination-grace-period=1m")
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	w, err := client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=late"})
@@ -96,9 +96,9 @@ func TestWatchesGoOnDuringTheDelay(t *testing.T) {
 	}
 }
 
-// TestRefusingWhileDraining: while a request is still being answered, others are
+// TestShutdown_RefusesWhileDraining: while a request is still being answered, others are
 // refused: with --shutdown-send-retry-after in words, without it by their connection.
-func TestRefusingWhileDraining(t *testing.T) {
+func TestShutdown_RefusesWhileDraining(t *testing.T) {
 	for _, flag := range []string{"--shutdown-send-retry-after=true", "--shutdown-send-retry-after=false"} {
 		t.Run(flag, func(t *testing.T) {
 			server := startServer(t, t.TempDir(), flag)
@@ -220,9 +220,9 @@ func (h *slowHook) install(t *testing.T, client kubernetes.Interface) {
 	})
 }
 
-// TestStopDuringStart: a server that is told to stop while it waits for its database
+// TestShutdown_DuringStart: a server that is told to stop while it waits for its database
 // stops without a failure.
-func TestStopDuringStart(t *testing.T) {
+func TestShutdown_DuringStart(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -20,9 +20,9 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestExternalSigner: service account tokens are signed by a process of its own, are
-// believed by the keys that it gives, and live no longer than it allows.
-func TestExternalSigner(t *testing.T) {
+// TestExternalSigner_SignsTokens: service account tokens are signed by a process of
+// its own, are believed by the keys that it gives, and live no longer than it allows.
+func TestExternalSigner_SignsTokens(t *testing.T) {
 	dir, err := os.MkdirTemp("", "signer") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-func TestWatchesEndCleanlyAtSIGTERM(t *testing.T) {
+func TestShutdown_WatchesEndCleanly(t *testing.T) {
 	server := startServer(t, t.TempDir())
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	w, err := client.CoreV1().Namespaces().Watch(t.Context(), metav1.ListOptions{})
@@ -40,9 +40,9 @@ func TestWatchesEndCleanlyAtSIGTERM(t *testing.T) {
 	}
 }
 
-// TestNotReadyBeforeGone is what a load balancer relies on: for the length of
+// TestShutdown_NotReadyBeforeStopping is what a load balancer relies on: for the length of
 // the delay the server says that it goes, and still serves.
-func TestNotReadyBeforeGone(t *testing.T) {
+func TestShutdown_NotReadyBeforeStopping(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=8s")
 	if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestNotReadyBeforeGone(t *testing.T) {
 	}
 }
 
-func TestSecondSIGTERMExitsAtOnce(t *testing.T) {
+func TestShutdown_SecondSIGTERMExitsAtOnce(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=10m")
 	if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

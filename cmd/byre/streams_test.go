@@ -76,10 +76,10 @@ func (f *framed) open(stream uint32, token string) error {
 	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
 }
 
-// TestStreamsAreBounded: a client that opens more streams than it may is refused
+// TestHTTP2_StreamsAreBounded: a client that opens more streams than it may is refused
 // them, and one that opens and resets them without end is cut off or kept up
 // with; others are served as before.
-func TestStreamsAreBounded(t *testing.T) { onDatabases(t, testStreamsAreBounded) }
+func TestHTTP2_StreamsAreBounded(t *testing.T) { onDatabases(t, testStreamsAreBounded) }
 
 func testStreamsAreBounded(t *testing.T, flags ...string) {
 	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", hostileTokens(t))...)
@@ -142,8 +142,8 @@ type readerFunc func([]byte) (int, error)
 
 func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
 
-// TestIdleWatches opens thousands of watches of which nothing comes.
-func TestIdleWatches(t *testing.T) { onDatabases(t, testIdleWatches) }
+// TestWatch_IdleWatchesTakeLittleMemory opens thousands of watches of which nothing comes.
+func TestWatch_IdleWatchesTakeLittleMemory(t *testing.T) { onDatabases(t, testIdleWatches) }
 
 func testIdleWatches(t *testing.T, flags ...string) {
 	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", hostileTokens(t))...)

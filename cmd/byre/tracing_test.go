@@ -83,9 +83,9 @@ func newSpanCollector(t *testing.T) *spanCollector {
 	return c
 }
 
-// TestTracing: a sampled request's trace has spans of the filters, the verb and the
-// database, and goes on in the webhook that the request asks.
-func TestTracing(t *testing.T) {
+// TestTracing_SpansCrossTheServer: a sampled request's trace has spans of the filters,
+// the verb and the database, and goes on in the webhook that the request asks.
+func TestTracing_SpansCrossTheServer(t *testing.T) {
 	for name, flags := range map[string][]string{"sqlite": nil, "postgres": {"--endpoint", pgtest.DSN(t)}} {
 		t.Run(name, func(t *testing.T) {
 			c := newSpanCollector(t)

@@ -10,7 +10,7 @@ import (
 )
 
 // Who has lost pki/ is told so, and can go on with new keys.
-func TestLostKeys(t *testing.T) {
+func TestTrust_LostKeysAreReported(t *testing.T) {
 	dir := t.TempDir()
 	startServer(t, dir).stop(t)
 	if err := os.RemoveAll(filepath.Join(dir, "pki")); err != nil {
@@ -22,7 +22,7 @@ func TestLostKeys(t *testing.T) {
 }
 
 // A replica with keys of its own does not join.
-func TestReplicaWithOtherKeys(t *testing.T) {
+func TestTrust_ReplicaWithOtherKeysIsRefused(t *testing.T) {
 	endpoint := "--endpoint=" + pgtest.DSN(t)
 	startServer(t, t.TempDir(), endpoint)
 	expectRefusedKeys(t, t.TempDir(), endpoint)

@@ -11,7 +11,7 @@ import (
 
 // The ratio is the median of the rounds' ratios: a machine that is slow in one round
 // is slow for both.
-func TestRatio(t *testing.T) {
+func TestRatio_IsTheMedianOfRounds(t *testing.T) {
 	m := &measurement{Lower: true, Values: map[string][]float64{onSQLite: {1, 10, 2}, stock: {3, 30, 8}}}
 	if got := m.ratio(onSQLite, stock); got != 3 {
 		t.Errorf("ratio of the rounds is %v, want 3", got)
@@ -22,7 +22,7 @@ func TestRatio(t *testing.T) {
 	}
 }
 
-func TestGoalTable(t *testing.T) {
+func TestGoalTable_IsWritten(t *testing.T) {
 	r := newResults("byre")
 	r.suite = "standard"
 	for target, value := range map[string]float64{onSQLite: 5, onPostgres: 15, stock: 20} {
@@ -41,7 +41,7 @@ func TestGoalTable(t *testing.T) {
 	}
 }
 
-func TestUpdateTables(t *testing.T) {
+func TestTables_AreUpdated(t *testing.T) {
 	r := newResults("byre")
 	r.suite = "standard"
 	r.add("figure", "s", true, onSQLite, 2)
@@ -64,7 +64,7 @@ func TestUpdateTables(t *testing.T) {
 	}
 }
 
-func TestReadEvents(t *testing.T) {
+func TestReadEvent_FindsItsSendTime(t *testing.T) {
 	const mark = "sent-at-1700000000000000001"
 	for name, body := range map[string]string{"line": "{" + mark + "}\n", "frame": "\x00\x00\x00\x1d{" + mark + "}"} {
 		read := readLine
@@ -84,7 +84,7 @@ func TestReadEvents(t *testing.T) {
 	}
 }
 
-func TestContinueToken(t *testing.T) {
+func TestContinueToken_IsFound(t *testing.T) {
 	for list, want := range map[string]string{
 		`{"metadata":{"resourceVersion":"7","continue":"abc"},"items":[]}`:       "abc",
 		`{"metadata":{"resourceVersion":"7"},"items":[{"x":{"continue":"no"}}]}`: "",

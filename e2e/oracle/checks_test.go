@@ -133,9 +133,9 @@ func evenFlags(body any) any {
 	return body
 }
 
-// TestEmulatedRelease: emulating a release, both servers have the same groups,
-// versions and resources.
-func TestEmulatedRelease(t *testing.T) {
+// TestEmulatedRelease_ServesTheSame: emulating a release, both servers have the same
+// groups, versions and resources.
+func TestEmulatedRelease_ServesTheSame(t *testing.T) {
 	t.Parallel()
 	stock, byre := startBoth(t, "", "--emulated-version=1.35")
 	for _, path := range []string{"/api", "/apis"} {

@@ -62,10 +62,10 @@ type answer struct {
 	body   any // decoded JSON, or text
 }
 
-// TestAnswers puts every table to both servers, with byre on each of its databases.
-// With E2E_STOCK set the second server is a stock one too: what differs then, the
-// comparison does not even out.
-func TestAnswers(t *testing.T) {
+// TestAnswers_EqualStock puts every table to both servers, with byre on each of its
+// databases. With E2E_STOCK set the second server is a stock one too: what differs
+// then, the comparison does not even out.
+func TestAnswers_EqualStock(t *testing.T) {
 	if os.Getenv("E2E_STOCK") != "" {
 		stock, err := startStock(t)
 		if err != nil {

@@ -28,9 +28,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestProjects takes every project through its life on three servers at once, all
-// projects at once on each, and compares what kubectl printed.
-func TestProjects(t *testing.T) {
+// TestProjects_WorkAsOnStock takes every project through its life on three servers at
+// once, all projects at once on each, and compares what kubectl printed.
+func TestProjects_WorkAsOnStock(t *testing.T) {
 	manifests := make([]Manifests, len(All))
 	for i, p := range All {
 		manifests[i] = fetch(t, p)

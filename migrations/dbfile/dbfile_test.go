@@ -12,7 +12,7 @@ import (
 	"byre/migrations/dbfile"
 )
 
-func TestOneAtATime(t *testing.T) {
+func TestLock_OneProcessAtATime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "byre.db")
 	lock, err := dbfile.Acquire(path)
 	if err != nil {
@@ -34,7 +34,7 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-func TestResolve(t *testing.T) {
+func TestResolve_FollowsLinks(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestInspect(t *testing.T) {
+func TestInspect_KnowsForeignFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "byre.db")
 	if fresh, err := dbfile.Inspect(path); !fresh || err != nil {
 		t.Errorf("no file: %v, %v", fresh, err)

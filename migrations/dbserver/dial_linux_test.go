@@ -9,7 +9,7 @@ import (
 )
 
 // A connection that goes silent is given up by the kernel.
-func TestSocketOptions(t *testing.T) {
+func TestDial_SetsSocketOptions(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

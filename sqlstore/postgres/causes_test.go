@@ -11,7 +11,7 @@ import (
 
 // Why the server takes no writes is told to clients in words of this program; its
 // own stay with the operator.
-func TestCauses(t *testing.T) {
+func TestCauses_AreToldInOwnWords(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})
 	conn := connect(t, dsn)

@@ -111,7 +111,7 @@ func requireStandby(t *testing.T, dsn string, admin *pgx.Conn) {
 // A COMMIT that waits for its standby is not cancelled, neither by the caller's
 // context, nor by the driver's time-out, nor by a statement_timeout of the role:
 // what it wrote stays invisible until it is replicated. Its outcome is unknown.
-func TestCommitIsNotCancelled(t *testing.T) {
+func TestCommit_IsNotCancelled(t *testing.T) {
 	t.Parallel()
 	_, dsn := startCluster(t)
 	admin := connect(t, dsn)
@@ -166,7 +166,7 @@ func TestCommitIsNotCancelled(t *testing.T) {
 }
 
 // Where there may be a failover and no standby is synchronous, the log says so.
-func TestWarnsOfLoss(t *testing.T) {
+func TestOpen_WarnsOfPossibleLoss(t *testing.T) {
 	t.Parallel()
 	_, dsn := startCluster(t)
 	proxies := []*pgtest.Proxy{pgtest.NewProxy(t, dsn), pgtest.NewProxy(t, dsn)}
@@ -189,7 +189,7 @@ func TestWarnsOfLoss(t *testing.T) {
 
 // A batch whose statement takes too long fails on the server, by the server's
 // clock: nothing has happened, and that is known.
-func TestStatementTimeout(t *testing.T) {
+func TestCommit_StatementTimeoutWritesNothing(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{CommitTimeout: time.Second})
 	defer driver.Close()

@@ -17,7 +17,7 @@ import (
 
 // Each way in which a server refuses has a line of its own, with the server and
 // what to do.
-func TestExplain(t *testing.T) {
+func TestExplain_NamesTheServerAndTheRemedy(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
@@ -90,7 +90,7 @@ func TestExplain(t *testing.T) {
 }
 
 // A right that is taken away at run time is an outage of the operator's making.
-func TestLostRight(t *testing.T) {
+func TestOutage_LostPrivilege(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})
 	defer driver.Close()

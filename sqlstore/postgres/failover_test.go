@@ -18,7 +18,7 @@ import (
 // A primary dies with commits that its asynchronous standby does not have, and the
 // standby takes over. Another process gives their revisions to other changes. Then
 // nothing goes on as if they had happened: subscriptions end, state is read again.
-func TestFailoverThatLosesCommits(t *testing.T) {
+func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL")
 	}

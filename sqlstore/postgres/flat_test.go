@@ -16,7 +16,7 @@ import (
 // While a snapshot is open, as pg_dump's is for as long as it runs, nothing that
 // is deleted or replaced can be removed. Commits and compaction go on, and a read
 // of the store's state touches as few pages as before.
-func TestReadsStayFlatUnderAnOldSnapshot(t *testing.T) {
+func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {

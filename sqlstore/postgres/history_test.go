@@ -70,7 +70,7 @@ func lose(t *testing.T, dsn string, after int64) {
 // Lost commits are noticed by whatever is asked first, whether or not their
 // revisions were given again meanwhile, and answered by a new epoch that lies
 // beyond them.
-func TestLostCommits(t *testing.T) {
+func TestLostCommits_AreNoticed(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string][]string{
 		"nothing since":      nil,
@@ -145,7 +145,7 @@ func TestLostCommits(t *testing.T) {
 }
 
 // Processes that have lost different commits end in one epoch beyond all of them.
-func TestLostCommitsOfSeveral(t *testing.T) {
+func TestLostCommits_OfSeveralEndInOneEpoch(t *testing.T) {
 	t.Parallel()
 	ahead, dsn := open(t, postgres.Options{})
 	defer ahead.Close()
@@ -181,7 +181,7 @@ func TestLostCommitsOfSeveral(t *testing.T) {
 // A server that holds all commits after all begins no epoch: what was read from
 // another one (a primary of before, behind the same name) is refused, and nothing
 // that this process has seen is forgotten for it.
-func TestLostCommitsThatAreThere(t *testing.T) {
+func TestLostCommits_NoEpochWhenAllAreThere(t *testing.T) {
 	t.Parallel()
 	var log syncBuffer
 	driver, dsn := open(t, postgres.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -219,7 +219,7 @@ func TestLostCommitsThatAreThere(t *testing.T) {
 
 // A process that has seen no more of the last change than its revision does not
 // commit to a database that is behind it.
-func TestLostCommitsAfterACompaction(t *testing.T) {
+func TestLostCommits_AfterACompaction(t *testing.T) {
 	t.Parallel()
 	first, dsn := open(t, postgres.Options{})
 	defer first.Close()
@@ -246,7 +246,7 @@ func TestLostCommitsAfterACompaction(t *testing.T) {
 // A position whose row was compacted when it was read is told by its revision
 // alone: a stale read beside it begins no epoch on a server that has lost nothing
 // but the compaction.
-func TestStaleReadAfterACompaction(t *testing.T) {
+func TestStaleRead_AfterACompactionBeginsNoEpoch(t *testing.T) {
 	t.Parallel()
 	first, dsn := open(t, postgres.Options{})
 	defer first.Close()

@@ -14,7 +14,7 @@ import (
 
 // The server crashes under load and comes back: what was acknowledged is there,
 // what failed as unavailable is not, and the driver goes on by itself.
-func TestOutage(t *testing.T) {
+func TestOutage_LosesNothingAcknowledged(t *testing.T) {
 	t.Parallel()
 	pgtest.DSN(t) // skips the test where there is no PostgreSQL
 	cluster, err := pgtest.Start(t.Context())

@@ -82,7 +82,7 @@ var configurations = map[string][]any{"apply": {configure, "1000", true}, "compa
 
 // Every statement uses the index meant for it, right after the rows were
 // written, when the planner knows nothing, and after it has looked at them.
-func TestPlans(t *testing.T) {
+func TestPlans_UseTheirIndexes(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {

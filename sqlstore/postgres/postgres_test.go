@@ -24,7 +24,7 @@ func open(t testing.TB, options postgres.Options) (driver *postgres.Driver, dsn 
 	return driver, dsn
 }
 
-func TestDriver(t *testing.T) {
+func TestDriver_PassesTheSuite(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
 		driver, _ := open(t, postgres.Options{})

@@ -9,7 +9,7 @@ import (
 
 // The statements of the release before, which may still run beside this one, see
 // every revision of this one, and give the next.
-func TestReleaseBefore(t *testing.T) {
+func TestReleaseBefore_SeesEveryRevision(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})
 	defer driver.Close()

@@ -46,7 +46,7 @@ func openMore(t *testing.T, dsn string, options postgres.Options) *postgres.Driv
 }
 
 // Without prepared statements, as behind a pooler in transaction mode.
-func TestDriverWithoutSessions(t *testing.T) {
+func TestDriver_PassesTheSuiteWithoutSessions(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
 		dsn := pgtest.DSN(t) + "&default_query_exec_mode=exec"
@@ -61,7 +61,7 @@ func TestDriverWithoutSessions(t *testing.T) {
 	})
 }
 
-func TestRefusals(t *testing.T) {
+func TestOpen_RefusesUnsafeServers(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
 	if _, err := postgres.Open(t.Context(), dsn, postgres.Options{}); !errors.Is(err, migrations.ErrOlder) {
@@ -88,7 +88,7 @@ func TestRefusals(t *testing.T) {
 
 // Several processes make one dense sequence of revisions, and a snapshot that
 // shows one shows all before it.
-func TestManyWriters(t *testing.T) {
+func TestWriters_MakeOneDenseSequence(t *testing.T) {
 	t.Parallel()
 	first, dsn := open(t, postgres.Options{})
 	defer first.Close()
@@ -133,7 +133,7 @@ func TestManyWriters(t *testing.T) {
 
 // A process that stopped with the writers' lock in its hands loses it after the
 // lock time-out; one that works does not.
-func TestStoppedHolder(t *testing.T) {
+func TestWriters_StoppedHolderLosesTheLock(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{LockTimeout: 500 * time.Millisecond})
 	defer driver.Close()
@@ -175,7 +175,7 @@ func TestStoppedHolder(t *testing.T) {
 	}
 }
 
-func TestExclusively(t *testing.T) {
+func TestLocker_RunsOneAtATime(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})
 	defer driver.Close()
@@ -201,7 +201,7 @@ func TestExclusively(t *testing.T) {
 
 // A Store's commits are hinted to other processes; a listener is told when it
 // may have missed some, and comes back after its session was ended.
-func TestHints(t *testing.T) {
+func TestHints_ReachOtherProcesses(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})
 	defer driver.Close()

@@ -76,7 +76,7 @@ func recoverReads(t *testing.T, read func(context.Context) error) {
 
 // A host that dies silently costs reads no more than their deadline, and they
 // work again soon after it is back.
-func TestSilentHost(t *testing.T) {
+func TestSilentHost_ReadsEndAtTheirDeadline(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{})
 	warm(t, driver)
@@ -119,7 +119,7 @@ func TestSilentHost(t *testing.T) {
 
 // What is left of a read that was given up does not hold up a stop: pgx pings a
 // connection that was idle, and goes on when the read has ended.
-func TestCloseWithSilentHost(t *testing.T) {
+func TestSilentHost_DoesNotDelayClose(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{ReadTimeout: 200 * time.Millisecond})
 	warm(t, driver)
@@ -142,7 +142,7 @@ func TestCloseWithSilentHost(t *testing.T) {
 
 // Of two hosts the one that answers is used; Latest, which shares one round trip
 // among its callers, is not held up by the other.
-func TestSilentHostOfTwo(t *testing.T) {
+func TestSilentHost_TheOtherOfTwoIsUsed(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 2, postgres.Options{})
 	feed := watch.New(driver, watch.Options{})
@@ -168,7 +168,7 @@ func TestSilentHostOfTwo(t *testing.T) {
 
 // A list has a deadline for each row that the server owes, not for the whole;
 // the time that its reader takes does not count.
-func TestListMakesProgress(t *testing.T) {
+func TestList_DeadlineIsPerRow(t *testing.T) {
 	t.Parallel()
 	const timeout = 200 * time.Millisecond
 	driver, proxies := openThrough(t, 1, postgres.Options{ReadTimeout: timeout})
@@ -202,7 +202,7 @@ func TestListMakesProgress(t *testing.T) {
 }
 
 // What holds a lock by name needs another connection for its work.
-func TestSmallestPool(t *testing.T) {
+func TestLocker_WorksWithTheSmallestPool(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 2} {
 		dsn := pgtest.DSN(t) + "&pool_max_conns=" + fmt.Sprint(size)
@@ -236,7 +236,7 @@ func TestSmallestPool(t *testing.T) {
 
 // The server takes longer to measure a large database than it may take for the next
 // row of a read. That is no reason to drop the connections to it.
-func TestSizeTakesItsTime(t *testing.T) {
+func TestSize_SlowMeasureKeepsThePools(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {

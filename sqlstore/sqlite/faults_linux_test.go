@@ -120,9 +120,10 @@ func execute(t *testing.T, conn *sql.Conn, statement string) {
 	}
 }
 
-// TestFaults: a batch that the disk or another process refuses fails as a whole,
-// with the database's own reason, and what comes after the fault is committed.
-func TestFaults(t *testing.T) {
+// TestFaults_BatchFailsAsAWhole: a batch that the disk or another process refuses
+// fails as a whole, with the database's own reason, and what comes after the fault is
+// committed.
+func TestFaults_BatchFailsAsAWhole(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		inject func(t *testing.T, driver *sqlite.Driver, path string, other *sql.Conn) (restore func())
@@ -220,7 +221,7 @@ func TestFaults(t *testing.T) {
 
 // A transaction that a failed COMMIT and a failed ROLLBACK have left open does not
 // keep the next one from beginning.
-func TestTransactionLeftOpen(t *testing.T) {
+func TestFaults_TransactionLeftOpenIsEnded(t *testing.T) {
 	t.Parallel()
 	driver, _ := open(t)
 	defer driver.Close()
@@ -264,7 +265,7 @@ func unprivileged(t *testing.T, dir string) {
 }
 
 // A file that can't be written is refused when it is opened, with its name.
-func TestUnwritableIsRefused(t *testing.T) {
+func TestOpen_RefusesAnUnwritableFile(t *testing.T) {
 	path := migrated(t)
 	unprivileged(t, filepath.Dir(path))
 	if err := os.Chmod(path, 0o400); err != nil {
@@ -286,7 +287,7 @@ func TestUnwritableIsRefused(t *testing.T) {
 
 // What the engine says of a damaged file, or of a table that is gone, is the
 // operator's to read, with the file's name and what to do.
-func TestDamaged(t *testing.T) {
+func TestFaults_DamageIsReported(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		damage func(t *testing.T, path string, other *sql.Conn)

@@ -19,7 +19,7 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-func TestRefusals(t *testing.T) {
+func TestOpen_RefusesUnusableFiles(t *testing.T) {
 	t.Parallel()
 	if _, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "none.db"), sqlite.Options{}); !errors.Is(err, migrations.ErrOlder) {
 		t.Errorf("no file: %v", err)
@@ -61,7 +61,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // The settings that durability and the size of the file rest on.
-func TestSettings(t *testing.T) {
+func TestOpen_SetsWhatDurabilityNeeds(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
 	if err := driver.Close(); err != nil {
@@ -88,7 +88,7 @@ func TestSettings(t *testing.T) {
 
 // What another program has made of the file is undone, or the file refused: every
 // connection has the settings that durability rests on.
-func TestSettingsAreAsserted(t *testing.T) {
+func TestOpen_AssertsItsSettings(t *testing.T) {
 	t.Parallel()
 	first, path := open(t)
 	if err := first.Close(); err != nil {
@@ -129,7 +129,7 @@ func TestSettingsAreAsserted(t *testing.T) {
 }
 
 // Other names of a file that is open are refused too.
-func TestLinkedFileIsLocked(t *testing.T) {
+func TestOpen_RefusesAnotherNameOfAnOpenFile(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
 	defer driver.Close()
@@ -149,7 +149,7 @@ func TestLinkedFileIsLocked(t *testing.T) {
 }
 
 // Compaction gives space back to the file system.
-func TestFileShrinks(t *testing.T) {
+func TestCompaction_ShrinksTheFile(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
 	key := sqlstore.Key{Resource: "configmaps", Namespace: "n", Name: "big"}
@@ -177,9 +177,9 @@ func TestFileShrinks(t *testing.T) {
 	}
 }
 
-// TestKilled writes in another process, kills it, and finds all that it was
-// told was committed.
-func TestKilled(t *testing.T) {
+// TestKill_KeepsAcknowledgedWrites writes in another process, kills it, and finds all
+// that it was told was committed.
+func TestKill_KeepsAcknowledgedWrites(t *testing.T) {
 	if path := os.Getenv("BYRE_TEST_WRITE_UNTIL_KILLED"); path != "" {
 		writeUntilKilled(t, path)
 		return
@@ -191,7 +191,7 @@ func TestKilled(t *testing.T) {
 	}
 	var before int64
 	for range 3 {
-		writer := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilled$")
+		writer := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKill_KeepsAcknowledgedWrites$")
 		writer.Env = append(os.Environ(), "BYRE_TEST_WRITE_UNTIL_KILLED="+path)
 		out, err := writer.StdoutPipe()
 		if err != nil {

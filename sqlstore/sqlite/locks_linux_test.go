@@ -36,7 +36,7 @@ func locks(t *testing.T, path string) (n int) {
 // Nothing that looks at the file lets go of SQLite's locks: a process loses all its
 // locks on a file with the first of its descriptors that it closes. Another
 // process, a shell, would then take itself for the last one and delete the log.
-func TestLocksStay(t *testing.T) {
+func TestLocks_StayWhileTheFileIsInspected(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
 	defer driver.Close()

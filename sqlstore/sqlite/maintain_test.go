@@ -13,7 +13,7 @@ import (
 
 // The log is copied back while writers go on and readers come and go, and does
 // not outgrow its cap by much.
-func TestLogIsBounded(t *testing.T) {
+func TestWAL_IsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}

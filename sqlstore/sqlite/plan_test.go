@@ -57,7 +57,7 @@ var plans = map[string]struct {
 
 // Every statement uses the index meant for it, with the planner's statistics
 // and without, and no list is sorted.
-func TestPlans(t *testing.T) {
+func TestPlans_UseTheirIndexes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}

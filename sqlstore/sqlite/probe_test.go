@@ -11,7 +11,7 @@ import (
 )
 
 // State is answered from memory; a Probe notices what became of the file.
-func TestProbe(t *testing.T) {
+func TestProbe_NoticesALostFile(t *testing.T) {
 	t.Parallel()
 	overwrite := func(t *testing.T, path string) {
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)

@@ -39,7 +39,7 @@ func openWith(t testing.TB, logPages int) (driver *sqlite.Driver, path string) {
 	return driver, path
 }
 
-func TestDriver(t *testing.T) {
+func TestDriver_PassesTheSuite(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
 		driver, _ := open(t)

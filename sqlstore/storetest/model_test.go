@@ -7,6 +7,6 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-func TestModel(t *testing.T) {
+func TestModel_PassesTheSuite(t *testing.T) {
 	storetest.Run(t, func(*testing.T) sqlstore.Driver { return storetest.NewModel() })
 }

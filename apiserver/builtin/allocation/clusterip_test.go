@@ -74,9 +74,9 @@ func allocate(t *testing.T, ips *allocation.ClusterIPs, family api.IPFamily) (ne
 	return allocator.AllocateNextService(&api.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}})
 }
 
-// TestClusterIPFamilies: each range has its allocator, and the first decides what
-// a Service gets that asks for no family.
-func TestClusterIPFamilies(t *testing.T) {
+// TestClusterIPs_FirstFamilyIsTheDefault: each range has its allocator, and the first
+// decides what a Service gets that asks for no family.
+func TestClusterIPs_FirstFamilyIsTheDefault(t *testing.T) {
 	ips, client := newClusterIPs(t, "fd00:1::/112", "10.9.0.0/24")
 	if ips.Primary != api.IPv6Protocol {
 		t.Errorf("primary family %s", ips.Primary)
@@ -96,8 +96,8 @@ func TestClusterIPFamilies(t *testing.T) {
 	}
 }
 
-// TestOneFamilyTwice is refused.
-func TestOneFamilyTwice(t *testing.T) {
+// TestClusterIPs_RefuseOneFamilyTwice is refused.
+func TestClusterIPs_RefuseOneFamilyTwice(t *testing.T) {
 	client := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	if _, err := allocation.NewClusterIPs(client, factory, cidr(t, "10.9.0.0/24"), cidr(t, "10.8.0.0/24"), time.Hour); err == nil {
@@ -105,9 +105,9 @@ func TestOneFamilyTwice(t *testing.T) {
 	}
 }
 
-// TestClusterIPsRunOut: allocators at work at the same time give each address
+// TestClusterIPs_GiveEachAddressOnce: allocators at work at the same time give each address
 // once, and then the range is full.
-func TestClusterIPsRunOut(t *testing.T) {
+func TestClusterIPs_GiveEachAddressOnce(t *testing.T) {
 	ips, _ := newClusterIPs(t, "10.9.0.0/29", "")
 	const addresses = 6 // without the network's own and the broadcast address
 	var (
@@ -136,9 +136,9 @@ func TestClusterIPsRunOut(t *testing.T) {
 	}
 }
 
-// TestClusterIPsAreRepaired: a Service whose address has no IPAddress, as one has
+// TestClusterIPs_AreRepaired: a Service whose address has no IPAddress, as one has
 // that was restored from elsewhere, gets it.
-func TestClusterIPsAreRepaired(t *testing.T) {
+func TestClusterIPs_AreRepaired(t *testing.T) {
 	ips, client := newClusterIPs(t, "10.9.0.0/24", "", &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "restored", UID: types.UID("1")},
 		Spec: corev1.ServiceSpec{

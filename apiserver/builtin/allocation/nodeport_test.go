@@ -59,8 +59,9 @@ func taken(n *allocation.NodePorts) []int {
 	return all
 }
 
-// TestNothingBeforeTheFirstRepair: which ports are taken isn't known before.
-func TestNothingBeforeTheFirstRepair(t *testing.T) {
+// TestNodePorts_AllocateNothingBeforeTheFirstRepair: which ports are taken isn't known
+// before.
+func TestNodePorts_AllocateNothingBeforeTheFirstRepair(t *testing.T) {
 	n := newNodePorts(t, newOptions(t), ports, fake.NewClientset())
 	if port, err := n.Allocator.AllocateNext(); err == nil {
 		t.Errorf("allocated %d", port)
@@ -74,9 +75,9 @@ func TestNothingBeforeTheFirstRepair(t *testing.T) {
 	}
 }
 
-// TestNodePortsLast: what is taken stays taken over a restart, and what was
+// TestNodePorts_SurviveARestart: what is taken stays taken over a restart, and what was
 // released is free.
-func TestNodePortsLast(t *testing.T) {
+func TestNodePorts_SurviveARestart(t *testing.T) {
 	options := newOptions(t)
 	client := fake.NewClientset()
 	first := newNodePorts(t, options, ports, client)
@@ -101,8 +102,8 @@ func TestNodePortsLast(t *testing.T) {
 	}
 }
 
-// TestNodePortsRunOut: each port is given once, and then it is full.
-func TestNodePortsRunOut(t *testing.T) {
+// TestNodePorts_GiveEachPortOnce: each port is given once, and then it is full.
+func TestNodePorts_GiveEachPortOnce(t *testing.T) {
 	n := newNodePorts(t, newOptions(t), ports, fake.NewClientset())
 	repair(t, n)
 	given := map[int]bool{}
@@ -130,9 +131,9 @@ func TestNodePortsRunOut(t *testing.T) {
 	}
 }
 
-// TestNodePortsConcurrently: servers that allocate at the same time give each
-// port once.
-func TestNodePortsConcurrently(t *testing.T) {
+// TestNodePorts_ConcurrentServersGiveEachPortOnce: servers that allocate at the same
+// time give each port once.
+func TestNodePorts_ConcurrentServersGiveEachPortOnce(t *testing.T) {
 	options := newOptions(t)
 	client := fake.NewClientset()
 	servers := []*allocation.NodePorts{newNodePorts(t, options, ports, client), newNodePorts(t, options, ports, client)}
@@ -161,10 +162,10 @@ func TestNodePortsConcurrently(t *testing.T) {
 	}
 }
 
-// TestNodePortsAreRepaired: ports of Services are taken after a repair, whatever
+// TestNodePorts_AreRepaired: ports of Services are taken after a repair, whatever
 // was stored; a port that nobody uses is freed, but not before it was seen
 // unused several times, as its Service may be about to be created.
-func TestNodePortsAreRepaired(t *testing.T) {
+func TestNodePorts_AreRepaired(t *testing.T) {
 	options := newOptions(t)
 	before := newNodePorts(t, options, ports, fake.NewClientset())
 	repair(t, before)
@@ -179,9 +180,9 @@ func TestNodePortsAreRepaired(t *testing.T) {
 	}
 }
 
-// TestNodePortRangeChanges: a server with another range repairs the state to it,
-// with what the Services have in it.
-func TestNodePortRangeChanges(t *testing.T) {
+// TestNodePorts_RepairAfterAChangeOfRange: a server with another range repairs the
+// state to it, with what the Services have in it.
+func TestNodePorts_RepairAfterAChangeOfRange(t *testing.T) {
 	options := newOptions(t)
 	client := fake.NewClientset(serviceWith("a", 30004))
 	repair(t, newNodePorts(t, options, ports, client))

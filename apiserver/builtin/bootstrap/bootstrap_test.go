@@ -80,9 +80,9 @@ func writes(client *fake.Clientset) []string {
 	return all
 }
 
-// TestSecondStartWritesNothing: making everything again, as every start does,
+// TestBootstrap_SecondStartWritesNothing: making everything again, as every start does,
 // leaves a complete cluster as it is.
-func TestSecondStartWritesNothing(t *testing.T) {
+func TestBootstrap_SecondStartWritesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -98,8 +98,9 @@ func TestSecondStartWritesNothing(t *testing.T) {
 	}
 }
 
-// TestMade: what there is after the first start, beside the RBAC policy.
-func TestMade(t *testing.T) {
+// TestBootstrap_FirstStartCreatesObjects: what there is after the first start, beside
+// the RBAC policy.
+func TestBootstrap_FirstStartCreatesObjects(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -146,8 +147,8 @@ func TestMade(t *testing.T) {
 	}
 }
 
-// TestNamespacesComeBack: a system namespace that was deleted is made again.
-func TestNamespacesComeBack(t *testing.T) {
+// TestNamespaces_AreRecreated: a system namespace that was deleted is made again.
+func TestNamespaces_AreRecreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		stop := run(t, config(t, client))
@@ -163,8 +164,9 @@ func TestNamespacesComeBack(t *testing.T) {
 	})
 }
 
-// TestServiceCIDR: what becomes of a default ServiceCIDR that is there already.
-func TestServiceCIDR(t *testing.T) {
+// TestServiceCIDR_ExistingDefaultIsKept: what becomes of a default ServiceCIDR that is
+// there already.
+func TestServiceCIDR_ExistingDefaultIsKept(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -216,9 +218,9 @@ func TestServiceCIDR(t *testing.T) {
 	}
 }
 
-// TestEndpoints: the server is among the endpoints once it is ready, with its port
-// put right, and no longer after it stopped.
-func TestEndpoints(t *testing.T) {
+// TestEndpoints_FollowReadiness: the server is among the endpoints once it is ready,
+// with its port put right, and no longer after it stopped.
+func TestEndpoints_FollowReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&corev1.Endpoints{ //nolint:staticcheck // clients still read it
 			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default"},
@@ -250,9 +252,9 @@ func TestEndpoints(t *testing.T) {
 	})
 }
 
-// TestLeftoverEntry: the entry of a server that was killed does not outlive the
-// start of the next one at its address, and others' entries stay.
-func TestLeftoverEntry(t *testing.T) {
+// TestEndpoints_ReplaceTheEntryOfAKilledServer: the entry of a server that was killed
+// does not outlive the start of the next one at its address, and others' entries stay.
+func TestEndpoints_ReplaceTheEntryOfAKilledServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		replicas := &table{up: map[string]bool{}}
@@ -276,8 +278,8 @@ func TestLeftoverEntry(t *testing.T) {
 	})
 }
 
-// TestReplicas: the endpoints are all servers whose entries live.
-func TestReplicas(t *testing.T) {
+// TestEndpoints_AreAllLiveReplicas: the endpoints are all servers whose entries live.
+func TestEndpoints_AreAllLiveReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		replicas := &table{up: map[string]bool{}}
@@ -299,9 +301,9 @@ func TestReplicas(t *testing.T) {
 	})
 }
 
-// TestUnreachableAddress: a loopback address, which no endpoint may have, is kept
-// out instead of failing for ever.
-func TestUnreachableAddress(t *testing.T) {
+// TestEndpoints_LeaveOutALoopbackAddress: a loopback address, which no endpoint may
+// have, is kept out instead of failing for ever.
+func TestEndpoints_LeaveOutALoopbackAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		c := config(t, client)
@@ -314,9 +316,9 @@ func TestUnreachableAddress(t *testing.T) {
 	})
 }
 
-// TestFailingStepIsTriedAgain: and the check says why it isn't made yet, while
+// TestBootstrap_RetriesAFailingStep: and the check says why it isn't made yet, while
 // the others are.
-func TestFailingStepIsTriedAgain(t *testing.T) {
+func TestBootstrap_RetriesAFailingStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		var broken atomic.Bool
@@ -347,8 +349,8 @@ func TestFailingStepIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestDisabledAPIs: a step whose API is off is left out.
-func TestDisabledAPIs(t *testing.T) {
+// TestBootstrap_SkipsDisabledAPIs: a step whose API is off is left out.
+func TestBootstrap_SkipsDisabledAPIs(t *testing.T) {
 	client := fake.NewClientset()
 	c := config(t, client)
 	resources := serverstorage.NewResourceConfig()

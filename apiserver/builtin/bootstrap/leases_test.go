@@ -36,9 +36,9 @@ func options(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 	return objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
-// TestStoredReplicas: servers see one another's entries, which live for a while
-// after each renewal, and not those that were taken out.
-func TestStoredReplicas(t *testing.T) {
+// TestLeases_ExpireWithoutRenewal: servers see one another's entries, which live for a
+// while after each renewal, and not those that were taken out.
+func TestLeases_ExpireWithoutRenewal(t *testing.T) {
 	driver := storetest.NewModel()
 	first, second := replicaOn(t, driver), replicaOn(t, driver)
 	for replica, ip := range map[reconcilers.Leases]string{first: "192.0.2.7", second: "fd00::7"} {

@@ -12,9 +12,9 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// TestPolicyIsUpstreams compares every role and binding with upstream's policy,
+// TestPolicy_IsUpstreams compares every role and binding with upstream's policy,
 // object by object.
-func TestPolicyIsUpstreams(t *testing.T) {
+func TestPolicy_IsUpstreams(t *testing.T) {
 	client := fake.NewClientset()
 	ensure(t, config(t, client))
 	ctx := t.Context()
@@ -76,9 +76,9 @@ func compare[T any](t *testing.T, options cmp.Options, want, got []T, name func(
 	}
 }
 
-// TestPolicyIsReconciled: what a role lacks is added, what it has more stays, and
+// TestPolicy_IsReconciled: what a role lacks is added, what it has more stays, and
 // a protected one is left alone.
-func TestPolicyIsReconciled(t *testing.T) {
+func TestPolicy_IsReconciled(t *testing.T) {
 	extra := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"cows"}}
 	client := fake.NewClientset(
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:discovery"}, Rules: []rbacv1.PolicyRule{extra}},
@@ -103,9 +103,9 @@ func TestPolicyIsReconciled(t *testing.T) {
 	}
 }
 
-// TestOldRolesArePrimed: roles and bindings of clusters from before a part of the
+// TestPolicy_PrimesOldRoles: roles and bindings of clusters from before a part of the
 // policy was split off are carried over.
-func TestOldRolesArePrimed(t *testing.T) {
+func TestPolicy_PrimesOldRoles(t *testing.T) {
 	custom := []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"cows"}}}
 	subjects := []rbacv1.Subject{{Kind: "User", APIGroup: "rbac.authorization.k8s.io", Name: "farmer"}}
 	client := fake.NewClientset(
