@@ -14,7 +14,8 @@ import (
 	"byre/apiserver/pki"
 )
 
-// newControllers makes the controllers; servers on a shared database take turns.
+// newControllers makes the controllers. Of the servers on a shared database, one runs them
+// at a time: the holder of a Lease.
 func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 	rootCA, err := os.ReadFile(files.CACert)
 	if err != nil {
@@ -32,8 +33,8 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 	return controllers.New(config)
 }
 
-// watchStored watches the objects of a resource by their stored bytes, if it is
-// one that a server of this program serves; else it returns nil.
+// watchStored watches the metadata of a resource's objects in their stored bytes. It
+// returns nil for a resource that no server of the chain stores.
 func (s *Server) watchStored(gr schema.GroupResource) *objectstore.MetadataWatch {
 	stores := s.getter.Lookup(gr) != nil
 	for _, server := range s.chain {

@@ -75,9 +75,9 @@ func unlimited[T time.Duration | int64](limit T) T {
 	return limit
 }
 
-// makeDataDir makes the directory, for its owner alone: private keys and Secrets
-// will be in it. One that is there keeps its mode. It finds out now, rather than
-// at the first certificate, whether the directory can be written.
+// makeDataDir makes the directory, readable by its owner only: private keys and Secrets
+// will be in it. A directory that exists keeps its mode. makeDataDir also writes a file,
+// so that a directory that cannot be written is reported before anything else is done.
 func makeDataDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
@@ -92,7 +92,8 @@ func makeDataDir(dir string) error {
 	return os.Remove(probe.Name())
 }
 
-// checkDatabase is what the health check of the store does. Anybody may read its error.
+// checkDatabase is the health check of the store. Its error is answered to any client, so
+// it names neither the driver's text nor the database.
 func (c *core) checkDatabase(ctx context.Context) (err error) {
 	if p, ok := c.database.Driver.(sqlstore.Prober); ok {
 		err = p.Probe(ctx)
@@ -106,8 +107,8 @@ func (c *core) checkDatabase(ctx context.Context) (err error) {
 	return errors.New(sqlstore.Public(err))
 }
 
-// writable is a check of the store that fails while the database takes no writes,
-// too.
+// writable makes a check that fails where the given one does, and also while the database
+// takes no writes.
 func (c *core) writable(check health.Checker) health.Checker {
 	return healthz.NamedCheck(check.Name(), func(r *http.Request) error {
 		if err := c.store.Writable(); err != nil {

@@ -54,8 +54,8 @@ func newEncryption(ctx context.Context, o options.StoreOptions, serverID string)
 	}, nil
 }
 
-// covered reports whether any rule speaks of the resource. What no rule speaks
-// of is stored plain, and answered without asking a transformer.
+// covered reports whether a rule of the configuration applies to the resource. A resource
+// without a rule is stored as it is, and is read without a transformer.
 func covered(rules map[schema.GroupResource]value.Transformer, gr schema.GroupResource) bool {
 	for _, rule := range []schema.GroupResource{gr, {Group: gr.Group, Resource: "*"}, {Group: "*", Resource: "*"}} {
 		if rules[rule] != nil {

@@ -21,9 +21,10 @@ import (
 	"byre/sqlstore"
 )
 
-// trust is what a server accepts credentials by: the SHA-256 of public keys. It is
-// kept in the database, so that a server that would refuse the credentials of the
-// others, or of the server before it, does not start.
+// trust names the public keys that a server verifies credentials with, by their SHA-256.
+// It is stored in the database. A server compares it with its own keys at its start, and
+// does not start if it would refuse the credentials that other servers, or the one before
+// it, have issued.
 type trust struct {
 	// ClientCAs are the keys of the certificates in --client-ca-file.
 	ClientCAs []string `json:"clientCAs"`
@@ -33,7 +34,7 @@ type trust struct {
 	SigningKey         string   `json:"serviceAccountSigningKey"`
 }
 
-// trustRecord is a trust as it is stored, in the way of an object.
+// trustRecord is a trust as it is stored: JSON with a kind, like an object.
 type trustRecord struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`

@@ -11,8 +11,8 @@ import (
 
 // Version describes the program as /version does: the Kubernetes release whose
 // API it serves, and the commit it was built from. Both are read from what the
-// Go toolchain records in every binary, so that a plain `go build` and `go
-// install` tell the truth.
+// Go toolchain records in every binary, so that they are right after a plain `go build` or
+// `go install` too.
 func Version(effective basecompatibility.EffectiveVersion) version.Info {
 	info := version.Info{
 		GitVersion:   "v" + effective.BinaryVersion().String(),

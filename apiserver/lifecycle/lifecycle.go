@@ -14,13 +14,13 @@ type Signal struct {
 	signaled chan struct{}
 }
 
-// NewSignal returns a signal that has not been given.
+// NewSignal returns a signal of an event that has not happened.
 func NewSignal(name string) *Signal { return &Signal{name: name, signaled: make(chan struct{})} }
 
 // Name is what upstream calls the event.
 func (s *Signal) Name() string { return s.name }
 
-// Signal says that the event has happened. Again is no more than once.
+// Signal says that the event has happened. Further calls do nothing.
 func (s *Signal) Signal() {
 	s.once.Do(func() {
 		close(s.signaled)
@@ -31,7 +31,7 @@ func (s *Signal) Signal() {
 // Signaled is closed when the event has happened.
 func (s *Signal) Signaled() <-chan struct{} { return s.signaled }
 
-// HasHappened tells whether the signal has been given.
+// HasHappened reports whether Signal was called.
 func (s *Signal) HasHappened() bool {
 	select {
 	case <-s.signaled:
@@ -52,7 +52,7 @@ type Signals struct {
 	// AfterShutdownDelayDuration: load balancers have had time to notice.
 	AfterShutdownDelayDuration *Signal
 	// PreShutdownHooksStopped: this server has left the kubernetes Service, and
-	// what it held for the cluster.
+	// released the leases that it held.
 	PreShutdownHooksStopped *Signal
 	// NotAcceptingNewRequest: a request that comes now is refused, and watches end.
 	NotAcceptingNewRequest *Signal
@@ -68,7 +68,7 @@ type Signals struct {
 	ConnectionsClosed *Signal
 }
 
-// NewSignals returns signals that have not been given.
+// NewSignals returns signals of events that have not happened.
 func NewSignals() *Signals {
 	return &Signals{
 		MuxAndDiscoveryComplete:       NewSignal("MuxAndDiscoveryComplete"),
@@ -132,8 +132,8 @@ func (s *Signals) Shutdown(a Actions, sendRetryAfter bool) []Step {
 }
 
 // Run carries the steps out, each when what it comes after has been signaled, and
-// returns when all are done. It panics if a step waits for what no step before it
-// and nobody else has signaled: it would wait forever.
+// returns when all are done. It panics if a step waits for a signal that has not happened
+// and that no step before it gives: Run would never return.
 func Run(steps []Step) {
 	given := map[*Signal]bool{}
 	for _, step := range steps {

@@ -54,7 +54,7 @@ type Options struct {
 	// TracingFile says where to send spans, and of how many requests.
 	TracingFile string
 
-	// flags are those of the last call of Flags, for /flagz.
+	// flags are what Flags returned last; /flagz shows them.
 	flags cliflag.NamedFlagSets
 }
 
