@@ -106,7 +106,7 @@ func (p *tutorial) settled(t *testing.T, command string) string {
 	waitFor(t, command, func() error {
 		got = p.run(t, command)
 		if strings.HasPrefix(command, "kubectl wait ") && !strings.Contains(got, "condition met") ||
-			strings.HasPrefix(command, "kubectl api-resources ") && !strings.Contains(got, "pastures") {
+			strings.HasPrefix(command, "kubectl api-resources ") && !strings.Contains(got, "crawlers") {
 			return errors.New(got)
 		}
 		return nil

@@ -8,27 +8,28 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// An action is a verb at a path.
+// An action is a verb at a path, as in upstream's installer.go.
 type action struct {
-	// verb is one of the request.Method… names: an HTTP method or, where one
-	// method does several things, what it does there.
+	// verb is one of the names request.Method…: an HTTP method, or a verb such as
+	// LIST if the method has several.
 	verb string
-	// methods are the HTTP methods that lead to it: one, or all that a connect
-	// takes.
+	// methods are the HTTP methods of the action: one, or all that a connect
+	// accepts.
 	methods []string
 	// path is relative to the group version: "namespaces/{namespace}/pods/{name}".
 	path string
-	// allNamespaces marks what a namespaced resource offers across namespaces.
+	// allNamespaces says that the action of a namespaced resource spans all
+	// namespaces.
 	allNamespaces bool
 }
 
-// restOfPath is the path parameter that takes all that follows.
+// restOfPath is the path parameter that matches the rest of the path.
 const restOfPath = "/{path:*}"
 
-// withRest says whether the path ends in a parameter that takes the rest.
+// withRest reports whether the path ends in restOfPath.
 func (a action) withRest() bool { return strings.HasSuffix(a.path, restOfPath) }
 
-// metricsScope is what upstream calls the action's scope in its metrics.
+// metricsScope returns the value of the label "scope" in upstream's metrics.
 func (a action) metricsScope(namespaced bool) string {
 	switch {
 	case a.allNamespaces:
@@ -42,8 +43,8 @@ func (a action) metricsScope(namespaced bool) string {
 	}
 }
 
-// discoveryVerbs are the verbs that discovery and RBAC know the action by. A
-// connect is known by those of the methods that are verbs themselves.
+// discoveryVerbs returns the verbs of the action in discovery and RBAC. For a connect these
+// are the verbs of its HTTP methods.
 func (a action) discoveryVerbs() []string {
 	names := []string{a.verb}
 	if a.verb == request.MethodConnect {
@@ -73,8 +74,8 @@ func (a action) discoveryVerbs() []string {
 	return verbs
 }
 
-// findActions derives from what the storage implements which verbs it has at
-// which paths, in the order in which upstream registers them.
+// findActions returns the actions of the resource, which follow from the interfaces that
+// its storage implements. The order is that of upstream's installer.
 func (r *Resource) findActions() []action {
 	collection, item := r.resource, r.resource+"/{name}"
 	if r.namespaced {
@@ -82,7 +83,7 @@ func (r *Resource) findActions() []action {
 		item = "namespaces/{namespace}/" + item
 	}
 	if r.subresource != "" {
-		// All that a subresource does, it does at its one path.
+		// A subresource has a single path.
 		item += "/" + r.subresource
 		collection = item
 	}

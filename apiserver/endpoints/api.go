@@ -11,18 +11,18 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// An API serves the groups it was made for. It is immutable and safe for
-// concurrent use.
+// An API serves a set of groups. It is immutable and safe for concurrent use.
 type API struct {
 	versions []*Version
-	// openAPIRoots has every route, below the path whose document describes it.
+	// openAPIRoots has all routes, by the root of the OpenAPI v3 document that
+	// describes them.
 	openAPIRoots []openAPIRoot
-	// groupPaths has the paths of groups ("/api", "/apis/apps"): what lies below
-	// one and has no route is a 404 of ours.
+	// groupPaths has the paths of the groups ("/api", "/apis/apps"). A path below
+	// one of them that has no route is answered with 404.
 	groupPaths map[string]bool
 	mux        *mux
 	discovery  *discovery.Registry
-	next       http.Handler
+	delegate   http.Handler
 }
 
 type openAPIRoot struct {
@@ -30,7 +30,7 @@ type openAPIRoot struct {
 	routes []Route
 }
 
-// New builds the routes of all groups and enters the groups in discovery.
+// New builds the routes of all groups and adds the groups to discovery.
 func New(c Config) (*API, error) {
 	if c.Discovery == nil {
 		return nil, errors.New("endpoints: no discovery registry given")
@@ -38,9 +38,9 @@ func New(c Config) (*API, error) {
 	if len(c.Groups) == 0 {
 		return nil, errors.New("endpoints: no groups given")
 	}
-	a := &API{groupPaths: map[string]bool{}, discovery: c.Discovery, next: c.NotFound}
-	if a.next == nil {
-		a.next = http.HandlerFunc(http.NotFound)
+	a := &API{groupPaths: map[string]bool{}, discovery: c.Discovery, delegate: c.NotFound}
+	if a.delegate == nil {
+		a.delegate = http.HandlerFunc(http.NotFound)
 	}
 	serving := c.Serving.withDefaults()
 	for i := range c.Groups {
@@ -102,11 +102,11 @@ func (a *API) add(path string, routes ...Route) {
 	a.openAPIRoots = append(a.openAPIRoots, openAPIRoot{path, routes})
 }
 
-// discoveryRoute is the route of a discovery document.
+// discoveryRoute returns the route of a discovery document.
 func discoveryRoute(path string, document discovery.Handler) Route {
 	op := document.Operation(path)
-	// The lists of groups and of a group's versions are kube-aggregator's, which
-	// does not look at the method.
+	// In kube-apiserver, kube-aggregator serves /apis and /apis/<group>, and does not
+	// check the method.
 	lists := strings.HasPrefix(path, "/apis") && strings.Count(path, "/") < 3
 	return Route{
 		skipsNegotiation: lists,
@@ -119,10 +119,10 @@ func discoveryRoute(path string, document discovery.Handler) Route {
 	}
 }
 
-// ServeHTTP serves the API. Below the path of a group served here, what has no
-// route is answered by a 404 Status, also where others define more versions of
-// the group: kube-apiserver does so, too. Discovery documents of groups that
-// others serve come next; all else goes on to the NotFound handler.
+// ServeHTTP serves the routes of the groups. A path below one of these groups without a
+// route is answered with a 404 Status, even if another server has more versions of the
+// group; kube-apiserver does the same. Then come the discovery documents of other servers'
+// groups. All other requests go to Config.NotFound, the delegate.
 func (a *API) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	if at := a.mux.find(path); at != nil {
@@ -138,10 +138,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		at.ServeHTTP(w, req)
 		return
 	}
-	a.next.ServeHTTP(w, req)
+	a.delegate.ServeHTTP(w, req)
 }
 
-// isInServedGroup says whether the path lies below that of a group served here.
+// isInServedGroup reports whether the path lies below the path of one of the groups.
 func (a *API) isInServedGroup(path string) bool {
 	parts := strings.SplitN(path, "/", 4)
 	if len(parts) < 2 || parts[0] != "" {
@@ -153,6 +153,5 @@ func (a *API) isInServedGroup(path string) bool {
 	return len(parts) > 2 && parts[1] == "apis" && a.groupPaths["/apis/"+parts[2]]
 }
 
-// Versions returns the group versions served. The caller must not change the
-// slice.
+// Versions returns the served group versions. The caller must not modify the slice.
 func (a *API) Versions() []*Version { return a.versions }

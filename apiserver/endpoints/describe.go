@@ -19,12 +19,12 @@ import (
 
 const prettyDescription = "If 'true', then the output is pretty printed. Defaults to 'false' unless the user-agent indicates a browser or command-line HTTP tool (curl and wget)."
 
-// optionsVersion is the version whose ListOptions, DeleteOptions and so on
-// describe the query parameters of every group.
+// optionsVersion is the group version of the options types (ListOptions, DeleteOptions)
+// that describe the query parameters of every group.
 var optionsVersion = schema.GroupVersion{Version: "v1"}
 
-// describe makes the documentation of an action. Wording and names are
-// upstream's: generated clients are named after them.
+// describe returns the OpenAPI description of an action. Names and texts are upstream's,
+// because generated clients use the names.
 func (r *Resource) describe(a action, route *Route) (openapi.Operation, error) {
 	d := operationBuilder{r: r, a: a, op: openapi.Operation{
 		Method:   route.Method,
@@ -43,8 +43,7 @@ func (r *Resource) describe(a action, route *Route) (openapi.Operation, error) {
 	return d.op, d.err
 }
 
-// operationBuilder is an operation while it is written down. The first error stays
-// and ends the work.
+// operationBuilder builds the OpenAPI description of one action. err is the first error.
 type operationBuilder struct {
 	r   *Resource
 	a   action
@@ -135,8 +134,8 @@ func (d *operationBuilder) connect(kind string) {
 	}
 }
 
-// named puts the operation's name together: "listNamespacedPod",
-// "readNamespacedPodLog", "listPodForAllNamespaces", "watchNodeList".
+// named sets the operation's name: "listNamespacedPod", "readNamespacedPodLog",
+// "listPodForAllNamespaces", "watchNodeList".
 func (d *operationBuilder) named(verb, list string) {
 	name := verb
 	if d.r.namespaced && !d.a.allNamespaces {
@@ -152,7 +151,7 @@ func (d *operationBuilder) named(verb, list string) {
 	d.op.Name = name
 }
 
-// doc sets the sentence: of a resource as it is, of a subresource with its name
+// doc sets the operation's text: resource for a resource, and for a subresource its name
 // between before and after.
 func (d *operationBuilder) doc(resource, before, after string) {
 	if d.r.subresource == "" {
@@ -186,8 +185,8 @@ func (d *operationBuilder) pathParams() {
 	}
 }
 
-// produced is what a read or a write answers with: the resource's kind, unless
-// the storage says otherwise.
+// produced returns a value of the type of the response to a read or a write: the resource's
+// kind, unless the storage declares another one.
 func (d *operationBuilder) produced() any {
 	if storage, ok := d.r.storage.(rest.StorageMetadata); ok {
 		if sample := storage.ProducesObject(d.a.verb); sample != nil {
@@ -213,7 +212,7 @@ func (d *operationBuilder) list() any {
 	return d.object(d.r.gv.WithKind(kinds[0].Kind))
 }
 
-// object is an empty value of a kind.
+// object returns an empty value of a kind.
 func (d *operationBuilder) object(kind schema.GroupVersionKind) any {
 	object, err := d.r.types.Creater.New(kind)
 	if err != nil {
@@ -232,8 +231,8 @@ func (d *operationBuilder) getOptions() {
 	d.internalOptions(options)
 }
 
-// internalOptions adds the parameters of options given as an internal type. They
-// are of the resource's own version or else of the one all groups share.
+// internalOptions adds the query parameters of options, an internal type. The external type
+// is that of the resource's group version or, if there is none, of optionsVersion.
 func (d *operationBuilder) internalOptions(options runtime.Object) {
 	kinds, _, err := d.r.types.Typer.ObjectKinds(options)
 	if err != nil {

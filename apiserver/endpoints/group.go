@@ -15,22 +15,22 @@ import (
 	"byre/apiserver/managedfields"
 )
 
-// Group is an API group with everything that serves it.
+// Group is an API group with its storages, types and codecs.
 type Group struct {
-	// Name is the group's name, empty for the core group, which is served
-	// below /api; all others are below /apis.
+	// Name is the group's name. It is empty for the core group, which is served
+	// below /api; all other groups are served below /apis.
 	Name string
-	// Versions are the versions in order of preference, the preferred first. A
-	// version without storages is left out of routes and discovery.
+	// Versions are the versions, the preferred one first. A version without storages
+	// has no routes and is not in discovery.
 	Versions []string
-	// Storage has the storages by version and then by "resource" or
-	// "resource/subresource". Names are lower case.
+	// Storage maps a version and "resource" or "resource/subresource" to the
+	// storage. Names are lower case.
 	Storage map[string]map[string]rest.Storage
-	// Scheme knows every type that the storages use.
+	// Scheme has every type that the storages use.
 	Scheme *runtime.Scheme
-	// Codecs negotiates the encodings of bodies.
+	// Codecs are the encodings of request and response bodies.
 	Codecs runtime.NegotiatedSerializer
-	// ParameterCodec decodes the query parameters of connect and get options.
+	// ParameterCodec decodes query parameters into the options of get and connect.
 	ParameterCodec runtime.ParameterCodec
 }
 

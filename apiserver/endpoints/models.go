@@ -11,8 +11,8 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// ModelNames names the types of all kinds that the groups serve, as
-// openapi.Models.TypeConverter takes them.
+// ModelNames returns the canonical names of the Go types that the groups serve, in the form
+// that openapi.Models.TypeConverter takes.
 func ModelNames(groups []Group) ([]string, error) {
 	names := map[string]bool{}
 	for i := range groups {
@@ -34,7 +34,7 @@ func ModelNames(groups []Group) ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// Roots describes all that is served, for OpenAPI.
+// Roots returns the OpenAPI descriptions of all routes.
 func (a *API) Roots() []openapi.Root {
 	var roots []openapi.Root
 	for _, at := range a.openAPIRoots {

@@ -11,10 +11,10 @@ import (
 
 // mux finds the routes of a path in a chi mux.
 //
-// It asks chi for the pattern only and serves the request itself, unchanged:
-// what the path's parameters are, handlers know from RequestInfo, and a request
-// that carries no routing state can be passed on, or outlive its handler,
-// without being misrouted.
+// Invariant: the request that a handler gets has no chi state. mux uses chi only to find
+// the pattern of a path; handlers read the path's parameters from RequestInfo. chi reuses a
+// RouteContext that it finds in a request's context, so a request made with the context of
+// another one would otherwise be misrouted.
 type mux struct {
 	chi      *chi.Mux
 	paths    map[string]*methods // by chi's pattern
@@ -22,7 +22,7 @@ type mux struct {
 	contexts sync.Pool
 }
 
-// newMux makes a mux of routes.
+// newMux returns a mux of the given routes.
 func newMux(routes []Route, serializer runtime.NegotiatedSerializer) *mux {
 	m := &mux{
 		chi:      chi.NewMux(),
@@ -46,18 +46,18 @@ func newMux(routes []Route, serializer runtime.NegotiatedSerializer) *mux {
 	return m
 }
 
-// find returns what serves a path, or nil. The path is the decoded one: that is
-// what RequestInfo, and with it authorization, was made from. Slashes at its end
-// mean nothing.
+// find returns the routes of a path, or nil. path is the decoded path, from which
+// RequestInfo is made and which is therefore the authorized one. Trailing slashes are
+// ignored.
 func (m *mux) find(path string) *methods {
 	route := m.contexts.Get().(*chi.Context)
 	defer m.contexts.Put(route)
 	route.Reset()
-	// Every path takes every method here; which it allows, methods decides.
+	// All patterns are registered for all methods; methods selects the route.
 	return m.paths[m.chi.Find(route, http.MethodGet, strings.TrimRight(path, "/"))]
 }
 
-// ServeHTTP serves the routes; paths that have none are answered by a 404 Status.
+// ServeHTTP serves the routes. It answers a path without a route with a 404 Status.
 func (m *mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if at := m.find(req.URL.Path); at != nil {
 		at.ServeHTTP(w, req)

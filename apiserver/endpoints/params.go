@@ -10,8 +10,8 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// queryParams describes an options object as query parameters: its fields that
-// have a JSON name and are neither structs nor interfaces.
+// queryParams returns the query parameters of an options type: one for each field that has
+// a JSON name and is neither a struct nor an interface.
 func queryParams(options runtime.Object, except ...string) []openapi.Param {
 	var docs map[string]string
 	if documented, ok := options.(interface{ SwaggerDoc() map[string]string }); ok {
@@ -35,9 +35,8 @@ func isParam(t reflect.Type) bool {
 	return t.Kind() != reflect.Interface && t.Kind() != reflect.Struct
 }
 
-// jsonType is the JSON type of a parameter that has the Go type t. Several
-// values are given by repeating the parameter, so that a slice is of its
-// element's type.
+// jsonType returns the JSON type of a parameter of Go type t. For a slice it is the type of
+// an element, because a client gives several values by repeating the parameter.
 func jsonType(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()

@@ -7,13 +7,20 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// registryOf finds the registry that a storage is or embeds, directly or inside
-// the rest.StandardStorage whose writes it checks. It relies on what holds for
-// all of upstream's: a storage that embeds a registry reads what that reads. One that
-// has it elsewhere may show it by a method.
+// registryProvider is a storage that holds its registry in a field which is not embedded.
+type registryProvider interface {
+	Registry() *genericregistry.Store
+}
+
+// registryOf returns the registry whose reads give the same result as those of a storage;
+// nil if there is none. It is the storage itself, or embedded in it, directly or in an
+// embedded rest.StandardStorage, or the one that a registryProvider returns.
+//
+// The function relies on a property of upstream's storages: one that embeds a registry does
+// not change what the registry reads.
 func registryOf(s rest.Storage) *genericregistry.Store {
-	if shown, ok := s.(interface{ Registry() *genericregistry.Store }); ok {
-		return shown.Registry()
+	if provider, ok := s.(registryProvider); ok {
+		return provider.Registry()
 	}
 	value := reflect.ValueOf(s)
 	for value.Kind() == reflect.Pointer && !value.IsNil() {
@@ -28,7 +35,8 @@ func registryOf(s rest.Storage) *genericregistry.Store {
 	return nil
 }
 
-// embeddedGetter is the embedded field of an object that objects are got from.
+// embeddedGetter returns the exported embedded field of object that implements rest.Getter;
+// the zero Value if there is none.
 func embeddedGetter(object reflect.Value) reflect.Value {
 	for i := range object.NumField() {
 		field := object.Type().Field(i)

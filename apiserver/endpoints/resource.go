@@ -29,8 +29,8 @@ type Resource struct {
 	storage    rest.Storage
 	namespaced bool
 	kind       schema.GroupVersionKind
-	// docKind is the kind that operations are named after: the parent's for a
-	// subresource.
+	// docKind is the kind in the names of operations; for a subresource it is the
+	// kind of the parent.
 	docKind string
 
 	types      Types
@@ -49,7 +49,7 @@ type Resource struct {
 	actions []action
 }
 
-// NewResource makes the resource that v.Storage holds at path.
+// NewResource builds the resource of the storage that v.Storage has for path.
 func NewResource(v VersionConfig, path string) (*Resource, error) {
 	r := &Resource{
 		gv:      v.GroupVersion,
@@ -76,8 +76,8 @@ func NewResource(v VersionConfig, path string) (*Resource, error) {
 	if strings.Contains(r.subresource, "/") {
 		return nil, fmt.Errorf("%s: %q has more parts than resource and subresource", v.GroupVersion, path)
 	}
-	// A subresource lives where its parent lives and is documented under the
-	// parent's kind.
+	// A subresource has the scope of its parent, and its operations are named after
+	// the parent's kind.
 	parent := v.Storage[r.resource]
 	if sub && parent == nil {
 		return nil, fmt.Errorf("%s: %q has no parent storage", v.GroupVersion, path)
@@ -116,8 +116,8 @@ func NewResource(v VersionConfig, path string) (*Resource, error) {
 	return r, nil
 }
 
-// findDeprecation asks the external type whether this version of the resource
-// is on its way out; such a one answers with a warning.
+// findDeprecation sets the deprecation of this version of the resource, which the external
+// type declares. Responses of a deprecated version have a warning.
 func (r *Resource) findDeprecation() error {
 	object, err := r.types.Creater.New(r.kind)
 	if err != nil {
@@ -126,8 +126,8 @@ func (r *Resource) findDeprecation() error {
 	object.GetObjectKind().SetGroupVersionKind(r.kind)
 	major, minor, err := deprecation.MajorMinor(version.Get())
 	if err != nil {
-		// A build without version information compares as 0.0, which counts
-		// every announced deprecation as reached.
+		// A build without version information counts as version 0.0, for which
+		// upstream reports every announced deprecation.
 		major, minor = 0, 0
 	}
 	if deprecation.IsDeprecated(object, major, minor) {
@@ -138,17 +138,18 @@ func (r *Resource) findDeprecation() error {
 	return nil
 }
 
-// GroupVersionKind is the external kind that the resource serves.
+// GroupVersionKind returns the external kind that the resource serves.
 func (r *Resource) GroupVersionKind() schema.GroupVersionKind { return r.kind }
 
-// Path is "resource" or "resource/subresource".
+// Path returns "resource" or "resource/subresource".
 func (r *Resource) Path() string { return r.path }
 
-// Scope is the request scope that all of the resource's handlers share. The
-// caller must not change it once requests are served.
+// Scope returns the request scope that the resource's handlers share. The caller must not
+// modify it after the first request.
 func (r *Resource) Scope() *handlers.RequestScope { return r.scope }
 
-// Routes returns the resource's routes, absolute, in a fixed order.
+// Routes returns the resource's routes in the order of its actions. Their paths are
+// absolute.
 func (r *Resource) Routes() []Route {
 	var routes []Route
 	for _, a := range r.actions {
@@ -159,9 +160,9 @@ func (r *Resource) Routes() []Route {
 	return routes
 }
 
-// Verbs returns what serves each verb of RequestInfo ("list", "create"), for
-// servers that find resources by that and not by routes: handlers then see any
-// path that leads here, and negotiate all media types themselves.
+// Verbs returns the handler of each verb of RequestInfo ("list", "create"). It is for
+// servers that find a resource by RequestInfo instead of a route. The handlers then check
+// no path, and negotiate all media types themselves.
 func (r *Resource) Verbs() map[string]http.Handler {
 	byVerb := map[string]http.Handler{}
 	for _, a := range r.actions {
@@ -174,7 +175,7 @@ func (r *Resource) Verbs() map[string]http.Handler {
 	return byVerb
 }
 
-// Discover describes the resource as the legacy discovery documents do.
+// Discover returns the entry of the resource in the unaggregated discovery document.
 func (r *Resource) Discover() (metav1.APIResource, error) {
 	entry := metav1.APIResource{
 		Name:       r.path,
@@ -212,8 +213,8 @@ func (r *Resource) Discover() (metav1.APIResource, error) {
 	return entry, nil
 }
 
-// storedKind is the kind in which the storage keeps its objects, if it keeps
-// any.
+// storedKind returns the kind in which the storage stores its objects; false if it stores
+// none.
 func (r *Resource) storedKind() (schema.GroupVersionKind, bool, error) {
 	provider, ok := r.storage.(rest.StorageVersionProvider)
 	if !ok || provider.StorageVersion() == nil {

@@ -18,27 +18,27 @@ import (
 type Route struct {
 	// Method is the HTTP method.
 	Method string
-	// Path is absolute, with parameters in braces; "{path:*}" at its end takes
-	// the rest. The parameters are for documents only: handlers read them from
-	// the request's RequestInfo.
+	// Path is absolute and has its parameters in braces. "{path:*}" at the end
+	// matches the rest of the path. The parameters are used for OpenAPI only:
+	// handlers read them from RequestInfo.
 	Path string
 	// Handler serves the requests.
 	Handler http.Handler
-	// Consumes and Produces are the media types of request and answer.
+	// Consumes and Produces are the media types of requests and responses.
 	Consumes, Produces []string
 
-	// skipsNegotiation leaves method and media types to the handler.
+	// skipsNegotiation says that the handler itself checks method and media types.
 	skipsNegotiation bool
 	describe         func(*Route) (openapi.Operation, error)
 }
 
-// Operation describes the route. It is made anew at each call: descriptions are
-// asked for rarely and are large.
+// Operation returns the OpenAPI description of the route. It builds the description in each
+// call, because descriptions are large and seldom used.
 func (r *Route) Operation() (openapi.Operation, error) { return r.describe(r) }
 
-// consumes says whether a body of this content type may be sent. Without one,
-// methods that need no body are let through, and others count as octet streams:
-// the rule of go-restful, whose answers clients of kube-apiserver see.
+// consumes reports whether the route accepts the content type. Without a content type, a
+// method that needs no body is accepted, and the body of another method counts as an octet
+// stream. These are the rules of go-restful, which kube-apiserver uses.
 func (r *Route) consumes(contentType string) bool {
 	if contentType == "" {
 		switch r.Method {
@@ -50,13 +50,13 @@ func (r *Route) consumes(contentType string) bool {
 	return anyMatches(contentType, r.Consumes, false)
 }
 
-// produces says whether the route has a media type that accept names.
+// produces reports whether the route has a media type that the Accept header names.
 func (r *Route) produces(accept string) bool {
 	return accept == "" || anyMatches(accept, r.Produces, true)
 }
 
-// anyMatches says whether one of the media types in a header's list, without
-// its parameters, is among those offered.
+// anyMatches reports whether one of the media types in a header, without its parameters, is
+// among those offered.
 func anyMatches(header string, offered []string, wildcard bool) bool {
 	for part := range strings.SplitSeq(header, ",") {
 		media, _, _ := strings.Cut(part, ";")
@@ -73,14 +73,14 @@ func anyMatches(header string, offered []string, wildcard bool) bool {
 	return false
 }
 
-// methods serves one path: the routes there, which differ in method.
+// methods serves the routes of one path, which differ in their methods.
 type methods struct {
 	routes []Route
 	errors errorWriter
 }
 
-// ServeHTTP picks the route by method, then by the request's content type, then
-// by what it accepts, and says which of them failed, as go-restful does.
+// ServeHTTP selects the route by method and then checks the request's content type and
+// Accept header. It answers a mismatch with 405, 415 or 406, as go-restful does.
 func (m *methods) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	i := slices.IndexFunc(m.routes, func(r Route) bool { return r.skipsNegotiation || r.Method == req.Method })
 	if i < 0 {
@@ -104,7 +104,7 @@ func (m *methods) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	route.Handler.ServeHTTP(w, req)
 }
 
-// GetOnly serves a document to GET and refuses other methods as routes do.
+// GetOnly returns a handler that serves document to GET and answers other methods with 405.
 func GetOnly(document http.Handler, serializer runtime.NegotiatedSerializer) http.Handler {
 	return &methods{
 		routes: []Route{{Method: http.MethodGet, Handler: document, Consumes: anyMedia, Produces: anyMedia}},
@@ -112,7 +112,7 @@ func GetOnly(document http.Handler, serializer runtime.NegotiatedSerializer) htt
 	}
 }
 
-// errorWriter writes what goes wrong before a resource is reached.
+// errorWriter writes the Status of a request that no route serves.
 type errorWriter struct{ serializer runtime.NegotiatedSerializer }
 
 func (f errorWriter) write(w http.ResponseWriter, req *http.Request, code int, message string) {

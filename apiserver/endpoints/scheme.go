@@ -9,8 +9,8 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// NewScheme makes a scheme of the types that install adds and of those that
-// travel with every API: options, watch events, a Status, discovery documents.
+// NewScheme returns a scheme with the types that install adds and with the types that every
+// API uses: options, watch events, Status and the discovery types.
 func NewScheme(install func(*runtime.Scheme)) *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	install(scheme)
@@ -27,8 +27,8 @@ func NewScheme(install func(*runtime.Scheme)) *runtime.Scheme {
 	return scheme
 }
 
-// NewCodecs makes the codecs of a scheme, which stream long lists as
-// kube-apiserver's do.
+// NewCodecs returns the codec factory of a scheme. Like kube-apiserver's, it encodes lists
+// as a stream if the feature gates are on.
 func NewCodecs(scheme *runtime.Scheme) serializer.CodecFactory {
 	var options []serializer.CodecFactoryOptionsMutator
 	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToJSON) {

@@ -16,8 +16,8 @@ import (
 	"byre/apiserver/stack"
 )
 
-// newScope makes what upstream's handlers know about the resource. adjust, if
-// not nil, has the last word.
+// newScope builds the request scope, with which upstream's handlers serve the resource.
+// adjust, if not nil, may change any field.
 func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (*handlers.RequestScope, error) {
 	tables, isTableConvertor := r.storage.(rest.TableConvertor)
 	if _, lists := r.storage.(rest.Lister); lists && !isTableConvertor {
@@ -52,8 +52,8 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 
 		AcceptsGroupVersionDelegate: acceptor,
 
-		// The hub is of the kind's group, which is not the resource's group where
-		// a subresource has a foreign kind (Scale, Eviction).
+		// The group is that of the kind. A subresource may have a kind of another
+		// group (Scale, Eviction).
 		HubGroupVersion:  schema.GroupVersion{Group: r.kind.Group, Version: runtime.APIVersionInternal},
 		MetaGroupVersion: metav1.SchemeGroupVersion,
 
@@ -90,9 +90,9 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 	return scope, nil
 }
 
-// stackGrowingCreater grows the stack of the goroutine that finishes a create. Upstream's
-// handler starts that goroutine, and the first thing that it does there is to make an
-// empty object. (The goroutine of an update begins in storage, which grows it itself.)
+// stackGrowingCreater grows the stack of the goroutine in which upstream's create handler
+// finishes the request: that goroutine first calls New. The goroutine of an update first
+// calls the storage, which grows the stack itself.
 type stackGrowingCreater struct{ runtime.ObjectCreater }
 
 func (c stackGrowingCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
@@ -100,9 +100,9 @@ func (c stackGrowingCreater) New(kind schema.GroupVersionKind) (runtime.Object, 
 	return c.ObjectCreater.New(kind)
 }
 
-// resetFields are the fields that the storage's strategy takes back to what
-// they were (a status through the main resource, a spec through /status):
-// nobody can come to own them by a write that had no effect on them.
+// resetFields returns the fields that the storage's strategy resets in a write, such as the
+// status in a write of the main resource. The field manager ignores them, so that nobody
+// becomes the owner of a field by a write that did not change it.
 func (r *Resource) resetFields() (map[fieldpath.APIVersion]fieldpath.Filter, error) {
 	bySet, isSet := r.storage.(rest.ResetFieldsStrategy)
 	byFilter, isFilter := r.storage.(rest.ResetFieldsFilterStrategy)

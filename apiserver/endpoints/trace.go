@@ -7,7 +7,8 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 )
 
-// traceFields name a request in its trace.
+// traceFields returns the attributes of a request's trace, which are those of upstream's
+// handlers.
 func traceFields(req *http.Request) []attribute.KeyValue {
 	return []attribute.KeyValue{
 		attribute.String("audit-id", audit.GetAuditIDTruncated(req.Context())),

@@ -18,9 +18,10 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// handler is what an action does. Upstream's handlers are made for each request:
-// several of them wrap the admission that they captured and store it back, so
-// that one made once would wrap it again on every request.
+// handler returns the handler of an action. Invariant: upstream's handlers of writes are
+// made for each request. Several of them wrap the admission chain that they captured and
+// assign the result to the captured variable. A handler that serves several requests would
+// wrap the chain again in each of them, which is also a data race.
 func (r *Resource) handler(a action) http.HandlerFunc {
 	admit := r.serving.Admission
 	switch a.verb {
@@ -111,7 +112,7 @@ func (r *Resource) instrument(a action, handler http.HandlerFunc) http.HandlerFu
 	}
 }
 
-// patchTypes are the media types that a patch may have.
+// patchTypes returns the media types of patches that kube-apiserver accepts.
 func patchTypes() []string {
 	supported := []string{
 		string(types.JSONPatchType),
@@ -127,8 +128,8 @@ func patchTypes() []string {
 
 var anyMedia = []string{"*/*"}
 
-// consumes are the media types that an action's request may have. All but a
-// patch leave the check to upstream's handler, which also knows the default.
+// consumes returns the media types of an action's requests. For actions other than a patch
+// upstream's handler checks the media type, and has a default.
 func (r *Resource) consumes(a action) []string {
 	if a.verb == request.MethodPatch {
 		return r.patchTypes
@@ -136,7 +137,7 @@ func (r *Resource) consumes(a action) []string {
 	return anyMedia
 }
 
-// produces are the media types that an action may answer with.
+// produces returns the media types of an action's responses.
 func (r *Resource) produces(a action) []string {
 	media, stream := negotiation.MediaTypesForSerializer(r.types.Serializer)
 	all := append(media[:len(media):len(media)], stream...)
@@ -156,8 +157,8 @@ func (r *Resource) produces(a action) []string {
 	}
 }
 
-// recordApplyVerb has the changes of an apply kept under that verb: to the router it
-// is a patch like others.
+// recordApplyVerb makes the store record the changes of a server-side apply with the verb
+// "apply". For routing, an apply is a patch.
 func recordApplyVerb(req *http.Request) *http.Request {
 	if !strings.HasPrefix(req.Header.Get("Content-Type"), "application/apply-patch") {
 		return req

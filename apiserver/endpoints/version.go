@@ -15,29 +15,27 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// VersionConfig is what a group version is made of.
+// VersionConfig holds what NewVersion builds a Version from.
 type VersionConfig struct {
 	GroupVersion schema.GroupVersion
-	// Storage has the storages by "resource" or "resource/subresource".
+	// Storage maps "resource" or "resource/subresource" to the storage.
 	Storage map[string]rest.Storage
 	Types
 	Serving
 
-	// PatchTypes are the media types of the patches that the objects take; nil
-	// means all that there are.
+	// PatchTypes are the accepted media types of patches; nil means all.
 	PatchTypes []string
-	// Warnings, if any, mark the whole version as deprecated and go out with
-	// every answer.
+	// Warnings, if not empty, mark the version as deprecated. Every response has
+	// them in its Warning headers.
 	Warnings []string
 
-	// Adjust, if not nil, is called with the request scope of each resource
-	// before it serves; what it sets stays. Custom resources bring their own
-	// field manager, serializers and table columns this way.
+	// Adjust, if not nil, is called with the request scope of each resource and may
+	// change it. Custom resources set their field manager, serializers and table
+	// columns.
 	Adjust func(path string, scope *handlers.RequestScope) error
 }
 
-// A Version serves one group version. It is immutable and safe for concurrent
-// use.
+// A Version serves one group version. It is immutable and safe for concurrent use.
 type Version struct {
 	gv        schema.GroupVersion
 	resources []*Resource
@@ -46,7 +44,7 @@ type Version struct {
 	mux       *mux
 }
 
-// NewVersion makes every resource of a group version.
+// NewVersion builds the resources and routes of a group version.
 func NewVersion(c VersionConfig) (*Version, error) {
 	v := &Version{gv: c.GroupVersion}
 	c.Serving = c.Serving.withDefaults()
@@ -80,30 +78,29 @@ func (v *Version) Resource(path string) *Resource {
 	return nil
 }
 
-// Resources describes the resources as discovery does. The caller must not
-// change the slice.
+// Resources returns the entries of the resources in discovery. The caller must not modify
+// the slice.
 func (v *Version) Resources() []metav1.APIResource { return v.discovery }
 
-// Routes returns all routes. The caller must not change the slice.
+// Routes returns all routes. The caller must not modify the slice.
 func (v *Version) Routes() []Route { return v.routes }
 
-// ServeHTTP serves requests below the version's root; any other path is a 404
-// Status.
+// ServeHTTP serves the paths of the version. It answers any other path with a 404 Status.
 func (v *Version) ServeHTTP(w http.ResponseWriter, req *http.Request) { v.mux.ServeHTTP(w, req) }
 
-// Operations describes the routes for OpenAPI. It is made anew at each call.
+// Operations returns the OpenAPI descriptions of the routes. It builds them in each call.
 func (v *Version) Operations() ([]openapi.Operation, error) {
 	return describeRoutes(v.routes)
 }
 
 func describeRoutes(routes []Route) ([]openapi.Operation, error) {
-	described := make([]openapi.Operation, 0, len(routes))
+	all := make([]openapi.Operation, 0, len(routes))
 	for i := range routes {
 		op, err := routes[i].Operation()
 		if err != nil {
 			return nil, fmt.Errorf("%s %s: %w", routes[i].Method, strings.Trim(routes[i].Path, "/"), err)
 		}
-		described = append(described, op)
+		all = append(all, op)
 	}
-	return described, nil
+	return all, nil
 }
