@@ -76,7 +76,7 @@ type Locker interface {
 }
 
 // Notifier is a Driver that can tell other processes of commits. A hint may be
-// lost, late or repeated: who needs to know for sure asks State now and then.
+// lost, late or repeated: a caller that must not miss a commit polls State too.
 type Notifier interface {
 	// Notify hints that the last revision is at least the given one.
 	Notify(ctx context.Context, revision int64) error

@@ -11,8 +11,8 @@ import (
 // answered. It is called by one goroutine and must not block.
 type Publish func([]Change)
 
-// Store is a driver with a queue of writes before it and the housekeeping
-// (expiry, compaction) behind it. Reads go straight to the driver.
+// Store commits writes to a driver in batches, deletes what expires and compacts
+// history. Reads go straight to the driver.
 type Store struct {
 	Driver
 	options Options
@@ -20,12 +20,14 @@ type Store struct {
 	// withoutGathering is set by a benchmark; see gather.go.
 	withoutGathering bool
 	metrics          *metrics
-	// writable is told how each transaction of the writer ended.
+	// writable records how each transaction of the writer ended.
 	writable writable
-	// committed has room for one token: revision has moved.
+	// committed receives after revision has moved; it holds one token at most.
 	committed chan struct{}
-	revision  atomic.Int64
-	// compacting is held by the one Compact that is under way.
+	// revision is the last one that this process committed.
+	revision atomic.Int64
+	// compacting is held by the call of Compact that is under way: two at a time
+	// would leave less time to the writers.
 	compacting sync.Mutex
 	// clock decides what is old enough to be deleted.
 	clock clock
@@ -87,23 +89,23 @@ func (s *Store) Run(ctx context.Context) error {
 	if maintainer, ok := s.Driver.(Maintainer); ok {
 		services.Go(func() { s.maintain(ctx, maintainer) })
 	}
-	if hinter, ok := s.Driver.(Notifier); ok {
-		services.Go(func() { s.hint(ctx, hinter) })
+	if notifier, ok := s.Driver.(Notifier); ok {
+		services.Go(func() { s.notify(ctx, notifier) })
 	}
 	services.Wait()
 	return nil
 }
 
-// hint tells other processes of commits. What is committed while it does so is
-// told at once afterwards, by the last revision.
-func (s *Store) hint(ctx context.Context, h Notifier) {
+// notify tells other processes of commits. For all commits during one notification it
+// makes one more, of the last revision.
+func (s *Store) notify(ctx context.Context, n Notifier) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.committed:
-			// A hint that is lost is found out by the others' next look.
-			if err := h.Notify(ctx, s.revision.Load()); err != nil {
+			// The others poll too, so that a lost hint costs them a delay.
+			if err := n.Notify(ctx, s.revision.Load()); err != nil {
 				s.options.Logger.Debug("store: hint of a commit is lost", "err", err)
 			}
 		}
@@ -115,7 +117,7 @@ func (s *Store) hint(ctx context.Context, h Notifier) {
 func (s *Store) every(ctx context.Context, name string, interval time.Duration, work func(context.Context) error) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	failing := false
+	isFailing := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -123,25 +125,25 @@ func (s *Store) every(ctx context.Context, name string, interval time.Duration, 
 		case <-ticker.C:
 		}
 		err := s.withLock(ctx, name, work)
-		if err != nil && ctx.Err() == nil && !failing {
-			// Said once an outage, not once a second.
+		if err != nil && ctx.Err() == nil && !isFailing {
+			// One line an outage, not one an interval.
 			s.options.Logger.Warn("store: housekeeping failed, trying again", "work", name, "err", err)
 		}
-		failing = err != nil
+		isFailing = err != nil
 	}
 }
 
 func (s *Store) withLock(ctx context.Context, name string, work func(context.Context) error) error {
-	excluder, ok := s.Driver.(Locker)
+	locker, ok := s.Driver.(Locker)
 	if !ok {
 		return work(ctx)
 	}
-	_, err := excluder.WithLock(ctx, name, work)
+	_, err := locker.WithLock(ctx, name, work)
 	return err
 }
 
-func (s *Store) maintain(ctx context.Context, u Maintainer) {
-	if err := u.Maintain(ctx); err != nil && ctx.Err() == nil {
+func (s *Store) maintain(ctx context.Context, m Maintainer) {
+	if err := m.Maintain(ctx); err != nil && ctx.Err() == nil {
 		s.options.Logger.Error("store: maintenance of the database ended", "err", err)
 	}
 }

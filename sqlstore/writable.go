@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// writable knows whether the database takes writes: how the writer's last
+// writable says whether the database takes writes, by how the writer's last
 // transaction ended.
 type writable struct {
 	logger *slog.Logger
@@ -16,21 +16,21 @@ type writable struct {
 	mu sync.Mutex
 	// err is why the last transaction failed; nil when it was committed.
 	err error
-	// cause is what the log was told last, logged when it was told of each;
-	// failing says that the log has not been told since that writes go through
-	// again.
-	// Invariant: the log has one line a change of state, and of one cause at most
-	// one a logPause: on a full disk small writes may go through between large
-	// ones that don't, and what fails may take turns.
-	cause   string
-	logged  map[string]time.Time
-	failing bool
+	// cause is the cause that was logged last, logged when each was; isFailing is
+	// true from the line that says that writes fail to the line that says that they
+	// go through again.
+	// Invariant: the log has one line a change of state, and at most one line of a
+	// cause in a logPause. On a full disk small writes may go through between large
+	// ones that fail, and two causes may alternate.
+	cause     string
+	logged    map[string]time.Time
+	isFailing bool
 }
 
 const logPause = time.Minute
 
-// note takes down how a transaction ended.
-func (w *writable) note(err error, now time.Time) {
+// record records how a transaction ended.
+func (w *writable) record(err error, now time.Time) {
 	if err != nil && !isOutage(err) {
 		return
 	}
@@ -38,23 +38,23 @@ func (w *writable) note(err error, now time.Time) {
 	defer w.mu.Unlock()
 	w.err = err
 	if err == nil {
-		if w.failing {
-			w.failing = false
+		if w.isFailing {
+			w.isFailing = false
 			w.logger.Info("store: the database takes writes again")
 		}
 		return
 	}
 	cause := Public(err)
-	at, known := w.logged[cause]
-	if cause == w.cause && w.failing || known && now.Sub(at) < logPause {
+	at, isLogged := w.logged[cause]
+	if cause == w.cause && w.isFailing || isLogged && now.Sub(at) < logPause {
 		return
 	}
-	w.cause, w.logged[cause], w.failing = cause, now, true
+	w.cause, w.logged[cause], w.isFailing = cause, now, true
 	w.logger.Error("store: the database takes no writes", "cause", cause, "err", err)
 }
 
-// isOutage tells an error that the next transaction would meet too from that of
-// one write.
+// isOutage reports whether the next transaction is likely to fail by the same error,
+// unlike by an error of one write.
 func isOutage(err error) bool {
 	var cause *Cause
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknown) || errors.As(err, &cause)
@@ -77,8 +77,8 @@ func (s *Store) Writable() error {
 	return nil
 }
 
-// retry fires when it is time to try whether the database takes writes again;
-// nil where the last one went through.
+// retry receives when it is time to try whether the database takes writes again. It
+// is nil where the last transaction was committed.
 func (s *Store) retry() <-chan time.Time {
 	if s.writable.last() == nil {
 		return nil
@@ -90,5 +90,5 @@ func (s *Store) retry() <-chan time.Time {
 // which gets no requests because it is not ready becomes ready.
 func (s *Store) tryWrite(ctx context.Context) {
 	_, err := s.Driver.Commit(ctx, nil)
-	s.writable.note(err, time.Now())
+	s.writable.record(err, time.Now())
 }

@@ -64,7 +64,7 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 	start := time.Now()
 	outcomes, err := s.Driver.Commit(ctx, b.writes)
 	s.metrics.committed(len(b.writes), time.Since(start), err)
-	s.writable.note(err, time.Now())
+	s.writable.record(err, time.Now())
 	switch {
 	case err == nil:
 		s.finish(b.pending, outcomes)

@@ -13,9 +13,9 @@ import (
 // historyBytes bounds the pages of history that are kept in memory.
 const historyBytes = 16 << 20
 
-// history reads the changes that have left memory, one page for all who need
-// it: subscribers come back by the thousand after a restart, and all of them
-// follow the same log.
+// history reads the changes that have left the rings, each page once for all
+// subscriptions that need it: after a restart thousands of watchers resume, and all of
+// them follow the same log.
 //
 // Pages begin at a multiple of pageChanges, so that subscribers at any revisions
 // share them. A page that ends early, because of its bytes, is followed by one
@@ -29,7 +29,7 @@ type history struct {
 	bytes  int
 	// reads are under way, by the revision that their page begins after.
 	reads map[int64]*pageRead
-	// resets counts calls of forget: what was read before one is not kept.
+	// resets counts calls of forget. A page whose read began before one is not kept.
 	resets int
 }
 
@@ -211,7 +211,7 @@ func (h *history) drop(p *page) {
 	h.bytes -= p.bytes
 }
 
-// forget drops all pages: what they say may not have happened.
+// forget drops all pages: their changes may be of a history that was lost.
 func (h *history) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -223,9 +223,9 @@ func (h *history) forget() {
 }
 
 // fillRing reads back into a resource cache's ring what was committed before the resource
-// was loaded, newest first, so that those who resume after a restart find it in
-// memory. It gives up where the history ends, and when it has read as much as
-// pages are kept: what the next resource needs is then in memory.
+// was loaded, newest first, so that watchers that resume after a restart find it in
+// memory. It ends where the history does, and when it has read three quarters of the
+// pages that stay in memory: the next resource is filled from the same pages.
 func (f *Feed) fillRing(ctx context.Context, rc *resourceCache) {
 	for budget := historyBytes * 3 / 4; budget > 0; {
 		since, compacted, full := f.ringStart(rc)
@@ -237,7 +237,7 @@ func (f *Feed) fillRing(ctx context.Context, rc *resourceCache) {
 		for end := after; end < since; {
 			p, err := f.page(ctx, end)
 			if err != nil {
-				return // who needs it reads it, and sees the error
+				return // a subscription that needs the page reads it, and gets the error
 			}
 			for _, ev := range p.events[rc.resource] {
 				if ev.Revision > end && ev.Revision <= since {

@@ -44,9 +44,8 @@ func (f *Feed) snapshotOf(rc *resourceCache) (Snapshot, bool) {
 	return s, true
 }
 
-// Lookup returns one record and the feed's revision without loading anything:
-// loaded is false, and nothing else is said, when nobody has read the resource
-// before.
+// Lookup returns one record and the feed's revision without loading anything.
+// loaded is false, and the others are zero, where the resource is not in memory.
 func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) {
 	p := probe(key.Namespace, key.Name)
 	f.mu.RLock()
@@ -85,8 +84,8 @@ func (f *Feed) cacheOf(ctx context.Context, r Resource) (*resourceCache, error) 
 	}
 }
 
-// join returns the resource cache of r, and starts loading it unless that was done; nil
-// when the feed is closed.
+// join returns the resource cache of r and its loading, which it starts unless another
+// reader has; nil when the feed is closed.
 func (f *Feed) join(r Resource) (*resourceCache, *loading) {
 	f.mu.RLock()
 	rc := f.caches[r]
@@ -142,7 +141,7 @@ func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 	switch {
 	case err != nil:
 	case listed.Revision < load.from:
-		// The backlog does not have what the list lacks.
+		// The backlog begins at load.from: it lacks the changes between the two.
 		err = fmt.Errorf("%w: list of revision %d, when %d was applied", sqlstore.ErrUnavailable, listed.Revision, load.from)
 	default:
 		// Invariant: a loaded resource cache is at the feed's revision. When the feed
@@ -154,8 +153,8 @@ func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 	}
 }
 
-// loaded ends a loading, by begin unless it failed, and says whether there is a
-// resource cache with records now.
+// loaded ends a loading, by begin unless it failed. It returns true when the resource
+// cache has its records.
 func (f *Feed) loaded(rc *resourceCache, load *loading, err error, begin func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

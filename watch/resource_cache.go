@@ -21,39 +21,42 @@ const treeDegree = 32
 
 // resourceCache is the current state of one resource and its last events.
 //
-// Everything but the watchers is guarded by Feed.mu. Invariant: a resource cache that is
-// loaded is at Feed.revision.
+// Everything but the watchers is guarded by Feed.mu. Invariant: the records of a
+// resource cache that is loaded are those of Feed.revision; applyLocked applies every
+// event of the resource to it.
 type resourceCache struct {
 	resource Resource
 
-	// load reads the records; nil while nobody wants them. loaded is set when
-	// it has ended well. A resource cache without records has the changes for those who
-	// follow them (Feed.Follow).
+	// load reads the records; nil while no reader wants them. loaded is true from
+	// its success on. A resource cache without records serves followers (Feed.Follow),
+	// from its ring.
 	load   *loading
 	loaded bool
-	// gone is set when the resource cache has been dropped.
+	// gone is true when the resource cache was dropped. It is then at no revision, and
+	// its subscriptions end.
 	gone bool
 
-	// subscribers need the records, followers do not. They are counted up with
-	// Feed.mu held for reading at least.
+	// subscribers counts the subscriptions that need the records, followers those that
+	// do not. They are raised with Feed.mu held, for reading at least, so that unload
+	// sees them.
 	subscribers, followers atomic.Int64
-	// used is set when the records are read; idle is how many looks ago that
-	// was (Feed.unload).
+	// used is set by a read of the records and cleared by unload's check; idle is the
+	// number of checks in a row that found it cleared.
 	used atomic.Bool
 	idle int
 	// bytes is the size of the records' values.
 	bytes int
 
 	tree    *btree.BTreeG[*Entry]
-	indexes map[string]*indexTree // those that were asked by, by name
+	indexes map[string]*indexTree // by name
 	// builds are the indexes that are being built; each channel is closed at
 	// the end.
 	builds map[*Index]chan struct{}
-	// cloned is the last snapshot handed out; nil when something has changed
-	// since. Cloning is cheap, but makes the next writes copy tree nodes.
+	// cloned is the last snapshot handed out; nil when an event was applied since.
+	// A clone is cheap, but makes the next writes copy tree nodes.
 	cloned *Snapshot
-	// changed is the revision of the last change, or an earlier one than that
-	// of loading since which there was none.
+	// changed is the revision of the last event, or, where there was none since the
+	// records were loaded, a revision since which the resource has not changed.
 	changed int64
 	ring    ring
 
@@ -104,15 +107,14 @@ func (rc *resourceCache) begin(tree *btree.BTreeG[*Entry], bytes int, revision i
 	rc.load.backlog = nil
 }
 
-// use notes that the records are read.
+// use records that the records are read.
 func (rc *resourceCache) use() {
 	if !rc.used.Load() { // readers don't contend for it
 		rc.used.Store(true)
 	}
 }
 
-// unload drops the records. Who reads them again loads them again; followers go
-// on.
+// unload drops the records. The next reader loads them again; followers go on.
 func (rc *resourceCache) unload() {
 	rc.tree, rc.bytes, rc.loaded, rc.load, rc.cloned = nil, 0, false, nil, nil
 	rc.indexes = map[string]*indexTree{}
@@ -157,7 +159,7 @@ func (rc *resourceCache) apply(ev Event) bool {
 	return true
 }
 
-// inUse returns the indexes that somebody finds records by, or waits by.
+// inUse returns the indexes that records are found by or subscriptions narrow by.
 func (rc *resourceCache) inUse() []*Index {
 	indexes := rc.watchers.indexes()
 	for _, t := range rc.indexes {

@@ -15,9 +15,10 @@ type ring struct {
 	maxBytes  int
 	// bare is set while the resource cache has no records: the values that were written
 	// are then in memory for the ring's sake, and those that were replaced are
-	// not known.
+	// missing.
 	bare bool
-	// since is the revision after which the ring is complete.
+	// since is the revision after which the ring is complete. Invariant: the ring
+	// holds every event of the resource in (since, Feed.revision], in order.
 	since int64
 }
 
@@ -28,8 +29,8 @@ func (r *ring) reset(since int64, bare bool) {
 	*r = ring{maxEvents: r.maxEvents, maxBytes: r.maxBytes, since: since, bare: bare}
 }
 
-// bareFraction is the part of its bounds that a bare ring keeps to: those who
-// follow changes without the records are few, and seldom fall behind.
+// bareFraction divides the bounds of a bare ring: followers are few, and seldom fall
+// behind.
 const bareFraction = 8
 
 func (r *ring) bounds() (events, bytes int) {
@@ -69,8 +70,8 @@ func (r *ring) push(ev Event) {
 	}
 }
 
-// unshift puts an event before the oldest; false when there is no room. The
-// caller sets since.
+// unshift puts an event before the oldest; false when the ring is full. The caller
+// sets since.
 func (r *ring) unshift(ev Event) bool {
 	maxEvents, maxBytes := r.bounds()
 	if r.full() || r.size > 0 && r.bytes+r.cost(ev) > maxBytes {

@@ -66,8 +66,7 @@ func startOf(namespace string, after *sqlstore.Position) *Entry {
 }
 
 // Indexed is All for the records that have a value of an index, or may have it.
-// It looks at no others. It may only be asked of a snapshot got by
-// Feed.SnapshotIndexed for that index.
+// It looks at no others. The snapshot must be of Feed.SnapshotIndexed, by that index.
 func (s Snapshot) Indexed(n Narrowing, namespace string, after *sqlstore.Position) iter.Seq[*Entry] {
 	tree, start := s.indexes[n.Index.Name].tree, startOf(namespace, after)
 	at := func(p place) iter.Seq[*Entry] {

@@ -21,8 +21,8 @@ type Interest struct {
 	Narrow Narrowing
 }
 
-// Subscription is a cursor over the changes of an Interest. It costs nothing
-// while it is not read, and while nothing that it wants happens. It is for one
+// Subscription is a cursor over the changes of an Interest. It costs no processor time
+// while it is not read, and while no event of its interest comes. It is for one
 // goroutine; it must be closed.
 type Subscription struct {
 	feed  *Feed
@@ -30,16 +30,15 @@ type Subscription struct {
 	want  Interest
 	// pos is the revision up to which everything has been handed out.
 	pos int64
-	// waiting is true while watcher is registered, or woken and not looked at.
+	// waiting is true from the Poll that added watcher to its group to the next Poll.
 	waiting bool
 	watcher watcher
 	// counted is the resource cache's number of such subscriptions; nil when closed.
 	counted *atomic.Int64
 }
 
-// Subscribe follows what changes after a revision. A revision that is
-// compacted shows at the first Poll or Next; a revision of the future is
-// waited for.
+// Subscribe follows the changes after a revision. Of a revision that is compacted the
+// first Poll or Next says so; a revision of the future is waited for.
 func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subscription, error) {
 	for {
 		rc, err := f.cacheOf(ctx, want.Resource)
@@ -58,8 +57,8 @@ func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subs
 	}
 }
 
-// Follow is Subscribe to all changes of a resource for who does not need its
-// records, and does not have them loaded: an event's Old may be without a Value.
+// Follow is Subscribe to all changes of a resource without loading its records. An
+// event's Old may be without a Value.
 func (f *Feed) Follow(ctx context.Context, r Resource, after int64) (*Subscription, error) {
 	if err := f.wait(ctx, f.started); err != nil {
 		return nil, err
@@ -87,9 +86,9 @@ func (f *Feed) subscription(rc *resourceCache, counted *atomic.Int64, want Inter
 	return s
 }
 
-// SkipTo leaves out what happened up to a revision. Who subscribes first and then
-// reads what there is, and skips to its revision, can't miss that the history has
-// started again between the two: the subscription then ends with ErrCompacted.
+// SkipTo leaves out the changes up to a revision. A caller that subscribes first, then
+// takes a snapshot, and skips to the snapshot's revision is told of a new epoch that
+// began between the two: the subscription ends with ErrCompacted.
 func (s *Subscription) SkipTo(revision int64) { s.pos = max(s.pos, revision) }
 
 // Next waits until there are events and returns them, with the revision up to
@@ -117,8 +116,8 @@ func (s *Subscription) Done() <-chan struct{} { return s.feed.done }
 // are none up to the revision it returns. It may read history from the store.
 func (s *Subscription) Poll(ctx context.Context) (events []Event, upTo int64, err error) {
 	for {
-		events, near, err := s.readRing()
-		if err != nil || near {
+		events, isSynced, err := s.readRing()
+		if err != nil || isSynced {
 			return events, s.pos, err
 		}
 		if events, err = s.readHistory(ctx); err != nil || len(events) > 0 {
@@ -163,13 +162,13 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 		first, seen := rc.watchers.woke(&s.watcher)
 		switch {
 		case first > 0:
-			// Nothing before it concerned this subscriber.
+			// No event before first is of the interest.
 			s.pos = max(s.pos, first-1)
 		case rc.changed <= seen:
 			s.pos = max(s.pos, f.revision)
 			return nil, true, nil
 		default:
-			// The goroutine that wakes watchers has yet to look at the last changes.
+			// wakeWatchers has not matched the last events yet: read them here.
 			rc.watchers.remove(&s.watcher)
 			s.pos = max(s.pos, seen)
 		}
