@@ -1,11 +1,15 @@
 package endpoints_test
 
 import (
+	"bufio"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -39,5 +43,80 @@ func BenchmarkLists(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkWatches is an update of a Pod and its delivery to watchers: as it is while
+// watchers follow in one form.
+func BenchmarkWatches(b *testing.B) {
+	const watchers = 200
+	for name, accept := range map[string]string{"json": "application/json", "protobuf": "application/vnd.kubernetes.protobuf;stream=watch"} {
+		for _, from := range []string{"bytes", "upstream"} {
+			b.Run(name+"/"+from, func(b *testing.B) {
+				s := newServer(b, nil)
+				server := map[string]*httptest.Server{"bytes": s.bytes, "upstream": s.decoded}[from]
+				const pods = "/api/v1/namespaces/field/pods"
+				s.create(b, pods, fmt.Sprintf(`{"metadata":{"name":"p","annotations":{"filler":%q}},"spec":{"containers":[{"name":"c","image":"i"}]}}`, strings.Repeat("x", 2000)))
+				delivered := make(chan error, watchers)
+				for range watchers {
+					resp := call{method: http.MethodGet, path: pods + "?watch=1", header: map[string]string{"Accept": accept}}.do(b, server)
+					defer resp.Body.Close()
+					go readEvents(resp.Body, delivered)
+				}
+				wait := func() {
+					for range watchers {
+						if err := <-delivered; err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				wait()
+				before := cpuTime(b)
+				for i := 0; b.Loop(); i++ {
+					c := call{method: http.MethodPatch, path: pods + "/p/status", body: fmt.Sprintf(`{"status":{"message":"%d"}}`, i)}
+					c.header = map[string]string{"Content-Type": "application/merge-patch+json"}
+					if resp, answer := c.answer(b, s.bytes); resp.StatusCode != http.StatusOK {
+						b.Fatal(answer)
+					}
+					wait()
+				}
+				b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N)/watchers, "cpu-ns/delivery")
+			})
+		}
+	}
+}
+
+// cpuTime is what the process has used, servers and clients, in nanoseconds.
+func cpuTime(b *testing.B) int64 {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return used.Utime.Nano() + used.Stime.Nano()
+}
+
+// readEvents reports each event: a line of JSON, or a frame with its length.
+func readEvents(body io.Reader, delivered chan<- error) {
+	in := bufio.NewReader(body)
+	for {
+		first, err := in.Peek(1)
+		if err != nil {
+			return
+		}
+		if first[0] == '{' {
+			_, err = in.ReadSlice('\n')
+			for errors.Is(err, bufio.ErrBufferFull) {
+				_, err = in.ReadSlice('\n')
+			}
+		} else {
+			var size [4]byte
+			if _, err = io.ReadFull(in, size[:]); err == nil {
+				_, err = io.CopyN(io.Discard, in, int64(binary.BigEndian.Uint32(size[:])))
+			}
+		}
+		if err != nil {
+			return // the benchmark is over
+		}
+		delivered <- nil
 	}
 }

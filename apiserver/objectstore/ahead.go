@@ -22,6 +22,9 @@ func (s *Store) decodeAhead(ctx context.Context, entries []*watch.Entry) {
 	var values [][]byte
 	size := 0
 	for _, e := range entries {
+		if s.cfg.Feed.Representations().Get(&e.Representations, &s.stored.form) != nil {
+			continue // it is decoded from that
+		}
 		if data, _, err := s.open(ctx, &e.Record); err == nil {
 			values = append(values, data)
 			size += len(data)

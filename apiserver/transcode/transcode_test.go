@@ -1,4 +1,4 @@
-package transcode
+package transcode_test
 
 import (
 	"bytes"
@@ -18,8 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	_ "k8s.io/kubernetes/pkg/controlplane"
 	"sigs.k8s.io/randfill"
+
+	_ "byre/apiserver/builtin" // registers the types
+	"byre/apiserver/transcode"
 )
 
 type marshaller interface {
@@ -84,7 +86,7 @@ func TestTranscode_EqualsUpstreamForEveryBuiltInType(t *testing.T) {
 		if _, isObject := example.(metav1.Object); !isObject {
 			continue
 		}
-		message, err := New(goType)
+		message, err := transcode.New(goType)
 		if err != nil {
 			unsupported = append(unsupported, gvk.GroupKind().String()+" "+gvk.Version)
 			t.Log(err)
@@ -100,7 +102,7 @@ func TestTranscode_EqualsUpstreamForEveryBuiltInType(t *testing.T) {
 
 func isMeta(t reflect.Type) bool { return strings.HasSuffix(t.PkgPath(), "/meta/v1") }
 
-func compareWithMarshal(t *testing.T, message *Message, goType reflect.Type, gvk schema.GroupVersionKind) {
+func compareWithMarshal(t *testing.T, message *transcode.Message, goType reflect.Type, gvk schema.GroupVersionKind) {
 	t.Parallel()
 	for seed := range int64(40) {
 		filled := reflect.New(goType).Interface().(marshaller)
@@ -133,7 +135,7 @@ func compareWithMarshal(t *testing.T, message *Message, goType reflect.Type, gvk
 // TestTranscode_BrokenJSONIsAnError: what is not the type's JSON is an error, and
 // never a panic.
 func TestTranscode_BrokenJSONIsAnError(t *testing.T) {
-	message, err := New(reflect.TypeFor[metav1.PartialObjectMetadata]())
+	message, err := transcode.New(reflect.TypeFor[metav1.PartialObjectMetadata]())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +190,7 @@ func BenchmarkPod(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Run("transcode", func(b *testing.B) {
-		message, err := New(reflect.TypeFor[corev1.Pod]())
+		message, err := transcode.New(reflect.TypeFor[corev1.Pod]())
 		if err != nil {
 			b.Fatal(err)
 		}
