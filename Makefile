@@ -49,9 +49,10 @@ test-race-all: test-setup
 
 # The end-to-end tests build kubectl, kube-apiserver and etcd from their modules
 # into bin/e2e. One package at a time: each starts servers. Several tests at a time,
-# however few processors there are: most of them wait most of the time.
+# however few processors there are: most of them wait most of the time. Never from the
+# test cache: it doesn't know the program that these tests start.
 test-e2e: test-setup build
-	cd e2e && $(GO) test -p 1 -parallel 8 -timeout 60m ./...
+	cd e2e && $(GO) test -count=1 -p 1 -parallel 8 -timeout 60m ./...
 
 fmt-check:
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
