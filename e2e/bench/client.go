@@ -17,19 +17,19 @@ import (
 // connections is how many HTTP/2 connections the clients of one server share.
 const connections = 4
 
-// form is how a client asks for an answer.
-type form struct{ name, accept string }
+// representation is how a client asks for an answer.
+type representation struct{ name, accept string }
 
 var (
-	asJSON             = form{"JSON", "application/json"}
-	asProtobuf         = form{"protobuf", protobufType}
-	asTable            = form{"table", "application/json;as=Table;v=v1;g=meta.k8s.io"}
-	asMetadata         = form{"metadata, JSON", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
-	asMetadataProtobuf = form{"metadata, protobuf", protobufType + ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
+	asJSON             = representation{"JSON", "application/json"}
+	asProtobuf         = representation{"protobuf", protobufType}
+	asTable            = representation{"table", "application/json;as=Table;v=v1;g=meta.k8s.io"}
+	asMetadata         = representation{"metadata, JSON", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
+	asMetadataProtobuf = representation{"metadata, protobuf", protobufType + ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
 )
 
-// listForms are the forms that the parts of a cluster list Pods in.
-var listForms = []form{asJSON, asProtobuf, asTable, asMetadata, asMetadataProtobuf}
+// listRepresentations are those that the parts of a cluster list Pods in.
+var listRepresentations = []representation{asJSON, asProtobuf, asTable, asMetadata, asMetadataProtobuf}
 
 const (
 	jsonType           = "application/json"

@@ -33,10 +33,10 @@ func goals() []goal {
 	all := better(4, "list all Pods, JSON")
 	all = append(all, better(3, "list all Pods, protobuf", "list all Pods, table")...)
 	all = append(all, better(4, "list all Pods, metadata, JSON", "list all Pods, metadata, protobuf")...)
-	for _, f := range listForms {
+	for _, f := range listRepresentations {
 		all = append(all, better(1, "first list of all Pods after a start, "+f.name)...)
 	}
-	for _, f := range []form{asJSON, asProtobuf, asTable, asMetadataProtobuf} {
+	for _, f := range []representation{asJSON, asProtobuf, asTable, asMetadataProtobuf} {
 		all = append(all, better(1, "first list of all Pods after a change of everything, "+f.name)...)
 	}
 	all = append(all, better(4, "list Pods by spec.nodeName", "list Pods by label")...)
@@ -47,7 +47,7 @@ func goals() []goal {
 	all = append(all, better(3, "create ConfigMap, 64 clients",
 		"patch Pod status, merge, 64 clients", "patch Pod status, strategic, 64 clients", "patch Pod status, strategic, 64 clients, ordinary user",
 		"update Lease, protobuf, 64 clients", "update Lease, protobuf, 64 clients, ordinary user")...)
-	for _, f := range []form{asJSON, asProtobuf} {
+	for _, f := range []representation{asJSON, asProtobuf} {
 		all = append(all, better(3, "events to 200 watchers, "+f.name+", CPU a delivery")...)
 		all = append(all, better(1, "events to 200 watchers, "+f.name+", delay p99")...)
 	}
@@ -56,7 +56,7 @@ func goals() []goal {
 	all = append(all, atMost("standard", 300, "ms", "ready after start"),
 		atMost("large", 1000, "ms", "ready after a restart, with the definitions"),
 		atMost("large", 600, "MB", "memory, with the Pods"), atMost("large", 600, "MB", "memory, after everything"))
-	for _, f := range listForms {
+	for _, f := range listRepresentations {
 		all = append(all, goal{suite: "large", measurement: "list all Pods, " + f.name, ratio: 4})
 	}
 	all = append(all, atMost("large", 1.5, "ms", "list Pods by spec.nodeName"), atMost("large", 20, "ms", "list Pods by label"), atMost("large", 15, "ms", "list Pods, page of 500"))

@@ -27,16 +27,16 @@ func byLabel() request {
 	return request{path: podsPath("labelSelector", "app.kubernetes.io/name=app-3")}
 }
 
-// listPhases list Pods in every form and by every selector.
+// listPhases list Pods in every representation and by every selector.
 func (b *bench) listPhases() []phase {
 	list := func(name string, n int, r request) phase {
 		return phase{name: name, run: func(ctx context.Context, t *target) error { return b.measureList(ctx, t, name, r, n) }}
 	}
 	var phases []phase
-	for _, f := range listForms {
+	for _, f := range listRepresentations {
 		phases = append(phases, list("list all Pods, "+f.name, b.Lists, request{accept: f.accept, path: podsPath("", "")}))
 	}
-	for _, f := range []form{asJSON, asProtobuf} {
+	for _, f := range []representation{asJSON, asProtobuf} {
 		phases = append(phases, list("list all Pods, "+f.name+", without gzip", b.Lists, request{accept: f.accept, path: podsPath("", ""), isPlain: true}))
 	}
 	name := fmt.Sprintf("list Pods, page of %d", pageSize)

@@ -31,6 +31,7 @@ type options struct {
 	suites, only, out      string
 	docs, report           string
 	pods, definitions      int
+	rounds                 int
 	phases                 *regexp.Regexp
 	proxyTo, emptyResponse string
 }
@@ -42,6 +43,7 @@ func parse() (o options, err error) {
 	flag.StringVar(&o.only, "only", "", "the servers to measure, separated by commas: sqlite, postgres, stock")
 	phases := flag.String("phases", "", "measure only the phases whose names match this regular expression")
 	flag.IntVar(&o.pods, "pods", 0, "how many Pods to create, where not as many as usual")
+	flag.IntVar(&o.rounds, "rounds", 0, "how many rounds to measure, where not as many as usual")
 	flag.IntVar(&o.definitions, "definitions", 0, "how many CustomResourceDefinitions to create, where not as many as usual")
 	flag.StringVar(&o.out, "out", "../bin/bench", "the folder for results.json, tables.md and the plots")
 	flag.StringVar(&o.docs, "docs", "", "write the tables and plots into this folder too: its performance.md has the places for them")

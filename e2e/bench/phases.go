@@ -41,7 +41,7 @@ func (b *bench) standardPhases(context.Context) ([]phase, error) {
 		phases = append(phases, b.watchPods(asJSON), b.watchPods(asProtobuf))
 	}
 	phases = append(phases, b.memory("memory, after everything"))
-	for _, f := range listForms {
+	for _, f := range listRepresentations {
 		phases = append(phases, b.firstListAfterStart(f))
 	}
 	return phases, nil
@@ -149,7 +149,7 @@ func (b *bench) createConfigMaps(clients int) phase {
 	}}
 }
 
-func (b *bench) getPods(f form, by user) phase {
+func (b *bench) getPods(f representation, by user) phase {
 	name := fmt.Sprintf("get Pod, %s, %d clients%s", f.name, clients, by.suffix)
 	return phase{name: name, runsOnEmpty: true, run: func(ctx context.Context, t *target) error {
 		_, err := b.sendLoad(ctx, t, name, closedLoop{clients: clients, period: b.Period}, func(ctx context.Context, _, _ int) error {
@@ -201,7 +201,7 @@ func (b *bench) updateLeases(by user) phase {
 }
 
 // firstListAfterStart starts the server again and lists all Pods once.
-func (b *bench) firstListAfterStart(f form) phase {
+func (b *bench) firstListAfterStart(f representation) phase {
 	name := "first list of all Pods after a start, " + f.name
 	return phase{name: name, run: func(ctx context.Context, t *target) error {
 		if err := t.restart(ctx); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"image/color"
+	"math"
 	"path/filepath"
 	"slices"
 
@@ -39,7 +40,7 @@ func writePlot(r *results, path, title, unit string, isIn func(*series) bool) er
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	p.X.Tick.Marker, p.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
 	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.TextStyle.Font.Size = 8
+	p.Legend.TextStyle.Font.Size, p.Legend.Padding = 8, 2
 	p.Add(plotter.NewGrid())
 	var names []string
 	for _, s := range r.Series {
@@ -47,6 +48,7 @@ func writePlot(r *results, path, title, unit string, isIn func(*series) bool) er
 			names = append(names, s.Name)
 		}
 	}
+	lines := 0
 	for i, name := range names {
 		for _, target := range []string{stock, onPostgres, onSQLite} {
 			points := r.points(name, target)
@@ -61,13 +63,14 @@ func writePlot(r *results, path, title, unit string, isIn func(*series) bool) er
 			line.Dashes, marks.Shape = dashes[i%len(dashes)], shapes[i%len(shapes)]
 			p.Add(line, marks)
 			p.Legend.Add(name+", "+target, line, marks)
+			lines++
 		}
 	}
 	if len(names) == 0 {
 		return nil
 	}
-	// The legend stands above what is plotted.
-	p.Y.Max *= 30
+	// The legend stands above what is plotted: a line of it takes a fortieth of the height.
+	p.Y.Max *= math.Pow(p.Y.Max/p.Y.Min, float64(lines)/40)
 	return p.Save(9*vg.Inch, 7*vg.Inch, path)
 }
 

@@ -72,11 +72,11 @@ var patchKinds = []struct {
 	{"merge", mergePatchType, mergePatch, admin},
 }
 
-// changeEverything patches the status of all Pods, and then lists them in a form in
-// which nobody has seen them since.
+// changeEverything patches the status of all Pods, and then lists them in a
+// representation in which nobody has seen them since.
 func (b *bench) changeEverything() []phase {
 	var phases []phase
-	for i, f := range []form{asJSON, asProtobuf, asTable, asMetadataProtobuf} {
+	for i, f := range []representation{asJSON, asProtobuf, asTable, asMetadataProtobuf} {
 		name := "first list of all Pods after a change of everything, " + f.name
 		phases = append(phases, b.patchPods(i, 0), b.patchPods(i, 1), phase{name: name, run: func(ctx context.Context, t *target) error {
 			return b.measureList(ctx, t, name, request{accept: f.accept, path: podsPath("", "")}, 1)

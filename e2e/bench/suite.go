@@ -106,6 +106,9 @@ func (s sizes) override(o options) sizes {
 	if o.pods > 0 {
 		s.Pods = o.pods
 	}
+	if o.rounds > 0 {
+		s.Rounds = o.rounds
+	}
 	if o.definitions > 0 {
 		s.Definitions = o.definitions
 	}

@@ -29,7 +29,7 @@ const (
 // watchPods measures what it takes to deliver changes, made at a fixed rate, to many
 // watchers: the delay from sending the patch to having the event, and the processor
 // time of a delivery, the patches' included.
-func (b *bench) watchPods(f form) phase {
+func (b *bench) watchPods(f representation) phase {
 	name := fmt.Sprintf("events to %d watchers, %s", b.Watchers, f.name)
 	return phase{name: name, run: func(ctx context.Context, t *target) error {
 		events := int(b.Period.Seconds() * 2 * eventsPerSecond)
