@@ -23,7 +23,8 @@ func isOfStore(m *measurement) bool { return strings.HasSuffix(m.Name, " of the 
 
 // runLine says what was measured where.
 func runLine(r *results) string {
-	return fmt.Sprintf("%s, %s; %s/%s, %d processors, %s.\n", r.Started.Format("2006-01-02"), r.Version, r.Machine.OS, r.Machine.Arch, r.Machine.CPUs, r.Machine.Go)
+	version, _, _ := strings.Cut(r.Version, "\n")
+	return fmt.Sprintf("%s, %s; %s/%s, %d processors, %s.\n", r.Started.Format("2006-01-02"), version, r.Machine.OS, r.Machine.Arch, r.Machine.CPUs, r.Machine.Go)
 }
 
 // allTables is every table under its name.
