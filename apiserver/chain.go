@@ -79,7 +79,7 @@ func (s *Server) newServing(builtin builtinModels) endpoints.Serving {
 	return endpoints.Serving{
 		Admission:         s.admission.Plugins,
 		Authorizer:        s.auth.Authorizer,
-		TypeConverter:     builtin.models.TypeConverter(builtin.names...),
+		TypeConverter:     managedfields.NewTypeConverter(builtin.models.Schemas(builtin.names...)),
 		FieldSets:         managedfields.NewCache(fieldSetBytes),
 		MinRequestTimeout: time.Duration(s.config.Options.Filters.MinRequestTimeout) * time.Second,
 	}

@@ -27,6 +27,7 @@ import (
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
 	"byre/apiserver/loopback"
+	"byre/apiserver/managedfields"
 	byreopenapi "byre/apiserver/openapi"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
@@ -149,7 +150,7 @@ func (s *server) handler(t *testing.T) http.Handler {
 		Groups: groups,
 		Serving: endpoints.Serving{
 			Authorizer:    authorizer.AuthorizerFunc(noEscalation),
-			TypeConverter: models.TypeConverter(names...),
+			TypeConverter: managedfields.NewTypeConverter(models.Schemas(names...)),
 		},
 		Discovery: discovery.NewRegistry("192.0.2.7:6443"),
 		NotFound:  http.NotFoundHandler(),

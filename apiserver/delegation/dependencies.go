@@ -19,6 +19,7 @@ import (
 
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
+	"byre/apiserver/managedfields"
 	"byre/apiserver/objectstore"
 	"byre/apiserver/openapi"
 )
@@ -111,7 +112,7 @@ func (d *Dependencies) ServeGroup(name string, group endpoints.Group, definition
 	}
 	models := openapi.NewModels(d.EffectiveVersion.EmulationVersion().String(), definitions, group.Scheme)
 	serving := d.Serving
-	serving.TypeConverter = models.TypeConverter(names...)
+	serving.TypeConverter = managedfields.NewTypeConverter(models.Schemas(names...))
 	api, err := endpoints.New(endpoints.Config{
 		Groups:    groups,
 		Serving:   serving,

@@ -12,7 +12,7 @@ import (
 )
 
 // ModelNames returns the canonical names of the Go types that the groups serve, in the form
-// that openapi.Models.TypeConverter takes.
+// that openapi.Models.Schemas takes.
 func ModelNames(groups []Group) ([]string, error) {
 	names := map[string]bool{}
 	for i := range groups {

@@ -59,7 +59,7 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 	serving := endpoints.Serving{
 		Authorizer:    authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Admission:     admit,
-		TypeConverter: openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).TypeConverter(names...),
+		TypeConverter: managedfields.NewTypeConverter(openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)),
 		FieldSets:     managedfields.NewCache(1 << 20),
 	}
 	s := &server{}

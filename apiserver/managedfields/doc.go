@@ -30,4 +30,6 @@
 // field manager computes nothing where the live object has a UID and no managed fields.
 //
 // What it earns: BenchmarkTrack.
+//
+// The package also has the type converter of built-in kinds: NewTypeConverter.
 package managedfields

@@ -52,7 +52,7 @@ var converter = sync.OnceValue(func() upstream.TypeConverter {
 		}
 		names = append(names, util.GetCanonicalTypeName(object))
 	}
-	return openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).TypeConverter(names...)
+	return managedfields.NewTypeConverter(openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...))
 })
 
 // unsafeConvertor is the one that the server uses.

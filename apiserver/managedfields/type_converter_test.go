@@ -1,4 +1,4 @@
-package openapi_test
+package managedfields_test
 
 import (
 	"strings"
@@ -7,19 +7,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/managedfields"
+	upstream "k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/kube-openapi/pkg/util"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/apis/core/install" // the scheme's kinds
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
+	"byre/apiserver/managedfields"
 	"byre/apiserver/openapi"
 )
 
-func podConverter() managedfields.TypeConverter {
-	return openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).
-		TypeConverter(util.GetCanonicalTypeName(corev1.Pod{}))
+func podConverter() upstream.TypeConverter {
+	models := openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
+	return managedfields.NewTypeConverter(models.Schemas(util.GetCanonicalTypeName(corev1.Pod{})))
 }
 
 func podOf(containers ...corev1.Container) *corev1.Pod {
@@ -30,7 +31,7 @@ func podOf(containers ...corev1.Container) *corev1.Pod {
 	}
 }
 
-func typedOf(t *testing.T, c managedfields.TypeConverter, pod *corev1.Pod, options ...typed.ValidationOptions) *typed.TypedValue {
+func typedOf(t *testing.T, c upstream.TypeConverter, pod *corev1.Pod, options ...typed.ValidationOptions) *typed.TypedValue {
 	t.Helper()
 	v, err := c.ObjectToTyped(pod, options...)
 	if err != nil {
@@ -39,9 +40,9 @@ func typedOf(t *testing.T, c managedfields.TypeConverter, pod *corev1.Pod, optio
 	return v
 }
 
-// TestTypedObjects_EqualUpstreams converts a Pod for the first time and again: the
-// value has the same fields, is compared alike, and turns into the Pod again.
-func TestTypedObjects_EqualUpstreams(t *testing.T) {
+// TestTypeConverter_Converts converts a Pod for the first time and again: the value has the
+// same fields, is compared alike, and turns into the Pod again.
+func TestTypeConverter_Converts(t *testing.T) {
 	c := podConverter()
 	image := func(image string) *corev1.Pod {
 		return podOf(corev1.Container{Name: "c", Image: image, Env: []corev1.EnvVar{{Name: "E", Value: "1"}, {Name: "E", Value: "2"}}})
@@ -76,9 +77,9 @@ func TestTypedObjects_EqualUpstreams(t *testing.T) {
 	}
 }
 
-// TestTypedObjects_AreValidated: what a Go type leaves open is found out, the first
+// TestTypeConverter_Validates: what a Go type leaves open is found out, the first
 // time and later, by the conversion or by the comparison after it.
-func TestTypedObjects_AreValidated(t *testing.T) {
+func TestTypeConverter_Validates(t *testing.T) {
 	c := podConverter()
 	twins := podOf(corev1.Container{Name: "c"}, corev1.Container{Name: "c"})
 	for range 2 {

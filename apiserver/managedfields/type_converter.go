@@ -1,0 +1,85 @@
+package managedfields
+
+import (
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
+)
+
+// NewTypeConverter returns a type converter of Go objects for managed fields. It calls
+// schemas at its first use: a server that is starting, or that is only read from, does not
+// build them.
+//
+// What upstream does: its converter validates every object against its schema, and makes a
+// new object of a typed value whenever it is asked for one. What is done instead: only the
+// first object of a kind is validated, and a typed value remembers the object it was made
+// of. It relies on this: a Go object has the fields of its type, so that an object of a kind
+// can violate the schema only by duplicates, which the caller allows, and by missing keys
+// of list items, which the comparison after the conversion reports too.
+func NewTypeConverter(schemas func() (map[string]*spec.Schema, error)) managedfields.TypeConverter {
+	return &typeConverter{build: sync.OnceValues(func() (managedfields.TypeConverter, error) {
+		built, err := schemas()
+		if err != nil {
+			return nil, err
+		}
+		return managedfields.NewTypeConverter(built, false)
+	})}
+}
+
+// typeConverter implements managedfields.TypeConverter. It is safe for concurrent use.
+type typeConverter struct {
+	build func() (managedfields.TypeConverter, error)
+	// types has the typed.ParseableType of each schema.GroupVersionKind of which an object
+	// was validated.
+	types sync.Map
+}
+
+// ObjectToTyped implements managedfields.TypeConverter.
+func (c *typeConverter) ObjectToTyped(object runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	upstream, err := c.build()
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := object.(runtime.Unstructured); ok || !slices.Contains(opts, typed.AllowDuplicates) {
+		return upstream.ObjectToTyped(object, opts...)
+	}
+	kind := object.GetObjectKind().GroupVersionKind()
+	if known, ok := c.types.Load(kind); ok {
+		of := known.(typed.ParseableType)
+		v, err := value.NewValueReflect(object)
+		if err != nil {
+			return nil, err
+		}
+		return typed.AsTypedUnvalidated(objectValue{v, object}, of.Schema, of.TypeRef), nil //nolint:staticcheck // deprecated since validation is cheap; it is not
+	}
+	converted, err := upstream.ObjectToTyped(object, opts...)
+	if err == nil {
+		c.types.Store(kind, typed.ParseableType{Schema: converted.Schema(), TypeRef: converted.TypeRef()})
+	}
+	return converted, err
+}
+
+// objectValue is the value of a Go object, with the object.
+type objectValue struct {
+	value.Value
+	object runtime.Object
+}
+
+// TypedToObject implements managedfields.TypeConverter. It returns the object that the
+// value was made of, if it was made of one. Upstream calls it for every manager of an
+// object's fields, mostly to compare the object's version with the manager's.
+func (c *typeConverter) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
+	if of, ok := v.AsValue().(objectValue); ok {
+		return of.object, nil
+	}
+	upstream, err := c.build()
+	if err != nil {
+		return nil, err
+	}
+	return upstream.TypedToObject(v)
+}
