@@ -90,8 +90,8 @@ const (
 func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored *objectstore.Format) format {
 	f := &jsonFormat{e: e, stored: stored, partial: true, version: gv, head: e.listHead(gv, partialObjectMetadata+"List")}
 	f.item = `{"kind":"` + partialObjectMetadata + `","apiVersion":"` + gv.String() + `","metadata":`
-	if e.unstructured {
-		// Its members are in another order.
+	if e.unstructured || e.convertsMetadata() {
+		// Its members are in another order, or not those that are stored.
 		f.stored = objectstore.JSON("metadata", func(_ context.Context, obj runtime.Object) ([]byte, error) {
 			partial, err := partialOf(obj)
 			if err != nil {
@@ -112,7 +112,17 @@ func (e *encoded) protobufMetadata(gv schema.GroupVersion) format {
 		return partial.Marshal()
 	}
 	f := objectstore.MetadataProtobuf("metadata in protobuf", partialMessage, encode)
+	if e.convertsMetadata() {
+		f = objectstore.Protobuf("metadata in protobuf", encode)
+	}
 	return newProtobufFormat(e, f, gv, partialObjectMetadata, partialObjectMetadata+"List")
+}
+
+// convertsMetadata says whether upstream's conversion to the version in memory, whose
+// metadata upstream shows, changes the metadata. That of DaemonSets turns an annotation
+// into a field of the spec.
+func (e *encoded) convertsMetadata() bool {
+	return !e.unstructured && e.resource.kind.GroupKind() == schema.GroupKind{Group: "apps", Kind: "DaemonSet"}
 }
 
 // partialMessage transcodes metadata.
