@@ -97,6 +97,9 @@ func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored *objectstore.Forma
 			if err != nil {
 				return nil, err
 			}
+			// The store finds the place of the resourceVersion by the kind, which
+			// comes first in JSON of a Go type.
+			partial.Kind, partial.APIVersion = partialObjectMetadata, gv.String()
 			return marshalJSON(partial)
 		})
 	}
@@ -118,11 +121,13 @@ func (e *encoded) protobufMetadata(gv schema.GroupVersion) format {
 	return newProtobufFormat(e, f, gv, partialObjectMetadata, partialObjectMetadata+"List")
 }
 
-// convertsMetadata says whether upstream's conversion to the version in memory, whose
-// metadata upstream shows, changes the metadata. That of DaemonSets turns an annotation
-// into a field of the spec.
+// convertsMetadata reports whether upstream's conversion to the version in memory, whose
+// metadata upstream answers, changes the metadata: the annotations
+// deprecated.daemonset.template.generation and deprecated.deployment.rollback.to become
+// fields of the spec (k8s.io/kubernetes/pkg/apis/apps/v1/conversion.go).
 func (e *encoded) convertsMetadata() bool {
-	return !e.unstructured && e.resource.kind.GroupKind() == schema.GroupKind{Group: "apps", Kind: "DaemonSet"}
+	kind := e.resource.kind.GroupKind()
+	return !e.unstructured && kind.Group == "apps" && (kind.Kind == "DaemonSet" || kind.Kind == "Deployment")
 }
 
 // partialMessage transcodes metadata.
