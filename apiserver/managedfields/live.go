@@ -30,6 +30,7 @@ func (l *Live) IsUsed() bool { return l.isUsed }
 // Unwrapper converts a Live as the empty object in whose place it stands.
 type Unwrapper struct{ runtime.ObjectConvertor }
 
+// ConvertToVersion converts an object, or the empty object of a Live.
 func (u Unwrapper) ConvertToVersion(object runtime.Object, to runtime.GroupVersioner) (runtime.Object, error) {
 	if live, ok := object.(*Live); ok {
 		live.isUsed = true
