@@ -19,7 +19,10 @@ import (
 
 func main() {
 	debug.SetGCPercent(400) // the processors are the servers' first
-	if err := run(); err != nil {
+	var o options
+	o.register()
+	flag.Parse()
+	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -32,16 +35,16 @@ type options struct {
 	docs, report           string
 	pods, definitions      int
 	rounds                 int
-	phases                 *regexp.Regexp
+	phases                 regexp.Regexp
 	proxyTo, emptyResponse string
 }
 
-func parse() (o options, err error) {
+func (o *options) register() {
 	flag.BoolVar(&o.short, "short", false, "a first impression in about a minute: the standard suite, with little of everything")
 	flag.BoolVar(&o.large, "large", false, "run the suite large too: 100,000 Pods on 4,000 nodes")
 	flag.StringVar(&o.suites, "suites", "", "the suites to run, separated by commas: "+strings.Join(suiteNames(), ", ")+" (default "+strings.Join(defaultSuites, ",")+")")
 	flag.StringVar(&o.only, "only", "", "the servers to measure, separated by commas: sqlite, postgres, stock")
-	phases := flag.String("phases", "", "measure only the phases whose names match this regular expression")
+	flag.TextVar(&o.phases, "phases", regexp.MustCompile(""), "measure only the phases whose names match this regular expression")
 	flag.IntVar(&o.pods, "pods", 0, "how many Pods to create, where not as many as usual")
 	flag.IntVar(&o.rounds, "rounds", 0, "how many rounds to measure, where not as many as usual")
 	flag.IntVar(&o.definitions, "definitions", 0, "how many CustomResourceDefinitions to create, where not as many as usual")
@@ -50,16 +53,9 @@ func parse() (o options, err error) {
 	flag.StringVar(&o.report, "report", "", "measure nothing: make tables and plots from these files of results, separated by commas")
 	flag.StringVar(&o.proxyTo, bareProxyFlag, "", "be nothing but a reverse proxy to a URL; the benchmark starts these")
 	flag.StringVar(&o.emptyResponse, emptyServerFlag, "", "be nothing but a server that answers with so many bytes; the benchmark starts these")
-	flag.Parse()
-	o.phases, err = regexp.Compile(*phases)
-	return o, err
 }
 
-func run() error {
-	o, err := parse()
-	if err != nil {
-		return err
-	}
+func run(o options) error {
 	if o.proxyTo != "" {
 		handler, err := bareProxy(o.proxyTo)
 		if err != nil {
@@ -75,6 +71,7 @@ func run() error {
 		return serveReference(handler, os.Stdin, os.Stdout)
 	}
 	var r *results
+	var err error
 	if o.report != "" {
 		r, err = readResults(strings.Split(o.report, ","))
 	} else {
