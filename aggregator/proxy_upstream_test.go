@@ -3,6 +3,7 @@ package aggregator_test
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -96,9 +97,7 @@ func TestProxy_IsUpstreams(t *testing.T) {
 					t.Fatal(err)
 				}
 				req.Header.Set("User-Agent", "tester")
-				for name, values := range test.header {
-					req.Header[name] = values
-				}
+				maps.Copy(req.Header, test.header)
 				status, body, header := do(t, req)
 				header.Del("Date")
 				var echo map[string]any

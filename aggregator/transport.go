@@ -101,7 +101,7 @@ func (c *transportConfig) newReverseProxy(next http.RoundTripper) *httputil.Reve
 		// The request has the backend's URL already. With Rewrite in place of Director the
 		// ReverseProxy would drop the client's Forwarded and X-Forwarded-For headers,
 		// which kube-apiserver forwards.
-		Director:      func(*http.Request) {}, //nolint:staticcheck // see above
+		Director:      func(*http.Request) {},
 		Transport:     forwarder{next},
 		FlushInterval: flushInterval,
 		BufferPool:    c.buffers,

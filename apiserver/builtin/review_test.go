@@ -62,7 +62,7 @@ func TestReviews_AskTheServersAuthorizer(t *testing.T) {
 func TestComponentStatus_ShowsTheStore(t *testing.T) {
 	s := start(t)
 	status := func() corev1.ComponentCondition {
-		component, err := s.client.CoreV1().ComponentStatuses().Get(t.Context(), "etcd-0", metav1.GetOptions{}) //nolint:staticcheck // served all the same
+		component, err := s.client.CoreV1().ComponentStatuses().Get(t.Context(), "etcd-0", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

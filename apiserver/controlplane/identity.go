@@ -58,17 +58,17 @@ func (c *ControlPlane) runIdentityLease(ctx context.Context) {
 }
 
 // setLeaseMetadata sets the labels and annotations of the identity Lease.
-func (c *ControlPlane) setLeaseMetadata(lease *coordinationv1.Lease) error {
+func (c *ControlPlane) setLeaseMetadata(identity *coordinationv1.Lease) error {
 	set := func(all *map[string]string, key, value string) {
 		if *all == nil {
 			*all = map[string]string{}
 		}
 		(*all)[key] = value
 	}
-	set(&lease.Labels, identityLabel, identityName)
-	set(&lease.Labels, corev1.LabelHostname, c.config.Hostname)
+	set(&identity.Labels, identityLabel, identityName)
+	set(&identity.Labels, corev1.LabelHostname, c.config.Hostname)
 	if c.config.FeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy) && c.config.PeerAddress != "" {
-		set(&lease.Annotations, corev1.AnnotationPeerAdvertiseAddress, c.config.PeerAddress)
+		set(&identity.Annotations, corev1.AnnotationPeerAdvertiseAddress, c.config.PeerAddress)
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ type Registry struct {
 	groups []metav1.APIGroup
 }
 
-// A Rule names the address that clients of a network are told to use.
+// A CIDRRule names the address that clients of a network are told to use.
 type CIDRRule = upstream.CIDRRule
 
 // NewRegistry returns an empty registry. serverAddress is the host and port that the

@@ -212,12 +212,12 @@ func (f *tableFormat) writeList(ctx context.Context, out *answerWriter, list *ob
 	if err != nil {
 		return err
 	}
-	meta, err := json.Marshal(listMeta(list))
+	metadata, err := json.Marshal(listMeta(list))
 	if err != nil {
 		return err
 	}
 	out.buf = append(out.buf, f.t.e.listHead(f.version, "Table")...)
-	out.buf = append(out.buf, meta...)
+	out.buf = append(out.buf, metadata...)
 	out.buf = append(out.buf, `,"columnDefinitions":`...)
 	out.buf = append(out.buf, columns...)
 	out.buf = append(out.buf, `,"rows":`...)

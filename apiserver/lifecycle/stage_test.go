@@ -66,10 +66,11 @@ func TestStages_StopInReverseOrder(t *testing.T) {
 func TestStages_GoOnAfterTheContextOfStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	stages := NewStages(noFailure(t))
-	var own context.Context
-	if err := stages.Start(ctx, Stage{Prepare: func(c context.Context) { own = c }}); err != nil {
+	contexts := make(chan context.Context, 1)
+	if err := stages.Start(ctx, Stage{Prepare: func(c context.Context) { contexts <- c }}); err != nil {
 		t.Fatal(err)
 	}
+	own := <-contexts
 	cancel()
 	if own.Err() != nil {
 		t.Error("the stage ended with the context of Start")

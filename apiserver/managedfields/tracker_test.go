@@ -161,9 +161,9 @@ func vary(random *rand.Rand, v reflect.Value, probability float64) {
 		if _, is := v.Interface().(intstr.IntOrString); is {
 			return // its values are of its type
 		}
-		for i := range v.NumField() {
-			if v.Field(i).CanSet() {
-				vary(random, v.Field(i), probability)
+		for _, field := range v.Fields() {
+			if field.CanSet() {
+				vary(random, field, probability)
 			}
 		}
 	case reflect.Slice:

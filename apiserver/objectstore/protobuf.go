@@ -34,11 +34,11 @@ var errNoMetadata = errors.New("a protobuf message of an API object does not beg
 func newProtobuf(message []byte, revision int64) (representation.Representation, error) {
 	r := representation.Representation{Body: message}
 	in := messageFields{message, 0}
-	if tag, start, end := in.next(); tag != tagMetadata || end < 0 {
+	tag, start, end := in.next()
+	if tag != tagMetadata || end < 0 {
 		return r, errNoMetadata
-	} else {
-		r.Marks[markMessage], r.Marks[markMessageEnd] = int32(start), int32(end)
 	}
+	r.Marks[markMessage], r.Marks[markMessageEnd] = int32(start), int32(end)
 	in = messageFields{message[:r.Marks[markMessageEnd]], int(r.Marks[markMessage])}
 	for {
 		from := in.pos

@@ -1,6 +1,7 @@
 package transcode
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -69,9 +70,9 @@ func (b builder) message(t reflect.Type) (*Message, error) {
 	m := &Message{name: t.String(), keys: map[string]int{}}
 	b[t] = m
 	numbered := map[int]field{}
-	for i := range t.NumField() {
-		if err := b.add(m, t.Field(i), numbered); err != nil {
-			return nil, fmt.Errorf("%s.%s: %w", t, t.Field(i).Name, err)
+	for f := range t.Fields() {
+		if err := b.add(m, f, numbered); err != nil {
+			return nil, fmt.Errorf("%s.%s: %w", t, f.Name, err)
 		}
 	}
 	for number := 1; len(m.fields) < len(numbered); number++ {
@@ -101,7 +102,7 @@ func (b builder) add(m *Message, f reflect.StructField, numbered map[int]field) 
 	case number == 0 && key == "-":
 		return nil
 	case number == 0:
-		return fmt.Errorf("has no protobuf tag")
+		return errors.New("has no protobuf tag")
 	case numbered[number].tag != nil:
 		return fmt.Errorf("field number %d is taken", number)
 	case inlined:
@@ -137,7 +138,7 @@ func (b builder) inline(m *Message, t reflect.Type, number int, numbered map[int
 		return err
 	}
 	if in.fields == nil && t.NumField() > 0 {
-		return fmt.Errorf("inlines itself")
+		return errors.New("inlines itself")
 	}
 	numbered[number] = field{tag: appendTag(nil, number, wireBytes), slot: m.slots, inlined: in, optional: optional}
 	for _, inner := range in.members {

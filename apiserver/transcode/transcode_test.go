@@ -55,7 +55,7 @@ func filler(seed int64) *randfill.Filler {
 			*q = *resource.NewMilliQuantity(c.Int63n(1e9), resource.DecimalSI)
 		},
 		func(f *metav1.FieldsV1, _ randfill.Continue) {
-			f.Raw = []byte(`{"f:metadata":{"f:labels":{".":{},"k:{\"a\":1}":{}}}}`)
+			f.SetRawBytes([]byte(`{"f:metadata":{"f:labels":{".":{},"k:{\"a\":1}":{}}}}`))
 		},
 		func(i *intstr.IntOrString, c randfill.Continue) {
 			if *i = intstr.FromInt32(int32(c.Uint32())); c.Bool() {

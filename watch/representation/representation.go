@@ -149,7 +149,7 @@ type Make func(context.Context) (Representation, error)
 
 // GetOrMake returns a representation, and makes it unless it is in memory. Callers that
 // come while it is being made wait for it; when that fails, the next of them tries.
-func (c *Cache) GetOrMake(ctx context.Context, s *Set, form *Form, make Make) (*Representation, error) {
+func (c *Cache) GetOrMake(ctx context.Context, s *Set, form *Form, produce Make) (*Representation, error) {
 	n := s.node(form)
 	for {
 		r, done, mine := n.begin()
@@ -159,7 +159,7 @@ func (c *Cache) GetOrMake(ctx context.Context, s *Set, form *Form, make Make) (*
 			n.use()
 			return r, nil
 		case mine:
-			return c.make(ctx, n, make)
+			return c.fill(ctx, n, produce)
 		}
 		select {
 		case <-done:
@@ -169,10 +169,10 @@ func (c *Cache) GetOrMake(ctx context.Context, s *Set, form *Form, make Make) (*
 	}
 }
 
-func (c *Cache) make(ctx context.Context, n *node, make Make) (*Representation, error) {
-	defer n.end() // also when make panics
+func (c *Cache) fill(ctx context.Context, n *node, produce Make) (*Representation, error) {
+	defer n.end() // also when produce panics
 	c.misses.Add(1)
-	made, err := make(ctx)
+	made, err := produce(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -222,7 +222,7 @@ func TestServiceCIDR_ExistingDefaultIsKept(t *testing.T) {
 // with its port put right, and no longer after it stopped.
 func TestEndpoints_FollowReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(&corev1.Endpoints{ //nolint:staticcheck // clients still read it
+		client := fake.NewClientset(&corev1.Endpoints{
 			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default"},
 			Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
 				Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}},
@@ -390,7 +390,7 @@ func run(t *testing.T, c bootstrap.Config) (stop func()) {
 // addresses returns the ready addresses of the kubernetes Service with its port.
 func addresses(t *testing.T, client *fake.Clientset) []string {
 	t.Helper()
-	endpoints, err := client.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}) //nolint:staticcheck // clients still read it
+	endpoints, err := client.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil {
 		return nil
 	}
@@ -404,7 +404,7 @@ func addresses(t *testing.T, client *fake.Clientset) []string {
 	return all
 }
 
-func portOf(subset corev1.EndpointSubset) string { //nolint:staticcheck // clients still read it
+func portOf(subset corev1.EndpointSubset) string {
 	return strconv.Itoa(int(subset.Ports[0].Port))
 }
 
