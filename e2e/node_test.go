@@ -138,7 +138,7 @@ func (f *singleNode) populate(t *testing.T) {
 	if _, err := c.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "milk"}, Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // The proxy finds Pods by Endpoints.
+	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "milk"}, Subsets: []corev1.EndpointSubset{{
 		Addresses: []corev1.EndpointAddress{{IP: f.address, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "cow"}}},
 		Ports:     []corev1.EndpointPort{{Name: "http", Port: port}},
 	}}}

@@ -46,9 +46,9 @@ func (k *kubelets) addService(t *testing.T, name string, address corev1.Endpoint
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = k.client.CoreV1().Endpoints("default").Create(t.Context(), &corev1.Endpoints{ //nolint:staticcheck // The proxy finds Pods by Endpoints.
+	_, err = k.client.CoreV1().Endpoints("default").Create(t.Context(), &corev1.Endpoints{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // As above.
+		Subsets: []corev1.EndpointSubset{{
 			Addresses: []corev1.EndpointAddress{address},
 			Ports:     []corev1.EndpointPort{{Name: "http", Port: 8080}, {Name: "https", Port: 8443}},
 		}},

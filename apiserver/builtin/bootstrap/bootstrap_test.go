@@ -224,7 +224,7 @@ func TestEndpoints_FollowReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&corev1.Endpoints{
 			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default"},
-			Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
+			Subsets: []corev1.EndpointSubset{{
 				Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}},
 				Ports:     []corev1.EndpointPort{{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP}},
 			}},
