@@ -52,10 +52,11 @@ type conversionCall struct {
 const (
 	// maxConversions is how much memory the results may take, in bytes.
 	maxConversions = 32 << 20
-	// maxConversionAge is how long a result is used. It bounds how long clients see
-	// what a webhook made of a value before it was upgraded: nothing in the definition
-	// need change then. (Upstream asks the webhook for every GET, but answers lists from
-	// a watch cache that keeps what was converted until the definition changes.)
+	// maxConversionAge is how long a result is used for new reads of a value: a webhook
+	// may be upgraded while nothing in the definition changes. The bytes that reads share
+	// (package representation) have no such bound. (Upstream asks the webhook for every
+	// GET, but answers lists from a watch cache that keeps what was converted until the
+	// definition changes.)
 	maxConversionAge = time.Minute
 	// conversionOverhead is about the memory of a result beside its data, in bytes.
 	conversionOverhead = 256
