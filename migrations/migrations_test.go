@@ -70,23 +70,27 @@ func sqliteDatabase(t *testing.T) database {
 
 func postgresDatabase(t *testing.T) database {
 	dsn := pgtest.DSN(t)
-	connect := func(t *testing.T) *pgx.Conn {
+	// A test that waits asks often: its connections end with their use.
+	connect := func(t *testing.T) (conn *pgx.Conn, done func()) {
 		conn, err := pgx.Connect(t.Context(), dsn)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { conn.Close(context.Background()) })
-		return conn
+		return conn, func() { conn.Close(context.Background()) }
 	}
 	return database{
 		endpoint: dsn, dialect: migrations.Postgres, fresh: postgresDatabase,
 		exec: func(t *testing.T, statement string) {
-			if _, err := connect(t).Exec(t.Context(), statement); err != nil {
+			conn, done := connect(t)
+			defer done()
+			if _, err := conn.Exec(t.Context(), statement); err != nil {
 				t.Fatal(err)
 			}
 		},
 		query: func(t *testing.T, query string) []string {
-			rows, _ := connect(t).Query(t.Context(), query)
+			conn, done := connect(t)
+			defer done()
+			rows, _ := conn.Query(t.Context(), query)
 			texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			if err != nil {
 				t.Fatal(err)
