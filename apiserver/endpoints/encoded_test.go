@@ -179,6 +179,12 @@ func compare(t *testing.T, s *server, c call) {
 	t.Helper()
 	want, wantBody := c.answer(t, s.decoded)
 	got, gotBody := c.answer(t, s.bytes)
+	// A continue token has the second in which it was issued, and the answers may be of
+	// two. (In JSON the tokens are not compared.)
+	for tries := 3; tries > 0 && strings.Contains(c.path, "limit=") && unpack(t, want, wantBody) != unpack(t, got, gotBody); tries-- {
+		want, wantBody = c.answer(t, s.decoded)
+		got, gotBody = c.answer(t, s.bytes)
+	}
 	if want.StatusCode != got.StatusCode {
 		t.Errorf("status %d, want %d: %s", got.StatusCode, want.StatusCode, gotBody)
 	}
