@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
@@ -115,7 +116,9 @@ func probe(ctx context.Context, client *http.Client, url string) error {
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		client.CloseIdleConnections()
+		// The client's own CloseIdleConnections does not reach through client-go's
+		// round trippers: over HTTP/2 the next probe would have the same connection.
+		utilnet.CloseIdleConnectionsFor(client.Transport)
 		return err
 	}
 	defer res.Body.Close()
