@@ -11,7 +11,10 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 )
@@ -55,6 +58,14 @@ var build = []string{"goVersion", "buildDate", "compiler", "platform", "gitCommi
 // unordered are the lists that a server may give in any order.
 var unordered = []string{"nonResourceRules", "resourceRules"}
 
+// protobufDecoder decodes all built-in kinds, and metadata alone.
+var protobufDecoder = func() runtime.Decoder {
+	types := runtime.NewScheme()
+	utilruntime.Must(scheme.AddToScheme(types))
+	utilruntime.Must(metav1.AddMetaToScheme(types))
+	return serializer.NewCodecFactory(types).UniversalDeserializer()
+}()
+
 func evenOut(res *http.Response, body []byte) answer {
 	a := answer{status: res.StatusCode, header: map[string]string{}}
 	for _, name := range compared {
@@ -91,9 +102,10 @@ func evenBody(media string, body []byte) any {
 			return evenJSON(asJSON)
 		}
 	case "application/vnd.kubernetes.protobuf":
-		object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		object, _, err := protobufDecoder.Decode(body, nil, nil)
 		if err != nil {
-			return fmt.Sprintf("undecodable protobuf: %v", err)
+			// Undecodable answers are equal only to the byte.
+			return fmt.Sprintf("undecodable protobuf: %v: %q", err, body)
 		}
 		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 		if err != nil {
