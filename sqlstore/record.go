@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -45,6 +46,16 @@ type Key struct {
 	Owner     Owner
 	Namespace string
 	Name      string
+}
+
+// Compare orders keys.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(
+		strings.Compare(k.Group, other.Group), strings.Compare(k.Resource, other.Resource),
+		// The columns hold names, which order as the numbers do.
+		cmp.Compare(k.Owner, other.Owner),
+		strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name),
+	)
 }
 
 // Record is one object as it is stored at one revision. It is immutable.

@@ -36,6 +36,9 @@
 //   - A server that may lose commits (fsync or synchronous_commit off) is
 //     refused unless Options.AllowLoss says otherwise.
 //
+// ReadSnapshot reads a whole store beside the processes that serve it; Load fills a
+// database that never held anything.
+//
 // # What the caller owes
 //
 // The schema is there (migrations.Up), and the role may terminate sessions of

@@ -20,6 +20,7 @@ const (
 	codeNoPrivilege      = "42501"
 	codeNoTable          = "42P01"
 	codeDiskFull         = "53100"
+	codeDuplicate        = "23505"
 )
 
 // causes are the codes whose meaning a client is told too.

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"testing"
 
 	"byre/migrations"
@@ -44,5 +45,28 @@ func FuzzKeys(f *testing.F) {
 	storetest.Fuzz(f, func(t testing.TB) sqlstore.Driver {
 		driver, _ := open(t, postgres.Options{})
 		return driver
+	})
+}
+
+func TestSnapshots_PassTheSuite(t *testing.T) {
+	t.Parallel()
+	storetest.RunSnapshots(t, func(t *testing.T) storetest.Database {
+		dsn := pgtest.DSN(t)
+		return storetest.Database{
+			Open: func(t *testing.T) sqlstore.Driver {
+				if _, err := migrations.Up(t.Context(), dsn); err != nil {
+					t.Fatal(err)
+				}
+				driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return driver
+			},
+			ReadSnapshot: func(ctx context.Context, read func(sqlstore.Snapshot) error) error {
+				return postgres.ReadSnapshot(ctx, dsn, read)
+			},
+			Load: func(ctx context.Context, s sqlstore.Snapshot) error { return postgres.Load(ctx, dsn, s) },
+		}
 	})
 }

@@ -7,6 +7,8 @@ SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_
        current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery(),
        to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
 
+const selectMigrated = `SELECT to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
+
 // What every read learns of the store, from its own snapshot. $1 is the revision
 // of the driver's position.
 const (
@@ -250,4 +252,47 @@ const (
 	countNamespace   = countNow + inNamespace + always
 	countResourceAt  = `SELECT (` + countNow + inResource + stillThen + `) + (` + countOld + inResource + gone + `)`
 	countNamespaceAt = `SELECT (` + countNow + inNamespace + stillThen + `) + (` + countOld + inNamespace + gone + `)`
+)
+
+// A whole store: ReadSnapshot and Load.
+const (
+	// configureScan has rows come in the order of an index, without sorting a table
+	// first, and take as long as there are rows.
+	configureScan = `
+SELECT set_config('statement_timeout', '0', true), set_config('enable_sort', 'off', true),
+       set_config('enable_incremental_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
+
+	selectHeader = `
+SELECT k.revision, k.compacted, k.epoch, clock_timestamp(), (SELECT count(*) FROM objects) FROM counters k WHERE k.id = 1`
+
+	selectObjects = `
+SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, time, verb, who, form, expires, value
+FROM objects ORDER BY "group", resource, owner, namespace, name`
+
+	selectUndo = `
+SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value
+FROM changes ORDER BY revision`
+
+	// lockStore keeps everybody from the tables until the load has ended.
+	lockStore = `LOCK TABLE store, objects, changes IN ACCESS EXCLUSIVE MODE`
+
+	configureLoad = `SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', $1, true)`
+
+	// countData is 0 in a store that never held anything.
+	countData = `SELECT (SELECT count(*) FROM objects) + (SELECT count(*) FROM changes) + (SELECT revision FROM store)`
+
+	setStore = `UPDATE store SET revision = $1, compacted = $2, epoch = $3 WHERE id = 1`
+
+	analyze = `ANALYZE objects, changes`
+)
+
+var (
+	objectColumns = []string{
+		"group", "resource", "owner", "namespace", "name", "uid", "created_revision", "revision",
+		"time", "verb", "who", "form", "expires", "value",
+	}
+	undoColumns = []string{
+		"revision", "time", "op", "verb", "who", "audit_id", "group", "resource", "owner", "namespace", "name",
+		"uid", "replaces", "created_revision", "form", "expires", "value",
+	}
 )

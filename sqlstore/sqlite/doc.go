@@ -12,6 +12,9 @@
 // schema version is refused untouched, and so is an engine older than 3.51.3,
 // which could lose a commit when a checkpoint met a reset of the log.
 //
+// ReadSnapshot reads a whole store beside the process that serves it; Load fills a new
+// file, or one that never held anything.
+//
 // # What the caller owes
 //
 // The schema is there (migrations.Up). Maintain runs, or the log is only copied

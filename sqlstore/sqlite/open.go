@@ -36,6 +36,8 @@ type Options struct {
 	Busy time.Duration
 }
 
+const defaultBusy = 10 * time.Second
+
 // Driver implements sqlstore.Driver, Maintainer, Prober and ReadIndexer.
 type Driver struct {
 	options Options
@@ -71,7 +73,7 @@ var (
 func Open(ctx context.Context, path string, options Options) (_ *Driver, err error) {
 	options.Readers = cmp.Or(options.Readers, 4)
 	options.LogPages = cmp.Or(options.LogPages, 16384)
-	options.Busy = cmp.Or(options.Busy, 10*time.Second)
+	options.Busy = cmp.Or(options.Busy, defaultBusy)
 	if options.Clock == nil {
 		options.Clock = time.Now
 	}

@@ -110,3 +110,30 @@ const (
 	countResourceAt  = `SELECT (` + countNow + inResource + stillThen + `) + (` + countOld + inResource + gone + `)`
 	countNamespaceAt = `SELECT (` + countNow + inNamespace + stillThen + `) + (` + countOld + inNamespace + gone + `)`
 )
+
+// A whole store: ReadSnapshot and Load.
+const (
+	selectHeader = `SELECT revision, compacted, epoch, (SELECT count(*) FROM objects) FROM counters WHERE id = 1`
+
+	selectObjects = `
+SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, time, verb, who, form, expires, value
+FROM objects ORDER BY "group", resource, owner, namespace, name`
+
+	selectUndo = `
+SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value
+FROM changes ORDER BY revision`
+
+	// countData is 0 in a store that never held anything.
+	countData = `SELECT (SELECT count(*) FROM objects) + (SELECT count(*) FROM changes) + (SELECT revision FROM counters)`
+
+	insertUndo = `
+INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+	setCounters = `UPDATE counters SET revision = ?, compacted = ?, epoch = ? WHERE id = 1`
+
+	// selectIndexes reads what drops and what makes each index that a statement has made.
+	selectIndexes = `
+SELECT 'DROP INDEX "' || replace(name, '"', '""') || '"', sql FROM sqlite_schema
+WHERE type = 'index' AND tbl_name IN ('objects', 'changes') AND sql IS NOT NULL ORDER BY name`
+)

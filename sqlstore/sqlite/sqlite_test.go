@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"context"
 	"net/url"
 	"path/filepath"
 	"testing"
@@ -59,5 +60,28 @@ func FuzzKeys(f *testing.F) {
 	storetest.Fuzz(f, func(t testing.TB) sqlstore.Driver {
 		driver, _ := open(t)
 		return driver
+	})
+}
+
+func TestSnapshots_PassTheSuite(t *testing.T) {
+	t.Parallel()
+	storetest.RunSnapshots(t, func(t *testing.T) storetest.Database {
+		path := filepath.Join(t.TempDir(), "a dir?#%", "byre.db")
+		return storetest.Database{
+			Open: func(t *testing.T) sqlstore.Driver {
+				if _, err := migrations.Up(t.Context(), "sqlite://"+(&url.URL{Path: path}).EscapedPath()); err != nil {
+					t.Fatal(err)
+				}
+				driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return driver
+			},
+			ReadSnapshot: func(ctx context.Context, read func(sqlstore.Snapshot) error) error {
+				return sqlite.ReadSnapshot(ctx, path, read)
+			},
+			Load: func(ctx context.Context, s sqlstore.Snapshot) error { return sqlite.Load(ctx, path, s) },
+		}
 	})
 }

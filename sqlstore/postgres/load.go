@@ -1,0 +1,157 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"byre/migrations"
+	"byre/migrations/dbserver"
+	"byre/sqlstore"
+)
+
+// Load fills a database with a snapshot, in one transaction. The database may be empty,
+// or hold a store that never held anything and that no process uses; any other is
+// ErrNotEmpty or a *migrations.InUseError.
+func Load(ctx context.Context, dsn string, s sqlstore.Snapshot) error {
+	t, err := connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	version, err := t.schema()
+	if err != nil {
+		return err
+	}
+	if version > 0 {
+		// A database that holds data is not migrated on the way to be refused.
+		err = migrations.Check(migrations.Postgres, version)
+	} else {
+		t.watchdog.pause()
+		_, err = migrations.Up(t.ctx, dsn)
+		t.watchdog.expect()
+	}
+	if err != nil {
+		return err
+	}
+	return t.load(s.Checked())
+}
+
+func (t *transfer) load(s sqlstore.Snapshot) error {
+	tx, err := t.conn.Begin(t.ctx)
+	if err != nil {
+		return t.explain(err)
+	}
+	if err := t.lock(tx); err != nil {
+		return err
+	}
+	if err := copyRows(t, tx, "objects", objectColumns, s.Objects, objectValues); err != nil {
+		return err
+	}
+	if err := copyRows(t, tx, "changes", undoColumns, s.Changes, undoValues); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(t.ctx, setStore, s.Revision, s.Compacted, s.Epoch); err != nil {
+		return t.explain(err)
+	}
+	// The plans of a table that was empty a moment ago would be wrong until the next
+	// autovacuum.
+	t.watchdog.expect()
+	if _, err := tx.Exec(t.ctx, analyze); err != nil {
+		return t.explain(err)
+	}
+	// A synchronous standby has all of it to receive before the answer comes.
+	t.watchdog.pause()
+	if err := tx.Commit(t.ctx); err != nil {
+		return fmt.Errorf("commit: %w", t.explain(err))
+	}
+	return nil
+}
+
+// lock keeps others away, and fails where the store is in use or holds data.
+func (t *transfer) lock(tx pgx.Tx) error {
+	if _, err := tx.Exec(t.ctx, configureLoad, "10000"); err != nil {
+		return t.explain(err)
+	}
+	var free bool
+	if err := tx.QueryRow(t.ctx, tryLock, migrations.UseLock).Scan(&free); err != nil {
+		return t.explain(err)
+	}
+	name := fmt.Sprintf("database %q at %s", t.conn.Config().Database, dbserver.Address(t.conn.Config()))
+	if !free {
+		return &migrations.InUseError{Path: name}
+	}
+	if _, err := tx.Exec(t.ctx, lockStore); err != nil {
+		return t.explain(err)
+	}
+	var rows int64
+	if err := tx.QueryRow(t.ctx, countData).Scan(&rows); err != nil {
+		return t.explain(err)
+	}
+	if rows > 0 {
+		return fmt.Errorf("%s: %w", name, sqlstore.ErrNotEmpty)
+	}
+	return nil
+}
+
+// copyRows sends rows by COPY. The watchdog watches the server, not the sequence.
+func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, rows iter.Seq2[*T, error], values func(*T) []any) error {
+	t.watchdog.pause()
+	next, stop := iter.Pull2(rows)
+	defer stop()
+	var source error
+	_, err := tx.CopyFrom(t.ctx, pgx.Identifier{table}, columns, pgx.CopyFromFunc(func() ([]any, error) {
+		t.watchdog.pause()
+		defer t.watchdog.expect()
+		row, err, ok := next()
+		if !ok {
+			return nil, nil
+		}
+		if err != nil {
+			source = err
+			return nil, err
+		}
+		return values(row), nil
+	}))
+	t.watchdog.expect()
+	var server *pgconn.PgError
+	switch {
+	case source != nil:
+		return source
+	case errors.As(err, &server) && server.Code == codeDuplicate:
+		return fmt.Errorf("%w: two objects have the same key", sqlstore.ErrBroken)
+	}
+	return t.explain(err)
+}
+
+func objectValues(r *sqlstore.ObjectRow) []any {
+	return []any{
+		r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Created, r.Revision,
+		r.Time, r.Verb, r.User, r.Form, nullTime(r.Expires), text(r.Value),
+	}
+}
+
+func undoValues(r *sqlstore.ChangeRow) []any {
+	var form, value any
+	if r.Op != sqlstore.Create {
+		form, value = r.Form, text(r.Value)
+	}
+	return []any{
+		r.Revision, r.Time, string(r.Op), r.Author.Verb, r.Author.User, r.Author.AuditID,
+		r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Replaces, r.Created,
+		form, nullTime(r.Expires), value,
+	}
+}
+
+// nullTime is NULL for never.
+func nullTime(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t
+}

@@ -1,0 +1,177 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"byre/migrations"
+	"byre/migrations/dbserver"
+	"byre/sqlstore"
+)
+
+// silence is how long a bulk transfer waits for the server: it may count a whole table
+// before its first row.
+const silence = time.Minute
+
+// ReadSnapshot reads the whole store from one REPEATABLE READ transaction. Processes that
+// serve the store go on meanwhile; as under a pg_dump, dead rows stay until it ends. The
+// snapshot is valid until read returns.
+func ReadSnapshot(ctx context.Context, dsn string, read func(sqlstore.Snapshot) error) (err error) {
+	t, err := connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	if err := t.checkSchema(); err != nil {
+		return err
+	}
+	tx, err := t.conn.BeginTx(t.ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return t.explain(err)
+	}
+	if _, err := tx.Exec(t.ctx, configureScan); err != nil {
+		return t.explain(err)
+	}
+	s := sqlstore.Snapshot{
+		Objects: rowsOf(t, tx, selectObjects, scanObjectRow),
+		Changes: rowsOf(t, tx, selectUndo, scanChangeRow),
+	}
+	if err := tx.QueryRow(t.ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time, &s.ObjectCount); err != nil {
+		return t.explain(err)
+	}
+	s.Time = s.Time.UTC()
+	t.watchdog.pause()
+	return read(s)
+}
+
+// transfer is a connection that reads or writes a whole store. Its context ends when the
+// server owes an answer for longer than silence.
+type transfer struct {
+	//nolint:containedctx // it is the connection's own: the watchdog ends it.
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	conn     *pgx.Conn
+	watchdog *watchdog
+}
+
+func connect(ctx context.Context, dsn string) (*transfer, error) {
+	config, err := dbserver.Parse(dsn)
+	if err != nil {
+		return nil, err
+	}
+	// Without prepared statements, which a pooler in transaction mode may lose.
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	t := &transfer{}
+	t.ctx, t.cancel = context.WithCancelCause(ctx)
+	if t.conn, err = pgx.ConnectConfig(t.ctx, config.ConnConfig); err != nil {
+		t.cancel(nil)
+		return nil, dbserver.Explain(config.ConnConfig, err)
+	}
+	t.watchdog = &watchdog{timeout: silence, timer: time.AfterFunc(silence, func() { t.cancel(errSilent) })}
+	return t, nil
+}
+
+// close ends the connection, and with it a transaction that is not committed.
+func (t *transfer) close() {
+	t.watchdog.pause()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), 5*time.Second)
+	defer cancel()
+	_ = t.conn.Close(ctx)
+	t.cancel(nil)
+}
+
+func (t *transfer) explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(context.Cause(t.ctx), errSilent):
+		err = context.DeadlineExceeded
+	case t.ctx.Err() != nil:
+		return t.ctx.Err()
+	}
+	return dbserver.Explain(t.conn.Config(), err)
+}
+
+// checkSchema fails unless the schema is this program's.
+func (t *transfer) checkSchema() error {
+	version, err := t.schema()
+	if err != nil {
+		return err
+	}
+	return migrations.Check(migrations.Postgres, version)
+}
+
+func (t *transfer) schema() (version migrations.Version, err error) {
+	var migrated, dirty bool
+	if err := t.conn.QueryRow(t.ctx, selectMigrated).Scan(&migrated); err != nil || !migrated {
+		return 0, t.explain(err)
+	}
+	err = t.conn.QueryRow(t.ctx, migrations.SelectVersion).Scan(&version, &dirty)
+	return version, t.explain(err)
+}
+
+// rowsOf reads the rows of a query, one at a time. The watchdog watches the server, not
+// the caller.
+func rowsOf[T any](t *transfer, tx pgx.Tx, query string, scan func(pgx.Rows) (*T, error)) iter.Seq2[*T, error] {
+	return func(yield func(*T, error) bool) {
+		t.watchdog.expect()
+		defer t.watchdog.pause()
+		rows, err := tx.Query(t.ctx, query)
+		if err != nil {
+			yield(nil, t.explain(err))
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			t.watchdog.pause()
+			row, err := scan(rows)
+			if err != nil {
+				yield(nil, fmt.Errorf("read a row: %w", err))
+				return
+			}
+			if !yield(row, nil) {
+				return
+			}
+			t.watchdog.expect()
+		}
+		if err := rows.Err(); err != nil {
+			yield(nil, t.explain(err))
+		}
+	}
+}
+
+func scanObjectRow(rows pgx.Rows) (*sqlstore.ObjectRow, error) {
+	r := &sqlstore.ObjectRow{}
+	var value string
+	var expires *time.Time
+	if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision,
+		&r.Time, &r.Verb, &r.User, &r.Form, &expires, &value); err != nil {
+		return nil, err
+	}
+	r.Time, r.Expires, r.Value = r.Time.UTC(), expiry(expires), bytes(value)
+	return r, nil
+}
+
+func scanChangeRow(rows pgx.Rows) (*sqlstore.ChangeRow, error) {
+	r := &sqlstore.ChangeRow{}
+	var op string
+	var form, value *string
+	var expires *time.Time
+	if err := rows.Scan(&r.Revision, &r.Time, &op, &r.Author.Verb, &r.Author.User, &r.Author.AuditID,
+		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Replaces, &r.Created, &form, &expires, &value); err != nil {
+		return nil, err
+	}
+	r.Op, r.Time, r.Expires = sqlstore.Op(op), r.Time.UTC(), expiry(expires)
+	if form != nil {
+		r.Form = *form
+	}
+	if value != nil {
+		r.Value = bytes(*value)
+	}
+	return r, nil
+}

@@ -1,0 +1,176 @@
+package sqlstore
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"time"
+)
+
+// Snapshot is the whole of a store at one revision, to be read once: first Objects, then
+// Changes. Both stream: no more than one row at a time is in memory. A sequence that
+// fails yields its error last, with a nil row. The rows, and their Values, may be kept.
+//
+// The drivers' ReadSnapshot makes one of a database that may be in use, and their Load
+// fills an empty database with one, so that Load inside ReadSnapshot copies a store.
+type Snapshot struct {
+	Header
+	// Objects are all current objects. ReadSnapshot yields them in key order; Load
+	// takes them in any.
+	Objects iter.Seq2[*ObjectRow, error]
+	// Changes are the rows of the undo log in the order of their revisions: every
+	// revision after Header.Compacted up to Header.Revision, and what the database
+	// still has of earlier ones.
+	Changes iter.Seq2[*ChangeRow, error]
+}
+
+// Header says where the store of a Snapshot stood.
+type Header struct {
+	// Revision is the last revision given, Compacted the last one whose history is gone,
+	// and Epoch the epoch of both; see State.
+	Revision  int64
+	Compacted int64
+	Epoch     string
+	// Time is the database's clock when the snapshot was taken.
+	Time time.Time
+	// ObjectCount is the number of Objects; negative where it is not known beforehand.
+	ObjectCount int64
+}
+
+// ObjectRow is a row of the table objects: one current object.
+type ObjectRow struct {
+	Record
+	// Time is when the object was written last, User by whom, Verb by which verb.
+	Time time.Time
+	User string
+	Verb string
+}
+
+// ChangeRow is a row of the table changes: one change, with the state that it replaced.
+// What a change wrote stands in the row that replaced that, or in the object.
+type ChangeRow struct {
+	Key
+	Op       Op
+	Revision int64
+	Time     time.Time
+	Author   Author
+	// UID is that of the replaced state; of a Create, that of the new one.
+	UID string
+	// Replaces is the revision that was replaced; 0 for a Create.
+	Replaces int64
+	// Created is the revision that created the object.
+	Created int64
+	// Form, Expires and Value are of the replaced state. Value is nil for a Create.
+	Form    string
+	Expires time.Time
+	Value   []byte
+}
+
+var (
+	// ErrNotEmpty means that a store to be loaded holds data.
+	ErrNotEmpty = errors.New("the database holds data: load into an empty one")
+	// ErrBroken means that a Snapshot contradicts itself: it holds what no store has.
+	ErrBroken = errors.New("snapshot is broken")
+)
+
+// Checked returns the snapshot with sequences that fail with ErrBroken where a row
+// contradicts the header or can't be stored in every database: texts that are not
+// storable, revisions out of range, changes out of order or missing, a number of objects
+// other than the header's. A loader reads both sequences of a checked snapshot to their
+// ends before it commits.
+func (s Snapshot) Checked() Snapshot {
+	header, objects, changes := s.Header, s.Objects, s.Changes
+	s.Objects = func(yield func(*ObjectRow, error) bool) {
+		if err := header.check(); err != nil {
+			yield(nil, err)
+			return
+		}
+		count := int64(0)
+		for row, err := range objects {
+			if err == nil {
+				err = row.check(header)
+				count++
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(row, nil) {
+				return
+			}
+		}
+		if header.ObjectCount >= 0 && count != header.ObjectCount {
+			yield(nil, fmt.Errorf("%w: %d objects, its header says %d", ErrBroken, count, header.ObjectCount))
+		}
+	}
+	s.Changes = func(yield func(*ChangeRow, error) bool) {
+		last := int64(0)
+		for row, err := range changes {
+			if err == nil {
+				err = row.check(header, last)
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			last = row.Revision
+			if !yield(row, nil) {
+				return
+			}
+		}
+		if last < header.Revision && header.Compacted < header.Revision {
+			yield(nil, fmt.Errorf("%w: changes end at revision %d of %d", ErrBroken, last, header.Revision))
+		}
+	}
+	return s
+}
+
+func (h Header) check() error {
+	if h.Compacted < 0 || h.Compacted > h.Revision || h.Revision == math.MaxInt64 || h.Epoch == "" || !storable(h.Epoch) {
+		return fmt.Errorf("%w: revision %d, compacted %d, epoch %q", ErrBroken, h.Revision, h.Compacted, h.Epoch)
+	}
+	return nil
+}
+
+func (r *ObjectRow) check(h Header) error {
+	w := Write{Op: Update, Key: r.Key, Replaces: r.Revision, UID: r.UID, Form: r.Form, Value: r.Value, Expires: r.Expires}
+	switch err := w.Check(); {
+	case err != nil:
+		return fmt.Errorf("%w: revision %d: %w", ErrBroken, r.Revision, err)
+	case r.Created <= 0 || r.Created > r.Revision || r.Revision > h.Revision:
+		return fmt.Errorf("%w: %v has revision %d, created at %d; the last revision is %d", ErrBroken, r.Key, r.Revision, r.Created, h.Revision)
+	case !storable(r.User) || !storable(r.Verb) || !isTime(r.Time):
+		return fmt.Errorf("%w: author or time of %v", ErrBroken, r.Key)
+	}
+	return nil
+}
+
+// check checks a row that follows on a revision.
+func (r *ChangeRow) check(h Header, last int64) error {
+	w := Write{Op: Update, Key: r.Key, Replaces: r.Replaces, UID: r.UID, Form: r.Form, Value: r.Value, Expires: r.Expires}
+	if r.Op == Create {
+		w.Op = Delete // of which no value is checked
+		w.Replaces = 1
+	}
+	switch err := w.Check(); {
+	case err != nil:
+		return fmt.Errorf("%w: change %d: %w", ErrBroken, r.Revision, err)
+	case r.Op != Create && r.Op != Update && r.Op != Delete, (r.Op == Create) != (r.Replaces == 0), (r.Op == Create) != (r.Value == nil):
+		return fmt.Errorf("%w: change %d is a %q that replaces revision %d", ErrBroken, r.Revision, r.Op, r.Replaces)
+	case r.Revision <= last || r.Revision > h.Revision || r.Revision > max(last, h.Compacted)+1:
+		return fmt.Errorf("%w: change %d follows on change %d; compacted up to %d, the last revision is %d",
+			ErrBroken, r.Revision, last, h.Compacted, h.Revision)
+	case r.Replaces >= r.Revision || r.Created <= 0 || r.Created > r.Revision:
+		return fmt.Errorf("%w: change %d replaces revision %d, created at %d", ErrBroken, r.Revision, r.Replaces, r.Created)
+	case !storable(r.Author.User) || !storable(r.Author.Verb) || !storable(r.Author.AuditID) || !isTime(r.Time):
+		return fmt.Errorf("%w: author or time of change %d", ErrBroken, r.Revision)
+	}
+	return nil
+}
+
+// isTime reports whether both databases can store a time.
+func isTime(t time.Time) bool {
+	year := t.UTC().Year()
+	return year >= 1 && year <= 9999
+}

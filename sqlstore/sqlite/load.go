@@ -1,0 +1,234 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"byre/migrations"
+	"byre/migrations/dbfile"
+	"byre/sqlstore"
+)
+
+// loadingSuffix names the file that Load fills, beside the database.
+const loadingSuffix = ".loading"
+
+// Load fills the database at path with a snapshot. There may be no file, or a store that
+// never held anything; any other is ErrNotEmpty.
+//
+// Invariant: the file at path is either what it was or holds the whole snapshot. Load
+// fills a new file beside it, which takes its place when it is complete and synced; the
+// lock of path is held until then. What a load that was killed left behind, the next one
+// deletes.
+func Load(ctx context.Context, path string, s sqlstore.Snapshot) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("make the database's folder: %w", err)
+	}
+	lock, err := dbfile.Acquire(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	d := &Driver{options: Options{Busy: defaultBusy}, path: lock.Path + loadingSuffix}
+	replaced, err := refuseData(ctx, lock.Path)
+	if err == nil {
+		err = errors.Join(removeDatabase(d.path), d.load(ctx, s, replaced))
+	}
+	if err == nil {
+		// The log of an empty store must not come to stand beside another file.
+		err = errors.Join(removeLog(lock.Path), os.Rename(d.path, lock.Path), syncDirectory(filepath.Dir(lock.Path)))
+	}
+	return errors.Join(d.translate(err), removeDatabase(d.path))
+}
+
+// refuseData fails with ErrNotEmpty unless the file holds nothing. replaced is nil where
+// there is no file.
+func refuseData(ctx context.Context, path string) (replaced os.FileInfo, err error) {
+	fresh, err := dbfile.Inspect(path)
+	if err != nil {
+		return nil, err
+	}
+	if replaced, err = os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil || fresh {
+		return replaced, err
+	}
+	d := &Driver{options: Options{Busy: defaultBusy}, path: path}
+	db := d.connect(1, d.reading())
+	defer db.Close()
+	var tables, rows int
+	err = db.QueryRowContext(ctx, countVersionTable).Scan(&tables)
+	if err == nil && tables > 0 {
+		err = db.QueryRowContext(ctx, countData).Scan(&rows)
+	}
+	switch {
+	case err != nil:
+		return nil, d.translate(err)
+	case rows > 0:
+		return nil, fmt.Errorf("%s: %w", path, sqlstore.ErrNotEmpty)
+	}
+	return replaced, nil
+}
+
+// load makes the file of d and fills it. Nothing of it is durable before the end, so
+// that no journal is needed.
+func (d *Driver) load(ctx context.Context, s sqlstore.Snapshot, replaced os.FileInfo) (err error) {
+	if _, err := migrations.Up(ctx, (&url.URL{Scheme: "sqlite", Path: d.path}).String()); err != nil {
+		return err
+	}
+	db := d.connect(1, []setting{
+		d.busyTimeout(),
+		{name: "locking_mode", value: "exclusive"},
+		{name: "journal_mode", value: "off"},
+		{name: "synchronous", value: "0"},
+		{name: "cache_size", value: "-64000"},
+	})
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return errors.Join(err, db.Close())
+	}
+	if err := fill(ctx, tx, s.Checked()); err != nil {
+		return errors.Join(err, tx.Rollback(), db.Close())
+	}
+	if err := errors.Join(tx.Commit(), db.Close()); err != nil {
+		return err
+	}
+	// The header of the file says that it has a write-ahead log again.
+	db = d.connect(1, d.settings())
+	if err := errors.Join(db.PingContext(ctx), db.Close()); err != nil {
+		return err
+	}
+	return errors.Join(takeOver(d.path, replaced), syncFile(d.path))
+}
+
+// fill writes the rows in one transaction. The indexes are made afterwards, which takes
+// a fraction of the time of keeping them meanwhile; the unique ones find keys that stand
+// twice.
+func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
+	indexes, err := dropIndexes(ctx, tx)
+	if err != nil {
+		return err
+	}
+	objects, err := tx.PrepareContext(ctx, insertObject)
+	if err != nil {
+		return err
+	}
+	defer objects.Close()
+	for r, err := range s.Objects {
+		if err == nil {
+			_, err = objects.ExecContext(ctx, r.Revision, r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Created,
+				formatTime(r.Time), r.Verb, r.User, r.Form, formatExpiry(r.Expires), text(r.Value))
+		}
+		if err != nil {
+			return broken(err)
+		}
+	}
+	changes, err := tx.PrepareContext(ctx, insertUndo)
+	if err != nil {
+		return err
+	}
+	defer changes.Close()
+	for r, err := range s.Changes {
+		if err == nil {
+			var form, value any
+			if r.Op != sqlstore.Create {
+				form, value = r.Form, text(r.Value)
+			}
+			_, err = changes.ExecContext(ctx, r.Revision, formatTime(r.Time), string(r.Op), r.Author.Verb, r.Author.User, r.Author.AuditID,
+				r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, formatExpiry(r.Expires), value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, index := range indexes {
+		if _, err := tx.ExecContext(ctx, index); err != nil {
+			return broken(err)
+		}
+	}
+	_, err = tx.ExecContext(ctx, setCounters, s.Revision, s.Compacted, s.Epoch)
+	return err
+}
+
+// broken says what an index has found out: two objects with one key or one revision.
+func broken(err error) error {
+	if isDuplicate(err) || hasCode(err, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY) {
+		return fmt.Errorf("%w: two objects have the same key or the same revision", sqlstore.ErrBroken)
+	}
+	return err
+}
+
+// dropIndexes drops the indexes of both tables and returns the statements that make them.
+func dropIndexes(ctx context.Context, tx *sql.Tx) (statements []string, err error) {
+	rows, err := tx.QueryContext(ctx, selectIndexes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var drops []string
+	for rows.Next() {
+		var drop, create string
+		if err := rows.Scan(&drop, &create); err != nil {
+			return nil, err
+		}
+		drops, statements = append(drops, drop), append(statements, create)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	for _, drop := range drops {
+		if _, err := tx.ExecContext(ctx, drop); err != nil {
+			return nil, err
+		}
+	}
+	return statements, nil
+}
+
+// takeOver gives a file the mode and the owner of the one whose place it takes.
+func takeOver(path string, replaced os.FileInfo) error {
+	if replaced == nil {
+		return nil
+	}
+	err := os.Chmod(path, replaced.Mode().Perm())
+	if owner, ok := replaced.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Getuid() {
+		err = errors.Join(err, os.Chown(path, int(owner.Uid), int(owner.Gid)))
+	}
+	return err
+}
+
+func removeDatabase(path string) error {
+	return errors.Join(remove(path), remove(path+"-journal"), removeLog(path), remove(path+".lock"))
+}
+
+func removeLog(path string) error { return errors.Join(remove(path+"-wal"), remove(path+"-shm")) }
+
+func remove(path string) error {
+	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func syncFile(path string) error {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(file.Sync(), file.Close())
+}
+
+func syncDirectory(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

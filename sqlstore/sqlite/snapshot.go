@@ -1,0 +1,128 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"byre/migrations/dbfile"
+	"byre/sqlstore"
+)
+
+// ReadSnapshot reads the whole store in the file at path from one read transaction. The
+// process that serves the store goes on meanwhile: the transaction locks nothing, but the
+// write-ahead log can't start over until it ends. The snapshot is valid until read returns.
+func ReadSnapshot(ctx context.Context, path string, read func(sqlstore.Snapshot) error) error {
+	d := &Driver{options: Options{Busy: defaultBusy}, path: path}
+	err := d.readSnapshot(ctx, read)
+	var own *readError
+	if errors.As(err, &own) {
+		return own.err
+	}
+	return d.translate(err)
+}
+
+// readError is an error of the function that reads a snapshot.
+type readError struct{ err error }
+
+func (e *readError) Error() string { return e.err.Error() }
+
+func (d *Driver) readSnapshot(ctx context.Context, read func(sqlstore.Snapshot) error) error {
+	// dbfile.Inspect closes the file, which would give up the locks of a driver that
+	// this process has on it.
+	db := d.connect(1, d.reading())
+	defer db.Close()
+	var id int64
+	if err := db.QueryRowContext(ctx, `PRAGMA application_id`).Scan(&id); err != nil {
+		return err
+	}
+	if id != dbfile.ApplicationID {
+		return fmt.Errorf("%s: %w", d.path, dbfile.ErrForeign)
+	}
+	if err := d.check(ctx); err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	// It wrote nothing; this only ends it.
+	defer func() { _ = tx.Rollback() }()
+	s := sqlstore.Snapshot{
+		Objects: rowsOf(ctx, tx, selectObjects, scanObjectRow),
+		Changes: rowsOf(ctx, tx, selectUndo, scanChangeRow),
+	}
+	s.Time = time.Now().UTC().Truncate(time.Microsecond)
+	if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount); err != nil {
+		return err
+	}
+	if err := read(s); err != nil {
+		return &readError{d.translate(err)}
+	}
+	return nil
+}
+
+// rowsOf reads the rows of a query, one at a time.
+func rowsOf[T any](ctx context.Context, tx *sql.Tx, query string, scan func(*sql.Rows) (*T, error)) iter.Seq2[*T, error] {
+	return func(yield func(*T, error) bool) {
+		rows, err := tx.QueryContext(ctx, query)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			row, err := scan(rows)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(row, nil) {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(nil, err)
+		}
+	}
+}
+
+func scanObjectRow(rows *sql.Rows) (*sqlstore.ObjectRow, error) {
+	r := &sqlstore.ObjectRow{}
+	var stamp, value string
+	var expires sql.NullString
+	if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision,
+		&stamp, &r.Verb, &r.User, &r.Form, &expires, &value); err != nil {
+		return nil, err
+	}
+	r.Value = bytes(value)
+	var err error
+	if r.Time, err = parseTime(stamp); err != nil {
+		return nil, err
+	}
+	r.Expires, err = parseExpiry(expires)
+	return r, err
+}
+
+func scanChangeRow(rows *sql.Rows) (*sqlstore.ChangeRow, error) {
+	r := &sqlstore.ChangeRow{}
+	var stamp, op string
+	var form, expires, value sql.NullString
+	if err := rows.Scan(&r.Revision, &stamp, &op, &r.Author.Verb, &r.Author.User, &r.Author.AuditID,
+		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Replaces, &r.Created, &form, &expires, &value); err != nil {
+		return nil, err
+	}
+	r.Op, r.Form = sqlstore.Op(op), form.String
+	if value.Valid {
+		r.Value = bytes(value.String)
+	}
+	var err error
+	if r.Time, err = parseTime(stamp); err != nil {
+		return nil, err
+	}
+	r.Expires, err = parseExpiry(expires)
+	return r, err
+}

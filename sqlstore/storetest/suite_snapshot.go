@@ -1,0 +1,335 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"byre/sqlstore"
+)
+
+// Database is one that may not have been migrated yet, read and loaded as a whole.
+type Database struct {
+	// Open migrates the database and opens it.
+	Open         func(*testing.T) sqlstore.Driver
+	ReadSnapshot func(context.Context, func(sqlstore.Snapshot) error) error
+	Load         func(context.Context, sqlstore.Snapshot) error
+}
+
+// RunSnapshots runs the suite of ReadSnapshot and Load. create returns a database that
+// does not exist yet, or has no tables.
+func RunSnapshots(t *testing.T, create func(*testing.T) Database) {
+	for name, test := range map[string]func(*testing.T, func(*testing.T) Database){
+		"RoundTrip":   testRoundTrip,
+		"Consistent":  testConsistent,
+		"EmptyStore":  testEmptyStore,
+		"RefusesData": testRefusesData,
+		"AllOrNone":   testAllOrNone,
+		"Broken":      testBroken,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, create) })
+	}
+}
+
+// Rows are a whole Snapshot in memory.
+type Rows struct {
+	sqlstore.Header
+	Objects []*sqlstore.ObjectRow
+	Changes []*sqlstore.ChangeRow
+}
+
+// Collect reads a snapshot to its end.
+func Collect(s sqlstore.Snapshot) (rows Rows, err error) {
+	rows.Header = s.Header
+	for row, err := range s.Objects {
+		if err != nil {
+			return rows, err
+		}
+		rows.Objects = append(rows.Objects, row)
+	}
+	for row, err := range s.Changes {
+		if err != nil {
+			return rows, err
+		}
+		rows.Changes = append(rows.Changes, row)
+	}
+	return rows, nil
+}
+
+// Snapshot yields the rows.
+func (r Rows) Snapshot() sqlstore.Snapshot {
+	return sqlstore.Snapshot{Header: r.Header, Objects: sequence(r.Objects), Changes: sequence(r.Changes)}
+}
+
+func sequence[T any](rows []*T) iter.Seq2[*T, error] {
+	return func(yield func(*T, error) bool) {
+		for _, row := range rows {
+			if !yield(row, nil) {
+				return
+			}
+		}
+	}
+}
+
+// RandomRows are those of a model after random writes and compactions.
+func RandomRows(t testing.TB, random *rand.Rand) Rows {
+	t.Helper()
+	model := NewModel()
+	w := walk{fixture: fixture{TB: t, Driver: model}, model: fixture{TB: t, Driver: model}, random: random}
+	for range rounds {
+		keys := make(map[sqlstore.Key]bool)
+		for range 1 + random.IntN(8) {
+			k := w.key()
+			if !keys[k] {
+				keys[k] = true
+				w.commit(w.writeOf(k))
+			}
+		}
+	}
+	w.compact(random.Int64N(model.state.Revision + 1))
+	return model.rows()
+}
+
+// rows are those that a database would have.
+func (m *Model) rows() Rows {
+	rows := Rows{Header: sqlstore.Header{
+		Revision: m.state.Revision, Compacted: m.state.Compacted, Epoch: m.state.Epoch,
+		Time: m.Clock().UTC().Truncate(time.Microsecond), ObjectCount: int64(len(m.current)),
+	}}
+	for _, c := range m.changes {
+		row := &sqlstore.ChangeRow{
+			Key: c.New.Key, Op: c.Op, Revision: c.Revision, Time: c.Time, Author: c.Author, UID: c.New.UID, Created: c.New.Created,
+		}
+		if c.Old != nil {
+			row.UID, row.Replaces, row.Form, row.Expires, row.Value = c.Old.UID, c.Old.Revision, c.Old.Form, c.Old.Expires, c.Old.Value
+		}
+		rows.Changes = append(rows.Changes, row)
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(m.current), sqlstore.Key.Compare) {
+		rows.Objects = append(rows.Objects, &sqlstore.ObjectRow{
+			Record: m.current[k], Time: time.Unix(1_700_000_000, 0).UTC(), User: "alice", Verb: "update",
+		})
+	}
+	return rows
+}
+
+func read(t *testing.T, db Database) (rows Rows) {
+	t.Helper()
+	err := db.ReadSnapshot(t.Context(), func(s sqlstore.Snapshot) (err error) {
+		rows, err = Collect(s)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
+
+func load(t *testing.T, db Database, rows Rows) {
+	t.Helper()
+	if err := db.Load(t.Context(), rows.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func openFixture(t *testing.T, db Database) fixture {
+	t.Helper()
+	driver := db.Open(t)
+	t.Cleanup(func() { driver.Close() })
+	return fixture{TB: t, Driver: driver}
+}
+
+// compareRows compares all but the time when a snapshot was taken.
+func compareRows(t *testing.T, want, got Rows) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(sqlstore.Header{}, "Time"), cmpopts.EquateEmpty()); diff != "" {
+		t.Fatalf("snapshots differ (-want +got):\n%s", diff)
+	}
+}
+
+// A store that is loaded with a snapshot has the snapshot, answers as the first one did,
+// and goes on from there.
+func testRoundTrip(t *testing.T, create func(*testing.T) Database) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	want := RandomRows(t, rand.New(rand.NewPCG(seed, 0)))
+	first := create(t)
+	load(t, first, want)
+	compareRows(t, want, read(t, first))
+	f := openFixture(t, first)
+	// What is read from is a store that has been written to as usual.
+	w := walk{fixture: f, model: f, random: rand.New(rand.NewPCG(seed, 1))}
+	for range 20 {
+		k := w.key()
+		w.commit(w.writeOf(k))
+	}
+	want = read(t, first)
+
+	second := create(t)
+	load(t, second, want)
+	compareRows(t, want, read(t, second))
+	g := openFixture(t, second)
+	a, b := f.state(), g.state()
+	a.Time, b.Time = time.Time{}, time.Time{}
+	if a != b {
+		t.Errorf("the state is %+v, was %+v", b, a)
+	}
+	if diff := cmp.Diff(f.changes(a.Compacted), g.changes(a.Compacted)); diff != "" {
+		t.Errorf("changes differ:\n%s", diff)
+	}
+	at := a.Compacted + (a.Revision-a.Compacted)/2
+	q := sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}, At: at}
+	x, _ := f.list(q)
+	y, _ := g.list(q)
+	if diff := cmp.Diff(x, y); diff != "" {
+		t.Errorf("lists at revision %d differ:\n%s", at, diff)
+	}
+	if revision := g.revision(createOf("after the load")); revision != a.Revision+1 {
+		t.Errorf("the first write after the load has revision %d, want %d", revision, a.Revision+1)
+	}
+}
+
+func createOf(name string) sqlstore.Write { return create(key("n", name), "x") }
+
+// A snapshot does not see what is committed after it was taken.
+func testConsistent(t *testing.T, create func(*testing.T) Database) {
+	db := create(t)
+	f := openFixture(t, db)
+	f.revision(createOf("a"))
+	f.revision(createOf("b"))
+	var rows Rows
+	err := db.ReadSnapshot(t.Context(), func(s sqlstore.Snapshot) (err error) {
+		next := s.Objects
+		s.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
+			for row, err := range next {
+				f.revision(createOf("c-" + row.Name))
+				if !yield(row, err) {
+					return
+				}
+			}
+			f.revision(update(key("n", "a"), 1, "y"))
+		}
+		rows, err = Collect(s.Checked())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rows.Revision != 2 || len(rows.Objects) != 2 || len(rows.Changes) != 2 || string(rows.Objects[0].Value) != `"x"` {
+		t.Errorf("snapshot of revision 2 has %+v", rows)
+	}
+}
+
+func testEmptyStore(t *testing.T, create func(*testing.T) Database) {
+	first, second := create(t), create(t)
+	openFixture(t, first)
+	want := read(t, first)
+	if want.Epoch == "" || want.Time.IsZero() || len(want.Objects)+len(want.Changes) > 0 {
+		t.Fatalf("an empty store has %+v", want)
+	}
+	load(t, second, want)
+	load(t, second, want) // it still holds nothing
+	compareRows(t, want, read(t, second))
+}
+
+func testRefusesData(t *testing.T, create func(*testing.T) Database) {
+	rows := RandomRows(t, rand.New(rand.NewPCG(1, 1)))
+	t.Run("an object", func(t *testing.T) {
+		db := create(t)
+		f := openFixture(t, db)
+		f.revision(createOf("a"))
+		f.Close()
+		before := read(t, db)
+		if err := db.Load(t.Context(), rows.Snapshot()); !errors.Is(err, sqlstore.ErrNotEmpty) {
+			t.Errorf("load: %v", err)
+		}
+		compareRows(t, before, read(t, db))
+	})
+	t.Run("a revision", func(t *testing.T) {
+		db := create(t)
+		load(t, db, Rows{Header: sqlstore.Header{Revision: 7, Compacted: 7, Epoch: "e"}})
+		if err := db.Load(t.Context(), rows.Snapshot()); !errors.Is(err, sqlstore.ErrNotEmpty) {
+			t.Errorf("load: %v", err)
+		}
+	})
+}
+
+// A load that fails leaves an empty store, which another load fills.
+func testAllOrNone(t *testing.T, create func(*testing.T) Database) {
+	rows := RandomRows(t, rand.New(rand.NewPCG(2, 2)))
+	errSource := errors.New("source failed")
+	failing := func() sqlstore.Snapshot {
+		s := rows.Snapshot()
+		s.Changes = func(yield func(*sqlstore.ChangeRow, error) bool) {
+			for _, row := range rows.Changes[:len(rows.Changes)/2] {
+				if !yield(row, nil) {
+					return
+				}
+			}
+			yield(nil, errSource)
+		}
+		return s
+	}
+	db := create(t)
+	for range 2 {
+		if err := db.Load(t.Context(), failing()); !errors.Is(err, errSource) {
+			t.Fatalf("load: %v", err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s := rows.Snapshot()
+	s.Changes = func(yield func(*sqlstore.ChangeRow, error) bool) {
+		cancel()
+		sequence(rows.Changes)(yield)
+	}
+	if err := db.Load(ctx, s); !errors.Is(err, context.Canceled) {
+		t.Fatalf("load that was cancelled: %v", err)
+	}
+	load(t, db, rows)
+	compareRows(t, rows, read(t, db))
+}
+
+func testBroken(t *testing.T, create func(*testing.T) Database) {
+	db := create(t)
+	for name, spoil := range map[string]func(*Rows){
+		"no epoch":             func(r *Rows) { r.Epoch = "" },
+		"compacted too high":   func(r *Rows) { r.Compacted = r.Revision + 1 },
+		"object missing":       func(r *Rows) { r.Objects = r.Objects[1:] },
+		"object twice":         func(r *Rows) { r.Objects[1] = r.Objects[0] },
+		"object of the future": func(r *Rows) { r.Objects[0].Revision = r.Revision + 1 },
+		"object without value": func(r *Rows) { r.Objects[0].Value = nil },
+		"object with NUL":      func(r *Rows) { r.Objects[0].Value = []byte("\"\x00\"") },
+		"object without name":  func(r *Rows) { r.Objects[0].Name = "" },
+		"object without time":  func(r *Rows) { r.Objects[0].Time = time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC) },
+		"object by nobody":     func(r *Rows) { r.Objects[0].User = "\xff" },
+		"change missing":       func(r *Rows) { r.Changes = slices.Delete(r.Changes, 1, 2) },
+		"first change missing": func(r *Rows) { r.Changes = r.Changes[1:] },
+		"last change missing":  func(r *Rows) { r.Changes = r.Changes[:len(r.Changes)-1] },
+		"changes missing":      func(r *Rows) { r.Changes = nil },
+		"change twice":         func(r *Rows) { r.Changes[1] = r.Changes[0] },
+		"change of nothing":    func(r *Rows) { r.Changes[0].Op = "replace" },
+		"change of the future": func(r *Rows) { r.Changes[0].Replaces = r.Revision },
+		"change with NUL":      func(r *Rows) { r.Changes[0].Author.AuditID = "\x00" },
+		"create with value": func(r *Rows) {
+			r.Changes[0].Op, r.Changes[0].Replaces = sqlstore.Create, 0
+			r.Changes[0].Value = []byte(`1`)
+		},
+	} {
+		rows := RandomRows(t, rand.New(rand.NewPCG(3, 3)))
+		spoil(&rows)
+		if err := db.Load(t.Context(), rows.Snapshot()); !errors.Is(err, sqlstore.ErrBroken) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	rows := RandomRows(t, rand.New(rand.NewPCG(3, 3)))
+	load(t, db, rows)
+	compareRows(t, rows, read(t, db))
+}
