@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
 
-.PHONY: all build run kubectl test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet bench fuzz fuzz-short clean
+.PHONY: all build run kubectl test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet bench robustness fuzz fuzz-short clean
 
 all: build
 
@@ -95,6 +95,15 @@ lint: $(GOLANGCI)
 # A kubectl for whoever has none: bin/e2e/kubectl.
 kubectl:
 	cd e2e && $(GO) run ./programs/build kubectl
+
+# Breaks things while clients use byre, on both databases, for DURATION each, and judges
+# what the clients saw. make robustness FAULTS=kill DATABASE=sqlite runs some faults only;
+# e2e/robustness/doc.go says what else there is.
+DURATION ?= 30m
+FAULTS   ?=
+DATABASE ?=
+robustness: build test-setup
+	cd e2e && $(GO) test -count=1 -timeout 24h -v ./robustness -run TestRobustness -args -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)'
 
 # Measures byre beside a stock kube-apiserver with etcd; the results are in
 # bin/bench. make bench BENCH=-short gives a first impression in a minute;

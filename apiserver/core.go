@@ -57,6 +57,7 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 		Registerer:       legacyregistry.Registerer(),
 		Retention:        unlimited(c.Options.Store.Retention),
 		RetentionChanges: unlimited(c.Options.Store.RetentionChanges),
+		CompactInterval:  c.Options.Store.CompactionInterval,
 	})
 	return &core{database: database, store: store, feed: feed}, nil
 }

@@ -33,6 +33,7 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--endpoint=byre.db", "--endpoint: want sqlite:///path or postgres://user@host/database"},
 		{"--retention=-1h", "--retention must not be negative"},
 		{"--retention-changes=-1", "--retention-changes must not be negative"},
+		{"--compaction-interval=0s", "--compaction-interval must be positive"},
 		{"--secure-port=70000", "--secure-port must be between 0 and 65535, not 70000"},
 		{"--insecure-port=-1", "--insecure-port must be between 0 and 65535, not -1"},
 		{"--insecure-bind-address=0.0.0.0", "--insecure-bind-address must be a loopback address, not 0.0.0.0: everybody who reaches it is an administrator"},

@@ -26,6 +26,8 @@ type StoreOptions struct {
 	// RetentionChanges is how many changes are remembered at most; 0 means any
 	// number.
 	RetentionChanges int64
+	// CompactionInterval is how often history is looked at for what to forget.
+	CompactionInterval time.Duration
 	// RepresentationCacheBytes bounds what objects take in memory in other forms than
 	// the stored one; 0 derives it from what the process may use.
 	RepresentationCacheBytes int64
@@ -52,7 +54,8 @@ type StoreOptions struct {
 func NewStoreOptions() StoreOptions {
 	return StoreOptions{
 		DataDir: "./byre-data", Retention: 24 * time.Hour, RetentionChanges: 1_000_000,
-		GarbageCollection: true, DeleteCollectionWorkers: 1,
+		CompactionInterval: time.Minute,
+		GarbageCollection:  true, DeleteCollectionWorkers: 1,
 	}
 }
 
@@ -68,6 +71,8 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this. 0 keeps it for ever.")
 	fs.Int64Var(&o.RetentionChanges, "retention-changes", o.RetentionChanges,
 		"How many changes of history are kept at most; 0 is no limit.")
+	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
+		"How often history is looked at for what --retention and --retention-changes no longer keep.")
 	fs.Int64Var(&o.RepresentationCacheBytes, "representation-cache-bytes", o.RepresentationCacheBytes,
 		"How many bytes the encodings of objects may take in memory that are made for readers: protobuf, another version, rows of tables. 0 is a sixteenth of what the process may use (the lower of GOMEMLIMIT and its control group's limit), between 32 and 256 MiB.")
 	fs.BoolVar(&o.AllowUnsafeDurability, "allow-unsafe-durability", o.AllowUnsafeDurability,
@@ -104,6 +109,9 @@ func (o *StoreOptions) Validate() []error {
 	}
 	if o.Retention < 0 {
 		errs = append(errs, errors.New("--retention must not be negative"))
+	}
+	if o.CompactionInterval <= 0 {
+		errs = append(errs, errors.New("--compaction-interval must be positive"))
 	}
 	if o.RepresentationCacheBytes < 0 {
 		errs = append(errs, errors.New("--representation-cache-bytes must not be negative"))

@@ -16,6 +16,12 @@ type Byre struct {
 	Dir string
 	// Endpoint is a DSN; empty means SQLite in Dir.
 	Endpoint string
+	// Port is where it serves; empty takes any that is free.
+	Port string
+	// Program is its path; empty means programs.Byre.
+	Program string
+	// Env are further variables of its environment, as "NAME=value".
+	Env []string
 	// Args are further flags.
 	Args []string
 }
@@ -29,9 +35,15 @@ func (b Byre) Start(ctx context.Context) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort()
-	if err != nil {
-		return nil, err
+	port := b.Port
+	if port == "" {
+		if port, err = freePort(); err != nil {
+			return nil, err
+		}
+	}
+	program := b.Program
+	if program == "" {
+		program = programs.Byre.Path()
 	}
 	args := []string{"serve",
 		"--data-dir", b.Dir,
@@ -45,7 +57,7 @@ func (b Byre) Start(ctx context.Context) (*Server, error) {
 		args = append(args, "--endpoint", b.Endpoint)
 	}
 	started := time.Now()
-	process, err := startProcess(b.Dir, "byre", programs.Byre.Path(), append(args, b.Args...)...)
+	process, err := startProcessWith(b.Env, b.Dir, "byre", program, append(args, b.Args...)...)
 	if err != nil {
 		return nil, err
 	}

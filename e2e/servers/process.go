@@ -28,6 +28,11 @@ type Process struct {
 }
 
 func startProcess(dir, name, path string, args ...string) (*Process, error) {
+	return startProcessWith(nil, dir, name, path, args...)
+}
+
+// startProcessWith starts a program with further variables in its environment.
+func startProcessWith(env []string, dir, name, path string, args ...string) (*Process, error) {
 	p := &Process{name: name, log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -36,6 +41,7 @@ func startProcess(dir, name, path string, args ...string) (*Process, error) {
 	defer out.Close()
 	p.cmd = exec.Command(path, args...)
 	p.cmd.Dir = dir
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	// A test that dies takes its servers with it.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

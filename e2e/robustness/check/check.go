@@ -1,0 +1,71 @@
+package check
+
+import (
+	"fmt"
+	"time"
+
+	"byre/e2e/robustness/history"
+)
+
+// Violation is a promise that the history breaks.
+type Violation struct {
+	// Promise is a short name of the promise.
+	Promise string
+	// Detail says what was seen.
+	Detail string
+	// At is when it was seen, on the history's clock.
+	At time.Duration
+}
+
+// String is one line.
+func (v Violation) String() string {
+	return fmt.Sprintf("%s, after %.3f s: %s", v.Promise, v.At.Seconds(), v.Detail)
+}
+
+// The names of the promises.
+const (
+	OneHistory   = "one change at each revision"
+	Dense        = "revisions are dense"
+	OnlySent     = "nothing is there that nobody sent"
+	Once         = "a write takes effect once"
+	Acknowledged = "an acknowledged write is kept"
+	RealTime     = "revisions follow real time"
+	Latest       = "a latest read shows all that was acknowledged"
+	Snapshot     = "a list shows one revision, whole"
+	Linearizable = "operations on an object are linearizable"
+	WatchOrder   = "events come in order, each once"
+	WatchWhole   = "a watch leaves nothing out and shows nothing else"
+	Bookmarks    = "a bookmark means that all before it was sent"
+	Equal        = "replicas, caches and database are equal at the end"
+)
+
+// judge collects violations.
+type judge struct {
+	violations []Violation
+	counts     map[string]int
+}
+
+// mostOfOne bounds how often one promise is reported: one fault breaks a promise often.
+const mostOfOne = 5
+
+func (j *judge) report(at time.Duration, promise, format string, args ...any) {
+	if j.counts == nil {
+		j.counts = map[string]int{}
+	}
+	if j.counts[promise]++; j.counts[promise] <= mostOfOne {
+		j.violations = append(j.violations, Violation{promise, fmt.Sprintf(format, args...), at})
+	}
+}
+
+// History judges a history. patience bounds the time that porcupine takes.
+func History(h *history.History, patience time.Duration) []Violation {
+	j := &judge{}
+	ref := newReference(j, h)
+	j.checkLog(h)
+	j.checkSent(h, ref)
+	j.checkRealTime(h)
+	j.checkReads(h, ref)
+	j.checkWatches(h, ref)
+	j.checkLinearizable(h, ref, patience)
+	return j.violations
+}

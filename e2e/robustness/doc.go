@@ -1,0 +1,11 @@
+// Package robustness runs byre under traffic like that of a Kubernetes cluster, breaks
+// things meanwhile, and judges what the clients saw by what byre promises.
+//
+// An Env is byre on one database: its processes, the database, and whatever a fault
+// needs around them. The faults run one after another, each in an episode of its own:
+// traffic begins, the fault is injected, the clients go on until every replica answers
+// again, traffic ends, and the whole history is judged. What a fault did to the clients
+// becomes a row of docs/reliability.md.
+//
+// The method is that of etcd's tests/robustness; the watches and lists are Kubernetes'.
+package robustness

@@ -1,0 +1,73 @@
+package robustness
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"byre/e2e/robustness/history"
+	"byre/e2e/robustness/traffic"
+)
+
+// readAtEnd lists on every replica, in every encoding, after the last write. The lists
+// are judged as all others are: every acknowledged write is there.
+func (p *episode) readAtEnd(ctx context.Context) error {
+	for _, endpoint := range p.endpoints {
+		o := &history.Operation{
+			Client: endpoint.Name + " at the end", Replica: endpoint.Replica, Kind: history.List, Begin: p.recorder.Now(), Outcome: history.OK,
+		}
+		page, err := endpoint.Client.List(ctx, traffic.ListOptions{})
+		if err != nil {
+			return fmt.Errorf("%s: the list at the end: %w", endpoint.Name, err)
+		}
+		o.End, o.Items, o.Revision = p.recorder.Now(), page.Items, page.Revision
+		p.recorder.AddOperation(o)
+	}
+	return nil
+}
+
+// compareAtEnd compares the replicas' memory, in every encoding, with each other and with
+// the database.
+func (p *episode) compareAtEnd(ctx context.Context) []error {
+	conn, err := p.Database.connect(ctx)
+	if err != nil {
+		return []error{err}
+	}
+	defer conn.close(ctx)
+	stored, err := conn.objects(ctx, p.namespace)
+	if err != nil {
+		return []error{err}
+	}
+	var errs []error
+	var first []history.Object
+	for i, endpoint := range p.endpoints {
+		// From memory, and exactly at the same revision from the database.
+		latest, err := endpoint.Client.List(ctx, traffic.ListOptions{})
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		exact, err := endpoint.Client.List(ctx, traffic.ListOptions{Mode: history.Exact, At: latest.Revision})
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !slices.Equal(latest.Items, exact.Items) {
+			errs = append(errs, fmt.Errorf("%s: latest %+v, exact %+v", endpoint.Name, latest.Items, exact.Items))
+		}
+		listed := map[string]int64{}
+		for _, item := range latest.Items {
+			listed[item.Name] = item.Revision
+		}
+		if !maps.Equal(listed, stored) {
+			errs = append(errs, fmt.Errorf("%s: %v; the database has %v", endpoint.Name, listed, stored))
+		}
+		if i == 0 {
+			first = latest.Items
+		} else if !slices.Equal(first, latest.Items) {
+			errs = append(errs, fmt.Errorf("%s: %+v; %s: %+v", p.endpoints[0].Name, first, endpoint.Name, latest.Items))
+		}
+	}
+	return errs
+}

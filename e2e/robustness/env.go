@@ -1,0 +1,159 @@
+package robustness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"byre/e2e/robustness/history"
+	"byre/e2e/servers"
+)
+
+// Env is byre on one database, under traffic.
+type Env struct {
+	testing.TB
+	// Dir is for files of this Env; it goes when the test ends.
+	Dir      string
+	Database *Database
+	// Replicas are byre's processes; one on SQLite.
+	Replicas []*Replica
+
+	// recorder is that of the episode under way.
+	recorder *history.Recorder
+}
+
+// Replica is one process of byre. It keeps its port and its files over restarts.
+type Replica struct {
+	Name string
+	// Config says how it is started; changes hold from the next Start on.
+	Config servers.Byre
+	// Server is the running process; nil before the first Start.
+	Server *servers.Server
+}
+
+// Start starts the process and waits until it is ready.
+func (r *Replica) Start(ctx context.Context) error {
+	server, err := r.Config.Start(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.Name, err)
+	}
+	r.Server = server
+	return nil
+}
+
+// IsRunning says whether the process is there.
+func (r *Replica) IsRunning() bool {
+	if r.Server == nil {
+		return false
+	}
+	select {
+	case <-r.Server.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// Kill is kill -9; it waits for the end of the process.
+func (r *Replica) Kill() { r.Server.Kill() }
+
+// Stop is SIGTERM; it waits for the end, which must have exit status 0.
+func (r *Replica) Stop() error { return r.Server.Stop() }
+
+// Suspend is SIGSTOP, Resume is SIGCONT.
+func (r *Replica) Suspend() error { return r.Server.Signal(syscall.SIGSTOP) }
+
+// Resume lets a suspended process go on.
+func (r *Replica) Resume() error { return r.Server.Signal(syscall.SIGCONT) }
+
+// flags make history short, so that compactions are frequent, and leave out what
+// writes by itself.
+var flags = []string{
+	"--controllers=", "--disable-admission-plugins=ServiceAccount",
+	"--retention-changes=1500", "--compaction-interval=150ms",
+}
+
+// newEnv makes an Env; it starts nothing.
+func newEnv(t testing.TB, database *Database, replicas int) (*Env, error) {
+	e := &Env{TB: t, Dir: t.TempDir(), Database: database}
+	for i := range replicas {
+		port, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		name := fmt.Sprintf("replica-%d", i)
+		e.Replicas = append(e.Replicas, &Replica{Name: name, Config: servers.Byre{
+			Dir: filepath.Join(e.Dir, name), Endpoint: database.Endpoint, Port: port, Args: flags,
+		}})
+	}
+	return e, nil
+}
+
+// start starts all replicas; they share the keys that the first one made.
+func (e *Env) start(ctx context.Context) error {
+	e.Cleanup(func() {
+		for _, r := range e.Replicas {
+			if r.IsRunning() {
+				r.Kill()
+			}
+		}
+	})
+	for i, r := range e.Replicas {
+		if i > 0 {
+			pki := os.DirFS(filepath.Join(e.Replicas[0].Config.Dir, "pki"))
+			if err := os.CopyFS(filepath.Join(r.Config.Dir, "pki"), pki); err != nil {
+				return err
+			}
+		}
+		if err := r.Start(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AwaitWrites waits until clients have had n more writes acknowledged.
+func (e *Env) AwaitWrites(ctx context.Context, n int) error {
+	begin, next := e.recorder.Writes()
+	for {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %d writes: %w", n, ctx.Err())
+		case <-next:
+		}
+		var now int
+		if now, next = e.recorder.Writes(); now >= begin+n {
+			return nil
+		}
+	}
+}
+
+// Pause lets clients meet the fault for a while.
+func (e *Env) Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// freePort finds a free port below those of outgoing connections, which the process
+// has for itself also while it is down.
+func freePort() (string, error) {
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 5_000+time.Now().UnixNano()/1000%5_000))
+		if err != nil {
+			continue
+		}
+		_, port, err := net.SplitHostPort(l.Addr().String())
+		return port, errors.Join(err, l.Close())
+	}
+	return "", errors.New("no free port")
+}

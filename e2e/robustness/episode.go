@@ -1,0 +1,207 @@
+package robustness
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"byre/e2e/robustness/check"
+	"byre/e2e/robustness/history"
+	"byre/e2e/robustness/traffic"
+	"byre/e2e/servers"
+)
+
+const (
+	// patience ends what would fail anyway.
+	patience = 2 * time.Minute
+	// calm is how many writes pass before a fault and after it.
+	calm = 60
+)
+
+// Result is what came of one fault.
+type Result struct {
+	Fault, Database string
+	// Operations, Acknowledged (writes) and Events are of the whole episode.
+	Operations, Acknowledged, Events int
+	// Errors are what clients got from the fault until all went on, by kind.
+	Errors map[string]int
+	// Silence is the longest time in which no write was acknowledged; Recovery the time
+	// from the end of the fault until every replica had acknowledged a write.
+	Silence, Recovery time.Duration
+	Violations        []string
+	// LosesCommits is the fault's.
+	LosesCommits bool `json:",omitempty"`
+}
+
+// episode is one fault under traffic.
+type episode struct {
+	*Env
+	fault     Fault
+	namespace string
+	endpoints []traffic.Endpoint
+}
+
+// run makes traffic, injects the fault, and judges the history.
+func (p *episode) run(ctx context.Context, options traffic.Options) (*Result, *history.History, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*patience)
+	defer cancel()
+	initial, err := p.begin(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.recorder = history.NewRecorder()
+	following, stopFollowing := context.WithCancel(ctx)
+	busy, stopTraffic := context.WithCancel(ctx)
+	var clients, follower sync.WaitGroup
+	clients.Go(func() { traffic.Run(busy, p.recorder, p.endpoints, options) })
+	follower.Go(func() { follow(following, p.Database, p.recorder, p.namespace, initial) })
+
+	result := &Result{Fault: p.fault.Name, Database: p.Database.Kind, LosesCommits: p.fault.LosesCommits}
+	err = p.breakThings(ctx, result)
+	stopTraffic()
+	clients.Wait()
+	if err == nil {
+		err = p.readAtEnd(ctx)
+	}
+	stopFollowing()
+	follower.Wait()
+	h := p.recorder.History(initial)
+	if err != nil {
+		return result, h, err
+	}
+	p.judge(ctx, h, result)
+	return result, h, nil
+}
+
+// begin makes the namespace and returns a revision at which it is empty.
+func (p *episode) begin(ctx context.Context) (int64, error) {
+	for i, r := range p.Replicas {
+		config := r.Server.Config(servers.AdminToken)
+		if i == 0 {
+			client, err := kubernetes.NewForConfig(config)
+			if err != nil {
+				return 0, err
+			}
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.namespace}}
+			if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+				return 0, err
+			}
+		}
+		for name, contentType := range map[string]string{"JSON": jsonType, "protobuf": protobufType} {
+			client, err := newRESTClient(config, contentType, p.namespace)
+			if err != nil {
+				return 0, err
+			}
+			p.endpoints = append(p.endpoints, traffic.Endpoint{Name: r.Name + " " + name, Replica: r.Name, Client: client})
+		}
+	}
+	page, err := p.endpoints[0].Client.List(ctx, traffic.ListOptions{})
+	return page.Revision, err
+}
+
+// breakThings injects the fault and waits until every replica goes on.
+func (p *episode) breakThings(ctx context.Context, result *Result) error {
+	if err := p.AwaitWrites(ctx, calm); err != nil {
+		return err
+	}
+	begin := p.recorder.Now()
+	if err := p.fault.Inject(ctx, p.Env); err != nil {
+		return fmt.Errorf("injecting: %w", err)
+	}
+	lifted := p.recorder.Now()
+	recovered, err := p.awaitAll(ctx, lifted)
+	if err != nil {
+		result.Violations = append(result.Violations, err.Error())
+		return nil
+	}
+	result.Recovery = recovered - lifted
+	if err := p.AwaitWrites(ctx, calm); err != nil {
+		return err
+	}
+	result.summarize(p.recorder.Operations(), begin, recovered)
+	return nil
+}
+
+// awaitAll waits until each replica has acknowledged a write that was sent after a time.
+func (p *episode) awaitAll(ctx context.Context, after time.Duration) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		_, next := p.recorder.Writes()
+		first := map[string]time.Duration{}
+		for _, o := range p.recorder.Operations() {
+			if !o.IsWrite() || o.Outcome != history.OK || o.Begin < after {
+				continue
+			}
+			if at, known := first[o.Replica]; !known || o.End < at {
+				first[o.Replica] = o.End
+			}
+		}
+		if len(first) == len(p.Replicas) {
+			var last time.Duration
+			for _, at := range first {
+				last = max(last, at)
+			}
+			return last, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, fmt.Errorf("%d of %d replicas acknowledge writes %v after the fault", len(first), len(p.Replicas), patience)
+		case <-next:
+		}
+	}
+}
+
+// summarize says what clients saw from the fault's begin until all went on.
+func (r *Result) summarize(operations []*history.Operation, begin, end time.Duration) {
+	r.Errors = map[string]int{}
+	var acknowledged []time.Duration
+	for _, o := range operations {
+		if o.Outcome == history.OK && o.IsWrite() {
+			acknowledged = append(acknowledged, o.End)
+		}
+		if o.End < begin || o.Begin > end || o.Outcome == history.OK {
+			continue
+		}
+		switch o.Error {
+		case history.AlreadyExists, history.NotFound, history.Conflict:
+		default:
+			r.Errors[o.Error]++
+		}
+	}
+	// Operations are in the order of their returns, but for those of one instant.
+	last := begin
+	for _, at := range acknowledged {
+		if at > last {
+			r.Silence = max(r.Silence, min(at, end)-last)
+			last = at
+		}
+	}
+}
+
+// judge checks the history, and the end.
+func (p *episode) judge(ctx context.Context, h *history.History, result *Result) {
+	result.Operations = len(h.Operations)
+	for _, o := range h.Operations {
+		if o.Outcome == history.OK && o.IsWrite() {
+			result.Acknowledged++
+		}
+	}
+	for _, w := range h.Watches {
+		result.Events += len(w.Events)
+	}
+	if !p.fault.LosesCommits {
+		for _, v := range check.History(h, patience) {
+			result.Violations = append(result.Violations, v.String())
+		}
+	}
+	for _, err := range p.compareAtEnd(ctx) {
+		result.Violations = append(result.Violations, check.Equal+": "+err.Error())
+	}
+}

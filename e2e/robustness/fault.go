@@ -1,0 +1,37 @@
+package robustness
+
+import (
+	"context"
+	"slices"
+)
+
+// Fault is something that breaks while clients use byre.
+type Fault struct {
+	// Name is its row in docs/reliability.md: what happens, in a few words.
+	Name string
+	// Databases are those that it concerns, "sqlite" or "postgres"; none means all.
+	Databases []string
+	// Prepare changes an Env before its processes are started the first time: another
+	// program, flags, a proxy before the database. A fault with Prepare has an Env of
+	// its own; the others share one. It may register t.Cleanup by Env.TB.
+	Prepare func(ctx context.Context, e *Env) error
+	// Inject breaks something while clients are active, and returns when what it broke
+	// is whole again: processes that it ended have been started. An error fails the test.
+	Inject func(ctx context.Context, e *Env) error
+	// LosesCommits says that the database forgets acknowledged writes, as an
+	// asynchronous standby does that takes over. Then the history before and after can
+	// not be one, and only what clients see at the end is judged.
+	LosesCommits bool
+	// IsLong keeps the fault out of the short form.
+	IsLong bool
+}
+
+// concerns says whether the fault is one of a database.
+func (f Fault) concerns(database string) bool {
+	return len(f.Databases) == 0 || slices.Contains(f.Databases, database)
+}
+
+// Faults are all faults, in the order in which they run.
+func Faults() []Fault {
+	return slices.Concat(processFaults())
+}

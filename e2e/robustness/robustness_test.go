@@ -1,0 +1,151 @@
+package robustness
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"byre/e2e/programs"
+	"byre/e2e/robustness/history"
+	"byre/e2e/robustness/traffic"
+)
+
+var (
+	duration = flag.Duration("duration", 0, "how long the faults run on each database, again and again; 0 runs the short form once")
+	only     = flag.String("faults", "", "run the faults whose names match this regular expression only")
+	onlyOn   = flag.String("database", "", "run on this database only: sqlite or postgres")
+	replicas = flag.Int("replicas", 2, "how many processes share a PostgreSQL")
+	out      = flag.String("out", "../../bin/robustness", "where results and the histories of failures go")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
+	err := programs.Build(ctx, programs.Byre)
+	cancel()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// TestRobustness_KeepsPromisesUnderFaults runs each fault under traffic through REST.
+func TestRobustness_KeepsPromisesUnderFaults(t *testing.T) {
+	for _, kind := range []string{SQLite, Postgres} {
+		t.Run(kind, func(t *testing.T) {
+			if *onlyOn != "" && *onlyOn != kind {
+				t.Skip("not asked for")
+			}
+			t.Parallel()
+			runFaults(t, kind)
+		})
+	}
+}
+
+// runFaults runs the faults of a database: each once, or again and again.
+func runFaults(t *testing.T, kind string) {
+	pattern, err := regexp.Compile(*only)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shared *Env
+	begin := time.Now()
+	for n := 0; ; n++ {
+		for _, f := range Faults() {
+			if !f.concerns(kind) || !pattern.MatchString(f.Name) || *duration == 0 && *only == "" && f.IsLong {
+				continue
+			}
+			if f.Prepare == nil && shared == nil {
+				shared = startEnv(t, kind, Fault{})
+			}
+			if f.Prepare == nil {
+				runFault(t, shared, f)
+			} else {
+				t.Run("own", func(t *testing.T) { runFault(t, startEnv(t, kind, f), f) })
+			}
+			if t.Failed() || *duration > 0 && time.Since(begin) > *duration {
+				return
+			}
+		}
+		if *duration == 0 {
+			return
+		}
+	}
+}
+
+func startEnv(t *testing.T, kind string, f Fault) *Env {
+	t.Helper()
+	database, err := newDatabase(t.Context(), t, kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 1
+	if kind == Postgres {
+		n = *replicas
+	}
+	e, err := newEnv(t, database, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Prepare != nil {
+		if err := f.Prepare(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// options are those of the traffic in every episode.
+var options = traffic.Options{Keys: 6, Writers: 2, Watchers: 2, Pause: 10 * time.Millisecond, Timeout: 5 * time.Second}
+
+func runFault(t *testing.T, e *Env, f Fault) {
+	t.Helper()
+	o := options
+	o.Seed = rand.Uint64()
+	p := &episode{Env: e, fault: f, namespace: fmt.Sprintf("episode-%d", o.Seed)}
+	result, h, err := p.run(t.Context(), o)
+	if err != nil {
+		t.Errorf("%s: %v", f.Name, err)
+		for _, r := range e.Replicas {
+			if r.Server != nil {
+				t.Logf("%s logged:\n%s", r.Name, r.Server.LogTail())
+			}
+		}
+	}
+	if result == nil {
+		return
+	}
+	t.Logf("%s on %s: %d operations, %d acknowledged writes, %d events, silence %.2f s, recovery %.2f s, errors %v",
+		f.Name, e.Database.Kind, result.Operations, result.Acknowledged, result.Events, result.Silence.Seconds(), result.Recovery.Seconds(), result.Errors)
+	for _, v := range result.Violations {
+		t.Errorf("%s: %s", f.Name, v)
+	}
+	if t.Failed() {
+		saveHistory(t, h, p.namespace)
+	}
+}
+
+// saveHistory keeps what led to a failure.
+func saveHistory(t *testing.T, h *history.History, name string) {
+	t.Helper()
+	path := filepath.Join(*out, name+".json")
+	text, err := json.Marshal(h)
+	if err == nil {
+		err = os.MkdirAll(*out, 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	t.Logf("the history is in %s (%v)", path, err)
+}
