@@ -159,7 +159,9 @@ func (w *writer) touch(revision int64) error {
 func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlstore.Outcome, error) {
 	k, a := c.Key, c.Author
 	_, err := w.insertObject.Exec(revision, k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name, c.UID, revision,
-		stamp, a.Verb, a.User, c.Form, formatExpiry(c.Expires), text(c.Value))
+		stamp, a.Verb, a.User, c.Form, formatExpiry(c.Expires), text(c.Value),
+		recordSum(k, c.UID, revision, revision, c.Form, expiryText(c.Expires), text(c.Value)),
+		writtenSum(k, revision, stamp, a.Verb, a.User))
 	if isDuplicate(err) {
 		return sqlstore.Outcome{Err: sqlstore.ErrExists}, nil
 	}
@@ -167,7 +169,8 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 		return sqlstore.Outcome{}, fmt.Errorf("insert object: %w", err)
 	}
 	if _, err := w.insertCreate.Exec(revision, stamp, a.Verb, a.User, a.AuditID,
-		k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name, c.UID, revision); err != nil {
+		k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name, c.UID, revision,
+		changeSum(k, revision, stamp, c.Op, a, 0)); err != nil {
 		return sqlstore.Outcome{}, fmt.Errorf("insert change: %w", err)
 	}
 	return sqlstore.Outcome{Created: revision}, nil
@@ -177,7 +180,7 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sqlstore.Outcome, err error) {
 	k, a := c.Key, c.Author
 	err = w.insertReplaced.QueryRow(revision, stamp, string(c.Op), a.Verb, a.User, a.AuditID,
-		c.Replaces, k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name).Scan(&o.Created, &o.UID, &o.OldBytes)
+		changeSum(k, revision, stamp, c.Op, a, c.Replaces), c.Replaces, k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name).Scan(&o.Created, &o.UID, &o.OldBytes)
 	if errors.Is(err, sql.ErrNoRows) {
 		o.Err, err = w.mismatch(k)
 		return o, err
@@ -189,7 +192,9 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 		_, err = w.deleteObject.Exec(c.Replaces)
 	} else {
 		_, err = w.updateObject.Exec(revision, c.UID, stamp, a.Verb, a.User, c.Form,
-			formatExpiry(c.Expires), text(c.Value), c.Replaces)
+			formatExpiry(c.Expires), text(c.Value),
+			recordSum(k, c.UID, o.Created, revision, c.Form, expiryText(c.Expires), text(c.Value)),
+			writtenSum(k, revision, stamp, a.Verb, a.User), c.Replaces)
 	}
 	if err != nil {
 		return o, fmt.Errorf("%s object: %w", c.Op, err)

@@ -29,6 +29,14 @@ func formatExpiry(t time.Time) any {
 	return formatTime(t)
 }
 
+// expiryText is formatExpiry with an empty text for NULL.
+func expiryText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return formatTime(t)
+}
+
 func parseExpiry(text sql.NullString) (time.Time, error) {
 	if !text.Valid {
 		return time.Time{}, nil

@@ -17,6 +17,9 @@ type diagnosis struct {
 	next  string
 }
 
+// nextWhenDamaged is what to do about a file that does not hold what was written to it.
+const nextWhenDamaged = "stop byre, keep a copy of the file and its -wal, run \"byre check\" to see what is damaged, and restore a backup"
+
 // https://sqlite.org/rescode.html
 func diagnose(code int) diagnosis {
 	switch code & 0xff {
@@ -33,7 +36,7 @@ func diagnose(code int) diagnosis {
 	case sqlite3.SQLITE_NOMEM:
 		return diagnosis{sqlstore.ErrUnavailable, "give the process more memory"}
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		return diagnosis{sqlstore.ErrDamaged, "stop byre, keep a copy of the file, and restore a backup"}
+		return diagnosis{sqlstore.ErrDamaged, nextWhenDamaged}
 	default:
 		return diagnosis{sqlstore.ErrDatabase, "see \"byre migrate status\", or restore a backup"}
 	}
@@ -50,6 +53,10 @@ func (e *commitError) Unwrap() error { return e.err }
 // it once. Nothing but COMMIT can have an unknown outcome: when writing or syncing
 // the log failed, its last frames may be found in the file after a crash, or not.
 func (d *Driver) translate(err error) error {
+	var damaged *damagedError
+	if errors.As(err, &damaged) {
+		return fmt.Errorf("%w: %s: %w: %s", sqlstore.ErrDamaged, d.path, err, nextWhenDamaged)
+	}
 	var e *engine.Error
 	if !errors.As(err, &e) {
 		return err

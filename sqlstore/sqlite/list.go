@@ -104,12 +104,17 @@ func list(ctx context.Context, stmt *sql.Stmt, a arguments, q sqlstore.Query, yi
 		}
 		record := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}}
 		var expires, value sql.NullString
+		var sum sql.NullInt64
 		if err := rows.Scan(&record.Namespace, &record.Name, &record.UID, &record.Created, &record.Revision,
-			&record.Form, &expires, &value); err != nil {
+			&record.Form, &expires, &value, &sum); err != nil {
 			return last, false, err
 		}
 		if value.Valid {
 			record.Value = bytes(value.String)
+			if err := compare(sum, recordSum(record.Key, record.UID, record.Created, record.Revision, record.Form, expires.String, value.String),
+				"objects or changes", record.Revision, record.Key); err != nil {
+				return last, false, err
+			}
 		}
 		if record.Expires, err = parseExpiry(expires); err != nil {
 			return last, false, err

@@ -9,25 +9,25 @@ const selectState = `SELECT revision, compacted, epoch FROM counters WHERE id = 
 
 const (
 	insertObject = `
-INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, expires, value, record_sum, change_sum)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 	insertCreate = `
-INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision)
-VALUES (?, ?, 'create', ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)`
+INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, change_sum)
+VALUES (?, ?, 'create', ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)`
 
 	// insertReplaced is the compare of the compare-and-swap: it finds the
 	// record by the revision it must have (the rowid), copies what is replaced
 	// without taking it out of the database, and returns nothing on a mismatch.
 	insertReplaced = `
-INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value)
-SELECT ?, ?, ?, ?, ?, ?, "group", resource, owner, namespace, name, uid, revision, created_revision, form, expires, value
+INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
+SELECT ?, ?, ?, ?, ?, ?, "group", resource, owner, namespace, name, uid, revision, created_revision, form, expires, value, record_sum, ?
 FROM objects
 WHERE revision = ? AND "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?
 RETURNING created_revision, uid, octet_length(value)`
 
 	updateObject = `
-UPDATE objects SET revision = ?, uid = ?, time = ?, verb = ?, who = ?, form = ?, expires = ?, value = ?
+UPDATE objects SET revision = ?, uid = ?, time = ?, verb = ?, who = ?, form = ?, expires = ?, value = ?, record_sum = ?, change_sum = ?
 WHERE revision = ?`
 
 	deleteObject = `DELETE FROM objects WHERE revision = ?`
@@ -55,7 +55,7 @@ SELECT "group", resource, owner, count(*), sum(bytes) FROM o GROUP BY "group", r
 	// selectObject has a row even where there is no object: the revision of
 	// its snapshot.
 	selectObject = `
-SELECT c.revision, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value
+SELECT c.revision, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value, o.record_sum
 FROM counters c LEFT JOIN objects o
   ON o."group" = ?1 AND o.resource = ?2 AND o.owner = ?3 AND o.namespace = ?4 AND o.name = ?5
 WHERE c.id = 1`
@@ -68,8 +68,9 @@ FROM objects WHERE expires IS NOT NULL AND expires <= ?1 ORDER BY expires LIMIT 
 	// same key (which replaced it), else in the object that still has it.
 	selectChanges = `
 SELECT c.revision, c.time, c.op, c.verb, c.who, c.audit_id,
-       c."group", c.resource, c.owner, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
-       coalesce(n.uid, o.uid), coalesce(n.form, o.form), coalesce(n.expires, o.expires), coalesce(n.value, o.value)
+       c."group", c.resource, c.owner, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value, c.record_sum, c.change_sum,
+       coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
+       coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
 FROM changes c
 LEFT JOIN changes n ON n."group" = c."group" AND n.resource = c.resource AND n.owner = c.owner
   AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
@@ -87,8 +88,8 @@ const (
 	inNamespace = `"group" = ?1 AND resource = ?2 AND owner = ?3 AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6)`
 	inObject    = `"group" = ?1 AND resource = ?2 AND owner = ?3 AND namespace = ?4 AND name = ?6 AND name > ?5`
 
-	columnsNow = `SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN ?9 THEN value END AS value FROM objects WHERE `
-	columnsOld = `SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN ?9 THEN value END FROM changes WHERE `
+	columnsNow = `SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum FROM objects WHERE `
+	columnsOld = `SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END FROM changes WHERE `
 
 	stillThen = ` AND revision <= ?7`
 	gone      = ` AND replaces BETWEEN 1 AND ?7 AND revision > ?7`

@@ -86,16 +86,20 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 	var (
 		snapshot                  int64
 		uid, form, expires, value sql.NullString
-		created, revision         sql.NullInt64
+		created, revision, sum    sql.NullInt64
 	)
 	err := d.readers.selectObject.QueryRowContext(ctx, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name).
-		Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value)
+		Scan(&snapshot, &uid, &created, &revision, &form, &expires, &value, &sum)
 	if err != nil {
 		return sqlstore.Record{}, 0, d.translate(err)
 	}
 	d.observe(snapshot)
 	if !revision.Valid {
 		return sqlstore.Record{}, snapshot, sqlstore.ErrNotFound
+	}
+	if err := compare(sum, recordSum(key, uid.String, created.Int64, revision.Int64, form.String, expires.String, value.String),
+		"objects", revision.Int64, key); err != nil {
+		return sqlstore.Record{}, 0, d.translate(err)
 	}
 	record := sqlstore.Record{
 		Key: key, UID: uid.String, Created: created.Int64, Revision: revision.Int64,
@@ -166,11 +170,15 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 		uid                                   string
 		form, expires, value                  sql.NullString
 		newUID, newForm, newExpires, newValue sql.NullString
+		sum, newSum, changed                  sql.NullInt64
 	)
 	k := &c.New.Key
 	if err := rows.Scan(&c.Revision, &stamp, &op, &c.Author.Verb, &c.Author.User, &c.Author.AuditID,
-		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value,
-		&newUID, &newForm, &newExpires, &newValue); err != nil {
+		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value, &sum, &changed,
+		&newUID, &newForm, &newExpires, &newValue, &newSum); err != nil {
+		return c, err
+	}
+	if err := compare(changed, changeSum(*k, c.Revision, stamp, sqlstore.Op(op), c.Author, replaces), "changes", c.Revision, *k); err != nil {
 		return c, err
 	}
 	if c.Time, err = parseTime(stamp); err != nil {
@@ -182,12 +190,19 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 		if !newValue.Valid {
 			return c, fmt.Errorf("revision %d of %v is missing its value", c.Revision, *k)
 		}
+		if err := compare(newSum, recordSum(*k, newUID.String, created, c.Revision, newForm.String, newExpires.String, newValue.String),
+			"objects or changes", c.Revision, *k); err != nil {
+			return c, err
+		}
 		c.New.UID, c.New.Form, c.New.Value = newUID.String, newForm.String, bytes(newValue.String)
 		if c.New.Expires, err = parseExpiry(newExpires); err != nil {
 			return c, err
 		}
 	}
 	if c.Op != sqlstore.Create {
+		if err := compare(sum, recordSum(*k, uid, created, replaces, form.String, expires.String, value.String), "changes", c.Revision, *k); err != nil {
+			return c, err
+		}
 		c.Old = &sqlstore.Record{
 			Key: *k, UID: uid, Created: created, Revision: replaces, Form: form.String, Value: bytes(value.String),
 		}

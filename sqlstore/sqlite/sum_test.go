@@ -1,0 +1,78 @@
+package sqlite_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"byre/sqlstore"
+)
+
+// A row whose bytes have changed is not served: every read that returns it fails. A row of
+// an older release, which has no sum, is served.
+func TestSums_NoReadServesAChangedRow(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]string{
+		"value":          `UPDATE objects SET value = '{"replicas":9}' WHERE name = 'a'`,
+		"form":           `UPDATE objects SET form = 'other' WHERE name = 'a'`,
+		"expiry":         `UPDATE objects SET expires = '2026-01-01T00:00:00.000000Z' WHERE name = 'a'`,
+		"uid":            `UPDATE objects SET uid = 'other' WHERE name = 'a'`,
+		"replaced value": `UPDATE changes SET value = '{"replicas":9}' WHERE revision = 2`,
+		"author":         `UPDATE changes SET who = 'mallory' WHERE revision = 2`,
+		"time":           `UPDATE changes SET time = '2020-01-01T00:00:00.000000Z' WHERE revision = 2`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			driver, path := open(t)
+			defer driver.Close()
+			k := sqlstore.Key{Resource: "pods", Namespace: "n", Name: "a"}
+			for _, w := range []sqlstore.Write{
+				{Op: sqlstore.Create, Key: k, Value: []byte(`{"replicas":1}`), UID: "u", Form: "f"},
+				{Op: sqlstore.Update, Key: k, Replaces: 1, Value: []byte(`{"replicas":2}`), UID: "u", Form: "f"},
+			} {
+				if o, err := driver.Commit(t.Context(), []sqlstore.Write{w}); err != nil || o[0].Err != nil {
+					t.Fatal(o, err)
+				}
+			}
+			pods := sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}
+			none := func(sqlstore.Record) error { return nil }
+			read := func() []error {
+				_, _, getErr := driver.Get(t.Context(), k)
+				_, listErr := driver.List(t.Context(), pods, none)
+				old := pods
+				old.At = 1
+				_, oldErr := driver.List(t.Context(), old, none)
+				_, changesErr := driver.Changes(t.Context(), 0, 10, 0)
+				return []error{getErr, listErr, oldErr, changesErr}
+			}
+			if err := errors.Join(read()...); err != nil {
+				t.Fatal(err)
+			}
+			other := foreign(t, path)
+			execute(t, other, change)
+			var failed int
+			for _, err := range read() {
+				if err != nil {
+					failed++
+					if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "byre check") {
+						t.Errorf("unexpected error: %v", err)
+					}
+				}
+			}
+			want := 3 // Get, List and Changes
+			switch name {
+			case "replaced value":
+				want = 2 // List at revision 1, and Changes
+			case "author", "time":
+				want = 1 // Changes
+			}
+			if failed != want {
+				t.Errorf("%d of 4 reads failed, want %d", failed, want)
+			}
+			execute(t, other, `UPDATE objects SET record_sum = NULL, change_sum = NULL; UPDATE changes SET record_sum = NULL, change_sum = NULL`)
+			if err := errors.Join(read()...); err != nil {
+				t.Errorf("without sums: %v", err)
+			}
+		})
+	}
+}
