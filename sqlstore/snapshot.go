@@ -8,12 +8,14 @@ import (
 	"time"
 )
 
-// Snapshot is the whole of a store at one revision, to be read once: first Objects, then
-// Changes. Both stream: no more than one row at a time is in memory. A sequence that
-// fails yields its error last, with a nil row. The rows, and their Values, may be kept.
+// Snapshot is the whole of a store at one revision. Both sequences stream: no more than
+// one row at a time is in memory. They are read one after the other: first Objects, then
+// Changes. A sequence that fails yields its error last, with a nil row. The rows, and
+// their Values, may be kept.
 //
 // The drivers' ReadSnapshot makes one of a database that may be in use, and their Load
-// fills an empty database with one, so that Load inside ReadSnapshot copies a store.
+// fills an empty database with one, so that Load inside ReadSnapshot copies a store. What
+// ReadSnapshot gives may be read any number of times; Load reads it once.
 type Snapshot struct {
 	Header
 	// Objects are all current objects. ReadSnapshot yields them in key order; Load

@@ -58,7 +58,7 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetVersionTemplate(versionText())
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServeCommand(), newMigrateCommand(), newVersionCommand())
+	root.AddCommand(newServeCommand(), newMigrateCommand(), newCopyCommand(), newVersionCommand())
 	return root
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"byre/migrations"
-	"byre/migrations/dbserver"
 	"byre/sqlstore"
 )
 
@@ -78,13 +77,8 @@ func (t *transfer) lock(tx pgx.Tx) error {
 	if _, err := tx.Exec(t.ctx, configureLoad, "10000"); err != nil {
 		return t.explain(err)
 	}
-	var free bool
-	if err := tx.QueryRow(t.ctx, tryLock, migrations.UseLock).Scan(&free); err != nil {
-		return t.explain(err)
-	}
-	name := fmt.Sprintf("database %q at %s", t.conn.Config().Database, dbserver.Address(t.conn.Config()))
-	if !free {
-		return &migrations.InUseError{Path: name}
+	if err := t.checkIdle(); err != nil { // the transaction keeps the lock
+		return err
 	}
 	if _, err := tx.Exec(t.ctx, lockStore); err != nil {
 		return t.explain(err)
@@ -94,7 +88,7 @@ func (t *transfer) lock(tx pgx.Tx) error {
 		return t.explain(err)
 	}
 	if rows > 0 {
-		return fmt.Errorf("%s: %w", name, sqlstore.ErrNotEmpty)
+		return fmt.Errorf("%s: %w", t.name(), sqlstore.ErrNotEmpty)
 	}
 	return nil
 }

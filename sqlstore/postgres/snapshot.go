@@ -21,13 +21,28 @@ const silence = time.Minute
 // ReadSnapshot reads the whole store from one REPEATABLE READ transaction. Processes that
 // serve the store go on meanwhile; as under a pg_dump, dead rows stay until it ends. The
 // snapshot is valid until read returns.
-func ReadSnapshot(ctx context.Context, dsn string, read func(sqlstore.Snapshot) error) (err error) {
+func ReadSnapshot(ctx context.Context, dsn string, read func(sqlstore.Snapshot) error) error {
+	return readSnapshot(ctx, dsn, (*transfer).checkSchema, read)
+}
+
+// ReadIdle is ReadSnapshot of a store that no process serves when it begins; otherwise it
+// fails with a *migrations.InUseError.
+func ReadIdle(ctx context.Context, dsn string, read func(sqlstore.Snapshot) error) error {
+	return readSnapshot(ctx, dsn, func(t *transfer) error {
+		if err := t.checkSchema(); err != nil {
+			return err
+		}
+		return t.checkIdle()
+	}, read)
+}
+
+func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, read func(sqlstore.Snapshot) error) error {
 	t, err := connect(ctx, dsn)
 	if err != nil {
 		return err
 	}
 	defer t.close()
-	if err := t.checkSchema(); err != nil {
+	if err := check(t); err != nil {
 		return err
 	}
 	tx, err := t.conn.BeginTx(t.ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
@@ -104,6 +119,24 @@ func (t *transfer) checkSchema() error {
 		return err
 	}
 	return migrations.Check(migrations.Postgres, version)
+}
+
+// checkIdle fails while a process uses the store. A transaction keeps the lock that it
+// takes to find out; outside of one the lock is given back at once.
+func (t *transfer) checkIdle() error {
+	var free bool
+	if err := t.conn.QueryRow(t.ctx, tryLock, migrations.UseLock).Scan(&free); err != nil {
+		return t.explain(err)
+	}
+	if !free {
+		return &migrations.InUseError{Path: t.name()}
+	}
+	return nil
+}
+
+// name is what an operator knows the database by.
+func (t *transfer) name() string {
+	return fmt.Sprintf("database %q at %s", t.conn.Config().Database, dbserver.Address(t.conn.Config()))
 }
 
 func (t *transfer) schema() (version migrations.Version, err error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"time"
 
 	"byre/migrations/dbfile"
@@ -23,6 +24,20 @@ func ReadSnapshot(ctx context.Context, path string, read func(sqlstore.Snapshot)
 		return own.err
 	}
 	return d.translate(err)
+}
+
+// ReadIdle is ReadSnapshot of a store that no process serves, and keeps it so until read
+// returns; otherwise it fails with a *dbfile.InUseError.
+func ReadIdle(ctx context.Context, path string, read func(sqlstore.Snapshot) error) (err error) {
+	if _, err := os.Stat(path); err != nil {
+		return fmt.Errorf("open database: %w", err) // a lock needs no database
+	}
+	lock, err := dbfile.Acquire(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	return ReadSnapshot(ctx, lock.Path, read)
 }
 
 // readError is an error of the function that reads a snapshot.

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/snapshot"
+)
+
+func newCopyCommand() *cobra.Command {
+	var from, to string
+	cmd := &cobra.Command{
+		Use:   "copy --from DATABASE --to DATABASE",
+		Short: "Copy a database to another one, of either kind, with its history",
+		Long: "Copy a database to another one, of either kind, with its history.\n\n" +
+			"Revisions stay what they are, so that clients go on where they were: serve the copy\n" +
+			"instead of the first database, not beside it. No byre may use either of them\n" +
+			"meanwhile. The second must be empty or not exist yet; it is complete, or stays empty.\n" +
+			"Afterwards the rows of both are counted and hashed.\n\n" +
+			"Copy the directory pki/ too where the copy is served from another host.",
+		Example: "  byre copy --from sqlite:///var/lib/byre/byre.db --to postgres://byre@db.example.com/byre",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return copyDatabase(cmd, from, to) },
+	}
+	cmd.Flags().StringVar(&from, "from", "", "Database to read: sqlite:///PATH or postgres://...")
+	cmd.Flags().StringVar(&to, "to", "", "Database to fill: sqlite:///PATH or postgres://...")
+	for _, flag := range []string{"from", "to"} {
+		if err := cmd.MarkFlagRequired(flag); err != nil {
+			panic(err) // there is no such flag
+		}
+	}
+	return cmd
+}
+
+func copyDatabase(cmd *cobra.Command, from, to string) error {
+	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "copying")
+	defer p.end()
+	var header sqlstore.Header
+	var first, second snapshot.Digest
+	err := readIdleDatabase(ctx, from, func(s sqlstore.Snapshot) error {
+		header = s.Header
+		s, digest := snapshot.Digested(p.follow(s))
+		err := loadDatabase(ctx, to, s)
+		first = *digest
+		return err
+	})
+	var inUse *migrations.InUseError
+	if errors.As(err, &inUse) && header.Epoch == "" { // the first one: it was not read
+		return fmt.Errorf("%w: stop it first; to copy a database in use, see \"byre restore --from\"", err)
+	}
+	if err != nil {
+		return err
+	}
+	p.begin("verifying")
+	err = readDatabase(ctx, to, func(s sqlstore.Snapshot) error {
+		if s.Revision != header.Revision || s.Compacted != header.Compacted || s.Epoch != header.Epoch {
+			return fmt.Errorf("the copy is at revision %d of epoch %s, want %d of %s", s.Revision, s.Epoch, header.Revision, header.Epoch)
+		}
+		second, err = snapshot.DigestOf(p.follow(s))
+		return err
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("verify the copy: %w", err)
+	case first != second:
+		return fmt.Errorf("the copy has %v, what was copied has %v: do not use the copy", second, first)
+	}
+	p.end()
+	fmt.Fprintf(cmd.OutOrStdout(), "copied and verified %v, at revision %d\n", second, header.Revision)
+	return nil
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"byre/sqlstore"
+	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/snapshot"
+	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
+)
+
+// sqliteWith makes a SQLite database of random rows.
+func sqliteWith(t *testing.T, rows storetest.Rows) (endpoint string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "byre.db")
+	if err := sqlite.Load(t.Context(), path, rows.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	return "sqlite://" + path
+}
+
+func digestOf(t *testing.T, endpoint string) (digest snapshot.Digest, header sqlstore.Header) {
+	t.Helper()
+	err := readDatabase(t.Context(), endpoint, func(s sqlstore.Snapshot) (err error) {
+		header = s.Header
+		header.Time = time.Time{}
+		digest, err = snapshot.DigestOf(s)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return digest, header
+}
+
+// expectFailure runs a command that must fail with one line.
+func expectFailure(t *testing.T, want string, args ...string) {
+	t.Helper()
+	status, out, errOut := call(args...)
+	if status == 0 || out != "" || strings.Count(errOut, "\n") != 1 || !strings.Contains(errOut, want) {
+		t.Errorf("%q: status %d, %q, %q; want %q", args, status, out, errOut, want)
+	}
+}
+
+func TestCopy_BetweenDatabasesAndBack(t *testing.T) {
+	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(4, 4)))
+	first, second := sqliteWith(t, rows), pgtest.DSN(t)
+	third := "sqlite://" + filepath.Join(t.TempDir(), "new", "byre.db")
+	want, wantHeader := digestOf(t, first)
+	for _, step := range [][2]string{{first, second}, {second, third}} {
+		status, out, errOut := call("copy", "--from", step[0], "--to", step[1])
+		if status != 0 || errOut != "" || !strings.Contains(out, "copied and verified "+want.String()) {
+			t.Fatalf("status %d, %q, %q", status, out, errOut)
+		}
+		if got, header := digestOf(t, step[1]); got != want || header != wantHeader {
+			t.Fatalf("copied %v, %+v; want %v, %+v", got, header, want, wantHeader)
+		}
+	}
+	expectFailure(t, "holds data", "copy", "--from", first, "--to", second)
+	expectFailure(t, "holds data", "copy", "--from", second, "--to", first)
+	expectFailure(t, "holds data", "copy", "--from", third, "--to", first)
+	expectFailure(t, "no such file", "copy", "--from", "sqlite:///nowhere/byre.db", "--to", first)
+	expectFailure(t, "endpoint", "copy", "--from", "redis://x", "--to", first)
+}
+
+// Clients may have seen revisions that a copy of a database in use does not have.
+func TestCopy_RefusesALiveServer(t *testing.T) {
+	for name, flags := range databases() {
+		t.Run(name, func(t *testing.T) {
+			dir, flags := t.TempDir(), flags(t)
+			startServer(t, dir, flags...)
+			endpoint := "sqlite://" + filepath.Join(dir, "byre.db")
+			for i, flag := range flags {
+				if flag == "--endpoint" {
+					endpoint = flags[i+1]
+				}
+			}
+			target := filepath.Join(t.TempDir(), "byre.db")
+			expectFailure(t, "in use by another byre process", "copy", "--from", endpoint, "--to", "sqlite://"+target)
+			expectFailure(t, "byre restore --from", "copy", "--from", endpoint, "--to", "sqlite://"+target)
+			expectFailure(t, "in use by another byre process", "copy", "--to", endpoint,
+				"--from", sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(5, 5)))))
+		})
+	}
+}
+
+// What takes less than two seconds says nothing; what takes longer says how far it is.
+func TestProgress_AfterTwoSeconds(t *testing.T) {
+	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(6, 6)))
+	for _, step := range []time.Duration{0, 100 * time.Millisecond} {
+		var out bytes.Buffer
+		p := newProgress(&out, "copying")
+		now := p.start
+		p.clock = func() time.Time {
+			now = now.Add(step)
+			return now
+		}
+		if _, err := snapshot.DigestOf(p.follow(rows.Snapshot())); err != nil {
+			t.Fatal(err)
+		}
+		p.end()
+		lines := strings.Count(out.String(), "\n")
+		if step == 0 && lines > 0 || step > 0 && (lines < 1 || !strings.HasPrefix(out.String(), "copying [") || !strings.Contains(out.String(), "%, ")) {
+			t.Errorf("with %v a row: %q", step, out.String())
+		}
+	}
+}

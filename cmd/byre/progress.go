@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"iter"
+	"time"
+
+	"k8s.io/component-base/term"
+
+	"byre/sqlstore"
+)
+
+const (
+	// progressAfter is how long a command works before it says how far it is.
+	progressAfter = 2 * time.Second
+	// On a terminal, the line is written anew; elsewhere there is a new one now and then.
+	progressOnTerminal, progressInLog = 200 * time.Millisecond, 10 * time.Second
+	progressBarWidth                  = 30
+)
+
+// progress tells an operator how far a command is that reads or writes a whole store.
+type progress struct {
+	out        io.Writer
+	isTerminal bool
+	clock      func() time.Time
+	start      time.Time
+	last       time.Time
+
+	work        string
+	rows, total int64
+	bytes       int64
+}
+
+// newProgress writes to out what is done of the work, such as "backing up", once it has
+// taken two seconds.
+func newProgress(out io.Writer, work string) *progress {
+	p := &progress{out: out, work: work, clock: time.Now}
+	_, _, err := term.TerminalSize(out)
+	p.isTerminal = err == nil
+	p.start = p.clock()
+	return p
+}
+
+// begin begins another part of the work.
+func (p *progress) begin(work string) { p.work, p.rows, p.total, p.bytes = work, 0, 0, 0 }
+
+// follow returns the snapshot and counts the rows that are read from it.
+func (p *progress) follow(s sqlstore.Snapshot) sqlstore.Snapshot {
+	p.total = max(s.ObjectCount, 0) + s.Revision - s.Compacted
+	s.Objects = countRows(p, s.Objects, func(r *sqlstore.ObjectRow) int { return len(r.Value) })
+	s.Changes = countRows(p, s.Changes, func(r *sqlstore.ChangeRow) int { return len(r.Value) })
+	return s
+}
+
+func countRows[T any](p *progress, rows iter.Seq2[*T, error], size func(*T) int) iter.Seq2[*T, error] {
+	return func(yield func(*T, error) bool) {
+		for row, err := range rows {
+			if err == nil {
+				p.add(size(row))
+			}
+			if !yield(row, err) {
+				return
+			}
+		}
+	}
+}
+
+// add counts one row.
+func (p *progress) add(bytes int) {
+	p.rows++
+	p.bytes += int64(bytes)
+	now := p.clock()
+	pause := progressInLog
+	if p.isTerminal {
+		pause = progressOnTerminal
+	}
+	if now.Sub(p.start) < progressAfter || now.Sub(p.last) < pause {
+		return
+	}
+	p.last = now
+	if p.isTerminal {
+		fmt.Fprintf(p.out, "\r\x1b[K%s", p.line())
+	} else {
+		fmt.Fprintln(p.out, p.line())
+	}
+}
+
+// line is "backing up [####......] 41%, 120000 rows, 310 MiB".
+func (p *progress) line() string {
+	bar := ""
+	if p.total > 0 {
+		share := min(float64(p.rows)/float64(p.total), 1)
+		full := int(share * progressBarWidth)
+		bar = fmt.Sprintf("[%-*s] %.0f%%, ", progressBarWidth, "##############################"[:full], share*100)
+	}
+	return fmt.Sprintf("%s %s%d rows, %d MiB", p.work, bar, p.rows, p.bytes>>20)
+}
+
+// end removes the line from a terminal.
+func (p *progress) end() {
+	if p.isTerminal && !p.last.IsZero() {
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
+}

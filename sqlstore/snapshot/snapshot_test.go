@@ -1,0 +1,262 @@
+package snapshot_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/eventually"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/snapshot"
+	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
+)
+
+// load makes a SQLite database of rows.
+func load(t *testing.T, s sqlstore.Snapshot) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "byre.db")
+	if err := sqlite.Load(t.Context(), path, s); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func randomRows(t *testing.T) storetest.Rows {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	return storetest.RandomRows(t, rand.New(rand.NewPCG(seed, 0)))
+}
+
+// At revisions of its history, At has the objects that a list at that revision has.
+func TestAt_IsWhatAListHas(t *testing.T) {
+	t.Parallel()
+	rows := randomRows(t)
+	path := load(t, rows.Snapshot())
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	step := 1 + (rows.Revision-rows.Compacted)/50
+	for revision := max(rows.Compacted, 1); revision <= rows.Revision; revision += step {
+		s, err := snapshot.At(rows.Snapshot(), revision)
+		if err != nil {
+			t.Fatal(err)
+		}
+		then, err := storetest.Collect(s.Checked())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if then.Revision != revision || then.Compacted != revision || len(then.Changes) > 0 {
+			t.Fatalf("at revision %d: %+v", revision, then.Header)
+		}
+		var got []sqlstore.Record
+		for _, object := range then.Objects {
+			got = append(got, object.Record)
+		}
+		slices.SortFunc(got, func(a, b sqlstore.Record) int { return a.Key.Compare(b.Key) })
+		if diff := gocmp.Diff(listAll(t, driver, revision), got, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("at revision %d (-list +at):\n%s", revision, diff)
+		}
+	}
+	for _, revision := range []int64{rows.Compacted - 1, rows.Revision + 1} {
+		var history *snapshot.HistoryError
+		if _, err := snapshot.At(rows.Snapshot(), revision); !errors.As(err, &history) {
+			t.Errorf("at revision %d: %v", revision, err)
+		}
+	}
+}
+
+func listAll(t *testing.T, driver sqlstore.Driver, revision int64) (all []sqlstore.Record) {
+	t.Helper()
+	for _, group := range []string{"", "apps"} {
+		for _, resource := range []string{"pods", "pods2"} {
+			for _, owner := range []sqlstore.Owner{sqlstore.BuiltIn, sqlstore.Custom} {
+				q := sqlstore.Query{Range: sqlstore.Range{Group: group, Resource: resource, Owner: owner}, At: revision}
+				if _, err := driver.List(t.Context(), q, func(r sqlstore.Record) error {
+					all = append(all, r)
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b sqlstore.Record) int { return a.Key.Compare(b.Key) })
+	return all
+}
+
+// What At says of an object's author is what the change that wrote it says.
+func TestAt_KnowsAuthorsOfItsHistory(t *testing.T) {
+	t.Parallel()
+	rows := randomRows(t)
+	written := make(map[int64]*sqlstore.ChangeRow)
+	for _, change := range rows.Changes {
+		written[change.Revision] = change
+	}
+	current := make(map[int64]bool)
+	for _, object := range rows.Objects {
+		current[object.Revision] = true
+	}
+	for revision := rows.Compacted; revision <= rows.Revision; revision++ {
+		s, err := snapshot.At(rows.Snapshot(), revision)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for object, err := range s.Objects {
+			if err != nil {
+				t.Fatal(err)
+			}
+			change := written[object.Revision]
+			switch {
+			case current[object.Revision]:
+			case change == nil && (object.User != "" || object.Verb != "" || !object.Time.Equal(rows.Time)):
+				t.Errorf("revision %d is compacted, and written by %q", object.Revision, object.User)
+			case change != nil && (object.User != change.Author.User || object.Verb != change.Author.Verb || !object.Time.Equal(change.Time)):
+				t.Errorf("revision %d: by %q at %v, want %+v at %v", object.Revision, object.User, object.Time, change.Author, change.Time)
+			}
+		}
+	}
+}
+
+func TestRevisionAt_IsBeforeTheFirstLaterChange(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	rows := storetest.Rows{Header: sqlstore.Header{Revision: 13, Compacted: 10, Epoch: "e", Time: start.Add(time.Hour)}}
+	for i := range 3 {
+		rows.Changes = append(rows.Changes, &sqlstore.ChangeRow{Revision: int64(11 + i), Time: start.Add(time.Duration(i) * time.Minute)})
+	}
+	for offset, want := range map[time.Duration]int64{
+		0: 11, time.Second: 11, time.Minute: 12, 119 * time.Second: 12, 2 * time.Minute: 13, time.Hour: 13,
+		-time.Second: 0, time.Hour + 1: 0,
+	} {
+		got, err := snapshot.RevisionAt(rows.Snapshot(), start.Add(offset))
+		var history *snapshot.HistoryError
+		if got != want || (want == 0) != errors.As(err, &history) {
+			t.Errorf("after %v: revision %d, %v; want %d", offset, got, err, want)
+		}
+	}
+}
+
+// A store that is restored goes on beyond the bump, and everything before is compacted.
+func TestRestored_GoesOnCompacted(t *testing.T) {
+	t.Parallel()
+	rows := randomRows(t)
+	path := load(t, snapshot.Restored(rows.Snapshot(), 1_000_000_000, "next"))
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	state, err := driver.State(t.Context())
+	if err != nil || state.Revision != rows.Revision+1_000_000_000 || state.Compacted != state.Revision || state.Epoch != "next" {
+		t.Errorf("state %+v, %v", state, err)
+	}
+	if _, err := driver.Changes(t.Context(), rows.Revision, 1, 0); !errors.Is(err, sqlstore.ErrCompacted) {
+		t.Errorf("changes after the last revision before the restore: %v", err)
+	}
+}
+
+// Digests of a store are equal on both databases, whatever the order of rows, and differ
+// by every field.
+func TestDigest_ComparesDatabases(t *testing.T) {
+	t.Parallel()
+	rows := randomRows(t)
+	want, err := snapshot.DigestOf(rows.Snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, dsn := load(t, rows.Snapshot()), pgtest.DSN(t)
+	var got []snapshot.Digest
+	read := func(s sqlstore.Snapshot) error {
+		d, err := snapshot.DigestOf(s)
+		got = append(got, d)
+		return err
+	}
+	if err := sqlite.ReadSnapshot(t.Context(), path, func(s sqlstore.Snapshot) error {
+		return cmp.Or(read(s), postgres.Load(t.Context(), dsn, s))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := postgres.ReadSnapshot(t.Context(), dsn, read); err != nil {
+		t.Fatal(err)
+	}
+	slices.Reverse(rows.Objects)
+	if err := read(rows.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range got {
+		if d != want {
+			t.Errorf("digest %d is %v, want %v", i, d, want)
+		}
+	}
+	for name, spoil := range map[string]func(*sqlstore.ObjectRow){
+		"name": func(r *sqlstore.ObjectRow) { r.Name += "x" }, "owner": func(r *sqlstore.ObjectRow) { r.Owner ^= 1 },
+		"uid": func(r *sqlstore.ObjectRow) { r.UID += "x" }, "form": func(r *sqlstore.ObjectRow) { r.Form += "x" },
+		"value": func(r *sqlstore.ObjectRow) { r.Value = []byte(`1`) }, "time": func(r *sqlstore.ObjectRow) { r.Time = r.Time.Add(time.Microsecond) },
+		"expiry": func(r *sqlstore.ObjectRow) { r.Expires = r.Expires.Add(time.Hour) }, "verb": func(r *sqlstore.ObjectRow) { r.Verb += "x" },
+	} {
+		object := *rows.Objects[0]
+		spoil(&object)
+		other := rows
+		other.Objects = append([]*sqlstore.ObjectRow{&object}, rows.Objects[1:]...)
+		if d, err := snapshot.DigestOf(other.Snapshot()); err != nil || d == want {
+			t.Errorf("another %s: %v, %v", name, d, err)
+		}
+	}
+}
+
+// A store that is in use is not idle.
+func TestReadIdle_RefusesAStoreInUse(t *testing.T) {
+	t.Parallel()
+	path := load(t, randomRows(t).Snapshot())
+	ignore := func(sqlstore.Snapshot) error { return nil }
+	if err := sqlite.ReadIdle(t.Context(), path, ignore); err != nil {
+		t.Error(err)
+	}
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlite.ReadIdle(t.Context(), path, ignore); err == nil {
+		t.Error("a SQLite database in use counts as idle")
+	}
+	driver.Close()
+
+	dsn := pgtest.DSN(t)
+	if err := postgres.Load(t.Context(), dsn, randomRows(t).Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	if err := postgres.ReadIdle(t.Context(), dsn, ignore); err != nil {
+		t.Error(err)
+	}
+	server, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- server.Maintain(ctx) }()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	eventually.True(t, "a PostgreSQL database in use is not idle", func() bool {
+		var inUse *migrations.InUseError
+		return errors.As(postgres.ReadIdle(t.Context(), dsn, ignore), &inUse)
+	})
+}
