@@ -6,9 +6,10 @@
 //
 // What is done instead, each in one file:
 //
-//   - startup.go gives back what only the start of the process needed;
-//   - tuner.go has the garbage collector run half as often while the server is busy, and
-//     returns the heap of a burst of requests when the burst is over.
+//   - release.go gives back what only the start of the process, or a burst of requests,
+//     needed;
+//   - tuner.go has the garbage collector run by what it scans, half as often while the
+//     server is busy, and releases what a burst of requests needed when it is over.
 //
 // An operator's GOGC and GOMEMLIMIT are left as they are.
 package memory

@@ -12,10 +12,17 @@ import (
 
 // By default the garbage collector runs when the heap has doubled, or after two minutes.
 //
-// While the server is busy it runs half as often: that takes a thirtieth less processor
-// time, for a heap that is half as large again. When the server is idle again, the heap
-// that the burst left is collected and returned to the system at once; the runtime would
-// keep it for minutes.
+// What a collection costs is what it scans: the part of the heap that may hold pointers.
+// Most of a server's heap holds none: the values of objects and their representations are
+// bytes. The heap therefore grows between two collections by a multiple of what is scanned,
+// and not of all that is live: a server that holds 10,000 Pods in 200 MB scans 30 of them.
+// With the default its heap grows to 400 MB, and what stays alive of it is scattered over
+// pages that are never returned.
+//
+// While the server is busy the collector runs half as often: that takes a thirtieth less
+// processor time. When the server is idle again, the heap that the burst left is collected
+// and returned to the system at once; the runtime would keep it for minutes. So are the
+// pages of the program file that only the burst has used.
 const (
 	// observeInterval is the time between two observations.
 	observeInterval = 500 * time.Millisecond
@@ -32,9 +39,13 @@ const (
 	// another one to be worth its processor time.
 	worthBytes = 64 << 20
 	// busyPercent and defaultPercent are how much the heap may grow between two
-	// collections, as GOGC has it.
+	// collections, in percent of what is scanned.
 	busyPercent    = 200
 	defaultPercent = 100
+	// minGrowth is the least that the heap may grow, in bytes, and minPercent the lowest
+	// value that the collector is given.
+	minGrowth  = 32 << 20
+	minPercent = 10
 )
 
 // Tune releases what the start needed once ready is closed and the controllers have made
@@ -51,9 +62,7 @@ func Tune(ctx context.Context, ready <-chan struct{}) error {
 		return nil
 	case <-time.After(startupDelay):
 	}
-	if err := releaseStartup(); err != nil {
-		klog.V(2).InfoS("The memory of the start was not released", "err", err)
-	}
+	release()
 	collector := gcPercent{defaultPercent}
 	var observed workload
 	observed.released(allocated())
@@ -67,16 +76,46 @@ func Tune(ctx context.Context, ready <-chan struct{}) error {
 		}
 		switch observed.observe(allocated()) {
 		case busy:
-			collector.set(busyPercent)
-		case idle:
-			collector.set(defaultPercent)
+			collector.set(readHeap().percent(busyPercent))
+		case moderate, idle:
+			collector.set(readHeap().percent(defaultPercent))
 		case burstOver:
-			collector.set(defaultPercent)
-			debug.FreeOSMemory()
+			release()
+			collector.set(readHeap().percent(defaultPercent))
 			observed.released(allocated())
-		case moderate:
 		}
 	}
+}
+
+// release returns memory to the system that is not in use.
+func release() {
+	if err := releaseUnused(); err != nil {
+		klog.V(2).InfoS("Unused memory was not released", "err", err)
+	}
+}
+
+// heap is what the last collection found, in bytes.
+type heap struct {
+	// live is what the heap's next size is reckoned from: the live heap, the stacks and
+	// the global variables. scanned is the part of it that may hold pointers.
+	live, scanned uint64
+}
+
+func readHeap() heap {
+	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/total:bytes"}, {Name: "/gc/scan/heap:bytes"}}
+	metrics.Read(samples)
+	live, scanned, ofHeap := samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64()
+	return heap{live + scanned - min(ofHeap, scanned), scanned}
+}
+
+// percent is the value of GOGC with which the heap grows by so many percent of what is
+// scanned, but by minGrowth at least.
+func (h heap) percent(ofScanned int) int {
+	if h.live == 0 {
+		return ofScanned
+	}
+	growth := max(h.scanned*uint64(ofScanned)/100, minGrowth)
+	return min(max(int(growth*100/h.live), minPercent), ofScanned)
 }
 
 // workload derives the load from how much the process allocates. The zero value is that
@@ -125,12 +164,14 @@ func (w *workload) released(allocated uint64) {
 	w.lastObserved, w.lastReleased = allocated, allocated
 }
 
-// gcPercent sets how much the heap may grow between two collections, unless the operator
+// gcPercent sets in percent how much the heap may grow between two collections, unless the operator
 // has set it by GOGC.
 type gcPercent struct{ current int }
 
 func (c *gcPercent) set(percent int) {
-	if c.current == percent || os.Getenv("GOGC") != "" {
+	// The collector adapts to what is live by itself: a small change is not worth
+	// stopping the world.
+	if abs := max(percent-c.current, c.current-percent); abs*4 < c.current || os.Getenv("GOGC") != "" {
 		return
 	}
 	c.current = percent

@@ -77,3 +77,26 @@ func TestAllocated_Grows(t *testing.T) {
 		t.Errorf("8 MiB count as %d bytes", got)
 	}
 }
+
+// The heap grows by what is scanned of it, and not by all that is live.
+func TestPercent_FollowsWhatIsScanned(t *testing.T) {
+	for name, c := range map[string]struct {
+		h           heap
+		of, percent int
+	}{
+		"nothing known":            {heap{}, busyPercent, busyPercent},
+		"all is scanned":           {heap{live: 100 << 20, scanned: 100 << 20}, busyPercent, busyPercent},
+		"a tenth is scanned":       {heap{live: 1000 << 20, scanned: 100 << 20}, busyPercent, 20},
+		"hardly anything":          {heap{live: 1000 << 20, scanned: 1 << 20}, busyPercent, minPercent},
+		"the least growth":         {heap{live: 64 << 20, scanned: 8 << 20}, defaultPercent, 50},
+		"a small heap doubles":     {heap{live: 16 << 20, scanned: 8 << 20}, defaultPercent, defaultPercent},
+		"a small heap of the busy": {heap{live: 16 << 20, scanned: 8 << 20}, busyPercent, busyPercent},
+	} {
+		if got := c.h.percent(c.of); got != c.percent {
+			t.Errorf("%s: %d, want %d", name, got, c.percent)
+		}
+	}
+	if h := readHeap(); h.live < h.scanned {
+		t.Errorf("%d bytes are scanned of %d", h.scanned, h.live)
+	}
+}

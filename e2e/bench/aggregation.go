@@ -22,10 +22,9 @@ const (
 
 func (b *bench) aggregationPhases(context.Context) ([]phase, error) {
 	phases := []phase{{name: "start the server behind", isSetup: true, run: b.putBehind}}
-	for range b.Rounds {
-		phases = append(phases, phase{name: "request through the aggregator", run: b.gateway}, phase{name: "events through the aggregator", run: b.aggregatedWatches})
-	}
-	return phases, nil
+	return append(phases, b.repeated(func() []phase {
+		return []phase{{name: "request through the aggregator", run: b.gateway}, {name: "events through the aggregator", run: b.aggregatedWatches}}
+	})...), nil
 }
 
 // putBehind starts the sample API server behind the target, and beside it a bare

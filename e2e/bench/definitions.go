@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -83,10 +82,12 @@ func (b *bench) definitionPhases(ctx context.Context) ([]phase, error) {
 		return nil, err
 	}
 	idle := map[string]int64{}
-	rest := func(ctx context.Context, _ *target) error { return sleep(ctx, b.Settle) }
 	grown := func(name string) []phase {
-		settle := phase{name: "settle", run: rest}
-		return []phase{settle, settle, {name: name, run: func(_ context.Context, t *target) error {
+		haveRested := false
+		return []phase{{name: name, run: func(ctx context.Context, t *target) error {
+			if err := b.rest(ctx, 2*b.Settle, &haveRested); err != nil {
+				return err
+			}
 			server, store, err := t.used()
 			if err != nil {
 				return err
@@ -96,10 +97,14 @@ func (b *bench) definitionPhases(ctx context.Context) ([]phase, error) {
 			return nil
 		}}}
 	}
+	haveRested := false
 	phases := []phase{{name: "memory, idle", run: func(ctx context.Context, t *target) error {
+		if err := b.rest(ctx, b.Settle, &haveRested); err != nil {
+			return err
+		}
 		server, store, err := t.used()
 		idle[t.name] = server.Memory + store.Memory
-		return errors.Join(err, rest(ctx, t))
+		return err
 	}}}
 	phases = append(phases, phase{name: "create definitions", run: func(ctx context.Context, t *target) error { return b.define(ctx, t, all) }})
 	phases = append(phases, grown("all served")...)

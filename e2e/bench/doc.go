@@ -38,4 +38,9 @@
 //	make bench BENCH='-short'                       # a first impression in a minute
 //	make bench BENCH='-large -docs ../docs'         # everything that docs/performance.md has
 //	make bench BENCH='-suites standard -only sqlite,stock -phases "list|set"'
+//	make bench BENCH='-only sqlite -rounds 1 -profile -phases "patch|set"'
+//
+// What is measured is written after every suite: -resume goes on with the suites that are
+// not complete. -limit bounds the time of a suite by leaving out repetitions. A server that
+// fails is left out of the rest of its suite, and the run ends with its error.
 package main

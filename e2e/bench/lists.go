@@ -141,18 +141,15 @@ func (b *bench) growth(pods int) phase {
 func (b *bench) largePhases(ctx context.Context) ([]phase, error) {
 	phases := append([]phase{b.setUp()}, b.fill()...)
 	phases = append(phases, b.memory("memory, with the Pods"))
-	for range b.Rounds {
-		phases = append(phases, b.getPods(asJSON, admin))
-		phases = append(phases, b.listPhases()...)
-	}
+	phases = append(phases, b.repeated(func() []phase { return append([]phase{b.getPods(asJSON, admin)}, b.listPhases()...) })...)
 	phases = append(phases, b.memory("memory, after everything"))
 	definitions, err := b.createAllDefinitions(ctx)
 	if err != nil {
 		return nil, err
 	}
 	phases = append(phases, definitions)
-	for range b.Rounds {
-		phases = append(phases, phase{name: "ready after a restart", run: func(ctx context.Context, t *target) error {
+	phases = append(phases, b.repeated(func() []phase {
+		return []phase{{name: "ready after a restart", run: func(ctx context.Context, t *target) error {
 			if t.name == stock {
 				return nil
 			}
@@ -161,7 +158,7 @@ func (b *bench) largePhases(ctx context.Context) ([]phase, error) {
 			}
 			b.addDuration("ready after a restart, with the definitions", t.name, t.server.StartTime)
 			return nil
-		}})
-	}
+		}}}
+	})...)
 	return append(phases, b.memory("memory, after a restart")), nil
 }

@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"byre/e2e/programs"
 )
@@ -30,11 +32,13 @@ func main() {
 
 // options are the flags.
 type options struct {
-	short, large           bool
+	short, large, profile  bool
 	suites, only, out      string
 	docs, report           string
-	pods, definitions      int
-	rounds                 int
+	pods, largePods        int
+	definitions, rounds    int
+	limit                  time.Duration
+	resume                 bool
 	phases                 regexp.Regexp
 	proxyTo, emptyResponse string
 }
@@ -42,10 +46,14 @@ type options struct {
 func (o *options) register() {
 	flag.BoolVar(&o.short, "short", false, "a first impression in about a minute: the standard suite, with little of everything")
 	flag.BoolVar(&o.large, "large", false, "run the suite large too: 100,000 Pods on 4,000 nodes")
+	flag.BoolVar(&o.profile, "profile", false, "write profiles of byre's processor time and heap, one of each a phase, into the folder profiles of -out; what it measures meanwhile costs more")
 	flag.StringVar(&o.suites, "suites", "", "the suites to run, separated by commas: "+strings.Join(suiteNames(), ", ")+" (default "+strings.Join(defaultSuites, ",")+")")
 	flag.StringVar(&o.only, "only", "", "the servers to measure, separated by commas: sqlite, postgres, stock")
 	flag.TextVar(&o.phases, "phases", regexp.MustCompile(""), "measure only the phases whose names match this regular expression")
 	flag.IntVar(&o.pods, "pods", 0, "how many Pods to create, where not as many as usual")
+	flag.IntVar(&o.largePods, "large-pods", 0, "how many Pods to create in the suite large, where not as many as usual")
+	flag.DurationVar(&o.limit, "limit", 0, "the time after which a suite begins no further round of what it has measured once; 0 sets no limit")
+	flag.BoolVar(&o.resume, "resume", false, "go on with the results that -out has of the same program: suites that are complete there are not run again")
 	flag.IntVar(&o.rounds, "rounds", 0, "how many rounds to measure, where not as many as usual")
 	flag.IntVar(&o.definitions, "definitions", 0, "how many CustomResourceDefinitions to create, where not as many as usual")
 	flag.StringVar(&o.out, "out", "../bin/bench", "the folder for results.json, tables.md and the plots")
@@ -104,15 +112,35 @@ func measure(ctx context.Context, o options) (r *results, err error) {
 		return nil, err
 	}
 	r = newResults(strings.TrimSpace(string(version)))
-	for _, s := range chosen {
-		b := &bench{options: o, sizes: s.sizes(o), results: r, dir: filepath.Join(dir, s.name)}
-		r.suite, r.Sizes[s.name] = s.name, b.sizes
-		if err := b.run(ctx, s); err != nil {
-			return r, fmt.Errorf("suite %s: %w", s.name, err)
+	file := filepath.Join(o.out, resultsFile)
+	if o.resume {
+		if err := r.resume(file); err != nil {
+			return nil, err
 		}
 	}
-	return r, nil
+	var failed error
+	for _, s := range chosen {
+		if slices.Contains(r.Complete, s.name) {
+			continue
+		}
+		b := &bench{options: o, sizes: s.sizes(o), results: r, dir: filepath.Join(dir, s.name)}
+		r.suite, r.Sizes[s.name] = s.name, b.sizes
+		err := b.run(ctx, s)
+		if err == nil {
+			r.Complete = append(r.Complete, s.name)
+		} else {
+			failed = errors.Join(failed, fmt.Errorf("suite %s: %w", s.name, err))
+		}
+		// What is measured is kept even if the next suite takes the machine down.
+		if err := errors.Join(os.MkdirAll(o.out, 0o755), r.write(file)); err != nil || ctx.Err() != nil {
+			return r, errors.Join(failed, err)
+		}
+	}
+	return r, failed
 }
+
+// resultsFile is the file of the results in the folder that -out names.
+const resultsFile = "results.json"
 
 // report writes the results, and what is made of them.
 func report(r *results, o options) error {
@@ -120,7 +148,7 @@ func report(r *results, o options) error {
 		return err
 	}
 	errs := []error{
-		r.write(filepath.Join(o.out, "results.json")),
+		r.write(filepath.Join(o.out, resultsFile)),
 		writePlots(r, o.out),
 		os.WriteFile(filepath.Join(o.out, "tables.md"), []byte(allTables(r)), 0o644),
 	}

@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"runtime"
@@ -17,10 +20,12 @@ type results struct {
 	Version string  `json:"version"`
 	Machine machine `json:"machine"`
 	// Sizes are by suite.
-	Sizes        map[string]sizes `json:"sizes"`
-	Targets      []string         `json:"targets"`
-	Measurements []*measurement   `json:"measurements"`
-	Series       []*series        `json:"series"`
+	Sizes map[string]sizes `json:"sizes"`
+	// Complete are the suites that ran to their end on every target.
+	Complete     []string       `json:"complete"`
+	Targets      []string       `json:"targets"`
+	Measurements []*measurement `json:"measurements"`
+	Series       []*series      `json:"series"`
 
 	suite string // the one that runs
 }
@@ -174,13 +179,42 @@ func readResults(paths []string) (*results, error) {
 	return all, nil
 }
 
+// resume takes the results of an earlier run of the same program from a file. It takes
+// nothing where there is no such file.
+func (r *results) resume(path string) error {
+	earlier, err := readResults([]string{path})
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case earlier.Version != r.Version:
+		return fmt.Errorf("%s: has the results of another program, %q: -resume goes on with those of %q", path, earlier.Version, r.Version)
+	}
+	for suite := range earlier.Sizes {
+		if !slices.Contains(earlier.Complete, suite) {
+			earlier.drop(suite)
+		}
+	}
+	r.merge(earlier)
+	return nil
+}
+
+// drop forgets a suite.
+func (r *results) drop(suite string) {
+	delete(r.Sizes, suite)
+	r.Complete = slices.DeleteFunc(r.Complete, func(s string) bool { return s == suite })
+	r.Measurements = slices.DeleteFunc(r.Measurements, func(m *measurement) bool { return m.Suite == suite })
+	r.Series = slices.DeleteFunc(r.Series, func(s *series) bool { return s.Suite == suite })
+}
+
 func (r *results) merge(later *results) {
 	r.Started, r.Version, r.Machine = later.Started, later.Version, later.Machine
 	for suite, size := range later.Sizes {
+		r.drop(suite)
 		r.Sizes[suite] = size
-		r.Measurements = slices.DeleteFunc(r.Measurements, func(m *measurement) bool { return m.Suite == suite })
-		r.Series = slices.DeleteFunc(r.Series, func(s *series) bool { return s.Suite == suite })
 	}
+	r.Complete = append(r.Complete, later.Complete...)
 	r.Measurements = append(r.Measurements, later.Measurements...)
 	r.Series = append(r.Series, later.Series...)
 	for _, t := range later.Targets {

@@ -30,16 +30,13 @@ func (b *bench) standardPhases(context.Context) ([]phase, error) {
 	phases := []phase{b.memory("memory, idle"), b.setUp()}
 	phases = append(phases, b.fill()...)
 	phases = append(phases, b.memory("memory, with the Pods"))
-	for range b.Rounds {
-		phases = append(phases, b.createConfigMaps(1), b.createConfigMaps(clients),
+	phases = append(phases, b.repeated(func() []phase {
+		return append([]phase{b.createConfigMaps(1), b.createConfigMaps(clients),
 			b.getPods(asJSON, admin), b.getPods(asProtobuf, admin), b.getPods(asProtobuf, ordinary),
-			b.updateLeases(admin), b.updateLeases(ordinary))
-		phases = append(phases, b.listPhases()...)
-	}
+			b.updateLeases(admin), b.updateLeases(ordinary)}, b.listPhases()...)
+	})...)
 	phases = append(phases, b.changeEverything()...)
-	for range b.Rounds {
-		phases = append(phases, b.watchPods(asJSON), b.watchPods(asProtobuf))
-	}
+	phases = append(phases, b.repeated(func() []phase { return []phase{b.watchPods(asJSON), b.watchPods(asProtobuf)} })...)
 	phases = append(phases, b.memory("memory, after everything"))
 	for _, f := range listRepresentations {
 		phases = append(phases, b.firstListAfterStart(f))
@@ -81,22 +78,30 @@ func (b *bench) addCPU(name string, t *target, server, store time.Duration, n in
 
 // memory lets the servers rest and records what they use.
 func (b *bench) memory(name string) phase {
-	haveRested := false // all servers rest at once
+	haveRested := false
 	return phase{name: name, run: func(ctx context.Context, t *target) error {
-		if !haveRested {
-			if err := sleep(ctx, b.Settle); err != nil {
-				return err
-			}
-			haveRested = true
+		if err := b.rest(ctx, b.Settle, &haveRested); err != nil {
+			return err
 		}
 		server, store, err := t.used()
 		if err != nil {
 			return err
 		}
 		b.add(name, "MB", true, t.name, float64(server.Memory)/1e6)
+		b.add(name+", of mapped files", "MB", true, t.name, float64(server.FileMemory)/1e6)
 		b.add(name+", with the store", "MB", true, t.name, float64(server.Memory+store.Memory)/1e6)
 		return nil
 	}}
+}
+
+// rest leaves all servers to themselves for some time. A phase calls it for each server:
+// they rest at once, when it is called first.
+func (b *bench) rest(ctx context.Context, d time.Duration, haveRested *bool) error {
+	if *haveRested {
+		return nil
+	}
+	*haveRested = true
+	return sleep(ctx, d)
 }
 
 // setUp makes the namespaces, the leases, and the rights of the ordinary user.

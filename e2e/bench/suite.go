@@ -18,6 +18,9 @@ type phase struct {
 	name string
 	// isSetup says that later phases need what it makes: it always runs.
 	isSetup bool
+	// isRepetition says that an earlier round has measured the same: it is left out once
+	// the suite has taken the time of -limit.
+	isRepetition bool
 	// runsOnEmpty says that it measures the empty server too.
 	runsOnEmpty bool
 	run         func(ctx context.Context, t *target) error
@@ -91,23 +94,26 @@ func standardSizes(o options) sizes {
 	if o.short {
 		s = sizes{Pods: 1_000, Nodes: 10, Period: 500 * time.Millisecond, Lists: 1, Rounds: 1, Settle: 2 * time.Second, Watchers: 50, Definitions: 10}
 	}
-	return s.override(o)
+	return s.override(o, false)
 }
 
 func largeSizes(o options) sizes {
-	s := sizes{Pods: 100_000, Nodes: 4_000, Period: 4 * time.Second, Lists: 3, Rounds: 2, Settle: 8 * time.Second, Definitions: 1_000}
+	s := sizes{Pods: 100_000, Nodes: 4_000, Period: 4 * time.Second, Lists: 1, Rounds: 2, Settle: 8 * time.Second, Definitions: 1_000}
 	if o.short {
 		s = sizes{Pods: 5_000, Nodes: 200, Period: time.Second, Lists: 1, Rounds: 1, Settle: 2 * time.Second, Definitions: 10}
 	}
-	return s.override(o)
+	return s.override(o, true)
 }
 
-func (s sizes) override(o options) sizes {
-	if o.pods > 0 {
+func (s sizes) override(o options, large bool) sizes {
+	if o.pods > 0 && !large {
 		s.Pods = o.pods
 	}
 	if o.rounds > 0 {
 		s.Rounds = o.rounds
+	}
+	if o.largePods > 0 && large {
+		s.Pods = o.largePods
 	}
 	if o.definitions > 0 {
 		s.Definitions = o.definitions
@@ -143,26 +149,49 @@ func (b *bench) run(ctx context.Context, s suite) (err error) {
 	if err != nil {
 		return err
 	}
+	begun := time.Now()
+	var failed error
 	for _, p := range phases {
 		if !p.isSetup && !b.options.phases.MatchString(p.name) {
+			continue
+		}
+		if p.isRepetition && b.limit > 0 && time.Since(begun) > b.limit {
 			continue
 		}
 		fmt.Fprintf(os.Stderr, "%s %s: %s\n", time.Now().Format(time.TimeOnly), s.name, p.name)
 		// The order changes, so that no server always runs after the same one.
 		slices.Reverse(b.targets)
-		for _, t := range b.targets {
+		for _, t := range b.targets { // a target that fails leaves b.targets meanwhile
 			if t.server == nil && !p.runsOnEmpty {
 				continue
 			}
 			if err := awaitQuiet(ctx, b.targets); err != nil {
 				return err
 			}
-			if err := p.run(ctx, t); err != nil {
-				return fmt.Errorf("%s, %s: %w", t.name, p.name, err)
+			if err := b.profiled(ctx, s, p, t); err != nil {
+				err = fmt.Errorf("%s, %s: %w", t.name, p.name, err)
+				fmt.Fprintln(os.Stderr, "bench:", err)
+				failed = errors.Join(failed, err, t.stop())
+				// The others are measured without it.
+				b.targets = slices.DeleteFunc(slices.Clone(b.targets), func(other *target) bool { return other == t })
+			}
+			if ctx.Err() != nil {
+				return failed
 			}
 		}
 	}
-	return nil
+	return failed
+}
+
+// repeated returns the phases of all rounds.
+func (b *bench) repeated(round func() []phase) (phases []phase) {
+	for i := range b.Rounds {
+		for _, p := range round() {
+			p.isRepetition = i > 0
+			phases = append(phases, p)
+		}
+	}
+	return phases
 }
 
 // start starts the servers that are wanted. Each is started several times in empty

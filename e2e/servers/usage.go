@@ -19,6 +19,10 @@ type Usage struct {
 	// Memory is in bytes: VmRSS of one process. Of several processes it is the sum
 	// of their proportional shares (Pss), so that what they share counts once.
 	Memory int64
+	// FileMemory is the part of Memory that one process has of mapped files, above all
+	// of its own program (RssFile): pages that processes share and the kernel may drop.
+	// It is 0 for several processes.
+	FileMemory int64
 }
 
 // Usage is what the program has used so far.
@@ -31,7 +35,11 @@ func ProcessUsage(pid int) (Usage, error) {
 		return Usage{}, err
 	}
 	memory, err := memoryLine(pid, "status", "VmRSS:")
-	return Usage{cpu, memory}, err
+	if err != nil {
+		return Usage{}, err
+	}
+	file, err := memoryLine(pid, "status", "RssFile:")
+	return Usage{CPU: cpu, Memory: memory, FileMemory: file}, err
 }
 
 // cpuTime reads the processor clock of a process, which /proc rounds to 10 ms.

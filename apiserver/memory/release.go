@@ -2,9 +2,9 @@ package memory
 
 import "runtime/debug"
 
-// releaseStartup returns the memory that only the start of the process needed: the heap
-// that it left as garbage, and the pages of the program file that it ran or read once
-// (schemes, routes, the descriptions of types).
+// releaseUnused returns the memory that only the start of the process, or a burst of
+// requests, needed: the heap that it left as garbage, and the pages of the program file
+// that it ran or read (schemes, routes, the descriptions of types).
 //
 // What upstream does: nothing; these pages stay in the resident set for the life of the
 // process.
@@ -14,13 +14,16 @@ import "runtime/debug"
 //
 // What it relies on: a page of a private, read-only mapping of a file has no content of
 // its own. The kernel drops it without a write, and the next access reads it again, from
-// the page cache as long as that has it. TestReleaseStartup fails when the mappings of
+// the page cache as long as that has it. TestReleaseUnused fails when the mappings of
 // the program are not found or dropping them frees nothing.
 //
-// What it earns: the resident set of a server on an empty SQLite database goes from
+// What it earns after a burst: with 10,000 Pods, listed in five forms, 34 MB of the
+// program file, of which half is read again within seconds.
+//
+// What it earns at the start: the resident set of a server on an empty SQLite database goes from
 // 164 MB (63 of heap, 101 of the program file) to 76 MB at once, and stays at 111 MB (44
 // and 67) when what it still uses of the file has been read again: a third less.
-func releaseStartup() error {
+func releaseUnused() error {
 	debug.FreeOSMemory()
 	return dropProgramPages()
 }

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReleaseStartup: after a release less of the program file is resident.
-func TestReleaseStartup(t *testing.T) {
+// TestReleaseUnused: after a release less of the program file is resident.
+func TestReleaseUnused(t *testing.T) {
 	// Have all of the program resident first, as if all of it had run.
 	if err := adviseProgram(unix.MADV_POPULATE_READ); err != nil {
 		t.Skipf("the kernel cannot populate mappings: %v", err)
 	}
 	before := residentFilePages(t)
-	if err := releaseStartup(); err != nil {
+	if err := releaseUnused(); err != nil {
 		t.Fatal(err)
 	}
 	after := residentFilePages(t)
