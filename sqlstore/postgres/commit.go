@@ -45,7 +45,7 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 }
 
 // commit sends a batch as one pipeline and reads its results. The caller's
-// context does not end it: see neverCancel. Before the COMMIT the server's own
+// context does not end it: see closeSoon. Before the COMMIT the server's own
 // time-outs bound it, so that what is given up there is known not to have
 // happened; a COMMIT that takes too long is left alone, its outcome unknown.
 func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments []any) ([]sqlstore.Outcome, error) {

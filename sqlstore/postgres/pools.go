@@ -3,12 +3,8 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"errors"
-	"net"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -28,12 +24,13 @@ func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err err
 	// have gone meanwhile: without a deadline of its own, the ping of a server that is
 	// silent keeps its place in the pool, and Close waiting, for a minute.
 	config.PingTimeout = cmp.Or(config.PingTimeout, d.options.ReadTimeout)
+	config.BeforeConnect = closeSoon(true)
 	if d.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
 	}
 	writes := config.Copy()
 	writes.MaxConns, writes.MinConns, writes.MinIdleConns = 1, 0, 0
-	writes.BeforeConnect = neverCancel
+	writes.BeforeConnect = closeSoon(false)
 	writes.AfterConnect = d.prepareSession
 	if d.writes, err = pgxpool.NewWithConfig(ctx, writes); err != nil {
 		return err
@@ -67,29 +64,6 @@ func (d *Driver) prepareSession(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := conn.Prepare(ctx, query, query); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-var errNoCancel = errors.New("a commit is not cancelled")
-
-// neverCancel keeps pgx from sending a cancel request, for which it dials again,
-// when it gives up on a connection. A COMMIT that waits for its synchronous
-// standby and is cancelled ends its wait: what it wrote becomes visible although
-// it is not replicated. Without the request it goes on waiting, invisible, after
-// the client has gone.
-func neverCancel(_ context.Context, config *pgx.ConnConfig) error {
-	var connected atomic.Bool
-	dial := config.DialFunc
-	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		if connected.Load() {
-			return nil, errNoCancel
-		}
-		return dial(ctx, network, address)
-	}
-	config.AfterConnect = func(context.Context, *pgconn.PgConn) error {
-		connected.Store(true)
-		return nil
 	}
 	return nil
 }

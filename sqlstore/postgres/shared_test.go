@@ -15,7 +15,6 @@ import (
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
-	"byre/sqlstore/storetest"
 )
 
 func create(name string) []sqlstore.Write {
@@ -43,22 +42,6 @@ func openMore(t *testing.T, dsn string, options postgres.Options) *postgres.Driv
 	}
 	t.Cleanup(func() { driver.Close() })
 	return driver
-}
-
-// Without prepared statements, as behind a pooler in transaction mode.
-func TestDriver_PassesTheSuiteWithoutSessions(t *testing.T) {
-	t.Parallel()
-	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
-		dsn := pgtest.DSN(t) + "&default_query_exec_mode=exec"
-		if _, err := migrations.Up(t.Context(), dsn); err != nil {
-			t.Fatal(err)
-		}
-		driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return driver
-	})
 }
 
 func TestOpen_RefusesUnsafeServers(t *testing.T) {

@@ -117,6 +117,49 @@ func TestSilentHost_ReadsEndAtTheirDeadline(t *testing.T) {
 	recoverReads(t, func(ctx context.Context) error { _, err := driver.State(ctx); return err })
 }
 
+// A connection that is given up frees its place in the pool soon, though its server says
+// nothing: else no pool that is all given up works before pgx has closed it.
+func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	proxy := pgtest.NewProxy(t, dsn)
+	driver := openMore(t, proxy.DSN()+"&pool_max_conns=2", postgres.Options{
+		LockTimeout: 500 * time.Millisecond, CommitTimeout: 500 * time.Millisecond, ReadTimeout: 500 * time.Millisecond,
+	})
+	t.Cleanup(proxy.Cut)
+	mustCreate(t, driver, "a")
+	warm(t, driver)
+	for name, work := range map[string]func(context.Context) error{
+		"read": func(ctx context.Context) error { _, err := driver.State(ctx); return err },
+		"write": func(ctx context.Context) error {
+			_, err := driver.Commit(ctx, create(fmt.Sprint(time.Now().UnixNano())))
+			return err
+		},
+	} {
+		proxy.Silence()
+		var all sync.WaitGroup
+		for range 2 {
+			if name == "write" {
+				if err := work(t.Context()); err == nil {
+					t.Errorf("%s of a silent host works", name)
+				}
+				continue
+			}
+			all.Go(func() {
+				if err := work(t.Context()); err == nil {
+					t.Errorf("%s of a silent host works", name)
+				}
+			})
+		}
+		all.Wait()
+		proxy.Forward()
+		recoverReads(t, work)
+	}
+}
+
 // What is left of a read that was given up does not hold up a stop: pgx pings a
 // connection that was idle, and goes on when the read has ended.
 func TestSilentHost_DoesNotDelayClose(t *testing.T) {

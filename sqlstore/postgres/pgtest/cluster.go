@@ -13,8 +13,19 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 )
+
+// Config says where a server keeps its files, and how it is set. The zero value is a
+// server in a temporary folder.
+type Config struct {
+	// Data and WAL are empty folders for the data and for the write-ahead log; empty
+	// means below the server's own folder. The caller removes what is left in them.
+	Data, WAL string
+	// WALSegment is the size of a file of the write-ahead log in MiB; 0 means 16.
+	WALSegment int
+	// Settings are further ones, name=value, in force in its standbys too.
+	Settings []string
+}
 
 // Cluster is a running server.
 type Cluster struct {
@@ -25,32 +36,81 @@ type Cluster struct {
 	leash io.Closer
 }
 
-// guardScript runs the server $1 on the folder $2 until standard input ends.
+// guardScript runs the server $2 on the folder $1 until standard input ends. SIGQUIT is an immediate shutdown: no checkpoint is made.
 const guardScript = `
-"$1" -D "$2/data" -k "$2" -c listen_addresses= -c shared_buffers=64MB -c max_connections=200 \
-     -c max_wal_size=512MB -c autovacuum_naptime=5s >>"$2/log" 2>&1 </dev/null &
+dir=$1
+shift
+"$@" -D "$dir/data" -k "$dir" >>"$dir/log" 2>&1 </dev/null &
 server=$!
 cat >/dev/null
 kill -QUIT $server
 wait $server
-[ -e "$2/keep" ] || rm -rf "$2"
+[ -e "$dir/keep" ] || rm -rf "$dir"
 `
 
+// settings are those of every server.
+var settings = []string{"listen_addresses=''", "shared_buffers=64MB", "max_connections=200", "max_wal_size=512MB", "autovacuum_naptime=5s"}
+
 // Start makes a server and waits until it answers.
-func Start(ctx context.Context) (*Cluster, error) {
-	return start(ctx, "initdb", "--no-sync", "--auth=trust", "--username=byre", "--encoding=UTF8", "--locale=C.UTF-8")
+func Start(ctx context.Context) (*Cluster, error) { return Config{}.Start(ctx) }
+
+// Start makes a server and waits until it answers.
+func (config Config) Start(ctx context.Context) (*Cluster, error) {
+	arguments := []string{"--auth=trust", "--username=byre", "--encoding=UTF8", "--locale=C.UTF-8"}
+	if config.Data == "" && config.WAL == "" {
+		arguments = append(arguments, "--no-sync")
+	}
+	if config.WAL != "" {
+		arguments = append(arguments, "--waldir="+config.WAL)
+	}
+	if config.WALSegment > 0 {
+		arguments = append(arguments, fmt.Sprintf("--wal-segsize=%d", config.WALSegment))
+	}
+	return config.start(ctx, "initdb", arguments...)
 }
 
 // Standby makes an asynchronous standby of the server and starts it.
 func (c *Cluster) Standby(ctx context.Context) (*Cluster, error) {
-	return start(ctx, "pg_basebackup", "--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--host="+c.dir, "--username=byre")
+	return Config{}.start(ctx, "pg_basebackup",
+		"--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--host="+c.dir, "--username=byre")
 }
 
 // Promote makes a standby a primary.
 func (c *Cluster) Promote(ctx context.Context) error { return c.Exec(ctx, `SELECT pg_promote()`) }
 
+// Rewind makes the server, which has been halted, a standby of the one that took over
+// from it, and starts it. What only it had written is lost. It needs the setting
+// wal_log_hints=on.
+func (c *Cluster) Rewind(ctx context.Context, primary *Cluster) error {
+	// pg_rewind reads from the control file where the histories part.
+	if err := primary.Exec(ctx, `CHECKPOINT`); err != nil {
+		return err
+	}
+	program, err := find("pg_rewind")
+	if err != nil {
+		return err
+	}
+	source := fmt.Sprintf("host=%s user=byre dbname=postgres", primary.dir)
+	rewind := exec.CommandContext(ctx, program, "--no-sync", "--write-recovery-conf",
+		"--target-pgdata="+filepath.Join(c.dir, "data"), "--source-server="+source)
+	c.confine(rewind)
+	if out, err := rewind.CombinedOutput(); err != nil {
+		return fmt.Errorf("pg_rewind: %w: %s", err, out)
+	}
+	return c.Resume(ctx)
+}
+
+// Restart ends the server as a crash would and starts it again, as
+// "pg_ctl restart -m immediate" does.
+func (c *Cluster) Restart(ctx context.Context) error {
+	if err := c.Halt(); err != nil {
+		return err
+	}
+	return c.Resume(ctx)
+}
+
 // start has a program make the data of a server, and starts it.
-func start(ctx context.Context, program string, arguments ...string) (_ *Cluster, err error) {
+func (config Config) start(ctx context.Context, program string, arguments ...string) (_ *Cluster, err error) {
 	if program, err = find(program); err != nil {
 		return nil, err
 	}
@@ -66,15 +126,34 @@ func start(ctx context.Context, program string, arguments ...string) (_ *Cluster
 			return nil, errors.Join(err, os.RemoveAll(c.dir))
 		}
 	}
+	if config.Data != "" {
+		if err := os.Symlink(config.Data, filepath.Join(c.dir, "data")); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(c.dir))
+		}
+	}
 	initialize := exec.CommandContext(ctx, program, append([]string{"-D", filepath.Join(c.dir, "data")}, arguments...)...)
 	c.confine(initialize)
 	if out, err := initialize.CombinedOutput(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w: %s", program, err, out), os.RemoveAll(c.dir))
 	}
+	if err := c.configure(config.Settings); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(c.dir))
+	}
 	if err := c.Resume(ctx); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(c.dir))
 	}
 	return c, nil
+}
+
+// configure writes the settings to the server's file, of which the last one of a name
+// counts. The server's tools read them there too.
+func (c *Cluster) configure(more []string) error {
+	file, err := os.OpenFile(filepath.Join(c.dir, "data", "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(strings.Join(slices.Concat(settings, more), "\n") + "\n")
+	return errors.Join(err, file.Close())
 }
 
 // Resume starts the server after a Halt.
@@ -86,7 +165,7 @@ func (c *Cluster) Resume(ctx context.Context) error {
 	if err := os.RemoveAll(c.keep()); err != nil {
 		return err
 	}
-	c.guard = exec.Command("/bin/sh", "-c", guardScript, "pgtest", postgres, c.dir)
+	c.guard = exec.Command("/bin/sh", "-c", guardScript, "pgtest", c.dir, postgres)
 	c.confine(c.guard)
 	if c.leash, err = c.guard.StdinPipe(); err != nil {
 		return err
@@ -102,7 +181,12 @@ func (c *Cluster) Halt() error {
 	if err := os.WriteFile(c.keep(), nil, 0o600); err != nil {
 		return err
 	}
-	return c.Stop()
+	err := c.Stop()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return nil // the shell tells of the server's signal
+	}
+	return err
 }
 
 // PID is the process ID of the server's first process.
@@ -127,22 +211,12 @@ func (c *Cluster) confine(cmd *exec.Cmd) {
 }
 
 func (c *Cluster) await(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := c.Exec(ctx, `SELECT 1`)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			log, _ := os.ReadFile(filepath.Join(c.dir, "log"))
-			return errors.Join(fmt.Errorf("PostgreSQL does not start: %w\n%s", err, log[max(0, len(log)-2000):]), c.Stop())
-		case <-ticker.C:
-		}
+	err := answers(ctx, c.DSN("postgres"))
+	if err != nil {
+		log, _ := os.ReadFile(filepath.Join(c.dir, "log"))
+		err = errors.Join(fmt.Errorf("PostgreSQL does not start: %w\n%s", err, log[max(0, len(log)-2000):]), c.Stop())
 	}
+	return err
 }
 
 // Program finds a program of the PostgreSQL that Start runs.
@@ -154,7 +228,7 @@ func find(program string) (string, error) {
 		return path, nil
 	}
 	var found []string
-	for _, pattern := range []string{"/usr/lib/postgresql/*/bin/", "/usr/pgsql-*/bin/", "/opt/homebrew/opt/postgresql*/bin/"} {
+	for _, pattern := range []string{"/usr/lib/postgresql/*/bin/", "/usr/pgsql-*/bin/", "/opt/homebrew/opt/postgresql*/bin/", "/usr/sbin/"} {
 		paths, err := filepath.Glob(pattern + program)
 		if err != nil {
 			return "", err

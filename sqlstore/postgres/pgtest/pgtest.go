@@ -62,3 +62,23 @@ func (c *Cluster) Exec(ctx context.Context, statement string) error {
 	_, err = conn.Exec(ctx, statement)
 	return err
 }
+
+// Set changes a setting of the server, and waits until new sessions have it.
+func (c *Cluster) Set(ctx context.Context, name, value string) error {
+	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for _, statement := range []string{`ALTER SYSTEM SET ` + name + ` = '` + value + `'`, `SELECT pg_reload_conf()`} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	for now := ""; now != value; {
+		if err := conn.QueryRow(ctx, `SELECT current_setting($1)`, name).Scan(&now); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -7,13 +7,18 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// cancelRequest is the code of the message that asks to cancel a statement.
-const cancelRequest = 80877102
+// The codes of the messages that come first on a connection and are no start.
+const (
+	cancelRequest = 80877102
+	sslRequest    = 80877103
+	gssRequest    = 80877104
+)
 
 // Proxy stands between clients and a server on a loopback port, and can behave
 // like a host that died silently.
@@ -27,6 +32,9 @@ type Proxy struct {
 	mu     sync.Mutex
 	silent bool
 	cut    bool
+	// delay is how long each chunk waits, in either direction.
+	delay time.Duration
+	traps []*setTrap
 	// conns are the open connections; true says that it stays silent for good.
 	conns   map[net.Conn]bool
 	cancels int
@@ -83,6 +91,22 @@ func (p *Proxy) Forward() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.silent = false
+}
+
+// Delay keeps back what either side says for a time, as a slow network does; 0 ends that.
+func (p *Proxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// Drop closes all connections. New ones are served.
+func (p *Proxy) Drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		conn.Close()
+	}
 }
 
 // Cut closes all connections and takes no more.
@@ -144,22 +168,13 @@ func (p *Proxy) serve(client net.Conn) {
 	if cut {
 		return
 	}
+	c := &connection{client: client, server: server, wire: newWire(), isAnswered: true}
 	var back sync.WaitGroup
-	isAnswered := true // guarded by mu
 	back.Go(func() {
-		p.copy(client, server, func([]byte) { isAnswered = true })
+		p.copyAnswers(c)
 		client.Close()
 	})
-	isFirst := true
-	p.copy(server, client, func(message []byte) {
-		if isFirst {
-			p.inspect(message)
-		}
-		if isAnswered {
-			p.roundTrips++
-		}
-		isFirst, isAnswered = false, false
-	})
+	p.copyRequests(c)
 	select {
 	case p.closed <- struct{}{}:
 	default:
@@ -168,26 +183,119 @@ func (p *Proxy) serve(client net.Conn) {
 	back.Wait()
 }
 
+// connection is one that the proxy forwards.
+type connection struct {
+	client, server net.Conn
+	wire           *wire
+	// isAnswered says that the server spoke last. The proxy's mu guards it.
+	isAnswered bool
+}
+
+// copyRequests forwards what the client says until either side closes.
+func (p *Proxy) copyRequests(c *connection) {
+	isFirst := true
+	p.copy(c.server, c.client, func(chunk []byte) {
+		if isFirst {
+			p.inspect(chunk)
+		}
+		if c.isAnswered {
+			p.roundTrips++
+		}
+		c.isAnswered = false
+	}, func(stream []byte, out *pending) (rest []byte, ok bool) {
+		for message, rest := cutMessage(stream, isFirst); message != nil; message, rest = cutMessage(stream, isFirst) {
+			stream = rest
+			if isFirst {
+				if asksForEncryption(message) {
+					if _, err := c.client.Write([]byte{'N'}); err != nil {
+						return nil, false
+					}
+					continue
+				}
+				isFirst = false
+			} else if s, isStatement := c.wire.client(message); isStatement {
+				if trap := p.take(Sent, s); trap != nil && (!out.flush() || !p.spring(trap, c)) {
+					return nil, false
+				}
+			}
+			out.add(message)
+		}
+		return stream, out.flush()
+	})
+}
+
+// copyAnswers forwards what the server says until either side closes.
+func (p *Proxy) copyAnswers(c *connection) {
+	p.copy(c.client, c.server, func([]byte) { c.isAnswered = true }, func(stream []byte, out *pending) (rest []byte, ok bool) {
+		for message, rest := cutMessage(stream, false); message != nil; message, rest = cutMessage(stream, false) {
+			stream = rest
+			s, point, isAnswer := c.wire.server(message)
+			var trap *setTrap
+			if isAnswer {
+				trap = p.take(point, s)
+			}
+			if trap != nil && point == Answered && (!out.flush() || !p.spring(trap, c)) {
+				return nil, false
+			}
+			out.add(message)
+			if trap != nil && point == Delivered && (!out.flush() || !p.spring(trap, c)) {
+				return nil, false
+			}
+		}
+		return stream, out.flush()
+	})
+}
+
 // copy forwards until either side closes; of a silent connection it swallows all. It
-// calls inspect under mu with what it has read.
-func (p *Proxy) copy(to, from net.Conn, inspect func([]byte)) {
-	buffer := make([]byte, 64<<10)
+// calls inspect under mu with what it has read. pass forwards the whole messages of a
+// stream and returns what is left.
+func (p *Proxy) copy(to, from net.Conn, inspect func([]byte), pass func(stream []byte, out *pending) (rest []byte, ok bool)) {
+	chunk := make([]byte, 64<<10)
+	var stream []byte
+	out := &pending{proxy: p, to: to, from: from}
 	for {
-		n, err := from.Read(buffer)
+		n, err := from.Read(chunk)
 		if err != nil {
 			return
 		}
 		p.mu.Lock()
-		inspect(buffer[:n])
-		silent := p.conns[from]
+		inspect(chunk[:n])
+		silent, delay := p.conns[from], p.delay
 		p.mu.Unlock()
 		if silent {
 			continue
 		}
-		if _, err := to.Write(buffer[:n]); err != nil {
+		if delay > 0 {
+			time.Sleep(delay)
+		}
+		rest, ok := pass(append(stream, chunk[:n]...), out)
+		if !ok {
 			return
 		}
+		stream = append(stream[:0], rest...)
 	}
+}
+
+// pending is what one side of a connection gets next.
+type pending struct {
+	proxy    *Proxy
+	to, from net.Conn
+	bytes    []byte
+}
+
+func (o *pending) add(message []byte) { o.bytes = append(o.bytes, message...) }
+
+// flush forwards what is pending, unless the connection has become silent.
+func (o *pending) flush() bool {
+	o.proxy.mu.Lock()
+	silent := o.proxy.conns[o.from]
+	o.proxy.mu.Unlock()
+	var err error
+	if !silent && len(o.bytes) > 0 {
+		_, err = o.to.Write(o.bytes)
+	}
+	o.bytes = o.bytes[:0]
+	return err == nil
 }
 
 // inspect looks at the first message of a connection, under mu.
@@ -195,4 +303,14 @@ func (p *Proxy) inspect(message []byte) {
 	if len(message) >= 8 && binary.BigEndian.Uint32(message[4:]) == cancelRequest {
 		p.cancels++
 	}
+}
+
+// asksForEncryption reports whether a client's first message does, which the proxy
+// refuses.
+func asksForEncryption(message []byte) bool {
+	if len(message) != 8 {
+		return false
+	}
+	code := binary.BigEndian.Uint32(message[4:])
+	return code == sslRequest || code == gssRequest
 }

@@ -1,0 +1,255 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// fault is one that is injected while two replicas write.
+type fault struct {
+	site   pgtest.SiteConfig
+	inject func(ctx context.Context, s *pgtest.Site) error
+	// losesCommits says that what was acknowledged may be gone.
+	losesCommits bool
+	// limit is how soon both replicas must write again after the fault; 20 seconds if 0.
+	limit time.Duration
+}
+
+// short is how long an outage lasts at least.
+const short = 300 * time.Millisecond
+
+var faults = map[string]fault{
+	"sessions are terminated": {inject: func(ctx context.Context, s *pgtest.Site) error { return s.Terminate(ctx) }},
+	"the server crashes":      {inject: func(ctx context.Context, s *pgtest.Site) error { return s.Restart(ctx) }},
+	"the network is silent":   {inject: func(ctx context.Context, s *pgtest.Site) error { return s.Silence(ctx, short) }},
+	"COMMIT is lost, the connection too": {inject: func(ctx context.Context, s *pgtest.Site) error {
+		return s.AtCommit(ctx, 0, pgtest.Sent, pgtest.Drop, nil)
+	}},
+	"COMMIT is swallowed": {inject: func(ctx context.Context, s *pgtest.Site) error {
+		return s.AtCommit(ctx, 0, pgtest.Sent, pgtest.Swallow, nil)
+	}},
+	"COMMIT's answer is lost, the connection too": {inject: func(ctx context.Context, s *pgtest.Site) error {
+		return s.AtCommit(ctx, 0, pgtest.Answered, pgtest.Drop, nil)
+	}},
+	"COMMIT's answer is swallowed": {inject: func(ctx context.Context, s *pgtest.Site) error {
+		return s.AtCommit(ctx, 0, pgtest.Answered, pgtest.Swallow, nil)
+	}},
+	"the disk is full": {
+		site:   pgtest.SiteConfig{Disk: 80},
+		inject: func(ctx context.Context, s *pgtest.Site) error { return s.FillDisk(ctx, short) },
+	},
+	"the disk of the write-ahead log is full": {
+		site:   pgtest.SiteConfig{Disk: 24, DiskForWAL: true},
+		inject: func(ctx context.Context, s *pgtest.Site) error { return s.FillDisk(ctx, 5*short) },
+	},
+	"the file system becomes read-only": {
+		site:   pgtest.SiteConfig{Disk: 80},
+		inject: func(ctx context.Context, s *pgtest.Site) error { return s.FailDisk(ctx, short) },
+	},
+	"failover to a synchronous standby": {
+		site:   pgtest.SiteConfig{Standby: true, Synchronous: true},
+		inject: func(ctx context.Context, s *pgtest.Site) error { return s.Failover(ctx, 0) },
+	},
+	"failover to a standby that was behind": {
+		site:         pgtest.SiteConfig{Standby: true},
+		inject:       func(ctx context.Context, s *pgtest.Site) error { return s.Failover(ctx, short) },
+		losesCommits: true,
+	},
+}
+
+// TestFaults_KeepWhatWasAcknowledged: two replicas write and compact while something bad
+// happens to the database. What was acknowledged is there, what was refused is not, each
+// change is there once, and the replicas go on by themselves.
+func TestFaults_KeepWhatWasAcknowledged(t *testing.T) {
+	t.Parallel()
+	for name, f := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f.site.Replicas = 2
+			site := pgtest.NewSite(t, f.site)
+			if _, err := migrations.Up(t.Context(), site.DSN(0)); err != nil {
+				t.Fatal(err)
+			}
+			w := startWriters(t, site)
+			w.more(t, 20)
+			if err := f.inject(t.Context(), site); err != nil {
+				t.Fatal(err)
+			}
+			ended := time.Now()
+			w.more(t, 20)
+			took := time.Since(ended)
+			w.stop(t)
+			t.Logf("both write again after %v; refused %v", took.Round(time.Millisecond), w.refusals())
+			if limit := max(f.limit, 20*time.Second); took > limit {
+				t.Errorf("both write again only after %v", took)
+			}
+			if f.losesCommits {
+				w.checkEpoch(t)
+			} else {
+				w.check(t)
+			}
+		})
+	}
+}
+
+// writers are replicas that write, each to objects of its own, until they are stopped.
+type writers struct {
+	drivers []*postgres.Driver
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	// written counts the acknowledged writes of each replica.
+	written [2]atomic.Int64
+
+	mu       sync.Mutex
+	outcomes map[string]outcome
+}
+
+type outcome struct {
+	revision int64
+	err      error
+}
+
+func startWriters(t *testing.T, site *pgtest.Site) *writers {
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &writers{cancel: cancel, outcomes: map[string]outcome{}}
+	for i := range site.Replicas {
+		driver := openMore(t, site.DSN(i), postgres.Options{
+			LockTimeout: time.Second, CommitTimeout: 2 * time.Second, ReadTimeout: time.Second,
+		})
+		w.drivers = append(w.drivers, driver)
+		w.running.Go(func() { w.write(ctx, t, i) })
+	}
+	w.running.Go(func() { w.compact(ctx, t) })
+	return w
+}
+
+func (w *writers) write(ctx context.Context, t *testing.T, replica int) {
+	for n := 0; ctx.Err() == nil; n++ {
+		name := fmt.Sprint(replica, "-", n)
+		write := create(name)
+		write[0].Value = []byte(`"` + strings.Repeat("x", 2000) + `"`)
+		o, err := w.drivers[replica].Commit(context.WithoutCancel(ctx), write)
+		result := outcome{err: err}
+		if err == nil {
+			result.revision, result.err = o[0].Revision, o[0].Err
+		}
+		w.mu.Lock()
+		w.outcomes[name] = result
+		w.mu.Unlock()
+		switch {
+		case result.err == nil:
+			w.written[replica].Add(1)
+		case errors.Is(result.err, sqlstore.ErrUnavailable), errors.Is(result.err, sqlstore.ErrUnknown):
+		default:
+			t.Errorf("write of %s: %v", name, result.err)
+			return
+		}
+	}
+}
+
+// compact keeps the last hundred changes.
+func (w *writers) compact(ctx context.Context, t *testing.T) {
+	for ctx.Err() == nil {
+		state, err := w.drivers[0].State(ctx)
+		if err == nil {
+			_, err = w.drivers[0].Compact(ctx, state.Revision-100, 50)
+		}
+		if err != nil && ctx.Err() == nil && !errors.Is(err, sqlstore.ErrUnavailable) {
+			t.Errorf("compaction: %v", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond): // the pace of compaction
+		}
+	}
+}
+
+// more waits until each replica has written so many objects more.
+func (w *writers) more(t *testing.T, objects int64) {
+	t.Helper()
+	want := [2]int64{w.written[0].Load() + objects, w.written[1].Load() + objects}
+	await(t, "writes of both replicas", func(context.Context) (bool, error) {
+		return w.written[0].Load() >= want[0] && w.written[1].Load() >= want[1], nil
+	})
+}
+
+func (w *writers) stop(t *testing.T) {
+	t.Helper()
+	w.cancel()
+	w.running.Wait()
+}
+
+// refusals counts what was not acknowledged, by its error.
+func (w *writers) refusals() map[string]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	counts := map[string]int{}
+	for _, o := range w.outcomes {
+		if o.err != nil {
+			counts[sqlstore.Public(o.err)]++
+		}
+	}
+	return counts
+}
+
+// check compares the outcomes with what there is.
+func (w *writers) check(t *testing.T) {
+	t.Helper()
+	there := int64(0)
+	for name, o := range w.outcomes {
+		r, _, err := w.drivers[0].Get(t.Context(), create(name)[0].Key)
+		switch {
+		case err == nil:
+			there++
+		case !errors.Is(err, sqlstore.ErrNotFound):
+			t.Fatal(err)
+		}
+		switch {
+		case o.err == nil && r.Revision != o.revision:
+			t.Errorf("%s was acknowledged at %d and is at %d, %v", name, o.revision, r.Revision, err)
+		case errors.Is(o.err, sqlstore.ErrUnavailable) && err == nil:
+			t.Errorf("%s was refused and is there: %v", name, o.err)
+		}
+	}
+	for i, driver := range w.drivers {
+		if state, err := driver.State(t.Context()); err != nil || state.Revision != there {
+			t.Errorf("replica %d: %d objects at revision %d, %v", i, there, state.Revision, err)
+		}
+	}
+}
+
+// checkEpoch is check after lost commits: what both replicas have written since is there.
+func (w *writers) checkEpoch(t *testing.T) {
+	t.Helper()
+	var states []sqlstore.State
+	for i, driver := range w.drivers {
+		state, err := driver.State(t.Context())
+		if err != nil || state.Revision < 1_000_000 {
+			t.Errorf("replica %d is at %+v, %v", i, state, err)
+		}
+		states = append(states, state)
+	}
+	if states[0].Epoch != states[1].Epoch || states[0].Revision != states[1].Revision {
+		t.Errorf("the replicas differ: %+v", states)
+	}
+	for name, o := range w.outcomes {
+		r, _, err := w.drivers[1].Get(t.Context(), create(name)[0].Key)
+		if o.revision > 1_000_000 && r.Revision != o.revision {
+			t.Errorf("%s was acknowledged at %d in the new epoch and is at %d, %v", name, o.revision, r.Revision, err)
+		}
+		if errors.Is(o.err, sqlstore.ErrUnavailable) && err == nil {
+			t.Errorf("%s was refused and is there: %v", name, o.err)
+		}
+	}
+}

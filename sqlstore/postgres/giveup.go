@@ -1,0 +1,75 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// closeTimeout bounds each of the two steps in which pgx closes a connection that it has
+// given up: it asks the server to cancel the statement, and reads what is under way.
+// Invariant: such a connection leaves its place in its pool within two of these. pgx
+// itself takes up to 15 seconds where the server is silent; the writer, which has one
+// place, would write nothing meanwhile, though another host may have taken over.
+const closeTimeout = time.Second
+
+var errNoCancel = errors.New("a commit is not cancelled")
+
+// closeSoon returns a function for pgxpool.Config.BeforeConnect that keeps the invariant
+// of closeTimeout. mayCancel says whether the server is asked to cancel a statement that
+// is given up.
+//
+// It is not on the writer's connection. A COMMIT that waits for its synchronous standby
+// and is cancelled ends its wait: what it wrote becomes visible although it is not
+// replicated. Without the request it goes on waiting, invisible, after the client has
+// gone.
+func closeSoon(mayCancel bool) func(context.Context, *pgx.ConnConfig) error {
+	return func(_ context.Context, config *pgx.ConnConfig) error {
+		var connected atomic.Bool
+		dial := config.DialFunc
+		config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			// After the connection is made, pgx dials for cancel requests only.
+			isCancel := connected.Load()
+			if isCancel && !mayCancel {
+				return nil, errNoCancel
+			}
+			if isCancel {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, closeTimeout)
+				defer cancel()
+			}
+			conn, err := dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			if isCancel {
+				if err := conn.SetDeadline(time.Now().Add(closeTimeout)); err != nil {
+					return nil, errors.Join(err, conn.Close())
+				}
+			}
+			return closingConn{conn}, nil
+		}
+		config.AfterConnect = func(context.Context, *pgconn.PgConn) error {
+			connected.Store(true)
+			return nil
+		}
+		return nil
+	}
+}
+
+// closingConn is a connection on which pgx sets a deadline in the future only when it
+// closes it.
+type closingConn struct{ net.Conn }
+
+// SetDeadline implements net.Conn.
+func (c closingConn) SetDeadline(t time.Time) error {
+	if latest := time.Now().Add(closeTimeout); t.After(latest) {
+		t = latest
+	}
+	return c.Conn.SetDeadline(t)
+}

@@ -1,0 +1,113 @@
+package pgtest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+)
+
+// Disk is a small file system of its own, in a file, whose faults are real ones.
+type Disk struct {
+	// Dir is where it is mounted.
+	Dir   string
+	image string
+}
+
+// NewDisk makes an ext4 file system; it goes with the test. The test is skipped where
+// no file system can be mounted: that takes root and a loop device.
+func NewDisk(t testing.TB, megabytes int64) *Disk {
+	t.Helper()
+	if os.Getuid() != 0 || runtime.GOOS != "linux" {
+		t.Skip("mounts a file system, which takes root on Linux")
+	}
+	dir, err := os.MkdirTemp("", "byre-disk")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Disk{Dir: filepath.Join(dir, "mounted"), image: filepath.Join(dir, "image")}
+	t.Cleanup(func() {
+		_ = run("umount", "--lazy", d.Dir) // or it was never mounted
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	image, err := os.Create(d.image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(image.Truncate(megabytes<<20), image.Close(), os.Chmod(dir, 0o755), os.Mkdir(d.Dir, 0o755)); err != nil { //nolint:gosec // another user goes through it
+		t.Fatal(err)
+	}
+	// Without blocks that only root gets, full is full for everybody.
+	if err := run("mkfs.ext4", "-q", "-m", "0", d.image); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.mount(); err != nil {
+		t.Skip(err)
+	}
+	return d
+}
+
+func (d *Disk) mount() error { return run("mount", "-o", "loop", d.image, d.Dir) }
+
+// Mkdir makes a folder that the server's user owns.
+func (d *Disk) Mkdir(name string) (string, error) {
+	path := filepath.Join(d.Dir, name)
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return "", err
+	}
+	credential, err := unprivileged()
+	if err != nil || credential == nil {
+		return path, err
+	}
+	return path, os.Chown(path, int(credential.Uid), int(credential.Gid))
+}
+
+// Fill takes all the space that is left.
+func (d *Disk) Fill() error {
+	ballast, err := os.OpenFile(d.ballast(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	for _, size := range []int{1 << 20, 4 << 10} {
+		for block := make([]byte, size); err == nil; {
+			_, err = ballast.Write(block)
+		}
+		err = nil
+	}
+	return errors.Join(ballast.Sync(), ballast.Close())
+}
+
+// Free gives back what Fill took.
+func (d *Disk) Free() error { return os.Remove(d.ballast()) }
+
+func (d *Disk) ballast() string { return filepath.Join(d.Dir, "ballast") }
+
+// Fail makes the file system read-only at once, also for files that are open, as the
+// kernel does upon an error of the device: ext4 aborts its journal.
+func (d *Disk) Fail() error { return run("mount", "-o", "remount,abort", d.Dir) }
+
+// Repair mounts it anew, writable. No process may use it.
+func (d *Disk) Repair() error {
+	if err := run("umount", d.Dir); err != nil {
+		return err
+	}
+	// Status 1 says that it found something and mended it.
+	var exit *exec.ExitError
+	if err := run("fsck.ext4", "-p", d.image); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
+		return err
+	}
+	return d.mount()
+}
+
+func run(program string, arguments ...string) error {
+	out, err := exec.Command(program, arguments...).CombinedOutput() //nolint:noctx,gosec // it ends by itself
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", program, err, out)
+	}
+	return nil
+}

@@ -1,0 +1,255 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// Site is a server of a test's own with what stands around it: each replica of byre
+// reaches it through a proxy of its own, and a standby, if there is one, through another.
+// The functions of this file do something bad to it and return when it is over. They
+// change the site: Primary is the server that takes writes afterwards.
+type Site struct {
+	Primary, Standby *Cluster
+	// Disk has the server's data, where the site was made with one; the write-ahead log
+	// alone where it was made with DiskForWAL.
+	Disk *Disk
+	// Replicas are the proxies of each replica: to the first server and to the second.
+	Replicas [][]*Proxy
+
+	config SiteConfig
+	// clusters are the servers in the order of each replica's proxies.
+	clusters []*Cluster
+}
+
+// SiteConfig says what a site has.
+type SiteConfig struct {
+	// Replicas is the number of replicas, 1 if it is 0.
+	Replicas int
+	// Standby adds a standby, asynchronous unless Synchronous is set.
+	Standby, Synchronous bool
+	// Disk is the size in MiB of a file system for the server; 0 means that it has none
+	// of its own. DiskForWAL has it hold the write-ahead log alone.
+	Disk       int64
+	DiskForWAL bool
+}
+
+// NewSite makes a site, which ends with the test. The test is skipped where DSN skips.
+func NewSite(t testing.TB, config SiteConfig) *Site {
+	t.Helper()
+	DSN(t)
+	s := &Site{config: config}
+	server := Config{Settings: []string{"wal_log_hints=on"}}
+	if config.Standby {
+		server.Settings = append(server.Settings, "wal_keep_size=256MB") // pg_rewind reads it
+	}
+	if config.Disk > 0 {
+		s.Disk = NewDisk(t, config.Disk)
+		folder, err := s.Disk.Mkdir("server")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.WALSegment = 1
+		server.Settings = append(server.Settings, "max_wal_size=8MB", "min_wal_size=2MB")
+		server.Data = folder
+		if config.DiskForWAL {
+			server.Data, server.WAL = "", folder
+		}
+	}
+	var err error
+	if s.Primary, err = server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stopAtEnd(t, s.Primary)
+	s.clusters = []*Cluster{s.Primary}
+	if config.Standby {
+		if s.Standby, err = s.Primary.Standby(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stopAtEnd(t, s.Standby)
+		s.clusters = append(s.clusters, s.Standby)
+	}
+	if config.Synchronous {
+		if err := s.Primary.Set(t.Context(), "synchronous_standby_names", "*"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range max(config.Replicas, 1) {
+		var proxies []*Proxy
+		for _, c := range s.clusters {
+			proxies = append(proxies, NewProxy(t, c.DSN("postgres")))
+		}
+		s.Replicas = append(s.Replicas, proxies)
+	}
+	return s
+}
+
+func stopAtEnd(t testing.TB, c *Cluster) {
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Logf("stop: %v", err) // the shell tells of the server's signal
+		}
+	})
+}
+
+// DSN is the URL of the database for a replica: of all servers, through its proxies.
+func (s *Site) DSN(replica int) string {
+	return s.Replicas[replica][0].DSN(s.Replicas[replica][1:]...)
+}
+
+// each calls f for each proxy.
+func (s *Site) each(f func(*Proxy)) {
+	for _, proxies := range s.Replicas {
+		for _, p := range proxies {
+			f(p)
+		}
+	}
+}
+
+// Terminate ends every session of clients, as an administrator does with
+// pg_terminate_backend.
+func (s *Site) Terminate(ctx context.Context) error {
+	return s.Primary.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`)
+}
+
+// Restart restarts the server as "pg_ctl restart -m immediate" does.
+func (s *Site) Restart(ctx context.Context) error { return s.Primary.Restart(ctx) }
+
+// DropConnections closes all connections of all replicas.
+func (s *Site) DropConnections(context.Context) error {
+	s.each((*Proxy).Drop)
+	return nil
+}
+
+// Delay has everything take longer by a time, for a while.
+func (s *Site) Delay(ctx context.Context, by, during time.Duration) error {
+	s.each(func(p *Proxy) { p.Delay(by) })
+	defer s.each(func(p *Proxy) { p.Delay(0) })
+	return pause(ctx, during)
+}
+
+// Silence swallows everything that is said, for a while. The connections from then stay
+// silent for good.
+func (s *Site) Silence(ctx context.Context, during time.Duration) error {
+	s.each((*Proxy).Silence)
+	defer s.each((*Proxy).Forward)
+	return pause(ctx, during)
+}
+
+// AtCommit waits for the next transaction of a replica that writes, and has its COMMIT
+// meet a fate at a point. do, which may be nil, is called there first.
+func (s *Site) AtCommit(ctx context.Context, replica int, point Point, fate Fate, do func()) error {
+	return s.AtStatement(ctx, replica, Trap{
+		Statement: "COMMIT", After: "INSERT INTO changes", Point: point,
+		Do: func() Fate {
+			if do != nil {
+				do()
+			}
+			return fate
+		},
+	})
+}
+
+// AtStatement waits until a replica has run into a trap.
+func (s *Site) AtStatement(ctx context.Context, replica int, trap Trap) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	proxy := s.Replicas[replica][slices.Index(s.clusters, s.Primary)]
+	select {
+	case <-proxy.Set(trap):
+		return nil
+	case <-ctx.Done():
+		proxy.Unset()
+		return fmt.Errorf("no statement like %q: %w", trap.Statement, ctx.Err())
+	}
+}
+
+// FillDisk fills the disk for a while. Where the write-ahead log is on it, the server
+// panics and may not come back by itself: it is started again.
+func (s *Site) FillDisk(ctx context.Context, during time.Duration) error {
+	if err := s.Disk.Fill(); err != nil {
+		return err
+	}
+	if err := errors.Join(pause(ctx, during), s.Disk.Free()); err != nil {
+		return err
+	}
+	if s.config.DiskForWAL {
+		return s.Restart(ctx)
+	}
+	return nil
+}
+
+// FailDisk makes the disk read-only for a while. Then an administrator repairs it and
+// starts the server again.
+func (s *Site) FailDisk(ctx context.Context, during time.Duration) error {
+	if err := s.Disk.Fail(); err != nil {
+		return err
+	}
+	if err := errors.Join(pause(ctx, during), s.Primary.Halt(), s.Disk.Repair()); err != nil {
+		return err
+	}
+	return s.Primary.Resume(ctx)
+}
+
+// Failover loses the primary and promotes the standby. What was committed in the time
+// before is lost where behind is not 0: the standby is stopped for so long. The old
+// primary comes back as the standby of the new one.
+func (s *Site) Failover(ctx context.Context, behind time.Duration) error {
+	if behind > 0 {
+		if err := errors.Join(s.Standby.Halt(), pause(ctx, behind)); err != nil {
+			return err
+		}
+	}
+	if err := s.Primary.Halt(); err != nil {
+		return err
+	}
+	if behind > 0 {
+		if err := s.Standby.Resume(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.Standby.Promote(ctx); err != nil {
+		return err
+	}
+	s.Primary, s.Standby = s.Standby, s.Primary
+	if err := s.Standby.Rewind(ctx, s.Primary); err != nil {
+		return err
+	}
+	if s.config.Synchronous {
+		return s.Primary.Set(ctx, "synchronous_standby_names", "*")
+	}
+	return nil
+}
+
+// SetClock sets the clock that the replicas see forward by a time, or back where that is
+// negative. See StartClock.
+func (s *Site) SetClock(ctx context.Context, by time.Duration) error {
+	return s.Primary.Exec(ctx, fmt.Sprintf(`UPDATE clock SET ahead = make_interval(secs => %f)`, by.Seconds()))
+}
+
+// StartClock makes SetClock work for sessions that begin later: functions of the schema
+// come before the server's own. The database has been migrated before.
+func (s *Site) StartClock(ctx context.Context) error {
+	return s.Primary.Exec(ctx, `
+CREATE TABLE clock AS SELECT interval '0' AS ahead;
+CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql STABLE
+AS 'SELECT pg_catalog.clock_timestamp() + (SELECT ahead FROM public.clock)';
+CREATE FUNCTION statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE
+AS 'SELECT pg_catalog.statement_timestamp() + (SELECT ahead FROM public.clock)';
+ALTER ROLE byre SET search_path = public, pg_catalog`)
+}
+
+// pause waits.
+func pause(ctx context.Context, during time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(during):
+		return nil
+	}
+}

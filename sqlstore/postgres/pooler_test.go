@@ -1,0 +1,113 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
+	"byre/watch"
+)
+
+// openPooled migrates an empty database through PgBouncer in transaction mode, and opens
+// it through that.
+func openPooled(t *testing.T, options postgres.Options) (*postgres.Driver, *pgtest.Pooler) {
+	t.Helper()
+	pooler := pgtest.NewPooler(t, pgtest.DSN(t))
+	if _, err := migrations.Up(t.Context(), pooler.DSN()); err != nil {
+		t.Fatal(err)
+	}
+	driver, err := postgres.Open(t.Context(), pooler.DSN(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return driver, pooler
+}
+
+func TestPooler_PassesTheSuite(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
+		driver, _ := openPooled(t, postgres.Options{})
+		return driver
+	})
+}
+
+// Behind a pooler in transaction mode LISTEN is lost: its session is lent to others. What
+// another replica writes is still seen, by the poll.
+func TestPooler_ChangesArriveWithoutHints(t *testing.T) {
+	t.Parallel()
+	driver, pooler := openPooled(t, postgres.Options{})
+	defer driver.Close()
+	other := openMore(t, pooler.DSN(), postgres.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	feed := watch.New(driver, watch.Options{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := feed.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	defer running.Wait()
+	defer cancel()
+	sub, err := feed.Subscribe(ctx, watch.Interest{Resource: watch.Resource{Name: "pods"}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	for want := int64(1); want <= 3; want++ {
+		mustCreate(t, other, string(rune('a'+want)))
+		deadline, stop := context.WithTimeout(ctx, time.Minute)
+		events, _, err := sub.Next(deadline)
+		stop()
+		if err != nil || len(events) != 1 || events[0].Revision != want {
+			t.Fatalf("events %v, %v; want revision %d", events, err, want)
+		}
+	}
+}
+
+// A lock by name is a transaction's, which a pooler keeps on one session: two processes
+// don't hold it at a time.
+func TestPooler_LocksByName(t *testing.T) {
+	t.Parallel()
+	driver, pooler := openPooled(t, postgres.Options{})
+	defer driver.Close()
+	other := openMore(t, pooler.DSN(), postgres.Options{})
+	ran, err := driver.WithLock(t.Context(), "x", func(ctx context.Context) error {
+		if ran, err := other.WithLock(ctx, "x", func(context.Context) error { return nil }); ran || err != nil {
+			t.Errorf("a second one: ran %v, %v", ran, err)
+		}
+		return nil
+	})
+	if !ran || err != nil {
+		t.Errorf("the first: ran %v, %v", ran, err)
+	}
+}
+
+// While the pooler is gone the database is unavailable; afterwards the driver goes on.
+func TestPooler_Outage(t *testing.T) {
+	t.Parallel()
+	driver, pooler := openPooled(t, postgres.Options{})
+	defer driver.Close()
+	mustCreate(t, driver, "a")
+	pooler.Kill()
+	// A batch sent on a connection whose end was not noticed has an unknown outcome.
+	if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrUnknown) {
+		t.Errorf("commit: %v", err)
+	}
+	if _, err := driver.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("state: %v", err)
+	}
+	if err := pooler.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	recoverReads(t, func(ctx context.Context) error { _, err := driver.State(ctx); return err })
+	if last := mustCreate(t, driver, "c"); last != 2 {
+		t.Errorf("revision %d", last)
+	}
+}
