@@ -14,15 +14,9 @@ import (
 // are judged as all others are: every acknowledged write is there.
 func (p *episode) readAtEnd(ctx context.Context) error {
 	for _, endpoint := range p.endpoints {
-		o := &history.Operation{
-			Client: endpoint.Name + " at the end", Replica: endpoint.Replica, Kind: history.List, Begin: p.recorder.Now(), Outcome: history.OK,
+		if err := traffic.ListAtEnd(ctx, p.recorder, endpoint); err != nil {
+			return err
 		}
-		page, err := endpoint.Client.List(ctx, traffic.ListOptions{})
-		if err != nil {
-			return fmt.Errorf("%s: the list at the end: %w", endpoint.Name, err)
-		}
-		o.End, o.Items, o.Revision = p.recorder.Now(), page.Items, page.Revision
-		p.recorder.AddOperation(o)
 	}
 	return nil
 }
@@ -34,8 +28,8 @@ func (p *episode) compareAtEnd(ctx context.Context) []error {
 	if err != nil {
 		return []error{err}
 	}
-	defer conn.close(ctx)
-	stored, err := conn.objects(ctx, p.namespace)
+	defer conn.Close(ctx)
+	stored, err := conn.Objects(ctx, p.namespace)
 	if err != nil {
 		return []error{err}
 	}

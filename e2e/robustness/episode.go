@@ -13,6 +13,7 @@ import (
 
 	"byre/e2e/robustness/check"
 	"byre/e2e/robustness/history"
+	"byre/e2e/robustness/tables"
 	"byre/e2e/robustness/traffic"
 	"byre/e2e/servers"
 )
@@ -60,7 +61,7 @@ func (p *episode) run(ctx context.Context, options traffic.Options) (*Result, *h
 	busy, stopTraffic := context.WithCancel(ctx)
 	var clients, follower sync.WaitGroup
 	clients.Go(func() { traffic.Run(busy, p.recorder, p.endpoints, options) })
-	follower.Go(func() { follow(following, p.Database, p.recorder, p.namespace, initial) })
+	follower.Go(func() { tables.Follow(following, p.Database.connect, p.recorder, p.namespace, initial) })
 
 	result := &Result{Fault: p.fault.Name, Database: p.Database.Kind, LosesCommits: p.fault.LosesCommits}
 	err = p.breakThings(ctx, result)

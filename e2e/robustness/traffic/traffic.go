@@ -259,3 +259,15 @@ func listAll(ctx context.Context, c Client, o *history.Operation) error {
 
 // isEOF says whether a watch was closed without an error.
 func isEOF(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) }
+
+// ListAtEnd lists at one endpoint, and records that as an operation of its own client.
+func ListAtEnd(ctx context.Context, r *history.Recorder, e Endpoint) error {
+	o := &history.Operation{Client: e.Name + " at the end", Replica: e.Replica, Kind: history.List, Begin: r.Now(), Outcome: history.OK}
+	page, err := e.Client.List(ctx, ListOptions{})
+	if err != nil {
+		return fmt.Errorf("%s: the list at the end: %w", e.Name, err)
+	}
+	o.End, o.Items, o.Revision = r.Now(), page.Items, page.Revision
+	r.AddOperation(o)
+	return nil
+}

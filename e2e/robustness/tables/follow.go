@@ -1,4 +1,4 @@
-package robustness
+package tables
 
 import (
 	"context"
@@ -8,55 +8,55 @@ import (
 )
 
 // followInterval is how often the log is read: much more often than a compaction can
-// forget 1,500 changes.
-const followInterval = 100 * time.Millisecond
+// forget what byre keeps here.
+const followInterval = 50 * time.Millisecond
 
-// follow records the database's log after a revision until ctx ends, and then up to the
+// Follow records the database's log after a revision until ctx ends, and then up to the
 // revision that it is at. While the database is away it tries again.
-func follow(ctx context.Context, d *Database, r *history.Recorder, namespace string, after int64) {
-	var conn *connection
+func Follow(ctx context.Context, connect func(context.Context) (*Connection, error), r *history.Recorder, namespace string, after int64) {
+	var conn *Connection
 	last := after
 	for isLast := false; ; {
 		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		var err error
 		if conn == nil {
-			conn, err = d.connect(attempt)
+			conn, err = connect(attempt)
 		}
 		if err == nil {
 			err = readLog(attempt, conn, r, namespace, &last)
 		}
 		if err != nil && conn != nil {
-			conn.close(attempt)
+			conn.Close(attempt)
 			conn = nil
 		}
 		cancel()
 		if isLast {
 			if conn != nil {
-				conn.close(context.WithoutCancel(ctx))
+				conn.Close(context.WithoutCancel(ctx))
 			}
 			return
 		}
 		select {
 		case <-ctx.Done():
-			isLast = true
+			isLast = true // what was committed since is read once more
 		case <-time.After(followInterval):
 		}
 	}
 }
 
 // readLog records what is new and moves last.
-func readLog(ctx context.Context, c *connection, r *history.Recorder, namespace string, last *int64) error {
-	revision, compacted, err := c.counters(ctx)
+func readLog(ctx context.Context, c *Connection, r *history.Recorder, namespace string, last *int64) error {
+	revision, compacted, err := c.Counters(ctx)
 	if err != nil || revision <= *last {
 		return err
 	}
 	first := max(*last, compacted) + 1
-	changes, err := c.changes(ctx, namespace, first-1, revision)
+	changes, err := c.Changes(ctx, namespace, first-1, revision)
 	if err != nil {
 		return err
 	}
 	// A compaction between the two statements takes changes away.
-	if _, now, err := c.counters(ctx); err != nil || now >= first {
+	if _, now, err := c.Counters(ctx); err != nil || now >= first {
 		return err
 	}
 	r.AddChanges(first, revision, changes)

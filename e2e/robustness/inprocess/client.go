@@ -1,0 +1,293 @@
+package inprocess
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+
+	"byre/apiserver/objectstore"
+	"byre/e2e/robustness/history"
+	"byre/e2e/robustness/traffic"
+)
+
+// Client uses a Store as the registries do: its reads are decoded objects, or with
+// Encoded the protobuf that clients are sent.
+type Client struct {
+	Replica   *Replica
+	Namespace string
+	Encoded   bool
+}
+
+const (
+	valueKey = "value"
+	colorKey = "color"
+)
+
+func (c Client) configMap(o history.Object) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: o.Name, UID: "uid", Labels: map[string]string{colorKey: o.Color}},
+		Data:       map[string]string{valueKey: o.Value},
+	}
+}
+
+func object(cm *corev1.ConfigMap) (history.Object, error) {
+	revision, err := strconv.ParseInt(cm.ResourceVersion, 10, 64)
+	return history.Object{Name: cm.Name, Revision: revision, Value: cm.Data[valueKey], Color: cm.Labels[colorKey]}, err
+}
+
+// key is that of an object, or what those of all objects begin with.
+func (c Client) key(name string) string { return "/configmaps/" + c.Namespace + "/" + name }
+
+func (c Client) decode(e objectstore.Encoded) (*corev1.ConfigMap, error) {
+	var cm corev1.ConfigMap
+	return &cm, cm.Unmarshal(e.Message())
+}
+
+// Create implements traffic.Client.
+func (c Client) Create(ctx context.Context, o history.Object) (history.Object, error) {
+	var out corev1.ConfigMap
+	if err := c.Replica.Store().objects.Create(ctx, c.key(o.Name), c.configMap(o), &out, 0); err != nil {
+		return history.Object{}, err
+	}
+	return object(&out)
+}
+
+// Update implements traffic.Client.
+func (c Client) Update(ctx context.Context, o history.Object) (history.Object, error) {
+	version := strconv.FormatInt(o.Revision, 10)
+	return c.update(ctx, o, &storage.Preconditions{ResourceVersion: &version})
+}
+
+// Patch implements traffic.Client.
+func (c Client) Patch(ctx context.Context, o history.Object) (history.Object, error) {
+	return c.update(ctx, o, nil)
+}
+
+func (c Client) update(ctx context.Context, o history.Object, preconditions *storage.Preconditions) (history.Object, error) {
+	var out corev1.ConfigMap
+	write := storage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
+		cm := existing.(*corev1.ConfigMap).DeepCopy()
+		next := c.configMap(o)
+		cm.Labels, cm.Data = next.Labels, next.Data
+		return cm, nil
+	})
+	if err := c.Replica.Store().objects.GuaranteedUpdate(ctx, c.key(o.Name), &out, false, preconditions, write, nil); err != nil {
+		return history.Object{}, err
+	}
+	return object(&out)
+}
+
+// Delete implements traffic.Client.
+func (c Client) Delete(ctx context.Context, name string, revision int64) error {
+	var preconditions *storage.Preconditions
+	if revision != 0 {
+		version := strconv.FormatInt(revision, 10)
+		preconditions = &storage.Preconditions{ResourceVersion: &version}
+	}
+	var out corev1.ConfigMap
+	return c.Replica.Store().objects.Delete(ctx, c.key(name), &out, preconditions, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
+}
+
+// Get implements traffic.Client.
+func (c Client) Get(ctx context.Context, name string, mode history.Mode, at int64) (history.Object, error) {
+	var options storage.GetOptions
+	switch mode {
+	case history.Any:
+		options.ResourceVersion = "0"
+	case history.NotOlderThan:
+		options.ResourceVersion = strconv.FormatInt(at, 10)
+	}
+	store := c.Replica.Store()
+	if c.Encoded {
+		e, err := store.objects.GetEncoded(ctx, c.key(name), options, store.protobuf)
+		if err != nil {
+			return history.Object{}, err
+		}
+		cm, err := c.decode(e)
+		if err != nil {
+			return history.Object{}, err
+		}
+		return object(cm)
+	}
+	var cm corev1.ConfigMap
+	if err := store.objects.Get(ctx, c.key(name), options, &cm); err != nil {
+		return history.Object{}, err
+	}
+	return object(&cm)
+}
+
+// predicate selects a color.
+func predicate(color string) storage.SelectionPredicate {
+	p := storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), GetAttrs: storage.DefaultNamespaceScopedAttr}
+	if color != "" {
+		p.Label = labels.SelectorFromSet(labels.Set{colorKey: color})
+	}
+	return p
+}
+
+// List implements traffic.Client.
+func (c Client) List(ctx context.Context, l traffic.ListOptions) (traffic.Page, error) {
+	options := storage.ListOptions{Predicate: predicate(l.Color), Recursive: true}
+	options.Predicate.Limit, options.Predicate.Continue = l.Limit, l.Continue
+	switch l.Mode {
+	case history.Any:
+		options.ResourceVersion, options.ResourceVersionMatch = "0", metav1.ResourceVersionMatchNotOlderThan
+	case history.NotOlderThan:
+		options.ResourceVersion, options.ResourceVersionMatch = strconv.FormatInt(l.At, 10), metav1.ResourceVersionMatchNotOlderThan
+	case history.Exact:
+		options.ResourceVersion, options.ResourceVersionMatch = strconv.FormatInt(l.At, 10), metav1.ResourceVersionMatchExact
+	}
+	var list corev1.ConfigMapList
+	store := c.Replica.Store()
+	if c.Encoded {
+		encoded, err := store.objects.ListEncoded(ctx, c.key(""), options, store.protobuf)
+		if err != nil {
+			return traffic.Page{}, err
+		}
+		list.ResourceVersion, list.Continue = encoded.ResourceVersion, encoded.Continue
+		for e, err := range encoded.Items {
+			if err != nil {
+				return traffic.Page{}, err
+			}
+			cm, err := c.decode(e)
+			if err != nil {
+				return traffic.Page{}, err
+			}
+			list.Items = append(list.Items, *cm)
+		}
+	} else if err := store.objects.GetList(ctx, c.key(""), options, &list); err != nil {
+		return traffic.Page{}, err
+	}
+	return page(&list)
+}
+
+func page(list *corev1.ConfigMapList) (traffic.Page, error) {
+	revision, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
+	if err != nil {
+		return traffic.Page{}, err
+	}
+	p := traffic.Page{Revision: revision, Continue: list.Continue}
+	for i := range list.Items {
+		o, err := object(&list.Items[i])
+		if err != nil {
+			return traffic.Page{}, err
+		}
+		p.Items = append(p.Items, o)
+	}
+	return p, nil
+}
+
+// Watch implements traffic.Client.
+func (c Client) Watch(ctx context.Context, o traffic.WatchOptions) (traffic.Stream, error) {
+	options := storage.ListOptions{Predicate: predicate(o.Color), Recursive: true, ResourceVersion: strconv.FormatInt(o.After, 10)}
+	options.Predicate.AllowWatchBookmarks = true
+	if o.Initial {
+		sends := true
+		options.ResourceVersion, options.SendInitialEvents = "", &sends
+		options.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	store := c.Replica.Store()
+	if c.Encoded {
+		w, err := store.objects.WatchEncoded(ctx, c.key(""), options, store.protobuf)
+		return &encodedStream{ctx: ctx, client: c, w: w}, err
+	}
+	w, err := store.objects.Watch(ctx, c.key(""), options)
+	return decodedStream{ctx, w}, err
+}
+
+type decodedStream struct {
+	ctx context.Context
+	w   watch.Interface
+}
+
+// Stop implements traffic.Stream.
+func (s decodedStream) Stop() { s.w.Stop() }
+
+// Next implements traffic.Stream.
+func (s decodedStream) Next() (history.EventType, history.Object, error) {
+	event, open := <-s.w.ResultChan()
+	switch {
+	case !open:
+		return "", history.Object{}, io.EOF
+	case event.Type == watch.Error:
+		return "", history.Object{}, apierrors.FromObject(event.Object)
+	}
+	return eventOf(event.Type, event.Object)
+}
+
+func eventOf(kind watch.EventType, o runtime.Object) (history.EventType, history.Object, error) {
+	cm, ok := o.(*corev1.ConfigMap)
+	if !ok {
+		return "", history.Object{}, fmt.Errorf("event of a %T", o)
+	}
+	accessor, err := meta.Accessor(o)
+	if err != nil {
+		return "", history.Object{}, err
+	}
+	seen, err := object(cm)
+	if kind == watch.Bookmark && accessor.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+		return history.InitialEnd, seen, err
+	}
+	return history.EventType(kind), seen, err
+}
+
+type encodedStream struct {
+	ctx    context.Context
+	client Client
+	w      objectstore.EncodedWatch
+	events []objectstore.EncodedEvent
+}
+
+// Stop implements traffic.Stream.
+func (s *encodedStream) Stop() { s.w.Close() }
+
+// Next implements traffic.Stream.
+func (s *encodedStream) Next() (history.EventType, history.Object, error) {
+	for len(s.events) == 0 {
+		var err error
+		if s.events, err = s.w.Next(s.ctx); err != nil {
+			return "", history.Object{}, err
+		}
+	}
+	e := s.events[0]
+	s.events = s.events[1:]
+	cm, err := s.client.decode(e.Object)
+	if err != nil {
+		return "", history.Object{}, err
+	}
+	return eventOf(e.Type, cm)
+}
+
+// Classify implements traffic.Client.
+func (c Client) Classify(err error) (history.Outcome, string) {
+	switch {
+	case storage.IsNotFound(err):
+		return history.Failed, history.NotFound
+	case storage.IsExist(err):
+		return history.Failed, history.AlreadyExists
+	case storage.IsConflict(err), storage.IsInvalidObj(err):
+		return history.Failed, history.Conflict
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		return history.Failed, history.Expired
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return history.Unknown, "no answer in time"
+	}
+	if _, retries := apierrors.SuggestsClientDelay(err); retries || status.Status().Code/100 == 4 {
+		return history.Failed, string(status.Status().Reason)
+	}
+	return history.Unknown, string(status.Status().Reason)
+}

@@ -1,0 +1,300 @@
+package inprocess
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"byre/e2e/robustness/tables"
+	"byre/sqlstore"
+)
+
+// TestStore_KeepsPromises judges byre as it is.
+func TestStore_KeepsPromises(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{tables.SQLite, tables.Postgres} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, kind, fault{})
+			for range 3 {
+				violations, err := l.round()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, v := range violations {
+					t.Error(v)
+				}
+			}
+		})
+	}
+}
+
+// TestJudge_FindsSeededFaults puts a fault into a replica, between two layers, and
+// expects the judge to find it.
+func TestJudge_FindsSeededFaults(t *testing.T) {
+	t.Parallel()
+	both, sqliteOnly := []string{tables.SQLite, tables.Postgres}, []string{tables.SQLite}
+	for _, seeded := range []struct {
+		name  string
+		kinds []string
+		fault func() fault
+	}{
+		{"a lost event", both, losesEvents},
+		{"a reordered publish", both, reordersEvents},
+		{"a revision from MAX", sqliteOnly, takesRevisionFromRows},
+		{"a missing fsync", sqliteOnly, forgetsCommits},
+		{"a compaction that forgets a tombstone", both, forgetsTombstones},
+		{"a stale read after a failover", both, readsStaleState},
+		{"a swapped entry of the representation cache", both, swapsRepresentations},
+		{"a precondition that is not checked", both, ignoresPreconditions},
+		{"a write that is made twice", both, repeatsWrites},
+	} {
+		for _, kind := range seeded.kinds {
+			t.Run(seeded.name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				l := newLab(t, kind, seeded.fault())
+				begin := time.Now()
+				for range 20 {
+					violations, err := l.round()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if len(violations) > 0 {
+						t.Logf("%s on %s: found after %.2f s: %s", seeded.name, kind, time.Since(begin).Seconds(), violations[0])
+						return
+					}
+				}
+				t.Errorf("%s was not found in %v", seeded.name, time.Since(begin))
+			})
+		}
+	}
+}
+
+// losesEvents has some changes never reach the watchers of their resource.
+func losesEvents() fault {
+	loses := everyNth(40)
+	return fault{layers: func(sqlstore.Driver) Layers {
+		return Layers{Publish: func(next sqlstore.Publish) sqlstore.Publish {
+			return func(changes []sqlstore.Change) {
+				changes = slices.Clone(changes)
+				for i := range changes {
+					if loses() {
+						changes[i].New.Resource = "others"
+						if changes[i].Old != nil {
+							old := *changes[i].Old
+							old.Resource = "others"
+							changes[i].Old = &old
+						}
+					}
+				}
+				next(changes)
+			}
+		}}
+	}}
+}
+
+// reordersEvents has some pairs of changes published with each other's revision.
+func reordersEvents() fault {
+	swaps := everyNth(20)
+	return fault{layers: func(sqlstore.Driver) Layers {
+		return Layers{Publish: func(next sqlstore.Publish) sqlstore.Publish {
+			var held *sqlstore.Change
+			return func(changes []sqlstore.Change) {
+				changes = slices.Clone(changes)
+				if held != nil && changes[0].Revision == held.Revision+1 {
+					first, second := *held, changes[0]
+					first.Revision, second.Revision = second.Revision, first.Revision
+					first.New.Revision, second.New.Revision = first.Revision, second.Revision
+					changes = append([]sqlstore.Change{second, first}, changes[1:]...)
+					held = nil
+				}
+				if held == nil && len(changes) == 1 && swaps() {
+					held = &changes[0]
+					return
+				}
+				if held != nil {
+					changes = append([]sqlstore.Change{*held}, changes...)
+					held = nil
+				}
+				next(changes)
+			}
+		}}
+	}}
+}
+
+// takesRevisionFromRows restarts as a store would that takes the greatest revision of the
+// rows that are left for its own.
+func takesRevisionFromRows() fault {
+	return fault{during: func(ctx context.Context, l *lab) error {
+		return l.restart(ctx, func(ctx context.Context) error {
+			return errors.Join(
+				l.exec(ctx, `DELETE FROM objects WHERE revision = (SELECT max(revision) FROM objects)`),
+				l.exec(ctx, `DELETE FROM changes`),
+				l.exec(ctx, `UPDATE counters SET revision = (SELECT max(revision) FROM objects), compacted = (SELECT max(revision) FROM objects)`))
+		})
+	}}
+}
+
+// forgetsCommits crashes and has what was acknowledged last not on the disk.
+func forgetsCommits() fault {
+	return fault{during: func(ctx context.Context, l *lab) error {
+		synced := l.address + ".synced"
+		if err := errors.Join(pause(ctx, 150*time.Millisecond), l.exec(ctx, `VACUUM INTO '`+synced+`'`)); err != nil {
+			return err
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+		return l.restart(ctx, func(context.Context) error {
+			for _, side := range []string{"-wal", "-shm"} {
+				if err := os.Remove(l.address + side); err != nil && !os.IsNotExist(err) {
+					return err
+				}
+			}
+			return os.Rename(synced, l.address)
+		})
+	}}
+}
+
+// restart stops the first replica in the middle of the round, does something to its
+// database and starts it again.
+func (l *lab) restart(ctx context.Context, do func(context.Context) error) error {
+	if err := errors.Join(pause(ctx, 100*time.Millisecond), l.stop(0)); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx) // the round may end meanwhile
+	return errors.Join(do(ctx), l.start(ctx, 0))
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// forgetsTombstones has compactions take a delete with them that is still in the history.
+func forgetsTombstones() fault {
+	return fault{during: func(ctx context.Context, l *lab) error {
+		for ctx.Err() == nil {
+			if err := pause(ctx, 100*time.Millisecond); err != nil || ctx.Err() != nil {
+				return err
+			}
+			err := l.exec(context.WithoutCancel(ctx), `DELETE FROM changes WHERE revision =
+				(SELECT max(revision) FROM changes WHERE op = 'delete' AND revision > (SELECT compacted FROM counters))`)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+}
+
+// staleDriver now and then answers for a while what it knew before, as a standby does
+// that a replica took for the primary.
+type staleDriver struct {
+	sqlstore.Driver
+	mu    sync.Mutex
+	state sqlstore.State
+	until time.Time
+	begin time.Time
+}
+
+// State implements sqlstore.Driver, badly.
+func (d *staleDriver) State(ctx context.Context) (sqlstore.State, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	if now.Before(d.until) {
+		return d.state, nil
+	}
+	state, err := d.Driver.State(ctx)
+	if err == nil && now.Sub(d.begin) > 200*time.Millisecond {
+		d.state, d.until, d.begin = state, now.Add(100*time.Millisecond), now.Add(100*time.Millisecond)
+	}
+	return state, err
+}
+
+func readsStaleState() fault {
+	return fault{
+		driver: func(d sqlstore.Driver) sqlstore.Driver { return &staleDriver{Driver: d, begin: time.Now()} },
+		// What it writes itself, it would know.
+		layers: func(sqlstore.Driver) Layers {
+			return Layers{Publish: func(sqlstore.Publish) sqlstore.Publish { return func([]sqlstore.Change) {} }}
+		},
+	}
+}
+
+// swapsRepresentations has the cache keep the protobuf of another object for some.
+func swapsRepresentations() fault {
+	swaps := everyNth(20)
+	var mu sync.Mutex
+	var last []byte
+	return fault{layers: func(sqlstore.Driver) Layers {
+		return Layers{Encode: func(cm *corev1.ConfigMap) ([]byte, error) {
+			data, err := cm.Marshal()
+			mu.Lock()
+			defer mu.Unlock()
+			other := last
+			last = data
+			if swaps() && other != nil {
+				return other, err
+			}
+			return data, err
+		}}
+	}}
+}
+
+// carelessDriver does not check some preconditions.
+type carelessDriver struct {
+	sqlstore.Driver
+	ignores func() bool
+}
+
+// Commit implements sqlstore.Driver, badly.
+func (d carelessDriver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	batch = slices.Clone(batch)
+	for i, w := range batch {
+		if w.Op == sqlstore.Create || !d.ignores() {
+			continue
+		}
+		if record, _, err := d.Get(ctx, w.Key); err == nil {
+			batch[i].Replaces = record.Revision
+		}
+	}
+	return d.Driver.Commit(ctx, batch)
+}
+
+func ignoresPreconditions() fault {
+	return fault{driver: func(d sqlstore.Driver) sqlstore.Driver { return carelessDriver{d, everyNth(2)} }}
+}
+
+// repeatingDriver makes some writes again, as one that takes an unknown outcome for a
+// failure.
+type repeatingDriver struct {
+	sqlstore.Driver
+	repeats func() bool
+}
+
+// Commit implements sqlstore.Driver, badly.
+func (d repeatingDriver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	outcomes, err := d.Driver.Commit(ctx, batch)
+	if err != nil || len(batch) != 1 || outcomes[0].Err != nil || batch[0].Op == sqlstore.Delete || !d.repeats() {
+		return outcomes, err
+	}
+	again := batch[0]
+	again.Op, again.Replaces = sqlstore.Update, outcomes[0].Revision
+	return d.Driver.Commit(ctx, []sqlstore.Write{again})
+}
+
+func repeatsWrites() fault {
+	return fault{driver: func(d sqlstore.Driver) sqlstore.Driver { return repeatingDriver{d, everyNth(20)} }}
+}
