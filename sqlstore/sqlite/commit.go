@@ -22,7 +22,7 @@ type writer struct {
 	begin, commit, rollback                  *sql.Stmt
 	insertObject, updateObject, deleteObject *sql.Stmt
 	insertCreate, insertReplaced             *sql.Stmt
-	selectRevision, updateRevision           *sql.Stmt
+	selectRevision, touch, untouch           *sql.Stmt
 	deleteChanges, updateCompacted, vacuum   *sql.Stmt
 }
 
@@ -39,7 +39,7 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 		{&w.begin, `BEGIN IMMEDIATE`}, {&w.commit, `COMMIT`}, {&w.rollback, `ROLLBACK`},
 		{&w.insertObject, insertObject}, {&w.updateObject, updateObject}, {&w.deleteObject, deleteObject},
 		{&w.insertCreate, insertCreate}, {&w.insertReplaced, insertReplaced},
-		{&w.selectRevision, selectRevision}, {&w.updateRevision, updateRevision},
+		{&w.selectRevision, selectRevision}, {&w.touch, touchStore}, {&w.untouch, untouchStore},
 		{&w.deleteChanges, deleteChanges}, {&w.updateCompacted, updateCompacted}, {&w.vacuum, vacuum},
 	} {
 		if *s.stmt, err = w.stmts.add(w.conn.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
@@ -119,7 +119,7 @@ func (w *writer) start() error {
 // apply does the writes and moves state.Revision by one for each that takes
 // effect.
 func (w *writer) apply(batch []sqlstore.Write, outcomes []sqlstore.Outcome, state *sqlstore.State, now time.Time) error {
-	before, stamp := state.Revision, formatTime(now)
+	stamp := formatTime(now)
 	for i := range batch {
 		var err error
 		if batch[i].Op == sqlstore.Create {
@@ -136,22 +136,18 @@ func (w *writer) apply(batch []sqlstore.Write, outcomes []sqlstore.Outcome, stat
 		}
 	}
 	if len(batch) == 0 {
-		return w.touch(state.Revision)
+		return w.touchStore()
 	}
-	if state.Revision == before {
-		return nil
-	}
-	_, err := w.updateRevision.Exec(state.Revision)
-	return err
+	return nil
 }
 
-// touch has the transaction write a page, as it does not where an UPDATE changes
+// touchStore has the transaction write a page, as it does not where an UPDATE changes
 // nothing: whether the file takes writes is known when it is in the log.
-func (w *writer) touch(revision int64) error {
-	if _, err := w.updateRevision.Exec(revision + 1); err != nil {
+func (w *writer) touchStore() error {
+	if _, err := w.touch.Exec(); err != nil {
 		return err
 	}
-	_, err := w.updateRevision.Exec(revision)
+	_, err := w.untouch.Exec()
 	return err
 }
 
@@ -180,7 +176,8 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sqlstore.Outcome, err error) {
 	k, a := c.Key, c.Author
 	err = w.insertReplaced.QueryRow(revision, stamp, string(c.Op), a.Verb, a.User, a.AuditID,
-		changeSum(k, revision, stamp, c.Op, a, c.Replaces), c.Replaces, k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name).Scan(&o.Created, &o.UID, &o.OldBytes)
+		changeSum(k, revision, stamp, c.Op, a, c.Replaces),
+		k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name, c.Replaces).Scan(&o.Created, &o.UID, &o.OldBytes)
 	if errors.Is(err, sql.ErrNoRows) {
 		o.Err, err = w.mismatch(k)
 		return o, err
@@ -189,12 +186,12 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 		return o, fmt.Errorf("insert change: %w", err)
 	}
 	if c.Op == sqlstore.Delete {
-		_, err = w.deleteObject.Exec(c.Replaces)
+		_, err = w.deleteObject.Exec(o.Created)
 	} else {
 		_, err = w.updateObject.Exec(revision, c.UID, stamp, a.Verb, a.User, c.Form,
 			formatExpiry(c.Expires), text(c.Value),
 			recordSum(k, c.UID, o.Created, revision, c.Form, expiryText(c.Expires), text(c.Value)),
-			writtenSum(k, revision, stamp, a.Verb, a.User), c.Replaces)
+			writtenSum(k, revision, stamp, a.Verb, a.User), o.Created)
 	}
 	if err != nil {
 		return o, fmt.Errorf("%s object: %w", c.Op, err)

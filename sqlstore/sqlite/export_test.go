@@ -36,3 +36,16 @@ func (d *Driver) Pragmas(ctx context.Context, name string) (values []string, err
 	}
 	return values, nil
 }
+
+// Log is the number of pages in the log, and of those that are copied back; -1 where it
+// can't be read.
+func (d *Driver) Log(ctx context.Context) (pages, copied int) {
+	var busy int
+	if err := d.maintenance.QueryRowContext(ctx, measureLog).Scan(&busy, &pages, &copied); err != nil {
+		return -1, -1
+	}
+	return pages, copied
+}
+
+// MaintainOnce does what Maintain does after the log has grown.
+func (d *Driver) MaintainOnce(ctx context.Context) error { return d.maintain(ctx, measureLog) }

@@ -307,7 +307,7 @@ func TestFaults_DamageIsReported(t *testing.T) {
 			}, sqlstore.ErrDamaged,
 		},
 		"table gone": {
-			func(t *testing.T, _ string, other *sql.Conn) { execute(t, other, `DROP TABLE counters`) },
+			func(t *testing.T, _ string, other *sql.Conn) { execute(t, other, `DROP TABLE changes`) },
 			sqlstore.ErrDatabase,
 		},
 	} {

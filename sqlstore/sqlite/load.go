@@ -124,8 +124,11 @@ func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 	defer objects.Close()
 	for r, err := range s.Objects {
 		if err == nil {
+			stamp := formatTime(r.Time)
 			_, err = objects.ExecContext(ctx, r.Revision, r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Created,
-				formatTime(r.Time), r.Verb, r.User, r.Form, formatExpiry(r.Expires), text(r.Value))
+				stamp, r.Verb, r.User, r.Form, formatExpiry(r.Expires), text(r.Value),
+				recordSum(r.Key, r.UID, r.Created, r.Revision, r.Form, expiryText(r.Expires), text(r.Value)),
+				writtenSum(r.Key, r.Revision, stamp, r.Verb, r.User))
 		}
 		if err != nil {
 			return broken(err)
@@ -138,12 +141,15 @@ func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 	defer changes.Close()
 	for r, err := range s.Changes {
 		if err == nil {
-			var form, value any
+			var form, value, sum any
 			if r.Op != sqlstore.Create {
 				form, value = r.Form, text(r.Value)
+				sum = recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Form, expiryText(r.Expires), text(r.Value))
 			}
-			_, err = changes.ExecContext(ctx, r.Revision, formatTime(r.Time), string(r.Op), r.Author.Verb, r.Author.User, r.Author.AuditID,
-				r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, formatExpiry(r.Expires), value)
+			stamp := formatTime(r.Time)
+			_, err = changes.ExecContext(ctx, r.Revision, stamp, string(r.Op), r.Author.Verb, r.Author.User, r.Author.AuditID,
+				r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, formatExpiry(r.Expires), value,
+				sum, changeSum(r.Key, r.Revision, stamp, r.Op, r.Author, r.Replaces))
 		}
 		if err != nil {
 			return err

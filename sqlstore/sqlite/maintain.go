@@ -45,30 +45,45 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 }
 
 const (
-	// checkpointPause is how long the log may grow before it is copied back.
+	// checkpointPause is how often the log's length is looked at, while it grows.
 	checkpointPause = 500 * time.Millisecond
+	// checkpointPages is the length of the log, in pages of 4 kB, at which it is copied
+	// back into the file: 16 MiB. A checkpoint syncs twice and writes each page once,
+	// however many commits have changed it since the last one.
+	checkpointPages = 4096
+	// checkpointIdle is how long after the last commit the log is copied back whatever
+	// its length, so that the file alone is nearly complete when nothing is written.
+	checkpointIdle = 5 * time.Minute
 	// checkpoint copies what no reader needs in the log back into the file and
 	// waits for nobody. When the writer finds all of it copied it starts the
 	// log over; the little it added meanwhile it copies itself at LogPages.
 	checkpoint = `PRAGMA wal_checkpoint(PASSIVE)`
+	// measureLog says how long the log is and how much of it is copied, in pages.
+	measureLog = `PRAGMA wal_checkpoint(NOOP)`
 )
 
 // Maintain implements sqlstore.Maintainer: it copies the log back into the file.
 func (d *Driver) Maintain(ctx context.Context) error {
 	pause := time.NewTicker(checkpointPause)
 	defer pause.Stop()
+	idle := time.NewTimer(checkpointIdle)
+	defer idle.Stop()
 	for {
+		statement := measureLog
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-pause.C:
+			select {
+			case <-d.grown:
+				idle.Reset(checkpointIdle)
+			default:
+				continue
+			}
+		case <-idle.C:
+			statement = checkpoint
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-d.grown:
-		}
-		if _, err := d.maintenance.ExecContext(ctx, checkpoint); err != nil {
+		if err := d.maintain(ctx, statement); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -78,6 +93,17 @@ func (d *Driver) Maintain(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// maintain copies the log back if that is the statement, or if the log has grown long
+// enough.
+func (d *Driver) maintain(ctx context.Context, statement string) error {
+	var busy, pages, copied int
+	err := d.maintenance.QueryRowContext(ctx, statement).Scan(&busy, &pages, &copied)
+	if err != nil || statement == checkpoint || pages-copied < min(checkpointPages, d.options.LogPages/2) {
+		return err
+	}
+	return d.maintenance.QueryRowContext(ctx, checkpoint).Scan(&busy, &pages, &copied)
 }
 
 func (d *Driver) walGrew() {

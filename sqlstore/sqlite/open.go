@@ -132,7 +132,7 @@ func (d *Driver) open(ctx context.Context) (err error) {
 	d.state.Store(&state)
 	// A file that takes no writes is refused now and not at the first one. A full
 	// disk is not: what is there can be read meanwhile.
-	err = d.writer.transaction(func() error { return d.writer.touch(state.Revision) })
+	err = d.writer.transaction(d.writer.touchStore)
 	if hasCode(err, sqlite3.SQLITE_FULL) {
 		return nil
 	}

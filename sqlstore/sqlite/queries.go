@@ -5,7 +5,13 @@ package sqlite
 
 const countVersionTable = `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'byre_schema'`
 
-const selectState = `SELECT revision, compacted, epoch FROM counters WHERE id = 1`
+const (
+	// lastRevision is the store's: that of the newest change, unless a compaction has
+	// deleted that one. It is one search of a primary key.
+	lastRevision = `max(s.revision, coalesce((SELECT max(revision) FROM changes), 0))`
+
+	selectState = `SELECT ` + lastRevision + `, s.compacted, s.epoch FROM store s WHERE s.id = 1`
+)
 
 const (
 	insertObject = `
@@ -16,30 +22,35 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, change_sum)
 VALUES (?, ?, 'create', ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)`
 
-	// insertReplaced is the compare of the compare-and-swap: it finds the
-	// record by the revision it must have (the rowid), copies what is replaced
-	// without taking it out of the database, and returns nothing on a mismatch.
+	// insertReplaced is the compare of the compare-and-swap: it finds the record by
+	// its key, copies what is replaced without taking it out of the database, and
+	// returns nothing where the record is not at the revision it must have.
 	insertReplaced = `
 INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
 SELECT ?, ?, ?, ?, ?, ?, "group", resource, owner, namespace, name, uid, revision, created_revision, form, expires, value, record_sum, ?
 FROM objects
-WHERE revision = ? AND "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?
+WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ? AND revision = ?
 RETURNING created_revision, uid, octet_length(value)`
 
+	// updateObject leaves the row where it is: the revision that created the object is
+	// the rowid.
 	updateObject = `
 UPDATE objects SET revision = ?, uid = ?, time = ?, verb = ?, who = ?, form = ?, expires = ?, value = ?, record_sum = ?, change_sum = ?
-WHERE revision = ?`
+WHERE created_revision = ?`
 
-	deleteObject = `DELETE FROM objects WHERE revision = ?`
+	deleteObject = `DELETE FROM objects WHERE created_revision = ?`
 
 	selectRevision = `SELECT revision FROM objects WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?`
 
-	updateRevision = `UPDATE counters SET revision = ? WHERE id = 1`
+	// touchStore changes a row and its page; the second one has it as it was.
+	touchStore   = `UPDATE store SET revision = revision + 1 WHERE id = 1`
+	untouchStore = `UPDATE store SET revision = revision - 1 WHERE id = 1`
 )
 
 const (
-	deleteChanges   = `DELETE FROM changes WHERE revision <= ?`
-	updateCompacted = `UPDATE counters SET compacted = ? WHERE id = 1`
+	deleteChanges = `DELETE FROM changes WHERE revision <= ?`
+	// updateCompacted keeps the last revision when the newest change is deleted.
+	updateCompacted = `UPDATE store SET compacted = ?1, revision = max(revision, ?1) WHERE id = 1`
 	// vacuum gives back free pages, as many as a chunk may have made.
 	vacuum = `PRAGMA incremental_vacuum(500)`
 )
@@ -55,10 +66,10 @@ SELECT "group", resource, owner, count(*), sum(bytes) FROM o GROUP BY "group", r
 	// selectObject has a row even where there is no object: the revision of
 	// its snapshot.
 	selectObject = `
-SELECT c.revision, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value, o.record_sum
-FROM counters c LEFT JOIN objects o
+SELECT ` + lastRevision + `, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value, o.record_sum
+FROM store s LEFT JOIN objects o
   ON o."group" = ?1 AND o.resource = ?2 AND o.owner = ?3 AND o.namespace = ?4 AND o.name = ?5
-WHERE c.id = 1`
+WHERE s.id = 1`
 
 	selectExpired = `
 SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, expires
@@ -74,7 +85,7 @@ SELECT c.revision, c.time, c.op, c.verb, c.who, c.audit_id,
 FROM changes c
 LEFT JOIN changes n ON n."group" = c."group" AND n.resource = c.resource AND n.owner = c.owner
   AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
-LEFT JOIN objects o ON o.revision = c.revision
+LEFT JOIN objects o ON o.created_revision = c.created_revision AND o.revision = c.revision
 WHERE c.revision > ?1 ORDER BY c.revision LIMIT ?2`
 )
 
@@ -106,10 +117,16 @@ const (
 	countNow = `SELECT count(*) FROM objects WHERE `
 	countOld = `SELECT count(*) FROM changes WHERE `
 
-	countResource    = countNow + inResource
-	countNamespace   = countNow + inNamespace
-	countResourceAt  = `SELECT (` + countNow + inResource + stillThen + `) + (` + countOld + inResource + gone + `)`
-	countNamespaceAt = `SELECT (` + countNow + inNamespace + stillThen + `) + (` + countOld + inNamespace + gone + `)`
+	countResource  = countNow + inResource
+	countNamespace = countNow + inNamespace
+	// What was there at a revision and is there now is counted by the index alone: its
+	// rowid is the revision that created the object. Of what a later change replaced
+	// only the deleted are left to count.
+	createdThen = ` AND created_revision <= ?7`
+	deleted     = gone + ` AND NOT EXISTS (SELECT 1 FROM objects o WHERE o.created_revision = changes.created_revision)`
+
+	countResourceAt  = `SELECT (` + countNow + inResource + createdThen + `) + (` + countOld + inResource + deleted + `)`
+	countNamespaceAt = `SELECT (` + countNow + inNamespace + createdThen + `) + (` + countOld + inNamespace + deleted + `)`
 )
 
 // A whole store: ReadSnapshot and Load.
@@ -128,8 +145,8 @@ FROM changes ORDER BY revision`
 	countData = `SELECT (SELECT count(*) FROM objects) + (SELECT count(*) FROM changes) + (SELECT revision FROM counters)`
 
 	insertUndo = `
-INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 	setCounters = `UPDATE counters SET revision = ?, compacted = ?, epoch = ? WHERE id = 1`
 
