@@ -96,14 +96,19 @@ lint: $(GOLANGCI)
 kubectl:
 	cd e2e && $(GO) run ./programs/build kubectl
 
-# Breaks things while clients use byre, on both databases, for DURATION each, and judges
-# what the clients saw. make robustness FAULTS=kill DATABASE=sqlite runs some faults only;
-# e2e/robustness/doc.go says what else there is.
+# Breaks things while clients use byre, on both databases at once, for DURATION, and
+# judges what the clients saw. FAULTS is a regular expression of their names, DATABASE is
+# sqlite or postgres; the results are in bin/robustness. With DOCS=docs they go into
+# docs/reliability.md too.
 DURATION ?= 30m
 FAULTS   ?=
 DATABASE ?=
+DOCS     ?=
+robustness: ARGS = $(if $(DOCS),-docs "$(abspath $(DOCS))")
 robustness: build test-setup
-	cd e2e && $(GO) test -count=1 -timeout 24h -v ./robustness -run TestRobustness -args -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)'
+	cd e2e && $(GO) test -count=1 -v ./robustness/inprocess -args $(ARGS)
+	cd e2e && $(GO) test -count=1 -v -timeout 24h ./robustness -run TestRobustness -args \
+	  -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)' $(ARGS)
 
 # Measures byre beside a stock kube-apiserver with etcd; the results are in
 # bin/bench. make bench BENCH=-short gives a first impression in a minute;

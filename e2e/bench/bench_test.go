@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"byre/e2e/document"
 )
 
 // The ratio is the median of the rounds' ratios: a machine that is slow in one round
@@ -50,7 +52,7 @@ func TestTables_AreUpdated(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := updateTables(r, path); err != nil {
+	if err := document.Update(path, "bench", tables(r)); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(path)

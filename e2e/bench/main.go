@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"byre/e2e/document"
 	"byre/e2e/programs"
 )
 
@@ -153,7 +154,7 @@ func report(r *results, o options) error {
 		os.WriteFile(filepath.Join(o.out, "tables.md"), []byte(allTables(r)), 0o644),
 	}
 	if o.docs != "" {
-		errs = append(errs, writePlots(r, o.docs), updateTables(r, filepath.Join(o.docs, "performance.md")))
+		errs = append(errs, writePlots(r, o.docs), document.Update(filepath.Join(o.docs, "performance.md"), "bench", tables(r)))
 	}
 	fmt.Println(allTables(r))
 	return errors.Join(errs...)

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strings"
 )
@@ -118,36 +116,4 @@ func format(v float64, unit string) string {
 	default:
 		return fmt.Sprintf("%.2f %s", v, unit)
 	}
-}
-
-// updateTables replaces in a document what stands between "<!-- bench: NAME -->" and
-// "<!-- bench end -->" by the table of that name. Tables that are empty in these
-// results stay as they are.
-func updateTables(r *results, path string) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	const begin, end = "<!-- bench: ", "<!-- bench end -->"
-	byName := tables(r)
-	var out strings.Builder
-	rest := string(text)
-	for {
-		before, after, found := strings.Cut(rest, begin)
-		out.WriteString(before)
-		if !found {
-			break
-		}
-		name, after, _ := strings.Cut(after, " -->")
-		old, after, found := strings.Cut(after, end)
-		if !found {
-			return errors.New(path + ": the table " + name + " has no end")
-		}
-		if byName[name] != "" {
-			old = "\n" + byName[name]
-		}
-		out.WriteString(begin + name + " -->" + old + end)
-		rest = after
-	}
-	return os.WriteFile(path, []byte(out.String()), 0o644)
 }

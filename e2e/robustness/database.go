@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"context"
+	"net/url"
 	"path/filepath"
 	"testing"
 
@@ -33,7 +34,7 @@ type Database struct {
 func newDatabase(ctx context.Context, t testing.TB, kind string) (*Database, error) {
 	if kind == SQLite {
 		path := filepath.Join(t.TempDir(), "byre.db")
-		return &Database{Kind: kind, Path: path, Endpoint: "sqlite://" + path}, nil
+		return &Database{Kind: kind, Path: path, Endpoint: (&url.URL{Scheme: "sqlite", Path: path}).String()}, nil
 	}
 	cluster, err := pgtest.Start(ctx)
 	if err != nil {

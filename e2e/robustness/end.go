@@ -21,9 +21,9 @@ func (p *episode) readAtEnd(ctx context.Context) error {
 	return nil
 }
 
-// compareAtEnd compares the replicas' memory, in every encoding, with each other and with
-// the database.
-func (p *episode) compareAtEnd(ctx context.Context) []error {
+// compareAtEnd compares the replicas' memory, in every encoding, with each other, with
+// the database, and with the stores of all informers.
+func (p *episode) compareAtEnd(ctx context.Context, result *Result) []error {
 	conn, err := p.Database.connect(ctx)
 	if err != nil {
 		return []error{err}
@@ -34,6 +34,9 @@ func (p *episode) compareAtEnd(ctx context.Context) []error {
 		return []error{err}
 	}
 	var errs []error
+	if result.Informers, err = p.awaitInformers(ctx, p.namespace, stored); err != nil {
+		errs = append(errs, err)
+	}
 	var first []history.Object
 	for i, endpoint := range p.endpoints {
 		// From memory, and exactly at the same revision from the database.

@@ -24,6 +24,7 @@ type Env struct {
 	// Replicas are byre's processes; one on SQLite.
 	Replicas []*Replica
 
+	informers []informer
 	// recorder is that of the episode under way.
 	recorder *history.Recorder
 }
@@ -115,7 +116,7 @@ func (e *Env) start(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return e.startInformers()
 }
 
 // AwaitWrites waits until clients have had n more writes acknowledged.

@@ -34,8 +34,10 @@ type Result struct {
 	Errors map[string]int
 	// Silence is the longest time in which no write was acknowledged; Recovery the time
 	// from the end of the fault until every replica had acknowledged a write.
-	Silence, Recovery time.Duration
-	Violations        []string
+	// Informers is the time from the last write until all informers had what the
+	// database has.
+	Silence, Recovery, Informers time.Duration
+	Violations                   []string
 	// LosesCommits is the fault's.
 	LosesCommits bool `json:",omitempty"`
 }
@@ -202,7 +204,7 @@ func (p *episode) judge(ctx context.Context, h *history.History, result *Result)
 			result.Violations = append(result.Violations, v.String())
 		}
 	}
-	for _, err := range p.compareAtEnd(ctx) {
+	for _, err := range p.compareAtEnd(ctx, result) {
 		result.Violations = append(result.Violations, check.Equal+": "+err.Error())
 	}
 }

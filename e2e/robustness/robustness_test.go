@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"testing"
 	"time"
 
+	"byre/e2e/document"
 	"byre/e2e/programs"
 	"byre/e2e/robustness/history"
 	"byre/e2e/robustness/traffic"
@@ -22,6 +24,7 @@ var (
 	only     = flag.String("faults", "", "run the faults whose names match this regular expression only")
 	onlyOn   = flag.String("database", "", "run on this database only: sqlite or postgres")
 	replicas = flag.Int("replicas", 2, "how many processes share a PostgreSQL")
+	docs     = flag.String("docs", "", "write the tables into reliability.md of this folder")
 	out      = flag.String("out", "../../bin/robustness", "where results and the histories of failures go")
 )
 
@@ -39,19 +42,21 @@ func TestMain(m *testing.M) {
 
 // TestRobustness_KeepsPromisesUnderFaults runs each fault under traffic through REST.
 func TestRobustness_KeepsPromisesUnderFaults(t *testing.T) {
+	var report collector
+	t.Cleanup(func() { report.save(t) }) // after the parallel tests
 	for _, kind := range []string{SQLite, Postgres} {
 		t.Run(kind, func(t *testing.T) {
 			if *onlyOn != "" && *onlyOn != kind {
 				t.Skip("not asked for")
 			}
 			t.Parallel()
-			runFaults(t, kind)
+			runFaults(t, kind, &report)
 		})
 	}
 }
 
 // runFaults runs the faults of a database: each once, or again and again.
-func runFaults(t *testing.T, kind string) {
+func runFaults(t *testing.T, kind string, report *collector) {
 	pattern, err := regexp.Compile(*only)
 	if err != nil {
 		t.Fatal(err)
@@ -67,9 +72,9 @@ func runFaults(t *testing.T, kind string) {
 				shared = startEnv(t, kind, Fault{})
 			}
 			if f.Prepare == nil {
-				runFault(t, shared, f)
+				report.add(runFault(t, shared, f))
 			} else {
-				t.Run("own", func(t *testing.T) { runFault(t, startEnv(t, kind, f), f) })
+				t.Run("own", func(t *testing.T) { report.add(runFault(t, startEnv(t, kind, f), f)) })
 			}
 			if t.Failed() || *duration > 0 && time.Since(begin) > *duration {
 				return
@@ -109,7 +114,7 @@ func startEnv(t *testing.T, kind string, f Fault) *Env {
 // options are those of the traffic in every episode.
 var options = traffic.Options{Keys: 6, Writers: 2, Watchers: 2, Pause: 10 * time.Millisecond, Timeout: 5 * time.Second}
 
-func runFault(t *testing.T, e *Env, f Fault) {
+func runFault(t *testing.T, e *Env, f Fault) *Result {
 	t.Helper()
 	o := options
 	o.Seed = rand.Uint64()
@@ -124,15 +129,46 @@ func runFault(t *testing.T, e *Env, f Fault) {
 		}
 	}
 	if result == nil {
-		return
+		return nil
 	}
-	t.Logf("%s on %s: %d operations, %d acknowledged writes, %d events, silence %.2f s, recovery %.2f s, errors %v",
-		f.Name, e.Database.Kind, result.Operations, result.Acknowledged, result.Events, result.Silence.Seconds(), result.Recovery.Seconds(), result.Errors)
+	t.Logf("%s on %s: %d operations, %d acknowledged writes, %d events, silence %.2f s, recovery %.2f s, errors %v, informers after %.2f s",
+		f.Name, e.Database.Kind, result.Operations, result.Acknowledged, result.Events, result.Silence.Seconds(), result.Recovery.Seconds(), result.Errors, result.Informers.Seconds())
 	for _, v := range result.Violations {
 		t.Errorf("%s: %s", f.Name, v)
 	}
 	if t.Failed() {
 		saveHistory(t, h, p.namespace)
+	}
+	return result
+}
+
+// collector is a report that several tests add to.
+type collector struct {
+	mu sync.Mutex
+	Report
+}
+
+func (c *collector) add(r *Result) {
+	if r == nil {
+		return // it did not come so far
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.Add(r, time.Now())
+}
+
+// save keeps the report and writes it into the page.
+func (c *collector) save(t *testing.T) {
+	path := filepath.Join(*out, "results.json")
+	if err := c.Save(path); err != nil {
+		t.Error(err)
+		return
+	}
+	t.Logf("the results are in %s", path)
+	if *docs != "" {
+		if err := document.Update(filepath.Join(*docs, "reliability.md"), "robustness", c.Tables()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

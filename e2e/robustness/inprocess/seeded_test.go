@@ -3,7 +3,10 @@ package inprocess
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -11,6 +14,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"byre/e2e/document"
+	"byre/e2e/robustness/check"
 	"byre/e2e/robustness/tables"
 	"byre/sqlstore"
 )
@@ -35,45 +40,76 @@ func TestStore_KeepsPromises(t *testing.T) {
 	}
 }
 
+var docs = flag.String("docs", "", "write the table of seeded faults into reliability.md of this folder")
+
+// seeded are the faults that the judge must find.
+var seeded = []struct {
+	name  string
+	kinds []string
+	fault func() fault
+}{
+	{"a lost event", both, losesEvents},
+	{"a reordered publish", both, reordersEvents},
+	{"a revision from MAX", sqliteOnly, takesRevisionFromRows},
+	{"a missing fsync", sqliteOnly, forgetsCommits},
+	{"a compaction that forgets a tombstone", both, forgetsTombstones},
+	{"a stale read after a failover", both, readsStaleState},
+	{"a swapped entry of the representation cache", both, swapsRepresentations},
+	{"a precondition that is not checked", both, ignoresPreconditions},
+	{"a write that is made twice", both, repeatsWrites},
+}
+
+var both, sqliteOnly = []string{tables.SQLite, tables.Postgres}, []string{tables.SQLite}
+
 // TestJudge_FindsSeededFaults puts a fault into a replica, between two layers, and
 // expects the judge to find it.
 func TestJudge_FindsSeededFaults(t *testing.T) {
 	t.Parallel()
-	both, sqliteOnly := []string{tables.SQLite, tables.Postgres}, []string{tables.SQLite}
-	for _, seeded := range []struct {
-		name  string
-		kinds []string
-		fault func() fault
-	}{
-		{"a lost event", both, losesEvents},
-		{"a reordered publish", both, reordersEvents},
-		{"a revision from MAX", sqliteOnly, takesRevisionFromRows},
-		{"a missing fsync", sqliteOnly, forgetsCommits},
-		{"a compaction that forgets a tombstone", both, forgetsTombstones},
-		{"a stale read after a failover", both, readsStaleState},
-		{"a swapped entry of the representation cache", both, swapsRepresentations},
-		{"a precondition that is not checked", both, ignoresPreconditions},
-		{"a write that is made twice", both, repeatsWrites},
-	} {
-		for _, kind := range seeded.kinds {
-			t.Run(seeded.name+"/"+kind, func(t *testing.T) {
+	var mu sync.Mutex
+	rows := map[string]string{}
+	t.Cleanup(func() { // after the parallel tests
+		if *docs == "" {
+			return
+		}
+		table := "| fault | database | found after | by the promise that is broken |\n|---|---|---:|---|\n"
+		for _, s := range seeded {
+			for _, kind := range s.kinds {
+				table += rows[s.name+kind]
+			}
+		}
+		if err := document.Update(filepath.Join(*docs, "reliability.md"), "robustness", map[string]string{"seeded": table}); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, s := range seeded {
+		for _, kind := range s.kinds {
+			t.Run(s.name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
-				l := newLab(t, kind, seeded.fault())
-				begin := time.Now()
-				for range 20 {
-					violations, err := l.round()
-					if err != nil {
-						t.Fatal(err)
-					}
-					if len(violations) > 0 {
-						t.Logf("%s on %s: found after %.2f s: %s", seeded.name, kind, time.Since(begin).Seconds(), violations[0])
-						return
-					}
-				}
-				t.Errorf("%s was not found in %v", seeded.name, time.Since(begin))
+				found, after := find(t, newLab(t, kind, s.fault()))
+				t.Logf("%s on %s: found after %.2f s: %s", s.name, kind, after.Seconds(), found)
+				mu.Lock()
+				defer mu.Unlock()
+				rows[s.name+kind] = fmt.Sprintf("| %s | %s | %.1f s | %s |\n", s.name, kind, after.Seconds(), found.Promise)
 			})
 		}
 	}
+}
+
+// find returns the first violation, and after how long it was found.
+func find(t *testing.T, l *lab) (check.Violation, time.Duration) {
+	t.Helper()
+	begin := time.Now()
+	for range 20 {
+		violations, err := l.round()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(violations) > 0 {
+			return violations[0], time.Since(begin)
+		}
+	}
+	t.Fatalf("not found in %v", time.Since(begin))
+	return check.Violation{}, 0
 }
 
 // losesEvents has some changes never reach the watchers of their resource.

@@ -1,0 +1,149 @@
+package robustness
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Row is what came of all runs of one fault on one database.
+type Row struct {
+	Fault, Database string
+	// Day is when it ran last.
+	Day time.Time
+	// Runs is how often it ran, Operations, Acknowledged, Events and Violations are sums.
+	Runs, Operations, Acknowledged, Events, Violations int
+	// Errors are the errors that clients got, of all runs, by kind.
+	Errors map[string]int
+	// Silence, Recovery and Informers are the greatest of all runs.
+	Silence, Recovery, Informers time.Duration
+	LosesCommits                 bool `json:",omitempty"`
+}
+
+// Report collects results.
+type Report struct{ Rows []*Row }
+
+func (r *Report) row(fault, database string) *Row {
+	for _, row := range r.Rows {
+		if row.Fault == fault && row.Database == database {
+			return row
+		}
+	}
+	row := &Row{Fault: fault, Database: database, Errors: map[string]int{}}
+	r.Rows = append(r.Rows, row)
+	return row
+}
+
+// Add adds the result of one run.
+func (r *Report) Add(result *Result, day time.Time) {
+	row := r.row(result.Fault, result.Database)
+	row.Day = day
+	row.Runs++
+	row.Operations += result.Operations
+	row.Acknowledged += result.Acknowledged
+	row.Events += result.Events
+	row.Violations += len(result.Violations)
+	for kind, n := range result.Errors {
+		row.Errors[kind] += n
+	}
+	row.Silence = max(row.Silence, result.Silence)
+	row.Recovery = max(row.Recovery, result.Recovery)
+	row.Informers = max(row.Informers, result.Informers)
+	row.LosesCommits = result.LosesCommits
+}
+
+// Save writes the report to a file. Rows of earlier reports that this one lacks stay.
+func (r *Report) Save(path string) error {
+	var earlier Report
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &earlier)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, row := range earlier.Rows {
+		if known := r.row(row.Fault, row.Database); known.Runs == 0 {
+			*known = *row
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if text, err = json.MarshalIndent(r, "", "  "); err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o600)
+}
+
+// Tables are the tables for docs/reliability.md, by name.
+func (r *Report) Tables() map[string]string {
+	var b strings.Builder
+	b.WriteString("| fault | database | runs | what clients saw | acknowledged writes | kept | seconds without a write | seconds until all went on | violations |\n")
+	b.WriteString("|---|---|---:|---|---:|---|---:|---:|---:|\n")
+	total := &Row{}
+	order := func(row *Row) int {
+		return slices.IndexFunc(Faults(), func(f Fault) bool { return f.Name == row.Fault })
+	}
+	rows := slices.Clone(r.Rows)
+	slices.SortStableFunc(rows, func(a, b *Row) int {
+		if n := order(a) - order(b); n != 0 {
+			return n
+		}
+		return -strings.Compare(a.Database, b.Database)
+	})
+	for _, row := range rows {
+		if order(row) < 0 {
+			continue // a fault that is no more
+		}
+		fmt.Fprintf(&b, "| %s | %s | %d | %s | %d | %s | %.1f | %.1f | %d |\n", row.Fault, row.Database, row.Runs,
+			row.errors(), row.Acknowledged, row.kept(), row.Silence.Seconds(), row.Recovery.Seconds(), row.Violations)
+		total.Runs += row.Runs
+		total.Operations += row.Operations
+		total.Acknowledged += row.Acknowledged
+		total.Events += row.Events
+		total.Violations += row.Violations
+		if row.Day.After(total.Day) {
+			total.Day = row.Day
+		}
+	}
+	summary := fmt.Sprintf("%s: %d runs of %d rows, %d operations, %d acknowledged writes, %d events of watches, %d violations.\n",
+		total.Day.Format("2006-01-02"), total.Runs, len(rows), total.Operations, total.Acknowledged, total.Events, total.Violations)
+	return map[string]string{"faults": b.String(), "summary": summary}
+}
+
+// errors says what clients saw, the most frequent first, as a mean of a run.
+func (row *Row) errors() string {
+	if len(row.Errors) == 0 {
+		return "nothing"
+	}
+	kinds := slices.SortedFunc(maps.Keys(row.Errors), func(a, b string) int {
+		if n := row.Errors[b] - row.Errors[a]; n != 0 {
+			return n
+		}
+		return strings.Compare(a, b)
+	})
+	var words []string
+	for _, kind := range kinds {
+		words = append(words, fmt.Sprintf("%s (%.3g)", kind, float64(row.Errors[kind])/float64(row.Runs)))
+	}
+	return strings.Join(words, ", ")
+}
+
+func (row *Row) kept() string {
+	switch {
+	case row.LosesCommits:
+		return "what the database kept"
+	case row.Violations > 0:
+		return "see violations"
+	default:
+		return "all"
+	}
+}
