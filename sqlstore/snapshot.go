@@ -22,8 +22,8 @@ type Snapshot struct {
 	// takes them in any.
 	Objects iter.Seq2[*ObjectRow, error]
 	// Changes are the rows of the undo log in the order of their revisions: every
-	// revision after Header.Compacted up to Header.Revision, and what the database
-	// still has of earlier ones.
+	// revision after Header.Compacted up to Header.Revision, and before them what the
+	// table archive has of earlier ones.
 	Changes iter.Seq2[*ChangeRow, error]
 }
 
@@ -49,7 +49,7 @@ type ObjectRow struct {
 	Verb string
 }
 
-// ChangeRow is a row of the table changes: one change, with the state that it replaced.
+// ChangeRow is a row of the tables changes and archive: one change, with the state that it replaced.
 // What a change wrote stands in the row that replaced that, or in the object.
 type ChangeRow struct {
 	Key

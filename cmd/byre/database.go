@@ -8,6 +8,7 @@ import (
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
+	"byre/sqlstore/snapshot"
 	"byre/sqlstore/sqlite"
 )
 
@@ -48,4 +49,29 @@ func withDatabase(endpoint string, onSQLite, onPostgres func(dsn string) error) 
 		return onPostgres(dsn)
 	}
 	return fmt.Errorf("no driver for %s", dialect)
+}
+
+// loadVerified fills the database of an endpoint, and then counts and hashes what it
+// holds.
+func loadVerified(ctx context.Context, p *progress, endpoint string, s sqlstore.Snapshot) (snapshot.Digest, error) {
+	s, loaded := snapshot.Digested(p.follow(s))
+	if err := loadDatabase(ctx, endpoint, s); err != nil {
+		return snapshot.Digest{}, err
+	}
+	p.begin("verifying")
+	var held snapshot.Digest
+	err := readDatabase(ctx, endpoint, func(h sqlstore.Snapshot) (err error) {
+		if h.Revision != s.Revision || h.Compacted != s.Compacted || h.Epoch != s.Epoch {
+			return fmt.Errorf("it is at revision %d of epoch %s, want %d of %s", h.Revision, h.Epoch, s.Revision, s.Epoch)
+		}
+		held, err = snapshot.DigestOf(p.follow(h))
+		return err
+	})
+	switch {
+	case err != nil:
+		return held, fmt.Errorf("verify what was loaded: %w", err)
+	case held != *loaded:
+		return held, fmt.Errorf("the database holds %v, and was given %v: do not use it", held, *loaded)
+	}
+	return held, nil
 }

@@ -35,6 +35,8 @@ var parts = []part{
 	{"sqlstore/eventually", 0, []string{"byre/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"sqlstore", 1, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"sqlstore/snapshot", 1.1, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
+	{"sqlstore/backup/location", 1.1, []string{"byre/", "k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
+	{"sqlstore/backup", 1.2, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"sqlstore/storetest", 1.1, []string{"k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"sqlstore/sqlite", 1.2, []string{"k8s.io/", "github.com/jackc/"}},
 	{"sqlstore/postgres", 1.2, []string{"k8s.io/", "modernc.org/"}},

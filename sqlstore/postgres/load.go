@@ -49,10 +49,18 @@ func (t *transfer) load(s sqlstore.Snapshot) error {
 	if err := t.lock(tx); err != nil {
 		return err
 	}
-	if err := copyRows(t, tx, "objects", objectColumns, s.Objects, objectValues); err != nil {
+	nextObject, stop := iter.Pull2(s.Objects)
+	defer stop()
+	if err := copyRows(t, tx, "objects", objectColumns, nextObject, objectValues); err != nil {
 		return err
 	}
-	if err := copyRows(t, tx, "changes", undoColumns, s.Changes, undoValues); err != nil {
+	nextChange, stop := iter.Pull2(s.Changes)
+	defer stop()
+	archived, rest := split(nextChange, func(r *sqlstore.ChangeRow) bool { return r.Revision <= s.Compacted })
+	if err := copyRows(t, tx, "archive", undoColumns, archived, undoValues); err != nil {
+		return err
+	}
+	if err := copyRows(t, tx, "changes", undoColumns, rest, undoValues); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(t.ctx, setStore, s.Revision, s.Compacted, s.Epoch); err != nil {
@@ -93,11 +101,34 @@ func (t *transfer) lock(tx pgx.Tx) error {
 	return nil
 }
 
-// copyRows sends rows by COPY. The watchdog watches the server, not the sequence.
-func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, rows iter.Seq2[*T, error], values func(*T) []any) error {
+// puller returns the next row, as what iter.Pull2 returns does.
+type puller[T any] func() (row *T, err error, ok bool) //nolint:revive // iter.Pull2's order
+
+// split divides rows: first yields those at the beginning for which belongs is true, rest,
+// when first has ended, the others.
+func split[T any](next puller[T], belongs func(*T) bool) (first, rest puller[T]) {
+	var held *T
+	first = func() (*T, error, bool) { //nolint:revive // see puller
+		row, err, ok := next()
+		if ok && err == nil && !belongs(row) {
+			held = row
+			return nil, nil, false
+		}
+		return row, err, ok
+	}
+	rest = func() (*T, error, bool) { //nolint:revive // see puller
+		if row := held; row != nil {
+			held = nil
+			return row, nil, true
+		}
+		return next()
+	}
+	return first, rest
+}
+
+// copyRows sends rows by COPY. The watchdog watches the server, not who makes the rows.
+func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, next puller[T], values func(*T) []any) error {
 	t.watchdog.pause()
-	next, stop := iter.Pull2(rows)
-	defer stop()
 	var source error
 	_, err := tx.CopyFrom(t.ctx, pgx.Identifier{table}, columns, pgx.CopyFromFunc(func() ([]any, error) {
 		t.watchdog.pause()

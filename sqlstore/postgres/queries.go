@@ -269,12 +269,17 @@ SELECT k.revision, k.compacted, k.epoch, clock_timestamp(), (SELECT count(*) FRO
 SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, time, verb, who, form, expires, value
 FROM objects ORDER BY "group", resource, owner, namespace, name`
 
+	// selectUndo reads the archive up to the compacted revision, and changes from there on.
 	selectUndo = `
 SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value
-FROM changes ORDER BY revision`
+FROM archive WHERE revision <= (SELECT compacted FROM store)
+UNION ALL
+SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value
+FROM changes WHERE revision > (SELECT compacted FROM store)
+ORDER BY revision`
 
 	// lockStore keeps everybody from the tables until the load has ended.
-	lockStore = `LOCK TABLE store, objects, changes IN ACCESS EXCLUSIVE MODE`
+	lockStore = `LOCK TABLE store, objects, changes, archive IN ACCESS EXCLUSIVE MODE`
 
 	configureLoad = `SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', $1, true)`
 
@@ -283,7 +288,7 @@ FROM changes ORDER BY revision`
 
 	setStore = `UPDATE store SET revision = $1, compacted = $2, epoch = $3 WHERE id = 1`
 
-	analyze = `ANALYZE objects, changes`
+	analyze = `ANALYZE objects, changes, archive`
 )
 
 var (

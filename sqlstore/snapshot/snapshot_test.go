@@ -260,3 +260,18 @@ func TestReadIdle_RefusesAStoreInUse(t *testing.T) {
 		return errors.As(postgres.ReadIdle(t.Context(), dsn, ignore), &inUse)
 	})
 }
+
+// A snapshot that contradicts itself is read to an error, whoever reads it.
+func TestChecked_RefusesWhatNoStoreHas(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range storetest.Breaks {
+		rows := storetest.RandomRows(t, rand.New(rand.NewPCG(3, 3))).WithoutArchive()
+		if _, err := snapshot.DigestOf(rows.Snapshot()); err != nil {
+			t.Fatal(err)
+		}
+		spoil(&rows)
+		if _, err := snapshot.DigestOf(rows.Snapshot()); !errors.Is(err, sqlstore.ErrBroken) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

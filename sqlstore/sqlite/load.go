@@ -117,43 +117,11 @@ func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	objects, err := tx.PrepareContext(ctx, insertObject)
-	if err != nil {
+	if err := fillObjects(ctx, tx, s); err != nil {
 		return err
 	}
-	defer objects.Close()
-	for r, err := range s.Objects {
-		if err == nil {
-			stamp := formatTime(r.Time)
-			_, err = objects.ExecContext(ctx, r.Revision, r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Created,
-				stamp, r.Verb, r.User, r.Form, formatExpiry(r.Expires), text(r.Value),
-				recordSum(r.Key, r.UID, r.Created, r.Revision, r.Form, expiryText(r.Expires), text(r.Value)),
-				writtenSum(r.Key, r.Revision, stamp, r.Verb, r.User))
-		}
-		if err != nil {
-			return broken(err)
-		}
-	}
-	changes, err := tx.PrepareContext(ctx, insertUndo)
-	if err != nil {
+	if err := fillChanges(ctx, tx, s); err != nil {
 		return err
-	}
-	defer changes.Close()
-	for r, err := range s.Changes {
-		if err == nil {
-			var form, value, sum any
-			if r.Op != sqlstore.Create {
-				form, value = r.Form, text(r.Value)
-				sum = recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Form, expiryText(r.Expires), text(r.Value))
-			}
-			stamp := formatTime(r.Time)
-			_, err = changes.ExecContext(ctx, r.Revision, stamp, string(r.Op), r.Author.Verb, r.Author.User, r.Author.AuditID,
-				r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, formatExpiry(r.Expires), value,
-				sum, changeSum(r.Key, r.Revision, stamp, r.Op, r.Author, r.Replaces))
-		}
-		if err != nil {
-			return err
-		}
 	}
 	for _, index := range indexes {
 		if _, err := tx.ExecContext(ctx, index); err != nil {
@@ -164,10 +132,67 @@ func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 	return err
 }
 
-// broken says what an index has found out: two objects with one key or one revision.
+func fillObjects(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
+	insert, err := tx.PrepareContext(ctx, insertObject)
+	if err != nil {
+		return err
+	}
+	defer insert.Close()
+	for r, err := range s.Objects {
+		if err != nil {
+			return err
+		}
+		stamp, value := formatTime(r.Time), text(r.Value)
+		if _, err := insert.ExecContext(ctx, r.Revision, r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Created,
+			stamp, r.Verb, r.User, r.Form, formatExpiry(r.Expires), value,
+			recordSum(r.Key, r.UID, r.Created, r.Revision, r.Form, expiryText(r.Expires), value),
+			writtenSum(r.Key, r.Revision, stamp, r.Verb, r.User)); err != nil {
+			return broken(err)
+		}
+	}
+	return nil
+}
+
+// fillChanges puts into the archive what is compacted.
+func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
+	insert, err := tx.PrepareContext(ctx, insertUndo)
+	if err != nil {
+		return err
+	}
+	defer insert.Close()
+	archive, err := tx.PrepareContext(ctx, insertArchived)
+	if err != nil {
+		return err
+	}
+	defer archive.Close()
+	for r, err := range s.Changes {
+		if err != nil {
+			return err
+		}
+		stmt := insert
+		if r.Revision <= s.Compacted {
+			stmt = archive
+		}
+		stamp, value := formatTime(r.Time), text(r.Value)
+		var form, replaced, sum any
+		if r.Op != sqlstore.Create {
+			form, replaced = r.Form, value
+			sum = recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Form, expiryText(r.Expires), value)
+		}
+		if _, err := stmt.ExecContext(ctx, r.Revision, stamp, string(r.Op), r.Author.Verb, r.Author.User, r.Author.AuditID,
+			r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, formatExpiry(r.Expires), replaced,
+			sum, changeSum(r.Key, r.Revision, stamp, r.Op, r.Author, r.Replaces)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// broken says what an index has found out: two objects with one key, or created by
+// one revision.
 func broken(err error) error {
 	if isDuplicate(err) || hasCode(err, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY) {
-		return fmt.Errorf("%w: two objects have the same key or the same revision", sqlstore.ErrBroken)
+		return fmt.Errorf("%w: two objects have the same key, or were created by the same revision", sqlstore.ErrBroken)
 	}
 	return err
 }

@@ -134,12 +134,17 @@ const (
 	selectHeader = `SELECT revision, compacted, epoch, (SELECT count(*) FROM objects) FROM counters WHERE id = 1`
 
 	selectObjects = `
-SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, time, verb, who, form, expires, value
+SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, time, verb, who, form, expires, value, record_sum, change_sum
 FROM objects ORDER BY "group", resource, owner, namespace, name`
 
+	// selectUndo reads the archive up to the compacted revision, and changes from there on.
 	selectUndo = `
-SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value
-FROM changes ORDER BY revision`
+SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum
+FROM archive WHERE revision <= (SELECT compacted FROM counters)
+UNION ALL
+SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum
+FROM changes WHERE revision > (SELECT compacted FROM counters)
+ORDER BY revision`
 
 	// countData is 0 in a store that never held anything.
 	countData = `SELECT (SELECT count(*) FROM objects) + (SELECT count(*) FROM changes) + (SELECT revision FROM counters)`
@@ -148,10 +153,14 @@ FROM changes ORDER BY revision`
 INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
-	setCounters = `UPDATE counters SET revision = ?, compacted = ?, epoch = ? WHERE id = 1`
+	insertArchived = `
+INSERT INTO archive (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+	setCounters = `UPDATE store SET revision = ?, compacted = ?, epoch = ? WHERE id = 1`
 
 	// selectIndexes reads what drops and what makes each index that a statement has made.
 	selectIndexes = `
 SELECT 'DROP INDEX "' || replace(name, '"', '""') || '"', sql FROM sqlite_schema
-WHERE type = 'index' AND tbl_name IN ('objects', 'changes') AND sql IS NOT NULL ORDER BY name`
+WHERE type = 'index' AND tbl_name IN ('objects', 'changes', 'archive') AND sql IS NOT NULL ORDER BY name`
 )

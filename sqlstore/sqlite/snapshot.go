@@ -109,12 +109,19 @@ func scanObjectRow(rows *sql.Rows) (*sqlstore.ObjectRow, error) {
 	r := &sqlstore.ObjectRow{}
 	var stamp, value string
 	var expires sql.NullString
-	if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision,
-		&stamp, &r.Verb, &r.User, &r.Form, &expires, &value); err != nil {
+	var sum, written sql.NullInt64
+	err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision,
+		&stamp, &r.Verb, &r.User, &r.Form, &expires, &value, &sum, &written)
+	if err == nil {
+		err = compare(sum, recordSum(r.Key, r.UID, r.Created, r.Revision, r.Form, expires.String, value), "objects", r.Revision, r.Key)
+	}
+	if err == nil {
+		err = compare(written, writtenSum(r.Key, r.Revision, stamp, r.Verb, r.User), "objects", r.Revision, r.Key)
+	}
+	if err != nil {
 		return nil, err
 	}
 	r.Value = bytes(value)
-	var err error
 	if r.Time, err = parseTime(stamp); err != nil {
 		return nil, err
 	}
@@ -126,15 +133,22 @@ func scanChangeRow(rows *sql.Rows) (*sqlstore.ChangeRow, error) {
 	r := &sqlstore.ChangeRow{}
 	var stamp, op string
 	var form, expires, value sql.NullString
-	if err := rows.Scan(&r.Revision, &stamp, &op, &r.Author.Verb, &r.Author.User, &r.Author.AuditID,
-		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Replaces, &r.Created, &form, &expires, &value); err != nil {
+	var sum, changed sql.NullInt64
+	err := rows.Scan(&r.Revision, &stamp, &op, &r.Author.Verb, &r.Author.User, &r.Author.AuditID,
+		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Replaces, &r.Created, &form, &expires, &value, &sum, &changed)
+	r.Op, r.Form = sqlstore.Op(op), form.String
+	if err == nil {
+		err = compare(sum, recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Form, expires.String, value.String), "changes", r.Revision, r.Key)
+	}
+	if err == nil {
+		err = compare(changed, changeSum(r.Key, r.Revision, stamp, r.Op, r.Author, r.Replaces), "changes", r.Revision, r.Key)
+	}
+	if err != nil {
 		return nil, err
 	}
-	r.Op, r.Form = sqlstore.Op(op), form.String
 	if value.Valid {
 		r.Value = bytes(value.String)
 	}
-	var err error
 	if r.Time, err = parseTime(stamp); err != nil {
 		return nil, err
 	}

@@ -79,7 +79,8 @@ func sequence[T any](rows []*T) iter.Seq2[*T, error] {
 	}
 }
 
-// RandomRows are those of a model after random writes and compactions.
+// RandomRows are those of a model after random writes and a compaction. The archive has
+// some of the compacted changes.
 func RandomRows(t testing.TB, random *rand.Rand) Rows {
 	t.Helper()
 	model := NewModel()
@@ -94,8 +95,17 @@ func RandomRows(t testing.TB, random *rand.Rand) Rows {
 			}
 		}
 	}
+	all := model.rows().Changes
 	w.compact(random.Int64N(model.state.Revision + 1))
-	return model.rows()
+	rows := model.rows()
+	var archived []*sqlstore.ChangeRow
+	for _, change := range all {
+		if change.Revision <= rows.Compacted && random.IntN(3) == 0 {
+			archived = append(archived, change)
+		}
+	}
+	rows.Changes = append(archived, rows.Changes...)
+	return rows
 }
 
 // rows are those that a database would have.
@@ -297,39 +307,47 @@ func testAllOrNone(t *testing.T, create func(*testing.T) Database) {
 	compareRows(t, rows, read(t, db))
 }
 
+// Breaks are what can be wrong with Rows whose archive is empty.
+var Breaks = map[string]func(*Rows){
+	"no epoch":             func(r *Rows) { r.Epoch = "" },
+	"compacted too high":   func(r *Rows) { r.Compacted = r.Revision + 1 },
+	"object missing":       func(r *Rows) { r.Objects = r.Objects[1:] },
+	"object of the future": func(r *Rows) { r.Objects[0].Revision = r.Revision + 1 },
+	"object without value": func(r *Rows) { r.Objects[0].Value = nil },
+	"object with NUL":      func(r *Rows) { r.Objects[0].Value = []byte("\"\x00\"") },
+	"object without name":  func(r *Rows) { r.Objects[0].Name = "" },
+	"object without time":  func(r *Rows) { r.Objects[0].Time = time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC) },
+	"object by nobody":     func(r *Rows) { r.Objects[0].User = "\xff" },
+	"change missing":       func(r *Rows) { r.Changes = slices.Delete(r.Changes, 1, 2) },
+	"first change missing": func(r *Rows) { r.Changes = r.Changes[1:] },
+	"last change missing":  func(r *Rows) { r.Changes = r.Changes[:len(r.Changes)-1] },
+	"changes missing":      func(r *Rows) { r.Changes = nil },
+	"change twice":         func(r *Rows) { r.Changes[1] = r.Changes[0] },
+	"change of nothing":    func(r *Rows) { r.Changes[0].Op = "replace" },
+	"change of the future": func(r *Rows) { r.Changes[0].Replaces = r.Revision },
+	"change with NUL":      func(r *Rows) { r.Changes[0].Author.AuditID = "\x00" },
+	"create with value": func(r *Rows) {
+		r.Changes[0].Op, r.Changes[0].Replaces, r.Changes[0].Value = sqlstore.Create, 0, []byte(`1`)
+	},
+}
+
+// WithoutArchive are the rows without what is compacted.
+func (r Rows) WithoutArchive() Rows {
+	r.Changes = slices.DeleteFunc(r.Changes, func(c *sqlstore.ChangeRow) bool { return c.Revision <= r.Compacted })
+	return r
+}
+
 func testBroken(t *testing.T, create func(*testing.T) Database) {
 	db := create(t)
-	for name, spoil := range map[string]func(*Rows){
-		"no epoch":             func(r *Rows) { r.Epoch = "" },
-		"compacted too high":   func(r *Rows) { r.Compacted = r.Revision + 1 },
-		"object missing":       func(r *Rows) { r.Objects = r.Objects[1:] },
-		"object twice":         func(r *Rows) { r.Objects[1] = r.Objects[0] },
-		"object of the future": func(r *Rows) { r.Objects[0].Revision = r.Revision + 1 },
-		"object without value": func(r *Rows) { r.Objects[0].Value = nil },
-		"object with NUL":      func(r *Rows) { r.Objects[0].Value = []byte("\"\x00\"") },
-		"object without name":  func(r *Rows) { r.Objects[0].Name = "" },
-		"object without time":  func(r *Rows) { r.Objects[0].Time = time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC) },
-		"object by nobody":     func(r *Rows) { r.Objects[0].User = "\xff" },
-		"change missing":       func(r *Rows) { r.Changes = slices.Delete(r.Changes, 1, 2) },
-		"first change missing": func(r *Rows) { r.Changes = r.Changes[1:] },
-		"last change missing":  func(r *Rows) { r.Changes = r.Changes[:len(r.Changes)-1] },
-		"changes missing":      func(r *Rows) { r.Changes = nil },
-		"change twice":         func(r *Rows) { r.Changes[1] = r.Changes[0] },
-		"change of nothing":    func(r *Rows) { r.Changes[0].Op = "replace" },
-		"change of the future": func(r *Rows) { r.Changes[0].Replaces = r.Revision },
-		"change with NUL":      func(r *Rows) { r.Changes[0].Author.AuditID = "\x00" },
-		"create with value": func(r *Rows) {
-			r.Changes[0].Op, r.Changes[0].Replaces = sqlstore.Create, 0
-			r.Changes[0].Value = []byte(`1`)
-		},
-	} {
-		rows := RandomRows(t, rand.New(rand.NewPCG(3, 3)))
-		spoil(&rows)
-		if err := db.Load(t.Context(), rows.Snapshot()); !errors.Is(err, sqlstore.ErrBroken) {
+	rows := RandomRows(t, rand.New(rand.NewPCG(3, 3)))
+	objectTwice, changeMissing := rows, rows
+	objectTwice.Objects = slices.Concat(rows.Objects[:1], rows.Objects[:1], rows.Objects[2:])
+	changeMissing.Changes = rows.Changes[:len(rows.Changes)-1]
+	for name, broken := range map[string]Rows{"object twice": objectTwice, "change missing": changeMissing} {
+		if err := db.Load(t.Context(), broken.Snapshot()); !errors.Is(err, sqlstore.ErrBroken) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	rows := RandomRows(t, rand.New(rand.NewPCG(3, 3)))
 	load(t, db, rows)
 	compareRows(t, rows, read(t, db))
 }

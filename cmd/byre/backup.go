@@ -1,0 +1,95 @@
+package main
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	"github.com/spf13/cobra"
+	"k8s.io/component-base/term"
+
+	"byre/apiserver"
+	"byre/apiserver/options"
+	"byre/sqlstore"
+	"byre/sqlstore/backup"
+	"byre/sqlstore/backup/location"
+	"byre/sqlstore/snapshot"
+)
+
+func newBackupCommand() *cobra.Command {
+	store := options.NewStoreOptions()
+	var to location.Location
+	cmd := &cobra.Command{
+		Use:   "backup [flags] FILE|-|s3://BUCKET/KEY",
+		Short: "Write a backup of the database, while it is in use",
+		Long: "Write a backup of the database, while it is in use.\n\n" +
+			"The backup is the database at one moment, with its history: all objects and what each\n" +
+			"change has replaced. It is a compressed file that \"byre restore\" reads on either kind\n" +
+			"of database, and contains every Secret that is not encrypted at rest. It appears under\n" +
+			"its name when it is complete. The checksum that is printed is the file's.\n\n" +
+			"Back up the directory pki/ too: without its keys a restored server knows no client.",
+		Example: "  byre backup --data-dir /var/lib/byre /backup/byre-$(date +%F).zst\n" +
+			"  byre backup --endpoint postgres://byre@db.example.com/byre s3://backups/byre.zst\n" +
+			"  byre backup - | ssh backup.example.com 'cat > byre.zst'",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			to.Name, to.Stdout = args[0], cmd.OutOrStdout()
+			return writeBackup(cmd, store.DSN(), to)
+		},
+	}
+	addDatabaseFlags(cmd, &store)
+	to.S3.AddFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&to.Force, "force", false, "Replace what is there under the name.")
+	return cmd
+}
+
+func addDatabaseFlags(cmd *cobra.Command, store *options.StoreOptions) {
+	cmd.Flags().StringVar(&store.DataDir, "data-dir", store.DataDir, "Directory of the SQLite database if there is no --endpoint.")
+	cmd.Flags().StringVar(&store.Endpoint, "endpoint", store.Endpoint, "Database: sqlite:///PATH or postgres://...")
+}
+
+func writeBackup(cmd *cobra.Command, endpoint string, to location.Location) error {
+	if _, _, err := term.TerminalSize(to.Stdout); to.Name == "-" && err == nil {
+		return errors.New("a backup is not written to a terminal: redirect standard output, or name a file")
+	}
+	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "backing up")
+	defer p.end()
+	var header sqlstore.Header
+	var digest *snapshot.Digest
+	file := &sized{Hash: sha256.New()}
+	err := readDatabase(ctx, endpoint, func(s sqlstore.Snapshot) error {
+		header = s.Header
+		s, digest = snapshot.Digested(p.follow(s))
+		return to.Write(ctx, func(w io.Writer) error {
+			return backup.Write(io.MultiWriter(w, file), s, apiserver.ProgramVersion())
+		})
+	})
+	switch {
+	case errors.Is(err, location.ErrExists):
+		return fmt.Errorf("%w: name another file, or replace it with --force", err)
+	case err != nil:
+		return err
+	}
+	p.end()
+	out := cmd.OutOrStdout()
+	if to.Name == "-" {
+		out = cmd.ErrOrStderr()
+	}
+	fmt.Fprintf(out, "%s: revision %d, %d objects, %d changes, %d bytes\nsha256 %x\n",
+		to.Name, header.Revision, digest.Objects, digest.Changes, file.size, file.Sum(nil))
+	return nil
+}
+
+// sized is a hash that counts its bytes.
+type sized struct {
+	hash.Hash
+	size int64
+}
+
+// Write implements io.Writer.
+func (s *sized) Write(p []byte) (int, error) {
+	s.size += int64(len(p))
+	return s.Hash.Write(p)
+}

@@ -1,0 +1,133 @@
+package backup
+
+import (
+	"fmt"
+	"time"
+	"unsafe"
+
+	"byre/sqlstore"
+)
+
+// version is that of the format; see doc.go.
+const version = 1
+
+// line is one line: exactly one of the members is set.
+type line struct {
+	Header *header `json:"byre,omitempty"`
+	Object *object `json:"object,omitempty"`
+	Change *change `json:"change,omitempty"`
+	End    *end    `json:"end,omitempty"`
+}
+
+type header struct {
+	Version   int       `json:"version"`
+	Program   string    `json:"program,omitempty"`
+	Revision  int64     `json:"revision"`
+	Compacted int64     `json:"compacted"`
+	Epoch     string    `json:"epoch"`
+	Time      time.Time `json:"time"`
+	Objects   int64     `json:"objects"`
+}
+
+type key struct {
+	Group     string `json:"group,omitempty"`
+	Resource  string `json:"resource"`
+	Owner     string `json:"owner"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+type object struct {
+	key
+	UID      string    `json:"uid,omitempty"`
+	Created  int64     `json:"created"`
+	Revision int64     `json:"revision"`
+	Time     time.Time `json:"time"`
+	User     string    `json:"user,omitempty"`
+	Verb     string    `json:"verb,omitempty"`
+	Form     string    `json:"form,omitempty"`
+	Expires  time.Time `json:"expires,omitzero"`
+	Value    string    `json:"value"`
+}
+
+type change struct {
+	Revision int64     `json:"revision"`
+	Op       string    `json:"op"`
+	Time     time.Time `json:"time"`
+	User     string    `json:"user,omitempty"`
+	Verb     string    `json:"verb,omitempty"`
+	AuditID  string    `json:"auditID,omitempty"`
+	key
+	UID      string    `json:"uid,omitempty"`
+	Replaces int64     `json:"replaces,omitempty"`
+	Created  int64     `json:"created"`
+	Form     string    `json:"form,omitempty"`
+	Expires  time.Time `json:"expires,omitzero"`
+	Value    string    `json:"value,omitempty"`
+}
+
+type end struct {
+	Objects int64  `json:"objects"`
+	Changes int64  `json:"changes"`
+	SHA256  string `json:"sha256"`
+}
+
+func keyOf(k sqlstore.Key) key {
+	return key{k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name}
+}
+
+func (k key) key() (sqlstore.Key, error) {
+	key := sqlstore.Key{Group: k.Group, Resource: k.Resource, Namespace: k.Namespace, Name: k.Name}
+	if err := key.Owner.Scan(k.Owner); err != nil {
+		return key, fmt.Errorf("%w: owner of %q is %q", sqlstore.ErrBroken, k.Name, k.Owner)
+	}
+	return key, nil
+}
+
+func objectOf(r *sqlstore.ObjectRow) *object {
+	return &object{
+		key: keyOf(r.Key), UID: r.UID, Created: r.Created, Revision: r.Revision, Time: r.Time.UTC(), User: r.User, Verb: r.Verb,
+		Form: r.Form, Expires: utc(r.Expires), Value: text(r.Value),
+	}
+}
+
+func (o *object) row() (*sqlstore.ObjectRow, error) {
+	k, err := o.key.key()
+	return &sqlstore.ObjectRow{
+		Record: sqlstore.Record{
+			Key: k, UID: o.UID, Created: o.Created, Revision: o.Revision, Form: o.Form, Expires: o.Expires, Value: []byte(o.Value),
+		},
+		Time: o.Time, User: o.User, Verb: o.Verb,
+	}, err
+}
+
+func changeOf(r *sqlstore.ChangeRow) *change {
+	return &change{
+		Revision: r.Revision, Op: string(r.Op), Time: r.Time.UTC(), User: r.Author.User, Verb: r.Author.Verb, AuditID: r.Author.AuditID,
+		key: keyOf(r.Key), UID: r.UID, Replaces: r.Replaces, Created: r.Created, Form: r.Form, Expires: utc(r.Expires), Value: text(r.Value),
+	}
+}
+
+func (c *change) row() (*sqlstore.ChangeRow, error) {
+	k, err := c.key.key()
+	r := &sqlstore.ChangeRow{
+		Key: k, Op: sqlstore.Op(c.Op), Revision: c.Revision, Time: c.Time,
+		Author: sqlstore.Author{User: c.User, Verb: c.Verb, AuditID: c.AuditID},
+		UID:    c.UID, Replaces: c.Replaces, Created: c.Created, Form: c.Form, Expires: c.Expires,
+	}
+	if c.Value != "" {
+		r.Value = []byte(c.Value)
+	}
+	return r, err
+}
+
+// utc leaves the zero time what it is.
+func utc(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.UTC()
+}
+
+// text shares the memory of a value, to which nobody writes (sqlstore.Record).
+func text(value []byte) string { return unsafe.String(unsafe.SliceData(value), len(value)) }

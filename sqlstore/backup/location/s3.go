@@ -1,0 +1,129 @@
+package location
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/spf13/pflag"
+)
+
+// partSize is the size of the parts that are uploaded one after the other: 64 MiB. An
+// upload has up to 10,000 parts, and one part is in memory.
+const partSize = 64 << 20
+
+// S3 says how to reach an S3 service. What is empty is taken from the environment
+// variables of the AWS tools. Credentials are those of the environment, of the
+// shared credentials file, or of the machine's or Pod's role, in this order.
+type S3 struct {
+	// Endpoint is an URL; AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or AWS itself.
+	Endpoint string
+	// Region is AWS_REGION, AWS_DEFAULT_REGION, or what the service says.
+	Region string
+}
+
+// AddFlags adds the flags.
+func (s *S3) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&s.Endpoint, "s3-endpoint", s.Endpoint,
+		"URL of the S3 service; $AWS_ENDPOINT_URL_S3 or $AWS_ENDPOINT_URL if not set, or else AWS. "+
+			"Credentials come from $AWS_ACCESS_KEY_ID and $AWS_SECRET_ACCESS_KEY, from the shared credentials file, or from the machine's role.")
+	fs.StringVar(&s.Region, "s3-region", s.Region,
+		"Region of the bucket; $AWS_REGION or $AWS_DEFAULT_REGION if not set, or else what the service says.")
+}
+
+// s3Address is a place in S3.
+type s3Address struct{ bucket, key string }
+
+func parseS3(name string) (address s3Address, ok bool, err error) {
+	if !strings.HasPrefix(name, "s3:") {
+		return s3Address{}, false, nil
+	}
+	bucket, key, _ := strings.Cut(strings.TrimPrefix(name, "s3://"), "/")
+	if !strings.HasPrefix(name, "s3://") || bucket == "" || key == "" || strings.HasSuffix(key, "/") {
+		return s3Address{}, false, fmt.Errorf("%s: want s3://BUCKET/KEY", name)
+	}
+	return s3Address{bucket, key}, true, nil
+}
+
+func (s S3) client() (*minio.Client, error) {
+	endpoint := cmp.Or(s.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), "https://s3.amazonaws.com")
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" {
+		return nil, errors.New("the S3 endpoint must be an URL such as https://s3.example.com")
+	}
+	client, err := minio.New(u.Host, &minio.Options{
+		Creds: credentials.NewChainCredentials([]credentials.Provider{
+			&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport}},
+		}),
+		Secure:     u.Scheme == "https",
+		Region:     cmp.Or(s.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")),
+		MaxRetries: 5,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("S3: %w", err)
+	}
+	return client, nil
+}
+
+// writeS3 uploads in parts: the object appears when all of them are there.
+func (l Location) writeS3(ctx context.Context, address s3Address, fill func(io.Writer) error) error {
+	client, err := l.S3.client()
+	if err != nil {
+		return err
+	}
+	if !l.Force {
+		switch _, err := client.StatObject(ctx, address.bucket, address.key, minio.StatObjectOptions{}); {
+		case err == nil:
+			return fmt.Errorf("%s %w", l.Name, ErrExists)
+		case minio.ToErrorResponse(err).StatusCode != http.StatusNotFound:
+			return l.explain(err)
+		}
+	}
+	read, write := io.Pipe()
+	filled := make(chan error, 1)
+	go func() {
+		err := fill(write)
+		write.CloseWithError(err)
+		filled <- err
+	}()
+	_, err = client.PutObject(ctx, address.bucket, address.key, read, -1, minio.PutObjectOptions{
+		ContentType: "application/zstd", PartSize: partSize, SendContentMd5: true,
+	})
+	read.CloseWithError(errUpload) // ends fill where the upload has failed
+	if fillErr := <-filled; fillErr != nil && !errors.Is(fillErr, errUpload) {
+		return fillErr
+	}
+	return l.explain(err)
+}
+
+var errUpload = errors.New("the upload has ended")
+
+func (l Location) openS3(ctx context.Context, address s3Address) (*os.File, error) {
+	client, err := l.S3.client()
+	if err != nil {
+		return nil, err
+	}
+	object, err := client.GetObject(ctx, address.bucket, address.key, minio.GetObjectOptions{})
+	if err != nil {
+		return nil, l.explain(err)
+	}
+	defer object.Close()
+	file, err := spool(object)
+	return file, l.explain(err)
+}
+
+// explain names the object; the service's message is about the rest.
+func (l Location) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", l.Name, err)
+}
