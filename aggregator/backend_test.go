@@ -87,7 +87,7 @@ func sign(t testing.TB, cert, parent *x509.Certificate, signer *ecdsa.PrivateKey
 	return key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// backend is another API server: a Service of that name in the namespace "farm".
+// backend is another API server: a Service of that name in the namespace "backends".
 type backend struct {
 	*httptest.Server
 	name string
@@ -95,7 +95,7 @@ type backend struct {
 	gone bool // closed before it is asked
 }
 
-const namespace = "farm"
+const namespace = "backends"
 
 // newBackend serves handler as the Service of a name, over HTTP/2 or HTTP/1.1;
 // change may change it before it starts.
@@ -235,7 +235,7 @@ func newAPI(name string) *api {
 		_ = json.NewEncoder(w).Encode(metav1.APIResourceList{
 			TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
 			GroupVersion: a.group + "/" + req.PathValue("version"),
-			APIResources: []metav1.APIResource{{Name: "cows", SingularName: "cow", Kind: "Cow", Verbs: metav1.Verbs{"get", "list"}}},
+			APIResources: []metav1.APIResource{{Name: "widgets", SingularName: "widget", Kind: "Widget", Verbs: metav1.Verbs{"get", "list"}}},
 		})
 	})
 	return a

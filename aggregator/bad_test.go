@@ -63,7 +63,7 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 		t.Skip("takes more than a second")
 	}
 	s := start(t)
-	good := newBackend(t, s, "good", newAPI("good").serve("/cows", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "moo") }))
+	good := newBackend(t, s, "good", newAPI("good").serve("/widgets", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 	other := newAuthority(t, "another-ca")
 	for _, bad := range []struct {
 		name    string
@@ -72,12 +72,12 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 		want    string
 	}{
 		{"certificate", newAPI("certificate"), func(b *backend) { b.ca = other }, "certificate signed by unknown authority"},
-		{"name", newAPI("name"), func(b *backend) { b.useCertificate(t, "else.farm.svc") }, "certificate is valid for else.farm.svc, not name.farm.svc"},
+		{"name", newAPI("name"), func(b *backend) { b.useCertificate(t, "else.backends.svc") }, "certificate is valid for else.backends.svc, not name.backends.svc"},
 		{"plain", newAPI("plain"), func(b *backend) { b.TLS = nil }, "server gave HTTP response to HTTPS client"},
 		// The bytes allowed or, on a busy machine, the time.
 		{"header", http.HandlerFunc(endlessHeader), http1, "exceeded"},
 		{"half", raw("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n"), http1, "unexpected EOF"},
-		{"switch", raw("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: moo\r\n\r\n"), http1, "bad status from https://SERVER/apis/switch.example.com/v1: 101"},
+		{"switch", raw("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: hello\r\n\r\n"), http1, "bad status from https://SERVER/apis/switch.example.com/v1: 101"},
 		{"redirect", http.HandlerFunc(redirect), http1, "bad status from https://SERVER/apis/redirect.example.com/v1: 302"},
 		{"failing", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) }), http1, "bad status from https://SERVER/apis/failing.example.com/v1: 500"},
 		{"gone", newAPI("gone"), func(b *backend) { b.gone = true }, "connection refused"},
@@ -95,7 +95,7 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 			}
 			// The condition may be there before the server has seen the claim.
 			s.awaitStatus(t, b.url(s, ""), http.StatusServiceUnavailable)
-			for _, path := range []string{"", "/", "/cows", "/namespaces/a/cows/b"} {
+			for _, path := range []string{"", "/", "/widgets", "/namespaces/a/widgets/b"} {
 				if status, body, _ := get(t, b.url(s, path)); status != http.StatusServiceUnavailable || body != "service unavailable\n" {
 					t.Errorf("%q: %d %s", path, status, body)
 				}
@@ -104,7 +104,7 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 		})
 	}
 	good.available(t, s)
-	if status, body, _ := get(t, good.url(s, "/cows")); status != http.StatusOK || body != "moo" {
+	if status, body, _ := get(t, good.url(s, "/widgets")); status != http.StatusOK || body != "hello" {
 		t.Errorf("the good one: %d %s", status, body)
 	}
 	s.awaitFreshness(t, good.group(), apidiscoveryv2.DiscoveryFreshnessCurrent)
@@ -139,12 +139,12 @@ func TestBackend_BadAnswerFailsOneRequest(t *testing.T) {
 	s := start(t)
 	routes := newAPI("bad").
 		serve("/header", endlessHeader).
-		serve("/switch", raw("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: moo\r\n\r\n", "moo")).
-		serve("/garbage", raw("moo moo moo\r\n\r\n")).
+		serve("/switch", raw("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: hello\r\n\r\n", "hello")).
+		serve("/garbage", raw("hello hello hello\r\n\r\n")).
 		serve("/nothing", raw("")).
-		serve("/half", raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", "moo")).
+		serve("/half", raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", "hello")).
 		serve("/redirect", redirect).
-		serve("/good", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "moo") })
+		serve("/good", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
 	b := newBackend(t, s, "bad", routes, http1)
 	b.available(t, s)
 	for _, test := range []struct {
@@ -161,7 +161,7 @@ func TestBackend_BadAnswerFailsOneRequest(t *testing.T) {
 		{"/redirect", "", http.StatusBadGateway, "the backend attempted to redirect this request, which is not permitted"},
 		{"/redirect", "websocket", http.StatusServiceUnavailable, "invalid upgrade response: status code 302"},
 		{"/good", "websocket", http.StatusServiceUnavailable, "invalid upgrade response: status code 200"},
-		{"/good", "", http.StatusOK, "moo"},
+		{"/good", "", http.StatusOK, "hello"},
 	} {
 		var header []string
 		if test.upgrade != "" {
@@ -218,10 +218,10 @@ func TestDiscovery_DropsADocumentThatIsTooLarge(t *testing.T) {
 // and that what is served here is available.
 func TestAvailability_ReasonsOfAService(t *testing.T) {
 	s := start(t)
-	b := newBackend(t, s, "cows", newAPI("cows"))
+	b := newBackend(t, s, "widgets", newAPI("widgets"))
 	wrong := int32(444)
 	b.claim(t, s, "v2", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Port = &wrong })
-	b.claim(t, s, "v3", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "pigs" })
+	b.claim(t, s, "v3", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "sprockets" })
 	s.service(t, "empty", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1})
 	s.endpoints(t, "empty", false)
 	b.claim(t, s, "v4", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "empty" })
@@ -234,9 +234,9 @@ func TestAvailability_ReasonsOfAService(t *testing.T) {
 		reason  string
 		message string
 	}{
-		{"v2", apiregistrationv1.ConditionFalse, "ServicePortError", `service/cows in "farm" is not listening on port 444`},
-		{"v3", apiregistrationv1.ConditionFalse, "ServiceNotFound", `service/pigs in "farm" is not present`},
-		{"v4", apiregistrationv1.ConditionFalse, "MissingEndpoints", `endpointslices for service/empty in "farm" have no addresses with port name "https"`},
+		{"v2", apiregistrationv1.ConditionFalse, "ServicePortError", `service/widgets in "backends" is not listening on port 444`},
+		{"v3", apiregistrationv1.ConditionFalse, "ServiceNotFound", `service/sprockets in "backends" is not present`},
+		{"v4", apiregistrationv1.ConditionFalse, "MissingEndpoints", `endpointslices for service/empty in "backends" have no addresses with port name "https"`},
 		{"v5", apiregistrationv1.ConditionTrue, "Local", "Local APIServices are always available"},
 	} {
 		if got := s.condition(t, test.version+"."+b.group(), test.status, test.reason); got != test.message {
@@ -244,9 +244,9 @@ func TestAvailability_ReasonsOfAService(t *testing.T) {
 		}
 	}
 	// It comes to life when its Service does.
-	s.service(t, "pigs", b.Listener.Addr())
+	s.service(t, "sprockets", b.Listener.Addr())
 	message := s.condition(t, "v3."+b.group(), apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")
-	if !strings.Contains(message, "certificate is valid for cows.farm.svc, not pigs.farm.svc") {
+	if !strings.Contains(message, "certificate is valid for widgets.backends.svc, not sprockets.backends.svc") {
 		t.Errorf("message %q", message)
 	}
 }

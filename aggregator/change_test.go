@@ -21,7 +21,7 @@ import (
 // in the files now.
 func TestProxy_ShowsTheCertificateInTheFiles(t *testing.T) {
 	s := start(t)
-	b := newBackend(t, s, "cows", newAPI("cows").serve("/who", func(w http.ResponseWriter, req *http.Request) {
+	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/who", func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.WriteString(w, req.TLS.PeerCertificates[0].Subject.CommonName)
 	}))
 	b.available(t, s)
@@ -39,7 +39,7 @@ func TestProxy_ShowsTheCertificateInTheFiles(t *testing.T) {
 // believed as soon as its APIService says so.
 func TestAPIService_NewCABundleAppliesAtOnce(t *testing.T) {
 	s := start(t)
-	b := newBackend(t, s, "cows", newAPI("cows"))
+	b := newBackend(t, s, "widgets", newAPI("widgets"))
 	right := b.ca
 	b.ca = newAuthority(t, "wrong")
 	name := b.claim(t, s, "v1")
@@ -66,7 +66,7 @@ func TestAPIService_NewCABundleAppliesAtOnce(t *testing.T) {
 // another and back, every request is answered by one of them.
 func TestClaims_SwapAnswersEveryRequest(t *testing.T) {
 	s := start(t)
-	b := newBackend(t, s, "cows", newAPI("cows"))
+	b := newBackend(t, s, "widgets", newAPI("widgets"))
 	b.available(t, s)
 	add(t, s, discovery.BuiltIn, b.group(), "v1")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -77,7 +77,7 @@ func TestClaims_SwapAnswersEveryRequest(t *testing.T) {
 		for ctx.Err() == nil {
 			status, body, _ := get(t, b.url(s, ""))
 			switch {
-			case status == http.StatusOK && strings.Contains(body, `"cows"`):
+			case status == http.StatusOK && strings.Contains(body, `"widgets"`):
 				answered["backend"]++
 			case status == http.StatusOK && strings.Contains(body, `"things"`):
 				answered["server"]++
@@ -100,7 +100,7 @@ func TestClaims_SwapAnswersEveryRequest(t *testing.T) {
 			_, err = s.services.Update(ctx, service, metav1.UpdateOptions{})
 			return err == nil, ignoreConflict(err)
 		})
-		want := map[bool]string{true: `"things"`, false: `"cows"`}[local]
+		want := map[bool]string{true: `"things"`, false: `"widgets"`}[local]
 		s.awaitDocument(t, "/apis/"+b.group()+"/v1", func(text string) bool { return strings.Contains(text, want) })
 	}
 	cancel()
@@ -120,10 +120,10 @@ func ignoreConflict(err error) error {
 // TestMetrics_HaveUpstreamsNames: upstream's, under upstream's names, and what was proxied.
 func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	s := start(t)
-	b := newBackend(t, s, "cows", newAPI("cows").serve("/cows", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/widgets", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 	b.available(t, s)
-	get(t, b.url(s, "/cows"))
-	b.claim(t, s, "v2", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "pigs" })
+	get(t, b.url(s, "/widgets"))
+	b.claim(t, s, "v2", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "sprockets" })
 	s.condition(t, "v2."+b.group(), apiregistrationv1.ConditionFalse, "ServiceNotFound")
 	// The backend is still up: a check that fails before would be counted in place of this.
 	s.endpoints(t, b.name, false)
@@ -136,8 +136,8 @@ func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	const want = `
 # HELP aggregator_unavailable_apiservice [ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.
 # TYPE aggregator_unavailable_apiservice gauge
-aggregator_unavailable_apiservice{name="v1.cows.example.com"} 1
-aggregator_unavailable_apiservice{name="v2.cows.example.com"} 1
+aggregator_unavailable_apiservice{name="v1.widgets.example.com"} 1
+aggregator_unavailable_apiservice{name="v2.widgets.example.com"} 1
 `
 	if err := testutil.GatherAndCompare(s.metrics, strings.NewReader(want), "aggregator_unavailable_apiservice"); err != nil {
 		t.Error(err)

@@ -26,7 +26,7 @@ func aggregatedAPI(name string, asked *atomic.Int32) *api {
 	a := newAPI(name)
 	version := func(v string) apidiscoveryv2.APIVersionDiscovery {
 		return apidiscoveryv2.APIVersionDiscovery{Version: v, Resources: []apidiscoveryv2.APIResourceDiscovery{
-			{Resource: "bulls-" + v, SingularResource: "bull", Scope: apidiscoveryv2.ScopeCluster, Verbs: []string{"get"}},
+			{Resource: "gadgets-" + v, SingularResource: "gadget", Scope: apidiscoveryv2.ScopeCluster, Verbs: []string{"get"}},
 		}}
 	}
 	a.HandleFunc("/apis", func(w http.ResponseWriter, req *http.Request) {
@@ -52,18 +52,18 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 	add(t, s, discovery.BuiltIn, "apps", "v1")
 	add(t, s, discovery.Custom, "custom.example.com", "v1")
 	var asked atomic.Int32
-	cows, bulls := newBackend(t, s, "cows", newAPI("cows")), newBackend(t, s, "bulls", aggregatedAPI("bulls", &asked))
-	cows.claim(t, s, "v1", place(20000, 5))
-	cows.claim(t, s, "v2", place(20000, 7))
-	bulls.claim(t, s, "v1", place(10, 1))
+	widgets, gadgets := newBackend(t, s, "widgets", newAPI("widgets")), newBackend(t, s, "gadgets", aggregatedAPI("gadgets", &asked))
+	widgets.claim(t, s, "v1", place(20000, 5))
+	widgets.claim(t, s, "v2", place(20000, 7))
+	gadgets.claim(t, s, "v1", place(10, 1))
 	for _, version := range []string{"v1", "v2"} {
-		cows.served(t, s, version)
+		widgets.served(t, s, version)
 	}
-	bulls.served(t, s, "v1")
-	for _, group := range []string{cows.group(), bulls.group()} {
+	gadgets.served(t, s, "v1")
+	for _, group := range []string{widgets.group(), gadgets.group()} {
 		s.awaitFreshness(t, group, apidiscoveryv2.DiscoveryFreshnessCurrent)
 	}
-	want := []string{"apiregistration.k8s.io/v1", "cows.example.com/v2", "cows.example.com/v1", "apps/v1", "custom.example.com/v1", "bulls.example.com/v1"}
+	want := []string{"apiregistration.k8s.io/v1", "widgets.example.com/v2", "widgets.example.com/v1", "apps/v1", "custom.example.com/v1", "gadgets.example.com/v1"}
 	if got := s.listed(t); !slices.Equal(got, want) {
 		t.Errorf("/apis lists %v, want %v", got, want)
 	}
@@ -85,7 +85,7 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 		t.Errorf("the aggregated document lists %v, want %v", order, want)
 	}
 	for name, want := range map[string]string{
-		"cows.example.com/v1": "cows", "cows.example.com/v2": "cows", "bulls.example.com/v1": "bulls-v1",
+		"widgets.example.com/v1": "widgets", "widgets.example.com/v2": "widgets", "gadgets.example.com/v1": "gadgets-v1",
 		"apiregistration.k8s.io/v1": "apiservices",
 	} {
 		if got := strings.Join(resources[name], " "); got != want {
@@ -93,19 +93,19 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 		}
 	}
 	var group metav1.APIGroup
-	if _, body, _ := get(t, s.front.URL+"/apis/cows.example.com"); json.Unmarshal([]byte(body), &group) != nil ||
+	if _, body, _ := get(t, s.front.URL+"/apis/widgets.example.com"); json.Unmarshal([]byte(body), &group) != nil ||
 		group.PreferredVersion.Version != "v2" || len(group.Versions) != 2 {
 		t.Errorf("the group's document: %s", body)
 	}
 	// A version more of the same server is described by the same document.
-	bulls.claim(t, s, "v2", place(10, 2))
-	bulls.served(t, s, "v2")
-	s.awaitListed(t, "bulls.example.com/v2")
-	if err := s.services.Delete(t.Context(), "v1.bulls.example.com", metav1.DeleteOptions{}); err != nil {
+	gadgets.claim(t, s, "v2", place(10, 2))
+	gadgets.served(t, s, "v2")
+	s.awaitListed(t, "gadgets.example.com/v2")
+	if err := s.services.Delete(t.Context(), "v1.gadgets.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.awaitNotListed(t, "bulls.example.com/v1")
-	if status, _, _ := get(t, s.front.URL+"/apis/bulls.example.com/v1/bulls"); status != http.StatusNotFound {
+	s.awaitNotListed(t, "gadgets.example.com/v1")
+	if status, _, _ := get(t, s.front.URL+"/apis/gadgets.example.com/v1/gadgets"); status != http.StatusNotFound {
 		t.Errorf("what is claimed no more is %d", status)
 	}
 }
@@ -116,7 +116,7 @@ func TestOpenAPI_MergesBackends(t *testing.T) {
 	s := start(t)
 	v3 := newAPI("young")
 	v2Text := func(group string) string {
-		return `{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{"/apis/` + group + `/v1/cows":{"get":{"description":"cows of ` + group +
+		return `{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{"/apis/` + group + `/v1/widgets":{"get":{"description":"widgets of ` + group +
 			`","responses":{"200":{"description":"OK"}}}},"/apis/apps/v1/lies":{"get":{"description":"a lie","responses":{"200":{"description":"OK"}}}}}}`
 	}
 	serveText := func(a *api, path, text string) {
@@ -132,7 +132,7 @@ func TestOpenAPI_MergesBackends(t *testing.T) {
 	v2 := newAPI("old")
 	serveText(v2, "/openapi/v2", v2Text("old.example.com"))
 	garbage := newAPI("garbage")
-	serveText(garbage, "/openapi/v2", `{"swagger":"2.0","paths":{"/apis/garbage.example.com/v1/x":{"get":{"parameters":"moo"}}}}`)
+	serveText(garbage, "/openapi/v2", `{"swagger":"2.0","paths":{"/apis/garbage.example.com/v1/x":{"get":{"parameters":"hello"}}}}`)
 	elsewhere := newAPI("elsewhere")
 	serveText(elsewhere, "/openapi/v2", v2Text("elsewhere.example.com"))
 	serveText(elsewhere, "/openapi/v3", `{"paths":{"apis/elsewhere.example.com/v1":{"serverRelativeURL":"https://169.254.169.254/"}}}`)
@@ -142,10 +142,10 @@ func TestOpenAPI_MergesBackends(t *testing.T) {
 	for _, group := range []string{"young.example.com", "old.example.com"} {
 		s.awaitText(t, "/openapi/v3", `"apis/`+group+`/v1"`)
 	}
-	merged := s.awaitText(t, "/openapi/v2", "cows of old.example.com")
+	merged := s.awaitText(t, "/openapi/v2", "widgets of old.example.com")
 	for part, want := range map[string]bool{
 		"/apis/apiregistration.k8s.io/v1/apiservices": true,
-		"cows of young.example.com":                   true,
+		"widgets of young.example.com":                true,
 		"a lie":                                       false,
 		"garbage.example.com":                         false,
 	} {
@@ -153,7 +153,7 @@ func TestOpenAPI_MergesBackends(t *testing.T) {
 			t.Errorf("version 2 has %q: %v", part, !want)
 		}
 	}
-	for group, want := range map[string]string{"young.example.com": `"title":"young"`, "old.example.com": "cows of old.example.com"} {
+	for group, want := range map[string]string{"young.example.com": `"title":"young"`, "old.example.com": "widgets of old.example.com"} {
 		if status, text, _ := get(t, s.front.URL+"/openapi/v3/apis/"+group+"/v1"); status != http.StatusOK || !strings.Contains(text, want) {
 			t.Errorf("version 3 of %s: %d %s", group, status, text)
 		}
@@ -166,7 +166,7 @@ func TestOpenAPI_MergesBackends(t *testing.T) {
 	if err := s.services.Delete(t.Context(), "v1.old.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.awaitDocument(t, "/openapi/v2", func(text string) bool { return !strings.Contains(text, "cows of old") })
+	s.awaitDocument(t, "/openapi/v2", func(text string) bool { return !strings.Contains(text, "widgets of old") })
 }
 
 // add enters a group version that this server serves itself.

@@ -25,7 +25,7 @@ type openAPISpecs struct {
 	etag string
 	sum  [sha256.Size]byte
 	v2   map[schema.GroupVersion][]byte
-	// v3 has the OpenAPI v3 specs by path, such as "apis/cows.example.com/v1".
+	// v3 has the OpenAPI v3 specs by path, such as "apis/widgets.example.com/v1".
 	v3 map[string]v3Spec
 }
 

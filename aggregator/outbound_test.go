@@ -38,7 +38,7 @@ func TestOutbound_UsesTheGivenDialerAndPassesTheTrace(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, network, address)
 		}
 	})
-	b := newBackend(t, s, "cows", newAPI("cows").serve("/trace", func(w http.ResponseWriter, req *http.Request) {
+	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/trace", func(w http.ResponseWriter, req *http.Request) {
 		parent := propagation.TraceContext{}.Extract(context.Background(), propagation.HeaderCarrier(req.Header))
 		_, _ = io.WriteString(w, trace.SpanContextFromContext(parent).TraceID().String())
 	}))

@@ -37,22 +37,22 @@ func benchmarkProxy(b *testing.B, body string) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, body)
 	}
-	cows := newBackend(b, s, "cows", newAPI("cows").serve("/cows/{name}", answer))
-	cows.available(b, s)
+	widgets := newBackend(b, s, "widgets", newAPI("widgets").serve("/widgets/{name}", answer))
+	widgets.available(b, s)
 
 	transport := &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a test's own server
 		ForceAttemptHTTP2: true,
 	}
 	defer transport.CloseIdleConnections()
-	target := &url.URL{Scheme: "https", Host: cows.Listener.Addr().String()}
+	target := &url.URL{Scheme: "https", Host: widgets.Listener.Addr().String()}
 	bare := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
 	fronts := []string{
 		startFront(b, withContext(http.HandlerFunc(answer))),
 		startFront(b, withContext(bare)),
 		s.front.URL,
 	}
-	const path = "/apis/cows.example.com/v1/cows/bella"
+	const path = "/apis/widgets.example.com/v1/widgets/first"
 	for _, front := range fronts { // connects
 		get(b, front+path)
 	}

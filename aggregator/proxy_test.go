@@ -43,15 +43,15 @@ func do(t testing.TB, req *http.Request) (int, string, http.Header) {
 func TestProxy_SendsTheIdentityOfTheClient(t *testing.T) {
 	s := start(t)
 	seen := make(chan *http.Request, 1)
-	b := newBackend(t, s, "cows", newAPI("cows").serve("/cows/{name}", func(w http.ResponseWriter, req *http.Request) {
+	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/widgets/{name}", func(w http.ResponseWriter, req *http.Request) {
 		seen <- req
-		_, _ = io.WriteString(w, "moo")
+		_, _ = io.WriteString(w, "hello")
 	}))
 	b.available(t, s)
-	status, body, _ := get(t, b.url(s, "/cows/bella?b=2&a=1"),
+	status, body, _ := get(t, b.url(s, "/widgets/first?b=2&a=1"),
 		"X-Remote-User", "admin", "X-Remote-Uid", "0", "X-Remote-Group", "system:masters", "X-Remote-Extra-Scopes", "all",
 		"x-remote-extra-other", "all", "Audit-ID", "chosen", "X-Other", "kept")
-	if status != http.StatusOK || body != "moo" {
+	if status != http.StatusOK || body != "hello" {
 		t.Fatalf("%d %s", status, body)
 	}
 	req := <-seen
@@ -75,7 +75,7 @@ func TestProxy_SendsTheIdentityOfTheClient(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("headers (-want +got):\n%s", diff)
 	}
-	if req.URL.Path != "/apis/cows.example.com/v1/cows/bella" || req.URL.RawQuery != "a=1&b=2" {
+	if req.URL.Path != "/apis/widgets.example.com/v1/widgets/first" || req.URL.RawQuery != "a=1&b=2" {
 		t.Errorf("asked for %s", req.URL)
 	}
 }

@@ -35,8 +35,8 @@ func upstreamProxy(host string, next http.RoundTripper) http.HandlerFunc {
 // upstream's handler: the backend sees the same request, and the client the same answer.
 func TestProxy_IsUpstreams(t *testing.T) {
 	s := start(t)
-	b := newBackend(t, s, "cows", newAPI("cows").
-		serve("/cows/{name...}", func(w http.ResponseWriter, req *http.Request) {
+	b := newBackend(t, s, "widgets", newAPI("widgets").
+		serve("/widgets/{name...}", func(w http.ResponseWriter, req *http.Request) {
 			_, _ = io.Copy(io.Discard, req.Body)
 			for _, name := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Methods", "Connection", "X-Kept"} {
 				w.Header().Set(name, "X-Dropped")
@@ -51,7 +51,7 @@ func TestProxy_IsUpstreams(t *testing.T) {
 		}).
 		serve("/page", func(w http.ResponseWriter, req *http.Request) {
 			w.Header().Set("Content-Type", "text/html; charset=utf-8")
-			_, _ = io.WriteString(w, `<html><a href="/apis/cows.example.com/v1/cows">all</a><a href="https://`+req.Host+`/x">x</a></html>`)
+			_, _ = io.WriteString(w, `<html><a href="/apis/widgets.example.com/v1/widgets">all</a><a href="https://`+req.Host+`/x">x</a></html>`)
 		}).
 		serve("/moved", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "/apis/elsewhere")
@@ -69,22 +69,22 @@ func TestProxy_IsUpstreams(t *testing.T) {
 		name, method, path string
 		header             http.Header
 	}{
-		{"plain", http.MethodGet, "/cows/bella", nil},
-		{"query", http.MethodGet, "/cows/bella?b=2&a=1&c", nil},
-		{"bad query", http.MethodGet, "/cows/bella?a=%zz&b=1;c=2", nil},
-		{"escaped path", http.MethodGet, "/cows/bel%2Fla%20b", nil},
-		{"trailing slash", http.MethodGet, "/cows/bella/", nil},
-		{"forwarded", http.MethodGet, "/cows/bella", http.Header{
+		{"plain", http.MethodGet, "/widgets/first", nil},
+		{"query", http.MethodGet, "/widgets/first?b=2&a=1&c", nil},
+		{"bad query", http.MethodGet, "/widgets/first?a=%zz&b=1;c=2", nil},
+		{"escaped path", http.MethodGet, "/widgets/bel%2Fla%20b", nil},
+		{"trailing slash", http.MethodGet, "/widgets/first/", nil},
+		{"forwarded", http.MethodGet, "/widgets/first", http.Header{
 			"Forwarded": {"for=192.0.2.9"}, "X-Forwarded-For": {"192.0.2.9", "192.0.2.8"}, "X-Forwarded-Host": {"a"}, "X-Forwarded-Proto": {"b"}, "X-Forwarded-Uri": {"c"},
 		}},
-		{"hop by hop", http.MethodGet, "/cows/bella", http.Header{
+		{"hop by hop", http.MethodGet, "/widgets/first", http.Header{
 			"Connection": {"X-Remote-User, X-Remote-Group, X-Mine"}, "X-Mine": {"1"}, "Te": {"trailers"}, "Keep-Alive": {"1"}, "Proxy-Authorization": {"x"},
 		}},
-		{"identity", http.MethodGet, "/cows/bella", http.Header{
+		{"identity", http.MethodGet, "/widgets/first", http.Header{
 			"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}, "X-Remote-Extra-Mine": {"1"}, "X-Remote-Uid": {"0"}, "Impersonate-User": {"x"}, "Authorization": {"Bearer x"},
 		}},
-		{"no user agent", http.MethodGet, "/cows/bella", http.Header{"User-Agent": nil}},
-		{"write", http.MethodPut, "/cows/bella", http.Header{"Content-Type": {"application/json"}}},
+		{"no user agent", http.MethodGet, "/widgets/first", http.Header{"User-Agent": nil}},
+		{"write", http.MethodPut, "/widgets/first", http.Header{"Content-Type": {"application/json"}}},
 		{"html", http.MethodGet, "/page", nil},
 		{"redirect", http.MethodGet, "/moved", nil},
 		{"not found", http.MethodGet, "/nothing", nil},
@@ -92,7 +92,7 @@ func TestProxy_IsUpstreams(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var answers [2]map[string]any
 			for i, front := range []string{upstream.URL, s.front.URL} {
-				req, err := http.NewRequestWithContext(t.Context(), test.method, front+"/apis/cows.example.com/v1"+test.path, nil)
+				req, err := http.NewRequestWithContext(t.Context(), test.method, front+"/apis/widgets.example.com/v1"+test.path, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -27,7 +27,7 @@ func documented(a *api, broken *atomic.Bool) *api {
 			_, _ = io.WriteString(w, text)
 		})
 	}
-	text("/openapi/v2", `{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{"/apis/`+a.group+`/v1/cows":{"get":{"description":"cows of `+a.group+
+	text("/openapi/v2", `{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{"/apis/`+a.group+`/v1/widgets":{"get":{"description":"widgets of `+a.group+
 		`","responses":{"200":{"description":"OK"}}}}}}`)
 	text("/openapi/v3", `{"paths":{"apis/`+a.group+`/v1":{"serverRelativeURL":"/openapi/v3/apis/`+a.group+`/v1?hash=1"}}}`)
 	text("/openapi/v3/apis/"+a.group+"/v1", `{"openapi":"3.0.0","info":{"title":"third of `+a.group+`","version":"1"},"paths":{}}`)
@@ -40,9 +40,9 @@ func TestOpenAPI_ShowsVersion3WithoutVersion2(t *testing.T) {
 	s := start(t)
 	var broken atomic.Bool
 	broken.Store(true)
-	newBackend(t, s, "cows", documented(newAPI("cows"), &broken)).claim(t, s, "v1")
-	s.awaitText(t, "/openapi/v3", `"apis/cows.example.com/v1"`)
-	if _, text, _ := get(t, s.front.URL+"/openapi/v3/apis/cows.example.com/v1"); !strings.Contains(text, "third of cows") {
+	newBackend(t, s, "widgets", documented(newAPI("widgets"), &broken)).claim(t, s, "v1")
+	s.awaitText(t, "/openapi/v3", `"apis/widgets.example.com/v1"`)
+	if _, text, _ := get(t, s.front.URL+"/openapi/v3/apis/widgets.example.com/v1"); !strings.Contains(text, "third of widgets") {
 		t.Error(text)
 	}
 }
@@ -54,8 +54,8 @@ func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 	s := start(t)
 	var silent atomic.Bool
 	var refused atomic.Int32
-	a := documented(newAPI("cows"), &atomic.Bool{})
-	b := newBackend(t, s, "cows", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	a := documented(newAPI("widgets"), &atomic.Bool{})
+	b := newBackend(t, s, "widgets", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if silent.Load() && req.Header.Get("X-Remote-User") != "" {
 			refused.Add(1)
 			http.Error(w, "not now", http.StatusServiceUnavailable)
@@ -64,8 +64,8 @@ func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 		a.ServeHTTP(w, req)
 	}))
 	b.available(t, s)
-	s.awaitText(t, "/openapi/v3", `"apis/cows.example.com/v1"`)
-	s.awaitText(t, "/openapi/v2", "cows of cows.example.com")
+	s.awaitText(t, "/openapi/v3", `"apis/widgets.example.com/v1"`)
+	s.awaitText(t, "/openapi/v2", "widgets of widgets.example.com")
 
 	silent.Store(true)
 	for range 2 {
@@ -86,12 +86,12 @@ func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 		awaitCount(t, &refused, before+1)
 		s.awaitFreshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessStale)
 		for _, group := range s.aggregated(t).Items {
-			if group.Name == b.group() && (len(group.Versions[0].Resources) != 1 || group.Versions[0].Resources[0].Resource != "cows") {
+			if group.Name == b.group() && (len(group.Versions[0].Resources) != 1 || group.Versions[0].Resources[0].Resource != "widgets") {
 				t.Errorf("resources: %+v", group.Versions[0].Resources)
 			}
 		}
 		for path, want := range map[string]string{
-			"/openapi/v2": "cows of cows.example.com", "/openapi/v3/apis/cows.example.com/v1": "third of cows.example.com",
+			"/openapi/v2": "widgets of widgets.example.com", "/openapi/v3/apis/widgets.example.com/v1": "third of widgets.example.com",
 		} {
 			if status, text, _ := get(t, s.front.URL+path); status != http.StatusOK || !strings.Contains(text, want) {
 				t.Errorf("%s: %d, without %q", path, status, want)

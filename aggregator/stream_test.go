@@ -37,7 +37,7 @@ func waitFor[T any](t testing.TB, what string, happened <-chan T) {
 func TestProxy_StreamsWatches(t *testing.T) {
 	s := start(t)
 	events, gone := make(chan string), make(chan struct{})
-	b := newBackend(t, s, "cows", newAPI("cows").serve("/cows", func(w http.ResponseWriter, req *http.Request) {
+	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/widgets", func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Content-Type", "application/json;stream=watch")
 		flusher := http.NewResponseController(w)
 		for {
@@ -56,7 +56,7 @@ func TestProxy_StreamsWatches(t *testing.T) {
 	b.available(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.url(s, "/cows?watch=true"), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.url(s, "/widgets?watch=true"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestProxy_PassesBodiesBothWays(t *testing.T) {
 	if _, err := rand.Read(big); err != nil {
 		t.Fatal(err)
 	}
-	b := newBackend(t, s, "cows", newAPI("cows").
+	b := newBackend(t, s, "widgets", newAPI("widgets").
 		serve("/echo", func(w http.ResponseWriter, req *http.Request) {
 			body, err := io.ReadAll(req.Body)
 			if err != nil {
@@ -106,7 +106,7 @@ func TestProxy_PassesBodiesBothWays(t *testing.T) {
 			}
 			w.Header().Set("Content-Encoding", "gzip")
 			packed := gzip.NewWriter(w)
-			_, _ = io.WriteString(packed, "moo")
+			_, _ = io.WriteString(packed, "hello")
 			_ = packed.Close()
 		}))
 	b.available(t, s)
@@ -134,10 +134,10 @@ func TestProxy_PassesBodiesBothWays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text, err := io.ReadAll(reader); err != nil || string(text) != "moo" {
+	if text, err := io.ReadAll(reader); err != nil || string(text) != "hello" {
 		t.Errorf("%q %v", text, err)
 	}
-	if status, text, _ := get(t, b.url(s, "/packed")); status != http.StatusOK || text != "moo" {
+	if status, text, _ := get(t, b.url(s, "/packed")); status != http.StatusOK || text != "hello" {
 		t.Errorf("to a client that says nothing: %d %q", status, text)
 	}
 }
@@ -147,7 +147,7 @@ func TestProxy_PassesBodiesBothWays(t *testing.T) {
 func TestProxy_UpgradesToWebSocket(t *testing.T) {
 	s := start(t)
 	ended := make(chan error, 1)
-	b := newBackend(t, s, "cows", newAPI("cows").serve("/talk", websocket.Server{Handler: func(conn *websocket.Conn) {
+	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/talk", websocket.Server{Handler: func(conn *websocket.Conn) {
 		_, _ = fmt.Fprintf(conn, "%s %s", conn.Request().Header["X-Remote-User"], conn.Request().Header["X-Remote-Group"])
 		_, err := io.Copy(conn, conn)
 		ended <- err
@@ -165,10 +165,10 @@ func TestProxy_UpgradesToWebSocket(t *testing.T) {
 	defer conn.Close()
 	expect(t, conn, "[tess] [testers system:authenticated]")
 	for range 3 {
-		if _, err := io.WriteString(conn, "moo"); err != nil {
+		if _, err := io.WriteString(conn, "hello"); err != nil {
 			t.Fatal(err)
 		}
-		expect(t, conn, "moo")
+		expect(t, conn, "hello")
 	}
 	if err := conn.Close(); err != nil {
 		t.Error(err)
@@ -187,7 +187,7 @@ func expect(t testing.TB, r io.Reader, want string) {
 // TestProxy_UpgradesToSPDY: the streams of kubectl exec and its like.
 func TestProxy_UpgradesToSPDY(t *testing.T) {
 	s := start(t)
-	b := newBackend(t, s, "cows", newAPI("cows").serve("/talk", func(w http.ResponseWriter, req *http.Request) {
+	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/talk", func(w http.ResponseWriter, req *http.Request) {
 		streams := make(chan httpstream.Stream, 1)
 		conn := spdy.NewResponseUpgrader().UpgradeResponse(w, req, func(stream httpstream.Stream, _ <-chan struct{}) error {
 			streams <- stream
@@ -224,16 +224,16 @@ func TestProxy_UpgradesToSPDY(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	stream, err := conn.CreateStream(http.Header{"Name": {"bella"}})
+	stream, err := conn.CreateStream(http.Header{"Name": {"first"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, stream, "bella ")
+	expect(t, stream, "first ")
 	for range 3 {
-		if _, err := io.WriteString(stream, "moo"); err != nil {
+		if _, err := io.WriteString(stream, "hello"); err != nil {
 			t.Fatal(err)
 		}
-		expect(t, stream, "moo")
+		expect(t, stream, "hello")
 	}
 }
 
@@ -242,7 +242,7 @@ func TestProxy_UpgradesToSPDY(t *testing.T) {
 func TestProxy_ClosesAnAbandonedUpgrade(t *testing.T) {
 	s := start(t)
 	begun, ended := make(chan struct{}), make(chan error, 1)
-	b := newBackend(t, s, "cows", newAPI("cows").serve("/talk", func(w http.ResponseWriter, _ *http.Request) {
+	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/talk", func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			ended <- err

@@ -11,8 +11,8 @@ import (
 	"byre/apiserver/options"
 )
 
-// TestStages is the order in which the parts of a server start, and in reverse stop.
-func TestStages(t *testing.T) {
+// TestStages_StartAndStopInOrder is the order in which the parts of a server start, and in reverse stop.
+func TestStages_StartAndStopInOrder(t *testing.T) {
 	order := func(shared bool) map[string][]string {
 		s := &Server{
 			config:    Config{Options: options.Completed{Options: options.New()}},

@@ -193,7 +193,7 @@ func testRotation(t *testing.T, site *site, s *servers.Server) {
 	const ns, objects = "rotated", 12
 	c := client(t, s)
 	createNamespace(t, c, ns)
-	large := map[string]string{"large": strings.Repeat("moo ", 30<<10)}
+	large := map[string]string{"large": strings.Repeat("abc ", 30<<10)}
 	for i := range objects {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("cm-%02d", i)}, Data: large}
 		if _, err := c.CoreV1().ConfigMaps(ns).Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {

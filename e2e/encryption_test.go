@@ -19,10 +19,10 @@ import (
 
 // secretText is what must not be readable in the database. It stands in an
 // object of each resource that docs/operations.md encrypts.
-const secretText = "a-byre-keeps-its-cattle"
+const secretText = "a-password-nobody-may-see"
 
 // plainText stands in an object that is not encrypted: the search must find it.
-const plainText = "a-meadow-is-open-to-all"
+const plainText = "a-setting-for-all-to-see"
 
 // sealedObjects are those with secretText.
 const sealedObjects = `

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	herd    = 5000 // objects
+	objects = 5000
 	writers = 8
 	changes = 600 // by each writer
 	cuts    = 50
@@ -48,13 +48,13 @@ func TestInformers_SeeTheSameObjects(t *testing.T) {
 }
 
 func testInformers(t *testing.T, db database, s *servers.Server) {
-	const ns = "herd"
+	const ns = "informers"
 	c := client(t, s)
 	createNamespace(t, c, ns)
 	each(t, writers, func(ctx context.Context, w int) error {
-		for i := w; i < herd; i += writers {
-			cow := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: cowName(i), Labels: map[string]string{"stall": strconv.Itoa(i % 10)}}}
-			if _, err := c.CoreV1().ConfigMaps(ns).Create(ctx, cow, metav1.CreateOptions{}); err != nil {
+		for i := w; i < objects; i += writers {
+			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: objectName(i), Labels: map[string]string{"shard": strconv.Itoa(i % 10)}}}
+			if _, err := c.CoreV1().ConfigMaps(ns).Create(ctx, object, metav1.CreateOptions{}); err != nil {
 				return err
 			}
 		}
@@ -87,7 +87,7 @@ func testInformers(t *testing.T, db database, s *servers.Server) {
 	seen := newFollower(list.ResourceVersion)
 	watchers.Go(func() { seen.follow(ctx, s, ns) })
 
-	changeHerd(t, c, ns, &net)
+	changeObjects(t, c, ns, &net)
 
 	query := fmt.Sprintf("SELECT name, revision FROM objects WHERE resource = 'configmaps' AND namespace = '%s' ORDER BY name", ns)
 	want := map[string]string{}
@@ -106,14 +106,14 @@ func testInformers(t *testing.T, db database, s *servers.Server) {
 	}
 }
 
-// changeHerd makes, changes and deletes objects by 8 writers at once, and breaks
+// changeObjects makes, changes and deletes objects by 8 writers at once, and breaks
 // the informers' connections now and then.
-func changeHerd(t *testing.T, c kubernetes.Interface, ns string, net *cutter) {
+func changeObjects(t *testing.T, c kubernetes.Interface, ns string, net *cutter) {
 	t.Helper()
 	each(t, writers, func(ctx context.Context, w int) error {
 		random := rand.New(rand.NewPCG(uint64(w), 7))
 		for i := range changes {
-			if err := changeCow(ctx, c, ns, random); err != nil {
+			if err := changeObject(ctx, c, ns, random); err != nil {
 				return err
 			}
 			if w == 0 && i%(changes/3) == changes/6 {
@@ -124,9 +124,9 @@ func changeHerd(t *testing.T, c kubernetes.Interface, ns string, net *cutter) {
 	})
 }
 
-func changeCow(ctx context.Context, c kubernetes.Interface, ns string, random *rand.Rand) error {
+func changeObject(ctx context.Context, c kubernetes.Interface, ns string, random *rand.Rand) error {
 	configMaps := c.CoreV1().ConfigMaps(ns)
-	name := cowName(random.IntN(herd + herd/10))
+	name := objectName(random.IntN(objects + objects/10))
 	var err error
 	switch random.IntN(4) {
 	case 0:
@@ -134,10 +134,10 @@ func changeCow(ctx context.Context, c kubernetes.Interface, ns string, random *r
 	case 1:
 		_, err = configMaps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	default:
-		var cow *corev1.ConfigMap
-		if cow, err = configMaps.Get(ctx, name, metav1.GetOptions{}); err == nil {
-			cow.Data = map[string]string{"milk": strconv.Itoa(random.Int())}
-			_, err = configMaps.Update(ctx, cow, metav1.UpdateOptions{})
+		var object *corev1.ConfigMap
+		if object, err = configMaps.Get(ctx, name, metav1.GetOptions{}); err == nil {
+			object.Data = map[string]string{"value": strconv.Itoa(random.Int())}
+			_, err = configMaps.Update(ctx, object, metav1.UpdateOptions{})
 		}
 	}
 	// Others change it at the same time: that is the point.
@@ -237,7 +237,7 @@ func (f *follower) await(t *testing.T, want []string) {
 	}
 }
 
-func cowName(i int) string { return fmt.Sprintf("cow-%04d", i) }
+func objectName(i int) string { return fmt.Sprintf("object-%04d", i) }
 
 func contents(t *testing.T, store cache.Store) map[string]string {
 	t.Helper()

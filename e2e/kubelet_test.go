@@ -43,13 +43,13 @@ func TestKubelet_IsReachedThroughByre(t *testing.T) {
 }
 
 func (f *singleNode) testLogs(t *testing.T) {
-	if got := runKubectl(t, f.Server, "logs", "cow"); got != "first\nsecond\n" {
+	if got := runKubectl(t, f.Server, "logs", "web-0"); got != "first\nsecond\n" {
 		t.Errorf("logs: %q", got)
 	}
-	if got := runKubectl(t, f.Server, "logs", "cow", "-c", "c", "--tail=1", "--timestamps"); !strings.HasSuffix(got, "Z second\n") || strings.Contains(got, "first") {
+	if got := runKubectl(t, f.Server, "logs", "web-0", "-c", "c", "--tail=1", "--timestamps"); !strings.HasSuffix(got, "Z second\n") || strings.Contains(got, "first") {
 		t.Errorf("the last line: %q", got)
 	}
-	lines := followKubectl(t, f.command(t, nil, "logs", "cow", "--follow", "--tail=1"))
+	lines := followKubectl(t, f.command(t, nil, "logs", "web-0", "--follow", "--tail=1"))
 	expectLine(t, lines, "^second$")
 	for _, line := range []string{"third", "fourth"} {
 		f.say(t, line)
@@ -60,15 +60,15 @@ func (f *singleNode) testLogs(t *testing.T) {
 func (f *singleNode) testExec(t *testing.T, env []string) {
 	// kwok neither ends a command's input when the client's ends, nor tells which
 	// exit status it had other than 0.
-	cmd := f.command(t, env, "exec", "-i", "cow", "--", "sh", "-c", "head -c 200000; echo whisper >&2; exit 1")
-	cmd.Stdin = strings.NewReader(strings.Repeat("moo\n", 50_000))
+	cmd := f.command(t, env, "exec", "-i", "web-0", "--", "sh", "-c", "head -c 200000; echo whisper >&2; exit 1")
+	cmd.Stdin = strings.NewReader(strings.Repeat("abc\n", 50_000))
 	var out, complaints strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &complaints
 	_ = cmd.Run() // the exit status is looked at
 	if code := cmd.ProcessState.ExitCode(); code != 1 {
 		t.Errorf("exit status %d", code)
 	}
-	if out.Len() != 200_000 || strings.Count(out.String(), "moo\n") != 50_000 {
+	if out.Len() != 200_000 || strings.Count(out.String(), "abc\n") != 50_000 {
 		t.Errorf("%d bytes came back", out.Len())
 	}
 	if !strings.HasPrefix(complaints.String(), "whisper\n") {
@@ -77,7 +77,7 @@ func (f *singleNode) testExec(t *testing.T, env []string) {
 }
 
 func (f *singleNode) testAttach(t *testing.T, env []string) {
-	lines := followKubectl(t, f.command(t, env, "attach", "cow"))
+	lines := followKubectl(t, f.command(t, env, "attach", "web-0"))
 	// Nothing tells when it is attached, and what was said before is not heard.
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -98,7 +98,7 @@ func (f *singleNode) testAttach(t *testing.T, env []string) {
 }
 
 func (f *singleNode) testPortForward(t *testing.T, env []string) {
-	lines := followKubectl(t, f.command(t, env, "port-forward", "cow", ":80", "--address", "127.0.0.1"))
+	lines := followKubectl(t, f.command(t, env, "port-forward", "web-0", ":80", "--address", "127.0.0.1"))
 	match := expectLine(t, lines, `^Forwarding from (127\.0\.0\.1:\d+) -> 80`)
 	for i := range 3 {
 		path := fmt.Sprintf("/%d?a=b", i)
@@ -130,16 +130,16 @@ func ask(t *testing.T, method, address, body string) (int, string) {
 }
 
 func (f *singleNode) testProxies(t *testing.T) {
-	port := runKubectl(t, f.Server, "get", "node", "stall", "-o", "jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}")
+	port := runKubectl(t, f.Server, "get", "node", "node-1", "-o", "jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}")
 	for path, want := range map[string]string{
-		"/api/v1/nodes/stall/proxy/healthz":                                   "ok",
-		"/api/v1/nodes/https:stall:" + port + "/proxy/healthz":                "ok",
-		"/api/v1/nodes/http:stall:" + f.port + "/proxy/a?b=c":                 "GET /a?b=c ",
-		"/api/v1/namespaces/default/pods/cow/proxy/a/b?c=d":                   "GET /a/b?c=d ",
-		"/api/v1/namespaces/default/pods/http:cow:" + f.port + "/proxy/":      "GET / ",
-		"/api/v1/namespaces/default/pods/https:cow:" + port + "/proxy/readyz": "ok",
-		"/api/v1/namespaces/default/services/milk:http/proxy/a":               "GET /a ",
-		"/api/v1/namespaces/default/services/http:milk:80/proxy/a%20b?c=%2F":  "GET /a%20b?c=%2F ",
+		"/api/v1/nodes/node-1/proxy/healthz":                                    "ok",
+		"/api/v1/nodes/https:node-1:" + port + "/proxy/healthz":                 "ok",
+		"/api/v1/nodes/http:node-1:" + f.port + "/proxy/a?b=c":                  "GET /a?b=c ",
+		"/api/v1/namespaces/default/pods/web-0/proxy/a/b?c=d":                   "GET /a/b?c=d ",
+		"/api/v1/namespaces/default/pods/http:web-0:" + f.port + "/proxy/":      "GET / ",
+		"/api/v1/namespaces/default/pods/https:web-0:" + port + "/proxy/readyz": "ok",
+		"/api/v1/namespaces/default/services/web:http/proxy/a":                  "GET /a ",
+		"/api/v1/namespaces/default/services/http:web:80/proxy/a%20b?c=%2F":     "GET /a%20b?c=%2F ",
 	} {
 		if got := runKubectl(t, f.Server, "get", "--raw", path); got != want {
 			t.Errorf("%s answers %q", path, got)
@@ -149,7 +149,7 @@ func (f *singleNode) testProxies(t *testing.T) {
 	if err := os.WriteFile(body, []byte(`{"a":1}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := runKubectl(t, f.Server, "create", "--raw", "/api/v1/namespaces/default/services/milk:80/proxy/made", "-f", body); !strings.HasPrefix(got, `POST /made {"a":1}`) {
+	if got := runKubectl(t, f.Server, "create", "--raw", "/api/v1/namespaces/default/services/web:80/proxy/made", "-f", body); !strings.HasPrefix(got, `POST /made {"a":1}`) {
 		t.Errorf("a POST answers %q", got)
 	}
 }
@@ -168,24 +168,24 @@ func (f *singleNode) testKubectlProxy(t *testing.T) {
 		requests []request
 	}{
 		"as it is": {nil, []request{
-			{http.MethodGet, pods + "cow/proxy/a?b=c", http.StatusOK, "GET /a?b=c "},
-			{http.MethodPost, services + "milk:http/proxy/a", http.StatusOK, "POST /a "},
-			{http.MethodGet, "/api/v1/nodes/stall/proxy/healthz", http.StatusOK, "ok"},
-			{http.MethodGet, pods + "cow/log?limitBytes=5", http.StatusOK, "first"},
+			{http.MethodGet, pods + "web-0/proxy/a?b=c", http.StatusOK, "GET /a?b=c "},
+			{http.MethodPost, services + "web:http/proxy/a", http.StatusOK, "POST /a "},
+			{http.MethodGet, "/api/v1/nodes/node-1/proxy/healthz", http.StatusOK, "ok"},
+			{http.MethodGet, pods + "web-0/log?limitBytes=5", http.StatusOK, "first"},
 			// Its own default: whoever reaches the proxy should not run commands.
-			{http.MethodPost, pods + "cow/exec?command=id&stdout=true", http.StatusForbidden, "Forbidden"},
-			{http.MethodGet, pods + "cow/attach", http.StatusForbidden, "Forbidden"},
+			{http.MethodPost, pods + "web-0/exec?command=id&stdout=true", http.StatusForbidden, "Forbidden"},
+			{http.MethodGet, pods + "web-0/attach", http.StatusForbidden, "Forbidden"},
 		}},
 		"some methods": {[]string{"--reject-methods=POST,PUT,PATCH,DELETE"}, []request{
-			{http.MethodGet, pods + "cow", http.StatusOK, `"name":"cow"`},
-			{http.MethodPost, services + "milk:http/proxy/a", http.StatusForbidden, "Forbidden"},
-			{http.MethodDelete, pods + "cow", http.StatusForbidden, "Forbidden"},
+			{http.MethodGet, pods + "web-0", http.StatusOK, `"name":"web-0"`},
+			{http.MethodPost, services + "web:http/proxy/a", http.StatusForbidden, "Forbidden"},
+			{http.MethodDelete, pods + "web-0", http.StatusForbidden, "Forbidden"},
 		}},
 		"some paths": {[]string{"--accept-paths=^/api/v1/namespaces/default/services", "--reject-paths=^/api/.*/proxy/secret"}, []request{
-			{http.MethodGet, services + "milk", http.StatusOK, `"name":"milk"`},
-			{http.MethodGet, services + "milk:http/proxy/open", http.StatusOK, "GET /open "},
-			{http.MethodGet, services + "milk:http/proxy/secret", http.StatusForbidden, "Forbidden"},
-			{http.MethodGet, pods + "cow/proxy/a", http.StatusForbidden, "Forbidden"},
+			{http.MethodGet, services + "web", http.StatusOK, `"name":"web"`},
+			{http.MethodGet, services + "web:http/proxy/open", http.StatusOK, "GET /open "},
+			{http.MethodGet, services + "web:http/proxy/secret", http.StatusForbidden, "Forbidden"},
+			{http.MethodGet, pods + "web-0/proxy/a", http.StatusForbidden, "Forbidden"},
 			{http.MethodGet, "/version", http.StatusForbidden, "Forbidden"},
 		}},
 	} {
@@ -210,7 +210,7 @@ stty size; read line`
 // testTerminal runs a command on a terminal and changes the terminal's size.
 func (f *singleNode) testTerminal(t *testing.T) {
 	config := f.Config(servers.AdminToken)
-	request := client(t, f.Server).CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name("cow").SubResource("exec").
+	request := client(t, f.Server).CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name("web-0").SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
 			Command: []string{"sh", "-c", untilResized}, Stdin: true, Stdout: true, TTY: true,
 		}, scheme.ParameterCodec)

@@ -118,34 +118,34 @@ func serveHello(t *testing.T, address string) string {
 func (f *singleNode) populate(t *testing.T) {
 	t.Helper()
 	c := client(t, f.Server)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "stall", Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"}}}
 	if _, err := c.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	port := intstr.Parse(f.port).IntVal
 	no := false
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "cow"}, Spec: corev1.PodSpec{
-		NodeName: "stall", HostNetwork: true, AutomountServiceAccountToken: &no,
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}, Spec: corev1.PodSpec{
+		NodeName: "node-1", HostNetwork: true, AutomountServiceAccountToken: &no,
 		Containers: []corev1.Container{{Name: "c", Image: "i", Ports: []corev1.ContainerPort{{ContainerPort: port}}}},
 	}}
 	waitFor(t, "the default service account", func() error {
 		_, err := c.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{})
 		return err
 	})
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "milk"}, Spec: corev1.ServiceSpec{
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{
 		Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(port)}},
 	}}
 	if _, err := c.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "milk"}, Subsets: []corev1.EndpointSubset{{
-		Addresses: []corev1.EndpointAddress{{IP: f.address, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "cow"}}},
+	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Subsets: []corev1.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: f.address, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web-0"}}},
 		Ports:     []corev1.EndpointPort{{Name: "http", Port: port}},
 	}}}
 	if _, err := c.CoreV1().Endpoints("default").Create(t.Context(), endpoints, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	runKubectl(t, f.Server, "wait", "--for=condition=Ready", "node/stall", "pod/cow", "--timeout=300s")
+	runKubectl(t, f.Server, "wait", "--for=condition=Ready", "node/node-1", "pod/web-0", "--timeout=300s")
 }
 
 // say appends to the log, in the form in which container runtimes write it.

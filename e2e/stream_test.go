@@ -46,23 +46,23 @@ func testKubectlWatch(t *testing.T, s *servers.Server) {
 			t.Fatal(err)
 		}
 	}
-	create("first", map[string]string{"kind": "cow"})
+	create("first", map[string]string{"kind": "widget"})
 
-	lines := startKubectl(t, s, "get", "configmaps", "-n", ns, "-l", "kind=cow", "-w", "--output-watch-events", "--no-headers")
+	lines := startKubectl(t, s, "get", "configmaps", "-n", ns, "-l", "kind=widget", "-w", "--output-watch-events", "--no-headers")
 	expect := func(pattern string) {
 		t.Helper()
 		expectLine(t, lines, pattern)
 	}
 	expect(`^ADDED +first +0 `)
-	create("second", map[string]string{"kind": "cow"})
+	create("second", map[string]string{"kind": "widget"})
 	expect(`^ADDED +second +0 `)
-	create("third", map[string]string{"kind": "pig"})
+	create("third", map[string]string{"kind": "gadget"})
 	patch("first", `{"data":{"a":"1","b":"2"}}`)
 	expect(`^MODIFIED +first +2 `)
 	// It starts to match, and stops to.
-	patch("third", `{"metadata":{"labels":{"kind":"cow"}}}`)
+	patch("third", `{"metadata":{"labels":{"kind":"widget"}}}`)
 	expect(`^ADDED +third +0 `)
-	patch("second", `{"metadata":{"labels":{"kind":"pig"}}}`)
+	patch("second", `{"metadata":{"labels":{"kind":"gadget"}}}`)
 	expect(`^DELETED +second +0 `)
 	if err := cms.Delete(t.Context(), "first", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
 )
 
@@ -106,7 +106,7 @@ func TestRing_IsFilledFromTheLog(t *testing.T) {
 	const n = 2 * pageChanges
 	f := startOver(t, written(t, n, "x"), Options{})
 	f.snapshot()
-	f.await(func() bool {
+	eventually.True(t, "the ring is full", func() bool {
 		since, _, _ := f.ringStart(f.caches[pods])
 		return since == 0
 	})
@@ -201,15 +201,6 @@ func TestHistory_IsForgottenByAReset(t *testing.T) {
 	defer f.history.mu.Unlock()
 	if len(f.history.cells) > 0 || f.history.bytes > 0 {
 		t.Errorf("%d bytes of history are kept", f.history.bytes)
-	}
-}
-
-func (f *fixture) await(done func() bool) {
-	f.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			f.t.Fatal("waited in vain")
-		}
 	}
 }
 

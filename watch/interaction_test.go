@@ -19,11 +19,11 @@ import (
 	"byre/sqlstore"
 )
 
-// TestInteraction runs the scripts in testdata, as etcd-io/raft does. Each command is
+// TestFeed_FollowsScripts runs the scripts in testdata, as etcd-io/raft does. Each command is
 // followed by what it returns, by what the feed logs, and by the subscriptions that it
 // wakes. After a command the feed goes on until nothing happens any more. To accept
-// what the scripts give now: go test ./watch -run TestInteraction -rewrite.
-func TestInteraction(t *testing.T) {
+// what the scripts give now: go test ./watch -run TestFeed_FollowsScripts -rewrite.
+func TestFeed_FollowsScripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(paths) == 0 {
 		t.Fatal(paths, err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 )
 
 func (f *fixture) has(r Resource) bool {
@@ -184,7 +185,7 @@ func TestFollow_IdleReadsNoHistory(t *testing.T) {
 			f.write(sqlstore.Key{Resource: "others", Name: "x"}, "1")
 		}
 		f.snapshot()
-		f.await(func() bool { since, _, full := f.ringStart(f.caches[pods]); return full || since == 0 })
+		eventually.True(t, "the ring is full", func() bool { since, _, full := f.ringStart(f.caches[pods]); return full || since == 0 })
 		rows := f.source.rows.Load()
 		poll(0)
 		f.write(pod("a", "x"), "2")

@@ -136,7 +136,7 @@ func echoes(t *testing.T, res *http.Response) {
 		t.Fatalf("%T can't be written", res.Body)
 	}
 	reader := bufio.NewReader(stream)
-	for _, line := range []string{"moo\n", strings.Repeat("m", 100_000) + "\n"} {
+	for _, line := range []string{"hello\n", strings.Repeat("m", 100_000) + "\n"} {
 		if _, err := io.WriteString(stream, line); err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ func TestReviews_AskTheServersAuthorizer(t *testing.T) {
 	for token, want := range map[string]bool{"good": true, "bad": false} {
 		review, err := s.client.AuthenticationV1().TokenReviews().Create(ctx,
 			&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
-		if err != nil || review.Status.Authenticated != want || want && review.Status.User.Username != "milk" {
+		if err != nil || review.Status.Authenticated != want || want && review.Status.User.Username != "jane" {
 			t.Errorf("token %s: %+v, %v", token, review, err)
 		}
 	}
@@ -53,7 +53,7 @@ func TestReviews_AskTheServersAuthorizer(t *testing.T) {
 	}
 	rules, err := s.as("alice").AuthorizationV1().SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{
 		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"}}, metav1.CreateOptions{})
-	if err != nil || len(rules.Status.ResourceRules) != 1 || rules.Status.ResourceRules[0].Verbs[0] != "milk" {
+	if err != nil || len(rules.Status.ResourceRules) != 1 || rules.Status.ResourceRules[0].Verbs[0] != "get" {
 		t.Errorf("rules: %+v, %v", rules, err)
 	}
 }
@@ -83,7 +83,7 @@ func certificateRequest(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "cow"}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane"}}, key)
 	if err != nil {
 		t.Fatal(err)
 	}

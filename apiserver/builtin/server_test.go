@@ -203,18 +203,18 @@ func noEscalation(_ context.Context, a authorizer.Attributes) (authorizer.Decisi
 	return authorizer.DecisionAllow, "", nil
 }
 
-// knownToken authenticates the token "good" of milk.
+// knownToken authenticates the token "good" of jane.
 func knownToken(req *http.Request) (*authenticator.Response, bool, error) {
 	if !strings.HasSuffix(req.Header.Get("Authorization"), " good") {
 		return nil, false, nil
 	}
 	audiences, _ := authenticator.AudiencesFrom(req.Context())
-	return &authenticator.Response{User: &user.DefaultInfo{Name: "milk"}, Audiences: audiences}, true, nil
+	return &authenticator.Response{User: &user.DefaultInfo{Name: "jane"}, Audiences: audiences}, true, nil
 }
 
 // oneRule is the answer to what someone may do.
 type oneRule struct{}
 
 func (oneRule) RulesFor(context.Context, user.Info, string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
-	return []authorizer.ResourceRuleInfo{&authorizer.DefaultResourceRuleInfo{Verbs: []string{"milk"}, Resources: []string{"cows"}}}, nil, false, nil
+	return []authorizer.ResourceRuleInfo{&authorizer.DefaultResourceRuleInfo{Verbs: []string{"get"}, Resources: []string{"widgets"}}}, nil, false, nil
 }

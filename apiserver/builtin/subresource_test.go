@@ -187,7 +187,7 @@ func TestEvents_AreOfBothGroupsAndExpire(t *testing.T) {
 	if _, err := s.client.CoreV1().Events("default").Create(t.Context(), &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Name: "a", Namespace: "default"},
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "a"},
-		Reason:         "Milked", Message: "twelve litres", Type: corev1.EventTypeNormal,
+		Reason:         "Scheduled", Message: "on node n1", Type: corev1.EventTypeNormal,
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

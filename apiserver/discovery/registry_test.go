@@ -91,12 +91,12 @@ func groups(t *testing.T, r *discovery.Registry) []string {
 // priority and then by maturity.
 func TestRegistry_OrdersByPriority(t *testing.T) {
 	r := discovery.NewRegistry("")
-	first := version("z.example", "v1", discovery.BuiltIn, "Cow")
+	first := version("z.example", "v1", discovery.BuiltIn, "Widget")
 	first.GroupPriority = 9000
-	old := version("z.example", "v2", discovery.BuiltIn, "Cow")
+	old := version("z.example", "v2", discovery.BuiltIn, "Widget")
 	old.GroupPriority, old.Priority = 9000, 1
-	add(t, r, version("b.example", "v1beta1", discovery.Custom, "Cow"), version("b.example", "v1", discovery.Custom, "Cow"),
-		version("b.example", "v10", discovery.Custom, "Cow"), version("a.example", "v1alpha1", discovery.Custom, "Cow"), old, first)
+	add(t, r, version("b.example", "v1beta1", discovery.Custom, "Widget"), version("b.example", "v1", discovery.Custom, "Widget"),
+		version("b.example", "v10", discovery.Custom, "Widget"), version("a.example", "v1alpha1", discovery.Custom, "Widget"), old, first)
 	want := []string{"z.example/v1", "z.example/v2", "a.example/v1alpha1", "b.example/v10", "b.example/v1", "b.example/v1beta1"}
 	if diff := cmp.Diff(want, groups(t, r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -107,35 +107,35 @@ func TestRegistry_OrdersByPriority(t *testing.T) {
 // what is removed in none.
 func TestRegistry_ShowsWhatIsAddedAndRemoved(t *testing.T) {
 	r := discovery.NewRegistry("")
-	gv := schema.GroupVersion{Group: "farm.example", Version: "v1"}
-	if _, ok := r.Lookup("/apis/farm.example/v1"); ok {
+	gv := schema.GroupVersion{Group: "widgets.example", Version: "v1"}
+	if _, ok := r.Lookup("/apis/widgets.example/v1"); ok {
 		t.Error("there is a document before there is a group")
 	}
-	add(t, r, version("farm.example", "v1", discovery.Custom, "Cow"), version("farm.example", "v2", discovery.Custom, "Cow"))
-	for _, path := range []string{"/apis/farm.example", "/apis/farm.example/", "/apis/farm.example/v1"} {
+	add(t, r, version("widgets.example", "v1", discovery.Custom, "Widget"), version("widgets.example", "v2", discovery.Custom, "Widget"))
+	for _, path := range []string{"/apis/widgets.example", "/apis/widgets.example/", "/apis/widgets.example/v1"} {
 		document, ok := r.Lookup(path)
 		if !ok || get(t, document, "application/json").Code != http.StatusOK {
 			t.Errorf("no document at %s", path)
 		}
 	}
-	for _, path := range []string{"/apis", "/apis/", "/apis/farm.example/v3", "/apis/farm.example/v1/cows", "/apis/barn.example", "/api/v1", "apis/farm.example"} {
+	for _, path := range []string{"/apis", "/apis/", "/apis/widgets.example/v3", "/apis/widgets.example/v1/widgets", "/apis/gadgets.example", "/api/v1", "apis/widgets.example"} {
 		if _, ok := r.Lookup(path); ok {
 			t.Errorf("a document at %s", path)
 		}
 	}
-	if want := []string{"/apis", "/apis/", "/apis/farm.example", "/apis/farm.example/v1", "/apis/farm.example/v2"}; !slices.Equal(want, r.Paths()) {
+	if want := []string{"/apis", "/apis/", "/apis/widgets.example", "/apis/widgets.example/v1", "/apis/widgets.example/v2"}; !slices.Equal(want, r.Paths()) {
 		t.Errorf("paths are %v", r.Paths())
 	}
 
 	r.Remove(gv, discovery.Custom)
-	if diff := cmp.Diff([]string{"farm.example/v2"}, groups(t, r)); diff != "" {
+	if diff := cmp.Diff([]string{"widgets.example/v2"}, groups(t, r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if got := get(t, r.VersionHandler(gv), "application/json").Code; got != http.StatusNotFound {
 		t.Errorf("the document of a removed version is %d", got)
 	}
-	r.Remove(schema.GroupVersion{Group: "farm.example", Version: "v2"}, discovery.Custom)
-	if got := get(t, r.GroupHandler("farm.example"), "application/json").Code; got != http.StatusNotFound {
+	r.Remove(schema.GroupVersion{Group: "widgets.example", Version: "v2"}, discovery.Custom)
+	if got := get(t, r.GroupHandler("widgets.example"), "application/json").Code; got != http.StatusNotFound {
 		t.Errorf("the document of a removed group is %d", got)
 	}
 	if got := groups(t, r); len(got) > 0 {
@@ -148,7 +148,7 @@ func TestRegistry_ShowsWhatIsAddedAndRemoved(t *testing.T) {
 // the next one comes back when the first goes.
 func TestRegistry_AggregatedComesBeforeBuiltIn(t *testing.T) {
 	r := discovery.NewRegistry("")
-	gv := schema.GroupVersion{Group: "farm.example", Version: "v1"}
+	gv := schema.GroupVersion{Group: "widgets.example", Version: "v1"}
 	kind := func() string {
 		var list metav1.APIResourceList
 		if err := json.Unmarshal(get(t, r.VersionHandler(gv), "application/json").Body.Bytes(), &list); err != nil {
@@ -160,16 +160,16 @@ func TestRegistry_AggregatedComesBeforeBuiltIn(t *testing.T) {
 		}
 		return list.APIResources[0].Kind
 	}
-	add(t, r, version("farm.example", "v1", discovery.Custom, "Calf"))
-	add(t, r, version("farm.example", "v1", discovery.Aggregated, "Bull"))
-	add(t, r, version("farm.example", "v1", discovery.BuiltIn, "Cow"))
+	add(t, r, version("widgets.example", "v1", discovery.Custom, "Gadget"))
+	add(t, r, version("widgets.example", "v1", discovery.Aggregated, "Sprocket"))
+	add(t, r, version("widgets.example", "v1", discovery.BuiltIn, "Widget"))
 	var got []string
 	for _, origin := range []discovery.Origin{discovery.Aggregated, discovery.BuiltIn} {
 		got = append(got, kind())
 		r.Remove(gv, origin)
 	}
 	got = append(got, kind())
-	if want := []string{"Bull", "Cow", "Calf"}; !slices.Equal(want, got) {
+	if want := []string{"Sprocket", "Widget", "Gadget"}; !slices.Equal(want, got) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -178,7 +178,7 @@ func TestRegistry_AggregatedComesBeforeBuiltIn(t *testing.T) {
 // and its tag changes when it does.
 func TestAggregatedDocument_HasAnETag(t *testing.T) {
 	r := discovery.NewRegistry("")
-	add(t, r, version("farm.example", "v1", discovery.Custom, "Cow"))
+	add(t, r, version("widgets.example", "v1", discovery.Custom, "Widget"))
 	first := get(t, r.GroupsHandler(), aggregated)
 	tag := first.Header().Get("ETag")
 	if tag == "" || first.Header().Get("Content-Type") != aggregated {
@@ -187,7 +187,7 @@ func TestAggregatedDocument_HasAnETag(t *testing.T) {
 	if again := get(t, r.GroupsHandler(), aggregated, "If-None-Match", tag); again.Code != http.StatusNotModified {
 		t.Errorf("unchanged, but %d", again.Code)
 	}
-	add(t, r, version("farm.example", "v2", discovery.Custom, "Cow"))
+	add(t, r, version("widgets.example", "v2", discovery.Custom, "Widget"))
 	if again := get(t, r.GroupsHandler(), aggregated, "If-None-Match", tag); again.Code != http.StatusOK {
 		t.Errorf("changed, but %d", again.Code)
 	}
@@ -200,16 +200,16 @@ func TestRegistry_CoreGroupHasItsOwnDocuments(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := discovery.NewRegistry("192.0.2.1:6443", discovery.CIDRRule{IPRange: *inside, Address: "10.0.0.1:443"})
-	add(t, r, version("", "v1", discovery.BuiltIn, "Cow"), version("farm.example", "v1", discovery.Custom, "Calf"))
+	add(t, r, version("", "v1", discovery.BuiltIn, "Widget"), version("widgets.example", "v1", discovery.Custom, "Gadget"))
 	want := `{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[{"clientCIDR":"0.0.0.0/0","serverAddress":"192.0.2.1:6443"},{"clientCIDR":"192.0.2.0/24","serverAddress":"10.0.0.1:443"}]}`
 	if got := strings.TrimSpace(get(t, r.LegacyHandler(), "application/json").Body.String()); got != want {
 		t.Errorf("got %s", got)
 	}
 	whole := get(t, r.LegacyHandler(), aggregated).Body.String()
-	if !strings.Contains(whole, "Cow") || strings.Contains(whole, "Calf") {
+	if !strings.Contains(whole, "Widget") || strings.Contains(whole, "Gadget") {
 		t.Errorf("got %s", whole)
 	}
-	if diff := cmp.Diff([]string{"farm.example/v1"}, groups(t, r)); diff != "" {
+	if diff := cmp.Diff([]string{"widgets.example/v1"}, groups(t, r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -19,7 +19,7 @@ func BenchmarkLists(b *testing.B) {
 	s := newServer(b, nil)
 	filler := strings.Repeat("x", 1500)
 	for i := range pods {
-		s.create(b, "/api/v1/namespaces/field/pods", fmt.Sprintf(
+		s.create(b, "/api/v1/namespaces/first/pods", fmt.Sprintf(
 			`{"metadata":{"name":"pod-%d","labels":{"app":"bench"},"annotations":{"filler":%q}},"spec":{"containers":[{"name":"c","image":"i","env":[{"name":"A","value":"1"}]},{"name":"d","image":"i"}]}}`, i, filler))
 	}
 	for name, accept := range map[string]string{
@@ -55,7 +55,7 @@ func BenchmarkWatches(b *testing.B) {
 			b.Run(name+"/"+from, func(b *testing.B) {
 				s := newServer(b, nil)
 				server := map[string]*httptest.Server{"bytes": s.bytes, "upstream": s.decoded}[from]
-				const pods = "/api/v1/namespaces/field/pods"
+				const pods = "/api/v1/namespaces/first/pods"
 				s.create(b, pods, fmt.Sprintf(`{"metadata":{"name":"p","annotations":{"filler":%q}},"spec":{"containers":[{"name":"c","image":"i"}]}}`, strings.Repeat("x", 2000)))
 				delivered := make(chan error, watchers)
 				for range watchers {

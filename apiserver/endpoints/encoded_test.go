@@ -16,73 +16,73 @@ import (
 func (s *server) seed(t *testing.T) {
 	t.Helper()
 	for i := range 7 {
-		s.create(t, "/api/v1/namespaces/field/configmaps", fmt.Sprintf(
+		s.create(t, "/api/v1/namespaces/first/configmaps", fmt.Sprintf(
 			`{"metadata":{"name":"c%d","labels":{"odd":"%d"},"annotations":{"text":"<&>\u2028\"\\"}},"data":{"n":"%d"},"binaryData":{"b":"AAEC"}}`, i, i%2, i))
 	}
-	s.create(t, "/api/v1/namespaces/barn/configmaps", `{"metadata":{"name":"c0"},"immutable":true}`)
-	s.create(t, "/api/v1/namespaces/barn/configmaps", fmt.Sprintf(`{"metadata":{"name":"huge"},"data":{"text":%q}}`, strings.Repeat("hay ", 100_000)))
-	s.create(t, "/api/v1/namespaces/field/secrets", `{"metadata":{"name":"s"},"stringData":{"k":"v"}}`)
-	s.create(t, "/api/v1/namespaces/field/pods", `{"metadata":{"name":"p"},"spec":{"nodeName":"n1","containers":[{"name":"c","image":"i"}]}}`)
-	s.create(t, "/api/v1/namespaces/barn/pods", `{"metadata":{"name":"q"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
-	s.create(t, "/api/v1/namespaces", `{"metadata":{"name":"field"}}`)
+	s.create(t, "/api/v1/namespaces/alpha/configmaps", `{"metadata":{"name":"c0"},"immutable":true}`)
+	s.create(t, "/api/v1/namespaces/alpha/configmaps", fmt.Sprintf(`{"metadata":{"name":"huge"},"data":{"text":%q}}`, strings.Repeat("abc ", 100_000)))
+	s.create(t, "/api/v1/namespaces/first/secrets", `{"metadata":{"name":"s"},"stringData":{"k":"v"}}`)
+	s.create(t, "/api/v1/namespaces/first/pods", `{"metadata":{"name":"p"},"spec":{"nodeName":"n1","containers":[{"name":"c","image":"i"}]}}`)
+	s.create(t, "/api/v1/namespaces/alpha/pods", `{"metadata":{"name":"q"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
+	s.create(t, "/api/v1/namespaces", `{"metadata":{"name":"first"}}`)
 	s.create(t, "/api/v1/nodes", `{"metadata":{"name":"n1"}}`)
-	s.create(t, "/apis/apps/v1/namespaces/field/deployments",
+	s.create(t, "/apis/apps/v1/namespaces/first/deployments",
 		`{"metadata":{"name":"d"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)
 	s.create(t, "/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"r"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}`)
-	s.create(t, "/apis/autoscaling/v1/namespaces/field/horizontalpodautoscalers",
+	s.create(t, "/apis/autoscaling/v1/namespaces/first/horizontalpodautoscalers",
 		`{"metadata":{"name":"h"},"spec":{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}}`)
-	s.create(t, "/apis/coordination.k8s.io/v1/namespaces/field/leases", `{"metadata":{"name":"l"},"spec":{"holderIdentity":"me","renewTime":"2024-01-02T03:04:05.678901Z"}}`)
-	s.create(t, "/api/v1/namespaces/field/services", `{"metadata":{"name":"s"},"spec":{"clusterIP":"None","ports":[{"port":80}]}}`)
-	s.create(t, "/api/v1/namespaces/field/persistentvolumeclaims",
+	s.create(t, "/apis/coordination.k8s.io/v1/namespaces/first/leases", `{"metadata":{"name":"l"},"spec":{"holderIdentity":"me","renewTime":"2024-01-02T03:04:05.678901Z"}}`)
+	s.create(t, "/api/v1/namespaces/first/services", `{"metadata":{"name":"s"},"spec":{"clusterIP":"None","ports":[{"port":80}]}}`)
+	s.create(t, "/api/v1/namespaces/first/persistentvolumeclaims",
 		`{"metadata":{"name":"p"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`)
-	s.create(t, "/apis/apps/v1/namespaces/field/controllerrevisions", `{"metadata":{"name":"r"},"revision":1,"data":{"kind":"X","apiVersion":"v1","a":{"b":"<&>"}}}`)
-	s.create(t, "/api/v1/namespaces/field/events", `{"metadata":{"name":"e"},"involvedObject":{"namespace":"field","name":"p"},"type":"Normal","eventTime":null}`)
+	s.create(t, "/apis/apps/v1/namespaces/first/controllerrevisions", `{"metadata":{"name":"r"},"revision":1,"data":{"kind":"X","apiVersion":"v1","a":{"b":"<&>"}}}`)
+	s.create(t, "/api/v1/namespaces/first/events", `{"metadata":{"name":"e"},"involvedObject":{"namespace":"first","name":"p"},"type":"Normal","eventTime":null}`)
 }
 
 // reads are requests for what seed made, and for what it didn't.
 var reads = []string{
-	"/api/v1/namespaces/field/configmaps/c1",
-	"/api/v1/namespaces/field/configmaps/c1?resourceVersion=0",
-	"/api/v1/namespaces/field/configmaps/c1?resourceVersion=x",
-	"/api/v1/namespaces/field/configmaps/c1?pretty=true",
-	"/api/v1/namespaces/field/configmaps/c1?pretty=false",
-	"/api/v1/namespaces/field/configmaps/c1?export=true",
-	"/api/v1/namespaces/field/configmaps/nosuch",
-	"/api/v1/namespaces/field/configmaps/a%2Fb",
-	"/api/v1/namespaces/field/configmaps/c1%00",
-	"/api/v1/namespaces/field/configmaps/..",
-	"/api/v1/namespaces/barn/configmaps/huge",
-	"/api/v1/namespaces/field/secrets/s",
-	"/api/v1/namespaces/field/pods/p",
-	"/api/v1/namespaces/field/pods/p/status",
-	"/api/v1/namespaces/field",
-	"/api/v1/namespaces/field/status",
+	"/api/v1/namespaces/first/configmaps/c1",
+	"/api/v1/namespaces/first/configmaps/c1?resourceVersion=0",
+	"/api/v1/namespaces/first/configmaps/c1?resourceVersion=x",
+	"/api/v1/namespaces/first/configmaps/c1?pretty=true",
+	"/api/v1/namespaces/first/configmaps/c1?pretty=false",
+	"/api/v1/namespaces/first/configmaps/c1?export=true",
+	"/api/v1/namespaces/first/configmaps/nosuch",
+	"/api/v1/namespaces/first/configmaps/a%2Fb",
+	"/api/v1/namespaces/first/configmaps/c1%00",
+	"/api/v1/namespaces/first/configmaps/..",
+	"/api/v1/namespaces/alpha/configmaps/huge",
+	"/api/v1/namespaces/first/secrets/s",
+	"/api/v1/namespaces/first/pods/p",
+	"/api/v1/namespaces/first/pods/p/status",
+	"/api/v1/namespaces/first",
+	"/api/v1/namespaces/first/status",
 	"/api/v1/namespaces/nosuch",
 	"/api/v1/nodes/n1",
-	"/apis/apps/v1/namespaces/field/deployments/d",
-	"/apis/apps/v1/namespaces/field/deployments/d/scale",
+	"/apis/apps/v1/namespaces/first/deployments/d",
+	"/apis/apps/v1/namespaces/first/deployments/d/scale",
 	"/apis/rbac.authorization.k8s.io/v1/clusterroles/r",
-	"/apis/autoscaling/v1/namespaces/field/horizontalpodautoscalers/h",
-	"/apis/autoscaling/v2/namespaces/field/horizontalpodautoscalers/h",
-	"/apis/coordination.k8s.io/v1/namespaces/field/leases/l",
+	"/apis/autoscaling/v1/namespaces/first/horizontalpodautoscalers/h",
+	"/apis/autoscaling/v2/namespaces/first/horizontalpodautoscalers/h",
+	"/apis/coordination.k8s.io/v1/namespaces/first/leases/l",
 
 	"/api/v1/configmaps",
-	"/api/v1/namespaces/field/configmaps",
-	"/api/v1/namespaces/field/configmaps/",
+	"/api/v1/namespaces/first/configmaps",
+	"/api/v1/namespaces/first/configmaps/",
 	"/api/v1/namespaces//configmaps",
 	"/api/v1/namespaces/nosuch/configmaps",
-	"/api/v1/namespaces/field/configmaps?limit=3",
-	"/api/v1/namespaces/field/configmaps?limit=-1",
-	"/api/v1/namespaces/field/configmaps?limit=x",
-	"/api/v1/namespaces/field/configmaps?continue=nonsense",
-	"/api/v1/namespaces/field/configmaps?labelSelector=odd%3D1",
-	"/api/v1/namespaces/field/configmaps?labelSelector=odd%3D1&limit=2",
-	"/api/v1/namespaces/field/configmaps?labelSelector=%3D%3D%3D",
-	"/api/v1/namespaces/field/configmaps?fieldSelector=metadata.name%3Dc2",
-	"/api/v1/namespaces/field/configmaps?fieldSelector=metadata.name%21%3Dc2",
-	"/api/v1/namespaces/field/configmaps?fieldSelector=no.such%3Dc2",
-	"/api/v1/configmaps?fieldSelector=metadata.namespace%3Dbarn",
-	"/api/v1/configmaps?fieldSelector=metadata.namespace%3Dbarn,metadata.name%3Dc0",
+	"/api/v1/namespaces/first/configmaps?limit=3",
+	"/api/v1/namespaces/first/configmaps?limit=-1",
+	"/api/v1/namespaces/first/configmaps?limit=x",
+	"/api/v1/namespaces/first/configmaps?continue=nonsense",
+	"/api/v1/namespaces/first/configmaps?labelSelector=odd%3D1",
+	"/api/v1/namespaces/first/configmaps?labelSelector=odd%3D1&limit=2",
+	"/api/v1/namespaces/first/configmaps?labelSelector=%3D%3D%3D",
+	"/api/v1/namespaces/first/configmaps?fieldSelector=metadata.name%3Dc2",
+	"/api/v1/namespaces/first/configmaps?fieldSelector=metadata.name%21%3Dc2",
+	"/api/v1/namespaces/first/configmaps?fieldSelector=no.such%3Dc2",
+	"/api/v1/configmaps?fieldSelector=metadata.namespace%3Dalpha",
+	"/api/v1/configmaps?fieldSelector=metadata.namespace%3Dalpha,metadata.name%3Dc0",
 	"/api/v1/configmaps?resourceVersion=0",
 	"/api/v1/configmaps?resourceVersion=3&resourceVersionMatch=Exact",
 	"/api/v1/configmaps?resourceVersion=3&resourceVersionMatch=NotOlderThan",
@@ -96,13 +96,13 @@ var reads = []string{
 	"/api/v1/namespaces?fieldSelector=status.phase%3DActive",
 	"/api/v1/nodes",
 	"/api/v1/services",
-	"/api/v1/namespaces/field/services/s",
+	"/api/v1/namespaces/first/services/s",
 	"/api/v1/persistentvolumeclaims",
-	"/api/v1/namespaces/field/persistentvolumeclaims/p",
-	"/apis/apps/v1/namespaces/field/controllerrevisions/r",
+	"/api/v1/namespaces/first/persistentvolumeclaims/p",
+	"/apis/apps/v1/namespaces/first/controllerrevisions/r",
 	"/apis/apps/v1/controllerrevisions?labelSelector=a%3Db",
 	"/apis/apps/v1/controllerrevisions",
-	"/apis/events.k8s.io/v1/namespaces/field/events/e",
+	"/apis/events.k8s.io/v1/namespaces/first/events/e",
 	"/api/v1/events",
 	"/apis/events.k8s.io/v1/events",
 	"/apis/apps/v1/deployments",
@@ -162,9 +162,9 @@ func TestEncodedRead_EqualsUpstreams(t *testing.T) {
 // for it, and is then told so in the same words.
 func TestEncodedRead_WaitsForAFutureRevision(t *testing.T) {
 	s := newServer(t, nil)
-	s.create(t, "/api/v1/namespaces/field/configmaps", `{"metadata":{"name":"c1"}}`)
+	s.create(t, "/api/v1/namespaces/first/configmaps", `{"metadata":{"name":"c1"}}`)
 	for _, path := range []string{
-		"/api/v1/namespaces/field/configmaps/c1?resourceVersion=99999999",
+		"/api/v1/namespaces/first/configmaps/c1?resourceVersion=99999999",
 		"/api/v1/configmaps?resourceVersion=99999999",
 		"/api/v1/configmaps?resourceVersion=99999999&resourceVersionMatch=Exact",
 	} {
@@ -226,7 +226,7 @@ func TestEncodedRead_PagesAreTheList(t *testing.T) {
 		if page%2 == 1 {
 			from = s.decoded
 		}
-		path := "/api/v1/namespaces/field/configmaps?limit=2&continue=" + url.QueryEscape(token)
+		path := "/api/v1/namespaces/first/configmaps?limit=2&continue=" + url.QueryEscape(token)
 		_, body := (call{method: http.MethodGet, path: path}).answer(t, from)
 		list := parse(t, []byte(body))
 		for _, item := range list["items"].([]any) {

@@ -20,7 +20,7 @@ var writes = []call{
 	{method: http.MethodPost, path: "/configmaps?pretty=true", body: `{"metadata":{"name":"indented"}}`},
 	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"asked-as-yaml"}}`, header: map[string]string{"Accept": "application/yaml"}},
 	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"asked-as-table"}}`, header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}},
-	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"huge"},"data":{"text":"` + strings.Repeat("hay ", 50_000) + `"}}`, header: map[string]string{"Accept-Encoding": "gzip"}},
+	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"huge"},"data":{"text":"` + strings.Repeat("abc ", 50_000) + `"}}`, header: map[string]string{"Accept-Encoding": "gzip"}},
 	{method: http.MethodPut, path: "/configmaps/c", body: `{"metadata":{"name":"c"},"data":{"n":"2"}}`},
 	{method: http.MethodPut, path: "/configmaps/c", body: `{"metadata":{"name":"c"},"data":{"n":"2"}}`}, // changes nothing
 	{method: http.MethodPatch, path: "/configmaps/c", body: `{"data":{"m":"1"}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
@@ -50,8 +50,8 @@ func TestEncodedWrite_AnswersAsUpstream(t *testing.T) {
 				c.path = "/api/v1/namespaces/" + namespace + c.path
 				return c
 			}
-			want, wantBody := in("barns").answer(t, s.decoded)
-			got, gotBody := in("field").answer(t, s.bytes)
+			want, wantBody := in("other").answer(t, s.decoded)
+			got, gotBody := in("first").answer(t, s.bytes)
 			if want.StatusCode != got.StatusCode {
 				t.Errorf("status %d, want %d: %s", got.StatusCode, want.StatusCode, gotBody)
 			}
@@ -59,7 +59,7 @@ func TestEncodedWrite_AnswersAsUpstream(t *testing.T) {
 				t.Errorf("headers (-want +got):\n%s", diff)
 			}
 			plain := func(r reply, body string) string { return given.ReplaceAllString(unpack(t, r, body), "") }
-			if diff := cmp.Diff(strings.ReplaceAll(plain(want, wantBody), "barns", "field"), plain(got, gotBody)); diff != "" {
+			if diff := cmp.Diff(strings.ReplaceAll(plain(want, wantBody), "other", "first"), plain(got, gotBody)); diff != "" {
 				t.Errorf("body (-want +got):\n%s", diff)
 			}
 		})
@@ -71,11 +71,11 @@ func TestEncodedWrite_HasTheRevisionOfItsWrite(t *testing.T) {
 	s := newServer(t, nil)
 	last := ""
 	for i, c := range []call{
-		{method: http.MethodPost, path: "/api/v1/namespaces/field/configmaps", body: `{"metadata":{"name":"c"}}`},
-		{method: http.MethodPut, path: "/api/v1/namespaces/field/configmaps/c", body: `{"metadata":{"name":"c"},"data":{"a":"b"}}`},
+		{method: http.MethodPost, path: "/api/v1/namespaces/first/configmaps", body: `{"metadata":{"name":"c"}}`},
+		{method: http.MethodPut, path: "/api/v1/namespaces/first/configmaps/c", body: `{"metadata":{"name":"c"},"data":{"a":"b"}}`},
 	} {
 		_, answered := c.answer(t, s.bytes)
-		_, read := (call{method: http.MethodGet, path: "/api/v1/namespaces/field/configmaps/c"}).answer(t, s.decoded)
+		_, read := (call{method: http.MethodGet, path: "/api/v1/namespaces/first/configmaps/c"}).answer(t, s.decoded)
 		if diff := cmp.Diff(read, answered); diff != "" || answered == last {
 			t.Errorf("answer %d (-what is read +answered):\n%s", i, diff)
 		}

@@ -76,7 +76,7 @@ func TestManagedFields_AdmissionsChangesAreStored(t *testing.T) {
 		"spoilt":     {managers: "tester", warned: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answer, body := (call{method: http.MethodPost, path: "/api/v1/namespaces/field/configmaps?fieldManager=tester",
+			answer, body := (call{method: http.MethodPost, path: "/api/v1/namespaces/first/configmaps?fieldManager=tester",
 				body: `{"metadata":{"name":"` + name + `"},"data":{"a":"b"}}`}).answer(t, s.bytes)
 			if answer.StatusCode != http.StatusCreated {
 				t.Fatalf("status %d: %s", answer.StatusCode, body)
@@ -84,7 +84,7 @@ func TestManagedFields_AdmissionsChangesAreStored(t *testing.T) {
 			if warned := strings.Contains(answer.Header.Get("Warning"), "managedFields was in an invalid state"); warned != want.warned {
 				t.Errorf("warning %q", answer.Header.Get("Warning"))
 			}
-			_, stored := (call{method: http.MethodGet, path: "/api/v1/namespaces/field/configmaps/" + name}).answer(t, s.decoded)
+			_, stored := (call{method: http.MethodGet, path: "/api/v1/namespaces/first/configmaps/" + name}).answer(t, s.decoded)
 			for what, text := range map[string]string{"answered": body, "stored": stored} {
 				var object metav1.PartialObjectMetadata
 				if err := json.Unmarshal([]byte(text), &object); err != nil {
@@ -106,9 +106,9 @@ func TestManagedFields_AdmissionsChangesAreStored(t *testing.T) {
 	}
 }
 
-// TestManagedFieldsOfCreates: what is created has the managed fields that upstream gives
+// TestCreate_HasManagedFieldsOfUpstream: what is created has the managed fields that upstream gives
 // it, whoever creates it and whatever managed fields it brings.
-func TestManagedFieldsOfCreates(t *testing.T) {
+func TestCreate_HasManagedFieldsOfUpstream(t *testing.T) {
 	s := newAdmittingServer(t, nil, &meddler{validated: map[string]string{}})
 	brought := func(fields string) string {
 		return `{"metadata":{"name":"NAME","labels":{"l":""},"managedFields":` + fields + `},"data":{"a":"b"}}`
@@ -128,7 +128,7 @@ func TestManagedFieldsOfCreates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var fields []string
 			for i, server := range []*httptest.Server{s.untracked, s.bytes, s.bytes} {
-				answer, body := (call{method: http.MethodPost, path: "/api/v1/namespaces/field/configmaps" + c.query, header: map[string]string{"User-Agent": c.agent},
+				answer, body := (call{method: http.MethodPost, path: "/api/v1/namespaces/first/configmaps" + c.query, header: map[string]string{"User-Agent": c.agent},
 					body: strings.Replace(c.body, "NAME", fmt.Sprintf("%s-%d", name, i), 1)}).answer(t, server)
 				if answer.StatusCode != http.StatusCreated {
 					t.Fatalf("status %d: %s", answer.StatusCode, body)

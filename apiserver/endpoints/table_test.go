@@ -17,10 +17,10 @@ import (
 	"sigs.k8s.io/randfill"
 )
 
-// TestRowsDependOnTime prints random objects of every built-in kind, lets time pass, and
+// TestPrintRow_FollowsTime prints random objects of every built-in kind, lets time pass, and
 // compares the rows that are kept with what upstream prints then: of each object and of
 // all in a list.
-func TestRowsDependOnTime(t *testing.T) {
+func TestPrintRow_FollowsTime(t *testing.T) {
 	s := newServer(t, nil)
 	kept := 0
 	for _, version := range s.api.Versions() {

@@ -14,7 +14,7 @@ const (
 	oneMap     = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one"},"data":{"k":"v"}}`
 	deployment = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d"},"spec":{"replicas":1,"selector":{"matchLabels":{"a":"b"}},` +
 		`"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`
-	deployments = "/apis/apps/v1/namespaces/field/deployments"
+	deployments = "/apis/apps/v1/namespaces/first/deployments"
 )
 
 // TestVerbs_ServeAnObjectsLife: one object's life, and another's scale, through every verb.
@@ -53,7 +53,7 @@ func TestVerbs_ServeAnObjectsLife(t *testing.T) {
 		{"PATCH", deployments + "/d/scale", "application/merge-patch+json", `{"spec":{"replicas":4}}`, 200, `"replicas":4`},
 		{"PUT", deployments + "/d/status", "", strings.Replace(deployment, `"spec"`, `"status":{"replicas":4},"spec"`, 1), 200, `"status":\{"replicas":4\}`},
 		{"GET", deployments + "/d", "", "", 200, `"replicas":4`},
-		{"POST", "/api/v1/namespaces/field/serviceaccounts", "", `{"metadata":{"name":"sa"}}`, 201, `"name":"sa"`},
+		{"POST", "/api/v1/namespaces/first/serviceaccounts", "", `{"metadata":{"name":"sa"}}`, 201, `"name":"sa"`},
 		{"POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", "", `{}`, 201, `"username":"someone"`},
 		{"POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "", `{"spec":{"nonResourceAttributes":{"path":"/","verb":"get"}}}`, 201, `"allowed":true`},
 	} {
@@ -86,19 +86,19 @@ func TestRoutes_RefuseAsKubeAPIServer(t *testing.T) {
 		status             int
 		body               string
 	}{
-		{"unknown resource", "GET", "/api/v1/cows", nil, 404, notFound},
+		{"unknown resource", "GET", "/api/v1/widgets", nil, 404, notFound},
 		{"unknown version of a known group", "GET", "/apis/apps/v9/deployments", nil, 404, notFound},
 		{"unknown core version", "GET", "/api/v9", nil, 404, notFound},
 		{"below a resource", "GET", configMaps + "/a/b/c", nil, 404, notFound},
-		{"unknown group", "GET", "/apis/farm.example/v1/cows", nil, 404, "404 page not found\n"},
-		{"elsewhere", "GET", "/farm", nil, 404, "404 page not found\n"},
+		{"unknown group", "GET", "/apis/widgets.example/v1/widgets", nil, 404, "404 page not found\n"},
+		{"elsewhere", "GET", "/widgets", nil, 404, "404 page not found\n"},
 		{"two slashes first", "GET", "//api/v1/pods", nil, 404, "404 page not found\n"},
 		{"not a verb of an item", "POST", configMaps + "/one", nil, 405, notAllowed},
 		{"not a verb of a list", "PUT", configMaps, nil, 405, notAllowed},
 		{"no create across namespaces", "POST", "/api/v1/configmaps", nil, 405, notAllowed},
 		{"head", "HEAD", configMaps, nil, 405, ""},
-		{"unheard of", "MILK", configMaps, nil, 405, notAllowed},
-		{"unheard of, nowhere", "MILK", "/api/v1/cows", nil, 404, notFound},
+		{"unheard of", "PURGE", configMaps, nil, 405, notAllowed},
+		{"unheard of, nowhere", "PURGE", "/api/v1/widgets", nil, 404, notFound},
 		{"options", "OPTIONS", configMaps, nil, 405, notAllowed},
 		{"discovery is read-only", "POST", "/apis/apps/v1", nil, 405, notAllowed},
 		{"and so is that of the core", "DELETE", "/api", nil, 405, notAllowed},
@@ -143,7 +143,7 @@ func TestBody_IsLimited(t *testing.T) {
 // TestDeprecatedVersion_Warns: a version that is on its way out says so.
 func TestDeprecatedVersion_Warns(t *testing.T) {
 	s := newServer(t, nil)
-	resp, _ := call{method: http.MethodGet, path: "/api/v1/namespaces/field/endpoints"}.answer(t, s.bytes)
+	resp, _ := call{method: http.MethodGet, path: "/api/v1/namespaces/first/endpoints"}.answer(t, s.bytes)
 	if got := resp.Header.Get("Warning"); !strings.Contains(got, "v1 Endpoints is deprecated in v1.33+") {
 		t.Errorf("warning %q", got)
 	}

@@ -57,7 +57,7 @@ func (s *stream) rest() []string {
 	return frames
 }
 
-const configMaps = "/api/v1/namespaces/field/configmaps"
+const configMaps = "/api/v1/namespaces/first/configmaps"
 
 func (s *server) mustDo(t *testing.T, method, path, contentType, body string) {
 	t.Helper()
@@ -86,8 +86,8 @@ func TestWatch_EventsEqualUpstreams(t *testing.T) {
 		{"/api/v1/configmaps?watch=1&resourceVersion=1", []string{"ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
 		{configMaps + "?watch=1&resourceVersion=1&labelSelector=a%3Db", []string{"ADDED one", "DELETED one"}},
 		{configMaps + "?watch=1&resourceVersion=1&fieldSelector=metadata.name%3Dtwo", []string{"ADDED two"}},
-		{"/api/v1/watch/namespaces/field/configmaps?resourceVersion=1", []string{"ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
-		{"/api/v1/watch/namespaces/field/configmaps/two?resourceVersion=1", []string{"ADDED two"}},
+		{"/api/v1/watch/namespaces/first/configmaps?resourceVersion=1", []string{"ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
+		{"/api/v1/watch/namespaces/first/configmaps/two?resourceVersion=1", []string{"ADDED two"}},
 		{configMaps + "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
 			[]string{"ADDED zero", "BOOKMARK ", "ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
 	} {
@@ -120,10 +120,10 @@ func TestWatch_EventsEqualUpstreams(t *testing.T) {
 func TestWatch_FormsEqualUpstreams(t *testing.T) {
 	const body = `{"metadata":{"name":"%s","labels":{"a":"b"}},"spec":%s}`
 	for _, resource := range []struct{ path, spec, patch string }{
-		{"/api/v1/namespaces/field/pods", `{"containers":[{"name":"c","image":"i"}]}`, `{"metadata":{"labels":{"a":null},"annotations":{"note":"<&>"}}}`},
-		{"/api/v1/namespaces/field/services", `{"clusterIP":"None","ports":[{"port":80}]}`, `{"spec":{"ports":[{"port":81}]}}`},
-		{"/apis/autoscaling/v1/namespaces/field/horizontalpodautoscalers", `{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}`, `{"spec":{"maxReplicas":4}}`},
-		{"/apis/autoscaling/v2/namespaces/field/horizontalpodautoscalers", `{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}`, `{"spec":{"maxReplicas":4}}`},
+		{"/api/v1/namespaces/first/pods", `{"containers":[{"name":"c","image":"i"}]}`, `{"metadata":{"labels":{"a":null},"annotations":{"note":"<&>"}}}`},
+		{"/api/v1/namespaces/first/services", `{"clusterIP":"None","ports":[{"port":80}]}`, `{"spec":{"ports":[{"port":81}]}}`},
+		{"/apis/autoscaling/v1/namespaces/first/horizontalpodautoscalers", `{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}`, `{"spec":{"maxReplicas":4}}`},
+		{"/apis/autoscaling/v2/namespaces/first/horizontalpodautoscalers", `{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}`, `{"spec":{"maxReplicas":4}}`},
 	} {
 		t.Run(resource.path, func(t *testing.T) {
 			s := newServer(t, nil)
@@ -210,7 +210,7 @@ func TestWatch_ReportsErrors(t *testing.T) {
 		configMaps + "?watch=1&resourceVersionMatch=Exact",
 		configMaps + "?watch=1&sendInitialEvents=true",
 		configMaps + "/zero?watch=1&timeoutSeconds=1",
-		"/api/v1/watch/namespaces/field/configmaps/zero?fieldSelector=metadata.name%3Done",
+		"/api/v1/watch/namespaces/first/configmaps/zero?fieldSelector=metadata.name%3Done",
 		configMaps + "?watch=1&resourceVersion=99999999&timeoutSeconds=4",
 	} {
 		t.Run(path, func(t *testing.T) {

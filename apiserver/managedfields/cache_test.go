@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestCacheIsBounded: the cache drops what is not used, and never holds more than its
+// TestCache_IsBounded: the cache drops what is not used, and never holds more than its
 // limit.
-func TestCacheIsBounded(t *testing.T) {
+func TestCache_IsBounded(t *testing.T) {
 	const limit = 10_000
 	c := NewCache(limit)
 	c.put([]byte("used"), "fields")

@@ -212,9 +212,9 @@ func samplePod(name, value string) *core.Pod {
 	}
 }
 
-// TestTrack: Pods that differ only in values share a field set, and its bytes; one that
+// TestTracker_SharesFieldSets: Pods that differ only in values share a field set, and its bytes; one that
 // has a field more, another key, or another manager does not get what is not its own.
-func TestTrack(t *testing.T) {
+func TestTracker_SharesFieldSets(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	tracker, manager := newTracker(t, kind)
 	tolerant, renamed := samplePod("d", "x"), samplePod("e", "x")
@@ -237,9 +237,9 @@ func TestTrack(t *testing.T) {
 	}
 }
 
-// TestLive: upstream's field manager computes nothing for an object that was a Live,
+// TestLive_ComputesNothing: upstream's field manager computes nothing for an object that was a Live,
 // unless the request brings managed fields. createResource relies on both.
-func TestLive(t *testing.T) {
+func TestLive_ComputesNothing(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	_, manager := newTracker(t, kind)
 	for _, brought := range [][]metav1.ManagedFieldsEntry{nil, {}, {{}}, {{Manager: "m", Operation: "Destroy"}}} {

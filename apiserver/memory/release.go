@@ -14,8 +14,8 @@ import "runtime/debug"
 //
 // What it relies on: a page of a private, read-only mapping of a file has no content of
 // its own. The kernel drops it without a write, and the next access reads it again, from
-// the page cache as long as that has it. TestReleaseUnused fails when the mappings of
-// the program are not found or dropping them frees nothing.
+// the page cache as long as that has it. TestReleaseUnused_FreesProgramPages fails when
+// the mappings of the program are not found or dropping them frees nothing.
 //
 // What it earns after a burst: with 10,000 Pods, listed in five forms, 34 MB of the
 // program file, of which half is read again within seconds.

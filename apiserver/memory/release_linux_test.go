@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReleaseUnused: after a release less of the program file is resident.
-func TestReleaseUnused(t *testing.T) {
+// TestReleaseUnused_FreesProgramPages: after a release less of the program file is resident.
+func TestReleaseUnused_FreesProgramPages(t *testing.T) {
 	// Have all of the program resident first, as if all of it had run.
 	if err := adviseProgram(unix.MADV_POPULATE_READ); err != nil {
 		t.Skipf("the kernel cannot populate mappings: %v", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,14 +123,27 @@ func TestReads_WaitForAFutureRevision(t *testing.T) {
 		}
 		// A revision that comes in time is waited for.
 		g := newFixture(t, b)
+		reading := &waitedFor{Context: t.Context(), began: make(chan struct{})}
 		go func() {
-			time.Sleep(20 * time.Millisecond)
+			<-reading.began
 			g.increase(context.Background(), t)
 		}()
-		if _, err := g.ListEncoded(t.Context(), "/pods", all(from(g.feed.Revision()+1)), g.Stored()); err != nil {
+		if _, err := g.ListEncoded(reading, "/pods", all(from(g.feed.Revision()+1)), g.Stored()); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// waitedFor is a context that closes began when someone first waits for its end.
+type waitedFor struct {
+	context.Context
+	once  sync.Once
+	began chan struct{}
+}
+
+func (c *waitedFor) Done() <-chan struct{} {
+	c.once.Do(func() { close(c.began) })
+	return c.Context.Done()
 }
 
 func TestReads_RefuseBadRequests(t *testing.T) {

@@ -19,17 +19,17 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// farm is a root with one operation that answers with a string.
-func farm(path string) openapi.Root {
+// exampleRoot is a root with one operation that answers with a string.
+func exampleRoot(path string) openapi.Root {
 	return openapi.Root{
 		Path: path,
 		Operations: func() ([]openapi.Operation, error) {
 			return []openapi.Operation{{
-				Method: http.MethodGet, Path: "/" + path + "/cows", Name: "listCow", Doc: "list the cows",
+				Method: http.MethodGet, Path: "/" + path + "/widgets", Name: "listWidget", Doc: "list the widgets",
 				Produces: []string{"application/json"}, Response: "",
 			}}, nil
 		},
-		Routes: []string{"GET /" + path + "/cows"},
+		Routes: []string{"GET /" + path + "/widgets"},
 	}
 }
 
@@ -84,14 +84,14 @@ func index(t *testing.T, h http.Handler) map[string]string {
 func TestService_BuildsOnRequest(t *testing.T) {
 	built := 0
 	service := openapi.NewService()
-	service.Set("farm", counting(models().Source([]openapi.Root{farm("apis/farm/v1"), farm("apis/farm/v2")}, "a"), &built))
-	location := index(t, service)["apis/farm/v1"]
+	service.Set("example", counting(models().Source([]openapi.Root{exampleRoot("apis/example/v1"), exampleRoot("apis/example/v2")}, "a"), &built))
+	location := index(t, service)["apis/example/v1"]
 	if built != 0 {
 		t.Fatalf("%d documents were built for the index", built)
 	}
 	for range 2 {
 		w := get(t, service, location)
-		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "listFarmV1Cow") {
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "listExampleV1Widget") {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 		if got := w.Header().Get("Cache-Control"); got != "public, immutable" {
@@ -102,7 +102,7 @@ func TestService_BuildsOnRequest(t *testing.T) {
 		t.Errorf("built %d documents, want 1", built)
 	}
 	for range 2 {
-		if w := get(t, service, "/openapi/v2"); !strings.Contains(w.Body.String(), "listFarmV2Cow") {
+		if w := get(t, service, "/openapi/v2"); !strings.Contains(w.Body.String(), "listExampleV2Widget") {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 	}
@@ -116,19 +116,19 @@ func TestService_BuildsOnRequest(t *testing.T) {
 func TestService_HashNamesTheDocument(t *testing.T) {
 	service := openapi.NewService()
 	set := func(build string, roots ...openapi.Root) string {
-		service.Set("farm", models().Source(roots, build))
-		return index(t, service)["apis/farm/v1"]
+		service.Set("example", models().Source(roots, build))
+		return index(t, service)["apis/example/v1"]
 	}
-	old := set("a", farm("apis/farm/v1"))
-	if same := set("a", farm("apis/farm/v1"), farm("apis/farm/v2")); same != old {
+	old := set("a", exampleRoot("apis/example/v1"))
+	if same := set("a", exampleRoot("apis/example/v1"), exampleRoot("apis/example/v2")); same != old {
 		t.Error("another root changed the hash")
 	}
-	more := farm("apis/farm/v1")
-	more.Routes = append(more.Routes, "POST /apis/farm/v1/cows")
+	more := exampleRoot("apis/example/v1")
+	more.Routes = append(more.Routes, "POST /apis/example/v1/widgets")
 	if set("a", more) == old {
 		t.Error("another route left the hash")
 	}
-	current := set("b", farm("apis/farm/v1"))
+	current := set("b", exampleRoot("apis/example/v1"))
 	if current == old {
 		t.Error("another program left the hash")
 	}
@@ -136,7 +136,7 @@ func TestService_HashNamesTheDocument(t *testing.T) {
 	if w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != current {
 		t.Errorf("%d to %q, want %q", w.Code, w.Header().Get("Location"), current)
 	}
-	if w := get(t, service, "/openapi/v3/apis/farm/v1"); w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "" {
+	if w := get(t, service, "/openapi/v3/apis/example/v1"); w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "" {
 		t.Errorf("without a hash: %d %v", w.Code, w.Header())
 	}
 }
@@ -145,10 +145,10 @@ func TestService_HashNamesTheDocument(t *testing.T) {
 // those who take it, not sent again to those who have it.
 func TestService_ServesJSONAndProtobuf(t *testing.T) {
 	service := openapi.NewService()
-	service.Set("farm", models().Source([]openapi.Root{farm("apis/farm/v1")}, "a"))
+	service.Set("example", models().Source([]openapi.Root{exampleRoot("apis/example/v1")}, "a"))
 	for path, message := range map[string]proto.Message{
-		"/openapi/v2":              &openapi_v2.Document{},
-		"/openapi/v3/apis/farm/v1": &openapi_v3.Document{},
+		"/openapi/v2":                 &openapi_v2.Document{},
+		"/openapi/v3/apis/example/v1": &openapi_v3.Document{},
 	} {
 		t.Run(path, func(t *testing.T) {
 			version := strings.Split(path, "/")[2]
@@ -187,20 +187,20 @@ func TestService_MergesSources(t *testing.T) {
 	if w := get(t, service, "/openapi/v2"); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("without sources: %d", w.Code)
 	}
-	service.Set("one", models().Source([]openapi.Root{farm("apis/farm/v1")}, "a"))
-	service.Set("two", models().Source([]openapi.Root{farm("apis/barn/v1")}, "a"))
+	service.Set("one", models().Source([]openapi.Root{exampleRoot("apis/example/v1")}, "a"))
+	service.Set("two", models().Source([]openapi.Root{exampleRoot("apis/other/v1")}, "a"))
 	text := get(t, service, "/openapi/v2").Body.String()
-	if !strings.Contains(text, "/apis/farm/v1/cows") || !strings.Contains(text, "/apis/barn/v1/cows") {
+	if !strings.Contains(text, "/apis/example/v1/widgets") || !strings.Contains(text, "/apis/other/v1/widgets") {
 		t.Errorf("not both: %s", text)
 	}
 	service.Remove("two")
-	if text := get(t, service, "/openapi/v2").Body.String(); strings.Contains(text, "/apis/barn/v1/cows") {
+	if text := get(t, service, "/openapi/v2").Body.String(); strings.Contains(text, "/apis/other/v1/widgets") {
 		t.Errorf("still there: %s", text)
 	}
-	if w := get(t, service, "/openapi/v3/apis/barn/v1"); w.Code != http.StatusNotFound {
+	if w := get(t, service, "/openapi/v3/apis/other/v1"); w.Code != http.StatusNotFound {
 		t.Errorf("still there: %d", w.Code)
 	}
-	if _, ok := index(t, service)["apis/barn/v1"]; ok {
+	if _, ok := index(t, service)["apis/other/v1"]; ok {
 		t.Error("still in the index")
 	}
 }
@@ -210,20 +210,20 @@ func TestService_MergesSources(t *testing.T) {
 func TestService_RetriesAFailedDocument(t *testing.T) {
 	service := openapi.NewService()
 	broken := true
-	service.Set("farm", openapi.Source{V3: map[string]openapi.Document{"apis/farm/v1": {
+	service.Set("example", openapi.Source{V3: map[string]openapi.Document{"apis/example/v1": {
 		Hash: "h",
 		JSON: func(context.Context) ([]byte, error) {
 			if broken {
-				return nil, errors.New("no hay")
+				return nil, errors.New("no models")
 			}
 			return []byte(`{}`), nil
 		},
 	}}})
-	if w := get(t, service, "/openapi/v3/apis/farm/v1"); w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "hay") {
+	if w := get(t, service, "/openapi/v3/apis/example/v1"); w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "models") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	broken = false
-	if w := get(t, service, "/openapi/v3/apis/farm/v1"); w.Code != http.StatusOK {
+	if w := get(t, service, "/openapi/v3/apis/example/v1"); w.Code != http.StatusOK {
 		t.Errorf("%d", w.Code)
 	}
 }
@@ -244,7 +244,7 @@ func TestService_RebuildsChangedParts(t *testing.T) {
 				}
 				return document, nil
 			},
-			V3: map[string]openapi.Document{"apis/farm/v1": {Hash: hash, JSON: func(context.Context) ([]byte, error) {
+			V3: map[string]openapi.Document{"apis/example/v1": {Hash: hash, JSON: func(context.Context) ([]byte, error) {
 				built++
 				if partial {
 					return []byte(`{}`), openapi.ErrPartial
@@ -254,10 +254,10 @@ func TestService_RebuildsChangedParts(t *testing.T) {
 		}
 	}
 	// In order of their names: what the first can't give does not hide the second.
-	service.Set("a", openapi.Source{V2: func(context.Context) (*spec.Swagger, error) { return nil, errors.New("no hay") }})
+	service.Set("a", openapi.Source{V2: func(context.Context) (*spec.Swagger, error) { return nil, errors.New("no models") }})
 	service.Set("b", source("1"))
 	for i := range 2 {
-		w := get(t, service, "/openapi/v3/apis/farm/v1?hash=1")
+		w := get(t, service, "/openapi/v3/apis/example/v1?hash=1")
 		if w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "" || w.Header().Get("Etag") == `"1"` {
 			t.Errorf("partial: %d %v", w.Code, w.Header())
 		}
@@ -274,7 +274,7 @@ func TestService_RebuildsChangedParts(t *testing.T) {
 		built = 0
 		service.Set("b", source(step.hash))
 		get(t, service, "/openapi/v2")
-		if w := get(t, service, "/openapi/v3/apis/farm/v1"); w.Code != http.StatusOK || built != step.want {
+		if w := get(t, service, "/openapi/v3/apis/example/v1"); w.Code != http.StatusOK || built != step.want {
 			t.Errorf("hash %q: %d, built %d, want %d", step.hash, w.Code, built, step.want)
 		}
 	}
@@ -285,18 +285,18 @@ func TestService_RebuildsChangedParts(t *testing.T) {
 func TestService_VersionsDoNotWaitForEachOther(t *testing.T) {
 	service := openapi.NewService()
 	begun, finish := make(chan struct{}), make(chan struct{})
-	service.Set("farm", openapi.Source{
+	service.Set("example", openapi.Source{
 		V2: func(context.Context) (*spec.Swagger, error) {
 			close(begun)
 			<-finish
 			return &spec.Swagger{SwaggerProps: spec.SwaggerProps{Info: &spec.Info{}, Paths: &spec.Paths{}}}, nil
 		},
-		V3: map[string]openapi.Document{"apis/farm/v1": {Hash: "1", JSON: func(context.Context) ([]byte, error) { return []byte(`{}`), nil }}},
+		V3: map[string]openapi.Document{"apis/example/v1": {Hash: "1", JSON: func(context.Context) ([]byte, error) { return []byte(`{}`), nil }}},
 	})
 	done := make(chan int)
 	go func() { done <- get(t, service, "/openapi/v2").Code }()
 	<-begun
-	if w := get(t, service, "/openapi/v3/apis/farm/v1"); w.Code != http.StatusOK {
+	if w := get(t, service, "/openapi/v3/apis/example/v1"); w.Code != http.StatusOK {
 		t.Errorf("version 3 is %d", w.Code)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -23,7 +23,7 @@ func TestResolver_PrefersEndpoints(t *testing.T) {
 	services := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	slices := slicesOf{}
 	add := func(name string, spec corev1.ServiceSpec, at ...*discoveryv1.EndpointSlice) {
-		if err := services.Add(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "farm", Name: name}, Spec: spec}); err != nil {
+		if err := services.Add(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Spec: spec}); err != nil {
 			t.Fatal(err)
 		}
 		slices[name] = at
@@ -71,7 +71,7 @@ func TestResolver_PrefersEndpoints(t *testing.T) {
 		for toEndpoints, want := range map[bool]string{true: test.endpoints, false: test.plain} {
 			r := Resolver{Services: listers.NewServiceLister(services), Slices: slices, ToEndpoints: toEndpoints}
 			got := ""
-			if at, err := r.ResolveEndpoint("farm", test.service, test.port); err != nil {
+			if at, err := r.ResolveEndpoint("team-a", test.service, test.port); err != nil {
 				got = err.Error()
 			} else {
 				got = at.Host

@@ -95,8 +95,8 @@ func TestEgressSelector_RoutesThroughTheProxy(t *testing.T) {
 		}
 	})
 	aggregated := &apiregistrationv1.APIService{
-		ObjectMeta: metav1.ObjectMeta{Name: "v1.cows.example"},
-		Spec: apiregistrationv1.APIServiceSpec{Group: "cows.example", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1,
+		ObjectMeta: metav1.ObjectMeta{Name: "v1.widgets.example"},
+		Spec: apiregistrationv1.APIServiceSpec{Group: "widgets.example", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1,
 			InsecureSkipTLSVerify: true, Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "aggregated"}},
 	}
 	if _, err := clientset.NewForConfigOrDie(server.config(t)).ApiregistrationV1().APIServices().Create(t.Context(), aggregated, metav1.CreateOptions{}); err != nil {

@@ -14,7 +14,7 @@ func badBodies() []request {
 	}
 	post("half of JSON", "", `{"metadata":`)
 	post("JSON of a list", "", `[]`)
-	post("JSON of a string", "", `"cow"`)
+	post("JSON of a string", "", `"widget"`)
 	post("JSON null", "", `null`)
 	post("JSON and more", "", configMap("more", "")+"{}")
 	post("JSON with a wrong type", "", `{"metadata":{"name":"x"},"data":{"a":1}}`)
@@ -25,16 +25,16 @@ func badBodies() []request {
 	post("YAML with tabs", "application/yaml", "metadata:\n\tname: x")
 	post("YAML with an alias", "application/yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: &m {name: alias}\ndata: {a: *n}")
 	post("YAML", "application/yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: yaml}\ndata: {on: \"yes\"}\n")
-	post("protobuf that is none", protobuf, "cow")
+	post("protobuf that is none", protobuf, "widget")
 	post("protobuf that is cut off", protobuf, "k8s\x00\x0a\xff\xff")
 	post("protobuf without an object", protobuf, "k8s\x00")
 	post("CBOR", "application/cbor", "\xd9\xd9\xf7\xa0")
-	post("plain text", "text/plain", "cow")
+	post("plain text", "text/plain", "widget")
 	post("JSON that calls itself a form", "application/x-www-form-urlencoded", configMap("form", ""))
 	post("a content type that cannot be read", ";;;", configMap("type", ""))
 	post("JSON with a charset", "application/json; charset=utf-8", configMap("charset", ""))
 	post("another kind", "", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"x"}}`)
-	post("a kind that is not", "", `{"apiVersion":"v1","kind":"Cow","metadata":{"name":"x"}}`)
+	post("a kind that is not", "", `{"apiVersion":"v1","kind":"Widget","metadata":{"name":"x"}}`)
 	post("another group", "", `{"apiVersion":"apps/v1","kind":"ConfigMap","metadata":{"name":"x"}}`)
 	post("another version", "", `{"apiVersion":"v9","kind":"ConfigMap","metadata":{"name":"x"}}`)
 	post("a version that cannot be read", "", `{"apiVersion":"a/b/c","kind":"ConfigMap","metadata":{"name":"x"}}`)
@@ -53,14 +53,14 @@ func badBodies() []request {
 		request{name: "cluster-scoped in a namespace", method: http.MethodPost, path: "/api/v1/namespaces", body: `{"metadata":{"name":"x","namespace":"y"}}`},
 		request{name: "create in a namespace that is not", method: http.MethodPost, path: "/api/v1/namespaces/nowhere/configmaps", body: configMap("x", "")},
 		request{name: "create a Pod of nothing", method: http.MethodPost, path: ns + "/pods", body: `{"metadata":{"name":"x"},"spec":{"containers":[]}}`},
-		request{name: "create a Pod with many mistakes", method: http.MethodPost, path: ns + "/pods", body: `{"metadata":{"name":"X_","labels":{"-":"-"}},"spec":{"restartPolicy":"Cow","containers":[{"name":"UP","image":"","ports":[{"containerPort":0}],"resources":{"requests":{"cpu":"2"},"limits":{"cpu":"1"}}}]}}`},
+		request{name: "create a Pod with many mistakes", method: http.MethodPost, path: ns + "/pods", body: `{"metadata":{"name":"X_","labels":{"-":"-"}},"spec":{"restartPolicy":"Widget","containers":[{"name":"UP","image":"","ports":[{"containerPort":0}],"resources":{"requests":{"cpu":"2"},"limits":{"cpu":"1"}}}]}}`},
 		request{name: "create a Deployment that does not select itself", method: http.MethodPost, path: deploys, body: strings.Replace(deployment, `"labels":{"a":"b"}`, `"labels":{"a":"c"}`, 1)},
 		request{name: "create a Service on a wrong port", method: http.MethodPost, path: ns + "/services", body: `{"metadata":{"name":"s"},"spec":{"ports":[{"port":70000}]}}`},
 		request{name: "create a Service on a taken address", method: http.MethodPost, path: ns + "/services", body: `{"metadata":{"name":"s"},"spec":{"clusterIP":"10.96.0.1","ports":[{"port":80}]}}`},
 		request{name: "create a Service on a wrong node port", method: http.MethodPost, path: ns + "/services", body: `{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":[{"port":80,"nodePort":80}]}}`},
-		request{name: "create a CronJob at no time", method: http.MethodPost, path: "/apis/batch/v1/namespaces/t/cronjobs", body: `{"metadata":{"name":"x"},"spec":{"schedule":"cow","jobTemplate":{"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}}}`},
-		request{name: "create a quantity that is none", method: http.MethodPost, path: "/api/v1/namespaces/t/resourcequotas", body: `{"metadata":{"name":"x"},"spec":{"hard":{"pods":"cow"}}}`},
-		request{name: "create a ClusterRoleBinding to nothing", method: http.MethodPost, path: "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", body: `{"metadata":{"name":"x"},"roleRef":{"kind":"Cow","name":"x"}}`},
+		request{name: "create a CronJob at no time", method: http.MethodPost, path: "/apis/batch/v1/namespaces/t/cronjobs", body: `{"metadata":{"name":"x"},"spec":{"schedule":"widget","jobTemplate":{"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}}}`},
+		request{name: "create a quantity that is none", method: http.MethodPost, path: "/api/v1/namespaces/t/resourcequotas", body: `{"metadata":{"name":"x"},"spec":{"hard":{"pods":"widget"}}}`},
+		request{name: "create a ClusterRoleBinding to nothing", method: http.MethodPost, path: "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", body: `{"metadata":{"name":"x"},"roleRef":{"kind":"Widget","name":"x"}}`},
 	)
 	return append(requests, fieldValidation()...)
 }
@@ -68,26 +68,26 @@ func badBodies() []request {
 // fieldValidation sends unknown and duplicate fields, under each way to treat them.
 func fieldValidation() []request {
 	var requests []request
-	for _, mode := range []string{"", "Ignore", "Warn", "Strict", "Cow"} {
+	for _, mode := range []string{"", "Ignore", "Warn", "Strict", "Widget"} {
 		add := func(name, method, path, contentType, body string) {
 			requests = append(requests, request{
 				name: name + " under fieldValidation=" + mode, method: method,
 				path: path + "?dryRun=All&fieldManager=v&fieldValidation=" + mode, contentType: contentType, body: body,
 			})
 		}
-		add("an unknown field", http.MethodPost, deploys, "", strings.Replace(deployment, `"spec":{"selector"`, `"spec":{"cow":1,"selector"`, 1))
-		add("two unknown fields", http.MethodPost, deploys, "", strings.Replace(strings.Replace(deployment, `"spec":{"selector"`, `"spec":{"cow":1,"selector"`, 1), `"name":"c"`, `"name":"c","milk":2`, 1))
+		add("an unknown field", http.MethodPost, deploys, "", strings.Replace(deployment, `"spec":{"selector"`, `"spec":{"widget":1,"selector"`, 1))
+		add("two unknown fields", http.MethodPost, deploys, "", strings.Replace(strings.Replace(deployment, `"spec":{"selector"`, `"spec":{"widget":1,"selector"`, 1), `"name":"c"`, `"name":"c","gadget":2`, 1))
 		add("a duplicate field", http.MethodPost, deploys, "", strings.Replace(deployment, `"image":"i"`, `"image":"i","image":"j"`, 1))
-		add("an unknown field in YAML", http.MethodPost, cms, "application/yaml", "metadata: {name: x}\ncow: 1\n")
+		add("an unknown field in YAML", http.MethodPost, cms, "application/yaml", "metadata: {name: x}\nwidget: 1\n")
 		add("a duplicate field in YAML", http.MethodPost, cms, "application/yaml", "metadata: {name: x}\ndata: {a: x, a: y}\n")
 		add("a field in the wrong case", http.MethodPost, cms, "", `{"metadata":{"name":"x"},"Data":{"a":"b"}}`)
-		add("an unknown field by PUT", http.MethodPut, cms+"/c1", "", `{"metadata":{"name":"c1"},"cow":1}`)
-		add("an unknown field by merge patch", http.MethodPatch, cms+"/c1", mergePatch, `{"cow":1}`)
+		add("an unknown field by PUT", http.MethodPut, cms+"/c1", "", `{"metadata":{"name":"c1"},"widget":1}`)
+		add("an unknown field by merge patch", http.MethodPatch, cms+"/c1", mergePatch, `{"widget":1}`)
 		add("a duplicate field by merge patch", http.MethodPatch, cms+"/c1", mergePatch, `{"data":{"a":"1"},"data":{"a":"2"}}`)
-		add("an unknown field by strategic patch", http.MethodPatch, cms+"/c1", strategic, `{"cow":1}`)
-		add("an unknown field by JSON patch", http.MethodPatch, cms+"/c1", jsonPatch, `[{"op":"add","path":"/cow","value":1}]`)
+		add("an unknown field by strategic patch", http.MethodPatch, cms+"/c1", strategic, `{"widget":1}`)
+		add("an unknown field by JSON patch", http.MethodPatch, cms+"/c1", jsonPatch, `[{"op":"add","path":"/widget","value":1}]`)
 		add("a duplicate key in a JSON patch", http.MethodPatch, cms+"/c1", jsonPatch, `[{"op":"add","op":"add","path":"/data","value":{}}]`)
-		add("an unknown field by apply", http.MethodPatch, cms+"/c1", apply, `{"apiVersion":"v1","kind":"ConfigMap","cow":1}`)
+		add("an unknown field by apply", http.MethodPatch, cms+"/c1", apply, `{"apiVersion":"v1","kind":"ConfigMap","widget":1}`)
 		add("a duplicate field by apply", http.MethodPatch, cms+"/c1", apply, "apiVersion: v1\nkind: ConfigMap\ndata: {z: x, z: y}\n")
 	}
 	return requests
@@ -96,7 +96,7 @@ func fieldValidation() []request {
 // badNames are names that no object may have, in bodies and in paths.
 func badNames() []request {
 	var requests []request
-	for _, name := range []string{"", "Cow", "-cow", "cow-", "a/b", "a%b", ".", "..", "a..b", "a'b", `a\"b`, "a b", "a\\u0000b", "ä", strings.Repeat("a", 253), strings.Repeat("a", 254), "a;DROP TABLE objects"} {
+	for _, name := range []string{"", "Widget", "-widget", "widget-", "a/b", "a%b", ".", "..", "a..b", "a'b", `a\"b`, "a b", "a\\u0000b", "ä", strings.Repeat("a", 253), strings.Repeat("a", 254), "a;DROP TABLE objects"} {
 		short := name[:min(len(name), 20)]
 		requests = append(requests,
 			request{name: fmt.Sprintf("create %q (%d)", short, len(name)), method: http.MethodPost, path: cms + "?dryRun=All", body: `{"metadata":{"name":"` + name + `"}}`},

@@ -194,7 +194,7 @@ func badConversions() []badConversion {
 		})},
 		{"bad labels", edits(func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a b": "c d"}) })},
 		{"no answer", says(http.StatusOK, "application/json", "")},
-		{"an answer that is no JSON", says(http.StatusOK, "application/json", "moo")},
+		{"an answer that is no JSON", says(http.StatusOK, "application/json", "hello")},
 		{"an answer that is no review", says(http.StatusOK, "application/json", `{"apiVersion":"v1","kind":"Pod"}`)},
 		{"an empty review", says(http.StatusOK, "application/json", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview"}`)},
 		{"an old review", says(http.StatusOK, "application/json", `{"apiVersion":"apiextensions.k8s.io/v1beta1","kind":"ConversionReview"}`)},
@@ -214,6 +214,6 @@ func oddConversions() []badConversion {
 		})},
 		{"a spec of another type", edits(func(u *unstructured.Unstructured) { u.Object["spec"] = "x" })},
 		{"an object with other labels", edits(func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a": "b"}) })},
-		{"fields that are not in the schema", edits(func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{"moo": 1} })},
+		{"fields that are not in the schema", edits(func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{"hello": 1} })},
 	}
 }

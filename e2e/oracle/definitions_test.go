@@ -230,7 +230,7 @@ func inBuiltInGroup() []request {
 	var requests []request
 	for _, path := range []string{
 		"/apis/networking.k8s.io/v7", "/apis/networking.k8s.io/v7/things", "/apis/networking.k8s.io/v7/namespaces/t/things",
-		"/apis/networking.k8s.io/v1/things", "/apis/networking.k8s.io/v1/namespaces/t/things/x", "/apis/networking.k8s.io/v7/cows",
+		"/apis/networking.k8s.io/v1/things", "/apis/networking.k8s.io/v1/namespaces/t/things/x", "/apis/networking.k8s.io/v7/widgets",
 	} {
 		requests = append(requests, request{name: "in a built-in group: " + path, path: path})
 	}

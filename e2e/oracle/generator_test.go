@@ -33,8 +33,8 @@ func (g generator) schema(depth int) object {
 		schema["nullable"] = true
 	}
 	if g.chance(40) {
-		maps.Copy(schema, pick(g, object{"uniqueItems": true}, object{"$ref": "#/a"}, object{"x-kubernetes-list-type": "map"}, object{"default": "moo"},
-			object{"x-kubernetes-map-type": "granular"}, object{"pattern": "(("}, object{"type": "cow"}, object{"required": []any{"moo", "moo"}}, rules(object{"rule": "self.moo"})))
+		maps.Copy(schema, pick(g, object{"uniqueItems": true}, object{"$ref": "#/a"}, object{"x-kubernetes-list-type": "map"}, object{"default": "hello"},
+			object{"x-kubernetes-map-type": "granular"}, object{"pattern": "(("}, object{"type": "widget"}, object{"required": []any{"hello", "hello"}}, rules(object{"rule": "self.hello"})))
 	}
 	return schema
 }
@@ -58,7 +58,7 @@ func (g generator) stringSchema() object {
 	case 1:
 		s["pattern"] = pick(g, "^[a-c]+$", "b", "^a?b?c?$")
 	case 2:
-		s["format"] = pick(g, "date", "date-time", "ipv4", "ipv6", "uuid", "byte", "email", "hostname", "cidr", "duration", "moo")
+		s["format"] = pick(g, "date", "date-time", "ipv4", "ipv6", "uuid", "byte", "email", "hostname", "cidr", "duration", "hello")
 	case 3:
 		s["minLength"] = 1 + g.IntN(3)
 	case 4:
@@ -216,11 +216,11 @@ func (g generator) preserving(depth int) object {
 // value makes a value for a schema. Many are good.
 func (g generator) value(schema object) any {
 	if g.chance(30) {
-		return pick[any](g, nil, "moo", 7, 1.5, true, []any{}, object{})
+		return pick[any](g, nil, "hello", 7, 1.5, true, []any{}, object{})
 	}
 	switch {
 	case schema["x-kubernetes-int-or-string"] == true:
-		return pick[any](g, 3, 8, "5%", "moo")
+		return pick[any](g, 3, 8, "5%", "hello")
 	case schema["x-kubernetes-embedded-resource"] == true:
 		return g.embeddedValue(schema)
 	case schema["enum"] != nil && !g.chance(6):
@@ -253,9 +253,9 @@ func (g generator) text(schema object) string {
 	case "date-time":
 		return pick(g, "2030-01-01T00:00:00Z", "2030-13-01T00:00:00Z")
 	case "ipv4", "ipv6", "cidr":
-		return pick(g, "192.0.2.1", "2001:db8::1", "192.0.2.0/24", "moo")
+		return pick(g, "192.0.2.1", "2001:db8::1", "192.0.2.0/24", "hello")
 	case "duration":
-		return pick(g, "1h", "moo")
+		return pick(g, "1h", "hello")
 	}
 	return pick(g, "a", "ab", "abc", "b", "bcd", "", "abcdefgh", "naïve", "a@b.c", "YQ==")
 }
@@ -282,7 +282,7 @@ func (g generator) objectValue(schema object) object {
 func (g generator) embeddedValue(schema object) object {
 	o := g.objectValue(schema)
 	o["apiVersion"], o["kind"] = pick(g, "v1", "example.com/v1"), "Pod"
-	o["metadata"] = object{"name": pick(g, "a", "A_"), "labels": object{"a": pick[any](g, "b", "b", 1)}, "moo": true}
+	o["metadata"] = object{"name": pick(g, "a", "A_"), "labels": object{"a": pick[any](g, "b", "b", 1)}, "hello": true}
 	if g.chance(5) {
 		delete(o, pick(g, "apiVersion", "kind"))
 	}

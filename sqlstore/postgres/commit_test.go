@@ -14,6 +14,7 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 )
@@ -50,28 +51,11 @@ func set(t *testing.T, conn *pgx.Conn, name, value string) {
 			t.Fatal(err)
 		}
 	}
-	await(t, name, func(ctx context.Context) (bool, error) {
+	eventually.Done(t, name, func(ctx context.Context) (bool, error) {
 		var now string
 		err := conn.QueryRow(ctx, `SELECT current_setting($1)`, name).Scan(&now)
 		return now == value, err
 	})
-}
-
-// await repeats a check until it holds.
-func await(t *testing.T, what string, holds func(context.Context) (bool, error)) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for {
-		ok, err := holds(ctx)
-		switch {
-		case ctx.Err() != nil:
-			t.Fatalf("%s: not within a minute: %v", what, err)
-		case ok:
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 // waiting counts the commits that wait for a synchronous standby.
@@ -100,7 +84,7 @@ func requireStandby(t *testing.T, dsn string, admin *pgx.Conn) {
 			}
 		}
 	})
-	await(t, "a commit that waits", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
+	eventually.Done(t, "a commit that waits", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
 	waited.Store(true)
 	if _, err := admin.Exec(t.Context(), `SELECT pg_cancel_backend($1)`, int(probe.PgConn().PID())); err != nil {
 		t.Fatal(err)
@@ -132,7 +116,7 @@ func TestCommit_IsNotCancelled(t *testing.T) {
 		_, err := driver.Commit(ctx, create("a"))
 		committed <- err
 	}()
-	await(t, "the commit's wait", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
+	eventually.Done(t, "the commit's wait", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
 	cancel()
 	if err := <-committed; !errors.Is(err, sqlstore.ErrUnknown) {
 		t.Fatalf("commit without a standby: %v", err)
@@ -156,7 +140,7 @@ func TestCommit_IsNotCancelled(t *testing.T) {
 	}
 
 	set(t, admin, "synchronous_standby_names", "")
-	await(t, "the commit's end", func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "the commit's end", func(ctx context.Context) (bool, error) {
 		_, revision, err := driver.Get(ctx, create("a")[0].Key)
 		return err == nil && revision == 2, err
 	})

@@ -11,6 +11,7 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 )
@@ -71,7 +72,7 @@ func TestExplain_NamesTheServerAndTheRemedy(t *testing.T) {
 		"refused connection": {strings.Replace(through, address, closed, 1), []string{closed, "connection refused", "start the server"}},
 		"two hosts":          {strings.Replace(strings.Replace(through, address, closed+","+address, 1), "sslmode=disable", "sslmode=require", 1), []string{closed + ": connection refused", address + ": the server refuses TLS"}},
 	} {
-		await(t, name, func(ctx context.Context) (bool, error) {
+		eventually.Done(t, name, func(ctx context.Context) (bool, error) {
 			_, migrateErr := migrations.Up(ctx, test.dsn)
 			_, openErr := postgres.Open(ctx, test.dsn, postgres.Options{})
 			for _, err := range []error{migrateErr, openErr} {

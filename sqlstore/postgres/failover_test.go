@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/watch"
@@ -50,7 +51,7 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 	last := mustCreate(t, driver, "a", "b")
-	await(t, "replication", func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "replication", func(ctx context.Context) (bool, error) {
 		var revision int64
 		err := connect(t, standby.DSN("postgres")).QueryRow(ctx, `SELECT revision FROM counters`).Scan(&revision)
 		return revision == last, err

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 )
 
@@ -292,7 +293,7 @@ func whileLocked(t *testing.T, dsn string, admin *pgx.Conn, ask func() error, st
 	}
 	asked := make(chan error, 1)
 	go func() { asked <- ask() }()
-	await(t, "a wait for the lock", func(ctx context.Context) (waits bool, err error) {
+	eventually.Done(t, "a wait for the lock", func(ctx context.Context) (waits bool, err error) {
 		err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 		return waits, err

@@ -10,9 +10,9 @@ import (
 	"byre/sqlstore/postgres"
 )
 
-// Every operation is one round trip once its statements are prepared: a batch with its
+// TestDriver_OneRoundTripAnOperation: every operation is one round trip once its statements are prepared: a batch with its
 // lock and its COMMIT too, and a page of a list with its revision and its count.
-func TestRoundTrips(t *testing.T) {
+func TestDriver_OneRoundTripAnOperation(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{})
 	mustCreate(t, driver, "a")

@@ -79,7 +79,7 @@ func compare[T any](t *testing.T, options cmp.Options, want, got []T, name func(
 // TestPolicy_IsReconciled: what a role lacks is added, what it has more stays, and
 // a protected one is left alone.
 func TestPolicy_IsReconciled(t *testing.T) {
-	extra := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"cows"}}
+	extra := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}
 	client := fake.NewClientset(
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:discovery"}, Rules: []rbacv1.PolicyRule{extra}},
 		&rbacv1.ClusterRole{
@@ -106,8 +106,8 @@ func TestPolicy_IsReconciled(t *testing.T) {
 // TestPolicy_PrimesOldRoles: roles and bindings of clusters from before a part of the
 // policy was split off are carried over.
 func TestPolicy_PrimesOldRoles(t *testing.T) {
-	custom := []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"cows"}}}
-	subjects := []rbacv1.Subject{{Kind: "User", APIGroup: "rbac.authorization.k8s.io", Name: "farmer"}}
+	custom := []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}}
+	subjects := []rbacv1.Subject{{Kind: "User", APIGroup: "rbac.authorization.k8s.io", Name: "jane"}}
 	client := fake.NewClientset(
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "admin"}, Rules: custom},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "system:discovery"}, Subjects: subjects,
