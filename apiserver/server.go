@@ -137,30 +137,8 @@ func (s *Server) Address() net.Addr { return s.listener.Addr() }
 // build makes the parts, each from those before it. ctx bounds the building, base the
 // life of what upstream starts meanwhile.
 func (s *Server) build(ctx, base context.Context) error {
-	o := s.config.Options
-	var err error
-	if s.egress, err = newEgress(o.Cluster.EgressSelectorFile); err != nil {
-		return err
-	}
-	if s.tracer, err = newTracer(base, o.TracingFile, s.id, s.egress.controlPlane); err != nil {
-		return err
-	}
-	if s.core, err = openCore(ctx, s.config); err != nil {
-		return err
-	}
-	// Before the slow parts: a port in use is found at once, and clients that come
-	// early wait in the listener's queue instead of being refused.
-	if err := s.listen(ctx); err != nil {
-		return err
-	}
-	files, err := s.ensurePKI()
+	files, err := s.prepare(ctx, base)
 	if err != nil {
-		return err
-	}
-	if err := s.ensureTrust(ctx); err != nil {
-		return err
-	}
-	if s.encryption, err = newEncryption(base, o.Store, s.id); err != nil {
 		return err
 	}
 	storage := s.newStorage()
@@ -216,6 +194,36 @@ func (s *Server) build(ctx, base context.Context) error {
 	return s.buildHTTP(ctx, handler, files)
 }
 
+// prepare opens what lies outside the process: the database, the ports, and the files
+// with certificates and keys, which it creates where they are missing.
+func (s *Server) prepare(ctx, base context.Context) (pki.Files, error) {
+	o := s.config.Options
+	var files pki.Files
+	var err error
+	if s.egress, err = newEgress(o.Cluster.EgressSelectorFile); err != nil {
+		return files, err
+	}
+	if s.tracer, err = newTracer(base, o.TracingFile, s.id, s.egress.controlPlane); err != nil {
+		return files, err
+	}
+	if s.core, err = openCore(ctx, s.config); err != nil {
+		return files, err
+	}
+	// Before the slow parts: a port in use is found at once, and clients that come
+	// early wait in the listener's queue instead of being refused.
+	if err := s.listen(ctx); err != nil {
+		return files, err
+	}
+	if files, err = s.ensurePKI(); err != nil {
+		return files, err
+	}
+	if err := auth.EnsureTrustedKeys(ctx, s.core.database.Driver, o.Auth.Authentication, o.CertDir, o.Store.AcceptNewKeys); err != nil {
+		return files, err
+	}
+	s.encryption, err = newEncryption(base, o.Store, s.id)
+	return files, err
+}
+
 // listen binds the ports.
 func (s *Server) listen(ctx context.Context) error {
 	o := s.config.Options.Serving
@@ -249,18 +257,4 @@ func (s *Server) ensurePKI() (pki.Files, error) {
 		klog.InfoS("Certificates need renewal, but the key of their authority is not here", "directory", s.config.Options.CertDir, "files", report.NotRenewable)
 	}
 	return files, nil
-}
-
-// ensureTrust refuses a database that was served with other keys.
-func (s *Server) ensureTrust(ctx context.Context) error {
-	o := s.config.Options
-	own, err := readTrust(o.Auth.Authentication)
-	if err != nil {
-		return err
-	}
-	files := keyFiles{
-		certDir: o.CertDir, clientCA: o.Auth.Authentication.ClientCAFile,
-		signingKey: o.Auth.Authentication.ServiceAccounts.SigningKeyFile, serviceAccountKeys: o.Auth.Authentication.ServiceAccounts.KeyFiles,
-	}
-	return ensureTrust(ctx, s.core.database.Driver, own, files, o.Store.AcceptNewKeys)
 }

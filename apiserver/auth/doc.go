@@ -17,6 +17,9 @@
 // which no authorizer has an opinion is denied; a client certificate is verified
 // against the current content of the CA files, not their content at the start.
 //
+// All servers of a database must accept each other's credentials: EnsureTrustedKeys
+// compares a server's keys with those that the database was served with.
+//
 // New reads files and starts no goroutine of its own. Upstream's OIDC authenticators
 // and upstream's reload of --authorization-config start goroutines in their
 // constructors; those end with the context given to New. Run owns all other goroutines

@@ -82,8 +82,8 @@ func (s Serving) withDefaults() Serving {
 
 // Config is what New needs to serve a set of groups.
 type Config struct {
-	Groups []Group
-	Serving
+	Groups  []Group
+	Serving Serving
 
 	// Discovery is where New enters the groups and where /api, /apis and the
 	// documents below are answered from. Groups that are entered at run time by

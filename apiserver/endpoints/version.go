@@ -20,8 +20,8 @@ type VersionConfig struct {
 	GroupVersion schema.GroupVersion
 	// Storage maps "resource" or "resource/subresource" to the storage.
 	Storage map[string]rest.Storage
-	Types
-	Serving
+	Types   Types
+	Serving Serving
 
 	// PatchTypes are the accepted media types of patches; nil means all.
 	PatchTypes []string
@@ -61,7 +61,7 @@ func NewVersion(c VersionConfig) (*Version, error) {
 		v.discovery = append(v.discovery, entry)
 		v.routes = append(v.routes, resource.Routes()...)
 	}
-	v.mux = newMux(v.routes, c.Serializer)
+	v.mux = newMux(v.routes, c.Types.Serializer)
 	return v, nil
 }
 

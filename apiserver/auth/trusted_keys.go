@@ -1,4 +1,4 @@
-package apiserver
+package auth
 
 import (
 	"context"
@@ -17,15 +17,14 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/auth"
 	"byre/sqlstore"
 )
 
-// trust names the public keys that a server verifies credentials with, by their SHA-256.
+// trustedKeys names the public keys that a server verifies credentials with, by their SHA-256.
 // It is stored in the database. A server compares it with its own keys at its start, and
 // does not start if it would refuse the credentials that other servers, or the one before
 // it, have issued.
-type trust struct {
+type trustedKeys struct {
 	// ClientCAs are the keys of the certificates in --client-ca-file.
 	ClientCAs []string `json:"clientCAs"`
 	// ServiceAccountKeys are the keys that verify tokens, and the one of them
@@ -34,20 +33,20 @@ type trust struct {
 	SigningKey         string   `json:"serviceAccountSigningKey"`
 }
 
-// trustRecord is a trust as it is stored: JSON with a kind, like an object.
-type trustRecord struct {
+// trustedKeysRecord is trustedKeys as they are stored: JSON with a kind, like an object.
+type trustedKeysRecord struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	trust
+	trustedKeys
 }
 
-var trustKey = sqlstore.Key{Group: "byre", Resource: "trusts", Owner: sqlstore.BuiltIn, Name: "trust"}
+var trustedKeysKey = sqlstore.Key{Group: "byre", Resource: "trusts", Owner: sqlstore.BuiltIn, Name: "trust"}
 
 // readTrust reads the keys of the files that authentication is configured with.
-func readTrust(o auth.AuthenticationOptions) (trust, error) {
+func readTrustedKeys(o AuthenticationOptions) (trustedKeys, error) {
 	authorities, err := certutil.CertsFromFile(o.ClientCAFile)
 	if err != nil {
-		return trust{}, fmt.Errorf("--client-ca-file: %w", err)
+		return trustedKeys{}, fmt.Errorf("--client-ca-file: %w", err)
 	}
 	cas, verifying := sets.New[string](), sets.New[string]()
 	for _, ca := range authorities {
@@ -55,20 +54,20 @@ func readTrust(o auth.AuthenticationOptions) (trust, error) {
 	}
 	if o.ServiceAccounts.SigningEndpoint != "" {
 		// The keys are the external signer's, which rotates them by itself.
-		return trust{ClientCAs: sets.List(cas)}, nil
+		return trustedKeys{ClientCAs: sets.List(cas)}, nil
 	}
 	for _, file := range o.ServiceAccounts.KeyFiles {
 		keys, err := keyFingerprints(file)
 		if err != nil {
-			return trust{}, fmt.Errorf("--service-account-key-file: %w", err)
+			return trustedKeys{}, fmt.Errorf("--service-account-key-file: %w", err)
 		}
 		verifying.Insert(keys...)
 	}
 	signing, err := keyFingerprints(o.ServiceAccounts.SigningKeyFile)
 	if err != nil {
-		return trust{}, fmt.Errorf("--service-account-signing-key-file: %w", err)
+		return trustedKeys{}, fmt.Errorf("--service-account-signing-key-file: %w", err)
 	}
-	return trust{ClientCAs: sets.List(cas), ServiceAccountKeys: sets.List(verifying), SigningKey: signing[0]}, nil
+	return trustedKeys{ClientCAs: sets.List(cas), ServiceAccountKeys: sets.List(verifying), SigningKey: signing[0]}, nil
 }
 
 // keyFingerprints are those of the public keys in a file, also where it has the
@@ -97,7 +96,7 @@ func fingerprintOf(publicKey []byte) string {
 // check compares a server's own keys with those of the database. Keys may be
 // rotated without either refusing the other's credentials: each step keeps a CA in
 // common, and both verify what either signs.
-func (own trust) check(stored trust) error {
+func (own trustedKeys) check(stored trustedKeys) error {
 	common := func(ca string) bool { return slices.Contains(stored.ClientCAs, ca) }
 	switch {
 	case !slices.ContainsFunc(own.ClientCAs, common):
@@ -146,22 +145,39 @@ func (f keyFiles) remedy(e *untrustedKeyError) string {
 	return fmt.Sprintf("--%s=%s does not name the keys of the other servers", e.flag, strings.Join(files, ","))
 }
 
-func (own trust) equal(other trust) bool {
+func (own trustedKeys) equal(other trustedKeys) bool {
 	return slices.Equal(own.ClientCAs, other.ClientCAs) &&
 		slices.Equal(own.ServiceAccountKeys, other.ServiceAccountKeys) && own.SigningKey == other.SigningKey
 }
 
-// ensureTrust compares the keys with the database's, and leaves them there for the
-// next server. It comes before the store runs: it is the driver's only writer.
-func ensureTrust(ctx context.Context, driver sqlstore.Driver, own trust, files keyFiles, acceptNew bool) error {
-	value, err := json.Marshal(trustRecord{"byre/1", "Trust", own})
+// EnsureTrustedKeys compares the keys in the files of o with those that the database was
+// served with, and refuses to go on if this server or the others would not accept each
+// other's credentials, unless acceptNew is set. It leaves the keys in the database for the
+// next server. certDir is the directory of the server's own PKI; files that no flag gives
+// lie in it.
+//
+// The caller calls it before the store runs: meanwhile it is the driver's only writer.
+func EnsureTrustedKeys(ctx context.Context, driver sqlstore.Driver, o AuthenticationOptions, certDir string, acceptNew bool) error {
+	own, err := readTrustedKeys(o)
+	if err != nil {
+		return err
+	}
+	files := keyFiles{
+		certDir: certDir, clientCA: o.ClientCAFile,
+		signingKey: o.ServiceAccounts.SigningKeyFile, serviceAccountKeys: o.ServiceAccounts.KeyFiles,
+	}
+	return ensureTrustedKeys(ctx, driver, own, files, acceptNew)
+}
+
+func ensureTrustedKeys(ctx context.Context, driver sqlstore.Driver, own trustedKeys, files keyFiles, acceptNew bool) error {
+	value, err := json.Marshal(trustedKeysRecord{"byre/1", "Trust", own})
 	if err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
 	for {
-		record, _, err := driver.Get(ctx, trustKey)
+		record, _, err := driver.Get(ctx, trustedKeysKey)
 		w := sqlstore.Write{
-			Op: sqlstore.Create, Key: trustKey, Form: "byre/1", Value: value,
+			Op: sqlstore.Create, Key: trustedKeysKey, Form: "byre/1", Value: value,
 			Author: sqlstore.Author{User: "byre", Verb: "create"},
 		}
 		switch {
@@ -169,15 +185,15 @@ func ensureTrust(ctx context.Context, driver sqlstore.Driver, own trust, files k
 		case err != nil:
 			return fmt.Errorf("read the keys of the database: %w", err)
 		default:
-			var stored trustRecord
+			var stored trustedKeysRecord
 			if err := json.Unmarshal(record.Value, &stored); err != nil {
 				return fmt.Errorf("read the keys of the database: %w", err)
 			}
-			if own.equal(stored.trust) {
+			if own.equal(stored.trustedKeys) {
 				return nil
 			}
 			var untrusted *untrustedKeyError
-			if errors.As(own.check(stored.trust), &untrusted) && !acceptNew {
+			if errors.As(own.check(stored.trustedKeys), &untrusted) && !acceptNew {
 				return fmt.Errorf("%w: %s; if the old keys are not wanted any more, start with --accept-new-keys once",
 					untrusted, files.remedy(untrusted))
 			}

@@ -1,0 +1,77 @@
+package auth
+
+import (
+	"strings"
+	"testing"
+
+	"byre/apiserver/pki"
+	"byre/sqlstore/storetest"
+)
+
+// A server starts when it accepts what the one before it issued, and the other way
+// round; so keys can be rotated in steps.
+func TestTrustedKeys_AcceptsKeysBothWaysWhileRotating(t *testing.T) {
+	keys := func(names string) []string { return strings.Fields(names) }
+	driver := storetest.NewModel()
+	for _, step := range []struct {
+		what    string
+		own     trustedKeys
+		accept  bool
+		refused string
+	}{
+		{"the first start", trustedKeys{keys("ca"), keys("a"), "a"}, false, ""},
+		{"the second", trustedKeys{keys("ca"), keys("a"), "a"}, false, ""},
+		{"another CA", trustedKeys{keys("other"), keys("a"), "a"}, false, "the CA has the key other, the CA that the database was served with has ca"},
+		{"another service account key", trustedKeys{keys("ca"), keys("b"), "b"}, false, "would be signed by b"},
+		{"a new key that nobody else verifies yet", trustedKeys{keys("ca"), keys("a b"), "b"}, false, "would be signed by b"},
+		{"a new key that verifies", trustedKeys{keys("ca"), keys("a b"), "a"}, false, ""},
+		{"a new key that signs", trustedKeys{keys("ca"), keys("a b"), "b"}, false, ""},
+		{"a replica that is late", trustedKeys{keys("ca"), keys("a"), "a"}, false, "signed by b"},
+		{"without the old key", trustedKeys{keys("ca"), keys("b"), "b"}, false, ""},
+		{"a CA that is added", trustedKeys{keys("ca2 ca"), keys("b"), "b"}, false, ""},
+		{"a CA that is dropped", trustedKeys{keys("ca2"), keys("b"), "b"}, false, ""},
+		{"the dropped CA", trustedKeys{keys("ca"), keys("b"), "b"}, false, "the CA has the key"},
+		{"new keys on purpose", trustedKeys{keys("new"), keys("n"), "n"}, true, ""},
+		{"the old ones", trustedKeys{keys("ca2"), keys("b"), "b"}, false, "the CA has the key"},
+		{"the new ones again", trustedKeys{keys("new"), keys("n"), "n"}, false, ""},
+	} {
+		err := ensureTrustedKeys(t.Context(), driver, step.own, keyFiles{}, step.accept)
+		if step.refused == "" && err != nil {
+			t.Errorf("%s: %v", step.what, err)
+		}
+		if step.refused != "" && (err == nil || !strings.Contains(err.Error(), step.refused) || !strings.Contains(err.Error(), "--accept-new-keys")) {
+			t.Errorf("%s: %v, want %q", step.what, err, step.refused)
+		}
+	}
+}
+
+// The error names the flags that gave the refused keys, or the directory if no flag did.
+func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
+	driver := storetest.NewModel()
+	stored := trustedKeys{[]string{"ca"}, []string{"a"}, "a"}
+	generated := pki.Paths("/data/pki")
+	files := keyFiles{certDir: "/data/pki", clientCA: generated.CACert, signingKey: generated.ServiceAccountKey}
+	if err := ensureTrustedKeys(t.Context(), driver, stored, files, false); err != nil {
+		t.Fatal(err)
+	}
+	otherCA, otherKey := trustedKeys{[]string{"x"}, []string{"a"}, "a"}, trustedKeys{[]string{"ca"}, []string{"x"}, "x"}
+	flags := keyFiles{certDir: "/data/pki", clientCA: "/etc/ca.crt", signingKey: "/etc/sa.key"}
+	for _, test := range []struct {
+		name       string
+		own        trustedKeys
+		files      keyFiles
+		want, lack string
+	}{
+		{"generated CA", otherCA, files, "pki/ of the other servers, or a backup of it, in /data/pki", "--client-ca-file"},
+		{"generated service account key", otherKey, files, "pki/ of the other servers, or a backup of it, in /data/pki", "--service-account"},
+		{"CA by flag", otherCA, flags, "--client-ca-file=/etc/ca.crt", "pki"},
+		{"service account key by flag", otherKey, flags, "--service-account-signing-key-file=/etc/sa.key", "pki"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := ensureTrustedKeys(t.Context(), driver, test.own, test.files, false)
+			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), test.lack) {
+				t.Errorf("got %v, want %q and not %q", err, test.want, test.lack)
+			}
+		})
+	}
+}
