@@ -21,7 +21,8 @@ func (s *Server) buildAccess(ctx context.Context, resolver webhook.ServiceResolv
 	s.auth, err = auth.New(ctx, auth.Config{
 		Options:         o.Auth,
 		ServerID:        s.id,
-		Client:          s.clients.direct,
+		Client:          s.clients.kube,
+		Reader:          s.clients.reader,
 		Informers:       s.clients.informers,
 		RBAC:            rbac.New(s.getter.Lookup, s.core.feed),
 		ExternalAddress: s.externalAddress(),
@@ -36,7 +37,8 @@ func (s *Server) buildAccess(ctx context.Context, resolver webhook.ServiceResolv
 	s.admission, err = admission.New(ctx, admission.Config{
 		Options:                           o.Admission,
 		ServerID:                          s.id,
-		Client:                            s.clients.direct,
+		Client:                            s.clients.kube,
+		Reader:                            s.clients.reader,
 		DynamicClient:                     s.clients.dynamic,
 		Informers:                         s.clients.informers,
 		Authorizer:                        s.auth.Authorizer,

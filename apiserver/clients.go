@@ -22,8 +22,8 @@ type clients struct {
 	loopback *rest.Config
 	kube     kubernetes.Interface
 	dynamic  dynamic.Interface
-	// direct is kube with look-ups that read the store instead of the chain.
-	direct kubernetes.Interface
+	// reader reads the stores instead of the chain.
+	reader *lookup.Reader
 	// informers are started after every part of the server has registered its own.
 	informers informers.SharedInformerFactory
 }
@@ -47,7 +47,7 @@ func newClients(roundTripper *loopback.Transport, tracer tracing.TracerProvider,
 		loopback: config,
 		kube:     kube,
 		dynamic:  dynamicClient,
-		direct:   lookup.NewClient(kube, stores),
+		reader:   lookup.NewReader(stores),
 		informers: informers.NewSharedInformerFactoryWithOptions(kube, 0,
 			informers.WithTransform(loopback.StripManagedFields), informers.WithCustomResyncConfig(builtin.CustomResync())),
 	}, nil

@@ -24,7 +24,7 @@ func (s *Server) newServiceResolver() (webhook.ServiceResolver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return routing.NewResolver(s.clients.direct, s.config.Options.Cluster.RouteToEndpoints, self), nil
+	return routing.NewResolver(s.clients.reader, s.config.Options.Cluster.RouteToEndpoints, self), nil
 }
 
 // newWebhookAuthentication says by what credentials the server shows itself to webhooks.

@@ -30,6 +30,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
 
+	"byre/apiserver/lookup"
 	"byre/apiserver/routing"
 )
 
@@ -44,6 +45,8 @@ type Config struct {
 	Client        kubernetes.Interface
 	DynamicClient dynamic.Interface
 	Informers     informers.SharedInformerFactory
+	// Reader reads Pods for the plugins, and Services for the default ServiceResolver.
+	Reader *lookup.Reader
 
 	Authorizer  authorizer.Authorizer
 	FeatureGate featuregate.FeatureGate
@@ -116,13 +119,13 @@ func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitialize
 	}
 	services := cfg.ServiceResolver
 	if services == nil {
-		services = routing.NewResolver(cfg.Client, false, nil)
+		services = routing.NewResolver(cfg.Reader, false, nil)
 	}
 	webhooks := cfg.AuthenticationInfoResolverWrapper
 	if webhooks == nil {
 		webhooks = func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver { return r }
 	}
-	factory := uncachedPodFactory{cfg.Informers, cfg.Client.CoreV1()}
+	factory := uncachedPodFactory{cfg.Informers, cfg.Reader.Pods}
 	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(factory, cfg.APIResourceConfigSource)
 	if err != nil {
 		return nil, nil, fmt.Errorf("quota configuration: %w", err)

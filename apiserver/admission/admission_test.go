@@ -24,6 +24,8 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
+
+	"byre/apiserver/lookup/lookuptest"
 )
 
 // start builds a chain over a client that has objects, with informers in sync.
@@ -41,6 +43,7 @@ func start(t *testing.T, o *Options, objects ...runtime.Object) (*Admission, err
 		Client:                  client,
 		DynamicClient:           dynamicfake.NewSimpleDynamicClient(legacyscheme.Scheme),
 		Informers:               factory,
+		Reader:                  lookuptest.New(t).Reader,
 		Authorizer:              authorizerfactory.NewAlwaysAllowAuthorizer(),
 		FeatureGate:             utilfeature.DefaultFeatureGate,
 		APIResourceConfigSource: resources,

@@ -17,6 +17,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"byre/apiserver/auth/rbac"
+	"byre/apiserver/lookup"
 )
 
 // Config holds the dependencies of New. New does not call Client; Run and requests do.
@@ -24,9 +25,13 @@ type Config struct {
 	Options *Options
 	// ServerID identifies this process in the metrics of configuration reloads.
 	ServerID string
-	// Client reaches this server over the loopback transport. Authentication of
-	// its requests must not call Client, or it would never end.
+	// Client reaches this server over the loopback transport, for what upstream does by
+	// a clientset or an informer: it removes Secrets of unused tokens, and the Node
+	// authorizer follows Pods. Authentication of its requests must not call Client, or
+	// it would never end.
 	Client kubernetes.Interface
+	// Reader reads the objects that credentials name.
+	Reader *lookup.Reader
 	// Informers are over Client. New registers those it needs; the caller
 	// starts the factory.
 	Informers informers.SharedInformerFactory

@@ -44,7 +44,7 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 		ServiceAccountLookup:           o.ServiceAccounts.Lookup,
 		ServiceAccountIssuers:          o.ServiceAccounts.Issuers,
 		ServiceAccountPublicKeysGetter: a.TokenIssuer.keys,
-		ServiceAccountTokenGetter:      serviceAccountTokenGetter{cfg.Client.CoreV1()},
+		ServiceAccountTokenGetter:      serviceAccountTokenGetter{cfg.Reader},
 		SecretsWriter:                  cfg.Client.CoreV1(),
 		WebhookTokenAuthnConfigFile:    o.Webhook.ConfigFile,
 		WebhookTokenAuthnVersion:       o.Webhook.Version,
@@ -61,7 +61,7 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 	}
 	if o.BootstrapTokens {
 		config.BootstrapTokenAuthenticator = bootstrap.NewTokenAuthenticator(
-			secretNamespaceLister{cfg.Client.CoreV1().Secrets(metav1.NamespaceSystem)})
+			secretNamespaceLister{cfg.Reader.Secrets, metav1.NamespaceSystem})
 	}
 	if err := a.loadCAs(o, &config); err != nil {
 		return err

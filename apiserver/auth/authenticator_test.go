@@ -20,6 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
+	"byre/apiserver/lookup/lookuptest"
 	"byre/sqlstore/eventually"
 )
 
@@ -115,8 +116,10 @@ func TestAuthenticator_FrontProxyHeadersWinWithASharedCA(t *testing.T) {
 func TestAuthenticator_ServiceAccountTokens(t *testing.T) {
 	account := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "sa", UID: "sa-uid"}}
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "pod-uid"}, Spec: v1.PodSpec{ServiceAccountName: "sa"}}
-	client := fake.NewClientset(account, pod)
-	a := newAuth(t, client, nil, options(t, "--authorization-mode=AlwaysDeny", "--api-audiences=here", "--service-account-issuer=https://issuer"))
+	stores := lookuptest.New(t)
+	stores.Create(t, v1.Resource("serviceaccounts"), account)
+	stores.Create(t, v1.Resource("pods"), pod)
+	a := newAuthReading(t, stores.Reader, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--api-audiences=here", "--service-account-issuer=https://issuer"))
 	server := serve(t, a)
 
 	issue := func(account, bound types.UID, validity int64, audience string) string {
@@ -151,9 +154,7 @@ func TestAuthenticator_ServiceAccountTokens(t *testing.T) {
 		t.Run(what, func(t *testing.T) { refused(t, ask(t, server, nil, bearer(token)...)) })
 	}
 	unused := issue("sa-uid", "pod-uid", 601, "here")
-	if err := client.CoreV1().Pods("n").Delete(context.Background(), "p", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	stores.Delete(t, v1.Resource("pods"), pod)
 	refused(t, ask(t, server, nil, bearer(unused)...))
 }
 
@@ -193,13 +194,14 @@ func TestAuthenticator_BootstrapToken(t *testing.T) {
 			"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"), "usage-bootstrap-authentication": []byte("true"),
 		},
 	}
-	client := fake.NewClientset(secret)
-	server := serve(t, newAuth(t, client, nil, options(t, "--authorization-mode=AlwaysDeny", "--enable-bootstrap-token-auth")))
+	stores := lookuptest.New(t)
+	stores.Create(t, v1.Resource("secrets"), secret)
+	server := serve(t, newAuthReading(t, stores.Reader, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--enable-bootstrap-token-auth")))
 	check(t, ask(t, server, nil, bearer("abcdef.0123456789abcdef")...), "system:bootstrap:abcdef", "system:bootstrappers")
 	refused(t, ask(t, server, nil, bearer("abcdef.fedcba9876543210")...))
 	refused(t, ask(t, server, nil, bearer("uvwxyz.0123456789abcdef")...))
 
-	off := serve(t, newAuth(t, client, nil, options(t, "--authorization-mode=AlwaysDeny")))
+	off := serve(t, newAuthReading(t, stores.Reader, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny")))
 	refused(t, ask(t, off, nil, bearer("abcdef.0123456789abcdef")...))
 }
 

@@ -7,7 +7,7 @@
 //   - The RBAC authorizer reads roles and bindings from the server's own store
 //     (package rbac). A write to them therefore takes effect on the next request.
 //   - The objects that a service account token is bound to, and the Secrets of
-//     bootstrap tokens, are read over the loopback client when a token is verified.
+//     bootstrap tokens, are read from the stores (package lookup) when a token is verified.
 //     kube-apiserver keeps all Secrets and Pods decoded in informers.
 //   - The Node authorizer's Pod informer keeps only the fields that its graph uses,
 //     and starts with the first request of a node.

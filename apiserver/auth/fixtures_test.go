@@ -19,12 +19,15 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/keyutil"
 
 	"byre/apiserver/auth/rbac"
+	"byre/apiserver/lookup"
+	"byre/apiserver/objectstore"
 )
 
 // authority is a CA.
@@ -124,12 +127,20 @@ func options(t testing.TB, flags ...string) *Options {
 	return o
 }
 
-// newAuth builds what the flags say, and runs it.
+// newAuth builds what the flags say, and runs it. No object that a credential could name
+// is served.
 func newAuth(t testing.TB, client kubernetes.Interface, tables *rbac.Listers, o *Options) *Auth {
+	t.Helper()
+	nothing := lookup.NewReader(func(schema.GroupResource) *objectstore.Store { return nil })
+	return newAuthReading(t, nothing, client, tables, o)
+}
+
+// newAuthReading is newAuth with a reader of the objects that credentials name.
+func newAuthReading(t testing.TB, reader *lookup.Reader, client kubernetes.Interface, tables *rbac.Listers, o *Options) *Auth {
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	a, err := New(t.Context(), Config{
-		Options: o, ServerID: "test", Client: client, Informers: factory, RBAC: tables, ExternalAddress: "127.0.0.1:6443",
+		Options: o, ServerID: "test", Client: client, Reader: reader, Informers: factory, RBAC: tables, ExternalAddress: "127.0.0.1:6443",
 	})
 	if err != nil {
 		t.Fatal(err)

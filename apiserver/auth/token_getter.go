@@ -9,7 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"byre/apiserver/lookup"
 )
 
 // serviceAccountTokenGetter implements serviceaccount.ServiceAccountTokenGetter: it reads
@@ -17,34 +18,31 @@ import (
 // first. If the cache has no such object, it reads from the database, because another
 // replica may have created the object a moment ago.
 type serviceAccountTokenGetter struct {
-	client corev1.CoreV1Interface
+	reader *lookup.Reader
 }
 
-// cachedRead makes a GET be answered from the watch cache.
-var cachedRead = metav1.GetOptions{ResourceVersion: "0"}
-
-func getCachedOrLive[T any](ctx context.Context, name string, get func(context.Context, string, metav1.GetOptions) (T, error)) (T, error) {
-	object, err := get(ctx, name, cachedRead)
+func getCachedOrLive[T any](ctx context.Context, resource lookup.Resource[T], namespace, name string) (*T, error) {
+	object, err := resource.GetCached(ctx, namespace, name)
 	if apierrors.IsNotFound(err) {
-		return get(ctx, name, metav1.GetOptions{})
+		return resource.Get(ctx, namespace, name)
 	}
 	return object, err
 }
 
 func (g serviceAccountTokenGetter) GetServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
-	return getCachedOrLive(ctx, name, g.client.ServiceAccounts(namespace).Get)
+	return getCachedOrLive(ctx, g.reader.ServiceAccounts, namespace, name)
 }
 
 func (g serviceAccountTokenGetter) GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
-	return getCachedOrLive(ctx, name, g.client.Pods(namespace).Get)
+	return getCachedOrLive(ctx, g.reader.Pods, namespace, name)
 }
 
 func (g serviceAccountTokenGetter) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-	return getCachedOrLive(ctx, name, g.client.Secrets(namespace).Get)
+	return getCachedOrLive(ctx, g.reader.Secrets, namespace, name)
 }
 
 func (g serviceAccountTokenGetter) GetNode(ctx context.Context, name string) (*v1.Node, error) {
-	return getCachedOrLive(ctx, name, g.client.Nodes().Get)
+	return getCachedOrLive(ctx, g.reader.Nodes, metav1.NamespaceNone, name)
 }
 
 // secretTimeout bounds the read of a bootstrap token's Secret. The lister's interface
@@ -57,13 +55,14 @@ const secretTimeout = 10 * time.Second
 // supported; the authenticator does not call it. An informer would keep every Secret
 // of kube-system decoded, for tokens that are few and seldom used.
 type secretNamespaceLister struct {
-	client corev1.SecretInterface
+	secrets   lookup.Resource[v1.Secret]
+	namespace string
 }
 
 func (g secretNamespaceLister) Get(name string) (*v1.Secret, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), secretTimeout)
 	defer cancel()
-	return g.client.Get(ctx, name, cachedRead)
+	return g.secrets.GetCached(ctx, g.namespace, name)
 }
 
 func (g secretNamespaceLister) List(labels.Selector) ([]*v1.Secret, error) {

@@ -192,7 +192,7 @@ func TestEvents_AreOfBothGroupsAndExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	event, err := s.client.EventsV1().Events("default").Get(t.Context(), "a", metav1.GetOptions{})
-	if err != nil || event.Note != "twelve litres" || event.Regarding.Name != "a" {
+	if err != nil || event.Note != "on node n1" || event.Regarding.Name != "a" {
 		t.Errorf("of events.k8s.io: %+v, %v", event, err)
 	}
 	record, _, err := s.driver.Get(t.Context(), sqlstore.Key{Resource: "events", Namespace: "default", Name: "a"})

@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
@@ -14,72 +15,83 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// reader reads the objects of one resource. T is the Go type of its storage version.
-type reader[T any] struct {
-	stores    func(schema.GroupResource) *objectstore.Store
-	resource  schema.GroupResource
-	namespace string
+// Reader reads built-in objects, each field those of one resource. It is immutable and
+// safe for concurrent use.
+type Reader struct {
+	ServiceAccounts Resource[v1.ServiceAccount]
+	Pods            Resource[v1.Pod]
+	Secrets         Resource[v1.Secret]
+	Nodes           Resource[v1.Node]
+	Services        Resource[v1.Service]
+	EndpointSlices  Resource[discoveryv1.EndpointSlice]
 }
 
-func (r reader[T]) store() (*objectstore.Store, error) {
-	if store := r.stores(r.resource); store != nil {
-		return store, nil
+// NewReader makes a Reader of stores. stores may return nil for a resource that is not
+// served yet; a read then fails with ServiceUnavailable.
+func NewReader(stores func(schema.GroupResource) *objectstore.Store) *Reader {
+	return &Reader{
+		ServiceAccounts: Resource[v1.ServiceAccount]{stores, v1.Resource("serviceaccounts")},
+		Pods:            Resource[v1.Pod]{stores, v1.Resource("pods")},
+		Secrets:         Resource[v1.Secret]{stores, v1.Resource("secrets")},
+		Nodes:           Resource[v1.Node]{stores, v1.Resource("nodes")},
+		Services:        Resource[v1.Service]{stores, v1.Resource("services")},
+		EndpointSlices:  Resource[discoveryv1.EndpointSlice]{stores, discoveryv1.Resource("endpointslices")},
 	}
-	return nil, apierrors.NewServiceUnavailable(r.resource.String() + " are not served yet")
 }
 
-func (r reader[T]) key() string {
-	if r.namespace == "" {
-		return "/"
-	}
-	return "/" + r.namespace + "/"
+// Resource reads the objects of one resource. T is the Go type of its storage version. The
+// errors are those of the API, such as NotFound; the objects are the caller's own.
+type Resource[T any] struct {
+	stores   func(schema.GroupResource) *objectstore.Store
+	resource schema.GroupResource
 }
 
-// get reads one object. With resourceVersion "0" it reads the watch cache and never the
-// database. Otherwise the options have their usual meaning.
-func (r reader[T]) get(ctx context.Context, name string, opts metav1.GetOptions) (*T, error) {
+// Get reads the object as it is now, like a GET without resourceVersion. The namespace
+// of a resource without namespaces is "".
+func (r Resource[T]) Get(ctx context.Context, namespace, name string) (*T, error) {
 	store, err := r.store()
 	if err != nil {
 		return nil, err
 	}
-	if opts.ResourceVersion == "0" {
-		if err := store.Load(ctx); err != nil {
-			return nil, err
-		}
-	}
-	encoded, err := store.GetEncoded(ctx, store.Prefix()+r.key()+name, storage.GetOptions{ResourceVersion: opts.ResourceVersion}, store.Stored())
-	switch {
-	case storage.IsNotFound(err):
-		return nil, apierrors.NewNotFound(r.resource, name)
-	case err != nil:
-		return nil, err
-	}
-	object := new(T)
-	return object, r.decode(encoded, object)
+	return r.get(ctx, store, namespace, name, "")
 }
 
-func (r reader[T]) list(ctx context.Context, opts metav1.ListOptions) ([]T, error) {
+// GetCached reads the object from the watch cache, like a GET with resourceVersion "0". It
+// reads the database only to fill the cache, so that reads of objects that do not exist
+// cause no queries. What another replica has written a moment ago may be missing.
+func (r Resource[T]) GetCached(ctx context.Context, namespace, name string) (*T, error) {
+	store, err := r.store()
+	if err != nil {
+		return nil, err
+	}
+	if err := store.Load(ctx); err != nil {
+		return nil, err
+	}
+	return r.get(ctx, store, namespace, name, "0")
+}
+
+// ListCached reads the objects of a namespace, or of all if it is "", that have the labels
+// from the watch cache.
+func (r Resource[T]) ListCached(ctx context.Context, namespace string, selector labels.Selector) ([]*T, error) {
 	store, err := r.store()
 	if err != nil {
 		return nil, err
 	}
 	predicate := storage.Everything
-	if predicate.Label, err = labels.Parse(opts.LabelSelector); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	list, err := store.ListEncoded(ctx, store.Prefix()+r.key(), storage.ListOptions{
-		ResourceVersion: opts.ResourceVersion, Predicate: predicate, Recursive: true,
+	predicate.Label = selector
+	list, err := store.ListEncoded(ctx, store.Prefix()+keyOf(namespace, ""), storage.ListOptions{
+		ResourceVersion: "0", Predicate: predicate, Recursive: true,
 	}, store.Stored())
 	if err != nil {
 		return nil, err
 	}
-	var items []T
+	var items []*T
 	for encoded, err := range list.Items {
 		if err != nil {
 			return nil, err
 		}
-		var object T
-		if err := r.decode(encoded, &object); err != nil {
+		object, err := r.decode(encoded)
+		if err != nil {
 			return nil, err
 		}
 		items = append(items, object)
@@ -87,9 +99,37 @@ func (r reader[T]) list(ctx context.Context, opts metav1.ListOptions) ([]T, erro
 	return items, nil
 }
 
-func (r reader[T]) decode(encoded objectstore.Encoded, into *T) error {
-	if err := json.Unmarshal(encoded.AppendJSON(nil, true), into); err != nil {
-		return fmt.Errorf("decode %s: %w", r.resource, err)
+func (r Resource[T]) store() (*objectstore.Store, error) {
+	if store := r.stores(r.resource); store != nil {
+		return store, nil
 	}
-	return nil
+	return nil, apierrors.NewServiceUnavailable(r.resource.String() + " are not served yet")
+}
+
+func (r Resource[T]) get(ctx context.Context, store *objectstore.Store, namespace, name, resourceVersion string) (*T, error) {
+	encoded, err := store.GetEncoded(ctx, store.Prefix()+keyOf(namespace, name), storage.GetOptions{ResourceVersion: resourceVersion}, store.Stored())
+	switch {
+	case storage.IsNotFound(err):
+		return nil, apierrors.NewNotFound(r.resource, name)
+	case err != nil:
+		return nil, err
+	}
+	return r.decode(encoded)
+}
+
+func (r Resource[T]) decode(encoded objectstore.Encoded) (*T, error) {
+	object := new(T)
+	if err := json.Unmarshal(encoded.AppendJSON(nil, true), object); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", r.resource, err)
+	}
+	return object, nil
+}
+
+// keyOf is what follows a store's prefix in the key of an object, or of all objects of a
+// namespace if the name is "".
+func keyOf(namespace, name string) string {
+	if namespace == "" {
+		return "/" + name
+	}
+	return "/" + namespace + "/" + name
 }

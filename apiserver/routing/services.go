@@ -1,0 +1,56 @@
+package routing
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	listers "k8s.io/client-go/listers/core/v1"
+
+	"byre/apiserver/lookup"
+)
+
+// lookupTimeout bounds the read of a Service. The interface of resolvers passes no context.
+const lookupTimeout = 10 * time.Second
+
+// NewResolver returns a Resolver that reads each Service and its endpoints when it is
+// asked: connections to webhooks are seldom opened, and no informer need follow Services
+// for them.
+func NewResolver(reader *lookup.Reader, toEndpoints bool, self *url.URL) *Resolver {
+	return &Resolver{Services: services{reader}, Slices: slices{reader}, ToEndpoints: toEndpoints, Self: self}
+}
+
+type services struct{ reader *lookup.Reader }
+
+func (s services) Services(namespace string) listers.ServiceNamespaceLister {
+	return namespacedServices{s.reader, namespace}
+}
+
+func (services) List(labels.Selector) ([]*corev1.Service, error) { return nil, errors.ErrUnsupported }
+
+type namespacedServices struct {
+	reader    *lookup.Reader
+	namespace string
+}
+
+func (n namespacedServices) Get(name string) (*corev1.Service, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	defer cancel()
+	return n.reader.Services.GetCached(ctx, n.namespace, name)
+}
+
+func (namespacedServices) List(labels.Selector) ([]*corev1.Service, error) {
+	return nil, errors.ErrUnsupported
+}
+
+type slices struct{ reader *lookup.Reader }
+
+func (s slices) GetEndpointSlices(namespace, service string) ([]*discoveryv1.EndpointSlice, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	defer cancel()
+	return s.reader.EndpointSlices.ListCached(ctx, namespace, labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service}))
+}
