@@ -12,6 +12,7 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 )
@@ -179,7 +180,7 @@ func (w *writers) compact(ctx context.Context, t *testing.T) {
 func (w *writers) more(t *testing.T, objects int64) {
 	t.Helper()
 	want := [2]int64{w.written[0].Load() + objects, w.written[1].Load() + objects}
-	await(t, "writes of both replicas", func(context.Context) (bool, error) {
+	eventually.Done(t, "writes of both replicas", func(context.Context) (bool, error) {
 		return w.written[0].Load() >= want[0] && w.written[1].Load() >= want[1], nil
 	})
 }
