@@ -40,7 +40,7 @@ func Public(err error) string {
 	if errors.As(err, &cause) {
 		return cause.text
 	}
-	for _, sentinel := range []error{ErrUnavailable, ErrUnknown, ErrClosed, ErrDatabase} {
+	for _, sentinel := range []error{ErrUnavailable, ErrUnknown, ErrQuota, ErrClosed, ErrDatabase} {
 		if errors.Is(err, sentinel) {
 			return sentinel.Error()
 		}

@@ -13,10 +13,14 @@ const (
 )
 
 // Compact forgets the changes up to and including a revision, a chunk at a
-// time, and leaves as much time to the writers as it takes itself.
+// time, and leaves as much time to the writers as it takes itself. What
+// Options.RetentionFor keeps is archived before.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	s.compacting.Lock()
 	defer s.compacting.Unlock()
+	if err := s.archive(ctx, revision); err != nil {
+		return err
+	}
 	chunk := firstChunk
 	for {
 		start := time.Now()
@@ -30,10 +34,8 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 			return s.recordState(ctx)
 		}
 		chunk = nextChunk(chunk, took)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(took):
+		if err := pause(ctx, took); err != nil {
+			return err
 		}
 	}
 }
@@ -54,6 +56,10 @@ func nextChunk(chunk int, took time.Duration) int {
 func (s *Store) retain(ctx context.Context) error {
 	state, t, err := s.readClock(ctx)
 	if err != nil {
+		return err
+	}
+	// Before the compaction: an archived change must not outlive its successor.
+	if err := s.pruneArchive(ctx, t.old); err != nil {
 		return err
 	}
 	var target int64

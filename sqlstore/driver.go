@@ -44,6 +44,9 @@ type Driver interface {
 type Sizer interface {
 	// Size is the number of bytes that the database takes on disk.
 	Size(ctx context.Context) (int64, error)
+	// Used is the part of it that can't be used again for other data, as far as the
+	// database tells. It costs little enough to be asked for every second.
+	Used(ctx context.Context) (int64, error)
 }
 
 // Maintainer is a Driver with work to do in the background, as long as it is

@@ -29,6 +29,9 @@ var (
 	// ErrKeyTooLong means that the key of a Create has more than MaxKeyBytes. It matches
 	// ErrInvalid.
 	ErrKeyTooLong = fmt.Errorf("%w: key of more than %d bytes", ErrInvalid, MaxKeyBytes)
+	// ErrQuota means that the database has reached Options.Quota, and the change would
+	// have made it larger. The change did not happen.
+	ErrQuota = errors.New("database space exceeded")
 	// ErrClosed means that the store is shutting down; the change did not happen.
 	ErrClosed = errors.New("store is closed")
 )

@@ -18,7 +18,7 @@ type metrics struct {
 }
 
 // newMetrics registers with r unless it is nil.
-func newMetrics(r prometheus.Registerer, queued func() int) *metrics {
+func newMetrics(r prometheus.Registerer, queued func() int, quota *quota) *metrics {
 	m := &metrics{
 		commits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "byre_store_commits_total",
@@ -58,8 +58,36 @@ func newMetrics(r prometheus.Registerer, queued func() int) *metrics {
 				Name: "byre_store_queue_length",
 				Help: "Writes that wait for their transaction to begin.",
 			}, func() float64 { return float64(queued()) }))
+		quota.register(r)
 	}
 	return m
+}
+
+// register registers the metrics of a quota, if there is one.
+func (q *quota) register(r prometheus.Registerer) {
+	if q.limit <= 0 {
+		return
+	}
+	gauge := func(name, help string, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			return value()
+		})
+	}
+	r.MustRegister(
+		gauge("byre_store_quota_bytes", "Size of the database at which writes that make it larger are refused.",
+			func() float64 { return float64(q.limit) }),
+		gauge("byre_store_used_bytes", "Bytes of the database that are in use, as counted against its quota.",
+			func() float64 { return float64(q.used) }),
+		gauge("byre_store_quota_exceeded", "1 while writes are refused because of the quota.",
+			func() float64 {
+				if q.isExceeded {
+					return 1
+				}
+				return 0
+			}),
+	)
 }
 
 func (m *metrics) committed(writes int, took time.Duration, err error) {

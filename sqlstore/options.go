@@ -23,6 +23,9 @@ type Options struct {
 	// forgotten, whatever their age: 1,000,000 (with values of 5 kB about 5 GB
 	// of disk). Negative means any number.
 	RetentionChanges int64
+	// RetentionFor is for how long the history of single resources is kept, for people.
+	// Watches resume, and lists read at a revision, only within Retention.
+	RetentionFor []ResourceRetention
 	// CompactInterval is how often the two are looked at: 1 minute.
 	CompactInterval time.Duration
 	// ExpireInterval is how often expired records are looked for: 1 second.
@@ -30,6 +33,13 @@ type Options struct {
 	// RetryInterval is how often a write is tried while the database takes none:
 	// 1 second.
 	RetryInterval time.Duration
+
+	// Quota is how many bytes the database may have in use before it takes only writes
+	// that don't make it larger (ErrQuota); 0 means any number. The driver is a Sizer.
+	Quota int64
+	// QuotaInterval is how often that is measured: 1 second. What is written meanwhile
+	// may exceed the quota.
+	QuotaInterval time.Duration
 
 	// BatchWrites and BatchBytes bound one transaction: 512 writes, 8 MiB of
 	// values. (A greater value than that still gets a batch of its own.)
@@ -49,6 +59,7 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.CompactInterval, time.Minute)
 	setDefault(&o.ExpireInterval, time.Second)
 	setDefault(&o.RetryInterval, time.Second)
+	setDefault(&o.QuotaInterval, time.Second)
 	setDefault(&o.BatchWrites, 512)
 	setDefault(&o.BatchBytes, 8<<20)
 	return o

@@ -112,6 +112,9 @@ type Write struct {
 	// Expires is the absolute expiry of the new state; zero means never.
 	Expires time.Time
 	Author  Author
+	// Grows says that the Value of an Update makes the database larger. Such an Update
+	// fails with ErrQuota when there is no space left, as every Create does.
+	Grows bool
 	// Attributes are those of the new state, if the writer knows them. They are handed
 	// on in the Change that Publish gets, and are not stored.
 	Attributes *Attributes

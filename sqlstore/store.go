@@ -22,6 +22,7 @@ type Store struct {
 	metrics          *metrics
 	// writable records how each transaction of the writer ended.
 	writable writable
+	quota    quota
 	// committed receives after revision has moved; it holds one token at most.
 	committed chan struct{}
 	// revision is the last one that this process committed.
@@ -37,27 +38,32 @@ type Store struct {
 func New(driver Driver, options Options) *Store {
 	options = options.withDefaults()
 	queue := newQueue()
-	return &Store{
+	s := &Store{
 		Driver:  driver,
 		options: options,
 		queue:   queue,
-		metrics: newMetrics(options.Registerer, queue.len),
 
+		quota:    quota{limit: options.Quota, logger: options.Logger},
 		writable: writable{logger: options.Logger, logged: make(map[string]time.Time)},
 
 		committed: make(chan struct{}, 1),
 	}
+	s.metrics = newMetrics(options.Registerer, queue.len, &s.quota)
+	return s
 }
 
 // Commit queues one write and waits until it is durable. The returned Change
 // has the revision. Errors: ErrExists, ErrNotFound, ErrConflict, ErrInvalid,
-// ErrUnavailable, ErrUnknown, ErrClosed, or the context's when the write left
+// ErrQuota, ErrUnavailable, ErrUnknown, ErrClosed, or the context's when the write left
 // the queue before its transaction began (then it did not happen). Once the
 // transaction has begun Commit waits for its end, whatever becomes of ctx.
 func (s *Store) Commit(ctx context.Context, w Write) (change Change, err error) {
 	ctx, end := StartSpan(ctx, "Database Commit", about("COMMIT", w.Key)...)
 	defer func() { end(err) }()
 	if err := w.Check(); err != nil {
+		return Change{}, err
+	}
+	if err := s.quota.check(&w); err != nil {
 		return Change{}, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -88,6 +94,9 @@ func (s *Store) Run(ctx context.Context) error {
 	services.Go(func() { s.every(ctx, "compact", s.options.CompactInterval, s.retain) })
 	if maintainer, ok := s.Driver.(Maintainer); ok {
 		services.Go(func() { s.maintain(ctx, maintainer) })
+	}
+	if sizer, ok := s.Driver.(Sizer); ok && s.options.Quota > 0 {
+		services.Go(func() { s.watchQuota(ctx, sizer) })
 	}
 	if notifier, ok := s.Driver.(Notifier); ok {
 		services.Go(func() { s.notify(ctx, notifier) })

@@ -23,6 +23,7 @@ INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource,
 SELECT revision, time, CASE revision % 2 WHEN 1 THEN 'create' ELSE 'update' END, verb, who, '', "group", resource, owner, namespace, name, uid,
        CASE revision % 2 WHEN 1 THEN 0 ELSE revision - 1 END, created_revision, form, expires, value
 FROM objects;
+INSERT INTO archive SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value FROM changes;
 UPDATE store SET revision = 1`
 
 // plan is one node of EXPLAIN (FORMAT JSON).
@@ -78,7 +79,9 @@ var (
 )
 
 // configurations are what comes before a statement in its transaction, with arguments.
-var configurations = map[string][]any{"apply": {configure, "1000", true}, "compact": {configureCompact, "1000"}}
+var configurations = map[string][]any{"apply": {configure, "1000", true}, "compact": {configureCompact, "1000"},
+	"resources": {configureCompact, "1000"}, "archive": {configureCompact, "1000"}, "prune": {configureCompact, "1000"},
+}
 
 // Every statement uses the index meant for it, right after the rows were
 // written, when the planner knows nothing, and after it has looked at them.
@@ -93,7 +96,7 @@ func TestPlans_UseTheirIndexes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	if _, err := conn.Exec(t.Context(), `ALTER TABLE objects SET (autovacuum_enabled = off); ALTER TABLE changes SET (autovacuum_enabled = off)`); err != nil {
+	if _, err := conn.Exec(t.Context(), `ALTER TABLE objects SET (autovacuum_enabled = off); ALTER TABLE changes SET (autovacuum_enabled = off); ALTER TABLE archive SET (autovacuum_enabled = off)`); err != nil {
 		t.Fatal(err)
 	}
 	if err := conn.PgConn().Exec(t.Context(), manyObjects).Close(); err != nil {
@@ -128,6 +131,10 @@ func comparePlans(t *testing.T, conn *pgx.Conn, when string) {
 		"count at":      {countResourceAt, page[:7]},
 		"count ns at":   {countNamespaceAt, page[:7]},
 		"apply":         {applyBatch, write},
+		"resources":     {selectResources, []any{1000, 1100}},
+		"archive":       {insertArchive, []any{1000, 1100, "", "resource3"}},
+		"archived":      {selectNextArchived, []any{"", "resource3"}},
+		"prune":         {deleteArchived, []any{"", "resource3", "2020-01-01T00:00:00Z", 100}},
 		"one's history": {`SELECT * FROM changes WHERE "group" = $1 AND resource = $2 AND owner = $3 AND namespace = $4 AND name = $5`, page[:5]},
 	} {
 		p := explain(t, conn, query.text, query.arguments, configurations[name])

@@ -139,6 +139,26 @@ DELETE FROM changes WHERE revision <= (
 	updateCompacted = `
 UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revision, $1) WHERE id = 1`
 
+	// The archive. $1 and $2 bound the revisions of the changes to be copied. The empty
+	// texts keep the planner from the index by key, in which it would walk all changes of
+	// the resource.
+	selectResources = `SELECT DISTINCT "group", resource FROM changes WHERE revision > $1 AND revision <= $2`
+
+	insertArchive = `
+INSERT INTO archive (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
+                     uid, replaces, created_revision, form, expires, value)
+SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
+       uid, replaces, created_revision, form, expires, value
+FROM changes WHERE revision > $1 AND revision <= $2 AND "group" || '' = $3 AND resource || '' = $4
+ON CONFLICT DO NOTHING`
+
+	selectNextArchived = `
+SELECT "group", resource FROM archive WHERE ("group", resource) > ($1, $2) ORDER BY "group", resource LIMIT 1`
+
+	deleteArchived = `
+DELETE FROM archive WHERE revision = ANY(ARRAY(
+    SELECT revision FROM archive WHERE "group" = $1 AND resource = $2 AND time < $3::text::timestamptz ORDER BY time LIMIT $4))`
+
 	// configureCompact: a plan made for any revision would take the whole table
 	// for likely.
 	configureCompact = `SELECT set_config('lock_timeout', $1, true), set_config('enable_seqscan', 'off', true)`

@@ -38,6 +38,10 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 // file of it, which takes seconds on a slow disk and says nothing of its health.
 const sizeTimeout = time.Minute
 
+// Used implements sqlstore.Sizer. PostgreSQL does not tell how much of its files can be
+// used again: it is all of them.
+func (d *Driver) Used(ctx context.Context) (int64, error) { return d.Size(ctx) }
+
 // Size implements sqlstore.Sizer: the whole database, whoever else uses it.
 func (d *Driver) Size(ctx context.Context) (size int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)

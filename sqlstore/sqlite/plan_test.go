@@ -21,6 +21,7 @@ INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource,
 SELECT revision, time, CASE WHEN revision % 2 THEN 'create' ELSE 'update' END, verb, who, '', "group", resource, owner, namespace, name, uid,
        CASE WHEN revision % 2 THEN 0 ELSE revision - 1 END, created_revision, form, expires, value
 FROM objects;
+INSERT INTO archive SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, NULL, NULL FROM changes;
 UPDATE counters SET revision = 100000`
 
 // plans says of each statement how SQLite must go about it: the lines of EXPLAIN
@@ -49,6 +50,28 @@ var plans = map[string]struct {
 	"count at":    {countResourceAt, []string{"SCAN CONSTANT ROW", "SCALAR SUBQUERY", "SEARCH objects USING COVERING INDEX objects_key", "SCALAR SUBQUERY", "SEARCH changes USING INDEX changes_key", "CORRELATED SCALAR SUBQUERY", "SEARCH o USING INTEGER PRIMARY KEY (rowid=?)"}},
 	"count ns at": {countNamespaceAt, []string{"SCAN CONSTANT ROW", "SCALAR SUBQUERY", "SEARCH objects USING COVERING INDEX objects_key", "SCALAR SUBQUERY", "SEARCH changes USING INDEX changes_key", "CORRELATED SCALAR SUBQUERY", "SEARCH o USING INTEGER PRIMARY KEY (rowid=?)"}},
 	"usage":       {selectUsage, []string{"MATERIALIZE o", "SCAN objects", "SCAN o", "USE TEMP B-TREE FOR GROUP BY"}},
+	"used":        {selectUsed, []string{"SCAN pages VIRTUAL TABLE INDEX 0:", "SCAN size VIRTUAL TABLE INDEX 0:", "SCAN free VIRTUAL TABLE INDEX 0:"}},
+	"archive":     {insertArchive, []string{"SEARCH changes USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"}},
+	"archived":    {selectNextArchived, []string{"SEARCH archive USING COVERING INDEX archive_time ((group,resource)>(?,?))"}},
+	"prune":       {deleteArchived, []string{"SEARCH archive USING INTEGER PRIMARY KEY (rowid=?)", "LIST SUBQUERY", "SEARCH archive USING COVERING INDEX archive_time (group=? AND resource=? AND time<?)"}},
+	"resources":   {selectResources, []string{"SEARCH changes USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", "USE TEMP B-TREE FOR DISTINCT"}},
+	"history": {
+		`SELECT * FROM history WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ? ORDER BY revision`,
+		[]string{
+			"CO-ROUTINE history", "COMPOUND QUERY", "LEFT-MOST SUBQUERY",
+			"SEARCH c USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)",
+			"CORRELATED SCALAR SUBQUERY", "SEARCH n USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=? AND replaces=?)",
+			"CORRELATED SCALAR SUBQUERY", "SEARCH o USING INTEGER PRIMARY KEY (rowid=?)",
+			"UNION ALL", "SEARCH a USING INDEX archive_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)",
+			"SCALAR SUBQUERY", "SCAN k",
+			"CORRELATED SCALAR SUBQUERY", "SEARCH n USING INDEX archive_key (group=? AND resource=? AND owner=? AND namespace=? AND name=? AND replaces=?)",
+			"CORRELATED SCALAR SUBQUERY", "SEARCH n USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=? AND replaces=?)",
+			"CORRELATED SCALAR SUBQUERY", "SEARCH o USING INTEGER PRIMARY KEY (rowid=?)",
+			"UNION ALL", "SEARCH o USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?",
+			"SCALAR SUBQUERY", "SCAN k", "CORRELATED SCALAR SUBQUERY", "SEARCH a USING INTEGER PRIMARY KEY (rowid=?)",
+			"SCAN history", "USE TEMP B-TREE FOR ORDER BY",
+		},
+	},
 	"one's history": {
 		`SELECT * FROM changes WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?`,
 		[]string{"SEARCH changes USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)"},

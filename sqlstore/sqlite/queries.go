@@ -47,6 +47,26 @@ WHERE created_revision = ?`
 	untouchStore = `UPDATE store SET revision = revision - 1 WHERE id = 1`
 )
 
+// The archive. ?1 and ?2 bound the revisions of the changes to be copied. The plus signs
+// keep SQLite from the index by key, in which it would walk all changes of the resource.
+const (
+	selectResources = `SELECT DISTINCT "group", resource FROM changes WHERE revision > ?1 AND revision <= ?2`
+
+	insertArchive = `
+INSERT OR IGNORE INTO archive (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
+                               uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
+SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
+       uid, replaces, created_revision, form, expires, value, record_sum, change_sum
+FROM changes WHERE revision > ?1 AND revision <= ?2 AND +"group" = ?3 AND +resource = ?4`
+
+	selectNextArchived = `
+SELECT "group", resource FROM archive WHERE ("group", resource) > (?1, ?2) ORDER BY "group", resource LIMIT 1`
+
+	deleteArchived = `
+DELETE FROM archive WHERE revision IN (
+    SELECT revision FROM archive WHERE "group" = ?1 AND resource = ?2 AND time < ?3 ORDER BY time LIMIT ?4)`
+)
+
 const (
 	deleteChanges = `DELETE FROM changes WHERE revision <= ?`
 	// updateCompacted keeps the last revision when the newest change is deleted.
@@ -56,6 +76,10 @@ const (
 )
 
 const (
+	selectUsed = `
+SELECT (pages.page_count - free.freelist_count) * size.page_size
+FROM pragma_page_count AS pages, pragma_freelist_count AS free, pragma_page_size AS size`
+
 	// selectUsage scans the table in its own order and reads the lengths of values
 	// from the rows' headers. Without the materialized part SQLite would sort the
 	// values themselves.

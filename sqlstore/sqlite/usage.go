@@ -30,6 +30,13 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 	return usage, err
 }
 
+// Used implements sqlstore.Sizer: the file without its free pages. The write-ahead log
+// comes on top, 64 MiB by default.
+func (d *Driver) Used(ctx context.Context) (used int64, err error) {
+	err = d.readers.db.QueryRowContext(ctx, selectUsed).Scan(&used)
+	return used, d.translate(err)
+}
+
 // Size implements sqlstore.Sizer: the file and its write-ahead log.
 func (d *Driver) Size(context.Context) (int64, error) {
 	size := int64(0)

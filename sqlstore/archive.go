@@ -1,0 +1,144 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// GroupResource names the objects of one resource, whoever defines it.
+type GroupResource struct{ Group, Resource string }
+
+// Archiver is a Driver that can keep changes of some resources after they are compacted.
+// What is archived is for people, who read it by SQL: Changes and List don't return it.
+type Archiver interface {
+	// Archive copies the changes with after < revision <= upTo of the resources that
+	// keep selects. A change that was copied before is not copied again.
+	Archive(ctx context.Context, after, upTo int64, keep func(GroupResource) bool) error
+	// NextArchived returns the first resource in the archive that follows the given
+	// one, by group and then resource; ok is false after the last one.
+	NextArchived(ctx context.Context, after GroupResource) (next GroupResource, ok bool, err error)
+	// DeleteArchived deletes up to limit archived changes of a resource that were made
+	// before t, the oldest ones, and returns how many.
+	DeleteArchived(ctx context.Context, of GroupResource, t time.Time, limit int) (deleted int, err error)
+}
+
+// ResourceRetention is how long the history of a resource is kept. It has an effect where
+// it is longer than Options.Retention, for which the history of all resources is kept.
+type ResourceRetention struct {
+	// Resource without a group names the resource in every group, and * every resource
+	// that nothing else names. The most specific one counts.
+	GroupResource
+	// Age is the age at which changes are deleted; negative means never.
+	Age time.Duration
+}
+
+// archiveAge is the age at which archived changes of a resource are deleted, negative for
+// never; ok is false where its changes are not to be archived.
+func (o *Options) archiveAge(of GroupResource) (age time.Duration, ok bool) {
+	best := 0
+	for _, r := range o.RetentionFor {
+		rank := 0
+		switch r.GroupResource {
+		case of:
+			rank = 3
+		case GroupResource{Resource: of.Resource}:
+			rank = 2
+		case GroupResource{Resource: "*"}:
+			rank = 1
+		}
+		if rank > best {
+			best, age = rank, r.Age
+		}
+	}
+	return age, best > 0 && (age < 0 || o.Retention < 0 || age > o.Retention)
+}
+
+func (o *Options) isArchived(of GroupResource) bool {
+	_, ok := o.archiveAge(of)
+	return ok
+}
+
+// archive copies what Compact is about to delete and is to be kept.
+//
+// Invariant: a change that is to be kept is in changes or in the archive at any time.
+// archive ends before the compaction begins; when the process ends in between, the next
+// compaction copies the rest.
+func (s *Store) archive(ctx context.Context, upTo int64) error {
+	archiver, ok := s.Driver.(Archiver)
+	if !ok || len(s.options.RetentionFor) == 0 {
+		return nil
+	}
+	state, err := s.State(ctx)
+	if err != nil {
+		return err
+	}
+	chunk := firstChunk
+	upTo = min(upTo, state.Revision)
+	for after := state.Compacted; after < upTo; {
+		start := time.Now()
+		next := min(upTo, after+int64(chunk))
+		if err := archiver.Archive(ctx, after, next, s.options.isArchived); err != nil {
+			return fmt.Errorf("archive: %w", err)
+		}
+		after = next
+		took := time.Since(start)
+		chunk = nextChunk(chunk, took)
+		if err := pause(ctx, took); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pruneArchive deletes what is too old in the archive, by a clock.
+func (s *Store) pruneArchive(ctx context.Context, now time.Time) error {
+	archiver, ok := s.Driver.(Archiver)
+	if !ok {
+		return nil
+	}
+	for of := (GroupResource{}); ; {
+		next, ok, err := archiver.NextArchived(ctx, of)
+		if err != nil || !ok {
+			return err
+		}
+		of = next
+		age, isKept := s.options.archiveAge(of)
+		switch {
+		case isKept && age < 0:
+			continue
+		case !isKept:
+			age = 0
+			s.options.Logger.Info("store: deleting the archived history of a resource that --retention-for does not keep", "group", of.Group, "resource", of.Resource)
+		}
+		if err := s.deleteArchived(ctx, archiver, of, now.Add(-age)); err != nil {
+			return fmt.Errorf("delete archived changes: %w", err)
+		}
+	}
+}
+
+func (s *Store) deleteArchived(ctx context.Context, a Archiver, of GroupResource, before time.Time) error {
+	chunk := firstChunk
+	for {
+		start := time.Now()
+		deleted, err := a.DeleteArchived(ctx, of, before, chunk)
+		if err != nil || deleted < chunk {
+			return err
+		}
+		took := time.Since(start)
+		chunk = nextChunk(chunk, took)
+		if err := pause(ctx, took); err != nil {
+			return err
+		}
+	}
+}
+
+// pause leaves as much time to the writers as a chunk took.
+func pause(ctx context.Context, took time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(took):
+		return nil
+	}
+}

@@ -1,0 +1,80 @@
+package sqlstore_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"byre/sqlstore"
+	"byre/sqlstore/eventually"
+	"byre/sqlstore/storetest"
+)
+
+// sized is a driver whose size a test sets.
+type sized struct {
+	*storetest.Model
+	used atomic.Int64
+}
+
+func (s *sized) Size(context.Context) (int64, error) { return s.used.Load(), nil }
+func (s *sized) Used(context.Context) (int64, error) { return s.used.Load(), nil }
+
+// At its quota a database takes what makes it smaller, and nothing else, until there is
+// space again.
+func TestQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
+	t.Parallel()
+	driver := &sized{Model: storetest.NewModel()}
+	store := sqlstore.New(driver, sqlstore.Options{Quota: 1000, QuotaInterval: time.Millisecond})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(ctx) }()
+	defer func() { stop(); <-ended }()
+	key := func(name string) sqlstore.Key { return sqlstore.Key{Resource: "pods", Name: name} }
+	commit := func(w sqlstore.Write) (int64, error) {
+		change, err := store.Commit(t.Context(), w)
+		return change.Revision, err
+	}
+	for _, name := range []string{"a", "b"} {
+		if _, err := commit(sqlstore.Write{Op: sqlstore.Create, Key: key(name), Value: []byte("{}")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until := func(exceeded bool) {
+		t.Helper()
+		eventually.True(t, "quota", func() bool { return (store.Quota() != nil) == exceeded })
+	}
+	driver.used.Store(1000)
+	until(true)
+	if err := store.Quota(); !errors.Is(err, sqlstore.ErrQuota) || !strings.Contains(err.Error(), "1000 bytes") {
+		t.Errorf("the quota says %v", err)
+	}
+	for name, test := range map[string]struct {
+		write sqlstore.Write
+		want  error
+	}{
+		"create":       {sqlstore.Write{Op: sqlstore.Create, Key: key("c"), Value: []byte("{}")}, sqlstore.ErrQuota},
+		"growing":      {sqlstore.Write{Op: sqlstore.Update, Key: key("a"), Replaces: 1, Value: []byte("{}"), Grows: true}, sqlstore.ErrQuota},
+		"not growing":  {sqlstore.Write{Op: sqlstore.Update, Key: key("a"), Replaces: 1, Value: []byte("{}")}, nil},
+		"delete":       {sqlstore.Write{Op: sqlstore.Delete, Key: key("b"), Replaces: 2}, nil},
+		"not storable": {sqlstore.Write{Op: sqlstore.Create, Key: key(""), Value: []byte("{}")}, sqlstore.ErrInvalid},
+	} {
+		if _, err := commit(test.write); !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", name, err, test.want)
+		}
+	}
+	if err := store.Compact(t.Context(), 3); err != nil {
+		t.Errorf("compact: %v", err)
+	}
+	driver.used.Store(960) // not enough of it
+	if _, err := commit(sqlstore.Write{Op: sqlstore.Create, Key: key("c"), Value: []byte("{}")}); !errors.Is(err, sqlstore.ErrQuota) {
+		t.Errorf("just below the quota: %v", err)
+	}
+	driver.used.Store(950)
+	until(false)
+	if _, err := commit(sqlstore.Write{Op: sqlstore.Create, Key: key("c"), Value: []byte("{}")}); err != nil {
+		t.Errorf("below the quota: %v", err)
+	}
+}
