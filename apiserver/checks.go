@@ -19,6 +19,7 @@ func (s *Server) checks() health.Checks {
 		ReadyzOnly:       []health.Checker{s.core.writable(storeReady), healthz.NewInformerSyncHealthz(s.clients.informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
 		LivezGracePeriod: s.config.Options.LivezGracePeriod,
 	}
+	checks.ReadyzOnly = append(checks.ReadyzOnly, s.core.quotaCheck(s.config.Options.Store.DatabaseQuota.Value())...)
 	for _, server := range s.chain {
 		checks.BootSequence = append(checks.BootSequence, server.Checks()...)
 	}

@@ -45,6 +45,10 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 	klog.InfoS("Starting byre", "version", ProgramVersion(), "kubernetes", Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion)
 	klog.InfoS("Opened database", "database", database.Name, "schema", database.Schema, "revision", state.Revision)
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
+	retentions, err := c.Options.Store.ResourceRetentions()
+	if err != nil {
+		return nil, errors.Join(err, database.Driver.Close())
+	}
 	feed := watch.New(database.Driver, watch.Options{
 		StateBytes:          int(memory.Limit() / stateFraction),
 		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, memory.Limit()),
@@ -57,6 +61,8 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 		Registerer:       legacyregistry.Registerer(),
 		Retention:        unlimited(c.Options.Store.Retention),
 		RetentionChanges: unlimited(c.Options.Store.RetentionChanges),
+		RetentionFor:     retentions,
+		Quota:            c.Options.Store.DatabaseQuota.Value(),
 		CompactInterval:  c.Options.Store.CompactionInterval,
 	})
 	return &core{database: database, store: store, feed: feed}, nil
@@ -117,6 +123,15 @@ func (c *core) writable(check health.Checker) health.Checker {
 		}
 		return check.Check(r)
 	})
+}
+
+// quotaCheck is the check of /readyz that fails while the database is at its quota. There
+// is none without a quota.
+func (c *core) quotaCheck(quota int64) []health.Checker {
+	if quota == 0 {
+		return nil
+	}
+	return []health.Checker{healthz.NamedCheck("database-quota", func(*http.Request) error { return c.store.Quota() })}
 }
 
 // close releases the database after everything that uses it has stopped.

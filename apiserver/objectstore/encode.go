@@ -59,6 +59,7 @@ type written struct {
 	value      []byte // encrypted
 	uid        string
 	attributes *sqlstore.Attributes // nil where they can't be told
+	grows      bool                 // it makes the database larger than what it replaces
 }
 
 // prepare encrypts what was encoded, and finds the attributes that the feed will be asked for.
@@ -91,6 +92,7 @@ func (s *Store) commit(ctx context.Context, at object, w written, replaces int64
 		Value:      w.value,
 		Author:     author(ctx),
 		Attributes: w.attributes,
+		Grows:      w.grows,
 	}
 	if replaces == 0 {
 		write.Op = sqlstore.Create

@@ -33,6 +33,9 @@ const (
 		"token results in an inconsistent list - objects that were created, " +
 		"modified, or deleted between the time the first chunk was returned " +
 		"and now may show up in the list."
+
+	// noSpace is what kube-apiserver hands on of etcd, with status 500 and no reason.
+	noSpace = "etcdserver: mvcc: database space exceeded"
 )
 
 // retrySeconds is what a client is told to wait for a database that is away,
@@ -52,6 +55,8 @@ func (s *Store) apiError(err error, path string) error {
 		return storage.NewResourceVersionConflictsError(path, 0)
 	case errors.Is(err, sqlstore.ErrInvalid):
 		return apierrors.NewBadRequest(err.Error())
+	case errors.Is(err, sqlstore.ErrQuota):
+		return errors.New(noSpace)
 	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed), errors.Is(err, watch.ErrClosed):
 		unavailable := apierrors.NewServiceUnavailable(unavailableMessage(err))
 		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retrySeconds}

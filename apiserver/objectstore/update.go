@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/apiserver/stack"
@@ -60,6 +61,7 @@ func (s *Store) GuaranteedUpdate(
 		if err != nil {
 			return err
 		}
+		w.grows = s.grows(ctx, len(data), len(from.data))
 		revision, err := s.commit(ctx, at, w, from.revision, ttl)
 		if isConflict(err) {
 			if from, err = r.getCurrentState(ctx); err != nil {
@@ -73,6 +75,20 @@ func (s *Store) GuaranteedUpdate(
 		recordWriteResult(ctx, destination, w, revision)
 		return s.setOutput(destination, obj, data, revision)
 	}
+}
+
+// leases are updated although the database is at its quota, by whatever value: without
+// their renewals nodes become NotReady, and the controllers that delete objects stop.
+var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+
+// grows reports whether an update makes the database larger. An update of a delete request
+// (a deletion timestamp, for example) does not, for it leads to a delete.
+func (s *Store) grows(ctx context.Context, size, replaced int) bool {
+	if size <= replaced || s.cfg.GroupResource == leases {
+		return false
+	}
+	verb := author(ctx).Verb
+	return verb != "delete" && verb != "deletecollection"
 }
 
 // attempt lets the caller make the new object.

@@ -3,13 +3,20 @@ package options
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/migrations"
+	"byre/sqlstore"
 )
 
 // StoreOptions say where objects are kept, and for how long their history is.
@@ -26,6 +33,12 @@ type StoreOptions struct {
 	// RetentionChanges is how many changes are remembered at most; 0 means any
 	// number.
 	RetentionChanges int64
+	// RetentionFor is for how long the history of single resources is kept, where that is
+	// longer than Retention: durations by "resource.group", "resource" or "*".
+	RetentionFor map[string]string
+	// DatabaseQuota is how large the database may become before it takes only writes
+	// that don't make it larger; 0 means any size.
+	DatabaseQuota resource.QuantityValue
 	// CompactionInterval is how often history is looked at for what to forget.
 	CompactionInterval time.Duration
 	// RepresentationCacheBytes bounds what objects take in memory in other forms than
@@ -71,6 +84,10 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this. 0 keeps it for ever.")
 	fs.Int64Var(&o.RetentionChanges, "retention-changes", o.RetentionChanges,
 		"How many changes of history are kept at most; 0 is no limit.")
+	fs.StringToStringVar(&o.RetentionFor, "retention-for", o.RetentionFor,
+		"How long the history of single resources is kept for the SQL view \"history\", where that is longer than --retention: a list such as 'deployments.apps=90d,events=2d,*=36h'. A resource without a group means every group, * every resource that is not named; 0 keeps it for ever. Watches and lists at a revision reach back as far as --retention in any case, and a resource with a shorter time here has its history deleted with --retention.")
+	fs.Var(&o.DatabaseQuota, "database-quota",
+		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as by etcd with --quota-backend-bytes, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the files of the PostgreSQL database.")
 	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
 		"How often history is looked at for what --retention and --retention-changes no longer keep.")
 	fs.Int64Var(&o.RepresentationCacheBytes, "representation-cache-bytes", o.RepresentationCacheBytes,
@@ -119,8 +136,35 @@ func (o *StoreOptions) Validate() []error {
 	if o.DeleteCollectionWorkers <= 0 {
 		errs = append(errs, errors.New("--delete-collection-workers must be positive"))
 	}
+	if _, err := o.ResourceRetentions(); err != nil {
+		errs = append(errs, err)
+	}
+	if o.DatabaseQuota.Value() < 0 {
+		errs = append(errs, errors.New("--database-quota must not be negative"))
+	}
 	if o.RetentionChanges < 0 {
 		errs = append(errs, errors.New("--retention-changes must not be negative"))
 	}
 	return errs
+}
+
+// ResourceRetentions are RetentionFor, parsed, in the order of the names.
+func (o *StoreOptions) ResourceRetentions() ([]sqlstore.ResourceRetention, error) {
+	var all []sqlstore.ResourceRetention
+	for _, name := range slices.Sorted(maps.Keys(o.RetentionFor)) {
+		of := schema.ParseGroupResource(name)
+		age, err := model.ParseDuration(o.RetentionFor[name])
+		switch {
+		case of.Resource == "" || strings.Contains(name, "*") && name != "*":
+			return nil, fmt.Errorf("--retention-for: %q is not a resource, such as leases or deployments.apps, nor *", name)
+		case err != nil:
+			return nil, fmt.Errorf("--retention-for: %s: %q is not a time such as 90d, 12h or 5m", name, o.RetentionFor[name])
+		case age == 0:
+			age = -1 // for ever
+		}
+		all = append(all, sqlstore.ResourceRetention{
+			GroupResource: sqlstore.GroupResource{Group: of.Group, Resource: of.Resource}, Age: time.Duration(age),
+		})
+	}
+	return all, nil
 }
