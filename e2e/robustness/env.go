@@ -77,7 +77,7 @@ func (r *Replica) Resume() error { return r.Server.Signal(syscall.SIGCONT) }
 // writes by itself.
 var flags = []string{
 	"--controllers=", "--disable-admission-plugins=ServiceAccount",
-	"--retention-changes=1500", "--compaction-interval=150ms",
+	"--retention-changes=300", "--compaction-interval=150ms",
 }
 
 // newEnv makes an Env; it starts nothing.

@@ -33,5 +33,5 @@ func (f Fault) concerns(database string) bool {
 
 // Faults are all faults, in the order in which they run.
 func Faults() []Fault {
-	return slices.Concat(processFaults())
+	return slices.Concat(processFaults(), pointFaults())
 }

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/informers"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -23,10 +26,16 @@ type informer struct {
 	store cache.Store
 }
 
-// startInformers starts informers for the ConfigMaps of all namespaces on every replica.
+// startInformers starts informers for the ConfigMaps of all namespaces on every replica:
+// the reflector and the store, with a shorter wait after failures than the two minutes
+// that an informer may take after many.
 func (e *Env) startInformers() error {
-	stop := make(chan struct{})
-	e.Cleanup(func() { close(stop) })
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	e.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
 	for _, r := range e.Replicas {
 		for name, contentType := range map[string]string{"JSON": jsonType, "protobuf": protobufType} {
 			config := rest.CopyConfig(r.Server.Config(servers.AdminToken))
@@ -35,10 +44,12 @@ func (e *Env) startInformers() error {
 			if err != nil {
 				return err
 			}
-			factory := informers.NewSharedInformerFactory(client, 0)
-			store := factory.Core().V1().ConfigMaps().Informer().GetStore()
-			factory.Start(stop)
-			e.Cleanup(factory.Shutdown) // joins what stop ends
+			lists := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", metav1.NamespaceAll, fields.Everything())
+			store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+			reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lists, client), &corev1.ConfigMap{}, store, cache.ReflectorOptions{
+				Backoff: &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 4, Cap: time.Second},
+			})
+			running.Go(func() { reflector.RunWithContext(ctx) })
 			e.informers = append(e.informers, informer{r.Name + " " + name, store})
 		}
 	}

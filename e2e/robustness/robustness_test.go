@@ -31,7 +31,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
-	err := programs.Build(ctx, programs.Byre)
+	err := programs.Build(ctx, programs.Byre, programs.Faulty)
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

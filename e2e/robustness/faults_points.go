@@ -1,0 +1,53 @@
+package robustness
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"byre/e2e/programs"
+)
+
+// pointFaults end a process on SQLite at named points: e2e/robustness/faulty has them.
+// On PostgreSQL the statements that pass by say where the process is.
+func pointFaults() []Fault {
+	var all []Fault
+	for _, point := range []string{
+		"before a transaction", "during a transaction", "between COMMIT and publishing", "between COMMIT and the answers",
+		"before a compaction", "during a compaction", "after a compaction",
+	} {
+		all = append(all, Fault{
+			Name:      "kill -9 " + point + ", three times",
+			Databases: []string{SQLite},
+			IsLong:    point != "between COMMIT and publishing",
+			Inject:    func(ctx context.Context, e *Env) error { return e.killAt(ctx, point) },
+		})
+	}
+	return all
+}
+
+// killAt runs byre with a driver that kills it at a point, again and again, and then byre
+// as it is.
+func (e *Env) killAt(ctx context.Context, point string) error {
+	r := e.Replicas[0]
+	asItIs := r.Config
+	defer func() { r.Config = asItIs }()
+	if err := r.Stop(); err != nil {
+		return err
+	}
+	r.Config.Program = programs.Faulty.Path()
+	for range 3 {
+		r.Config.Env = []string{"KILL_AT=" + point, fmt.Sprintf("KILL_AFTER=%d", 5+rand.IntN(20))}
+		if err := r.Start(ctx); err != nil {
+			// It may die while it starts: that is a point as good as another.
+			continue
+		}
+		select {
+		case <-r.Server.Done():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	r.Config = asItIs
+	return r.Start(ctx)
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"byre/sqlstore"
+	"byre/sqlstore/sqlite"
+)
+
+// driver is SQLite's, with all that it can do, and a point to die at.
+type driver struct {
+	*sqlite.Driver
+	point  string
+	after  int64
+	passed atomic.Int64
+}
+
+// pass ends the process if this is the point, after a time by chance of up to within.
+func (d *driver) pass(point string, within time.Duration) {
+	if point != d.point || d.passed.Add(1) != d.after {
+		return
+	}
+	if within == 0 {
+		die()
+	}
+	time.AfterFunc(rand.N(within), die)
+}
+
+// die is kill -9.
+func die() {
+	// A process can always send itself a signal.
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {}
+}
+
+// during is about how long a transaction takes.
+const during = 3 * time.Millisecond
+
+// Commit implements sqlstore.Driver.
+func (d *driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+	d.pass("before a transaction", 0)
+	d.pass("during a transaction", during)
+	outcomes, err := d.Driver.Commit(ctx, batch)
+	d.pass("between COMMIT and publishing", 0)
+	d.pass("between COMMIT and the answers", during)
+	return outcomes, err
+}
+
+// Compact implements sqlstore.Driver.
+func (d *driver) Compact(ctx context.Context, upTo int64, limit int) (bool, error) {
+	d.pass("before a compaction", 0)
+	d.pass("during a compaction", during)
+	done, err := d.Driver.Compact(ctx, upTo, limit)
+	d.pass("after a compaction", 0)
+	return done, err
+}
