@@ -107,20 +107,20 @@ func scanLabels(r *representation.Representation) (labelSet, bool) {
 	if r.Marks[markMetadata] == 0 {
 		return nil, true
 	}
-	for in := (scanner{r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata])}); in.member(); in.skip() {
-		if string(in.key()) != "labels" {
+	for in := (scanner{r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata])}); in.nextMember(); in.skipValue() {
+		if string(in.readKey()) != "labels" {
 			continue
 		}
 		found := labelSet{}
-		for in.member() {
-			key := in.key()
-			value, plain := in.plain()
+		for in.nextMember() {
+			key := in.readKey()
+			value, plain := in.readPlainString()
 			if !plain || bytes.IndexByte(key, '\\') >= 0 {
 				return nil, false
 			}
 			found = append(found, sqlstore.Label{Key: string(key), Value: value})
 		}
-		return found, in.is('}')
+		return found, in.nextIs('}')
 	}
 	return nil, true
 }

@@ -90,7 +90,7 @@ func checkEncoded(t *testing.T, gvk schema.GroupVersionKind, data []byte) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return trim(out)
+		return trimNewline(out)
 	}
 
 	obj := decode(data)
@@ -101,7 +101,7 @@ func checkEncoded(t *testing.T, gvk schema.GroupVersionKind, data []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	doc := newJSON(trim(stored))
+	doc := newJSON(trimNewline(stored))
 
 	read := decode(stored)
 	if err := versioner.UpdateObject(read, revision); err != nil {

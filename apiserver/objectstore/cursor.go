@@ -15,55 +15,54 @@ import (
 	"byre/watch"
 )
 
-// change is one event of a watch before it is decoded or encoded.
+// change is one event of a watch, with the entry that its object is made of.
 type change struct {
 	typ apiwatch.EventType
-	// entry is what to show; nil for a bookmark.
+	// entry is the object's state in the event; nil for a bookmark.
 	entry *watch.Entry
-	// revision is the event's: for a DELETED that of the delete, or of the
-	// change that made the object leave the selection.
+	// revision is the resourceVersion of the event. For DELETED it is the revision of the
+	// delete, or of the update after which the selector does not match any more.
 	revision int64
 	// initialEnd marks the bookmark that ends the initial events (KEP-3157).
 	initialEnd bool
 }
 
-// cursor is a watch: the initial events, then what changes. It is for one
-// goroutine.
+// cursor is the position of one watch: in the initial events, and then in the feed. It is
+// for one goroutine.
 type cursor struct {
 	s    *Store
 	span span
 	opts storage.ListOptions
-	// asked is the resourceVersion of the request; 0 when unset or "0".
-	asked int64
+	// requestedRevision is the resourceVersion of the request; 0 when unset or "0".
+	requestedRevision int64
 
-	sub     *watch.Subscription
-	initial *initialEvents // nil when all are sent, or none are wanted
-	// initialized gives the seats of priority and fairness back. It is called
-	// when the last initial event is handed out: until then the watch costs as
-	// much as a list.
+	subscription *watch.Subscription
+	initial      *initialEvents // nil when all have been returned, or none are wanted
+	// initialized returns the seats of priority and fairness. The cursor calls it with the
+	// last initial event: until then the watch costs as much as a list.
 	initialized func()
 
-	// begin is the revision that the watch starts after, and upTo the one up to which
+	// startRevision is the revision that the watch starts after, and upTo the one up to which
 	// everything has been read.
-	begin, upTo int64
-	// failed is the error that follows what was already given.
-	failed    error
+	startRevision, readRevision int64
+	// nextError is the error that comes after the changes that have been returned.
+	nextError error
 	bookmarks bookmarkSchedule
 }
 
 // initialEvents are the objects that exist when a watch starts.
 type initialEvents struct {
-	snapshot watch.Snapshot
-	listing  *listing
-	end      bool // whether an annotated bookmark follows
+	snapshot      watch.Snapshot
+	request       *listRequest
+	sendsBookmark bool // whether an annotated bookmark follows
 }
 
-// initialBatch is how many initial events are given at a time.
+// initialBatch is the greatest number of initial events that next returns at once.
 const initialBatch = 128
 
-// cursor begins a watch. What is wrong with the request itself is an error;
-// what else keeps it from beginning is what its first next returns, so that it
-// becomes an event, as upstream has it.
+// cursor begins a watch. It returns an error for an invalid request. Any other error is
+// returned by the first call of next, so that the client gets it as an event, as from
+// upstream.
 func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions) (*cursor, error) {
 	sp, err := s.span(key, opts.Recursive)
 	if err != nil {
@@ -76,24 +75,24 @@ func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions
 	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
 		opts.SendInitialEvents = nil
 	}
-	c := &cursor{s: s, span: sp, opts: opts, asked: int64(asked)}
+	c := &cursor{s: s, span: sp, opts: opts, requestedRevision: int64(asked)}
 	c.initialized = func() { utilflowcontrol.WatchInitialized(ctx) }
 	if opts.Predicate.AllowWatchBookmarks || opts.ProgressNotify {
 		deadline, _ := ctx.Deadline()
 		c.bookmarks = newBookmarkSchedule(s.cfg.Clock, s.cfg.BookmarkInterval, deadline)
 	}
-	c.failed = c.start(ctx)
+	c.nextError = c.start(ctx)
 	return c, nil
 }
 
 func (c *cursor) wantsInitial() bool {
 	if c.opts.SendInitialEvents == nil {
-		return c.asked == 0
+		return c.requestedRevision == 0
 	}
 	return *c.opts.SendInitialEvents
 }
 
-// start finds out where the watch begins.
+// start sets the revision that the watch starts after, and subscribes to the feed.
 func (c *cursor) start(ctx context.Context) error {
 	s := c.s
 	latest := int64(0)
@@ -106,7 +105,7 @@ func (c *cursor) start(ctx context.Context) error {
 	var after int64
 	switch {
 	case c.wantsInitial():
-		if err := s.waitFor(ctx, c.asked); err != nil {
+		if err := s.waitFor(ctx, c.requestedRevision); err != nil {
 			return err
 		}
 		if err := c.subscribe(ctx, 0); err != nil {
@@ -115,30 +114,30 @@ func (c *cursor) start(ctx context.Context) error {
 		if err := c.startInitial(ctx); err != nil {
 			return err
 		}
-		c.begin = c.initial.snapshot.Revision()
-		c.upTo = c.begin
-		c.sub.SkipTo(c.begin)
+		c.startRevision = c.initial.snapshot.Revision()
+		c.readRevision = c.startRevision
+		c.subscription.SkipTo(c.startRevision)
 		return nil
-	case c.asked > 0:
-		if c.asked < s.state(ctx).Compacted {
+	case c.requestedRevision > 0:
+		if c.requestedRevision < s.currentState(ctx).Compacted {
 			return watch.ErrCompacted
 		}
-		after = c.asked
+		after = c.requestedRevision
 	default:
 		after = max(latest, s.cfg.Feed.Revision())
 	}
-	c.begin, c.upTo = after, after
+	c.startRevision, c.readRevision = after, after
 	c.initialized()
 	return c.subscribe(ctx, after)
 }
 
 func (c *cursor) subscribe(ctx context.Context, after int64) (err error) {
-	c.sub, err = c.s.cfg.Feed.Subscribe(ctx, c.interest(), after)
+	c.subscription, err = c.s.cfg.Feed.Subscribe(ctx, c.interest(), after)
 	return err
 }
 
 func (c *cursor) startInitial(ctx context.Context) error {
-	l := &listing{span: c.span, opts: c.opts}
+	l := &listRequest{span: c.span, opts: c.opts}
 	snapshot, err := c.s.snapshot(ctx, l)
 	if err != nil {
 		return err
@@ -150,14 +149,15 @@ func (c *cursor) startInitial(ctx context.Context) error {
 		return c.startInitial(ctx)
 	}
 	c.initial = &initialEvents{
-		snapshot: snapshot,
-		listing:  l,
-		end:      c.opts.SendInitialEvents != nil && c.opts.Predicate.AllowWatchBookmarks,
+		snapshot:      snapshot,
+		request:       l,
+		sendsBookmark: c.opts.SendInitialEvents != nil && c.opts.Predicate.AllowWatchBookmarks,
 	}
 	return nil
 }
 
-// interest is the narrowest range of the feed that has all wanted changes.
+// interest is the narrowest range of the feed that has all changes that the selectors can
+// match.
 func (c *cursor) interest() watch.Interest {
 	want := watch.Interest{Resource: c.s.resource(), Namespace: c.span.namespace, Name: c.span.name}
 	p := &c.opts.Predicate
@@ -172,35 +172,35 @@ func (c *cursor) interest() watch.Interest {
 	return want
 }
 
-// next waits for changes and returns at least one. After an error that is not
-// the context's the cursor is at its end.
+// next waits for changes and returns at least one. After an error other than the
+// context's, the cursor has ended.
 func (c *cursor) next(ctx context.Context) ([]change, error) {
-	if c.failed != nil {
-		return nil, c.fail(ctx, c.failed)
+	if c.nextError != nil {
+		return nil, c.watcherError(ctx, c.nextError)
 	}
 	for c.initial != nil {
-		if last, ending := c.s.cfg.Ending.revision(); ending && c.begin > last {
-			return nil, watch.ErrClosed // what exists is of another definition
+		if last, ending := c.s.cfg.Ending.revision(); ending && c.startRevision > last {
+			return nil, watch.ErrClosed // the initial objects are of another definition
 		}
 		batch, err := c.nextInitial(ctx)
 		if err != nil || len(batch) > 0 {
-			return batch, c.fail(ctx, err)
+			return batch, c.watcherError(ctx, err)
 		}
 	}
 	for {
 		events, upTo, err := c.poll(ctx)
 		if err != nil {
-			return nil, c.fail(ctx, err)
+			return nil, c.watcherError(ctx, err)
 		}
-		batch, err := c.choose(ctx, events)
+		batch, err := c.selectEvents(ctx, events)
 		switch {
 		case err != nil && len(batch) == 0:
-			return nil, c.fail(ctx, err)
+			return nil, c.watcherError(ctx, err)
 		case err != nil:
-			c.failed = err
+			c.nextError = err
 			return batch, nil
 		}
-		if c.bookmarks.due() && upTo > c.begin {
+		if c.bookmarks.due() && upTo > c.startRevision {
 			batch = append(batch, change{typ: apiwatch.Bookmark, revision: upTo})
 		}
 		if len(batch) > 0 {
@@ -209,31 +209,33 @@ func (c *cursor) next(ctx context.Context) ([]change, error) {
 		if len(events) > 0 {
 			continue
 		}
-		if err := c.idle(ctx); err != nil {
-			return nil, c.fail(ctx, err)
+		if err := c.waitForWork(ctx); err != nil {
+			return nil, c.watcherError(ctx, err)
 		}
 	}
 }
 
-// poll asks for the next events, up to the revision that the watch ends with.
+// poll reads the events that the feed has. Where the watch is about to end, it reads none
+// after the last revision.
 func (c *cursor) poll(ctx context.Context) ([]watch.Event, int64, error) {
 	last, ending := c.s.cfg.Ending.revision()
 	if ending {
-		if c.upTo >= last {
+		if c.readRevision >= last {
 			return nil, 0, watch.ErrClosed
 		}
-		// Nothing may wake the subscription between its last event and last.
+		// A subscription is not woken by changes that it is not interested in, so it may be
+		// behind last without more events to come.
 		if err := c.s.cfg.Feed.WaitFor(ctx, last); err != nil {
 			return nil, 0, err
 		}
 	}
-	events, upTo, err := c.sub.Poll(ctx)
+	events, upTo, err := c.subscription.Poll(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	c.upTo = upTo
+	c.readRevision = upTo
 	if ending {
-		// What comes later is of another definition's.
+		// Later events are of another definition.
 		if later := slices.IndexFunc(events, func(ev watch.Event) bool { return ev.Revision > last }); later >= 0 {
 			events = events[:later]
 		}
@@ -242,8 +244,8 @@ func (c *cursor) poll(ctx context.Context) ([]watch.Event, int64, error) {
 	return events, upTo, nil
 }
 
-// fail gives an error the form that a watcher sees.
-func (c *cursor) fail(ctx context.Context, err error) error {
+// watcherError is the error as the client of the watch gets it.
+func (c *cursor) watcherError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -255,25 +257,25 @@ func (c *cursor) fail(ctx context.Context, err error) error {
 	return c.s.watchError(err)
 }
 
-// nextInitial gives some of what existed at the start.
+// nextInitial returns the next initial events.
 func (c *cursor) nextInitial(ctx context.Context) ([]change, error) {
 	in := c.initial
 	var batch []change
 	var last *watch.Entry
-	for e, err := range c.s.selected(ctx, in.listing, c.s.candidates(in.listing, in.snapshot)) {
+	for e, err := range c.s.selectEntries(ctx, in.request, c.s.candidates(in.request, in.snapshot)) {
 		if err != nil {
-			return nil, readErrorOf(c.s, err, e)
+			return nil, c.s.entryError(err, e)
 		}
 		batch = append(batch, change{typ: apiwatch.Added, entry: e, revision: e.Revision})
 		if last = e; len(batch) == initialBatch {
 			break
 		}
 	}
-	if len(batch) == initialBatch && in.listing.recursive {
-		in.listing.after = &sqlstore.Position{Namespace: last.Namespace, Name: last.Name}
+	if len(batch) == initialBatch && in.request.recursive {
+		in.request.after = &sqlstore.Position{Namespace: last.Namespace, Name: last.Name}
 		return batch, nil
 	}
-	if in.end {
+	if in.sendsBookmark {
 		batch = append(batch, change{typ: apiwatch.Bookmark, revision: in.snapshot.Revision(), initialEnd: true})
 	}
 	c.initial = nil
@@ -281,35 +283,29 @@ func (c *cursor) nextInitial(ctx context.Context) ([]change, error) {
 	return batch, nil
 }
 
-func readErrorOf(s *Store, err error, e *watch.Entry) error {
-	if e == nil {
-		return err
-	}
-	return readError(err, s.pathOf(e.Key))
-}
-
-// choose turns the feed's events into those of a selection.
-func (c *cursor) choose(ctx context.Context, events []watch.Event) ([]change, error) {
+// selectEvents makes the events of the watch from those of the feed: an object that starts
+// to match the selectors is ADDED, one that stops to match is DELETED.
+func (c *cursor) selectEvents(ctx context.Context, events []watch.Event) ([]change, error) {
 	c.decodeEvents(ctx, events)
 	var batch []change
 	p := &c.opts.Predicate
 	for _, ev := range events {
-		is, err := c.selects(ctx, p, ev.New)
+		matches, err := c.selects(ctx, p, ev.New)
 		if err != nil {
-			return batch, readErrorOf(c.s, err, ev.New)
+			return batch, c.s.entryError(err, ev.New)
 		}
-		was, err := c.selects(ctx, p, ev.Old)
+		matched, err := c.selects(ctx, p, ev.Old)
 		if err != nil && ev.New == nil {
 			return batch, c.s.deletedError(err, ev.Old)
 		} else if err != nil {
-			return batch, readErrorOf(c.s, err, ev.Old)
+			return batch, c.s.entryError(err, ev.Old)
 		}
 		switch {
-		case is && was:
+		case matches && matched:
 			batch = append(batch, change{typ: apiwatch.Modified, entry: ev.New, revision: ev.Revision})
-		case is:
+		case matches:
 			batch = append(batch, change{typ: apiwatch.Added, entry: ev.New, revision: ev.Revision})
-		case was:
+		case matched:
 			batch = append(batch, change{typ: apiwatch.Deleted, entry: ev.Old, revision: ev.Revision})
 		}
 	}
@@ -323,25 +319,25 @@ func (c *cursor) selects(ctx context.Context, p *storage.SelectionPredicate, e *
 	return c.s.matches(ctx, p, e)
 }
 
-// deletedError is the error for a deleted object that can't be read.
+// deletedError is the error for a deleted object that cannot be read.
 func (s *Store) deletedError(err error, e *watch.Entry) error {
 	var corrupt *corruptError
 	if unsafeDeletion() && errors.As(err, &corrupt) {
 		return deletedCorrupt(err)
 	}
-	return readErrorOf(s, err, e)
+	return s.entryError(err, e)
 }
 
-// idle waits until there may be something to do.
-func (c *cursor) idle(ctx context.Context) error {
+// waitForWork waits until the feed has events, a bookmark is due, or the watch ends.
+func (c *cursor) waitForWork(ctx context.Context) error {
 	select {
-	case <-c.sub.Ready():
+	case <-c.subscription.Ready():
 		return nil
 	case <-c.bookmarks.timer():
 		return nil
 	case <-c.s.cfg.Ending.Begun():
 		return nil
-	case <-c.sub.Done():
+	case <-c.subscription.Done():
 		return watch.ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()
@@ -349,8 +345,8 @@ func (c *cursor) idle(ctx context.Context) error {
 }
 
 func (c *cursor) close() {
-	if c.sub != nil {
-		c.sub.Close()
+	if c.subscription != nil {
+		c.subscription.Close()
 	}
 	c.bookmarks.stop()
 	c.initial = nil

@@ -14,6 +14,13 @@
 //     what a decode and an encode would give: a record of another Form is
 //     decoded, defaulted and encoded first.
 //
+// # The forms of an object
+//
+// An object of a list or a watch passes through three forms: the database's row is a
+// sqlstore.Record, the feed and this package hold it as a watch.Entry, and an Encoded is
+// what a handler sends. A page of a list and an event of a watch refer to entries; what a
+// Format or a typed object needs is made of one entry at a time.
+//
 // # What the caller owes
 //
 // The feed and the sqlstore behind a Store must be running. Objects got from

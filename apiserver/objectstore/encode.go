@@ -49,7 +49,7 @@ func (s *Store) encodeBy(encoder runtime.Encoder, obj runtime.Object) ([]byte, e
 	if err := encoder.Encode(obj, buf); err != nil {
 		return nil, err
 	}
-	return bytes.Clone(trim(buf.Bytes())), nil
+	return bytes.Clone(trimNewline(buf.Bytes())), nil
 }
 
 // written is one object made ready to be stored.

@@ -33,7 +33,7 @@ func (s *Store) newEncoded(f *Format, r *representation.Representation, e *watch
 func (e Encoded) In(ctx context.Context, f *Format) (Encoded, error) {
 	r, err := e.store.represent(ctx, e.entry, f)
 	if err != nil {
-		return Encoded{}, e.store.itemError(err, e.entry)
+		return Encoded{}, e.store.entryError(err, e.entry)
 	}
 	return e.store.newEncoded(f, r, e.entry, e.revision), nil
 }
@@ -42,7 +42,7 @@ func (e Encoded) In(ctx context.Context, f *Format) (Encoded, error) {
 func (e Encoded) Object(ctx context.Context) (runtime.Object, error) {
 	obj, err := e.store.decodeFor(ctx, e.entry, e.format)
 	if err != nil {
-		return nil, e.store.itemError(err, e.entry)
+		return nil, e.store.entryError(err, e.entry)
 	}
 	return obj, nil
 }

@@ -212,7 +212,7 @@ func FuzzContinue(f *testing.F) {
 		if namespace != "" {
 			key += namespace + "/"
 		}
-		l, err := s.listing(key, storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
+		l, err := s.parseListRequest(key, storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
 			Label: labels.Everything(), Field: fields.Everything(), Limit: int64(limit), Continue: token,
 		}})
 		if err != nil {
@@ -222,7 +222,7 @@ func FuzzContinue(f *testing.F) {
 			return // waits for it
 		}
 		ctx := t.Context()
-		stored, err := s.storedPage(ctx, l)
+		stored, err := s.pageFromDatabase(ctx, l)
 		if err != nil {
 			if !refused(err) {
 				t.Errorf("from the database: %v", err)
@@ -241,7 +241,7 @@ func FuzzContinue(f *testing.F) {
 		if l.exact != 0 && l.exact < snapshot.Since() {
 			return
 		}
-		remembered, err := s.memoryPage(ctx, l, snapshot)
+		remembered, err := s.pageFromSnapshot(ctx, l, snapshot)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,13 +26,13 @@ func TestList_ByIndexedFieldReadsFewObjects(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l, err := f.listing("/pods/", storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
+	l, err := f.parseListRequest("/pods/", storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
 		Label: labels.Everything(), Field: fields.OneTermEqualSelector("spec.nodeName", "node-7"), GetAttrs: podAttrs,
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.freshen(t.Context(), l); err != nil {
+	if err := f.waitUntilFresh(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
 	snapshot, err := f.snapshot(t.Context(), l)

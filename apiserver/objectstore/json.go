@@ -34,14 +34,14 @@ func newJSON(body []byte) representation.Representation {
 	r := representation.Representation{Body: body}
 	top := scanner{body, 0}
 	typed := false
-	for first := true; top.member(); first = false {
-		key := top.key()
+	for first := true; top.nextMember(); first = false {
+		key := top.readKey()
 		if first {
 			typed = string(key) == "kind"
 		}
 		start := top.pos
-		top.skip()
-		if typed && r.Marks[markTypeMeta] == 0 && string(key) == "apiVersion" && top.is(',') {
+		top.skipValue()
+		if typed && r.Marks[markTypeMeta] == 0 && string(key) == "apiVersion" && top.nextIs(',') {
 			r.Marks[markTypeMeta] = int32(top.pos + 1)
 		}
 		if string(key) == "metadata" && start < len(body) && body[start] == '{' {
@@ -59,12 +59,12 @@ func newJSON(body []byte) representation.Representation {
 func splicePlace(body []byte, offset int, typed bool) int {
 	in := scanner{body, offset}
 	last := offset + 1
-	for in.member() {
-		key := in.key()
+	for in.nextMember() {
+		key := in.readKey()
 		if typed && !beforeVersion(key) || !typed && string(key) > "resourceVersion" {
 			break
 		}
-		in.skip()
+		in.skipValue()
 		last = in.pos
 	}
 	return last
@@ -108,14 +108,14 @@ func appendSpliced(dst []byte, r *representation.Representation, from, to int, r
 	case r.Marks[markMetadata] == 0:
 		dst = append(dst, `"metadata":{`...)
 		dst = append(appendVersion(dst, revision), '}')
-		if !next.is('}') {
+		if !next.nextIs('}') {
 			dst = append(dst, ',')
 		}
 	case r.Body[splice-1] != '{':
 		dst = appendVersion(append(dst, ','), revision)
 	default:
 		dst = appendVersion(dst, revision)
-		if !next.is('}') {
+		if !next.nextIs('}') {
 			dst = append(dst, ',')
 		}
 	}

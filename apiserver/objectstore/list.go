@@ -41,7 +41,7 @@ type EncodedList struct {
 // in memory from then on, encoded.
 func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) {
 	add := func(n int) { total += 1 + sizeOfVarint(n) + n }
-	if l.page.once {
+	if l.page.readsOnce {
 		items := []Encoded{}
 		for item, err := range l.Items {
 			if err != nil {
@@ -65,7 +65,7 @@ func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) 
 			n, err = l.s.size(ctx, e, l.format)
 		}
 		if err != nil {
-			return 0, l.s.itemError(err, e)
+			return 0, l.s.entryError(err, e)
 		}
 		add(n)
 	}
@@ -84,8 +84,8 @@ func (s *Store) size(ctx context.Context, e *watch.Entry, f *Format) (int, error
 	return len(r.Body), nil
 }
 
-// itemError is the error for an entry of a list; it is nil where the list itself failed.
-func (s *Store) itemError(err error, e *watch.Entry) error {
+// entryError is the error for an entry of a list; it is nil where the list itself failed.
+func (s *Store) entryError(err error, e *watch.Entry) error {
 	if e == nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 	}
 	list := &EncodedList{
 		ResourceVersion:    strconv.FormatInt(p.revision, 10),
-		Continue:           p.cont,
+		Continue:           p.continueToken,
 		RemainingItemCount: p.remaining,
 
 		s: s, page: p, format: f,
@@ -116,7 +116,7 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 				r, err = s.represent(ctx, e, f)
 			}
 			if err != nil {
-				yield(Encoded{}, s.itemError(err, e))
+				yield(Encoded{}, s.entryError(err, e))
 				return
 			}
 			if !yield(s.newEncoded(f, r, e, e.Revision), nil) {
@@ -165,7 +165,7 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 		// Never a nil slice: an empty list has items too.
 		items.Set(reflect.MakeSlice(items.Type(), 0, 0))
 	}
-	if err := s.versioner.UpdateList(listObj, uint64(p.revision), p.cont, p.remaining); err != nil {
+	if err := s.versioner.UpdateList(listObj, uint64(p.revision), p.continueToken, p.remaining); err != nil {
 		return err
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) {

@@ -224,8 +224,8 @@ func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revisi
 	if err != nil {
 		return o
 	}
-	for top := (scanner{data, 0}); top.member(); top.skip() {
-		if string(top.key()) == "metadata" {
+	for top := (scanner{data, 0}); top.nextMember(); top.skipValue() {
+		if string(top.readKey()) == "metadata" {
 			readMetadata(data[top.pos:], &o.ObjectMeta)
 			break
 		}
@@ -235,9 +235,9 @@ func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revisi
 
 // readMetadata decodes what the graph needs from an object's metadata.
 func readMetadata(data []byte, into *metav1.ObjectMeta) {
-	for in := (scanner{data, 0}); in.member(); {
+	for in := (scanner{data, 0}); in.nextMember(); {
 		var field any
-		switch string(in.key()) {
+		switch string(in.readKey()) {
 		case "ownerReferences":
 			field = &into.OwnerReferences
 		case "finalizers":
@@ -246,7 +246,7 @@ func readMetadata(data []byte, into *metav1.ObjectMeta) {
 			field = &into.DeletionTimestamp
 		}
 		start := in.pos
-		in.skip()
+		in.skipValue()
 		if field != nil {
 			// What a decoder can't read, nobody reads: the object is as if it
 			// did not have it.

@@ -16,51 +16,54 @@ import (
 	"byre/watch"
 )
 
-// page is the answer to a list, before anybody has looked at its items.
+// page is the answer to a list. Its entries are what the snapshot or the database holds;
+// Encoded, or an object, is made of each while it is sent.
 type page struct {
-	revision  int64
-	cont      string
-	remaining *int64
-	// items gives what the predicate selects, in key order.
+	revision      int64
+	continueToken string
+	remaining     *int64
+	// items yields the entries that the predicate selects, in key order. An error with an
+	// entry is that entry's, an error without one ends the iteration.
 	items iter.Seq2[*watch.Entry, error]
-	// once is set where items can be iterated once only.
-	once bool
+	// readsOnce is true where items reads the database: it can be iterated once.
+	readsOnce bool
 }
 
-// listing is a list request, understood.
-type listing struct {
+// listRequest is a list request with its options decoded.
+type listRequest struct {
 	span
 	opts storage.ListOptions
-	// exact is the one revision to read at; 0: as of now or of freshness.
+	// exact is the revision to read at; 0 means the latest that the feed has once it is as
+	// fresh as the request demands.
 	exact int64
-	// start is where a continue token goes on, as its key; after is that as a
-	// position that is left out, and from a name that is the first to take.
-	start string
-	after *sqlstore.Position
-	from  *sqlstore.Position
-	limit int64
-	// issued is when the first page was read, from the continue token; zero on
-	// a first page, and where the token does not say.
+	// continueKey is the key in the continue token. The page begins behind after; where
+	// from is set, entries before from are left out too.
+	continueKey string
+	after       *sqlstore.Position
+	from        *sqlstore.Position
+	limit       int64
+	// issued is the time at which the first page was read, from the continue token. It is
+	// zero on a first page, and where the token has no time.
 	issued time.Time
 }
 
-// listing understands the options as upstream's store and watch cache do
+// parseListRequest decodes the options as upstream's store and watch cache do
 // (storage.ValidateListOptions, cacher/delegator).
-func (s *Store) listing(key string, opts storage.ListOptions) (*listing, error) {
+func (s *Store) parseListRequest(key string, opts storage.ListOptions) (*listRequest, error) {
 	sp, err := s.span(key, opts.Recursive)
 	if err != nil {
 		return nil, err
 	}
-	l := &listing{span: sp, opts: opts}
-	if l.exact, l.start, err = storage.ValidateListOptions(sp.path, s.versioner, opts); err != nil {
+	l := &listRequest{span: sp, opts: opts}
+	if l.exact, l.continueKey, err = storage.ValidateListOptions(sp.path, s.versioner, opts); err != nil {
 		return nil, err
 	}
-	// (The watch cache ignores a limit where any state will do; etcd's store
-	// honours it, which costs nothing here either.)
+	// Upstream's watch cache ignores a limit with resourceVersion "0"; upstream's etcd3
+	// store honours it, and so does this one.
 	if opts.Recursive && opts.Predicate.Limit > 0 {
 		l.limit = opts.Predicate.Limit
 	}
-	if l.start != "" {
+	if l.continueKey != "" {
 		if err := l.decodeContinue(); err != nil {
 			return nil, err
 		}
@@ -70,8 +73,8 @@ func (s *Store) listing(key string, opts storage.ListOptions) (*listing, error) 
 }
 
 // decodeContinue turns a continue token's key into positions.
-func (l *listing) decodeContinue() error {
-	rest := strings.TrimPrefix(l.start, l.path)
+func (l *listRequest) decodeContinue() error {
+	rest := strings.TrimPrefix(l.continueKey, l.path)
 	name, exclusive := strings.CutSuffix(rest, "\x00")
 	if !utf8.ValidString(name) || strings.Contains(name, "\x00") {
 		return apierrors.NewBadRequest("invalid continue token")
@@ -81,8 +84,9 @@ func (l *listing) decodeContinue() error {
 		at.Namespace, at.Name = splitName(name)
 	}
 	if !exclusive {
-		// Only a token that upstream did not make: the named object itself
-		// belongs to the page, so read from a little before it.
+		// Upstream's tokens are exclusive; this one was not made by upstream. The named
+		// object belongs to the page, so the read begins before it and isOutside drops
+		// what lies between.
 		l.from = &sqlstore.Position{Namespace: at.Namespace, Name: at.Name}
 		_, size := utf8.DecodeLastRuneInString(at.Name)
 		at.Name = at.Name[:len(at.Name)-size]
@@ -91,8 +95,8 @@ func (l *listing) decodeContinue() error {
 	return nil
 }
 
-// outside says whether an entry that was found does not belong to the page.
-func (l *listing) outside(e *watch.Entry) bool {
+// isOutside reports whether an entry does not belong to the page, whatever the selectors.
+func (l *listRequest) isOutside(e *watch.Entry) bool {
 	if !l.recursive {
 		return e.Namespace != l.namespace || e.Name != l.name
 	}
@@ -101,11 +105,11 @@ func (l *listing) outside(e *watch.Entry) bool {
 
 // page answers a list.
 func (s *Store) page(ctx context.Context, key string, opts storage.ListOptions) (*page, error) {
-	l, err := s.listing(key, opts)
+	l, err := s.parseListRequest(key, opts)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.freshen(ctx, l); err != nil {
+	if err := s.waitUntilFresh(ctx, l); err != nil {
 		return nil, err
 	}
 	if s.cfg.Feed.Revision() == 0 {
@@ -119,14 +123,14 @@ func (s *Store) page(ctx context.Context, key string, opts storage.ListOptions) 
 			return nil, s.apiError(err, l.path)
 		}
 		if l.exact == 0 || snapshot.Since() <= l.exact && l.exact <= snapshot.Revision() {
-			return s.memoryPage(ctx, l, snapshot)
+			return s.pageFromSnapshot(ctx, l, snapshot)
 		}
 	}
-	return s.storedPage(ctx, l)
+	return s.pageFromDatabase(ctx, l)
 }
 
-// freshen waits until the feed can answer what l asks for.
-func (s *Store) freshen(ctx context.Context, l *listing) error {
+// waitUntilFresh waits until the feed has the revision that the request demands.
+func (s *Store) waitUntilFresh(ctx context.Context, l *listRequest) error {
 	switch {
 	case l.exact > 0:
 		if err := s.waitFor(ctx, l.exact); err != nil {
@@ -146,19 +150,18 @@ func (s *Store) freshen(ctx context.Context, l *listing) error {
 
 // checkHistory refuses a list at a revision that is compacted, or by a continue
 // token that has expired.
-func (s *Store) checkHistory(ctx context.Context, l *listing) error {
-	state := s.state(ctx)
+func (s *Store) checkHistory(ctx context.Context, l *listRequest) error {
+	state := s.currentState(ctx)
 	if l.exact < state.Compacted || l.opts.Predicate.Continue != "" && tokenExpired(l.issued, state.Time) {
 		return sqlstore.ErrCompacted
 	}
 	return nil
 }
 
-// state is where the database stands. What is in memory might answer for a
-// revision that is compacted there, but every replica is to give the same
-// answer. While the database is away, what the feed knows is good enough; Time
-// is zero then.
-func (s *Store) state(ctx context.Context) sqlstore.State {
+// currentState reads the state of the database. Memory may still hold a revision that is
+// compacted there; the state decides, so that every replica gives the same answer. While
+// the database is not available, the state is the feed's and Time is zero.
+func (s *Store) currentState(ctx context.Context) sqlstore.State {
 	state, err := s.cfg.Feed.State(ctx)
 	if err != nil {
 		return sqlstore.State{Revision: s.cfg.Feed.Revision(), Compacted: s.cfg.Feed.Compacted()}
@@ -166,15 +169,15 @@ func (s *Store) state(ctx context.Context) sqlstore.State {
 	return state
 }
 
-func (s *Store) snapshot(ctx context.Context, l *listing) (watch.Snapshot, error) {
+func (s *Store) snapshot(ctx context.Context, l *listRequest) (watch.Snapshot, error) {
 	if n := s.narrowing(&l.opts.Predicate); n != nil && l.recursive {
 		return s.cfg.Feed.SnapshotIndexed(ctx, s.resource(), n.Index)
 	}
 	return s.cfg.Feed.Snapshot(ctx, s.resource())
 }
 
-// narrowing returns the value that a predicate demands of an indexed field, or
-// nil. The index's name is the field's.
+// narrowing returns the index and the value for a predicate that demands one value of an
+// indexed field, or nil. An index has the name of its field.
 func (s *Store) narrowing(p *storage.SelectionPredicate) *watch.Narrowing {
 	if p.Field == nil {
 		return nil
@@ -187,8 +190,9 @@ func (s *Store) narrowing(p *storage.SelectionPredicate) *watch.Narrowing {
 	return nil
 }
 
-// candidates are the entries of a snapshot that a list may select from.
-func (s *Store) candidates(l *listing, snapshot watch.Snapshot) iter.Seq[*watch.Entry] {
+// candidates yields the entries of a snapshot that the predicate is applied to: those of
+// the requested range, narrowed by an index where there is one.
+func (s *Store) candidates(l *listRequest, snapshot watch.Snapshot) iter.Seq[*watch.Entry] {
 	if !l.recursive {
 		return func(yield func(*watch.Entry) bool) {
 			if e := snapshot.Get(l.namespace, l.name); e != nil {
@@ -203,18 +207,17 @@ func (s *Store) candidates(l *listing, snapshot watch.Snapshot) iter.Seq[*watch.
 	return snapshot.Indexed(*n, l.namespace, l.after)
 }
 
-// selection is one entry that a list gives, or why it can't.
+// selection is one entry of a page with a limit, or the error of reading it.
 type selection struct {
 	entry *watch.Entry
 	err   error
 }
 
-// contextInterval is after how many entries a walk looks whether its request
-// has ended.
+// contextInterval is the number of entries between two checks of the request's context.
 const contextInterval = 256
 
-// selected walks candidates and gives what the predicate selects.
-func (s *Store) selected(ctx context.Context, l *listing, candidates iter.Seq[*watch.Entry]) iter.Seq2[*watch.Entry, error] {
+// selectEntries yields the candidates that the predicate selects.
+func (s *Store) selectEntries(ctx context.Context, l *listRequest, candidates iter.Seq[*watch.Entry]) iter.Seq2[*watch.Entry, error] {
 	return func(yield func(*watch.Entry, error) bool) {
 		n := 0
 		for e := range s.ahead(ctx, candidates) {
@@ -222,7 +225,7 @@ func (s *Store) selected(ctx context.Context, l *listing, candidates iter.Seq[*w
 				yield(nil, timedOut(l.path))
 				return
 			}
-			if l.outside(e) {
+			if l.isOutside(e) {
 				continue
 			}
 			if ok, err := s.matches(ctx, &l.opts.Predicate, e); (ok || err != nil) && !yield(e, err) {
@@ -236,16 +239,16 @@ func timedOut(path string) error {
 	return storage.NewTimeoutError(path, "request did not complete within requested timeout")
 }
 
-// memoryPage answers from a snapshot. Without a limit it does not hold the
-// items at all: they are selected while they are iterated.
-func (s *Store) memoryPage(ctx context.Context, l *listing, snapshot watch.Snapshot) (*page, error) {
+// pageFromSnapshot answers from memory. Without a limit the entries are selected while
+// they are iterated, and the page holds none of them.
+func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot watch.Snapshot) (*page, error) {
 	p := &page{revision: snapshot.Revision()}
 	if l.exact > 0 {
 		p.revision = l.exact
 	}
 	candidates := s.candidates(l, snapshot)
 	if l.limit == 0 || !l.recursive {
-		p.items = s.selected(ctx, l, candidates)
+		p.items = s.selectEntries(ctx, l, candidates)
 		return p, nil
 	}
 	if !everything(&l.opts.Predicate) {
@@ -255,14 +258,14 @@ func (s *Store) memoryPage(ctx context.Context, l *listing, snapshot watch.Snaps
 	var last *watch.Entry
 	total, more := int64(0), false
 	for e := range candidates {
-		if l.outside(e) {
+		if l.isOutside(e) {
 			continue
 		}
 		total++
 		if int64(len(picked)) == l.limit {
 			more = true
 			if !everything(&l.opts.Predicate) {
-				break // how many remain is not said
+				break // with a selector, remainingItemCount is not set
 			}
 			continue
 		}
@@ -274,12 +277,13 @@ func (s *Store) memoryPage(ctx context.Context, l *listing, snapshot watch.Snaps
 			return nil, timedOut(l.path)
 		}
 	}
-	return p, s.finish(ctx, p, l, picked, last, total, more)
+	return p, s.finishPage(ctx, p, l, picked, last, total, more)
 }
 
-// finish completes a page with a limit: total is the number of candidates from
-// the page's start, or at least one more than were looked at.
-func (s *Store) finish(ctx context.Context, p *page, l *listing, picked []selection, last *watch.Entry, total int64, more bool) error {
+// finishPage sets the items, the continue token and remainingItemCount of a page with a
+// limit. total is the number of candidates from the page's start; where more is true and a
+// selector hides the count, it is only more than the number of those that were examined.
+func (s *Store) finishPage(ctx context.Context, p *page, l *listRequest, picked []selection, last *watch.Entry, total int64, more bool) error {
 	p.items = func(yield func(*watch.Entry, error) bool) {
 		s.decodePicked(ctx, picked)
 		for _, item := range picked {
@@ -296,21 +300,21 @@ func (s *Store) finish(ctx context.Context, p *page, l *listing, picked []select
 		}
 	}
 	var err error
-	p.cont, p.remaining, err = storage.PrepareContinueToken(key, l.path, p.revision, total, more, l.opts)
-	if err != nil || p.cont == "" {
+	p.continueToken, p.remaining, err = storage.PrepareContinueToken(key, l.path, p.revision, total, more, l.opts)
+	if err != nil || p.continueToken == "" {
 		return err
 	}
 	issued := l.issued
 	if l.exact == 0 || l.opts.Predicate.Continue == "" {
-		issued = s.state(ctx).Time
+		issued = s.currentState(ctx).Time
 	}
-	p.cont, err = stampToken(p.cont, issued)
+	p.continueToken, err = stampToken(p.continueToken, issued)
 	return err
 }
 
-// storedPage answers from the database: for old revisions, and for pages of
-// resources that nobody reads whole.
-func (s *Store) storedPage(ctx context.Context, l *listing) (*page, error) {
+// pageFromDatabase answers from the database: lists at revisions that are not in memory,
+// and pages of resources that the feed has not loaded.
+func (s *Store) pageFromDatabase(ctx context.Context, l *listRequest) (*page, error) {
 	pager := &pager{s: s, query: sqlstore.Query{
 		Range: sqlstore.Range{
 			Group:     s.cfg.GroupResource.Group,
@@ -327,7 +331,7 @@ func (s *Store) storedPage(ctx context.Context, l *listing) (*page, error) {
 	}
 	p := &page{revision: pager.query.At}
 	if l.limit == 0 || !l.recursive {
-		p.items, p.once = s.storedItems(ctx, l, pager), true
+		p.items, p.readsOnce = s.itemsFromDatabase(ctx, l, pager), true
 		return p, nil
 	}
 	var picked []selection
@@ -343,7 +347,7 @@ func (s *Store) storedPage(ctx context.Context, l *listing) (*page, error) {
 			}
 			seen++
 			last = e
-			if l.outside(e) {
+			if l.isOutside(e) {
 				continue
 			}
 			if ok, err := s.matches(ctx, &l.opts.Predicate, e); ok || err != nil {
@@ -353,21 +357,22 @@ func (s *Store) storedPage(ctx context.Context, l *listing) (*page, error) {
 		if int64(len(picked)) == l.limit || !pager.more {
 			break
 		}
-		// Selectors let little through: read more at a time, as upstream does.
+		// The selectors select few: double the size of the next read, as upstream does.
 		size = min(2*size, maxPageRecords)
 		if err := pager.read(ctx, size); err != nil {
 			return nil, s.pagerError(err, l)
 		}
 	}
 	more := pager.more || seen < pager.seen
-	return p, s.finish(ctx, p, l, picked, last, pager.seen+pager.remaining, more)
+	return p, s.finishPage(ctx, p, l, picked, last, pager.seen+pager.remaining, more)
 }
 
-// storedItems gives what the predicate selects, reading on as it is iterated.
-func (s *Store) storedItems(ctx context.Context, l *listing, p *pager) iter.Seq2[*watch.Entry, error] {
+// itemsFromDatabase yields the entries that the predicate selects. It reads the next page
+// of records when the one before has been iterated.
+func (s *Store) itemsFromDatabase(ctx context.Context, l *listRequest, p *pager) iter.Seq2[*watch.Entry, error] {
 	return func(yield func(*watch.Entry, error) bool) {
 		for {
-			for e, err := range s.selected(ctx, l, slices.Values(p.entries)) {
+			for e, err := range s.selectEntries(ctx, l, slices.Values(p.entries)) {
 				if !yield(e, err) {
 					return
 				}
@@ -383,10 +388,11 @@ func (s *Store) storedItems(ctx context.Context, l *listing, p *pager) iter.Seq2
 	}
 }
 
-func (s *Store) pagerError(err error, l *listing) error {
+// pagerError is the answer for an error of reading the history or the database.
+func (s *Store) pagerError(err error, l *listRequest) error {
 	switch {
 	case errors.Is(err, sqlstore.ErrCompacted):
-		return expired(l.start, l.path, l.opts.Predicate.Continue != "")
+		return expired(l.continueKey, l.path, l.opts.Predicate.Continue != "")
 	case errors.Is(err, sqlstore.ErrFuture):
 		return s.tooLarge(l.exact)
 	}

@@ -90,7 +90,7 @@ func (f *fixture) wire(t testing.TB, obj runtime.Object) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(trim(data))
+	return string(trimNewline(data))
 }
 
 // events reads n events of a watch.

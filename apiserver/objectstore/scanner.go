@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// scanner walks the members of one JSON object. It trusts the text to be valid
-// JSON: that is what encoders write, and what the databases' rows have. On any
-// other it stops early, and never reads outside.
+// scanner reads the members of one JSON object. The text must be valid JSON, as encoders
+// write it and as both databases check it. In invalid JSON the scanner stops early; it never
+// reads outside the text.
 type scanner struct {
 	b   []byte
 	pos int
 }
 
-func (s *scanner) space() {
+func (s *scanner) skipSpace() {
 	for s.pos < len(s.b) {
 		switch s.b[s.pos] {
 		case ' ', '\t', '\n', '\r':
@@ -24,33 +24,34 @@ func (s *scanner) space() {
 	}
 }
 
-// is says whether the next token is c.
-func (s *scanner) is(c byte) bool {
-	s.space()
+// nextIs reports whether the next token is c.
+func (s *scanner) nextIs(c byte) bool {
+	s.skipSpace()
 	return s.pos < len(s.b) && s.b[s.pos] == c
 }
 
-// member moves to the next member's key; false at the end.
-func (s *scanner) member() bool {
-	if !s.is('{') && !s.is(',') {
+// nextMember moves to the key of the next member. It returns false at the object's end.
+func (s *scanner) nextMember() bool {
+	if !s.nextIs('{') && !s.nextIs(',') {
 		return false
 	}
 	s.pos++
-	return s.is('"')
+	return s.nextIs('"')
 }
 
-// key returns the key, as it is written, and moves to the value.
-func (s *scanner) key() []byte {
-	key := s.text()
-	if s.is(':') {
+// readKey returns the key as it is written, with its escapes, and moves to the value.
+func (s *scanner) readKey() []byte {
+	key := s.readString()
+	if s.nextIs(':') {
 		s.pos++
 	}
-	s.space()
+	s.skipSpace()
 	return key
 }
 
-// text returns the string that begins here, as it is written, and moves on.
-func (s *scanner) text() []byte {
+// readString returns the string that begins here as it is written, with its escapes, and
+// moves behind it.
+func (s *scanner) readString() []byte {
 	start := s.pos + 1
 	for s.pos++; s.pos < len(s.b); s.pos++ {
 		switch s.b[s.pos] {
@@ -61,16 +62,16 @@ func (s *scanner) text() []byte {
 			return s.b[start : s.pos-1]
 		}
 	}
-	s.pos = len(s.b) // not behind it, where the text ends with a backslash
+	s.pos = len(s.b) // pos is one greater if the text ends with a backslash
 	return nil
 }
 
-// skip moves behind the value that begins here.
-func (s *scanner) skip() {
+// skipValue moves behind the value that begins here.
+func (s *scanner) skipValue() {
 	for depth := 0; s.pos < len(s.b); {
 		switch s.b[s.pos] {
 		case '"':
-			s.text()
+			s.readString()
 			if depth == 0 {
 				return
 			}
@@ -94,49 +95,49 @@ func (s *scanner) skip() {
 	}
 }
 
-// plain returns the string that begins here, where it has no escapes.
-func (s *scanner) plain() (string, bool) {
-	if !s.is('"') {
+// readPlainString returns the string that begins here. It returns false for a string with
+// escapes and for any other value.
+func (s *scanner) readPlainString() (string, bool) {
+	if !s.nextIs('"') {
 		return "", false
 	}
-	text := s.text()
+	text := s.readString()
 	return string(text), bytes.IndexByte(text, '\\') < 0
 }
 
-// scalarAt returns the string, number or boolean at a path of members, as text,
-// and whether there is one; ok is false when what is there can't be told without
-// a decoder.
-func scalarAt(data []byte, path []string) (text string, there, ok bool) {
+// scalarAt returns the string, number or boolean at a path of members, as text, and whether
+// it exists. ok is false if only a decoder can read the value.
+func scalarAt(data []byte, path []string) (text string, exists, ok bool) {
 	s := scanner{data, 0}
-	for i := 0; s.member(); {
-		if string(s.key()) != path[i] {
-			s.skip()
+	for i := 0; s.nextMember(); {
+		if string(s.readKey()) != path[i] {
+			s.skipValue()
 			continue
 		}
 		if i++; i == len(path) {
-			text, ok = s.scalar()
+			text, ok = s.readScalar()
 			return text, ok, ok
 		}
-		if !s.is('{') {
+		if !s.nextIs('{') {
 			return "", false, false
 		}
 	}
 	return "", false, true
 }
 
-// scalar returns the string, number or boolean that begins here, where decoding
-// would not change how it is written.
-func (s *scanner) scalar() (string, bool) {
-	if s.is('"') {
-		return s.plain()
+// readScalar returns the string, number or boolean that begins here. It returns false where
+// a decoded value would be written otherwise.
+func (s *scanner) readScalar() (string, bool) {
+	if s.nextIs('"') {
+		return s.readPlainString()
 	}
 	start := s.pos
-	s.skip()
+	s.skipValue()
 	text := string(s.b[start:s.pos])
 	return text, text == "true" || text == "false" || isInteger(text)
 }
 
-// isInteger says whether text is a whole number in its shortest form.
+// isInteger reports whether text is an integer in its shortest form.
 func isInteger(text string) bool {
 	digits := strings.TrimPrefix(text, "-")
 	if digits == "" || len(digits) > 18 || digits[0] == '0' && text != "0" {
@@ -145,5 +146,5 @@ func isInteger(text string) bool {
 	return strings.Trim(digits, "0123456789") == ""
 }
 
-// trim drops the newline that encoders put after an object.
-func trim(data []byte) []byte { return bytes.TrimRight(data, "\n") }
+// trimNewline removes the newline that encoders write after an object.
+func trimNewline(data []byte) []byte { return bytes.TrimRight(data, "\n") }

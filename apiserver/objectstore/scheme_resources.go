@@ -133,10 +133,10 @@ var _ json.MetaFactory = kindFirst{}
 // Interpret implements json.MetaFactory.
 func (kindFirst) Interpret(data []byte) (*schema.GroupVersionKind, error) {
 	s := scanner{data, 0}
-	if s.member() && string(s.key()) == "kind" {
-		kind, plain := s.plain()
-		if plain && s.member() && string(s.key()) == "apiVersion" {
-			if version, plain := s.plain(); plain {
+	if s.nextMember() && string(s.readKey()) == "kind" {
+		kind, plain := s.readPlainString()
+		if plain && s.nextMember() && string(s.readKey()) == "apiVersion" {
+			if version, plain := s.readPlainString(); plain {
 				if gv, err := schema.ParseGroupVersion(version); err == nil {
 					gvk := gv.WithKind(kind)
 					return &gvk, nil

@@ -64,9 +64,9 @@ func (w *encodedWatch) Next(ctx context.Context) ([]EncodedEvent, error) {
 		obj, err := w.cursor.s.encodedChange(ctx, ch, w.format)
 		if err != nil {
 			if len(events) == 0 {
-				return nil, w.cursor.fail(ctx, err)
+				return nil, w.cursor.watcherError(ctx, err)
 			}
-			w.cursor.failed = err
+			w.cursor.nextError = err
 			break
 		}
 		events = append(events, EncodedEvent{ch.typ, obj})
@@ -81,7 +81,7 @@ func (s *Store) encodedChange(ctx context.Context, ch change, f *Format) (Encode
 	}
 	r, err := s.represent(ctx, ch.entry, f)
 	if err != nil {
-		return Encoded{}, s.changeError(err, ch)
+		return Encoded{}, s.encodeError(err, ch)
 	}
 	return s.newEncoded(f, r, ch.entry, ch.revision), nil
 }
@@ -93,16 +93,16 @@ func (s *Store) decodedChange(ctx context.Context, ch change) (runtime.Object, e
 	// Registries decorate what they get from a watch in place.
 	obj, err := s.object(ctx, ch.entry)
 	if err != nil {
-		return nil, s.changeError(err, ch)
+		return nil, s.encodeError(err, ch)
 	}
 	return obj, s.versioner.UpdateObject(obj, uint64(ch.revision))
 }
 
-func (s *Store) changeError(err error, ch change) error {
+func (s *Store) encodeError(err error, ch change) error {
 	if ch.typ == apiwatch.Deleted {
 		return s.deletedError(err, ch.entry)
 	}
-	return readErrorOf(s, err, ch.entry)
+	return s.entryError(err, ch.entry)
 }
 
 // watcher is a cursor with a goroutine, as watch.Interface wants it.
@@ -143,7 +143,7 @@ func (w *watcher) run(ctx context.Context) {
 		for _, ch := range changes {
 			var obj runtime.Object
 			if obj, err = w.cursor.s.decodedChange(ctx, ch); err != nil {
-				err = w.cursor.fail(ctx, err)
+				err = w.cursor.watcherError(ctx, err)
 				break
 			}
 			if !w.send(ctx, apiwatch.Event{Type: ch.typ, Object: obj}) {
