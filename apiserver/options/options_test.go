@@ -13,6 +13,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"byre/apiserver/options"
+	"byre/sqlstore"
 )
 
 // parse applies command line arguments to fresh options.
@@ -32,6 +33,7 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--endpoint=sqlite://", "--endpoint: want sqlite:///path/of/file"},
 		{"--endpoint=byre.db", "--endpoint: want sqlite:///path or postgres://user@host/database"},
 		{"--retention=-1h", "--retention must not be negative"},
+		{"--volatile=*", `--volatile: "*" is not a resource, such as leases or events.events.k8s.io`},
 		{"--retention-changes=-1", "--retention-changes must not be negative"},
 		{"--retention-for=deployments.apps=soon", `--retention-for: deployments.apps: "soon" is not a time such as 90d, 12h or 5m`},
 		{"--retention-for=*.apps=1h", `--retention-for: "*.apps" is not a resource`},
@@ -87,6 +89,31 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		if lines := strings.Split(err.Error(), "\n"); len(lines) != 1 {
 			t.Errorf("%s: %d lines: %q", test.args, len(lines), lines)
 		}
+	}
+}
+
+func TestVolatile_NamesResources(t *testing.T) {
+	o, err := parse("--volatile=leases,events.events.k8s.io")
+	if err != nil {
+		t.Fatal(err)
+	}
+	isVolatile := o.Store.IsVolatile()
+	for key, want := range map[sqlstore.Key]bool{
+		{Group: "coordination.k8s.io", Resource: "leases"}: true,
+		{Group: "events.k8s.io", Resource: "events"}:       true,
+		{Resource: "events"}:                               false,
+		{Resource: "pods"}:                                 false,
+	} {
+		if isVolatile(key) != want {
+			t.Errorf("%v is volatile: %t", key, !want)
+		}
+	}
+	o, err = parse("--volatile=leases", "--endpoint=postgres://host/database")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Complete(); err == nil || !strings.Contains(err.Error(), "--volatile needs SQLite") {
+		t.Errorf("on PostgreSQL: %v", err)
 	}
 }
 

@@ -41,6 +41,9 @@ type StoreOptions struct {
 	DatabaseQuota resource.QuantityValue
 	// CompactionInterval is how often history is looked at for what to forget.
 	CompactionInterval time.Duration
+	// Volatile names resources whose changes are in memory only for up to ten seconds,
+	// by "resource.group" or "resource".
+	Volatile []string
 	// RepresentationCacheBytes bounds what objects take in memory in other forms than
 	// the stored one; 0 derives it from what the process may use.
 	RepresentationCacheBytes int64
@@ -90,6 +93,8 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as by etcd with --quota-backend-bytes, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the files of the PostgreSQL database.")
 	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
 		"How often history is looked at for what --retention and --retention-changes no longer keep.")
+	fs.StringSliceVar(&o.Volatile, "volatile", o.Volatile,
+		"Resources, such as leases,events, that are kept in memory and written to the SQLite file together, every 10 seconds or with the next write of another resource, so that a heartbeat does not wear out the disk. A resource without a group means every group. Given up for them: a crash (not a stop) loses their changes of up to the last 10 seconds, although they were acknowledged and watched: an Event may be missing, and two holders may believe for some seconds that a Lease is theirs. Everything else is as durable as without. After a crash revisions skip ahead, and every client lists again.")
 	fs.Int64Var(&o.RepresentationCacheBytes, "representation-cache-bytes", o.RepresentationCacheBytes,
 		"How many bytes the encodings of objects may take in memory that are made for readers: protobuf, another version, rows of tables. 0 is a sixteenth of what the process may use (the lower of GOMEMLIMIT and its control group's limit), between 32 and 256 MiB.")
 	fs.BoolVar(&o.AllowUnsafeDurability, "allow-unsafe-durability", o.AllowUnsafeDurability,
@@ -142,6 +147,9 @@ func (o *StoreOptions) Validate() []error {
 	if o.DatabaseQuota.Value() < 0 {
 		errs = append(errs, errors.New("--database-quota must not be negative"))
 	}
+	if err := o.checkVolatile(); err != nil {
+		errs = append(errs, err)
+	}
 	if o.RetentionChanges < 0 {
 		errs = append(errs, errors.New("--retention-changes must not be negative"))
 	}
@@ -167,4 +175,33 @@ func (o *StoreOptions) ResourceRetentions() ([]sqlstore.ResourceRetention, error
 		})
 	}
 	return all, nil
+}
+
+func (o *StoreOptions) checkVolatile() error {
+	for _, name := range o.Volatile {
+		if of := schema.ParseGroupResource(name); of.Resource == "" || strings.Contains(name, "*") {
+			return fmt.Errorf("--volatile: %q is not a resource, such as leases or events.events.k8s.io", name)
+		}
+	}
+	if dialect, _, err := migrations.ParseEndpoint(o.DSN()); err == nil && dialect != migrations.SQLite && len(o.Volatile) > 0 {
+		return errors.New("--volatile needs SQLite: on PostgreSQL other replicas would not see what one of them has in memory")
+	}
+	return nil
+}
+
+// IsVolatile reports whether Volatile names the resource of a key. It is nil where Volatile
+// names none.
+func (o *StoreOptions) IsVolatile() func(sqlstore.Key) bool {
+	if len(o.Volatile) == 0 {
+		return nil
+	}
+	var named []schema.GroupResource
+	for _, name := range o.Volatile {
+		named = append(named, schema.ParseGroupResource(name))
+	}
+	return func(k sqlstore.Key) bool {
+		return slices.ContainsFunc(named, func(of schema.GroupResource) bool {
+			return of.Resource == k.Resource && (of.Group == "" || of.Group == k.Group)
+		})
+	}
 }

@@ -95,7 +95,7 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 	database := apiserver.Database{Name: dsn, Schema: int(state.Current)}
 	switch dialect {
 	case migrations.SQLite:
-		database.Driver, err = sqlite.Open(ctx, dsn, sqlite.Options{})
+		database.Driver, err = sqlite.Open(ctx, dsn, sqlite.Options{Volatile: o.IsVolatile()})
 		return database, err
 	case migrations.Postgres:
 		config, err := pgx.ParseConfig(dsn)

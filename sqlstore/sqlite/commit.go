@@ -23,7 +23,9 @@ type writer struct {
 	insertObject, updateObject, deleteObject *sql.Stmt
 	insertCreate, insertReplaced             *sql.Stmt
 	selectRevision, touch, untouch           *sql.Stmt
+	reserve, skip                            *sql.Stmt
 	deleteChanges, updateCompacted, vacuum   *sql.Stmt
+	selectOldest                             *sql.Stmt
 }
 
 // newWriter takes over db.
@@ -40,6 +42,7 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 		{&w.insertObject, insertObject}, {&w.updateObject, updateObject}, {&w.deleteObject, deleteObject},
 		{&w.insertCreate, insertCreate}, {&w.insertReplaced, insertReplaced},
 		{&w.selectRevision, selectRevision}, {&w.touch, touchStore}, {&w.untouch, untouchStore},
+		{&w.reserve, reserve}, {&w.skip, skip}, {&w.selectOldest, selectOldest},
 		{&w.deleteChanges, deleteChanges}, {&w.updateCompacted, updateCompacted}, {&w.vacuum, vacuum},
 	} {
 		if *s.stmt, err = w.stmts.add(w.conn.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
@@ -62,16 +65,19 @@ func (w *writer) close() error {
 }
 
 // Commit implements sqlstore.Driver.
-func (d *Driver) Commit(_ context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
+func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if d.writer.closed {
 		return nil, sqlstore.ErrClosed
 	}
+	if d.memory != nil && d.memory.takes(batch, d.state.Load().Revision) {
+		return d.commitToMemory(ctx, batch)
+	}
 	state := *d.state.Load()
 	outcomes := make([]sqlstore.Outcome, len(batch))
 	now := d.options.Clock().UTC().Truncate(time.Microsecond)
-	err := d.writer.transaction(func() error {
+	err := d.transaction(&state, func() error {
 		return d.writer.apply(batch, outcomes, &state, now)
 	})
 	if err != nil {

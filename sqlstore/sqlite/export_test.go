@@ -49,3 +49,6 @@ func (d *Driver) Log(ctx context.Context) (pages, copied int) {
 
 // MaintainOnce does what Maintain does after the log has grown.
 func (d *Driver) MaintainOnce(ctx context.Context) error { return d.maintain(ctx, measureLog) }
+
+// Flush commits what is in memory only.
+func (d *Driver) Flush() error { return d.flush() }

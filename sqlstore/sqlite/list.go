@@ -10,12 +10,23 @@ import (
 // List implements sqlstore.Driver. yield runs inside the read transaction: it
 // should not wait for long, or the log can't be reset meanwhile.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
+	last := int64(0)
+	if d.memory != nil {
+		var isCovered bool
+		if isCovered, last = d.memory.covered(q); !isCovered {
+			if err := d.flush(); err != nil {
+				return sqlstore.ListResult{}, err
+			}
+		}
+	}
 	r := d.readers
 	err = d.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
 		listed.Revision = state.Revision
 		statements := &r.now
 		switch {
-		case q.At == 0 || q.At == state.Revision:
+		case q.At == 0:
+			listed.Revision = max(last, state.Revision)
+		case q.At == state.Revision:
 		case q.At > state.Revision:
 			return sqlstore.ErrFuture
 		case q.At < state.Compacted:

@@ -24,10 +24,17 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 	if upTo <= state.Compacted {
 		return true, nil
 	}
-	state.Compacted = min(upTo, state.Compacted+int64(limit))
 	w := d.writer
-	err = w.transaction(func() error {
-		if _, err := w.deleteChanges.Exec(state.Compacted); err != nil {
+	var deleted int64
+	err = d.transaction(&state, func() error {
+		// A skip of revisions leaves changes from before it, and a gap.
+		var oldest int64
+		if err := w.selectOldest.QueryRow().Scan(&oldest); err != nil {
+			return err
+		}
+		deleted = min(upTo, oldest-1+int64(limit))
+		state.Compacted = max(state.Compacted, deleted)
+		if _, err := w.deleteChanges.Exec(deleted); err != nil {
 			return err
 		}
 		if _, err := w.updateCompacted.Exec(state.Compacted); err != nil {
@@ -41,7 +48,7 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 	}
 	d.state.Store(&state)
 	d.walGrew()
-	return state.Compacted == upTo, nil
+	return deleted == upTo, nil
 }
 
 const (
@@ -68,11 +75,19 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	defer pause.Stop()
 	idle := time.NewTimer(checkpointIdle)
 	defer idle.Stop()
+	flush := time.NewTicker(d.options.FlushInterval)
+	defer flush.Stop()
 	for {
 		statement := measureLog
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-flush.C:
+			// What fails is tried again, and the next write fails for the same reason.
+			if err := d.flush(); err != nil && !errors.Is(err, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrClosed) {
+				return err
+			}
+			continue
 		case <-pause.C:
 			select {
 			case <-d.grown:

@@ -34,6 +34,11 @@ type Options struct {
 	// Busy is how long to wait for a lock that a foreign process (a shell, a
 	// backup) holds: 10 seconds.
 	Busy time.Duration
+	// Volatile says of which resources a change may be in memory only for a while: a
+	// crash of the process loses the last ones, and none else. Nil means of none.
+	Volatile func(sqlstore.Key) bool
+	// FlushInterval is how long: 10 seconds.
+	FlushInterval time.Duration
 }
 
 const defaultBusy = 10 * time.Second
@@ -53,6 +58,8 @@ type Driver struct {
 	readers *reader
 	// maintenance is the database of the connection that copies the log back.
 	maintenance *sql.DB
+	// memory is nil without volatile resources.
+	memory *memory
 	// grown has room for one token: the log has grown since Maintain looked.
 	grown chan struct{}
 
@@ -74,6 +81,7 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	options.Readers = cmp.Or(options.Readers, 4)
 	options.LogPages = cmp.Or(options.LogPages, 16384)
 	options.Busy = cmp.Or(options.Busy, defaultBusy)
+	options.FlushInterval = cmp.Or(options.FlushInterval, defaultFlushInterval)
 	if options.Clock == nil {
 		options.Clock = time.Now
 	}
@@ -129,10 +137,13 @@ func (d *Driver) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := d.openMemory(ctx, &state); err != nil {
+		return err
+	}
 	d.state.Store(&state)
 	// A file that takes no writes is refused now and not at the first one. A full
 	// disk is not: what is there can be read meanwhile.
-	err = d.writer.transaction(d.writer.touchStore)
+	err = d.transaction(&state, d.writer.touchStore)
 	if hasCode(err, sqlite3.SQLITE_FULL) {
 		return nil
 	}
@@ -143,7 +154,7 @@ func (d *Driver) open(ctx context.Context) (err error) {
 func (d *Driver) Close() error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	var errs []error
+	errs := []error{d.closeMemory()}
 	if d.maintenance != nil {
 		errs = append(errs, d.maintenance.Close())
 	}

@@ -10,6 +10,8 @@ const (
 	// deleted that one. It is one search of a primary key.
 	lastRevision = `max(s.revision, coalesce((SELECT max(revision) FROM changes), 0))`
 
+	selectReserved = `SELECT reserved FROM store WHERE id = 1`
+
 	selectState = `SELECT ` + lastRevision + `, s.compacted, s.epoch FROM store s WHERE s.id = 1`
 )
 
@@ -42,7 +44,13 @@ WHERE created_revision = ?`
 
 	selectRevision = `SELECT revision FROM objects WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?`
 
-	// touchStore changes a row and its page; the second one has it as it was.
+	// reserve notes up to which revision changes may be made in memory only; skip answers
+	// that some may have been lost: revisions go on after all of them, no watch goes on
+	// from before, and the epoch is another.
+	reserve = `UPDATE store SET reserved = ? WHERE id = 1`
+	skip    = `UPDATE store SET revision = reserved, compacted = reserved, reserved = 0, epoch = lower(hex(randomblob(16))) WHERE id = 1`
+
+	// touchStore changes a row and its page; untouchStore makes it as it was.
 	touchStore   = `UPDATE store SET revision = revision + 1 WHERE id = 1`
 	untouchStore = `UPDATE store SET revision = revision - 1 WHERE id = 1`
 )
@@ -69,6 +77,8 @@ DELETE FROM archive WHERE revision IN (
 
 const (
 	deleteChanges = `DELETE FROM changes WHERE revision <= ?`
+	// selectOldest is before State.Compacted where skip has left history to read by SQL.
+	selectOldest = `SELECT coalesce(min(revision), 0) FROM changes`
 	// updateCompacted keeps the last revision when the newest change is deleted.
 	updateCompacted = `UPDATE store SET compacted = ?1, revision = max(revision, ?1) WHERE id = 1`
 	// vacuum gives back free pages, as many as a chunk may have made.

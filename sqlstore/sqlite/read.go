@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"byre/sqlstore"
@@ -53,6 +54,11 @@ func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
 	return s, err
 }
 
+func (r *reader) reserved(ctx context.Context) (revision int64, err error) {
+	err = r.db.QueryRowContext(ctx, selectReserved).Scan(&revision)
+	return revision, err
+}
+
 // State implements sqlstore.Driver.
 func (d *Driver) State(context.Context) (sqlstore.State, error) { return d.ReadIndex(), nil }
 
@@ -83,6 +89,21 @@ func (d *Driver) observe(revision int64) {
 
 // Get implements sqlstore.Driver.
 func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
+	if d.memory == nil {
+		return d.get(ctx, key)
+	}
+	record, known, last := d.memory.find(key)
+	switch {
+	case known && record == nil:
+		return sqlstore.Record{}, last, sqlstore.ErrNotFound
+	case known:
+		return *record, last, nil
+	}
+	stored, snapshot, err := d.get(ctx, key)
+	return stored, max(last, snapshot), err
+}
+
+func (d *Driver) get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
 	var (
 		snapshot                  int64
 		uid, form, expires, value sql.NullString
@@ -110,31 +131,55 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 }
 
 // Expired implements sqlstore.Driver.
-func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (_ []sqlstore.Record, err error) {
-	rows, err := d.readers.selectExpired.QueryContext(ctx, formatTime(now), limit)
+func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
+	if err := d.flushBefore(func(m *memory) bool { return m.holdsExpired(now) }); err != nil {
+		return nil, err
+	}
+	expired, err := d.expired(ctx, now, limit)
 	if err != nil {
 		return nil, d.translate(err)
 	}
+	if d.memory != nil && slices.ContainsFunc(expired, d.memory.hasChanged) {
+		if err := d.flush(); err != nil {
+			return nil, err
+		}
+		expired, err = d.expired(ctx, now, limit)
+	}
+	return expired, d.translate(err)
+}
+
+func (d *Driver) expired(ctx context.Context, now time.Time, limit int) (expired []sqlstore.Record, err error) {
+	rows, err := d.readers.selectExpired.QueryContext(ctx, formatTime(now), limit)
+	if err != nil {
+		return nil, err
+	}
 	defer rows.Close()
-	var expired []sqlstore.Record
 	for rows.Next() {
 		var (
 			r       sqlstore.Record
 			expires sql.NullString
 		)
 		if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
-			return nil, d.translate(err)
+			return nil, err
 		}
 		if r.Expires, err = parseExpiry(expires); err != nil {
 			return nil, err
 		}
 		expired = append(expired, r)
 	}
-	return expired, d.translate(rows.Err())
+	return expired, rows.Err()
 }
 
 // Changes implements sqlstore.Driver.
 func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) (changes []sqlstore.Change, err error) {
+	if d.memory != nil {
+		if changes, known := d.memory.after(after, limit, size); known {
+			return changes, nil
+		}
+		if err := d.flushBefore(func(m *memory) bool { return !m.covers(after + int64(limit)) }); err != nil {
+			return nil, err
+		}
+	}
 	err = d.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
 		if after < state.Compacted {
 			return sqlstore.ErrCompacted

@@ -11,6 +11,9 @@ import (
 
 // Usage implements sqlstore.Driver.
 func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
+	if err := d.flushBefore(func(m *memory) bool { return !m.covers(d.state.Load().Revision) }); err != nil {
+		return usage, err
+	}
 	err = d.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
 		usage.Revision = state.Revision
 		rows, err := tx.QueryContext(ctx, selectUsage)

@@ -1,0 +1,224 @@
+package sqlite_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"byre/sqlstore"
+	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
+)
+
+func isLease(k sqlstore.Key) bool { return k.Resource == "leases" }
+
+func openVolatile(t testing.TB, path string, isVolatile func(sqlstore.Key) bool) *sqlite.Driver {
+	t.Helper()
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{Volatile: isVolatile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return driver
+}
+
+// What is promised of a driver holds of one whose changes are in memory first: of all of
+// them, and of some.
+func TestVolatile_PassesTheSuite(t *testing.T) {
+	t.Parallel()
+	for name, isVolatile := range map[string]func(sqlstore.Key) bool{
+		"all":  func(sqlstore.Key) bool { return true },
+		"some": func(k sqlstore.Key) bool { return len(k.Name)%2 == 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			storetest.Run(t, func(t *testing.T) sqlstore.Driver { return openVolatile(t, migrated(t), isVolatile) })
+		})
+	}
+}
+
+// commitOne commits a write, and returns its outcome.
+func commitOne(t *testing.T, driver *sqlite.Driver, w sqlstore.Write) sqlstore.Outcome {
+	t.Helper()
+	o, err := driver.Commit(t.Context(), []sqlstore.Write{w})
+	if err != nil || o[0].Err != nil {
+		t.Fatal(o, err)
+	}
+	return o[0]
+}
+
+// crashed is what a process that was killed leaves: the files as they are.
+func crashed(t *testing.T, path string) string {
+	t.Helper()
+	copied := filepath.Join(t.TempDir(), "byre.db")
+	for _, suffix := range []string{"", "-wal"} {
+		data, err := os.ReadFile(path + suffix)
+		if err == nil {
+			err = os.WriteFile(copied+suffix, data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return copied
+}
+
+// A renewal of a lease is not written before the next flush, and many of them share one.
+func TestVolatile_WritesTogether(t *testing.T) {
+	t.Parallel()
+	driver := openVolatile(t, migrated(t), isLease)
+	defer driver.Close()
+	key := sqlstore.Key{Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-system", Name: "a"}
+	last := commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(`{}`)}).Revision
+	before := logPages(t, driver)
+	for range 100 {
+		last = commitOne(t, driver, sqlstore.Write{Op: sqlstore.Update, Key: key, Replaces: last, Value: []byte(`{"spec":{}}`)}).Revision
+	}
+	if pages := logPages(t, driver) - before; pages != 0 {
+		t.Errorf("renewals have written %d pages", pages)
+	}
+	if err := driver.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if pages := logPages(t, driver) - before; pages == 0 || pages > 20 {
+		t.Errorf("the flush of 100 renewals has written %d pages", pages)
+	}
+	changes, err := driver.Changes(t.Context(), 0, 1000, 0)
+	if err != nil || len(changes) != 101 {
+		t.Errorf("%d changes, %v", len(changes), err)
+	}
+}
+
+// Whenever the process is killed: what is durable is there, with all that came before it;
+// what is lost is the end of the history, all of it volatile; no revision that was given
+// is given again, and no watch goes on from before.
+func TestVolatile_CrashRepeatsNoRevision(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	path := migrated(t)
+	driver := openVolatile(t, path, isLease)
+	written := map[int64]string{} // by revision, of all processes
+	current := map[sqlstore.Key]int64{}
+	for crash := range 8 {
+		durable := int64(0)
+		for i := range 60 + random.IntN(60) {
+			key := sqlstore.Key{Resource: []string{"leases", "pods"}[random.IntN(20)/19], Namespace: "n", Name: fmt.Sprint(random.IntN(5))}
+			w := sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(fmt.Sprintf(`"%d %d"`, crash, i))}
+			if current[key] > 0 {
+				w.Op, w.Replaces = sqlstore.Update, current[key]
+			}
+			o := commitOne(t, driver, w)
+			if was, ok := written[o.Revision]; ok {
+				t.Fatalf("revision %d was of %s and is of %s", o.Revision, was, w.Value)
+			}
+			written[o.Revision], current[key] = string(w.Value), o.Revision
+			if !isLease(key) {
+				durable = o.Revision
+			}
+			if random.IntN(30) == 0 {
+				if err := driver.Flush(); err != nil {
+					t.Fatal(err)
+				}
+				durable = o.Revision
+			}
+		}
+		last, err := driver.State(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		path = crashed(t, path)
+		if err := driver.Close(); err != nil {
+			t.Fatal(err)
+		}
+		driver = openVolatile(t, path, isLease)
+		checkAfterCrash(t, driver, last, durable, written, current)
+	}
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkAfterCrash compares the store with what was written, and leaves in current what is
+// there.
+func checkAfterCrash(t *testing.T, driver *sqlite.Driver, last sqlstore.State, durable int64, written map[int64]string, current map[sqlstore.Key]int64) {
+	t.Helper()
+	state, err := driver.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state.Revision <= last.Revision || state.Compacted != state.Revision || state.Epoch == last.Epoch {
+		t.Fatalf("after a crash at revision %d: %+v", last.Revision, state)
+	}
+	if _, err := driver.Changes(t.Context(), last.Revision, 10, 0); !errors.Is(err, sqlstore.ErrCompacted) {
+		t.Errorf("changes after the last revision: %v", err)
+	}
+	for key, revision := range current {
+		r, _, err := driver.Get(t.Context(), key)
+		switch {
+		case errors.Is(err, sqlstore.ErrNotFound) && revision > durable:
+			delete(current, key)
+		case err != nil || revision <= durable && r.Revision != revision:
+			t.Fatalf("%v at revision %d, durable %d: %+v, %v", key, revision, durable, r, err)
+		case written[r.Revision] != string(r.Value):
+			t.Fatalf("%v: revision %d is %s, and was %s", key, r.Revision, r.Value, written[r.Revision])
+		default:
+			current[key] = r.Revision
+		}
+	}
+}
+
+// A process that ends as it should loses nothing, and the next one goes on where it ended,
+// whether it keeps resources in memory or not.
+func TestVolatile_StopLosesNothing(t *testing.T) {
+	t.Parallel()
+	path := migrated(t)
+	driver := openVolatile(t, path, isLease)
+	before := commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "leases", Name: "a"}, Value: []byte(`{}`)})
+	last, err := driver.State(t.Context())
+	if err := errors.Join(err, driver.Close()); err != nil {
+		t.Fatal(err)
+	}
+	driver = openVolatile(t, path, nil)
+	defer driver.Close()
+	state, err := driver.State(t.Context())
+	if err != nil || state.Revision != before.Revision || state.Epoch != last.Epoch || state.Compacted != 0 {
+		t.Fatalf("%+v, %v", state, err)
+	}
+}
+
+// While the database takes no writes no change is acknowledged from memory for longer than
+// until the next flush; afterwards nothing is missing.
+func TestVolatile_FailsWithTheDatabase(t *testing.T) {
+	t.Parallel()
+	path := migrated(t)
+	driver := openVolatile(t, path, isLease)
+	defer driver.Close()
+	lease := func(name string) sqlstore.Write {
+		return sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "leases", Name: name}, Value: []byte(`{}`)}
+	}
+	commitOne(t, driver, lease("before"))
+	restore := redirect(t, path+"-wal", "/dev/full", os.O_RDWR)
+	commitOne(t, driver, lease("in memory"))
+	if err := driver.Flush(); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("flush: %v", err)
+	}
+	if _, err := driver.Commit(t.Context(), []sqlstore.Write{lease("refused")}); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("commit after the flush has failed: %v", err)
+	}
+	if _, _, err := driver.Get(t.Context(), lease("in memory").Key); err != nil {
+		t.Errorf("what was acknowledged: %v", err)
+	}
+	restore()
+	commitOne(t, driver, lease("after"))
+	var names []string
+	_, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "leases"}}, func(r sqlstore.Record) error {
+		names = append(names, r.Name)
+		return nil
+	})
+	if got := strings.Join(names, ", "); err != nil || got != "after, before, in memory" {
+		t.Errorf("%s, %v", got, err)
+	}
+}
