@@ -4,7 +4,8 @@
 // A suite is a list of phases on servers of its own: "standard" has the figures that
 // the goals are about; "aggregation" has a server behind each server; "replicas" has
 // three byre processes on one PostgreSQL; "definitions" has CustomResourceDefinitions;
-// "large" has 100,000 Pods on 4,000 nodes. A phase measures one thing on one server
+// "large" has 100,000 Pods on 4,000 nodes;
+// "wear" looks at the disk under clusters that have nothing to do, with kine beside them. A phase measures one thing on one server
 // after the other. Phases are repeated in rounds, and the order of the servers changes
 // from phase to phase, so that a machine that is slow for a minute is slow for all of
 // them. Before each server's turn all servers come to rest: none pays for what another

@@ -49,7 +49,7 @@ func table(r *results, isIn func(*measurement) bool) string {
 			continue
 		}
 		rows = append(rows, m)
-		for _, target := range []string{onSQLite, onPostgres, stock, empty} {
+		for _, target := range []string{onSQLite, onVolatile, onPostgres, onKine, stock, empty} {
 			if len(m.Values[target]) > 0 && !slices.Contains(columns, target) {
 				columns = append(columns, target)
 			}
@@ -94,7 +94,7 @@ func table(r *results, isIn func(*measurement) bool) string {
 }
 
 func columnOrder(target string) int {
-	return slices.Index([]string{onSQLite, onPostgres, stock, empty}, target)
+	return slices.Index([]string{onSQLite, onVolatile, onPostgres, onKine, stock, empty}, target)
 }
 
 // isCompared says whether a column has a stock server's beside it.

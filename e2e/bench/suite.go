@@ -32,6 +32,8 @@ type suite struct {
 	sizes      func(options) sizes
 	phases     func(b *bench, ctx context.Context) ([]phase, error)
 	aggregates bool
+	// measure is of a suite whose servers run all at the same time; it has no phases.
+	measure func(b *bench, ctx context.Context) error
 }
 
 var defaultSuites = []string{"standard", "aggregation", "replicas"}
@@ -42,6 +44,7 @@ func suites() []suite {
 		{name: "aggregation", sizes: standardSizes, phases: (*bench).aggregationPhases, aggregates: true},
 		{name: "replicas", sizes: standardSizes, phases: (*bench).replicaPhases},
 		{name: "definitions", sizes: standardSizes, phases: (*bench).definitionPhases},
+		{name: "wear", sizes: standardSizes, measure: (*bench).measureWear},
 		{name: "large", sizes: largeSizes, phases: (*bench).largePhases},
 	}
 }
@@ -87,12 +90,14 @@ type sizes struct {
 	Settle      time.Duration `json:"settle"`
 	Watchers    int           `json:"watchers"`
 	Definitions int           `json:"definitions"`
+	// Wear is how long heartbeats are sent, to see what they write to the disk.
+	Wear time.Duration `json:"wear"`
 }
 
 func standardSizes(o options) sizes {
-	s := sizes{Pods: 10_000, Nodes: 100, Period: 2 * time.Second, Lists: 3, Rounds: 3, Settle: 8 * time.Second, Watchers: 200, Definitions: 200}
+	s := sizes{Pods: 10_000, Nodes: 100, Period: 2 * time.Second, Lists: 3, Rounds: 3, Settle: 8 * time.Second, Watchers: 200, Definitions: 200, Wear: 3 * time.Minute}
 	if o.short {
-		s = sizes{Pods: 1_000, Nodes: 10, Period: 500 * time.Millisecond, Lists: 1, Rounds: 1, Settle: 2 * time.Second, Watchers: 50, Definitions: 10}
+		s = sizes{Pods: 1_000, Nodes: 10, Period: 500 * time.Millisecond, Lists: 1, Rounds: 1, Settle: 2 * time.Second, Watchers: 50, Definitions: 10, Wear: 20 * time.Second}
 	}
 	return s.override(o, false)
 }
@@ -142,6 +147,9 @@ func (b *bench) run(ctx context.Context, s suite) (err error) {
 			err = errors.Join(err, stop())
 		}
 	}()
+	if s.measure != nil {
+		return s.measure(b, ctx)
+	}
 	if err := b.start(ctx, s.aggregates); err != nil {
 		return err
 	}

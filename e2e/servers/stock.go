@@ -20,8 +20,11 @@ const clusterIPRange = "10.96.0.0/16"
 
 // Stock says how to start kube-apiserver with an etcd of its own.
 type Stock struct {
-	// Dir is where both keep their files.
+	// Dir is where both keep their files. etcd goes on with the data in Dir/etcd, if
+	// there are any.
 	Dir string
+	// Etcd is what it keeps its objects in; nil starts an etcd.
+	Etcd *Etcd
 	// Args are further flags of kube-apiserver.
 	Args []string
 	// Aggregates gives it what it needs to have servers behind it.
@@ -34,27 +37,43 @@ func (s Stock) Start(ctx context.Context) (*Server, error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	etcd, etcdURL, err := startEtcd(ctx, s.Dir)
+	etcd := s.Etcd
+	if etcd == nil {
+		var err error
+		if etcd, err = StartEtcd(ctx, s.Dir); err != nil {
+			return nil, err
+		}
+	}
+	server, err := s.startAPIServer(ctx, etcd.URL)
 	if err != nil {
+		if s.Etcd == nil {
+			etcd.Kill()
+		}
 		return nil, err
 	}
-	server, err := s.startAPIServer(ctx, etcdURL)
-	if err != nil {
-		etcd.Kill()
-		return nil, err
+	if s.Etcd == nil {
+		server.Beside = []*Process{etcd.Process}
 	}
-	server.Beside = []*Process{etcd}
 	return server, nil
 }
 
-func startEtcd(ctx context.Context, dir string) (*Process, string, error) {
+// Etcd is a running etcd, or what stands in for one.
+type Etcd struct {
+	*Process
+	// URL is where clients find it.
+	URL string
+}
+
+// StartEtcd starts an etcd that keeps its data in dir/etcd, and goes on with those that
+// are there.
+func StartEtcd(ctx context.Context, dir string) (*Etcd, error) {
 	client, err := freePort()
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	peer, err := freePort()
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	clientURL, peerURL := "http://127.0.0.1:"+client, "http://127.0.0.1:"+peer
 	p, err := startProcess(dir, "etcd", programs.Etcd.Path(),
@@ -65,18 +84,40 @@ func startEtcd(ctx context.Context, dir string) (*Process, string, error) {
 		"--initial-cluster", "default="+peerURL,
 		"--log-level", "warn")
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
+	return awaitEtcd(ctx, &Etcd{p, clientURL}, clientURL+"/health")
+}
+
+// StartKine starts a kine that keeps its data at an endpoint: sqlite://PATH or postgres://...
+func StartKine(ctx context.Context, dir, endpoint string) (*Etcd, error) {
+	client, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	p, err := startProcess(dir, "kine", programs.Kine.Path(),
+		"--listen-address", "127.0.0.1:"+client,
+		"--endpoint", endpoint,
+		"--metrics-bind-address", "127.0.0.1:"+metrics)
+	if err != nil {
+		return nil, err
+	}
+	return awaitEtcd(ctx, &Etcd{p, "http://127.0.0.1:" + client}, "http://127.0.0.1:"+metrics+"/metrics")
+}
+
+func awaitEtcd(ctx context.Context, etcd *Etcd, health string) (*Etcd, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err = p.await(ctx, func(ctx context.Context) error {
-		return probe(ctx, http.DefaultClient, clientURL+"/health")
-	})
+	err := etcd.await(ctx, func(ctx context.Context) error { return probe(ctx, http.DefaultClient, health) })
 	if err != nil {
-		p.Kill()
-		return nil, "", err
+		etcd.Kill()
+		return nil, err
 	}
-	return p, clientURL, nil
+	return etcd, nil
 }
 
 func (s Stock) startAPIServer(ctx context.Context, etcdURL string) (*Server, error) {

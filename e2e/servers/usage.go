@@ -133,3 +133,25 @@ func memoryLine(pid int, file, name string) (int64, error) {
 	}
 	return 0, fmt.Errorf("no %s in /proc/PID/%s", name, file)
 }
+
+// WrittenBytes is how many bytes the program has caused to be written to the disk
+// (write_bytes of proc_pid_io(5)): each page of a file once for each time that it was
+// changed after it had been written back.
+func (p *Process) WrittenBytes() (int64, error) { return WrittenBytes(p.cmd.Process.Pid) }
+
+// WrittenBytes is how many bytes a process has caused to be written to the disk.
+func WrittenBytes(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "write_bytes:"); ok {
+			return strconv.ParseInt(strings.TrimSpace(rest), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("no write_bytes in /proc/%d/io", pid)
+}
+
+// PID is the program's process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }

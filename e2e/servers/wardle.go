@@ -60,12 +60,13 @@ func StartWardle(ctx context.Context, before *Server, dir, address string) (*War
 		return nil, err
 	}
 	w := &Wardle{dir: dir, Server: &Server{URL: "https://" + net.JoinHostPort(address, port), CAFile: files.CACert}}
-	var etcdURL string
-	if w.etcd, etcdURL, err = startEtcd(ctx, dir); err != nil {
+	etcd, err := StartEtcd(ctx, dir)
+	if err != nil {
 		return nil, err
 	}
+	w.etcd = etcd.Process
 	w.args = []string{
-		"--etcd-servers", etcdURL,
+		"--etcd-servers", etcd.URL,
 		"--bind-address", address, "--secure-port", port,
 		"--tls-cert-file", files.ServingCert, "--tls-private-key-file", files.ServingKey,
 		"--kubeconfig", kubeconfig, "--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig,
