@@ -11,6 +11,9 @@ import (
 
 // Archive implements sqlstore.Archiver.
 func (d *Driver) Archive(ctx context.Context, after, upTo int64, keep func(sqlstore.GroupResource) bool) error {
+	if err := d.flushBefore(func(m *memory) bool { return !m.covers(upTo) }); err != nil {
+		return err
+	}
 	resources, err := d.resources(ctx, after, upTo, keep)
 	if err != nil || len(resources) == 0 {
 		return d.translate(err)
@@ -54,7 +57,7 @@ func (d *Driver) change(ctx context.Context, f func(*sql.Conn) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := d.writer.transaction(func() error { return f(d.writer.conn) })
+	err := d.transaction(d.state.Load(), func() error { return f(d.writer.conn) })
 	if err == nil {
 		d.walGrew()
 	}
