@@ -1,0 +1,409 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/yaml"
+
+	"byre/e2e/programs"
+	"byre/e2e/servers"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/snapshot"
+	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
+)
+
+// restoredObjects is how many objects TestRestore makes, at least;
+// E2E_BACKUP_OBJECTS=20000 is the long form.
+func restoredObjects() int {
+	n, err := strconv.Atoi(os.Getenv("E2E_BACKUP_OBJECTS"))
+	if err != nil {
+		return 300
+	}
+	return n
+}
+
+// byreCommand runs a command of byre that must succeed.
+func byreCommand(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), programs.Byre.Path(), args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("byre %q: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+// TestRestore_InformersConverge restores a backup, while clients watch all resources, into
+// a database of the other kind. Every object is what it was when the backup was made; the
+// informers, which have seen later changes, converge by themselves to a fresh list, and
+// see what is written from then on.
+func TestRestore_InformersConverge(t *testing.T) {
+	t.Parallel()
+	for first, second := range map[string]string{"sqlite": "postgres", "postgres": "sqlite"} {
+		t.Run(first+" to "+second, func(t *testing.T) {
+			t.Parallel()
+			testRestore(t, openDatabase(t, first), openDatabase(t, second))
+		})
+	}
+}
+
+func testRestore(t *testing.T, first, second database) {
+	byre := servers.Byre{Dir: filepath.Join(t.TempDir(), "data"), Endpoint: first.endpoint, Args: []string{"--controllers="}}
+	server, err := byre.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Kill)
+	c := newRestoreClient(t, server)
+	count := c.fill(t, restoredObjects())
+
+	file := filepath.Join(t.TempDir(), "byre.zst")
+	began := time.Now()
+	t.Log(byreCommand(t, "backup", "--endpoint", first.endpoint, file))
+	took := time.Since(began)
+	want := c.dump(t)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	factory := dynamicinformer.NewDynamicSharedInformerFactory(c.dynamic, 0)
+	defer factory.Shutdown()
+	defer cancel()
+	stores := map[schema.GroupVersionResource]cache.Store{}
+	for _, resource := range c.resources {
+		stores[resource] = factory.ForResource(resource).Informer().GetStore()
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	c.change(t)
+	awaitStores(t, c, stores) // the informers have seen what is about to be lost
+
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	restoring := time.Now()
+	t.Log(byreCommand(t, "restore", "--endpoint", second.endpoint, file))
+	t.Logf("%d objects: backup in %v, restore in %v", count, took, time.Since(restoring))
+	byre.Endpoint = second.endpoint
+	if server, err = byre.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Kill)
+	c.address.Store(strings.TrimPrefix(server.URL, "https://"))
+	got := c.dump(t)
+	for _, objects := range []map[string]map[string]any{want, got} {
+		for key := range objects {
+			if isServersOwn(key) {
+				delete(objects, key)
+			}
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("objects differ (-backup +restored):\n%.10000s", diff)
+	}
+	if len(want) < count {
+		t.Errorf("compared %d objects, made %d", len(want), count)
+	}
+	awaitStores(t, c, stores)
+	c.change(t)
+	awaitStores(t, c, stores)
+}
+
+// isServersOwn says of an object that a server writes it when it starts.
+func isServersOwn(key string) bool {
+	for _, own := range []string{"leases kube-system/apiserver-", "endpoints default/kubernetes", "endpointslices default/kubernetes", "events "} {
+		if strings.HasPrefix(key, own) {
+			return true
+		}
+	}
+	return false
+}
+
+// restoreClient talks to a server whose address changes.
+type restoreClient struct {
+	dynamic   dynamic.Interface
+	mapper    meta.RESTMapper
+	resources []schema.GroupVersionResource
+	address   atomic.Value
+}
+
+func newRestoreClient(t *testing.T, s *servers.Server) *restoreClient {
+	t.Helper()
+	c := &restoreClient{}
+	c.address.Store(strings.TrimPrefix(s.URL, "https://"))
+	config := s.Config(servers.AdminToken)
+	config.QPS, config.Burst = -1, -1
+	config.WarningHandler = rest.NoWarnings{}
+	config.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, c.address.Load().(string))
+	}
+	var err error
+	if c.dynamic, err = dynamic.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	d, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := restmapper.GetAPIGroupResources(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.mapper = restmapper.NewDiscoveryRESTMapper(groups)
+	lists, err := d.ServerPreferredResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "watch"}}, lists) {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, resource := range list.APIResources {
+			c.resources = append(c.resources, gv.WithResource(resource.Name))
+		}
+	}
+	return c
+}
+
+// fill makes the objects of the manifests, of nearly all kinds, in as many namespaces as
+// give n objects.
+func (c *restoreClient) fill(t *testing.T, n int) (made int) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("testdata", "manifests", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no manifests: %v", err)
+	}
+	var text []byte
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(append(text, content...), "\n---\n"...)
+	}
+	for i := 0; made < n; i++ {
+		ns := fmt.Sprintf("restore-%d", i)
+		for doc := range strings.SplitSeq(strings.TrimSuffix(string(bytes.ReplaceAll(text, []byte("${NS}"), []byte(ns))), "\n---\n"), "\n---\n") {
+			object := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte(doc), &object.Object); err != nil {
+				t.Fatal(err)
+			}
+			if c.create(t, object, i) {
+				made++
+			}
+		}
+	}
+	return made
+}
+
+// create makes an object, unless it is there already or would cost every other request.
+func (c *restoreClient) create(t *testing.T, object *unstructured.Unstructured, i int) bool {
+	t.Helper()
+	kind := object.GetKind()
+	if strings.HasSuffix(kind, "WebhookConfiguration") || strings.HasPrefix(kind, "ValidatingAdmissionPolicy") ||
+		kind == "ResourceQuota" || kind == "LimitRange" || i > 0 && (kind == "FlowSchema" || kind == "PriorityLevelConfiguration") {
+		return false
+	}
+	gvk := object.GroupVersionKind()
+	mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var client dynamic.ResourceInterface = c.dynamic.Resource(mapping.Resource)
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		client = c.dynamic.Resource(mapping.Resource).Namespace(object.GetNamespace())
+	}
+	_, err = client.Create(t.Context(), object, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return false
+	}
+	if err != nil {
+		t.Fatalf("%s %s: %v", kind, object.GetName(), err)
+	}
+	return true
+}
+
+// dump lists every object of every resource.
+func (c *restoreClient) dump(t *testing.T) map[string]map[string]any {
+	t.Helper()
+	all := map[string]map[string]any{}
+	for _, resource := range c.resources {
+		for _, object := range c.list(t, resource) {
+			all[objectKey(resource, &object)] = object.Object
+		}
+	}
+	return all
+}
+
+func (c *restoreClient) list(t *testing.T, resource schema.GroupVersionResource) []unstructured.Unstructured {
+	t.Helper()
+	list, err := c.dynamic.Resource(resource).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatalf("list %s: %v", resource, err)
+	}
+	return list.Items
+}
+
+func objectKey(resource schema.GroupVersionResource, object metav1.Object) string {
+	return fmt.Sprintf("%s %s/%s", resource.Resource, object.GetNamespace(), object.GetName())
+}
+
+// change creates, updates and deletes some objects.
+func (c *restoreClient) change(t *testing.T) {
+	t.Helper()
+	configMaps := c.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"})
+	for _, object := range c.list(t, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}) {
+		object.SetLabels(map[string]string{"changed": strconv.Itoa(rand.Int())})
+		if _, err := configMaps.Namespace(object.GetNamespace()).Update(t.Context(), &object, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		object = unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"generateName": "later-"}}}
+		if _, err := configMaps.Namespace("default").Create(t.Context(), &object, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	secrets := schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+	for _, object := range c.list(t, secrets) {
+		if rand.IntN(2) == 0 {
+			continue
+		}
+		if err := c.dynamic.Resource(secrets).Namespace(object.GetNamespace()).Delete(t.Context(), object.GetName(), metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// awaitStores waits until each informer's store has what a fresh list has.
+func awaitStores(t *testing.T, c *restoreClient, stores map[schema.GroupVersionResource]cache.Store) {
+	t.Helper()
+	for resource, store := range stores {
+		waitFor(t, "the informer of "+resource.String(), func() error {
+			want, got := map[string]string{}, map[string]string{}
+			for _, object := range c.list(t, resource) {
+				want[objectKey(resource, &object)] = object.GetResourceVersion()
+			}
+			for _, object := range store.List() {
+				u := object.(*unstructured.Unstructured)
+				got[objectKey(resource, u)] = u.GetResourceVersion()
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				return errors.New(diff)
+			}
+			return nil
+		})
+	}
+}
+
+// TestRestore_KilledLeavesNothingHalfDone kills backups and restores at any time. A backup
+// is there as a whole or not at all; so is what was restored, and what stays empty takes
+// another restore.
+func TestRestore_KilledLeavesNothingHalfDone(t *testing.T) {
+	t.Parallel()
+	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(11, 11)))
+	for i := range 5000 { // so that it takes a moment
+		revision := rows.Revision + int64(i) + 1
+		rows.Objects = append(rows.Objects, &sqlstore.ObjectRow{
+			Record: sqlstore.Record{
+				Key:     sqlstore.Key{Resource: "configmaps", Namespace: "n", Name: fmt.Sprint(i)},
+				Created: revision, Revision: revision, Value: fmt.Appendf(nil, "%q", strings.Repeat(fmt.Sprint(rand.Int()), 100)),
+			},
+			Time: rows.Time,
+		})
+	}
+	rows.Revision += 5000
+	rows.ObjectCount = int64(len(rows.Objects))
+	rows.Compacted, rows.Changes = rows.Revision, nil
+	first := filepath.Join(t.TempDir(), "byre.db")
+	if err := sqlite.Load(t.Context(), first, rows.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "byre.zst")
+	byreCommand(t, "backup", "--endpoint", "sqlite://"+first, file)
+	whole := time.Now()
+	byreCommand(t, "restore", "--endpoint", "sqlite://"+filepath.Join(t.TempDir(), "byre.db"), file)
+	took := time.Since(whole)
+	for _, share := range []float64{0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9} {
+		after := time.Duration(share * float64(took))
+		again := filepath.Join(t.TempDir(), "again.zst")
+		killed := killAfter(t, after, "backup", "--endpoint", "sqlite://"+first, again)
+		if _, err := os.Stat(again); err == nil {
+			byreCommand(t, "restore", "--endpoint", "sqlite://"+filepath.Join(t.TempDir(), "byre.db"), again)
+		} else if !killed {
+			t.Errorf("a backup that ended left %v", err)
+		}
+		for _, target := range []string{"sqlite://" + filepath.Join(t.TempDir(), "byre.db"), pgtest.DSN(t)} {
+			killed := killAfter(t, after, "restore", "--endpoint", target, file)
+			if objects := countRestored(t, target); objects != 0 && objects != rows.ObjectCount {
+				t.Errorf("%d of %d objects after a restore that was killed (%v) after %v", objects, rows.ObjectCount, killed, after)
+			} else if objects == 0 {
+				byreCommand(t, "restore", "--endpoint", target, file)
+			}
+		}
+	}
+}
+
+// killAfter kills a command of byre, unless it has ended.
+func killAfter(t *testing.T, after time.Duration, args ...string) (killed bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), after)
+	defer cancel()
+	err := exec.CommandContext(ctx, programs.Byre.Path(), args...).Run()
+	return err != nil
+}
+
+// countRestored counts the objects of a database, 0 where there is none.
+func countRestored(t *testing.T, endpoint string) (objects int64) {
+	t.Helper()
+	read := func(s sqlstore.Snapshot) error {
+		digest, err := snapshot.DigestOf(s)
+		objects = digest.Objects
+		return err
+	}
+	path, isFile := strings.CutPrefix(endpoint, "sqlite://")
+	if !isFile {
+		if rows, err := queryPostgres(t.Context(), endpoint, "SELECT count(*) FROM pg_tables WHERE tablename = 'byre_schema'"); err != nil {
+			t.Fatal(err)
+		} else if !slices.Equal(rows, []string{"0"}) {
+			// The server may still be ending the killed session's transaction, in which
+			// the store holds nothing.
+			if err := postgres.ReadSnapshot(t.Context(), endpoint, read); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return objects
+	}
+	if _, err := os.Stat(path); err == nil {
+		if err := sqlite.ReadSnapshot(t.Context(), path, read); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return objects
+}

@@ -1,0 +1,152 @@
+package location_test
+
+import (
+	"bytes"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"byre/sqlstore/backup/location"
+)
+
+func fill(content []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := io.Copy(w, bytes.NewReader(content))
+		return err
+	}
+}
+
+// random bytes, which no compression makes fewer.
+func random(size int) []byte {
+	content := make([]byte, size)
+	r := rand.NewChaCha8([32]byte{})
+	_, _ = r.Read(content)
+	return content
+}
+
+func expectContent(t *testing.T, l location.Location, want []byte) {
+	t.Helper()
+	file, err := l.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for range 2 { // it can be read again
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(file); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: read %d bytes, %v; want %d", l.Name, len(got), err, len(want))
+		}
+	}
+}
+
+func TestLocation_S3(t *testing.T) {
+	backend := s3mem.New()
+	if err := backend.CreateBucket("backups"); err != nil {
+		t.Fatal(err)
+	}
+	// gofakes3 does not know the form in which parts are sent without TLS.
+	s3 := httptest.NewTLSServer(gofakes3.New(backend).Server())
+	defer s3.Close()
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s3.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SSL_CERT_FILE", ca)
+	t.Setenv("AWS_ACCESS_KEY_ID", "key")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_REGION", "eu-central-1")
+	t.Setenv("AWS_ENDPOINT_URL", s3.URL)
+	l := location.Location{Name: "s3://backups/clusters/byre.zst"}
+	large := random(65 << 20) // two parts
+	if err := l.Write(t.Context(), fill(large)); err != nil {
+		t.Fatal(err)
+	}
+	expectContent(t, l, large)
+	if err := l.Write(t.Context(), fill(nil)); !errors.Is(err, location.ErrExists) {
+		t.Errorf("without force: %v", err)
+	}
+	failed := errors.New("database failed")
+	l.Force = true
+	if err := l.Write(t.Context(), func(w io.Writer) error {
+		return errors.Join(fill(large)(w), failed)
+	}); !errors.Is(err, failed) {
+		t.Errorf("a write that fails: %v", err)
+	}
+	expectContent(t, l, large) // the one before
+	small := random(100)
+	if err := l.Write(t.Context(), fill(small)); err != nil {
+		t.Fatal(err)
+	}
+	expectContent(t, l, small)
+	l.Name = "s3://nowhere/byre.zst"
+	if err := l.Write(t.Context(), fill(small)); err == nil || !strings.HasPrefix(err.Error(), l.Name+": ") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("no bucket: %v", err)
+	}
+	if _, err := l.Open(t.Context()); err == nil {
+		t.Error("read from no bucket")
+	}
+	for _, endpoint := range []string{"localhost:9000", "ftp://localhost", "https://localhost/path", "://"} {
+		l.S3.Endpoint = endpoint
+		if err := l.Write(t.Context(), fill(small)); err == nil || !strings.Contains(err.Error(), "must be an URL") {
+			t.Errorf("endpoint %s: %v", endpoint, err)
+		}
+	}
+}
+
+func TestLocation_File(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := location.Location{Name: filepath.Join(dir, "byre.zst")}
+	failed := errors.New("database failed")
+	if err := l.Write(t.Context(), func(w io.Writer) error {
+		return errors.Join(fill([]byte("half"))(w), failed)
+	}); !errors.Is(err, failed) {
+		t.Errorf("a write that fails: %v", err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("a write that failed left %v, %v", entries, err)
+	}
+	if err := l.Write(t.Context(), fill([]byte("one"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Write(t.Context(), fill([]byte("two"))); !errors.Is(err, location.ErrExists) {
+		t.Errorf("without force: %v", err)
+	}
+	expectContent(t, l, []byte("one"))
+	l.Force = true
+	if err := l.Write(t.Context(), fill([]byte("two"))); err != nil {
+		t.Fatal(err)
+	}
+	expectContent(t, l, []byte("two"))
+}
+
+func TestLocation_StandardStreams(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	l := location.Location{Name: "-", Stdout: &out, Stdin: strings.NewReader("input")}
+	if err := l.Write(t.Context(), fill([]byte("output"))); err != nil || out.String() != "output" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	expectContent(t, l, []byte("input"))
+}
+
+func TestLocation_RefusesHalfAnAddress(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"s3:", "s3://", "s3://bucket", "s3://bucket/", "s3:///key", "s3:bucket/key", "s3://bucket/dir/"} {
+		l := location.Location{Name: name}
+		if _, err := l.Open(t.Context()); err == nil || !strings.Contains(err.Error(), "want s3://BUCKET/KEY") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
