@@ -134,7 +134,7 @@ func compileScalar(t reflect.Type) shaper {
 		return scalar{}
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
-			return byteString{}
+			return whole{}
 		}
 	}
 	return noShape{}
@@ -147,10 +147,11 @@ func (scalar) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
 	return append(shape, isPresent), nil
 }
 
-// byteString is of bytes, which upstream takes for a string.
-type byteString struct{}
+// whole is of slices that one manager owns as a whole: bytes, which upstream takes for a
+// string, and atomic lists.
+type whole struct{}
 
-func (byteString) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
+func (whole) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
 	switch {
 	case v.IsNil():
 		return append(shape, isNull), nil
@@ -301,20 +302,6 @@ func appendString(shape []byte, s string) []byte {
 	return append(binary.AppendUvarint(shape, uint64(len(s))), s...)
 }
 
-// atomicList is of lists that one manager owns as a whole.
-type atomicList struct{}
-
-func (atomicList) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
-	switch {
-	case v.IsNil():
-		return append(shape, isNull), nil
-	case v.Len() == 0:
-		return append(shape, isZero), nil
-	default:
-		return append(shape, isPresent), nil
-	}
-}
-
 // list is of lists whose items are managed one by one.
 type list struct {
 	items shaper
@@ -327,7 +314,7 @@ func (c *compiler) compileList(t reflect.Type, l *schema.List) shaper {
 		return noShape{}
 	}
 	if l.ElementRelationship == schema.Atomic {
-		return atomicList{}
+		return whole{}
 	}
 	made := list{items: c.compile(t.Elem(), l.ElementType)}
 	if len(l.Keys) == 0 {

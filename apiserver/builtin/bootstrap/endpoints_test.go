@@ -1,0 +1,163 @@
+package bootstrap_test
+
+import (
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// TestEndpoints_FollowReadiness: the server is among the endpoints once it is ready,
+// with its port put right, and no longer after it stopped.
+func TestEndpoints_FollowReadiness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(&corev1.Endpoints{
+			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default"},
+			Subsets: []corev1.EndpointSubset{{
+				Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}},
+				Ports:     []corev1.EndpointPort{{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP}},
+			}},
+		})
+		c := config(t, client)
+		ready := make(chan struct{})
+		c.Ready = ready
+		stop := run(t, c)
+		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.1:443"}) {
+			t.Errorf("before it is ready: %v", got)
+		}
+		close(ready)
+		synctest.Wait()
+		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.7:6443"}) {
+			t.Errorf("when it is ready: %v", got)
+		}
+		slice, err := client.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+		if err != nil || len(slice.Endpoints) != 1 || slice.Endpoints[0].Addresses[0] != "192.0.2.7" || *slice.Ports[0].Port != 6443 {
+			t.Errorf("slice %+v, %v", slice, err)
+		}
+		stop()
+		if got := addresses(t, client); len(got) != 0 {
+			t.Errorf("after it stopped: %v", got)
+		}
+	})
+}
+
+// TestEndpoints_ReplaceTheEntryOfAKilledServer: the entry of a server that was killed
+// does not outlive the start of the next one at its address, and others' entries stay.
+func TestEndpoints_ReplaceTheEntryOfAKilledServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		replicas := &table{up: map[string]bool{}}
+		other := config(t, client)
+		other.Leases = replicas
+		other.Service.AdvertiseAddress = net.IPv4(192, 0, 2, 8)
+		defer run(t, other)()
+		killed := config(t, client)
+		killed.Leases = replicas
+		_ = replicas.UpdateLease("192.0.2.7")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.7:6443", "192.0.2.8:6443"}) {
+			t.Errorf("left over: %v", got)
+		}
+		killed.Ready = make(chan struct{})
+		defer run(t, killed)()
+		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.8:6443"}) {
+			t.Errorf("started again, but not ready: %v", got)
+		}
+	})
+}
+
+// TestEndpoints_AreAllLiveReplicas: the endpoints are all servers whose entries live.
+func TestEndpoints_AreAllLiveReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		replicas := &table{up: map[string]bool{}}
+		first := config(t, client)
+		first.Leases = replicas
+		second := first
+		second.Service.AdvertiseAddress = net.IPv4(192, 0, 2, 8)
+		stopFirst, stopSecond := run(t, first), run(t, second)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.7:6443", "192.0.2.8:6443"}) {
+			t.Errorf("both: %v", got)
+		}
+		stopFirst()
+		if got := addresses(t, client); !slices.Equal(got, []string{"192.0.2.8:6443"}) {
+			t.Errorf("one left: %v", got)
+		}
+		stopSecond()
+	})
+}
+
+// TestEndpoints_LeaveOutALoopbackAddress: a loopback address, which no endpoint may
+// have, is kept out instead of failing for ever.
+func TestEndpoints_LeaveOutALoopbackAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		c := config(t, client)
+		c.Service.AdvertiseAddress = net.IPv4(127, 0, 0, 1)
+		stop := run(t, c)
+		defer stop()
+		if got := addresses(t, client); len(got) != 0 {
+			t.Errorf("endpoints %v", got)
+		}
+	})
+}
+
+// addresses returns the ready addresses of the kubernetes Service with its port.
+func addresses(t *testing.T, client *fake.Clientset) []string {
+	t.Helper()
+	endpoints, err := client.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for _, subset := range endpoints.Subsets {
+		for _, address := range subset.Addresses {
+			all = append(all, net.JoinHostPort(address.IP, portOf(subset)))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func portOf(subset corev1.EndpointSubset) string {
+	return strconv.Itoa(int(subset.Ports[0].Port))
+}
+
+// table is entries of replicas without a database.
+type table struct {
+	mu sync.Mutex
+	up map[string]bool
+}
+
+func (t *table) ListLeases() ([]string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Sorted(maps.Keys(t.up)), nil
+}
+
+func (t *table) UpdateLease(ip string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.up[ip] = true
+	return nil
+}
+
+func (t *table) RemoveLease(ip string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.up, ip)
+	return nil
+}
+
+func (*table) Destroy() {}
