@@ -19,37 +19,25 @@ const (
 // Database is where byre keeps its objects, as the test sees it.
 type Database struct {
 	Kind string
-	// Endpoint is byre's --endpoint, unless a fault gives the replicas another one.
-	Endpoint string
-	// Path is SQLite's file, empty on PostgreSQL.
-	Path string
-	// DSN leads straight to PostgreSQL, whatever stands between it and byre. A fault
-	// that moves the database to another server changes it.
+	// Endpoint is byre's --endpoint on SQLite, and Path the file.
+	Endpoint, Path string
+	// DSN leads straight to the PostgreSQL that takes writes, whatever stands between it
+	// and byre.
 	DSN string
-	// Cluster is a PostgreSQL of this Env alone, to halt, resume, replicate.
-	Cluster *pgtest.Cluster
+	// Site is a PostgreSQL of this Env alone, with what stands around it: each replica
+	// reaches it through proxies of its own.
+	Site *pgtest.Site
 }
 
-// newDatabase makes an empty database; PostgreSQL gets a server of its own.
-func newDatabase(ctx context.Context, t testing.TB, kind string) (*Database, error) {
+// newDatabase makes an empty database; PostgreSQL gets servers of its own.
+func newDatabase(t testing.TB, kind string, config pgtest.SiteConfig) *Database {
+	t.Helper()
 	if kind == SQLite {
 		path := filepath.Join(t.TempDir(), "byre.db")
-		return &Database{Kind: kind, Path: path, Endpoint: (&url.URL{Scheme: "sqlite", Path: path}).String()}, nil
+		return &Database{Kind: kind, Path: path, Endpoint: (&url.URL{Scheme: "sqlite", Path: path}).String()}
 	}
-	cluster, err := pgtest.Start(ctx)
-	if err != nil {
-		return nil, err
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Logf("PostgreSQL ended with: %v", err)
-		}
-	})
-	if err := cluster.Exec(ctx, "CREATE DATABASE byre"); err != nil {
-		return nil, err
-	}
-	dsn := cluster.DSN("byre")
-	return &Database{Kind: kind, Endpoint: dsn, DSN: dsn, Cluster: cluster}, nil
+	site := pgtest.NewSite(t, config)
+	return &Database{Kind: kind, DSN: site.DirectDSN(), Site: site}
 }
 
 func (d *Database) connect(ctx context.Context) (*tables.Connection, error) {

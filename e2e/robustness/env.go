@@ -88,9 +88,12 @@ func newEnv(t testing.TB, database *Database, replicas int) (*Env, error) {
 		if err != nil {
 			return nil, err
 		}
-		name := fmt.Sprintf("replica-%d", i)
+		name, endpoint := fmt.Sprintf("replica-%d", i), database.Endpoint
+		if database.Site != nil {
+			endpoint = database.Site.DSN(i)
+		}
 		e.Replicas = append(e.Replicas, &Replica{Name: name, Config: servers.Byre{
-			Dir: filepath.Join(e.Dir, name), Endpoint: database.Endpoint, Port: port, Args: flags,
+			Dir: filepath.Join(e.Dir, name), Endpoint: endpoint, Port: port, Args: flags,
 		}})
 	}
 	return e, nil

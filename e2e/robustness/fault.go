@@ -3,6 +3,8 @@ package robustness
 import (
 	"context"
 	"slices"
+
+	"byre/sqlstore/postgres/pgtest"
 )
 
 // Fault is something that breaks while clients use byre.
@@ -11,6 +13,9 @@ type Fault struct {
 	Name string
 	// Databases are those that it concerns, "sqlite" or "postgres"; none means all.
 	Databases []string
+	// Site is what the fault needs of PostgreSQL: a standby, a disk. A fault with one has
+	// an Env of its own.
+	Site pgtest.SiteConfig
 	// Prepare changes an Env before its processes are started the first time: another
 	// program, flags, a proxy before the database. A fault with Prepare has an Env of
 	// its own; the others share one. It may register t.Cleanup by Env.TB.
@@ -26,6 +31,9 @@ type Fault struct {
 	IsLong bool
 }
 
+// isAlone says whether the fault has an Env of its own.
+func (f Fault) isAlone() bool { return f.Prepare != nil || f.Site != (pgtest.SiteConfig{}) }
+
 // concerns says whether the fault is one of a database.
 func (f Fault) concerns(database string) bool {
 	return len(f.Databases) == 0 || slices.Contains(f.Databases, database)
@@ -33,5 +41,5 @@ func (f Fault) concerns(database string) bool {
 
 // Faults are all faults, in the order in which they run.
 func Faults() []Fault {
-	return slices.Concat(processFaults(), pointFaults())
+	return slices.Concat(processFaults(), pointFaults(), postgresFaults())
 }

@@ -68,10 +68,10 @@ func runFaults(t *testing.T, kind string, report *collector) {
 			if !f.concerns(kind) || !pattern.MatchString(f.Name) || *duration == 0 && *only == "" && f.IsLong {
 				continue
 			}
-			if f.Prepare == nil && shared == nil {
+			if !f.isAlone() && shared == nil {
 				shared = startEnv(t, kind, Fault{})
 			}
-			if f.Prepare == nil {
+			if !f.isAlone() {
 				report.add(runFault(t, shared, f))
 			} else {
 				t.Run("own", func(t *testing.T) { report.add(runFault(t, startEnv(t, kind, f), f)) })
@@ -88,14 +88,12 @@ func runFaults(t *testing.T, kind string, report *collector) {
 
 func startEnv(t *testing.T, kind string, f Fault) *Env {
 	t.Helper()
-	database, err := newDatabase(t.Context(), t, kind)
-	if err != nil {
-		t.Fatal(err)
-	}
 	n := 1
 	if kind == Postgres {
 		n = *replicas
 	}
+	f.Site.Replicas = n
+	database := newDatabase(t, kind, f.Site)
 	e, err := newEnv(t, database, n)
 	if err != nil {
 		t.Fatal(err)

@@ -59,6 +59,8 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 		return nil, err
 	}
 	defer conn.Release()
+	d.waiting.begin(cancel)
+	defer d.waiting.end()
 
 	before := d.history.last()
 	var b pgx.Batch
@@ -71,6 +73,9 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	b.Queue(applyBatch, append(arguments, before.revision, before.epoch, knownTime(before), before.uid)...)
 	b.Queue(unlimited)
 	b.Queue(commit)
+	if ctx.Err() != nil {
+		return nil, d.silent()
+	}
 	results := conn.SendBatch(ctx, &b)
 	outcomes, last, committing, err := readCommit(results, settings, batch)
 	if closeErr := results.Close(); err == nil {
@@ -87,6 +92,9 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	}
 	if errors.Is(err, errLost) {
 		return nil, err
+	}
+	if errors.Is(err, context.Canceled) {
+		err = context.DeadlineExceeded // only batchWait cancels
 	}
 	return nil, d.translateCommit(err, committing)
 }

@@ -37,7 +37,7 @@ func (w *watchdog) pause() { w.timer.Stop() }
 // the primary any more, the connections that wait in the pools are dropped: they
 // may lead to the same host.
 func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn, *watchdog, position) error) error {
-	before := d.history.last()
+	before, began := d.history.last(), time.Now()
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	w := &watchdog{timeout: d.options.ReadTimeout}
@@ -55,6 +55,7 @@ func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn
 	case err == nil:
 		return nil
 	case errors.Is(context.Cause(reading), errSilent):
+		d.waiting.endIfBefore(began)
 		return d.silent()
 	case errors.Is(err, errLost):
 		if epochErr := d.startEpoch(ctx, before); epochErr != nil {

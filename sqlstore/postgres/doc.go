@@ -22,7 +22,8 @@
 //   - A process that stops while it holds the lock (SIGSTOP, a cut cable) holds
 //     up the others for Options.LockTimeout: then its session is terminated.
 //   - A read whose server says nothing for Options.ReadTimeout fails with
-//     ErrUnavailable, and the connections to that server are dropped.
+//     ErrUnavailable, and the connections to that server are dropped. A batch that
+//     was sent before that read does not wait for its answer any longer.
 //   - Only a primary is read. Each read and each batch verifies that its snapshot
 //     holds the last change that this process has seen, so that no read is older
 //     than another before it; a database that has lost commits is given a new

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -64,18 +65,26 @@ func (d *Driver) translate(err error) error {
 // translateCommit is translate for a batch. committing says that what failed
 // was the COMMIT itself. The whole batch is sent at once: when the connection
 // breaks the server may have got to the COMMIT. When an earlier statement
-// failed by the server's own word it has not.
+// failed by the server's own word, or nothing could be sent, it has not.
 func (d *Driver) translateCommit(err error, committing bool) error {
 	var server *pgconn.PgError
 	isServer := errors.As(err, &server)
 	switch {
 	case err == nil:
 		return nil
-	case isServer && (!committing || strings.HasPrefix(server.Code, "40")), pgconn.SafeToRetry(err):
+	case isServer && (!committing || strings.HasPrefix(server.Code, "40")), nothingWasSent(err):
 		return d.translate(err)
 	default:
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnknown, dbserver.Explain(d.config, err))
 	}
+}
+
+// nothingWasSent reports whether a batch failed before any of it was on its way: its
+// first write failed. pgconn.SafeToRetry alone does not say so: it holds for "conn closed"
+// too, which is also how the read of an answer fails after the connection has broken.
+func nothingWasSent(err error) bool {
+	var network *net.OpError
+	return pgconn.SafeToRetry(err) && errors.As(err, &network) && network.Op == "write"
 }
 
 // isOurs reports whether an error passed through the driver from the caller's

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
@@ -118,5 +119,36 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	mustCreate(t, driver, "after")
 	if s := snapshot(); s.Get("n", "after") == nil {
 		t.Error("what was written afterwards is not there")
+	}
+}
+
+// The server that a compaction works on has lost commits that the one before it had. The
+// compaction would hide that: it moves the revision to what it has compacted.
+func TestFailover_CompactionFindsLostCommits(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	proxy := pgtest.NewProxy(t, dsn)
+	driver := openMore(t, proxy.DSN(), postgres.Options{})
+	last := mustCreate(t, driver, "a", "b", "c", "d")
+	before, err := driver.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy.Set(pgtest.Trap{Statement: "begin", Point: pgtest.Sent, Do: func() pgtest.Fate {
+		for _, table := range []string{"objects", "changes"} {
+			if _, err := connect(t, dsn).Exec(t.Context(), `DELETE FROM `+table+` WHERE revision > 2`); err != nil {
+				t.Error(err)
+			}
+		}
+		return pgtest.Forward
+	}})
+	if done, err := driver.Compact(t.Context(), last, 100); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("compaction: done %v, %v", done, err)
+	}
+	if state, err := driver.State(t.Context()); err != nil || state.Epoch == before.Epoch || state.Revision <= last {
+		t.Errorf("state %+v, %v", state, err)
 	}
 }

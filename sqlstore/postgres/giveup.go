@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -72,4 +73,40 @@ func (c closingConn) SetDeadline(t time.Time) error {
 		t = latest
 	}
 	return c.Conn.SetDeadline(t)
+}
+
+// batchWait is the wait for the answer of the batch under way, if there is one.
+//
+// Invariant: a batch does not wait for a server that is known to be silent. A read that
+// began after the batch and got no answer ends the wait; the outcome is unknown then.
+// Otherwise the writer would wait for as long as a COMMIT may take, while another host
+// has taken over. Where a COMMIT waits for its synchronous standby, reads are answered.
+type batchWait struct {
+	mu    sync.Mutex
+	began time.Time
+	// giveUp is nil where no batch is under way.
+	giveUp context.CancelFunc
+}
+
+// begin notes that a batch is being sent.
+func (w *batchWait) begin(giveUp context.CancelFunc) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.began, w.giveUp = time.Now(), giveUp
+}
+
+// end notes that its answer is there, or given up.
+func (w *batchWait) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.giveUp = nil
+}
+
+// endIfBefore ends the wait for a batch that began before a time.
+func (w *batchWait) endIfBefore(t time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.giveUp != nil && w.began.Before(t) {
+		w.giveUp()
+	}
 }

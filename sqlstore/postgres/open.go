@@ -44,6 +44,7 @@ type Driver struct {
 	// locks has those that hold a lock while other connections work.
 	reads, writes, locks *pgxpool.Pool
 	history              history
+	waiting              batchWait
 }
 
 var (

@@ -111,3 +111,25 @@ func TestPooler_Outage(t *testing.T) {
 		t.Errorf("revision %d", last)
 	}
 }
+
+// A pooler that dies under load loses nothing that was acknowledged, and what was refused
+// has not happened.
+func TestPooler_KeepsWhatWasAcknowledged(t *testing.T) {
+	t.Parallel()
+	site := pgtest.NewSite(t, pgtest.SiteConfig{Replicas: 2})
+	if _, err := migrations.Up(t.Context(), site.DSN(0)); err != nil {
+		t.Fatal(err)
+	}
+	pooler := pgtest.NewPooler(t, site.Primary.DSN("postgres"))
+	w := startWritersOn(t, pooler.DSN(), pooler.DSN())
+	for range 5 {
+		w.more(t, 5)
+		pooler.Kill()
+		if err := pooler.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.more(t, 5)
+	w.stop(t)
+	w.check(t)
+}

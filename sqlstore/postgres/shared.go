@@ -17,27 +17,44 @@ import (
 // Compact implements sqlstore.Driver. Revisions being dense, limit changes are
 // a range of the primary key; those that a new epoch left behind go with them.
 // The writers' lock is taken last, for the time of the COMMIT.
+//
+// Invariant: a compaction deletes only from a store that holds the driver's position,
+// which its own transaction checks. Otherwise, on a server that has lost commits, it
+// would move the revision over those that are missing, and nobody could find them gone.
 func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool, err error) {
-	state, err := d.State(ctx)
-	if err != nil {
-		return false, err
-	}
-	upTo = min(upTo, state.Revision)
-	target := max(state.Compacted, min(upTo, state.Compacted+int64(limit)))
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
-	deleted := int64(0)
-	err = pgx.BeginFunc(ctx, d.reads, func(tx pgx.Tx) error {
-		var b pgx.Batch
-		b.Queue(configureCompact, milliseconds(d.options.LockTimeout))
-		b.Queue(deleteChanges, target, limit).Exec(func(tag pgconn.CommandTag) error {
-			deleted = tag.RowsAffected()
-			return nil
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			var o observation
+			if err := tx.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
+				return err
+			}
+			if err := d.check(before, &o); err != nil {
+				return err
+			}
+			w.pause() // the server deletes; ctx bounds it
+			last := min(upTo, o.Revision)
+			target := max(o.Compacted, min(last, o.Compacted+int64(limit)))
+			deleted, err := d.deleteChanges(ctx, tx, target, limit)
+			done = target >= last && deleted < int64(limit)
+			return err
 		})
-		b.Queue(updateCompacted, target)
-		return tx.SendBatch(ctx, &b).Close()
 	})
-	return target >= upTo && deleted < int64(limit), d.translate(err)
+	return done && err == nil, err
+}
+
+// deleteChanges compacts up to a revision, in a transaction, and says how many changes
+// it has deleted.
+func (d *Driver) deleteChanges(ctx context.Context, tx pgx.Tx, upTo int64, limit int) (deleted int64, err error) {
+	var b pgx.Batch
+	b.Queue(configureCompact, milliseconds(d.options.LockTimeout))
+	b.Queue(deleteChanges, upTo, limit).Exec(func(tag pgconn.CommandTag) error {
+		deleted = tag.RowsAffected()
+		return nil
+	})
+	b.Queue(updateCompacted, upTo)
+	return deleted, tx.SendBatch(ctx, &b).Close()
 }
 
 // WithLock implements sqlstore.Locker by an advisory lock of an otherwise

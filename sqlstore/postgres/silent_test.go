@@ -11,6 +11,7 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/watch"
@@ -127,7 +128,7 @@ func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
 	}
 	proxy := pgtest.NewProxy(t, dsn)
 	driver := openMore(t, proxy.DSN()+"&pool_max_conns=2", postgres.Options{
-		LockTimeout: 500 * time.Millisecond, CommitTimeout: 500 * time.Millisecond, ReadTimeout: 500 * time.Millisecond,
+		LockTimeout: 500 * time.Millisecond, CommitTimeout: time.Second, ReadTimeout: time.Second,
 	})
 	t.Cleanup(proxy.Cut)
 	mustCreate(t, driver, "a")
@@ -158,6 +159,45 @@ func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
 		proxy.Forward()
 		recoverReads(t, work)
 	}
+}
+
+// A commit whose server has gone silent is given up when a read that began later finds
+// that out, and not only when a commit may take no longer: else no other host is asked.
+func TestSilentHost_EndsTheCommitUnderWay(t *testing.T) {
+	t.Parallel()
+	driver, proxies := openThrough(t, 1, postgres.Options{CommitTimeout: 10 * time.Minute, ReadTimeout: time.Second})
+	mustCreate(t, driver, "a")
+	proxies[0].Set(pgtest.Trap{Statement: "COMMIT", Point: pgtest.Answered, Do: func() pgtest.Fate {
+		go proxies[0].Silence()
+		return pgtest.Swallow
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for ctx.Err() == nil {
+			_, _ = driver.State(ctx)
+		}
+	})
+	defer reading.Wait()
+	defer cancel()
+	committed := make(chan error, 1)
+	go func() {
+		_, err := driver.Commit(ctx, create("b"))
+		committed <- err
+	}()
+	select {
+	case err := <-committed:
+		if !errors.Is(err, sqlstore.ErrUnknown) {
+			t.Errorf("commit: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the commit waits for a silent host")
+	}
+	proxies[0].Forward()
+	eventually.Done(t, "a commit", func(ctx context.Context) (bool, error) {
+		_, err := driver.Commit(ctx, create("c"))
+		return err == nil, err
+	})
 }
 
 // What is left of a read that was given up does not hold up a stop: pgx pings a

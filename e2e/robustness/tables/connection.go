@@ -47,7 +47,10 @@ func Exec(ctx context.Context, kind, address, statement string) error {
 func connect(ctx context.Context, kind, address, options string) (*Connection, error) {
 	if kind == Postgres {
 		conn, err := pgx.Connect(ctx, address)
-		return &Connection{postgres: conn}, err
+		if err != nil {
+			return nil, err
+		}
+		return &Connection{postgres: conn}, nil
 	}
 	db, err := sql.Open("sqlite", "file:"+address+"?"+options+"_pragma=busy_timeout(5000)")
 	if err != nil {

@@ -4,9 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Site is a server of a test's own with what stands around it: each replica of byre
@@ -101,6 +107,18 @@ func (s *Site) DSN(replica int) string {
 	return s.Replicas[replica][0].DSN(s.Replicas[replica][1:]...)
 }
 
+// DirectDSN is the URL of the database past the proxies: of the server that takes writes.
+func (s *Site) DirectDSN() string {
+	var folders []string
+	for _, c := range s.clusters {
+		folders = append(folders, c.dir)
+	}
+	u := url.URL{Scheme: "postgres", User: url.User("byre"), Path: "/postgres", RawQuery: url.Values{
+		"host": {strings.Join(folders, ",")}, "target_session_attrs": {"read-write"},
+	}.Encode()}
+	return u.String()
+}
+
 // each calls f for each proxy.
 func (s *Site) each(f func(*Proxy)) {
 	for _, proxies := range s.Replicas {
@@ -115,6 +133,17 @@ func (s *Site) each(f func(*Proxy)) {
 func (s *Site) Terminate(ctx context.Context) error {
 	return s.Primary.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`)
+}
+
+// KillBackend kills the server's process of one session. The server then ends all
+// sessions, and recovers as after a crash.
+func (s *Site) KillBackend(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, s.Primary.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	return syscall.Kill(int(conn.PgConn().PID()), syscall.SIGKILL)
 }
 
 // Restart restarts the server as "pg_ctl restart -m immediate" does.
@@ -141,30 +170,38 @@ func (s *Site) Silence(ctx context.Context, during time.Duration) error {
 	return pause(ctx, during)
 }
 
-// AtCommit waits for the next transaction of a replica that writes, and has its COMMIT
-// meet a fate at a point. do, which may be nil, is called there first.
-func (s *Site) AtCommit(ctx context.Context, replica int, point Point, fate Fate, do func()) error {
-	return s.AtStatement(ctx, replica, Trap{
-		Statement: "COMMIT", After: "INSERT INTO changes", Point: point,
-		Do: func() Fate {
-			if do != nil {
-				do()
-			}
-			return fate
-		},
-	})
+// AtCommit waits for the next transaction that writes, and has its COMMIT meet a fate at a
+// point. do, which may be nil, is called there first, with the number of the replica.
+func (s *Site) AtCommit(ctx context.Context, point Point, fate Fate, do func(replica int)) error {
+	return s.AtStatement(ctx, Trap{Statement: "COMMIT", After: "INSERT INTO changes", Point: point}, fate, do)
 }
 
-// AtStatement waits until a replica has run into a trap.
-func (s *Site) AtStatement(ctx context.Context, replica int, trap Trap) error {
+// AtStatement waits until a replica has run into a trap, whose Do is set here: it calls
+// do, which may be nil, with the number of the replica.
+func (s *Site) AtStatement(ctx context.Context, trap Trap, fate Fate, do func(replica int)) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	proxy := s.Replicas[replica][slices.Index(s.clusters, s.Primary)]
+	caught := make(chan struct{})
+	var isCaught atomic.Bool
+	server := slices.Index(s.clusters, s.Primary)
+	for replica, proxies := range s.Replicas {
+		trap.Do = func() Fate {
+			if isCaught.Swap(true) {
+				return Forward
+			}
+			defer close(caught)
+			if do != nil {
+				do(replica)
+			}
+			return fate
+		}
+		proxies[server].Set(trap)
+	}
+	defer s.each((*Proxy).Unset)
 	select {
-	case <-proxy.Set(trap):
+	case <-caught:
 		return nil
 	case <-ctx.Done():
-		proxy.Unset()
 		return fmt.Errorf("no statement like %q: %w", trap.Statement, ctx.Err())
 	}
 }

@@ -42,6 +42,8 @@ type Trap struct {
 	// empty means any transaction.
 	After string
 	Point Point
+	// Skip is how many such moments pass before the one that is meant.
+	Skip int
 	// Do is called when a connection gets there. Nothing is forwarded on that connection
 	// in that direction until it returns.
 	Do func() Fate
@@ -74,6 +76,10 @@ func (p *Proxy) take(point Point, s statement) *setTrap {
 	defer p.mu.Unlock()
 	for i, trap := range p.traps {
 		if trap.Point == point && strings.Contains(s.text, trap.Statement) && (trap.After == "" || strings.Contains(s.before, trap.After)) {
+			if trap.Skip > 0 {
+				trap.Skip--
+				continue
+			}
 			p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
 			return trap
 		}
