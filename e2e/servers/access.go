@@ -2,6 +2,7 @@ package servers
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,10 +10,10 @@ import (
 	"path/filepath"
 	"time"
 
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/transport"
 )
 
 // The bearer tokens that every server here knows.
@@ -87,26 +88,30 @@ func (s *Server) WriteKubeconfig(path, token, namespace string) error {
 func (s *Server) awaitReady(ctx context.Context, started time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var client *http.Client
 	err := s.await(ctx, func(ctx context.Context) error {
-		if client == nil {
-			if _, err := os.Stat(s.CAFile); err != nil {
-				return err
-			}
-			made, err := rest.HTTPClientFor(s.Config(AdminToken))
-			if err != nil {
-				return err
-			}
-			client = made
+		if _, err := os.Stat(s.CAFile); err != nil {
+			return err
 		}
+		config := s.Config(AdminToken)
+		trust, err := rest.TLSConfigFor(config)
+		if err != nil {
+			return err
+		}
+		client := &http.Client{Transport: transport.NewBearerAuthRoundTripper(config.BearerToken, freshTransport(trust))}
 		return probe(ctx, client, s.URL+"/readyz")
 	})
 	s.StartTime = time.Since(started)
 	return err
 }
 
-// probe asks once. A server that is just starting may take a connection and
-// never answer on it: the next probe has a new one.
+// freshTransport returns a transport that makes a connection for each request. A server
+// that is just starting may take a connection and never answer on it; a transport that
+// keeps connections may then use it for all requests.
+func freshTransport(trust *tls.Config) http.RoundTripper {
+	return &http.Transport{TLSClientConfig: trust, DisableKeepAlives: true}
+}
+
+// probe asks once.
 func probe(ctx context.Context, client *http.Client, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -116,9 +121,6 @@ func probe(ctx context.Context, client *http.Client, url string) error {
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		// The client's own CloseIdleConnections does not reach through client-go's
-		// round trippers: over HTTP/2 the next probe would have the same connection.
-		utilnet.CloseIdleConnectionsFor(client.Transport)
 		return err
 	}
 	defer res.Body.Close()

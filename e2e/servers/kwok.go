@@ -46,7 +46,7 @@ func (k Kwok) Start(ctx context.Context) (*Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err = p.await(ctx, func(ctx context.Context) error {
-		return probe(ctx, http.DefaultClient, "http://"+address+"/healthz")
+		return probe(ctx, &http.Client{Transport: freshTransport(nil)}, "http://"+address+"/healthz")
 	})
 	if err != nil {
 		p.Kill()

@@ -93,6 +93,24 @@ func (p *Process) LogTail() string {
 	return string(log[max(0, len(log)-most):])
 }
 
+// dump ends the program and returns the stacks of its goroutines, as far as Go programs
+// write them.
+func (p *Process) dump() string {
+	before, _ := os.ReadFile(p.log) // An unreadable log is one without stacks.
+	if err := p.Signal(syscall.SIGQUIT); err != nil {
+		return err.Error()
+	}
+	select {
+	case <-p.done:
+	case <-time.After(time.Minute):
+	}
+	after, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(after[min(len(before), len(after)):])
+}
+
 // await calls ready until it succeeds, the program ends, or ctx does.
 func (p *Process) await(ctx context.Context, ready func(context.Context) error) error {
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -106,7 +124,8 @@ func (p *Process) await(ctx context.Context, ready func(context.Context) error) 
 		case <-p.done:
 			return fmt.Errorf("%s ended: %w\n%s", p.name, p.err, p.LogTail())
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w; %w\n%s", p.name, ctx.Err(), last, p.LogTail())
+			tail := p.LogTail()
+			return fmt.Errorf("%s is not ready: %w; %w\n%s\n%s", p.name, ctx.Err(), last, tail, p.dump())
 		case <-tick.C:
 		}
 	}

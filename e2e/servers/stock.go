@@ -112,7 +112,9 @@ func StartKine(ctx context.Context, dir, endpoint string) (*Etcd, error) {
 func awaitEtcd(ctx context.Context, etcd *Etcd, health string) (*Etcd, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err := etcd.await(ctx, func(ctx context.Context) error { return probe(ctx, http.DefaultClient, health) })
+	err := etcd.await(ctx, func(ctx context.Context) error {
+		return probe(ctx, &http.Client{Transport: freshTransport(nil)}, health)
+	})
 	if err != nil {
 		etcd.Kill()
 		return nil, err
