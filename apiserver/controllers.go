@@ -22,9 +22,14 @@ func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 		return nil, err
 	}
 	config := controllers.Config{
-		Controllers:      s.config.Options.EnabledControllers,
-		ClientConfig:     s.clients.loopback,
-		RootCA:           rootCA,
+		Controllers:   s.config.Options.EnabledControllers,
+		ClientConfig:  s.clients.loopback,
+		RootCA:        rootCA,
+		WithScheduler: s.config.Options.WithScheduler,
+		Files: controllers.Files{
+			CACert: files.CACert, CAKey: files.CAKey,
+			ServiceAccountKey: s.config.Options.Auth.Authentication.ServiceAccounts.SigningKeyFile,
+		},
 		NewMetadataWatch: s.watchStored,
 	}
 	if s.core.database.Shared {

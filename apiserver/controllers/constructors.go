@@ -13,8 +13,9 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
 	"k8s.io/klog/v2"
-	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	kubectrlmgrconfig "k8s.io/kubernetes/pkg/controller/apis/config"
 	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
 	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	"k8s.io/kubernetes/pkg/controller/namespace"
@@ -30,22 +31,6 @@ const (
 	namespaceSyncPeriod = 5 * time.Minute
 	roleWorkers         = 5
 )
-
-// constructor builds a controller. The function that it returns runs the controller
-// until the function's context ends.
-type constructor func(context.Context, *controllerContext) (func(context.Context), error)
-
-func constructors() map[string]constructor {
-	return map[string]constructor{
-		names.NamespaceController:                       newNamespace,
-		names.GarbageCollectorController:                newGarbageCollector,
-		names.ServiceAccountController:                  newServiceAccount,
-		names.RootCACertificatePublisherController:      newRootCAPublisher,
-		names.ClusterRoleAggregationController:          newRoleAggregation,
-		names.ResourceQuotaController:                   newResourceQuota,
-		names.ValidatingAdmissionPolicyStatusController: newPolicyStatus,
-	}
-}
 
 // clients are the API clients that the controllers share.
 type clients struct {
@@ -74,6 +59,12 @@ type controllerContext struct {
 	// newMetadataWatch is Config.NewMetadataWatch.
 	newMetadataWatch func(schema.GroupResource) *objectstore.MetadataWatch
 	informers        informers.SharedInformerFactory
+	// settings are kube-controller-manager's defaults.
+	settings kubectrlmgrconfig.KubeControllerManagerConfiguration
+	files    Files
+	// mapper reads discovery again every discoveryRefreshInterval; nil for essential
+	// controllers.
+	mapper *restmapper.DeferredDiscoveryRESTMapper
 	// rootCAMaps watches only the ConfigMaps that the root CA publisher writes; nil
 	// if that controller does not run.
 	rootCAMaps informers.SharedInformerFactory

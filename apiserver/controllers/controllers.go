@@ -7,11 +7,18 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	cacheddiscovery "k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/klog/v2"
+	kubectrlmgrconfigv1alpha1 "k8s.io/kube-controller-manager/config/v1alpha1"
+	kubectrlmgrconfig "k8s.io/kubernetes/pkg/controller/apis/config"
+	kubectrlmgrconfigscheme "k8s.io/kubernetes/pkg/controller/apis/config/scheme"
 
 	"byre/apiserver/loopback"
 	"byre/apiserver/objectstore"
@@ -28,9 +35,22 @@ type Config struct {
 	// NewMetadataWatch returns a new watch of a resource that this server stores,
 	// and nil for a resource of an aggregated API server.
 	NewMetadataWatch func(schema.GroupResource) *objectstore.MetadataWatch
+	// Files are the keys that controllers sign with.
+	Files Files
+	// WithScheduler says that kube-scheduler's scheduler runs too.
+	WithScheduler bool
 	// Lease is the lease that this server holds while it runs the controllers. nil
 	// means that no other server shares the database.
 	Lease *Lease
+}
+
+// Files are paths of PEM files. The controllers that need a file which does not exist do
+// not run: it is kept elsewhere.
+type Files struct {
+	// CACert and CAKey are the CA that signs CertificateSigningRequests.
+	CACert, CAKey string
+	// ServiceAccountKey signs the tokens in Secrets.
+	ServiceAccountKey string
 }
 
 // Runner runs the selected controllers.
@@ -40,9 +60,9 @@ type Runner struct {
 
 // New checks the configuration. It starts no goroutine.
 func New(c Config) (*Runner, error) {
-	known := constructors()
+	known := descriptors()
 	for _, name := range c.Controllers {
-		if known[name] == nil {
+		if _, ok := known[name]; !ok {
 			return nil, fmt.Errorf("there is no controller %q", name)
 		}
 	}
@@ -52,7 +72,7 @@ func New(c Config) (*Runner, error) {
 // Run runs the controllers until ctx ends, or, with a lease, whenever this server holds
 // it. It returns before ctx ends only with an error.
 func (r *Runner) Run(ctx context.Context) error {
-	if len(r.config.Controllers) == 0 {
+	if len(r.config.Controllers) == 0 && !r.config.WithScheduler {
 		<-ctx.Done()
 		return nil
 	}
@@ -123,6 +143,40 @@ func (r *Runner) runControllers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	always, others := make(map[string]descriptor), make(map[string]descriptor)
+	known := descriptors()
+	for _, name := range r.config.Controllers {
+		if d := known[name]; d.class == essential {
+			always[name] = d
+		} else {
+			others[name] = d
+		}
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if len(others) > 0 {
+		manager, err := newLeader(clients.kube, "kube-controller-manager")
+		if err != nil {
+			return err
+		}
+		group.Go(func() { manager.runWithout(ctx, func(ctx context.Context) { r.runOnDemand(ctx, clients, others) }) })
+	}
+	if r.config.WithScheduler {
+		scheduler, err := newLeader(clients.kube, "kube-scheduler")
+		if err != nil {
+			return err
+		}
+		group.Go(func() {
+			scheduler.runWithout(ctx, func(ctx context.Context) { runScheduler(ctx, r.config.ClientConfig) })
+		})
+	}
+	return r.runEssential(ctx, clients, always)
+}
+
+// runEssential runs controllers of that class until ctx ends.
+func (r *Runner) runEssential(ctx context.Context, clients clients, controllers map[string]descriptor) error {
 	cc := &controllerContext{
 		clients:          clients,
 		rootCA:           r.config.RootCA,
@@ -131,9 +185,8 @@ func (r *Runner) runControllers(ctx context.Context) error {
 		informersStarted: make(chan struct{}),
 	}
 	var runs []func(context.Context)
-	known := constructors()
-	for _, name := range r.config.Controllers {
-		run, err := known[name](ctx, cc)
+	for name, d := range controllers {
+		run, err := d.build(ctx, cc)
 		if err != nil {
 			return fmt.Errorf("controller %s: %w", name, err)
 		}
@@ -152,8 +205,42 @@ func (r *Runner) runControllers(ctx context.Context) error {
 		group.Go(func() { run(ctx) })
 	}
 	klog.FromContext(ctx).V(1).Info("Running controllers", "controllers", r.config.Controllers)
+	<-ctx.Done()
 	group.Wait()
 	return nil
+}
+
+// runOnDemand runs controllers of the other classes until ctx ends.
+func (r *Runner) runOnDemand(ctx context.Context, clients clients, controllers map[string]descriptor) {
+	settings, err := defaultSettings()
+	if err != nil {
+		utilruntime.HandleErrorWithContext(ctx, err, "Cannot read the defaults of kube-controller-manager")
+		return
+	}
+	cc := &controllerContext{
+		clients:          clients,
+		files:            r.config.Files,
+		rootCA:           r.config.RootCA,
+		settings:         settings,
+		newMetadataWatch: r.config.NewMetadataWatch,
+		informers:        informersOf(clients, controllers),
+		mapper:           restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(clients.kube.Discovery())),
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() {
+		wait.UntilWithContext(ctx, func(context.Context) { cc.mapper.Reset() }, discoveryRefreshInterval)
+	})
+	(&onDemand{cc: cc, controllers: controllers}).run(ctx)
+}
+
+// defaultSettings returns the settings that kube-controller-manager has without flags.
+func defaultSettings() (kubectrlmgrconfig.KubeControllerManagerConfiguration, error) {
+	var versioned kubectrlmgrconfigv1alpha1.KubeControllerManagerConfiguration
+	var settings kubectrlmgrconfig.KubeControllerManagerConfiguration
+	kubectrlmgrconfigscheme.Scheme.Default(&versioned)
+	err := kubectrlmgrconfigscheme.Scheme.Convert(&versioned, &settings, nil)
+	return settings, err
 }
 
 // kubeClient returns a clientset whose user agent ends in name.

@@ -81,7 +81,7 @@ func (o *Options) Complete() (Completed, error) {
 
 func (c *Completed) completeControllers() error {
 	var err error
-	if c.EnabledControllers, err = controllers.Select(c.Controllers); err != nil {
+	if c.EnabledControllers, err = controllers.Select(c.Controllers, c.WithControllerManager); err != nil {
 		return err
 	}
 	if !c.Store.GarbageCollection {

@@ -2,6 +2,7 @@ package options
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -43,8 +44,11 @@ type Options struct {
 	Emulation     EmulationOptions
 	// Controllers is the list of --controllers, not yet resolved.
 	Controllers []string
-	Debug       DebugOptions
-	Peers       PeerOptions
+	// WithControllerManager adds the rest of kube-controller-manager's controllers to
+	// those that are on by default, and WithScheduler runs kube-scheduler's scheduler.
+	WithControllerManager, WithScheduler bool
+	Debug                                DebugOptions
+	Peers                                PeerOptions
 	// Election times the election among servers that coordinate leader elections.
 	Election controlplane.LeaderElectionTimers
 	// LivezGracePeriod is for how long /livez takes an unfinished start as alive.
@@ -125,7 +129,11 @@ func (o *Options) addEnablementFlags(fs *pflag.FlagSet) {
 
 func (o *Options) addControllerFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.Controllers, "controllers", o.Controllers,
-		"Controllers to run in this process: '*' is all of them, 'foo' is the one of that name, '-foo' leaves it out; empty runs none, for clusters with a kube-controller-manager.")
+		"Controllers to run in this process: '*' is all that are on by default, 'foo' is the one of that name, '-foo' leaves it out; empty runs none, for clusters with a kube-controller-manager. All controllers: "+strings.Join(controllers.Names(), ", ")+".")
+	fs.BoolVar(&o.WithControllerManager, "with-controller-manager", o.WithControllerManager,
+		"Run all controllers that kube-controller-manager runs by default in this process: '*' in --controllers means them too. They pause while a kube-controller-manager holds its Lease.")
+	fs.BoolVar(&o.WithScheduler, "with-scheduler", o.WithScheduler,
+		"Run kube-scheduler's scheduler in this process. It pauses while a kube-scheduler holds its Lease.")
 	fs.DurationVar(&o.Election.LeaseDuration, "coordinated-leadership-lease-duration", o.Election.LeaseDuration,
 		"How long the server that coordinates leader elections stays the one without renewing its Lease.")
 	fs.DurationVar(&o.Election.RenewDeadline, "coordinated-leadership-renew-deadline", o.Election.RenewDeadline,
@@ -147,7 +155,7 @@ func (o *Options) Validate() []error {
 	errs = append(errs, o.Filters.Validate()...)
 	errs = append(errs, o.Metrics.Validate()...)
 	errs = append(errs, compatibility.DefaultComponentGlobalsRegistry.Validate()...)
-	if _, err := controllers.Select(o.Controllers); err != nil {
+	if _, err := controllers.Select(o.Controllers, o.WithControllerManager); err != nil {
 		errs = append(errs, errors.New("--controllers: "+err.Error()))
 	}
 	errs = append(errs, o.Election.Validate()...)

@@ -1,0 +1,129 @@
+package controllers
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/klog/v2"
+
+	"byre/apiserver/objectstore"
+)
+
+// onDemand runs the controllers that stop while a kube-controller-manager leads, each
+// from the time when there is an object for it to work on.
+//
+// All controllers share the informers of cc, so that the server keeps each object at most
+// once. A controller that starts late adds its informers to those that run.
+type onDemand struct {
+	cc          *controllerContext
+	controllers map[string]descriptor
+	// mutex is held while a controller is built: the constructors of upstream's
+	// controllers share informers and the metrics registry.
+	mutex sync.Mutex
+}
+
+// run runs the controllers until ctx ends.
+func (o *onDemand) run(ctx context.Context) {
+	var group sync.WaitGroup
+	triggered := make(map[schema.GroupResource][]func())
+	for name, d := range o.controllers {
+		wanted := make(chan struct{})
+		want := sync.OnceFunc(func() { close(wanted) })
+		for _, gr := range d.triggers {
+			triggered[gr] = append(triggered[gr], want)
+		}
+		if len(d.triggers) == 0 {
+			want()
+		}
+		group.Go(func() {
+			select {
+			case <-ctx.Done():
+			case <-wanted:
+				o.runController(ctx, name, d)
+			}
+		})
+	}
+	for gr, wants := range triggered {
+		group.Go(func() {
+			if o.awaitObject(ctx, gr) {
+				for _, want := range wants {
+					want()
+				}
+			}
+		})
+	}
+	group.Wait()
+	o.cc.informers.Shutdown()
+}
+
+// runController runs a controller until ctx ends.
+func (o *onDemand) runController(ctx context.Context, name string, d descriptor) {
+	run, err := o.build(ctx, name, d)
+	if err != nil {
+		utilruntime.HandleErrorWithContext(ctx, err, "A controller could not start", "controller", name)
+		return
+	}
+	if run != nil {
+		klog.FromContext(ctx).V(1).Info("Running a controller", "controller", name)
+		run(ctx)
+	}
+}
+
+func (o *onDemand) build(ctx context.Context, name string, d descriptor) (func(context.Context), error) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	run, err := d.build(klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), name)), o.cc)
+	if err != nil {
+		return nil, err
+	}
+	o.cc.informers.StartWithContext(ctx)
+	return run, nil
+}
+
+// awaitObject waits until there is an object of the resource that a controller works on.
+// It returns false when ctx ends before, or if the resource is not served.
+func (o *onDemand) awaitObject(ctx context.Context, gr schema.GroupResource) bool {
+	source := o.cc.newMetadataWatch(gr)
+	if source == nil {
+		return false
+	}
+	defer source.Close()
+	for ctx.Err() == nil {
+		events, err := source.Next(ctx)
+		for _, event := range events {
+			if isWork(gr, event) {
+				return true
+			}
+		}
+		if err != nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(retryPeriod):
+			}
+		}
+	}
+	return false
+}
+
+// isWork reports whether an event shows an object that a controller works on. The Service
+// of the API server itself is none: the server keeps its endpoints.
+func isWork(gr schema.GroupResource, event objectstore.MetadataEvent) bool {
+	return gr != services || event.Object.Namespace != v1.NamespaceDefault || event.Object.Name != "kubernetes"
+}
+
+// informersOf returns an informer factory for the given controllers. If none of them is a
+// workload controller, the Pods in memory are without what the others do not read.
+func informersOf(c clients, controllers map[string]descriptor) informers.SharedInformerFactory {
+	transform := trimPod
+	for _, d := range controllers {
+		if d.class != cluster {
+			transform = stripManagedFields
+		}
+	}
+	return informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithTransform(transform))
+}

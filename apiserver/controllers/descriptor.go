@@ -1,0 +1,106 @@
+package controllers
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+)
+
+// class says which servers run a controller.
+type class int
+
+const (
+	// essential controllers run on every server: it cannot work without them.
+	essential class = iota
+	// cluster controllers run by default, and stop while a kube-controller-manager
+	// leads: two servers that run one of them would undo each other's work.
+	cluster
+	// workload controllers are the rest of kube-controller-manager's. They run with
+	// --with-controller-manager or by name, and stop as cluster controllers do.
+	workload
+	// named controllers run only by name, as in kube-controller-manager.
+	named
+)
+
+// constructor builds a controller. The function that it returns runs the controller
+// until the function's context ends; nil means that there is nothing to run.
+type constructor func(context.Context, *controllerContext) (func(context.Context), error)
+
+// descriptor describes a controller.
+type descriptor struct {
+	class class
+	// alias is the controller's former name, which --controllers accepts too.
+	alias string
+	// triggers are resources. The controller starts when there is an object of one of
+	// them, and at once if it has none: the informers of a controller without work
+	// would only take memory.
+	triggers []schema.GroupResource
+	build    constructor
+}
+
+var (
+	certificateRequests = groupResource("certificates.k8s.io", "certificatesigningrequests")
+	claims              = groupResource("", "persistentvolumeclaims")
+	cronJobs            = groupResource("batch", "cronjobs")
+	jobs                = groupResource("batch", "jobs")
+	nodes               = groupResource("", "nodes")
+	pods                = groupResource("", "pods")
+	services            = groupResource("", "services")
+	volumes             = groupResource("", "persistentvolumes")
+)
+
+func groupResource(group, name string) schema.GroupResource {
+	return schema.GroupResource{Group: group, Resource: name}
+}
+
+// descriptors returns all controllers by their names in kube-controller-manager.
+// Controllers of features that are off by default are not among them.
+func descriptors() map[string]descriptor {
+	type on = []schema.GroupResource
+	return map[string]descriptor{
+		names.NamespaceController:                       {essential, "namespace", nil, newNamespace},
+		names.GarbageCollectorController:                {essential, "garbagecollector", nil, newGarbageCollector},
+		names.ServiceAccountController:                  {essential, "serviceaccount", nil, newServiceAccount},
+		names.RootCACertificatePublisherController:      {essential, "root-ca-cert-publisher", nil, newRootCAPublisher},
+		names.ClusterRoleAggregationController:          {essential, "clusterrole-aggregation", nil, newRoleAggregation},
+		names.ResourceQuotaController:                   {essential, "resourcequota", nil, newResourceQuota},
+		names.ValidatingAdmissionPolicyStatusController: {essential, "", nil, newPolicyStatus},
+
+		names.CertificateSigningRequestApprovingController: {cluster, "csrapproving", on{certificateRequests}, newCertificateApproving},
+		names.CertificateSigningRequestSigningController:   {cluster, "csrsigning", on{certificateRequests}, newCertificateSigning},
+		names.CertificateSigningRequestCleanerController:   {cluster, "csrcleaner", on{certificateRequests}, newCertificateCleaner},
+		names.EndpointsController:                          {cluster, "endpoint", on{services}, newEndpoints},
+		names.EndpointSliceController:                      {cluster, "endpointslice", on{services}, newEndpointSlice},
+		names.EndpointSliceMirroringController:             {cluster, "endpointslicemirroring", on{services}, newEndpointSliceMirroring},
+		names.PodGarbageCollectorController:                {cluster, "podgc", on{nodes}, newPodGarbageCollector},
+		names.TaintEvictionController:                      {cluster, "", on{nodes}, newTaintEviction},
+		names.PersistentVolumeBinderController:             {cluster, "persistentvolume-binder", on{claims, volumes}, newVolumeBinder},
+		names.PersistentVolumeClaimProtectionController:    {cluster, "pvc-protection", on{claims}, newClaimProtection},
+		names.PersistentVolumeProtectionController:         {cluster, "pv-protection", on{volumes}, newVolumeProtection},
+		names.TTLAfterFinishedController:                   {cluster, "ttl-after-finished", on{jobs}, newTTLAfterFinished},
+
+		names.CronJobController:                          {workload, "cronjob", on{cronJobs}, newCronJob},
+		names.DaemonSetController:                        {workload, "daemonset", on{groupResource("apps", "daemonsets")}, newDaemonSet},
+		names.DeploymentController:                       {workload, "deployment", on{groupResource("apps", "deployments")}, newDeployment},
+		names.DisruptionController:                       {workload, "disruption", on{groupResource("policy", "poddisruptionbudgets")}, newDisruption},
+		names.EphemeralVolumeController:                  {workload, "ephemeral-volume", on{pods}, newEphemeralVolume},
+		names.HorizontalPodAutoscalerController:          {workload, "horizontalpodautoscaling", on{groupResource("autoscaling", "horizontalpodautoscalers")}, newHorizontalPodAutoscaler},
+		names.JobController:                              {workload, "job", on{jobs}, newJob},
+		names.LegacyServiceAccountTokenCleanerController: {workload, "legacy-service-account-token-cleaner", on{groupResource("", "secrets")}, newLegacyTokenCleaner},
+		names.NodeLifecycleController:                    {workload, "nodelifecycle", on{nodes}, newNodeLifecycle},
+		names.PersistentVolumeAttachDetachController:     {workload, "attachdetach", on{volumes, groupResource("storage.k8s.io", "volumeattachments")}, newAttachDetach},
+		names.PersistentVolumeExpanderController:         {workload, "persistentvolume-expander", on{claims}, newVolumeExpander},
+		names.ReplicaSetController:                       {workload, "replicaset", on{groupResource("apps", "replicasets")}, newReplicaSet},
+		names.ReplicationControllerController:            {workload, "replicationcontroller", on{groupResource("", "replicationcontrollers")}, newReplication},
+		names.ResourceClaimController:                    {workload, "resource-claim-controller", on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")}, newResourceClaim},
+		names.ServiceAccountTokenController:              {workload, "serviceaccount-token", on{groupResource("", "secrets")}, newServiceAccountToken},
+		names.ServiceCIDRController:                      {workload, "", on{groupResource("networking.k8s.io", "servicecidrs")}, newServiceCIDR},
+		names.StatefulSetController:                      {workload, "statefulset", on{groupResource("apps", "statefulsets")}, newStatefulSet},
+		names.TTLController:                              {workload, "ttl", on{nodes}, newNodeTTL},
+		names.VolumeAttributesClassProtectionController:  {workload, "", on{groupResource("storage.k8s.io", "volumeattributesclasses")}, newAttributesClassProtection},
+
+		names.BootstrapSignerController: {named, "bootstrapsigner", on{groupResource("", "secrets")}, newBootstrapSigner},
+		names.TokenCleanerController:    {named, "tokencleaner", on{groupResource("", "secrets")}, newTokenCleaner},
+	}
+}

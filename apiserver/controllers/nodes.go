@@ -1,0 +1,47 @@
+package controllers
+
+import (
+	"context"
+
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/kubernetes/pkg/controller/nodelifecycle"
+	"k8s.io/kubernetes/pkg/controller/podgc"
+	"k8s.io/kubernetes/pkg/controller/tainteviction"
+	"k8s.io/kubernetes/pkg/controller/ttl"
+)
+
+// nodeTTLWorkers is kube-controller-manager's number.
+const nodeTTLWorkers = 5
+
+func newPodGarbageCollector(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	core := cc.informers.Core().V1()
+	c := podgc.NewPodGC(ctx, cc.kube, core.Pods(), core.Nodes(), int(cc.settings.PodGCController.TerminatedPodGCThreshold))
+	return c.Run, nil
+}
+
+func newTaintEviction(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	core := cc.informers.Core().V1()
+	c, err := tainteviction.New(ctx, cc.kube, core.Pods(), core.Nodes(), names.TaintEvictionController)
+	if err != nil {
+		return nil, err
+	}
+	return c.Run, nil
+}
+
+func newNodeLifecycle(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	settings := cc.settings.NodeLifecycleController
+	core := cc.informers.Core().V1()
+	c, err := nodelifecycle.NewNodeLifecycleController(ctx, cc.informers.Coordination().V1().Leases(), core.Pods(), core.Nodes(),
+		cc.informers.Apps().V1().DaemonSets(), cc.kube, cc.settings.KubeCloudShared.NodeMonitorPeriod.Duration,
+		settings.NodeStartupGracePeriod.Duration, settings.NodeMonitorGracePeriod.Duration, settings.NodeEvictionRate,
+		settings.SecondaryNodeEvictionRate, settings.LargeClusterSizeThreshold, settings.UnhealthyZoneThreshold)
+	if err != nil {
+		return nil, err
+	}
+	return c.Run, nil
+}
+
+func newNodeTTL(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	c := ttl.NewTTLController(ctx, cc.informers.Core().V1().Nodes(), cc.kube)
+	return func(ctx context.Context) { c.Run(ctx, nodeTTLWorkers) }, nil
+}

@@ -1,0 +1,165 @@
+package controllers
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/scale"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controller/cronjob"
+	"k8s.io/kubernetes/pkg/controller/daemon"
+	"k8s.io/kubernetes/pkg/controller/deployment"
+	"k8s.io/kubernetes/pkg/controller/disruption"
+	"k8s.io/kubernetes/pkg/controller/job"
+	"k8s.io/kubernetes/pkg/controller/podautoscaler"
+	podmetrics "k8s.io/kubernetes/pkg/controller/podautoscaler/metrics"
+	"k8s.io/kubernetes/pkg/controller/replicaset"
+	"k8s.io/kubernetes/pkg/controller/replication"
+	"k8s.io/kubernetes/pkg/controller/resourceclaim"
+	"k8s.io/kubernetes/pkg/controller/statefulset"
+	"k8s.io/kubernetes/pkg/controller/ttlafterfinished"
+	"k8s.io/kubernetes/pkg/features"
+	resourceclient "k8s.io/metrics/pkg/client/clientset/versioned/typed/metrics/v1beta1"
+	"k8s.io/metrics/pkg/client/custom_metrics"
+	"k8s.io/metrics/pkg/client/external_metrics"
+)
+
+// Delays between two tries to make a failed Pod of a DaemonSet again, as in
+// kube-controller-manager.
+const (
+	daemonMinBackoff = time.Second
+	daemonMaxBackoff = 15 * time.Minute
+)
+
+func newDeployment(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	apps := cc.informers.Apps().V1()
+	c, err := deployment.NewDeploymentController(ctx, apps.Deployments(), apps.ReplicaSets(), cc.informers.Core().V1().Pods(), cc.kube)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.DeploymentController.ConcurrentDeploymentSyncs)) }, nil
+}
+
+func newReplicaSet(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	c := replicaset.NewReplicaSetController(ctx, cc.informers.Apps().V1().ReplicaSets(), cc.informers.Core().V1().Pods(), cc.kube, replicaset.BurstReplicas)
+	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.ReplicaSetController.ConcurrentRSSyncs)) }, nil
+}
+
+func newReplication(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	core := cc.informers.Core().V1()
+	c := replication.NewReplicationManager(ctx, core.Pods(), core.ReplicationControllers(), cc.kube, replication.BurstReplicas)
+	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.ReplicationController.ConcurrentRCSyncs)) }, nil
+}
+
+func newStatefulSet(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	core, apps := cc.informers.Core().V1(), cc.informers.Apps().V1()
+	c := statefulset.NewStatefulSetController(ctx, core.Pods(), apps.StatefulSets(), core.PersistentVolumeClaims(), apps.ControllerRevisions(), cc.kube)
+	return func(ctx context.Context) {
+		c.Run(ctx, int(cc.settings.StatefulSetController.ConcurrentStatefulSetSyncs))
+	}, nil
+}
+
+func newDaemonSet(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	core, apps := cc.informers.Core().V1(), cc.informers.Apps().V1()
+	c, err := daemon.NewDaemonSetsController(ctx, apps.DaemonSets(), apps.ControllerRevisions(), core.Pods(), core.Nodes(), cc.kube,
+		flowcontrol.NewBackOff(daemonMinBackoff, daemonMaxBackoff))
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.DaemonSetController.ConcurrentDaemonSetSyncs)) }, nil
+}
+
+func newJob(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	// Workloads and PodGroups are read with a feature that is off by default only.
+	c, err := job.NewController(ctx, cc.kube, cc.informers.Core().V1().Pods(), cc.informers.Batch().V1().Jobs(), nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.JobController.ConcurrentJobSyncs)) }, nil
+}
+
+func newCronJob(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	batch := cc.informers.Batch().V1()
+	c, err := cronjob.NewControllerV2(ctx, batch.Jobs(), batch.CronJobs(), cc.kube)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.CronJobController.ConcurrentCronJobSyncs)) }, nil
+}
+
+func newTTLAfterFinished(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	c := ttlafterfinished.New(ctx, cc.informers.Batch().V1().Jobs(), cc.kube)
+	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.TTLAfterFinishedController.ConcurrentTTLSyncs)) }, nil
+}
+
+// claimFeatures returns which features of ResourceClaims are on.
+func claimFeatures() resourceclaim.Features {
+	enabled := utilfeature.DefaultFeatureGate.Enabled
+	return resourceclaim.Features{
+		AdminAccess:            enabled(features.DRAAdminAccess),
+		PrioritizedList:        enabled(features.DRAPrioritizedList),
+		WorkloadResourceClaims: enabled(features.DRAWorkloadResourceClaims),
+	}
+}
+
+// scales returns a client of the scale subresources.
+func (cc *controllerContext) scales(config *rest.Config) (scale.ScalesGetter, error) {
+	return scale.NewForConfig(config, cc.mapper, dynamic.LegacyAPIPathResolverFunc, scale.NewDiscoveryScaleKindResolver(cc.kube.Discovery()))
+}
+
+func newDisruption(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	scales, err := cc.scales(cc.config)
+	if err != nil {
+		return nil, err
+	}
+	core, apps := cc.informers.Core().V1(), cc.informers.Apps().V1()
+	c := disruption.NewDisruptionController(ctx, core.Pods(), cc.informers.Policy().V1().PodDisruptionBudgets(), core.ReplicationControllers(),
+		apps.ReplicaSets(), apps.Deployments(), apps.StatefulSets(), cc.kube, cc.mapper, scales, cc.kube.Discovery())
+	return c.Run, nil
+}
+
+func newHorizontalPodAutoscaler(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	settings := cc.settings.HPAController
+	scales, err := cc.scales(cc.config)
+	if err != nil {
+		return nil, err
+	}
+	resources, err := resourceclient.NewForConfig(cc.config)
+	if err != nil {
+		return nil, err
+	}
+	external, err := external_metrics.NewForConfig(cc.config)
+	if err != nil {
+		return nil, err
+	}
+	available := custom_metrics.NewAvailableAPIsGetter(cc.kube.Discovery())
+	c := podautoscaler.NewHorizontalController(ctx, cc.kube.CoreV1(), scales, cc.kube.AutoscalingV2(), cc.mapper,
+		podmetrics.NewRESTMetricsClient(resources, custom_metrics.NewForConfig(cc.config, cc.mapper, available), external),
+		cc.informers.Autoscaling().V2().HorizontalPodAutoscalers(), cc.informers.Core().V1().Pods(),
+		settings.HorizontalPodAutoscalerSyncPeriod.Duration, settings.HorizontalPodAutoscalerDownscaleStabilizationWindow.Duration,
+		settings.HorizontalPodAutoscalerTolerance, settings.HorizontalPodAutoscalerCPUInitializationPeriod.Duration,
+		settings.HorizontalPodAutoscalerInitialReadinessDelay.Duration)
+	return func(ctx context.Context) {
+		var group sync.WaitGroup
+		defer group.Wait()
+		group.Go(func() {
+			custom_metrics.PeriodicallyInvalidate(available, settings.HorizontalPodAutoscalerSyncPeriod.Duration, ctx.Done())
+		})
+		c.Run(ctx, int(settings.ConcurrentHorizontalPodAutoscalerSyncs))
+	}, nil
+}
+
+func newResourceClaim(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	resources := cc.informers.Resource().V1()
+	c, err := resourceclaim.NewController(klog.FromContext(ctx), claimFeatures(), cc.kube, cc.informers.Core().V1().Pods(),
+		cc.informers.Scheduling().V1alpha2().PodGroups(), resources.ResourceClaims(), resources.ResourceClaimTemplates())
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.ResourceClaimController.ConcurrentSyncs)) }, nil
+}
