@@ -200,6 +200,9 @@ func (p *episode) judge(ctx context.Context, h *history.History, result *Result)
 		result.Events += len(w.Events)
 	}
 	if !p.fault.LosesCommits {
+		if len(h.Log.Covered) == 0 {
+			result.Violations = append(result.Violations, "the test could not read the database's log")
+		}
 		for _, v := range check.History(h, patience) {
 			result.Violations = append(result.Violations, v.String())
 		}

@@ -108,8 +108,10 @@ func (w *writer) step(ctx context.Context) {
 		w.do(ctx, &history.Operation{Kind: history.Delete, Object: history.Object{Name: name}})
 	case n < 80:
 		w.do(ctx, &history.Operation{Kind: history.Get, Object: history.Object{Name: name}})
-	case n < 83:
+	case n < 82:
 		w.do(ctx, &history.Operation{Kind: history.Get, Object: history.Object{Name: name}, Mode: history.Any})
+	case n < 84 && w.seen > 0:
+		w.do(ctx, &history.Operation{Kind: history.Get, Object: history.Object{Name: name}, Mode: history.NotOlderThan, At: w.seen})
 	default:
 		w.do(ctx, w.list())
 	}
