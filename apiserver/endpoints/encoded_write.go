@@ -15,7 +15,7 @@ import (
 // objectstore.WriteResult).
 func (r *Resource) writeHandler(upstream func(*handlers.RequestScope) http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
-		if r.written == nil || r.written.negotiate(req, "") != r.written.formats.json {
+		if r.written == nil || r.serving.without.writeResult || r.written.negotiate(req, "") != r.written.formats.json {
 			upstream(r.scope)(w, req)
 			return
 		}

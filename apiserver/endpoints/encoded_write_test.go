@@ -1,13 +1,17 @@
 package endpoints_test
 
 import (
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"byre/apiserver/endpoints"
 )
@@ -85,6 +89,54 @@ func TestEncodedWrite_HasTheRevisionOfItsWrite(t *testing.T) {
 	for path, want := range map[string]bool{"configmaps": true, "pods": true, "pods/status": true, "pods/binding": false, "namespaces": true, "namespaces/finalize": true, "replicationcontrollers/scale": false, "services": false} {
 		if got := version.Resource(path).WritesFromBytes(); got != want {
 			t.Errorf("%s: %v, want %v", path, got, want)
+		}
+	}
+}
+
+// countingSerializer counts how often an object is encoded.
+type countingSerializer struct {
+	runtime.NegotiatedSerializer
+	encoded *atomic.Int32
+}
+
+func (c countingSerializer) EncoderForVersion(encoder runtime.Encoder, version runtime.GroupVersioner) runtime.Encoder {
+	return countingEncoder{c.NegotiatedSerializer.EncoderForVersion(encoder, version), c.encoded}
+}
+
+type countingEncoder struct {
+	runtime.Encoder
+	encoded *atomic.Int32
+}
+
+func (c countingEncoder) Encode(object runtime.Object, w io.Writer) error {
+	c.encoded.Add(1)
+	return c.Encoder.Encode(object, w)
+}
+
+// TestEncodedWrite_AnswersTheStoredBytes: upstream's handlers answer with the very object
+// that storage returned. Where they do not any more, the object is encoded again and this
+// test fails.
+func TestEncodedWrite_AnswersTheStoredBytes(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, nil)
+	var encoded atomic.Int32
+	for i := range s.groups {
+		s.groups[i].Codecs = countingSerializer{s.groups[i].Codecs, &encoded}
+	}
+	server := httptest.NewServer(s.handler(s.serving))
+	defer server.Close()
+	for _, test := range []struct {
+		call    call
+		encoded int32
+	}{
+		{call{method: http.MethodPost, path: configMaps, body: `{"metadata":{"name":"c"}}`}, 0},
+		{call{method: http.MethodPut, path: configMaps + "/c", body: `{"metadata":{"name":"c"},"data":{"a":"b"}}`}, 0},
+		// The patch is applied to the encoded object.
+		{call{method: http.MethodPatch, path: configMaps + "/c", body: `{"data":{"a":"c"}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}}, 1},
+	} {
+		resp, body := test.call.answer(t, server)
+		if got := encoded.Swap(0); resp.StatusCode >= 300 || got != test.encoded {
+			t.Errorf("%s: %d %s, encoded %d times, want %d", test.call.method, resp.StatusCode, body, got, test.encoded)
 		}
 	}
 }

@@ -12,6 +12,24 @@ func DecodeReads(s Serving) Serving {
 	return s
 }
 
+// WithoutWriteResult encodes the result of each write for its answer.
+func WithoutWriteResult(s Serving) Serving {
+	s.without.writeResult = true
+	return s
+}
+
+// WithoutFieldRemoval leaves managed fields on objects after admission.
+func WithoutFieldRemoval(s Serving) Serving {
+	s.without.fieldRemoval = true
+	return s
+}
+
+// WithoutStackGrowth leaves the stacks of writes to the Go runtime.
+func WithoutStackGrowth(s Serving) Serving {
+	s.without.stackGrowth = true
+	return s
+}
+
 // FromBytes says whether reads of a resource are answered from bytes.
 func (r *Resource) FromBytes() bool { return r.encoded != nil }
 

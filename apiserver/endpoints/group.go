@@ -60,7 +60,13 @@ type Serving struct {
 
 	// decodeReads answers no read from bytes, so that tests can compare.
 	decodeReads bool
+	// without turns optimizations off, so that a benchmark can measure each.
+	without optimizations
 }
+
+// optimizations are those of writes: the files write_result.go of objectstore, managed.go,
+// and the package stack say what each relies on.
+type optimizations struct{ writeResult, fieldRemoval, stackGrowth bool }
 
 const (
 	defaultMinRequestTimeout   = 30 * time.Minute

@@ -59,6 +59,9 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 
 		MaxRequestBodyBytes: r.serving.MaxRequestBodyBytes,
 	}
+	if r.serving.without.stackGrowth {
+		scope.Creater = r.types.Creater
+	}
 	if adjust != nil {
 		if err := adjust(r.path, scope); err != nil {
 			return nil, err

@@ -35,6 +35,10 @@ type server struct {
 	bytes, decoded *httptest.Server
 	// untracked answers from bytes and has upstream compute all managed fields.
 	untracked *httptest.Server
+	// groups and serving are what bytes serves; handler makes another over the same store.
+	groups  []endpoints.Group
+	serving endpoints.Serving
+	handler func(endpoints.Serving) http.Handler
 }
 
 // newServer serves until the test ends. wrap, if not nil, comes between the
@@ -62,8 +66,8 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		TypeConverter: managedfields.NewTypeConverter(openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)),
 		FieldSets:     managedfields.NewCache(1 << 20),
 	}
-	s := &server{}
-	serve := func(serving endpoints.Serving) *httptest.Server {
+	s := &server{groups: groups, serving: serving}
+	s.handler = func(serving endpoints.Serving) http.Handler {
 		s.api, err = endpoints.New(endpoints.Config{
 			Groups:    groups,
 			Serving:   serving,
@@ -72,7 +76,10 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := httptest.NewServer(filtered(s.api))
+		return filtered(s.api)
+	}
+	serve := func(serving endpoints.Serving) *httptest.Server {
+		h := httptest.NewServer(s.handler(serving))
 		t.Cleanup(h.Close)
 		return h
 	}

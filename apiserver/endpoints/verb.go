@@ -39,7 +39,7 @@ func (r *Resource) handler(a action) http.HandlerFunc {
 		}
 		creater := r.storage.(rest.Creater)
 		return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
-			return createResource(creater, scope, admit, r.tracker)
+			return createResource(creater, scope, admit, r.tracker, r.serving.without.fieldRemoval)
 		})
 	case request.MethodPut:
 		updater := r.storage.(rest.Updater)

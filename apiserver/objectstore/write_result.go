@@ -18,6 +18,10 @@ import (
 // JSON in the storage version, the handler answers with the stored bytes
 // (endpoints/encoded_write.go). What it relies on: the handler encodes the very object
 // that storage returned, and nobody changes it in between; Of compares the pointers.
+// TestEncodedWrite_AnswersTheStoredBytes in endpoints fails when a handler encodes another.
+//
+// What it earns: 3 to 11 percent of the processor time of the handler of a small Pod's
+// create (BenchmarkOptimizations in endpoints).
 type WriteResult struct{ last atomic.Pointer[writtenObject] }
 
 type writtenObject struct {

@@ -11,8 +11,11 @@
 // nothing.
 //
 // What it relies on: the Go runtime checks a function's frame size on entry, and does
-// not shrink a stack before the next garbage collection. TestGrow_HasTheSizeAskedFor fails when that
-// changes.
+// not shrink a stack before the next garbage collection. TestGrow_HasTheSizeAskedFor fails
+// when that changes.
+//
+// What it earns: 18 to 30 percent of the processor time of the handler of a small Pod's
+// create (BenchmarkOptimizations in apiserver/endpoints).
 package stack
 
 // The frame sizes in bytes. Together with a few more frames each is just below a power
