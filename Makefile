@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
 
-.PHONY: all build run kubectl test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet bench robustness fuzz fuzz-short clean
+.PHONY: all build run kubectl test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet bench robustness growth fuzz fuzz-short clean
 
 all: build
 
@@ -115,6 +115,13 @@ robustness: build test-setup
 # e2e/bench/doc.go says what else there is.
 bench: build test-setup
 	cd e2e && $(GO) run ./bench $(BENCH)
+
+# Compares stores of 10,000 objects with stores of GROWTH objects and twice as many
+# changes, on both databases: reads, compaction, and what it leaves to the writers. A
+# million takes some minutes and 10 GB.
+GROWTH ?= 1000000
+growth: test-setup
+	BYRE_GROWTH=$(GROWTH) $(GO) test ./sqlstore -run TestGrowth -count=1 -timeout 60m -v
 
 # The packages that have fuzz targets, and the targets of the package $$p.
 FUZZ_PKGS    = $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -rn1 dirname | sort -u)

@@ -10,10 +10,12 @@ const (
 	// chunkTime is how long one chunk of a compaction may hold up a batch.
 	chunkTime                               = 20 * time.Millisecond
 	firstChunk, smallestChunk, largestChunk = 200, 10, 20_000
+	// writersShare is how many times as long as a chunk took the writers go on alone.
+	writersShare = 9
 )
 
 // Compact forgets the changes up to and including a revision, a chunk at a
-// time, and leaves as much time to the writers as it takes itself. What
+// time, and leaves the writers nine tenths of the time. What
 // Options.RetentionFor keeps is archived before.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	s.compacting.Lock()

@@ -24,13 +24,13 @@ type heartbeats struct {
 }
 
 // What the parts of a cluster send, by their defaults: a kubelet renews its lease (a
-// quarter of 40 s) and reports its status, a controller renews its leader election. In
-// ten minutes each Pod's status changes once, and an Event is recorded with each change.
+// quarter of 40 s) and reports its status, a controller renews its leader election. Each
+// Pod's status changes ten times a day, and an Event is recorded with each change.
 const (
 	nodeLeaseInterval  = 10 * time.Second
 	nodeStatusInterval = 5 * time.Minute
 	leaderInterval     = 2 * time.Second
-	podStatusInterval  = 10 * time.Minute
+	podStatusInterval  = 24 * time.Hour / 10
 )
 
 var leaders = []string{"kube-controller-manager", "kube-scheduler"}

@@ -85,8 +85,7 @@ func (d *Driver) DeleteArchived(ctx context.Context, of sqlstore.GroupResource, 
 		if err != nil || deleted == 0 {
 			return err
 		}
-		_, err = d.writer.vacuum.Exec()
-		return err
+		return d.writer.giveBack(deleted)
 	})
 	return deleted, err
 }

@@ -25,7 +25,7 @@ type writer struct {
 	selectRevision, touch, untouch           *sql.Stmt
 	reserve, skip                            *sql.Stmt
 	deleteChanges, updateCompacted, vacuum   *sql.Stmt
-	selectOldest                             *sql.Stmt
+	selectOldest, selectPages                *sql.Stmt
 }
 
 // newWriter takes over db.
@@ -42,7 +42,7 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 		{&w.insertObject, insertObject}, {&w.updateObject, updateObject}, {&w.deleteObject, deleteObject},
 		{&w.insertCreate, insertCreate}, {&w.insertReplaced, insertReplaced},
 		{&w.selectRevision, selectRevision}, {&w.touch, touchStore}, {&w.untouch, untouchStore},
-		{&w.reserve, reserve}, {&w.skip, skip}, {&w.selectOldest, selectOldest},
+		{&w.reserve, reserve}, {&w.skip, skip}, {&w.selectOldest, selectOldest}, {&w.selectPages, selectPages},
 		{&w.deleteChanges, deleteChanges}, {&w.updateCompacted, updateCompacted}, {&w.vacuum, vacuum},
 	} {
 		if *s.stmt, err = w.stmts.add(w.conn.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it

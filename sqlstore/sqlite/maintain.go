@@ -40,8 +40,7 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 		if _, err := w.updateCompacted.Exec(state.Compacted); err != nil {
 			return err
 		}
-		_, err := w.vacuum.Exec()
-		return err
+		return w.giveBack(limit)
 	})
 	if err != nil {
 		return false, d.translate(err)
@@ -49,6 +48,32 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 	d.state.Store(&state)
 	d.walGrew()
 	return deleted == upTo, nil
+}
+
+const (
+	// vacuumPages is how many pages one statement gives back.
+	vacuumPages = 500
+	// keptPages is how many free pages are kept in any case, and one in keptShare of all
+	// pages: the next changes take them. To give a page back another one is moved, and
+	// later the file grows again.
+	keptPages, keptShare = 1024, 10
+)
+
+// giveBack shrinks the file where it has many free pages: by as many as a chunk of a
+// compaction may have made free, and some more, so that it keeps up.
+func (w *writer) giveBack(deleted int) error {
+	var free, pages int
+	if err := w.selectPages.QueryRow().Scan(&free, &pages); err != nil {
+		return err
+	}
+	most := max(vacuumPages, 4*deleted)
+	for excess := free - max(keptPages, pages/keptShare); excess > 0 && most > 0; excess -= vacuumPages {
+		if _, err := w.vacuum.Exec(); err != nil {
+			return err
+		}
+		most -= vacuumPages
+	}
+	return nil
 }
 
 const (

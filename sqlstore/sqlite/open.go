@@ -37,7 +37,7 @@ type Options struct {
 	// Volatile says of which resources a change may be in memory only for a while: a
 	// crash of the process loses the last ones, and none else. Nil means of none.
 	Volatile func(sqlstore.Key) bool
-	// FlushInterval is how long: 10 seconds.
+	// FlushInterval is how long: 15 seconds.
 	FlushInterval time.Duration
 }
 

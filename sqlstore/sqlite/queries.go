@@ -81,7 +81,9 @@ const (
 	selectOldest = `SELECT coalesce(min(revision), 0) FROM changes`
 	// updateCompacted keeps the last revision when the newest change is deleted.
 	updateCompacted = `UPDATE store SET compacted = ?1, revision = max(revision, ?1) WHERE id = 1`
-	// vacuum gives back free pages, as many as a chunk may have made.
+	// selectPages counts the pages that are free, and all pages.
+	selectPages = `SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count`
+	// vacuum gives free pages back to the file system, up to vacuumPages.
 	vacuum = `PRAGMA incremental_vacuum(500)`
 )
 

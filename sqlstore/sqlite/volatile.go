@@ -11,10 +11,11 @@ import (
 )
 
 const (
-	// defaultFlushInterval is how long a volatile change may be in memory only. Leases are
-	// renewed every 2 s (leader election) or 10 s (nodes): of a flush in 10 s they share
-	// most of the pages.
-	defaultFlushInterval = 10 * time.Second
+	// defaultFlushInterval is how long a volatile change may be in memory only: not longer
+	// than a candidate waits before it takes over a Lease that it has just seen (15 s by
+	// client-go's default), so that a holder whose renewals a crash has undone finds out
+	// before another process takes the Lease.
+	defaultFlushInterval = 15 * time.Second
 	// reservedRevisions is how many revisions are reserved at a time.
 	reservedRevisions = 1_000_000
 	// mostVolatileChanges and mostVolatileBytes bound what is in memory only; a batch that
