@@ -56,7 +56,7 @@ const (
 	// keptPages is how many free pages are kept in any case, and one in keptShare of all
 	// pages: the next changes take them. To give a page back another one is moved, and
 	// later the file grows again.
-	keptPages, keptShare = 1024, 10
+	keptPages, keptShare = 128, 10
 )
 
 // giveBack shrinks the file where it has many free pages: by as many as a chunk of a
