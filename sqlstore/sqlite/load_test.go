@@ -1,11 +1,15 @@
 package sqlite_test
 
 import (
+	"database/sql"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"byre/migrations"
+	"byre/sqlstore"
 	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
 )
@@ -43,4 +47,30 @@ func TestLoad_LeavesOneFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	driver.Close()
+}
+
+// A store whose process crashed while it had revisions in memory only is not copied: the
+// copy would give them again.
+func TestReadIdle_RefusesReservedRevisions(t *testing.T) {
+	path := migrated(t)
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), `UPDATE store SET reserved = 1000000`); err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
+	ignore := func(sqlstore.Snapshot) error { return nil }
+	if err := sqlite.ReadIdle(t.Context(), path, ignore); err == nil || !strings.Contains(err.Error(), "not stopped cleanly") {
+		t.Errorf("reserved revisions: %v", err)
+	}
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver.Close()
+	if err := sqlite.ReadIdle(t.Context(), path, ignore); err != nil {
+		t.Errorf("after a start: %v", err)
+	}
 }

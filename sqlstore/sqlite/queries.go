@@ -167,7 +167,9 @@ const (
 
 // A whole store: ReadSnapshot and Load.
 const (
-	selectHeader = `SELECT revision, compacted, epoch, (SELECT count(*) FROM objects) FROM counters WHERE id = 1`
+	selectHeader = `
+SELECT k.revision, k.compacted, k.epoch, (SELECT count(*) FROM objects), s.reserved
+FROM counters k, store s WHERE k.id = 1 AND s.id = 1`
 
 	selectObjects = `
 SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, time, verb, who, form, expires, value, record_sum, change_sum

@@ -17,8 +17,12 @@ import (
 // process that serves the store goes on meanwhile: the transaction locks nothing, but the
 // write-ahead log can't start over until it ends. The snapshot is valid until read returns.
 func ReadSnapshot(ctx context.Context, path string, read func(sqlstore.Snapshot) error) error {
+	return readSnapshot(ctx, path, false, read)
+}
+
+func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstore.Snapshot) error) error {
 	d := &Driver{options: Options{Busy: defaultBusy}, path: path}
-	err := d.readSnapshot(ctx, read)
+	err := d.readSnapshot(ctx, idle, read)
 	var own *readError
 	if errors.As(err, &own) {
 		return own.err
@@ -37,7 +41,7 @@ func ReadIdle(ctx context.Context, path string, read func(sqlstore.Snapshot) err
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	return ReadSnapshot(ctx, lock.Path, read)
+	return readSnapshot(ctx, lock.Path, true, read)
 }
 
 // readError is an error of the function that reads a snapshot.
@@ -45,7 +49,12 @@ type readError struct{ err error }
 
 func (e *readError) Error() string { return e.err.Error() }
 
-func (d *Driver) readSnapshot(ctx context.Context, read func(sqlstore.Snapshot) error) error {
+// errReserved: revisions beyond the last one in the file were given before a crash.
+var errReserved = errors.New("the last process on the database has not stopped cleanly: start byre on it and stop it")
+
+// readSnapshot fails with errReserved where the snapshot is that of an idle store which
+// has not the last revision that was given.
+func (d *Driver) readSnapshot(ctx context.Context, idle bool, read func(sqlstore.Snapshot) error) error {
 	// dbfile.Inspect closes the file, which would give up the locks of a driver that
 	// this process has on it.
 	db := d.connect(1, d.reading())
@@ -71,8 +80,12 @@ func (d *Driver) readSnapshot(ctx context.Context, read func(sqlstore.Snapshot) 
 		Changes: rowsOf(ctx, tx, selectUndo, scanChangeRow),
 	}
 	s.Time = time.Now().UTC().Truncate(time.Microsecond)
-	if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount); err != nil {
+	var reserved int64
+	if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &reserved); err != nil {
 		return err
+	}
+	if idle && reserved > s.Revision {
+		return fmt.Errorf("%s: %w", d.path, errReserved)
 	}
 	if err := read(s); err != nil {
 		return &readError{d.translate(err)}
