@@ -364,7 +364,10 @@ func TestRestore_KilledLeavesNothingHalfDone(t *testing.T) {
 			if objects := countRestored(t, target); objects != 0 && objects != rows.ObjectCount {
 				t.Errorf("%d of %d objects after a restore that was killed (%v) after %v", objects, rows.ObjectCount, killed, after)
 			} else if objects == 0 {
-				byreCommand(t, "restore", "--endpoint", target, file)
+				// PostgreSQL may take a moment to notice that the client has gone.
+				waitFor(t, "another restore", func() error {
+					return exec.CommandContext(t.Context(), programs.Byre.Path(), "restore", "--endpoint", target, file).Run()
+				})
 			}
 		}
 	}

@@ -46,6 +46,9 @@ func (t *transfer) load(s sqlstore.Snapshot) error {
 	if err != nil {
 		return t.explain(err)
 	}
+	// The server answers when the locks are given back: whoever comes next is not told
+	// that the store is in use.
+	defer t.rollback(tx)
 	if err := t.lock(tx); err != nil {
 		return err
 	}
@@ -78,6 +81,13 @@ func (t *transfer) load(s sqlstore.Snapshot) error {
 		return fmt.Errorf("commit: %w", t.explain(err))
 	}
 	return nil
+}
+
+// rollback ends a transaction that is not committed.
+func (t *transfer) rollback(tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), 5*time.Second)
+	defer cancel()
+	_ = tx.Rollback(ctx)
 }
 
 // lock keeps others away, and fails where the store is in use or holds data.

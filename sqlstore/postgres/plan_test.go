@@ -80,6 +80,7 @@ var (
 
 // configurations are what comes before a statement in its transaction, with arguments.
 var configurations = map[string][]any{"apply": {configure, "1000", true}, "compact": {configureCompact, "1000"},
+	"whole": {configureScan}, "whole undo": {configureScan},
 	"resources": {configureCompact, "1000"}, "archive": {configureCompact, "1000"}, "prune": {configureCompact, "1000"},
 }
 
@@ -114,6 +115,8 @@ func comparePlans(t *testing.T, conn *pgx.Conn, when string) {
 		text      string
 		arguments []any
 	}{
+		"whole":         {selectObjects, nil},
+		"whole undo":    {selectUndo, nil},
 		"state":         {selectState, []any{int64(99_000)}},
 		"object":        {selectObject, []any{int64(99_000), "", "resource3", "builtin", "namespace20", "name203"}},
 		"expired":       {selectExpired, []any{"2020-01-01T00:00:00Z", 500}},

@@ -289,14 +289,16 @@ SELECT k.revision, k.compacted, k.epoch, clock_timestamp(), (SELECT count(*) FRO
 SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, time, verb, who, form, expires, value
 FROM objects ORDER BY "group", resource, owner, namespace, name`
 
-	// selectUndo reads the archive up to the compacted revision, and changes from there on.
+	// selectUndo reads the archive up to the compacted revision, and changes from there
+	// on. Each half is in order by itself, so that nothing has to be sorted.
 	selectUndo = `
-SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value
-FROM archive WHERE revision <= (SELECT compacted FROM store)
-UNION ALL
-SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value
-FROM changes WHERE revision > (SELECT compacted FROM store)
-ORDER BY revision`
+SELECT * FROM (
+    (SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value
+     FROM archive WHERE revision <= (SELECT compacted FROM store) ORDER BY revision)
+    UNION ALL
+    (SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value
+     FROM changes WHERE revision > (SELECT compacted FROM store) ORDER BY revision)
+) AS undo ORDER BY revision`
 
 	// lockStore keeps everybody from the tables until the load has ended.
 	lockStore = `LOCK TABLE store, objects, changes, archive IN ACCESS EXCLUSIVE MODE`

@@ -121,17 +121,28 @@ func (t *transfer) checkSchema() error {
 	return migrations.Check(migrations.Postgres, version)
 }
 
+const (
+	// endedSession is how long the server may take to end the session of a process that
+	// has gone, and with it the session's locks.
+	endedSession = 2 * time.Second
+	idlePause    = 50 * time.Millisecond
+)
+
 // checkIdle fails while a process uses the store. A transaction keeps the lock that it
 // takes to find out; outside of one the lock is given back at once.
 func (t *transfer) checkIdle() error {
-	var free bool
-	if err := t.conn.QueryRow(t.ctx, tryLock, migrations.UseLock).Scan(&free); err != nil {
-		return t.explain(err)
+	for range endedSession / idlePause {
+		var free bool
+		if err := t.conn.QueryRow(t.ctx, tryLock, migrations.UseLock).Scan(&free); err != nil || free {
+			return t.explain(err)
+		}
+		select {
+		case <-t.ctx.Done():
+			return t.explain(t.ctx.Err())
+		case <-time.After(idlePause):
+		}
 	}
-	if !free {
-		return &migrations.InUseError{Path: t.name()}
-	}
-	return nil
+	return &migrations.InUseError{Path: t.name()}
 }
 
 // name is what an operator knows the database by.
