@@ -1,0 +1,59 @@
+package migrations_test
+
+import (
+	"slices"
+	"testing"
+
+	"byre/migrations"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// The connection of a migration breaks after any of its statements, before it has the
+// answer, as when its process is killed: the schema is then the old one or the new one, and the next migration ends as if
+// nothing had happened.
+func TestUp_BrokenAtAnyStatement(t *testing.T) {
+	t.Parallel()
+	d := postgresDatabase(t)
+	latest, err := migrations.Latest(migrations.Postgres)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
+		t.Fatal(err)
+	}
+	want := d.query(t, postgresSchema)
+	broken := 0
+	for skip, isOver := 0, false; !isOver; skip++ {
+		for state, err := migrations.Status(t.Context(), d.endpoint); state.Current > 1; state, err = migrations.Down(t.Context(), d.endpoint, false) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		proxy := pgtest.NewProxy(t, d.endpoint)
+		caught := proxy.Set(pgtest.Trap{Point: pgtest.Answered, Skip: skip, Do: func() pgtest.Fate { return pgtest.Drop }})
+		_, upErr := migrations.Up(t.Context(), proxy.DSN())
+		select {
+		case <-caught:
+			broken++
+		default:
+			if upErr != nil {
+				t.Fatal(upErr)
+			}
+			isOver = true
+		}
+		state, err := migrations.Status(t.Context(), d.endpoint)
+		if err != nil || state.Current != 1 && state.Current != latest {
+			t.Fatalf("statement %d broke: %+v, %v", skip, state, err)
+		}
+		if state, err = migrations.Up(t.Context(), d.endpoint); err != nil || state.Current != latest {
+			t.Fatalf("the next migration after statement %d: %+v, %v", skip, state, err)
+		}
+		if got := d.query(t, postgresSchema); !slices.Equal(got, want) {
+			t.Fatalf("the schema after statement %d is %q, want %q", skip, got, want)
+		}
+	}
+	if broken < 10 {
+		t.Errorf("broken at %d points only", broken)
+	}
+	t.Logf("broken at %d points", broken)
+}

@@ -1,0 +1,62 @@
+package postgres_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// A role that owns nothing and may only read and write rows is enough to serve, as
+// docs/operations.md says: the statements here are that page's.
+func TestRole_NeedsNoOwnership(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	admin := connect(t, dsn)
+	for _, statement := range []string{
+		`CREATE ROLE byre_server LOGIN`,
+		`GRANT USAGE ON SCHEMA public TO byre_server`,
+		`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO byre_server`,
+	} {
+		if _, err := admin.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { // before the database goes: the role is the whole server's
+		if _, err := admin.Exec(context.Background(), `DROP OWNED BY byre_server; DROP ROLE byre_server`); err != nil {
+			t.Error(err)
+		}
+	})
+	dsn = strings.Replace(dsn, "postgres://byre@", "postgres://byre_server@", 1)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Errorf("the schema is current: %v", err)
+	}
+	driver := openMore(t, dsn, postgres.Options{})
+	last := mustCreate(t, driver, "a", "b")
+	if o, err := driver.Commit(t.Context(), []sqlstore.Write{{
+		Op: sqlstore.Delete, Replaces: last, Key: create("b")[0].Key,
+	}}); err != nil || o[0].Err != nil {
+		t.Fatal(o, err)
+	}
+	for name, work := range map[string]func(context.Context) error{
+		"Changes": func(ctx context.Context) error { _, err := driver.Changes(ctx, 0, 10, 0); return err },
+		"Usage":   func(ctx context.Context) error { _, err := driver.Usage(ctx); return err },
+		"Size":    func(ctx context.Context) error { _, err := driver.Size(ctx); return err },
+		"Notify":  func(ctx context.Context) error { return driver.Notify(ctx, last) },
+		"WithLock": func(ctx context.Context) error {
+			_, err := driver.WithLock(ctx, "x", func(ctx context.Context) error { _, err := driver.Compact(ctx, last, 1); return err })
+			return err
+		},
+	} {
+		if err := work(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
