@@ -20,7 +20,8 @@ import (
 // first object of a kind is validated, and a typed value remembers the object it was made
 // of. It relies on this: a Go object has the fields of its type, so that an object of a kind
 // can violate the schema only by duplicates, which the caller allows, and by missing keys
-// of list items, which the comparison after the conversion reports too.
+// of list items, which the comparison after the conversion reports too. A value leaves
+// what is unchanged out of comparisons (unchanged.go).
 func NewTypeConverter(schemas func() (map[string]*spec.Schema, error)) managedfields.TypeConverter {
 	return &typeConverter{build: sync.OnceValues(func() (managedfields.TypeConverter, error) {
 		built, err := schemas()
@@ -34,9 +35,15 @@ func NewTypeConverter(schemas func() (map[string]*spec.Schema, error)) managedfi
 // typeConverter implements managedfields.TypeConverter. It is safe for concurrent use.
 type typeConverter struct {
 	build func() (managedfields.TypeConverter, error)
-	// types has the typed.ParseableType of each schema.GroupVersionKind of which an object
-	// was validated.
+	// types has the knownType of each schema.GroupVersionKind of which an object was
+	// validated.
 	types sync.Map
+}
+
+// knownType is that of a kind.
+type knownType struct {
+	typed.ParseableType
+	parts []*value.FieldCacheEntry
 }
 
 // ObjectToTyped implements managedfields.TypeConverter.
@@ -50,24 +57,18 @@ func (c *typeConverter) ObjectToTyped(object runtime.Object, opts ...typed.Valid
 	}
 	kind := object.GetObjectKind().GroupVersionKind()
 	if known, ok := c.types.Load(kind); ok {
-		of := known.(typed.ParseableType)
+		of := known.(knownType)
 		v, err := value.NewValueReflect(object)
 		if err != nil {
 			return nil, err
 		}
-		return typed.AsTypedUnvalidated(objectValue{v, object}, of.Schema, of.TypeRef), nil //nolint:staticcheck // deprecated since validation is cheap; it is not
+		return typed.AsTypedUnvalidated(objectValue{v, object, of.parts}, of.Schema, of.TypeRef), nil //nolint:staticcheck // deprecated since validation is cheap; it is not
 	}
 	converted, err := upstream.ObjectToTyped(object, opts...)
 	if err == nil {
-		c.types.Store(kind, typed.ParseableType{Schema: converted.Schema(), TypeRef: converted.TypeRef()})
+		c.types.Store(kind, knownType{typed.ParseableType{Schema: converted.Schema(), TypeRef: converted.TypeRef()}, partsOf(object, converted)})
 	}
 	return converted, err
-}
-
-// objectValue is the value of a Go object, with the object.
-type objectValue struct {
-	value.Value
-	object runtime.Object
 }
 
 // TypedToObject implements managedfields.TypeConverter. It returns the object that the

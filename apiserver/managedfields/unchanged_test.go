@@ -1,0 +1,135 @@
+package managedfields_test
+
+import (
+	"math/rand"
+	"reflect"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	upstream "k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/kube-openapi/pkg/util"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	kubetesting "k8s.io/kubernetes/pkg/api/testing"
+	"k8s.io/kubernetes/pkg/apis/core"
+	generated "k8s.io/kubernetes/pkg/generated/openapi"
+
+	"byre/apiserver/openapi"
+)
+
+// upstreamConverter validates every object and compares all of it.
+var upstreamConverter = sync.OnceValue(func() upstream.TypeConverter {
+	var names []string
+	for _, kind := range kinds() {
+		object, err := legacyscheme.Scheme.New(kind)
+		if err != nil {
+			panic(err)
+		}
+		names = append(names, util.GetCanonicalTypeName(object))
+	}
+	schemas, err := openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)()
+	if err != nil {
+		panic(err)
+	}
+	converter, err := upstream.NewTypeConverter(schemas, false)
+	if err != nil {
+		panic(err)
+	}
+	return converter
+})
+
+func managerOf(t testing.TB, types upstream.TypeConverter, kind schema.GroupVersionKind, subresource string) *upstream.FieldManager {
+	t.Helper()
+	manager, err := upstream.NewDefaultFieldManager(types, unsafeConvertor, legacyscheme.Scheme, legacyscheme.Scheme,
+		kind, schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}, subresource, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return manager
+}
+
+// FuzzUpdate: the fields of an object that is changed again and again, in a few values
+// each time, by several managers, are those that upstream computes with its own converter.
+func FuzzUpdate(f *testing.F) {
+	for i := range kinds() {
+		f.Add(int64(i), uint16(i))
+	}
+	f.Fuzz(func(t *testing.T, seed int64, number uint16) {
+		kind := kinds()[int(number)%len(kinds())]
+		ours, theirs := managerOf(t, converter(), kind, ""), managerOf(t, upstreamConverter(), kind, "")
+		random := rand.New(rand.NewSource(seed))
+		filler := fuzzer.FuzzerFor(kubetesting.FuzzerFuncs, random, legacyscheme.Codecs).NilChance(0.5).NumElements(0, 2).MaxDepth(8)
+		object, err := legacyscheme.Scheme.New(kind.GroupKind().WithVersion(runtime.APIVersionInternal))
+		if err != nil {
+			t.Fatal(err)
+		}
+		filler.Fill(object)
+		mustAccess(t, object).SetManagedFields(nil)
+		live, err := legacyscheme.Scheme.New(kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 8 {
+			if i > 0 {
+				fields := mustAccess(t, live).GetManagedFields()
+				object = live.DeepCopyObject()
+				vary(random, reflect.ValueOf(object).Elem(), 0.2/float64(i))
+				mustAccess(t, object).SetManagedFields(fields)
+			}
+			by := []string{"a", "b", "c"}[i%3]
+			want := fieldsOf(t, theirs.UpdateNoErrors(live.DeepCopyObject(), object.DeepCopyObject(), by))
+			updated := ours.UpdateNoErrors(live.DeepCopyObject(), object.DeepCopyObject(), by)
+			if got := fieldsOf(t, updated); got != want {
+				t.Fatalf("%v, update %d:\ngot  %s\nwant %s", kind, i, got, want)
+			}
+			live = updated
+		}
+	})
+}
+
+// TestUpdate_SkipsNothingThatCanFail: a part with an item that nothing identifies is
+// compared although it is unchanged, because upstream then gives up the managed fields.
+func TestUpdate_SkipsNothingThatCanFail(t *testing.T) {
+	kind := corev1.SchemeGroupVersion.WithKind("ServiceAccount")
+	ours, theirs := managerOf(t, converter(), kind, ""), managerOf(t, upstreamConverter(), kind, "")
+	account := func(label string) *core.ServiceAccount {
+		return &core.ServiceAccount{
+			ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"l": label}},
+			Secrets:    []core.ObjectReference{{Namespace: "n"}},
+		}
+	}
+	for i := range 3 {
+		want := fieldsOf(t, theirs.UpdateNoErrors(account("one"), account("two"), "tester"))
+		if got := fieldsOf(t, ours.UpdateNoErrors(account("one"), account("two"), "tester")); got != want {
+			t.Errorf("update %d:\ngot  %s\nwant %s", i, got, want)
+		}
+	}
+}
+
+// BenchmarkUpdate changes the status of a Pod.
+func BenchmarkUpdate(b *testing.B) {
+	kind := corev1.SchemeGroupVersion.WithKind("Pod")
+	pod := samplePod("a", "x")
+	pod.Spec.Containers = append(pod.Spec.Containers, *pod.Spec.Containers[0].DeepCopy())
+	pod.Spec.Containers[1].Name = "d"
+	for name, types := range map[string]upstream.TypeConverter{"upstream": upstreamConverter(), "unchanged": converter()} {
+		manager := managerOf(b, types, kind, "status")
+		live := managerOf(b, types, kind, "").UpdateNoErrors(&corev1.Pod{}, pod.DeepCopy(), "creator")
+		if m, err := meta.Accessor(live); err != nil || len(m.GetManagedFields()) != 1 {
+			b.Fatal(m, err)
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				patched := live.DeepCopyObject().(*core.Pod)
+				patched.Status.Message = "changed"
+				manager.UpdateNoErrors(live, patched, "tester")
+			}
+		})
+	}
+}
