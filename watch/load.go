@@ -23,6 +23,23 @@ func (f *Feed) Snapshot(ctx context.Context, r Resource) (Snapshot, error) {
 	}
 }
 
+// maxPreloadBytes bounds the values in memory up to which Preload loads more.
+const maxPreloadBytes = 128 << 20
+
+// Preload starts to load a resource whose values have a number of bytes, so that its first
+// reader need not wait. It does nothing where the values of all resources would then take
+// more than maxPreloadBytes, or than half of what they may take. Records that nobody reads
+// leave memory again like those that were read once.
+func (f *Feed) Preload(r Resource, bytes int) {
+	most := maxPreloadBytes
+	if f.opts.StateBytes > 0 {
+		most = min(most, f.opts.StateBytes/2)
+	}
+	if f.stateBytes()+bytes <= most {
+		f.join(r)
+	}
+}
+
 func (f *Feed) snapshotOf(rc *resourceCache) (Snapshot, bool) {
 	f.mu.RLock()
 	if rc.cloned != nil && !rc.gone {

@@ -79,12 +79,25 @@ func (s *Store) represent(ctx context.Context, e *watch.Entry, f *Format) (*repr
 	if r := cache.Get(&e.Representations, &f.form); r != nil {
 		return r, nil
 	}
-	return cache.GetOrMake(ctx, &e.Representations, &f.form, func(ctx context.Context) (representation.Representation, error) {
+	return cache.GetOrMake(ctx, &e.Representations, &f.form, s.maker(e, f))
+}
+
+// representItem is represent for an item of a list.
+func (s *Store) representItem(ctx context.Context, e *watch.Entry, f *Format) (*representation.Representation, error) {
+	cache := s.cfg.Feed.Representations()
+	if r := cache.Get(&e.Representations, &f.form); r != nil {
+		return r, nil
+	}
+	return cache.Scan(ctx, &e.Representations, &f.form, s.maker(e, f))
+}
+
+func (s *Store) maker(e *watch.Entry, f *Format) representation.Make {
+	return func(ctx context.Context) (representation.Representation, error) {
 		if f == &s.stored {
 			return s.makeStored(ctx, e)
 		}
 		return s.makeFormat(ctx, e, f)
-	})
+	}
 }
 
 // makeStored makes JSON in the storage version, as a decode and an encode would give it.

@@ -6,8 +6,10 @@ import (
 	"iter"
 	"math/bits"
 	"reflect"
+	goruntime "runtime"
 	"strconv"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -59,6 +61,9 @@ func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) 
 		}
 		return total, nil
 	}
+	if err := l.makeMissing(ctx); err != nil {
+		return 0, err
+	}
 	for e, err := range l.page.items {
 		n := 0
 		if err == nil {
@@ -72,12 +77,53 @@ func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) 
 	return total, nil
 }
 
+// makersBatch is how many messages one goroutine of makeMissing makes at a time.
+const makersBatch = 64
+
+// makeMissing makes the messages that were never made, on all processors: after a start,
+// or a change of everything, that is most of the time that a list takes. Messages that
+// fail are left to the caller.
+func (l *EncodedList) makeMissing(ctx context.Context) error {
+	var makers errgroup.Group
+	makers.SetLimit(goruntime.GOMAXPROCS(0))
+	missing := make([]*watch.Entry, 0, makersBatch)
+	start := func() {
+		batch := missing
+		missing = make([]*watch.Entry, 0, makersBatch)
+		makers.Go(func() error {
+			// A panic is the caller's too, who makes the message again.
+			defer func() { _ = recover() }()
+			for _, e := range batch {
+				if _, err := l.s.size(ctx, e, l.format); err != nil {
+					return ctx.Err() // nil, unless nobody waits any more
+				}
+			}
+			return nil
+		})
+	}
+	for e, err := range l.page.items {
+		if err != nil {
+			break // the caller comes to it again
+		}
+		if e.Representations.Size(&l.format.form) > 0 {
+			continue
+		}
+		if missing = append(missing, e); len(missing) == makersBatch {
+			start()
+		}
+	}
+	if len(missing) > 0 && len(missing) < makersBatch {
+		start()
+	}
+	return makers.Wait()
+}
+
 // size is the length of an entry's message, which need not be in memory.
 func (s *Store) size(ctx context.Context, e *watch.Entry, f *Format) (int, error) {
 	if n := e.Representations.Size(&f.form); n > 0 {
 		return n, nil
 	}
-	r, err := s.represent(ctx, e, f)
+	r, err := s.representItem(ctx, e, f)
 	if err != nil {
 		return 0, err
 	}
@@ -113,7 +159,7 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 		for e, err := range p.items {
 			var r *representation.Representation
 			if err == nil {
-				r, err = s.represent(ctx, e, f)
+				r, err = s.representItem(ctx, e, f)
 			}
 			if err != nil {
 				yield(Encoded{}, s.entryError(err, e))

@@ -28,8 +28,8 @@ type MetadataEvent struct {
 
 // MetadataWatch follows all objects of one resource, whichever server of this
 // program serves it. It reads stored bytes and decodes no object, and doesn't
-// have the feed load the records. It has no goroutine and no buffer. It is for
-// one goroutine.
+// need the records in memory. It has no goroutine and no buffer. It is for one
+// goroutine.
 type MetadataWatch struct {
 	store    *sqlstore.Store
 	feed     *watch.Feed
@@ -138,7 +138,8 @@ func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 
 // list calls yield for each record as of the revision it returns. The records
 // are not kept: they are those in memory, if the feed has them, or come from the
-// database a page at a time.
+// database a page at a time. After a start this is the first that reads the resource:
+// the clients that list it soon find it in memory, if it is not too large.
 func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) (int64, error) {
 	resource := sqlstore.Key{Group: w.resource.Group, Resource: w.resource.Name, Owner: w.resource.Owner}
 	if _, _, loaded := w.feed.Lookup(resource); loaded {
@@ -155,14 +156,22 @@ func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) 
 		Range: sqlstore.Range{Group: w.resource.Group, Resource: w.resource.Name, Owner: w.resource.Owner},
 		Limit: pageRecords,
 	}
+	bytes := 0
 	for {
 		listed, err := w.store.List(ctx, query, func(r sqlstore.Record) error {
 			yield(&r)
+			bytes += len(r.Value)
 			query.After = &sqlstore.Position{Namespace: r.Namespace, Name: r.Name}
 			return nil
 		})
-		if err != nil || !listed.More {
-			return listed.Revision, err
+		if err != nil {
+			return 0, err
+		}
+		if !listed.More {
+			if bytes > 0 {
+				w.feed.Preload(w.resource, bytes)
+			}
+			return listed.Revision, nil
 		}
 		query.At = listed.Revision
 	}

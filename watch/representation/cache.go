@@ -15,6 +15,10 @@ const (
 	overhead = 160
 	// laps bounds how many representations are looked at for one that is added.
 	laps = 16
+	// scanFraction is the part of what a scan makes that is kept when the budget is used
+	// up (bimodal insertion: Qureshi et al., Adaptive Insertion Policies for High
+	// Performance Caching, 2007).
+	scanFraction = 64
 	// sweepFraction is the part of the budget that is added between two looks for
 	// representations whose records are gone.
 	sweepFraction = 4
@@ -25,6 +29,8 @@ type Cache struct {
 	budget int64
 
 	hits, misses, evicted atomic.Int64
+	// scanned counts what scans made while the budget was used up.
+	scanned atomic.Int64
 
 	mu sync.Mutex
 	// queue has every representation in memory, except the shared ones. The record
@@ -63,6 +69,14 @@ func (c *Cache) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.bytes
+}
+
+// admits says whether a representation that a scan has made is kept.
+func (c *Cache) admits(size int) bool {
+	c.mu.Lock()
+	hasRoom := c.bytes+int64(size)+overhead <= c.budget
+	c.mu.Unlock()
+	return hasRoom || c.scanned.Add(1)%scanFraction == 0
 }
 
 // add accounts for a representation that was set, and makes room for it.

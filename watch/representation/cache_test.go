@@ -153,3 +153,47 @@ func TestCache_UnderConcurrentUse(t *testing.T) {
 		t.Errorf("%d bytes", n)
 	}
 }
+
+// A list that is larger than the budget leaves what others use, and finds most of
+// what fits of itself, when it is read again.
+func TestScan_LeavesWhatIsThere(t *testing.T) {
+	const size, budget = 1000, 100_000
+	c, form := NewCache(budget), &Form{}
+	used, list := make([]Set, 20), make([]Set, 1000)
+	var made atomic.Int64
+	for i := range used {
+		if _, err := c.GetOrMake(t.Context(), &used[i], form, body(size, &made)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scan := func() int64 {
+		before := made.Load()
+		for i := range list {
+			if i%100 == 0 { // others go on
+				for j := range used {
+					c.Get(&used[j], form)
+				}
+			}
+			if r, err := c.Scan(t.Context(), &list[i], form, body(size, &made)); err != nil || len(r.Body) != size {
+				t.Fatal(r, err)
+			}
+		}
+		return made.Load() - before
+	}
+	scan()
+	kept := 0
+	for i := range used {
+		if c.Get(&used[i], form) != nil {
+			kept++
+		}
+	}
+	if kept < 18 {
+		t.Errorf("of 20 in use %d are left", kept)
+	}
+	if n := scan(); n > 970 {
+		t.Errorf("%d of 1000 had to be made again, when 80 fit", n)
+	}
+	if n := c.Bytes(); n > budget {
+		t.Errorf("%d bytes", n)
+	}
+}

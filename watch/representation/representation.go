@@ -150,6 +150,17 @@ type Make func(context.Context) (Representation, error)
 // GetOrMake returns a representation, and makes it unless it is in memory. Callers that
 // come while it is being made wait for it; when that fails, the next of them tries.
 func (c *Cache) GetOrMake(ctx context.Context, s *Set, form *Form, produce Make) (*Representation, error) {
+	return c.getOrMake(ctx, s, form, produce, true)
+}
+
+// Scan is GetOrMake for a reader of many records. When the budget is used up, most of what
+// it makes is not kept: a list that is larger than the budget would else replace all that
+// others use, and all of itself before it is asked for again.
+func (c *Cache) Scan(ctx context.Context, s *Set, form *Form, produce Make) (*Representation, error) {
+	return c.getOrMake(ctx, s, form, produce, false)
+}
+
+func (c *Cache) getOrMake(ctx context.Context, s *Set, form *Form, produce Make, keep bool) (*Representation, error) {
 	n := s.node(form)
 	for {
 		r, done, mine := n.begin()
@@ -159,7 +170,7 @@ func (c *Cache) GetOrMake(ctx context.Context, s *Set, form *Form, produce Make)
 			n.use()
 			return r, nil
 		case mine:
-			return c.fill(ctx, n, produce)
+			return c.fill(ctx, n, produce, keep)
 		}
 		select {
 		case <-done:
@@ -169,7 +180,7 @@ func (c *Cache) GetOrMake(ctx context.Context, s *Set, form *Form, produce Make)
 	}
 }
 
-func (c *Cache) fill(ctx context.Context, n *node, produce Make) (*Representation, error) {
+func (c *Cache) fill(ctx context.Context, n *node, produce Make, keep bool) (*Representation, error) {
 	defer n.end() // also when produce panics
 	c.misses.Add(1)
 	made, err := produce(ctx)
@@ -177,8 +188,11 @@ func (c *Cache) fill(ctx context.Context, n *node, produce Make) (*Representatio
 		return nil, err
 	}
 	n.size.Store(int64(len(made.Body)))
-	n.value.Store(&made)
-	if !made.Shared {
+	switch {
+	case made.Shared:
+		n.value.Store(&made)
+	case keep || c.admits(len(made.Body)):
+		n.value.Store(&made)
 		c.add(n, len(made.Body))
 	}
 	return &made, nil
