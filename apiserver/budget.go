@@ -11,7 +11,7 @@ const stateFraction = 4
 const (
 	representationFraction = 16
 	minRepresentationBytes = 32 << 20
-	maxRepresentationBytes = 256 << 20
+	maxRepresentationBytes = 128 << 20
 )
 
 // representationBytes is the budget of the cache of representations, in bytes: the value

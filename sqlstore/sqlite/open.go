@@ -127,7 +127,8 @@ func (d *Driver) open(ctx context.Context) (err error) {
 		return err
 	}
 	if d.readers, err = newReader(ctx, d.connect(d.options.Readers, d.settings(
-		setting{name: "cache_size", value: "-4000"},
+		// The kernel caches the file, and the feed what is read often.
+		setting{name: "cache_size", value: "-1000"},
 		setting{name: "query_only", value: "1"},
 	))); err != nil {
 		return err
