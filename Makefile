@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
 
-.PHONY: all build run kubectl test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet bench robustness growth fuzz fuzz-short clean
+.PHONY: all build run kubectl test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer bench robustness growth fuzz fuzz-short clean
 
 all: build
 
@@ -109,6 +109,10 @@ robustness: build test-setup
 	cd e2e && $(GO) test -count=1 -v ./robustness/inprocess -args $(ARGS)
 	cd e2e && $(GO) test -count=1 -v -timeout 24h ./robustness -run TestRobustness -args \
 	  -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)' $(ARGS)
+
+# Moves 20,000 objects of all built-in kinds from etcd and from kine to byre and back.
+transfer: build test-setup
+	cd e2e && E2E_TRANSFER_OBJECTS=20000 $(GO) test -count=1 -v -timeout 60m ./transfer
 
 # Measures byre beside a stock kube-apiserver with etcd; the results are in
 # bin/bench. make bench BENCH=-short gives a first impression in a minute;

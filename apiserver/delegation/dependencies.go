@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -85,21 +84,9 @@ func (d *Dependencies) Validate() error {
 	return nil
 }
 
-// RESTOptions gives the registries of types that are not built in their stores. Their
-// keys begin with group and resource, like those of a stock server that is not
-// kube-apiserver itself.
+// RESTOptions gives the registries of types that are not built in their stores.
 func (d *Dependencies) RESTOptions(scheme *runtime.Scheme, codecs runtime.StorageSerializer, resources ...schema.GroupResource) *objectstore.Getter {
-	prefixes := map[schema.GroupResource]string{}
-	for _, gr := range resources {
-		prefixes[gr] = gr.Group + "/" + gr.Resource
-	}
-	return objectstore.NewRESTOptionsGetter(d.Storage, &objectstore.SchemeResources{
-		Scheme:   scheme,
-		Codecs:   codecs,
-		Encoding: serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, d.EffectiveVersion),
-		Program:  d.Storage.Program,
-		Prefixes: prefixes,
-	})
+	return objectstore.NewRESTOptionsGetter(d.Storage, objectstore.GroupResources(scheme, codecs, d.EffectiveVersion, resources...))
 }
 
 // ServeGroup serves a group of types that are not built in, in discovery and, as the

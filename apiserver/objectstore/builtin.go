@@ -26,6 +26,23 @@ func BuiltinResources(effective compatibility.EffectiveVersion) *SchemeResources
 	}
 }
 
+// GroupResources describes resources of a group that is not built in, whose types scheme
+// knows. Their keys begin with group and resource, like those of a stock server that is
+// not kube-apiserver itself.
+func GroupResources(scheme *runtime.Scheme, codecs runtime.StorageSerializer, effective compatibility.EffectiveVersion, resources ...schema.GroupResource) *SchemeResources {
+	prefixes := map[schema.GroupResource]string{}
+	for _, gr := range resources {
+		prefixes[gr] = gr.Group + "/" + gr.Resource
+	}
+	return &SchemeResources{
+		Scheme:   scheme,
+		Codecs:   codecs,
+		Encoding: serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, effective),
+		Program:  Program(effective),
+		Prefixes: prefixes,
+	}
+}
+
 // The tables below are those of Kubernetes 1.36's
 // pkg/kubeapiserver/default_storage_factory_builder.go, which can't be imported
 // without the whole generic server.

@@ -1,12 +1,14 @@
 package objectstore
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
@@ -183,7 +185,9 @@ func (w *MetadataWatch) event(ctx context.Context, c watch.Event) MetadataEvent 
 	if c.New == nil {
 		delete(w.known, name)
 		event := MetadataEvent{Type: apiwatch.Deleted, Object: before.object(name)}
-		event.Object.UID = types.UID(c.Old.UID)
+		if c.Old.UID != "" { // the record of a value that was imported encrypted has none
+			event.Object.UID = types.UID(c.Old.UID)
+		}
 		event.Object.ResourceVersion = strconv.FormatInt(c.Revision, 10)
 		return event
 	}
@@ -233,6 +237,10 @@ func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revisi
 	if err != nil {
 		return o
 	}
+	if message, ok := bytes.CutPrefix(data, protobufPrefix); ok {
+		readProtobufMetadata(message, &o.ObjectMeta)
+		return o
+	}
 	for top := (scanner{data, 0}); top.nextMember(); top.skipValue() {
 		if string(top.readKey()) == "metadata" {
 			readMetadata(data[top.pos:], &o.ObjectMeta)
@@ -240,6 +248,24 @@ func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revisi
 		}
 	}
 	return o
+}
+
+// protobufPrefix is what a value in Kubernetes' protobuf begins with. Only a value that
+// was imported encrypted is one, until it is written again.
+var protobufPrefix = []byte("k8s\x00")
+
+// readProtobufMetadata is readMetadata for a message of runtime.Unknown.
+func readProtobufMetadata(message []byte, into *metav1.ObjectMeta) {
+	var unknown runtime.Unknown
+	var o metav1.PartialObjectMetadata
+	// Metadata is the first field of every API type, and others are skipped.
+	if unknown.Unmarshal(message) != nil || o.Unmarshal(unknown.Raw) != nil {
+		return
+	}
+	into.OwnerReferences, into.Finalizers, into.DeletionTimestamp = o.OwnerReferences, o.Finalizers, o.DeletionTimestamp
+	if into.UID == "" {
+		into.UID = o.UID
+	}
 }
 
 // readMetadata decodes what the graph needs from an object's metadata.
@@ -253,6 +279,10 @@ func readMetadata(data []byte, into *metav1.ObjectMeta) {
 			field = &into.Finalizers
 		case "deletionTimestamp":
 			field = &into.DeletionTimestamp
+		case "uid":
+			if into.UID == "" {
+				field = &into.UID
+			}
 		}
 		start := in.pos
 		in.skipValue()

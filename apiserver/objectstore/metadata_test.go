@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/apis/example"
+	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/value"
 
@@ -213,4 +214,56 @@ func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 	if _, err := c.next(t.Context()); !apierrors.IsResourceExpired(err) {
 		t.Errorf("after the initial events: %v", err)
 	}
+}
+
+// TestWatch_MetadataOfImportedValues: a value that was imported encrypted has protobuf
+// inside, and its record no uid. The garbage collector needs both its uid and its owners.
+func TestWatch_MetadataOfImportedValues(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		transformer := gcm(t, "key")
+		f := newFixture(t, b, func(cfg *Config) { cfg.Transformer = transformer })
+		pods := schema.GroupResource{Resource: "pods"}
+		getter := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed, Transformers: func(schema.GroupResource) value.Transformer {
+			return transformer
+		}}, &SchemeResources{})
+		getter.stores[pods] = f.Store
+
+		pod := examplev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "imported", UID: "the-uid", Finalizers: []string{"x/y"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "u"}},
+		}}
+		message, err := pod.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "example.apiserver.k8s.io/v1", Kind: "Pod"}, Raw: message}
+		raw, err := unknown.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := f.at("ns", "imported")
+		sealed, err := transformer.TransformToStorage(t.Context(), append([]byte("k8s\x00"), raw...), value.DefaultContext(at.path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Form: "etcd", Value: WrapEncrypted(sealed)}); err != nil {
+			t.Fatal(err)
+		}
+
+		w := getter.WatchMetadata(pods)
+		defer w.Close()
+		events, err := w.Next(t.Context())
+		if err != nil || len(events) != 1 {
+			t.Fatalf("%d events, %v", len(events), err)
+		}
+		if got := story(events[0]); got != "ADDED ns/imported of ReplicaSet web keeps x/y" || events[0].Object.UID != "the-uid" {
+			t.Errorf("it is %q with uid %q", got, events[0].Object.UID)
+		}
+		if err := f.Delete(t.Context(), "/pods/ns/imported", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if events, err = w.Next(t.Context()); err != nil || len(events) != 1 || events[0].Object.UID != "the-uid" {
+			t.Errorf("its deletion is %v, %v", events, err)
+		}
+	})
 }

@@ -45,6 +45,16 @@ func (r *SchemeResources) StoredAs(gr schema.GroupResource) schema.GroupResource
 	return gr
 }
 
+// ResourcePrefix is what the keys of a resource begin with in etcd, after the prefix of
+// all and without slashes around it.
+func (r *SchemeResources) ResourcePrefix(gr schema.GroupResource) string {
+	stored := r.StoredAs(gr)
+	if prefix, ok := r.Prefixes[stored]; ok {
+		return prefix
+	}
+	return strings.ToLower(stored.Resource)
+}
+
 // StoreConfig implements Resources.
 func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.Object) (Config, runtime.GroupVersioner, error) {
 	stored := r.StoredAs(gr)
@@ -52,14 +62,10 @@ func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.O
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("storage codec of %s: %w", gr, err)
 	}
-	prefix, ok := r.Prefixes[stored]
-	if !ok {
-		prefix = strings.ToLower(stored.Resource)
-	}
 	return Config{
 		GroupResource:  stored,
 		Owner:          sqlstore.BuiltIn,
-		ResourcePrefix: prefix,
+		ResourcePrefix: r.ResourcePrefix(stored),
 		Codec:          codec,
 		StorageVersion: version,
 		Lossy:          r.DefaultedOnRead[stored],

@@ -51,25 +51,35 @@ func (s *sealer) seal(ctx context.Context, data []byte, path string) ([]byte, er
 	if bytes.HasPrefix(out, []byte("{")) {
 		return out, nil
 	}
-	return wrap(out), nil
+	return WrapEncrypted(out), nil
 }
 
 // open is the reverse. It reports whether the value should be written again,
 // because it would be encrypted otherwise now.
 func (s *sealer) open(ctx context.Context, stored []byte, path string) (data []byte, stale bool, err error) {
-	wrapped := bytes.HasPrefix(stored, []byte(`"`))
+	wrapped := IsWrapped(stored)
 	if s.plain && !wrapped {
 		return stored, false, nil
 	}
 	if wrapped {
-		if stored, err = unwrap(stored); err != nil {
+		if stored, err = UnwrapEncrypted(stored); err != nil {
 			return nil, false, err
 		}
 	}
 	return s.transformer.TransformFromStorage(ctx, stored, value.DefaultContext(path))
 }
 
-func wrap(sealed []byte) []byte {
+// IsEncrypted reports whether bytes are what a transformer of an EncryptionConfiguration
+// has made, in the form in which etcd has them.
+func IsEncrypted(sealed []byte) bool { return bytes.HasPrefix(sealed, []byte(encryptedPrefix)) }
+
+// IsWrapped reports whether a Record's Value is what WrapEncrypted returned.
+func IsWrapped(stored []byte) bool { return bytes.HasPrefix(stored, []byte(`"`)) }
+
+// WrapEncrypted makes the Value of a Record of encrypted bytes. They can be decrypted
+// where a Store gives the object the path that it was encrypted with, which for all but
+// allocations is its key in etcd.
+func WrapEncrypted(sealed []byte) []byte {
 	prefix := readablePrefix(sealed)
 	rest := sealed[len(prefix):]
 	if len(prefix) == 0 {
@@ -105,7 +115,8 @@ func readablePrefix(sealed []byte) []byte {
 
 var errNotSealed = errors.New("a stored string is not an encrypted value")
 
-func unwrap(stored []byte) ([]byte, error) {
+// UnwrapEncrypted is the reverse of WrapEncrypted.
+func UnwrapEncrypted(stored []byte) ([]byte, error) {
 	var text string
 	if err := json.Unmarshal(stored, &text); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotSealed, err)

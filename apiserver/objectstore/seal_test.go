@@ -100,7 +100,7 @@ func TestEncryption_UpdateRotatesTheKey(t *testing.T) {
 // Where encryption was turned off, what is still encrypted is refused.
 func TestEncryption_RefusesAValueWithoutAKey(t *testing.T) {
 	f := newFixture(t, backends()[0])
-	write := sqlstore.Write{Op: sqlstore.Create, Key: f.at("ns", "secret").Key, Form: f.cfg.Form, Value: wrap([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
+	write := sqlstore.Write{Op: sqlstore.Create, Key: f.at("ns", "secret").Key, Form: f.cfg.Form, Value: WrapEncrypted([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
 	if _, err := f.store.Commit(t.Context(), write); err != nil {
 		t.Fatal(err)
 	}
@@ -114,14 +114,14 @@ func TestEncryption_WrapsValuesAsJSON(t *testing.T) {
 	for _, sealed := range []string{
 		"k8s:enc:aescbc:v1:key1:\x00\xff\"", "k8s:enc:kms:v2:plugin:\x01", "k8s:enc:odd\n:v1:k:x", "k8s:enc:", "anything", "\xff",
 	} {
-		stored := wrap([]byte(sealed))
-		back, err := unwrap(stored)
+		stored := WrapEncrypted([]byte(sealed))
+		back, err := UnwrapEncrypted(stored)
 		if !json.Valid(stored) || err != nil || string(back) != sealed {
 			t.Errorf("%q is kept as %s and read as %q (%v)", sealed, stored, back, err)
 		}
 	}
 	for _, stored := range []string{`"text"`, `"byre:raw:?"`, `"unfinished`} {
-		if _, err := unwrap([]byte(stored)); err == nil {
+		if _, err := UnwrapEncrypted([]byte(stored)); err == nil {
 			t.Errorf("%s was read", stored)
 		}
 	}

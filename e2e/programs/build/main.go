@@ -1,5 +1,5 @@
-// Command build builds the named programs: byre, kubectl, kube-apiserver, etcd, kwok,
-// sample-apiserver.
+// Command build builds the named programs: byre, kubectl, kube-apiserver, etcd, etcdutl,
+// kine, kwok, sample-apiserver.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 func main() {
 	known := map[string]programs.Program{
 		"byre": programs.Byre, "kubectl": programs.Kubectl, "kube-apiserver": programs.APIServer, "etcd": programs.Etcd,
-		"kwok": programs.Kwok, "sample-apiserver": programs.Wardle,
+		"etcdutl": programs.Etcdutl, "kine": programs.Kine, "kwok": programs.Kwok, "sample-apiserver": programs.Wardle,
 	}
 	for _, name := range os.Args[1:] {
 		p, ok := known[name]

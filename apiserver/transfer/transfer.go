@@ -1,0 +1,254 @@
+package transfer
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"k8s.io/component-base/compatibility"
+
+	"byre/sqlstore"
+	"byre/sqlstore/etcd"
+)
+
+// author is who wrote imported rows, as far as byre knows.
+const (
+	authorUser = "byre"
+	authorVerb = "import"
+)
+
+// Source is a key space of etcd at one revision: an etcd.Snapshot or a kine.Database.
+type Source interface {
+	// Revision is the last revision given.
+	Revision() int64
+	// Len is the number of keys.
+	Len() int
+	// Each calls yield for each key, each time the same ones in the same order.
+	Each(ctx context.Context, yield func(etcd.KeyValue) error) error
+}
+
+// Options of a Translator.
+type Options struct {
+	// EffectiveVersion is that of the server that will read what is imported.
+	EffectiveVersion compatibility.EffectiveVersion
+	// Prefix is the --etcd-prefix of the stock server; empty means DefaultPrefix.
+	Prefix string
+	// Skip are prefixes of keys of etcd that are left out.
+	Skip []string
+	// Now is when leases are counted from.
+	Now time.Time
+	// BumpRevision is how far the revision is moved on by an import.
+	BumpRevision int64
+	// Progress is called for each key or row, with the length of its value; nil for
+	// nobody.
+	Progress func(bytes int)
+}
+
+// Translator translates between keys of etcd and rows.
+type Translator struct {
+	options Options
+	table   *table
+}
+
+// New makes a Translator.
+func New(options Options) (*Translator, error) {
+	if options.Prefix == "" {
+		options.Prefix = DefaultPrefix
+	}
+	if options.Progress == nil {
+		options.Progress = func(int) {}
+	}
+	table, err := newTable(options.Prefix, options.EffectiveVersion)
+	return &Translator{options, table}, err
+}
+
+// maxUnknown is how many keys of no known resource an error names.
+const maxUnknown = 5
+
+// Summarize reads all keys of a source, decodes their values and summarizes them.
+// Keys of no known resource are one error, that names the first of them.
+func (t *Translator) Summarize(ctx context.Context, source Source) (*Summary, error) {
+	summary := newSummary()
+	summary.Revision = source.Revision()
+	var unknown []string
+	more := 0
+	last := int64(0)
+	err := source.Each(ctx, func(kv etcd.KeyValue) error {
+		t.options.Progress(len(kv.Value))
+		o, reason, err := t.object(kv)
+		var unknownKey *UnknownKeyError
+		switch {
+		case errors.As(err, &unknownKey):
+			if len(unknown) < maxUnknown {
+				unknown = append(unknown, unknownKey.Key)
+			} else {
+				more++
+			}
+			return nil
+		case err != nil:
+			return err
+		case o == nil:
+			summary.LeftOut[reason]++
+			return nil
+		case kv.Revision <= last:
+			return fmt.Errorf("%s was written by a transaction that wrote another key too, at revision %d: "+
+				"Kubernetes makes none such; update one of the objects, then take another snapshot", kv.Key, kv.Revision)
+		}
+		last = kv.Revision
+		if kv.Value, err = o.stockValue(); err != nil {
+			return atKey(kv, err)
+		}
+		summary.add(o, kv)
+		return nil
+	})
+	if err == nil && len(unknown) > 0 {
+		err = unknownKeys(unknown, more)
+	}
+	return summary, err
+}
+
+func unknownKeys(keys []string, more int) error {
+	also := ""
+	if more > 0 {
+		also = fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Errorf("of no resource that this version knows: %s%s; leave them out with --skip-prefix, or upgrade the cluster to this version first",
+		strings.Join(keys, ", "), also)
+}
+
+// object reads a key; it is nil with the reason if the key is left out.
+func (t *Translator) object(kv etcd.KeyValue) (*object, string, error) {
+	for _, prefix := range t.options.Skip {
+		if strings.HasPrefix(kv.Key, prefix) {
+			return nil, "skipped: " + prefix, nil
+		}
+	}
+	at, reason, err := t.table.find(kv.Key)
+	if err != nil || reason != "" {
+		return nil, reason, err
+	}
+	o, err := read(at, kv.Value)
+	if err == nil {
+		err = t.checkEncrypted(o)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("%w; or leave it out with --skip-prefix", atKey(kv, err))
+	}
+	return o, "", nil
+}
+
+func atKey(kv etcd.KeyValue, err error) error {
+	return fmt.Errorf("%s at revision %d: %w", kv.Key, kv.Revision, err)
+}
+
+// checkEncrypted refuses what could not be decrypted on the other side: encryption
+// authenticates a value with its key in etcd.
+func (t *Translator) checkEncrypted(o *object) error {
+	if !o.isEncrypted || t.table.prefix == DefaultPrefix+"/" {
+		return nil
+	}
+	return fmt.Errorf("it is encrypted for a key below %s, and byre's are below %s/: give its resource the provider identity at the source and write it again there, before another try",
+		t.table.prefix, DefaultPrefix)
+}
+
+// Import returns what a database is loaded with: the objects of a source, which
+// Summarize has found to be without fault, with no history and a new epoch. It is read
+// as Snapshot says.
+func (t *Translator) Import(ctx context.Context, source Source) (sqlstore.Snapshot, error) {
+	epoch := make([]byte, 16)
+	if _, err := rand.Read(epoch); err != nil {
+		return sqlstore.Snapshot{}, err
+	}
+	revision := source.Revision() + t.options.BumpRevision
+	return sqlstore.Snapshot{
+		Header: sqlstore.Header{
+			Revision: revision, Compacted: revision, Epoch: hex.EncodeToString(epoch), Time: t.options.Now, ObjectCount: -1,
+		},
+		Objects: func(yield func(*sqlstore.ObjectRow, error) bool) {
+			err := source.Each(ctx, func(kv etcd.KeyValue) error {
+				t.options.Progress(len(kv.Value))
+				row, err := t.row(kv)
+				if err == nil && row != nil && !yield(row, nil) {
+					err = errStopped
+				}
+				return err
+			})
+			if err != nil && !errors.Is(err, errStopped) {
+				yield(nil, err)
+			}
+		},
+		Changes: func(func(*sqlstore.ChangeRow, error) bool) {},
+	}, nil
+}
+
+// errStopped ends a loop over keys whose reader has had enough.
+var errStopped = errors.New("stopped")
+
+// row is nil for a key that is left out.
+func (t *Translator) row(kv etcd.KeyValue) (*sqlstore.ObjectRow, error) {
+	o, _, err := t.object(kv)
+	if err != nil || o == nil {
+		return nil, err
+	}
+	row := &sqlstore.ObjectRow{Time: t.options.Now, User: authorUser, Verb: authorVerb}
+	row.Created, row.Revision = kv.Created, kv.Revision
+	if kv.TTL > 0 {
+		row.Expires = t.options.Now.Add(kv.TTL)
+	}
+	return row, o.row(&row.Record)
+}
+
+// SummarizeRows summarizes the objects of a database.
+func (t *Translator) SummarizeRows(snapshot sqlstore.Snapshot) (*Summary, error) {
+	return t.rows(snapshot.Header, snapshot.Objects, func(etcd.KeyValue) error { return nil })
+}
+
+// Export calls put with what a stock server has of each object of a database, and
+// summarizes them.
+func (t *Translator) Export(snapshot sqlstore.Snapshot, put func(etcd.KeyValue) error) (*Summary, error) {
+	return t.rows(snapshot.Header, snapshot.Objects, put)
+}
+
+func (t *Translator) rows(header sqlstore.Header, rows iter.Seq2[*sqlstore.ObjectRow, error], put func(etcd.KeyValue) error) (*Summary, error) {
+	summary := newSummary()
+	summary.Revision = header.Revision
+	for row, err := range rows {
+		if err != nil {
+			return nil, err
+		}
+		t.options.Progress(len(row.Value))
+		key, resource, reason, err := t.table.key(row.Key)
+		if err != nil {
+			return nil, err
+		}
+		if reason != "" {
+			summary.LeftOut[reason]++
+			continue
+		}
+		kv := etcd.KeyValue{Key: key, Created: row.Created, Revision: row.Revision}
+		o, err := readRow(place{Key: row.Key, resource: resource}, row.Value)
+		if err == nil {
+			err = t.checkEncrypted(o)
+		}
+		if err == nil {
+			kv.Value, err = o.stockValue()
+		}
+		if err != nil {
+			return nil, atKey(kv, err)
+		}
+		if !row.Expires.IsZero() {
+			// What has expired and is not deleted yet lives for a moment longer.
+			kv.TTL = max(row.Expires.Sub(t.options.Now), time.Second)
+		}
+		summary.add(o, kv)
+		if err := put(kv); err != nil {
+			return nil, err
+		}
+	}
+	return summary, nil
+}

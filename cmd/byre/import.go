@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apiserver/pkg/util/compatibility"
+
+	"byre/apiserver/options"
+	"byre/apiserver/transfer"
+	"byre/sqlstore"
+	"byre/sqlstore/etcd"
+	"byre/sqlstore/kine"
+)
+
+// transferCommand is what import and export have in common.
+type transferCommand struct {
+	store         options.StoreOptions
+	options       transfer.Options
+	skipHashCheck bool
+}
+
+func newTransferCommand() *transferCommand {
+	c := &transferCommand{store: options.NewStoreOptions()}
+	c.options.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
+	return c
+}
+
+func (c *transferCommand) addFlags(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&c.store.DataDir, "data-dir", c.store.DataDir,
+		"Directory of the SQLite database if there is no --endpoint.")
+	flags.StringVar(&c.store.Endpoint, "endpoint", c.store.Endpoint,
+		"byre's database: sqlite:///PATH or postgres://...")
+	flags.StringVar(&c.options.Prefix, "etcd-prefix", transfer.DefaultPrefix,
+		"The --etcd-prefix of the stock kube-apiserver.")
+}
+
+// sourceCloser is an open source.
+type sourceCloser interface {
+	transfer.Source
+	io.Closer
+}
+
+func newImportCommand() *cobra.Command {
+	c := newTransferCommand()
+	cmd := &cobra.Command{
+		Use:   "import",
+		Short: "Fill an empty database from etcd or kine",
+		Long: "Fill an empty database with the objects of a cluster that kept them in etcd or kine.\n\n" +
+			"Objects keep their uid, their resourceVersion and the time of their creation. Leases\n" +
+			"run on from now. There is no history: clients that watched the old server list again.\n" +
+			"Values that are encrypted at rest stay so: serve them with the same\n" +
+			"--encryption-provider-config. Afterwards both sides are counted and hashed.\n\n" +
+			"Stop the old API servers first: what they write later is not in the copy.",
+		Args: subcommandOnly,
+		RunE: help,
+	}
+	c.addFlags(cmd)
+	cmd.PersistentFlags().StringArrayVar(&c.options.Skip, "skip-prefix", nil,
+		"Leave out the keys that begin with this, such as /registry/podsecuritypolicy/. May be repeated.")
+	cmd.PersistentFlags().Int64Var(&c.options.BumpRevision, "bump-revision", 0,
+		"Move the revision on by this. For a source older than what clients have seen, as etcdutl's flag of this name.")
+	fromEtcd := &cobra.Command{
+		Use:     "etcd SNAPSHOT",
+		Short:   "Fill an empty database from a snapshot file of etcd 3.5 or 3.6",
+		Example: "  etcdctl snapshot save cluster.db\n  byre import etcd cluster.db --data-dir /var/lib/byre",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.importFrom(cmd, func(ctx context.Context) (sourceCloser, error) {
+				s, err := etcd.Open(ctx, args[0], etcd.Options{SkipHashCheck: c.skipHashCheck})
+				return s, snapshotError(args[0], err)
+			})
+		},
+	}
+	fromEtcd.Flags().BoolVar(&c.skipHashCheck, "skip-hash-check", false,
+		"Take a file without an integrity hash: member/snap/db of a member that is stopped.")
+	cmd.AddCommand(fromEtcd, &cobra.Command{
+		Use:     "kine DATABASE",
+		Short:   "Fill an empty database from kine's SQLite or PostgreSQL, as k3s has it",
+		Example: "  byre import kine sqlite:///var/lib/rancher/k3s/server/db/state.db --data-dir /var/lib/byre",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.importFrom(cmd, func(ctx context.Context) (sourceCloser, error) {
+				d, err := kine.Open(ctx, args[0])
+				if errors.Is(err, kine.ErrNotKine) {
+					err = fmt.Errorf("%w: name the database that kine's --endpoint, or k3s's --datastore-endpoint, names", err)
+				}
+				return d, err
+			})
+		},
+	})
+	return cmd
+}
+
+// snapshotError adds to an error of a snapshot file what to do next.
+func snapshotError(path string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, etcd.ErrNoHash):
+		return fmt.Errorf("%s: %w: save one with \"etcdctl snapshot save\", or take a file of a stopped member with --skip-hash-check", path, err)
+	case errors.Is(err, etcd.ErrWrongHash):
+		return fmt.Errorf("%s: %w: copy it again, or save another with \"etcdctl snapshot save\"", path, err)
+	case errors.Is(err, etcd.ErrInUse):
+		return fmt.Errorf("%s: %w: save a snapshot with \"etcdctl snapshot save\", or stop it", path, err)
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+func (c *transferCommand) importFrom(cmd *cobra.Command, open func(context.Context) (sourceCloser, error)) (err error) {
+	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "reading")
+	defer p.end()
+	if c.options.BumpRevision < 0 {
+		return errors.New("--bump-revision: the revision never goes back")
+	}
+	source, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, source.Close()) }()
+	if c.store.Endpoint == "" {
+		if err := os.MkdirAll(c.store.DataDir, 0o700); err != nil {
+			return err
+		}
+	}
+	c.options.Now, c.options.Progress = time.Now().UTC().Truncate(time.Microsecond), p.add
+	translator, err := transfer.New(c.options)
+	if err != nil {
+		return err
+	}
+	p.total = int64(source.Len())
+	found, err := translator.Summarize(ctx, source)
+	if err != nil {
+		return err
+	}
+	p.begin("importing")
+	p.total = int64(source.Len())
+	snapshot, err := translator.Import(ctx, source)
+	if err != nil {
+		return err
+	}
+	if err := loadDatabase(ctx, c.store.DSN(), snapshot); err != nil {
+		return err
+	}
+	p.begin("verifying")
+	var copied *transfer.Summary
+	err = readDatabase(ctx, c.store.DSN(), func(s sqlstore.Snapshot) error {
+		p.total = int64(found.Objects())
+		copied, err = translator.SummarizeRows(s)
+		return err
+	})
+	if err == nil {
+		err = found.Compare(copied)
+	}
+	if err != nil {
+		return fmt.Errorf("verify the import: %w: do not use the database", err)
+	}
+	p.end()
+	return report(cmd.OutOrStdout(), "imported", found, copied.Revision)
+}
+
+// report says what was moved, and what was not.
+func report(out io.Writer, done string, s *transfer.Summary, revision int64) error {
+	for _, reason := range slices.Sorted(maps.Keys(s.LeftOut)) {
+		if _, err := fmt.Fprintf(out, "left out: %d (%s)\n", s.LeftOut[reason], reason); err != nil {
+			return err
+		}
+	}
+	encrypted := ""
+	if s.Encrypted > 0 {
+		encrypted = fmt.Sprintf(" (%d encrypted)", s.Encrypted)
+	}
+	_, err := fmt.Fprintf(out, "%s and verified %d objects%s of %d resources, at revision %d\nsha256 of both sides: %s\n",
+		done, s.Objects(), encrypted, s.Resources(), revision, s.Hash())
+	return err
+}

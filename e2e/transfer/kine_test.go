@@ -1,0 +1,94 @@
+package transfer
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"byre/e2e/programs"
+	"byre/e2e/servers"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// TestKine_ToByre moves a cluster from kine to byre, as from k3s.
+func TestKine_ToByre(t *testing.T) {
+	t.Parallel()
+	for name, endpoints := range map[string]func(t *testing.T) (kines, byres string){
+		"sqlite": func(t *testing.T) (string, string) {
+			path := filepath.Join(t.TempDir(), "state.db")
+			// As k3s has it (kine's DefaultParams).
+			return "sqlite://" + path + "?_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate", "sqlite://" + path
+		},
+		"postgres": func(t *testing.T) (string, string) {
+			dsn := pgtest.DSN(t)
+			return dsn, dsn
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kines, from := endpoints(t)
+			dir := t.TempDir()
+			kine, err := servers.StartKine(t.Context(), dir, kines)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(kine.Kill)
+			stock := stockCluster(t, dir, kine)
+			made := stock.fill(t, objectCount(t))
+			before := stock.dump(t)
+			if err := stock.Process.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			keys, revision := etcdKeys(t, kine)
+			t.Logf("made %d objects; the server has %d; kine has %d keys at revision %d", made, len(before), len(keys), revision)
+
+			data := filepath.Join(dir, "data")
+			t.Log(timed(t, programs.Byre, "import", "kine", from, "--data-dir", data))
+			if err := kine.Stop(); err != nil {
+				t.Logf("kine ended with %v", err)
+			}
+			exported := filepath.Join(dir, "exported.db")
+			command(t, programs.Byre, "export", "etcd", exported, "--data-dir", data)
+			restored := filepath.Join(dir, "restored")
+			command(t, programs.Etcdutl, "snapshot", "restore", exported, "--data-dir", filepath.Join(restored, "etcd"))
+			back, _ := etcdKeys(t, startEtcd(t, restored))
+			compareKeys(t, keys, back)
+
+			// Without controllers, which would write to what is compared.
+			byre := startByre(t, data, "--controllers=")
+			compare(t, before, byre.dump(t), revision)
+			if err := byre.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			startByre(t, data).works(t)
+		})
+	}
+}
+
+// TestImport_RefusesWhatIsNoSource names what is wrong, and what to do next, in a line.
+func TestImport_RefusesWhatIsNoSource(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	byres := filepath.Join(dir, "byre.db")
+	command(t, programs.Byre, "migrate", "up", "--endpoint", "sqlite://"+byres)
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no file":            {[]string{"etcd", filepath.Join(dir, "nothing.db")}, "no such file"},
+		"not of etcd":        {[]string{"etcd", byres}, "etcdctl snapshot save"},
+		"not of etcd at all": {[]string{"etcd", byres, "--skip-hash-check"}, "not a snapshot of etcd"},
+		"no file of kine":    {[]string{"kine", "sqlite://" + filepath.Join(dir, "nothing.db")}, "no such file"},
+		"not of kine":        {[]string{"kine", "sqlite://" + byres}, "no table of kine"},
+		"no database":        {[]string{"kine", "nonsense"}, "want sqlite:///path or postgres://"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data := filepath.Join(t.TempDir(), "data")
+			out := refused(t, programs.Byre, append([]string{"import", "--data-dir", data}, c.args...)...)
+			if !strings.Contains(out, c.want) || strings.Count(strings.TrimSpace(out), "\n") > 0 {
+				t.Errorf("says %q, want %q in one line", out, c.want)
+			}
+		})
+	}
+}

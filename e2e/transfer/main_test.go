@@ -1,0 +1,44 @@
+package transfer
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"byre/e2e/programs"
+)
+
+func TestMain(m *testing.M) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
+	defer cancel()
+	err := programs.Build(ctx, programs.APIServer, programs.Etcd, programs.Etcdutl, programs.Kine, programs.Byre)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// command runs a program that must succeed, and returns what it prints.
+func command(t *testing.T, program programs.Program, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program.Path(), args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// refused runs a program that must fail, and returns what it prints.
+func refused(t *testing.T, program programs.Program, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program.Path(), args...).CombinedOutput()
+	if err == nil {
+		t.Fatalf("%s is not refused:\n%s", strings.Join(args, " "), out)
+	}
+	return string(out)
+}

@@ -1,0 +1,75 @@
+package etcd
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+)
+
+// KeyValue is a key that exists, as etcd's mvccpb.KeyValue has it.
+type KeyValue struct {
+	Key   string
+	Value []byte
+	// Created is the revision that created the key, Revision the one that wrote Value.
+	// 0 < Created <= Revision.
+	Created  int64
+	Revision int64
+	// TTL is how long the key's lease lasts from now on; 0 is a key without a lease.
+	TTL time.Duration
+}
+
+// Names of buckets and of keys in the bucket meta (etcd's server/storage/schema).
+var (
+	bucketKey   = []byte("key")
+	bucketMeta  = []byte("meta")
+	bucketLease = []byte("lease")
+	// otherBuckets are those that an etcd server expects beside them.
+	otherBuckets = [][]byte{
+		[]byte("alarm"), []byte("cluster"), []byte("members"), []byte("members_removed"),
+		[]byte("auth"), []byte("authUsers"), []byte("authRoles"),
+	}
+
+	keyScheduledCompact = []byte("scheduledCompactRev")
+	keyFinishedCompact  = []byte("finishedCompactRev")
+	keyConsistentIndex  = []byte("consistent_index")
+	keyTerm             = []byte("term")
+	keyStorageVersion   = []byte("storageVersion")
+)
+
+// position is a key of the bucket key: the revision of a transaction, the number of the
+// change within it, and whether the change deleted (etcd's mvcc.BucketKey).
+type position struct {
+	main, sub int64
+	tombstone bool
+}
+
+const (
+	positionLength = 8 + 1 + 8
+	separator      = '_'
+	tombstone      = 't'
+)
+
+var errPosition = errors.New("a revision in the bucket \"key\" is malformed")
+
+func parsePosition(b []byte) (position, error) {
+	isTombstone := len(b) == positionLength+1 && b[positionLength] == tombstone
+	if len(b) != positionLength && !isTombstone || b[8] != separator {
+		return position{}, errPosition
+	}
+	p := position{int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[9:])), isTombstone}
+	if p.main < 0 || p.sub < 0 {
+		return position{}, errPosition
+	}
+	return p, nil
+}
+
+func (p position) bytes() []byte {
+	b := make([]byte, 0, positionLength+1)
+	b = binary.BigEndian.AppendUint64(b, uint64(p.main))
+	b = append(b, separator)
+	b = binary.BigEndian.AppendUint64(b, uint64(p.sub))
+	if p.tombstone {
+		b = append(b, tombstone)
+	}
+	return b
+}

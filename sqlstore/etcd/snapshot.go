@@ -1,0 +1,268 @@
+package etcd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/server/v3/lease/leasepb"
+)
+
+// Errors of Open.
+var (
+	// ErrNoHash is a file without a hash at its end: a database that was copied from a
+	// member's directory.
+	ErrNoHash = errors.New("the snapshot has no integrity hash")
+	// ErrWrongHash is a file that is not what was saved.
+	ErrWrongHash = errors.New("the snapshot's integrity hash is wrong: the file is damaged, or was not copied whole")
+	// ErrInUse is a file that a running etcd holds.
+	ErrInUse = errors.New("a running etcd has the file open")
+	// ErrNotEtcd is a file that is no database of etcd.
+	ErrNotEtcd = errors.New("not a snapshot of etcd")
+)
+
+// lockTimeout is how long Open waits for another program to close the file.
+const lockTimeout = time.Second
+
+// Options of a Snapshot.
+type Options struct {
+	// SkipHashCheck accepts a file without a hash, and does not check one that is there,
+	// as etcdutl's --skip-hash-check does.
+	SkipHashCheck bool
+}
+
+// Snapshot is an open snapshot file.
+type Snapshot struct {
+	db       *bbolt.DB
+	revision int64
+	live     []position // of the keys that exist, ascending
+	ttls     map[int64]time.Duration
+}
+
+// Open opens a snapshot, verifies its hash and finds the keys that exist.
+func Open(ctx context.Context, path string, options Options) (_ *Snapshot, err error) {
+	if err := verifyFile(ctx, path, options); err != nil {
+		return nil, err
+	}
+	// A file that can be opened for writing would be: bbolt maps it read-only here.
+	db, err := bbolt.Open(path, 0, &bbolt.Options{ReadOnly: true, Timeout: lockTimeout})
+	switch {
+	case errors.Is(err, bbolterrors.ErrTimeout):
+		return nil, ErrInUse
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
+		return nil, fmt.Errorf("%w: %w", ErrNotEtcd, err)
+	case err != nil:
+		return nil, err
+	}
+	s := &Snapshot{db: db}
+	if err := db.View(func(tx *bbolt.Tx) error { return s.load(ctx, tx, options) }); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return s, nil
+}
+
+// verifyFile checks the hash at the end of the file. etcd's database is a number of
+// pages, so that the rest of the length tells whether there is one
+// (etcdutl/snapshot/v3_snapshot.go).
+func verifyFile(ctx context.Context, path string, options Options) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular() || info.Size() == 0:
+		return fmt.Errorf("%w: not a file, or empty", ErrNotEtcd)
+	case options.SkipHashCheck:
+		return nil
+	case info.Size()%512 != sha256.Size:
+		return ErrNoHash
+	}
+	hash := sha256.New()
+	if _, err := io.Copy(hash, &contextReader{ctx, io.LimitReader(file, info.Size()-sha256.Size)}); err != nil {
+		return err
+	}
+	saved := make([]byte, sha256.Size)
+	if _, err := io.ReadFull(file, saved); err != nil {
+		return err
+	}
+	if !bytes.Equal(saved, hash.Sum(nil)) {
+		return ErrWrongHash
+	}
+	return nil
+}
+
+// contextReader ends a long copy with its context.
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+// Read implements io.Reader.
+func (c *contextReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}
+
+func (s *Snapshot) load(ctx context.Context, tx *bbolt.Tx, options Options) error {
+	if options.SkipHashCheck {
+		if err := checkPages(tx); err != nil {
+			return err
+		}
+	}
+	keys, leases, meta := tx.Bucket(bucketKey), tx.Bucket(bucketLease), tx.Bucket(bucketMeta)
+	if keys == nil || meta == nil {
+		return ErrNotEtcd
+	}
+	for _, name := range [][]byte{keyFinishedCompact, keyScheduledCompact} {
+		// What was last compacted may be all that is left to tell the revision.
+		if b := meta.Get(name); len(b) >= positionLength {
+			p, err := parsePosition(b[:positionLength])
+			if err != nil {
+				return err
+			}
+			s.revision = max(s.revision, p.main)
+		}
+	}
+	if err := s.loadKeys(ctx, keys); err != nil {
+		return err
+	}
+	s.ttls = map[int64]time.Duration{}
+	if leases == nil {
+		return nil
+	}
+	return leases.ForEach(func(k, v []byte) error {
+		var lease leasepb.Lease
+		if err := lease.Unmarshal(v); err != nil || len(k) != 8 {
+			return fmt.Errorf("lease %x: malformed: %w", k, err)
+		}
+		// A server that starts from the snapshot counts from then on too (lease.initAndRecover).
+		s.ttls[int64(binary.BigEndian.Uint64(k))] = time.Duration(max(remaining(&lease), 1)) * time.Second
+		return nil
+	})
+}
+
+// remaining is how many seconds of a lease are left: the server notes it now and then, if
+// it is told to.
+func remaining(lease *leasepb.Lease) int64 {
+	if lease.RemainingTTL > 0 {
+		return lease.RemainingTTL
+	}
+	return lease.TTL
+}
+
+// checkPages finds damage that a hash would have shown: to follow it would crash.
+func checkPages(tx *bbolt.Tx) error {
+	info, err := os.Stat(tx.DB().Path())
+	if err != nil {
+		return err
+	}
+	if info.Size() < tx.Size() {
+		return fmt.Errorf("%w: the file is shorter than its database", ErrNotEtcd)
+	}
+	// All of it: Check goes on in a goroutine until it is heard out.
+	var found error
+	for err := range tx.Check() {
+		if found == nil {
+			found = fmt.Errorf("%w: %w", ErrNotEtcd, err)
+		}
+	}
+	return found
+}
+
+// loadKeys finds which change of each key is the last.
+func (s *Snapshot) loadKeys(ctx context.Context, keys *bbolt.Bucket) error {
+	last := map[string]position{}
+	err := keys.ForEach(func(k, v []byte) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		p, err := parsePosition(k)
+		if err != nil {
+			return err
+		}
+		s.revision = max(s.revision, p.main)
+		kv, err := parseKeyValue(v)
+		switch {
+		case err != nil:
+			return err
+		case len(kv.Key) == 0: // etcdutl's --bump-revision
+		case p.tombstone:
+			delete(last, string(kv.Key))
+		default:
+			last[string(kv.Key)] = p
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.live = make([]position, 0, len(last))
+	for _, p := range last {
+		s.live = append(s.live, p)
+	}
+	slices.SortFunc(s.live, func(a, b position) int {
+		return cmp.Or(cmp.Compare(a.main, b.main), cmp.Compare(a.sub, b.sub))
+	})
+	return nil
+}
+
+func parseKeyValue(v []byte) (mvccpb.KeyValue, error) {
+	var kv mvccpb.KeyValue
+	if err := kv.Unmarshal(v); err != nil {
+		return kv, fmt.Errorf("%w: %w", ErrNotEtcd, err)
+	}
+	return kv, nil
+}
+
+// Revision is the last revision that etcd had given.
+func (s *Snapshot) Revision() int64 { return s.revision }
+
+// Len is the number of keys that exist.
+func (s *Snapshot) Len() int { return len(s.live) }
+
+// Each calls yield for each key that exists, in the order of their revisions.
+func (s *Snapshot) Each(ctx context.Context, yield func(KeyValue) error) error {
+	return s.db.View(func(tx *bbolt.Tx) error {
+		keys := tx.Bucket(bucketKey)
+		for _, p := range s.live {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			kv, err := parseKeyValue(keys.Get(p.bytes()))
+			if err != nil {
+				return err
+			}
+			if kv.ModRevision != p.main || kv.CreateRevision < 1 || kv.CreateRevision > kv.ModRevision {
+				return fmt.Errorf("%w: key %q has revisions %d and %d at %d", ErrNotEtcd, kv.Key, kv.CreateRevision, kv.ModRevision, p.main)
+			}
+			// A lease that is gone takes its keys with it; here both are of one moment, so
+			// that it is there unless it was revoked: then the key never expires by itself.
+			if err := yield(KeyValue{
+				Key: string(kv.Key), Value: kv.Value, Created: kv.CreateRevision, Revision: kv.ModRevision, TTL: s.ttls[kv.Lease],
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Close closes the file.
+func (s *Snapshot) Close() error { return s.db.Close() }

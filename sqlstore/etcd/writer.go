@@ -1,0 +1,218 @@
+package etcd
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/server/v3/lease/leasepb"
+)
+
+const (
+	// writerBatch is the number of keys in one transaction of bbolt.
+	writerBatch = 5000
+	// leaseStep is what expiries are rounded up to, so that keys share leases: etcd
+	// pays for each lease, and kube-apiserver shares them too (--lease-reuse-duration-seconds,
+	// 60 s).
+	leaseStep = time.Minute
+	// storageVersion is the first version of etcd that notes one.
+	storageVersion = "3.6.0"
+)
+
+// Writer writes a snapshot file.
+type Writer struct {
+	path, temporary string
+	db              *bbolt.DB
+	tx              *bbolt.Tx
+	pending         int
+	leases          map[int64]int64 // TTL in seconds by ID
+}
+
+// Create begins the snapshot file at path, which must not exist.
+func Create(path string) (_ *Writer, err error) {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			err = fmt.Errorf("%s: %w", path, fs.ErrExist)
+		}
+		return nil, err
+	}
+	// Beside it, so that it can be renamed. Secrets are in it.
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-")
+	if err != nil {
+		return nil, err
+	}
+	w := &Writer{path: path, temporary: file.Name(), leases: map[int64]int64{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	if err := file.Close(); err != nil {
+		return nil, err
+	}
+	// Nothing is synced before Finish: a file that is not finished is worth nothing.
+	w.db, err = bbolt.Open(w.temporary, 0o600, &bbolt.Options{NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return nil, err
+	}
+	return w, w.begin()
+}
+
+func (w *Writer) begin() (err error) {
+	w.pending = 0
+	if w.tx, err = w.db.Begin(true); err != nil {
+		return err
+	}
+	for _, name := range append([][]byte{bucketKey, bucketMeta, bucketLease}, otherBuckets...) {
+		if _, err := w.tx.CreateBucketIfNotExists(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Put writes a key. No two keys may have one revision: in etcd they would have been
+// written by one transaction, which no revision here has been.
+func (w *Writer) Put(kv KeyValue) error {
+	entry := mvccpb.KeyValue{
+		Key: []byte(kv.Key), Value: kv.Value, CreateRevision: kv.Created, ModRevision: kv.Revision,
+		// How often a key was written is not known, and Kubernetes does not ask. A key
+		// that was not only created was written at least twice.
+		Version: 1,
+	}
+	if kv.Revision > kv.Created {
+		entry.Version = 2
+	}
+	if kv.TTL > 0 {
+		entry.Lease = w.lease(kv.TTL)
+	}
+	value, err := entry.Marshal()
+	if err != nil {
+		return err
+	}
+	keys, at := w.tx.Bucket(bucketKey), position{main: kv.Revision}.bytes()
+	if keys.Get(at) != nil {
+		return fmt.Errorf("two keys have the revision %d, one is %q", kv.Revision, kv.Key)
+	}
+	if err := keys.Put(at, value); err != nil {
+		return err
+	}
+	if w.pending++; w.pending < writerBatch {
+		return nil
+	}
+	if err := w.tx.Commit(); err != nil {
+		return err
+	}
+	return w.begin()
+}
+
+// lease is the ID of the lease for keys that expire after ttl.
+func (w *Writer) lease(ttl time.Duration) int64 {
+	steps := int64((ttl + leaseStep - 1) / leaseStep)
+	w.leases[steps] = steps * int64(leaseStep/time.Second)
+	return steps
+}
+
+// Finish writes what surrounds the keys, and the hash, and gives the file its name.
+// Revision is the last one given: the server goes on after it, and everything before it is
+// compacted.
+func (w *Writer) Finish(ctx context.Context, revision int64) error {
+	if err := w.putRest(revision); err != nil {
+		return err
+	}
+	if err := w.tx.Commit(); err != nil {
+		return err
+	}
+	w.tx = nil
+	if err := w.db.Close(); err != nil {
+		return err
+	}
+	w.db = nil
+	if err := appendHash(ctx, w.temporary); err != nil {
+		return err
+	}
+	// Not os.Rename: it would replace a file that has come meanwhile.
+	if err := os.Link(w.temporary, w.path); err != nil {
+		return err
+	}
+	return errors.Join(w.Close(), syncDir(filepath.Dir(w.path)))
+}
+
+func (w *Writer) putRest(revision int64) error {
+	leases, meta := w.tx.Bucket(bucketLease), w.tx.Bucket(bucketMeta)
+	for id, ttl := range w.leases {
+		lease := leasepb.Lease{ID: id, TTL: ttl}
+		value, err := lease.Marshal()
+		if err != nil {
+			return err
+		}
+		if err := leases.Put(binary.BigEndian.AppendUint64(nil, uint64(id)), value); err != nil {
+			return err
+		}
+	}
+	compacted := position{main: revision}.bytes()
+	for _, entry := range []struct{ key, value []byte }{
+		{keyScheduledCompact, compacted},
+		{keyFinishedCompact, compacted},
+		// Both are the new cluster's own as soon as "etcdutl snapshot restore" has made it.
+		{keyConsistentIndex, binary.BigEndian.AppendUint64(nil, 1)},
+		{keyTerm, binary.BigEndian.AppendUint64(nil, 1)},
+		{keyStorageVersion, []byte(storageVersion)},
+	} {
+		if err := meta.Put(entry.key, entry.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close gives up a file that is not finished. After Finish it does nothing.
+func (w *Writer) Close() error {
+	var errs []error
+	if w.tx != nil {
+		errs = append(errs, w.tx.Rollback())
+		w.tx = nil
+	}
+	if w.db != nil {
+		errs = append(errs, w.db.Close())
+		w.db = nil
+	}
+	if err := os.Remove(w.temporary); !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// appendHash writes the SHA-256 of the file to its end and syncs it.
+func appendHash(ctx context.Context, path string) (err error) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, &contextReader{ctx, file}); err != nil {
+		return err
+	}
+	if _, err := file.Write(hash.Sum(nil)); err != nil {
+		return err
+	}
+	return file.Sync()
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

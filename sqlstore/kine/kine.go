@@ -1,0 +1,145 @@
+package kine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"byre/migrations"
+	"byre/sqlstore/etcd"
+)
+
+// ErrNotKine is a database without kine's table.
+var ErrNotKine = errors.New("the database has no table of kine")
+
+// The statements, for both databases.
+const (
+	selectState = `SELECT coalesce(max(id), 0), (SELECT count(*) FROM kine k WHERE k.id IN (SELECT max(id) FROM kine GROUP BY name) AND k.deleted = 0) FROM kine`
+
+	// A row that created has no revision of creation: it is the row's own.
+	selectLive = `
+SELECT k.id, k.name, CASE WHEN k.created <> 0 THEN k.id ELSE coalesce(k.create_revision, 0) END, coalesce(k.lease, 0), k.value
+FROM kine k WHERE k.id IN (SELECT max(id) FROM kine GROUP BY name) AND k.deleted = 0
+ORDER BY k.id`
+)
+
+// openTimeout bounds the connection and the first query.
+const openTimeout = time.Minute
+
+// Database is an open database of kine.
+type Database struct {
+	db       *sql.DB
+	tx       *sql.Tx
+	revision int64
+	live     int
+}
+
+// Open opens the database at an endpoint, sqlite:///PATH or postgres://..., and begins the
+// transaction that everything is read in.
+func Open(ctx context.Context, endpoint string) (_ *Database, err error) {
+	dialect, dsn, err := migrations.ParseEndpoint(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	db, options, err := connect(dialect, dsn)
+	if err != nil {
+		return nil, err
+	}
+	d := &Database{db: db}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	// The transaction outlives this call, and so must its context.
+	if d.tx, err = db.BeginTx(ctx, options); err != nil {
+		return nil, err
+	}
+	first, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if err := d.tx.QueryRowContext(first, selectState).Scan(&d.revision, &d.live); err != nil {
+		if isNoTable(ctx, d.db, dialect, err) {
+			return nil, ErrNotKine
+		}
+		return nil, err
+	}
+	return d, nil
+}
+
+func connect(dialect migrations.Dialect, dsn string) (*sql.DB, *sql.TxOptions, error) {
+	if dialect == migrations.Postgres {
+		config, err := pgx.ParseConfig(dsn)
+		if err != nil {
+			return nil, nil, errors.New("endpoint: not a connection string of PostgreSQL")
+		}
+		if config.ConnectTimeout == 0 {
+			config.ConnectTimeout = openTimeout
+		}
+		return stdlib.OpenDB(*config), &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}, nil
+	}
+	if _, err := os.Stat(dsn); err != nil {
+		return nil, nil, err
+	}
+	// query_only and not mode=ro: a log that was left beside the file is read, too.
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(dsn)+"?mode=rw&_pragma=busy_timeout(10000)&_pragma=query_only(1)")
+	return db, nil, err
+}
+
+// isNoTable reports whether a query failed because there is no table.
+func isNoTable(ctx context.Context, db *sql.DB, dialect migrations.Dialect, err error) bool {
+	if dialect == migrations.Postgres {
+		var e *pgconn.PgError
+		return errors.As(err, &e) && e.Code == "42P01" // undefined_table
+	}
+	var tables int
+	return db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'kine'`).Scan(&tables) == nil && tables == 0
+}
+
+// Revision is the last revision that kine had given.
+func (d *Database) Revision() int64 { return d.revision }
+
+// Len is the number of keys that exist.
+func (d *Database) Len() int { return d.live }
+
+// Each calls yield for each key that exists, in the order of their revisions.
+func (d *Database) Each(ctx context.Context, yield func(etcd.KeyValue) error) error {
+	rows, err := d.tx.QueryContext(ctx, selectLive)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var kv etcd.KeyValue
+		var ttl int64
+		if err := rows.Scan(&kv.Revision, &kv.Key, &kv.Created, &ttl, &kv.Value); err != nil {
+			return err
+		}
+		if kv.Created < 1 || kv.Created > kv.Revision {
+			return fmt.Errorf("row %d of the table kine: create_revision %d", kv.Revision, kv.Created)
+		}
+		kv.TTL = time.Duration(max(ttl, 0)) * time.Second
+		if err := yield(kv); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// Close ends the transaction and closes the database.
+func (d *Database) Close() error {
+	var err error
+	if d.tx != nil {
+		if err = d.tx.Rollback(); errors.Is(err, sql.ErrTxDone) {
+			err = nil
+		}
+	}
+	return errors.Join(err, d.db.Close())
+}
