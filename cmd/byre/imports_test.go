@@ -55,6 +55,7 @@ var parts = []part{
 	{"apiserver/openapi", 3.1, noSQL},
 	{"apiserver/discovery", 3.15, noSQL},
 	{"apiserver/managedfields", 3.0, noSQL},
+	{"apiserver/integrity", 3.0, noSQL},
 	{"apiserver/endpoints", 3.2, noSQL},
 	{"apiserver/delegation", 3.4, noSQL},
 	{"apiserver/auth", 3.3, noSQL},

@@ -88,6 +88,12 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 	if err != nil {
 		return apiserver.Database{}, err
 	}
+	logger := slog.New(logr.ToSlogHandler(klog.Background()))
+	if dialect == migrations.SQLite {
+		if err := sqlite.InspectAfterCrash(ctx, dsn, logger); err != nil {
+			return apiserver.Database{}, err
+		}
+	}
 	state, err := migrations.Up(ctx, o.DSN())
 	if err != nil {
 		return apiserver.Database{}, err
@@ -105,7 +111,7 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 		database.Name, database.Shared = config.Database+" at "+dbserver.Address(config), true
 		database.Driver, err = postgres.Open(ctx, dsn, postgres.Options{
 			AllowLoss: o.AllowUnsafeDurability,
-			Logger:    slog.New(logr.ToSlogHandler(klog.Background())),
+			Logger:    logger,
 		})
 		return database, err
 	default:

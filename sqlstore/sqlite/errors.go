@@ -54,7 +54,8 @@ func (e *commitError) Unwrap() error { return e.err }
 // the log failed, its last frames may be found in the file after a crash, or not.
 func (d *Driver) translate(err error) error {
 	var damaged *damagedError
-	if errors.As(err, &damaged) {
+	var counters *countersError
+	if errors.As(err, &damaged) || errors.As(err, &counters) {
 		return fmt.Errorf("%w: %s: %w: %s", sqlstore.ErrDamaged, d.path, err, nextWhenDamaged)
 	}
 	var e *engine.Error

@@ -39,6 +39,8 @@ type Options struct {
 	Volatile func(sqlstore.Key) bool
 	// FlushInterval is how long: 15 seconds.
 	FlushInterval time.Duration
+	// AcceptGaps opens a database whose history has gaps, so that they can be compacted.
+	AcceptGaps bool
 }
 
 const defaultBusy = 10 * time.Second
@@ -48,6 +50,9 @@ type Driver struct {
 	options Options
 	lock    *dbfile.Lock
 	path    string
+	// readOnly connections write nothing: the last one to close does not copy the log
+	// back. Those with ignoreLog see the file as if it had none.
+	readOnly, ignoreLog bool
 	// file is what path led to when it was opened.
 	file os.FileInfo
 
@@ -134,6 +139,9 @@ func (d *Driver) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.maintenance = d.connect(1, d.settings(setting{name: "cache_size", value: "-1000"}))
+	if err := d.readers.checkCounters(ctx); err != nil && !d.options.AcceptGaps {
+		return err
+	}
 	state, err := d.readers.state(ctx)
 	if err != nil {
 		return err
@@ -212,7 +220,15 @@ func older(version string, than [3]int) bool {
 }
 
 // dsn is the URI of the file, which a connection does not make.
-func (d *Driver) dsn() string { return migrations.SQLiteDSN(d.path) + "?mode=rw" }
+func (d *Driver) dsn() string {
+	switch {
+	case d.ignoreLog:
+		return migrations.SQLiteDSN(d.path) + "?immutable=1"
+	case d.readOnly:
+		return migrations.SQLiteDSN(d.path) + "?mode=ro"
+	}
+	return migrations.SQLiteDSN(d.path) + "?mode=rw"
+}
 
 // statements are to be closed before their connections: database/sql leaves a
 // connection open as long as it has one, even after Close.

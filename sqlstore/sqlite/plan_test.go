@@ -31,7 +31,7 @@ var plans = map[string]struct {
 	want  []string
 }{
 	"whole":       {selectObjects, []string{"SCAN objects USING INDEX objects_key"}},
-	"whole undo":  {selectUndo, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH archive USING INTEGER PRIMARY KEY (rowid<?)", "RIGHT", "SEARCH changes USING INTEGER PRIMARY KEY (rowid>?)"}},
+	"whole undo":  {selectUndo, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH archive USING INTEGER PRIMARY KEY (rowid<?)", "SCALAR SUBQUERY", "SEARCH s", "RIGHT", "SEARCH changes USING INTEGER PRIMARY KEY (rowid>?)", "SCALAR SUBQUERY", "SEARCH s"}},
 	"state":       {selectState, []string{"SEARCH s USING INTEGER PRIMARY KEY (rowid=?)", "SCALAR SUBQUERY", "SEARCH changes"}},
 	"object":      {selectObject, []string{"SEARCH s USING INTEGER PRIMARY KEY (rowid=?)", "SEARCH o USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?) LEFT-JOIN", "SCALAR SUBQUERY", "SEARCH changes"}},
 	"revision":    {selectRevision, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)"}},

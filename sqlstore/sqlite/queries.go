@@ -15,6 +15,17 @@ const (
 	selectState = `SELECT ` + lastRevision + `, s.compacted, s.epoch FROM store s WHERE s.id = 1`
 )
 
+// Integrity. The check of the engine names up to a hundred problems.
+const (
+	integrityCheck = `SELECT integrity_check FROM pragma_integrity_check`
+	quickCheck     = `SELECT quick_check FROM pragma_quick_check`
+	selectSchema   = `SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name`
+	// selectEnds reads the ends of the undo log.
+	selectEnds = `
+SELECT ` + lastRevision + `, s.compacted, (SELECT min(revision) FROM changes WHERE revision > s.compacted)
+FROM store s WHERE s.id = 1`
+)
+
 const (
 	insertObject = `
 INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, expires, value, record_sum, change_sum)

@@ -21,7 +21,7 @@ func ReadSnapshot(ctx context.Context, path string, read func(sqlstore.Snapshot)
 }
 
 func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstore.Snapshot) error) error {
-	d := &Driver{options: Options{Busy: defaultBusy}, path: path}
+	d := &Driver{options: Options{Busy: defaultBusy}, path: path, readOnly: true}
 	err := d.readSnapshot(ctx, idle, read)
 	var own *readError
 	if errors.As(err, &own) {

@@ -66,7 +66,7 @@ type damagedError struct {
 }
 
 func (e *damagedError) Error() string {
-	return fmt.Sprintf("the row of %s with revision %d (%v) does not have its checksum", e.table, e.revision, e.key)
+	return fmt.Sprintf("the row of %s with revision %d (%s) does not have its checksum", e.table, e.revision, e.key.Display())
 }
 
 // compare returns a *damagedError where a row has another sum than the stored one.

@@ -1,0 +1,242 @@
+package integrity
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"byre/sqlstore"
+)
+
+// Result is what a check has read and found.
+type Result struct {
+	Revision int64 `json:"revision"`
+	Objects  int64 `json:"objects"`
+	Changes  int64 `json:"changes"`
+	// Encrypted is how many values are encrypted: of those only the envelope was checked.
+	Encrypted int64 `json:"encrypted"`
+	// MissingUpTo is the last revision of the history that is missing; 0 where none is.
+	// To compact up to there is all that can be repaired: clients list again.
+	MissingUpTo int64              `json:"missingUpTo,omitempty"`
+	Findings    []sqlstore.Finding `json:"findings"`
+}
+
+// maxFindings bounds the findings that are kept; a note says that there are more.
+const maxFindings = 1000
+
+// checker checks one snapshot.
+type checker struct {
+	result      Result
+	header      sqlstore.Header
+	objects     map[keyHash]place
+	revisions   map[int64]struct{} // of the objects
+	chains      map[keyHash]place  // by the newest change of each key
+	allocations allocations
+}
+
+// keyHash stands for a key: keys are long, and there are many.
+type keyHash [16]byte
+
+// place is where an object is in its history.
+type place struct {
+	revision, created int64
+	uid               [8]byte
+	gone              bool
+}
+
+// Check reads a snapshot to its end. An error means that it could not be read; the result
+// then has what was found until there.
+func Check(s sqlstore.Snapshot) (Result, error) {
+	c := &checker{
+		header:  s.Header,
+		objects: make(map[keyHash]place), revisions: make(map[int64]struct{}), chains: make(map[keyHash]place),
+		allocations: newAllocations(),
+	}
+	c.result.Revision = s.Revision
+	c.result.Findings = []sqlstore.Finding{}
+	err := c.read(s)
+	return c.result, err
+}
+
+func (c *checker) read(s sqlstore.Snapshot) error {
+	for row, err := range s.Objects {
+		if err != nil {
+			return err
+		}
+		c.checkObject(row)
+	}
+	c.allocations.compare(c.report)
+	last := int64(0)
+	for row, err := range s.Changes {
+		if err != nil {
+			return err
+		}
+		c.checkDensity(max(last, s.Compacted)+1, row.Revision)
+		c.checkChange(row)
+		last = row.Revision
+	}
+	if last = max(last, s.Compacted); last < s.Revision {
+		c.checkDensity(last+1, s.Revision+1)
+	}
+	c.compareEnds()
+	return nil
+}
+
+func (c *checker) report(row, reason string, arguments ...any) {
+	switch len(c.result.Findings) {
+	case maxFindings + 1:
+		return
+	case maxFindings:
+		row, reason, arguments = "check", "there are more findings, which are not listed", nil
+	}
+	c.result.Findings = append(c.result.Findings, sqlstore.Finding{Row: row, Reason: fmt.Sprintf(reason, arguments...)})
+}
+
+func (c *checker) checkObject(r *sqlstore.ObjectRow) {
+	c.result.Objects++
+	row := "objects: " + r.Display()
+	if r.Created <= 0 || r.Created > r.Revision || r.Revision > c.header.Revision {
+		c.report(row, "has revision %d and was created at %d, while the last revision is %d", r.Revision, r.Created, c.header.Revision)
+	}
+	h := hashOf(r.Key)
+	if _, twice := c.objects[h]; twice {
+		c.report(row, "stands twice")
+	}
+	if _, twice := c.revisions[r.Revision]; twice {
+		c.report(row, "has the revision of another object, %d", r.Revision)
+	}
+	c.objects[h] = place{revision: r.Revision, created: r.Created, uid: uidOf(r.UID)}
+	c.revisions[r.Revision] = struct{}{}
+	if value := c.checkValue(row, r.Key, r.UID, r.Value); value != nil {
+		c.allocations.add(r.Key, value, c.report)
+	}
+}
+
+// checkDensity reports what is missing before a revision.
+func (c *checker) checkDensity(want, got int64) {
+	if got <= want || got <= c.header.Compacted {
+		return
+	}
+	c.result.MissingUpTo = got - 1
+	c.report("changes", "revisions %d to %d are missing: watches that resume before them would miss changes", want, got-1)
+}
+
+// checkChange compares a change with the one before it of the same key.
+func (c *checker) checkChange(r *sqlstore.ChangeRow) {
+	c.result.Changes++
+	row := fmt.Sprintf("changes: revision %d, %s", r.Revision, r.Display())
+	if r.Revision > c.header.Revision {
+		c.report(row, "is beyond the last revision, %d", c.header.Revision)
+	}
+	h := hashOf(r.Key)
+	before, known := c.chains[h]
+	switch {
+	case r.Op == sqlstore.Create:
+		if known && !before.gone {
+			c.report(row, "creates what revision %d left there", before.revision)
+		}
+		if r.Created != r.Revision {
+			c.report(row, "creates, but says that the object was created at %d", r.Created)
+		}
+	case r.Value == nil:
+		c.report(row, "lacks the value that it replaced")
+	case known && (before.gone || before.revision != r.Replaces || before.created != r.Created):
+		c.report(row, "replaces revision %d, created at %d, but the change before is %d, created at %d", r.Replaces, r.Created, before.revision, before.created)
+	case !known && r.Revision > c.header.Compacted && r.Replaces > c.header.Compacted:
+		c.report(row, "replaces revision %d, whose change is missing", r.Replaces)
+	case known && before.uid != [8]byte{} && before.uid != uidOf(r.UID):
+		c.report(row, "replaces an object with another uid than the change before has written")
+	}
+	if r.Op != sqlstore.Create && r.Value != nil {
+		c.checkValue(row, r.Key, r.UID, r.Value)
+	}
+	after := place{revision: r.Revision, created: r.Created, gone: r.Op == sqlstore.Delete}
+	if r.Op == sqlstore.Create {
+		after.uid = uidOf(r.UID)
+	}
+	c.chains[h] = after
+}
+
+// compareEnds compares the ends of the undo chains with the objects.
+func (c *checker) compareEnds() {
+	for h, end := range c.chains {
+		object, exists := c.objects[h]
+		switch {
+		case end.gone == exists:
+			c.report(fmt.Sprintf("changes: revision %d", end.revision), "is the last change of its object, which %s", map[bool]string{true: "it deleted, but which is there", false: "is not there"}[exists])
+		case exists && (object.revision != end.revision || object.created != end.created):
+			c.report(fmt.Sprintf("changes: revision %d", end.revision), "is the last change of an object that is at revision %d", object.revision)
+		case exists && end.uid != [8]byte{} && end.uid != object.uid:
+			c.report(fmt.Sprintf("changes: revision %d", end.revision), "created an object that has another uid")
+		}
+	}
+	for h, object := range c.objects {
+		if _, changed := c.chains[h]; !changed && object.revision > c.header.Compacted {
+			c.report(fmt.Sprintf("objects: revision %d", object.revision), "has no change, though its revision is not compacted")
+		}
+	}
+}
+
+// checkValue decodes a value and compares it with its key. It returns nil where there is
+// nothing to look into.
+func (c *checker) checkValue(row string, key sqlstore.Key, uid string, stored []byte) []byte {
+	if !json.Valid(stored) {
+		c.report(row, "its value is not JSON")
+		return nil
+	}
+	if bytes.HasPrefix(stored, []byte(`"`)) {
+		c.result.Encrypted++
+		if !bytes.HasPrefix(stored, []byte(`"k8s:enc:`)) && !bytes.HasPrefix(stored, []byte(`"byre:raw:`)) {
+			c.report(row, "its value is a text that no encryption has written")
+		}
+		return nil
+	}
+	var object struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   struct {
+			Name      string `json:"name"`
+			Namespace string `json:"namespace"`
+			UID       string `json:"uid"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(stored, &object); err != nil {
+		c.report(row, "its value is not an object: %v", err)
+		return nil
+	}
+	group, _, hasGroup := strings.Cut(object.APIVersion, "/")
+	if !hasGroup {
+		group = ""
+	}
+	meta := object.Metadata
+	switch {
+	case object.APIVersion == "" || object.Kind == "":
+		c.report(row, "its value has no apiVersion or no kind")
+	case group != key.Group && key.Group != "byre":
+		c.report(row, "its value is of the API group %q", group)
+	case isNameless(key):
+	case meta.Name != key.Name || meta.Namespace != key.Namespace:
+		c.report(row, "its value is that of %q in namespace %q", meta.Name, meta.Namespace)
+	case meta.UID != uid:
+		c.report(row, "its value has the uid %q, the row %q", meta.UID, uid)
+	}
+	return stored
+}
+
+// isNameless reports whether objects under the key have no metadata: allocations, and what
+// byre stores for itself.
+func isNameless(key sqlstore.Key) bool {
+	return key.Group == "byre" || key.Group == "" && (key.Resource == "servicenodeportallocations" || key.Resource == "serviceipallocations")
+}
+
+func hashOf(k sqlstore.Key) keyHash {
+	sum := sha256.Sum256([]byte(strings.Join([]string{k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name}, "\x00")))
+	return keyHash(sum[:16])
+}
+
+func uidOf(uid string) [8]byte {
+	sum := sha256.Sum256([]byte(uid))
+	return [8]byte(sum[:8])
+}

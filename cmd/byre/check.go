@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"byre/apiserver/integrity"
+	"byre/apiserver/options"
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/sqlite"
+)
+
+// statusDamaged is the exit status of "byre check" when something is wrong.
+const statusDamaged = 2
+
+func newCheckCommand() *cobra.Command {
+	store := options.NewStoreOptions()
+	var repair bool
+	var output string
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Check a whole database: every row against the others",
+		Long: "Check a whole database: every row against the others.\n\n" +
+			"The check reads every row once, in one snapshot. byre may use the database meanwhile.\n" +
+			"It decodes all values, compares them with their keys, follows each object through its\n" +
+			"history, looks for missing revisions, and compares the addresses and node ports of\n" +
+			"Services with what is allocated. Of a SQLite file it also has SQLite check each page,\n" +
+			"and compares the checksum of each row. Encrypted values are not decrypted. Each\n" +
+			"finding is a line with the row and the reason. Services that are being created can\n" +
+			"differ from their allocations for a moment: check again.\n\n" +
+			"Nothing is changed without --repair, which repairs what can be proved: if revisions\n" +
+			"are missing, it compacts the history up to them, so that clients list again instead\n" +
+			"of missing changes. For everything else restore a backup.\n\n" +
+			"The exit status is 0 if nothing is wrong, 2 if there are findings, and 1 if the\n" +
+			"database can't be read to its end.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "text" && output != "json" {
+				return fmt.Errorf("--output must be text or json, not %q", output)
+			}
+			return check(cmd, store.DSN(), repair, output)
+		},
+	}
+	cmd.Flags().StringVar(&store.DataDir, "data-dir", store.DataDir, "Directory of the SQLite database if there is no --endpoint.")
+	cmd.Flags().StringVar(&store.Endpoint, "endpoint", store.Endpoint, "Database: sqlite:///PATH or postgres://...")
+	cmd.Flags().BoolVar(&repair, "repair", false, "Compact the history up to missing revisions. byre must not be running on a SQLite file.")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json.")
+	return cmd
+}
+
+func check(cmd *cobra.Command, endpoint string, repair bool, output string) error {
+	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "checking")
+	defer p.end()
+	var result integrity.Result
+	var findings []sqlstore.Finding
+	report := func(f sqlstore.Finding) { findings = append(findings, f) }
+	err := withDatabase(endpoint,
+		func(path string) error { return sqlite.Inspect(ctx, path, report) },
+		func(string) error { return nil })
+	if err == nil || errors.Is(err, sqlstore.ErrDamaged) {
+		readErr := readDatabase(ctx, endpoint, func(s sqlstore.Snapshot) (err error) {
+			result, err = integrity.Check(p.follow(s))
+			return err
+		})
+		if err == nil {
+			err = readErr
+		}
+	}
+	p.end()
+	result.Findings = append(findings, result.Findings...)
+	if err := showResult(cmd, result, err, output); err != nil {
+		return err
+	}
+	if repair && result.MissingUpTo > 0 {
+		if err := compactUpTo(ctx, endpoint, result.MissingUpTo); err != nil {
+			return fmt.Errorf("repair: %w", err)
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "repaired: the history is compacted up to revision %d; check again\n", result.MissingUpTo)
+	}
+	switch n := len(result.Findings); {
+	case err != nil:
+		return fmt.Errorf("the check did not reach the end: %w", err)
+	case n > 0:
+		return &statusError{fmt.Errorf("%d findings: keep a copy of the database, and restore a backup", n), statusDamaged}
+	}
+	return nil
+}
+
+// showResult writes the result; readErr is why there may be more to find.
+func showResult(cmd *cobra.Command, result integrity.Result, readErr error, output string) error {
+	if output == "json" {
+		if result.Findings == nil {
+			result.Findings = []sqlstore.Finding{}
+		}
+		encoder := json.NewEncoder(cmd.OutOrStdout())
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(result)
+	}
+	for _, f := range result.Findings {
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), f); err != nil {
+			return err
+		}
+	}
+	if readErr != nil {
+		return nil
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "checked %d objects and %d changes at revision %d, %d values encrypted: %d findings\n",
+		result.Objects, result.Changes, result.Revision, result.Encrypted, len(result.Findings))
+	return err
+}
+
+// compactUpTo deletes the history up to a revision.
+func compactUpTo(ctx context.Context, endpoint string, revision int64) error {
+	var driver sqlstore.Driver
+	err := withDatabase(endpoint,
+		func(path string) (err error) {
+			driver, err = sqlite.Open(ctx, path, sqlite.Options{AcceptGaps: true})
+			return err
+		},
+		func(dsn string) (err error) {
+			driver, err = postgres.Open(ctx, dsn, postgres.Options{})
+			return err
+		})
+	var inUse *migrations.InUseError
+	if errors.As(err, &inUse) {
+		return fmt.Errorf("%w: stop it first", err)
+	}
+	if err != nil {
+		return err
+	}
+	err = sqlstore.New(driver, sqlstore.Options{}).Compact(ctx, revision)
+	return errors.Join(err, driver.Close())
+}

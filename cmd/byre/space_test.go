@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"byre/sqlstore/eventually"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// At --database-quota a client gets what kube-apiserver hands on of etcd. What makes space
+// goes on, and so does everything once there is some.
+func TestDatabaseQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
+	t.Run("sqlite", func(t *testing.T) {
+		// Compaction makes space by itself.
+		testSpace(t, func() {}, "--database-quota=6Mi", "--retention=1s", "--compaction-interval=200ms")
+	})
+	t.Run("postgres", func(t *testing.T) {
+		dsn := pgtest.DSN(t)
+		// The files are as large as ever until they are written anew.
+		testSpace(t, func() {
+			conn, err := pgx.Connect(t.Context(), dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(context.Background())
+			for _, statement := range []string{`VACUUM FULL objects`, `VACUUM FULL changes`} {
+				if _, err := conn.Exec(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, "--endpoint", dsn, "--database-quota=16Mi", "--retention=1s", "--compaction-interval=200ms")
+	})
+}
+
+// randomText can't be compressed much.
+func randomText(size int) string {
+	raw := make([]byte, size/2)
+	_, _ = rand.Read(raw) // it never fails
+	return hex.EncodeToString(raw)
+}
+
+func testSpace(t *testing.T, makeSpace func(), flags ...string) {
+	p := startServer(t, t.TempDir(), flags...)
+	config := p.config(t)
+	config.QPS = -1
+	kube := kubernetes.NewForConfigOrDie(config)
+	maps := kube.CoreV1().ConfigMaps("default")
+	lease, err := kube.CoordinationV1().Leases("default").Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "held"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := func() error {
+		_, err := maps.Create(t.Context(), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "large-", Finalizers: []string{"example.com/kept"}},
+			Data:       map[string]string{"text": randomText(200_000)},
+		}, metav1.CreateOptions{})
+		return err
+	}
+	eventually.Done(t, "the quota is reached", func(context.Context) (bool, error) {
+		err := create()
+		if err == nil {
+			return false, nil
+		}
+		status, ok := err.(apierrors.APIStatus)
+		if !ok || status.Status().Code != http.StatusInternalServerError || status.Status().Message != "etcdserver: mvcc: database space exceeded" ||
+			status.Status().Reason != "" || status.Status().Details != nil {
+			t.Fatalf("refused with %#v", err)
+		}
+		return true, nil
+	})
+	if status, body := p.mustGet(t, "/readyz/database-quota"); status != http.StatusInternalServerError {
+		t.Errorf("/readyz/database-quota: %d %s", status, body)
+	}
+	if status, body := p.mustGet(t, "/readyz?exclude=database-quota"); status != http.StatusOK {
+		t.Errorf("the other checks: %d %s", status, body)
+	}
+	if _, body := p.mustGet(t, "/metrics"); !strings.Contains(body, "byre_store_quota_exceeded 1") {
+		t.Error("no metric says that the quota is exceeded")
+	}
+	// A lease is renewed, by another holder too.
+	holder := strings.Repeat("x", 100)
+	lease.Spec.HolderIdentity = &holder
+	if _, err := kube.CoordinationV1().Leases("default").Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+		t.Errorf("renew a lease: %v", err)
+	}
+	if _, err := kube.CoordinationV1().Leases("default").Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, metav1.CreateOptions{}); err == nil {
+		t.Error("a lease was created")
+	}
+	deleteAll(t, kube)
+	makeSpace()
+	eventually.Done(t, "there is space again", func(context.Context) (bool, error) {
+		err := create()
+		return err == nil, err
+	})
+	eventually.Done(t, "ready again", func(ctx context.Context) (bool, error) { return p.ready(ctx), nil })
+	for _, line := range []string{"the database has reached its quota", "the database is below its quota again"} {
+		if n := strings.Count(p.log.String(), line); n != 1 {
+			t.Errorf("the log says %d times %q", n, line)
+		}
+	}
+}
+
+// deleteAll deletes objects with finalizers: a deletion timestamp first, which makes them
+// larger, then an update without the finalizers.
+func deleteAll(t *testing.T, kube kubernetes.Interface) {
+	t.Helper()
+	maps := kube.CoreV1().ConfigMaps("default")
+	list, err := maps.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, item := range list.Items {
+		if !strings.HasPrefix(item.Name, "large-") {
+			continue
+		}
+		if err := maps.Delete(t.Context(), item.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatalf("delete: %v", err)
+		}
+		deleting, err := maps.Get(t.Context(), item.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		deleting.Finalizers = nil
+		if _, err := maps.Update(t.Context(), deleting, metav1.UpdateOptions{}); err != nil {
+			t.Fatalf("remove the finalizer: %v", err)
+		}
+	}
+}

@@ -1,0 +1,283 @@
+package sqlite_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/sqlite"
+)
+
+// damages is how many files are damaged; BYRE_TEST_DAMAGES sets another number.
+const damages = 60
+
+// filled makes a closed database with objects, history, an archive and free pages.
+func filled(t *testing.T) (path string) {
+	t.Helper()
+	driver, path := open(t)
+	random := rand.New(rand.NewPCG(1, 1))
+	key := func(i int) sqlstore.Key {
+		return sqlstore.Key{Resource: "pods", Namespace: "n" + strconv.Itoa(i%3), Name: "pod" + strconv.Itoa(i)}
+	}
+	value := func() []byte {
+		return fmt.Appendf(nil, `{"metadata":{"name":"x"},"text":%q}`, strings.Repeat("abcdefgh", random.IntN(400)))
+	}
+	write := func(w sqlstore.Write) int64 {
+		w.Author = sqlstore.Author{User: "alice", Verb: string(w.Op), AuditID: "audit"}
+		o, err := driver.Commit(t.Context(), []sqlstore.Write{w})
+		if err != nil || o[0].Err != nil {
+			t.Fatal(o, err)
+		}
+		return o[0].Revision
+	}
+	for i := range 80 {
+		at := write(sqlstore.Write{Op: sqlstore.Create, Key: key(i), UID: "uid", Form: "form", Value: value()})
+		if i%2 == 0 {
+			at = write(sqlstore.Write{Op: sqlstore.Update, Key: key(i), Replaces: at, UID: "uid", Form: "form", Value: value()})
+		}
+		if i%5 == 0 {
+			write(sqlstore.Write{Op: sqlstore.Delete, Key: key(i), Replaces: at})
+		}
+	}
+	everything := func(sqlstore.GroupResource) bool { return true }
+	if err := driver.Archive(t.Context(), 0, 10, everything); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := driver.Compact(t.Context(), 30, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// served is all that clients can read.
+func served(ctx context.Context, driver *sqlite.Driver) (text string, err error) {
+	var b strings.Builder
+	for _, at := range []int64{0, 60} {
+		listed, err := driver.List(ctx, sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}, At: at}, func(r sqlstore.Record) error {
+			fmt.Fprintf(&b, "%+v %s\n", r.Revision, r.Value)
+			return nil
+		})
+		fmt.Fprintln(&b, listed)
+		if err != nil {
+			return "", err
+		}
+	}
+	changes, err := driver.Changes(ctx, 30, 1000, 0)
+	for _, c := range changes {
+		fmt.Fprintf(&b, "%d %s %+v %v %s\n", c.Revision, c.Op, c.Author, c.Time, c.New.Value)
+	}
+	return b.String(), err
+}
+
+// dump is all that is in the tables and in their indexes, and how they are defined.
+func dump(t *testing.T, path string) string {
+	t.Helper()
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path)+"?mode=ro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var b strings.Builder
+	for _, query := range []string{
+		`SELECT sql, name, type, '', '' FROM sqlite_schema ORDER BY name`,
+		`SELECT version, dirty, '', '', '' FROM byre_schema`,
+		`SELECT id, program, revision, compacted, epoch FROM store`,
+		`SELECT "group" || '/' || resource || owner || namespace || '/' || name, revision || uid || created_revision || time || verb, who || form, expires, value FROM objects NOT INDEXED`,
+		`SELECT "group", resource, owner, namespace, name FROM objects INDEXED BY objects_key ORDER BY 1, 2, 3, 4, 5`,
+		`SELECT revision || time || op || verb || who || audit_id, "group" || resource || owner || namespace || '/' || name, uid || replaces || '/' || created_revision, form || coalesce(expires, ''), value FROM changes NOT INDEXED`,
+		`SELECT "group", resource, owner, namespace, name FROM changes INDEXED BY changes_key ORDER BY 1, 2, 3, 4, 5`,
+		`SELECT revision || time || op || verb || who || audit_id, "group" || resource || owner || namespace || '/' || name, uid || replaces || '/' || created_revision, form || coalesce(expires, ''), value FROM archive NOT INDEXED`,
+	} {
+		rows, err := db.QueryContext(t.Context(), query)
+		if err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var c [5]sql.NullString
+			if err := rows.Scan(&c[0], &c[1], &c[2], &c[3], &c[4]); err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintln(&b, c)
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.String()
+}
+
+// damage changes a copy of the file's bytes, by a number.
+func damage(file []byte, n int) (damaged []byte, what string) {
+	random := rand.New(rand.NewPCG(7, uint64(n)))
+	at := random.IntN(len(file))
+	damaged = bytes.Clone(file)
+	switch n % 4 {
+	case 0, 1:
+		damaged[at] ^= 1 << random.IntN(8)
+		return damaged, fmt.Sprintf("a bit at %d", at)
+	case 2:
+		end := min(at+512, len(file))
+		clear(damaged[at:end])
+		return damaged, fmt.Sprintf("zeros from %d to %d", at, end)
+	default:
+		return damaged[:at], fmt.Sprintf("the end at %d", at)
+	}
+}
+
+// A damaged file is refused when it is opened or read, or the check finds it, or what was
+// damaged holds nothing.
+func TestDamage_IsRefusedOrFound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("opens many databases")
+	}
+	t.Parallel()
+	path := filled(t)
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := dump(t, path)
+	count := damages
+	if n, err := strconv.Atoi(os.Getenv("BYRE_TEST_DAMAGES")); err == nil {
+		count = n
+	}
+	outcomes := make(map[string]int)
+	for n := range count {
+		damaged, what := damage(file, n)
+		copied := filepath.Join(t.TempDir(), "byre.db")
+		if err := os.WriteFile(copied, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		outcomes[judge(t, copied, what, want)]++
+	}
+	t.Logf("%d damaged files: %v", count, outcomes)
+}
+
+// judge says what became of a damaged file.
+func judge(t *testing.T, path, what, want string) string {
+	t.Helper()
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	if err != nil {
+		if strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: refused with %q", what, err)
+		}
+		return "refused at the start"
+	}
+	_, readErr := served(t.Context(), driver)
+	if err := driver.Close(); err != nil && readErr == nil {
+		readErr = err
+	}
+	findings := 0
+	checkErr := sqlite.Inspect(t.Context(), path, func(sqlstore.Finding) { findings++ })
+	switch {
+	case readErr != nil && checkErr == nil && findings == 0:
+		t.Errorf("%s: a read fails with %v, but the check finds nothing", what, readErr)
+		return "not found"
+	case readErr != nil:
+		return "refused when read"
+	case checkErr != nil || findings > 0:
+		return "found by the check"
+	case dump(t, path) != want:
+		t.Errorf("%s: nobody noticed", what)
+		return "not found"
+	}
+	return "holds nothing"
+}
+
+// After a stop that was not clean the file is checked with its log. A log that is not the
+// file's is refused, with what to do.
+func TestInspectAfterCrash_ChecksTheFileWithItsLog(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	driver, path := open(t)
+	if err := commits(t, driver, "before", 100); err != nil {
+		t.Fatal(err)
+	}
+	copyTo := func(dir string, suffixes ...string) string {
+		to := filepath.Join(dir, "byre.db")
+		for _, suffix := range suffixes {
+			content, err := os.ReadFile(path + suffix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(to+suffix, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return to
+	}
+	killed := copyTo(t.TempDir(), "", "-wal") // as a power failure would leave it
+	staleDir := t.TempDir()
+	stale := copyTo(staleDir, "-wal")
+	for i := range 20 {
+		if err := commits(t, driver, strconv.Itoa(i), 5000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlite.InspectAfterCrash(t.Context(), path, logger); err != nil || log.Len() > 0 {
+		t.Errorf("after a clean stop: %v %s", err, &log)
+	}
+	if err := sqlite.InspectAfterCrash(t.Context(), killed, logger); err != nil || !strings.Contains(log.String(), "sound") {
+		t.Errorf("after a kill: %v %s", err, &log)
+	}
+	if wal, err := os.Stat(killed + "-wal"); err != nil || wal.Size() == 0 {
+		t.Errorf("the check has changed the log: %v", err)
+	}
+	// A newer file restored beside the old log.
+	copyTo(staleDir, "")
+	err := sqlite.InspectAfterCrash(t.Context(), stale, logger)
+	if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "-wal") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("a stale log: %v", err)
+	}
+	if err := os.WriteFile(stale, []byte("not a database at all"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlite.InspectAfterCrash(t.Context(), stale, logger); err == nil {
+		t.Error("a file that is no database was let through")
+	}
+}
+
+// A gap in the history is refused when the file is opened, unless it is to be compacted.
+func TestOpen_RefusesMissingChanges(t *testing.T) {
+	t.Parallel()
+	path := filled(t)
+	execute(t, foreign(t, path), `DELETE FROM changes WHERE revision = 31`)
+	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "byre check") {
+		t.Errorf("open: %v", err)
+	}
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{AcceptGaps: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := driver.Compact(t.Context(), 31, 1000); err != nil {
+		t.Error(err)
+	}
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if driver, err = sqlite.Open(t.Context(), path, sqlite.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := driver.Close(); err != nil {
+		t.Error(err)
+	}
+}

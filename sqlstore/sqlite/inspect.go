@@ -1,0 +1,257 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	engine "modernc.org/sqlite"
+
+	"byre/migrations"
+	"byre/migrations/dbfile"
+	"byre/sqlstore"
+)
+
+// Inspect reads every page of the file at path and every row of its tables, and reports
+// what the engine or the checksums of rows find wrong. A process may serve the store
+// meanwhile. Nothing is written: the write-ahead log stays as it is. An error means that
+// the file could not be read to its end.
+func Inspect(ctx context.Context, path string, report func(sqlstore.Finding)) error {
+	d := &Driver{options: Options{Busy: defaultBusy}, path: path, readOnly: true}
+	if _, err := os.Stat(path); err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	return d.translate(d.inspect(ctx, report))
+}
+
+func (d *Driver) inspect(ctx context.Context, report func(sqlstore.Finding)) error {
+	db := d.connect(1, d.reading())
+	defer db.Close()
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // it wrote nothing
+	problems, err := texts(ctx, tx, integrityCheck)
+	if err != nil {
+		return err
+	}
+	for _, problem := range problems {
+		if problem != "ok" {
+			report(sqlstore.Finding{Row: "file", Reason: problem})
+		}
+	}
+	if err := compareSchema(ctx, tx, report); err != nil {
+		return err
+	}
+	return errors.Join(
+		inspectRows(ctx, tx, selectObjects, scanObjectRow, report),
+		inspectRows(ctx, tx, selectUndo, scanChangeRow, report),
+	)
+}
+
+// inspectRows reports the rows that can't be read, and goes on after them.
+func inspectRows[T any](ctx context.Context, tx *sql.Tx, query string, scan func(*sql.Rows) (*T, error), report func(sqlstore.Finding)) error {
+	rows, err := tx.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		_, err := scan(rows)
+		var damaged *damagedError
+		switch {
+		case errors.As(err, &damaged):
+			report(sqlstore.Finding{
+				Row:    fmt.Sprintf("%s: revision %d, %s", damaged.table, damaged.revision, damaged.key.Display()),
+				Reason: "the row does not have its checksum",
+			})
+		case err != nil:
+			report(sqlstore.Finding{Row: "a row", Reason: err.Error()})
+		}
+	}
+	return rows.Err()
+}
+
+// compareSchema reports tables, indexes and views whose definition is not the one that the
+// migrations make. What somebody has added is theirs.
+func compareSchema(ctx context.Context, tx *sql.Tx, report func(sqlstore.Finding)) (err error) {
+	dir, err := os.MkdirTemp("", "byre-schema-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	fresh := filepath.Join(dir, "byre.db")
+	if _, err := migrations.Up(ctx, (&url.URL{Scheme: "sqlite", Path: fresh}).String()); err != nil {
+		return err
+	}
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(fresh)+"?mode=ro")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	want, err := texts(ctx, db, selectSchema)
+	if err != nil {
+		return err
+	}
+	found, err := texts(ctx, tx, selectSchema)
+	if err != nil {
+		return err
+	}
+	have := make(map[string]bool)
+	for _, definition := range found {
+		have[definition] = true
+	}
+	for _, definition := range want {
+		if !have[definition] {
+			report(sqlstore.Finding{Row: "schema", Reason: "is missing or was changed: " + definition})
+		}
+	}
+	return nil
+}
+
+type querier interface {
+	QueryContext(ctx context.Context, query string, arguments ...any) (*sql.Rows, error)
+}
+
+// texts returns the one column of a query.
+func texts(ctx context.Context, q querier, query string) (all []string, err error) {
+	rows, err := q.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			return nil, err
+		}
+		all = append(all, text)
+	}
+	return all, rows.Err()
+}
+
+// InspectAfterCrash checks the file at path if the process that had it open last did not
+// close it. It is to be called before anything else opens the file. It fails with
+// sqlstore.ErrDamaged, and changes nothing.
+//
+// The sign of an unclean stop is a write-ahead log that is not empty. Opening a Driver
+// writes to the log, and closing the last connection copies it back and deletes it, so
+// that the log is there exactly from the one to the other. A program that reads the file
+// while byre closes it leaves the log too: then the check is done in vain.
+func InspectAfterCrash(ctx context.Context, path string, logger *slog.Logger) error {
+	resolved, err := dbfile.Resolve(path)
+	if err != nil || !hasLog(resolved) {
+		return nil //nolint:nilerr // there is no such file yet
+	}
+	lock, err := dbfile.Acquire(path)
+	if err != nil {
+		return err
+	}
+	d := &Driver{options: Options{Busy: defaultBusy}, path: lock.Path, readOnly: true}
+	return errors.Join(d.inspectAfterCrash(ctx, logger), lock.Close())
+}
+
+func hasLog(path string) bool {
+	wal, err := os.Stat(path + "-wal")
+	return err == nil && wal.Size() > 0
+}
+
+func (d *Driver) inspectAfterCrash(ctx context.Context, logger *slog.Logger) error {
+	if !hasLog(d.path) { // another process has stopped meanwhile
+		return nil
+	}
+	if fresh, err := dbfile.Inspect(d.path); err != nil || fresh {
+		return err
+	}
+	start := time.Now()
+	slow := time.AfterFunc(2*time.Second, func() {
+		logger.Info("store: byre was not stopped cleanly: checking the database file", "path", d.path)
+	})
+	defer slow.Stop()
+	if err := d.quickCheck(ctx); err != nil {
+		var e *engine.Error
+		if !errors.As(err, &e) {
+			return fmt.Errorf("%w: %s: %w: %s", sqlstore.ErrDamaged, d.path, err, nextWhenDamaged)
+		}
+		return d.translate(err)
+	}
+	logger.Info("store: byre was not stopped cleanly, and the database file is sound", "path", d.path, "took", time.Since(start).Round(time.Millisecond))
+	return nil
+}
+
+func (d *Driver) quickCheck(ctx context.Context) error {
+	if err := d.compareWithLog(ctx); err != nil {
+		return err
+	}
+	db := d.connect(1, d.reading())
+	defer db.Close()
+	problems, err := texts(ctx, db, quickCheck)
+	if err != nil {
+		return err
+	}
+	for _, problem := range problems {
+		if problem != "ok" {
+			return errors.New(problem)
+		}
+	}
+	return nil
+}
+
+// compareWithLog finds a log that belongs to another file, or to this file before it was
+// replaced: SQLite would copy its pages into the file without noticing. The state of the
+// file alone is never later than that of the file with its log.
+func (d *Driver) compareWithLog(ctx context.Context) error {
+	alone := &Driver{options: d.options, path: d.path, ignoreLog: true}
+	file, err := alone.readState(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // a checkpoint may have been copying when the process ended
+	}
+	both, err := d.readState(ctx)
+	switch {
+	case err != nil:
+		return err
+	case file.Epoch != both.Epoch || file.Revision > both.Revision || file.Compacted > both.Compacted:
+		return fmt.Errorf("the write-ahead log is not that of this file (revision %d of epoch %s, with the log %d of %s): "+
+			"if the file was restored, delete %s-wal and %s-shm", file.Revision, file.Epoch, both.Revision, both.Epoch, d.path, d.path)
+	}
+	return nil
+}
+
+func (d *Driver) readState(ctx context.Context) (s sqlstore.State, err error) {
+	db := d.connect(1, d.reading())
+	defer db.Close()
+	err = db.QueryRowContext(ctx, `SELECT revision, compacted, epoch FROM counters`).Scan(&s.Revision, &s.Compacted, &s.Epoch)
+	return s, err
+}
+
+// checkCounters compares the counters with the ends of the undo log, by a few searches of
+// its primary key. Every open does it.
+func (r *reader) checkCounters(ctx context.Context) error {
+	var state sqlstore.State
+	var first sql.NullInt64
+	if err := r.db.QueryRowContext(ctx, selectEnds).Scan(&state.Revision, &state.Compacted, &first); err != nil {
+		return err
+	}
+	if state.Revision < state.Compacted || first.Valid && first.Int64 != state.Compacted+1 || !first.Valid && state.Revision > state.Compacted {
+		return &countersError{state: state, first: first.Int64}
+	}
+	return nil
+}
+
+// countersError means that the counters contradict the undo log.
+type countersError struct {
+	state sqlstore.State
+	first int64
+}
+
+func (e *countersError) Error() string {
+	return fmt.Sprintf("the last revision is %d, %d are compacted, and the first change after them is %d",
+		e.state.Revision, e.state.Compacted, e.first)
+}
