@@ -58,12 +58,8 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetVersionTemplate(versionText())
 	root.CompletionOptions.HiddenDefaultCmd = true
-<<<<<<< HEAD
 	root.AddCommand(newServeCommand(), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(),
-		newImportCommand(), newExportCommand(), newVersionCommand())
-=======
-	root.AddCommand(newServeCommand(), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(), newCheckCommand(), newVersionCommand())
->>>>>>> 62e392a (cmd/byre: add check; sqlite: check the file after an unclean stop, and the counters at each start)
+		newImportCommand(), newExportCommand(), newCheckCommand(), newVersionCommand())
 	return root
 }
 
