@@ -217,9 +217,9 @@ func (d *Driver) compareWithLog(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case file.Epoch != both.Epoch || file.Revision > both.Revision || file.Compacted > both.Compacted:
-		return fmt.Errorf("the write-ahead log is not that of this file (revision %d of epoch %s, with the log %d of %s): "+
-			"if the file was restored, delete %s-wal and %s-shm", file.Revision, file.Epoch, both.Revision, both.Epoch, d.path, d.path)
+	case file.Revision > both.Revision || file.Compacted > both.Compacted:
+		return fmt.Errorf("the write-ahead log is not that of this file (revision %d, with the log %d): "+
+			"if the file was restored, delete %s-wal and %s-shm", file.Revision, both.Revision, d.path, d.path)
 	}
 	return nil
 }
