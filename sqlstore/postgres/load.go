@@ -112,13 +112,13 @@ func (t *transfer) lock(tx pgx.Tx) error {
 }
 
 // puller returns the next row, as what iter.Pull2 returns does.
-type puller[T any] func() (row *T, err error, ok bool) //nolint:revive // iter.Pull2's order
+type puller[T any] func() (row *T, err error, ok bool)
 
 // split divides rows: first yields those at the beginning for which belongs is true, rest,
 // when first has ended, the others.
 func split[T any](next puller[T], belongs func(*T) bool) (first, rest puller[T]) {
 	var held *T
-	first = func() (*T, error, bool) { //nolint:revive // see puller
+	first = func() (*T, error, bool) {
 		row, err, ok := next()
 		if ok && err == nil && !belongs(row) {
 			held = row
@@ -126,7 +126,7 @@ func split[T any](next puller[T], belongs func(*T) bool) (first, rest puller[T])
 		}
 		return row, err, ok
 	}
-	rest = func() (*T, error, bool) { //nolint:revive // see puller
+	rest = func() (*T, error, bool) {
 		if row := held; row != nil {
 			held = nil
 			return row, nil, true

@@ -133,7 +133,7 @@ func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 }
 
 func fillObjects(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
-	insert, err := tx.PrepareContext(ctx, insertObject)
+	insert, err := tx.PrepareContext(ctx, insertObject) //nolint:sqlclosecheck // the defer below closes it
 	if err != nil {
 		return err
 	}
