@@ -158,11 +158,11 @@ func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) 
 		Range: sqlstore.Range{Group: w.resource.Group, Resource: w.resource.Name, Owner: w.resource.Owner},
 		Limit: pageRecords,
 	}
-	bytes := 0
+	size := 0
 	for {
 		listed, err := w.store.List(ctx, query, func(r sqlstore.Record) error {
 			yield(&r)
-			bytes += len(r.Value)
+			size += len(r.Value)
 			query.After = &sqlstore.Position{Namespace: r.Namespace, Name: r.Name}
 			return nil
 		})
@@ -170,8 +170,8 @@ func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) 
 			return 0, err
 		}
 		if !listed.More {
-			if bytes > 0 {
-				w.feed.Preload(w.resource, bytes)
+			if size > 0 {
+				w.feed.Preload(w.resource, size)
 			}
 			return listed.Revision, nil
 		}
