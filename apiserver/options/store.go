@@ -90,7 +90,7 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringToStringVar(&o.RetentionFor, "retention-for", o.RetentionFor,
 		"How long the history of single resources is kept for the SQL view \"history\", where that is longer than --retention: a list such as 'deployments.apps=90d,events=2d,*=36h'. A resource without a group means every group, * every resource that is not named; 0 keeps it for ever. Watches and lists at a revision reach back as far as --retention in any case, and a resource with a shorter time here has its history deleted with --retention.")
 	fs.Var(&o.DatabaseQuota, "database-quota",
-		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as by etcd with --quota-backend-bytes, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the files of the PostgreSQL database.")
+		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as kube-apiserver refuses them when its store is full, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the files of the PostgreSQL database.")
 	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
 		"How often history is looked at for what --retention and --retention-changes no longer keep.")
 	fs.StringSliceVar(&o.Volatile, "volatile", o.Volatile,
