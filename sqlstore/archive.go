@@ -133,12 +133,12 @@ func (s *Store) deleteArchived(ctx context.Context, a Archiver, of GroupResource
 	}
 }
 
-// pause leaves as much time to the writers as a chunk took.
+// pause leaves the writers writersShare times as long as a chunk took.
 func pause(ctx context.Context, took time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(took):
+	case <-time.After(writersShare * took):
 		return nil
 	}
 }

@@ -2,6 +2,7 @@ package managedfields
 
 import (
 	"reflect"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/structured-merge-diff/v6/schema"
@@ -60,12 +61,7 @@ func (m objectMap) ZipUsing(a value.Allocator, other value.Map, order value.MapT
 	}
 	equal := m.of.equalParts(o.of)
 	return m.Map.ZipUsing(a, o.Map, order, func(key string, lhs, rhs value.Value) bool {
-		for _, name := range equal {
-			if name == key {
-				return true
-			}
-		}
-		return visit(key, lhs, rhs)
+		return slices.Contains(equal, key) || visit(key, lhs, rhs)
 	})
 }
 

@@ -99,7 +99,7 @@ func TestVolatile_CrashRepeatsNoRevision(t *testing.T) {
 		durable := int64(0)
 		for i := range 60 + random.IntN(60) {
 			key := sqlstore.Key{Resource: []string{"leases", "pods"}[random.IntN(20)/19], Namespace: "n", Name: fmt.Sprint(random.IntN(5))}
-			w := sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(fmt.Sprintf(`"%d %d"`, crash, i))}
+			w := sqlstore.Write{Op: sqlstore.Create, Key: key, Value: fmt.Appendf(nil, `"%d %d"`, crash, i)}
 			if current[key] > 0 {
 				w.Op, w.Replaces = sqlstore.Update, current[key]
 			}
