@@ -81,14 +81,16 @@ func fieldsOf(t testing.TB, object runtime.Object) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var b strings.Builder
+	var entries []string
 	for _, f := range accessor.GetManagedFields() {
 		if f.Time == nil || f.Time.Location().String() != "UTC" {
 			t.Errorf("time %v", f.Time)
 		}
-		b.WriteString(strings.Join([]string{f.Manager, string(f.Operation), f.APIVersion, f.FieldsType, f.FieldsV1.GetRawString(), f.Subresource}, " ") + "\n")
+		entries = append(entries, strings.Join([]string{f.Manager, string(f.Operation), f.APIVersion, f.FieldsType, f.FieldsV1.GetRawString(), f.Subresource}, " "))
 	}
-	return b.String()
+	// Entries are in the order of their times, which two computations need not share.
+	slices.Sort(entries)
+	return strings.Join(entries, "\n")
 }
 
 // computed are the managed fields that upstream's field manager computes.

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/utils/ptr"
 )
 
 // heartbeats are a cluster that has nothing to do: kubelets, controllers, and now and
@@ -127,7 +126,7 @@ func (h *heartbeats) renew(ctx context.Context, end time.Time, interval time.Dur
 	if err != nil {
 		l, err = leases.Create(ctx, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To(name + "_0b7a3ff6-2c2a-4f0a-9b2b-3a1d6c1de9a1"), LeaseDurationSeconds: ptr.To[int32](40)},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(name + "_0b7a3ff6-2c2a-4f0a-9b2b-3a1d6c1de9a1"), LeaseDurationSeconds: new(int32(40))},
 		}, metav1.CreateOptions{})
 	}
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
-
 	// Registers the driver "sqlite" with database/sql.
 	_ "modernc.org/sqlite"
 

@@ -20,9 +20,9 @@ func good() *history.History {
 		o.Revision = revision
 		return o
 	}
-	ok := func(o history.Operation, begin time.Duration) *history.Operation {
+	ok := func(o history.Operation, begin int) *history.Operation {
 		o.Client, o.Replica, o.Outcome = "client", "replica", history.OK
-		o.Begin, o.End = begin*second, (begin+1)*second
+		o.Begin, o.End = time.Duration(begin)*second, time.Duration(begin+1)*second
 		return &o
 	}
 	h := &history.History{Initial: 10, Log: history.Log{

@@ -114,7 +114,7 @@ func describe(c *change) string {
 	return "a write of " + c.name + ": " + c.color + " " + c.value
 }
 
-// last is the change that the object is at at a revision; nil for an object that was
+// last is the change whose state the object has at a revision; nil for an object that was
 // never there.
 func (r *reference) last(name string, revision int64) *change {
 	all := r.byName[name]

@@ -101,7 +101,7 @@ func (c *Connection) query(ctx context.Context, postgres, sqlite string, scan fu
 		defer rows.Close()
 		found = rows
 	} else {
-		rows, err := c.sqlite.QueryContext(ctx, sqlite, args...)
+		rows, err := c.sqlite.QueryContext(ctx, sqlite, args...) //nolint:rowserrcheck // checked by found.Err
 		if err != nil {
 			return err
 		}
