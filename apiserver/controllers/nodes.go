@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/kubernetes/pkg/controller"
 	"k8s.io/kubernetes/pkg/controller/nodelifecycle"
 	"k8s.io/kubernetes/pkg/controller/podgc"
 	"k8s.io/kubernetes/pkg/controller/tainteviction"
@@ -21,6 +22,11 @@ func newPodGarbageCollector(ctx context.Context, cc *controllerContext) (func(co
 
 func newTaintEviction(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	core := cc.informers.Core().V1()
+	// In kube-controller-manager, which always runs both, the node lifecycle controller
+	// adds the index that this one reads.
+	if err := controller.AddPodNodeNameIndexer(core.Pods().Informer()); err != nil {
+		return nil, err
+	}
 	c, err := tainteviction.New(ctx, cc.kube, core.Pods(), core.Nodes(), names.TaintEvictionController)
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/keyutil"
@@ -41,6 +42,16 @@ func TestControllers_ServeServicesClaimsAndCertificates(t *testing.T) {
 			}
 			found := slices.Items[0]
 			return found.Endpoints[0].Addresses[0] == "192.0.2.7" && *found.Endpoints[0].Conditions.Ready && *found.Ports[0].Port == 8080, nil
+		})
+	})
+	t.Run("eviction by taints", func(t *testing.T) {
+		taint := []byte(`{"spec":{"taints":[{"key":"k","effect":"NoExecute"}]}}`)
+		if _, err := client.CoreV1().Nodes().Patch(t.Context(), "node1", types.MergePatchType, taint, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually.Done(t, "the Pod is evicted", func(ctx context.Context) (bool, error) {
+			pod, err := client.CoreV1().Pods("default").Get(ctx, "web", metav1.GetOptions{})
+			return err == nil && pod.DeletionTimestamp != nil, err
 		})
 	})
 	t.Run("protection of claims", func(t *testing.T) {
