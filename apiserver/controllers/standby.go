@@ -21,7 +21,6 @@ type leader struct {
 	synced  cache.InformerSynced
 	// leases receives each state of the Lease. Its capacity is 1: only the last counts.
 	leases chan *coordinationv1.Lease
-	now    func() time.Time
 }
 
 func newLeader(client kubernetes.Interface, name string) (*leader, error) {
@@ -29,7 +28,6 @@ func newLeader(client kubernetes.Interface, name string) (*leader, error) {
 	l := &leader{
 		name:   name,
 		leases: make(chan *coordinationv1.Lease, 1),
-		now:    time.Now,
 		factory: informers.NewSharedInformerFactoryWithOptions(client, 0,
 			informers.WithNamespace(metav1.NamespaceSystem),
 			informers.WithTransform(stripManagedFields),
@@ -80,7 +78,7 @@ func (l *leader) runWithout(ctx context.Context, work func(context.Context)) {
 	defer func() { stop() }()
 	running := false
 	for {
-		if left := end.Sub(l.now()); left <= 0 && !running {
+		if left := time.Until(end); left <= 0 && !running {
 			running, stop = true, start(ctx, work)
 		} else if left > 0 && running {
 			stop()
@@ -89,7 +87,7 @@ func (l *leader) runWithout(ctx context.Context, work func(context.Context)) {
 		}
 		var expired <-chan time.Time
 		if !running {
-			expired = time.After(end.Sub(l.now()))
+			expired = time.After(time.Until(end))
 		}
 		select {
 		case <-ctx.Done():
@@ -101,13 +99,15 @@ func (l *leader) runWithout(ctx context.Context, work func(context.Context)) {
 	}
 }
 
-// expiry returns when the Lease expires; the zero time if nobody holds it.
+// expiry returns when a Lease that was seen just now expires; the zero time if nobody
+// holds it. It does not read the renewal's time, as client-go's leader election does not:
+// the clock of the holder may be another.
 func expiry(lease *coordinationv1.Lease) time.Time {
 	spec := lease.Spec
-	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
+	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || spec.LeaseDurationSeconds == nil {
 		return time.Time{}
 	}
-	return spec.RenewTime.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second)
+	return time.Now().Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second)
 }
 
 // start calls work in a goroutine. stop ends work's context and waits for work to return.
