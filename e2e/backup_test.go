@@ -1,35 +1,24 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/yaml"
 
 	"byre/e2e/programs"
 	"byre/e2e/servers"
@@ -40,6 +29,7 @@ import (
 	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
 )
+
 
 // restoredObjects is how many objects TestRestore makes, at least;
 // E2E_BACKUP_OBJECTS=20000 is the long form.
@@ -144,161 +134,6 @@ func isServersOwn(key string) bool {
 		}
 	}
 	return false
-}
-
-// restoreClient talks to a server whose address changes.
-type restoreClient struct {
-	dynamic   dynamic.Interface
-	mapper    meta.RESTMapper
-	resources []schema.GroupVersionResource
-	address   atomic.Value
-}
-
-func newRestoreClient(t *testing.T, s *servers.Server) *restoreClient {
-	t.Helper()
-	c := &restoreClient{}
-	c.address.Store(strings.TrimPrefix(s.URL, "https://"))
-	config := s.Config(servers.AdminToken)
-	config.QPS, config.Burst = -1, -1
-	config.WarningHandler = rest.NoWarnings{}
-	config.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, c.address.Load().(string))
-	}
-	var err error
-	if c.dynamic, err = dynamic.NewForConfig(config); err != nil {
-		t.Fatal(err)
-	}
-	d, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	groups, err := restmapper.GetAPIGroupResources(d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.mapper = restmapper.NewDiscoveryRESTMapper(groups)
-	lists, err := d.ServerPreferredResources()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "watch"}}, lists) {
-		gv, err := schema.ParseGroupVersion(list.GroupVersion)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, resource := range list.APIResources {
-			c.resources = append(c.resources, gv.WithResource(resource.Name))
-		}
-	}
-	return c
-}
-
-// fill makes the objects of the manifests, of nearly all kinds, in as many namespaces as
-// give n objects.
-func (c *restoreClient) fill(t *testing.T, n int) (made int) {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join("testdata", "manifests", "*.yaml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no manifests: %v", err)
-	}
-	var text []byte
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text = append(append(text, content...), "\n---\n"...)
-	}
-	for i := 0; made < n; i++ {
-		ns := fmt.Sprintf("restore-%d", i)
-		for doc := range strings.SplitSeq(strings.TrimSuffix(string(bytes.ReplaceAll(text, []byte("${NS}"), []byte(ns))), "\n---\n"), "\n---\n") {
-			object := &unstructured.Unstructured{}
-			if err := yaml.Unmarshal([]byte(doc), &object.Object); err != nil {
-				t.Fatal(err)
-			}
-			if c.create(t, object, i) {
-				made++
-			}
-		}
-	}
-	return made
-}
-
-// create makes an object, unless it is there already or would cost every other request.
-func (c *restoreClient) create(t *testing.T, object *unstructured.Unstructured, i int) bool {
-	t.Helper()
-	kind := object.GetKind()
-	if strings.HasSuffix(kind, "WebhookConfiguration") || strings.HasPrefix(kind, "ValidatingAdmissionPolicy") ||
-		kind == "ResourceQuota" || kind == "LimitRange" || i > 0 && (kind == "FlowSchema" || kind == "PriorityLevelConfiguration") {
-		return false
-	}
-	gvk := object.GroupVersionKind()
-	mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var client dynamic.ResourceInterface = c.dynamic.Resource(mapping.Resource)
-	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		client = c.dynamic.Resource(mapping.Resource).Namespace(object.GetNamespace())
-	}
-	_, err = client.Create(t.Context(), object, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return false
-	}
-	if err != nil {
-		t.Fatalf("%s %s: %v", kind, object.GetName(), err)
-	}
-	return true
-}
-
-// dump lists every object of every resource.
-func (c *restoreClient) dump(t *testing.T) map[string]map[string]any {
-	t.Helper()
-	all := map[string]map[string]any{}
-	for _, resource := range c.resources {
-		for _, object := range c.list(t, resource) {
-			all[objectKey(resource, &object)] = object.Object
-		}
-	}
-	return all
-}
-
-func (c *restoreClient) list(t *testing.T, resource schema.GroupVersionResource) []unstructured.Unstructured {
-	t.Helper()
-	list, err := c.dynamic.Resource(resource).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatalf("list %s: %v", resource, err)
-	}
-	return list.Items
-}
-
-func objectKey(resource schema.GroupVersionResource, object metav1.Object) string {
-	return fmt.Sprintf("%s %s/%s", resource.Resource, object.GetNamespace(), object.GetName())
-}
-
-// change creates, updates and deletes some objects.
-func (c *restoreClient) change(t *testing.T) {
-	t.Helper()
-	configMaps := c.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"})
-	for _, object := range c.list(t, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}) {
-		object.SetLabels(map[string]string{"changed": strconv.Itoa(rand.Int())})
-		if _, err := configMaps.Namespace(object.GetNamespace()).Update(t.Context(), &object, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		object = unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"generateName": "later-"}}}
-		if _, err := configMaps.Namespace("default").Create(t.Context(), &object, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	secrets := schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
-	for _, object := range c.list(t, secrets) {
-		if rand.IntN(2) == 0 {
-			continue
-		}
-		if err := c.dynamic.Resource(secrets).Namespace(object.GetNamespace()).Delete(t.Context(), object.GetName(), metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // awaitStores waits until each informer's store has what a fresh list has.

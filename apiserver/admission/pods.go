@@ -2,7 +2,6 @@ package admission
 
 import (
 	"context"
-	"time"
 
 	"k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,9 +13,6 @@ import (
 
 	"byre/apiserver/lookup"
 )
-
-// lookupTimeout bounds the read of a Pod. The lister's interface passes no context.
-const lookupTimeout = 10 * time.Second
 
 // uncachedPodFactory is an informer factory whose Pod lister reads the server's own
 // store instead of keeping decoded Pods. The plugins read Pods seldom: when a namespace's
@@ -75,13 +71,13 @@ type uncachedPodNamespaceLister struct {
 }
 
 func (n uncachedPodNamespaceLister) List(selector labels.Selector) ([]*v1.Pod, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), lookup.Timeout)
 	defer cancel()
 	return n.pods.ListCached(ctx, n.namespace, selector)
 }
 
 func (n uncachedPodNamespaceLister) Get(name string) (*v1.Pod, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), lookup.Timeout)
 	defer cancel()
 	return n.pods.GetCached(ctx, n.namespace, name)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -14,6 +15,10 @@ import (
 
 	"byre/apiserver/objectstore"
 )
+
+// Timeout bounds a read that is made for an interface of upstream's that passes no
+// context, such as a lister.
+const Timeout = 10 * time.Second
 
 // Reader reads built-in objects, each field those of one resource. It is immutable and
 // safe for concurrent use.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/url"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -13,9 +12,6 @@ import (
 
 	"byre/apiserver/lookup"
 )
-
-// lookupTimeout bounds the read of a Service. The interface of resolvers passes no context.
-const lookupTimeout = 10 * time.Second
 
 // NewResolver returns a Resolver that reads each Service and its endpoints when it is
 // asked: connections to webhooks are seldom opened, and no informer need follow Services
@@ -38,7 +34,7 @@ type namespacedServices struct {
 }
 
 func (n namespacedServices) Get(name string) (*corev1.Service, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), lookup.Timeout)
 	defer cancel()
 	return n.reader.Services.GetCached(ctx, n.namespace, name)
 }
@@ -50,7 +46,7 @@ func (namespacedServices) List(labels.Selector) ([]*corev1.Service, error) {
 type slices struct{ reader *lookup.Reader }
 
 func (s slices) GetEndpointSlices(namespace, service string) ([]*discoveryv1.EndpointSlice, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), lookup.Timeout)
 	defer cancel()
 	return s.reader.EndpointSlices.ListCached(ctx, namespace, labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service}))
 }

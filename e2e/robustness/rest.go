@@ -4,16 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
@@ -43,26 +40,12 @@ func newRESTClient(config *rest.Config, contentType, namespace string) (*restCli
 	return &restClient{client, namespace}, err
 }
 
-const (
-	valueKey = "value"
-	colorKey = "color"
-)
-
 func configMap(o history.Object) *corev1.ConfigMap {
-	cm := &corev1.ConfigMap{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: map[string]string{colorKey: o.Color}},
-		Data:       map[string]string{valueKey: o.Value},
-	}
+	cm := traffic.ConfigMapOf(o)
 	if o.Revision != 0 {
 		cm.ResourceVersion = strconv.FormatInt(o.Revision, 10)
 	}
 	return cm
-}
-
-func object(cm *corev1.ConfigMap) (history.Object, error) {
-	revision, err := strconv.ParseInt(cm.ResourceVersion, 10, 64)
-	return history.Object{Name: cm.Name, Revision: revision, Value: cm.Data[valueKey], Color: cm.Labels[colorKey]}, err
 }
 
 func (c *restClient) do(ctx context.Context, r *rest.Request) (history.Object, error) {
@@ -70,7 +53,7 @@ func (c *restClient) do(ctx context.Context, r *rest.Request) (history.Object, e
 	if err := c.on(r).Do(ctx).Into(&cm); err != nil {
 		return history.Object{}, err
 	}
-	return object(&cm)
+	return traffic.ObjectOf(&cm)
 }
 
 func (c *restClient) on(r *rest.Request) *rest.Request {
@@ -92,8 +75,8 @@ func (c *restClient) Update(ctx context.Context, o history.Object) (history.Obje
 func (c *restClient) Patch(ctx context.Context, o history.Object) (history.Object, error) {
 	o.Revision = 0
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"labels": map[string]string{colorKey: o.Color}},
-		"data":     map[string]string{valueKey: o.Value},
+		"metadata": map[string]any{"labels": map[string]string{traffic.ColorKey: o.Color}},
+		"data":     map[string]string{traffic.ValueKey: o.Value},
 	})
 	if err != nil {
 		return history.Object{}, err
@@ -126,38 +109,19 @@ func (c *restClient) Get(ctx context.Context, name string, mode history.Mode, at
 // List implements traffic.Client.
 func (c *restClient) List(ctx context.Context, l traffic.ListOptions) (traffic.Page, error) {
 	options := &metav1.ListOptions{Limit: l.Limit, Continue: l.Continue, LabelSelector: selector(l.Color)}
-	switch l.Mode {
-	case history.Any:
-		options.ResourceVersion, options.ResourceVersionMatch = "0", metav1.ResourceVersionMatchNotOlderThan
-	case history.NotOlderThan:
-		options.ResourceVersion, options.ResourceVersionMatch = strconv.FormatInt(l.At, 10), metav1.ResourceVersionMatchNotOlderThan
-	case history.Exact:
-		options.ResourceVersion, options.ResourceVersionMatch = strconv.FormatInt(l.At, 10), metav1.ResourceVersionMatchExact
-	}
+	options.ResourceVersion, options.ResourceVersionMatch = traffic.VersionOf(l)
 	var list corev1.ConfigMapList
 	if err := c.on(c.client.Get()).VersionedParams(options, scheme.ParameterCodec).Do(ctx).Into(&list); err != nil {
 		return traffic.Page{}, err
 	}
-	revision, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
-	if err != nil {
-		return traffic.Page{}, err
-	}
-	page := traffic.Page{Revision: revision, Continue: list.Continue}
-	for i := range list.Items {
-		o, err := object(&list.Items[i])
-		if err != nil {
-			return traffic.Page{}, err
-		}
-		page.Items = append(page.Items, o)
-	}
-	return page, nil
+	return traffic.PageOf(&list)
 }
 
 func selector(color string) string {
 	if color == "" {
 		return ""
 	}
-	return colorKey + "=" + color
+	return traffic.ColorKey + "=" + color
 }
 
 // Watch implements traffic.Client.
@@ -175,46 +139,7 @@ func (c *restClient) Watch(ctx context.Context, o traffic.WatchOptions) (traffic
 	if err != nil {
 		return nil, err
 	}
-	return restStream{ctx, w}, nil
-}
-
-type restStream struct {
-	ctx context.Context
-	w   watch.Interface
-}
-
-// Stop implements traffic.Stream.
-func (s restStream) Stop() { s.w.Stop() }
-
-// Next implements traffic.Stream.
-func (s restStream) Next() (history.EventType, history.Object, error) {
-	var event watch.Event
-	var open bool
-	select {
-	case <-s.ctx.Done():
-		return "", history.Object{}, s.ctx.Err()
-	case event, open = <-s.w.ResultChan():
-	}
-	if !open {
-		return "", history.Object{}, io.EOF
-	}
-	if event.Type == watch.Error {
-		return "", history.Object{}, apierrors.FromObject(event.Object)
-	}
-	cm, ok := event.Object.(*corev1.ConfigMap)
-	if !ok {
-		return "", history.Object{}, unexpected(event.Object)
-	}
-	o, err := object(cm)
-	kind := history.EventType(event.Type)
-	if event.Type == watch.Bookmark && cm.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
-		kind = history.InitialEnd
-	}
-	return kind, o, err
-}
-
-func unexpected(o runtime.Object) error {
-	return apierrors.NewInternalError(errors.New("event of " + o.GetObjectKind().GroupVersionKind().String()))
+	return traffic.NewStream(ctx, w), nil
 }
 
 // Classify implements traffic.Client. A 4xx did not happen; neither did what was not

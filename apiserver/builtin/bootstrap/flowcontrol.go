@@ -74,11 +74,9 @@ func (b *Bootstrap) priorityLevels(ctx context.Context) (listers.PriorityLevelCo
 	if err != nil {
 		return nil, err
 	}
-	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
-	for i := range list.Items {
-		if err := indexer.Add(&list.Items[i]); err != nil {
-			return nil, err
-		}
+	indexer, err := indexerOf(list.Items)
+	if err != nil {
+		return nil, err
 	}
 	return listers.NewPriorityLevelConfigurationLister(indexer), nil
 }
@@ -89,11 +87,20 @@ func (b *Bootstrap) flowSchemas(ctx context.Context) (listers.FlowSchemaLister, 
 	if err != nil {
 		return nil, err
 	}
+	indexer, err := indexerOf(list.Items)
+	if err != nil {
+		return nil, err
+	}
+	return listers.NewFlowSchemaLister(indexer), nil
+}
+
+// indexerOf returns an indexer of objects, by namespace and name.
+func indexerOf[T any](objects []T) (cache.Indexer, error) {
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
-	for i := range list.Items {
-		if err := indexer.Add(&list.Items[i]); err != nil {
+	for i := range objects {
+		if err := indexer.Add(&objects[i]); err != nil {
 			return nil, err
 		}
 	}
-	return listers.NewFlowSchemaLister(indexer), nil
+	return indexer, nil
 }

@@ -3,18 +3,14 @@ package inprocess
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/apiserver/objectstore"
@@ -30,21 +26,10 @@ type Client struct {
 	Encoded   bool
 }
 
-const (
-	valueKey = "value"
-	colorKey = "color"
-)
-
 func (c Client) configMap(o history.Object) *corev1.ConfigMap {
-	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: o.Name, UID: "uid", Labels: map[string]string{colorKey: o.Color}},
-		Data:       map[string]string{valueKey: o.Value},
-	}
-}
-
-func object(cm *corev1.ConfigMap) (history.Object, error) {
-	revision, err := strconv.ParseInt(cm.ResourceVersion, 10, 64)
-	return history.Object{Name: cm.Name, Revision: revision, Value: cm.Data[valueKey], Color: cm.Labels[colorKey]}, err
+	cm := traffic.ConfigMapOf(o)
+	cm.Namespace, cm.UID = c.Namespace, "uid"
+	return cm
 }
 
 // key is that of an object, or what those of all objects begin with.
@@ -61,7 +46,7 @@ func (c Client) Create(ctx context.Context, o history.Object) (history.Object, e
 	if err := c.Replica.Store().objects.Create(ctx, c.key(o.Name), c.configMap(o), &out, 0); err != nil {
 		return history.Object{}, err
 	}
-	return object(&out)
+	return traffic.ObjectOf(&out)
 }
 
 // Update implements traffic.Client.
@@ -86,7 +71,7 @@ func (c Client) update(ctx context.Context, o history.Object, preconditions *sto
 	if err := c.Replica.Store().objects.GuaranteedUpdate(ctx, c.key(o.Name), &out, false, preconditions, write, nil); err != nil {
 		return history.Object{}, err
 	}
-	return object(&out)
+	return traffic.ObjectOf(&out)
 }
 
 // Delete implements traffic.Client.
@@ -119,20 +104,20 @@ func (c Client) Get(ctx context.Context, name string, mode history.Mode, at int6
 		if err != nil {
 			return history.Object{}, err
 		}
-		return object(cm)
+		return traffic.ObjectOf(cm)
 	}
 	var cm corev1.ConfigMap
 	if err := store.objects.Get(ctx, c.key(name), options, &cm); err != nil {
 		return history.Object{}, err
 	}
-	return object(&cm)
+	return traffic.ObjectOf(&cm)
 }
 
 // predicate selects a color.
 func predicate(color string) storage.SelectionPredicate {
 	p := storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), GetAttrs: storage.DefaultNamespaceScopedAttr}
 	if color != "" {
-		p.Label = labels.SelectorFromSet(labels.Set{colorKey: color})
+		p.Label = labels.SelectorFromSet(labels.Set{traffic.ColorKey: color})
 	}
 	return p
 }
@@ -141,14 +126,7 @@ func predicate(color string) storage.SelectionPredicate {
 func (c Client) List(ctx context.Context, l traffic.ListOptions) (traffic.Page, error) {
 	options := storage.ListOptions{Predicate: predicate(l.Color), Recursive: true}
 	options.Predicate.Limit, options.Predicate.Continue = l.Limit, l.Continue
-	switch l.Mode {
-	case history.Any:
-		options.ResourceVersion, options.ResourceVersionMatch = "0", metav1.ResourceVersionMatchNotOlderThan
-	case history.NotOlderThan:
-		options.ResourceVersion, options.ResourceVersionMatch = strconv.FormatInt(l.At, 10), metav1.ResourceVersionMatchNotOlderThan
-	case history.Exact:
-		options.ResourceVersion, options.ResourceVersionMatch = strconv.FormatInt(l.At, 10), metav1.ResourceVersionMatchExact
-	}
+	options.ResourceVersion, options.ResourceVersionMatch = traffic.VersionOf(l)
 	var list corev1.ConfigMapList
 	store := c.Replica.Store()
 	if c.Encoded {
@@ -170,23 +148,7 @@ func (c Client) List(ctx context.Context, l traffic.ListOptions) (traffic.Page, 
 	} else if err := store.objects.GetList(ctx, c.key(""), options, &list); err != nil {
 		return traffic.Page{}, err
 	}
-	return page(&list)
-}
-
-func page(list *corev1.ConfigMapList) (traffic.Page, error) {
-	revision, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
-	if err != nil {
-		return traffic.Page{}, err
-	}
-	p := traffic.Page{Revision: revision, Continue: list.Continue}
-	for i := range list.Items {
-		o, err := object(&list.Items[i])
-		if err != nil {
-			return traffic.Page{}, err
-		}
-		p.Items = append(p.Items, o)
-	}
-	return p, nil
+	return traffic.PageOf(&list)
 }
 
 // Watch implements traffic.Client.
@@ -204,43 +166,7 @@ func (c Client) Watch(ctx context.Context, o traffic.WatchOptions) (traffic.Stre
 		return &encodedStream{ctx: ctx, client: c, w: w}, err
 	}
 	w, err := store.objects.Watch(ctx, c.key(""), options)
-	return decodedStream{ctx, w}, err
-}
-
-type decodedStream struct {
-	ctx context.Context
-	w   watch.Interface
-}
-
-// Stop implements traffic.Stream.
-func (s decodedStream) Stop() { s.w.Stop() }
-
-// Next implements traffic.Stream.
-func (s decodedStream) Next() (history.EventType, history.Object, error) {
-	event, open := <-s.w.ResultChan()
-	switch {
-	case !open:
-		return "", history.Object{}, io.EOF
-	case event.Type == watch.Error:
-		return "", history.Object{}, apierrors.FromObject(event.Object)
-	}
-	return eventOf(event.Type, event.Object)
-}
-
-func eventOf(kind watch.EventType, o runtime.Object) (history.EventType, history.Object, error) {
-	cm, ok := o.(*corev1.ConfigMap)
-	if !ok {
-		return "", history.Object{}, fmt.Errorf("event of a %T", o)
-	}
-	accessor, err := meta.Accessor(o)
-	if err != nil {
-		return "", history.Object{}, err
-	}
-	seen, err := object(cm)
-	if kind == watch.Bookmark && accessor.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-		return history.InitialEnd, seen, err
-	}
-	return history.EventType(kind), seen, err
+	return traffic.NewStream(ctx, w), err
 }
 
 type encodedStream struct {
@@ -267,7 +193,7 @@ func (s *encodedStream) Next() (history.EventType, history.Object, error) {
 	if err != nil {
 		return "", history.Object{}, err
 	}
-	return eventOf(e.Type, cm)
+	return traffic.EventOf(e.Type, cm)
 }
 
 // Classify implements traffic.Client.
