@@ -30,7 +30,6 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-
 // restoredObjects is how many objects TestRestore makes, at least;
 // E2E_BACKUP_OBJECTS=20000 is the long form.
 func restoredObjects() int {
