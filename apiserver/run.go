@@ -9,6 +9,7 @@ import (
 
 	"byre/apiserver/health"
 	"byre/apiserver/lifecycle"
+	"byre/apiserver/systemd"
 )
 
 // Run serves until ctx ends, then stops in order. It returns nil after a stop
@@ -58,6 +59,22 @@ func (s *Server) runControllers(ctx context.Context) error {
 	}
 }
 
+// runWatchdog serves systemd's watchdog, which waits for READY=1 too.
+func (s *Server) runWatchdog(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.signals.HasBeenReady.Signaled():
+		return systemd.RunWatchdog(ctx, s.checkLive)
+	}
+}
+
+// checkLive asks this server's /livez, through all filters. It leaves the database out:
+// while that is away, reads that may be stale go on, and a restart would end them.
+func (s *Server) checkLive(ctx context.Context) error {
+	return s.clients.kube.Discovery().RESTClient().Get().AbsPath("/livez").Param("exclude", "etcd").Do(ctx).Error()
+}
+
 // readyInterval is how often awaitReady runs the checks; upstream's value.
 const readyInterval = 100 * time.Millisecond
 
@@ -74,6 +91,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		}
 	}
 	s.signals.HasBeenReady.Signal()
+	systemd.NotifyReady("Serving on " + s.listener.Addr().String())
 	klog.InfoS("Ready", "address", s.listener.Addr().String(), "kubeconfig", s.config.Options.Kubeconfig())
 	return nil
 }

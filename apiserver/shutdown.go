@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/lifecycle"
+	"byre/apiserver/systemd"
 )
 
 const (
@@ -45,6 +46,7 @@ func newShutdown(s *Server, stages *lifecycle.Stages) *shutdown {
 func (d *shutdown) run() {
 	o := d.server.config.Options
 	klog.InfoS("Stopping", "delay", o.ShutdownDelay)
+	systemd.NotifyStopping()
 	d.server.signals.ShutdownInitiated.Signal()
 	lifecycle.Run(d.server.signals.Shutdown(lifecycle.Actions{
 		Delay:            func() { time.Sleep(o.ShutdownDelay) },

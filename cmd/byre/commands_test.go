@@ -6,11 +6,14 @@ import (
 	stdsql "database/sql"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
 	"byre/migrations"
 	"byre/sqlstore/eventually"
@@ -116,10 +119,20 @@ func TestVersion_IsPrinted(t *testing.T) {
 	if status, out, _ := call("serve", "--data-dir=/nowhere", "--version"); status != 0 || !strings.Contains(out, "Kubernetes API v1.36.") {
 		t.Errorf("serve --version: status %d, %q", status, out)
 	}
-	var info struct{ Major, Minor, GitVersion string }
-	_, out, _ := call("version", "--output=json")
-	if err := json.Unmarshal([]byte(out), &info); err != nil || info.Major != "1" || info.Minor != "36" || !strings.HasPrefix(info.GitVersion, "v1.36.") {
-		t.Errorf("version as JSON is %q: %v", out, err)
+	latest, err := migrations.Latest(migrations.SQLite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for format, decode := range map[string]func([]byte, *versionInfo) error{
+		"json": func(text []byte, info *versionInfo) error { return json.Unmarshal(text, info) },
+		"yaml": func(text []byte, info *versionInfo) error { return yaml.UnmarshalStrict(text, info) },
+	} {
+		var info versionInfo
+		_, out, _ := call("version", "--output="+format)
+		if err := decode([]byte(out), &info); err != nil || info.Major != "1" || info.Minor != "36" || !strings.HasPrefix(info.GitVersion, "v1.36.") ||
+			info.ByreVersion == "" || info.SchemaVersions.SQLite != latest {
+			t.Errorf("version as %s is %q: %v", format, out, err)
+		}
 	}
 	if status, _, errOut := call("version", "--output=xml"); status != 1 || !strings.Contains(errOut, "--output") {
 		t.Errorf("version in an unknown format: status %d, %q", status, errOut)
@@ -163,5 +176,64 @@ func TestCommand_Help(t *testing.T) {
 	}
 	if status, out, _ := call("--help"); status != 0 || !strings.Contains(out, "serve") || !strings.Contains(out, "migrate") {
 		t.Errorf("help of the program: status %d, %q", status, out)
+	}
+}
+
+func TestCompletion_OfEachShell(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if status, out, errOut := call("completion", shell); status != 0 || !strings.Contains(out, "__complete") {
+			t.Errorf("%s: status %d, %d bytes, %q", shell, status, len(out), errOut)
+		}
+	}
+	for line, want := range map[string]string{
+		"mig":                "migrate\t",
+		"serve --data-d":     "--data-dir\t",
+		"version --output j": "json\n",
+	} {
+		args := append([]string{cobra.ShellCompNoDescRequestCmd}, strings.Fields(line)...)
+		if strings.HasSuffix(want, "\t") {
+			args[0] = cobra.ShellCompRequestCmd
+		}
+		if status, out, errOut := call(args...); status != 0 || !strings.HasPrefix(out, want) {
+			t.Errorf("completion of %q: status %d, %q, %q, want %q", line, status, out, errOut, want)
+		}
+	}
+}
+
+// The manual has a page a command, which names the command's flags and is the same
+// whenever it is written.
+func TestMan_HasAPageOfEachCommand(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	dirs := []string{t.TempDir(), t.TempDir()}
+	for _, dir := range dirs {
+		if status, _, errOut := call("man", dir); status != 0 {
+			t.Fatalf("status %d, %s", status, errOut)
+		}
+	}
+	for page, want := range map[string]string{
+		"byre.8":              `byre\-serve(8)`,
+		"byre-serve.8":        "--service-cluster-ip-range",
+		"byre-serve.8 names":  "The key's format is <MetricName>,<LabelName>.",
+		"byre-migrate-up.8":   "--endpoint",
+		"byre-backup.8":       "byre backup",
+		"byre-completion.8":   `byre\-completion\-bash(8)`,
+		"byre-version.8":      "--output",
+		"byre-serve.8 header": `"Nov 2023"`,
+	} {
+		name, _, _ := strings.Cut(page, " ")
+		var texts []string
+		for _, dir := range dirs {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts = append(texts, string(text))
+		}
+		if plain := strings.ReplaceAll(texts[0], `\-`, "-"); !strings.Contains(plain, strings.ReplaceAll(want, `\-`, "-")) {
+			t.Errorf("%s lacks %q:\n%.1000s", page, want, texts[0])
+		}
+		if texts[0] != texts[1] {
+			t.Errorf("%s differs when it is written again", page)
+		}
 	}
 }

@@ -70,6 +70,7 @@ var parts = []part{
 	{"apiserver/builtin", 3.4, noSQL},
 	{"apiserver/serving", 3.3, noSQL},
 	{"apiserver/memory", 3.3, noSQL},
+	{"apiserver/systemd", 3.3, noSQL},
 	{"apiserver/options", 3.5, noSQL},
 	{"apiserver/transfer", 3.6, noSQL},
 	{"apiserver", 4, noSQL},

@@ -57,9 +57,8 @@ func newRootCommand() *cobra.Command {
 		Version:       apiserver.ProgramVersion(),
 	}
 	root.SetVersionTemplate(versionText())
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newServeCommand(), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(),
-		newImportCommand(), newExportCommand(), newCheckCommand(), newVersionCommand())
+		newImportCommand(), newExportCommand(), newCheckCommand(), newVersionCommand(), newManCommand())
 	return root
 }
 
