@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"byre/e2e/robustness/history"
 )
 
@@ -262,14 +264,29 @@ func listAll(ctx context.Context, c Client, o *history.Operation) error {
 // isEOF says whether a watch was closed without an error.
 func isEOF(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) }
 
-// ListAtEnd lists at one endpoint, and records that as an operation of its own client.
+// endTimeout bounds how long a replica may answer that its database is not available after
+// the traffic, in which a new epoch may just have begun.
+const endTimeout = time.Minute
+
+// ListAtEnd lists at one endpoint, and records that as an operation of its own client. It
+// repeats a list that is refused with the advice to try again, for a minute.
 func ListAtEnd(ctx context.Context, r *history.Recorder, e Endpoint) error {
-	o := &history.Operation{Client: e.Name + " at the end", Replica: e.Replica, Kind: history.List, Begin: r.Now(), Outcome: history.OK}
-	page, err := e.Client.List(ctx, ListOptions{})
-	if err != nil {
-		return fmt.Errorf("%s: the list at the end: %w", e.Name, err)
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	for {
+		o := &history.Operation{Client: e.Name + " at the end", Replica: e.Replica, Kind: history.List, Begin: r.Now(), Outcome: history.OK}
+		page, err := e.Client.List(ctx, ListOptions{})
+		if err == nil {
+			o.End, o.Items, o.Revision = r.Now(), page.Items, page.Revision
+			r.AddOperation(o)
+			return nil
+		}
+		if _, retries := apierrors.SuggestsClientDelay(err); !retries || ctx.Err() != nil {
+			return fmt.Errorf("%s: the list at the end: %w", e.Name, err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
-	o.End, o.Items, o.Revision = r.Now(), page.Items, page.Revision
-	r.AddOperation(o)
-	return nil
 }
