@@ -41,5 +41,5 @@ func (f Fault) concerns(database string) bool {
 
 // Faults are all faults, in the order in which they run.
 func Faults() []Fault {
-	return slices.Concat(processFaults(), pointFaults(), postgresFaults())
+	return slices.Concat(processFaults(), pointFaults(), vfsFaults(), postgresFaults())
 }

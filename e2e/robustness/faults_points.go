@@ -23,12 +23,20 @@ func pointFaults() []Fault {
 			Inject:    func(ctx context.Context, e *Env) error { return e.killAt(ctx, point) },
 		})
 	}
+	for _, point := range []string{"during a transaction", "between COMMIT and the answers", "during a compaction"} {
+		all = append(all, Fault{
+			Name:      "the power fails " + point + ", three times: what was not synced is lost in part",
+			Databases: []string{SQLite},
+			IsLong:    point != "during a transaction",
+			Inject:    func(ctx context.Context, e *Env) error { return e.killAt(ctx, point, "POWER=fails") },
+		})
+	}
 	return all
 }
 
 // killAt runs byre with a driver that kills it at a point, again and again, and then byre
 // as it is.
-func (e *Env) killAt(ctx context.Context, point string) error {
+func (e *Env) killAt(ctx context.Context, point string, env ...string) error {
 	r := e.Replicas[0]
 	asItIs := r.Config
 	defer func() { r.Config = asItIs }()
@@ -37,7 +45,7 @@ func (e *Env) killAt(ctx context.Context, point string) error {
 	}
 	r.Config.Program = programs.Faulty.Path()
 	for range 3 {
-		r.Config.Env = []string{"KILL_AT=" + point, fmt.Sprintf("KILL_AFTER=%d", 5+rand.IntN(20))}
+		r.Config.Env = append(env, "KILL_AT="+point, fmt.Sprintf("KILL_AFTER=%d", 5+rand.IntN(20)))
 		if err := r.Start(ctx); err != nil {
 			// It may die while it starts: that is a point as good as another.
 			continue

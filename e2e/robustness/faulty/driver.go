@@ -3,11 +3,10 @@ package main
 import (
 	"context"
 	"math/rand/v2"
-	"os"
 	"sync/atomic"
-	"syscall"
 	"time"
 
+	"byre/e2e/robustness/vfs"
 	"byre/sqlstore"
 	"byre/sqlstore/sqlite"
 )
@@ -31,12 +30,8 @@ func (d *driver) pass(point string, within time.Duration) {
 	time.AfterFunc(rand.N(within), die)
 }
 
-// die is kill -9.
-func die() {
-	// A process can always send itself a signal.
-	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-	select {}
-}
+// die is kill -9, or the power's failure.
+func die() { vfs.PowerFails() }
 
 // during is about how long a transaction takes.
 const during = 3 * time.Millisecond

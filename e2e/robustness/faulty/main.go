@@ -1,6 +1,12 @@
-// Command faulty is "byre serve" on SQLite with a driver that ends its own process, as
-// kill -9 does, at the point that KILL_AT names: at that point's KILL_AFTER-th passing.
-// The server is byre's own; only what opens the database differs.
+// Command faulty is "byre serve" on SQLite, with faults of its own. The server is byre's;
+// only what opens the database differs.
+//
+// KILL_AT names a point at which it ends itself, as kill -9 does: at that point's
+// KILL_AFTER-th passing. With POWER=fails it ends as a machine does whose power fails: of
+// what was not synced, the disk has some sectors.
+//
+// VFS_FAULT names a fault of byre/e2e/robustness/vfs. It lasts from SIGUSR1 to SIGUSR2,
+// which also logs how many operations failed: "vfs: 12 failed".
 package main
 
 import (
@@ -19,11 +25,16 @@ import (
 	"byre/apiserver/delegation"
 	"byre/apiserver/options"
 	"byre/crd"
+	"byre/e2e/robustness/vfs"
 	"byre/migrations"
 	"byre/sqlstore/sqlite"
 )
 
 func main() {
+	if err := prepareVFS(); err != nil {
+		fmt.Fprintln(os.Stderr, "faulty:", err)
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	err := serve(ctx, os.Args[2:]) // the first argument is "serve"
 	stop()
@@ -31,6 +42,32 @@ func main() {
 		fmt.Fprintln(os.Stderr, "faulty:", err)
 		os.Exit(1)
 	}
+}
+
+// prepareVFS puts the faulty VFS before SQLite's own.
+func prepareVFS() error {
+	if os.Getenv("POWER") == "fails" {
+		vfs.LoseUnsynced()
+		return vfs.Register()
+	}
+	fault := vfs.Fault(os.Getenv("VFS_FAULT"))
+	if fault == "" {
+		return nil
+	}
+	begins, ends := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(begins, syscall.SIGUSR1)
+	signal.Notify(ends, syscall.SIGUSR2)
+	go func() { // until the process ends
+		for {
+			select {
+			case <-begins:
+				vfs.Fail(fault)
+			case <-ends:
+				fmt.Fprintf(os.Stderr, "vfs: %d failed\n", vfs.Mend())
+			}
+		}
+	}()
+	return vfs.Register()
 }
 
 func serve(ctx context.Context, args []string) error {
@@ -81,10 +118,11 @@ func open(ctx context.Context, o options.StoreOptions) (apiserver.Database, erro
 	if err != nil {
 		return apiserver.Database{}, err
 	}
-	after, err := strconv.ParseInt(os.Getenv("KILL_AFTER"), 10, 64)
-	if err != nil {
-		return apiserver.Database{}, err
+	driver := &driver{Driver: opened, point: os.Getenv("KILL_AT")}
+	if driver.point != "" {
+		if driver.after, err = strconv.ParseInt(os.Getenv("KILL_AFTER"), 10, 64); err != nil {
+			return apiserver.Database{}, err
+		}
 	}
-	driver := &driver{Driver: opened, point: os.Getenv("KILL_AT"), after: after}
 	return apiserver.Database{Name: path, Schema: int(state.Current), Driver: driver}, nil
 }
