@@ -62,6 +62,7 @@ var parts = []part{
 	{"apiserver/admission", 3.3, noSQL},
 	{"apiserver/audit", 3.3, noSQL},
 	{"apiserver/filters", 3.3, noSQL},
+	{"apiserver/configfile", 3.3, noSQL},
 	{"apiserver/controllers", 3.3, noSQL},
 	{"apiserver/controlplane", 3.4, noSQL},
 	{"apiserver/health", 3.3, noSQL},

@@ -11,10 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
-	cliflag "k8s.io/component-base/cli/flag"
 	k8smetrics "k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
-	"k8s.io/component-base/term"
 	"k8s.io/klog/v2"
 
 	"byre/aggregator"
@@ -30,6 +28,7 @@ import (
 
 func newServeCommand() *cobra.Command {
 	o := options.New()
+	var config configFlag
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the Kubernetes API",
@@ -37,21 +36,14 @@ func newServeCommand() *cobra.Command {
 			"The first start makes the database, the certificates and an administrator's\n" +
 			"kubeconfig below --data-dir; later starts go on with them.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := config.load(); err != nil {
+				return err
+			}
+			return serve(cmd.Context(), o)
+		},
 	}
-	sets := o.Flags()
-	sets.FlagSet("global").BoolP("help", "h", false, "help for "+cmd.Name())
-	sets.FlagSet("global").Bool("version", false, "Print the version and exit.")
-	cmd.Version = versionText()
-	cmd.SetVersionTemplate("{{.Version}}")
-	for _, set := range sets.FlagSets {
-		cmd.Flags().AddFlagSet(set)
-	}
-	width, _, err := term.TerminalSize(cmd.OutOrStdout())
-	if err != nil {
-		width = 0 // not a terminal: don't wrap
-	}
-	cliflag.SetUsageAndHelpFunc(cmd, sets, width)
+	addServerFlags(cmd, o, &config)
 	return cmd
 }
 

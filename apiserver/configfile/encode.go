@@ -1,0 +1,79 @@
+package configfile
+
+import (
+	"bytes"
+	"errors"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+	cliflag "k8s.io/component-base/cli/flag"
+)
+
+// Encode returns the configuration file that sets every flag to its value, in the order of
+// the names. It leaves out empty values of flags that nobody has set. Defaults that mean
+// something else when they are given stand in comments: --authentication-config excludes the
+// flags of OpenID Connect, whatever they are set to.
+func Encode(flags *pflag.FlagSet) ([]byte, error) {
+	text := form{kind: yaml.ScalarNode, tags: []string{tagString}}
+	file, tracked := new(yaml.Node), new(yaml.Node)
+	addField(file, "apiVersion", text.scalar(APIVersion))
+	addField(file, "kind", text.scalar(Kind))
+	flags.VisitAll(func(flag *pflag.Flag) {
+		mapping := file
+		switch {
+		case flag.Changed:
+		case isEmpty(flag), flag.Hidden, flag.Deprecated != "":
+			return
+		case isTracked(flag):
+			mapping = tracked
+		}
+		addField(mapping, flag.Name, formOf(flag).encode(flag.Value.String()))
+	})
+	fields, err := marshal(file)
+	if err != nil || len(tracked.Content) == 0 {
+		return fields, err
+	}
+	comments, err := marshal(tracked)
+	if err != nil {
+		return nil, err
+	}
+	fields = append(fields, "# Defaults that exclude other settings when they are given:\n"...)
+	for line := range bytes.Lines(comments) {
+		fields = append(append(fields, "# "...), line...)
+	}
+	return fields, nil
+}
+
+func addField(mapping *yaml.Node, name string, value *yaml.Node) {
+	mapping.Kind = yaml.MappingNode
+	key := new(yaml.Node)
+	key.SetString(name)
+	mapping.Content = append(mapping.Content, key, value)
+}
+
+func marshal(node *yaml.Node) ([]byte, error) {
+	var b bytes.Buffer
+	encoder := yaml.NewEncoder(&b)
+	encoder.SetIndent(2)
+	err := encoder.Encode(node)
+	return b.Bytes(), errors.Join(err, encoder.Close())
+}
+
+func isEmpty(flag *pflag.Flag) bool {
+	switch flag.Value.String() {
+	case "", "[]", "<nil>":
+		return true
+	default:
+		return false
+	}
+}
+
+// isTracked reports whether the flag records that it was set.
+func isTracked(flag *pflag.Flag) bool {
+	switch flag.Value.(type) {
+	case *cliflag.TrackerValue, *cliflag.BoolTrackerValue:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,207 @@
+package configfile
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// The tags of YAML's scalars, with the words that errors use.
+const (
+	tagBool   = "!!bool"
+	tagInt    = "!!int"
+	tagFloat  = "!!float"
+	tagString = "!!str"
+)
+
+// A form is how the values of a type of flag are written in YAML, and in the syntax of the
+// command line.
+type form struct {
+	// what names the form in an error.
+	what string
+	kind yaml.Kind
+	// tags are those that the scalars may have; the first is that of an encoded value.
+	tags []string
+	// join makes the values for successive calls of pflag.Value.Set from the items of a
+	// list or the pairs of a mapping; nil sets each by a call of its own.
+	join func(items []string) []string
+	// split is the reverse, from pflag.Value.String.
+	split func(value string) []string
+}
+
+// formOf returns the form of a flag, by its type. A type that is not listed is a string.
+func formOf(flag *pflag.Flag) form {
+	switch flag.Value.Type() {
+	case "bool":
+		return form{what: "true or false", kind: yaml.ScalarNode, tags: []string{tagBool}}
+	case "int", "int32", "int64", "uint", "Level":
+		return form{what: "an integer", kind: yaml.ScalarNode, tags: []string{tagInt}}
+	case "float32", "float64":
+		return form{what: "a number", kind: yaml.ScalarNode, tags: []string{tagFloat, tagInt}}
+	case "quantity":
+		return form{what: "a quantity such as 8Gi", kind: yaml.ScalarNode, tags: []string{tagString, tagInt, tagFloat}}
+	case "stringSlice":
+		return form{what: "a list of strings", kind: yaml.SequenceNode, tags: []string{tagString}, join: joinCSV, split: splitCSV}
+	case "stringArray":
+		return form{what: "a list of strings", kind: yaml.SequenceNode, tags: []string{tagString}, split: splitCSV}
+	case "int32Slice":
+		return form{what: "a list of integers", kind: yaml.SequenceNode, tags: []string{tagInt}, split: splitCSV}
+	case "namedCertKey":
+		return form{what: "a list of strings", kind: yaml.SequenceNode, tags: []string{tagString}, split: splitKeyPairs}
+	case "stringToString":
+		return form{what: "a mapping of strings", kind: yaml.MappingNode, tags: []string{tagString, tagBool, tagInt, tagFloat}, join: joinCSV, split: splitCSV}
+	case "mapStringString", "colonSeparatedMultimapStringString":
+		return form{what: "a mapping of strings", kind: yaml.MappingNode, tags: []string{tagString, tagBool, tagInt, tagFloat}, split: splitPairs}
+	default:
+		return form{what: "a string", kind: yaml.ScalarNode, tags: []string{tagString}}
+	}
+}
+
+// decode returns the values to set a flag to, one after another.
+func (f form) decode(node *yaml.Node) ([]string, error) {
+	if node.Kind != f.kind {
+		return nil, fmt.Errorf("must be %s, not %s", f.what, nameOf(node))
+	}
+	if f.kind == yaml.ScalarNode {
+		return []string{node.Value}, f.checkScalar(node)
+	}
+	items, err := f.items(node)
+	if err != nil || f.join == nil {
+		return items, err
+	}
+	return f.join(items), nil
+}
+
+// items returns the scalars of a list, or NAME=VALUE for the pairs of a mapping.
+func (f form) items(node *yaml.Node) ([]string, error) {
+	var items []string
+	if f.kind == yaml.SequenceNode {
+		for _, item := range node.Content {
+			if err := f.checkScalar(item); err != nil {
+				return nil, err
+			}
+			items = append(items, item.Value)
+		}
+		return items, nil
+	}
+	fields, err := pairs(node)
+	if err != nil {
+		return nil, err
+	}
+	for _, pair := range fields {
+		if err := f.checkScalar(pair.value); err != nil {
+			return nil, err
+		}
+		if strings.ContainsAny(pair.key.Value, "=,") || f.join == nil && strings.Contains(pair.value.Value, ",") {
+			return nil, errors.New("must not have = or , in a name or value")
+		}
+		items = append(items, pair.key.Value+"="+pair.value.Value)
+	}
+	return items, nil
+}
+
+func (f form) checkScalar(node *yaml.Node) error {
+	if node.Kind == yaml.ScalarNode {
+		for _, tag := range f.tags {
+			if node.ShortTag() == tag {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("must be %s, not %s", f.what, nameOf(node))
+}
+
+// nameOf says what a value is.
+func nameOf(node *yaml.Node) string {
+	switch node.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.AliasNode:
+		return "an alias"
+	}
+	switch node.ShortTag() {
+	case tagString:
+		return fmt.Sprintf("the string %q", node.Value)
+	case "!!null":
+		return "empty"
+	default:
+		return node.Value
+	}
+}
+
+// encode returns the YAML of a value that pflag.Value.String has returned.
+func (f form) encode(value string) *yaml.Node {
+	if f.kind == yaml.ScalarNode {
+		return f.scalar(value)
+	}
+	node := &yaml.Node{Kind: f.kind}
+	items := f.split(value)
+	if f.kind == yaml.MappingNode {
+		slices.Sort(items) // the order in which some flags print is that of a map
+	}
+	for _, item := range items {
+		if f.kind == yaml.SequenceNode {
+			node.Content = append(node.Content, f.scalar(item))
+			continue
+		}
+		// A feature gate of the default component begins with the colon that ends its
+		// empty name.
+		name, value, _ := strings.Cut(strings.TrimPrefix(item, ":"), "=")
+		key, content := f.scalar(name), f.scalar(value)
+		if value == "true" || value == "false" {
+			content = &yaml.Node{Kind: yaml.ScalarNode, Value: value}
+		}
+		node.Content = append(node.Content, key, content)
+	}
+	return node
+}
+
+func (f form) scalar(value string) *yaml.Node {
+	node := &yaml.Node{Kind: yaml.ScalarNode, Value: value}
+	if f.tags[0] == tagString {
+		node.SetString(value)
+	}
+	return node
+}
+
+// joinCSV makes the one value that pflag splits into the items.
+func joinCSV(items []string) []string {
+	if len(items) == 0 {
+		return []string{""}
+	}
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	_ = w.Write(items) // a Builder takes every write
+	w.Flush()
+	return []string{strings.TrimSuffix(b.String(), "\n")}
+}
+
+// splitCSV is the reverse of joinCSV for what pflag prints: in brackets.
+func splitCSV(value string) []string {
+	value = strings.TrimSuffix(strings.TrimPrefix(value, "["), "]")
+	if value == "" {
+		return nil
+	}
+	items, err := csv.NewReader(strings.NewReader(value)).Read()
+	if err != nil {
+		return []string{value}
+	}
+	return items
+}
+
+// splitKeyPairs splits what cliflag.NamedCertKeyArray prints.
+func splitKeyPairs(value string) []string {
+	return strings.Split(strings.TrimSuffix(strings.TrimPrefix(value, "["), "]"), ";")
+}
+
+// splitPairs splits what cliflag.ConfigurationMap and the feature gates print.
+func splitPairs(value string) []string {
+	return strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
+}
