@@ -38,9 +38,10 @@ test-unit: test-setup
 	$(GO) test -timeout 15m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
 
 # What takes less than a second, without PostgreSQL and without starting byre: for
-# while you write.
+# while you write. The programs of the tests are linked without what debuggers read: linking
+# takes most of the time.
 test-short:
-	$(GO) test -short $$($(GO) list ./...)
+	$(GO) test -short -ldflags='-s -w' $$($(GO) list ./...)
 
 # Every package under the race detector, for the night: Kubernetes is built a second
 # time, and what waits for the processor takes several times as long.

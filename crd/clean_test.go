@@ -116,6 +116,9 @@ func TestFinalizer_CleaningIsLinear(t *testing.T) {
 // TestCleaning_GoesOnAfterAFailure deletes instances of which the first of the first
 // page cannot be deleted: those of all pages that can be deleted are.
 func TestCleaning_GoesOnAfterAFailure(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes 501 objects")
+	}
 	onDatabases(t, func(t *testing.T, s *server) {
 		const instances = 501 // one more than a page
 		definition := s.define(t, widgetDefinition)

@@ -125,6 +125,9 @@ func testProtectedGroupNeedsApproval(t *testing.T, s *server) {
 // TestDefinition_DeletionDeletesManyInstances: there are more of them than are cleaned
 // up at a time, in several namespaces, and one that somebody is not done with.
 func TestDefinition_DeletionDeletesManyInstances(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes 1,100 objects")
+	}
 	const instances = 1100
 	onDatabases(t, func(t *testing.T, s *server) {
 		crd := s.define(t, widgetDefinition)

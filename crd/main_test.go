@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 // TestAllFeatureGates_On runs what may depend on them with all feature gates on: in a
 // process of its own, for which alone they can be set.
 func TestAllFeatureGates_On(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs many tests again")
+	}
 	if os.Getenv(gatesVariable) != "" {
 		t.Skip("this is that process")
 	}

@@ -25,6 +25,9 @@ const lastWidget = "last"
 func TestDefinition_ChangesUnderLoad(t *testing.T) { onDatabases(t, testDefinitionChangesUnderLoad) }
 
 func testDefinitionChangesUnderLoad(t *testing.T, s *server) {
+	if testing.Short() {
+		t.Skip("changes definitions for seconds")
+	}
 	s.define(t, widgetDefinition)
 	ctx, stop := context.WithCancel(t.Context())
 	var requests, watches atomic.Int64
@@ -142,6 +145,9 @@ func (s *server) describeSize(t *testing.T, text string) {
 // TestDefinition_ManyAtOnce defines many at a time: each is established, and
 // served as soon as that is seen.
 func TestDefinition_ManyAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes twenty definitions")
+	}
 	onDatabases(t, func(t *testing.T, s *server) {
 		for i := range 20 {
 			t.Run(fmt.Sprintf("widgets%d", i), func(t *testing.T) {

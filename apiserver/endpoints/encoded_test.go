@@ -161,6 +161,9 @@ func TestEncodedRead_EqualsUpstreams(t *testing.T) {
 // TestEncodedRead_WaitsForAFutureRevision: a read of what has not happened yet waits
 // for it, and is then told so in the same words.
 func TestEncodedRead_WaitsForAFutureRevision(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for a future revision")
+	}
 	s := newServer(t, nil)
 	s.create(t, "/api/v1/namespaces/first/configmaps", `{"metadata":{"name":"c1"}}`)
 	for _, path := range []string{

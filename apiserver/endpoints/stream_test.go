@@ -29,6 +29,9 @@ func (d *discard) Write(p []byte) (int, error) {
 // TestList_Streams: what a list allocates is a small part of what it sends,
 // however long it is.
 func TestList_Streams(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 20 MB")
+	}
 	s := newServer(t, nil)
 	const count, size = 400, 50_000
 	body := strings.Repeat("x", size)

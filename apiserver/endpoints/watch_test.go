@@ -118,6 +118,9 @@ func TestWatch_EventsEqualUpstreams(t *testing.T) {
 // upstream's in every form: of built-in resources in the stored version and in
 // another, and of decorated ones.
 func TestWatch_FormsEqualUpstreams(t *testing.T) {
+	if testing.Short() {
+		t.Skip("watches in every form")
+	}
 	const body = `{"metadata":{"name":"%s","labels":{"a":"b"}},"spec":%s}`
 	for _, resource := range []struct{ path, spec, patch string }{
 		{"/api/v1/namespaces/first/pods", `{"containers":[{"name":"c","image":"i"}]}`, `{"metadata":{"labels":{"a":null},"annotations":{"note":"<&>"}}}`},
@@ -186,6 +189,9 @@ func summary(t *testing.T, frames []string) []string {
 
 // TestWatch_EndsAtItsTimeout: a watch ends when its time is over, without an error.
 func TestWatch_EndsAtItsTimeout(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for a second")
+	}
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 	start := time.Now()
@@ -201,6 +207,9 @@ func TestWatch_EndsAtItsTimeout(t *testing.T) {
 // TestWatch_ReportsErrors: what is wrong with a watch is told by a status where it can
 // be, and by an ERROR event where the watch has begun.
 func TestWatch_ReportsErrors(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for a future revision")
+	}
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 	for _, path := range []string{

@@ -141,6 +141,9 @@ func TestBookmark_HasTheWatchsRevision(t *testing.T) {
 }
 
 func TestBookmark_PrecedesTheTimeout(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for two seconds")
+	}
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.BookmarkInterval = time.Hour })
 	ctx, cancel := context.WithTimeout(t.Context(), preTimeout+100*time.Millisecond)
 	defer cancel()

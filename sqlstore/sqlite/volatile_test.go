@@ -29,6 +29,9 @@ func openVolatile(t testing.TB, path string, isVolatile func(sqlstore.Key) bool)
 // some keys.
 func TestVolatile_PassesTheSuite(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("runs the suite again")
+	}
 	isVolatile := func(k sqlstore.Key) bool { return len(k.Name)%2 == 1 }
 	storetest.Run(t, func(t *testing.T) sqlstore.Driver { return openVolatile(t, migrated(t), isVolatile) })
 }
