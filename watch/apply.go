@@ -32,9 +32,9 @@ func (f *Feed) Publish(changes []sqlstore.Change) {
 	}
 }
 
-// prepare makes the events of changes, and the index values of their entries.
-// Invariant: no record is looked through under Feed.mu, because that may take as
-// long as a decryption; so everything that looks through records comes before it.
+// prepare makes the events of changes, and the index values of their entries. Invariant:
+// no index looks into a record under Feed.mu, because that may take as long as a
+// decryption. Publish and the tail therefore call prepare before they lock.
 func (f *Feed) prepare(changes []sqlstore.Change) []Event {
 	events := make([]Event, len(changes))
 	for i, c := range changes {

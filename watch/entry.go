@@ -7,8 +7,8 @@ import (
 	"byre/watch/representation"
 )
 
-// Entry is one record in memory, with room for what readers made of it and for the
-// values that indexes find it by. The record is immutable.
+// Entry is one record in memory, with what readers have made of it and the values of
+// indexes. The record is immutable.
 type Entry struct {
 	sqlstore.Record
 	// Representations are the forms in which readers have shown the record.
@@ -20,12 +20,13 @@ type Entry struct {
 // NewEntry wraps a record that did not come from the feed.
 func NewEntry(r sqlstore.Record) *Entry { return &Entry{Record: r} }
 
-// Attributes are what SetAttributes has set last, or those of the Write that made the
-// record, or nil.
+// Attributes returns what SetAttributes has set last, or else the attributes of the Write
+// that made the record, or nil.
 func (e *Entry) Attributes() *sqlstore.Attributes { return e.attributes.Load() }
 
-// SetAttributes sets what a reader has found to be the record's attributes, for as long
-// as the entry lives. Two readers may find them at the same time; the last one's stay.
+// SetAttributes keeps the attributes that a reader has found, for as long as the entry
+// lives. If two readers find them at the same time, the entry keeps those of the last
+// one.
 func (e *Entry) SetAttributes(a *sqlstore.Attributes) { e.attributes.Store(a) }
 
 func lessEntry(a, b *Entry) bool {

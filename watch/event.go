@@ -12,8 +12,8 @@ type Event struct {
 	// Old is the state that it replaced; nil when it created. Its Value may be nil
 	// until the event is applied to a resource cache that holds the records.
 	Old *Entry
-	// oldBytes is the length of the value that the change replaced, also where Old
-	// is without that Value.
+	// oldBytes is the length of the value that the change replaced, also if Old has no
+	// Value.
 	oldBytes int64
 }
 

@@ -15,8 +15,8 @@ import (
 )
 
 var (
-	// ErrCompacted means that the changes after the revision asked for are not in the
-	// store's history any more, or the store was restored meanwhile.
+	// ErrCompacted means that the store's history no longer has the changes after the
+	// requested revision, or that the store was restored meanwhile.
 	ErrCompacted = sqlstore.ErrCompacted
 	// ErrClosed means that the feed has stopped.
 	ErrClosed = errors.New("feed is closed")
@@ -46,12 +46,12 @@ type Options struct {
 	// that nobody watches; 0 means any number. Above it the resource that was not
 	// read for longest leaves first. (One not read for ten minutes leaves anyway.)
 	StateBytes int
-	// RepresentationBytes bounds what readers make of the records to show them
-	// (representation.Cache); 0 means representation.DefaultBytes.
+	// RepresentationBytes bounds the representations of records (representation.Cache); 0
+	// means representation.DefaultBytes.
 	RepresentationBytes int64
-	// Logger gets alarms and outages; nil means slog.Default().
+	// Logger logs alarms and outages; nil means slog.Default().
 	Logger *slog.Logger
-	// Registerer takes the byre_watch_* metrics; nil means that they aren't
+	// Registerer registers the byre_watch_* metrics; nil means that they are not
 	// registered.
 	Registerer prometheus.Registerer
 }
@@ -65,8 +65,8 @@ const (
 	// at a time, by number and by the bytes of their values.
 	pageChanges = 256
 	pageBytes   = 2 << 20
-	// maxPending bounds the events that wait for earlier ones. What comes above it
-	// is not kept, and is read from the store instead.
+	// maxPending bounds the events that wait for earlier ones. The feed drops further
+	// events and reads them from the store later.
 	maxPending = 4096
 )
 
@@ -173,7 +173,7 @@ func New(source Source, opts Options) *Feed {
 	return f
 }
 
-// Representations is the cache of what readers make of records.
+// Representations returns the cache of the representations of records.
 func (f *Feed) Representations() *representation.Cache { return f.representations }
 
 // Forget releases a resource's records, events and indexes. The next reader loads

@@ -27,7 +27,7 @@ type history struct {
 	// recent are the same pages, the one used last in front.
 	recent list.List
 	bytes  int
-	// reads are under way, by the revision that their page begins after.
+	// reads are the reads in flight, by the revision that their page begins after.
 	reads map[int64]*pageRead
 	// resets counts calls of forget. A page whose read began before one is not kept.
 	resets int
@@ -45,14 +45,14 @@ type page struct {
 	used   bool
 }
 
-// pageRead is a page on its way; page and err are set before done is closed.
+// pageRead is a read of a page in flight. page and err are set before done is closed.
 type pageRead struct {
 	done chan struct{}
 	page *page
 	err  error
 }
 
-// eventBytes is about what an event costs besides its values.
+// eventBytes is about the memory of an event beside its values.
 const eventBytes = 400
 
 // newPage groups changes by resource. A state that one change wrote and a later

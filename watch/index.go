@@ -6,26 +6,27 @@ import (
 	"github.com/google/btree"
 )
 
-// Index says what a resource's records can be found by besides their key: one
-// value a record ("" is a value too). It belongs to whoever asks by it, so that
-// what is looked for may change while the feed runs: of two of one resource and
-// one name, the feed keeps what the one asked by last has found.
+// Index finds records by something other than their key: one value for each record ("" is
+// a value too). A caller may use another Index of the same name while the feed runs. Of
+// two indexes of one resource and one name, the feed keeps the values of the one that was
+// used last.
 type Index struct {
 	// Name tells the indexes of a resource apart.
 	Name string
-	// Value returns the value of a record. It is false where that can't be told
-	// from the record alone, and always the same for the same record. It is
-	// called once an entry, and never under the feed's lock.
+	// Value returns the value of a record, always the same for the same record. It
+	// returns false if the record alone does not tell the value. The feed calls it once
+	// for each entry, and never with its lock held.
 	Value func(*Entry) (value string, ok bool)
-	// Find is asked once for each record that Value can't tell of and that is
-	// there when the index is built. It may take its time; nil means that nobody
-	// knows. What stays unknown is found by every value.
+	// Find returns the value of a record for which Value returns false. The feed calls it
+	// once for each such record that exists when the index is built. It may be slow; nil
+	// means that there is no other way. A record without a known value is found by every
+	// value.
 	Find func(*Entry) (value string, ok bool)
 }
 
-// indexValue is what an index finds one record by. An Entry remembers one for
-// each name of an index: of two indexes of one name, that of the one that asked
-// last. It is immutable.
+// indexValue is the value of one record in one index. An Entry keeps one for each name of
+// an index: of two indexes of one name, that of the one that was used last. It is
+// immutable.
 type indexValue struct {
 	index *Index
 	place
@@ -45,7 +46,7 @@ func placeOf(value string, known bool) place {
 	return place{true, value}
 }
 
-// cached returns the value that an entry remembers; false when there is none.
+// cached returns the value that an entry keeps; false if it keeps none.
 func (x *Index) cached(e *Entry) (place, bool) {
 	for v := e.values.Load(); v != nil; v = v.next {
 		if v.index == x {
@@ -55,8 +56,8 @@ func (x *Index) cached(e *Entry) (place, bool) {
 	return place{}, false
 }
 
-// of returns what a record is found by, and has the entry remember it. It may
-// look through the record: it must not be called under Feed.mu.
+// of returns the value of a record, and keeps it in the entry. It may look into the
+// record, so the caller must not hold Feed.mu.
 func (x *Index) of(e *Entry) place {
 	p, ok := x.cached(e)
 	if !ok {
@@ -134,8 +135,8 @@ func (t *indexTree) insert(e *Entry, p place) {
 	t.tree.ReplaceOrInsert(indexed{p, e})
 }
 
-// apply makes one change. It looks through no record: one whose value nobody
-// has asked for yet is found by every value.
+// apply applies one event. It does not look into a record: a record whose value was not
+// computed yet is found by every value.
 func (t *indexTree) apply(ev Event) {
 	if ev.Old != nil {
 		t.tree.Delete(indexed{t.places[ev.Old], ev.Old})
@@ -153,8 +154,8 @@ type Narrowing struct {
 	Value string
 }
 
-// may says whether a record has the value, as far as it can be told. It must not
-// be called under Feed.mu.
+// may returns false if the record certainly does not have the value. The caller must not
+// hold Feed.mu.
 func (n Narrowing) may(e *Entry) bool {
 	if e == nil {
 		return false
@@ -163,8 +164,8 @@ func (n Narrowing) may(e *Entry) bool {
 	return !p.known || p.value == n.Value
 }
 
-// SnapshotIndexed is Snapshot with an index. The first call by an index builds
-// it, and from then on it is kept, until another of its name is asked by.
+// SnapshotIndexed is Snapshot with an index. The first call with an index builds it. The
+// feed keeps it until a call with another index of the same name.
 func (f *Feed) SnapshotIndexed(ctx context.Context, r Resource, index *Index) (Snapshot, error) {
 	for {
 		rc, err := f.cacheOf(ctx, r)
@@ -188,8 +189,8 @@ func (f *Feed) SnapshotIndexed(ctx context.Context, r Resource, index *Index) (S
 	}
 }
 
-// joinBuild returns what is closed when an index has been built, and starts that
-// unless it is under way; nil when the feed is closed.
+// joinBuild returns a channel that is closed when an index has been built, and starts to
+// build it unless a build is in flight. It returns nil if the feed is closed.
 func (f *Feed) joinBuild(rc *resourceCache, index *Index) <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -208,9 +209,9 @@ func (f *Feed) joinBuild(rc *resourceCache, index *Index) <-chan struct{} {
 	return built
 }
 
-// build makes an index of a snapshot, and then applies what has changed since.
-// Records are looked through outside the lock: what changes from now on has its
-// values before it is applied (prepare).
+// build makes an index of a snapshot, and then applies what has changed since. It looks
+// into records without the lock. The values of later changes are computed before the
+// changes are applied (prepare).
 func (f *Feed) build(rc *resourceCache, index *Index) {
 	for f.running.Err() == nil {
 		s, ok := f.snapshotOf(rc)

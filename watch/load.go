@@ -26,10 +26,10 @@ func (f *Feed) Snapshot(ctx context.Context, r Resource) (Snapshot, error) {
 // maxPreloadBytes bounds the values in memory up to which Preload loads more.
 const maxPreloadBytes = 128 << 20
 
-// Preload starts to load a resource whose values have a number of bytes, so that its first
-// reader need not wait. It does nothing where the values of all resources would then take
-// more than maxPreloadBytes, or than half of what they may take. Records that nobody reads
-// leave memory again like those that were read once.
+// Preload starts to load a resource whose values have a number of bytes, so that its
+// first reader need not wait. It does nothing where the values of all resources would
+// then take more than maxPreloadBytes, or than half of what they may take. Records that
+// nobody reads are unloaded like others.
 func (f *Feed) Preload(r Resource, bytes int) {
 	most := maxPreloadBytes
 	if f.opts.StateBytes > 0 {
@@ -76,7 +76,8 @@ func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) 
 	return e, f.revision, true
 }
 
-// cacheOf returns a loaded resource cache. It may be dropped, or its records, at any time.
+// cacheOf returns a loaded resource cache. The feed may drop the cache, or unload its
+// records, at any time.
 func (f *Feed) cacheOf(ctx context.Context, r Resource) (*resourceCache, error) {
 	if err := f.wait(ctx, f.started); err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func (f *Feed) cacheOf(ctx context.Context, r Resource) (*resourceCache, error) 
 }
 
 // join returns the resource cache of r and its loading, which it starts unless another
-// reader has; nil when the feed is closed.
+// reader has started it. It returns nil if the feed is closed.
 func (f *Feed) join(r Resource) (*resourceCache, *loading) {
 	f.mu.RLock()
 	rc := f.caches[r]

@@ -19,7 +19,7 @@ type readIndex interface {
 	state(ctx context.Context) (sqlstore.State, error)
 }
 
-// newReadIndex chooses by what the driver can do.
+// newReadIndex chooses the readIndex for a driver.
 func newReadIndex(f *Feed) readIndex {
 	if driver, ok := f.source.(sqlstore.ReadIndexer); ok {
 		return localReadIndex{driver}
@@ -27,8 +27,8 @@ func newReadIndex(f *Feed) readIndex {
 	return &sharedReadIndex{feed: f}
 }
 
-// isSoleWriter reports whether no other process writes to the store: what the feed
-// lacks then comes by Publish.
+// isSoleWriter reports whether no other process writes to the store. Then Publish
+// delivers every change.
 func (f *Feed) isSoleWriter() bool {
 	_, local := f.readIndex.(localReadIndex)
 	return local
@@ -41,9 +41,9 @@ func (r localReadIndex) state(context.Context) (sqlstore.State, error) {
 	return r.driver.ReadIndex(), nil
 }
 
-// sharedReadIndex asks the database, and shares round trips among callers. A caller
-// that comes while a round trip is under way waits for the next one: the answer to
-// that under way may be from before the call.
+// sharedReadIndex asks the database, and shares round trips among callers. A caller that
+// comes while a round trip is in flight waits for the next one, because the answer of the
+// first may be from before the call.
 type sharedReadIndex struct {
 	feed *Feed
 
@@ -52,8 +52,7 @@ type sharedReadIndex struct {
 	next    *roundTrip
 }
 
-// roundTrip is one question to the database; state and err are set before done is
-// closed.
+// roundTrip is one query of the database. state and err are set before done is closed.
 type roundTrip struct {
 	done  chan struct{}
 	state sqlstore.State
@@ -71,8 +70,8 @@ func (r *sharedReadIndex) state(ctx context.Context) (sqlstore.State, error) {
 	return trip.state, trip.err
 }
 
-// join returns the next round trip, starting it when none is under way; nil when the
-// feed is closed.
+// join returns the next round trip, and starts it if none is in flight. It returns nil if
+// the feed is closed.
 func (r *sharedReadIndex) join() *roundTrip {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,7 +151,7 @@ func (f *Feed) latest(ctx context.Context) (int64, error) {
 	}
 }
 
-// readState asks the store where it is, and records how its clock differs.
+// readState reads the store's state, and records how far its clock is ahead.
 func (f *Feed) readState(ctx context.Context) (sqlstore.State, error) {
 	state, err := f.source.State(ctx)
 	if err == nil && !f.isSoleWriter() && !state.Time.IsZero() {

@@ -13,9 +13,8 @@ type ring struct {
 
 	maxEvents int
 	maxBytes  int
-	// bare is set while the resource cache has no records: the values that were written
-	// are then in memory for the ring's sake, and those that were replaced are
-	// missing.
+	// bare is true while the resource cache has no records. The ring's events then hold
+	// the written values in memory, and lack the replaced ones.
 	bare bool
 	// since is the revision after which the ring is complete. Invariant: the ring
 	// holds every event of the resource in (since, Feed.revision], in order.
@@ -40,7 +39,7 @@ func (r *ring) bounds() (events, bytes int) {
 	return r.maxEvents, r.maxBytes
 }
 
-// cost is the bytes that are in memory for an event's sake.
+// cost is the number of bytes that only the ring keeps in memory, for an event.
 func (r *ring) cost(ev Event) int {
 	e := ev.Old
 	if r.bare {

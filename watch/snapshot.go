@@ -25,8 +25,8 @@ type indexSnapshot struct {
 // Revision is the revision that the snapshot shows.
 func (s Snapshot) Revision() int64 { return s.revision }
 
-// Same tells, without looking at records, whether two snapshots of one resource
-// are of one state: nothing has changed between them.
+// Same reports whether two snapshots of one resource have the same state: nothing has
+// changed between them. It does not look at records.
 func (s Snapshot) Same(other Snapshot) bool { return s.tree == other.tree }
 
 // Since is the earliest revision for which it is known that the resource was
@@ -42,8 +42,8 @@ func (s Snapshot) Get(namespace, name string) *Entry {
 	return e
 }
 
-// All gives the records of one namespace, or of all when it is empty, in key
-// order, leaving out everything up to after where that is not nil.
+// All yields the records of one namespace, or of all namespaces if it is empty, in key
+// order. If after is not nil, it begins behind that position.
 func (s Snapshot) All(namespace string, after *sqlstore.Position) iter.Seq[*Entry] {
 	start := startOf(namespace, after)
 	return func(yield func(*Entry) bool) {
@@ -65,8 +65,9 @@ func startOf(namespace string, after *sqlstore.Position) *Entry {
 	return probe(namespace, "")
 }
 
-// Indexed is All for the records that have a value of an index, or may have it.
-// It looks at no others. The snapshot must be of Feed.SnapshotIndexed, by that index.
+// Indexed is All for the records that have a value of an index, or may have it. It does
+// not look at other records. The snapshot must come from Feed.SnapshotIndexed with that
+// index.
 func (s Snapshot) Indexed(n Narrowing, namespace string, after *sqlstore.Position) iter.Seq[*Entry] {
 	tree, start := s.indexes[n.Index.Name].tree, startOf(namespace, after)
 	at := func(p place) iter.Seq[*Entry] {
@@ -79,8 +80,8 @@ func (s Snapshot) Indexed(n Narrowing, namespace string, after *sqlstore.Positio
 	return merge(at(place{true, n.Value}), at(place{}))
 }
 
-// merge gives the entries of two sequences in key order. The second is seldom
-// more than empty.
+// merge yields the entries of two sequences in key order. The second sequence is usually
+// empty.
 func merge(a, b iter.Seq[*Entry]) iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
 		next, stop := iter.Pull(b)
@@ -105,7 +106,7 @@ func merge(a, b iter.Seq[*Entry]) iter.Seq[*Entry] {
 	}
 }
 
-// has says whether the snapshot has an index.
+// has reports whether the snapshot has an index.
 func (s Snapshot) has(index *Index) bool { return s.indexes[index.Name].index == index }
 
 func probe(namespace, name string) *Entry {

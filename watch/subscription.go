@@ -16,8 +16,8 @@ type Interest struct {
 	Namespace string
 	// Name narrows to one name; empty means all.
 	Name string
-	// Narrow narrows to the records that had or have a value of an index, or may
-	// have had it, unless its Index is nil.
+	// Narrow narrows to the records that have or had a value of an index, or may have had
+	// it. A Narrowing without an Index narrows nothing.
 	Narrow Narrowing
 }
 
@@ -37,8 +37,8 @@ type Subscription struct {
 	counted *atomic.Int64
 }
 
-// Subscribe follows the changes after a revision. Of a revision that is compacted the
-// first Poll or Next says so; a revision of the future is waited for.
+// Subscribe follows the changes after a revision. If the revision is compacted, the first
+// Poll or Next fails with ErrCompacted. If it is of the future, Next waits for it.
 func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subscription, error) {
 	for {
 		rc, err := f.cacheOf(ctx, want.Resource)
@@ -86,9 +86,9 @@ func (f *Feed) subscription(rc *resourceCache, counted *atomic.Int64, want Inter
 	return s
 }
 
-// SkipTo leaves out the changes up to a revision. A caller that subscribes first, then
-// takes a snapshot, and skips to the snapshot's revision is told of a new epoch that
-// began between the two: the subscription ends with ErrCompacted.
+// SkipTo leaves out the changes up to a revision. A caller subscribes first, then takes a
+// snapshot, and skips to the snapshot's revision. If a new epoch began between the two,
+// the subscription ends with ErrCompacted.
 func (s *Subscription) SkipTo(revision int64) { s.pos = max(s.pos, revision) }
 
 // Next waits until there are events and returns them, with the revision up to
@@ -162,13 +162,13 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 		first, seen := rc.watchers.woke(&s.watcher)
 		switch {
 		case first > 0:
-			// No event before first is of the interest.
+			// Events before first do not match the interest.
 			s.pos = max(s.pos, first-1)
 		case rc.changed <= seen:
 			s.pos = max(s.pos, f.revision)
 			return nil, true, nil
 		default:
-			// wakeWatchers has not matched the last events yet: read them here.
+			// wakeWatchers has not matched the last events yet, so they are read here.
 			rc.watchers.remove(&s.watcher)
 			s.pos = max(s.pos, seen)
 		}
@@ -211,7 +211,7 @@ func (s *Subscription) readHistory(ctx context.Context) ([]Event, error) {
 	return s.narrowed(events), nil
 }
 
-// wants says whether a change is of the keys that are wanted.
+// wants reports whether the interest includes the key of a change.
 func (s *Subscription) wants(ev Event) bool {
 	key := ev.Key()
 	return (s.want.Namespace == "" || key.Namespace == s.want.Namespace) &&

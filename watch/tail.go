@@ -65,9 +65,9 @@ func (f *Feed) adoptLocked(state sqlstore.State) {
 }
 
 // tail reads from the store the changes that do not come by Publish: those of other
-// processes. It reads when somebody says that the feed is behind, and polls once an
-// Interval, because a hint may be lost. The store of a sole writer is not polled; it
-// is read again only after a failure.
+// processes. It reads when Feed.behind receives, and polls once an Interval, because a
+// hint may be lost. The store of a sole writer is not polled; it is read again only after
+// a failure.
 func (f *Feed) tail(ctx context.Context) {
 	timer := time.NewTimer(f.opts.Interval)
 	defer timer.Stop()
@@ -144,8 +144,8 @@ func (f *Feed) catchUp(ctx context.Context, poll bool) error {
 	}
 }
 
-// poll reads the store's state. It finds changes that no hint told of, and a new
-// epoch: the store has lost commits, or was restored.
+// poll reads the store's state. It finds changes without a hint, and a new epoch: the
+// store has lost commits, or was restored.
 func (f *Feed) poll(ctx context.Context) error {
 	before := f.Revision()
 	state, err := f.readState(ctx)
@@ -208,7 +208,7 @@ func (f *Feed) fill(g gap, changes []sqlstore.Change) error {
 		if len(f.pending) > 0 {
 			err = fmt.Errorf("%w: %d was committed, %d is not there", errHole, f.pending[0].Revision, g.after+1)
 		}
-		// The store does not have target: a hint was wrong, or a client asked for a
+		// The store does not have target. A hint was wrong, or a client asked for a
 		// revision of the future.
 		f.target = f.revision
 	}

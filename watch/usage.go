@@ -8,15 +8,15 @@ import (
 	"byre/sqlstore"
 )
 
-// Usage is how many objects there are of a resource, and how many bytes their
-// values have as they are stored.
+// Usage is the number of objects of a resource, and the number of bytes of their stored
+// values.
 type Usage struct{ Objects, Bytes int64 }
 
-// usages counts what is stored, by resource. The database adds it up once, in the
-// background; from then on every event moves the counts. It is guarded by Feed.mu.
+// usages counts objects and bytes by resource. The database adds them up once, in the
+// background; then every event changes the counts. It is guarded by Feed.mu.
 type usages struct {
-	// counted is closed when the database's sums have been taken over, and when
-	// others are awaited instead.
+	// counted is closed when the feed has adopted the database's sums, and when it waits
+	// for other sums instead.
 	counted chan struct{}
 	// byResource has no entry for a resource without objects; it is nil before the
 	// sums are there. Invariant: it is what the store holds at Feed.revision.
@@ -54,7 +54,7 @@ func (f *Feed) Usage(r Resource) (Usage, bool) {
 	return f.usages.byResource[r], f.usages.byResource != nil
 }
 
-// WaitForUsage is Usage once it is known.
+// WaitForUsage waits until the usage is known, and returns it.
 func (f *Feed) WaitForUsage(ctx context.Context, r Resource) (Usage, error) {
 	for {
 		f.mu.RLock()
@@ -77,8 +77,8 @@ func (f *Feed) AllUsage() map[Resource]Usage {
 	return maps.Clone(f.usages.byResource)
 }
 
-// countUsage has the database add up, until it has answered or ctx ends. Each
-// adoption calls it again; sums from before are dropped.
+// countUsage asks the database for the sums until it has answered or ctx ends. Each
+// adoption calls it again, and drops the sums from before.
 func (f *Feed) countUsage(ctx context.Context, counted chan struct{}) {
 	isFailing := false
 	for f.beginCount(counted) {
@@ -137,8 +137,8 @@ func (f *Feed) readUsage(ctx context.Context) (sqlstore.Usage, error) {
 	return usage, f.awaitApplied(ctx, usage.Revision, a)
 }
 
-// adoptUsage takes sums over. It returns false when the backlog does not have what
-// they lack.
+// adoptUsage adopts sums. It returns false if the backlog does not have the events that
+// the sums lack.
 func (f *Feed) adoptUsage(usage sqlstore.Usage, counted chan struct{}) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,13 +12,13 @@ type revisionWait struct {
 	applied chan struct{}
 }
 
-// errAdopted: the feed has adopted another state of the store, in which the revision
-// that was waited for may never come.
+// errAdopted means that the feed has adopted another state of the store, in which the
+// awaited revision may never come.
 var errAdopted = errors.New("the feed has started again")
 
-// WaitFor waits until the feed has applied a revision. Errors: ErrCompacted where the
-// store starts a new epoch meanwhile, because the revision belongs to the old one;
-// ErrClosed; the context's where the revision does not come in time.
+// WaitFor waits until the feed has applied a revision. Errors: ErrCompacted if the store
+// starts a new epoch meanwhile, because the revision belongs to the old one; ErrClosed;
+// the context's error if the revision does not come in time.
 func (f *Feed) WaitFor(ctx context.Context, revision int64) error {
 	if err := f.wait(ctx, f.started); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (f *Feed) removeWait(gone *revisionWait) {
 	}
 }
 
-// endWaitsLocked ends the waits for what is applied.
+// endWaitsLocked ends the waits for revisions that are applied.
 func (f *Feed) endWaitsLocked() {
 	left := f.waits[:0]
 	for _, w := range f.waits {

@@ -12,8 +12,8 @@ import (
 // delivery at 1,000 events a second and above; below 500 a second nothing changes.
 const defaultWakeInterval = 2 * time.Millisecond
 
-// wakeWatchers wakes the watchers whose interest has new events. It is a goroutine of
-// its own so that a writer does not pay for them.
+// wakeWatchers wakes the watchers whose interest has new events. It has a goroutine of
+// its own, so that a writer does not wait for it.
 func (f *Feed) wakeWatchers(ctx context.Context) {
 	var woken []*watcher
 	for {

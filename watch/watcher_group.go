@@ -43,7 +43,7 @@ type watcher struct {
 // between the subscriber's last look and this; revision is the feed's.
 func (ws *watcherGroup) add(w *watcher, pos, revision int64) {
 	select {
-	case <-w.ready: // left over from a wake that was already answered
+	case <-w.ready: // left over from a wake that was handled already
 	default:
 	}
 	ws.mu.Lock()
@@ -118,7 +118,7 @@ func (ws *watcherGroup) unlist(w *watcher) {
 	ws.number.Add(-1)
 }
 
-// take takes the watchers that ev concerns out of the group.
+// take removes the watchers that ev concerns from the group and appends them to taken.
 func (ws *watcherGroup) take(ev Event, taken []*watcher) []*watcher {
 	key := ev.Key()
 	all := Interest{Resource: resourceOf(key)}
@@ -180,7 +180,7 @@ func (ws *watcherGroup) takeList(want Interest, revision int64, taken []*watcher
 	return taken
 }
 
-// takeAll takes every watcher out of the group, to look for itself.
+// takeAll removes every watcher from the group; each then reads the ring itself.
 func (ws *watcherGroup) takeAll(taken []*watcher) []*watcher {
 	for _, l := range ws.lists {
 		for _, w := range l.list {

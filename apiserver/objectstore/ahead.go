@@ -13,8 +13,8 @@ const (
 	aheadBytes   = 1 << 20
 )
 
-// decodeAhead tells Config.DecodeAhead of entries that are about to be decoded. What
-// can't be decrypted is left to be reported by who reads it.
+// decodeAhead tells Config.DecodeAhead of entries that are about to be decoded. It skips
+// an entry that can't be decrypted: the reader of that entry gets the error.
 func (s *Store) decodeAhead(ctx context.Context, entries []*watch.Entry) {
 	if s.cfg.DecodeAhead == nil {
 		return
@@ -39,7 +39,7 @@ func (s *Store) decodeAhead(ctx context.Context, entries []*watch.Entry) {
 	}
 }
 
-// ahead gives the same entries, a page of them decoded ahead at a time.
+// ahead yields the same entries. It decodes them ahead one page at a time.
 func (s *Store) ahead(ctx context.Context, entries iter.Seq[*watch.Entry]) iter.Seq[*watch.Entry] {
 	if s.cfg.DecodeAhead == nil {
 		return entries

@@ -8,8 +8,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// preTimeout is how long before its end a watch gets its last bookmark, as the
-// watch cache has it.
+// preTimeout is the time between the last bookmark of a watch and its end, as in
+// upstream's watch cache.
 const preTimeout = 2 * time.Second
 
 // bookmarkSchedule says when the next bookmark of a watch is due: after an

@@ -66,9 +66,9 @@ func builtinCohabitants() map[schema.GroupResource]schema.GroupResource {
 	}
 }
 
-// builtinDefaultedOnRead are the built-in resources with defaults that follow from what
-// their strategies fill in: a Job's labels are those of its Pods, which get
-// theirs on create; a claim's phase is reset, and Pending by default.
+// builtinDefaultedOnRead are the built-in resources with defaults that depend on what
+// their strategies set. A Job's labels default to those of its Pods, which the strategy
+// sets on create. The strategy of a claim resets the phase, which defaults to Pending.
 func builtinDefaultedOnRead() map[schema.GroupResource]bool {
 	return map[schema.GroupResource]bool{
 		{Group: "batch", Resource: "jobs"}:   true,

@@ -98,7 +98,7 @@ func (s *Store) commit(ctx context.Context, at object, w written, replaces int64
 		write.Op = sqlstore.Create
 	}
 	if ttl > 0 {
-		// By the database's clock, as records are found to have expired by it.
+		// The store compares expiries with the database's clock.
 		write.Expires = s.cfg.Clock.Now().Add(s.cfg.Feed.ClockAhead() + time.Duration(ttl)*time.Second)
 	}
 	change, err := s.writeRecord(ctx, write)

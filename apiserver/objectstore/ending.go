@@ -8,21 +8,21 @@ import "sync"
 type Ending struct {
 	once  sync.Once
 	begun chan struct{}
-	// last is the revision up to which the watches still give what happens; set
-	// before begun is closed.
+	// last is the revision up to which the watches still deliver events. It is set before
+	// begun is closed.
 	last int64
 }
 
 // NewEnding returns an Ending that has not begun.
 func NewEnding() *Ending { return &Ending{begun: make(chan struct{})} }
 
-// Now ends all watches at once: their clients go on from the last event that they
-// have got, elsewhere.
+// Now ends all watches at once. Their clients resume after the last event that they have
+// received.
 func (e *Ending) Now() { e.After(0) }
 
-// After ends each watch when it has given all events up to a revision: where there
-// is nothing to go on with, clients must have seen everything. Only the first call of
-// Now and After has an effect.
+// After ends each watch when it has delivered all events up to a revision. It is for a
+// resource that is gone: its clients can't resume, so they must have seen every event.
+// Only the first call of Now and After has an effect.
 func (e *Ending) After(revision int64) {
 	e.once.Do(func() {
 		e.last = revision
@@ -38,7 +38,7 @@ func (e *Ending) Begun() <-chan struct{} {
 	return e.begun
 }
 
-// revision is what After was given, once it was.
+// revision returns last, and whether the watches are to end.
 func (e *Ending) revision() (last int64, begun bool) {
 	select {
 	case <-e.Begun():

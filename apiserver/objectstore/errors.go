@@ -34,12 +34,13 @@ const (
 		"modified, or deleted between the time the first chunk was returned " +
 		"and now may show up in the list."
 
-	// noSpace is what kube-apiserver hands on of etcd, with status 500 and no reason.
+	// noSpace is etcd's message, which kube-apiserver passes on with status 500 and no
+	// reason.
 	noSpace = "etcdserver: mvcc: database space exceeded"
 )
 
-// retrySeconds is what a client is told to wait for a database that is away,
-// and for a revision that has not happened.
+// retrySeconds is the Retry-After for a database that is unavailable, and for a revision
+// of the future.
 const retrySeconds = 1
 
 // apiError is the one place where the store's errors become the API's.
@@ -72,7 +73,7 @@ func (s *Store) apiError(err error, path string) error {
 	if errors.As(err, &status) || errors.As(err, &corrupt) || isContextError(err) {
 		return err
 	}
-	// What the database said is not for clients.
+	// The client does not get the database's message, which may hold SQL or paths.
 	klog.ErrorS(err, "The database failed", "path", path)
 	return apierrors.NewInternalError(errors.New(sqlstore.Public(err)))
 }
@@ -100,12 +101,13 @@ func unavailableMessage(err error) string {
 	return message
 }
 
-// tooLarge answers for a revision that has not happened.
+// tooLarge is the error for a revision of the future.
 func (s *Store) tooLarge(asked int64) error {
 	return storage.NewTooLargeResourceVersionError(uint64(asked), uint64(s.cfg.Feed.Revision()), retrySeconds)
 }
 
-// waitFor waits for a revision that a client has seen somewhere, shortly.
+// waitFor waits, for Config.FutureTimeout at most, until the feed has applied a revision.
+// The client may have seen it on another replica.
 func (s *Store) waitFor(ctx context.Context, revision int64) error {
 	if revision <= 0 || s.cfg.Feed.Revision() >= revision {
 		return nil
@@ -119,8 +121,8 @@ func (s *Store) waitFor(ctx context.Context, revision int64) error {
 	return s.apiError(err, "")
 }
 
-// expired answers a list at a revision that is compacted. A list that is being
-// paged gets a token to go on with, without the promise of one revision.
+// expired is the error for a list at a compacted revision. For a paged list it has a
+// token that continues at the latest revision.
 func expired(start, path string, paging bool) error {
 	if !paging {
 		return apierrors.NewResourceExpired(expiredList)
@@ -151,13 +153,13 @@ func (e *corruptError) Error() string {
 	return fmt.Sprintf("%s revision=%d: %v", what, e.revision, e.err)
 }
 
-// unsafeDeletion says whether corrupt objects are told apart, so that they can
-// be deleted unseen (KEP-3926).
+// unsafeDeletion reports whether errors name corrupt objects, so that an administrator
+// can delete them without reading them (KEP-3926).
 func unsafeDeletion() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
 }
 
-// readError is what a caller gets to see of a value that can't be read.
+// readError is the error that a caller gets for a value that can't be read.
 func readError(err error, path string) error {
 	var corrupt *corruptError
 	switch {
@@ -171,8 +173,8 @@ func readError(err error, path string) error {
 	return corrupt.err
 }
 
-// undecodable is what a caller gets to see of a value that it has just written
-// and that can't be read: why, and nothing of the storage.
+// undecodable is the error that a caller gets for a value that it has just written and
+// that can't be decoded. It has the reason and nothing of the storage.
 func undecodable(err error) error {
 	var corrupt *corruptError
 	if errors.As(err, &corrupt) {
@@ -189,7 +191,7 @@ type corruptObjects struct {
 
 const maxCorruptObjects = 100
 
-// add returns false when the list can't go on.
+// add records an error. It returns false if the list must end.
 func (c *corruptObjects) add(err error, path string) bool {
 	var corrupt *corruptError
 	if !unsafeDeletion() || !errors.As(err, &corrupt) {
@@ -240,7 +242,7 @@ func (s *Store) watchError(err error) error {
 	return &apierrors.StatusError{ErrStatus: api.Status()}
 }
 
-// deletedCorrupt: what was deleted can't be shown.
+// deletedCorrupt is the error for a deleted object whose last state can't be decoded.
 func deletedCorrupt(err error) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,

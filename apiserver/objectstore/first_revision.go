@@ -9,9 +9,9 @@ import (
 	"byre/watch"
 )
 
-// EnsureFirstRevision writes the first record of a store that has none: to clients a
-// resourceVersion of 0 means "any", so nothing can be listed at revision 0 (and
-// etcd's first revision is 1). The store and the feed must be running.
+// EnsureFirstRevision writes a first record to a store without one, so that the store's
+// revision is at least 1, as etcd's is. Nothing can be listed at revision 0, because to
+// clients a resourceVersion of 0 means "any". The store and the feed must be running.
 func EnsureFirstRevision(ctx context.Context, store *sqlstore.Store, feed *watch.Feed) error {
 	if revision, err := feed.Latest(ctx); err != nil || revision > 0 {
 		return err

@@ -17,14 +17,15 @@ import (
 type Format struct {
 	form     representation.Form
 	protobuf bool
-	// message, if it returns one, transcodes the stored JSON, or the metadata of it.
+	// message returns what transcodes the stored JSON, or its metadata; nil if nothing
+	// can.
 	message func() *transcode.Message
 	// metadata marks that message is of what surrounds the metadata alone.
 	metadata bool
-	// encode encodes an object without a resourceVersion. The object is its own. In
+	// encode encodes an object without a resourceVersion. It may change the object. In
 	// protobuf it gives the message alone.
 	encode func(context.Context, runtime.Object) ([]byte, error)
-	// opaque marks bodies that nothing is put into.
+	// opaque is true for bodies into which no resourceVersion is inserted.
 	opaque bool
 	// from is a Format of protobuf that objects are decoded from, in the envelope that
 	// wrap puts a message into; nil is for the stored JSON.
@@ -32,18 +33,18 @@ type Format struct {
 	wrap func(message []byte) []byte
 }
 
-// Opaque returns a Format for what encode makes of objects, as it is. encode gets
-// objects in the version in memory, which are its own. Where from is not nil, it is a
-// Format of protobuf in the storage version, and wrap makes a message of it decodable:
-// objects are then decoded from that, which takes a fraction of the time. Such objects
-// may have nil where the stored JSON has empty lists and maps.
+// Opaque returns a Format for what encode makes of objects, as it is. encode gets objects
+// in the version in memory, and may change them. Where from is not nil, it is a Format of
+// protobuf in the storage version, and wrap makes a message of it decodable: objects are
+// then decoded from that, which takes a fraction of the time. Such objects may have nil
+// where the stored JSON has empty lists and maps.
 func Opaque(name string, from *Format, wrap func([]byte) []byte, encode func(context.Context, runtime.Object) ([]byte, error)) *Format {
 	return &Format{form: representation.Form{Name: name}, encode: encode, opaque: true, from: from, wrap: wrap}
 }
 
 // JSON returns a Format that encode makes JSON for, and Protobuf one that it makes
 // messages for. encode gets objects in the version in memory, without a resourceVersion,
-// which are its own.
+// and may change them.
 func JSON(name string, encode func(context.Context, runtime.Object) ([]byte, error)) *Format {
 	return &Format{form: representation.Form{Name: name}, encode: encode}
 }
@@ -149,7 +150,8 @@ func (s *Store) decodeFor(ctx context.Context, e *watch.Entry, f *Format) (runti
 	if f.from == nil || f.from.message == nil || f.from.message() == nil {
 		return s.object(ctx, e)
 	}
-	// The message is not kept: who asks for this Format need not ask for the other.
+	// The message is not kept, because the readers of this Format may never ask for the
+	// other.
 	message := []byte(nil)
 	if r := s.cfg.Feed.Representations().Get(&e.Representations, &f.from.form); r != nil {
 		message = r.Body

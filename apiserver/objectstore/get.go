@@ -33,8 +33,8 @@ func (s *Store) Get(ctx context.Context, key string, opts storage.GetOptions, ou
 	return readError(s.readInto(ctx, e, out), at.path)
 }
 
-// Load sees to it that the resource is in memory, so that what is read at
-// resourceVersion "0" afterwards asks nothing of the database.
+// Load loads the resource into memory, so that later reads at resourceVersion "0" do not
+// query the database.
 func (s *Store) Load(ctx context.Context) error {
 	if _, _, loaded := s.cfg.Feed.Lookup(s.at("", "").Key); loaded {
 		return nil
@@ -47,7 +47,8 @@ func (s *Store) Load(ctx context.Context) error {
 // its end.
 func (s *Store) Prefix() string { return strings.TrimSuffix(s.prefix, "/") }
 
-// GetEncoded is Get in a Format. What is not there is NotFound, whatever opts say.
+// GetEncoded is Get in a Format. It fails with NotFound if the object does not exist,
+// whatever opts say.
 func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOptions, f *Format) (Encoded, error) {
 	at, err := s.place(key)
 	if err != nil {

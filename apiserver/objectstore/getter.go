@@ -132,8 +132,8 @@ func (g *Getter) decorator(cfg Config) generic.StorageDecorator {
 	}
 }
 
-// indexFields takes over what upstream's watch cache indexes watchers by. It
-// needs no help for metadata.name: ranges have names.
+// indexFields returns the fields by which upstream's watch cache indexes watchers. It
+// leaves out metadata.name, because a range can name one object.
 func indexFields(triggers storage.IndexerFuncs) []string {
 	var fields []string
 	for field := range triggers {

@@ -7,9 +7,10 @@ import (
 	"byre/watch"
 )
 
-// newIndex makes the index of a selectable field, under the field's name. After
-// a start every object would be decoded for this one field, which is a scalar at
-// the same path in its JSON: only what that does not tell is decoded.
+// newIndex makes the index of a selectable field, under the field's name. The field is a
+// scalar at the same path in the object's JSON, so the index reads it from the stored
+// bytes. It decodes an object only where the bytes do not have the value; otherwise a
+// start would decode every object for this one field.
 func (s *Store) newIndex(field string) *watch.Index {
 	path := strings.Split(field, ".")
 	return &watch.Index{
@@ -22,8 +23,8 @@ func (s *Store) newIndex(field string) *watch.Index {
 				return "", false
 			}
 			value, there, ok := scalarAt(e.Value, path)
-			// What is not there may be there by default, if another program or
-			// another schema has written it.
+			// A missing field may have a default value if another program or another
+			// schema wrote the object.
 			return value, ok && (there || e.Form == s.cfg.Form)
 		},
 		Find: func(e *watch.Entry) (string, bool) {

@@ -26,7 +26,8 @@ func (s *Store) place(key string) (object, error) {
 	}
 	namespace, name := splitName(prepared[len(s.prefix):])
 	if namespace == "" && name != noName && strings.Contains(name, "/") {
-		// Its path would be that of another key, and encryption knows objects by it.
+		// It would share its path with another key, and encryption authenticates values
+		// with the path.
 		return object{}, fmt.Errorf("invalid key: %q has a name of two parts and no namespace", key)
 	}
 	return s.at(namespace, name), nil
@@ -63,7 +64,7 @@ func (s *Store) span(key string, recursive bool) (span, error) {
 	sp := span{path: prepared, recursive: recursive}
 	rest := prepared[len(s.prefix):]
 	if recursive {
-		// Something below a name holds nothing: no namespace has a slash.
+		// A path below a name matches no object, because no namespace has a slash.
 		sp.namespace = strings.Trim(rest, "/")
 	} else {
 		sp.namespace, sp.name = splitName(rest)

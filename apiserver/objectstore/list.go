@@ -80,9 +80,9 @@ func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) 
 // makersBatch is how many messages one goroutine of makeMissing makes at a time.
 const makersBatch = 64
 
-// makeMissing makes the messages that were never made, on all processors: after a start,
-// or a change of everything, that is most of the time that a list takes. Messages that
-// fail are left to the caller.
+// makeMissing makes the missing messages, on all processors. After a start, or after a
+// change of every object, this is most of the time of a list. Messages that fail are left
+// to the caller.
 func (l *EncodedList) makeMissing(ctx context.Context) error {
 	var makers errgroup.Group
 	makers.SetLimit(goruntime.GOMAXPROCS(0))
@@ -91,7 +91,7 @@ func (l *EncodedList) makeMissing(ctx context.Context) error {
 		batch := missing
 		missing = make([]*watch.Entry, 0, makersBatch)
 		makers.Go(func() error {
-			// A panic is the caller's too, who makes the message again.
+			// The caller makes the message again, and gets the panic itself.
 			defer func() { _ = recover() }()
 			for _, e := range batch {
 				if _, err := l.s.size(ctx, e, l.format); err != nil {

@@ -39,8 +39,8 @@ type MetadataWatch struct {
 	path     string // of every object, before its namespace and name
 	sealer   sealer
 	sub      *watch.Subscription // nil before the first Next
-	// known are the objects that are there. With them it can be told what
-	// changed, and what was deleted while history was lost.
+	// known are the objects that exist. They tell what an event changed, and what was
+	// deleted while history was lost.
 	known map[types.NamespacedName]knownObject
 }
 
@@ -75,10 +75,9 @@ func (g *Getter) WatchMetadata(gr schema.GroupResource) *MetadataWatch {
 	return w
 }
 
-// Next returns, when it is called first, what exists, which may be nothing; then
-// it waits for changes and returns at least one. After an error it can be
-// called again. Errors: watch.ErrClosed when the server stops; ctx's own; those
-// of reading history.
+// Next returns the objects that exist, perhaps none, when it is called first. Each later
+// call waits for changes and returns at least one. After an error it can be called again.
+// Errors: watch.ErrClosed when the server stops; ctx's own; those of reading history.
 func (w *MetadataWatch) Next(ctx context.Context) ([]MetadataEvent, error) {
 	if w.sub == nil {
 		return w.begin(ctx)
@@ -138,10 +137,10 @@ func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 	return events, nil
 }
 
-// list calls yield for each record as of the revision it returns. The records
-// are not kept: they are those in memory, if the feed has them, or come from the
-// database a page at a time. After a start this is the first that reads the resource:
-// the clients that list it soon find it in memory, if it is not too large.
+// list calls yield for each record as of the revision it returns. It keeps no records: it
+// reads them from the feed if the feed has them, or from the database one page at a time.
+// After a start the garbage collector is the first reader of a resource; the feed then
+// loads the resource, if it is not too large, for the clients that list it next.
 func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) (int64, error) {
 	resource := sqlstore.Key{Group: w.resource.Group, Resource: w.resource.Name, Owner: w.resource.Owner}
 	if _, _, loaded := w.feed.Lookup(resource); loaded {
@@ -224,8 +223,8 @@ func nameOf(key sqlstore.Key) types.NamespacedName {
 	return types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
 }
 
-// metadata reads a record. One that can't be read is there all the same: as far
-// as can be told, it has no owners.
+// metadata reads the metadata of a record. A record that can't be read counts as an
+// object without owners.
 func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revision int64) *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace:       r.Namespace,
@@ -287,8 +286,8 @@ func readMetadata(data []byte, into *metav1.ObjectMeta) {
 		start := in.pos
 		in.skipValue()
 		if field != nil {
-			// What a decoder can't read, nobody reads: the object is as if it
-			// did not have it.
+			// A member that can't be decoded counts as missing: no other reader can
+			// decode it either.
 			_ = json.Unmarshal(data[start:in.pos], field)
 		}
 	}

@@ -13,10 +13,10 @@ import (
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 )
 
-// A stored value is always JSON text. What is not encrypted is the object
-// itself. What is encrypted is a JSON string: the readable prefix that upstream
-// puts before the ciphertext ("k8s:enc:aescbc:v1:key1:"), and the rest in
-// base64. Bytes of a transformer that has no such prefix get rawPrefix.
+// A stored value is always JSON text. A value that is not encrypted is the object itself.
+// An encrypted value is a JSON string: the readable prefix that upstream puts before the
+// ciphertext ("k8s:enc:aescbc:v1:key1:"), and the rest in base64. Bytes of a transformer
+// that has no such prefix get rawPrefix.
 const (
 	encryptedPrefix = "k8s:enc:"
 	rawPrefix       = "byre:raw:"
@@ -27,8 +27,8 @@ const (
 // sealer encrypts and decrypts values.
 type sealer struct {
 	transformer value.Transformer
-	// plain is true when nothing is encrypted here; values that were are
-	// still recognised, and refused with an error that says so.
+	// plain is true when the Store encrypts nothing. It still recognises encrypted
+	// values, and refuses them with an error that says so.
 	plain bool
 }
 
@@ -54,8 +54,8 @@ func (s *sealer) seal(ctx context.Context, data []byte, path string) ([]byte, er
 	return WrapEncrypted(out), nil
 }
 
-// open is the reverse. It reports whether the value should be written again,
-// because it would be encrypted otherwise now.
+// open is the reverse of seal. stale reports whether the value should be written again,
+// because seal would now encrypt it otherwise.
 func (s *sealer) open(ctx context.Context, stored []byte, path string) (data []byte, stale bool, err error) {
 	wrapped := IsWrapped(stored)
 	if s.plain && !wrapped {

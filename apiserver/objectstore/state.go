@@ -20,9 +20,10 @@ type state struct {
 	obj      runtime.Object
 	data     []byte // its encoding
 	revision int64  // 0: it does not exist
-	// stale: the stored value should be written again even if nothing changed.
+	// stale is true if the stored value should be written again although nothing changed.
 	stale bool
-	// current: it was read from the database, not suggested or remembered.
+	// current is true if the state was read from the database, and not suggested or in
+	// memory.
 	current bool
 }
 
@@ -119,12 +120,14 @@ func (st *state) meta() storage.ResponseMeta {
 	return storage.ResponseMeta{ResourceVersion: uint64(st.revision)}
 }
 
-// unchanged says whether data is what is stored, and stored as it would be now.
+// unchanged reports whether data equals what is stored, and would be stored in the same
+// way now.
 func (st *state) unchanged(data []byte) bool {
 	return !st.stale && st.revision > 0 && bytes.Equal(data, st.data)
 }
 
-// isConflict says whether a write failed because the object is not what it replaces.
+// isConflict reports whether a write failed because the object is not the one that it
+// replaces.
 func isConflict(err error) bool {
 	return errors.Is(err, sqlstore.ErrConflict) || errors.Is(err, sqlstore.ErrNotFound) || errors.Is(err, sqlstore.ErrExists)
 }

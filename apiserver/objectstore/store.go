@@ -21,7 +21,7 @@ import (
 // Config says what a Store keeps and how. Store, Feed, GroupResource,
 // ResourcePrefix, Codec, NewFunc and NewListFunc are required.
 type Config struct {
-	// Store is where writes go and old revisions come from.
+	// Store is where objects are written, and read at old revisions.
 	Store *sqlstore.Store
 	// Feed has the current state and the changes.
 	Feed *watch.Feed
@@ -38,12 +38,12 @@ type Config struct {
 	// Codec encodes to the storage version and decodes to the version in
 	// memory, with defaults.
 	Codec runtime.Codec
-	// DecodeAhead is told of values that Codec will be asked to decode one by one,
-	// where much of that can be done better together. It returns no error: Codec
-	// does. Nil means that there is nothing to gain.
+	// DecodeAhead is called with values that the Store is about to decode with Codec, one
+	// by one. It can prepare them together, as one call of a conversion webhook does. It
+	// returns no error, because Codec does. Nil prepares nothing.
 	DecodeAhead func(ctx context.Context, values [][]byte)
-	// Plain encodes what Codec has decoded, where Codec's own encoding would add
-	// to it, for the raw side; nil means Codec.
+	// Plain encodes objects for the raw side where Codec's own encoding would add to what
+	// Codec has decoded; nil means Codec.
 	Plain runtime.Encoder
 	// StorageVersion is the group and version that Codec encodes to.
 	StorageVersion schema.GroupVersion
@@ -51,12 +51,12 @@ type Config struct {
 	// Form is decoded before it is answered. It names the program's API
 	// version and the storage version, and what else the bytes depend on.
 	Form string
-	// View names what a Store makes of the records: the version in memory, the
-	// schema. Stores that keep one resource and differ in this share nothing
-	// that they derive from its records; empty is right where none differs.
+	// View names what a Store decodes records to: the version in memory and the schema.
+	// Stores of one resource with different Views share nothing that they derive from its
+	// records. It is empty where all Stores of a resource decode alike.
 	View string
-	// Lossy says that encoding may change more than the form of an object, as a
-	// conversion does: what was written is then decoded again to be returned.
+	// Lossy is true if encoding may change more than the form of an object, as a
+	// conversion does. What was written is then decoded again to be returned.
 	Lossy bool
 	// NewFunc and NewListFunc make empty objects.
 	NewFunc     func() runtime.Object
@@ -77,8 +77,8 @@ type Config struct {
 	// BookmarkInterval is the greatest time between two bookmarks of a watch
 	// that asked for them; 0 means a minute, as the watch cache has it.
 	BookmarkInterval time.Duration
-	// FutureTimeout is how long a read of a revision that has not happened
-	// yet waits for it; 0 means three seconds, as the watch cache has it.
+	// FutureTimeout is how long a read waits for a revision of the future; 0 means three
+	// seconds, as in upstream's watch cache.
 	FutureTimeout time.Duration
 }
 

@@ -8,9 +8,9 @@ import (
 )
 
 // tokenLifetime is how long a paged list can be continued at its revision. It is
-// upstream's --etcd-compaction-interval, after which a token's revision is gone
-// there (storagebackend.DefaultCompactInterval); here history lasts longer, so
-// that the token itself has to end.
+// upstream's --etcd-compaction-interval (storagebackend.DefaultCompactInterval), after
+// which etcd compacts the token's revision. Here history lasts longer, so the token
+// itself ends.
 const tokenLifetime = 5 * time.Minute
 
 // continueToken is upstream's token (apiserver/pkg/storage/continue.go) with the
@@ -41,8 +41,8 @@ func stampToken(token string, issued time.Time) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(data), nil
 }
 
-// tokenIssued is the time that a token, which upstream has found valid, says;
-// zero when it says none, as another server's does.
+// tokenIssued returns the time in a token that upstream's decoder has accepted. It is
+// zero if the token has none, as a token of another server.
 func tokenIssued(token string) time.Time {
 	c, err := decodeToken(token)
 	if err != nil || c.IssuedSeconds <= 0 {

@@ -11,9 +11,9 @@ import (
 	"byre/apiserver/stack"
 )
 
-// GuaranteedUpdate implements storage.Interface. It starts from what is in
-// memory, which may be late: what that makes fail is tried again from the
-// database before it is an answer, as upstream does it with suggestions.
+// GuaranteedUpdate implements storage.Interface. It starts from the object in memory,
+// which may be an old one. A failure with an old object is not an answer: the update is
+// tried again from the database, as upstream does after a suggested object.
 func (s *Store) GuaranteedUpdate(
 	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, cachedExistingObject runtime.Object,
@@ -47,7 +47,7 @@ func (s *Store) GuaranteedUpdate(
 		}
 		if from.unchanged(data) {
 			if !from.current {
-				// What was compared with may not be what is stored.
+				// The object that was compared may not be the stored one.
 				if from, err = r.getCurrentState(ctx); err != nil {
 					return err
 				}
@@ -77,8 +77,8 @@ func (s *Store) GuaranteedUpdate(
 	}
 }
 
-// leases are updated although the database is at its quota, by whatever value: without
-// their renewals nodes become NotReady, and the controllers that delete objects stop.
+// leases may be updated by any value while the database is at its quota. Without renewals
+// nodes would become NotReady, and the controllers that delete objects would stop.
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
 // grows reports whether an update makes the database larger. An update of a delete request

@@ -20,8 +20,8 @@ type EncodedEvent struct {
 	Object Encoded
 }
 
-// EncodedWatch is a watch without decoding. It has no goroutine and no buffer:
-// who does not call Next costs nobody anything. It is for one goroutine, and
+// EncodedWatch is a watch without decoding. It has no goroutine and no buffer, so a
+// caller that does not call Next costs the others nothing. It is for one goroutine, and
 // must be closed.
 type EncodedWatch interface {
 	// Next waits for events and returns at least one; a bookmark that is due
@@ -37,10 +37,9 @@ type encodedWatch struct {
 	format *Format
 }
 
-// WatchEncoded is Watch in a Format. It returns as errors what is wrong
-// with the request; what is wrong with its resourceVersion comes as the first
-// Next's error. The context's deadline, where it has one, is when the watch is
-// going to end: it gets a bookmark shortly before.
+// WatchEncoded is Watch in a Format. It returns the errors of the request, except those
+// of its resourceVersion, which the first Next returns. The watch ends at the context's
+// deadline, if there is one, and gets a bookmark shortly before.
 func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions, f *Format) (EncodedWatch, error) {
 	c, err := s.cursor(ctx, key, opts)
 	if err != nil {

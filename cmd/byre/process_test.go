@@ -71,7 +71,7 @@ func command(t *testing.T, dir string, args ...string) *process {
 }
 
 // start starts a command of the program's; with -short it skips the test.
-func start(t *testing.T, dir string, cmd *exec.Cmd) *process {
+func start(t testing.TB, dir string, cmd *exec.Cmd) *process {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts byre")
@@ -95,16 +95,21 @@ func start(t *testing.T, dir string, cmd *exec.Cmd) *process {
 	return p
 }
 
-// serve starts a server in dir and waits until it is ready.
+// startServer starts a server in dir and waits until it is ready.
 func startServer(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
-	p := command(t, dir, append([]string{"serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0"}, args...)...)
+	p := command(t, dir, serveArgs(dir, args...)...)
 	awaitReady(t, p)
 	return p
 }
 
+// serveArgs are the arguments of a server in dir, on a free port.
+func serveArgs(dir string, args ...string) []string {
+	return append([]string{"serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0"}, args...)
+}
+
 // awaitReady waits until the server is ready.
-func awaitReady(t *testing.T, p *process) {
+func awaitReady(t testing.TB, p *process) {
 	t.Helper()
 	eventually.Done(t, "byre is ready", func(ctx context.Context) (bool, error) {
 		p.mustRun(t)
@@ -113,7 +118,7 @@ func awaitReady(t *testing.T, p *process) {
 }
 
 // mustRun ends the test when the process has exited.
-func (p *process) mustRun(t *testing.T) {
+func (p *process) mustRun(t testing.TB) {
 	t.Helper()
 	select {
 	case <-p.exited:

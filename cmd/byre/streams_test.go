@@ -183,7 +183,7 @@ func testIdleWatches(t *testing.T, flags ...string) {
 }
 
 // residentMemory is a process's, in bytes.
-func residentMemory(t *testing.T, p *process) int {
+func residentMemory(t testing.TB, p *process) int {
 	t.Helper()
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"byre/sqlstore"
 )
 
-// Archive implements sqlstore.Archiver. It takes no lock: nobody changes a row of changes.
+// Archive implements sqlstore.Archiver. It takes no lock, because a row of changes is
+// never updated.
 func (d *Driver) Archive(ctx context.Context, after, upTo int64, keep func(sqlstore.GroupResource) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"byre/sqlstore"
 )
 
-// attempts is how often a batch is tried that could not get the lock.
+// attempts is how often a batch is tried if it does not get the lock.
 const attempts = 3
 
 // Commit implements sqlstore.Driver.
@@ -26,7 +26,7 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		case err == nil:
 			return outcomes, nil
 		case errors.Is(err, errLost):
-			// Nothing was written. A read finds out what has become of the store.
+			// The batch wrote nothing. A read finds out whether the store lost commits.
 			if _, err := d.State(ctx); err != nil {
 				return nil, err
 			}
@@ -44,10 +44,10 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	}
 }
 
-// commit sends a batch as one pipeline and reads its results. The caller's
-// context does not end it: see closeSoon. Before the COMMIT the server's own
-// time-outs bound it, so that what is given up there is known not to have
-// happened; a COMMIT that takes too long is left alone, its outcome unknown.
+// commit sends a batch as one pipeline and reads its results. The caller's context does
+// not end it: see closeSoon. The server's own time-outs bound the statements before the
+// COMMIT, so a batch that fails there certainly did not happen. A COMMIT that takes too
+// long is not cancelled; its outcome is unknown.
 func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments []any) ([]sqlstore.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	results := conn.SendBatch(ctx, &b)
 	outcomes, last, committing, err := readCommit(results, settings, batch)
 	if closeErr := results.Close(); err == nil {
-		// All results were read: this can't undo them.
+		// All results were read, so an error here does not change them.
 		_ = closeErr
 		if last.revision > 0 {
 			d.history.advance(before, last)
@@ -99,8 +99,7 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	return nil, d.translateCommit(err, committing)
 }
 
-// writer acquires the connection that commits. Nothing has been sent when that
-// fails.
+// writer acquires the connection that commits. If it fails, nothing was sent.
 func (d *Driver) writer(ctx context.Context) (*pgxpool.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
 	defer cancel()
@@ -209,11 +208,12 @@ func arrays(batch []sqlstore.Write) []any {
 	return []any{op, group, resource, owner, namespace, name, replaces, uid, form, expires, value, who, verb, auditID}
 }
 
-// terminateHolder ends a session that has held the lock for too long.
+// terminateHolder terminates a session that has held the lock for too long.
 func (d *Driver) terminateHolder(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout)
 	defer cancel()
-	// A little less, as its clock began before ours.
+	// A little less than LockTimeout, because the holder began before this process
+	// waited.
 	held := d.options.LockTimeout * 9 / 10
 	_, err := d.writes.Exec(ctx, terminateHolder, held.String())
 	return d.translate(err)
@@ -221,7 +221,7 @@ func (d *Driver) terminateHolder(ctx context.Context) error {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// formatTime is read the same under every DateStyle and TimeZone.
+// formatTime gives a text that the server reads alike under every DateStyle and TimeZone.
 func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
 
 // text and bytes share the memory of a value: pgx copies what it sends and what

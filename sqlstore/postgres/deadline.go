@@ -13,13 +13,12 @@ import (
 	"byre/sqlstore"
 )
 
-// errSilent is why a read was given up: the server owed an answer for
+// errSilent is the cause of a read's end if the server did not answer for
 // Options.ReadTimeout.
 var errSilent = errors.New("no answer in time")
 
-// watchdog ends a read when the server owes an answer for too long. Invariant:
-// it runs while the driver waits for the server, and not while the caller works
-// on what was read.
+// watchdog ends a read when the server does not answer for too long. Invariant: it runs
+// while the driver waits for the server, and not while the caller uses what was read.
 type watchdog struct {
 	timer   *time.Timer
 	timeout time.Duration
@@ -28,14 +27,13 @@ type watchdog struct {
 // expect starts the time for the server's next row or message.
 func (w *watchdog) expect() { w.timer.Reset(w.timeout) }
 
-// pause stops it: something has come.
+// pause stops the time: the server has answered.
 func (w *watchdog) pause() { w.timer.Stop() }
 
-// read lends a connection to f, with the position to check what it reads
-// against. Every read goes through here, so that none is without a deadline, and
-// none without an answer to lost commits. When the server was silent, or is not
-// the primary any more, the connections that wait in the pools are dropped: they
-// may lead to the same host.
+// read calls f with a connection, and with the position to check what f reads. Every read
+// goes through here, so that every read has a deadline and notices lost commits. When the
+// server was silent, or is not the primary any more, the connections that wait in the
+// pools are dropped: they may lead to the same host.
 func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn, *watchdog, position) error) error {
 	before, began := d.history.last(), time.Now()
 	reading, cancel := context.WithCancelCause(ctx)

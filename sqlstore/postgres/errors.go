@@ -24,7 +24,7 @@ const (
 	codeDuplicate        = "23505"
 )
 
-// causes are the codes whose meaning a client is told too.
+// causes are the codes whose meaning a client is told.
 var causes = map[string]error{
 	codeReadOnly:         sqlstore.ErrReadOnly,
 	codeDiskFull:         sqlstore.ErrDiskFull,
@@ -48,7 +48,7 @@ func (d *Driver) translate(err error) error {
 	explained := dbserver.Explain(d.config, err)
 	var server *pgconn.PgError
 	if !errors.As(err, &server) {
-		// The rest comes from the connection, or from giving up on it.
+		// Other errors are those of the connection, or of a time-out.
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, explained)
 	}
 	if cause := causes[server.Code]; cause != nil {

@@ -25,8 +25,8 @@ var errNoCancel = errors.New("a commit is not cancelled")
 // of closeTimeout. mayCancel says whether the server is asked to cancel a statement that
 // is given up.
 //
-// It is not on the writer's connection. A COMMIT that waits for its synchronous standby
-// and is cancelled ends its wait: what it wrote becomes visible although it is not
+// The server is not asked on the writer's connection. A cancelled COMMIT stops to wait
+// for its synchronous standby, and its changes become visible although they are not
 // replicated. Without the request it goes on waiting, invisible, after the client has
 // gone.
 func closeSoon(mayCancel bool) func(context.Context, *pgx.ConnConfig) error {
@@ -88,14 +88,14 @@ type batchWait struct {
 	giveUp context.CancelFunc
 }
 
-// begin notes that a batch is being sent.
+// begin records that a batch is sent. giveUp ends the wait for its answer.
 func (w *batchWait) begin(giveUp context.CancelFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.began, w.giveUp = time.Now(), giveUp
 }
 
-// end notes that its answer is there, or given up.
+// end records that the wait for the batch is over.
 func (w *batchWait) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

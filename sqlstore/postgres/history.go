@@ -14,12 +14,13 @@ import (
 	"byre/sqlstore"
 )
 
-// epochGap is how far a new epoch moves the revision beyond the last one that
-// this process has seen, as others may have seen and told clients of later ones.
+// epochGap is how far a new epoch moves the revision beyond the last one that this
+// process has seen. Other processes may have seen later revisions, and shown them to
+// clients.
 const epochGap = 1_000_000
 
-// errLost: the database does not hold the last change that this process has
-// seen in it. A server took over that had not received it.
+// errLost means that the database does not hold the last change that this process has
+// seen: a server took over that had not received it.
 var errLost = errors.New("the database has lost commits")
 
 // position is the last change that this process has seen, by its revision and
@@ -39,7 +40,7 @@ type position struct {
 type history struct {
 	mu       sync.Mutex
 	position position
-	// recovering is held by who starts a new epoch.
+	// recovering is held while a new epoch is started.
 	recovering sync.Mutex
 }
 
@@ -98,8 +99,8 @@ func (o *observation) position() position {
 	return p
 }
 
-// holds reports whether a snapshot holds the position. Where the position is
-// compacted that can't be seen; then whatever goes on from it fails with
+// holds reports whether a snapshot holds the position. If the position is compacted, the
+// snapshot does not tell. Reads that continue from the position then fail with
 // sqlstore.ErrCompacted.
 func (o *observation) holds(p position) bool {
 	switch {
@@ -124,10 +125,10 @@ func (d *Driver) check(before position, o *observation) error {
 	return nil
 }
 
-// startEpoch answers lost commits: it moves the revision beyond every one that
-// was given before, marks all before it as compacted, and changes the epoch. So
-// every cursor of the lost history, in this process or in a client, is answered
-// that it is compacted, and no revision is given twice from now on.
+// startEpoch answers lost commits: it moves the revision beyond every one that was given
+// before, marks all before it as compacted, and changes the epoch. So every cursor of the
+// lost history, in this process or in a client, fails as compacted, and no revision is
+// given twice.
 func (d *Driver) startEpoch(ctx context.Context, before position) error {
 	d.history.recovering.Lock()
 	defer d.history.recovering.Unlock()
@@ -160,8 +161,8 @@ func (d *Driver) startEpoch(ctx context.Context, before position) error {
 		return d.translate(err)
 	}
 	if revision == 0 {
-		// Another process has begun one, which the next read finds; or the server
-		// that was asked first was another, and this one has lost nothing.
+		// Either another process has started the epoch, which the next read finds, or the
+		// first read went to another server, and this one has lost nothing.
 		return nil
 	}
 	d.history.forget(before)

@@ -90,9 +90,9 @@ func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *s
 	return nil
 }
 
-// statements returns the list's and, where it may have to be counted, the
-// count's. At a revision that happens to be the last the other ones would do,
-// but that is only known in the transaction.
+// statements returns the statement of the list and, if the records may have to be
+// counted, that of the count. The statements for the current state would also do for the
+// last revision, but only the transaction tells which revision is the last.
 func statements(q sqlstore.Query) (list, count string) {
 	now := q.At == 0
 	switch {

@@ -28,7 +28,8 @@ func Load(ctx context.Context, dsn string, s sqlstore.Snapshot) error {
 		return err
 	}
 	if version > 0 {
-		// A database that holds data is not migrated on the way to be refused.
+		// A database that is going to be refused because it holds data is not migrated
+		// first.
 		err = migrations.Check(migrations.Postgres, version)
 	} else {
 		t.watchdog.pause()
@@ -46,8 +47,8 @@ func (t *transfer) load(s sqlstore.Snapshot) error {
 	if err != nil {
 		return t.explain(err)
 	}
-	// The server answers when the locks are given back: whoever comes next is not told
-	// that the store is in use.
+	// The rollback waits until the server has released the locks, so that the next
+	// process does not find the store in use.
 	defer t.rollback(tx)
 	if err := t.lock(tx); err != nil {
 		return err
@@ -69,13 +70,13 @@ func (t *transfer) load(s sqlstore.Snapshot) error {
 	if _, err := tx.Exec(t.ctx, setStore, s.Revision, s.Compacted, s.Epoch); err != nil {
 		return t.explain(err)
 	}
-	// The plans of a table that was empty a moment ago would be wrong until the next
+	// Without statistics the plans of the filled tables would be wrong until the next
 	// autovacuum.
 	t.watchdog.expect()
 	if _, err := tx.Exec(t.ctx, analyze); err != nil {
 		return t.explain(err)
 	}
-	// A synchronous standby has all of it to receive before the answer comes.
+	// The answer may wait until a synchronous standby has received everything.
 	t.watchdog.pause()
 	if err := tx.Commit(t.ctx); err != nil {
 		return fmt.Errorf("commit: %w", t.explain(err))
@@ -90,7 +91,8 @@ func (t *transfer) rollback(tx pgx.Tx) {
 	_ = tx.Rollback(ctx)
 }
 
-// lock keeps others away, and fails where the store is in use or holds data.
+// lock locks the store against other processes. It fails if the store is in use or holds
+// data.
 func (t *transfer) lock(tx pgx.Tx) error {
 	if _, err := tx.Exec(t.ctx, configureLoad, "10000"); err != nil {
 		return t.explain(err)
@@ -136,7 +138,8 @@ func split[T any](next puller[T], belongs func(*T) bool) (first, rest puller[T])
 	return first, rest
 }
 
-// copyRows sends rows by COPY. The watchdog watches the server, not who makes the rows.
+// copyRows sends rows by COPY. The watchdog bounds the time of the server, not that of
+// the source of the rows.
 func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, next puller[T], values func(*T) []any) error {
 	t.watchdog.pause()
 	var source error

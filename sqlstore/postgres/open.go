@@ -29,10 +29,11 @@ type Options struct {
 	CommitTimeout time.Duration
 	// ReadTimeout is how long a read waits for the server's next row: 5 seconds.
 	ReadTimeout time.Duration
-	// AllowLoss opens a server that runs with fsync or synchronous_commit off,
-	// and may forget commits when it crashes.
+	// AllowLoss accepts a server with fsync or synchronous_commit off, which may lose
+	// commits when it crashes.
 	AllowLoss bool
-	// Logger takes what the operator should know of the server; it is discarded.
+	// Logger logs what the operator should know of the server; by default nothing is
+	// logged.
 	Logger *slog.Logger
 }
 
@@ -93,8 +94,8 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// inspect refuses a server or schema that we can't work with. pooled says that
-// the connection ends at something before the server.
+// inspect refuses a server or a schema that the driver can't use. pooled is true if the
+// connection ends at a pooler in front of the server.
 func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pooled bool, err error) {
 	config = config.Copy()
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
@@ -130,6 +131,6 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 	if err := conn.QueryRow(ctx, migrations.SelectVersion).Scan(&version, &dirty); err != nil {
 		return false, dbserver.Explain(config, err)
 	}
-	// A pooler makes up the process ID that it gives its clients.
+	// The process ID that a pooler gives its clients is not the server's.
 	return pid != conn.PgConn().PID(), migrations.Check(migrations.Postgres, version)
 }

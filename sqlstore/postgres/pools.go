@@ -15,14 +15,14 @@ const defaultReads = 10
 // maxLocks bounds the locks by name that are held at a time, that of use among them.
 const maxLocks = 5
 
-// openPools makes the pools; none connects before it is used. What waits for
-// another connection of this process has its own pool, so that no size of the
-// pool of reads can deadlock: the writer, the holders of locks by name, and
-// Listen, which has a connection without a pool.
+// openPools makes the pools; none connects before it is used. Invariant: nothing that
+// waits for another connection of this process uses the pool of reads, so that no size of
+// this pool can deadlock. The writer and the holders of locks by name have pools of their
+// own, and Listen has a connection without a pool.
 func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err error) {
-	// A connection that was idle is pinged before it is used. Whoever wanted it may
-	// have gone meanwhile: without a deadline of its own, the ping of a server that is
-	// silent keeps its place in the pool, and Close waiting, for a minute.
+	// A connection that was idle is pinged before it is used. The ping has a deadline of
+	// its own, because its caller may have gone. Otherwise the ping of a silent server
+	// would keep its place in the pool for a minute, and Close would wait for it.
 	config.PingTimeout = cmp.Or(config.PingTimeout, d.options.ReadTimeout)
 	config.BeforeConnect = closeSoon(true)
 	if d.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
@@ -49,8 +49,8 @@ func (d *Driver) hasSession() bool {
 }
 
 // prepareSession makes the settings of a batch, and prepares its statements, when the
-// connection is made: to prepare takes locks on the tables, and whatever fails after a
-// batch was sent may have an unknown outcome.
+// connection is made: to prepare a statement takes locks on the tables, and a failure
+// after a batch was sent may leave its outcome unknown.
 func (d *Driver) prepareSession(ctx context.Context, conn *pgx.Conn) error {
 	if !d.hasSession() {
 		return nil

@@ -9,8 +9,8 @@ SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_
 
 const selectMigrated = `SELECT to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
 
-// What every read learns of the store, from its own snapshot. $1 is the revision
-// of the driver's position.
+// The state of the store, which every read selects in its own snapshot. $1 is the
+// revision of the driver's position.
 const (
 	stateColumns = `
 SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp(), l.time, l.uid, h.time, h.uid,
@@ -42,7 +42,7 @@ SELECT set_config('lock_timeout', $1, $2), set_config('plan_cache_mode', 'force_
        set_config('enable_mergejoin', 'off', $2), set_config('jit', 'off', $2),
        set_config('work_mem', '64MB', $2)`
 
-	// lock is a statement of its own: what comes next has a younger snapshot.
+	// lock is a statement of its own, so that the next statement has a younger snapshot.
 	// It waits as long as lock_timeout says; the statement after it has the
 	// statement_timeout that is set here.
 	lock = `SELECT set_config('statement_timeout', $1, true) FROM store WHERE id = 1 FOR UPDATE`
@@ -135,7 +135,8 @@ const (
 	deleteChanges = `
 DELETE FROM changes WHERE revision <= (
     SELECT max(revision) FROM (SELECT revision FROM changes WHERE revision <= $1 ORDER BY revision LIMIT $2) oldest)`
-	// updateCompacted: the last revision must not depend on what was deleted.
+	// updateCompacted raises store.revision too: the last revision must not depend on
+	// deleted rows.
 	updateCompacted = `
 UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revision, $1) WHERE id = 1`
 
@@ -159,8 +160,8 @@ SELECT "group", resource FROM archive WHERE ("group", resource) > ($1, $2) ORDER
 DELETE FROM archive WHERE revision = ANY(ARRAY(
     SELECT revision FROM archive WHERE "group" = $1 AND resource = $2 AND time < $3::text::timestamptz ORDER BY time LIMIT $4))`
 
-	// configureCompact: a plan made for any revision would take the whole table
-	// for likely.
+	// configureCompact turns off sequential scans: a generic plan would expect most of
+	// the table to match.
 	configureCompact = `SELECT set_config('lock_timeout', $1, true), set_config('enable_seqscan', 'off', true)`
 
 	idleTimeout = `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`

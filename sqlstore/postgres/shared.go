@@ -57,9 +57,9 @@ func (d *Driver) deleteChanges(ctx context.Context, tx pgx.Tx, upTo int64, limit
 	return deleted, tx.SendBatch(ctx, &b).Close()
 }
 
-// WithLock implements sqlstore.Locker by an advisory lock of an otherwise
-// idle transaction. It says something every so often; the server ends the
-// session of a process that doesn't.
+// WithLock implements sqlstore.Locker by an advisory lock of an otherwise idle
+// transaction. holdLock sends a statement now and then; the server ends the session of a
+// process that does not.
 func (d *Driver) WithLock(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error) {
 	conn, ran, err := d.tryLock(ctx, tryLock, name)
 	if conn != nil {
@@ -92,8 +92,8 @@ func (d *Driver) tryLock(ctx context.Context, query, name string) (conn *pgxpool
 	return conn, locked, err
 }
 
-// unlock ends the transaction, which wrote nothing. When that fails Release
-// drops the connection, which gives back the lock too.
+// unlock ends the transaction, which wrote nothing. If that fails, Release drops the
+// connection, and the server releases the lock.
 func (d *Driver) unlock(ctx context.Context, conn *pgxpool.Conn) {
 	defer conn.Release()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.ReadTimeout)
@@ -101,7 +101,8 @@ func (d *Driver) unlock(ctx context.Context, conn *pgxpool.Conn) {
 	_, _ = conn.Exec(ctx, rollback)
 }
 
-// hold keeps the transaction from looking idle and calls lost when it is gone.
+// holdLock keeps the server from ending the idle transaction, and calls lost when the
+// transaction is gone.
 func (d *Driver) holdLock(ctx context.Context, lost func(), conn *pgxpool.Conn) {
 	defer lost()
 	ticker := time.NewTicker(d.options.LockTimeout / 5)
@@ -118,8 +119,8 @@ func (d *Driver) holdLock(ctx context.Context, lost func(), conn *pgxpool.Conn) 
 	}
 }
 
-// touch reports whether the session is there. The server ends one that has been
-// silent for LockTimeout, so that an answer must come before.
+// touch reports whether the session still exists. The server must answer within
+// LockTimeout, because it ends a session that was silent for so long.
 func (d *Driver) touch(ctx context.Context, conn *pgxpool.Conn) bool {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout*3/5)
 	defer cancel()
@@ -168,7 +169,8 @@ func (d *Driver) listen(ctx context.Context, f func(revision int64)) error {
 		if err != nil {
 			return err
 		}
-		// What isn't a number is from someone else: look for yourself.
+		// A payload that is not a number is another program's. It counts as a hint
+		// without a revision.
 		revision, err := strconv.ParseInt(n.Payload, 10, 64)
 		if err != nil {
 			revision = 0
@@ -202,8 +204,8 @@ func (d *Driver) stopListening(ctx context.Context, conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-// listenPause is how long a connection that listens may be quiet before it is
-// asked whether it still leads to a server.
+// listenPause is how long a listening connection may be quiet before the driver pings the
+// server.
 const listenPause = 15 * time.Second
 
 // nextHint waits for a notification.

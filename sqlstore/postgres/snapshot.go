@@ -14,8 +14,8 @@ import (
 	"byre/sqlstore"
 )
 
-// silence is how long a bulk transfer waits for the server: it may count a whole table
-// before its first row.
+// silence is how long a bulk transfer waits for the server, which may count a whole table
+// before the first row.
 const silence = time.Minute
 
 // ReadSnapshot reads the whole store from one REPEATABLE READ transaction. Processes that
@@ -65,7 +65,7 @@ func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, 
 }
 
 // transfer is a connection that reads or writes a whole store. Its context ends when the
-// server owes an answer for longer than silence.
+// server does not answer for longer than silence.
 type transfer struct {
 	//nolint:containedctx // it is the connection's own: the watchdog ends it.
 	ctx      context.Context
@@ -145,7 +145,7 @@ func (t *transfer) checkIdle() error {
 	return &migrations.InUseError{Path: t.name()}
 }
 
-// name is what an operator knows the database by.
+// name is the database's name for the operator.
 func (t *transfer) name() string {
 	return fmt.Sprintf("database %q at %s", t.conn.Config().Database, dbserver.Address(t.conn.Config()))
 }

@@ -14,7 +14,7 @@ import (
 func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 	queue := func(b *pgx.Batch) { b.Queue(selectUsage) }
 	err = d.snapshot(ctx, queue, func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
-		// It walks a whole table: ctx bounds it, and nobody waits for it.
+		// The statement scans a whole table: ctx bounds it, and no request waits for it.
 		w.pause()
 		usage.Revision = state.Revision
 		rows, err := results.Query()
@@ -39,7 +39,7 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 const sizeTimeout = time.Minute
 
 // Used implements sqlstore.Sizer. PostgreSQL does not tell how much of its files can be
-// used again: it is all of them.
+// reused, so all of them count.
 func (d *Driver) Used(ctx context.Context) (int64, error) { return d.Size(ctx) }
 
 // Size implements sqlstore.Sizer: the whole database, whoever else uses it.

@@ -28,7 +28,7 @@ func (d *Driver) Archive(ctx context.Context, after, upTo int64, keep func(sqlst
 	})
 }
 
-// resources are those that keep selects of the resources changed in a range of revisions.
+// resources returns the resources changed in a range of revisions that keep selects.
 func (d *Driver) resources(ctx context.Context, after, upTo int64, keep func(sqlstore.GroupResource) bool) (kept []sqlstore.GroupResource, err error) {
 	rows, err := d.readers.db.QueryContext(ctx, selectResources, after, upTo)
 	if err != nil {

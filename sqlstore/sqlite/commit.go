@@ -88,14 +88,15 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	return outcomes, nil
 }
 
-// transaction runs f in a transaction. There is no context: one that can end
-// would cost a goroutine a statement, and the transaction is short.
+// transaction runs f in a transaction. It takes no context: a context that can end would
+// cost one goroutine for each statement, and the transaction is short.
 func (w *writer) transaction(f func() error) error {
 	if err := w.start(); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
 	if err := f(); err != nil {
-		// Some errors have rolled back already, then this one means nothing.
+		// SQLite has rolled back already after some errors; the error of this ROLLBACK
+		// then means nothing.
 		_, _ = w.rollback.Exec()
 		return err
 	}
@@ -106,10 +107,10 @@ func (w *writer) transaction(f func() error) error {
 	return nil
 }
 
-// start begins the transaction. One that could neither be committed nor rolled
-// back is still open: only then is a second BEGIN an error of the statement
-// itself, and a ROLLBACK makes way for it. Every other error is BEGIN's own
-// (another process's lock, the disk) and is the caller's to know.
+// start begins the transaction. If an earlier transaction could neither be committed nor
+// rolled back, it is still open, and BEGIN fails with an error of the statement itself.
+// start then rolls back and begins again. It returns every other error (another process's
+// lock, the disk).
 func (w *writer) start() error {
 	_, err := w.begin.Exec()
 	if !hasCode(err, sqlite3.SQLITE_ERROR) {
@@ -147,8 +148,8 @@ func (w *writer) apply(batch []sqlstore.Write, outcomes []sqlstore.Outcome, stat
 	return nil
 }
 
-// touchStore has the transaction write a page, as it does not where an UPDATE changes
-// nothing: whether the file takes writes is known when it is in the log.
+// touchStore makes the transaction write a page to the log, which an UPDATE that changes
+// nothing would not do. It fails if the file can't be written.
 func (w *writer) touchStore() error {
 	if _, err := w.touch.Exec(); err != nil {
 		return err
@@ -157,7 +158,7 @@ func (w *writer) touchStore() error {
 	return err
 }
 
-// create lets the unique index find out whether the key is free.
+// create inserts a record. The unique index tells whether the key exists.
 func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlstore.Outcome, error) {
 	k, a := c.Key, c.Author
 	_, err := w.insertObject.Exec(revision, k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name, c.UID, revision,

@@ -19,11 +19,9 @@ type setting struct {
 	fixed       bool
 }
 
-// settings of the connections.
-// Invariant: every connection that stays open has them (connector.Connect). What was
-// durable in a file made by this program would else depend on what another
-// program has done to it since: a copy by VACUUM INTO, for one, has no
-// write-ahead log.
+// settings of the connections. Invariant: every connection that stays open has them
+// (connector.Connect). Otherwise durability would depend on what another program has done
+// to the file: a copy by VACUUM INTO, for example, has no write-ahead log.
 func (d *Driver) settings(more ...setting) []setting {
 	return append([]setting{
 		d.busyTimeout(),
@@ -34,7 +32,7 @@ func (d *Driver) settings(more ...setting) []setting {
 	}, more...)
 }
 
-// reading are the settings of a connection that only looks at the file as it is.
+// reading returns the settings of a connection that only reads the file as it is.
 func (d *Driver) reading() []setting {
 	return []setting{d.busyTimeout(), {name: "query_only", value: "1"}}
 }

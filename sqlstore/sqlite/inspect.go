@@ -79,8 +79,9 @@ func inspectRows[T any](ctx context.Context, tx *sql.Tx, query string, scan func
 	return rows.Err()
 }
 
-// compareSchema reports tables, indexes and views whose definition is not the one that the
-// migrations make. What somebody has added is theirs.
+// compareSchema reports tables, indexes and views whose definition is not the one that
+// the migrations make. Tables, indexes and views that somebody has added are not
+// reported.
 func compareSchema(ctx context.Context, tx *sql.Tx, report func(sqlstore.Finding)) (err error) {
 	dir, err := os.MkdirTemp("", "byre-schema-*")
 	if err != nil {
@@ -143,8 +144,8 @@ func texts(ctx context.Context, q querier, query string) (all []string, err erro
 //
 // The sign of an unclean stop is a write-ahead log that is not empty. Opening a Driver
 // writes to the log, and closing the last connection copies it back and deletes it, so
-// that the log is there exactly from the one to the other. A program that reads the file
-// while byre closes it leaves the log too: then the check is done in vain.
+// the log exists exactly while a Driver is open. A program that reads the file while byre
+// closes it leaves the log too; the check is then needless.
 func InspectAfterCrash(ctx context.Context, path string, logger *slog.Logger) error {
 	resolved, err := dbfile.Resolve(path)
 	if err != nil || !hasLog(resolved) {

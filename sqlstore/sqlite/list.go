@@ -7,8 +7,8 @@ import (
 	"byre/sqlstore"
 )
 
-// List implements sqlstore.Driver. yield runs inside the read transaction: it
-// should not wait for long, or the log can't be reset meanwhile.
+// List implements sqlstore.Driver. yield runs inside the read transaction. It should not
+// wait for long, because the log can't start over until the transaction ends.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
 	last := int64(0)
 	if d.memory != nil {
@@ -75,7 +75,7 @@ type arguments struct {
 	at                                            int64
 }
 
-// argumentsOf returns false when there can be nothing in the range.
+// argumentsOf returns false if the range is empty by definition.
 func argumentsOf(q sqlstore.Query, at int64) (_ arguments, some bool, err error) {
 	if some, err := q.Check(); err != nil || !some {
 		return arguments{}, false, err

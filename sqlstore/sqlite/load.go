@@ -25,8 +25,7 @@ const loadingSuffix = ".loading"
 //
 // Invariant: the file at path is either what it was or holds the whole snapshot. Load
 // fills a new file beside it, which takes its place when it is complete and synced; the
-// lock of path is held until then. What a load that was killed left behind, the next one
-// deletes.
+// lock of path is held until then. The next Load deletes what a killed one has left.
 func Load(ctx context.Context, path string, s sqlstore.Snapshot) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("make the database's folder: %w", err)
@@ -42,7 +41,7 @@ func Load(ctx context.Context, path string, s sqlstore.Snapshot) (err error) {
 		err = errors.Join(removeDatabase(d.path), d.load(ctx, s, replaced))
 	}
 	if err == nil {
-		// The log of an empty store must not come to stand beside another file.
+		// The log of the empty store must not stay beside the new file.
 		err = errors.Join(removeLog(lock.Path), os.Rename(d.path, lock.Path), syncDirectory(filepath.Dir(lock.Path)))
 	}
 	return errors.Join(d.translate(err), removeDatabase(d.path))
@@ -78,8 +77,8 @@ func refuseData(ctx context.Context, path string) (replaced os.FileInfo, err err
 	return replaced, nil
 }
 
-// load makes the file of d and fills it. Nothing of it is durable before the end, so
-// that no journal is needed.
+// load makes the file of d and fills it. It needs no journal, because nothing of the file
+// counts before the end.
 func (d *Driver) load(ctx context.Context, s sqlstore.Snapshot, replaced os.FileInfo) (err error) {
 	if _, err := migrations.Up(ctx, (&url.URL{Scheme: "sqlite", Path: d.path}).String()); err != nil {
 		return err
@@ -101,7 +100,7 @@ func (d *Driver) load(ctx context.Context, s sqlstore.Snapshot, replaced os.File
 	if err := errors.Join(tx.Commit(), db.Close()); err != nil {
 		return err
 	}
-	// The header of the file says that it has a write-ahead log again.
+	// This sets the write-ahead log in the header of the file again.
 	db = d.connect(1, d.settings())
 	if err := errors.Join(db.PingContext(ctx), db.Close()); err != nil {
 		return err
@@ -153,7 +152,7 @@ func fillObjects(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 	return nil
 }
 
-// fillChanges puts into the archive what is compacted.
+// fillChanges inserts compacted changes into the archive.
 func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 	insert, err := tx.PrepareContext(ctx, insertUndo)
 	if err != nil {
@@ -188,8 +187,8 @@ func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 	return nil
 }
 
-// broken says what an index has found out: two objects with one key, or created by
-// one revision.
+// broken explains the error of a unique index: two objects have one key, or were created
+// by one revision.
 func broken(err error) error {
 	if isDuplicate(err) || hasCode(err, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY) {
 		return fmt.Errorf("%w: two objects have the same key, or were created by the same revision", sqlstore.ErrBroken)

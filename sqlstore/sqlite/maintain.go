@@ -108,7 +108,8 @@ func (d *Driver) Maintain(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-flush.C:
-			// What fails is tried again, and the next write fails for the same reason.
+			// A flush that failed is tried again, and the next write fails for the same
+			// reason.
 			if err := d.flush(); err != nil && !errors.Is(err, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrClosed) {
 				return err
 			}
@@ -127,7 +128,8 @@ func (d *Driver) Maintain(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			// Busy or a full disk: the writer's own checkpoint is still there.
+			// If the database is busy or the disk is full, the writer's own checkpoint
+			// still bounds the log.
 			if err := d.translate(err); !errors.Is(err, sqlstore.ErrUnavailable) {
 				return err
 			}

@@ -34,8 +34,9 @@ type Options struct {
 	// Busy is how long to wait for a lock that a foreign process (a shell, a
 	// backup) holds: 10 seconds.
 	Busy time.Duration
-	// Volatile says of which resources a change may be in memory only for a while: a
-	// crash of the process loses the last ones, and none else. Nil means of none.
+	// Volatile selects the resources whose changes may be in memory only for a while. A
+	// crash of the process loses the last of these changes, and no others. Nil selects
+	// none.
 	Volatile func(sqlstore.Key) bool
 	// FlushInterval is how long: 15 seconds.
 	FlushInterval time.Duration
@@ -53,7 +54,7 @@ type Driver struct {
 	// readOnly connections write nothing: the last one to close does not copy the log
 	// back. Those with ignoreLog see the file as if it had none.
 	readOnly, ignoreLog bool
-	// file is what path led to when it was opened.
+	// file is the file that was opened at path.
 	file os.FileInfo
 
 	// writing is held by the transaction under way: a batch, a chunk of a
@@ -65,7 +66,8 @@ type Driver struct {
 	maintenance *sql.DB
 	// memory is nil without volatile resources.
 	memory *memory
-	// grown has room for one token: the log has grown since Maintain looked.
+	// grown receives when the log has grown since Maintain measured it. Its capacity is
+	// 1.
 	grown chan struct{}
 
 	// state is where the store stands. Invariant: its revision is not before that of
@@ -94,8 +96,8 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	d := &Driver{options: options, path: path, grown: make(chan struct{}, 1)}
-	// First: to look at a file that this process has open already would give up
-	// SQLite's own locks.
+	// The lock comes first: to inspect a file that this process already has open would
+	// release SQLite's own locks.
 	if d.lock, err = dbfile.Acquire(path); err != nil {
 		return nil, err
 	}
@@ -132,7 +134,7 @@ func (d *Driver) open(ctx context.Context) (err error) {
 		return err
 	}
 	if d.readers, err = newReader(ctx, d.connect(d.options.Readers, d.settings(
-		// The kernel caches the file, and the feed what is read often.
+		// The kernel caches the file, and the feed caches what is read often.
 		setting{name: "cache_size", value: "-1000"},
 		setting{name: "query_only", value: "1"},
 	))); err != nil {
@@ -150,8 +152,8 @@ func (d *Driver) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.state.Store(&state)
-	// A file that takes no writes is refused now and not at the first one. A full
-	// disk is not: what is there can be read meanwhile.
+	// A file that can't be written is refused at the start, not at the first write. A
+	// full disk is accepted, because the data can be read.
 	err = d.transaction(&state, d.writer.touchStore)
 	if hasCode(err, sqlite3.SQLITE_FULL) {
 		return nil
@@ -230,8 +232,8 @@ func (d *Driver) dsn() string {
 	return migrations.SQLiteDSN(d.path) + "?mode=rw"
 }
 
-// statements are to be closed before their connections: database/sql leaves a
-// connection open as long as it has one, even after Close.
+// statements must be closed before their connections: database/sql keeps a connection
+// open as long as it has a statement, even after Close.
 type statements []*sql.Stmt
 
 func (s *statements) add(stmt *sql.Stmt, err error) (*sql.Stmt, error) {

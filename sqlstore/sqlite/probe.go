@@ -9,12 +9,12 @@ import (
 	"byre/sqlstore"
 )
 
-// errNotOurs: the path does not lead to the file that the driver has open.
+// errNotOurs means that the path does not lead to the file that the driver has open.
 var errNotOurs = errors.New("the database file was removed or replaced while it is in use")
 
-// Probe implements sqlstore.Prober. It opens the file anew and reads a page of
-// it: the connections that are open go on from their caches, and from a file
-// that is deleted, as if nothing had happened.
+// Probe implements sqlstore.Prober. It opens the file again and reads a page of it. The
+// open connections would not notice a deleted file: they go on reading their caches and
+// the deleted file.
 func (d *Driver) Probe(ctx context.Context) error {
 	file, err := os.Stat(d.path)
 	switch {

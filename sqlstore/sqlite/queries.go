@@ -35,9 +35,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, change_sum)
 VALUES (?, ?, 'create', ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)`
 
-	// insertReplaced is the compare of the compare-and-swap: it finds the record by
-	// its key, copies what is replaced without taking it out of the database, and
-	// returns nothing where the record is not at the revision it must have.
+	// insertReplaced is the compare of the compare-and-swap. It finds the record by its
+	// key, and copies the replaced value inside the database. It returns no row if the
+	// record is not at the expected revision.
 	insertReplaced = `
 INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
 SELECT ?, ?, ?, ?, ?, ?, "group", resource, owner, namespace, name, uid, revision, created_revision, form, expires, value, record_sum, ?
@@ -55,13 +55,13 @@ WHERE created_revision = ?`
 
 	selectRevision = `SELECT revision FROM objects WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?`
 
-	// reserve notes up to which revision changes may be made in memory only; skip answers
-	// that some may have been lost: revisions go on after all of them, no watch goes on
-	// from before, and the epoch is another.
+	// reserve stores the revision up to which changes may be made in memory only. skip
+	// follows a crash that may have lost such changes: it moves the revision past all of
+	// them, marks everything before as compacted, and starts a new epoch.
 	reserve = `UPDATE store SET reserved = ? WHERE id = 1`
 	skip    = `UPDATE store SET revision = reserved, compacted = reserved, reserved = 0, epoch = lower(hex(randomblob(16))) WHERE id = 1`
 
-	// touchStore changes a row and its page; untouchStore makes it as it was.
+	// touchStore changes a row and its page; untouchStore undoes the change.
 	touchStore   = `UPDATE store SET revision = revision + 1 WHERE id = 1`
 	untouchStore = `UPDATE store SET revision = revision - 1 WHERE id = 1`
 )
@@ -88,13 +88,14 @@ DELETE FROM archive WHERE revision IN (
 
 const (
 	deleteChanges = `DELETE FROM changes WHERE revision <= ?`
-	// selectOldest is before State.Compacted where skip has left history to read by SQL.
+	// selectOldest returns a revision before State.Compacted if skip has left history for
+	// SQL.
 	selectOldest = `SELECT coalesce(min(revision), 0) FROM changes`
 	// updateCompacted keeps the last revision when the newest change is deleted.
 	updateCompacted = `UPDATE store SET compacted = ?1, revision = max(revision, ?1) WHERE id = 1`
 	// selectPages counts the pages that are free, and all pages.
 	selectPages = `SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count`
-	// vacuum gives free pages back to the file system, up to vacuumPages.
+	// vacuum returns up to vacuumPages free pages to the file system.
 	vacuum = `PRAGMA incremental_vacuum(500)`
 )
 
@@ -110,7 +111,7 @@ FROM pragma_page_count AS pages, pragma_freelist_count AS free, pragma_page_size
 WITH o AS MATERIALIZED (SELECT "group", resource, owner, octet_length(value) AS bytes FROM objects NOT INDEXED)
 SELECT "group", resource, owner, count(*), sum(bytes) FROM o GROUP BY "group", resource, owner`
 
-	// selectObject has a row even where there is no object: the revision of
+	// selectObject returns a row even if there is no object: the row has the revision of
 	// its snapshot.
 	selectObject = `
 SELECT ` + lastRevision + `, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value, o.record_sum
@@ -166,9 +167,9 @@ const (
 
 	countResource  = countNow + inResource
 	countNamespace = countNow + inNamespace
-	// What was there at a revision and is there now is counted by the index alone: its
-	// rowid is the revision that created the object. Of what a later change replaced
-	// only the deleted are left to count.
+	// The index alone counts the objects that existed at a revision and exist now,
+	// because the rowid is the revision that created the object. Of the objects that a
+	// later change replaced, only the deleted ones remain to be counted.
 	createdThen = ` AND created_revision <= ?7`
 	deleted     = gone + ` AND NOT EXISTS (SELECT 1 FROM objects o WHERE o.created_revision = changes.created_revision)`
 

@@ -70,9 +70,9 @@ func (d *Driver) ReadIndex() sqlstore.State {
 	return state
 }
 
-// observe raises state to a revision that a read has seen. A snapshot shows a commit
-// before Commit stores its state; without this, a linearizable read that begins
-// after the first one has returned could miss what that one has seen.
+// observe raises state to a revision that a read has seen. A snapshot may show a commit
+// before Commit has stored its state. Without observe, a linearizable read that begins
+// after the first one has returned could miss what the first one has seen.
 func (d *Driver) observe(revision int64) {
 	for {
 		last := d.state.Load()
@@ -196,7 +196,7 @@ func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) (cha
 				return err
 			}
 			changes = append(changes, c)
-			// What is not asked for any more is not read from the file.
+			// The values beyond size are not read from the file.
 			if size > 0 {
 				if size -= c.Size(); size <= 0 {
 					return nil
@@ -264,7 +264,7 @@ func (d *Driver) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) e
 	if err != nil {
 		return err
 	}
-	// It wrote nothing; this only ends it.
+	// The transaction wrote nothing; this only ends it.
 	defer func() { _ = tx.Rollback() }()
 	var s sqlstore.State
 	stmt := tx.StmtContext(ctx, r.selectState) //nolint:sqlclosecheck // the transaction closes it

@@ -30,8 +30,8 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 	return d.translate(err)
 }
 
-// ReadIdle is ReadSnapshot of a store that no process serves, and keeps it so until read
-// returns; otherwise it fails with a *dbfile.InUseError.
+// ReadIdle is ReadSnapshot of a store that no process serves, and locks the store until
+// read returns. If a process serves it, ReadIdle fails with a *dbfile.InUseError.
 func ReadIdle(ctx context.Context, path string, read func(sqlstore.Snapshot) error) (err error) {
 	if _, err := os.Stat(path); err != nil {
 		return fmt.Errorf("open database: %w", err) // a lock needs no database
@@ -52,11 +52,11 @@ func (e *readError) Error() string { return e.err.Error() }
 // errReserved: revisions beyond the last one in the file were given before a crash.
 var errReserved = errors.New("the last process on the database has not stopped cleanly: start byre on it and stop it")
 
-// readSnapshot fails with errReserved where the snapshot is that of an idle store which
-// has not the last revision that was given.
+// readSnapshot fails with errReserved if the store is idle and does not have the last
+// revision that was given.
 func (d *Driver) readSnapshot(ctx context.Context, idle bool, read func(sqlstore.Snapshot) error) error {
-	// dbfile.Inspect closes the file, which would give up the locks of a driver that
-	// this process has on it.
+	// dbfile.Inspect is not used: it closes the file, which would release the locks that
+	// a driver of this process has on it.
 	db := d.connect(1, d.reading())
 	defer db.Close()
 	var id int64

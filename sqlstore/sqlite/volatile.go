@@ -47,9 +47,9 @@ type memory struct {
 	current map[sqlstore.Key]*sqlstore.Record
 	bytes   int
 
-	// reserved and isFailing are Driver.writing's alone. isFailing says that the last
-	// transaction failed: nothing is acknowledged from memory until one succeeds, or
-	// clients would not learn that the database takes no writes.
+	// reserved and isFailing are Driver.writing's alone. isFailing is true if the last
+	// transaction failed. Until one succeeds, nothing is acknowledged from memory;
+	// otherwise clients would not learn that the database takes no writes.
 	reserved  int64
 	isFailing bool
 }
@@ -80,9 +80,9 @@ func (m *memory) takes(batch []sqlstore.Write, last int64) bool {
 // last is the revision of the last change, while mu is held.
 func (m *memory) last() int64 { return m.flushed + int64(len(m.changes)) }
 
-// find returns the record under a key that memory knows of; nil where it is deleted. At
-// the revision last the record was this; one that is not known is in the database as it
-// was then, or newer.
+// find returns the record under a key as of the revision last, nil if it is deleted.
+// known is false if memory has no change of the key; the database then has the record of
+// that revision or a newer one.
 func (m *memory) find(key sqlstore.Key) (record *sqlstore.Record, known bool, last int64) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -103,7 +103,7 @@ func (m *memory) covered(q sqlstore.Query) (isCovered bool, last int64) {
 	return q.At <= m.flushed || len(m.changes) == 0, m.last()
 }
 
-// hasChanged reports whether memory knows of another state of a record.
+// hasChanged reports whether memory has another state of a record.
 func (m *memory) hasChanged(r sqlstore.Record) bool {
 	_, known, _ := m.find(r.Key)
 	return known
@@ -153,7 +153,7 @@ func (m *memory) covers(revision int64) bool {
 	return len(m.changes) == 0 || revision <= m.flushed
 }
 
-// commitToMemory does the writes as a transaction would, and gives them revisions.
+// commitToMemory applies the writes as a transaction would, and gives them revisions.
 func (d *Driver) commitToMemory(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	m, state := d.memory, *d.state.Load()
 	outcomes := make([]sqlstore.Outcome, len(batch))
@@ -191,7 +191,7 @@ func (d *Driver) commitToMemory(ctx context.Context, batch []sqlstore.Write) ([]
 	return outcomes, nil
 }
 
-// currentRecord returns nil where there is none.
+// currentRecord returns the record under a key, or nil.
 func (d *Driver) currentRecord(ctx context.Context, key sqlstore.Key) (*sqlstore.Record, error) {
 	record, _, err := d.Get(ctx, key)
 	if errors.Is(err, sqlstore.ErrNotFound) {
@@ -235,8 +235,8 @@ func changed(w *sqlstore.Write, old *sqlstore.Record, revision int64, now time.T
 	return c
 }
 
-// transaction runs f in a transaction that begins with what memory holds. Then the
-// database holds everything up to the state that f leaves.
+// transaction flushes memory and runs f in one transaction. After it the database holds
+// everything up to state.
 func (d *Driver) transaction(state *sqlstore.State, f func() error) error {
 	m := d.memory
 	if m == nil {
@@ -309,7 +309,7 @@ func (d *Driver) flushLocked() error {
 	return err
 }
 
-// flushBefore flushes what a read of the database would miss.
+// flushBefore flushes if a read of the database would miss changes.
 func (d *Driver) flushBefore(isMissed func(*memory) bool) error {
 	if d.memory == nil || !isMissed(d.memory) {
 		return nil
@@ -317,8 +317,8 @@ func (d *Driver) flushBefore(isMissed func(*memory) bool) error {
 	return d.flush()
 }
 
-// openMemory skips the revisions that an earlier process may have given to changes that
-// were in its memory only, and reserves some for this one.
+// openMemory skips the revisions that an earlier process may have given to changes in its
+// memory only, and reserves revisions for this process.
 func (d *Driver) openMemory(ctx context.Context, state *sqlstore.State) error {
 	reserved, err := d.readers.reserved(ctx)
 	if err != nil {
@@ -341,7 +341,8 @@ func (d *Driver) openMemory(ctx context.Context, state *sqlstore.State) error {
 	return nil
 }
 
-// closeMemory flushes, and says in the database that nothing is lost.
+// closeMemory flushes, and clears the reservation, so that the next start skips no
+// revision.
 func (d *Driver) closeMemory() error {
 	if d.memory == nil || d.writer == nil || d.writer.closed {
 		return nil
