@@ -1,11 +1,10 @@
 // Package migrations brings a database to the schema that this program knows.
 //
-// The steps are numbered SQL files, one folder a dialect, embedded in the
-// program and run by golang-migrate. Its own database drivers are not used:
-// ours run all steps, and the note of the version, in one transaction that
-// holds the lock. So a migration happens wholly or not at all, no database is
-// ever left "dirty", and the lock needs no session of its own, which a
-// connection pooler in transaction mode could not give.
+// The steps are numbered SQL files, one folder a dialect, embedded in the program and run
+// by golang-migrate. Its own database drivers are not used: byre's drivers run all steps,
+// and write the version, in one transaction that holds the lock. So a migration happens
+// wholly or not at all, no database is ever left "dirty", and the lock needs no session
+// of its own, which a connection pooler in transaction mode could not give.
 //
 // # What is promised
 //

@@ -1,6 +1,8 @@
-// Package controllers runs some of kube-controller-manager's controllers inside the
-// server: those without which an API server alone cannot delete a namespace, collect
-// garbage, or create the default service accounts.
+// Package controllers runs kube-controller-manager's controllers inside the server. The
+// essential ones always run: without them an API server alone cannot delete a namespace,
+// collect garbage, or create the default service accounts. The others start with the
+// first object that they work on, and pause while a kube-controller-manager leads (class,
+// in descriptor.go). The package can also run kube-scheduler's scheduler.
 //
 // # What it promises
 //

@@ -2,9 +2,9 @@
 // order.
 //
 // The names, and what waits for what, are those of k8s.io/apiserver
-// (pkg/server/lifecycle_signals.go and GenericAPIServer.RunWithContext). Each step
-// of a shutdown says which signals it waits for and which one it gives when it is
-// done; Run starts a step as soon as all that it waits for has been signaled.
+// (pkg/server/lifecycle_signals.go and GenericAPIServer.RunWithContext). Each step of a
+// shutdown names the signals that it waits for and the one that it sends when it is done.
+// Run starts a step as soon as the signals that it waits for are sent.
 //
 //	                  ShutdownInitiated
 //	                   |              |

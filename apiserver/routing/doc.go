@@ -1,6 +1,6 @@
-// Package routing finds where the Services are that this server calls: those of
-// webhooks, of conversions, and of aggregated API servers. All follow one rule, as
-// in kube-apiserver.
+// Package routing finds the address of a Service that this server calls: that of a
+// webhook, of a conversion, or of an aggregated API server. One rule holds for all, as in
+// kube-apiserver.
 //
-// It starts nothing. A Resolver is safe for concurrent use as far as its listers are.
+// It starts nothing. A Resolver is safe for concurrent use if its listers are.
 package routing

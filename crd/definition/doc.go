@@ -1,7 +1,6 @@
-// Package definition is what a CustomResourceDefinition says, apart from any server:
-// which requests it serves, which resources discovery lists, and what a change of it
-// means for those who serve its instances. It does no I/O, starts no goroutine and
-// takes no lock.
+// Package definition interprets a CustomResourceDefinition, without a server: which
+// requests it serves, which resources discovery lists, and what a change of it means for
+// the handlers of its instances. It does no I/O, starts no goroutine and takes no lock.
 //
 // # What is promised
 //

@@ -12,7 +12,7 @@
 //   - Instances are answered from the stored bytes where these are what a decode would
 //     give. Records are marked with the program, the storage version and a hash of its
 //     schema (their Form); records of another Form are decoded, defaulted and pruned by
-//     the schema of now.
+//     the current schema.
 //   - A webhook converts each stored value to a version once for all readers, and many
 //     values in one call. A value that cannot be converted hides no other.
 //

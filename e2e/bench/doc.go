@@ -1,15 +1,15 @@
 // Command bench measures API servers through their public API, side by side in one
 // run: byre on SQLite, byre on PostgreSQL, and a stock kube-apiserver with its etcd.
 //
-// A suite is a list of phases on servers of its own: "standard" has the figures that
-// the goals are about; "aggregation" has a server behind each server; "replicas" has
-// three byre processes on one PostgreSQL; "definitions" has CustomResourceDefinitions;
-// "large" has 100,000 Pods on 4,000 nodes;
-// "wear" looks at the disk under clusters that have nothing to do, with kine beside them. A phase measures one thing on one server
-// after the other. Phases are repeated in rounds, and the order of the servers changes
-// from phase to phase, so that a machine that is slow for a minute is slow for all of
-// them. Before each server's turn all servers come to rest: none pays for what another
-// left undone.
+// A suite is a list of phases on servers of its own: "standard" has the figures that the
+// goals are about; "aggregation" has a server behind each server; "replicas" has three
+// byre processes on one PostgreSQL; "definitions" has CustomResourceDefinitions; "large"
+// has 100,000 Pods on 4,000 nodes; "wear" looks at the disk under clusters that have
+// nothing to do, with kine beside them. A phase measures one thing on one server after
+// the other. Phases are repeated in rounds, and the order of the servers changes from
+// phase to phase, so that a machine that is slow for a minute is slow for all of them.
+// Before each server's turn all servers become idle, so that no measurement includes
+// another server's work.
 //
 // A ratio is the median of the rounds' ratios. The client shares the processors with
 // the servers. What a measurement means:

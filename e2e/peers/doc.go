@@ -1,5 +1,5 @@
-// Package peers is what a server is configured to talk to, as real servers on
-// free ports of 127.0.0.1: an OpenID Connect issuer, webhooks for authentication,
+// Package peers has the servers that an API server is configured to call, as real servers
+// on free ports of 127.0.0.1: an OpenID Connect issuer, webhooks for authentication,
 // authorization, admission and audit, and a key service. An authority signs their
 // certificates, and those of users and front proxies.
 //

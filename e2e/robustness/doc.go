@@ -1,5 +1,5 @@
-// Package robustness runs byre under traffic like that of a Kubernetes cluster, breaks
-// things meanwhile, and judges what the clients saw by what byre promises.
+// Package robustness runs byre under traffic like that of a Kubernetes cluster, injects
+// faults, and checks what the clients saw against what byre promises.
 //
 // An Env is byre on one database: its processes, the database, and whatever a fault
 // needs around them. The faults run one after another, each in an episode of its own:

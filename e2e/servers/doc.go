@@ -2,6 +2,6 @@
 // talk to, as processes of their own on free ports of 127.0.0.1: byre, and the
 // stock kube-apiserver with its etcd.
 //
-// Whoever starts a server stops it: Stop asks it to end and waits; Kill does not
-// ask. What a server logs is kept in its directory.
+// The caller that starts a server stops it: Stop sends SIGTERM and waits; Kill sends
+// SIGKILL. The log of a server is in its directory.
 package servers

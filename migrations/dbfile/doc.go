@@ -1,9 +1,8 @@
-// Package dbfile guards the file of a SQLite database: who it belongs to, and
-// that one process at a time has it open.
+// Package dbfile guards the file of a SQLite database: it tells whether the file is
+// byre's, and lets one process at a time open it.
 //
-// The lock is an flock on a file beside the database (its name with ".lock"),
-// so that it ends with the process however that ends. SQLite's own locks would
-// let a second process in between two transactions; the revision store keeps
-// counters in memory and can't allow that. Reading the database with the
-// sqlite3 shell meanwhile is fine.
+// The lock is an flock on a file beside the database (its name with ".lock"), so the lock
+// ends with the process, however that ends. SQLite's own locks would let a second process
+// write between two transactions, which the revision store can't allow, because it keeps
+// counters in memory. The sqlite3 shell can read the database meanwhile.
 package dbfile

@@ -10,30 +10,29 @@
 // connection that was idle for a second is preceded by a ping, because a batch sent
 // on a connection that is dead has an unknown outcome.
 //
-// NOTIFY is no part of a batch. It comes after the COMMIT, from another connection,
-// once for all batches that were committed meanwhile: a transaction that notifies
-// holds a lock of the whole server until it has committed, so that a write would wait
-// for the standby of another database; and the answer of a COMMIT that shares a
-// pipeline with what comes after it is sent when that is done.
+// NOTIFY is not part of a batch. Another connection sends it after the COMMIT, once for
+// all batches that were committed meanwhile. There are two reasons. A transaction that
+// notifies holds a lock of the whole server until it has committed, so a write would wait
+// for the standby of another database. And the server answers a COMMIT that shares a
+// pipeline with later statements only when those are done.
 //
 // # What is promised
 //
-// What sqlstore.Driver asks for. Besides:
-//   - A process that stops while it holds the lock (SIGSTOP, a cut cable) holds
-//     up the others for Options.LockTimeout: then its session is terminated.
-//   - A read whose server says nothing for Options.ReadTimeout fails with
-//     ErrUnavailable, and the connections to that server are dropped. A batch that
-//     was sent before that read does not wait for its answer any longer.
+// The driver promises what sqlstore.Driver demands. Besides:
+//   - A process that stops while it holds the lock (SIGSTOP, a cut cable) delays the
+//     others by Options.LockTimeout at most: then they terminate its session.
+//   - A read whose server does not answer for Options.ReadTimeout fails with
+//     ErrUnavailable, and the driver drops the connections to that server. A batch that
+//     was sent before that read then stops to wait for its answer.
 //   - Only a primary is read. Each read and each batch verifies that its snapshot
 //     holds the last change that this process has seen, so that no read is older
 //     than another before it; a database that has lost commits is given a new
 //     epoch, in which all that was seen before is compacted.
-//   - A COMMIT is never cancelled, by whatever ends the wait for it: cancelled
-//     while it waits for a synchronous standby, it would become visible without
-//     being replicated.
-//   - Nothing needs a session to outlive its transaction, but Listen, which has
-//     its own connection and is only a hint: it all works through a pooler in
-//     transaction mode. Where one is noticed, no prepared statements are used.
+//   - A COMMIT is never cancelled. If it were cancelled while it waits for a synchronous
+//     standby, its changes would become visible without being replicated.
+//   - Nothing but Listen needs a session that outlives its transaction, and Listen is
+//     only a hint, on a connection of its own. So the driver works through a pooler in
+//     transaction mode. If it notices one, it uses no prepared statements.
 //   - A server that may lose commits (fsync or synchronous_commit off) is
 //     refused unless Options.AllowLoss says otherwise.
 //
@@ -42,6 +41,6 @@
 //
 // # What the caller owes
 //
-// The schema is there (migrations.Up), and the role may terminate sessions of
-// its own, as every role may.
+// The caller migrates the schema before (migrations.Up). The role may terminate sessions
+// of its own, as every role may.
 package postgres

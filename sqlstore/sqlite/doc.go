@@ -7,16 +7,17 @@
 //
 // # What is promised
 //
-// What sqlstore.Driver asks for. Besides: one process has the file at a time
-// (dbfile.InUseError names the other), a file of another program or another
-// schema version is refused untouched, and so is an engine older than 3.51.3,
-// which could lose a commit when a checkpoint met a reset of the log.
+// The driver promises what sqlstore.Driver demands. Besides: one process has the file at
+// a time (dbfile.InUseError names the other), a file of another program or another schema
+// version is refused untouched, and so is an engine older than 3.51.3, which could lose a
+// commit when a checkpoint met a reset of the log.
 //
 // ReadSnapshot reads a whole store beside the process that serves it; Load fills a new
 // file, or one that never held anything.
 //
 // # What the caller owes
 //
-// The schema is there (migrations.Up). Maintain runs, or the log is only copied
-// back by the writer itself, between two batches, when it has grown to its cap.
+// The caller migrates the schema before (migrations.Up), and runs Maintain. Without
+// Maintain the writer itself copies the log back, between two batches, when the log has
+// grown to its cap.
 package sqlite

@@ -1,6 +1,6 @@
-// Package storetest says in tests what a sqlstore.Driver has to do: one suite
-// that every driver runs, and a Model, which is a driver in memory, simple
-// enough to be believed and the measure of the others.
+// Package storetest defines by tests what a sqlstore.Driver must do. It has one suite
+// that every driver runs, and a Model: a driver in memory that is simple enough to be
+// obviously right, and with which the suite compares the others.
 //
-// The Model is also of use to the tests of the layers above.
+// The tests of the layers above use the Model too.
 package storetest

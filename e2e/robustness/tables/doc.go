@@ -1,3 +1,3 @@
-// Package tables reads byre's tables past byre, so that a test knows what the database
-// has, whatever byre says.
+// Package tables reads byre's tables by SQL, without byre, so that a test knows what the
+// database holds.
 package tables

@@ -8,8 +8,8 @@
 // server and removes the folder. PostgreSQL refuses to run as root, so under
 // root it runs as "postgres" or "nobody".
 //
-// Besides there is what tests of faults need: a Site is a server, perhaps with a standby
-// and a disk of its own, that something bad can be done to; a Proxy stands between a
-// client and a server, and can do something at a moment of a statement; a Pooler is
-// PgBouncer; a Disk is a small file system, which can be full or fail.
+// For tests of faults there are four more: a Site is a server, perhaps with a standby and
+// a disk of its own, that a test can stop, break or promote; a Proxy stands between a
+// client and a server, and can act at a chosen moment of a statement; a Pooler is
+// PgBouncer; a Disk is a small file system that can be full or fail.
 package pgtest

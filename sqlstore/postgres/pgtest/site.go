@@ -15,14 +15,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Site is a server of a test's own with what stands around it: each replica of byre
-// reaches it through a proxy of its own, and a standby, if there is one, through another.
-// The functions of this file do something bad to it and return when it is over. They
-// change the site: Primary is the server that takes writes afterwards.
+// Site is a PostgreSQL server of one test, perhaps with a standby. Each replica of byre
+// reaches each of the two servers through a proxy of its own. The functions of this file
+// inject a fault and return when it is over. Afterwards Primary is the server that takes
+// writes.
 type Site struct {
 	Primary, Standby *Cluster
-	// Disk has the server's data, where the site was made with one; the write-ahead log
-	// alone where it was made with DiskForWAL.
+	// Disk holds the server's data, or with DiskForWAL only its write-ahead log; nil if
+	// the site has no disk of its own.
 	Disk *Disk
 	// Replicas are the proxies of each replica: to the first server and to the second.
 	Replicas [][]*Proxy
@@ -39,12 +39,12 @@ type SiteConfig struct {
 	// Standby adds a standby, asynchronous unless Synchronous is set.
 	Standby, Synchronous bool
 	// Disk is the size in MiB of a file system for the server; 0 means that it has none
-	// of its own. DiskForWAL has it hold the write-ahead log alone.
+	// of its own. With DiskForWAL it holds only the write-ahead log.
 	Disk       int64
 	DiskForWAL bool
 }
 
-// NewSite makes a site, which ends with the test. The test is skipped where DSN skips.
+// NewSite makes a site, which ends with the test. It skips the test where DSN skips it.
 func NewSite(t testing.TB, config SiteConfig) *Site {
 	t.Helper()
 	DSN(t)
