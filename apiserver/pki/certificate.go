@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -26,27 +27,31 @@ const (
 
 // certificateProfile is the required content of a leaf certificate.
 type certificateProfile struct {
-	commonName   string
-	organization string
-	usage        x509.ExtKeyUsage
-	dnsNames     []string
-	ips          []net.IP
+	commonName    string
+	organizations []string
+	usage         x509.ExtKeyUsage
+	dnsNames      []string
+	ips           []net.IP
+	// lifetime is how long the certificate is valid; 0 means leafLifetime.
+	lifetime time.Duration
 }
 
 func servingProfile(hosts []string) certificateProfile {
 	p := certificateProfile{commonName: "kube-apiserver", usage: x509.ExtKeyUsageServerAuth}
 	for _, host := range hosts {
-		if ip := net.ParseIP(host); ip != nil {
-			p.ips = append(p.ips, ip)
-		} else {
+		switch ip := net.ParseIP(host); {
+		case ip == nil:
 			p.dnsNames = append(p.dnsNames, host)
+		case !slices.ContainsFunc(p.ips, ip.Equal):
+			p.ips = append(p.ips, ip)
 		}
 	}
 	return p
 }
 
-func clientProfile(name, organization string) certificateProfile {
-	return certificateProfile{commonName: name, organization: organization, usage: x509.ExtKeyUsageClientAuth}
+// clientProfile is that of a user with groups.
+func clientProfile(name string, groups ...string) certificateProfile {
+	return certificateProfile{commonName: name, organizations: groups, usage: x509.ExtKeyUsageClientAuth}
 }
 
 // isSatisfiedBy reports whether cert need not be renewed: it is valid for at least
@@ -96,18 +101,15 @@ func (p certificateProfile) issue(by certificateAuthority, now time.Time) (der [
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: p.commonName},
+		Subject:      pkix.Name{CommonName: p.commonName, Organization: p.organizations},
 		NotBefore:    now.Add(-backdate),
 		// A leaf does not outlive its CA.
-		NotAfter:              earliest(now.Add(leafLifetime), by.cert.NotAfter),
+		NotAfter:              earliest(now.Add(cmp.Or(p.lifetime, leafLifetime)), by.cert.NotAfter),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{p.usage},
 		BasicConstraintsValid: true,
 		DNSNames:              p.dnsNames,
 		IPAddresses:           p.ips,
-	}
-	if p.organization != "" {
-		template.Subject.Organization = []string{p.organization}
 	}
 	der, err = x509.CreateCertificate(rand.Reader, template, by.cert, key.Public(), by.signer)
 	if err != nil {

@@ -50,6 +50,12 @@ func readKey(path string) (crypto.Signer, error) {
 	return signer, nil
 }
 
+// isPair reports whether the file at keyPath has the key of the certificate.
+func isPair(cert *x509.Certificate, keyPath string) bool {
+	key, err := readKey(keyPath)
+	return err == nil && sameKey(key.Public(), cert.PublicKey)
+}
+
 // writePair writes a certificate and its key. It writes the key first: after a crash
 // between the two, a certificate without its key would look like a CA whose key is kept
 // elsewhere.

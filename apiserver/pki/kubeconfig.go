@@ -61,11 +61,15 @@ func (k *ensurer) ensureKubeconfig() error {
 	} else if !changed {
 		return nil
 	}
+	return k.writeKubeconfig(config)
+}
+
+func (k *ensurer) writeKubeconfig(config *api.Config) error {
 	data, err := clientcmd.Write(*config)
 	if err != nil {
 		return err
 	}
-	return k.write(path, data, keyMode)
+	return k.write(k.config.Kubeconfig, data, keyMode)
 }
 
 // updateCluster sets the server's address and CA, unless the administrator has set the

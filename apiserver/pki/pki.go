@@ -26,6 +26,10 @@ type Config struct {
 	Now time.Time
 }
 
+// kubeletClientName is the common name of the client certificate that kubelets are shown;
+// kubeadm's.
+const kubeletClientName = "kube-apiserver-kubelet-client"
+
 // FrontProxyName is the common name of the front proxy's client certificate.
 const FrontProxyName = "front-proxy-client"
 
@@ -141,8 +145,8 @@ func (k *ensurer) ensureLeaves() error {
 	return errors.Join(
 		k.ensureLeaf(k.files.ServingCert, k.files.ServingKey, k.ca, servingProfile(k.config.Hosts)),
 		k.ensureLeaf(k.files.KubeletClientCert, k.files.KubeletKey, k.ca,
-			clientProfile("kube-apiserver-kubelet-client", "system:masters")),
-		k.ensureLeaf(k.files.FrontProxyCert, k.files.FrontProxyKey, k.frontProxyCA, clientProfile(FrontProxyName, "")),
+			clientProfile(kubeletClientName, adminGroup)),
+		k.ensureLeaf(k.files.FrontProxyCert, k.files.FrontProxyKey, k.frontProxyCA, clientProfile(FrontProxyName)),
 	)
 }
 
@@ -153,7 +157,8 @@ func (k *ensurer) ensureLeaf(certPath, keyPath string, by certificateAuthority, 
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	usable := cert != nil && exists(keyPath)
+	// A crash between the two writes of writePair leaves a key without its certificate.
+	usable := cert != nil && isPair(cert, keyPath)
 	if usable && p.isSatisfiedBy(cert, by.cert, k.config.Now) {
 		return nil
 	}

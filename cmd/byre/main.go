@@ -58,7 +58,7 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetVersionTemplate(versionText())
 	root.AddCommand(newServeCommand(), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(),
-		newImportCommand(), newExportCommand(), newCheckCommand(), newConfigCommand(), newVersionCommand(), newManCommand())
+		newImportCommand(), newExportCommand(), newCheckCommand(), newConfigCommand(), newCertsCommand(), newKubeconfigCommand(), newVersionCommand(), newManCommand())
 	return root
 }
 

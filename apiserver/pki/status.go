@@ -1,0 +1,140 @@
+package pki
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Status tells of the certificates of a directory, in the form of "kubeadm certs
+// check-expiration".
+type Status struct {
+	Certificates           []CertificateStatus `json:"certificates"`
+	CertificateAuthorities []CertificateStatus `json:"certificateAuthorities"`
+}
+
+// CertificateStatus tells of one certificate.
+type CertificateStatus struct {
+	// Name is that of the file, without ".crt".
+	Name string `json:"name"`
+	// Missing says that there is no such file, and hence nothing else to tell.
+	Missing bool `json:"missing,omitempty"`
+	// Subject is the distinguished name, and Names are the DNS names and IP addresses.
+	Subject string   `json:"subject,omitempty"`
+	Names   []string `json:"names,omitempty"`
+	// ExpirationDate is the end of the validity; ResidualTimeSeconds is negative after it.
+	ExpirationDate      time.Time `json:"expirationDate,omitzero"`
+	ResidualTimeSeconds int64     `json:"residualTimeSeconds"`
+	// CAName is the name of the CA of the directory that has signed the certificate, or the
+	// distinguished name of another one. It is empty for a CA.
+	CAName string `json:"caName,omitempty"`
+	// ExternallyManaged says that the key that renews the certificate is not in the
+	// directory.
+	ExternallyManaged bool `json:"externallyManaged"`
+}
+
+// The names of certificates in Status and for Renew.
+const (
+	nameCA            = "ca"
+	nameFrontProxyCA  = "front-proxy-ca"
+	nameServing       = "apiserver"
+	nameKubeletClient = "apiserver-kubelet-client"
+	nameFrontProxy    = "front-proxy-client"
+	nameAdmin         = "admin.kubeconfig"
+)
+
+// Inspect reads the certificates in dir and the administrator's kubeconfig, and changes
+// nothing.
+func Inspect(dir, kubeconfig string, now time.Time) (Status, error) {
+	var status Status
+	files := Paths(dir)
+	ca, err := inspectCA(nameCA, files.CACert, files.CAKey, now, &status)
+	if err != nil {
+		return status, err
+	}
+	frontProxyCA, err := inspectCA(nameFrontProxyCA, files.FrontProxyCA, files.FrontProxyCAKey, now, &status)
+	if err != nil {
+		return status, err
+	}
+	for _, c := range []struct {
+		name string
+		by   certificateAuthority
+		read func() (*x509.Certificate, error)
+	}{
+		{nameAdmin, ca, func() (*x509.Certificate, error) { return readAdminCert(kubeconfig) }},
+		{nameServing, ca, func() (*x509.Certificate, error) { return readCert(files.ServingCert) }},
+		{nameKubeletClient, ca, func() (*x509.Certificate, error) { return readCert(files.KubeletClientCert) }},
+		{nameFrontProxy, frontProxyCA, func() (*x509.Certificate, error) { return readCert(files.FrontProxyCert) }},
+	} {
+		cert, err := c.read()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return status, err
+		}
+		entry := describe(c.name, cert, now)
+		if cert != nil {
+			entry.CAName, entry.ExternallyManaged = cert.Issuer.String(), true
+			if c.by.cert != nil && cert.CheckSignatureFrom(c.by.cert) == nil {
+				entry.CAName, entry.ExternallyManaged = c.by.name, c.by.signer == nil
+			}
+		}
+		status.Certificates = append(status.Certificates, entry)
+	}
+	return status, nil
+}
+
+// inspectCA adds a CA to the status and returns it; its cert is nil if it is missing, and its
+// signer if its key is.
+func inspectCA(name, certPath, keyPath string, now time.Time, status *Status) (certificateAuthority, error) {
+	ca := certificateAuthority{name: name}
+	cert, err := readCert(certPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return ca, err
+	}
+	ca.cert = cert
+	ca.signer, err = readKey(keyPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return ca, err
+	}
+	entry := describe(name, cert, now)
+	entry.ExternallyManaged = cert != nil && ca.signer == nil
+	status.CertificateAuthorities = append(status.CertificateAuthorities, entry)
+	return ca, nil
+}
+
+func describe(name string, cert *x509.Certificate, now time.Time) CertificateStatus {
+	if cert == nil {
+		return CertificateStatus{Name: name, Missing: true}
+	}
+	names := append([]string(nil), cert.DNSNames...)
+	for _, ip := range cert.IPAddresses {
+		names = append(names, ip.String())
+	}
+	return CertificateStatus{
+		Name: name, Subject: cert.Subject.String(), Names: names, ExpirationDate: cert.NotAfter.UTC(),
+		ResidualTimeSeconds: int64(cert.NotAfter.Sub(now) / time.Second),
+	}
+}
+
+// readAdminCert returns the administrator's certificate. Its error is fs.ErrNotExist if there
+// is no kubeconfig or it has other credentials.
+func readAdminCert(path string) (*x509.Certificate, error) {
+	config, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		return nil, err
+	}
+	user := config.AuthInfos[adminName]
+	if user == nil || len(user.ClientCertificateData) == 0 {
+		return nil, fs.ErrNotExist
+	}
+	block, _ := pem.Decode(user.ClientCertificateData)
+	if block == nil {
+		return nil, fmt.Errorf("%s: the certificate of %s is not PEM", filepath.Base(path), adminName)
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
