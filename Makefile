@@ -14,14 +14,20 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
 
-.PHONY: all build run kubectl test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer bench robustness growth fuzz fuzz-short clean
+.PHONY: all build run kubectl dist dist-check deb rpm packages-test test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer bench robustness growth fuzz fuzz-short clean
 
 all: build
 
 build:
 	$(GO) build -o bin/byre ./cmd/byre
 
-run: build
+# The first build compiles all of Kubernetes. Go says nothing meanwhile, so that make does.
+run:
+	@if [ ! -x bin/byre ]; then \
+	  echo "Building bin/byre. The first build compiles Kubernetes and takes some minutes, later ones seconds."; \
+	  (while sleep 15; do passed=$$((passed + 15)); echo "still building, $$passed s"; done) & \
+	  trap "kill $$!" EXIT; \
+	fi; $(MAKE) --no-print-directory build
 	exec bin/byre serve --data-dir $(DATA_DIR)
 
 test: test-race test-unit test-e2e
@@ -63,6 +69,7 @@ fmt-check:
 tidy-check:
 	$(GO) mod tidy -diff
 	cd e2e && $(GO) mod tidy -diff
+	cd packaging/tools && $(GO) mod tidy -diff
 
 # Known vulnerabilities that our code reaches. It downloads their list from
 # vuln.go.dev, so it is not part of .ci/run, which needs no network.
@@ -96,6 +103,31 @@ lint: $(GOLANGCI)
 # A kubectl for whoever has none: bin/e2e/kubectl.
 kubectl:
 	cd e2e && $(GO) run ./programs/build kubectl
+
+# What is released, below bin/dist; packaging/ has how it is made. A cross build compiles
+# Kubernetes anew: some minutes and 1.5 GB of the build cache for each platform. Name
+# others by PLATFORMS.
+PLATFORMS ?= linux/amd64 linux/arm64 linux/arm/v7 darwin/amd64 darwin/arm64
+export PLATFORMS
+
+bin/tools/cyclonedx-gomod bin/tools/nfpm: packaging/tools/go.mod
+	cd packaging/tools && $(GO) build -o ../../bin/tools/ tool
+
+dist: build bin/tools/cyclonedx-gomod
+	packaging/dist.sh
+
+dist-check: dist
+	packaging/dist-check.sh
+
+deb rpm: PLATFORMS := $(filter linux/%,$(PLATFORMS))
+deb rpm: dist bin/tools/nfpm
+	packaging/package.sh $@
+
+# Builds all that is released for this machine's platform, and installs, starts, upgrades
+# and removes it, in directories of the test's own.
+packages-test:
+	$(MAKE) deb rpm dist-check PLATFORMS=linux/$$($(GO) env GOARCH)
+	cd e2e && E2E_PACKAGES=1 $(GO) test -count=1 -v ./packages
 
 # Breaks things while clients use byre, on both databases at once, for DURATION, and
 # judges what the clients saw. FAULTS is a regular expression of their names, DATABASE is

@@ -1,0 +1,125 @@
+package packages
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// repository is where this repository lies.
+var repository = func() string {
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		panic(err)
+	}
+	return dir
+}()
+
+// built returns the one file in bin/dist that the pattern names. Packages take minutes to
+// build, so that their tests run with "make packages-test" only.
+func built(t *testing.T, pattern string) string {
+	t.Helper()
+	if os.Getenv("E2E_PACKAGES") == "" {
+		t.Skip("make packages-test builds the packages first")
+	}
+	names, err := filepath.Glob(filepath.Join(repository, "bin", "dist", pattern))
+	if err != nil || len(names) != 1 {
+		t.Fatalf("bin/dist/%s: %q, want one file, %v", pattern, names, err)
+	}
+	return names[0]
+}
+
+// mustRun runs a command and returns what it prints.
+func mustRun(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// needs skips a test where a program of the system is missing.
+func needs(t *testing.T, program string) {
+	t.Helper()
+	if _, err := exec.LookPath(program); err != nil {
+		t.Skipf("no %s here", program)
+	}
+}
+
+// service is a program that runs as systemd runs it, under the eyes of a socket of its own.
+type service struct {
+	cmd    *exec.Cmd
+	notify *net.UnixConn
+}
+
+// startService starts cmd as a unit of Type=notify and waits until it is ready.
+func startService(t *testing.T, cmd *exec.Cmd) *service {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "notify") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "s")
+	s := &service{cmd: cmd}
+	if s.notify, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.notify.Close() })
+	cmd.Env = append(cmd.Environ(), "NOTIFY_SOCKET="+socket)
+	log := new(strings.Builder)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Kill() // it may have exited
+			_ = cmd.Wait()
+		}
+		if t.Failed() {
+			t.Logf("the log of %s:\n%s", cmd.Path, log)
+		}
+	})
+	s.await(t, "READY=1")
+	return s
+}
+
+func (s *service) await(t *testing.T, state string) {
+	t.Helper()
+	if err := s.notify.SetReadDeadline(time.Now().Add(3 * time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	message := make([]byte, 4096)
+	for {
+		n, err := s.notify.Read(message)
+		if err != nil {
+			t.Fatalf("no %s: %v", state, err)
+		}
+		if strings.HasPrefix(string(message[:n]), state) {
+			return
+		}
+	}
+}
+
+// stop ends the service as systemctl stop does.
+func (s *service) stop(t *testing.T) {
+	t.Helper()
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, "STOPPING=1")
+	if err := s.cmd.Wait(); err != nil {
+		t.Errorf("the service ended with: %v", err)
+	}
+}
+
+// debArch is this machine's name in the names of debs and archives.
+const debArch = runtime.GOARCH

@@ -1,0 +1,172 @@
+package packages
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// host is a directory that dpkg takes for a machine.
+type host struct{ root string }
+
+func newHost(t *testing.T) host {
+	t.Helper()
+	h := host{t.TempDir()}
+	for _, dir := range []string{"var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "etc", "var/lib/byre"} {
+		if err := os.MkdirAll(h.path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(h.path("var/lib/dpkg/status"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func (h host) path(name string) string { return filepath.Join(h.root, name) }
+
+// dpkg installs or removes; the scripts of packages run in this machine, with DPKG_ROOT.
+func (h host) dpkg(t *testing.T, args ...string) {
+	t.Helper()
+	mustRun(t, "dpkg", append([]string{"--root=" + h.root, "--force-script-chrootless", "--force-not-root", "--force-depends", "--force-bad-path"}, args...)...)
+}
+
+// start starts the service as its unit says.
+func (h host) start(t *testing.T) *service {
+	t.Helper()
+	unit := readUnit(t, h.path("usr/lib/systemd/system/byre.service"))
+	flags := ""
+	for line := range strings.Lines(readFile(t, h.path("etc/byre/byre.env"))) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "BYRE_FLAGS="); ok {
+			flags = value
+		}
+	}
+	if !slices.Contains(unit["EnvironmentFile"], "-/etc/byre/byre.env") || !slices.Contains(unit["StateDirectory"], "byre") {
+		t.Fatalf("the unit reads %q and keeps its data in %q", unit["EnvironmentFile"], unit["StateDirectory"])
+	}
+	line := strings.NewReplacer("/usr/bin/", h.path("usr/bin")+"/", "/var/lib/", h.path("var/lib")+"/", "$BYRE_FLAGS", flags).Replace(unit["ExecStart"][0])
+	words := strings.Fields(line)
+	return startService(t, exec.Command(words[0], words[1:]...))
+}
+
+// clientset reaches the service as root of that machine does.
+func (h host) clientset(t *testing.T) kubernetes.Interface {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", h.path("var/lib/byre/admin.kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kubernetes.NewForConfigOrDie(config)
+}
+
+// TestDeb_KeepsTheData installs, starts, upgrades, removes, purges and installs again.
+func TestDeb_KeepsTheData(t *testing.T) {
+	t.Parallel()
+	old := built(t, "*_"+debArch+".deb")
+	needs(t, "dpkg")
+	needs(t, "systemd-sysusers")
+	next := upgrade(t)
+	h := newHost(t)
+
+	h.dpkg(t, "--install", old)
+	if users := readFile(t, h.path("etc/passwd")); !strings.Contains(users, "byre:") {
+		t.Errorf("there is no user byre: %s", users)
+	}
+	configure(t, h.path("etc/byre/byre.env"))
+	server := h.start(t)
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}
+	if _, err := h.clientset(t).CoreV1().ConfigMaps("default").Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	server.stop(t)
+	h.mustHaveObject(t)
+
+	h.dpkg(t, "--install", next)
+	if status := readFile(t, h.path("var/lib/dpkg/status")); !strings.Contains(status, "Version: 99.0.0") {
+		t.Errorf("the package was not upgraded: %s", status)
+	}
+	h.mustHaveObject(t)
+
+	h.dpkg(t, "--remove", "byre")
+	if _, err := os.Stat(h.path("usr/bin/byre")); err == nil {
+		t.Error("the program is still there after the removal")
+	}
+	h.dpkg(t, "--install", next)
+	h.mustHaveObject(t)
+
+	h.dpkg(t, "--purge", "byre")
+	if _, err := os.Stat(h.path("etc/byre/byre.env")); err == nil {
+		t.Error("the configuration is still there after the purge")
+	}
+	h.dpkg(t, "--install", next)
+	configure(t, h.path("etc/byre/byre.env"))
+	h.mustHaveObject(t)
+}
+
+// mustHaveObject starts the service with what was configured at first, and looks for what
+// was created at first.
+func (h host) mustHaveObject(t *testing.T) {
+	t.Helper()
+	server := h.start(t)
+	if _, err := h.clientset(t).CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{}); err != nil {
+		t.Errorf("what was stored: %v", err)
+	}
+	server.stop(t)
+}
+
+// upgrade makes a deb of a later version of the same program.
+func upgrade(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(repository, "packaging", "package.sh"), "deb", dir)
+	cmd.Env = append(os.Environ(), "VERSION=99.0.0", "PLATFORMS=linux/"+debArch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return filepath.Join(dir, "byre_99.0.0_"+debArch+".deb")
+}
+
+// configure is what an administrator changes.
+func configure(t *testing.T, file string) {
+	t.Helper()
+	text := strings.Replace(readFile(t, file), "\nBYRE_FLAGS=\n", "\nBYRE_FLAGS=--bind-address=127.0.0.1 --secure-port=0\n", 1)
+	if !strings.Contains(text, "--secure-port=0") {
+		t.Fatalf("no line of flags in %s", text)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o640); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRPM_HasTheFiles(t *testing.T) {
+	t.Parallel()
+	file := built(t, "*"+map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[debArch]+".rpm")
+	needs(t, "rpm")
+	files := strings.Split(mustRun(t, "rpm", "-qlp", file), "\n")
+	for _, want := range []string{
+		"/usr/bin/byre", "/usr/lib/systemd/system/byre.service", "/usr/lib/sysusers.d/byre.conf",
+		"/usr/share/man/man8/byre-serve.8.gz", "/usr/share/zsh/site-functions/_byre",
+	} {
+		if !slices.Contains(files, want) {
+			t.Errorf("%s is missing of %q", want, files)
+		}
+	}
+	if got := mustRun(t, "rpm", "-qp", "--configfiles", file); got != "/etc/byre/byre.env\n" {
+		t.Errorf("configuration files: %q", got)
+	}
+	scripts := mustRun(t, "rpm", "-qp", "--scripts", file)
+	for _, want := range []string{"systemd-sysusers", "systemctl try-restart", "systemctl disable --now"} {
+		if !strings.Contains(scripts, want) {
+			t.Errorf("no script has %q", want)
+		}
+	}
+	mustRun(t, "rpm", "-K", "--nosignature", file)
+}

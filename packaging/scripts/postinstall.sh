@@ -1,0 +1,12 @@
+#!/bin/sh
+# Runs after an installation and after an upgrade, from a deb and from an rpm. DPKG_ROOT is
+# set by dpkg when it installs into a directory.
+set -e
+
+systemd-sysusers ${DPKG_ROOT:+--root="$DPKG_ROOT"} byre.conf
+
+if [ -z "$DPKG_ROOT" ] && [ -d /run/systemd/system ]; then
+	systemctl daemon-reload
+	# Only a byre that runs: an installation starts and enables nothing.
+	systemctl try-restart byre.service
+fi
