@@ -22,10 +22,10 @@ type Config struct {
 // Database is an open database.
 type Database struct {
 	Driver sqlstore.Driver
-	// Name is the file or the server, without secrets, and Schema the version of
-	// its tables, for the log.
-	Name   string
-	Schema int
+	// Kind is "sqlite" or "postgres", Name the file or the server, without secrets, and
+	// Schema the version of its tables, for the log and the metric byre_store_info.
+	Kind, Name string
+	Schema     int
 	// Shared says that other processes may write to it too.
 	Shared bool
 }

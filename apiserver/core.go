@@ -8,9 +8,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -19,6 +21,7 @@ import (
 	"byre/apiserver/health"
 	"byre/apiserver/memory"
 	"byre/apiserver/objectstore"
+	"byre/apiserver/options"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -49,6 +52,7 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 	if err != nil {
 		return nil, errors.Join(err, database.Driver.Close())
 	}
+	legacyregistry.Registerer().MustRegister(newStoreInfo(database, c.Options.Store))
 	feed := watch.New(database.Driver, watch.Options{
 		StateBytes:          int(memory.Limit() / stateFraction),
 		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, memory.Limit()),
@@ -66,6 +70,21 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 		CompactInterval:  c.Options.Store.CompactionInterval,
 	})
 	return &core{database: database, store: store, feed: feed}, nil
+}
+
+// newStoreInfo makes the metric that tells which database the server uses, without secrets, and
+// how long it keeps history. Its value is 1.
+func newStoreInfo(database Database, o options.StoreOptions) prometheus.Collector {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "byre_store_info",
+		Help: "The database of this server, the version of its schema, and the limits of the history; 0 means none.",
+		ConstLabels: prometheus.Labels{
+			"kind": database.Kind, "database": database.Name, "schema": strconv.Itoa(database.Schema),
+			"retention": o.Retention.String(), "retention_changes": strconv.FormatInt(o.RetentionChanges, 10),
+		},
+	})
+	info.Set(1)
+	return info
 }
 
 // ensureFirstRevision writes the first record of an empty store. The store and the

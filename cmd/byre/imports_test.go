@@ -73,6 +73,7 @@ var parts = []part{
 	{"apiserver/memory", 3.3, noSQL},
 	{"apiserver/systemd", 3.3, noSQL},
 	{"apiserver/options", 3.5, noSQL},
+	{"apiserver/status", 3.6, noSQL},
 	{"apiserver/transfer", 3.6, noSQL},
 	{"apiserver", 4, noSQL},
 	{"crd/definition", 3.0, noSQL},

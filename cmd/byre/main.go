@@ -58,7 +58,8 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetVersionTemplate(versionText())
 	root.AddCommand(newServeCommand(), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(),
-		newImportCommand(), newExportCommand(), newCheckCommand(), newConfigCommand(), newCertsCommand(), newKubeconfigCommand(), newVersionCommand(), newManCommand())
+		newImportCommand(), newExportCommand(), newCheckCommand(), newStatusCommand(),
+		newConfigCommand(), newCertsCommand(), newKubeconfigCommand(), newVersionCommand(), newManCommand())
 	return root
 }
 

@@ -90,7 +90,7 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 	if err != nil {
 		return apiserver.Database{}, err
 	}
-	database := apiserver.Database{Name: dsn, Schema: int(state.Current)}
+	database := apiserver.Database{Kind: string(dialect), Name: dsn, Schema: int(state.Current)}
 	switch dialect {
 	case migrations.SQLite:
 		database.Driver, err = sqlite.Open(ctx, dsn, sqlite.Options{Volatile: o.IsVolatile()})

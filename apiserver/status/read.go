@@ -1,0 +1,145 @@
+package status
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// identityLabel is on the Leases with which servers tell of themselves; KEP-1965.
+const identityLabel = "apiserver.kubernetes.io/identity"
+
+// Read asks the server of a client configuration. now is the clock by which Leases expire.
+func Read(ctx context.Context, config *rest.Config, now time.Time) (Status, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return Status{}, err
+	}
+	version, err := client.Discovery().ServerVersion()
+	if err != nil {
+		return Status{}, err
+	}
+	s := Status{Server: &Server{Address: config.Host, Version: version.GitVersion}, Alarms: []string{}}
+	metrics, err := client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return s, fmt.Errorf("/metrics: %w", err)
+	}
+	if err := s.addMetrics(metrics); err != nil {
+		return s, fmt.Errorf("/metrics: %w", err)
+	}
+	s.addReadiness(client.Discovery().RESTClient().Get().AbsPath("/readyz").Param("verbose", "").DoRaw(ctx))
+	leases, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return s, err
+	}
+	for i := range leases.Items {
+		s.addLease(&leases.Items[i], now)
+	}
+	return s, nil
+}
+
+// failedCheck is the line of a check of /readyz that fails.
+var failedCheck = regexp.MustCompile(`(?m)^\[-\](\S+)`)
+
+// addReadiness adds what /readyz has answered; it answers 500 with the checks if one fails.
+func (s *Status) addReadiness(body []byte, err error) {
+	s.Server.Ready = err == nil
+	if err == nil {
+		return
+	}
+	var failed []string
+	for _, match := range failedCheck.FindAllSubmatch(body, -1) {
+		failed = append(failed, string(match[1]))
+	}
+	if len(failed) == 0 {
+		failed = []string{err.Error()}
+	}
+	s.Alarms = append(s.Alarms, "the server is not ready: "+strings.Join(failed, ", ")+": see its log")
+}
+
+func (s *Status) addMetrics(text []byte) error {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	d := &s.Database
+	for name, to := range map[string]*int64{
+		"byre_store_revision":           &d.Revision,
+		"byre_store_compacted_revision": &d.CompactedRevision,
+		"byre_store_quota_bytes":        &d.QuotaBytes,
+		"byre_store_used_bytes":         &d.UsedBytes,
+		"apiserver_storage_size_bytes":  &d.SizeBytes,
+	} {
+		*to = sum(families[name], "", "")
+	}
+	s.Server.Watchers = sum(families["apiserver_longrunning_requests"], "verb", "WATCH")
+	if sum(families["byre_store_quota_exceeded"], "", "") > 0 {
+		s.Alarms = append(s.Alarms, "the database has reached its quota: delete objects, or raise --database-quota")
+	}
+	for _, info := range families["byre_store_info"].GetMetric() {
+		d.Kind, d.Address = label(info, "kind"), label(info, "database")
+		d.Retention, d.RetentionChanges = label(info, "retention"), label(info, "retention_changes")
+		if d.Schema, err = strconv.Atoi(label(info, "schema")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sum adds the values of a family of gauges, of those with a label if one is named.
+func sum(family *dto.MetricFamily, name, value string) int64 {
+	var total float64
+	for _, metric := range family.GetMetric() {
+		if name == "" || label(metric, name) == value {
+			total += metric.GetGauge().GetValue()
+		}
+	}
+	return int64(total)
+}
+
+func label(metric *dto.Metric, name string) string {
+	for _, pair := range metric.GetLabel() {
+		if pair.GetName() == name {
+			return pair.GetValue()
+		}
+	}
+	return ""
+}
+
+func (s *Status) addLease(lease *coordinationv1.Lease, now time.Time) {
+	l := Lease{Name: lease.Name}
+	if lease.Spec.HolderIdentity != nil {
+		l.Holder = *lease.Spec.HolderIdentity
+	}
+	if l.Holder == "" {
+		return // it was released
+	}
+	if lease.Spec.RenewTime != nil {
+		l.RenewTime = lease.Spec.RenewTime.UTC()
+		if seconds := lease.Spec.LeaseDurationSeconds; seconds != nil {
+			l.Expired = l.RenewTime.Add(time.Duration(*seconds) * time.Second).Before(now)
+		}
+	}
+	if _, isIdentity := lease.Labels[identityLabel]; isIdentity {
+		l.Host = lease.Labels[corev1.LabelHostname]
+		s.Replicas = append(s.Replicas, l)
+		return
+	}
+	s.Leaders = append(s.Leaders, l)
+	slices.SortFunc(s.Leaders, func(a, b Lease) int { return strings.Compare(a.Name, b.Name) })
+}

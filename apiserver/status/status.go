@@ -1,0 +1,85 @@
+package status
+
+import (
+	"fmt"
+	"time"
+
+	"byre/apiserver/pki"
+)
+
+// Status is what an operator looks at first. What nobody could tell is empty.
+type Status struct {
+	// Server is the server that was asked; nil if none was reached and the database was
+	// read instead.
+	Server   *Server  `json:"server,omitempty"`
+	Database Database `json:"database"`
+	// Replicas are the servers of the cluster by their identity Leases, and Leaders the
+	// holders of the other Leases in kube-system.
+	Replicas     []Lease                 `json:"replicas,omitempty"`
+	Leaders      []Lease                 `json:"leaders,omitempty"`
+	Certificates []pki.CertificateStatus `json:"certificates"`
+	// Alarms say what is wrong and what to do, a line each.
+	Alarms []string `json:"alarms"`
+}
+
+// Server is a running server.
+type Server struct {
+	Address string `json:"address"`
+	// Version is that of the Kubernetes API.
+	Version string `json:"version"`
+	Ready   bool   `json:"ready"`
+	// Watchers is the number of open watches.
+	Watchers int64 `json:"watchers"`
+}
+
+// Database is the store.
+type Database struct {
+	// Kind is sqlite or postgres, and Address the file, or the database and its hosts.
+	Kind      string `json:"kind"`
+	Address   string `json:"address"`
+	Schema    int    `json:"schema"`
+	SizeBytes int64  `json:"sizeBytes"`
+	// Revision is the last revision, CompactedRevision the last one whose history is gone.
+	Revision          int64 `json:"revision"`
+	CompactedRevision int64 `json:"compactedRevision"`
+	// Retention and RetentionChanges bound the history, as the server is configured: a
+	// duration and a number, where "0" means no limit.
+	Retention        string `json:"retention,omitempty"`
+	RetentionChanges string `json:"retentionChanges,omitempty"`
+	// QuotaBytes is 0 without a quota; UsedBytes is what counts against it.
+	QuotaBytes int64 `json:"quotaBytes,omitempty"`
+	UsedBytes  int64 `json:"usedBytes,omitempty"`
+}
+
+// Lease is a holder of a Lease.
+type Lease struct {
+	Name   string `json:"name"`
+	Holder string `json:"holder"`
+	// Host is that of a replica.
+	Host      string    `json:"host,omitempty"`
+	RenewTime time.Time `json:"renewTime,omitzero"`
+	// Expired says that the holder has not renewed the Lease in time.
+	Expired bool `json:"expired,omitempty"`
+}
+
+// renewSoon is the residual time below which a certificate is an alarm: within it a start of
+// the server renews.
+const renewSoon = 30 * 24 * time.Hour
+
+// AddCertificates adds the certificates, and an alarm for each that ends soon.
+func (s *Status) AddCertificates(certificates pki.Status) {
+	s.Certificates = append(append(s.Certificates, certificates.Certificates...), certificates.CertificateAuthorities...)
+	for _, c := range s.Certificates {
+		if c.Missing || time.Duration(c.ResidualTimeSeconds)*time.Second > renewSoon {
+			continue
+		}
+		next := fmt.Sprintf("run \"byre certs renew %s\"", c.Name)
+		switch {
+		case c.CAName == "":
+			next = "add another CA to --client-ca-file, and issue certificates by it"
+		case c.ExternallyManaged:
+			next = "renew it where its key is kept"
+		}
+		s.Alarms = append(s.Alarms, fmt.Sprintf("the certificate %s ends on %s: %s", c.Name, c.ExpirationDate.Format(time.DateOnly), next))
+	}
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"byre/apiserver/options"
+	"byre/apiserver/pki"
+	"byre/apiserver/status"
+	"byre/migrations"
+	"byre/migrations/dbserver"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/sqlite"
+)
+
+// statusTimeout bounds each question to a server or a database.
+const statusTimeout = 10 * time.Second
+
+func newStatusCommand() *cobra.Command {
+	store := options.NewStoreOptions()
+	var certDir string
+	var output outputFlag
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the database, the history, replicas, leaders, certificates and alarms",
+		Long: "Show the database, the history, replicas, leaders, certificates and alarms.\n\n" +
+			"A running server is asked, with admin.kubeconfig of --data-dir. If none answers, the\n" +
+			"database is read instead: that of --endpoint, or the SQLite file in --data-dir. The\n" +
+			"exit status is 1 if neither can be read.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := output.validate(); err != nil {
+				return err
+			}
+			certs := certsFlags{dataDir: store.DataDir, certDir: certDir}
+			s, err := readStatus(cmd.Context(), store, certs.config())
+			if err != nil {
+				return err
+			}
+			return output.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return printStatus(w, s, time.Now()) })
+		},
+	}
+	addDatabaseFlags(cmd, &store)
+	cmd.Flags().StringVar(&certDir, "cert-dir", "", "Directory of the certificates. If not set, pki below --data-dir.")
+	output.addTo(cmd)
+	return cmd
+}
+
+// readStatus asks the server, or else reads the database.
+func readStatus(ctx context.Context, store options.StoreOptions, certs pki.Config) (status.Status, error) {
+	s, serverErr := askServer(ctx, certs)
+	if serverErr != nil {
+		var err error
+		if s, err = readStoppedStatus(ctx, store); err != nil {
+			return s, fmt.Errorf("no server answers (%s), nor can the database be read: start \"byre serve\", or name its --data-dir or --endpoint: %w", serverErr.Error(), err)
+		}
+		s.Alarms = append(s.Alarms, "no server answers, and the database was read instead ("+serverErr.Error()+"): start \"byre serve\", or name its --data-dir")
+	}
+	certificates, err := pki.Inspect(certs.Dir, certs.Kubeconfig, certs.Now)
+	if err != nil {
+		return s, err
+	}
+	s.AddCertificates(certificates)
+	return s, nil
+}
+
+func askServer(ctx context.Context, certs pki.Config) (status.Status, error) {
+	if _, err := os.Stat(certs.Kubeconfig); err != nil {
+		return status.Status{}, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", certs.Kubeconfig)
+	if err != nil {
+		return status.Status{}, err
+	}
+	config.Timeout = statusTimeout
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	return status.Read(ctx, config, certs.Now)
+}
+
+// readStoppedStatus reads the database. It makes none and migrates none.
+func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	s := status.Status{Alarms: []string{}}
+	dialect, dsn, err := migrations.ParseEndpoint(store.DSN())
+	if err != nil {
+		return s, err
+	}
+	s.Database.Kind, s.Database.Address = string(dialect), dsn
+	if dialect == migrations.SQLite {
+		info, err := os.Stat(dsn)
+		if err != nil {
+			return s, err
+		}
+		s.Database.SizeBytes = info.Size()
+	}
+	schema, err := migrations.Status(ctx, store.DSN())
+	if err != nil {
+		return s, err
+	}
+	s.Database.Schema = int(schema.Current)
+	if schema.Current != schema.Latest {
+		s.Alarms = append(s.Alarms, fmt.Sprintf("the schema is %d and this program has %d: \"byre serve\" brings it up", schema.Current, schema.Latest))
+		return s, nil
+	}
+	header := func(h sqlstore.Snapshot) error {
+		s.Database.Revision, s.Database.CompactedRevision = h.Revision, h.Compacted
+		return nil
+	}
+	err = withDatabase(store.DSN(),
+		func(path string) error { return sqlite.ReadSnapshot(ctx, path, header) },
+		func(dsn string) error { return readPostgresStatus(ctx, dsn, &s.Database, header) })
+	return s, err
+}
+
+func readPostgresStatus(ctx context.Context, dsn string, d *status.Database, header func(sqlstore.Snapshot) error) error {
+	config, err := dbserver.Parse(dsn)
+	if err != nil {
+		return err
+	}
+	d.Address = config.ConnConfig.Database + " at " + dbserver.Address(config.ConnConfig)
+	if err := postgres.ReadSnapshot(ctx, dsn, header); err != nil {
+		return err
+	}
+	driver, err := postgres.Open(ctx, dsn, postgres.Options{AllowLoss: true})
+	if err != nil {
+		return err
+	}
+	d.SizeBytes, err = driver.Size(ctx)
+	return errors.Join(err, driver.Close())
+}
+
+// printStatus prints one screen.
+func printStatus(out io.Writer, s status.Status, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	line := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
+	if server := s.Server; server == nil {
+		line("Server", "none answers")
+	} else {
+		state := "ready"
+		if !server.Ready {
+			state = "not ready"
+		}
+		line("Server", "%s, %s, Kubernetes API %s, %d watchers", server.Address, state, server.Version, server.Watchers)
+	}
+	d := s.Database
+	line("Database", "%s, %s, schema %d, %s", d.Kind, d.Address, d.Schema, bytesText(d.SizeBytes))
+	line("Revision", "%d", d.Revision)
+	history := fmt.Sprintf("%d changes after revision %d", d.Revision-d.CompactedRevision, d.CompactedRevision)
+	if d.Retention != "" {
+		history += fmt.Sprintf(", at most %s and %s changes (0 is no limit)", d.Retention, d.RetentionChanges)
+	}
+	line("History", "%s", history)
+	if d.QuotaBytes > 0 {
+		line("Quota", "%s of %s", bytesText(d.UsedBytes), bytesText(d.QuotaBytes))
+	}
+	for _, list := range []struct {
+		name   string
+		leases []status.Lease
+	}{{"Replica", s.Replicas}, {"Leader", s.Leaders}} {
+		for _, l := range list.leases {
+			line(list.name, "%s", leaseText(l, now))
+		}
+	}
+	for _, c := range s.Certificates {
+		if c.Missing {
+			line("Certificate", "%s is missing", c.Name)
+		} else {
+			line("Certificate", "%s until %s (%s)", c.Name, c.ExpirationDate.Format(time.DateOnly), residual(c))
+		}
+	}
+	for _, alarm := range s.Alarms {
+		line("ALARM", "%s", alarm)
+	}
+	if len(s.Alarms) == 0 {
+		line("Alarms", "none")
+	}
+	return w.Flush()
+}
+
+func leaseText(l status.Lease, now time.Time) string {
+	text := l.Name + ": " + l.Holder
+	if l.Host != "" {
+		text = strings.TrimSpace(l.Host + " " + l.Name)
+	}
+	if !l.RenewTime.IsZero() {
+		text += ", renewed " + duration.HumanDuration(max(0, now.Sub(l.RenewTime))) + " ago"
+	}
+	if l.Expired {
+		text += ", EXPIRED"
+	}
+	return text
+}
+
+// bytesText is a size for a person.
+func bytesText(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

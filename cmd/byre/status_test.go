@@ -1,0 +1,104 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"byre/apiserver/status"
+	"byre/sqlstore/eventually"
+)
+
+// TestStatus_OfAServerAndOfItsDatabase compares what a running server tells with what its
+// database tells after the server has stopped.
+func TestStatus_OfAServerAndOfItsDatabase(t *testing.T) {
+	onDatabases(t, func(t *testing.T, flags ...string) {
+		dir := t.TempDir()
+		server := startServer(t, dir, append([]string{"--database-quota=1Gi", "--retention=77m"}, flags...)...)
+		client := kubernetes.NewForConfigOrDie(server.config(t))
+		if _, err := client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		kind, args := "sqlite", append([]string{"status", "--data-dir", dir}, flags...)
+		if len(flags) > 0 {
+			kind = "postgres"
+		}
+		var live status.Status
+		eventually.True(t, "the server tells of its Lease", func() bool {
+			live = readJSONStatus(t, args...)
+			return len(live.Replicas) == 1
+		})
+		d := live.Database
+		if live.Server == nil || !live.Server.Ready || live.Server.Watchers == 0 || live.Replicas[0].Expired || len(live.Certificates) != 6 || len(live.Alarms) != 0 {
+			t.Errorf("the server tells %+v", live)
+		}
+		if d.Kind != kind || d.Schema == 0 || d.SizeBytes == 0 || d.Revision == 0 || d.Retention != "1h17m0s" || d.RetentionChanges != "1000000" || d.QuotaBytes != 1<<30 {
+			t.Errorf("the server tells of its database %+v", d)
+		}
+		code, text, _ := call(args...)
+		for _, want := range []string{`Server +https://127.0.0.1:\d+, ready, Kubernetes API v1\.36`, `Database +` + kind + `, .+, schema \d+, \d+\.\d MiB`, `Revision +\d+`,
+			`Replica +\S+ apiserver-\S+, renewed \S+ ago`, `Certificate +apiserver until \d{4}-\d\d-\d\d \(364d\)`, `Alarms +none`} {
+			if !regexp.MustCompile(`(?m)^` + want).MatchString(text) {
+				t.Errorf("status %d, no line %s in\n%s", code, want, text)
+			}
+		}
+
+		server.stop(t)
+		stopped := readJSONStatus(t, args...)
+		s := stopped.Database
+		if stopped.Server != nil || len(stopped.Alarms) != 1 || !strings.HasPrefix(stopped.Alarms[0], "no server answers, and the database was read instead (") {
+			t.Errorf("without the server it tells %+v", stopped)
+		}
+		if s.Kind != d.Kind || s.Schema != d.Schema || s.Revision < d.Revision || s.SizeBytes == 0 || kind == "postgres" && s.Address != d.Address {
+			t.Errorf("the database tells %+v, the server told %+v", s, d)
+		}
+		if _, text, _ := call(args...); !strings.Contains(text, "ALARM") || strings.Contains(text, "password") {
+			t.Errorf("of a stopped server:\n%s", text)
+		}
+	})
+}
+
+func readJSONStatus(t *testing.T, args ...string) (s status.Status) {
+	t.Helper()
+	code, out, errOut := call(append(args, "--output=json")...)
+	if err := json.Unmarshal([]byte(out), &s); err != nil || code != 0 {
+		t.Fatalf("byre status: %d, %v, %s%s", code, err, out, errOut)
+	}
+	return s
+}
+
+// TestStatus_RaisesAlarms: a server that is at its quota is not ready, which status tells with
+// what to do.
+func TestStatus_RaisesAlarms(t *testing.T) {
+	dir := t.TempDir()
+	server := startServer(t, dir, "--database-quota=2Mi")
+	client := kubernetes.NewForConfigOrDie(server.config(t))
+	eventually.True(t, "the quota is reached", func() bool {
+		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "big-"}, Data: map[string]string{"a": strings.Repeat("x", 500_000)},
+		}, metav1.CreateOptions{})
+		return err != nil
+	})
+	eventually.True(t, "status tells of the quota", func() bool {
+		all := strings.Join(readJSONStatus(t, "status", "--data-dir", dir).Alarms, "\n")
+		return strings.Contains(all, "reached its quota: delete objects") && strings.Contains(all, "the server is not ready: database-quota")
+	})
+}
+
+func TestStatus_OfNothingIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	code, _, errOut := call("status", "--data-dir", dir)
+	if code != 1 || !strings.HasPrefix(errOut, "byre: no server answers (") || strings.Count(errOut, "\n") != 1 {
+		t.Errorf("status %d, %q", code, errOut)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "byre.db")); err == nil {
+		t.Error("status has made a database")
+	}
+}
