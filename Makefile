@@ -142,6 +142,7 @@ robustness: build test-setup
 	cd e2e && $(GO) test -count=1 -v ./robustness/inprocess -args $(ARGS)
 	cd e2e && $(GO) test -count=1 -v -timeout 24h ./robustness -run TestRobustness -args \
 	  -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)' $(ARGS)
+	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness/migrating -args -step 1 $(ARGS)
 
 # Moves 20,000 objects of all built-in kinds from etcd and from kine to byre and back.
 transfer: build test-setup

@@ -67,15 +67,18 @@ func openSQLite(ctx context.Context, path string, change bool) (session, error) 
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), s.Close())
 	}
 	if fresh {
-		// Before the first table: later only a VACUUM could turn it on. The
-		// application_id goes into the file before it becomes a WAL database,
-		// so that the header alone tells whose file it is, whenever we crash.
-		for _, pragma := range []string{
+		// auto_vacuum comes before the first table: later only a VACUUM could turn it on.
+		// Invariant: the first transaction has the application_id, and it ends before the
+		// file becomes a WAL database. So the header alone tells whose file it is,
+		// whenever we crash (dbfile.Inspect).
+		for _, statement := range []string{
+			`BEGIN`, // not IMMEDIATE, which would write a header without them
 			`PRAGMA auto_vacuum = INCREMENTAL`,
 			fmt.Sprintf(`PRAGMA application_id = %d`, dbfile.ApplicationID),
+			`COMMIT`,
 			`PRAGMA journal_mode = WAL`,
 		} {
-			if _, err := s.conn.ExecContext(ctx, pragma); err != nil {
+			if _, err := s.conn.ExecContext(ctx, statement); err != nil {
 				return nil, errors.Join(fmt.Errorf("make %s: %w", path, err), s.Close())
 			}
 		}

@@ -142,8 +142,9 @@ func holder(file *os.File) int {
 }
 
 // Inspect reads the header of the file at path without opening it as a
-// database: fresh is true when there is no file, or an empty one. A file that
-// isn't ours gives ErrForeign.
+// database: fresh is true when there is no file, or an empty one, or one whose first
+// transaction did not end, which SQLite takes back. A file that isn't ours gives
+// ErrForeign.
 func Inspect(path string) (fresh bool, err error) {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -158,13 +159,36 @@ func Inspect(path string) (fresh bool, err error) {
 	switch _, err := io.ReadFull(file, header[:]); {
 	case errors.Is(err, io.EOF):
 		return true, nil
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return false, fmt.Errorf("%s: %w", path, ErrForeign)
-	case err != nil:
+	case err != nil && !errors.Is(err, io.ErrUnexpectedEOF):
 		return false, fmt.Errorf("read database: %w", err)
+	}
+	if header == [100]byte{} {
+		if wasEmpty, err := journalOfEmptyFile(path); err != nil || wasEmpty {
+			return wasEmpty, err
+		}
 	}
 	if string(header[:16]) != "SQLite format 3\x00" || binary.BigEndian.Uint32(header[68:72]) != ApplicationID {
 		return false, fmt.Errorf("%s: %w", path, ErrForeign)
 	}
 	return false, nil
+}
+
+// journalOfEmptyFile says whether a rollback journal stands beside the file that makes it
+// empty again. SQLite syncs the journal before it writes to the file.
+func journalOfEmptyFile(path string) (bool, error) {
+	file, err := os.Open(path + "-journal")
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("open database: %w", err)
+	}
+	defer file.Close()
+	// https://sqlite.org/fileformat2.html#the_rollback_journal
+	var header [28]byte
+	if _, err := io.ReadFull(file, header[:]); err != nil {
+		return false, nil //nolint:nilerr // a journal that is no journal makes nothing empty
+	}
+	pages := binary.BigEndian.Uint32(header[16:20])
+	return string(header[:8]) == "\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" && pages == 0, nil
 }

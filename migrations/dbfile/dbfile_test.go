@@ -81,6 +81,22 @@ func TestInspect_KnowsForeignFiles(t *testing.T) {
 	if _, err := dbfile.Inspect(path); !errors.Is(err, dbfile.ErrForeign) {
 		t.Errorf("zeros: %v", err)
 	}
+	for name, test := range map[string]struct {
+		journal string
+		fresh   bool
+	}{
+		"of an empty file":     {"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7\x00\x00\x00\x00nonc\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x10\x00", true},
+		"of a file of 2 pages": {"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7\x00\x00\x00\x02nonc\x00\x00\x00\x02\x00\x00\x02\x00\x00\x00\x10\x00", false},
+		"that is none":         {strings.Repeat("\x00", 512), false},
+		"that is short":        {"\xd9\xd5", false},
+	} {
+		if err := os.WriteFile(path+"-journal", []byte(test.journal), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if fresh, err := dbfile.Inspect(path); fresh != test.fresh || !fresh && !errors.Is(err, dbfile.ErrForeign) {
+			t.Errorf("zeros with a journal %s: %v, %v", name, fresh, err)
+		}
+	}
 	if _, err := dbfile.Inspect(t.TempDir()); err == nil {
 		t.Error("a folder is taken for a database")
 	}

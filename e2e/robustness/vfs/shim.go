@@ -113,6 +113,7 @@ func open(tls *libc.TLS, _, name, h uintptr, flags int32, outFlags uintptr) int3
 }
 
 func remove(tls *libc.TLS, _, name uintptr, syncDir int32) int32 {
+	passChange()
 	files.Lock()
 	delete(files.byPath, libc.GoString(name))
 	files.Unlock()
@@ -145,14 +146,17 @@ func read(tls *libc.TLS, h, buf uintptr, n int32, offset int64) int32 {
 }
 
 func write(tls *libc.TLS, h, buf uintptr, n int32, offset int64) int32 {
+	passChange()
 	return fileOf(h).write(&realFile{tls, h}, unsafe.Slice(at[byte](buf), n), offset)
 }
 
 func truncate(tls *libc.TLS, h uintptr, size int64) int32 {
+	passChange()
 	return fileOf(h).truncate(&realFile{tls, h}, size)
 }
 
 func syncFile(tls *libc.TLS, h uintptr, flags int32) int32 {
+	passChange()
 	return fileOf(h).sync(&realFile{tls, h}, flags)
 }
 

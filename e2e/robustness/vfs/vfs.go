@@ -26,6 +26,8 @@ var (
 	failed  atomic.Int64
 	loses   atomic.Bool
 	ignores atomic.Bool
+	// left is how many changes of files pass before the power fails.
+	left atomic.Int64
 )
 
 func fails(f Fault) bool {
@@ -59,6 +61,17 @@ func LoseUnsynced() { loses.Store(true) }
 
 // IgnoreSync has every sync succeed and do nothing, as a broken disk does.
 func IgnoreSync() { ignores.Store(true) }
+
+// FailPowerAfter has the power fail before the change of a file that follows n others: a
+// write, a truncation, a sync, the removal of a file.
+func FailPowerAfter(n int64) { left.Store(n + 1) }
+
+// passChange counts a change of a file.
+func passChange() {
+	if left.Load() > 0 && left.Add(-1) == 0 {
+		PowerFails()
+	}
+}
 
 // PowerFails ends the process, as kill -9 does. Of what was not synced, where
 // LoseUnsynced holds it back, the disk gets some sectors, by chance.

@@ -1,0 +1,2 @@
+// Package migrating tests that a migration may be killed anywhere.
+package migrating
