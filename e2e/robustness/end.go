@@ -14,7 +14,7 @@ import (
 // are judged as all others are: every acknowledged write is there.
 func (p *episode) readAtEnd(ctx context.Context) error {
 	for _, endpoint := range p.endpoints {
-		if err := traffic.ListAtEnd(ctx, p.recorder, endpoint); err != nil {
+		if _, err := traffic.ListAtEnd(ctx, p.recorder, endpoint); err != nil {
 			return err
 		}
 	}

@@ -38,8 +38,9 @@ type Result struct {
 	// database has.
 	Silence, Recovery, Informers time.Duration
 	Violations                   []string
-	// LosesCommits is the fault's.
+	// LosesCommits is the fault's; Lost counts the acknowledged writes that were lost.
 	LosesCommits bool `json:",omitempty"`
+	Lost         int  `json:",omitempty"`
 }
 
 // episode is one fault under traffic.
@@ -124,7 +125,14 @@ func (p *episode) breakThings(ctx context.Context, result *Result) error {
 		return nil
 	}
 	result.Recovery = recovered - lifted
-	if err := p.AwaitWrites(ctx, calm); err != nil {
+	after := calm
+	if loss := p.recorder.Loss(); loss != nil {
+		if loss.First, err = traffic.ListAtEnd(ctx, p.recorder, p.endpoints[0]); err != nil {
+			return err
+		}
+		after = 3 * calm // what comes after it is judged as a history of its own
+	}
+	if err := p.AwaitWrites(ctx, after); err != nil {
 		return err
 	}
 	result.summarize(p.recorder.Operations(), begin, recovered)
@@ -192,14 +200,19 @@ func (r *Result) summarize(operations []*history.Operation, begin, end time.Dura
 func (p *episode) judge(ctx context.Context, h *history.History, result *Result) {
 	result.Operations = len(h.Operations)
 	for _, o := range h.Operations {
-		if o.Outcome == history.OK && o.IsWrite() {
-			result.Acknowledged++
+		if o.Outcome != history.OK || !o.IsWrite() {
+			continue
+		}
+		result.Acknowledged++
+		if h.Loss != nil && o.End < h.Loss.At && o.Result.Revision > h.Loss.Common {
+			result.Lost++
 		}
 	}
 	for _, w := range h.Watches {
 		result.Events += len(w.Events)
 	}
-	if !p.fault.LosesCommits {
+	// Without a first list every replica's silence is the violation.
+	if h.Loss == nil || h.Loss.First != nil {
 		if len(h.Log.Covered) == 0 {
 			result.Violations = append(result.Violations, "the test could not read the database's log")
 		}

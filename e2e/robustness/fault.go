@@ -24,8 +24,8 @@ type Fault struct {
 	// is whole again: processes that it ended have been started. An error fails the test.
 	Inject func(ctx context.Context, e *Env) error
 	// LosesCommits says that the database forgets acknowledged writes, as an
-	// asynchronous standby does that takes over. Then the history before and after can
-	// not be one, and only what clients see at the end is judged.
+	// asynchronous standby does that takes over. Inject then calls Recorder.Lose, and the
+	// history before and that after are judged apart.
 	LosesCommits bool
 	// IsLong keeps the fault out of the short form.
 	IsLong bool

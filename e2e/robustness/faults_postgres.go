@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"byre/e2e/robustness/history"
+	"byre/e2e/robustness/tables"
 	"byre/migrations"
 	"byre/sqlstore/postgres/pgtest"
 )
@@ -173,9 +175,27 @@ func failoverFaults() []Fault {
 		{
 			Name: "failover to an asynchronous standby that is 1 s behind", IsLong: true, LosesCommits: true,
 			Site:   pgtest.SiteConfig{Standby: true},
-			Inject: site(func(ctx context.Context, s *pgtest.Site) error { return s.Failover(ctx, outage) }),
+			Inject: loseCommits,
 		},
 	}
+}
+
+// loseCommits fails over to a standby that is behind.
+func loseCommits(ctx context.Context, e *Env) error {
+	s := e.Database.Site
+	var loss *history.Loss
+	return s.FailoverWith(ctx, outage, pgtest.FailoverSteps{
+		Halt: func() { loss = e.recorder.Lose() },
+		Promoted: func(ctx context.Context) error {
+			conn, err := tables.Connect(ctx, Postgres, s.Primary.DSN("postgres"))
+			if err != nil {
+				return err
+			}
+			defer conn.Close(ctx)
+			loss.Common, _, err = conn.Counters(ctx)
+			return err
+		},
+	})
 }
 
 // operatorFaults are what administrators do, and the clock.

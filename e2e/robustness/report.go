@@ -25,6 +25,8 @@ type Row struct {
 	// Silence, Recovery and Informers are the greatest of all runs.
 	Silence, Recovery, Informers time.Duration
 	LosesCommits                 bool `json:",omitempty"`
+	// Lost is a sum.
+	Lost int `json:",omitempty"`
 }
 
 // Report collects results.
@@ -57,6 +59,7 @@ func (r *Report) Add(result *Result, day time.Time) {
 	row.Recovery = max(row.Recovery, result.Recovery)
 	row.Informers = max(row.Informers, result.Informers)
 	row.LosesCommits = result.LosesCommits
+	row.Lost += result.Lost
 }
 
 // Save writes the report to a file. Rows of earlier reports that this one lacks stay.
@@ -139,10 +142,10 @@ func (row *Row) errors() string {
 
 func (row *Row) kept() string {
 	switch {
-	case row.LosesCommits:
-		return "what the database kept"
 	case row.Violations > 0:
 		return "see violations"
+	case row.LosesCommits:
+		return fmt.Sprintf("all but the last %.3g that the standby lacked", float64(row.Lost)/float64(max(row.Runs, 1)))
 	default:
 		return "all"
 	}

@@ -57,15 +57,21 @@ func (j *judge) report(at time.Duration, promise, format string, args ...any) {
 	}
 }
 
-// History judges a history. patience bounds the time that porcupine takes.
+// History judges a history. patience bounds the time that porcupine takes for each object.
 func History(h *history.History, patience time.Duration) []Violation {
+	if h.Loss != nil {
+		return checkLoss(h, patience)
+	}
 	j := &judge{}
-	ref := newReference(j, h)
+	j.checkHistory(h, newReference(j, h), patience)
+	return j.violations
+}
+
+func (j *judge) checkHistory(h *history.History, ref *reference, patience time.Duration) {
 	j.checkLog(h)
 	j.checkSent(h, ref)
 	j.checkRealTime(h)
 	j.checkReads(h, ref)
 	j.checkWatches(h, ref)
 	j.checkLinearizable(h, ref, patience)
-	return j.violations
 }

@@ -189,7 +189,7 @@ func saysSomething(o *history.Operation) bool {
 // isEnded says whether the values of all changes are known: a value that is not among
 // them was never written.
 func (r *reference) isEnded() bool {
-	if len(r.log.Covered) != 1 || r.log.Covered[0].First > r.initial+1 {
+	if r.isCut || len(r.log.Covered) != 1 || r.log.Covered[0].First > r.initial+1 {
 		return false
 	}
 	for _, c := range r.changes {

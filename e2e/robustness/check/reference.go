@@ -22,6 +22,7 @@ type change struct {
 // reference is the sequence of changes, put together from all that was seen.
 type reference struct {
 	initial int64
+	isCut   bool
 	log     *history.Log
 	// changes are ascending, byName too.
 	changes    []*change
@@ -34,7 +35,7 @@ type reference struct {
 
 func newReference(j *judge, h *history.History) *reference {
 	r := &reference{
-		initial: h.Initial, log: &h.Log,
+		initial: h.Initial, isCut: h.IsCut, log: &h.Log,
 		byName: map[string][]*change{}, byValue: map[string]*change{}, atRevision: map[int64]*change{},
 		logged: map[int64]history.Change{},
 	}

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -158,8 +159,26 @@ type History struct {
 	Operations []*Operation
 	Watches    []*Watch
 	Log        Log
-	// Initial is the revision at which the test began with no objects.
+	// Initial is the revision at which the test began with no objects, or after a Loss
+	// with those that its First shows.
 	Initial int64
+	// IsCut says that the log may lack its last changes.
+	IsCut bool `json:",omitempty"`
+	// Loss is nil where the database kept all commits.
+	Loss *Loss `json:",omitempty"`
+}
+
+// Loss is a failover to a database that lacks the last commits.
+type Loss struct {
+	// At is when the old database ended.
+	At time.Duration
+	// Common is the last revision that both databases have.
+	Common int64
+	// First is a latest list of all objects after every replica had written to the new
+	// database.
+	First *Operation
+	// Log is what was read of the old database's log.
+	Log Log `json:"-"`
 }
 
 // Recorder collects a history from several goroutines.
@@ -208,6 +227,22 @@ func (r *Recorder) AddChanges(first, last int64, changes []Change) {
 		return
 	}
 	log.Covered = append(log.Covered, Range{first, last})
+}
+
+// Lose notes that the database ends now, whose last commits the next one lacks.
+func (r *Recorder) Lose() *Loss {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	log := r.history.Log
+	r.history.Loss = &Loss{At: r.Now(), Log: Log{slices.Clone(log.Covered), slices.Clone(log.Changes)}}
+	return r.history.Loss
+}
+
+// Loss is what Lose returned last; nil before.
+func (r *Recorder) Loss() *Loss {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.history.Loss
 }
 
 // Writes is the number of writes acknowledged so far; the channel is closed at the next.

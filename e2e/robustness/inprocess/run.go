@@ -51,7 +51,8 @@ func (r Round) Run(ctx context.Context) (*history.History, []check.Violation, er
 	}
 	clients.Wait()
 	for _, e := range endpoints {
-		err = errors.Join(err, traffic.ListAtEnd(ctx, recorder, e))
+		_, listErr := traffic.ListAtEnd(ctx, recorder, e)
+		err = errors.Join(err, listErr)
 	}
 	stopFollowing()
 	follower.Wait()

@@ -264,13 +264,14 @@ func listAll(ctx context.Context, c Client, o *history.Operation) error {
 // isEOF says whether a watch was closed without an error.
 func isEOF(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) }
 
-// endTimeout bounds how long a replica may answer that its database is not available after
-// the traffic, in which a new epoch may just have begun.
+// endTimeout bounds how long a replica may answer that its database is not available: a new
+// epoch may just have begun.
 const endTimeout = time.Minute
 
-// ListAtEnd lists at one endpoint, and records that as an operation of its own client. It
-// repeats a list that is refused with the advice to try again, for a minute.
-func ListAtEnd(ctx context.Context, r *history.Recorder, e Endpoint) error {
+// ListAtEnd lists the latest state at one endpoint after the traffic, or after a fault, and
+// records that as an operation of its own client. It repeats a list that is refused with
+// the advice to try again, for a minute.
+func ListAtEnd(ctx context.Context, r *history.Recorder, e Endpoint) (*history.Operation, error) {
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	for {
@@ -279,10 +280,10 @@ func ListAtEnd(ctx context.Context, r *history.Recorder, e Endpoint) error {
 		if err == nil {
 			o.End, o.Items, o.Revision = r.Now(), page.Items, page.Revision
 			r.AddOperation(o)
-			return nil
+			return o, nil
 		}
 		if _, retries := apierrors.SuggestsClientDelay(err); !retries || ctx.Err() != nil {
-			return fmt.Errorf("%s: the list at the end: %w", e.Name, err)
+			return nil, fmt.Errorf("%s: the list at the end: %w", e.Name, err)
 		}
 		select {
 		case <-ctx.Done():

@@ -237,10 +237,34 @@ func (s *Site) FailDisk(ctx context.Context, during time.Duration) error {
 // before is lost where behind is not 0: the standby is stopped for so long. The old
 // primary comes back as the standby of the new one.
 func (s *Site) Failover(ctx context.Context, behind time.Duration) error {
+	return s.FailoverWith(ctx, behind, FailoverSteps{})
+}
+
+// FailoverSteps are called during a failover; each may be nil.
+type FailoverSteps struct {
+	// Halt is called before the primary is lost.
+	Halt func()
+	// Promoted is called when the standby, then Primary, is a primary. Nobody has written
+	// to it, and nobody can until it returns.
+	Promoted func(ctx context.Context) error
+}
+
+// FailoverWith is Failover with steps between. Promoted needs a standby that is behind.
+func (s *Site) FailoverWith(ctx context.Context, behind time.Duration, steps FailoverSteps) error {
+	const readOnly = "default_transaction_read_only"
 	if behind > 0 {
+		if steps.Promoted != nil {
+			// It holds from the standby's next start.
+			if err := s.Standby.Set(ctx, readOnly, "on"); err != nil {
+				return err
+			}
+		}
 		if err := errors.Join(s.Standby.Halt(), pause(ctx, behind)); err != nil {
 			return err
 		}
+	}
+	if steps.Halt != nil {
+		steps.Halt()
 	}
 	if err := s.Primary.Halt(); err != nil {
 		return err
@@ -254,6 +278,11 @@ func (s *Site) Failover(ctx context.Context, behind time.Duration) error {
 		return err
 	}
 	s.Primary, s.Standby = s.Standby, s.Primary
+	if steps.Promoted != nil {
+		if err := errors.Join(steps.Promoted(ctx), s.Primary.Set(ctx, readOnly, "off")); err != nil {
+			return err
+		}
+	}
 	if err := s.Standby.Rewind(ctx, s.Primary); err != nil {
 		return err
 	}

@@ -1,0 +1,89 @@
+package check
+
+import (
+	"time"
+
+	"byre/e2e/robustness/history"
+)
+
+// checkLoss judges what a failover left that lost commits. Each side of it is judged as a
+// history of its own; here is what they have in common.
+func checkLoss(h *history.History, patience time.Duration) []Violation {
+	before := h.Before()
+	j := &judge{}
+	ref := newReference(j, before)
+	j.checkHistory(before, ref, patience)
+	j.checkKept(h, ref)
+	j.checkEpoch(h)
+	after := &judge{}
+	later := h.After()
+	after.checkHistory(later, newReference(after, later), patience)
+	return append(j.violations, after.violations...)
+}
+
+// checkKept compares the first list of the new database with the state at the last common
+// revision: an object is as it was then, or as somebody made it since.
+func (j *judge) checkKept(h *history.History, ref *reference) {
+	first, common := h.Loss.First, h.Loss.Common
+	sent, deleted := map[string]*history.Operation{}, map[string]bool{}
+	for _, o := range h.Operations {
+		switch {
+		case o.Outcome == history.Failed || o.End < h.Loss.At:
+		case o.Puts():
+			sent[o.Object.Value] = o
+		case o.Kind == history.Delete:
+			deleted[o.Object.Name] = true
+		}
+	}
+	got := map[string]history.Object{}
+	for _, item := range first.Items {
+		got[item.Name] = item
+		kept := ref.last(item.Name, common)
+		switch {
+		case item.Revision > common:
+			if c := ref.byValue[item.Value]; sent[item.Value] == nil {
+				j.report(first.End, OnlySent, "after the failover %+v is there, which nobody sent since", item)
+			} else if c != nil && c.revision <= common {
+				j.report(first.End, Once, "after the failover %+v is there, which was at revision %d", item, c.revision)
+			}
+		case kept == nil:
+			if ref.isWhole(common) {
+				j.report(first.End, OnlySent, "after the failover %+v is there, which was not there at the last common revision %d", item, common)
+			}
+		case kept.deletes || kept.revision != item.Revision || kept.value != "" && kept.value != item.Value:
+			j.report(first.End, Acknowledged, "after the failover %+v is there; at the last common revision %d it was %s at %d", item, common, describe(kept), kept.revision)
+		}
+	}
+	for name, kept := range ref.state(common) {
+		if _, found := got[name]; !found && !deleted[name] {
+			j.report(first.End, Acknowledged, "after the failover %s is gone, which was at %d at the last common revision %d", name, kept.revision, common)
+		}
+	}
+}
+
+// checkEpoch finds no watch that goes on from the old database's revisions to those of the
+// new epoch: it has to end with 410.
+func (j *judge) checkEpoch(h *history.History) {
+	begin := h.Loss.First.Revision
+	for _, w := range h.Watches {
+		last := w.After
+		isInitial := w.Initial
+		for _, e := range w.Events {
+			if isInitial {
+				// They are of any age.
+				isInitial = e.Type != history.InitialEnd
+				last = e.Object.Revision
+				continue
+			}
+			if e.At >= h.Loss.At && last < begin-sameEpoch && e.Object.Revision > begin-sameEpoch {
+				j.report(e.At, WatchWhole, "a watch by %s on %s goes on from revision %d to %d, in a new epoch", w.Client, w.Replica, last, e.Object.Revision)
+				break
+			}
+			last = e.Object.Revision
+		}
+	}
+}
+
+// sameEpoch is more than the changes of a test, and less than what lies between two
+// epochs (sqlstore/postgres).
+const sameEpoch = 500_000
