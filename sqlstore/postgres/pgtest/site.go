@@ -51,7 +51,9 @@ func NewSite(t testing.TB, config SiteConfig) *Site {
 	s := &Site{config: config}
 	server := Config{Settings: []string{"wal_log_hints=on"}}
 	if config.Standby {
-		server.Settings = append(server.Settings, "wal_keep_size=256MB") // pg_rewind reads it
+		server.Settings = append(server.Settings, "wal_keep_size=256MB", // pg_rewind reads it
+			// What the standby replays waits for a statement, and does not cancel it.
+			"max_standby_streaming_delay=-1", "max_standby_archive_delay=-1")
 	}
 	if config.Disk > 0 {
 		s.Disk = NewDisk(t, config.Disk)
