@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
 
-.PHONY: all build run kubectl dist dist-check deb rpm packages-test test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer bench robustness growth fuzz fuzz-short clean
+.PHONY: all build run kubectl dist dist-check deb rpm image packages-test test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer bench robustness growth fuzz fuzz-short clean
 
 all: build
 
@@ -119,14 +119,17 @@ dist: build bin/tools/cyclonedx-gomod
 dist-check: dist
 	packaging/dist-check.sh
 
-deb rpm: PLATFORMS := $(filter linux/%,$(PLATFORMS))
+image: dist
+	packaging/image.sh
+
+deb rpm image: PLATFORMS := $(filter linux/%,$(PLATFORMS))
 deb rpm: dist bin/tools/nfpm
 	packaging/package.sh $@
 
 # Builds all that is released for this machine's platform, and installs, starts, upgrades
 # and removes it, in directories of the test's own.
 packages-test:
-	$(MAKE) deb rpm dist-check PLATFORMS=linux/$$($(GO) env GOARCH)
+	$(MAKE) deb rpm image dist-check PLATFORMS=linux/$$($(GO) env GOARCH)
 	cd e2e && E2E_PACKAGES=1 $(GO) test -count=1 -v ./packages
 
 # Breaks things while clients use byre, on both databases at once, for DURATION, and

@@ -59,10 +59,15 @@ type service struct {
 	notify *net.UnixConn
 }
 
-// startService starts cmd as a unit of Type=notify and waits until it is ready.
+// startService starts cmd as a unit of Type=notify and waits until it is ready. A cmd with
+// another root finds the socket in the directory tmp of that.
 func startService(t *testing.T, cmd *exec.Cmd) *service {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "notify") // a socket's path is short
+	root := ""
+	if cmd.SysProcAttr != nil {
+		root = cmd.SysProcAttr.Chroot
+	}
+	dir, err := os.MkdirTemp(filepath.Join(root, "/tmp"), "notify") // a socket's path is short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +78,12 @@ func startService(t *testing.T, cmd *exec.Cmd) *service {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.notify.Close() })
-	cmd.Env = append(cmd.Environ(), "NOTIFY_SOCKET="+socket)
+	for _, name := range []string{dir, socket} { // for a service that runs as another user
+		if err := os.Chmod(name, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd.Env = append(cmd.Environ(), "NOTIFY_SOCKET="+strings.TrimPrefix(socket, root))
 	log := new(strings.Builder)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {

@@ -1,0 +1,140 @@
+package packages
+
+import (
+	"archive/tar"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+// TestImage_IsValidAndServes checks every digest and manifest, and starts what the image
+// of this platform holds, as its user, with nothing else around it.
+func TestImage_IsValidAndServes(t *testing.T) {
+	t.Parallel()
+	index := openImage(t, built(t, "*.oci.tar"))
+	if err := validate.Index(index); err != nil {
+		t.Error(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var image v1.Image
+	for _, m := range manifest.Manifests {
+		if m.Platform.OS == "linux" && m.Platform.Architecture == runtime.GOARCH {
+			if image, err = index.Image(m.Digest); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if image == nil {
+		t.Fatalf("no image for this machine among %+v", manifest.Manifests)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.Config.User != "65532:65532" || config.Architecture != runtime.GOARCH || config.Created.IsZero() {
+		t.Errorf("configuration: %+v", config)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root may run it in a root of its own")
+	}
+	root := t.TempDir()
+	if err := os.Chmod(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	roots := mutate.Extract(image)
+	defer roots.Close()
+	extract(t, root, roots)
+	if pem := readFile(t, filepath.Join(root, "etc/ssl/certs/ca-certificates.crt")); strings.Count(pem, "BEGIN CERTIFICATE") < 50 {
+		t.Errorf("certificate authorities: %.100s", pem)
+	}
+	args := append(append([]string{}, config.Config.Entrypoint[1:]...), config.Config.Cmd...)
+	cmd := exec.Command(config.Config.Entrypoint[0], append(args, "--bind-address=127.0.0.1", "--secure-port=0")...)
+	cmd.Dir, cmd.Env = config.Config.WorkingDir, config.Config.Env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
+	server := startService(t, cmd)
+	server.stop(t)
+	if _, err := os.Stat(filepath.Join(root, "var/lib/byre/byre.db")); err != nil {
+		t.Error(err)
+	}
+}
+
+// openImage returns the index in an archive of an image layout.
+func openImage(t *testing.T, archive string) v1.ImageIndex {
+	t.Helper()
+	file, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	dir := t.TempDir()
+	extract(t, dir, file)
+	outer, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := outer.IndexManifest()
+	if err != nil || len(manifest.Manifests) != 1 || manifest.Manifests[0].Annotations["org.opencontainers.image.ref.name"] == "" {
+		t.Fatalf("the layout has %+v, want one index with a tag: %v", manifest, err)
+	}
+	index, err := outer.ImageIndex(manifest.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return index
+}
+
+// extract writes what a tar archive holds, with its modes and owners.
+func extract(t *testing.T, dir string, archive io.Reader) {
+	t.Helper()
+	r := tar.NewReader(archive)
+	for {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := filepath.Join(dir, filepath.FromSlash(header.Name))
+		if header.Typeflag == tar.TypeDir {
+			err = os.MkdirAll(name, 0o755)
+		} else if err = os.MkdirAll(filepath.Dir(name), 0o755); err == nil {
+			err = writeFile(name, r)
+		}
+		if err == nil {
+			err = os.Chmod(name, header.FileInfo().Mode())
+		}
+		if err == nil && header.Uid != 0 {
+			err = os.Chown(name, header.Uid, header.Gid)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func writeFile(name string, content io.Reader) error {
+	file, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	if _, err = io.Copy(file, content); err != nil {
+		_ = file.Close() // the copy's error says more
+		return err
+	}
+	return file.Close()
+}
