@@ -59,6 +59,7 @@ func hang(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }
 // serves is unavailable, with upstream's reason and a message that says why. Its paths
 // alone answer 503, and it neither delays nor breaks anybody else's discovery.
 func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -113,6 +114,7 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 // TestBackend_ThatIsSlowDelaysOnlyItsOwnClients: a backend that does not answer is
 // waited for by its own clients only.
 func TestBackend_ThatIsSlowDelaysOnlyItsOwnClients(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -133,6 +135,7 @@ func TestBackend_ThatIsSlowDelaysOnlyItsOwnClients(t *testing.T) {
 // TestBackend_BadAnswerFailsOneRequest: what a backend that is available gets wrong in
 // one answer is that request's failure.
 func TestBackend_BadAnswerFailsOneRequest(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -191,6 +194,7 @@ func read(t testing.TB, url string) (string, error) {
 // TestDiscovery_DropsADocumentThatIsTooLarge: of a discovery document that is too
 // large nothing is kept, and the backend serves all the same.
 func TestDiscovery_DropsADocumentThatIsTooLarge(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	sent := make(chan int, 10)
 	routes := newAPI("huge")
@@ -217,6 +221,7 @@ func TestDiscovery_DropsADocumentThatIsTooLarge(t *testing.T) {
 // TestAvailability_ReasonsOfAService: the reasons for which a Service can't be asked,
 // and that what is served here is available.
 func TestAvailability_ReasonsOfAService(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	b := newBackend(t, s, "widgets", newAPI("widgets"))
 	wrong := int32(444)

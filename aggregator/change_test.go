@@ -20,6 +20,7 @@ import (
 // TestProxy_ShowsTheCertificateInTheFiles: backends are shown the certificate that is
 // in the files now.
 func TestProxy_ShowsTheCertificateInTheFiles(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/who", func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.WriteString(w, req.TLS.PeerCertificates[0].Subject.CommonName)
@@ -38,6 +39,7 @@ func TestProxy_ShowsTheCertificateInTheFiles(t *testing.T) {
 // TestAPIService_NewCABundleAppliesAtOnce: a backend that gets a new certificate is
 // believed as soon as its APIService says so.
 func TestAPIService_NewCABundleAppliesAtOnce(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	b := newBackend(t, s, "widgets", newAPI("widgets"))
 	right := b.ca
@@ -65,6 +67,7 @@ func TestAPIService_NewCABundleAppliesAtOnce(t *testing.T) {
 // TestClaims_SwapAnswersEveryRequest: while a group version goes from this server to
 // another and back, every request is answered by one of them.
 func TestClaims_SwapAnswersEveryRequest(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	b := newBackend(t, s, "widgets", newAPI("widgets"))
 	b.available(t, s)
@@ -119,6 +122,7 @@ func ignoreConflict(err error) error {
 
 // TestMetrics_HaveUpstreamsNames: upstream's, under upstream's names, and what was proxied.
 func TestMetrics_HaveUpstreamsNames(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/widgets", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 	b.available(t, s)

@@ -5,6 +5,7 @@ import "testing"
 // TestRootOf_IsTheGroupVersionsPath: a claim is about its group version's path and all
 // below, no more.
 func TestRootOf_IsTheGroupVersionsPath(t *testing.T) {
+	t.Parallel()
 	for path, want := range map[string]string{
 		"/apis/g/v":         "/apis/g/v",
 		"/apis/g/v/":        "/apis/g/v",

@@ -48,6 +48,7 @@ func aggregatedAPI(name string, asked *atomic.Int32) *api {
 // TestDiscovery_MergesBackends: both documents list what backends have beside what is
 // served here, in the order of the priorities, and take it back.
 func TestDiscovery_MergesBackends(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	add(t, s, discovery.BuiltIn, "apps", "v1")
 	add(t, s, discovery.Custom, "custom.example.com", "v1")
@@ -113,6 +114,7 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 // TestOpenAPI_MergesBackends: the documents of backends are part of this server's, and
 // what is wrong with one spoils no other.
 func TestOpenAPI_MergesBackends(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	v3 := newAPI("young")
 	v2Text := func(group string) string {

@@ -28,6 +28,7 @@ func (r inTrace) RoundTrip(req *http.Request) (*http.Response, error) {
 // TestOutbound_UsesTheGivenDialerAndPassesTheTrace: a backend is connected to by the
 // given dialer, and learns which trace a request is part of.
 func TestOutbound_UsesTheGivenDialerAndPassesTheTrace(t *testing.T) {
+	t.Parallel()
 	var dials atomic.Int64
 	s := start(t, func(d *delegation.Dependencies, _ *aggregator.Options) {
 		d.Backends.Trace = func(next http.RoundTripper) http.RoundTripper {

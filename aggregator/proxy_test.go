@@ -41,6 +41,7 @@ func do(t testing.TB, req *http.Request) (int, string, http.Header) {
 // alone, which shows its certificate; what a client says of itself does not get
 // through.
 func TestProxy_SendsTheIdentityOfTheClient(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	seen := make(chan *http.Request, 1)
 	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/widgets/{name}", func(w http.ResponseWriter, req *http.Request) {

@@ -34,6 +34,7 @@ func upstreamProxy(host string, next http.RoundTripper) http.HandlerFunc {
 // TestProxy_IsUpstreams sends the same requests through the aggregator and through
 // upstream's handler: the backend sees the same request, and the client the same answer.
 func TestProxy_IsUpstreams(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	b := newBackend(t, s, "widgets", newAPI("widgets").
 		serve("/widgets/{name...}", func(w http.ResponseWriter, req *http.Request) {

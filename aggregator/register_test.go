@@ -33,6 +33,7 @@ func onDatabases(t *testing.T, test func(*testing.T, func(...option) *server)) {
 // APIServices with upstream's places and labels; those of custom resources come and go
 // with them and come back when they are deleted; others' are left alone.
 func TestRegistration_CreatesAPIServicesOfLocalGroups(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, start func(...option) *server) {
 		synced := make(chan struct{})
 		s := start(func(d *delegation.Dependencies, o *aggregator.Options) {

@@ -37,6 +37,7 @@ func documented(a *api, broken *atomic.Bool) *api {
 // TestOpenAPI_ShowsVersion3WithoutVersion2: a server whose document of version 2 can't
 // be had has those of version 3.
 func TestOpenAPI_ShowsVersion3WithoutVersion2(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	var broken atomic.Bool
 	broken.Store(true)
@@ -51,6 +52,7 @@ func TestOpenAPI_ShowsVersion3WithoutVersion2(t *testing.T) {
 // server is known, it stays in discovery and in the documents until it was asked
 // anew, even if it does not answer then.
 func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	var silent atomic.Bool
 	var refused atomic.Int32

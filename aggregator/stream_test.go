@@ -35,6 +35,7 @@ func waitFor[T any](t testing.TB, what string, happened <-chan T) {
 // TestProxy_StreamsWatches: an event reaches the client when it is sent, and the
 // backend sees at once that the client has gone.
 func TestProxy_StreamsWatches(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	events, gone := make(chan string), make(chan struct{})
 	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/widgets", func(w http.ResponseWriter, req *http.Request) {
@@ -81,6 +82,7 @@ func TestProxy_StreamsWatches(t *testing.T) {
 // TestProxy_PassesBodiesBothWays: bodies of any size pass both ways, and a compressed
 // answer as it is.
 func TestProxy_PassesBodiesBothWays(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -145,6 +147,7 @@ func TestProxy_PassesBodiesBothWays(t *testing.T) {
 // TestProxy_UpgradesToWebSocket: the connection becomes the client's and the
 // backend's, with the client's identity, and ends with either side.
 func TestProxy_UpgradesToWebSocket(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	ended := make(chan error, 1)
 	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/talk", websocket.Server{Handler: func(conn *websocket.Conn) {
@@ -186,6 +189,7 @@ func expect(t testing.TB, r io.Reader, want string) {
 
 // TestProxy_UpgradesToSPDY: the streams of kubectl exec and its like.
 func TestProxy_UpgradesToSPDY(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/talk", func(w http.ResponseWriter, req *http.Request) {
 		streams := make(chan httpstream.Stream, 1)
@@ -240,6 +244,7 @@ func TestProxy_UpgradesToSPDY(t *testing.T) {
 // TestProxy_ClosesAnAbandonedUpgrade: a client that gives up while the backend
 // considers an upgrade does not keep a connection open.
 func TestProxy_ClosesAnAbandonedUpgrade(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	begun, ended := make(chan struct{}), make(chan error, 1)
 	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/talk", func(w http.ResponseWriter, _ *http.Request) {

@@ -19,12 +19,12 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/pkg/warning"
-	"k8s.io/client-go/discovery"
+	clientdiscovery "k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/delegation"
-	byrediscovery "byre/apiserver/discovery"
+	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
 	"byre/apiserver/loopback"
 	"byre/apiserver/objectstore"
@@ -44,7 +44,7 @@ type server struct {
 	config      *rest.Config
 	definitions clientset.Interface
 	dynamic     dynamic.Interface
-	discovery   discovery.DiscoveryInterface
+	discovery   clientdiscovery.DiscoveryInterface
 	store       *sqlstore.Store
 }
 
@@ -77,7 +77,7 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
 			MinRequestTimeout: time.Minute,
 		},
-		Discovery:             byrediscovery.NewRegistry("127.0.0.1:0"),
+		Discovery:             discovery.NewRegistry("127.0.0.1:0"),
 		OpenAPI:               documents,
 		Build:                 "test",
 		Loopback:              s.config,
@@ -94,7 +94,7 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 	transport.Serve(s.handler)
 	s.definitions = clientset.NewForConfigOrDie(s.config)
 	s.dynamic = dynamic.NewForConfigOrDie(s.config)
-	s.discovery = discovery.NewDiscoveryClientForConfigOrDie(s.config)
+	s.discovery = clientdiscovery.NewDiscoveryClientForConfigOrDie(s.config)
 
 	t.Cleanup(func() {
 		transport.Close()

@@ -11,6 +11,7 @@ import (
 // What an administrator granted on the table counters holds for the view that
 // takes its name, and again for the table after the way down.
 func TestGrants_FollowTheName(t *testing.T) {
+	t.Parallel()
 	d := postgresDatabase(t)
 	d.at(t, 1)
 	// Roles are the server's, and stay there when the database is dropped.

@@ -124,6 +124,7 @@ func eachDialect(t *testing.T, test func(t *testing.T, d database, schema string
 
 // Up, down to nothing and up again gives the same schema.
 func TestMigrate_UpDownUpGivesTheSameSchema(t *testing.T) {
+	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, schema string) {
 		latest, err := migrations.Latest(d.dialect)
 		if err != nil || latest < 1 {
@@ -164,6 +165,7 @@ func TestMigrate_UpDownUpGivesTheSameSchema(t *testing.T) {
 }
 
 func TestMigrate_RefusesANewerSchema(t *testing.T) {
+	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, schema string) {
 		if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
 			t.Fatal(err)
@@ -191,6 +193,7 @@ func TestMigrate_RefusesANewerSchema(t *testing.T) {
 
 // The step that deletes all data says so, and does nothing unless it is told to.
 func TestMigrate_DownRefusesToDeleteData(t *testing.T) {
+	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {
 		d.at(t, 1)
 		d.exec(t, stored)
@@ -209,6 +212,7 @@ func TestMigrate_DownRefusesToDeleteData(t *testing.T) {
 }
 
 func TestMigrate_RefusesADirtyDatabase(t *testing.T) {
+	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {
 		d.at(t, 2)
 		d.exec(t, `UPDATE byre_schema SET dirty = true`)
@@ -222,6 +226,7 @@ func TestMigrate_RefusesADirtyDatabase(t *testing.T) {
 }
 
 func TestMigrate_RefusesAForeignDatabase(t *testing.T) {
+	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, schema string) {
 		d.exec(t, `CREATE TABLE schema_migrations (version integer, dirty boolean)`)
 		before := d.query(t, schema)
@@ -236,6 +241,7 @@ func TestMigrate_RefusesAForeignDatabase(t *testing.T) {
 
 // Programs that start at once migrate once.
 func TestMigrate_ConcurrentProcessesMigrateOnce(t *testing.T) {
+	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {
 		var all sync.WaitGroup
 		errs := make([]error, 5)
@@ -256,6 +262,7 @@ func TestMigrate_ConcurrentProcessesMigrateOnce(t *testing.T) {
 }
 
 func TestSQLite_FileIsPrivate(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "byre.db")
 	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
 		t.Fatal(err)
@@ -270,6 +277,7 @@ func TestSQLite_FileIsPrivate(t *testing.T) {
 }
 
 func TestSQLite_RefusesWhatIsNoDatabase(t *testing.T) {
+	t.Parallel()
 	for name, content := range map[string]string{
 		"text":  "hello",
 		"page":  strings.Repeat("hello ", 1000),
@@ -289,6 +297,7 @@ func TestSQLite_RefusesWhatIsNoDatabase(t *testing.T) {
 }
 
 func TestEndpoint_Parse(t *testing.T) {
+	t.Parallel()
 	for endpoint, want := range map[string]string{
 		"sqlite:///a/b.db":                 "sqlite /a/b.db",
 		"sqlite:a/b.db":                    "sqlite a/b.db",
@@ -317,6 +326,7 @@ func TestEndpoint_Parse(t *testing.T) {
 }
 
 func TestSQLiteDSN_EscapesPaths(t *testing.T) {
+	t.Parallel()
 	if got, want := migrations.SQLiteDSN("/a b/c?d#e%f.db"), "file:/a%20b/c%3Fd%23e%25f.db"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -50,6 +50,7 @@ const (
 
 // Rows of the first release get the owner that they had in fact.
 func TestOwners_OfStoredRows(t *testing.T) {
+	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {
 		d.at(t, 1)
 		d.exec(t, stored)
@@ -76,6 +77,7 @@ func TestOwners_OfStoredRows(t *testing.T) {
 // The way down is refused while an instance would become a built-in object, and
 // then leads to the schema of the first release.
 func TestOwners_DownRefusesAmbiguousKeys(t *testing.T) {
+	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, schema string) {
 		d.at(t, 2)
 		d.exec(t, `INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, value)
@@ -109,6 +111,7 @@ VALUES (1, 'internal.apiserver.k8s.io', 'storageversions', 'custom', '', 'a', ''
 // A replica of the first release may still write while another has migrated. It
 // names no owners.
 func TestOwners_OfRowsOfAnOlderReplica(t *testing.T) {
+	t.Parallel()
 	d := postgresDatabase(t)
 	d.at(t, 2)
 	d.exec(t, stored)

@@ -10,6 +10,7 @@ import (
 // The last revision outlives the way up from the first release and back, whatever
 // was committed or compacted meanwhile.
 func TestRevision_OutlivesUpAndDown(t *testing.T) {
+	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {
 		d.at(t, 1)
 		d.exec(t, stored)

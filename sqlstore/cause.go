@@ -15,7 +15,7 @@ type Cause struct {
 
 // The causes that drivers tell apart.
 var (
-	// ErrDiskFull means that there is no room for what was to be written.
+	// ErrDiskFull means that the disk is full.
 	ErrDiskFull = &Cause{"the disk is full", ErrUnavailable}
 	// ErrReadOnly means that the file, or the server, takes no writes.
 	ErrReadOnly = &Cause{"the database is read-only", ErrUnavailable}

@@ -15,6 +15,7 @@ import (
 // and the running counts stay right, while records, pages of history and indexes
 // leave memory, come back, are forgotten and reset.
 func TestSubscription_SeesEachChangeWhileStateIsUnloaded(t *testing.T) {
+	t.Parallel()
 	const n = 4000
 	f := start(t, Options{RingEvents: 32})
 	first := f.write(pod("a", "keep"), "v0").Revision

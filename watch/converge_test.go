@@ -13,6 +13,7 @@ import (
 
 // Readers and writers at once: every subscriber ends with what the store has.
 func TestSubscription_ConvergesToTheStore(t *testing.T) {
+	t.Parallel()
 	const writers, writes, subscribers = 3, 400, 12
 	f := startShared(t, Options{Interval: 5 * time.Millisecond, RingEvents: 16})
 	var mu sync.Mutex // the model's changes are read back in order

@@ -13,6 +13,7 @@ import (
 // A read that is to be the latest is not answered from what was read in another
 // epoch, even if nobody has told the feed, and the revision is not later.
 func TestLatest_FollowsTheEpoch(t *testing.T) {
+	t.Parallel()
 	f := startShared(t, Options{Interval: never})
 	f.write(pod("a", "1"), "x")
 	f.write(pod("a", "2"), "x")
@@ -38,6 +39,7 @@ func TestLatest_FollowsTheEpoch(t *testing.T) {
 // A list that is older than what the feed has applied is not taken for the
 // current state: nothing would bring what it lacks.
 func TestLoad_RefusesAListOlderThanTheFeed(t *testing.T) {
+	t.Parallel()
 	f := startShared(t, Options{Interval: never})
 	f.write(pod("a", "1"), "x")
 	f.write(pod("a", "2"), "x")
@@ -60,6 +62,7 @@ func TestLoad_RefusesAListOlderThanTheFeed(t *testing.T) {
 // A read whose revision was read just before the feed took over another epoch is
 // answered from that one: nothing else would ever end its wait.
 func TestLatest_AfterTheEpochWasAdopted(t *testing.T) {
+	t.Parallel()
 	f := startShared(t, Options{Interval: never})
 	f.write(pod("a", "1"), "x")
 	if err := f.WaitFor(t.Context(), 1); err != nil {
@@ -91,6 +94,7 @@ func TestLatest_AfterTheEpochWasAdopted(t *testing.T) {
 // What is published while a reset reads the store's state is later than that
 // state. A sole writer, which is not polled, must still get to it.
 func TestReset_KeepsWhatIsPublishedMeanwhile(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	f.write(pod("a", "1"), "x")
 	if err := f.WaitFor(t.Context(), 1); err != nil {
@@ -118,6 +122,7 @@ func TestReset_KeepsWhatIsPublishedMeanwhile(t *testing.T) {
 }
 
 func TestReset_EndsSubscriptionsOfLostHistory(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(*fixture){
 		"compaction": func(f *fixture) {
 			f.put(pod("a", "2"), "x")
@@ -173,6 +178,7 @@ func TestReset_EndsSubscriptionsOfLostHistory(t *testing.T) {
 // What waits for a revision of an epoch that has ended is told so at once: in the
 // next epoch, at a lower revision, that revision may never come.
 func TestWait_EndsWithItsEpoch(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := startShared(t, Options{Interval: never})
 		f.write(pod("a", "1"), "x")

@@ -9,6 +9,7 @@ import (
 )
 
 func TestSnapshot_IsOneRevision(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	f.write(pod("b", "x"), "1")
 	f.write(pod("a", "y"), "2")
@@ -42,6 +43,7 @@ func TestSnapshot_IsOneRevision(t *testing.T) {
 }
 
 func TestFeed_ReadsAForgottenResourceAgain(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	f.write(pod("a", "x"), "1")
 	sub := f.subscribe(Interest{}, 0)
@@ -59,6 +61,7 @@ func TestFeed_ReadsAForgottenResourceAgain(t *testing.T) {
 
 // A custom resource with the group and the plural of a built-in one is another.
 func TestFeed_KeepsOwnersApart(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	custom := pod("a", "x")
 	custom.Owner = sqlstore.Custom
@@ -86,6 +89,7 @@ func TestFeed_KeepsOwnersApart(t *testing.T) {
 
 // Two processes write; this one is told of its own changes only.
 func TestFeed_ReadsGapsFromTheStore(t *testing.T) {
+	t.Parallel()
 	f := startShared(t, Options{Interval: never})
 	f.snapshot()
 	sub := f.subscribe(Interest{}, 0)
@@ -104,6 +108,7 @@ func TestFeed_ReadsGapsFromTheStore(t *testing.T) {
 }
 
 func TestFeed_PollFindsUnannouncedChanges(t *testing.T) {
+	t.Parallel()
 	f := startShared(t, Options{Interval: 10 * time.Millisecond})
 	sub := f.subscribe(Interest{}, 0)
 	f.put(pod("a", "1"), "theirs")
@@ -111,6 +116,7 @@ func TestFeed_PollFindsUnannouncedChanges(t *testing.T) {
 }
 
 func TestFeed_HintsBringChangesAtOnce(t *testing.T) {
+	t.Parallel()
 	f := startShared(t, Options{Interval: never})
 	sub := f.subscribe(Interest{}, 0)
 	c := f.put(pod("a", "1"), "theirs")
@@ -122,6 +128,7 @@ func TestFeed_HintsBringChangesAtOnce(t *testing.T) {
 }
 
 func TestFeed_PublishBeforeRun(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{Interval: never})
 	f.write(pod("a", "1"), "x")
 	f.write(pod("a", "2"), "x")

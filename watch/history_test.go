@@ -89,6 +89,7 @@ func readOn(t testing.TB, f *Feed, after, last int64) error {
 // Watchers that come back after a restart share what is read of the log,
 // whether it fits in the ring or not.
 func TestHistory_IsSharedByResumingWatchers(t *testing.T) {
+	t.Parallel()
 	const n, watchers = 500, 10_000
 	for name, ring := range map[string]int{"ring": 0, "pages": 4} {
 		t.Run(name, func(t *testing.T) {
@@ -103,6 +104,7 @@ func TestHistory_IsSharedByResumingWatchers(t *testing.T) {
 
 // What was committed before a resource was loaded is in its ring soon after.
 func TestRing_IsFilledFromTheLog(t *testing.T) {
+	t.Parallel()
 	const n = 2 * pageChanges
 	f := startOver(t, written(t, n, "x"), Options{})
 	f.snapshot()
@@ -127,6 +129,7 @@ func TestRing_IsFilledFromTheLog(t *testing.T) {
 
 // Large changes are read a few at a time, and don't stay in memory for long.
 func TestHistory_PagesAreBoundedByBytes(t *testing.T) {
+	t.Parallel()
 	const n, size = 40, 1 << 20
 	s := written(t, n, strings.Repeat("x", size))
 	f := startOver(t, s, Options{RingBytes: 1})
@@ -166,6 +169,7 @@ func TestHistory_PagesAreBoundedByBytes(t *testing.T) {
 
 // The pages at the end of compaction begin in the middle.
 func TestHistory_ResumesNextToACompaction(t *testing.T) {
+	t.Parallel()
 	const n, compacted = 300, 100
 	s := written(t, n, "x")
 	f := startOver(t, s, Options{RingEvents: 4})
@@ -190,6 +194,7 @@ func TestHistory_ResumesNextToACompaction(t *testing.T) {
 
 // A reset drops what was read of a history that may not have happened.
 func TestHistory_IsForgottenByAReset(t *testing.T) {
+	t.Parallel()
 	f := startOver(t, written(t, 300, "x"), Options{Interval: never, RingEvents: 4})
 	if err := readOn(t, f.Feed, 0, 600); err != nil {
 		t.Fatal(err)

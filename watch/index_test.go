@@ -18,6 +18,7 @@ import (
 // A feed that stops does not wait until an index has asked for every record: to
 // find the value of one may take as long as a time-out of what decrypts it.
 func TestIndex_BuildEndsWithTheFeed(t *testing.T) {
+	t.Parallel()
 	f := New(&source{Model: storetest.NewModel()}, Options{})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -58,6 +59,7 @@ func (f *fixture) found(index *Index, value string) (names string) {
 }
 
 func TestIndex_FindsAndForgets(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	index := byValue()
 	f.write(pod("a", "x"), "1")
@@ -79,6 +81,7 @@ func TestIndex_FindsAndForgets(t *testing.T) {
 // A record is looked through once for an index, however many look for it by
 // that, and never under the lock that every reader and writer needs.
 func TestIndex_LooksOnceAndOutsideTheLock(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	var mu sync.Mutex
 	looked := map[*Entry]int{}
@@ -137,6 +140,7 @@ func TestIndex_LooksOnceAndOutsideTheLock(t *testing.T) {
 // A page of what an index finds begins where the page before it ended, whatever
 // came before that.
 func TestIndex_PageBeginsAnywhere(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	index := byValue()
 	for i, value := range []string{"1", "2", "?", "1", "?", "1"} {
@@ -173,6 +177,7 @@ func TestIndex_PageBeginsAnywhere(t *testing.T) {
 
 // What can't be told is found by every value, in its place, unless Find knows.
 func TestIndex_FindsUnknownValuesByEveryValue(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	for i, value := range []string{"1", "?2", "1", "?", "2"} {
 		f.write(pod("a", fmt.Sprint(i)), value)
@@ -202,6 +207,7 @@ func TestIndex_FindsUnknownValuesByEveryValue(t *testing.T) {
 // An index takes the place of another of its name, not of one that is asked by
 // under another name; subscribers keep to their own.
 func TestIndex_IsReplacedByName(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	f.write(pod("a", "x"), "12")
 	first, second, other := byValue(), byValue(), byValue()

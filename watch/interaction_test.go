@@ -24,6 +24,7 @@ import (
 // wakes. After a command the feed goes on until nothing happens any more. To accept
 // what the scripts give now: go test ./watch -run TestFeed_FollowsScripts -rewrite.
 func TestFeed_FollowsScripts(t *testing.T) {
+	t.Parallel()
 	paths, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(paths) == 0 {
 		t.Fatal(paths, err)

@@ -12,6 +12,7 @@ import (
 // Callers of Latest share round trips, but none gets the answer to a question
 // that was asked before its own.
 func TestReadIndex_SharesRoundTrips(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := startShared(t, Options{Interval: never})
 		f.snapshot()

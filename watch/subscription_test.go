@@ -12,6 +12,7 @@ import (
 
 // A subscriber is woken by what it wants and by nothing else.
 func TestSubscription_WakesForItsInterestOnly(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		want  Interest
@@ -59,6 +60,7 @@ func checkWaking(t *testing.T, want Interest, key sqlstore.Key, wakes bool) {
 }
 
 func TestSubscription_ByIndexSeesWhatLeaves(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	s := f.subscribe(Interest{Narrow: Narrowing{byValue(), "1"}}, 0)
 	f.write(pod("a", "x"), "1")
@@ -75,6 +77,7 @@ func TestSubscription_ByIndexSeesWhatLeaves(t *testing.T) {
 
 // What has left the ring is read from the store, page by page.
 func TestSubscription_SlowReadsHistory(t *testing.T) {
+	t.Parallel()
 	const n = 3*pageChanges + 7
 	f := start(t, Options{RingEvents: 8})
 	s := f.subscribe(Interest{Namespace: "a"}, 0)
@@ -96,6 +99,7 @@ func TestSubscription_SlowReadsHistory(t *testing.T) {
 }
 
 func TestRing_IsBoundedByBytes(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{RingEvents: 1000, RingBytes: 100})
 	f.snapshot()
 	for i := range 50 {
@@ -109,6 +113,7 @@ func TestRing_IsBoundedByBytes(t *testing.T) {
 }
 
 func TestSubscription_CompactedEnds(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{RingEvents: 2})
 	f.snapshot()
 	for i := range 10 {
@@ -124,6 +129,7 @@ func TestSubscription_CompactedEnds(t *testing.T) {
 }
 
 func TestSubscription_FutureRevisionWaits(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	s := f.subscribe(Interest{}, 2)
 	for i := range 3 {
@@ -135,6 +141,7 @@ func TestSubscription_FutureRevisionWaits(t *testing.T) {
 }
 
 func TestFeed_CloseEndsSubscriptions(t *testing.T) {
+	t.Parallel()
 	s := &source{Model: nil}
 	f := New(sharedSource{s}, Options{})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -28,6 +28,7 @@ func (f *fixture) checks(n int) {
 // The records of a resource that is neither read nor watched leave memory, and
 // come back as they are then.
 func TestUnload_UnreadStateLeavesMemory(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	f.write(pod("a", "x"), "1")
 	f.snapshot()
@@ -63,6 +64,7 @@ func TestUnload_UnreadStateLeavesMemory(t *testing.T) {
 // Above the budget what was not read for longest leaves first, and what is read
 // stays.
 func TestUnload_StateBytesIsABudget(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{StateBytes: 2500})
 	read := func(resources ...string) {
 		for _, name := range resources {
@@ -107,6 +109,7 @@ func TestUnload_StateBytesIsABudget(t *testing.T) {
 // Who follows changes sees each once, in order, whether the records are in
 // memory, on their way in or out, or not.
 func TestFollow_SeesEachChangeOnce(t *testing.T) {
+	t.Parallel()
 	const n = 400
 	f := start(t, Options{RingEvents: 64})
 	last := f.write(pod("a", "0"), "0").Revision
@@ -161,6 +164,7 @@ func TestFollow_SeesEachChangeOnce(t *testing.T) {
 // A follower that was idle for long does not read history because others load
 // and unload the records.
 func TestFollow_IdleReadsNoHistory(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	f.write(pod("a", "x"), "1")
 	f.snapshot()

@@ -37,6 +37,7 @@ func (f *fixture) checkUsage(what string, resources ...Resource) {
 // another, and whether or not the resource is in memory. A built-in and a custom
 // resource of one name are counted apart.
 func TestUsage_EqualsTheStores(t *testing.T) {
+	t.Parallel()
 	f := startShared(t, Options{Interval: never})
 	all := []Resource{pods, {Group: "apps", Name: "deployments"}, {Name: "pods", Owner: sqlstore.Custom}}
 	f.snapshot() // pods are in memory, the others aren't
@@ -76,6 +77,7 @@ func TestUsage_EqualsTheStores(t *testing.T) {
 
 // What is written while the database adds up is counted once.
 func TestUsage_CountsWritesDuringTheCountOnce(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{})
 	f.write(pod("a", "x"), "123")
 	f.checkUsage("first", pods)
@@ -102,6 +104,7 @@ func TestUsage_CountsWritesDuringTheCountOnce(t *testing.T) {
 // A database that can't add up costs no memory: what is applied between two attempts
 // is not kept, and what is applied during one is bounded.
 func TestUsage_BacklogIsBounded(t *testing.T) {
+	t.Parallel()
 	f := start(t, Options{Interval: never})
 	f.awaitUsage()
 	u := newUsages()

@@ -112,6 +112,7 @@ var (
 )
 
 func TestLog_WritesEvents(t *testing.T) {
+	t.Parallel()
 	for _, flags := range [][]string{
 		nil,
 		{"--audit-log-mode=batch"},
@@ -149,6 +150,7 @@ func TestLog_WritesEvents(t *testing.T) {
 }
 
 func TestWebhook_SendsEvents(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var got []string
 	webhook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -181,6 +183,7 @@ current-context: c
 
 // TestAudit_OffWithoutAPolicy has nothing recorded by default, and without a policy.
 func TestAudit_OffWithoutAPolicy(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "audit.log")
 	for _, flags := range [][]string{nil, {"--audit-log-path=" + file}} {
 		a, err := New(options(t, flags...), nil)
@@ -194,6 +197,7 @@ func TestAudit_OffWithoutAPolicy(t *testing.T) {
 }
 
 func TestAudit_RefusesWrongSettings(t *testing.T) {
+	t.Parallel()
 	file := write(t, "policy.yaml", rules)
 	for _, test := range []struct {
 		name, want string
@@ -212,6 +216,7 @@ func TestAudit_RefusesWrongSettings(t *testing.T) {
 }
 
 func TestOptions_Validate(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ flag, want string }{
 		{"--audit-log-mode=never", `--audit-log-mode: "never" is none of batch, blocking, blocking-strict`},
 		{"--audit-log-format=xml", `--audit-log-format: "xml" is none of legacy, json`},

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	"k8s.io/kubernetes/pkg/generated/openapi"
+	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
 	"byre/apiserver/builtin"
 	"byre/apiserver/builtin/bootstrap"
@@ -28,7 +28,7 @@ import (
 	"byre/apiserver/endpoints"
 	"byre/apiserver/loopback"
 	"byre/apiserver/managedfields"
-	byreopenapi "byre/apiserver/openapi"
+	"byre/apiserver/openapi"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -145,7 +145,7 @@ func (s *server) handler(t *testing.T) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	models := byreopenapi.NewModels("test", openapi.GetOpenAPIDefinitions, legacyscheme.Scheme)
+	models := openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
 	api, err := endpoints.New(endpoints.Config{
 		Groups: groups,
 		Serving: endpoints.Serving{

@@ -31,7 +31,7 @@ type resourceSet map[schema.GroupVersionResource]struct{}
 // controller alone watches every namespaced resource from its start: about fifty
 // informers, which servers without quotas do not need.
 type lazyQuotaController struct {
-	*controllerContext
+	shared *controllerContext
 	lister corelisters.ResourceQuotaLister
 	synced cache.InformerSynced
 	// quotasChanged, of capacity 1, holds a value if the quotas may name other
@@ -52,12 +52,12 @@ func newResourceQuota(_ context.Context, cc *controllerContext) (func(context.Co
 	}
 	informer := cc.informers.Core().V1().ResourceQuotas()
 	q := &lazyQuotaController{
-		controllerContext: cc,
-		lister:            informer.Lister(),
-		synced:            informer.Informer().HasSynced,
-		quotasChanged:     make(chan struct{}, 1),
-		evaluators:        evaluators,
-		discover:          cc.kube.Discovery().ServerPreferredNamespacedResources,
+		shared:        cc,
+		lister:        informer.Lister(),
+		synced:        informer.Informer().HasSynced,
+		quotasChanged: make(chan struct{}, 1),
+		evaluators:    evaluators,
+		discover:      cc.kube.Discovery().ServerPreferredNamespacedResources,
 	}
 	if _, err := informer.Informer().AddEventHandler(q.handler()); err != nil {
 		return nil, err

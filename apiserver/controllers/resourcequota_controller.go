@@ -29,9 +29,9 @@ const (
 // runController runs upstream's controller, with informers of the given resources, until
 // ctx ends.
 func (q *lazyQuotaController) runController(ctx context.Context, counted resourceSet) error {
-	typed := informers.NewSharedInformerFactoryWithOptions(q.kube, 0, informers.WithTransform(loopback.StripManagedFields))
+	typed := informers.NewSharedInformerFactoryWithOptions(q.shared.kube, 0, informers.WithTransform(loopback.StripManagedFields))
 	defer typed.Shutdown()
-	meta := metadatainformer.NewSharedInformerFactoryWithOptions(q.metadata, 0, metadatainformer.WithTransform(loopback.StripManagedFields))
+	meta := metadatainformer.NewSharedInformerFactoryWithOptions(q.shared.metadata, 0, metadatainformer.WithTransform(loopback.StripManagedFields))
 	defer meta.Shutdown()
 	factory := quotaInformers{typed, meta}
 	ctx, cancel := context.WithCancel(ctx)
@@ -47,7 +47,7 @@ func (q *lazyQuotaController) runController(ctx context.Context, counted resourc
 	}
 	started := make(chan struct{})
 	c, err := resourcequota.NewController(ctx, &resourcequota.ControllerOptions{
-		QuotaClient:               q.kube.CoreV1(),
+		QuotaClient:               q.shared.kube.CoreV1(),
 		ResourceQuotaInformer:     typed.Core().V1().ResourceQuotas(),
 		ResyncPeriod:              controller.StaticResyncPeriodFunc(quotaSyncPeriod),
 		Registry:                  generic.NewRegistry(evaluators),

@@ -10,6 +10,7 @@ import (
 // TestRegistry_SharesListsBetweenChanges: entries cost no sorting of all groups, and
 // readers share one list between changes.
 func TestRegistry_SharesListsBetweenChanges(t *testing.T) {
+	t.Parallel()
 	r := NewRegistry("127.0.0.1:0")
 	for i := range 20 {
 		if err := r.Add(Version{GroupVersion: schema.GroupVersion{Group: fmt.Sprintf("g%d", i), Version: "v1"}, Origin: Custom}); err != nil {

@@ -90,6 +90,7 @@ func groups(t *testing.T, r *discovery.Registry) []string {
 // TestRegistry_OrdersByPriority: groups by priority and then by name, versions by
 // priority and then by maturity.
 func TestRegistry_OrdersByPriority(t *testing.T) {
+	t.Parallel()
 	r := discovery.NewRegistry("")
 	first := version("z.example", "v1", discovery.BuiltIn, "Widget")
 	first.GroupPriority = 9000
@@ -106,6 +107,7 @@ func TestRegistry_OrdersByPriority(t *testing.T) {
 // TestRegistry_ShowsWhatIsAddedAndRemoved: what is added shows in every document, and
 // what is removed in none.
 func TestRegistry_ShowsWhatIsAddedAndRemoved(t *testing.T) {
+	t.Parallel()
 	r := discovery.NewRegistry("")
 	gv := schema.GroupVersion{Group: "widgets.example", Version: "v1"}
 	if _, ok := r.Lookup("/apis/widgets.example/v1"); ok {
@@ -147,6 +149,7 @@ func TestRegistry_ShowsWhatIsAddedAndRemoved(t *testing.T) {
 // aggregated server comes before the built-in one, and that before custom resources;
 // the next one comes back when the first goes.
 func TestRegistry_AggregatedComesBeforeBuiltIn(t *testing.T) {
+	t.Parallel()
 	r := discovery.NewRegistry("")
 	gv := schema.GroupVersion{Group: "widgets.example", Version: "v1"}
 	kind := func() string {
@@ -177,6 +180,7 @@ func TestRegistry_AggregatedComesBeforeBuiltIn(t *testing.T) {
 // TestAggregatedDocument_HasAnETag: the aggregated document need not be sent twice,
 // and its tag changes when it does.
 func TestAggregatedDocument_HasAnETag(t *testing.T) {
+	t.Parallel()
 	r := discovery.NewRegistry("")
 	add(t, r, version("widgets.example", "v1", discovery.Custom, "Widget"))
 	first := get(t, r.GroupsHandler(), aggregated)
@@ -195,6 +199,7 @@ func TestAggregatedDocument_HasAnETag(t *testing.T) {
 
 // TestRegistry_CoreGroupHasItsOwnDocuments: the core group has documents of its own.
 func TestRegistry_CoreGroupHasItsOwnDocuments(t *testing.T) {
+	t.Parallel()
 	_, inside, err := net.ParseCIDR("192.0.2.0/24")
 	if err != nil {
 		t.Fatal(err)

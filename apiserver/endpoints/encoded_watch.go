@@ -32,8 +32,8 @@ func canStream(w http.ResponseWriter, req *http.Request) bool {
 	return flushes && !wsstream.IsWebSocketRequest(req)
 }
 
-// serveWatch starts a watch and serves it: after this handler has returned, where
-// the filters in front have made room for that (routine.WithRoutine).
+// serveWatch starts a watch and serves it: after this handler has returned, where the
+// filters in front prepare for that (routine.WithRoutine).
 func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *http.Request, options internalversion.ListOptions, f format) {
 	timeout := e.watchTimeout(options)
 	klog.FromContext(ctx).V(3).Info("Starting watch", "path", req.URL.Path, "resourceVersion", options.ResourceVersion,

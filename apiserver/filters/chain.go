@@ -53,7 +53,7 @@ type Config struct {
 	// HTTP2 says that the listener speaks HTTP/2. GOAWAY exists only there.
 	HTTP2 bool
 
-	Lifecycle
+	Lifecycle Lifecycle
 }
 
 // Lifecycle holds the lifecycle signals and request counters that the filters use. The
@@ -178,9 +178,9 @@ func (c *chain) addTimeoutFilters(handler http.Handler) http.Handler {
 	handler = serverfilters.WithTimeoutForNonLongRunningRequests(handler, c.longRunning)
 	handler = endpointfilters.WithRequestDeadline(handler, c.AuditBackend, c.AuditPolicy,
 		c.longRunning, c.Serializer, c.Options.RequestTimeout)
-	handler = serverfilters.WithWaitGroup(handler, c.longRunning, c.NonLongRunningRequests)
+	handler = serverfilters.WithWaitGroup(handler, c.longRunning, c.Lifecycle.NonLongRunningRequests)
 	if c.Options.ShutdownWatchTerminationGracePeriod > 0 {
-		handler = serverfilters.WithWatchTerminationDuringShutdown(handler, shutdownSignal(c.NotAcceptingNewRequest), c.WatchRequests)
+		handler = serverfilters.WithWatchTerminationDuringShutdown(handler, shutdownSignal(c.Lifecycle.NotAcceptingNewRequest), c.Lifecycle.WatchRequests)
 	}
 	if c.HTTP2 && c.Options.GoawayChance > 0 {
 		handler = serverfilters.WithProbabilisticGoaway(handler, c.Options.GoawayChance)
@@ -188,7 +188,7 @@ func (c *chain) addTimeoutFilters(handler http.Handler) http.Handler {
 	handler = endpointfilters.WithCacheControl(handler)
 	handler = serverfilters.WithHSTS(handler, c.Options.HSTSDirectives)
 	if c.Options.ShutdownSendRetryAfter {
-		handler = serverfilters.WithRetryAfter(handler, c.NotAcceptingNewRequest)
+		handler = serverfilters.WithRetryAfter(handler, c.Lifecycle.NotAcceptingNewRequest)
 	}
 	return handler
 }
@@ -202,7 +202,7 @@ func (c *chain) addOuterFilters(handler http.Handler) http.Handler {
 	}
 	handler = endpointfilters.WithRequestInfo(handler, c.requestInfo)
 	handler = endpointfilters.WithRequestReceivedTimestamp(handler)
-	handler = endpointfilters.WithMuxAndDiscoveryComplete(handler, c.MuxAndDiscoveryComplete)
+	handler = endpointfilters.WithMuxAndDiscoveryComplete(handler, c.Lifecycle.MuxAndDiscoveryComplete)
 	handler = serverfilters.WithPanicRecovery(handler, c.requestInfo)
 	handler = endpointfilters.WithAuditInit(handler)
 	return withFilterStack(handler)

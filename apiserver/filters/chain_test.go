@@ -314,7 +314,7 @@ func TestDraining_RefusesNewRequests(t *testing.T) {
 	cfg.Options.ShutdownSendRetryAfter = true
 	cfg.Options.ShutdownWatchTerminationGracePeriod = time.Second
 	notAccepting := make(chan struct{})
-	cfg.NotAcceptingNewRequest = notAccepting
+	cfg.Lifecycle.NotAcceptingNewRequest = notAccepting
 	server := serve(t, cfg, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "" {
 			return

@@ -140,6 +140,7 @@ func testStoreCheckIsShared(t *testing.T) {
 // TestAllPass_FollowsTheChecks asks as /readyz does, within the process.
 // A panic in the probe fails the requests that share it, and the next period probes again.
 func TestStoreCheck_ProbePanics(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		panics := true
 		started, release := make(chan struct{}), make(chan struct{})
@@ -179,6 +180,7 @@ func TestStoreCheck_ProbePanics(t *testing.T) {
 }
 
 func TestAllPass_FollowsTheChecks(t *testing.T) {
+	t.Parallel()
 	gate := make(chan struct{})
 	checks := health.Install(http.NewServeMux(), health.Checks{BootSequence: []health.Checker{health.PostStartHook("late", gate)}})
 	if health.AllPass(t.Context(), checks) {

@@ -11,6 +11,7 @@ import (
 // TestShutdownOrder_IsUpstreams compares the order with the diagram at
 // GenericAPIServer.RunWithContext in k8s.io/apiserver/pkg/server/genericapiserver.go.
 func TestShutdownOrder_IsUpstreams(t *testing.T) {
+	t.Parallel()
 	order := func(sendRetryAfter bool) map[string][]string {
 		after := map[string][]string{}
 		for _, step := range NewSignals().Shutdown(Actions{}, sendRetryAfter) {
@@ -42,6 +43,7 @@ func TestShutdownOrder_IsUpstreams(t *testing.T) {
 // TestRun_FollowsTheOrder: no action begins before every action that it comes after
 // has returned.
 func TestRun_FollowsTheOrder(t *testing.T) {
+	t.Parallel()
 	for _, sendRetryAfter := range []bool{false, true} {
 		s := NewSignals()
 		var mu sync.Mutex
@@ -73,6 +75,7 @@ func TestRun_FollowsTheOrder(t *testing.T) {
 
 // TestRun_RefusesADeadlock instead of waiting forever.
 func TestRun_RefusesADeadlock(t *testing.T) {
+	t.Parallel()
 	defer func() {
 		if recover() == nil {
 			t.Error("it was run")

@@ -34,6 +34,7 @@ func noFailure(t *testing.T) func(error) {
 }
 
 func TestStages_StopInReverseOrder(t *testing.T) {
+	t.Parallel()
 	var seen trace
 	stages := NewStages(noFailure(t))
 	for _, name := range []string{"store", "feed", "controllers"} {
@@ -64,6 +65,7 @@ func TestStages_StopInReverseOrder(t *testing.T) {
 
 // A stage outlives the context that it was started with: a server drains after that.
 func TestStages_GoOnAfterTheContextOfStart(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	stages := NewStages(noFailure(t))
 	contexts := make(chan context.Context, 1)
@@ -82,6 +84,7 @@ func TestStages_GoOnAfterTheContextOfStart(t *testing.T) {
 }
 
 func TestStages_ReportEarlyEnds(t *testing.T) {
+	t.Parallel()
 	broken := errors.New("broken")
 	for name, test := range map[string]struct {
 		component Component
@@ -114,6 +117,7 @@ func TestStages_ReportEarlyEnds(t *testing.T) {
 
 // A stage that was started is stopped although Await has failed.
 func TestStages_StopAfterAFailedStart(t *testing.T) {
+	t.Parallel()
 	var seen trace
 	stages := NewStages(noFailure(t))
 	broken := errors.New("broken")

@@ -38,6 +38,7 @@ func newRequest(ctx context.Context, t *testing.T, method, path, body string) *h
 }
 
 func TestTransport_RoundTrips(t *testing.T) {
+	t.Parallel()
 	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -66,6 +67,7 @@ func TestTransport_RoundTrips(t *testing.T) {
 }
 
 func TestTransport_Streams(t *testing.T) {
+	t.Parallel()
 	next := make(chan string)
 	transport := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.(http.Flusher).Flush()
@@ -92,6 +94,7 @@ func TestTransport_Streams(t *testing.T) {
 }
 
 func TestTransport_HidesTheCallersContextValues(t *testing.T) {
+	t.Parallel()
 	type key struct{}
 	transport := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.Context().Value(key{}) != nil {
@@ -117,6 +120,7 @@ func endless(started, ended chan struct{}) http.HandlerFunc {
 }
 
 func TestTransport_CancelEndsTheHandler(t *testing.T) {
+	t.Parallel()
 	started, ended := make(chan struct{}), make(chan struct{})
 	transport := serve(t, endless(started, ended))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -134,6 +138,7 @@ func TestTransport_CancelEndsTheHandler(t *testing.T) {
 }
 
 func TestTransport_ClosingTheBodyEndsTheHandler(t *testing.T) {
+	t.Parallel()
 	started, ended := make(chan struct{}), make(chan struct{})
 	transport := serve(t, endless(started, ended))
 	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", ""))
@@ -146,6 +151,7 @@ func TestTransport_ClosingTheBodyEndsTheHandler(t *testing.T) {
 }
 
 func TestTransport_CloseEndsHandlers(t *testing.T) {
+	t.Parallel()
 	started, ended := make(chan struct{}), make(chan struct{})
 	transport := serve(t, endless(started, ended))
 	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", ""))
@@ -163,6 +169,7 @@ func TestTransport_CloseEndsHandlers(t *testing.T) {
 }
 
 func TestTransport_SlowReaderBlocksTheWriter(t *testing.T) {
+	t.Parallel()
 	const size = 3 * loopback.MaxBufferedBytes
 	written := make(chan struct{})
 	transport := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -194,6 +201,7 @@ func TestTransport_SlowReaderBlocksTheWriter(t *testing.T) {
 }
 
 func TestAuthenticator_KnowsOnlyLoopbackRequests(t *testing.T) {
+	t.Parallel()
 	authenticator := loopback.Authenticator()
 	transport := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		response, ok, err := authenticator.AuthenticateRequest(r)
@@ -212,6 +220,7 @@ func TestAuthenticator_KnowsOnlyLoopbackRequests(t *testing.T) {
 }
 
 func TestTransport_PanicIsAnError(t *testing.T) {
+	t.Parallel()
 	transport := serve(t, func(http.ResponseWriter, *http.Request) { panic("no") })
 	response, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", ""))
 	if err != nil {
@@ -227,6 +236,7 @@ func TestTransport_PanicIsAnError(t *testing.T) {
 }
 
 func TestTransport_FailsBeforeServe(t *testing.T) {
+	t.Parallel()
 	transport := new(loopback.Transport)
 	if _, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", "")); err == nil {
 		t.Error("a request before Serve succeeds")

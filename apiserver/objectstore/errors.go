@@ -82,7 +82,7 @@ func isContextError(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// keyTooLong refuses a name that the database has no room for. Upstream's
+// keyTooLong refuses a name whose key is longer than the databases allow. Upstream's
 // validation, which comes before, has shorter bounds for most names.
 func (s *Store) keyTooLong(key sqlstore.Key) error {
 	gr := s.cfg.GroupResource

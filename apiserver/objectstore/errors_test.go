@@ -75,7 +75,7 @@ func TestErrors_RetryOnlyWhatWasNotWritten(t *testing.T) {
 	}
 }
 
-// A name that has no room in an index is refused as names are.
+// A name whose key is too long for an index is refused like an invalid name.
 func TestCreate_RefusesAKeyThatIsTooLong(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(b.name, func(t *testing.T) {

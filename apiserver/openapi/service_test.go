@@ -82,6 +82,7 @@ func index(t *testing.T, h http.Handler) map[string]string {
 // TestService_BuildsOnRequest: nothing is built until it is asked for, the index
 // included, and nothing twice.
 func TestService_BuildsOnRequest(t *testing.T) {
+	t.Parallel()
 	built := 0
 	service := openapi.NewService()
 	service.Set("example", counting(models().Source([]openapi.Root{exampleRoot("apis/example/v1"), exampleRoot("apis/example/v2")}, "a"), &built))
@@ -114,6 +115,7 @@ func TestService_BuildsOnRequest(t *testing.T) {
 // TestService_HashNamesTheDocument: an old hash leads to the new document; the hash
 // changes with the program and with what is served, and with nothing else.
 func TestService_HashNamesTheDocument(t *testing.T) {
+	t.Parallel()
 	service := openapi.NewService()
 	set := func(build string, roots ...openapi.Root) string {
 		service.Set("example", models().Source(roots, build))
@@ -144,6 +146,7 @@ func TestService_HashNamesTheDocument(t *testing.T) {
 // TestService_ServesJSONAndProtobuf: both versions as JSON and protobuf, packed for
 // those who take it, not sent again to those who have it.
 func TestService_ServesJSONAndProtobuf(t *testing.T) {
+	t.Parallel()
 	service := openapi.NewService()
 	service.Set("example", models().Source([]openapi.Root{exampleRoot("apis/example/v1")}, "a"))
 	for path, message := range map[string]proto.Message{
@@ -183,6 +186,7 @@ func TestService_ServesJSONAndProtobuf(t *testing.T) {
 // TestService_MergesSources: sources come and go; the paths of all are one document in
 // version 2.
 func TestService_MergesSources(t *testing.T) {
+	t.Parallel()
 	service := openapi.NewService()
 	if w := get(t, service, "/openapi/v2"); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("without sources: %d", w.Code)
@@ -208,6 +212,7 @@ func TestService_MergesSources(t *testing.T) {
 // TestService_RetriesAFailedDocument: a document that can't be built is an error now,
 // and is built when it can be.
 func TestService_RetriesAFailedDocument(t *testing.T) {
+	t.Parallel()
 	service := openapi.NewService()
 	broken := true
 	service.Set("example", openapi.Source{V3: map[string]openapi.Document{"apis/example/v1": {
@@ -231,6 +236,7 @@ func TestService_RetriesAFailedDocument(t *testing.T) {
 // TestService_RebuildsChangedParts: version 2 is built again when a source says that
 // its part has changed, and what was partial is not kept.
 func TestService_RebuildsChangedParts(t *testing.T) {
+	t.Parallel()
 	service := openapi.NewService()
 	built, partial := 0, true
 	source := func(hash string) openapi.Source {
@@ -283,6 +289,7 @@ func TestService_RebuildsChangedParts(t *testing.T) {
 // TestService_VersionsDoNotWaitForEachOther: a document of one version is built while
 // one of the other is, and who gives up waiting is not kept.
 func TestService_VersionsDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
 	service := openapi.NewService()
 	begun, finish := make(chan struct{}), make(chan struct{})
 	service.Set("example", openapi.Source{

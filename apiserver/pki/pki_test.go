@@ -61,6 +61,7 @@ func verify(t *testing.T, leaf, authority *x509.Certificate, at time.Time, host 
 }
 
 func TestEnsure_FirstStartIssuesEverything(t *testing.T) {
+	t.Parallel()
 	r := request(t.TempDir())
 	files, report := ensure(t, r)
 	if len(report.Written) != 13 || len(report.NotRenewable) != 0 {
@@ -93,6 +94,7 @@ func TestEnsure_FirstStartIssuesEverything(t *testing.T) {
 }
 
 func TestKubeconfig_IsWritten(t *testing.T) {
+	t.Parallel()
 	r := request(t.TempDir())
 	files, _ := ensure(t, r)
 	config, err := clientcmd.BuildConfigFromFlags("", r.Kubeconfig)
@@ -120,6 +122,7 @@ func TestKubeconfig_IsWritten(t *testing.T) {
 // What the owner of the kubeconfig has changed stays, also when the certificate in
 // it is renewed.
 func TestKubeconfig_KeepsItsOwnersChanges(t *testing.T) {
+	t.Parallel()
 	r := request(t.TempDir())
 	ensure(t, r)
 	config, err := clientcmd.LoadFromFile(r.Kubeconfig)
@@ -160,6 +163,7 @@ func TestKubeconfig_KeepsItsOwnersChanges(t *testing.T) {
 }
 
 func TestEnsure_LaterStartsReuseAndRenew(t *testing.T) {
+	t.Parallel()
 	day := 24 * time.Hour
 	tests := []struct {
 		name   string
@@ -204,6 +208,7 @@ func TestEnsure_LaterStartsReuseAndRenew(t *testing.T) {
 }
 
 func TestEnsure_ServersShareADirectory(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	one, two := request(dir), request(dir)
 	one.Hosts = append(one.Hosts, "192.0.2.1", "one.example")
@@ -230,6 +235,7 @@ func TestEnsure_ServersShareADirectory(t *testing.T) {
 }
 
 func TestEnsure_WorksWithoutTheCAKey(t *testing.T) {
+	t.Parallel()
 	r := request(t.TempDir())
 	files, _ := ensure(t, r)
 	for _, key := range []string{files.CAKey, files.FrontProxyCAKey} {
@@ -254,6 +260,7 @@ func TestEnsure_WorksWithoutTheCAKey(t *testing.T) {
 }
 
 func TestEnsure_RefusesBrokenFiles(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name  string
 		spoil func(t *testing.T, f pki.Files)
@@ -277,6 +284,7 @@ func TestEnsure_RefusesBrokenFiles(t *testing.T) {
 }
 
 func TestEnsure_ReportsAnUnwritableDirectory(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, fs.FileMode(0o600)); err != nil {
 		t.Fatal(err)

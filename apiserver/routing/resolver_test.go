@@ -20,6 +20,7 @@ func (s slicesOf) GetEndpointSlices(_, service string) ([]*discoveryv1.EndpointS
 // TestResolver_PrefersEndpoints: a Service leads to its endpoints where it has any, by
 // the name of the port, else to its cluster IP or external name.
 func TestResolver_PrefersEndpoints(t *testing.T) {
+	t.Parallel()
 	services := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	slices := slicesOf{}
 	add := func(name string, spec corev1.ServiceSpec, at ...*discoveryv1.EndpointSlice) {

@@ -13,6 +13,7 @@ import (
 
 // TestResolver_ReadsTheStore finds Services and their endpoints in the store.
 func TestResolver_ReadsTheStore(t *testing.T) {
+	t.Parallel()
 	name, port := "https", int32(9443)
 	stores := lookuptest.New(t)
 	stores.Create(t, corev1.Resource("services"), &corev1.Service{

@@ -74,6 +74,7 @@ func text(c randfill.Continue) string { return texts[c.Intn(len(texts))] }
 // TestTranscode_EqualsUpstreamForEveryBuiltInType compares with what upstream's types
 // marshal, for every kind of the built-in scheme.
 func TestTranscode_EqualsUpstreamForEveryBuiltInType(t *testing.T) {
+	t.Parallel()
 	var unsupported []string
 	for gvk, goType := range legacyscheme.Scheme.AllKnownTypes() {
 		if gvk.Version == runtime.APIVersionInternal || strings.HasSuffix(gvk.Kind, "List") {
@@ -135,6 +136,7 @@ func compareWithMarshal(t *testing.T, message *transcode.Message, goType reflect
 // TestTranscode_BrokenJSONIsAnError: what is not the type's JSON is an error, and
 // never a panic.
 func TestTranscode_BrokenJSONIsAnError(t *testing.T) {
+	t.Parallel()
 	message, err := transcode.New(reflect.TypeFor[metav1.PartialObjectMetadata]())
 	if err != nil {
 		t.Fatal(err)

@@ -53,8 +53,8 @@ func (r *resource) prepare(value []byte) error {
 
 // object is one object, read from either side.
 type object struct {
-	place
-	uid string
+	place place
+	uid   string
 	// typed is nil where the value is carried over as it is.
 	typed runtime.Object
 	// carried is such a value, as etcd has it.
@@ -105,7 +105,7 @@ func (o *object) readCustom(value []byte) error {
 var errOtherName = errors.New("the object has another namespace or name than its key")
 
 func (o *object) checkName(namespace, name string) error {
-	if namespace != o.Namespace || name != o.Name {
+	if namespace != o.place.Namespace || name != o.place.Name {
 		return fmt.Errorf("%w: %q, %q", errOtherName, namespace, name)
 	}
 	return nil
@@ -128,12 +128,12 @@ func readRow(at place, value []byte) (*object, error) {
 
 // row fills in what byre stores of the object.
 func (o *object) row(into *sqlstore.Record) error {
-	into.Key, into.UID, into.Form = o.Key, o.uid, carriedForm
+	into.Key, into.UID, into.Form = o.place.Key, o.uid, carriedForm
 	switch {
 	case o.typed != nil:
-		into.Form = o.resource.codec.config.Form
+		into.Form = o.place.resource.codec.config.Form
 		var encoded bytes.Buffer
-		if err := o.resource.codec.config.Codec.Encode(o.typed, &encoded); err != nil {
+		if err := o.place.resource.codec.config.Codec.Encode(o.typed, &encoded); err != nil {
 			return err
 		}
 		into.Value = bytes.TrimSpace(encoded.Bytes())
@@ -151,6 +151,6 @@ func (o *object) stockValue() ([]byte, error) {
 		return o.carried, nil
 	}
 	var encoded bytes.Buffer
-	err := o.resource.codec.stock.Encode(o.typed, &encoded)
+	err := o.place.resource.codec.stock.Encode(o.typed, &encoded)
 	return encoded.Bytes(), err
 }

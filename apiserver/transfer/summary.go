@@ -48,7 +48,7 @@ func (s *Summary) add(o *object, kv etcd.KeyValue) {
 	if o.isEncrypted {
 		s.Encrypted++
 	}
-	of := owned{schema.GroupResource{Group: o.Group, Resource: o.Resource}, o.Owner}
+	of := owned{schema.GroupResource{Group: o.place.Group, Resource: o.place.Resource}, o.place.Owner}
 	t := s.resources[of]
 	if t == nil {
 		t = &tally{}

@@ -44,6 +44,7 @@ func state(revision int, uid string, generation int64, change ...func(*apiextens
 }
 
 func TestTable_Put(t *testing.T) {
+	t.Parallel()
 	secondGeneration := func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Generation = 2 }
 	otherNames := func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Status.AcceptedNames.Kind = "Widget" }
 	otherFields := func(crd *apiextensionsv1.CustomResourceDefinition) {
@@ -111,6 +112,7 @@ func TestTable_Put(t *testing.T) {
 }
 
 func TestTable_Remove(t *testing.T) {
+	t.Parallel()
 	var table definition.Table
 	table.Put(state(5, "a", 1), shown)
 	if change := table.Remove(state(6, "b", 1), 6); !change.IsNone() || table.Get(name) == nil {
@@ -127,6 +129,7 @@ func TestTable_Remove(t *testing.T) {
 }
 
 func TestDefinition_Serves(t *testing.T) {
+	t.Parallel()
 	conditions := func(all ...apiextensionsv1.CustomResourceDefinitionConditionType) func(*apiextensionsv1.CustomResourceDefinition) {
 		return func(crd *apiextensionsv1.CustomResourceDefinition) {
 			crd.Status.Conditions = nil
@@ -160,6 +163,7 @@ func TestDefinition_Serves(t *testing.T) {
 
 // TestStrip_Twice: a stripped definition keeps the hashes of the whole one.
 func TestStrip_Twice(t *testing.T) {
+	t.Parallel()
 	crd := state(1, "a", 1)
 	before := maps.Clone(crd.Annotations)
 	definition.Strip(crd)

@@ -13,6 +13,7 @@ import (
 )
 
 func TestConversions_AreBounded(t *testing.T) {
+	t.Parallel()
 	const size = 1000
 	c := newConversions(10*(size+conversionOverhead), clock.RealClock{})
 	calls := 0
@@ -48,6 +49,7 @@ func TestConversions_AreBounded(t *testing.T) {
 // TestConversions_AreShared: who asks for a value that is being converted waits for
 // that; if it fails among others, it is converted alone.
 func TestConversions_AreShared(t *testing.T) {
+	t.Parallel()
 	c := newConversions(1<<20, clock.RealClock{})
 	begun, finish := make(chan struct{}), make(chan error)
 	var mu sync.Mutex
@@ -82,6 +84,7 @@ func TestConversions_AreShared(t *testing.T) {
 // TestConversions_Expire: a webhook may be upgraded without a change of the
 // definition. What its predecessor made of a value is used for a bounded time.
 func TestConversions_Expire(t *testing.T) {
+	t.Parallel()
 	fake := testingclock.NewFakePassiveClock(time.Now())
 	c := newConversions(1<<20, fake)
 	version := "old"

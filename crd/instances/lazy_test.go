@@ -6,6 +6,7 @@ import (
 )
 
 func TestLazy_KeepsWhatIsUsed(t *testing.T) {
+	t.Parallel()
 	made, failing := 0, true
 	l := newLazy(func() (int, error) {
 		if failing {

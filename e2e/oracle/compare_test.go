@@ -21,16 +21,16 @@ const patience = 5 * time.Minute
 func compare(t *testing.T, stock, byre *peer, r request) {
 	t.Helper()
 	reason, known := expected[r.name]
-	settling := 2 * time.Minute
+	timeout := 2 * time.Minute
 	if t.Failed() {
-		settling = time.Second
+		timeout = time.Second
 	}
 	var found []string
 	var err error
 	if known {
 		found, err = askBoth(t.Context(), stock, byre, r, nil)
 	} else {
-		found, err = askUntilAlike(t.Context(), stock, byre, r, settling)
+		found, err = askUntilAlike(t.Context(), stock, byre, r, timeout)
 	}
 	switch {
 	case err != nil:
@@ -44,7 +44,7 @@ func compare(t *testing.T, stock, byre *peer, r request) {
 
 // askUntilAlike repeats a request whose answers differ, if they may still become
 // alike, and returns how the last ones differ.
-func askUntilAlike(ctx context.Context, stock, byre *peer, r request, settling time.Duration) ([]string, error) {
+func askUntilAlike(ctx context.Context, stock, byre *peer, r request, timeout time.Duration) ([]string, error) {
 	var earlier answers
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -54,7 +54,7 @@ func askUntilAlike(ctx context.Context, stock, byre *peer, r request, settling t
 		case err != nil || len(found) == 0:
 			return nil, err
 		case r.settles:
-			if time.Since(begun) > settling {
+			if time.Since(begun) > timeout {
 				return found, nil
 			}
 			<-tick.C // The servers' caches do not tell when they are current.

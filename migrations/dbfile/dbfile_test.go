@@ -13,6 +13,7 @@ import (
 )
 
 func TestLock_OneProcessAtATime(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "byre.db")
 	lock, err := dbfile.Acquire(path)
 	if err != nil {
@@ -65,6 +66,7 @@ func TestResolve_FollowsLinks(t *testing.T) {
 }
 
 func TestInspect_KnowsForeignFiles(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "byre.db")
 	if fresh, err := dbfile.Inspect(path); !fresh || err != nil {
 		t.Errorf("no file: %v, %v", fresh, err)

@@ -10,6 +10,7 @@ import (
 
 // A connection that goes silent is given up by the kernel.
 func TestDial_SetsSocketOptions(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

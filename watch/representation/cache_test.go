@@ -19,6 +19,7 @@ func body(size int, made *atomic.Int64) Make {
 }
 
 func TestCache_MakesOnceForAllWhoAskAtTheSameTime(t *testing.T) {
+	t.Parallel()
 	c, form, set := NewCache(0), &Form{Name: "f"}, &Set{}
 	var made atomic.Int64
 	entered, release := make(chan struct{}), make(chan struct{})
@@ -50,6 +51,7 @@ func TestCache_MakesOnceForAllWhoAskAtTheSameTime(t *testing.T) {
 }
 
 func TestCache_AFailureIsNotKept(t *testing.T) {
+	t.Parallel()
 	c, form, set := NewCache(0), &Form{}, &Set{}
 	failure := errors.New("failed")
 	_, err := c.GetOrMake(t.Context(), set, form, func(context.Context) (Representation, error) { return Representation{}, failure })
@@ -67,6 +69,7 @@ func TestCache_AFailureIsNotKept(t *testing.T) {
 }
 
 func TestCache_StaysWithinItsBudget(t *testing.T) {
+	t.Parallel()
 	const size, budget = 1000, 100_000
 	c, form := NewCache(budget), &Form{}
 	sets := make([]Set, 1000)
@@ -100,6 +103,7 @@ func TestCache_StaysWithinItsBudget(t *testing.T) {
 }
 
 func TestCache_WhatBelongsToGoneRecordsDoesNotCount(t *testing.T) {
+	t.Parallel()
 	c, form := NewCache(1_000_000), &Form{}
 	var made atomic.Int64
 	for range 1000 {
@@ -117,6 +121,7 @@ func TestCache_WhatBelongsToGoneRecordsDoesNotCount(t *testing.T) {
 }
 
 func TestSet_ForgetsFormsWhenThereAreTooMany(t *testing.T) {
+	t.Parallel()
 	c, set := NewCache(0), &Set{}
 	var made atomic.Int64
 	for i := range 100 {
@@ -130,6 +135,7 @@ func TestSet_ForgetsFormsWhenThereAreTooMany(t *testing.T) {
 }
 
 func TestCache_UnderConcurrentUse(t *testing.T) {
+	t.Parallel()
 	c := NewCache(20_000)
 	forms := []*Form{{}, {}, {}}
 	sets := make([]Set, 50)
@@ -157,6 +163,7 @@ func TestCache_UnderConcurrentUse(t *testing.T) {
 // A list that is larger than the budget leaves what others use, and finds most of
 // what fits of itself, when it is read again.
 func TestScan_LeavesWhatIsThere(t *testing.T) {
+	t.Parallel()
 	const size, budget = 1000, 100_000
 	c, form := NewCache(budget), &Form{}
 	used, list := make([]Set, 20), make([]Set, 1000)

@@ -41,7 +41,7 @@ type Proxy struct {
 	// roundTrips counts the requests: bytes of a client that follow on those of the
 	// server.
 	roundTrips int
-	// closed has room for one token: a client has closed its connection.
+	// closed receives when a client has closed its connection. Its capacity is 1.
 	closed chan struct{}
 }
 
