@@ -1,6 +1,7 @@
 package loopback
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"runtime/debug"
@@ -51,14 +52,16 @@ func (w *response) Flush() { w.WriteHeader(http.StatusOK) }
 // that the client is gone.
 func (w *response) CloseNotify() <-chan bool { return nil }
 
-// serve calls the handler, then ends the body: with io.EOF if the handler returned, or
-// with an error if it panicked.
+// serve calls the handler, then ends the body: with io.EOF if the handler returned, with the
+// context's cause if the request was cancelled before it returned, or with an error if it
+// panicked. A handler that returns because its context has ended therefore never makes an
+// incomplete body look complete.
 func (w *response) serve(handler http.Handler, r *http.Request) {
 	defer func() {
 		switch reason := recover(); reason {
 		case nil:
 			w.WriteHeader(http.StatusOK)
-			w.finish(nil)
+			w.finish(context.Cause(r.Context()))
 		case http.ErrAbortHandler:
 			w.fail(http.ErrAbortHandler)
 		default:
