@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"crypto"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
@@ -63,11 +64,29 @@ func readTrustedKeys(o AuthenticationOptions) (trustedKeys, error) {
 		}
 		verifying.Insert(keys...)
 	}
-	signing, err := keyFingerprints(o.ServiceAccounts.SigningKeyFile)
+	signing, err := signingFingerprint(o.ServiceAccounts.SigningKeyFile)
 	if err != nil {
 		return trustedKeys{}, fmt.Errorf("--service-account-signing-key-file: %w", err)
 	}
-	return trustedKeys{ClientCAs: sets.List(cas), ServiceAccountKeys: sets.List(verifying), SigningKey: signing[0]}, nil
+	return trustedKeys{ClientCAs: sets.List(cas), ServiceAccountKeys: sets.List(verifying), SigningKey: signing}, nil
+}
+
+// signingFingerprint is that of the public key of the private key in a file, in each form
+// that kube-apiserver reads.
+func signingFingerprint(file string) (string, error) {
+	key, err := keyutil.PrivateKeyFromFile(file)
+	if err != nil {
+		return "", err
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return "", fmt.Errorf("%s: a key of type %T can't sign", file, key)
+	}
+	der, err := x509.MarshalPKIXPublicKey(signer.Public())
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", file, err)
+	}
+	return fingerprintOf(der), nil
 }
 
 // keyFingerprints are those of the public keys in a file, also where it has the

@@ -1,6 +1,14 @@
 package auth
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -71,6 +79,52 @@ func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 			err := ensureTrustedKeys(t.Context(), driver, test.own, test.files, false)
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), test.lack) {
 				t.Errorf("got %v, want %q and not %q", err, test.want, test.lack)
+			}
+		})
+	}
+}
+
+// A signing key may have any form that kube-apiserver reads: OpenSSL and cert-manager
+// write PKCS #8.
+func TestTrustedKeys_ReadEachFormOfAPrivateKey(t *testing.T) {
+	curve, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	modulus, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sec1, err := x509.MarshalECPrivateKey(curve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name, block string
+		der         func() ([]byte, error)
+		public      any
+	}{
+		{"ECDSA, PKCS 8", "PRIVATE KEY", func() ([]byte, error) { return x509.MarshalPKCS8PrivateKey(curve) }, curve.Public()},
+		{"ECDSA, SEC 1", "EC PRIVATE KEY", func() ([]byte, error) { return sec1, nil }, curve.Public()},
+		{"RSA, PKCS 8", "PRIVATE KEY", func() ([]byte, error) { return x509.MarshalPKCS8PrivateKey(modulus) }, modulus.Public()},
+		{"RSA, PKCS 1", "RSA PRIVATE KEY", func() ([]byte, error) { return x509.MarshalPKCS1PrivateKey(modulus), nil }, modulus.Public()},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			der, err := test.der()
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(t.TempDir(), "sa.key")
+			if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: test.block, Bytes: der}), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			public, err := x509.MarshalPKIXPublicKey(test.public)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := signingFingerprint(file)
+			if want := fingerprintOf(public); err != nil || got != want {
+				t.Errorf("%s, %v, want %s", got, err, want)
 			}
 		})
 	}

@@ -3,9 +3,11 @@ package stockflags_test
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 
 	"byre/apiserver/options"
@@ -28,7 +30,7 @@ var elsewhere = map[string]bool{
 // its default, or takes its default only, or is refused; and a refusal says why
 // in one line.
 func TestFlags_EveryStockFlagIsKnown(t *testing.T) {
-	stock := app.NewAPIServerCommand().Flags()
+	stock := stockFlags()
 	counts := map[string]int{}
 	stock.VisitAll(func(want *pflag.Flag) {
 		flags := byreFlags()
@@ -70,6 +72,58 @@ func TestFlags_FixedOnesTakeTheirDefaultOnly(t *testing.T) {
 	}
 }
 
+// TestFlags_EachIsTakenUnderTheNameOfKubeAPIServer: a command line that kube-apiserver
+// parses is parsed by byre in its place, to the same values of the same form.
+func TestFlags_EachIsTakenUnderTheNameOfKubeAPIServer(t *testing.T) {
+	stockFlags().VisitAll(func(want *pflag.Flag) {
+		flags := flagSet(options.NewStock().Flags())
+		got := flags.Lookup(want.Name)
+		switch {
+		case got == nil:
+			if !elsewhere[want.Name] {
+				t.Errorf("no --%s", want.Name)
+			}
+			return
+		case shared[want.Name]:
+			return
+		case (got.NoOptDefVal == "") != (want.NoOptDefVal == ""):
+			t.Errorf("--%s: a value may be left out in one of the two", want.Name)
+		}
+		value, ok := sampleValues[want.Name]
+		if !ok {
+			value, ok = samples[want.Value.Type()]
+		}
+		if !ok {
+			value = strings.Trim(want.DefValue, "[]")
+		}
+		if err := want.Value.Set(value); err != nil {
+			t.Fatalf("kube-apiserver refuses --%s=%s: %v", want.Name, value, err)
+		}
+		if err := flags.Parse([]string{"--" + want.Name + "=" + value}); err != nil {
+			t.Errorf("--%s=%s: %v", want.Name, value, err)
+		}
+	})
+}
+
+// shared are flags whose values upstream keeps process-wide: both commands have the same.
+var shared = map[string]bool{
+	"default-not-ready-toleration-seconds": true, "default-unreachable-toleration-seconds": true,
+	"emulated-version": true, "min-compatibility-version": true, "feature-gates": true,
+}
+
+// samples are values by the types of flags, sampleValues those of flags that take none of
+// these.
+var (
+	samples = map[string]string{
+		"string": "text", "bool": "true", "int": "3", "uint": "3", "int32": "3", "int64": "3", "float32": "0.5", "duration": "3s",
+		"strings": "a,b", "stringSlice": "a,b", "stringArray": "a", "ip": "127.0.0.1",
+	}
+	sampleValues = map[string]string{
+		"enable-admission-plugins": "AlwaysPullImages", "disable-admission-plugins": "ServiceAccount",
+		"allow-metric-labels": "metric,label=a,b", "oidc-required-claim": "claim=value", "tls-curve-preferences": "29", "runtime-config": "api/v1=true", "service-node-port-range": "30000-30100", "tls-sni-cert-key": "a.crt,a.key",
+	}
+)
+
 func compare(t *testing.T, want, got *pflag.Flag) {
 	t.Helper()
 	var found []string
@@ -101,9 +155,14 @@ func checkRefused(t *testing.T, name, value string) {
 	}
 }
 
-func byreFlags() *pflag.FlagSet {
+// stockFlags are those of kube-apiserver, whose command can be made once in a process.
+var stockFlags = sync.OnceValue(func() *pflag.FlagSet { return app.NewAPIServerCommand().Flags() })
+
+func byreFlags() *pflag.FlagSet { return flagSet(options.New().Flags()) }
+
+func flagSet(sets cliflag.NamedFlagSets) *pflag.FlagSet {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	for _, set := range options.New().Flags().FlagSets {
+	for _, set := range sets.FlagSets {
 		flags.AddFlagSet(set)
 	}
 	return flags

@@ -34,7 +34,7 @@ func newConfigCommand() *cobra.Command {
 			return err
 		},
 	}
-	addServerFlags(cmd, options.New(), &config)
+	addServerFlags(cmd, options.New().Flags(), &config)
 	return cmd
 }
 
@@ -55,8 +55,7 @@ func (c *configFlag) load() error {
 
 // addServerFlags adds the flags of the server, --config and --help, and shows them in
 // their sections.
-func addServerFlags(cmd *cobra.Command, o *options.Options, config *configFlag) {
-	sets := o.Flags()
+func addServerFlags(cmd *cobra.Command, sets cliflag.NamedFlagSets, config *configFlag) {
 	config.flags = pflag.NewFlagSet(cmd.Name(), pflag.ContinueOnError)
 	for _, set := range sets.FlagSets {
 		config.flags.AddFlagSet(set)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -17,25 +18,29 @@ import (
 	"k8s.io/component-base/logs"
 
 	"byre/apiserver"
+	"byre/apiserver/envtest/assets"
 	"byre/apiserver/options"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(runAs(os.Args[0], os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is the program without its process: it returns the exit status.
-func run(args []string, out, errOut io.Writer) int {
+func run(args []string, out, errOut io.Writer) int { return runAs("byre", args, out, errOut) }
+
+// runAs is run under a name that the program may be started by: it acts by its last part.
+func runAs(name string, args []string, out, errOut io.Writer) int {
 	logs.InitLogs()
 	defer logs.FlushLogs()
 	ctx, stop := interruptible(context.Background())
 	defer stop()
-	root := newRootCommand()
+	root := newCommand(filepath.Base(name))
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errOut)
 	if err := root.ExecuteContext(ctx); err != nil {
 		logs.FlushLogs()
 		for _, line := range messages(err) {
-			fmt.Fprintln(errOut, "byre: "+line)
+			fmt.Fprintln(errOut, root.Name()+": "+line)
 		}
 		var status *statusError
 		if errors.As(err, &status) {
@@ -44,6 +49,20 @@ func run(args []string, out, errOut io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// newCommand is what the program does under a name.
+func newCommand(name string) *cobra.Command {
+	switch name {
+	case assets.KubeAPIServer:
+		return newKubeAPIServerCommand()
+	case assets.Etcd:
+		return newEtcdCommand()
+	case assets.Kubectl:
+		return newKubectlCommand()
+	default:
+		return newRootCommand()
+	}
 }
 
 func newRootCommand() *cobra.Command {
@@ -60,6 +79,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(newServeCommand(), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(),
 		newImportCommand(), newExportCommand(), newCheckCommand(), newStatusCommand(),
 		newConfigCommand(), newCertsCommand(), newKubeconfigCommand(), newVersionCommand(), newManCommand())
+	root.AddCommand(newEnvtestAssetsCommand())
 	return root
 }
 

@@ -43,7 +43,7 @@ func newServeCommand() *cobra.Command {
 			return serve(cmd.Context(), o)
 		},
 	}
-	addServerFlags(cmd, o, &config)
+	addServerFlags(cmd, o.Flags(), &config)
 	return cmd
 }
 

@@ -1,0 +1,100 @@
+// Package assets makes the folder that KUBEBUILDER_ASSETS names, out of byre alone.
+//
+// controller-runtime's envtest starts the programs "kube-apiserver" and "etcd" of that
+// folder, and "kubectl" for whoever asks for it. All three are links to byre, which acts
+// by the name that it is started under. byre holds no kubectl: under that name it runs
+// the one that the user has (FindKubectl). kubectl would add to the program what a server
+// never runs, and users have one already.
+package assets
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// The names that byre answers to.
+const (
+	KubeAPIServer = "kube-apiserver"
+	Etcd          = "etcd"
+	Kubectl       = "kubectl"
+)
+
+// Make returns the path of the folder for an executable of byre, and makes it if it is
+// missing. The folder lies below cache; its name has the Kubernetes version and a hash of
+// the executable's path, so that two programs never share one. Several processes may
+// call Make at the same time.
+func Make(cache, version, executable string) (string, error) {
+	sum := sha256.Sum256([]byte(executable))
+	dir := filepath.Join(cache, "byre", "envtest", version+"-"+hex.EncodeToString(sum[:4]))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	for _, name := range []string{KubeAPIServer, Etcd, Kubectl} {
+		if err := link(executable, filepath.Join(dir, name)); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// link makes path a symbolic link to target, in one step for whoever starts it now.
+func link(target, path string) error {
+	if is, err := os.Readlink(path); err == nil && is == target {
+		return nil
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	fresh := filepath.Join(dir, "link")
+	err = os.Symlink(target, fresh)
+	if err == nil {
+		err = os.Rename(fresh, path)
+	}
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+// ErrNoKubectl is returned by FindKubectl.
+var ErrNoKubectl = errors.New("byre has no kubectl of its own: put one on the PATH or set KUBECTL to its path " +
+	"(https://kubernetes.io/docs/tasks/tools/, or \"make kubectl\" in byre's repository)")
+
+// FindKubectl returns the kubectl to run: that of the variable KUBECTL, or the first of
+// the directories in PATH that is not self.
+func FindKubectl(self string, getenv func(string) string) (string, error) {
+	own, err := os.Stat(self)
+	if err != nil {
+		return "", err
+	}
+	if given := getenv("KUBECTL"); given != "" {
+		path, err := exec.LookPath(given)
+		if err != nil {
+			return "", fmt.Errorf("KUBECTL: %w", err)
+		}
+		if isFile(path, own) {
+			return "", errors.New("KUBECTL leads to byre itself: set it to a kubectl")
+		}
+		return path, nil
+	}
+	for _, dir := range filepath.SplitList(getenv("PATH")) {
+		if !filepath.IsAbs(dir) {
+			continue // as exec.LookPath, which runs nothing of the working directory
+		}
+		path, err := exec.LookPath(filepath.Join(dir, Kubectl))
+		if err == nil && !isFile(path, own) {
+			return path, nil
+		}
+	}
+	return "", ErrNoKubectl
+}
+
+// isFile reports whether path leads to the file that info is of.
+func isFile(path string, info fs.FileInfo) bool {
+	found, err := os.Stat(path)
+	return err == nil && os.SameFile(found, info)
+}

@@ -1,0 +1,130 @@
+package options
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/pflag"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	cliflag "k8s.io/component-base/cli/flag"
+	netutils "k8s.io/utils/net"
+)
+
+// Stock are Options that are read from a command line which was written for
+// kube-apiserver. They differ from those of byre serve in this:
+//
+//   - A flag about etcd is taken, and so is every other flag that byre serve refuses.
+//     Ignored names those that were given.
+//   - No controllers run unless --controllers asks for them, as none run in
+//     kube-apiserver.
+//   - --cert-dir has kube-apiserver's meaning: it holds the serving certificate,
+//     apiserver.crt, which is used if it exists and made otherwise.
+type Stock struct {
+	*Options
+	// EtcdServers are the URLs of --etcd-servers.
+	EtcdServers []string
+	// EtcdPrefix is what tells clusters apart that share an etcd.
+	EtcdPrefix string
+
+	ignored []*pflag.Flag
+}
+
+// NewStock returns the defaults.
+func NewStock() *Stock {
+	s := &Stock{Options: New(), EtcdPrefix: "/registry"}
+	s.Controllers = []string{}
+	return s
+}
+
+// Flags returns all flags of kube-apiserver and of byre serve in their sections.
+func (s *Stock) Flags() cliflag.NamedFlagSets {
+	sets := s.Options.Flags()
+	misc := sets.FlagSet("misc")
+	switches := map[string]bool{"watch-cache": true}
+	for name := range refusedFlags() {
+		s.ignore(misc.Lookup(name), switches[name])
+	}
+	for name, value := range fixedFlags() {
+		s.ignore(misc.Lookup(name), value.kind == "bool")
+	}
+	etcd := pflag.NewFlagSet("etcd", pflag.ContinueOnError)
+	etcd.StringSliceVar(&s.EtcdServers, "etcd-servers", nil,
+		"URLs of etcd. Where the etcd of \"byre envtest-assets\" answers, objects are kept in its data directory; any other etcd is not used.")
+	etcd.StringVar(&s.EtcdPrefix, "etcd-prefix", s.EtcdPrefix,
+		"Name of the database in the data directory of that etcd.")
+	etcd.VisitAll(func(flag *pflag.Flag) { *misc.Lookup(flag.Name) = *flag })
+	s.ignored = slices.DeleteFunc(s.ignored, func(flag *pflag.Flag) bool { return etcd.Lookup(flag.Name) != nil })
+	return sets
+}
+
+// ignore makes a flag take every value. A switch takes none, too.
+func (s *Stock) ignore(flag *pflag.Flag, isSwitch bool) {
+	flag.Value, flag.DefValue, flag.NoOptDefVal = new(ignored), "", ""
+	if isSwitch {
+		flag.NoOptDefVal = "true"
+	}
+	s.ignored = append(s.ignored, flag)
+}
+
+// Ignored are the names of the flags that were given and change nothing, sorted.
+func (s *Stock) Ignored() []string {
+	var names []string
+	for _, flag := range s.ignored {
+		if flag.Changed {
+			names = append(names, "--"+flag.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ChoosesDatabase reports whether a flag of byre's own says where objects are kept.
+func (s *Stock) ChoosesDatabase() bool {
+	fs := s.flags.FlagSet("store")
+	return fs.Changed("endpoint") || fs.Changed("data-dir")
+}
+
+// CompleteCertificates gives --cert-dir its meaning in kube-apiserver: apiserver.crt and
+// apiserver.key in it serve, unless --tls-cert-file names others; where they are missing,
+// a self-signed pair is written there.
+func (s *Stock) CompleteCertificates() error {
+	serving := &s.Serving
+	dir := serving.CertDir
+	serving.CertDir = ""
+	if dir == "" || serving.CertFile != "" || serving.KeyFile != "" {
+		return nil
+	}
+	primary, _, err := s.Cluster.serviceNets()
+	if err != nil {
+		return err
+	}
+	first, err := netutils.GetIndexedIP(&primary, 1)
+	if err != nil {
+		return fmt.Errorf("--service-cluster-ip-range: %w", err)
+	}
+	upstream := genericoptions.NewSecureServingOptions()
+	upstream.BindAddress = serving.BindAddress
+	upstream.ServerCert.CertDirectory, upstream.ServerCert.PairName = dir, "apiserver"
+	// These names are those of kube-apiserver's own call, in completeOptions of
+	// k8s.io/kubernetes/pkg/controlplane/apiserver/options.
+	err = upstream.MaybeDefaultWithSelfSignedCerts(
+		serving.Advertised(netutils.IsIPv6CIDR(&primary)).String(),
+		[]string{"kubernetes.default.svc", "kubernetes.default", "kubernetes", "localhost"},
+		[]net.IP{first, net.IPv4(127, 0, 0, 1)},
+	)
+	if err != nil {
+		return fmt.Errorf("--cert-dir: %w", err)
+	}
+	serving.CertFile = filepath.Join(dir, "apiserver.crt")
+	serving.KeyFile = filepath.Join(dir, "apiserver.key")
+	return nil
+}
+
+// ignored is the value of a flag that changes nothing.
+type ignored struct{ value string }
+
+func (i *ignored) String() string         { return i.value }
+func (*ignored) Type() string             { return "string" }
+func (i *ignored) Set(value string) error { i.value = value; return nil }
