@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
 
-.PHONY: all build run kubectl dist dist-check deb rpm image packages-test test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer bench robustness growth fuzz fuzz-short clean
+.PHONY: all build run kubectl controller-runtime dist dist-check deb rpm image packages-test test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer bench robustness growth fuzz fuzz-short clean
 
 all: build
 
@@ -99,6 +99,15 @@ $(GOLANGCI):
 lint: $(GOLANGCI)
 	$(GOLANGCI) run ./...
 	cd e2e && ../$(GOLANGCI) run --config ../.golangci.yml ./...
+
+# controller-runtime's own tests that use envtest, unchanged, on byre. Skipped are those that
+# run a script of testdata (the go command unpacks modules without executable bits) and
+# those that download another Kubernetes release.
+CONTROLLER_RUNTIME := sigs.k8s.io/controller-runtime/pkg
+controller-runtime: build kubectl
+	cd e2e && export KUBECTL=$(CURDIR)/bin/e2e/kubectl KUBEBUILDER_ASSETS="$$(../bin/byre envtest-assets)" && \
+	$(GO) test -count=1 -p 1 $(CONTROLLER_RUNTIME)/internal/testing/controlplane -ginkgo.skip 'argument defaulting when insecure' && \
+	$(GO) test -count=1 -p 1 -skip 'aggregatedDiscovery=false' $$($(GO) list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(CONTROLLER_RUNTIME)/... | grep /pkg/envtest | cut -d' ' -f1)
 
 # A kubectl for whoever has none: bin/e2e/kubectl.
 kubectl:
