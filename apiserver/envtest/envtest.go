@@ -115,7 +115,9 @@ func (s *Server) start(ctx context.Context, program string, args []string) error
 	}()
 	standing, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.end, s.ended = end, make(chan error, 1)
-	go func() { s.ended <- standin.Serve(standing, standin.Options{Listeners: []net.Listener{l}, DataDir: s.dir}) }()
+	go func() {
+		s.ended <- standin.Serve(standing, standin.Options{Listeners: []net.Listener{l}, DataDir: s.dir})
+	}()
 	return nil
 }
 
