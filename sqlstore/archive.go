@@ -10,7 +10,7 @@ import (
 type GroupResource struct{ Group, Resource string }
 
 // Archiver is a Driver that can keep changes of some resources after they are compacted.
-// What is archived is for people, who read it by SQL: Changes and List don't return it.
+// People read the archive by SQL. Changes and List do not return archived changes.
 type Archiver interface {
 	// Archive copies the changes with after < revision <= upTo of the resources that
 	// keep selects. A change that was copied before is not copied again.
@@ -59,10 +59,10 @@ func (o *Options) isArchived(of GroupResource) bool {
 	return ok
 }
 
-// archive copies what Compact is about to delete and is to be kept.
+// archive copies the changes that Compact is about to delete and that must be kept.
 //
-// Invariant: a change that is to be kept is in changes or in the archive at any time.
-// archive ends before the compaction begins; when the process ends in between, the next
+// Invariant: a change that must be kept is in changes or in the archive at any time.
+// archive ends before the compaction begins. If the process ends in between, the next
 // compaction copies the rest.
 func (s *Store) archive(ctx context.Context, upTo int64) error {
 	archiver, ok := s.Driver.(Archiver)
@@ -91,7 +91,7 @@ func (s *Store) archive(ctx context.Context, upTo int64) error {
 	return nil
 }
 
-// pruneArchive deletes what is too old in the archive, by a clock.
+// pruneArchive deletes archived changes that are too old at a time.
 func (s *Store) pruneArchive(ctx context.Context, now time.Time) error {
 	archiver, ok := s.Driver.(Archiver)
 	if !ok {
@@ -133,7 +133,8 @@ func (s *Store) deleteArchived(ctx context.Context, a Archiver, of GroupResource
 	}
 }
 
-// pause leaves the writers writersShare times as long as a chunk took.
+// pause waits writersShare times as long as a chunk took, so that the writers go on
+// meanwhile.
 func pause(ctx context.Context, took time.Duration) error {
 	select {
 	case <-ctx.Done():

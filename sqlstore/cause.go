@@ -2,12 +2,12 @@ package sqlstore
 
 import "errors"
 
-// Cause is why a database can't do what it was asked for, in words that a client
-// may read. It matches ErrUnavailable or ErrDatabase.
+// Cause is the reason why a database fails, in words that a client may read. It matches
+// ErrUnavailable or ErrDatabase.
 //
-// Invariant: the text is this program's own. What the database itself said (SQL,
-// paths, addresses) stands in the error that wraps the Cause and is the
-// operator's alone; Public takes the two apart.
+// Invariant: the text is byre's own. The database's own message (SQL, paths, addresses)
+// is in the error that wraps the Cause, and only the operator reads it. Public separates
+// the two.
 type Cause struct {
 	text string
 	kind error
@@ -33,8 +33,8 @@ func (c *Cause) Error() string { return c.text }
 // Is reports whether target is the kind of error that the cause explains.
 func (c *Cause) Is(target error) bool { return target == c.kind }
 
-// Public is what a client, or anybody who asks for the server's health, may be told
-// of an error of the store.
+// Public returns the text that a client, or a health check, may show of an error of the
+// store.
 func Public(err error) string {
 	var cause *Cause
 	if errors.As(err, &cause) {

@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// clockTolerance is how far the database's clock may get ahead of the time that
-// has passed here before it counts as a jump.
+// clockTolerance is how far the database's clock may get ahead of the time that has
+// passed in this process before that counts as a jump.
 const clockTolerance = 10 * time.Second
 
-// clock says what has reached its age. It goes by the database's clock, which
-// the records are stamped by, and checks its course against this process's
-// monotonic one, which can't be set.
+// clock tells which records and changes have reached an age. It uses the database's
+// clock, which stamps the records, and compares it with this process's monotonic clock,
+// which can't be set.
 //
-// Invariant: what was written before the database's clock was set forward is not
-// older than the time that has passed since. Until none of it is left, it is
-// judged by old, the clock as it would have gone on; what was written after is
-// judged by now. A clock that is set back only makes things last longer.
+// Invariant: what was written before the database's clock was set forward is not older
+// than the time that has passed since. As long as any of it is left, its age is counted
+// by old, the clock as it would have gone on; the age of later records is counted by now.
+// If the clock is set back, records only last longer.
 type clock struct {
 	mu sync.Mutex
-	// began and first are when the clock was read first, and the last revision
-	// then: what is later is not older than the process knows it.
+	// began is the time of the first reading of the clock, and first the last revision
+	// then. A later change is not older than the time since began.
 	began time.Time
 	first int64
-	// old is judged by up to revision jump; at is when it was read, by this
-	// process's clock. jump is 0 where the database's clock has not jumped.
+	// old counts the ages up to revision jump; at is the time of its reading, by this
+	// process's clock. jump is 0 if the database's clock has not jumped.
 	old  time.Time
 	at   time.Time
 	jump int64
@@ -32,7 +32,7 @@ type clock struct {
 	ahead time.Duration
 }
 
-// times are what ages are counted by; see clock.
+// times are the clocks by which ages are counted; see clock.
 type times struct {
 	old, now time.Time
 	jump     int64
@@ -66,15 +66,15 @@ func (c *clock) read(state State, local time.Time) times {
 	return times{c.old, now, c.jump, jumped}
 }
 
-// forget ends the distinction: nothing is left from before the jump.
+// forget ends the distinction, because nothing from before the jump is left.
 func (c *clock) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.old, c.jump, c.ahead = c.old.Add(c.ahead), 0, 0
 }
 
-// oldest is the last revision that may have reached an age: what was written
-// while this process looked on is younger than that.
+// oldest returns the last revision that may have reached an age. While this process has
+// run for less than that age, only the revisions up to first may have reached it.
 func (c *clock) oldest(age time.Duration, state State, local time.Time) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// chunkTime is how long one chunk of a compaction may hold up a batch.
+	// chunkTime is how long one chunk of a compaction may delay a batch.
 	chunkTime                               = 20 * time.Millisecond
 	firstChunk, smallestChunk, largestChunk = 200, 10, 20_000
-	// writersShare is how many times as long as a chunk took the writers go on alone.
+	// writersShare times the duration of a chunk is the pause after it, for the writers.
 	writersShare = 9
 )
 
-// Compact forgets the changes up to and including a revision, a chunk at a
-// time, and leaves the writers nine tenths of the time. What
-// Options.RetentionFor keeps is archived before.
+// Compact deletes the changes up to and including a revision, one chunk at a time, and
+// leaves nine tenths of the time to the writers. Before that it archives what
+// Options.RetentionFor keeps.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	s.compacting.Lock()
 	defer s.compacting.Unlock()
@@ -54,13 +54,14 @@ func nextChunk(chunk int, took time.Duration) int {
 	return min(max(chunk, smallestChunk), largestChunk)
 }
 
-// retain compacts what is too old or too much.
+// retain compacts the changes that are too old or too many.
 func (s *Store) retain(ctx context.Context) error {
 	state, t, err := s.readClock(ctx)
 	if err != nil {
 		return err
 	}
-	// Before the compaction: an archived change must not outlive its successor.
+	// This comes before the compaction: an archived change must not outlive its
+	// successor.
 	if err := s.pruneArchive(ctx, t.old); err != nil {
 		return err
 	}

@@ -8,11 +8,11 @@ import (
 // Driver is one database. Its methods are safe for concurrent use, except that
 // Commit has one caller at a time.
 type Driver interface {
-	// Commit does the writes in one transaction, in order, and returns one
-	// Outcome each. A failed precondition is the Outcome of its own write;
-	// the error is that of the whole batch, of which then nothing happened,
-	// unless it is ErrUnknown. No two writes of a batch have the same key. An
-	// empty batch changes nothing; it fails where the database takes no writes.
+	// Commit makes the writes in one transaction, in order, and returns one Outcome for
+	// each. A failed precondition is the Outcome of its own write. The error is that of
+	// the whole batch: then no write happened, unless the error is ErrUnknown. No two
+	// writes of a batch have the same key. An empty batch changes nothing; it fails where
+	// the database takes no writes.
 	Commit(ctx context.Context, batch []Write) ([]Outcome, error)
 	// Get returns the record under key (ErrNotFound) and the revision of the
 	// snapshot it was read from, which is valid with ErrNotFound too.
@@ -52,7 +52,7 @@ type Sizer interface {
 // Maintainer is a Driver with work to do in the background, as long as it is
 // used. Store.Run runs it.
 type Maintainer interface {
-	// Maintain returns when ctx ends; its error is worth a line in the log.
+	// Maintain returns when ctx ends. The store logs its error.
 	Maintain(ctx context.Context) error
 }
 
@@ -88,7 +88,7 @@ type Notifier interface {
 	Listen(ctx context.Context, f func(revision int64)) error
 }
 
-// Outcome is what became of one write.
+// Outcome is the result of one write.
 type Outcome struct {
 	// Revision is the change's own; 0 when Err is set.
 	Revision int64

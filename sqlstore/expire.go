@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// maxJudged is how many records are looked at one by one after the database's
-// clock was set forward.
+// maxJudged bounds the records that are examined one by one after the database's clock
+// was set forward.
 const maxJudged = 10_000
 
 // readClock reads the database's clock; see clock.
@@ -26,7 +26,7 @@ func (s *Store) readClock(ctx context.Context) (State, times, error) {
 	return state, t, nil
 }
 
-// expire deletes records whose time has come.
+// expire deletes expired records.
 func (s *Store) expire(ctx context.Context) error {
 	for {
 		state, t, err := s.readClock(ctx)

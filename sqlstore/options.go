@@ -9,11 +9,11 @@ import (
 
 // Options of a Store. The zero value of each field means its default.
 type Options struct {
-	// Publish is told of this process's changes; nil for nobody.
+	// Publish is called with the changes of this process; nil calls nothing.
 	Publish Publish
-	// Logger takes what no caller is there to be told; it is discarded.
+	// Logger logs the errors that no caller gets; by default nothing is logged.
 	Logger *slog.Logger
-	// Registerer takes the byre_store_* metrics; they aren't registered.
+	// Registerer registers the byre_store_* metrics; by default they are not registered.
 	Registerer prometheus.Registerer
 
 	// Retention is the age at which changes are forgotten: 24 hours. Negative
@@ -23,12 +23,12 @@ type Options struct {
 	// forgotten, whatever their age: 1,000,000 (with values of 5 kB about 5 GB
 	// of disk). Negative means any number.
 	RetentionChanges int64
-	// RetentionFor is for how long the history of single resources is kept, for people.
+	// RetentionFor says for how long the history of single resources is kept for SQL.
 	// Watches resume, and lists read at a revision, only within Retention.
 	RetentionFor []ResourceRetention
-	// CompactInterval is how often the two are looked at: 1 minute.
+	// CompactInterval is the time between two compactions: 1 minute.
 	CompactInterval time.Duration
-	// ExpireInterval is how often expired records are looked for: 1 second.
+	// ExpireInterval is the time between two searches for expired records: 1 second.
 	ExpireInterval time.Duration
 	// RetryInterval is how often a write is tried while the database takes none:
 	// 1 second.
@@ -37,8 +37,8 @@ type Options struct {
 	// Quota is how many bytes the database may have in use before it takes only writes
 	// that don't make it larger (ErrQuota); 0 means any number. The driver is a Sizer.
 	Quota int64
-	// QuotaInterval is how often that is measured: 1 second. What is written meanwhile
-	// may exceed the quota.
+	// QuotaInterval is the time between two measurements of the size: 1 second. Writes
+	// between two measurements may exceed the quota.
 	QuotaInterval time.Duration
 
 	// BatchWrites and BatchBytes bound one transaction: 512 writes, 8 MiB of

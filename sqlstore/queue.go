@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// pending is a write on its way. Its writer waits for done; change and err are
-// set before done is closed and not written after.
+// pending is a write in the queue or in its transaction. Its caller waits for done.
+// change and err are set before done is closed, and not written afterwards.
 type pending struct {
 	write  Write
 	done   chan struct{}
@@ -24,7 +24,7 @@ type queue struct {
 	mu      sync.Mutex
 	waiting []*pending
 	closed  bool
-	// arrived holds one token at most; it receives after waiting has got a write.
+	// arrived receives after a write was added to waiting. Its capacity is 1.
 	arrived chan struct{}
 	// keys is the set of the batch being taken; kept for its memory.
 	keys map[Key]struct{}
@@ -46,7 +46,7 @@ func (q *queue) push(p *pending) bool {
 	return true
 }
 
-// withdraw takes p out; false means that its transaction has begun.
+// withdraw removes p from the queue. It returns false if p's transaction has begun.
 func (q *queue) withdraw(p *pending) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -58,9 +58,9 @@ func (q *queue) withdraw(p *pending) bool {
 	return true
 }
 
-// take appends to batch the next writes for one transaction: the oldest ones,
-// within the bounds, no two of one key. A write that another of its key keeps
-// out stays where it is, ahead of what came later.
+// take appends to batch the next writes for one transaction: the oldest ones, within the
+// bounds, no two of one key. If the batch already has a write of a key, a second write of
+// that key keeps its place in the queue.
 func (q *queue) take(batch []*pending, writes, size int) []*pending {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,7 +87,7 @@ func (q *queue) take(batch []*pending, writes, size int) []*pending {
 	return batch
 }
 
-// close refuses new writes and returns the ones that waited.
+// close makes push refuse new writes, and returns the queued ones.
 func (q *queue) close() []*pending {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 )
 
 // quotaRecovery is the part of the quota, in percent, that must be in use at most before
-// writes that grow the database are taken again. Without the distance the alarm would go
-// on and off with every delete.
+// writes that grow the database are taken again. Without this hysteresis the alarm would
+// change with every delete.
 const quotaRecovery = 95
 
 // quota is the alarm that etcd calls NOSPACE. Unlike etcd's it ends by itself.
@@ -19,8 +19,8 @@ type quota struct {
 	logger *slog.Logger
 
 	mu sync.Mutex
-	// used is what was measured last; isExceeded is true from the measurement that
-	// reached the limit to the one that found space again.
+	// used is the last measurement. isExceeded is true from a measurement that reaches
+	// the limit to one that finds enough space.
 	used       int64
 	isExceeded bool
 }
@@ -60,7 +60,7 @@ func (q *quota) check(w *Write) error {
 }
 
 // Quota returns an error that matches ErrQuota while the database has reached
-// Options.Quota. It asks nobody.
+// Options.Quota. It does not ask the database.
 func (s *Store) Quota() error { return s.quota.err() }
 
 // watchQuota measures the database until ctx ends.
@@ -68,7 +68,8 @@ func (s *Store) watchQuota(ctx context.Context, sizer Sizer) {
 	ticker := time.NewTicker(s.options.QuotaInterval)
 	defer ticker.Stop()
 	for {
-		// A database that does not answer takes no writes either.
+		// An error needs no handling: a database that does not answer takes no writes
+		// either.
 		if used, err := sizer.Used(ctx); err == nil {
 			s.quota.measured(used)
 		}

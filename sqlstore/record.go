@@ -173,15 +173,15 @@ func (w *Write) Check() error {
 	return nil
 }
 
-// Storable reports whether there can be an object under the key.
+// Storable reports whether an object can exist under the key.
 func (k Key) Storable() bool {
 	return k.Resource != "" && k.Name != "" &&
 		storable(k.Group) && storable(k.Resource) && storable(k.Namespace) && storable(k.Name)
 }
 
-// Check reports whether there can be anything in the range. (Where there can't
-// a database might answer with an error about its encoding.) A position that
-// can't be compared with keys is ErrInvalid.
+// Check reports whether the range can hold an object. (For a range that can't, a database
+// might answer with an error about the encoding.) It fails with ErrInvalid if the
+// position can't be compared with keys.
 func (r Range) Check() (some bool, err error) {
 	if r.After != nil && !(storable(r.After.Namespace) && storable(r.After.Name)) {
 		return false, fmt.Errorf("%w: position %q", ErrInvalid, *r.After)
@@ -191,8 +191,8 @@ func (r Range) Check() (some bool, err error) {
 
 func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// Clean returns the author with what no database could keep replaced: names
-// come from certificates and tokens, audit IDs from request headers.
+// Clean returns the author, and replaces the characters that a database can't store:
+// names come from certificates and tokens, audit IDs from request headers.
 func (a Author) Clean() Author {
 	return Author{User: clean(a.User), Verb: clean(a.Verb), AuditID: clean(a.AuditID)}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // readAtEnd lists on every replica, in every encoding, after the last write. The lists
-// are judged as all others are: every acknowledged write is there.
+// are checked like all others: they must have every acknowledged write.
 func (p *episode) readAtEnd(ctx context.Context) error {
 	for _, endpoint := range p.endpoints {
 		if _, err := traffic.ListAtEnd(ctx, p.recorder, endpoint); err != nil {

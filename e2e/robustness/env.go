@@ -18,7 +18,7 @@ import (
 // Env is byre on one database, under traffic.
 type Env struct {
 	testing.TB
-	// Dir is for files of this Env; it goes when the test ends.
+	// Dir is for files of this Env; the test deletes it at its end.
 	Dir      string
 	Database *Database
 	// Replicas are byre's processes; one on SQLite.
@@ -48,7 +48,7 @@ func (r *Replica) Start(ctx context.Context) error {
 	return nil
 }
 
-// IsRunning says whether the process is there.
+// IsRunning reports whether the process runs.
 func (r *Replica) IsRunning() bool {
 	if r.Server == nil {
 		return false
@@ -122,7 +122,7 @@ func (e *Env) start(ctx context.Context) error {
 	return e.startInformers()
 }
 
-// AwaitWrites waits until clients have had n more writes acknowledged.
+// AwaitWrites waits until n more writes of clients are acknowledged.
 func (e *Env) AwaitWrites(ctx context.Context, n int) error {
 	begin, next := e.recorder.Writes()
 	for {
@@ -138,7 +138,7 @@ func (e *Env) AwaitWrites(ctx context.Context, n int) error {
 	}
 }
 
-// Pause lets clients meet the fault for a while.
+// Pause waits while the clients run into the fault.
 func (e *Env) Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

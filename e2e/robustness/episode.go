@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// patience ends what would fail anyway.
+	// patience bounds each wait of an episode, which fails when it ends.
 	patience = 2 * time.Minute
-	// calm is how many writes pass before a fault and after it.
+	// calm is the number of writes before a fault and after it.
 	calm = 60
 )
 
-// Result is what came of one fault.
+// Result is the outcome of one fault.
 type Result struct {
 	Fault, Database string
 	// Operations, Acknowledged (writes) and Events are of the whole episode.
@@ -51,7 +51,7 @@ type episode struct {
 	endpoints []traffic.Endpoint
 }
 
-// run makes traffic, injects the fault, and judges the history.
+// run starts the traffic, injects the fault, and checks the history.
 func (p *episode) run(ctx context.Context, options traffic.Options) (*Result, *history.History, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*patience)
 	defer cancel()
@@ -196,7 +196,7 @@ func (r *Result) summarize(operations []*history.Operation, begin, end time.Dura
 	}
 }
 
-// judge checks the history, and the end.
+// judge checks the history and the state at the end.
 func (p *episode) judge(ctx context.Context, h *history.History, result *Result) {
 	result.Operations = len(h.Operations)
 	for _, o := range h.Operations {

@@ -20,8 +20,8 @@ type Fault struct {
 	// program, flags, a proxy before the database. A fault with Prepare has an Env of
 	// its own; the others share one. It may register t.Cleanup by Env.TB.
 	Prepare func(ctx context.Context, e *Env) error
-	// Inject breaks something while clients are active, and returns when what it broke
-	// is whole again: processes that it ended have been started. An error fails the test.
+	// Inject breaks something while clients are active, and returns when it is repaired:
+	// processes that it ended have been started again. An error fails the test.
 	Inject func(ctx context.Context, e *Env) error
 	// LosesCommits says that the database forgets acknowledged writes, as an
 	// asynchronous standby does that takes over. Inject then calls Recorder.Lose, and the
@@ -31,10 +31,10 @@ type Fault struct {
 	IsLong bool
 }
 
-// isAlone says whether the fault has an Env of its own.
+// isAlone reports whether the fault has an Env of its own.
 func (f Fault) isAlone() bool { return f.Prepare != nil || f.Site != (pgtest.SiteConfig{}) }
 
-// concerns says whether the fault is one of a database.
+// concerns reports whether the fault applies to a database.
 func (f Fault) concerns(database string) bool {
 	return len(f.Databases) == 0 || slices.Contains(f.Databases, database)
 }

@@ -8,8 +8,8 @@ import (
 	"byre/e2e/programs"
 )
 
-// pointFaults end a process on SQLite at named points: e2e/robustness/faulty has them.
-// On PostgreSQL the statements that pass by say where the process is.
+// pointFaults end a process on SQLite at named points: e2e/robustness/faulty has them. On
+// PostgreSQL a proxy sees at which statement the process is.
 func pointFaults() []Fault {
 	var all []Fault
 	for _, point := range []string{
@@ -47,7 +47,7 @@ func (e *Env) killAt(ctx context.Context, point string, env ...string) error {
 	for range 3 {
 		r.Config.Env = append(env, "KILL_AT="+point, fmt.Sprintf("KILL_AFTER=%d", 5+rand.IntN(20)))
 		if err := r.Start(ctx); err != nil {
-			// It may die while it starts: that is a point as good as another.
+			// It may be killed while it starts, which tests the start too.
 			continue
 		}
 		select {

@@ -28,7 +28,7 @@ func postgresFaults() []Fault {
 	return all
 }
 
-// site makes a fault of what can be done to a site.
+// site turns a function of pgtest.Site into a fault.
 func site(inject func(context.Context, *pgtest.Site) error) func(context.Context, *Env) error {
 	return func(ctx context.Context, e *Env) error { return inject(ctx, e.Database.Site) }
 }

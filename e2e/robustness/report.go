@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Row is what came of all runs of one fault on one database.
+// Row is the outcome of all runs of one fault on one database.
 type Row struct {
 	Fault, Database string
 	// Day is when it ran last.
