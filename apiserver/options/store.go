@@ -80,7 +80,7 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir,
 		"Directory for the database, the certificates (pki/) and admin.kubeconfig.")
 	fs.StringVar(&o.Endpoint, "endpoint", o.Endpoint,
-		"Database: sqlite:///PATH, or postgres://... in any form that libpq takes. If not set, SQLite in byre.db below --data-dir.")
+		"Database: sqlite:///PATH, or postgres://... in any form that libpq takes; passwordfile=FILE in it names a file with the password, which is read for every connection. If not set, SQLite in byre.db below --data-dir.")
 	// It may hold a password: /flagz says that it is set, not to what.
 	_ = fs.SetAnnotation("endpoint", "classified", []string{"true"})
 	fs.DurationVar(&o.Retention, "retention", o.Retention,

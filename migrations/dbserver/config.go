@@ -2,6 +2,7 @@ package dbserver
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net"
 	"time"
@@ -23,13 +24,18 @@ const (
 	userTimeout = 15 * time.Second
 )
 
-// Parse reads an endpoint: a URL or keywords, with what configures a pool, too.
+// Parse reads an endpoint: a URL or keywords, with what configures a pool, too. Its
+// BeforeConnect is RefreshCredentials for the endpoint.
 func Parse(dsn string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint: %w", err)
 	}
 	setDefaults(config.ConnConfig)
+	if err := readPasswordFile(config.ConnConfig); err != nil {
+		return nil, fmt.Errorf("endpoint: %w", err)
+	}
+	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { return RefreshCredentials(dsn, c) }
 	return config, nil
 }
 

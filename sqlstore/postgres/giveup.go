@@ -21,6 +21,9 @@ const closeTimeout = time.Second
 
 var errNoCancel = errors.New("a commit is not cancelled")
 
+// beforeConnect is a function of the type of pgxpool.Config.BeforeConnect.
+type beforeConnect = func(context.Context, *pgx.ConnConfig) error
+
 // closeSoon returns a function for pgxpool.Config.BeforeConnect that keeps the invariant
 // of closeTimeout. mayCancel says whether the server is asked to cancel a statement that
 // is given up.
@@ -29,8 +32,13 @@ var errNoCancel = errors.New("a commit is not cancelled")
 // for its synchronous standby, and its changes become visible although they are not
 // replicated. Without the request it goes on waiting, invisible, after the client has
 // gone.
-func closeSoon(mayCancel bool) func(context.Context, *pgx.ConnConfig) error {
-	return func(_ context.Context, config *pgx.ConnConfig) error {
+//
+// before is called first; it may change the configuration.
+func closeSoon(mayCancel bool, before beforeConnect) beforeConnect {
+	return func(ctx context.Context, config *pgx.ConnConfig) error {
+		if err := before(ctx, config); err != nil {
+			return err
+		}
 		var connected atomic.Bool
 		dial := config.DialFunc
 		config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {

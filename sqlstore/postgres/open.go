@@ -41,6 +41,8 @@ type Options struct {
 type Driver struct {
 	options Options
 	config  *pgx.ConnConfig
+	// refresh reads the credentials of a new connection, which files may have new.
+	refresh beforeConnect
 	// writes has one connection, so that readers can't keep it from the writer;
 	// locks has those that hold a lock while other connections work.
 	reads, writes, locks *pgxpool.Pool
@@ -77,7 +79,7 @@ func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	if pooled && config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
-	d := &Driver{options: options, config: config.ConnConfig}
+	d := &Driver{options: options, config: config.ConnConfig, refresh: config.BeforeConnect}
 	if err := d.openPools(ctx, config); err != nil {
 		return nil, errors.Join(fmt.Errorf("endpoint: %w", err), d.Close())
 	}

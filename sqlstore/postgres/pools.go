@@ -24,13 +24,13 @@ func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err err
 	// its own, because its caller may have gone. Otherwise the ping of a silent server
 	// would keep its place in the pool for a minute, and Close would wait for it.
 	config.PingTimeout = cmp.Or(config.PingTimeout, d.options.ReadTimeout)
-	config.BeforeConnect = closeSoon(true)
+	config.BeforeConnect = closeSoon(true, d.refresh)
 	if d.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
 	}
 	writes := config.Copy()
 	writes.MaxConns, writes.MinConns, writes.MinIdleConns = 1, 0, 0
-	writes.BeforeConnect = closeSoon(false)
+	writes.BeforeConnect = closeSoon(false, d.refresh)
 	writes.AfterConnect = d.prepareSession
 	if d.writes, err = pgxpool.NewWithConfig(ctx, writes); err != nil {
 		return err

@@ -180,7 +180,11 @@ func (d *Driver) listen(ctx context.Context, f func(revision int64)) error {
 }
 
 func (d *Driver) startListening(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := pgx.ConnectConfig(ctx, d.config) // which has its own time-out
+	config := d.config.Copy()
+	if err := d.refresh(ctx, config); err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config) // which has its own time-out
 	if err != nil {
 		return nil, err
 	}

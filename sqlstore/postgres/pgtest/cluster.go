@@ -156,6 +156,17 @@ func (c *Cluster) configure(more []string) error {
 	return errors.Join(err, file.Close())
 }
 
+// WriteFile writes a file of the server's data, such as pg_hba.conf or a certificate, that
+// only the server can read. The server reads it when its configuration is loaded again.
+func (c *Cluster) WriteFile(name string, content []byte) error {
+	path := filepath.Join(c.dir, "data", name)
+	err := os.WriteFile(path, content, 0o600)
+	if err == nil && c.credential != nil {
+		err = os.Chown(path, int(c.credential.Uid), int(c.credential.Gid))
+	}
+	return err
+}
+
 // Resume starts the server after a Halt.
 func (c *Cluster) Resume(ctx context.Context) error {
 	postgres, err := find("postgres")

@@ -1,0 +1,59 @@
+package dbserver_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"byre/migrations/dbserver"
+)
+
+func TestRefreshCredentials_ReadsFilesAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "password")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dsn := range []string{
+		"postgres://user@127.0.0.1:1/database?passwordfile=" + path,
+		"host=127.0.0.1 port=1 user=user dbname=database password=shadowed passwordfile=" + path,
+	} {
+		write("first\n")
+		pool, err := dbserver.Parse(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := pool.ConnConfig
+		if _, sent := config.RuntimeParams["passwordfile"]; sent || config.Password != "first" {
+			t.Errorf("the password is %q, and the parameter is sent: %v", config.Password, sent)
+		}
+		write("a:token with \\ and spaces\r\n")
+		if err := pool.BeforeConnect(t.Context(), config); err != nil || config.Password != "a:token with \\ and spaces" {
+			t.Errorf("the next password is %q: %v", config.Password, err)
+		}
+	}
+}
+
+func TestRefreshCredentials_NamesTheFile(t *testing.T) {
+	t.Parallel()
+	missing := filepath.Join(t.TempDir(), "missing")
+	for _, parameter := range []string{"passwordfile=" + missing, "sslcert=" + missing + "&sslkey=" + missing, "sslrootcert=" + missing} {
+		pool, err := dbserver.Parse("postgres://user:hidden@127.0.0.1:1/database")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = dbserver.RefreshCredentials("postgres://user:hidden@127.0.0.1:1/database?"+parameter, pool.ConnConfig)
+		if err == nil || !strings.HasPrefix(err.Error(), "PostgreSQL at 127.0.0.1:1: ") || !strings.Contains(err.Error(), missing) ||
+			!strings.HasSuffix(err.Error(), ": correct the file that the endpoint names") || strings.Contains(err.Error(), "hidden") {
+			t.Errorf("%s: %v", parameter, err)
+		}
+		// What says it already stays as it is.
+		if again := dbserver.Explain(pool.ConnConfig, err); again.Error() != err.Error() {
+			t.Errorf("explained again it is %v", again)
+		}
+	}
+}
