@@ -156,6 +156,26 @@ robustness: build test-setup
 	  -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)' $(ARGS)
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness/migrating -args -step 1 $(ARGS)
 
+.PHONY: control-plane soak
+
+# Runs upstream's kube-controller-manager and kube-scheduler on byre and kills the servers
+# in the middle of rollouts: of 20 Pods in `make test`, and here of ROLLOUT_PODS, KILLS times
+# each.
+ROLLOUT_PODS ?= 200
+KILLS        ?= 10
+control-plane: build test-setup
+	cd e2e && $(GO) test -count=1 -v -timeout 60m ./controlplane -args -pods $(ROLLOUT_PODS) -kills $(KILLS)
+
+# Runs byre and a stock kube-apiserver with etcd under the same cluster for a long time, one
+# after the other, and judges byre; then k0smotron's loads. The results are in bin/soak;
+# docs/soak.md says what it does. SOAK has further flags.
+SOAK_DURATION ?= 30m
+SOAK_NODES    ?= 200
+SOAK_PODS     ?= 5000
+SOAK          ?=
+soak: build test-setup
+	cd e2e && $(GO) run ./soak -duration $(SOAK_DURATION) -nodes $(SOAK_NODES) -pods $(SOAK_PODS) $(SOAK)
+
 # Moves 20,000 objects of all built-in kinds from etcd and from kine to byre and back.
 transfer: build test-setup
 	cd e2e && E2E_TRANSFER_OBJECTS=20000 $(GO) test -count=1 -v -timeout 60m ./transfer

@@ -34,12 +34,16 @@ var (
 	Byre      = Program{"byre", "./cmd/byre", ".", "bin/byre", ""}
 	Kubectl   = Program{"kubectl", "k8s.io/kubernetes/cmd/kubectl", "e2e", "bin/e2e/kubectl", kubernetesStamp}
 	APIServer = Program{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "e2e", "bin/e2e/kube-apiserver", kubernetesStamp}
-	Etcd      = Program{"etcd", "go.etcd.io/etcd/server/v3", "e2e", "bin/e2e/etcd", "-s -w"}
-	Etcdutl   = Program{"etcdutl", "go.etcd.io/etcd/etcdutl/v3", "e2e", "bin/e2e/etcdutl", "-s -w"}
-	Kine      = Program{"kine", "github.com/k3s-io/kine", "e2e/programs/kine", "bin/e2e/kine", "-s -w"}
-	Wardle    = Program{"sample-apiserver", "k8s.io/sample-apiserver", "e2e", "bin/e2e/sample-apiserver", "-s -w"}
-	Faulty    = Program{"byre with a driver that kills it", "./robustness/faulty", "e2e", "bin/e2e/faulty", ""}
-	Kwok      = Program{"kwok", "sigs.k8s.io/kwok/cmd/kwok", "e2e/programs/kwok", "bin/e2e/kwok", "-s -w"}
+	// ControllerManager and Scheduler are upstream's; byre has both in its process too.
+	ControllerManager = Program{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", "e2e", "bin/e2e/kube-controller-manager", kubernetesStamp}
+	Scheduler         = Program{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler", "e2e", "bin/e2e/kube-scheduler", kubernetesStamp}
+
+	Etcd    = Program{"etcd", "go.etcd.io/etcd/server/v3", "e2e", "bin/e2e/etcd", "-s -w"}
+	Etcdutl = Program{"etcdutl", "go.etcd.io/etcd/etcdutl/v3", "e2e", "bin/e2e/etcdutl", "-s -w"}
+	Kine    = Program{"kine", "github.com/k3s-io/kine", "e2e/programs/kine", "bin/e2e/kine", "-s -w"}
+	Wardle  = Program{"sample-apiserver", "k8s.io/sample-apiserver", "e2e", "bin/e2e/sample-apiserver", "-s -w"}
+	Faulty  = Program{"byre with a driver that kills it", "./robustness/faulty", "e2e", "bin/e2e/faulty", ""}
+	Kwok    = Program{"kwok", "sigs.k8s.io/kwok/cmd/kwok", "e2e/programs/kwok", "bin/e2e/kwok", "-s -w"}
 )
 
 // Build builds the programs, one after the other, and fails with what the

@@ -20,10 +20,15 @@ import (
 const (
 	AdminToken = "admin-token" // user admin in system:masters
 	AliceToken = "alice-token" // user alice in group staff, who may do nothing
+
+	controllerManagerToken = "controller-manager-token"
+	schedulerToken         = "scheduler-token"
 )
 
 const tokenFile = AdminToken + ",admin,admin-uid,system:masters\n" +
-	AliceToken + ",alice,alice-uid,staff\n"
+	AliceToken + ",alice,alice-uid,staff\n" +
+	controllerManagerToken + ",system:kube-controller-manager,controller-manager-uid\n" +
+	schedulerToken + ",system:kube-scheduler,scheduler-uid\n"
 
 func writeTokens(dir string) (string, error) {
 	path := filepath.Join(dir, "tokens.csv")
@@ -41,6 +46,8 @@ type Server struct {
 	StartTime time.Duration
 	// Kubeconfig is that of the cluster's admin.
 	Kubeconfig string
+	// SigningKeyFile has the key that signs the tokens of service accounts.
+	SigningKeyFile string
 	// Beside are processes that it needs (etcd); Stop and Kill end them after it.
 	Beside []*Process
 }

@@ -66,6 +66,8 @@ func (b Byre) Start(ctx context.Context) (*Server, error) {
 		URL:        "https://127.0.0.1:" + port,
 		CAFile:     filepath.Join(b.Dir, "pki", "ca.crt"),
 		Kubeconfig: filepath.Join(b.Dir, "admin.kubeconfig"),
+
+		SigningKeyFile: filepath.Join(b.Dir, "pki", "sa.key"),
 	}
 	if err := s.awaitReady(ctx, started); err != nil {
 		s.Kill()

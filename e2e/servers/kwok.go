@@ -2,25 +2,36 @@ package servers
 
 import (
 	"context"
+	_ "embed"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 
 	"byre/e2e/programs"
 )
 
-// Kwok says how to start kwok. It keeps the nodes that are annotated
-// kwok.x-k8s.io/node=fake, and is all their kubelets.
+//go:embed nodes.yaml
+var nodes []byte
+
+// KwokAnnotation says which kwok keeps a node.
+const KwokAnnotation = "kwok.x-k8s.io/node"
+
+// Kwok says how to start kwok. It keeps the nodes that KwokAnnotation gives it, and is
+// all their kubelets.
 type Kwok struct {
+	// Nodes is the value of KwokAnnotation; empty means "fake".
+	Nodes string
 	// Dir is where it logs.
 	Dir string
 	// Kubeconfig leads to the API server.
 	Kubeconfig string
-	// Config is the file that says what its nodes do.
+	// Config is the file that says what its nodes do; empty means nodes.yaml.
 	Config string
 	// Address is the IP address of its nodes, at which it listens.
 	Address string
-	// CertFile and KeyFile are the certificate of the kubelets.
+	// CertFile and KeyFile are the certificate of the kubelets; empty means that they
+	// serve without TLS, so that no API server reaches them.
 	CertFile, KeyFile string
 }
 
@@ -34,10 +45,22 @@ func (k Kwok) Start(ctx context.Context) (*Process, error) {
 		return nil, err
 	}
 	address := net.JoinHostPort(k.Address, port)
-	p, err := startProcess(k.Dir, "kwok", programs.Kwok.Path(),
+	kept := k.Nodes
+	if kept == "" {
+		kept = "fake"
+	}
+	if k.Config == "" {
+		k.Config = filepath.Join(k.Dir, "nodes.yaml")
+		if err := os.WriteFile(k.Config, nodes, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	p, err := startProcess(k.Dir, "kwok-"+kept, programs.Kwok.Path(),
 		"--kubeconfig", k.Kubeconfig,
 		"--config", k.Config,
-		"--manage-all-nodes=false", "--manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake",
+		"--manage-all-nodes=false", "--manage-nodes-with-annotation-selector", KwokAnnotation+"="+kept,
+		// As a kubelet does; without it kwok renews no Leases.
+		"--node-lease-duration-seconds", "40",
 		"--node-ip", k.Address, "--node-port", port, "--server-address", address,
 		"--tls-cert-file", k.CertFile, "--tls-private-key-file", k.KeyFile)
 	if err != nil {

@@ -166,6 +166,8 @@ func (s Stock) startAPIServer(ctx context.Context, etcdURL string) (*Server, err
 		// The certificate that it made for itself has its CA behind it.
 		CAFile:     filepath.Join(certs, "apiserver.crt"),
 		Kubeconfig: filepath.Join(s.Dir, "admin.kubeconfig"),
+
+		SigningKeyFile: key,
 	}
 	if err := server.awaitReady(ctx, started); err != nil {
 		server.Kill()

@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"byre/e2e/servers"
+)
+
+// soaked is what a server took under the cluster.
+type soaked struct {
+	Target string `json:"target"`
+	// Filled is how long it took until all Pods were ready for the first time, Measured
+	// how long the load lasted, in seconds.
+	Filled   float64 `json:"filled"`
+	Measured float64 `json:"measured"`
+	// Requests are those a second, by verb. Failures are answers with 5xx, Errors
+	// what the clients of this program met, FirstError one of them.
+	Requests   map[string]float64 `json:"requests"`
+	Failures   map[string]float64 `json:"failures"`
+	Errors     int64              `json:"errors"`
+	FirstError string             `json:"firstError,omitempty"`
+	Rollouts   int                `json:"rollouts"`
+	Latencies  []latency          `json:"latencies"`
+	// Watch is how long a watch took to show a write, in seconds.
+	Watch   percentiles `json:"watch"`
+	Samples []sample    `json:"samples"`
+}
+
+// latency is the p99 of an operation, in seconds.
+type latency struct {
+	Verb      string  `json:"verb"`
+	Scope     string  `json:"scope"`
+	Count     float64 `json:"count"`
+	P99       float64 `json:"p99"`
+	Objective float64 `json:"objective"`
+}
+
+// podsPerDeployment is how many Pods a Deployment has: what one rollout replaces.
+const podsPerDeployment = 25
+
+// load is the cluster on one server.
+type load struct {
+	sizes
+	target     *target
+	clientset  kubernetes.Interface
+	components map[string]*servers.Process
+	rollouts   atomic.Int64
+	errors     atomic.Int64
+	firstError atomic.Pointer[string]
+}
+
+func (l *load) note(ctx context.Context, err error) {
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	text := err.Error()
+	l.firstError.CompareAndSwap(nil, &text)
+	l.errors.Add(1)
+}
+
+// soak measures a server under the cluster.
+func soak(ctx context.Context, t *target, s sizes, dir string) (_ *soaked, err error) {
+	clientset, err := kubernetes.NewForConfig(t.server.Config(servers.AdminToken))
+	if err != nil {
+		return nil, err
+	}
+	l := &load{sizes: s, target: t, clientset: clientset, components: map[string]*servers.Process{}}
+	defer func() {
+		for _, p := range l.components {
+			p.Kill()
+		}
+	}()
+	if err := l.startComponents(ctx, dir); err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	if err := l.fill(ctx); err != nil {
+		return nil, err
+	}
+	r := &soaked{Target: t.name, Filled: time.Since(begun).Seconds()}
+	logf("%s: %d Pods are ready after %.0f s; %v of load", t.name, s.Pods, r.Filled, s.Duration)
+	if err := l.measure(ctx, r); err != nil {
+		return r, err
+	}
+	if err := l.awaitPods(ctx); err != nil {
+		return r, fmt.Errorf("after the rollouts: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.components)) {
+		select {
+		case <-l.components[name].Done():
+			return r, fmt.Errorf("%s ended; its log ends with:\n%s", name, l.components[name].LogTail())
+		default:
+		}
+	}
+	return r, nil
+}
+
+func (l *load) startComponents(ctx context.Context, dir string) error {
+	// More than the defaults of 20 and 50 requests a second: the cluster is to be filled
+	// in minutes. The Leases are long, so that a busy machine ends nobody's lead.
+	args := []string{
+		"--kube-api-qps=300", "--kube-api-burst=600",
+		"--leader-elect-lease-duration=90s", "--leader-elect-renew-deadline=80s", "--leader-elect-retry-period=2s",
+	}
+	manager, err := servers.ControllerManager{Dir: dir, Server: l.target.server, Args: args}.Start(ctx)
+	if err != nil {
+		return err
+	}
+	l.components["kube-controller-manager"] = manager
+	scheduler, err := servers.Scheduler{Dir: dir, Server: l.target.server, Args: args}.Start(ctx)
+	if err != nil {
+		return err
+	}
+	l.components["kube-scheduler"] = scheduler
+	kwok, err := servers.Kwok{Dir: filepath.Join(dir, "kwok"), Kubeconfig: l.target.server.Kubeconfig, Address: "127.0.0.1"}.Start(ctx)
+	if err != nil {
+		return err
+	}
+	l.components["kwok"] = kwok
+	return nil
+}
+
+func (l *load) deployments() int { return max(1, l.Pods/podsPerDeployment) }
+
+// fill makes the nodes and the Deployments and waits until all Pods are ready.
+func (l *load) fill(ctx context.Context) error {
+	for i := range l.Nodes {
+		if _, err := l.clientset.CoreV1().Nodes().Create(ctx, node(i), metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	for i := range namespaces {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceName(i)}}
+		if _, err := l.clientset.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	for i := range l.deployments() {
+		replicas := l.Pods / l.deployments()
+		if i == 0 {
+			replicas += l.Pods % l.deployments()
+		}
+		if _, err := l.clientset.AppsV1().Deployments(namespaceName(i)).Create(ctx, deployment(i, int32(replicas)), metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	return l.awaitPods(ctx)
+}
+
+// awaitPods waits until each Deployment is rolled out, and then counts the Pods.
+func (l *load) awaitPods(ctx context.Context) error {
+	const most = 30 * time.Minute
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("the Pods are not ready within %v", most))
+	defer cancel()
+	for told := time.Now(); ; {
+		list, err := l.clientset.AppsV1().Deployments("").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+		ready, done := 0, 0
+		for _, d := range list.Items {
+			ready += int(d.Status.AvailableReplicas)
+			if isRolledOut(&d) {
+				done++
+			}
+		}
+		if done == l.deployments() {
+			return l.checkPods(ctx)
+		}
+		if time.Since(told) > 10*time.Second {
+			told = time.Now()
+			logf("%s: %d of %d Pods are ready", l.target.name, ready, l.Pods)
+		}
+		if err := sleep(ctx, time.Second); err != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func isRolledOut(d *appsv1.Deployment) bool {
+	n, s := *d.Spec.Replicas, d.Status
+	return s.ObservedGeneration == d.Generation && s.Replicas == n && s.UpdatedReplicas == n && s.AvailableReplicas == n
+}
+
+// checkPods waits until exactly the wanted Pods are there: those of the rollout before may
+// still be going.
+func (l *load) checkPods(ctx context.Context) error {
+	for {
+		pods, err := l.clientset.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) == l.Pods {
+			return nil
+		}
+		if err := sleep(ctx, time.Second); err != nil {
+			return fmt.Errorf("there are %d Pods, not %d: %w", len(pods.Items), l.Pods, context.Cause(ctx))
+		}
+	}
+}
+
+// measure lets the load run and takes samples.
+func (l *load) measure(ctx context.Context, r *soaked) error {
+	watching, stopWatching := context.WithCancel(ctx)
+	var watches errgroup.Group
+	defer func() { stopWatching(); _ = watches.Wait() }() // they have noted their errors
+	for i := range l.Nodes {
+		watches.Go(func() error { l.watchNode(watching, i); return nil })
+	}
+	p, err := newProbe(ctx, l.clientset)
+	if err != nil {
+		return err
+	}
+	before, err := scrape(ctx, l.clientset)
+	if err != nil {
+		return err
+	}
+	s := &sampler{target: l.target, clientset: l.clientset, begun: time.Now()}
+	if err := s.take(ctx); err != nil {
+		return err
+	}
+	loading, stop := context.WithTimeout(ctx, l.Duration)
+	defer stop()
+	group, loading := errgroup.WithContext(loading)
+	group.Go(func() error { return s.run(loading, min(10*time.Second, max(l.Duration/100, time.Second))) })
+	group.Go(func() error { return p.run(loading) })
+	group.Go(func() error { return l.rollOut(loading) })
+	for _, reader := range l.readers() {
+		group.Go(func() error { return l.every(loading, reader.interval, reader.read) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := s.take(ctx); err != nil {
+		return err
+	}
+	after, err := scrape(ctx, l.clientset)
+	if err != nil {
+		return err
+	}
+	r.Measured, r.Samples, r.Watch = time.Since(s.begun).Seconds(), s.samples, p.percentiles()
+	r.Rollouts, r.Errors = int(l.rollouts.Load()), l.errors.Load()
+	if text := l.firstError.Load(); text != nil {
+		r.FirstError = *text
+	}
+	return r.compare(before, after)
+}
+
+// compare notes what the metrics say of the time between.
+func (r *soaked) compare(before, after metrics) error {
+	r.Failures = added(after.failures(), before.failures())
+	r.Requests = added(after.requests(), before.requests())
+	for verb := range r.Requests {
+		r.Requests[verb] /= r.Measured
+	}
+	if after[durationsMetric] == nil {
+		return errNoMetrics
+	}
+	durations := before.durations()
+	for o, h := range after.durations() {
+		h = h.since(durations[o])
+		if o.objective() > 0 && h.count() > 0 {
+			r.Latencies = append(r.Latencies, latency{o.verb, o.scope, h.count(), h.quantile(0.99), o.objective()})
+		}
+	}
+	slices.SortFunc(r.Latencies, func(a, b latency) int { return strings.Compare(a.Verb+" "+a.Scope, b.Verb+" "+b.Scope) })
+	return nil
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A short run shows that the harness works: it judges errors, but neither speed nor memory.
+func TestSoak_RunsForAMoment(t *testing.T) {
+	t.Parallel()
+	o := options{
+		suites: clusterSuite, only: "postgres,stock", out: t.TempDir(),
+		sizes: sizes{Duration: 8 * time.Second, Nodes: 20, Pods: 200, Churn: 5},
+	}
+	r := runSoak(t, o)
+	if len(r.Cluster) != 2 {
+		t.Fatalf("%d servers were measured", len(r.Cluster))
+	}
+	for _, s := range r.Cluster {
+		for _, verb := range []string{"GET", "LIST", "PATCH", "POST", "PUT", "WATCH"} {
+			if s.Requests[verb] == 0 {
+				t.Errorf("%s: no %s was counted in %v", s.Target, verb, s.Requests)
+			}
+		}
+		if s.Rollouts == 0 || s.Watch.Count == 0 || s.Watch.P99 <= 0 || len(s.Latencies) == 0 || len(s.Samples) < 3 {
+			t.Errorf("%s: %d rollouts, watch latency %+v, %d latencies, %d samples", s.Target, s.Rollouts, s.Watch, len(s.Latencies), len(s.Samples))
+		}
+		last := s.Samples[len(s.Samples)-1]
+		if s.cpu() <= 0 || last.ServerMemory == 0 || last.StoreMemory == 0 || last.DatabaseSize == 0 || last.Goroutines == 0 {
+			t.Errorf("%s: %.3f processors, %+v", s.Target, s.cpu(), last)
+		}
+	}
+	if tables, err := os.ReadFile(filepath.Join(o.out, "tables.md")); err != nil || !strings.Contains(string(tables), "| watch latency, p99 |") {
+		t.Errorf("the tables are\n%s, %v", tables, err)
+	}
+}
+
+// k0smotron's loads have a thousand clients, however few ConfigMaps they make.
+func TestSoak_RunsK0smotronsLoads(t *testing.T) {
+	t.Parallel()
+	for _, server := range []string{"sqlite", "postgres"} {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			r := runSoak(t, options{
+				suites: k0smotronSuite, only: server, out: t.TempDir(),
+				sizes: sizes{Operations: 1000, Clients: intList{1000}, Timeout: 5 * time.Minute},
+			})
+			if len(r.K0smotron) != 3 {
+				t.Errorf("%d loads were measured", len(r.K0smotron))
+			}
+			for _, l := range r.K0smotron {
+				if l.Latency.Count != 1000 || l.Errors > 0 || l.MissedEvents > 0 {
+					t.Errorf("%s: %d successes, %d errors, %d events missed: %s", l.name(), l.Latency.Count, l.Errors, l.MissedEvents, l.FirstError)
+				}
+			}
+		})
+	}
+}
+
+// runSoak runs what must pass, and reads its results.
+func runSoak(t *testing.T, o options) *results {
+	t.Helper()
+	isGood, err := run(t.Context(), o)
+	data, readErr := os.ReadFile(filepath.Join(o.out, "results.json"))
+	if err != nil || readErr != nil || !isGood {
+		t.Fatalf("good: %v, %v, %v\n%s", isGood, err, readErr, data)
+	}
+	r := &results{}
+	if err := json.Unmarshal(data, r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestTrend_IsThatOfTheSecondHalf(t *testing.T) {
+	t.Parallel()
+	var samples []sample
+	for i := range 101 {
+		s := sample{At: float64(i), Goroutines: 1000 - 10*i}
+		if i >= 50 {
+			s.Goroutines = 100 + 2*i
+		}
+		samples = append(samples, s)
+	}
+	rise, mean := trend(samples, func(s sample) float64 { return float64(s.Goroutines) })
+	if math.Abs(rise-100) > 1e-6 || math.Abs(mean-250) > 1e-6 {
+		t.Errorf("rises by %v, mean %v", rise, mean)
+	}
+}
+
+func TestHistogram_InterpolatesInABucket(t *testing.T) {
+	t.Parallel()
+	h := histogram{0.1: 50, 0.2: 90, 0.4: 100, math.Inf(1): 100}
+	for q, want := range map[float64]float64{0.5: 0.1, 0.9: 0.2, 0.95: 0.3} {
+		if got := h.quantile(q); math.Abs(got-want) > 1e-9 {
+			t.Errorf("the quantile %v is %v, not %v", q, got, want)
+		}
+	}
+	later := histogram{0.1: 60, 0.2: 100, 0.4: 110, math.Inf(1): 120}.since(h)
+	if later.count() != 20 || later.quantile(0.99) != 0.4 {
+		t.Errorf("%v has the quantile %v", later, later.quantile(0.99))
+	}
+}
+
+func TestJudge_ComparesWithStock(t *testing.T) {
+	t.Parallel()
+	soakedWith := func(target string, cpu float64, memory, growth int64) *soaked {
+		s := &soaked{Target: target, Latencies: []latency{{"GET", "resource", 10, 0.5, 1}}}
+		for i := range int64(100) {
+			s.Samples = append(s.Samples, sample{At: float64(i), ServerCPU: cpu * float64(i), ServerMemory: memory + growth*i, Goroutines: 100})
+		}
+		return s
+	}
+	r := &results{Sizes: sizes{Duration: time.Hour}, Cluster: []*soaked{
+		soakedWith(onSQLite, 0.1, 100e6, 0), soakedWith(onPostgres, 0.2, 100e6, 1e6), soakedWith(onEtcd, 0.3, 900e6, 0),
+	}}
+	bad := map[string]bool{}
+	for _, v := range r.judge() {
+		if !v.IsGood {
+			bad[v.Target+": "+v.What] = true
+		}
+	}
+	for _, want := range []string{onPostgres + ": memory does not rise", onPostgres + ": less than half of stock's processor time"} {
+		if !bad[want] {
+			t.Errorf("not judged: %s", want)
+		}
+		delete(bad, want)
+	}
+	if len(bad) > 0 {
+		t.Errorf("judged as bad: %v", bad)
+	}
+	r.Sizes.Duration = time.Minute
+	if n := len(r.judge()); n != 2 {
+		t.Errorf("%d judgements of a short run", n)
+	}
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"byre/e2e/servers"
+	"byre/sqlstore/postgres/pgtest"
+)
+
+// kind is a server with a database.
+type kind struct {
+	short, name   string
+	suites        []string
+	needsPostgres bool
+	start         func(ctx context.Context, dir string, postgres *pgtest.Cluster) (*target, error)
+}
+
+const (
+	onSQLite       = "byre on SQLite"
+	onPostgres     = "byre on PostgreSQL"
+	onKineSQLite   = "kube-apiserver + kine on SQLite"
+	onKinePostgres = "kube-apiserver + kine on PostgreSQL"
+	onEtcd         = "kube-apiserver + etcd"
+)
+
+var kinds = []kind{
+	{"sqlite", onSQLite, []string{clusterSuite, k0smotronSuite}, false, startOnSQLite},
+	{"postgres", onPostgres, []string{clusterSuite, k0smotronSuite}, true, startOnPostgres},
+	{"stock", onEtcd, []string{clusterSuite, k0smotronSuite}, false, startStock},
+	{"kine-sqlite", onKineSQLite, []string{k0smotronSuite}, false, startOnKineSQLite},
+	{"kine-postgres", onKinePostgres, []string{k0smotronSuite}, true, startOnKinePostgres},
+}
+
+func (k kind) isIn(suite, only string) bool {
+	return slices.Contains(k.suites, suite) && (only == "" || slices.Contains(strings.Split(only, ","), k.short))
+}
+
+// target is a server that is measured.
+type target struct {
+	name   string
+	server *servers.Server
+	// store is what the processes of its database use; nil where the database is in the
+	// server's process.
+	store func() (servers.Usage, error)
+	// size is that of its database.
+	size func(context.Context) (int64, error)
+}
+
+func startOnSQLite(ctx context.Context, dir string, _ *pgtest.Cluster) (*target, error) {
+	server, err := servers.Byre{Dir: filepath.Join(dir, "byre")}.Start(ctx)
+	return &target{name: onSQLite, server: server, size: fileSize(filepath.Join(dir, "byre", "byre.db"))}, err
+}
+
+func startOnPostgres(ctx context.Context, dir string, postgres *pgtest.Cluster) (*target, error) {
+	endpoint := postgres.DSN("postgres")
+	server, err := servers.Byre{Dir: filepath.Join(dir, "byre"), Endpoint: endpoint}.Start(ctx)
+	return &target{onPostgres, server, treeOf(postgres), databaseSize(endpoint)}, err
+}
+
+func startStock(ctx context.Context, dir string, _ *pgtest.Cluster) (*target, error) {
+	server, err := servers.Stock{Dir: dir}.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &target{onEtcd, server, server.Beside[0].Usage, fileSize(filepath.Join(dir, "etcd", "member", "snap", "db"))}, nil
+}
+
+func startOnKineSQLite(ctx context.Context, dir string, _ *pgtest.Cluster) (*target, error) {
+	database := filepath.Join(dir, "state.db")
+	// The parameters are kine's own of an endpoint that is not given, which k3s uses.
+	kine, err := servers.StartKine(ctx, dir, "sqlite://"+database+"?_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate&cache=shared")
+	if err != nil {
+		return nil, err
+	}
+	return startBefore(ctx, onKineSQLite, dir, kine, kine.Usage, fileSize(database))
+}
+
+func startOnKinePostgres(ctx context.Context, dir string, postgres *pgtest.Cluster) (*target, error) {
+	endpoint := postgres.DSN("postgres")
+	kine, err := servers.StartKine(ctx, dir, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	store := func() (servers.Usage, error) {
+		ours, err := kine.Usage()
+		if err != nil {
+			return ours, err
+		}
+		theirs, err := treeOf(postgres)()
+		return servers.Usage{CPU: ours.CPU + theirs.CPU, Memory: ours.Memory + theirs.Memory}, err
+	}
+	return startBefore(ctx, onKinePostgres, dir, kine, store, databaseSize(endpoint))
+}
+
+// startBefore starts a kube-apiserver before a kine that runs.
+func startBefore(ctx context.Context, name, dir string, kine *servers.Etcd, store func() (servers.Usage, error), size func(context.Context) (int64, error)) (*target, error) {
+	server, err := servers.Stock{Dir: dir, Etcd: kine}.Start(ctx)
+	if err != nil {
+		kine.Kill()
+		return nil, err
+	}
+	server.Beside = []*servers.Process{kine.Process}
+	return &target{name, server, store, size}, nil
+}
+
+func treeOf(postgres *pgtest.Cluster) func() (servers.Usage, error) {
+	return func() (servers.Usage, error) {
+		pid, err := postgres.PID()
+		if err != nil {
+			return servers.Usage{}, err
+		}
+		return servers.TreeUsage(pid)
+	}
+}
+
+func fileSize(path string) func(context.Context) (int64, error) {
+	return func(context.Context) (int64, error) {
+		info, err := os.Stat(path)
+		if err != nil {
+			return 0, err
+		}
+		return info.Size(), nil
+	}
+}
+
+func databaseSize(endpoint string) func(context.Context) (int64, error) {
+	return func(ctx context.Context) (size int64, err error) {
+		conn, err := pgx.Connect(ctx, endpoint)
+		if err != nil {
+			return 0, err
+		}
+		defer conn.Close(ctx)
+		if err := conn.QueryRow(ctx, `SELECT pg_database_size(current_database())`).Scan(&size); err != nil {
+			return 0, fmt.Errorf("size of the database: %w", err)
+		}
+		return size, nil
+	}
+}
+
+// used returns what the server and its database's processes use.
+func (t *target) used() (server, store servers.Usage, err error) {
+	if server, err = t.server.Usage(); err != nil || t.store == nil {
+		return server, store, err
+	}
+	store, err = t.store()
+	return server, store, err
+}
