@@ -140,8 +140,21 @@ func reordersEvents() fault {
 	swaps := everyNth(20)
 	return fault{layers: func(sqlstore.Driver) Layers {
 		return Layers{Publish: func(next sqlstore.Publish) sqlstore.Publish {
+			var mu sync.Mutex
 			var held *sqlstore.Change
+			// release publishes a held change that no other has followed: nothing else would
+			// tell a feed on SQLite of it.
+			release := func() {
+				mu.Lock()
+				defer mu.Unlock()
+				if held != nil {
+					next([]sqlstore.Change{*held})
+					held = nil
+				}
+			}
 			return func(changes []sqlstore.Change) {
+				mu.Lock()
+				defer mu.Unlock()
 				changes = slices.Clone(changes)
 				if held != nil && changes[0].Revision == held.Revision+1 {
 					first, second := *held, changes[0]
@@ -152,6 +165,7 @@ func reordersEvents() fault {
 				}
 				if held == nil && len(changes) == 1 && swaps() {
 					held = &changes[0]
+					time.AfterFunc(100*time.Millisecond, release)
 					return
 				}
 				if held != nil {
