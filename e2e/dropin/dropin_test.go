@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 // clusterConfiguration is a configuration of kubeadm; %[1]s is a directory, %[2]s the port.
-// The two arguments at the end are what docs/kubeadm.md tells an operator to add.
+// docs/envtest.md tells an operator to add the first of the two arguments.
 const clusterConfiguration = `
 apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
