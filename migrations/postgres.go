@@ -13,13 +13,19 @@ import (
 	"byre/migrations/dbserver"
 )
 
-// migrationLock is the key of the advisory lock: "byre" in ASCII.
+// migrationLock is the key of the advisory lock that programs which know no schemas take
+// alone: "byre" in ASCII.
 const migrationLock = 0x62797265
 
 const (
 	// unlimited: a step takes as long as there are rows.
-	unlimited     = `SELECT set_config('statement_timeout', '0', true)`
-	lockMigration = `SELECT pg_advisory_xact_lock($1)`
+	unlimited = `SELECT set_config('statement_timeout', '0', true)`
+	// lockMigration keeps other migrations from the schema $2, and, by sharing a lock that
+	// they take alone, those of programs that know no schemas from all. Migrations of
+	// different schemas don't wait for each other.
+	lockMigration = `
+SELECT pg_advisory_xact_lock_shared($1),
+       pg_advisory_xact_lock(hashtextextended('byre migration ' || coalesce(NULLIF($2::text, ''), current_schema(), ''), 0))`
 	// limitLocks: while a step waits for a table (a pg_dump reads it, for an hour),
 	// all who use the database wait behind it.
 	limitLocks = `SELECT set_config('lock_timeout', '10s', true)`
@@ -27,7 +33,7 @@ const (
 	// those that an extension brought along.
 	countForeign = `
 SELECT count(*) FROM pg_catalog.pg_class c
-WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
+WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind IN ('r', 'p')
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e')`
 	tryUse             = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
 	versionTableExists = `SELECT to_regclass(quote_ident(current_schema()) || '.' || $1) IS NOT NULL`
@@ -40,6 +46,8 @@ type postgresSession struct {
 	ctx  context.Context
 	conn *pgx.Conn
 	tx   pgx.Tx
+	// isMissing is true where the endpoint names a schema that does not exist yet.
+	isMissing bool
 }
 
 func openPostgres(ctx context.Context, dsn string) (session, error) {
@@ -65,14 +73,19 @@ func (s *postgresSession) begin(ctx context.Context) (err error) {
 	if _, err := s.conn.Exec(ctx, unlimited); err != nil {
 		return err
 	}
-	if _, err := s.conn.Exec(ctx, lockMigration, migrationLock); err != nil {
+	if _, err := s.conn.Exec(ctx, lockMigration, migrationLock, dbserver.Schema(s.conn.Config())); err != nil {
 		return err
 	}
+	hasSchema, err := dbserver.HasSchema(ctx, s.conn)
+	if err != nil {
+		return err
+	}
+	s.isMissing = !hasSchema
 	if _, err := s.conn.Exec(ctx, limitLocks); err != nil {
 		return err
 	}
 	version, _, err := s.Version()
-	if err != nil || version != database.NilVersion {
+	if err != nil || version != database.NilVersion || s.isMissing {
 		return err
 	}
 	var tables int
@@ -80,8 +93,7 @@ func (s *postgresSession) begin(ctx context.Context) (err error) {
 		return err
 	}
 	if tables > 0 {
-		return fmt.Errorf("database %q has %d tables in the schema that byre would use: %w",
-			s.conn.Config().Database, tables, ErrForeign)
+		return fmt.Errorf("%s has %d tables in the schema that byre would use: %w", dbserver.Name(s.conn.Config()), tables, ErrForeign)
 	}
 	return nil
 }
@@ -92,7 +104,7 @@ func (s *postgresSession) exclude(ctx context.Context) error {
 		return s.explain(err)
 	}
 	if !free {
-		return &InUseError{Path: fmt.Sprintf("database %q", s.conn.Config().Database)}
+		return &InUseError{Path: dbserver.Name(s.conn.Config())}
 	}
 	return nil
 }
@@ -134,6 +146,13 @@ func (s *postgresSession) SetVersion(version int, dirty bool) error {
 		_, err := s.conn.Exec(s.ctx, dropVersionTable)
 		return err
 	}
+	if s.isMissing {
+		create := `CREATE SCHEMA ` + pgx.Identifier{dbserver.Schema(s.conn.Config())}.Sanitize()
+		if _, err := s.conn.Exec(s.ctx, create); err != nil {
+			return s.explain(err)
+		}
+		s.isMissing = false
+	}
 	if _, err := s.conn.Exec(s.ctx, createVersionTable); err != nil {
 		return s.explain(err)
 	}
@@ -146,6 +165,9 @@ func (s *postgresSession) SetVersion(version int, dirty bool) error {
 
 // Version implements database.Driver.
 func (s *postgresSession) Version() (version int, dirty bool, err error) {
+	if s.isMissing {
+		return database.NilVersion, false, nil
+	}
 	var exists bool
 	if err := s.conn.QueryRow(s.ctx, versionTableExists, versionTable).Scan(&exists); err != nil {
 		return 0, false, err

@@ -54,6 +54,11 @@ func nextChunk(chunk int, took time.Duration) int {
 	return min(max(chunk, smallestChunk), largestChunk)
 }
 
+// retainAlone calls retain on one process at a time.
+func (s *Store) retainAlone(ctx context.Context) error {
+	return s.withLock(ctx, "compact", s.retain)
+}
+
 // retain compacts the changes that are too old or too many.
 func (s *Store) retain(ctx context.Context) error {
 	state, t, err := s.readClock(ctx)

@@ -26,6 +26,23 @@ func (s *Store) readClock(ctx context.Context) (State, times, error) {
 	return state, t, nil
 }
 
+// expireDue deletes records whose time has come, on one process at a time. Where there are
+// none it takes no lock: on PostgreSQL a lock takes a connection.
+func (s *Store) expireDue(ctx context.Context) error {
+	_, t, err := s.readClock(ctx)
+	if err != nil {
+		return err
+	}
+	expired, err := s.Expired(ctx, t.now, 1)
+	if err != nil {
+		return fmt.Errorf("find expired records: %w", err)
+	}
+	if len(expired) == 0 && t.jump == 0 {
+		return nil
+	}
+	return s.withLock(ctx, "expire", s.expire)
+}
+
 // expire deletes expired records.
 func (s *Store) expire(ctx context.Context) error {
 	for {

@@ -90,8 +90,8 @@ func (s *Store) Commit(ctx context.Context, w Write) (change Change, err error) 
 func (s *Store) Run(ctx context.Context) error {
 	var services sync.WaitGroup
 	services.Go(func() { s.write(ctx) })
-	services.Go(func() { s.every(ctx, "expire", s.options.ExpireInterval, s.expire) })
-	services.Go(func() { s.every(ctx, "compact", s.options.CompactInterval, s.retain) })
+	services.Go(func() { s.every(ctx, "expire", s.options.ExpireInterval, s.expireDue) })
+	services.Go(func() { s.every(ctx, "compact", s.options.CompactInterval, s.retainAlone) })
 	if maintainer, ok := s.Driver.(Maintainer); ok {
 		services.Go(func() { s.maintain(ctx, maintainer) })
 	}
@@ -121,8 +121,8 @@ func (s *Store) notify(ctx context.Context, n Notifier) {
 	}
 }
 
-// every calls work at each interval, on one process at a time, until ctx ends.
-// What fails is tried again at the next one.
+// every calls work at each interval until ctx ends. What fails is tried again at the next
+// one.
 func (s *Store) every(ctx context.Context, name string, interval time.Duration, work func(context.Context) error) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -133,7 +133,7 @@ func (s *Store) every(ctx context.Context, name string, interval time.Duration, 
 			return
 		case <-ticker.C:
 		}
-		err := s.withLock(ctx, name, work)
+		err := work(ctx)
 		if err != nil && ctx.Err() == nil && !isFailing {
 			// One line an outage, not one an interval.
 			s.options.Logger.Warn("store: housekeeping failed, trying again", "work", name, "err", err)
@@ -142,6 +142,7 @@ func (s *Store) every(ctx context.Context, name string, interval time.Duration, 
 	}
 }
 
+// withLock calls work on one process at a time; where another works, it does not.
 func (s *Store) withLock(ctx context.Context, name string, work func(context.Context) error) error {
 	locker, ok := s.Driver.(Locker)
 	if !ok {

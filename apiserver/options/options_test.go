@@ -157,8 +157,8 @@ func TestOptions_DefaultsAreValid(t *testing.T) {
 	if _, err := o.Complete(); err != nil {
 		t.Error(err)
 	}
-	if got := o.Store.DSN(); got != "sqlite:byre-data/byre.db" {
-		t.Errorf("the default database is %s", got)
+	if got, err := o.Store.DSN(); err != nil || got != "sqlite:byre-data/byre.db" {
+		t.Errorf("the default database is %s, %v", got, err)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/migrations"
+	"byre/migrations/dbserver"
 	"byre/sqlstore"
 )
 
@@ -27,6 +28,9 @@ type StoreOptions struct {
 	// Endpoint is sqlite:///PATH or a PostgreSQL DSN; empty means SQLite in
 	// DataDir.
 	Endpoint string
+	// DatabaseSchema is the schema of a PostgreSQL database that holds the objects; empty
+	// means that of the endpoint's search_path, or of the server's.
+	DatabaseSchema string
 	// Retention is how old a change may be before its history is forgotten; 0
 	// means never.
 	Retention time.Duration
@@ -75,14 +79,21 @@ func NewStoreOptions() StoreOptions {
 	}
 }
 
-// AddFlags adds the flags.
-func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.DataDir, "data-dir", o.DataDir,
-		"Directory for the database, the certificates (pki/) and admin.kubeconfig.")
+// AddDatabaseFlags adds the flags that say which database it is.
+func (o *StoreOptions) AddDatabaseFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "Directory of the SQLite database if there is no --endpoint.")
 	fs.StringVar(&o.Endpoint, "endpoint", o.Endpoint,
 		"Database: sqlite:///PATH, or postgres://... in any form that libpq takes; passwordfile=FILE in it names a file with the password, which is read for every connection. If not set, SQLite in byre.db below --data-dir.")
 	// It may hold a password: /flagz says that it is set, not to what.
 	_ = fs.SetAnnotation("endpoint", "classified", []string{"true"})
+	fs.StringVar(&o.DatabaseSchema, "database-schema", o.DatabaseSchema,
+		"Schema of the PostgreSQL database that holds the objects, so that one database can hold those of many servers. It is made if there is none. If not set, the first schema of the endpoint's search_path, or of the role's.")
+}
+
+// AddFlags adds the flags.
+func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
+	o.AddDatabaseFlags(fs)
+	fs.Lookup("data-dir").Usage = "Directory for the database, the certificates (pki/) and admin.kubeconfig."
 	fs.DurationVar(&o.Retention, "retention", o.Retention,
 		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this. 0 keeps it for ever.")
 	fs.Int64Var(&o.RetentionChanges, "retention-changes", o.RetentionChanges,
@@ -90,7 +101,7 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringToStringVar(&o.RetentionFor, "retention-for", o.RetentionFor,
 		"How long the history of single resources is kept for the SQL view \"history\", where that is longer than --retention: a list such as 'deployments.apps=90d,events=2d,*=36h'. A resource without a group means every group, * every resource that is not named; 0 keeps it for ever. Watches and lists at a revision reach back as far as --retention in any case, and a resource with a shorter time here has its history deleted with --retention.")
 	fs.Var(&o.DatabaseQuota, "database-quota",
-		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as kube-apiserver refuses them when its store is full, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the files of the PostgreSQL database.")
+		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as kube-apiserver refuses them when its store is full, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the tables and indexes of the PostgreSQL schema.")
 	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
 		"How often history is looked at for what --retention and --retention-changes no longer keep.")
 	fs.StringSliceVar(&o.Volatile, "volatile", o.Volatile,
@@ -111,13 +122,26 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 		"Follow changes of --encryption-provider-config.")
 }
 
-// DSN is the endpoint with its default.
-func (o *StoreOptions) DSN() string {
-	if o.Endpoint != "" {
-		return o.Endpoint
+// DSN is the endpoint with its default, and with the schema as its search_path.
+func (o *StoreOptions) DSN() (string, error) {
+	endpoint := o.Endpoint
+	if endpoint == "" {
+		path := url.URL{Path: filepath.Join(o.DataDir, "byre.db")}
+		endpoint = "sqlite:" + path.EscapedPath()
 	}
-	path := url.URL{Path: filepath.Join(o.DataDir, "byre.db")}
-	return "sqlite:" + path.EscapedPath()
+	dialect, dsn, err := migrations.ParseEndpoint(endpoint)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("--%w", err)
+	case o.DatabaseSchema == "":
+		return endpoint, nil
+	case dialect != migrations.Postgres:
+		return "", errors.New("--database-schema needs PostgreSQL: name a database with --endpoint")
+	}
+	if endpoint, err = dbserver.WithSchema(dsn, o.DatabaseSchema); err != nil {
+		return "", fmt.Errorf("--database-schema: %w", err)
+	}
+	return endpoint, nil
 }
 
 // Validate returns one error for each wrong flag.
@@ -126,8 +150,8 @@ func (o *StoreOptions) Validate() []error {
 	if o.DataDir == "" {
 		errs = append(errs, errors.New("--data-dir must not be empty"))
 	}
-	if _, _, err := migrations.ParseEndpoint(o.DSN()); err != nil {
-		errs = append(errs, fmt.Errorf("--%w", err))
+	if _, err := o.DSN(); err != nil {
+		errs = append(errs, err)
 	}
 	if o.Retention < 0 {
 		errs = append(errs, errors.New("--retention must not be negative"))
@@ -183,7 +207,11 @@ func (o *StoreOptions) checkVolatile() error {
 			return fmt.Errorf("--volatile: %q is not a resource, such as leases or events.events.k8s.io", name)
 		}
 	}
-	if dialect, _, err := migrations.ParseEndpoint(o.DSN()); err == nil && dialect != migrations.SQLite && len(o.Volatile) > 0 {
+	dsn, err := o.DSN()
+	if err != nil || len(o.Volatile) == 0 {
+		return nil // Validate tells of the endpoint
+	}
+	if dialect, _, err := migrations.ParseEndpoint(dsn); err == nil && dialect != migrations.SQLite {
 		return errors.New("--volatile needs SQLite: on PostgreSQL other replicas would not see what one of them has in memory")
 	}
 	return nil

@@ -36,18 +36,17 @@ func newBackupCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			to.Name, to.Stdout = args[0], cmd.OutOrStdout()
-			return writeBackup(cmd, store.DSN(), to)
+			dsn, err := store.DSN()
+			if err != nil {
+				return err
+			}
+			return writeBackup(cmd, dsn, to)
 		},
 	}
-	addDatabaseFlags(cmd, &store)
+	store.AddDatabaseFlags(cmd.Flags())
 	to.S3.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&to.Force, "force", false, "Replace what is there under the name.")
 	return cmd
-}
-
-func addDatabaseFlags(cmd *cobra.Command, store *options.StoreOptions) {
-	cmd.Flags().StringVar(&store.DataDir, "data-dir", store.DataDir, "Directory of the SQLite database if there is no --endpoint.")
-	cmd.Flags().StringVar(&store.Endpoint, "endpoint", store.Endpoint, "Database: sqlite:///PATH or postgres://...")
 }
 
 func writeBackup(cmd *cobra.Command, endpoint string, to location.Location) error {

@@ -44,11 +44,14 @@ func newCheckCommand() *cobra.Command {
 			if output != "text" && output != "json" {
 				return fmt.Errorf("--output must be text or json, not %q", output)
 			}
-			return check(cmd, store.DSN(), repair, output)
+			dsn, err := store.DSN()
+			if err != nil {
+				return err
+			}
+			return check(cmd, dsn, repair, output)
 		},
 	}
-	cmd.Flags().StringVar(&store.DataDir, "data-dir", store.DataDir, "Directory of the SQLite database if there is no --endpoint.")
-	cmd.Flags().StringVar(&store.Endpoint, "endpoint", store.Endpoint, "Database: sqlite:///PATH or postgres://...")
+	store.AddDatabaseFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&repair, "repair", false, "Compact the history up to missing revisions. byre must not be running on a SQLite file.")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json.")
 	return cmd

@@ -6,13 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"byre/apiserver/options"
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/snapshot"
 )
 
 func newCopyCommand() *cobra.Command {
-	var from, to string
+	var from, to options.StoreOptions
 	cmd := &cobra.Command{
 		Use:   "copy --from DATABASE --to DATABASE",
 		Short: "Copy a database to another one, of either kind, with its history",
@@ -26,8 +27,10 @@ func newCopyCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return copyDatabase(cmd, from, to) },
 	}
-	cmd.Flags().StringVar(&from, "from", "", "Database to read: sqlite:///PATH or postgres://...")
-	cmd.Flags().StringVar(&to, "to", "", "Database to fill: sqlite:///PATH or postgres://...")
+	cmd.Flags().StringVar(&from.Endpoint, "from", "", "Database to read: sqlite:///PATH or postgres://...")
+	cmd.Flags().StringVar(&to.Endpoint, "to", "", "Database to fill: sqlite:///PATH or postgres://...")
+	cmd.Flags().StringVar(&from.DatabaseSchema, "from-schema", "", "Schema of the PostgreSQL database to read, as --database-schema of \"byre serve\".")
+	cmd.Flags().StringVar(&to.DatabaseSchema, "to-schema", "", "Schema of the PostgreSQL database to fill.")
 	for _, flag := range []string{"from", "to"} {
 		if err := cmd.MarkFlagRequired(flag); err != nil {
 			panic(err) // there is no such flag
@@ -36,12 +39,23 @@ func newCopyCommand() *cobra.Command {
 	return cmd
 }
 
-func copyDatabase(cmd *cobra.Command, from, to string) error {
+func copyDatabase(cmd *cobra.Command, source, target options.StoreOptions) error {
+	if source.Endpoint == "" || target.Endpoint == "" {
+		return errors.New("--from and --to must name a database each")
+	}
+	from, err := source.DSN()
+	if err != nil {
+		return err
+	}
+	to, err := target.DSN()
+	if err != nil {
+		return err
+	}
 	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "copying")
 	defer p.end()
 	var copied snapshot.Digest
 	var revision int64
-	err := readIdleDatabase(ctx, from, func(s sqlstore.Snapshot) (err error) {
+	err = readIdleDatabase(ctx, from, func(s sqlstore.Snapshot) (err error) {
 		revision = s.Revision
 		copied, err = loadVerified(ctx, p, to, s)
 		return err

@@ -43,6 +43,10 @@ func (c *transferCommand) exportTo(cmd *cobra.Command, path string) (err error) 
 	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "exporting")
 	defer p.end()
 	c.options.Now, c.options.Progress = time.Now(), p.add
+	dsn, err := c.store.DSN()
+	if err != nil {
+		return err
+	}
 	translator, err := transfer.New(c.options)
 	if err != nil {
 		return err
@@ -56,7 +60,7 @@ func (c *transferCommand) exportTo(cmd *cobra.Command, path string) (err error) 
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	var found *transfer.Summary
-	err = readDatabase(ctx, c.store.DSN(), func(s sqlstore.Snapshot) error {
+	err = readDatabase(ctx, dsn, func(s sqlstore.Snapshot) error {
 		p.total = s.ObjectCount
 		found, err = translator.Export(s, w.Put)
 		return err

@@ -35,10 +35,7 @@ func newTransferCommand() *transferCommand {
 
 func (c *transferCommand) addFlags(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&c.store.DataDir, "data-dir", c.store.DataDir,
-		"Directory of the SQLite database if there is no --endpoint.")
-	flags.StringVar(&c.store.Endpoint, "endpoint", c.store.Endpoint,
-		"byre's database: sqlite:///PATH or postgres://...")
+	c.store.AddDatabaseFlags(flags)
 	flags.StringVar(&c.options.Prefix, "etcd-prefix", transfer.DefaultPrefix,
 		"The --etcd-prefix of the stock kube-apiserver.")
 }
@@ -121,6 +118,10 @@ func (c *transferCommand) importFrom(cmd *cobra.Command, open func(context.Conte
 	if c.options.BumpRevision < 0 {
 		return errors.New("--bump-revision: the revision never goes back")
 	}
+	dsn, err := c.store.DSN()
+	if err != nil {
+		return err
+	}
 	source, err := open(ctx)
 	if err != nil {
 		return err
@@ -147,12 +148,12 @@ func (c *transferCommand) importFrom(cmd *cobra.Command, open func(context.Conte
 	if err != nil {
 		return err
 	}
-	if err := loadDatabase(ctx, c.store.DSN(), snapshot); err != nil {
+	if err := loadDatabase(ctx, dsn, snapshot); err != nil {
 		return err
 	}
 	p.begin("verifying")
 	var copied *transfer.Summary
-	err = readDatabase(ctx, c.store.DSN(), func(s sqlstore.Snapshot) error {
+	err = readDatabase(ctx, dsn, func(s sqlstore.Snapshot) error {
 		p.total = int64(found.Objects())
 		copied, err = translator.SummarizeRows(s)
 		return err

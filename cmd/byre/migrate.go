@@ -34,17 +34,18 @@ func newMigrateCommand() *cobra.Command {
 		Args:  subcommandOnly,
 		RunE:  help,
 	}
-	cmd.PersistentFlags().StringVar(&store.DataDir, "data-dir", store.DataDir,
-		"Directory of the SQLite database if there is no --endpoint.")
-	cmd.PersistentFlags().StringVar(&store.Endpoint, "endpoint", store.Endpoint,
-		"Database: sqlite:///PATH or postgres://...")
+	store.AddDatabaseFlags(cmd.PersistentFlags())
 	var deleteAll bool
 	down := &cobra.Command{
 		Use:   "down",
 		Short: "Take back the last step of the schema, while no process uses the database",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			state, err := migrations.Down(cmd.Context(), store.DSN(), deleteAll)
+			dsn, err := store.DSN()
+			if err != nil {
+				return err
+			}
+			state, err := migrations.Down(cmd.Context(), dsn, deleteAll)
 			var deletes *migrations.DeletesError
 			if errors.As(err, &deletes) {
 				return fmt.Errorf("%w; to do it, add --yes-delete-all-data", err)
@@ -63,7 +64,11 @@ func newMigrateCommand() *cobra.Command {
 		Short: "Bring the schema to the version of this program",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			state, err := migrations.Up(cmd.Context(), store.DSN())
+			dsn, err := store.DSN()
+			if err != nil {
+				return err
+			}
+			state, err := migrations.Up(cmd.Context(), dsn)
 			return show(cmd.OutOrStdout(), state, err)
 		},
 	}, &cobra.Command{
@@ -75,7 +80,11 @@ func newMigrateCommand() *cobra.Command {
 			"can't be found out.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			state, err := migrations.Status(cmd.Context(), store.DSN())
+			dsn, err := store.DSN()
+			if err != nil {
+				return err
+			}
+			state, err := migrations.Status(cmd.Context(), dsn)
 			switch {
 			case errors.Is(err, migrations.ErrDirty):
 				return &statusError{fmt.Errorf("schema %d: %w", state.Current, err), statusDirty}

@@ -68,7 +68,7 @@ func newRestoreCommand() *cobra.Command {
 			return f.restoreBackup(cmd)
 		},
 	}
-	addDatabaseFlags(cmd, &f.store)
+	f.store.AddDatabaseFlags(cmd.Flags())
 	f.source.S3.AddFlags(cmd.Flags())
 	cmd.Flags().StringVar(&f.from, "from", "", "Read this database, which may be in use, instead of a backup: sqlite:///PATH or postgres://...")
 	cmd.Flags().StringVar(&f.at, "at", "", "Restore the objects of this time (as 2026-03-01T11:59:00Z) or revision.")
@@ -98,13 +98,16 @@ func (f *restoreFlags) restoreBackup(cmd *cobra.Command) error {
 
 func (f *restoreFlags) restore(cmd *cobra.Command, p *progress, s sqlstore.Snapshot) error {
 	defer p.end()
-	s, err := atMoment(s, f.at)
+	dsn, err := f.store.DSN()
 	if err != nil {
+		return err
+	}
+	if s, err = atMoment(s, f.at); err != nil {
 		return err
 	}
 	revision := s.Revision
 	s = snapshot.Restored(s, f.bump, rand.Text())
-	digest, err := loadVerified(cmd.Context(), p, f.store.DSN(), s)
+	digest, err := loadVerified(cmd.Context(), p, dsn, s)
 	if err != nil {
 		return err
 	}

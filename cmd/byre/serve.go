@@ -76,7 +76,11 @@ func serve(ctx context.Context, o *options.Options) error {
 
 // openDatabase migrates the database to this program's schema and opens it.
 func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Database, error) {
-	dialect, dsn, err := migrations.ParseEndpoint(o.DSN())
+	endpoint, err := o.DSN()
+	if err != nil {
+		return apiserver.Database{}, err
+	}
+	dialect, dsn, err := migrations.ParseEndpoint(endpoint)
 	if err != nil {
 		return apiserver.Database{}, err
 	}
@@ -86,7 +90,7 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 			return apiserver.Database{}, err
 		}
 	}
-	state, err := migrations.Up(ctx, o.DSN())
+	state, err := migrations.Up(ctx, endpoint)
 	if err != nil {
 		return apiserver.Database{}, err
 	}
@@ -100,7 +104,7 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 		if err != nil {
 			return apiserver.Database{}, fmt.Errorf("endpoint: %w", err)
 		}
-		database.Name, database.Shared = config.Database+" at "+dbserver.Address(config), true
+		database.Name, database.Shared = dbserver.Name(config)+" at "+dbserver.Address(config), true
 		database.Driver, err = postgres.Open(ctx, dsn, postgres.Options{
 			AllowLoss: o.AllowUnsafeDurability,
 			Logger:    logger,

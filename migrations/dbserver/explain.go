@@ -30,6 +30,7 @@ const (
 	codeDiskFull              = "53100"
 	codeCannotConnectNow      = "57P03"
 	codeLockNotAvailable      = "55P03"
+	codeProtocolViolation     = "08P01"
 )
 
 // explained is an error in the operator's words. It matches what it explains.
@@ -146,6 +147,10 @@ func serverCause(config *pgx.ConnConfig, err *pgconn.PgError) string {
 		codeLockNotAvailable:      "end the other session's transaction (a backup, for example), or wait for its end",
 	}[err.Code]
 	text := oneLine(err.Message)
+	if err.Code == codeProtocolViolation && strings.Contains(text, "search_path") {
+		// PgBouncer's words.
+		next = "the pooler takes no search_path: name no schema in the endpoint, and set search_path for the role (ALTER ROLE) or at the pooler"
+	}
 	if next == "" {
 		return fmt.Sprintf("%s (SQLSTATE %s)", text, err.Code)
 	}

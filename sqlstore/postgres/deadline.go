@@ -42,7 +42,7 @@ func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn
 	w.timer = time.AfterFunc(w.timeout, func() { cancel(errSilent) })
 	defer w.pause()
 	err := func() error {
-		conn, err := d.reads.Acquire(reading)
+		conn, err := d.reader(reading)
 		if err != nil {
 			return err
 		}

@@ -70,7 +70,13 @@ func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 		return nil, err
 	}
 	if !strings.Contains(dsn, "pool_max_conns") {
-		config.MaxConns = max(config.MaxConns, defaultReads)
+		config.MaxConns = defaultReads
+	}
+	if !strings.Contains(dsn, "pool_max_conn_idle_time") {
+		config.MaxConnIdleTime = defaultIdleTime
+	}
+	if !strings.Contains(dsn, "pool_health_check_period") {
+		config.HealthCheckPeriod = defaultCheckPeriod
 	}
 	pooled, err := inspect(ctx, config.ConnConfig, options)
 	if err != nil {
@@ -106,6 +112,11 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, err))
 	}
 	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
+	if exists, err := dbserver.HasSchema(ctx, conn); err != nil {
+		return false, err
+	} else if !exists {
+		return false, migrations.Check(migrations.Postgres, 0)
+	}
 	var (
 		pid                        uint32
 		fsync, synchronous, quorum string

@@ -3,14 +3,25 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// defaultReads is the least number of connections for reads where the endpoint
-// has no pool_max_conns: lists keep theirs for as long as they stream.
-const defaultReads = 10
+const (
+	// defaultReads is the number of connections for reads where the endpoint has no
+	// pool_max_conns: lists keep theirs for as long as they stream.
+	defaultReads = 10
+	// defaultIdleTime is for how long a connection waits for the next use. A process whose
+	// clients say nothing keeps four: for the poll, for the writer, for hints and for the
+	// lock of use.
+	defaultIdleTime = 5 * time.Second
+	// defaultCheckPeriod is how often a pool looks for idle connections. Each look has the
+	// pool use all of its connections once more, in turn: only what is idle for less than
+	// the period is ever found.
+	defaultCheckPeriod = 10 * time.Second
+)
 
 // maxLocks bounds the locks by name that are held at a time, that of use among them.
 const maxLocks = 5
@@ -39,6 +50,31 @@ func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err err
 	locks.MaxConns, locks.MinConns, locks.MinIdleConns = maxLocks, 0, 0
 	d.locks, err = pgxpool.NewWithConfig(ctx, locks)
 	return err
+}
+
+const (
+	// growthPause is how long a read waits for a connection that another read has before
+	// the pool makes one more. To connect takes longer than most reads.
+	growthPause = 5 * time.Millisecond
+	// growthCheck is how often it looks.
+	growthCheck = 500 * time.Microsecond
+)
+
+// reader acquires a connection for a read. Reads that coincide now and then, as the poll
+// and a hint do, share one connection: a process whose clients say nothing keeps no second.
+func (d *Driver) reader(ctx context.Context) (*pgxpool.Conn, error) {
+	for deadline := time.Now().Add(growthPause); time.Now().Before(deadline); {
+		stat := d.reads.Stat()
+		if stat.IdleConns() > 0 || stat.TotalConns() == 0 || stat.TotalConns() == stat.MaxConns() {
+			break // nobody has to be waited for, or Acquire waits
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(growthCheck):
+		}
+	}
+	return d.reads.Acquire(ctx)
 }
 
 // hasSession reports whether the writer's connection is a session of the server's.

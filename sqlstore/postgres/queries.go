@@ -170,10 +170,11 @@ DELETE FROM archive WHERE revision = ANY(ARRAY(
 	touch       = `SELECT 1`
 )
 
-// Hints. Channels are a database's, so the schema is part of the name.
+// Hints. Channels are a database's, so the schema is part of the name: by its OID, which a
+// channel's name has room for whatever the schema is called.
 const (
-	selectChannel = `SELECT 'byre_' || current_schema()::regnamespace::oid::text`
-	notify        = `SELECT pg_notify('byre_' || current_schema()::regnamespace::oid::text, $1)`
+	selectChannel = `SELECT 'byre_' || quote_ident(current_schema())::regnamespace::oid::text`
+	notify        = `SELECT pg_notify('byre_' || quote_ident(current_schema())::regnamespace::oid::text, $1)`
 )
 
 // Reads.
@@ -186,7 +187,11 @@ const (
 SELECT "group", resource, owner, count(*), sum(octet_length(value))::bigint
 FROM objects GROUP BY "group", resource, owner`
 
-	selectSize = `SELECT pg_database_size(current_database())`
+	// selectSize measures the tables of the schema, with what belongs to them: the
+	// database may hold other schemas.
+	selectSize = `
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_catalog.pg_class c
+WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind = 'r'`
 
 	// selectObject has a row even where there is no object: the state of the
 	// store in its snapshot.

@@ -147,10 +147,13 @@ func (t *transfer) checkIdle() error {
 
 // name is the database's name for the operator.
 func (t *transfer) name() string {
-	return fmt.Sprintf("database %q at %s", t.conn.Config().Database, dbserver.Address(t.conn.Config()))
+	return fmt.Sprintf("%s at %s", dbserver.Name(t.conn.Config()), dbserver.Address(t.conn.Config()))
 }
 
 func (t *transfer) schema() (version migrations.Version, err error) {
+	if exists, err := dbserver.HasSchema(t.ctx, t.conn); err != nil || !exists {
+		return 0, err
+	}
 	var migrated, dirty bool
 	if err := t.conn.QueryRow(t.ctx, selectMigrated).Scan(&migrated); err != nil || !migrated {
 		return 0, t.explain(err)

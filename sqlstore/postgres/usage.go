@@ -42,7 +42,7 @@ const sizeTimeout = time.Minute
 // reused, so all of them count.
 func (d *Driver) Used(ctx context.Context) (int64, error) { return d.Size(ctx) }
 
-// Size implements sqlstore.Sizer: the whole database, whoever else uses it.
+// Size implements sqlstore.Sizer: the tables of the schema, and their indexes.
 func (d *Driver) Size(ctx context.Context) (size int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
 	defer cancel()

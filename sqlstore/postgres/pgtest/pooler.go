@@ -18,7 +18,7 @@ import (
 // poolerConfig has PgBouncer lend a session of the server to each transaction.
 const poolerConfig = `
 [databases]
-* = host=%s user=byre
+* = host=%s user=byre %s
 [pgbouncer]
 unix_socket_dir = %s
 listen_addr =
@@ -26,7 +26,16 @@ auth_type = any
 pool_mode = transaction
 default_pool_size = 20
 max_client_conn = 200
+%s
 `
+
+// PoolerConfig is what a PgBouncer has besides.
+type PoolerConfig struct {
+	// Database are parameters of its databases, such as connect_query='...'.
+	Database string
+	// Settings are lines of its section [pgbouncer].
+	Settings string
+}
 
 // Pooler is a running PgBouncer in transaction mode.
 type Pooler struct {
@@ -49,6 +58,12 @@ rm -f .s.PGSQL.*
 
 // NewPooler starts PgBouncer before the server of a DSN; it ends with the test.
 func NewPooler(t testing.TB, dsn string) *Pooler {
+	t.Helper()
+	return PoolerConfig{}.New(t, dsn)
+}
+
+// New starts PgBouncer before the server of a DSN; it ends with the test.
+func (c PoolerConfig) New(t testing.TB, dsn string) *Pooler {
 	t.Helper()
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -73,7 +88,7 @@ func NewPooler(t testing.TB, dsn string) *Pooler {
 			t.Fatal(err)
 		}
 	}
-	text := fmt.Sprintf(poolerConfig, config.Host, p.dir)
+	text := fmt.Sprintf(poolerConfig, config.Host, c.Database, p.dir, c.Settings)
 	if err := os.WriteFile(filepath.Join(p.dir, "pgbouncer.ini"), []byte(text), 0o644); err != nil { //nolint:gosec // another user reads it
 		t.Fatal(err)
 	}

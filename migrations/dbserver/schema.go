@@ -1,0 +1,115 @@
+package dbserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// maxIdentifier is the length of the longest name in PostgreSQL, in bytes. The server
+// cuts off what is longer.
+const maxIdentifier = 63
+
+// WithSchema returns a connection string whose sessions have only the named schema in
+// their search_path. Every table, view, lock and channel of byre is found by the current
+// schema, so that one database holds any number of stores.
+func WithSchema(dsn, schema string) (string, error) {
+	switch {
+	case schema == "" || len(schema) > maxIdentifier || strings.ContainsRune(schema, 0):
+		return "", fmt.Errorf("schema %q: want a name of 1 to %d bytes", schema, maxIdentifier)
+	case strings.HasPrefix(schema, "pg_"), schema == "information_schema":
+		return "", fmt.Errorf("schema %q: the name is PostgreSQL's own", schema)
+	case schema == "$user":
+		return "", errors.New("schema \"$user\": name it in search_path, or for the role")
+	}
+	config, err := Parse(dsn)
+	if err != nil {
+		return "", err
+	}
+	if given := config.ConnConfig.RuntimeParams["search_path"]; given != "" {
+		if Schema(config.ConnConfig) != schema {
+			return "", fmt.Errorf("the endpoint has the search_path %s, which does not begin with the schema %q: name one of them only", given, schema)
+		}
+		return dsn, nil
+	}
+	path := pgx.Identifier{schema}.Sanitize()
+	// libpq takes no + for a space.
+	escaped := strings.ReplaceAll(url.QueryEscape(path), "+", "%20")
+	switch isURL := strings.Contains(dsn, "://"); {
+	case isURL && strings.Contains(dsn, "?"):
+		dsn += "&search_path=" + escaped
+	case isURL:
+		dsn += "?search_path=" + escaped
+	default:
+		dsn += " search_path='" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(path) + "'"
+	}
+	// Whatever is wrong with the string, byre must not end in another schema.
+	if config, err = Parse(dsn); err == nil && Schema(config.ConnConfig) != schema {
+		err = errors.New("endpoint: it takes no search_path")
+	}
+	return dsn, err
+}
+
+// Schema is the schema that an endpoint names: the first of its search_path. It is empty
+// where the endpoint has no search_path, or one that begins with "$user", so that the
+// server decides.
+func Schema(config *pgx.ConnConfig) string {
+	path := strings.TrimSpace(config.RuntimeParams["search_path"])
+	name, _, _ := strings.Cut(path, ",")
+	name = strings.ToLower(strings.TrimSpace(name))
+	if quoted, ok := strings.CutPrefix(path, `"`); ok {
+		// A quotation mark inside is doubled.
+		const mark = "\x00"
+		name, _, _ = strings.Cut(strings.ReplaceAll(quoted, `""`, mark), `"`)
+		name = strings.ReplaceAll(name, mark, `"`)
+	}
+	if name == "$user" {
+		return ""
+	}
+	return name
+}
+
+// Name is what an operator knows a store by: its database, and its schema where the
+// endpoint names one.
+func Name(config *pgx.ConnConfig) string {
+	if schema := Schema(config); schema != "" {
+		return fmt.Sprintf("schema %q of database %q", schema, config.Database)
+	}
+	return fmt.Sprintf("database %q", config.Database)
+}
+
+const selectSchema = `
+SELECT coalesce(current_schema(), ''), EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)`
+
+// HasSchema reports whether the schema that the endpoint names exists. It fails where the
+// session uses another one.
+//
+// Invariant: no statement of byre runs in a session whose current schema is not the one
+// that the endpoint names. The server keeps it by search_path, and HasSchema asks whether
+// it does: the server passes over a schema that is missing or that the role may not use,
+// and a pooler may drop the setting. byre would otherwise write to the store of another
+// schema.
+func HasSchema(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	config := conn.Config()
+	wanted := Schema(config)
+	var current string
+	var exists bool
+	if err := conn.QueryRow(ctx, selectSchema, wanted).Scan(&current, &exists); err != nil {
+		return false, Explain(config, err)
+	}
+	switch {
+	case wanted == "" && current == "":
+		return false, fmt.Errorf("PostgreSQL at %s: no schema of the search_path exists: create it, or name one with --database-schema", Address(config))
+	case wanted == "" || current == wanted:
+		return true, nil
+	case !exists:
+		return false, nil
+	}
+	return false, fmt.Errorf("PostgreSQL at %s: sessions use the schema %q instead of %q: grant USAGE on the schema to %s; "+
+		"behind a pooler, set search_path for the role (ALTER ROLE) or at the pooler",
+		Address(config), current, wanted, pgx.Identifier{config.User}.Sanitize())
+}
