@@ -51,7 +51,7 @@ func newStatusCommand() *cobra.Command {
 			return output.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return printStatus(w, s, time.Now()) })
 		},
 	}
-	addDatabaseFlags(cmd, &store)
+	store.AddDatabaseFlags(cmd.Flags())
 	cmd.Flags().StringVar(&certDir, "cert-dir", "", "Directory of the certificates. If not set, pki below --data-dir.")
 	output.addTo(cmd)
 	return cmd
@@ -94,7 +94,11 @@ func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	s := status.Status{Alarms: []string{}}
-	dialect, dsn, err := migrations.ParseEndpoint(store.DSN())
+	endpoint, err := store.DSN()
+	if err != nil {
+		return s, err
+	}
+	dialect, dsn, err := migrations.ParseEndpoint(endpoint)
 	if err != nil {
 		return s, err
 	}
@@ -106,7 +110,7 @@ func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.
 		}
 		s.Database.SizeBytes = info.Size()
 	}
-	schema, err := migrations.Status(ctx, store.DSN())
+	schema, err := migrations.Status(ctx, endpoint)
 	if err != nil {
 		return s, err
 	}
@@ -119,7 +123,7 @@ func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.
 		s.Database.Revision, s.Database.CompactedRevision = h.Revision, h.Compacted
 		return nil
 	}
-	err = withDatabase(store.DSN(),
+	err = withDatabase(endpoint,
 		func(path string) error { return sqlite.ReadSnapshot(ctx, path, header) },
 		func(dsn string) error { return readPostgresStatus(ctx, dsn, &s.Database, header) })
 	return s, err
