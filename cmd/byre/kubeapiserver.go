@@ -65,7 +65,11 @@ func serveInPlace(ctx context.Context, o *options.Stock) error {
 	etcd, err := standin.Find(ctx, o.EtcdServers)
 	switch {
 	case errors.Is(err, standin.ErrNone):
-		klog.Warningf("--etcd-servers is not used: objects are kept in %s; --data-dir and --endpoint choose another place", o.Store.DSN())
+		dsn, err := o.Store.DSN()
+		if err != nil {
+			return err
+		}
+		klog.Warningf("--etcd-servers is not used: objects are kept in %s; --data-dir and --endpoint choose another place", dsn)
 		return serve(ctx, o.Options)
 	case err != nil:
 		return nil //nolint:nilerr // a stop that was asked for before the start is no failure
