@@ -2,11 +2,14 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"testing"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"byre/e2e/programs"
 )
@@ -31,6 +34,18 @@ func TestMain(m *testing.M) {
 // patience bounds waits for what is sure to happen. It only ends a test that would
 // fail anyway, and a loaded machine is slow.
 const patience = 5 * time.Minute
+
+// checkNotFound takes the error of a read, which must say that the object is gone.
+func checkNotFound(err error) error {
+	switch {
+	case err == nil:
+		return errors.New("it is still there")
+	case apierrors.IsNotFound(err):
+		return nil
+	default:
+		return err
+	}
+}
 
 // waitFor calls try until it returns nil.
 func waitFor(t *testing.T, what string, try func() error) {

@@ -59,10 +59,7 @@ func testEviction(t *testing.T, c *cluster) {
 	}
 	waitFor(t, "the Pod is gone", func() error {
 		_, err := c.client.CoreV1().Pods(ns).Get(t.Context(), pods.Items[0].Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("it is there, or: %v", err)
+		return checkNotFound(err)
 	})
 	c.awaitRollout(t, ns, firstImage, 3)
 }
@@ -251,11 +248,8 @@ func testNamespaceDeletion(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	waitFor(t, "the namespace is gone", func() error {
-		namespace, err := c.client.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("its status is %+v, %v", namespace.Status, err)
+		_, err := c.client.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
+		return checkNotFound(err)
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

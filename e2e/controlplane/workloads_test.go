@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -281,10 +280,11 @@ func testJob(t *testing.T, c *cluster) {
 		if err != nil {
 			return err
 		}
-		if _, err := jobs.Get(t.Context(), "work", metav1.GetOptions{}); !apierrors.IsNotFound(err) || len(pods.Items) > 0 {
-			return fmt.Errorf("%d Pods are left; the Job: %v", len(pods.Items), err)
+		if len(pods.Items) > 0 {
+			return fmt.Errorf("%d Pods are left", len(pods.Items))
 		}
-		return nil
+		_, err = jobs.Get(t.Context(), "work", metav1.GetOptions{})
+		return checkNotFound(err)
 	})
 }
 

@@ -17,6 +17,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
+// finishing is for a request that is under way when the load ends: broken off, it would
+// count as one that the server failed.
+func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+}
+
 // every calls f at an interval until the context ends. What f meets is noted.
 func (l *load) every(ctx context.Context, interval time.Duration, f func(ctx context.Context, n int) error) error {
 	tick := time.NewTicker(interval)
@@ -27,7 +33,9 @@ func (l *load) every(ctx context.Context, interval time.Duration, f func(ctx con
 			return nil
 		case <-tick.C:
 		}
-		l.note(ctx, f(ctx, n))
+		request, cancel := finishing(ctx)
+		l.note(request, f(request, n))
+		cancel()
 	}
 }
 
@@ -150,9 +158,11 @@ func (p *probe) run(ctx context.Context) error {
 			}
 		case <-tick.C:
 			writes.Go(func() {
+				request, cancel := finishing(ctx)
+				defer cancel()
 				patch := fmt.Appendf(nil, `{"data":{"sent":"%d"}}`, time.Now().UnixNano())
 				// A write that fails shows as a delay that is missing.
-				_, _ = p.clientset.CoreV1().ConfigMaps(probeNamespace).Patch(ctx, probeName, types.MergePatchType, patch, metav1.PatchOptions{})
+				_, _ = p.clientset.CoreV1().ConfigMaps(probeNamespace).Patch(request, probeName, types.MergePatchType, patch, metav1.PatchOptions{})
 			})
 		}
 	}

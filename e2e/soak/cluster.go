@@ -65,7 +65,7 @@ type load struct {
 
 func (l *load) note(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil {
-		return
+		return // nothing, or it was broken off
 	}
 	text := err.Error()
 	l.firstError.CompareAndSwap(nil, &text)

@@ -17,7 +17,7 @@ func (l *intList) String() string {
 // Set reads the flag's value.
 func (l *intList) Set(text string) error {
 	*l = nil
-	for _, word := range strings.Split(text, ",") {
+	for word := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(word)
 		if err != nil {
 			return err

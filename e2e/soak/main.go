@@ -32,7 +32,7 @@ func main() {
 	}
 	if err != nil || !isGood {
 		stop()
-		os.Exit(1) //nolint:gocritic // what is deferred has run
+		os.Exit(1)
 	}
 }
 
@@ -93,7 +93,7 @@ func run(ctx context.Context, o options) (isGood bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	for _, suite := range strings.Split(o.suites, ",") {
+	for suite := range strings.SplitSeq(o.suites, ",") {
 		for _, kind := range kinds {
 			if !kind.isIn(suite, o.only) {
 				continue

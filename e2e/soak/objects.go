@@ -50,20 +50,20 @@ func deployment(i int, replicas int32) *appsv1.Deployment {
 			Replicas: &replicas, RevisionHistoryLimit: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{"prometheus.io/scrape": "true"}},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{container("web", i), container("sidecar", i)}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{container("web", i, 8080), container("sidecar", i, 9090)}},
 			},
 		},
 	}
 }
 
-func container(name string, i int) corev1.Container {
+func container(name string, i int, port int32) corev1.Container {
 	c := corev1.Container{
 		Name: name, Image: "registry.example.com/" + name + ":1",
-		Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+		Ports: []corev1.ContainerPort{{Name: name, ContainerPort: port}},
 		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi"),
 		}},
-		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: intstr.FromString("http")}}},
+		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: intstr.FromString(name)}}},
 	}
 	for n := range 8 {
 		c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", n), Value: fmt.Sprintf("value %d of the deployment %d", n, i)})

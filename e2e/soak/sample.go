@@ -52,7 +52,10 @@ func (s *sampler) run(ctx context.Context, interval time.Duration) error {
 			return nil
 		case <-tick.C:
 		}
-		if err := s.take(ctx); err != nil && ctx.Err() == nil {
+		request, cancel := finishing(ctx)
+		err := s.take(request)
+		cancel()
+		if err != nil {
 			return err
 		}
 	}
