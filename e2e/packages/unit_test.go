@@ -1,6 +1,8 @@
 package packages
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +10,14 @@ import (
 
 	"byre/e2e/programs"
 )
+
+func TestMain(m *testing.M) {
+	if err := programs.Build(context.Background(), programs.Byre, programs.Kubectl); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
 
 func readFile(t *testing.T, name string) string {
 	t.Helper()

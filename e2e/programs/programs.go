@@ -40,6 +40,7 @@ var (
 
 	Etcd    = Program{"etcd", "go.etcd.io/etcd/server/v3", "e2e", "bin/e2e/etcd", "-s -w"}
 	Etcdutl = Program{"etcdutl", "go.etcd.io/etcd/etcdutl/v3", "e2e", "bin/e2e/etcdutl", "-s -w"}
+	Helm    = Program{"helm", "helm.sh/helm/v4/cmd/helm", "e2e/programs/helm", "bin/e2e/helm", "-s -w"}
 	Kine    = Program{"kine", "github.com/k3s-io/kine", "e2e/programs/kine", "bin/e2e/kine", "-s -w"}
 	Wardle  = Program{"sample-apiserver", "k8s.io/sample-apiserver", "e2e", "bin/e2e/sample-apiserver", "-s -w"}
 	Faulty  = Program{"byre with a driver that kills it", "./robustness/faulty", "e2e", "bin/e2e/faulty", ""}

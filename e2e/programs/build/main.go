@@ -1,5 +1,5 @@
 // Command build builds the named programs: byre, kubectl, kube-apiserver, etcd, etcdutl,
-// kine, kube-controller-manager, kube-scheduler, kwok, sample-apiserver.
+// helm, kine, kube-controller-manager, kube-scheduler, kwok, sample-apiserver.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 func main() {
 	known := map[string]programs.Program{
 		"byre": programs.Byre, "kubectl": programs.Kubectl, "kube-apiserver": programs.APIServer, "etcd": programs.Etcd,
-		"etcdutl": programs.Etcdutl, "kine": programs.Kine, "kwok": programs.Kwok, "sample-apiserver": programs.Wardle,
+		"etcdutl": programs.Etcdutl, "helm": programs.Helm, "kine": programs.Kine, "kwok": programs.Kwok, "sample-apiserver": programs.Wardle,
 		"kube-controller-manager": programs.ControllerManager, "kube-scheduler": programs.Scheduler,
 	}
 	for _, name := range os.Args[1:] {
