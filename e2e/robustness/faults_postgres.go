@@ -175,17 +175,35 @@ func failoverFaults() []Fault {
 		{
 			Name: "failover to an asynchronous standby that is 1 s behind", IsLong: true, LosesCommits: true,
 			Site:   pgtest.SiteConfig{Standby: true},
-			Inject: loseCommits,
+			Inject: func(ctx context.Context, e *Env) error { return loseCommits(ctx, e, nil) },
+		},
+		{
+			Name: "failover to an asynchronous standby that is 1 s behind; all processes are killed with the primary", IsLong: true, LosesCommits: true,
+			Site: pgtest.SiteConfig{Standby: true},
+			Inject: func(ctx context.Context, e *Env) error {
+				err := loseCommits(ctx, e, func() {
+					for _, r := range e.Replicas {
+						r.Kill()
+					}
+				})
+				return errors.Join(err, e.onAll(func(r *Replica) error { return r.Start(ctx) }))
+			},
 		},
 	}
 }
 
-// loseCommits fails over to a standby that is behind.
-func loseCommits(ctx context.Context, e *Env) error {
+// loseCommits fails over to a standby that is behind. It calls meanwhile, which may be nil,
+// when the primary is about to end.
+func loseCommits(ctx context.Context, e *Env, meanwhile func()) error {
 	s := e.Database.Site
 	var loss *history.Loss
 	return s.FailoverWith(ctx, outage, pgtest.FailoverSteps{
-		Halt: func() { loss = e.recorder.Lose() },
+		Halt: func() {
+			loss = e.recorder.Lose()
+			if meanwhile != nil {
+				meanwhile()
+			}
+		},
 		Promoted: func(ctx context.Context) error {
 			conn, err := tables.Connect(ctx, Postgres, s.Primary.DSN("postgres"))
 			if err != nil {

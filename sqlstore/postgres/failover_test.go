@@ -38,6 +38,8 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	var log syncBuffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	driver := openMore(t, next.DSN(old), postgres.Options{Logger: logger}) // finds the primary
+	// It has seen nothing yet.
+	other := openMore(t, pgtest.NewProxy(t, standby.DSN("postgres")).DSN(pgtest.NewProxy(t, dsn)), postgres.Options{})
 	if !strings.Contains(log.String(), "no standby is synchronous") {
 		t.Errorf("no warning at start: %s", &log)
 	}
@@ -95,7 +97,6 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	if err := standby.Promote(ctx); err != nil {
 		t.Fatal(err)
 	}
-	other := openMore(t, standby.DSN("postgres"), postgres.Options{})
 	if again := mustCreate(t, other, "x", "y", "z"); again != lost+1 {
 		t.Fatalf("the new primary gave revision %d, want %d", again, lost+1)
 	}

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"byre/migrations/dbserver"
@@ -143,22 +142,13 @@ func (d *Driver) startEpoch(ctx context.Context, before position) error {
 		return err
 	}
 	defer conn.Release()
-	var revision int64
-	var b pgx.Batch
-	b.Queue(begin)
-	b.Queue(configure, milliseconds(d.options.LockTimeout), true)
-	b.Queue(lock, milliseconds(d.options.CommitTimeout/2))
-	b.Queue(newEpoch, before.revision, knownTime(before), before.uid, epochGap).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&revision)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil // revision stays 0
-		}
-		return err
-	})
-	b.Queue(unlimited)
-	b.Queue(commit)
-	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
+	lineage, err := d.lineage(ctx, conn)
+	if err != nil {
 		return d.translate(err)
+	}
+	revision, err := d.changeEpoch(ctx, conn, newEpoch, before.revision, knownTime(before), before.uid, epochGap, lineage)
+	if err != nil {
+		return err
 	}
 	if revision == 0 {
 		// Either another process has started the epoch, which the next read finds, or the

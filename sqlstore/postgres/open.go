@@ -89,6 +89,9 @@ func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	if err := d.openPools(ctx, config); err != nil {
 		return nil, errors.Join(fmt.Errorf("endpoint: %w", err), d.Close())
 	}
+	if err := d.adoptServer(ctx); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	return d, nil
 }
 

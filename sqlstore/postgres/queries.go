@@ -7,6 +7,17 @@ SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_
        current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery(),
        to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
 
+// The lineage of the server: the identifier of its data and its timeline. A standby that
+// takes over begins a timeline, as a recovery to a point in time does; a dump is restored
+// on a server with another identifier.
+const (
+	selectLineage = `
+SELECT '@' || system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int
+FROM pg_control_system()`
+	selectEpoch = `SELECT epoch FROM store WHERE id = 1`
+	markEpoch   = `UPDATE store SET epoch = epoch || $2 WHERE id = 1 AND epoch = $1`
+)
+
 const selectMigrated = `SELECT to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
 
 // The state of the store, which every read selects in its own snapshot. $1 is the
@@ -107,12 +118,22 @@ FROM asked ORDER BY n`
 	// newEpoch moves the revision beyond $1 by $4 where the store does not hold
 	// that position (time $2, uid $3). Where the time is not known, because the row
 	// was compacted when the position was read, its revision alone decides, as in
-	// applyBatch.
+	// applyBatch. $5 is the lineage of the server.
 	newEpoch = `
-UPDATE store s SET revision = n.revision, compacted = n.revision, epoch = md5(random()::text || clock_timestamp()::text)
+UPDATE store s SET revision = n.revision, compacted = n.revision,
+       epoch = md5(random()::text || clock_timestamp()::text) || $5::text
 FROM (SELECT k.revision AS last, greatest(k.revision, $1::bigint) + $4::bigint AS revision FROM counters k WHERE k.id = 1) n
 WHERE s.id = 1 AND s.compacted < $1 AND NOT ($2::text = '' AND $1 <= n.last) AND NOT EXISTS (
     SELECT FROM changes h WHERE h.revision = $1 AND h.time = NULLIF($2, '')::timestamptz AND h.uid = $3::text)
+RETURNING s.revision`
+
+	// moveEpoch is newEpoch where the store is in epoch $1, by $2; $3 is the lineage of
+	// the server.
+	moveEpoch = `
+UPDATE store s SET revision = n.revision, compacted = n.revision,
+       epoch = md5(random()::text || clock_timestamp()::text) || $3::text
+FROM (SELECT k.revision + $2::bigint AS revision FROM counters k WHERE k.id = 1) n
+WHERE s.id = 1 AND s.epoch = $1
 RETURNING s.revision`
 
 	// terminateHolder ends the sessions that have held the lock for longer
@@ -314,7 +335,8 @@ SELECT * FROM (
 	// countData is 0 in a store that never held anything.
 	countData = `SELECT (SELECT count(*) FROM objects) + (SELECT count(*) FROM changes) + (SELECT revision FROM store)`
 
-	setStore = `UPDATE store SET revision = $1, compacted = $2, epoch = $3 WHERE id = 1`
+	// The epoch comes without the lineage of another server.
+	setStore = `UPDATE store SET revision = $1, compacted = $2, epoch = split_part($3, '@', 1) WHERE id = 1`
 
 	analyze = `ANALYZE objects, changes, archive`
 )

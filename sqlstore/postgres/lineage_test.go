@@ -1,0 +1,93 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"byre/sqlstore"
+	"byre/sqlstore/eventually"
+	"byre/sqlstore/postgres"
+)
+
+// All processes end, the primary dies with a commit that its standby does not have, and
+// the standby takes over: no process knows what was there. The first one that starts
+// begins an epoch, so that no client goes on at a revision that is given again.
+func TestFailover_IsNoticedByTheNextStart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
+	t.Parallel()
+	primary, dsn := startCluster(t)
+	standby, err := primary.Standby(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopAtEnd(t, standby)
+	driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := mustCreate(t, driver, "kept")
+	eventually.Done(t, "replication", func(ctx context.Context) (bool, error) {
+		var revision int64
+		err := connect(t, standby.DSN("postgres")).QueryRow(ctx, `SELECT revision FROM counters`).Scan(&revision)
+		return revision == kept, err
+	})
+	if err := standby.Halt(); err != nil {
+		t.Logf("halt: %v", err)
+	}
+	lost := mustCreate(t, driver, "a", "b", "c")
+	before, err := driver.State(t.Context())
+	if err := errors.Join(err, driver.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := primary.Halt(); err != nil {
+		t.Logf("halt: %v", err)
+	}
+	if err := errors.Join(standby.Resume(t.Context()), standby.Promote(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+
+	var log syncBuffer
+	driver = openMore(t, standby.DSN("postgres"), postgres.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	state, err := driver.State(t.Context())
+	if err != nil || state.Epoch == before.Epoch || state.Compacted <= lost || state.Revision != state.Compacted {
+		t.Errorf("after the failover %+v, %v; before %+v", state, err, before)
+	}
+	if !strings.Contains(log.String(), "a new epoch begins") {
+		t.Errorf("the log says nothing: %s", &log)
+	}
+	if _, err := driver.Changes(t.Context(), lost, 10, 0); !errors.Is(err, sqlstore.ErrCompacted) {
+		t.Errorf("changes after a revision that is lost: %v", err)
+	}
+	if again, err := openMore(t, standby.DSN("postgres"), postgres.Options{}).State(t.Context()); err != nil || again.Epoch != state.Epoch || again.Revision != state.Revision {
+		t.Errorf("the start after that: %+v, %v; want %+v", again, err, state)
+	}
+}
+
+// A dump that is restored on another server is no continuation of the old one; a store
+// of an earlier release is only marked.
+func TestOpen_BeginsAnEpochOnAnotherServer(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{})
+	last := mustCreate(t, driver, "a", "b")
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		epoch string
+		moves bool
+	}{{"earlier", false}, {"other@7000000000000000000/1", true}} {
+		if _, err := connect(t, dsn).Exec(t.Context(), `UPDATE store SET epoch = $1`, test.epoch); err != nil {
+			t.Fatal(err)
+		}
+		state, err := openMore(t, dsn, postgres.Options{}).State(t.Context())
+		kept, _, isMarked := strings.Cut(state.Epoch, "@")
+		if err != nil || !isMarked || (kept != test.epoch) != test.moves || (state.Revision > last) != test.moves || (state.Compacted > last) != test.moves {
+			t.Errorf("%s: %+v, %v", test.epoch, state, err)
+		}
+	}
+}
