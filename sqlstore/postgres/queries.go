@@ -310,7 +310,7 @@ SELECT set_config('statement_timeout', '0', true), set_config('enable_sort', 'of
        set_config('enable_incremental_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
 
 	selectHeader = `
-SELECT k.revision, k.compacted, k.epoch, clock_timestamp(), (SELECT count(*) FROM objects) FROM counters k WHERE k.id = 1`
+SELECT k.revision, k.compacted, split_part(k.epoch, '@', 1), clock_timestamp(), (SELECT count(*) FROM objects) FROM counters k WHERE k.id = 1`
 
 	selectObjects = `
 SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, time, verb, who, form, expires, value
