@@ -176,9 +176,11 @@ SOAK          ?=
 soak: build test-setup
 	cd e2e && $(GO) run ./soak -duration $(SOAK_DURATION) -nodes $(SOAK_NODES) -pods $(SOAK_PODS) $(SOAK)
 
-# Moves 20,000 objects of all built-in kinds from etcd and from kine to byre and back.
+# Moves 20,000 objects of all built-in kinds from etcd and from kine to byre and back, and
+# restores a backup of 20,000 under clients that watch.
 transfer: build test-setup
 	cd e2e && E2E_TRANSFER_OBJECTS=20000 $(GO) test -count=1 -v -timeout 60m ./transfer
+	cd e2e && E2E_BACKUP_OBJECTS=20000 $(GO) test -count=1 -v -timeout 60m -run TestRestore_InformersConverge .
 
 # Measures byre beside a stock kube-apiserver with etcd; the results are in
 # bin/bench. make bench BENCH=-short gives a first impression in a minute;
