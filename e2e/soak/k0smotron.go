@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
@@ -43,6 +44,8 @@ type churn struct {
 	// Watch is the time from sending a write to having read its event, in seconds.
 	Watch        percentiles `json:"watch"`
 	MissedEvents int         `json:"missedEvents"`
+	// Reconnects is how often the server ended a watch, which then went on.
+	Reconnects int `json:"reconnects"`
 	// CPU is the processor time of server and database, in seconds.
 	CPU float64 `json:"cpu"`
 }
@@ -203,7 +206,7 @@ func (k *k0smotron) churn(ctx context.Context, clients int) (*churn, error) {
 	}
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
-	c.Watch, c.MissedEvents = percentilesOf(seen.delays), max(0, want-len(seen.delays))
+	c.Watch, c.MissedEvents, c.Reconnects = percentilesOf(seen.delays), max(0, want-len(seen.delays)), seen.reconnects
 	for _, err := range seen.errors {
 		c.noteError(err)
 	}
@@ -256,6 +259,8 @@ type lags struct {
 	mu     sync.Mutex
 	delays []time.Duration
 	errors []error
+	// reconnects is how often a watch was ended by the server.
+	reconnects int
 }
 
 func (l *lags) count() int {
@@ -264,36 +269,74 @@ func (l *lags) count() int {
 	return len(l.delays)
 }
 
-// watch follows the ConfigMaps of a selector until the context ends. A watch that ends
-// before is an error: nothing here lasts as long as a watch may.
+// watch follows the ConfigMaps of a selector until the context ends. A server may end the
+// watch of a client that reads too slowly: it goes on after the last event that it saw.
 func (l *lags) watch(ctx context.Context, running *sync.WaitGroup, configMaps typedcorev1.ConfigMapInterface, selector string) error {
-	w, err := configMaps.Watch(ctx, metav1.ListOptions{LabelSelector: selector})
+	options := metav1.ListOptions{LabelSelector: selector}
+	w, err := configMaps.Watch(ctx, options)
 	if err != nil {
 		return err
 	}
 	running.Go(func() {
-		defer w.Stop()
 		for {
-			select {
-			case <-ctx.Done():
-				return
-			case event, open := <-w.ResultChan():
-				cm, ok := event.Object.(*corev1.ConfigMap)
-				l.mu.Lock()
-				if !open || !ok {
-					l.errors = append(l.errors, fmt.Errorf("a watch ended: %v", event.Object))
-					l.mu.Unlock()
+			options.ResourceVersion = l.read(ctx, w, options.ResourceVersion)
+			w.Stop()
+			for w = nil; w == nil; {
+				if ctx.Err() != nil {
 					return
 				}
-				// The event of the delete has the mark of the write before.
-				sent, err := strconv.ParseInt(cm.Annotations[sentMark], 10, 64)
-				if err != nil {
-					l.errors = append(l.errors, err)
+				if w, err = configMaps.Watch(ctx, options); err != nil {
+					w = nil
+					l.noteError(ctx, err)
+					_ = sleep(ctx, 100*time.Millisecond) // the loop sees that the context has ended
 				}
-				l.delays = append(l.delays, time.Since(time.Unix(0, sent)))
-				l.mu.Unlock()
 			}
+			l.reconnected()
 		}
 	})
 	return nil
+}
+
+// read reads a watch until it ends and returns the revision of the last event.
+func (l *lags) read(ctx context.Context, w watch.Interface, revision string) string {
+	for {
+		select {
+		case <-ctx.Done():
+			return revision
+		case event, open := <-w.ResultChan():
+			cm, ok := event.Object.(*corev1.ConfigMap)
+			if !open {
+				return revision
+			}
+			if !ok {
+				l.noteError(ctx, fmt.Errorf("an event of a watch: %w", apierrors.FromObject(event.Object)))
+				return revision
+			}
+			revision = cm.ResourceVersion
+			// The event of the delete has the mark of the write before.
+			sent, err := strconv.ParseInt(cm.Annotations[sentMark], 10, 64)
+			if err != nil {
+				l.noteError(ctx, err)
+				continue
+			}
+			l.mu.Lock()
+			l.delays = append(l.delays, time.Since(time.Unix(0, sent)))
+			l.mu.Unlock()
+		}
+	}
+}
+
+func (l *lags) noteError(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return // broken off
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.errors = append(l.errors, err)
+}
+
+func (l *lags) reconnected() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reconnects++
 }

@@ -229,11 +229,11 @@ func (r *results) k0smotronTable() string {
 		}
 		rows = append(rows, []string{
 			l.name(), l.Target, fmt.Sprintf("%.0f /s", l.PerSecond), fmt.Sprintf("%.0f ms", l.Latency.P99*1e3),
-			fmt.Sprint(l.Errors), lag, fmt.Sprint(l.MissedEvents), fmt.Sprintf("%.1f s", l.CPU),
+			fmt.Sprint(l.Errors), lag, fmt.Sprintf("%d, %d", l.MissedEvents, l.Reconnects), fmt.Sprintf("%.1f s", l.CPU),
 		})
 	}
 	slices.SortStableFunc(rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
-	return table([]string{"", "", "", "p99", "errors", "watch lag, p99", "events missed", "CPU"}, rows)
+	return table([]string{"", "", "", "p99", "errors", "watch lag, p99", "events missed, watches ended", "CPU"}, rows)
 }
 
 func (r *results) verdictTable() string {
