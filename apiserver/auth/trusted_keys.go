@@ -43,7 +43,7 @@ type trustedKeysRecord struct {
 
 var trustedKeysKey = sqlstore.Key{Group: "byre", Resource: "trusts", Owner: sqlstore.BuiltIn, Name: "trust"}
 
-// readTrust reads the keys of the files that authentication is configured with.
+// readTrustedKeys reads the keys of the files that authentication is configured with.
 func readTrustedKeys(o AuthenticationOptions) (trustedKeys, error) {
 	authorities, err := certutil.CertsFromFile(o.ClientCAFile)
 	if err != nil {
