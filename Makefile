@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
 
-.PHONY: all build run kubectl controller-runtime dist dist-check deb rpm image packages-test test test-short test-setup test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer bench robustness growth fuzz fuzz-short clean
+.PHONY: all build run kubectl controller-runtime dist dist-check deb rpm image packages-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer bench robustness growth fuzz fuzz-short clean
 
 all: build
 
@@ -31,6 +31,17 @@ run:
 	exec bin/byre serve --data-dir $(DATA_DIR)
 
 test: test-race test-unit test-e2e
+
+# The tests of the store on each major version of PostgreSQL that byre supports, but for
+# those of standbys and of pg_dump, whose programs the versions' packages lack. VERSIONS
+# chooses among them.
+VERSIONS ?= 13 14 15 16 17 18
+POSTGRES_TESTS := TestDriver|TestSnapshots|TestSchemas|TestRole|TestHints|TestWriters|TestLostCommits|TestArchive|TestPlan|TestExplain|TestPooler
+test-postgres-versions:
+	@for v in $(VERSIONS); do \
+	  bin=$$(.ci/postgres $$v) || exit 1; echo "== PostgreSQL $$v"; \
+	  PATH="$$bin:$$PATH" $(GO) test -count=1 -timeout 15m ./sqlstore/postgres -run '$(POSTGRES_TESTS)' -skip TestSchemas_AreDumpedDroppedAndRestoredAlone || exit 1; \
+	done
 
 # Finds PostgreSQL's server programs and a C compiler for the race detector, and
 # installs them when it runs as root.
