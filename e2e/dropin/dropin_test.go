@@ -69,7 +69,7 @@ func newCluster(t *testing.T) cluster {
 		t.Fatal(err)
 	}
 	c := cluster{dir: t.TempDir(), port: port}
-	c.config, err = kubeadmconfig.BytesToInitConfiguration([]byte(fmt.Sprintf(clusterConfiguration, c.dir, port)), true)
+	c.config, err = kubeadmconfig.BytesToInitConfiguration(fmt.Appendf(nil, clusterConfiguration, c.dir, port), true)
 	if err != nil {
 		t.Fatal(err)
 	}
