@@ -325,8 +325,8 @@ func TestSize_SlowMeasureKeepsThePools(t *testing.T) {
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := connect(t, dsn).Exec(t.Context(), `CREATE FUNCTION pg_database_size(name) RETURNS bigint LANGUAGE sql
-AS 'SELECT 9000::bigint FROM (SELECT pg_sleep(0.5)) slept'`); err != nil {
+	if _, err := connect(t, dsn).Exec(t.Context(), `CREATE FUNCTION pg_total_relation_size(oid) RETURNS bigint LANGUAGE sql
+AS 'SELECT CASE WHEN $1 = ''store''::regclass THEN 9000::bigint ELSE 0 END FROM (SELECT pg_sleep(0.1)) slept'`); err != nil {
 		t.Fatal(err)
 	}
 	driver := openMore(t, dsn+"&options=-csearch_path%3Dpublic,pg_catalog", postgres.Options{ReadTimeout: 200 * time.Millisecond})
