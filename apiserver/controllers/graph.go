@@ -86,9 +86,11 @@ func (i *graphInformer) Run(stop <-chan struct{}) {
 const retryPeriod = time.Second
 
 // RunWithContext implements cache.Controller. It passes events to the handler until ctx
-// ends.
+// ends. It logs the first of several failures in a row: there are as many informers as
+// resources, and each tries once a second while the database is away.
 func (i *graphInformer) RunWithContext(ctx context.Context) {
 	defer i.source.Close()
+	isFailing := false
 	for ctx.Err() == nil {
 		events, err := i.source.Next(ctx)
 		for _, event := range events {
@@ -97,10 +99,14 @@ func (i *graphInformer) RunWithContext(ctx context.Context) {
 		switch {
 		case err == nil:
 			i.synced.Store(true)
+			isFailing = false
 		case ctx.Err() != nil, errors.Is(err, watch.ErrClosed):
 			return
 		default:
-			klog.FromContext(ctx).Error(err, "Cannot read the metadata of a resource for garbage collection; will try again", "resource", i.resource)
+			if !isFailing {
+				klog.FromContext(ctx).Error(err, "Cannot read the metadata of a resource for garbage collection; will try again", "resource", i.resource)
+			}
+			isFailing = true
 			select {
 			case <-ctx.Done():
 			case <-time.After(retryPeriod):

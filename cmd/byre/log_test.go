@@ -1,11 +1,14 @@
 package main
 
 import (
+	"encoding/json"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
 
 	"byre/sqlstore/eventually"
+	"byre/sqlstore/postgres/pgtest"
 )
 
 // TestLog_OfAStartIsShort: without -v the log says what started, on which database,
@@ -42,5 +45,55 @@ func TestLog_VerboseStartHasEverything(t *testing.T) {
 	server.stop(t)
 	if log := server.log.String(); !strings.Contains(log, "Caches are synced") {
 		t.Error("upstream's lines are missing")
+	}
+}
+
+// TestLog_HasNoPassword: neither the log, at any verbosity and in both formats, nor what the
+// server tells of itself has the password of the endpoint. Every line in JSON is an object.
+func TestLog_HasNoPassword(t *testing.T) {
+	const password = "Tr0ub4dor"
+	for format, ready := range map[string]string{"text": `"Ready" address=`, "json": `"msg":"Ready"`} {
+		t.Run(format, func(t *testing.T) {
+			good, err := url.Parse(pgtest.DSN(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			good.User = url.UserPassword(good.User.Username(), password)
+			dir := t.TempDir()
+			server := command(t, dir, "serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0",
+				"--endpoint", good.String(), "--logging-format", format, "-v=10")
+			eventually.True(t, "the log says Ready", func() bool {
+				server.mustRun(t)
+				return strings.Contains(server.log.String(), ready)
+			})
+			for _, path := range []string{"/metrics", "/flagz", "/statusz", "/readyz?verbose"} {
+				if _, body := server.mustGet(t, path); strings.Contains(body, password) {
+					t.Errorf("the password is in %s", path)
+				}
+			}
+			server.stop(t)
+			log := server.log.String()
+			if strings.Contains(log, password) {
+				t.Error("the password is in the log")
+			}
+			for line := range strings.Lines(log) {
+				if object := map[string]any{}; format == "json" && (json.Unmarshal([]byte(line), &object) != nil || object["msg"] == nil) {
+					t.Fatalf("a line of the log is not an object with a message: %q", line)
+				}
+			}
+		})
+	}
+	for _, bad := range []string{
+		"postgres://user:" + password + "@127.0.0.1:1/database",
+		"host=127.0.0.1 port=1 user=user password=" + password,
+		"postgres://user:" + password + "@127.0.0.1:1/database?sslcert=/no/such/file&sslkey=/no/such/file",
+		"postgres://user:" + password + "@127.0.0.1:port/database",
+	} {
+		for _, args := range [][]string{{"serve", "-v=10", "--data-dir", t.TempDir()}, {"status", "--data-dir", t.TempDir()}, {"migrate", "status"}, {"backup", "-"}} {
+			p := command(t, "", append(args, "--endpoint", bad)...)
+			if status := p.wait(t); status == 0 || strings.Contains(p.log.String(), password) {
+				t.Errorf("byre %s with %s: status %d, %q", args[0], bad, status, p.log)
+			}
+		}
 	}
 }

@@ -73,13 +73,17 @@ func (p *endpointPublisher) renew(ctx context.Context) {
 	// other if each reconciled the ports in every round.
 	reconcilePorts := true
 	retry := minRetryDelay
+	isReported := false // that this outage keeps it from working
 	for wait := time.Duration(0); p.sleep(ctx, wait); {
 		err := p.reconciler.ReconcileEndpoints(serviceName, p.config.Service.AdvertiseAddress, p.ports, reconcilePorts)
 		if err == nil {
-			reconcilePorts, retry, wait = false, minRetryDelay, endpointsInterval
+			reconcilePorts, retry, wait, isReported = false, minRetryDelay, endpointsInterval, false
 			continue
 		}
-		p.report(err, "bootstrap-controller", retry)
+		if !isReported {
+			p.report(err, "bootstrap-controller", retry)
+			isReported = retry == maxRetryDelay
+		}
 		wait, retry = retry, min(2*retry, maxRetryDelay)
 	}
 }
