@@ -134,7 +134,7 @@ func readPostgresStatus(ctx context.Context, dsn string, d *status.Database, hea
 	if err != nil {
 		return err
 	}
-	d.Address = config.ConnConfig.Database + " at " + dbserver.Address(config.ConnConfig)
+	d.Address = dbserver.Name(config.ConnConfig) + " at " + dbserver.Address(config.ConnConfig)
 	if err := postgres.ReadSnapshot(ctx, dsn, header); err != nil {
 		return err
 	}
