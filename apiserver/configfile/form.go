@@ -106,12 +106,8 @@ func (f form) items(node *yaml.Node) ([]string, error) {
 }
 
 func (f form) checkScalar(node *yaml.Node) error {
-	if node.Kind == yaml.ScalarNode {
-		for _, tag := range f.tags {
-			if node.ShortTag() == tag {
-				return nil
-			}
-		}
+	if node.Kind == yaml.ScalarNode && slices.Contains(f.tags, node.ShortTag()) {
+		return nil
 	}
 	return fmt.Errorf("must be %s, not %s", f.what, nameOf(node))
 }

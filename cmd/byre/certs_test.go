@@ -61,10 +61,10 @@ func TestCerts_RenewUnderARunningServer(t *testing.T) {
 }
 
 // servingSerial returns the serial number of the certificate that a new connection sees.
-func servingSerial(t *testing.T, url string) *big.Int {
+func servingSerial(t *testing.T, address string) *big.Int {
 	t.Helper()
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
-	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(url, "https://"))
+	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(address, "https://"))
 	if err != nil {
 		t.Fatal(err)
 	}
