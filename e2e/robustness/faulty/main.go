@@ -106,11 +106,15 @@ func serve(ctx context.Context, args []string) error {
 
 // open opens SQLite, with a point to die at.
 func open(ctx context.Context, o options.StoreOptions) (apiserver.Database, error) {
-	_, path, err := migrations.ParseEndpoint(o.DSN())
+	dsn, err := o.DSN()
 	if err != nil {
 		return apiserver.Database{}, err
 	}
-	state, err := migrations.Up(ctx, o.DSN())
+	_, path, err := migrations.ParseEndpoint(dsn)
+	if err != nil {
+		return apiserver.Database{}, err
+	}
+	state, err := migrations.Up(ctx, dsn)
 	if err != nil {
 		return apiserver.Database{}, err
 	}
