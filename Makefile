@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
 
-.PHONY: all build run kubectl controller-runtime dist dist-check deb rpm image packages-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer bench robustness growth fuzz fuzz-short clean
+.PHONY: all build run kubectl controller-runtime dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer bench robustness growth fuzz fuzz-short clean
 
 all: build
 
@@ -151,6 +151,10 @@ deb rpm: dist bin/tools/nfpm
 packages-test:
 	$(MAKE) deb rpm image dist-check PLATFORMS=linux/$$($(GO) env GOARCH)
 	cd e2e && E2E_PACKAGES=1 $(GO) test -count=1 -v ./packages
+
+# Checks the alerts of packaging/prometheus and their tests by promtool.
+alerts-test:
+	promtool=$$(.ci/promtool) && cd packaging/prometheus && $$promtool check rules byre.rules.yaml && $$promtool test rules byre.rules.test.yaml
 
 # Breaks things while clients use byre, on both databases at once, for DURATION, and
 # judges what the clients saw. FAULTS is a regular expression of their names, DATABASE is

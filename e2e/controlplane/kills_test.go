@@ -84,7 +84,7 @@ func startWriter(t *testing.T, c *cluster, namespace string) *writer {
 		for i := 0; ctx.Err() == nil; i++ {
 			name := fmt.Sprintf("written-%d", i)
 			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
-			// What fails fails because a server was killed.
+			// A write that fails met a server that was killed.
 			if _, err := c.client.CoreV1().ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{}); err == nil || apierrors.IsAlreadyExists(err) {
 				w.names = append(w.names, name)
 			}

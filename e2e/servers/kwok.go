@@ -49,15 +49,16 @@ func (k Kwok) Start(ctx context.Context) (*Process, error) {
 	if kept == "" {
 		kept = "fake"
 	}
-	if k.Config == "" {
-		k.Config = filepath.Join(k.Dir, "nodes.yaml")
-		if err := os.WriteFile(k.Config, nodes, 0o600); err != nil {
+	config := k.Config
+	if config == "" {
+		config = filepath.Join(k.Dir, "nodes.yaml")
+		if err := os.WriteFile(config, nodes, 0o600); err != nil {
 			return nil, err
 		}
 	}
 	p, err := startProcess(k.Dir, "kwok-"+kept, programs.Kwok.Path(),
 		"--kubeconfig", k.Kubeconfig,
-		"--config", k.Config,
+		"--config", config,
 		"--manage-all-nodes=false", "--manage-nodes-with-annotation-selector", KwokAnnotation+"="+kept,
 		// As a kubelet does; without it kwok renews no Leases.
 		"--node-lease-duration-seconds", "40",

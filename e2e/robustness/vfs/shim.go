@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"unsafe"
@@ -42,7 +43,7 @@ var register = sync.OnceValue(func() error {
 		return fmt.Errorf("initialize SQLite: %d", rc)
 	}
 	if own = sqlite3.Xsqlite3_vfs_find(tls, 0); own == 0 {
-		return fmt.Errorf("SQLite has no VFS")
+		return errors.New("SQLite has no VFS")
 	}
 	name, err := libc.CString(vfsName) // it stays as long as the process
 	if err != nil {
@@ -75,8 +76,8 @@ func pointer(function any) uintptr { return (*[2]uintptr)(unsafe.Pointer(&functi
 // function is the function of a C pointer.
 func function[F any](p uintptr) F { return *(*F)(unsafe.Pointer(&p)) }
 
-// real is the handle of SQLite's own VFS, with its methods.
-func real(h uintptr) (uintptr, *sqlite3.Tsqlite3_io_methods) {
+// ownHandle is the handle of SQLite's own VFS, with its methods.
+func ownHandle(h uintptr) (uintptr, *sqlite3.Tsqlite3_io_methods) {
 	h += handleSize
 	return h, at[sqlite3.Tsqlite3_io_methods](*at[uintptr](h))
 }
@@ -137,7 +138,7 @@ func closeFile(tls *libc.TLS, h uintptr) int32 {
 		f.flush(r)
 	}
 	files.Unlock()
-	_, m := real(h)
+	_, m := ownHandle(h)
 	return function[func(*libc.TLS, uintptr) int32](m.FxClose)(tls, r.handle())
 }
 
@@ -170,37 +171,37 @@ func lock(tls *libc.TLS, h uintptr, level int32) int32 {
 	if fails(Busy) {
 		return sqlite3.SQLITE_BUSY
 	}
-	r, m := real(h)
+	r, m := ownHandle(h)
 	return function[func(*libc.TLS, uintptr, int32) int32](m.FxLock)(tls, r, level)
 }
 
 func unlock(tls *libc.TLS, h uintptr, level int32) int32 {
-	r, m := real(h)
+	r, m := ownHandle(h)
 	return function[func(*libc.TLS, uintptr, int32) int32](m.FxUnlock)(tls, r, level)
 }
 
 func checkReservedLock(tls *libc.TLS, h, result uintptr) int32 {
-	r, m := real(h)
+	r, m := ownHandle(h)
 	return function[func(*libc.TLS, uintptr, uintptr) int32](m.FxCheckReservedLock)(tls, r, result)
 }
 
 func fileControl(tls *libc.TLS, h uintptr, op int32, arg uintptr) int32 {
-	r, m := real(h)
+	r, m := ownHandle(h)
 	return function[func(*libc.TLS, uintptr, int32, uintptr) int32](m.FxFileControl)(tls, r, op, arg)
 }
 
 func sectorSize(tls *libc.TLS, h uintptr) int32 {
-	r, m := real(h)
+	r, m := ownHandle(h)
 	return function[func(*libc.TLS, uintptr) int32](m.FxSectorSize)(tls, r)
 }
 
 func deviceCharacteristics(tls *libc.TLS, h uintptr) int32 {
-	r, m := real(h)
+	r, m := ownHandle(h)
 	return function[func(*libc.TLS, uintptr) int32](m.FxDeviceCharacteristics)(tls, r)
 }
 
 func shmMap(tls *libc.TLS, h uintptr, region, size, extend int32, p uintptr) int32 {
-	r, m := real(h)
+	r, m := ownHandle(h)
 	return function[func(*libc.TLS, uintptr, int32, int32, int32, uintptr) int32](m.FxShmMap)(tls, r, region, size, extend, p)
 }
 
@@ -209,17 +210,17 @@ func shmLock(tls *libc.TLS, h uintptr, offset, n, flags int32) int32 {
 	if flags == takes && fails(Busy) {
 		return sqlite3.SQLITE_BUSY
 	}
-	r, m := real(h)
+	r, m := ownHandle(h)
 	return function[func(*libc.TLS, uintptr, int32, int32, int32) int32](m.FxShmLock)(tls, r, offset, n, flags)
 }
 
 func shmBarrier(tls *libc.TLS, h uintptr) {
-	r, m := real(h)
+	r, m := ownHandle(h)
 	function[func(*libc.TLS, uintptr)](m.FxShmBarrier)(tls, r)
 }
 
 func shmUnmap(tls *libc.TLS, h uintptr, remove int32) int32 {
-	r, m := real(h)
+	r, m := ownHandle(h)
 	return function[func(*libc.TLS, uintptr, int32) int32](m.FxShmUnmap)(tls, r, remove)
 }
 
@@ -232,27 +233,27 @@ type realFile struct {
 func (r *realFile) handle() uintptr { return r.h + handleSize }
 
 func (r *realFile) read(p []byte, offset int64) int32 {
-	h, m := real(r.h)
+	h, m := ownHandle(r.h)
 	return function[func(*libc.TLS, uintptr, uintptr, int32, int64) int32](m.FxRead)(r.tls, h, uintptr(unsafe.Pointer(&p[0])), int32(len(p)), offset)
 }
 
 func (r *realFile) write(p []byte, offset int64) int32 {
-	h, m := real(r.h)
+	h, m := ownHandle(r.h)
 	return function[func(*libc.TLS, uintptr, uintptr, int32, int64) int32](m.FxWrite)(r.tls, h, uintptr(unsafe.Pointer(&p[0])), int32(len(p)), offset)
 }
 
 func (r *realFile) truncate(size int64) int32 {
-	h, m := real(r.h)
+	h, m := ownHandle(r.h)
 	return function[func(*libc.TLS, uintptr, int64) int32](m.FxTruncate)(r.tls, h, size)
 }
 
 func (r *realFile) sync(flags int32) int32 {
-	h, m := real(r.h)
+	h, m := ownHandle(r.h)
 	return function[func(*libc.TLS, uintptr, int32) int32](m.FxSync)(r.tls, h, flags)
 }
 
 func (r *realFile) size() (int64, int32) {
-	h, m := real(r.h)
+	h, m := ownHandle(r.h)
 	n := r.tls.Alloc(8) // Go's own stack moves
 	defer r.tls.Free(8)
 	rc := function[func(*libc.TLS, uintptr, uintptr) int32](m.FxFileSize)(r.tls, h, n)

@@ -32,18 +32,19 @@ func TestMain(m *testing.M) {
 		fallthrough
 	case "syncs":
 		LoseUnsynced()
-		exit(insertUntilPowerFails(context.Background(), os.Args[1]))
+		os.Exit(status(insertUntilPowerFails(context.Background(), os.Args[1])))
 	case "faults":
-		exit(meetFaults(context.Background(), os.Args[1]))
+		os.Exit(status(meetFaults(context.Background(), os.Args[1])))
 	}
 }
 
-func exit(err error) {
+// status is the exit status for an error, which it prints.
+func status(err error) int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return 1
 	}
-	os.Exit(0)
+	return 0
 }
 
 func openWAL(ctx context.Context, path string) (*sql.DB, error) {

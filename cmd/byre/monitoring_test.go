@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	aggregatorclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+
+	"byre/sqlstore/eventually"
+)
+
+// mixinMetrics are what the dashboards, alerts and rules of kubernetes-mixin read of an API
+// server (github.com/kubernetes-monitoring/kubernetes-mixin, alerts/kube_apiserver,
+// alerts/system_alerts, dashboards/apiserver, rules/kube_apiserver-*), but for the
+// etcd_helper_cache_* that kube-apiserver no longer has, and for
+// aggregator_unavailable_apiservice_total, which counts API servers that were available
+// before: the tests of the aggregator look at it.
+var mixinMetrics = []string{
+	"aggregator_unavailable_apiservice",
+	"apiserver_client_certificate_expiration_seconds_bucket", "apiserver_client_certificate_expiration_seconds_count",
+	"apiserver_request_duration_seconds_bucket", "apiserver_request_sli_duration_seconds_bucket",
+	"apiserver_request_terminations_total", "apiserver_request_total",
+	"go_goroutines", "kubernetes_build_info", "process_cpu_seconds_total", "process_resident_memory_bytes",
+	"rest_client_requests_total",
+	"workqueue_adds_total", "workqueue_depth", "workqueue_queue_duration_seconds_bucket",
+}
+
+// packaged returns a file of packaging/.
+func packaged(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// Every metric that the dashboard and the alerts name, and every one that kubernetes-mixin
+// reads, is there once what it counts has happened.
+func TestMonitoring_ReadsMetricsThatByreHas(t *testing.T) {
+	t.Parallel()
+	names := regexp.MustCompile(`\b(aggregator|apiserver|byre|go|kubernetes|process|rest_client|workqueue)_[a-z_]+`)
+	want := map[string]bool{}
+	for _, name := range mixinMetrics {
+		want[name] = true
+	}
+	for _, path := range []string{"packaging/grafana/byre.json", "packaging/prometheus/byre.rules.yaml"} {
+		found := names.FindAllString(packaged(t, path), -1)
+		if len(found) < 9 {
+			t.Fatalf("%s names only the metrics %v", path, found)
+		}
+		for _, name := range found {
+			want[name] = true
+		}
+	}
+	server := startServer(t, t.TempDir(), "--database-quota=1073741824")
+	config := server.config(t)
+	makeTraffic(t, config)
+	eventually.Done(t, "every metric is there", func(ctx context.Context) (bool, error) {
+		status, metrics, err := get(ctx, config, "/metrics")
+		if err != nil || status != http.StatusOK {
+			return false, err
+		}
+		for name := range want {
+			if strings.Contains(metrics, "\n"+name+"{") || strings.Contains(metrics, "\n"+name+" ") {
+				delete(want, name)
+			}
+		}
+		if len(want) > 0 {
+			t.Logf("not yet there: %v", want)
+		}
+		return len(want) == 0, nil
+	})
+}
+
+// makeTraffic has a server answer a read, a write and a watch, end a request that takes too
+// long, and look for an aggregated API server that is not there.
+func makeTraffic(t *testing.T, config *rest.Config) {
+	t.Helper()
+	ctx := t.Context()
+	client := kubernetes.NewForConfigOrDie(config)
+	if _, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	watch, err := client.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watch.Stop)
+	service := &apiregistrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: "v1.missing.example.com"},
+		Spec: apiregistrationv1.APIServiceSpec{
+			Group: "missing.example.com", Version: "v1", GroupPriorityMinimum: 100, VersionPriority: 100, InsecureSkipTLSVerify: true,
+			Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "missing"},
+		},
+	}
+	if _, err := aggregatorclient.NewForConfigOrDie(config).ApiregistrationV1().APIServices().Create(ctx, service, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// The body does not end, so that the time of the request does.
+	body, end := io.Pipe()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, config.Host+"/api/v1/namespaces/default/configmaps?timeout=100ms",
+		io.MultiReader(bytes.NewReader([]byte(`{"metadata":`)), body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := httpClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	defer end.Close() // before: closing the response waits for the request's body
+	if response.StatusCode != http.StatusGatewayTimeout {
+		t.Errorf("a request that takes too long is answered with %s", response.Status)
+	}
+}
+
+// Each alert's runbook is a section of docs/operations.md.
+func TestMonitoring_EachAlertHasARunbook(t *testing.T) {
+	t.Parallel()
+	rules, pages := packaged(t, "packaging/prometheus/byre.rules.yaml"), packaged(t, "docs/operations.md")
+	alerts := regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(rules, -1)
+	if len(alerts) == 0 {
+		t.Fatal("no alerts")
+	}
+	for _, alert := range alerts {
+		name := alert[1]
+		if !strings.Contains(rules, "runbook: docs/operations.md#"+strings.ToLower(name)+"\n") {
+			t.Errorf("%s names no runbook", name)
+		}
+		if !strings.Contains(pages, "\n### "+name+"\n") {
+			t.Errorf("docs/operations.md has no section %s", name)
+		}
+	}
+}
