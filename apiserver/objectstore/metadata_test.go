@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,9 +183,9 @@ func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	getter.stores[pods] = f.Store
 
-	lists := 0
+	var lists atomic.Int64
 	driver.listed = func() {
-		if lists++; lists == 1 {
+		if lists.Add(1) == 1 {
 			f.feed.Forget(f.resource())
 		}
 	}
@@ -197,11 +198,10 @@ func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if lists != 2 {
-		t.Errorf("the objects were listed %d times", lists)
+	if n := lists.Load(); n != 2 {
+		t.Errorf("the objects were listed %d times", n)
 	}
 
-	driver.listed = nil
 	c, err := f.cursor(t.Context(), "/pods/", all(withInitialEvents))
 	if err != nil {
 		t.Fatal(err)

@@ -123,11 +123,12 @@ func startWriters(t *testing.T, site *pgtest.Site) *writers {
 func startWritersOn(t *testing.T, dsns ...string) *writers {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &writers{cancel: cancel, outcomes: map[string]outcome{}}
-	for i, dsn := range dsns {
-		driver := openMore(t, dsn, postgres.Options{
+	for _, dsn := range dsns {
+		w.drivers = append(w.drivers, openMore(t, dsn, postgres.Options{
 			LockTimeout: time.Second, CommitTimeout: 2 * time.Second, ReadTimeout: time.Second,
-		})
-		w.drivers = append(w.drivers, driver)
+		}))
+	}
+	for i := range w.drivers {
 		w.running.Go(func() { w.write(ctx, t, i) })
 	}
 	w.running.Go(func() { w.compact(ctx, t) })
