@@ -111,7 +111,14 @@ func useEnvironment(t *testing.T, env *envtest.Environment, config *rest.Config)
 	if err := asAlice.Get(t.Context(), runtimeclient.ObjectKeyFromObject(object), object); !apierrors.IsForbidden(err) {
 		t.Errorf("a user without rights reads a ConfigMap: %v", err)
 	}
-	kubectl := env.ControlPlane.KubeCtl() //nolint:staticcheck // projects use it
+	admin, err := env.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubectl, err := admin.Kubectl()
+	if err != nil {
+		t.Fatal(err)
+	}
 	out, problems, err := kubectl.Run("get", "sprockets.envtest.example.com,resourceclaims", "--all-namespaces")
 	if err != nil {
 		said, _ := io.ReadAll(problems) // a buffer
