@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -61,6 +62,33 @@ func (c *Cluster) Exec(ctx context.Context, statement string) error {
 	defer conn.Close(ctx)
 	_, err = conn.Exec(ctx, statement)
 	return err
+}
+
+// awaitSynchronous waits until commits wait for a standby, which has all earlier ones.
+func (c *Cluster) awaitSynchronous(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for _, wait := range []struct{ begin, has string }{
+		{`SELECT ''`, `SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state = 'sync' AND $1 = ''`},
+		{`SELECT pg_current_wal_lsn()::text`, `SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state = 'sync' AND flush_lsn >= $1::pg_lsn`},
+	} {
+		var from string
+		if err := conn.QueryRow(ctx, wait.begin).Scan(&from); err != nil {
+			return err
+		}
+		for has := false; !has; {
+			if err := conn.QueryRow(ctx, wait.has, from).Scan(&has); err != nil {
+				return err
+			}
+			if err := pause(ctx, 10*time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Set changes a setting of the server, and waits until new sessions have it.

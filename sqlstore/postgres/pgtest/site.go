@@ -289,7 +289,9 @@ func (s *Site) FailoverWith(ctx context.Context, behind time.Duration, steps Fai
 		return err
 	}
 	if s.config.Synchronous {
-		return s.Primary.Set(ctx, "synchronous_standby_names", "*")
+		// What the new primary has committed so far waited for no standby: the next failover
+		// would lose it.
+		return errors.Join(s.Primary.Set(ctx, "synchronous_standby_names", "*"), s.Primary.awaitSynchronous(ctx))
 	}
 	return nil
 }
