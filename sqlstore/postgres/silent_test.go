@@ -204,7 +204,7 @@ func TestSilentHost_EndsTheCommitUnderWay(t *testing.T) {
 // connection that was idle, and goes on when the read has ended.
 func TestSilentHost_DoesNotDelayClose(t *testing.T) {
 	t.Parallel()
-	driver, proxies := openThrough(t, 1, postgres.Options{ReadTimeout: 200 * time.Millisecond})
+	driver, proxies := openThrough(t, 1, postgres.Options{ReadTimeout: 2 * time.Second})
 	warm(t, driver)
 	<-time.After(1100 * time.Millisecond) // pgx pings what was idle for a second
 	proxies[0].Silence()
@@ -253,7 +253,7 @@ func TestSilentHost_TheOtherOfTwoIsUsed(t *testing.T) {
 // the time that its reader takes does not count.
 func TestList_DeadlineIsPerRow(t *testing.T) {
 	t.Parallel()
-	const timeout = 200 * time.Millisecond
+	const timeout = 2 * time.Second
 	driver, proxies := openThrough(t, 1, postgres.Options{ReadTimeout: timeout})
 	large := strings.Repeat("x", 1<<20) // more than sockets hold
 	for i := range 16 {
@@ -326,10 +326,10 @@ func TestSize_SlowMeasureKeepsThePools(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := connect(t, dsn).Exec(t.Context(), `CREATE FUNCTION pg_total_relation_size(oid) RETURNS bigint LANGUAGE sql
-AS 'SELECT CASE WHEN $1 = ''store''::regclass THEN 9000::bigint ELSE 0 END FROM (SELECT pg_sleep(0.1)) slept'`); err != nil {
+AS 'SELECT CASE WHEN $1 = ''store''::regclass THEN 9000::bigint ELSE 0 END FROM (SELECT pg_sleep(0.7)) slept'`); err != nil {
 		t.Fatal(err)
 	}
-	driver := openMore(t, dsn+"&options=-csearch_path%3Dpublic,pg_catalog", postgres.Options{ReadTimeout: 200 * time.Millisecond})
+	driver := openMore(t, dsn+"&options=-csearch_path%3Dpublic,pg_catalog", postgres.Options{ReadTimeout: 2 * time.Second})
 	if size, err := driver.Size(t.Context()); err != nil || size != 9000 {
 		t.Errorf("size: %d, %v", size, err)
 	}
