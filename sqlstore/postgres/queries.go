@@ -191,8 +191,8 @@ DELETE FROM archive WHERE revision = ANY(ARRAY(
 	touch       = `SELECT 1`
 )
 
-// Hints. Channels are a database's, so the schema is part of the name: by its OID, which a
-// channel's name has room for whatever the schema is called.
+// Hints. Channels are a database's, so the schema is part of the name: by its OID, because
+// a channel's name takes at most 63 bytes and a schema's name may be as long.
 const (
 	selectChannel = `SELECT 'byre_' || quote_ident(current_schema())::regnamespace::oid::text`
 	notify        = `SELECT pg_notify('byre_' || quote_ident(current_schema())::regnamespace::oid::text, $1)`

@@ -71,16 +71,15 @@ func (c *Cluster) awaitSynchronous(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(ctx)
-	for _, wait := range []struct{ begin, has string }{
-		{`SELECT ''`, `SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state = 'sync' AND $1 = ''`},
-		{`SELECT pg_current_wal_lsn()::text`, `SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state = 'sync' AND flush_lsn >= $1::pg_lsn`},
-	} {
+	const has = `SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state = 'sync' AND flush_lsn >= $1::pg_lsn`
+	// First any synchronous standby, then one that has what is committed by then.
+	for _, position := range []string{`SELECT '0/0'`, `SELECT pg_current_wal_lsn()::text`} {
 		var from string
-		if err := conn.QueryRow(ctx, wait.begin).Scan(&from); err != nil {
+		if err := conn.QueryRow(ctx, position).Scan(&from); err != nil {
 			return err
 		}
-		for has := false; !has; {
-			if err := conn.QueryRow(ctx, wait.has, from).Scan(&has); err != nil {
+		for isThere := false; !isThere; {
+			if err := conn.QueryRow(ctx, has, from).Scan(&isThere); err != nil {
 				return err
 			}
 			if err := pause(ctx, 10*time.Millisecond); err != nil {
