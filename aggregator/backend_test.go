@@ -70,7 +70,8 @@ func template(name string) *x509.Certificate {
 	}
 }
 
-// sign makes a key and has its certificate signed; by itself without a signer.
+// sign makes a key and a certificate for it. The signer signs the certificate; without a
+// signer it is self-signed.
 func sign(t testing.TB, cert, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -87,18 +88,19 @@ func sign(t testing.TB, cert, parent *x509.Certificate, signer *ecdsa.PrivateKey
 	return key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// backend is another API server: a Service of that name in the namespace "backends".
+// backend is another API server. The Service that leads to it has its name, in the
+// namespace "backends".
 type backend struct {
 	*httptest.Server
 	name string
 	ca   *authority
-	gone bool // closed before it is asked
+	gone bool // the server is closed before it is registered
 }
 
 const namespace = "backends"
 
-// newBackend serves handler as the Service of a name, over HTTP/2 or HTTP/1.1;
-// change may change it before it starts.
+// newBackend serves handler behind a Service of the name, over HTTP/2 or HTTP/1.1. change
+// may adjust the server before it starts.
 func newBackend(t testing.TB, s *server, name string, handler http.Handler, change ...func(*backend)) *backend {
 	t.Helper()
 	b := &backend{Server: httptest.NewUnstartedServer(handler), name: name, ca: newAuthority(t, name+"-ca")}
@@ -148,7 +150,7 @@ func (s *server) service(t testing.TB, name string, at net.Addr) {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
 		Spec: corev1.ServiceSpec{
 			Type:      corev1.ServiceTypeClusterIP,
-			ClusterIP: "192.0.2.1", // leads nowhere
+			ClusterIP: "192.0.2.1", // an address that leads nowhere
 			Ports:     []corev1.ServicePort{{Name: portName, Port: 443}},
 		},
 	}, metav1.CreateOptions{})
@@ -205,14 +207,15 @@ func (b *backend) claim(t testing.TB, s *server, version string, change ...func(
 
 func (b *backend) group() string { return b.name + ".example.com" }
 
-// available waits until a claim of the backend's version v1 is served.
+// available waits until the backend's version v1 is served.
 func (b *backend) available(t testing.TB, s *server) {
 	t.Helper()
 	s.condition(t, b.claim(t, s, "v1"), apiregistrationv1.ConditionTrue, "Passed")
 	b.served(t, s, "v1")
 }
 
-// served waits until the server, too, has seen the condition.
+// served waits until a version of the backend is available and the server under test has
+// seen that condition.
 func (b *backend) served(t testing.TB, s *server, version string) {
 	t.Helper()
 	s.awaitStatus(t, s.front.URL+"/apis/"+b.group()+"/"+version, http.StatusOK)

@@ -55,9 +55,9 @@ func redirect(w http.ResponseWriter, req *http.Request) {
 
 func hang(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }
 
-// TestAvailability_FalseForABackendWithoutDiscovery: a backend that can't show what it
-// serves is unavailable, with upstream's reason and a message that says why. Its paths
-// alone answer 503, and it neither delays nor breaks anybody else's discovery.
+// TestAvailability_FalseForABackendWithoutDiscovery: a backend whose discovery document
+// cannot be read is unavailable, with upstream's reason and a message that gives the cause.
+// Only its own paths answer 503. It does not delay or break the discovery of other groups.
 func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -75,7 +75,7 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 		{"certificate", newAPI("certificate"), func(b *backend) { b.ca = other }, "certificate signed by unknown authority"},
 		{"name", newAPI("name"), func(b *backend) { b.useCertificate(t, "else.backends.svc") }, "certificate is valid for else.backends.svc, not name.backends.svc"},
 		{"plain", newAPI("plain"), func(b *backend) { b.TLS = nil }, "server gave HTTP response to HTTPS client"},
-		// The bytes allowed or, on a busy machine, the time.
+		// The fetch ends at the limit of bytes or, on a busy machine, at the limit of time.
 		{"header", http.HandlerFunc(endlessHeader), http1, "exceeded"},
 		{"half", raw("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n"), http1, "unexpected EOF"},
 		{"switch", raw("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: hello\r\n\r\n"), http1, "bad status from https://SERVER/apis/switch.example.com/v1: 101"},
@@ -94,7 +94,7 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 			if !strings.Contains(message, bad.want) {
 				t.Errorf("message %q, want %q in it", message, bad.want)
 			}
-			// The condition may be there before the server has seen the claim.
+			// The condition may be set before the server has seen the claim.
 			s.awaitStatus(t, b.url(s, ""), http.StatusServiceUnavailable)
 			for _, path := range []string{"", "/", "/widgets", "/namespaces/a/widgets/b"} {
 				if status, body, _ := get(t, b.url(s, path)); status != http.StatusServiceUnavailable || body != "service unavailable\n" {
@@ -111,8 +111,8 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 	s.awaitFreshness(t, good.group(), apidiscoveryv2.DiscoveryFreshnessCurrent)
 }
 
-// TestBackend_ThatIsSlowDelaysOnlyItsOwnClients: a backend that does not answer is
-// waited for by its own clients only.
+// TestBackend_ThatIsSlowDelaysOnlyItsOwnClients: only the clients of a slow backend wait
+// for it.
 func TestBackend_ThatIsSlowDelaysOnlyItsOwnClients(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -132,8 +132,8 @@ func TestBackend_ThatIsSlowDelaysOnlyItsOwnClients(t *testing.T) {
 	}
 }
 
-// TestBackend_BadAnswerFailsOneRequest: what a backend that is available gets wrong in
-// one answer is that request's failure.
+// TestBackend_BadAnswerFailsOneRequest: a wrong answer of an available backend fails only
+// the request that it answers.
 func TestBackend_BadAnswerFailsOneRequest(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -191,8 +191,8 @@ func read(t testing.TB, url string) (string, error) {
 	return string(body), err
 }
 
-// TestDiscovery_DropsADocumentThatIsTooLarge: of a discovery document that is too
-// large nothing is kept, and the backend serves all the same.
+// TestDiscovery_DropsADocumentThatIsTooLarge: a discovery document over the limit is
+// dropped as a whole; the backend still serves requests.
 func TestDiscovery_DropsADocumentThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -218,8 +218,8 @@ func TestDiscovery_DropsADocumentThatIsTooLarge(t *testing.T) {
 	}
 }
 
-// TestAvailability_ReasonsOfAService: the reasons for which a Service can't be asked,
-// and that what is served here is available.
+// TestAvailability_ReasonsOfAService: each state of a Service that makes its backend
+// unavailable has its reason; a local group version is available.
 func TestAvailability_ReasonsOfAService(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -248,7 +248,7 @@ func TestAvailability_ReasonsOfAService(t *testing.T) {
 			t.Errorf("%s: %q, want %q", test.version, got, test.message)
 		}
 	}
-	// It comes to life when its Service does.
+	// The backend becomes available when its Service exists.
 	s.service(t, "sprockets", b.Listener.Addr())
 	message := s.condition(t, "v3."+b.group(), apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")
 	if !strings.Contains(message, "certificate is valid for widgets.backends.svc, not sprockets.backends.svc") {

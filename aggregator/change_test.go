@@ -17,8 +17,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestProxy_ShowsTheCertificateInTheFiles: backends are shown the certificate that is
-// in the files now.
+// TestProxy_ShowsTheCertificateInTheFiles: the proxy shows backends the client certificate
+// that the files hold at that time.
 func TestProxy_ShowsTheCertificateInTheFiles(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -36,8 +36,8 @@ func TestProxy_ShowsTheCertificateInTheFiles(t *testing.T) {
 	}
 }
 
-// TestAPIService_NewCABundleAppliesAtOnce: a backend that gets a new certificate is
-// believed as soon as its APIService says so.
+// TestAPIService_NewCABundleAppliesAtOnce: a backend with a new certificate is trusted as
+// soon as its APIService has the new CA bundle.
 func TestAPIService_NewCABundleAppliesAtOnce(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -64,8 +64,8 @@ func TestAPIService_NewCABundleAppliesAtOnce(t *testing.T) {
 	}
 }
 
-// TestClaims_SwapAnswersEveryRequest: while a group version goes from this server to
-// another and back, every request is answered by one of them.
+// TestClaims_SwapAnswersEveryRequest: while a group version moves from this server to a
+// backend and back, one of the two answers every request.
 func TestClaims_SwapAnswersEveryRequest(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -120,7 +120,8 @@ func ignoreConflict(err error) error {
 	return err
 }
 
-// TestMetrics_HaveUpstreamsNames: upstream's, under upstream's names, and what was proxied.
+// TestMetrics_HaveUpstreamsNames: upstream's metrics have upstream's names, and proxied
+// requests are counted.
 func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -129,13 +130,14 @@ func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	get(t, b.url(s, "/widgets"))
 	b.claim(t, s, "v2", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "sprockets" })
 	s.condition(t, "v2."+b.group(), apiregistrationv1.ConditionFalse, "ServiceNotFound")
-	// The backend is still up: a check that fails before would be counted in place of this.
+	// The backend still runs: an availability check that begins before this change would
+	// count another reason.
 	s.endpoints(t, b.name, false)
 	s.condition(t, "v1."+b.group(), apiregistrationv1.ConditionFalse, "MissingEndpoints")
 	eventually.True(t, "the missing endpoints are counted", func() bool {
 		n, err := testutil.GetCounterValuesFromGatherer(s.metrics, "aggregator_unavailable_apiservice_total",
 			map[string]string{"name": "v1." + b.group()}, "reason")
-		return err == nil && n["MissingEndpoints"] == 1 // not found before it is first counted
+		return err == nil && n["MissingEndpoints"] == 1 // the metric does not exist before it is first counted
 	})
 	const want = `
 # HELP aggregator_unavailable_apiservice [ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.

@@ -2,8 +2,8 @@ package aggregator
 
 import "testing"
 
-// TestRootOf_IsTheGroupVersionsPath: a claim is about its group version's path and all
-// below, no more.
+// TestRootOf_IsTheGroupVersionsPath: a claim covers the path of its group version and all
+// paths below it, and no other.
 func TestRootOf_IsTheGroupVersionsPath(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{

@@ -20,8 +20,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// aggregatedAPI has an aggregated document, too, that describes its own group
-// and one that is not its own.
+// aggregatedAPI has an aggregated discovery document that describes its own group and a
+// group that is not its own.
 func aggregatedAPI(name string, asked *atomic.Int32) *api {
 	a := newAPI(name)
 	version := func(v string) apidiscoveryv2.APIVersionDiscovery {
@@ -45,8 +45,9 @@ func aggregatedAPI(name string, asked *atomic.Int32) *api {
 	return a
 }
 
-// TestDiscovery_MergesBackends: both documents list what backends have beside what is
-// served here, in the order of the priorities, and take it back.
+// TestDiscovery_MergesBackends: both discovery documents list the groups of backends beside
+// local groups, in the order of their priorities, and drop them when the backend is
+// unregistered.
 func TestDiscovery_MergesBackends(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -98,7 +99,7 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 		group.PreferredVersion.Version != "v2" || len(group.Versions) != 2 {
 		t.Errorf("the group's document: %s", body)
 	}
-	// A version more of the same server is described by the same document.
+	// The same document describes a second version of the same server.
 	gadgets.claim(t, s, "v2", place(10, 2))
 	gadgets.served(t, s, "v2")
 	s.awaitListed(t, "gadgets.example.com/v2")
@@ -111,8 +112,8 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 	}
 }
 
-// TestOpenAPI_MergesBackends: the documents of backends are part of this server's, and
-// what is wrong with one spoils no other.
+// TestOpenAPI_MergesBackends: this server's documents contain those of the backends; a
+// broken document of one backend does not affect the others.
 func TestOpenAPI_MergesBackends(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -171,7 +172,7 @@ func TestOpenAPI_MergesBackends(t *testing.T) {
 	s.awaitDocument(t, "/openapi/v2", func(text string) bool { return !strings.Contains(text, "widgets of old") })
 }
 
-// add enters a group version that this server serves itself.
+// add registers a group version that this server serves itself.
 func add(t testing.TB, s *server, origin discovery.Origin, group, version string) {
 	t.Helper()
 	err := s.registry.Add(discovery.Version{
@@ -222,7 +223,7 @@ func (s *server) awaitText(t testing.TB, path, want string) string {
 	return s.awaitDocument(t, path, func(text string) bool { return strings.Contains(text, want) })
 }
 
-// awaitDocument waits until a document is as it should be, and returns it.
+// awaitDocument waits until right accepts the document's text, and returns the text.
 func (s *server) awaitDocument(t testing.TB, path string, right func(text string) bool) string {
 	t.Helper()
 	var text string

@@ -6,5 +6,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain: nothing goes on after the servers of the tests have stopped.
+// TestMain checks that no goroutine outlives the servers of the tests.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

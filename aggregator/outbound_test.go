@@ -25,8 +25,8 @@ func (r inTrace) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.next.RoundTrip(req.WithContext(trace.ContextWithSpanContext(req.Context(), span)))
 }
 
-// TestOutbound_UsesTheGivenDialerAndPassesTheTrace: a backend is connected to by the
-// given dialer, and learns which trace a request is part of.
+// TestOutbound_UsesTheGivenDialerAndPassesTheTrace: requests to a backend use the given
+// dialer and carry the trace context of the client's request.
 func TestOutbound_UsesTheGivenDialerAndPassesTheTrace(t *testing.T) {
 	t.Parallel()
 	var dials atomic.Int64

@@ -37,9 +37,9 @@ func do(t testing.TB, req *http.Request) (int, string, http.Header) {
 	return response.StatusCode, string(body), response.Header
 }
 
-// TestProxy_SendsTheIdentityOfTheClient: the backend learns who asks from this server
-// alone, which shows its certificate; what a client says of itself does not get
-// through.
+// TestProxy_SendsTheIdentityOfTheClient: the backend gets the user's identity from this
+// server only, which authenticates with its client certificate. Identity headers that the
+// client sent are removed.
 func TestProxy_SendsTheIdentityOfTheClient(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -29,9 +29,10 @@ func onDatabases(t *testing.T, test func(*testing.T, func(...option) *server)) {
 	}
 }
 
-// TestRegistration_CreatesAPIServicesOfLocalGroups: what is served here has
-// APIServices with upstream's places and labels; those of custom resources come and go
-// with them and come back when they are deleted; others' are left alone.
+// TestRegistration_CreatesAPIServicesOfLocalGroups: local group versions have APIServices
+// with upstream's priorities and labels. Those of custom resources are created and deleted
+// with their definitions, and are created again after a deletion. APIServices that others
+// have made stay as they are.
 func TestRegistration_CreatesAPIServicesOfLocalGroups(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, start func(...option) *server) {
@@ -47,7 +48,7 @@ func TestRegistration_CreatesAPIServicesOfLocalGroups(t *testing.T) {
 		if err := s.check("autoregister-completion"); err == nil {
 			t.Error("ready before anything is registered")
 		}
-		// Of a custom resource that is gone since the last start.
+		// This one belongs to a custom resource that was deleted before the last start.
 		left := service("left.example.com", "v1")
 		left.Labels = map[string]string{autoregister.AutoRegisterManagedLabel: "true"}
 		mine := service("mine.example.com", "v1")

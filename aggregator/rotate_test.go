@@ -15,7 +15,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// documented adds OpenAPI documents to an API: of version 2 unless broken is set.
+// documented adds OpenAPI documents to an API: of version 3, and of version 2 unless broken
+// is set.
 func documented(a *api, broken *atomic.Bool) *api {
 	text := func(path, text string) {
 		a.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
@@ -34,8 +35,8 @@ func documented(a *api, broken *atomic.Bool) *api {
 	return a
 }
 
-// TestOpenAPI_ShowsVersion3WithoutVersion2: a server whose document of version 2 can't
-// be had has those of version 3.
+// TestOpenAPI_ShowsVersion3WithoutVersion2: the v3 documents of a backend are merged even
+// when its v2 document cannot be read.
 func TestOpenAPI_ShowsVersion3WithoutVersion2(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -48,9 +49,9 @@ func TestOpenAPI_ShowsVersion3WithoutVersion2(t *testing.T) {
 	}
 }
 
-// TestDiscovery_StaysWhileCertificatesRotate: when the certificates change by which a
-// server is known, it stays in discovery and in the documents until it was asked
-// anew, even if it does not answer then.
+// TestDiscovery_StaysWhileCertificatesRotate: when the CA bundle of a backend changes, its
+// group stays in discovery and in the OpenAPI documents until the backend has been asked
+// with the new bundle, even if it then fails to answer.
 func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -84,7 +85,7 @@ func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// It was asked by the new certificates, in vain.
+		// The backend was asked with the new bundle and answered 503.
 		awaitCount(t, &refused, before+1)
 		s.awaitFreshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessStale)
 		for _, group := range s.aggregated(t).Items {

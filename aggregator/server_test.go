@@ -39,25 +39,26 @@ import (
 	"byre/watch"
 )
 
-// server is an aggregator before nothing, over a database of its own, and a
-// front that clients reach it by.
+// server is an aggregator without a delegation target, over a database of its own, and an
+// HTTP server in front of it for clients.
 type server struct {
 	*aggregator.Server
 	front *httptest.Server
-	// services are APIServices; cluster has Services and their EndpointSlices.
+	// services is the client of APIServices; cluster is the fake client that holds Services
+	// and their EndpointSlices.
 	services registration.APIServiceInterface
 	cluster  *fake.Clientset
 	registry *discovery.Registry
 	metrics  metrics.KubeRegistry
-	// frontProxyCA is what the server's certificate is signed by; certificate and
-	// key are its files.
+	// frontProxyCA signs the server's client certificate; certificate and key are the files
+	// of that certificate.
 	frontProxyCA     *authority
 	certificate, key string
-	// stop ends Run and what it stands on, and waits for it.
+	// stop ends Run and all that it needs, and waits for them.
 	stop func()
 }
 
-// tester is who makes all requests over the front.
+// tester is the user of all requests through the front.
 var tester = &user.DefaultInfo{
 	Name: "tess", UID: "t-1", Groups: []string{"testers", "system:authenticated"},
 	Extra: map[string][]string{"scopes": {"a", "b"}, "example.com/Mixed Case": {"c"}},
@@ -147,7 +148,7 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	return s
 }
 
-// stack stops what was started, the last first.
+// stack is a list of functions that stop what was started, the last one first.
 type stack []func()
 
 func (s *stack) push(stop func()) { *s = append(*s, stop) }
@@ -171,7 +172,7 @@ func (s *stack) run(t testing.TB, name string, part func(context.Context) error)
 	})
 }
 
-// withContext gives requests what the filters of the whole server would.
+// withContext adds to a request's context what the filters of the whole server add.
 func withContext(next http.Handler) http.Handler {
 	resolver := &request.RequestInfoFactory{
 		APIPrefixes:          sets.NewString("api", "apis"),
@@ -196,7 +197,7 @@ type silent struct{}
 
 func (silent) AddWarning(_, _ string) {}
 
-// newCertificate writes the certificate by which the server shows itself.
+// newCertificate writes the client certificate that the server shows to backends.
 func (s *server) newCertificate(t testing.TB, name string) {
 	t.Helper()
 	cert, key := s.frontProxyCA.issue(t, name)

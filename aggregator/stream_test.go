@@ -21,8 +21,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// waitFor waits for a channel to be closed or to have a value. The bound is far beyond what
-// a busy machine takes: only a test that fails waits for so long.
+// waitFor waits until a channel is closed or has a value. Its limit is much longer than a
+// busy machine takes: only a failing test reaches it.
 func waitFor[T any](t testing.TB, what string, happened <-chan T) {
 	t.Helper()
 	select {
@@ -70,7 +70,8 @@ func TestProxy_StreamsWatches(t *testing.T) {
 	for i := range 3 {
 		event := fmt.Sprintf(`{"type":"ADDED","n":%d}`, i)
 		events <- event
-		// The next is not sent before: what does not come now never comes.
+		// The test sends the next event only after it has read this one: a proxy that
+		// waited for more bytes would deliver neither.
 		if line, err := lines.ReadString('\n'); err != nil || line != event+"\n" {
 			t.Fatalf("%q, %v", line, err)
 		}
@@ -79,8 +80,8 @@ func TestProxy_StreamsWatches(t *testing.T) {
 	waitFor(t, "the backend sees that the client has gone", gone)
 }
 
-// TestProxy_PassesBodiesBothWays: bodies of any size pass both ways, and a compressed
-// answer as it is.
+// TestProxy_PassesBodiesBothWays: bodies of any size pass in both directions, and a
+// compressed answer passes unchanged.
 func TestProxy_PassesBodiesBothWays(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -144,8 +145,8 @@ func TestProxy_PassesBodiesBothWays(t *testing.T) {
 	}
 }
 
-// TestProxy_UpgradesToWebSocket: the connection becomes the client's and the
-// backend's, with the client's identity, and ends with either side.
+// TestProxy_UpgradesToWebSocket: an upgraded connection joins client and backend, carries
+// the client's identity, and ends when either side ends it.
 func TestProxy_UpgradesToWebSocket(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -187,7 +188,8 @@ func expect(t testing.TB, r io.Reader, want string) {
 	}
 }
 
-// TestProxy_UpgradesToSPDY: the streams of kubectl exec and its like.
+// TestProxy_UpgradesToSPDY: the proxy carries the SPDY streams of requests such as kubectl
+// exec.
 func TestProxy_UpgradesToSPDY(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -241,8 +243,8 @@ func TestProxy_UpgradesToSPDY(t *testing.T) {
 	}
 }
 
-// TestProxy_ClosesAnAbandonedUpgrade: a client that gives up while the backend
-// considers an upgrade does not keep a connection open.
+// TestProxy_ClosesAnAbandonedUpgrade: a client that gives up before the backend has
+// answered its upgrade does not leave a connection open.
 func TestProxy_ClosesAnAbandonedUpgrade(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -11,7 +11,8 @@ import (
 	"byre/apiserver/options"
 )
 
-// TestStages_StartAndStopInOrder is the order in which the parts of a server start, and in reverse stop.
+// TestStages_StartAndStopInOrder compares the table of stages with the order in which the
+// parts of a server start and, in reverse, stop.
 func TestStages_StartAndStopInOrder(t *testing.T) {
 	order := func(shared bool) map[string][]string {
 		s := &Server{

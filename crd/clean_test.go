@@ -28,8 +28,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// counter is an encryption at rest that leaves values as they are and counts how
-// often they are read and written.
+// counter is an encryption at rest that does not change values and counts how often it
+// encrypts and decrypts.
 type counter struct{ reads, writes atomic.Int64 }
 
 func (c *counter) TransformFromStorage(_ context.Context, data []byte, _ value.Context) ([]byte, bool, error) {
@@ -42,8 +42,7 @@ func (c *counter) TransformToStorage(_ context.Context, data []byte, _ value.Con
 	return data, nil
 }
 
-// createMany creates instances that cannot go before somebody takes a finalizer
-// away, in several namespaces.
+// createMany creates instances with a finalizer, in several namespaces.
 func (s *server) createMany(t *testing.T, instances, namespaces int, metadata string) {
 	t.Helper()
 	var creators errgroup.Group
@@ -63,8 +62,8 @@ func (s *server) createMany(t *testing.T, instances, namespaces int, metadata st
 	}
 }
 
-// TestFinalizer_CleaningIsLinear deletes instances as the finalizer does: each is written
-// once, and read a bounded number of times, however many namespaces there are.
+// TestFinalizer_CleaningIsLinear deletes instances as the finalizer of a definition does:
+// each is written once and read a bounded number of times, in any number of namespaces.
 func TestFinalizer_CleaningIsLinear(t *testing.T) {
 	const instances, namespaces = 600, 150
 	for _, kind := range dbtest.Kinds() {
@@ -113,8 +112,8 @@ func TestFinalizer_CleaningIsLinear(t *testing.T) {
 	}
 }
 
-// TestCleaning_GoesOnAfterAFailure deletes instances of which the first of the first
-// page cannot be deleted: those of all pages that can be deleted are.
+// TestCleaning_GoesOnAfterAFailure: if an instance of the first page cannot be deleted, all
+// others are deleted, also those of later pages.
 func TestCleaning_GoesOnAfterAFailure(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes 501 objects")
@@ -146,9 +145,9 @@ func TestCleaning_GoesOnAfterAFailure(t *testing.T) {
 	})
 }
 
-// TestFinalizer_WatchesSeeEveryDelete watches instances on two servers of a database while
-// their definition is deleted, and reads on only when it is gone: each watch gives
-// every event and then ends, without an error.
+// TestFinalizer_WatchesSeeEveryDelete watches instances on two servers of one database
+// while their definition is deleted. The watches read on only after the definition is gone.
+// Each of them gets every event and then ends without an error.
 func TestFinalizer_WatchesSeeEveryDelete(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
@@ -158,8 +157,8 @@ func TestFinalizer_WatchesSeeEveryDelete(t *testing.T) {
 	testWatchesSeeEveryDelete(t, a, a, b)
 }
 
-// TestFinalizer_WatchesSeeEveryDeleteOnOneServer is
-// TestFinalizer_WatchesSeeEveryDelete with one server.
+// TestFinalizer_WatchesSeeEveryDeleteOnOneServer is TestFinalizer_WatchesSeeEveryDelete
+// with one server.
 func TestFinalizer_WatchesSeeEveryDeleteOnOneServer(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) { testWatchesSeeEveryDelete(t, s, s) })
 }

@@ -13,9 +13,9 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
-// TestConversion_SharesWebhookCalls reads many objects in a version that a webhook
-// converts to, in every way and by many readers: each object is converted once, and a
-// page of them by one call.
+// TestConversion_SharesWebhookCalls: many readers read objects by each verb in a version
+// that a webhook converts to. Each object is converted once, and one call converts a page
+// of them.
 func TestConversion_SharesWebhookCalls(t *testing.T) { onDatabases(t, testConvertedTogether) }
 
 func testConvertedTogether(t *testing.T, s *server) {
@@ -117,8 +117,8 @@ func testConvertedTogether(t *testing.T, s *server) {
 	converted("initial events", 1, 1)
 }
 
-// TestConversion_FailureHidesNoOtherObject: an object that the webhook refuses hides
-// no other.
+// TestConversion_FailureHidesNoOtherObject: an object that the webhook fails to convert
+// does not hide others.
 func TestConversion_FailureHidesNoOtherObject(t *testing.T) {
 	onDatabases(t, testOneThatCannotBeConverted)
 }

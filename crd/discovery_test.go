@@ -15,8 +15,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestDiscovery_FollowsDefinitions tells clients of a definition, by both documents,
-// within the second after it was established, and of its end.
+// TestDiscovery_FollowsDefinitions: both discovery documents show a definition within a
+// second after it was established, and drop it after its deletion.
 func TestDiscovery_FollowsDefinitions(t *testing.T) { onDatabases(t, testDiscovery) }
 
 func testDiscovery(t *testing.T, s *server) {
@@ -89,8 +89,8 @@ func testOpenAPI(t *testing.T, s *server) {
 		}
 	}
 
-	// The documents of a new definition are there within a second, where no other
-	// test keeps the processors busy at that moment.
+	// The OpenAPI documents of a new definition are served within a second. The fastest of
+	// several attempts counts: other tests may use the processors at the same time.
 	fastest := time.Hour
 	for _, name := range []string{"gadget", "gizmo", "gear"} {
 		kind := strings.ToUpper(name[:1]) + name[1:]
@@ -110,7 +110,7 @@ func testOpenAPI(t *testing.T, s *server) {
 	}
 }
 
-// documentOf is where the index of version 3 says that a document is, or "".
+// documentOf returns the URL of a document in the index of version 3, or "".
 func (s *server) documentOf(t *testing.T, path string) string {
 	t.Helper()
 	var index struct {

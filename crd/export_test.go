@@ -5,7 +5,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 )
 
-// Cleaner is what the finalizer deletes the instances of a definition with.
+// Cleaner is the interface by which the finalizer deletes the instances of a definition.
 func (s *Server) Cleaner(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
 	return cleaners{s.resolver, s.calls}.GetCustomResourceListerCollectionDeleter(crd)
 }

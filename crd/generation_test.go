@@ -13,7 +13,7 @@ import (
 	"byre/sqlstore"
 )
 
-// change updates the definition of a name.
+// change updates the definition with the name.
 func (s *server) change(t *testing.T, name string, change func(*apiextensionsv1.CustomResourceDefinition)) {
 	t.Helper()
 	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
@@ -31,8 +31,8 @@ func (s *server) change(t *testing.T, name string, change func(*apiextensionsv1.
 	}
 }
 
-// TestRequest_KeepsItsDefinition drops a version while a request for it is under
-// way: the request ends by the definition that it began with.
+// TestRequest_KeepsItsDefinition removes a version while a request for it is being served:
+// the definition that the request began with serves it to its end.
 func TestRequest_KeepsItsDefinition(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		for _, test := range []struct {
@@ -52,7 +52,7 @@ func TestRequest_KeepsItsDefinition(t *testing.T) {
 				if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
 					t.Fatalf("%d %s", w.Code, w.Body)
 				}
-				// Both versions' routes are there, and nothing else is.
+				// The first conversion drops v1beta1 from the definition.
 				var once sync.Once
 				drop := func(*apiextensionsv1.ConversionResponse) {
 					once.Do(func() {
@@ -83,8 +83,8 @@ func TestRequest_KeepsItsDefinition(t *testing.T) {
 	})
 }
 
-// TestForm_FollowsTheStoredSchema: only a change of what the stored bytes depend on
-// makes instances that were written before ones of another form.
+// TestForm_FollowsTheStoredSchema: the form of stored instances changes only with what
+// their bytes depend on.
 func TestForm_FollowsTheStoredSchema(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		c := newConverter(t)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// spec is what an answer has as its spec.
+// spec returns the spec of the object in an answer.
 func spec(t *testing.T, body []byte) map[string]any {
 	t.Helper()
 	var u unstructured.Unstructured
@@ -44,7 +44,7 @@ func TestInstance_IsPrunedAndDefaulted(t *testing.T) {
 		if diff := cmp.Diff(want, spec(t, w.Body.Bytes())); diff != "" {
 			t.Errorf("create answers (-want +got):\n%s", diff)
 		}
-		// One is answered from the stored bytes, the other decoded and indented.
+		// The first is answered from the stored bytes, the second is decoded and indented.
 		for _, path := range []string{widgetPath + "/a", widgetPath + "/a?pretty=true"} {
 			if diff := cmp.Diff(want, spec(t, s.do(t, http.MethodGet, path, "").Body.Bytes())); diff != "" {
 				t.Errorf("GET %s (-want +got):\n%s", path, diff)
@@ -53,8 +53,8 @@ func TestInstance_IsPrunedAndDefaulted(t *testing.T) {
 	})
 }
 
-// TestInstance_ReadFollowsTheSchema changes what the schema prunes and defaults: objects
-// that were stored before are read by the schema of now, from bytes or not.
+// TestInstance_ReadFollowsTheSchema changes what the schema prunes and defaults: every read
+// of an older object follows the current schema, from stored bytes and decoded.
 func TestInstance_ReadFollowsTheSchema(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		crd := s.define(t, widgetDefinition)
@@ -130,7 +130,7 @@ func testInvalidInstancesAreRefused(t *testing.T, s *server) {
 			}
 			w := s.do(t, test.method, test.path, body, header...)
 			var status metav1.Status
-			_ = json.Unmarshal(w.Body.Bytes(), &status) // a 404 of the next server is no Status
+			_ = json.Unmarshal(w.Body.Bytes(), &status) // a 404 of the delegation target is no Status
 			if w.Code != test.code || !strings.Contains(status.Message, test.message) {
 				t.Errorf("%d %s\nwant %d %s", w.Code, w.Body, test.code, test.message)
 			}

@@ -70,7 +70,7 @@ func TestDefinition_LivesAndDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.await(t, crd.Name, gone)
-		for range events.ResultChan() { // the watch must end by itself
+		for range events.ResultChan() { // ends when the server ends the watch
 		}
 		if w := s.do(t, http.MethodGet, widgetPath, ""); w.Code != http.StatusNotFound {
 			t.Errorf("after it is gone: %d %s", w.Code, w.Body)
@@ -122,8 +122,9 @@ func testProtectedGroupNeedsApproval(t *testing.T, s *server) {
 	}
 }
 
-// TestDefinition_DeletionDeletesManyInstances: there are more of them than are cleaned
-// up at a time, in several namespaces, and one that somebody is not done with.
+// TestDefinition_DeletionDeletesManyInstances: the deletion of a definition deletes more
+// instances than one page has, in several namespaces, and waits for one that has a
+// finalizer.
 func TestDefinition_DeletionDeletesManyInstances(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes 1,100 objects")

@@ -9,7 +9,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// gatesVariable has the feature gates of a process of these tests.
+// gatesVariable names the environment variable with the feature gates of a test process.
 const gatesVariable = "CRD_TEST_FEATURE_GATES"
 
 func TestMain(m *testing.M) {
@@ -20,8 +20,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestAllFeatureGates_On runs what may depend on them with all feature gates on: in a
-// process of its own, for which alone they can be set.
+// TestAllFeatureGates_On runs the tests that may depend on feature gates with all of them
+// on. Feature gates are process-wide, so the tests run in a process of their own.
 func TestAllFeatureGates_On(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs many tests again")

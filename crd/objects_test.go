@@ -30,7 +30,7 @@ func do(t testing.TB, handler http.Handler, method, path, body string, header ..
 	return w
 }
 
-// parse reads a definition from YAML.
+// parse decodes a definition from YAML.
 func parse(t testing.TB, text string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	crd := &apiextensionsv1.CustomResourceDefinition{}
@@ -40,7 +40,7 @@ func parse(t testing.TB, text string) *apiextensionsv1.CustomResourceDefinition 
 	return crd
 }
 
-// object reads an object from YAML.
+// object decodes an object from YAML.
 func object(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
@@ -71,7 +71,7 @@ func (s *server) establish(t testing.TB, crd *apiextensionsv1.CustomResourceDefi
 	})
 }
 
-// await watches a definition until it is as wanted; nil stands for its absence.
+// await watches a definition until wanted accepts it; nil stands for its absence.
 func (s *server) await(t testing.TB, name string, wanted func(*apiextensionsv1.CustomResourceDefinition) bool) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

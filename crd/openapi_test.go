@@ -13,8 +13,8 @@ import (
 	"byre/crd/definition"
 )
 
-// TestSpecCache_BuildsOnce: a spec is built once. One that cannot be built is missing
-// alone, and one that cannot be read makes the document partial.
+// TestSpecCache_BuildsOnce: each spec is built once. A spec whose build fails is left out;
+// a definition that cannot be read makes the document partial.
 func TestSpecCache_BuildsOnce(t *testing.T) {
 	var read []string
 	cache := newSpecCache(sourceReader(func(name, _ string) (definition.Source, error) {
@@ -46,8 +46,8 @@ func TestSpecCache_BuildsOnce(t *testing.T) {
 	}
 }
 
-// TestOpenAPIPublisher_PublishesChanges: the documents are published again when their
-// contents change, and not for other changes of a definition.
+// TestOpenAPIPublisher_PublishesChanges: a change of a definition publishes the documents
+// again only if it changes their contents.
 func TestOpenAPIPublisher_PublishesChanges(t *testing.T) {
 	r := newTestResolver(&fakeStore{})
 	p := newOpenAPIPublisher(r, openapi.NewService(), "b", nil)

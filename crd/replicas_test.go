@@ -14,9 +14,9 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// TestReplicas_ServeWhatIsEstablished uses two servers on one database: what a client
-// has seen established on one is served by the other at once, and what is gone is
-// gone.
+// TestReplicas_ServeWhatIsEstablished runs two servers on one database: a definition that a
+// client has seen established on one server is served by the other at once, and so is its
+// deletion.
 func TestReplicas_ServeWhatIsEstablished(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {

@@ -19,8 +19,8 @@ import (
 
 const sample = "widgets.example.com"
 
-// definitionAt is the definition of widgets at a revision, stripped. Each generation
-// has another spec.
+// definitionAt is the stripped definition of widgets at a revision. Each generation has a
+// different spec.
 func definitionAt(revision int, uid string, generation int64) *apiextensionsv1.CustomResourceDefinition {
 	crd := &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: sample, UID: types.UID(uid), Generation: generation, ResourceVersion: strconv.Itoa(revision)},
@@ -44,7 +44,7 @@ type fakeStore struct {
 	crd       *apiextensionsv1.CustomResourceDefinition
 	reads     int
 	forgotten int
-	// loaded says that the watch cache holds definitions.
+	// loaded reports whether the watch cache holds definitions.
 	loaded bool
 }
 
@@ -102,8 +102,8 @@ func TestResolver_ReadsOnlyWhatTheInformerHasNotShown(t *testing.T) {
 	}
 }
 
-// TestResolver_RemovesWhatTheInformerNeverShows reads a definition that is deleted before
-// the informer shows it.
+// TestResolver_RemovesWhatTheInformerNeverShows: a definition that a request has read, and
+// that is deleted before the informer shows it, is removed.
 func TestResolver_RemovesWhatTheInformerNeverShows(t *testing.T) {
 	s := &fakeStore{crd: definitionAt(5, "a", 1)}
 	r := newTestResolver(s)
@@ -119,7 +119,8 @@ func TestResolver_RemovesWhatTheInformerNeverShows(t *testing.T) {
 	}
 }
 
-// TestResolver_IsNotStale changes a definition while the informer lags.
+// TestResolver_IsNotStale: while the informer lags, requests are served by the changed
+// definition.
 func TestResolver_IsNotStale(t *testing.T) {
 	s := &fakeStore{crd: definitionAt(5, "a", 1), loaded: true}
 	r := newTestResolver(s)
@@ -140,7 +141,8 @@ func TestResolver_IsNotStale(t *testing.T) {
 	}
 }
 
-// TestResolver_PollsAreCheap asks again and again for a version that is not served yet.
+// TestResolver_PollsAreCheap: repeated requests for a version that is not served yet do not
+// read the store each time.
 func TestResolver_PollsAreCheap(t *testing.T) {
 	early := definitionAt(5, "a", 1)
 	early.Status.Conditions = nil
@@ -161,8 +163,8 @@ func TestResolver_PollsAreCheap(t *testing.T) {
 	}
 }
 
-// TestResolver_RetriesReplaced replaces a definition after it was found and before it is
-// read: the request is served by the new one.
+// TestResolver_RetriesReplaced: a definition is replaced after it was found and before its
+// source is read; the new one serves the request.
 func TestResolver_RetriesReplaced(t *testing.T) {
 	s := &fakeStore{crd: definitionAt(5, "a", 1)}
 	r := newTestResolver(s)
@@ -189,8 +191,8 @@ func TestResolver_RetriesReplaced(t *testing.T) {
 	}
 }
 
-// TestResolver_ReplacesHandlers: new handlers take the place of the old ones when the
-// spec changes, and only then.
+// TestResolver_ReplacesHandlers: a change of the spec, and no other change, replaces the
+// handlers.
 func TestResolver_ReplacesHandlers(t *testing.T) {
 	r := newTestResolver(&fakeStore{})
 	first := r.put(definitionAt(5, "a", 1), false)
@@ -217,7 +219,8 @@ func TestResolver_ReplacesHandlers(t *testing.T) {
 }
 
 // TestResolver_ForgetsInstancesLater: watches need the watch cache of a definition's
-// instances for a while after its deletion. It stays if they are defined again.
+// instances for some time after its deletion. The watch cache stays if the resource is
+// defined again.
 func TestResolver_ForgetsInstancesLater(t *testing.T) {
 	s := &fakeStore{}
 	r := newTestResolver(s)

@@ -16,7 +16,7 @@ import (
 	"byre/sqlstore/dbtest"
 )
 
-// selected names the widgets that a field selector finds.
+// selected returns the names of the widgets that a field selector finds.
 func (s *server) selected(t *testing.T, selector string) string {
 	t.Helper()
 	list, err := s.dynamic.Resource(widgets).List(t.Context(), metav1.ListOptions{FieldSelector: selector})
@@ -39,8 +39,9 @@ func (s *server) expectSelected(t *testing.T, want map[string]string) {
 	}
 }
 
-// TestSelectableFields_Change changes what can be selected by while there are widgets:
-// also those that were written before are found, by what their defaults are now.
+// TestSelectableFields_Change changes the selectable fields while there are widgets:
+// selectors find those that were written before, by their values under the current
+// defaults.
 func TestSelectableFields_Change(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		s.define(t, widgetDefinition)
@@ -89,7 +90,7 @@ func TestSelectableFields_Change(t *testing.T) {
 	})
 }
 
-// redefine changes the version of the definition of widgets.
+// redefine changes a version of the definition of widgets.
 func (s *server) redefine(t *testing.T, change func(*apiextensionsv1.CustomResourceDefinitionVersion)) {
 	t.Helper()
 	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
@@ -103,8 +104,8 @@ func (s *server) redefine(t *testing.T, change func(*apiextensionsv1.CustomResou
 	}
 }
 
-// BenchmarkSelect lists ten of 10,000 widgets: by a field, which has an index,
-// and by a label, which has none.
+// BenchmarkSelect lists ten of 10,000 widgets: by a field, for which there is an index, and
+// by a label, for which there is none.
 func BenchmarkSelect(b *testing.B) {
 	s := start(b, dbtest.SQLite(b))
 	s.define(b, widgetDefinition)
@@ -124,7 +125,7 @@ func BenchmarkSelect(b *testing.B) {
 	}
 }
 
-// fill writes n widgets, past the server: every so many is blue.
+// fill writes n widgets directly to the store; one in `every` is blue.
 func (s *server) fill(b *testing.B, n, every int) {
 	b.Helper()
 	var writers errgroup.Group

@@ -58,8 +58,8 @@ func onDatabases(t *testing.T, test func(*testing.T, *server)) {
 
 func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Dependencies)) *server {
 	t.Helper()
-	// The order of the stop is that of the program: what makes requests, the
-	// requests, the feed, the store, the database.
+	// The servers stop in the program's order: the controllers, the requests, the feed, the
+	// store, the database.
 	t.Cleanup(func() {
 		if err := driver.Close(); err != nil {
 			t.Error(err)
@@ -109,7 +109,7 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 	return s
 }
 
-// withContext gives requests what the filters of the whole server would.
+// withContext adds to a request's context what the filters of the whole server add.
 func withContext(next http.Handler) http.Handler {
 	resolver := &request.RequestInfoFactory{
 		APIPrefixes:          sets.NewString("api", "apis"),
@@ -133,7 +133,7 @@ func withContext(next http.Handler) http.Handler {
 	})
 }
 
-// recorder sends warnings as headers.
+// recorder writes warnings as headers.
 type recorder struct{ w http.ResponseWriter }
 
 func (r recorder) AddWarning(_, text string) { r.w.Header().Add("Warning", text) }

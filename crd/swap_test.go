@@ -19,9 +19,9 @@ import (
 
 const lastWidget = "last"
 
-// TestDefinition_ChangesUnderLoad changes a definition again and again while
-// clients write, read, list and watch: no request fails, and a watch that ends
-// goes on from where it was, with nothing lost and nothing twice.
+// TestDefinition_ChangesUnderLoad changes a definition repeatedly while clients write,
+// read, list and watch: no request fails. A watch that ends is continued from its last
+// revision; it loses no event and repeats none.
 func TestDefinition_ChangesUnderLoad(t *testing.T) { onDatabases(t, testDefinitionChangesUnderLoad) }
 
 func testDefinitionChangesUnderLoad(t *testing.T, s *server) {
@@ -60,7 +60,8 @@ func testDefinitionChangesUnderLoad(t *testing.T, s *server) {
 	t.Logf("%d requests, %d watches, %d events", requests.Load(), watches.Load(), len(seen))
 }
 
-// useWidgets creates and reads until ctx ends, and returns what it has created.
+// useWidgets creates and reads widgets until ctx ends, and returns the names of those that
+// it created.
 func (s *server) useWidgets(ctx context.Context, t *testing.T, worker int, requests *atomic.Int64) []string {
 	var created []string
 	for i := 0; ctx.Err() == nil; i++ {
@@ -82,8 +83,8 @@ func (s *server) useWidgets(ctx context.Context, t *testing.T, worker int, reque
 	return created
 }
 
-// watchUntilLast counts the events of each widget that is created, over as many
-// watches as it takes.
+// watchUntilLast counts the events of each created widget, over as many watches as it
+// needs.
 func (s *server) watchUntilLast(t *testing.T, watches *atomic.Int64) map[string]int {
 	seen := map[string]int{}
 	client := s.dynamic.Resource(widgets)
@@ -121,7 +122,7 @@ func (s *server) watchUntilLast(t *testing.T, watches *atomic.Int64) map[string]
 	return seen
 }
 
-// describeSize changes the definition of widgets where it does no harm.
+// describeSize changes a description in the definition of widgets.
 func (s *server) describeSize(t *testing.T, text string) {
 	t.Helper()
 	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
@@ -142,8 +143,8 @@ func (s *server) describeSize(t *testing.T, text string) {
 	}
 }
 
-// TestDefinition_ManyAtOnce defines many at a time: each is established, and
-// served as soon as that is seen.
+// TestDefinition_ManyAtOnce creates many definitions concurrently: each is established, and
+// is served as soon as a client sees that.
 func TestDefinition_ManyAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes twenty definitions")

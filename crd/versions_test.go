@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// crontabDefinition has a version that is stored, and an older one that calls
-// the same thing by another name.
+// crontabDefinition has a storage version, and an older version with another name for the
+// same field.
 const crontabDefinition = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -76,9 +76,9 @@ func TestVersions_WithoutConversion(t *testing.T) {
 		if got := w.Header().Get("Warning"); got != "example.com/v1beta1 CronTab is deprecated; use example.com/v1 CronTab" {
 			t.Errorf("warning: %q", got)
 		}
-		// What the stored version does not know is not stored, and so not
-		// answered, as it would not be by a later read. What is read is defaulted
-		// by the version that it was stored in, before it is converted.
+		// A field that the storage version does not have is not stored, and so the answer
+		// does not have it either. An object is defaulted by its storage version before it
+		// is converted.
 		old := map[string]any{"schedule": "* *"}
 		if diff := cmp.Diff(old, spec(t, w.Body.Bytes())); diff != "" {
 			t.Errorf("create (-want +got):\n%s", diff)
@@ -118,11 +118,11 @@ func TestVersions_WithoutConversion(t *testing.T) {
 // converter is a conversion webhook: v1beta1's cron is v1's schedule.
 type converter struct {
 	*httptest.Server
-	// calls and objects are how often it was asked, and about how many objects.
+	// calls counts the webhook's calls, and objects the objects in them.
 	calls, objects atomic.Int32
-	// refuse names an object that is not converted, nor what comes with it.
+	// refuse names an object. The webhook fails to convert every request that contains it.
 	refuse atomic.Pointer[string]
-	// spoil changes what is answered.
+	// spoil changes the webhook's answers.
 	spoil atomic.Pointer[func(*apiextensionsv1.ConversionResponse)]
 }
 
@@ -171,10 +171,10 @@ func (c *converter) convert(w http.ResponseWriter, req *http.Request) {
 	}
 	review.Request = nil
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(review) // a client that has gone asks again
+	_ = json.NewEncoder(w).Encode(review) // a client that disconnected asks again
 }
 
-// defineConverted defines crontabs that are converted by a webhook.
+// defineConverted creates a definition of crontabs that a webhook converts.
 func (s *server) defineConverted(t *testing.T, c *converter) {
 	t.Helper()
 	crd := parse(t, crontabDefinition)
@@ -267,7 +267,8 @@ func testBadConversions(t *testing.T, s *server) {
 	}
 }
 
-// TestStorageVersion_ChangeKeepsObjects reads what was stored in another version.
+// TestStorageVersion_ChangeKeepsObjects: objects that were stored in the earlier storage
+// version can be read.
 func TestStorageVersion_ChangeKeepsObjects(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		crd := s.define(t, crontabDefinition).DeepCopy()
@@ -293,7 +294,7 @@ func TestStorageVersion_ChangeKeepsObjects(t *testing.T) {
 	})
 }
 
-// TestStorageVersion_WatchesFollowAChange follows, in every version, a change from
+// TestStorageVersion_WatchesFollowAChange: watches in every version get a change from
 // before the storage version changed and one from after.
 func TestStorageVersion_WatchesFollowAChange(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {

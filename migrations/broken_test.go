@@ -8,9 +8,9 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// The connection of a migration breaks after any of its statements, before it has the
-// answer, as when its process is killed: the schema is then the old one or the new one, and the next migration ends as if
-// nothing had happened.
+// The connection of a migration breaks after any of its statements, before the answer
+// arrives, as when its process is killed. The schema is then either the old or the new one,
+// and the next migration completes.
 func TestUp_BrokenAtAnyStatement(t *testing.T) {
 	t.Parallel()
 	d := postgresDatabase(t)

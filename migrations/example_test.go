@@ -9,8 +9,8 @@ import (
 	"byre/migrations"
 )
 
-// Up makes the database and brings it to the program's schema; a second call changes
-// nothing. Status reads the version.
+// Up creates the database and migrates it to the program's schema; a second call changes
+// nothing. Status returns the version.
 func Example() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "byre-example-")
@@ -33,8 +33,8 @@ func Example() {
 	}
 	fmt.Println(before.Dialect, before.Current, after.Current == after.Latest)
 
-	// The step that made the tables is taken back only if the caller says that the data
-	// may be deleted.
+	// The step down that deletes the tables runs only if the caller allows it to delete the
+	// data.
 	for version := after.Current; version > 1; version-- {
 		if _, err := migrations.Down(ctx, endpoint, false); err != nil {
 			fmt.Println(err)

@@ -8,9 +8,9 @@ import (
 	"byre/migrations"
 )
 
-// FuzzParseEndpoint: whatever is given for an endpoint is a file, a connection
-// string, or an error that does not repeat what may be a password. A file's name
-// comes out of the URI for SQLite as it went in.
+// FuzzParseEndpoint: each text is a file, a connection string, or an error that does not
+// contain what may be a password. The name of a file is the same after its way through
+// SQLite's URI.
 func FuzzParseEndpoint(f *testing.F) {
 	for _, endpoint := range []string{
 		"", ":", "sqlite:", "sqlite://", "sqlite:///var/lib/byre.db", "sqlite:relative.db", "sqlite://%3Fmode=memory", "sqlite:///a%00b", "sqlite:///%zz",
@@ -23,7 +23,7 @@ func FuzzParseEndpoint(f *testing.F) {
 		dialect, place, err := migrations.ParseEndpoint(endpoint)
 		switch {
 		case err != nil:
-			// At most the three bytes of an escape are.
+			// The error may contain the three bytes of a malformed escape.
 			said, escape, _ := strings.Cut(err.Error(), "invalid URL escape ")
 			if len(escape) > len(`"%zz"`)+len(`\x00`)*3 || strings.Contains(said, "secret") {
 				t.Errorf("the error repeats the endpoint: %v", err)

@@ -8,13 +8,13 @@ import (
 	"byre/migrations"
 )
 
-// What an administrator granted on the table counters holds for the view that
-// takes its name, and again for the table after the way down.
+// A privilege that an administrator granted on the table counters holds for the view of
+// that name too, and again for the table after the step down.
 func TestGrants_FollowTheName(t *testing.T) {
 	t.Parallel()
 	d := postgresDatabase(t)
 	d.at(t, 1)
-	// Roles are the server's, and stay there when the database is dropped.
+	// Roles belong to the server and stay when the database is dropped.
 	d.exec(t, `DROP ROLE IF EXISTS "the reader", columns, later; CREATE ROLE "the reader"; CREATE ROLE columns; CREATE ROLE later`)
 	d.exec(t, `GRANT SELECT, UPDATE ON counters TO "the reader" WITH GRANT OPTION; GRANT SELECT (revision) ON counters TO columns`)
 	expect := func(when string, want ...string) {

@@ -19,14 +19,14 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// database is one empty database of a dialect.
+// database is an empty database of one dialect.
 type database struct {
 	endpoint string
 	dialect  migrations.Dialect
-	// exec runs statements in it, query returns the texts of one column.
+	// exec runs statements in the database; query returns the texts of one column.
 	exec  func(t *testing.T, statement string)
 	query func(t *testing.T, query string) []string
-	// fresh gives another empty one.
+	// fresh returns another empty database.
 	fresh func(t *testing.T) database
 }
 
@@ -70,7 +70,7 @@ func sqliteDatabase(t *testing.T) database {
 
 func postgresDatabase(t *testing.T) database {
 	dsn := pgtest.DSN(t)
-	// A test that waits asks often: its connections end with their use.
+	// A test that waits queries often: each connection ends with its query.
 	connect := func(t *testing.T) (conn *pgx.Conn, done func()) {
 		conn, err := pgx.Connect(t.Context(), dsn)
 		if err != nil {
@@ -102,7 +102,7 @@ func postgresDatabase(t *testing.T) database {
 
 const (
 	sqliteSchema = `SELECT type || ' ' || name || ' ' || coalesce(sql, '') FROM sqlite_schema ORDER BY 1`
-	// The server's own names of what has none differ from run to run.
+	// The server generates names that differ from run to run.
 	postgresSchema = `
 SELECT c.relkind::text || ' ' || c.relname || ' ' || coalesce(array_to_string(c.reloptions, ','), '') || ' ' ||
        coalesce(string_agg(a.attname || ' ' || a.atttypid::regtype::text || ' ' || a.attnotnull || ' ' || a.attcompression::text, ', ' ORDER BY a.attnum), '')
@@ -122,7 +122,7 @@ func eachDialect(t *testing.T, test func(t *testing.T, d database, schema string
 	})
 }
 
-// Up, down to nothing and up again gives the same schema.
+// The steps up, down to an empty database and up again lead to the same schema.
 func TestMigrate_UpDownUpGivesTheSameSchema(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, schema string) {
@@ -191,7 +191,8 @@ func TestMigrate_RefusesANewerSchema(t *testing.T) {
 	})
 }
 
-// The step that deletes all data says so, and does nothing unless it is told to.
+// The step down that deletes all data says so, and does nothing unless the caller allows
+// it.
 func TestMigrate_DownRefusesToDeleteData(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {
@@ -239,7 +240,7 @@ func TestMigrate_RefusesAForeignDatabase(t *testing.T) {
 	})
 }
 
-// Programs that start at once migrate once.
+// Of several programs that start at once, one migrates.
 func TestMigrate_ConcurrentProcessesMigrateOnce(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {

@@ -13,7 +13,7 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// The statements of the first release that write.
+// The writing statements of the first release.
 const (
 	olderLock  = `SELECT revision FROM counters WHERE id = 1 FOR UPDATE`
 	olderBatch = `
@@ -99,20 +99,20 @@ func olderWrite(t *testing.T, tx pgx.Tx, op, group, resource, name string, repla
 	return revision
 }
 
-// blocked are the sessions that have waited for a lock for longer than an interval.
+// blocked returns the sessions that have waited for a lock for longer than an interval.
 func (d database) blocked(t *testing.T, interval string) []string {
 	t.Helper()
 	return d.query(t, `SELECT pid::text FROM pg_stat_activity WHERE datname = current_database()
 AND wait_event_type = 'Lock' AND clock_timestamp() > query_start + interval '`+interval+`'`)
 }
 
-// The way up waits for a transaction of the first release, however long the role
-// lets a statement run, and lets it come to its end.
+// The migration up waits for a transaction of the first release to complete, even if the
+// role's statement_timeout is shorter.
 func TestOlderReplica_UpWaitsForItsWrite(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		begin, end func(*testing.T, pgx.Tx)
-		// waits is how long the way up is to wait before the end.
+		// waits is how long the migration waits before the transaction ends.
 		waits, revision string
 	}{
 		"batch": {
@@ -128,9 +128,9 @@ func TestOlderReplica_UpWaitsForItsWrite(t *testing.T) {
 		"compaction": {
 			begin: func(t *testing.T, tx pgx.Tx) { olderExec(t, tx, olderDeleteChanges, 2) },
 			end: func(t *testing.T, tx pgx.Tx) {
-				// A deadlock may end this one; then it is tried again.
+				// A deadlock may abort this statement; then the test repeats it.
 				if _, err := tx.Exec(t.Context(), olderUpdateCompacted, 2); err != nil {
-					_ = tx.Rollback(t.Context()) // the server has ended it
+					_ = tx.Rollback(t.Context()) // the server has ended it already
 				} else if err := tx.Commit(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -169,8 +169,8 @@ func TestOlderReplica_UpWaitsForItsWrite(t *testing.T) {
 	}
 }
 
-// The way up gives up where a table is in use for long, with all who use the
-// database waiting behind it.
+// The migration up gives up if a table is in use for long: all other users of the database
+// wait behind it.
 func TestMigrate_UpGivesUpDuringABackup(t *testing.T) {
 	t.Parallel()
 	d := postgresDatabase(t)
@@ -184,8 +184,8 @@ func TestMigrate_UpGivesUpDuringABackup(t *testing.T) {
 	}
 }
 
-// A replica of the first release goes on with the schema of this one: what it
-// replaces keeps its owner, in the log too, and it may compact all there is.
+// A replica of the first release can work with the schema of this one: an object that it
+// updates keeps its owner, in the log too, and it may compact all history.
 func TestOlderReplica_WorksWithTheNewSchema(t *testing.T) {
 	t.Parallel()
 	d := postgresDatabase(t)
@@ -211,7 +211,7 @@ func TestOlderReplica_WorksWithTheNewSchema(t *testing.T) {
 	}) {
 		t.Errorf("changes: %q", got)
 	}
-	// What this release writes moves no counter.
+	// A write of this release does not move the counter.
 	d.exec(t, `INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision)
 VALUES (11, '2026-01-01T00:00:00.000000Z', 'create', '', '', '', '', 'pods', 'builtin', 'n', 'c', '', 0, 11)`)
 	tx := olderBegin(t, d)
@@ -225,7 +225,7 @@ VALUES (11, '2026-01-01T00:00:00.000000Z', 'create', '', '', '', '', 'pods', 'bu
 	}
 }
 
-// A compaction of the first release does not bring back the epoch from before it
+// A compaction of the first release does not restore the epoch that it read before it
 // waited for the row.
 func TestOlderReplica_KeepsTheEpoch(t *testing.T) {
 	t.Parallel()

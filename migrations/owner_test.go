@@ -10,10 +10,9 @@ import (
 	"byre/migrations"
 )
 
-// stored are rows as the schema without owners holds them: a built-in object, an
-// instance in a group of its own, one in a built-in group, and one over a built-in
-// resource that the server does not serve. Each was created, and the first and
-// the last were updated.
+// stored are rows of the schema without owners: a built-in object, an instance in a group
+// of its own, one in a built-in group, and one over a built-in resource that the server
+// does not serve. Each was created, and the first and the last were updated.
 const stored = `
 INSERT INTO objects (revision, "group", resource, namespace, name, uid, created_revision, time, verb, who, form, value) VALUES
     (3, 'rbac.authorization.k8s.io', 'clusterroles', '', 'a', '', 1, '2026-01-01T00:00:00.000000Z', '', '', 'v1.36/rbac.authorization.k8s.io/v1', '{}'),
@@ -31,7 +30,7 @@ INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource,
     (7, '2026-01-01T00:00:00.000000Z', 'update', '', '', '', 'internal.apiserver.k8s.io', 'storageversions', '', 'a', '', 2, 2, 'v1.36/v7/0d1f7a4e.12', '{}');
 UPDATE counters SET revision = 7`
 
-// at migrates to a version by the steps of this program.
+// at migrates to a version with this program's steps.
 func (d database) at(t *testing.T, version migrations.Version) {
 	t.Helper()
 	state, err := migrations.Up(t.Context(), d.endpoint)
@@ -48,7 +47,7 @@ const (
 	changeOwners = `SELECT resource || ' ' || owner FROM changes ORDER BY revision`
 )
 
-// Rows of the first release get the owner that they had in fact.
+// The migration gives rows of the first release their actual owner.
 func TestOwners_OfStoredRows(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {
@@ -74,8 +73,8 @@ func TestOwners_OfStoredRows(t *testing.T) {
 	})
 }
 
-// The way down is refused while an instance would become a built-in object, and
-// then leads to the schema of the first release.
+// The migration down refuses while an instance would become a built-in object. Without such
+// instances it leads to the schema of the first release.
 func TestOwners_DownRefusesAmbiguousKeys(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, schema string) {
@@ -108,8 +107,8 @@ VALUES (1, 'internal.apiserver.k8s.io', 'storageversions', 'custom', '', 'a', ''
 	})
 }
 
-// A replica of the first release may still write while another has migrated. It
-// names no owners.
+// A replica of the first release may write after another replica has migrated. Its rows
+// name no owner.
 func TestOwners_OfRowsOfAnOlderReplica(t *testing.T) {
 	t.Parallel()
 	d := postgresDatabase(t)
@@ -119,7 +118,7 @@ func TestOwners_OfRowsOfAnOlderReplica(t *testing.T) {
 	if got := d.query(t, objectOwners); !slices.Equal(got, want) {
 		t.Errorf("objects: %q, want %q", got, want)
 	}
-	// What it replaces keeps its owner, in the log too.
+	// An object that it updates keeps its owner, in the log too.
 	d.exec(t, `UPDATE objects SET owner = 'custom' WHERE resource = 'storageversions'`)
 	d.exec(t, `INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, namespace, name, uid, replaces, created_revision, form, value)
 SELECT 8, time, 'delete', '', '', '', "group", resource, namespace, name, uid, revision, created_revision, form, value FROM objects WHERE resource = 'storageversions'`)

@@ -7,8 +7,8 @@ import (
 	"byre/migrations"
 )
 
-// The last revision outlives the way up from the first release and back, whatever
-// was committed or compacted meanwhile.
+// The last revision stays the same over the migration up from the first release and down
+// again, whether or not changes are committed or compacted in between.
 func TestRevision_OutlivesUpAndDown(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {
@@ -27,7 +27,7 @@ func TestRevision_OutlivesUpAndDown(t *testing.T) {
 		if len(d.query(t, `SELECT revision FROM history`)) != 7 {
 			t.Error("history has lost rows")
 		}
-		// As a process of the first release does.
+		// This is how a process of the first release writes.
 		d.exec(t, `INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision)
 VALUES (8, '2026-01-01T00:00:00.000000Z', 'create', '', '', '', '', 'pods', 'builtin', 'n', 'b', '', 0, 8)`)
 		d.exec(t, `UPDATE counters SET revision = 8`)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The clock as scripted readings: the time that passes here, how far the
-// database's clock is ahead, and what then counts for older and newer records.
+// Each step is one reading of the clocks: the time that has passed in this process, how far
+// the database's clock is ahead, and the time that then counts for older and newer records.
 func TestClock_FollowsTheDatabase(t *testing.T) {
 	var c clock
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -20,11 +20,11 @@ func TestClock_FollowsTheDatabase(t *testing.T) {
 		{time.Minute, 0, 0, false},
 		{time.Second, time.Hour, 0, true},
 		{time.Minute, time.Hour, 0, true},
-		{time.Second, 3 * time.Hour, 0, true}, // once more
-		{time.Second, 2 * time.Hour, 0, true}, // partly back
-		{time.Second, 0, 0, false},            // right again
+		{time.Second, 3 * time.Hour, 0, true}, // a second jump
+		{time.Second, 2 * time.Hour, 0, true}, // a jump partly back
+		{time.Second, 0, 0, false},            // correct again
 		{time.Second, -time.Hour, -time.Hour, false},
-		{time.Second, 0, -time.Hour, true}, // what was written meanwhile is stamped an hour early
+		{time.Second, 0, -time.Hour, true}, // records of the time in between are stamped an hour early
 	} {
 		local, revision = local.Add(step.passed), revision+1
 		start = start.Add(step.passed)

@@ -20,7 +20,7 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-// documented is one query of docs/sql.md; no dialect means every one.
+// documented is one query of docs/sql.md. An empty dialect means every one.
 type documented struct{ heading, dialect, query string }
 
 func readDocs(t *testing.T) (all []documented) {
@@ -41,8 +41,8 @@ func readDocs(t *testing.T) (all []documented) {
 	return all
 }
 
-// Every query of docs/sql.md finds something in both databases, asked by the shells
-// that the page names.
+// Every query of docs/sql.md finds rows in both databases, through the shells that the page
+// names.
 func TestDocs_QueriesWork(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -89,7 +89,7 @@ func documentedSQLite(t *testing.T) func(*testing.T, string) (int, error) {
 	}
 }
 
-// separator ends, or separates, the rows that a shell prints.
+// separator is what a shell prints between, or after, rows.
 const separator = "\x1e"
 
 func shell(t *testing.T, name string, args ...string) (string, error) {
@@ -123,7 +123,7 @@ func documentedPostgres(t *testing.T) func(*testing.T, string) (int, error) {
 	}
 }
 
-// live makes what the documented queries look for.
+// live makes changes that the documented queries find.
 func live(t *testing.T, driver sqlstore.Driver) {
 	t.Helper()
 	admin := sqlstore.Author{User: "byre-admin", Verb: "apply", AuditID: "b5c7"}
@@ -159,7 +159,7 @@ func live(t *testing.T, driver sqlstore.Driver) {
 	}
 }
 
-// The view shows each state once, whether history still has it or not.
+// The view shows each state once, whether or not history still has it.
 func TestHistoryView_ShowsEachStateOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -169,7 +169,7 @@ func TestHistoryView_ShowsEachStateOnce(t *testing.T) {
 		"sqlite": documentedSQLite(t), "postgres": documentedPostgres(t),
 	} {
 		for where, want := range map[string]int{
-			`name = 'web'`:                                                          1, // the first state is forgotten
+			`name = 'web'`:                                                          1, // the first state is compacted
 			`name = 'web' AND value LIKE '%3%'`:                                     1,
 			`name = 'web' AND replaced LIKE '%"replicas":1%'`:                       1,
 			`op = 'delete' AND value IS NULL`:                                       1,
@@ -186,8 +186,8 @@ func TestHistoryView_ShowsEachStateOnce(t *testing.T) {
 	}
 }
 
-// The copy that docs/operations.md says how to make ends while the server writes on,
-// and is a database at one revision.
+// The copy that docs/operations.md describes completes while the server writes, and is a
+// database at one revision.
 func TestDocs_BackupIsConsistent(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -10,7 +10,7 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// A write names the revision that it replaces. It fails if the key is at another one.
+// A write names the revision that it replaces, and fails if the key is at another revision.
 func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	store := sqlstore.New(storetest.NewModel(), sqlstore.Options{Publish: func([]sqlstore.Change) {}})

@@ -1,5 +1,5 @@
 package sqlstore
 
-// WithoutGathering has the writer take what is in the queue at once. It must come
-// before Run.
+// WithoutGathering makes the writer take the queue without waiting for other writers. It
+// must be called before Run.
 func (s *Store) WithoutGathering() { s.withoutGathering = true }

@@ -14,8 +14,8 @@ import (
 	"byre/sqlstore/dbtest"
 )
 
-// BenchmarkGather has writers do what a request does before its write (about 100
-// microseconds of processor time), then write, with and without gathering.
+// BenchmarkGather has writers do the work of a request (about 100 microseconds of processor
+// time) and then write, with and without gathering.
 func BenchmarkGather(b *testing.B) {
 	for _, writers := range []int{1, 8, 64} {
 		for _, gathers := range []bool{true, false} {
@@ -54,7 +54,7 @@ func benchmarkGather(b *testing.B, writers int, gathers bool) {
 	running.Wait()
 }
 
-// request makes a value of about 2 kB as a request would, by encoding and decoding.
+// request encodes and decodes a value of about 2 kB, as a request does.
 func request(b *testing.B) []byte {
 	value := map[string]any{}
 	for i := range 60 {
@@ -70,7 +70,7 @@ func request(b *testing.B) []byte {
 	return encoded
 }
 
-// processorTime is what this process has used, by the user and the system.
+// processorTime is the processor time of this process, of user and system.
 func processorTime(b *testing.B) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

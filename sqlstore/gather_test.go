@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A writer doesn't wait for ever for those who go on arriving.
+// A writer waits for a bounded time even if other writers keep arriving.
 func TestQueue_GatherIsBoundedInTime(t *testing.T) {
 	q, now, turns := newQueue(), time.Unix(0, 0), 0
 	arrive := func() { q.push(&pending{}) }
@@ -18,7 +18,7 @@ func TestQueue_GatherIsBoundedInTime(t *testing.T) {
 	if most := int(gatherTime / time.Millisecond); turns == 0 || turns > most {
 		t.Errorf("it waits for %d ms", turns)
 	}
-	// Who arrives alone doesn't wait for more than one turn of the others.
+	// A writer that is alone waits for no more than one turn of the others.
 	q, turns = newQueue(), 0
 	arrive()
 	q.gather(1_000_000, func() time.Time { return now }, func() { turns++ })

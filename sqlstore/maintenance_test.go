@@ -21,8 +21,8 @@ import (
 	"byre/watch/watchtest"
 )
 
-// What administrators do to a live database loses nothing: every write that was
-// answered is in the watch, in history and in the state, each once.
+// Maintenance of a database in use loses nothing: every acknowledged write is in the watch,
+// in the history and in the state, each once.
 func TestMaintenance_LosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -80,7 +80,7 @@ func TestMaintenance_LosesNothing(t *testing.T) {
 	})
 }
 
-// maintained writes and watches while maintenance goes on, at least twice.
+// maintained writes and watches while maintain runs, at least twice.
 func maintained(t *testing.T, driver sqlstore.Driver, maintain func(context.Context) error) {
 	store, feed := watchtest.Run(t, driver, watch.Options{Interval: 50 * time.Millisecond})
 	pods := watch.Resource{Name: "pods"}

@@ -22,8 +22,8 @@ type sized struct {
 func (s *sized) Size(context.Context) (int64, error) { return s.used.Load(), nil }
 func (s *sized) Used(context.Context) (int64, error) { return s.used.Load(), nil }
 
-// At its quota a database takes what makes it smaller, and nothing else, until there is
-// space again.
+// At its quota a database accepts only writes that make it smaller, until there is space
+// again.
 func TestQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 	t.Parallel()
 	driver := &sized{Model: storetest.NewModel()}
@@ -68,7 +68,7 @@ func TestQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 	if err := store.Compact(t.Context(), 3); err != nil {
 		t.Errorf("compact: %v", err)
 	}
-	driver.used.Store(960) // not enough of it
+	driver.used.Store(960) // not enough space
 	if _, err := commit(sqlstore.Write{Op: sqlstore.Create, Key: key("c"), Value: []byte("{}")}); !errors.Is(err, sqlstore.ErrQuota) {
 		t.Errorf("just below the quota: %v", err)
 	}

@@ -22,8 +22,8 @@ import (
 // staged is a Model whose transactions wait for the test.
 type staged struct {
 	*storetest.Model
-	// begun gets the size of each batch, then its transaction waits for an
-	// answer: the error it ends with.
+	// begun receives the size of each batch. The batch's transaction then waits for an
+	// answer: the error that it ends with.
 	begun   chan int
 	answers chan error
 }
@@ -48,7 +48,7 @@ type running struct {
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
 	metrics *prometheus.Registry
-	// results gets one line for each write that was answered.
+	// results receives one line for each answered write.
 	results chan string
 }
 
@@ -67,7 +67,7 @@ func run(t *testing.T, options sqlstore.Options) *running {
 	return r
 }
 
-// commit commits in the background.
+// commit commits in a goroutine of its own.
 func (r *running) commit(ctx context.Context, name string, size int) {
 	go func() {
 		c, err := r.store.Commit(ctx, sqlstore.Write{
@@ -77,7 +77,7 @@ func (r *running) commit(ctx context.Context, name string, size int) {
 	}()
 }
 
-// create commits during another transaction and waits until the queue has it.
+// create commits during another transaction and waits until the write is in the queue.
 func (r *running) create(ctx context.Context, name string, size int) {
 	r.Helper()
 	before := r.queued()
@@ -102,7 +102,7 @@ func (r *running) queued() float64 {
 	return 0
 }
 
-// first starts a transaction of its own, so that what is created next gathers.
+// first starts a transaction, so that the following creates gather in the queue.
 func (r *running) first() {
 	r.Helper()
 	r.commit(context.Background(), "first", 1)
@@ -139,11 +139,11 @@ func TestStore_BatchesGather(t *testing.T) {
 	r.create(t.Context(), "large", 2000)
 	r.create(t.Context(), "small", 10)
 	r.answers <- nil
-	r.begins(3) // a b c: the second a may not share a transaction with the first
+	r.begins(3) // a b c: the second write of a may not share a transaction with the first
 	r.answers <- nil
-	r.begins(2) // a d: the large one doesn't fit any more
+	r.begins(2) // a d: the large one does not fit any more
 	r.answers <- nil
-	r.begins(1) // the large one by itself
+	r.begins(1) // the large one alone
 	r.answers <- nil
 	r.begins(1)
 	r.answers <- nil
@@ -161,8 +161,8 @@ func (c *counted) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstor
 	return c.Model.Commit(ctx, batch)
 }
 
-// TestStore_BusyWritersShareTransactions has many writers on one processor, whose
-// transactions take no time: not each write gets one of its own all the same.
+// TestStore_BusyWritersShareTransactions: many writers on one processor share transactions
+// even if a transaction takes no time.
 func TestStore_BusyWritersShareTransactions(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	driver := &counted{Model: storetest.NewModel()}
@@ -207,7 +207,7 @@ func TestStore_CancelledWriteLeavesTheQueue(t *testing.T) {
 	r.answers <- nil
 	r.expect("first 1 <nil>", "other 2 <nil>")
 
-	// Once the transaction has begun its outcome counts.
+	// After the transaction has begun, its outcome is the outcome of the write.
 	ctx, cancel = context.WithCancel(t.Context())
 	r.commit(ctx, "begun", 1)
 	r.begins(1)
@@ -234,7 +234,7 @@ func TestStore_FailureIsOfItsOperation(t *testing.T) {
 		r.answers <- err
 		r.expect("first 0 "+err.Error(), "a 0 "+err.Error(), "b 0 "+err.Error())
 	}
-	// An error that says nothing of the database is that of one write.
+	// An error that does not concern the database fails its own write only.
 	r.first()
 	r.create(t.Context(), "a", 1)
 	r.create(t.Context(), "bad", 1)
@@ -267,8 +267,8 @@ func (l logLines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// A database that takes no writes is logged once a cause, said by Writable in words
-// for everybody, and tried until it takes writes again.
+// An outage is logged once for each cause. Writable tells clients of it without the
+// database's words. The store tries the database until it takes writes again.
 func TestStore_OutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	log := logLines{make(chan string, 100)}
@@ -292,7 +292,7 @@ func TestStore_OutageIsLoggedOnce(t *testing.T) {
 	fails := func(cause error) {
 		t.Helper()
 		r.answers <- cause
-		r.begins(0) // the next try: what became of the last one is known
+		r.begins(0) // the next try: the outcome of the last one is known
 		if err := r.store.Writable(); err == nil || err.Error() != sqlstore.Public(cause) {
 			t.Errorf("writable: %v", err)
 		}

@@ -11,9 +11,9 @@ import (
 	"byre/sqlstore"
 )
 
-// Every kind of subscription sees each change of its interest once and in order,
-// and the running counts stay right, while records, pages of history and indexes
-// leave memory, come back, are forgotten and reset.
+// Each kind of subscription gets every change of its interest once and in order, and the
+// counts stay right, while records, pages of history and indexes are unloaded, loaded,
+// forgotten and reset.
 func TestSubscription_SeesEachChangeWhileStateIsUnloaded(t *testing.T) {
 	t.Parallel()
 	const n = 4000
@@ -87,7 +87,7 @@ func TestSubscription_SeesEachChangeWhileStateIsUnloaded(t *testing.T) {
 	}
 }
 
-// disturb has state leave memory, and come back.
+// disturb unloads state and loads it again.
 func (f *fixture) disturb(ctx context.Context, round int, index *Index) {
 	f.checks(idleChecks + 1)
 	f.history.dropUnused()
@@ -104,8 +104,8 @@ func (f *fixture) disturb(ctx context.Context, round int, index *Index) {
 	}
 }
 
-// publishRandomly makes n changes and publishes them, a few at a time, as a
-// store does: without the values that were replaced.
+// publishRandomly makes n changes and publishes them, a few at a time, without the values
+// that they replaced, as a store does.
 func (f *fixture) publishRandomly(n int) (changes []sqlstore.Change) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var batch []sqlstore.Change
@@ -134,8 +134,8 @@ func (f *fixture) publishRandomly(n int) (changes []sqlstore.Change) {
 	return changes
 }
 
-// readWithBreaks reads changes up to the last one, and now and then, and when it
-// has to, goes on by another subscription.
+// readWithBreaks reads changes up to the last one. From time to time, and when it has to,
+// it continues with another subscription.
 func readWithBreaks(ctx context.Context, subscribe func(int64) (*Subscription, error), after, last int64, revisions *[]int64) error {
 	random := rand.New(rand.NewPCG(3, 4))
 	for after < last {

@@ -11,12 +11,12 @@ import (
 	"byre/sqlstore"
 )
 
-// Readers and writers at once: every subscriber ends with what the store has.
+// Readers and writers run concurrently: every subscriber ends with the state of the store.
 func TestSubscription_ConvergesToTheStore(t *testing.T) {
 	t.Parallel()
 	const writers, writes, subscribers = 3, 400, 12
 	f := startShared(t, Options{Interval: 5 * time.Millisecond, RingEvents: 16})
-	var mu sync.Mutex // the model's changes are read back in order
+	var mu sync.Mutex // changes of the model are read in order
 	var all sync.WaitGroup
 	for w := range writers {
 		all.Go(func() {
@@ -39,8 +39,8 @@ func TestSubscription_ConvergesToTheStore(t *testing.T) {
 	all.Wait()
 }
 
-// follow keeps a copy of one namespace (or of all) by a subscription, and
-// compares it with the store at the end.
+// follow maintains a copy of one namespace (or of all) from a subscription and compares it
+// with the store at the end.
 func follow(f *fixture, i, end int) {
 	want := Interest{Resource: pods}
 	if i%2 == 1 {

@@ -10,8 +10,8 @@ import (
 	"byre/sqlstore"
 )
 
-// A read that is to be the latest is not answered from what was read in another
-// epoch, even if nobody has told the feed, and the revision is not later.
+// A read of the latest state is not answered with a state of an earlier epoch, even if the
+// feed has no hint of the new epoch and the revision is not later.
 func TestLatest_FollowsTheEpoch(t *testing.T) {
 	t.Parallel()
 	f := startShared(t, Options{Interval: never})
@@ -36,8 +36,8 @@ func TestLatest_FollowsTheEpoch(t *testing.T) {
 	}
 }
 
-// A list that is older than what the feed has applied is not taken for the
-// current state: nothing would bring what it lacks.
+// A list that is older than what the feed has applied does not become the current state: no
+// later change would add what it lacks.
 func TestLoad_RefusesAListOlderThanTheFeed(t *testing.T) {
 	t.Parallel()
 	f := startShared(t, Options{Interval: never})
@@ -59,8 +59,8 @@ func TestLoad_RefusesAListOlderThanTheFeed(t *testing.T) {
 	}
 }
 
-// A read whose revision was read just before the feed took over another epoch is
-// answered from that one: nothing else would ever end its wait.
+// A read may learn its revision just before the feed adopts another epoch. It is answered
+// from the new epoch, because nothing else would end its wait.
 func TestLatest_AfterTheEpochWasAdopted(t *testing.T) {
 	t.Parallel()
 	f := startShared(t, Options{Interval: never})
@@ -91,8 +91,8 @@ func TestLatest_AfterTheEpochWasAdopted(t *testing.T) {
 	}
 }
 
-// What is published while a reset reads the store's state is later than that
-// state. A sole writer, which is not polled, must still get to it.
+// Changes that are published while a reset reads the store's state are later than that
+// state. A sole writer's feed, which does not poll, must still apply them.
 func TestReset_KeepsWhatIsPublishedMeanwhile(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})
@@ -175,8 +175,8 @@ func TestReset_EndsSubscriptionsOfLostHistory(t *testing.T) {
 	}
 }
 
-// What waits for a revision of an epoch that has ended is told so at once: in the
-// next epoch, at a lower revision, that revision may never come.
+// A wait for a revision of an epoch that has ended fails at once: the next epoch may begin
+// at a lower revision and never reach it.
 func TestWait_EndsWithItsEpoch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestWait_EndsWithItsEpoch(t *testing.T) {
 		f.write(pod("a", "1"), "x")
 		f.write(pod("a", "2"), "x")
 		f.awaitUsage()
-		// The store answers a list from revision 5, which the feed never gets.
+		// The store answers a list at revision 5, which the feed does not receive.
 		f.source.answer(func(s *source) {
 			s.listed = func(listed sqlstore.ListResult) sqlstore.ListResult {
 				listed.Revision = 5

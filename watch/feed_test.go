@@ -59,7 +59,7 @@ func TestFeed_ReadsAForgottenResourceAgain(t *testing.T) {
 	}
 }
 
-// A custom resource with the group and the plural of a built-in one is another.
+// A custom resource with the group and plural of a built-in one is another resource.
 func TestFeed_KeepsOwnersApart(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})
@@ -87,7 +87,7 @@ func TestFeed_KeepsOwnersApart(t *testing.T) {
 	}
 }
 
-// Two processes write; this one is told of its own changes only.
+// Two processes write; the feed is told of the changes of one only.
 func TestFeed_ReadsGapsFromTheStore(t *testing.T) {
 	t.Parallel()
 	f := startShared(t, Options{Interval: never})
@@ -120,7 +120,7 @@ func TestFeed_HintsBringChangesAtOnce(t *testing.T) {
 	f := startShared(t, Options{Interval: never})
 	sub := f.subscribe(Interest{}, 0)
 	c := f.put(pod("a", "1"), "theirs")
-	f.hint(c.Revision + 10) // wrong, and still of use
+	f.hint(c.Revision + 10) // a wrong revision still makes the feed ask the store
 	f.next(sub, 1)
 	f.put(pod("a", "2"), "theirs")
 	f.hint(0) // hints may have been lost

@@ -22,12 +22,12 @@ type source struct {
 	*storetest.Model
 	states  atomic.Int64
 	reads   atomic.Int64
-	rows    atomic.Int64 // that reads returned
+	rows    atomic.Int64 // the rows that reads have returned
 	mu      sync.Mutex
 	state   func(sqlstore.State) sqlstore.State
 	changes func([]sqlstore.Change) []sqlstore.Change
 	listed  func(sqlstore.ListResult) sqlstore.ListResult
-	usage   func() // called by Usage once it has read, without the lock
+	usage   func() // called, without the lock, after Usage has read
 }
 
 func (s *source) State(ctx context.Context) (sqlstore.State, error) {
@@ -41,7 +41,7 @@ func (s *source) State(ctx context.Context) (sqlstore.State, error) {
 	return state, err
 }
 
-// ReadIndex is what a store has that no other process writes to; see sharedSource.
+// ReadIndex exists for a store that only this process writes to; see sharedSource.
 func (s *source) ReadIndex() sqlstore.State {
 	state, _ := s.State(context.Background())
 	return state
@@ -50,7 +50,7 @@ func (s *source) ReadIndex() sqlstore.State {
 // sharedSource is a source that other processes write to: it has no ReadIndex.
 type sharedSource struct{ Source }
 
-// Usage is of the revision that State says: the feed waits for it.
+// Usage is at the revision that State returns: the feed waits for it.
 func (s *source) Usage(ctx context.Context) (sqlstore.Usage, error) {
 	usage, err := s.Model.Usage(ctx)
 	s.mu.Lock()
@@ -95,14 +95,14 @@ func (s *source) answer(set func(*source)) {
 	set(s)
 }
 
-// fixture is a feed that runs, over a model.
+// fixture is a running feed over a model.
 type fixture struct {
 	t testing.TB
 	*Feed
 	source *source
 }
 
-// never is a poll that does not come while a test runs.
+// never is a poll interval that does not pass while a test runs.
 const never = time.Hour
 
 // start starts a feed over an empty store that this process alone writes to.
@@ -110,14 +110,13 @@ func start(t *testing.T, opts Options) *fixture {
 	return startOver(t, &source{Model: storetest.NewModel()}, opts)
 }
 
-// startShared starts a feed over an empty store that other processes write to.
+// startShared starts a feed over an empty store that other processes write to too.
 func startShared(t *testing.T, opts Options) *fixture {
 	s := &source{Model: storetest.NewModel()}
 	return run(t, &fixture{t: t, Feed: New(sharedSource{s}, opts), source: s})
 }
 
-// startOver starts a feed over a store that has something in it, as after a
-// restart.
+// startOver starts a feed over a store with contents, as after a restart.
 func startOver(t *testing.T, s *source, opts Options) *fixture {
 	return run(t, &fixture{t: t, Feed: New(s, opts), source: s})
 }
@@ -135,8 +134,8 @@ func run(t *testing.T, f *fixture) *fixture {
 	return f
 }
 
-// awaitUsage waits until the usage is counted in the background. Before that,
-// its count may be what calls source.state, and not the test's own call.
+// awaitUsage waits until the background count of the usage is done. Until then that count,
+// and not the test's own call, may call source.state.
 func (f *fixture) awaitUsage() {
 	f.t.Helper()
 	if _, err := f.WaitForUsage(f.t.Context(), pods); err != nil {
@@ -144,8 +143,8 @@ func (f *fixture) awaitUsage() {
 	}
 }
 
-// byValue finds records by their values, except for those that begin with a
-// question mark: nobody knows what these are found by.
+// byValue indexes records by their values. For values that begin with a question mark it
+// cannot tell what they are found by.
 func byValue() *Index {
 	return &Index{Name: "value", Value: func(e *Entry) (string, bool) {
 		return string(e.Value), !strings.HasPrefix(string(e.Value), "?")
@@ -158,7 +157,7 @@ func pod(namespace, name string) sqlstore.Key {
 	return sqlstore.Key{Resource: "pods", Namespace: namespace, Name: name}
 }
 
-// put creates or updates a record, without telling the feed.
+// put creates or updates a record without telling the feed.
 func (f *fixture) put(key sqlstore.Key, value string) sqlstore.Change {
 	f.t.Helper()
 	w := sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(value)}
@@ -212,7 +211,7 @@ func (f *fixture) subscribe(want Interest, after int64) *Subscription {
 	return s
 }
 
-// next reads events until there are n.
+// next reads n events.
 func (f *fixture) next(s *Subscription, n int) []Event {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), 10*time.Second)

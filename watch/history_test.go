@@ -13,7 +13,7 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// written is a store with n changes of pods, and as many of other resources.
+// written is a store with n changes of Pods, and as many of other resources.
 func written(t testing.TB, n int, value string) *source {
 	t.Helper()
 	s := &source{Model: storetest.NewModel()}
@@ -39,8 +39,8 @@ func written(t testing.TB, n int, value string) *source {
 	return s
 }
 
-// resume has watchers of pods go on after revisions that are spread over all
-// there are, and read everything.
+// resume makes watchers of Pods continue after revisions that are spread over the whole
+// history, and read everything.
 func resume(t testing.TB, f *Feed, watchers int, last int64) {
 	t.Helper()
 	const workers = 64
@@ -59,8 +59,8 @@ func resume(t testing.TB, f *Feed, watchers int, last int64) {
 	group.Wait()
 }
 
-// readOn reads the changes of pods after a revision up to the last; those are
-// of the odd revisions.
+// readOn reads the changes of Pods after a revision up to the last one. Pods have the odd
+// revisions.
 func readOn(t testing.TB, f *Feed, after, last int64) error {
 	s, err := f.Subscribe(t.Context(), Interest{Resource: pods}, after)
 	if err != nil {
@@ -86,8 +86,8 @@ func readOn(t testing.TB, f *Feed, after, last int64) error {
 	return nil
 }
 
-// Watchers that come back after a restart share what is read of the log,
-// whether it fits in the ring or not.
+// Watchers that resume after a restart share what is read of the log, whether or not it
+// fits in the ring.
 func TestHistory_IsSharedByResumingWatchers(t *testing.T) {
 	t.Parallel()
 	const n, watchers = 500, 10_000
@@ -102,7 +102,7 @@ func TestHistory_IsSharedByResumingWatchers(t *testing.T) {
 	}
 }
 
-// What was committed before a resource was loaded is in its ring soon after.
+// The ring of a resource soon has what was committed before the resource was loaded.
 func TestRing_IsFilledFromTheLog(t *testing.T) {
 	t.Parallel()
 	const n = 2 * pageChanges
@@ -127,7 +127,7 @@ func TestRing_IsFilledFromTheLog(t *testing.T) {
 	}
 }
 
-// Large changes are read a few at a time, and don't stay in memory for long.
+// Large changes are read a few at a time, and do not stay in memory for long.
 func TestHistory_PagesAreBoundedByBytes(t *testing.T) {
 	t.Parallel()
 	const n, size = 40, 1 << 20
@@ -167,7 +167,8 @@ func TestHistory_PagesAreBoundedByBytes(t *testing.T) {
 	}
 }
 
-// The pages at the end of compaction begin in the middle.
+// Watchers that resume right after a compaction share pages too, although the first page
+// begins in its middle. A revision before the compaction is an error.
 func TestHistory_ResumesNextToACompaction(t *testing.T) {
 	t.Parallel()
 	const n, compacted = 300, 100
@@ -192,7 +193,7 @@ func TestHistory_ResumesNextToACompaction(t *testing.T) {
 	}
 }
 
-// A reset drops what was read of a history that may not have happened.
+// A reset drops the pages that were read of the replaced history.
 func TestHistory_IsForgottenByAReset(t *testing.T) {
 	t.Parallel()
 	f := startOver(t, written(t, 300, "x"), Options{Interval: never, RingEvents: 4})
@@ -209,8 +210,8 @@ func TestHistory_IsForgottenByAReset(t *testing.T) {
 	}
 }
 
-// BenchmarkResume is 10,000 watchers that come back after a restart, each at
-// another revision of the log.
+// BenchmarkResume measures 10,000 watchers that resume after a restart, each at another
+// revision of the log.
 func BenchmarkResume(b *testing.B) {
 	const n, watchers = 2000, 10_000
 	s := written(b, n, strings.Repeat("x", 1000))

@@ -15,8 +15,8 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// A feed that stops does not wait until an index has asked for every record: to
-// find the value of one may take as long as a time-out of what decrypts it.
+// A feed stops without waiting until an index has asked for every record: to find the value
+// of one record may take as long as the timeout of a decryption.
 func TestIndex_BuildEndsWithTheFeed(t *testing.T) {
 	t.Parallel()
 	f := New(&source{Model: storetest.NewModel()}, Options{})
@@ -45,7 +45,7 @@ func TestIndex_BuildEndsWithTheFeed(t *testing.T) {
 	}
 }
 
-// found names the records that an index finds by a value.
+// found returns the names of the records that an index finds by a value.
 func (f *fixture) found(index *Index, value string) (names string) {
 	f.t.Helper()
 	s, err := f.SnapshotIndexed(f.t.Context(), pods, index)
@@ -78,8 +78,8 @@ func TestIndex_FindsAndForgets(t *testing.T) {
 	}
 }
 
-// A record is looked through once for an index, however many look for it by
-// that, and never under the lock that every reader and writer needs.
+// Each record is looked through once for an index, by however many concurrent lookups, and
+// never under the lock that every reader and writer needs.
 func TestIndex_LooksOnceAndOutsideTheLock(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})
@@ -115,7 +115,7 @@ func TestIndex_LooksOnceAndOutsideTheLock(t *testing.T) {
 			t.Fatal(events, err)
 		}
 	}
-	f.write(pod("a", "1"), "0") // before there is an index of what is stored
+	f.write(pod("a", "1"), "0") // before an index of the stored record exists
 	if got := f.found(index, "1"); got != "3579" {
 		t.Errorf("1 finds %q", got)
 	}
@@ -137,8 +137,7 @@ func TestIndex_LooksOnceAndOutsideTheLock(t *testing.T) {
 	}
 }
 
-// A page of what an index finds begins where the page before it ended, whatever
-// came before that.
+// A page of an index begins where the page before it ended, whatever was found before that.
 func TestIndex_PageBeginsAnywhere(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})
@@ -175,7 +174,8 @@ func TestIndex_PageBeginsAnywhere(t *testing.T) {
 	}
 }
 
-// What can't be told is found by every value, in its place, unless Find knows.
+// A record whose value is unknown is found by every value, at its place, unless Find knows
+// the value.
 func TestIndex_FindsUnknownValuesByEveryValue(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})
@@ -204,8 +204,8 @@ func TestIndex_FindsUnknownValuesByEveryValue(t *testing.T) {
 	}
 }
 
-// An index takes the place of another of its name, not of one that is asked by
-// under another name; subscribers keep to their own.
+// An index replaces another one of its name, and not one of another name. Subscribers keep
+// the index that they began with.
 func TestIndex_IsReplacedByName(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})

@@ -19,10 +19,10 @@ import (
 	"byre/sqlstore"
 )
 
-// TestFeed_FollowsScripts runs the scripts in testdata, as etcd-io/raft does. Each command is
-// followed by what it returns, by what the feed logs, and by the subscriptions that it
-// wakes. After a command the feed goes on until nothing happens any more. To accept
-// what the scripts give now: go test ./watch -run TestFeed_FollowsScripts -rewrite.
+// TestFeed_FollowsScripts runs the scripts in testdata, as etcd-io/raft does. The output of
+// a command is what it returns, what the feed logs, and which subscriptions it wakes. After
+// each command the feed runs until it is idle. To accept the current output: go test
+// ./watch -run TestFeed_FollowsScripts -rewrite.
 func TestFeed_FollowsScripts(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("testdata/*.txt")
@@ -49,7 +49,7 @@ type interaction struct {
 func (in *interaction) run(t *testing.T, d *datadriven.TestData) string {
 	in.log.Reset()
 	returned := in.command(t, d)
-	time.Sleep(10 * defaultWakeInterval) // by the clock of the bubble
+	time.Sleep(10 * defaultWakeInterval) // the clock is the bubble's
 	synctest.Wait()
 	out := returned + in.log.String()
 	for _, name := range slices.Sorted(maps.Keys(in.subscriptions)) {
@@ -70,7 +70,7 @@ func (in *interaction) command(t *testing.T, d *datadriven.TestData) string {
 		for _, pair := range d.CmdArgs {
 			in.write(parseKey(pair.Key), pair.Vals[0])
 		}
-	case "commit": // by another process, or not yet published
+	case "commit": // by another process, or not published yet
 		for _, pair := range d.CmdArgs {
 			in.put(parseKey(pair.Key), pair.Vals[0])
 		}
@@ -94,7 +94,7 @@ func (in *interaction) command(t *testing.T, d *datadriven.TestData) string {
 		if _, err := in.source.Compact(t.Context(), int64(revision), revision); err != nil {
 			d.Fatalf(t, "%v", err)
 		}
-	case "restore": // as if another database were there
+	case "restore": // as if the database were another one
 		epoch := d.CmdArgs[0].Key
 		in.source.answer(func(s *source) {
 			s.state = func(state sqlstore.State) sqlstore.State { state.Epoch = epoch; return state }
@@ -155,7 +155,7 @@ func (in *interaction) add(t *testing.T, d *datadriven.TestData) string {
 	return ""
 }
 
-// poll reads what there is: "poll NAME".
+// poll reads the pending events: "poll NAME".
 func (in *interaction) poll(t *testing.T, d *datadriven.TestData) string {
 	var out strings.Builder
 	for {
@@ -181,7 +181,7 @@ func valueOf(e *Entry) string {
 	return string(e.Value)
 }
 
-// scan sets dest by an argument, if the command has it.
+// scan sets dest from an argument, if the command has it.
 func scan(t *testing.T, d *datadriven.TestData, argument string, dest any) bool {
 	if d.HasArg(argument) {
 		d.ScanArgs(t, argument, dest)

@@ -9,8 +9,8 @@ import (
 	"byre/sqlstore"
 )
 
-// Callers of Latest share round trips, but none gets the answer to a question
-// that was asked before its own.
+// Callers of Latest share round trips, but none gets the answer to a question that was
+// asked before its call.
 func TestReadIndex_SharesRoundTrips(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestReadIndex_SharesRoundTrips(t *testing.T) {
 		}
 		early := make(chan int64, 1)
 		go func() { early <- latest() }()
-		synctest.Wait() // its answer is read: revision 0
+		synctest.Wait() // its answer was read: revision 0
 		f.put(pod("a", "1"), "x")
 		var all sync.WaitGroup
 		for range 100 {
@@ -44,7 +44,7 @@ func TestReadIndex_SharesRoundTrips(t *testing.T) {
 				}
 			})
 		}
-		synctest.Wait() // all wait for the second round trip
+		synctest.Wait() // all of them wait for the second round trip
 		close(release)
 		if got := <-early; got != 0 {
 			t.Errorf("the first answer was %d", got)

@@ -10,13 +10,13 @@ import (
 	"byre/sqlstore"
 )
 
-// A subscriber is woken by what it wants and by nothing else.
+// Only a change of its interest wakes a subscriber.
 func TestSubscription_WakesForItsInterestOnly(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		want  Interest
-		wakes map[sqlstore.Key]bool // by a write of value 1
+		wakes map[sqlstore.Key]bool // which keys wake it when they are written
 	}{
 		{"all", Interest{}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): true, pod("", "z"): true}},
 		{"namespace", Interest{Namespace: "a"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "x"): false}},
@@ -34,7 +34,7 @@ func TestSubscription_WakesForItsInterestOnly(t *testing.T) {
 	}
 }
 
-// checkWaking writes a key and checks whether a subscription is woken by that.
+// checkWaking writes a key and checks whether that wakes a subscription.
 func checkWaking(t *testing.T, want Interest, key sqlstore.Key, wakes bool) {
 	f := start(t, Options{})
 	s := f.subscribe(want, 0)
@@ -75,7 +75,7 @@ func TestSubscription_ByIndexSeesWhatLeaves(t *testing.T) {
 	}
 }
 
-// What has left the ring is read from the store, page by page.
+// A slow subscriber reads changes that have left the ring from the store, page by page.
 func TestSubscription_SlowReadsHistory(t *testing.T) {
 	t.Parallel()
 	const n = 3*pageChanges + 7

@@ -18,15 +18,15 @@ func (f *fixture) has(r Resource) bool {
 	return loaded
 }
 
-// checks has the feed make n checks of what is read.
+// checks makes the feed check n times what is unused.
 func (f *fixture) checks(n int) {
 	for range n {
 		f.unload()
 	}
 }
 
-// The records of a resource that is neither read nor watched leave memory, and
-// come back as they are then.
+// Records of a resource that is neither read nor watched leave memory. When they are loaded
+// again they have the current state.
 func TestUnload_UnreadStateLeavesMemory(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})
@@ -61,8 +61,8 @@ func TestUnload_UnreadStateLeavesMemory(t *testing.T) {
 	}
 }
 
-// Above the budget what was not read for longest leaves first, and what is read
-// stays.
+// Over the budget, the state that was not read for the longest time is unloaded first, and
+// state that is read stays.
 func TestUnload_StateBytesIsABudget(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{StateBytes: 2500})
@@ -92,7 +92,7 @@ func TestUnload_StateBytesIsABudget(t *testing.T) {
 	f.checks(3)
 	expect("ab")
 	read("b", "c")
-	f.checks(1) // a is unread for longer, but b and c were read since
+	f.checks(1) // a has been unread the longest; b and c were read since
 	expect("bc")
 	read("b", "d")
 	f.checks(1)
@@ -106,8 +106,8 @@ func TestUnload_StateBytesIsABudget(t *testing.T) {
 	}
 }
 
-// Who follows changes sees each once, in order, whether the records are in
-// memory, on their way in or out, or not.
+// A follower gets each change once and in order, whether the records are in memory, being
+// loaded or unloaded, or not loaded.
 func TestFollow_SeesEachChangeOnce(t *testing.T) {
 	t.Parallel()
 	const n = 400
@@ -126,7 +126,7 @@ func TestFollow_SeesEachChangeOnce(t *testing.T) {
 	}
 	var group sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
-	group.Go(func() { // readers, and checks of what is read
+	group.Go(func() { // readers, and checks of what is unused
 		for ctx.Err() == nil {
 			snapshot, err := f.Snapshot(ctx, pods)
 			if err != nil {
@@ -161,8 +161,8 @@ func TestFollow_SeesEachChangeOnce(t *testing.T) {
 	group.Wait()
 }
 
-// A follower that was idle for long does not read history because others load
-// and unload the records.
+// A follower that was idle for long does not read history because others load and unload
+// the records.
 func TestFollow_IdleReadsNoHistory(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})

@@ -8,7 +8,7 @@ import (
 	"byre/sqlstore"
 )
 
-// usage is what the records of the source add up to.
+// usage adds up the records of the source.
 func (f *fixture) usage(r Resource) Usage {
 	f.t.Helper()
 	var sum Usage
@@ -33,14 +33,14 @@ func (f *fixture) checkUsage(what string, resources ...Resource) {
 	}
 }
 
-// The counts are those of the store whatever is written, by this process or
-// another, and whether or not the resource is in memory. A built-in and a custom
-// resource of one name are counted apart.
+// The counts equal the store's, whether this process or another one writes, and whether or
+// not the resource is in memory. A built-in and a custom resource of one name have separate
+// counts.
 func TestUsage_EqualsTheStores(t *testing.T) {
 	t.Parallel()
 	f := startShared(t, Options{Interval: never})
 	all := []Resource{pods, {Group: "apps", Name: "deployments"}, {Name: "pods", Owner: sqlstore.Custom}}
-	f.snapshot() // pods are in memory, the others aren't
+	f.snapshot() // pods are in memory, the others are not
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range 400 {
 		r := all[random.IntN(len(all))]
@@ -52,7 +52,7 @@ func TestUsage_EqualsTheStores(t *testing.T) {
 		} else {
 			c = f.put(key, fmt.Sprintf("%0*d", 1+random.IntN(50), 0))
 		}
-		if random.IntN(2) == 0 { // else it is found in the history
+		if random.IntN(2) == 0 { // otherwise it is found in the history
 			f.Publish([]sqlstore.Change{c})
 		}
 		if i%50 == 0 {
@@ -75,7 +75,7 @@ func TestUsage_EqualsTheStores(t *testing.T) {
 	f.checkUsage("after a reset", all...)
 }
 
-// What is written while the database adds up is counted once.
+// Changes that are written while the database adds up are counted once.
 func TestUsage_CountsWritesDuringTheCountOnce(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})
@@ -101,8 +101,8 @@ func TestUsage_CountsWritesDuringTheCountOnce(t *testing.T) {
 	f.checkUsage("counted", pods)
 }
 
-// A database that can't add up costs no memory: what is applied between two attempts
-// is not kept, and what is applied during one is bounded.
+// While the database cannot add up, the feed uses no memory for it: changes between two
+// attempts are not stored, and those during an attempt are bounded.
 func TestUsage_BacklogIsBounded(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{Interval: never})

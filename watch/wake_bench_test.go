@@ -12,9 +12,9 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// BenchmarkWake has 200 watchers of everything read each event, at several rates of
-// events, with and without the pause of wakeWatchers. It reports the processor time
-// of one delivery, and how long the last watcher waits for an event on average.
+// BenchmarkWake has 200 watchers read each event, at several rates of events, with and
+// without the pause of wakeWatchers. It reports the processor time of one delivery, and the
+// average time until the last watcher has an event.
 func BenchmarkWake(b *testing.B) {
 	const watchers = 200
 	for _, rate := range []int{1000, 5000} {
@@ -66,7 +66,7 @@ func benchmarkWake(b *testing.B, watchers, rate int, interval time.Duration) {
 	b.ResetTimer()
 	for i, c := range changes {
 		if due := time.Duration(i) * time.Second / time.Duration(rate); due > b.Elapsed() {
-			time.Sleep(due - b.Elapsed()) // the rate is the case
+			time.Sleep(due - b.Elapsed()) // the rate is the parameter
 		}
 		mu.Lock()
 		published[c.Revision] = time.Now()
@@ -81,7 +81,7 @@ func benchmarkWake(b *testing.B, watchers, rate int, interval time.Duration) {
 	running.Wait()
 }
 
-// processorTime is what this process has used, by the user and the system.
+// processorTime is the processor time of this process, of user and system.
 func processorTime(b *testing.B) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

@@ -28,7 +28,7 @@ import (
 	"byre/apiserver/lookup/lookuptest"
 )
 
-// start builds a chain over a client that has objects, with informers in sync.
+// start builds a chain over a fake client that has the objects, and starts its informers.
 func start(t *testing.T, o *Options, objects ...runtime.Object) (*Admission, error) {
 	t.Helper()
 	client := fakeClient{fake.NewClientset(objects...), newOpenAPIServer(t).client(t)}
@@ -82,7 +82,7 @@ func interfaces() admission.ObjectInterfaces {
 }
 
 // TestChain_AdmitsAPodByDefault admits a Pod through every plugin that is on by default and
-// looks for what several of them leave on it.
+// checks the changes that several of them make to it.
 func TestChain_AdmitsAPodByDefault(t *testing.T) {
 	limits := &v1.LimitRange{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "l"},
@@ -157,8 +157,8 @@ func TestChain_RefusesWhatPluginsForbid(t *testing.T) {
 	}
 }
 
-// TestChain_InitializesEveryPlugin turns on all plugins that need no settings of their
-// own: each gets what it asks for, or New would say what is missing.
+// TestChain_InitializesEveryPlugin turns on all plugins that need no configuration: New
+// would return an error if one of them lacked what it asks for.
 func TestChain_InitializesEveryPlugin(t *testing.T) {
 	o := NewOptions()
 	for _, p := range plugins() {

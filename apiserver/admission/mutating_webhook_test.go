@@ -14,7 +14,7 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/core"
 )
 
-// copied is an object that counts how often it is copied.
+// copied is an object that counts its deep copies.
 type copied struct {
 	api.ConfigMap
 	times int
@@ -25,8 +25,8 @@ func (c *copied) DeepCopyObject() runtime.Object {
 	return c.ConfigMap.DeepCopyObject()
 }
 
-// TestMutatingWebhook_CopiesNothingWithoutWebhooks: objects are copied for webhooks if
-// there are any.
+// TestMutatingWebhook_CopiesNothingWithoutWebhooks: the plugin copies objects only if there
+// are webhooks.
 func TestMutatingWebhook_CopiesNothingWithoutWebhooks(t *testing.T) {
 	for _, configured := range []bool{false, true} {
 		client := fake.NewClientset()

@@ -68,8 +68,8 @@ func (s *openAPIServer) client(t *testing.T) discovery.DiscoveryInterface {
 	return client
 }
 
-// TestLazyOpenAPI_ServesThePolicyPlugin asks for the index as the policy plugin does,
-// without and with a policy.
+// TestLazyOpenAPI_ServesThePolicyPlugin: the index is requested once there is a policy, and
+// not before.
 func TestLazyOpenAPI_ServesThePolicyPlugin(t *testing.T) {
 	served := newOpenAPIServer(t)
 	client := fakeClient{fake.NewClientset(), served.client(t)}

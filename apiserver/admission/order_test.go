@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// TestPlugins_OrderIsUpstreams compares our table of plugins, in order and with their
-// default, with the lists in the source of kube-apiserver: a plugin that upstream
-// adds, moves or turns on shows here. Plugins are named by their import paths.
+// TestPlugins_OrderIsUpstreams compares our table of plugins, with its order and its
+// defaults, with the lists in the source of kube-apiserver: it fails when upstream adds,
+// moves or turns on a plugin. Plugins are named by their import paths.
 func TestPlugins_OrderIsUpstreams(t *testing.T) {
 	upstream := parse(t, filepath.Join(packageDir(t, "k8s.io/kubernetes/pkg/kubeapiserver/options"), "plugins.go"))
 	defaultOn := sets.New(upstream.list(t, "defaultOnPlugins")...)
@@ -36,7 +36,7 @@ func TestPlugins_OrderIsUpstreams(t *testing.T) {
 
 type source struct {
 	file    *ast.File
-	imports map[string]string // by the name used in the file
+	imports map[string]string // by the name that the file uses
 }
 
 func parse(t *testing.T, file string) source {
@@ -57,8 +57,8 @@ func parse(t *testing.T, file string) source {
 	return s
 }
 
-// list gives the packages whose PluginName is among the elements, or the
-// arguments, of what a variable is set to.
+// list returns the packages whose PluginName is an element, or an argument of a call, in
+// the value of a variable.
 func (s source) list(t *testing.T, variable string) []string {
 	t.Helper()
 	var found []string

@@ -62,8 +62,8 @@ func write(t *testing.T, name, data string) string {
 	return file
 }
 
-// record makes requests of paths through the filter chain, as user "u" (as
-// nobody where the path ends in "?401"), and returns once all is recorded.
+// record makes requests for the paths through the filter chain and returns once all events
+// are recorded. The user is "u"; paths that end in "?401" are requested without a user.
 func record(t *testing.T, o *Options, paths ...string) {
 	t.Helper()
 	a, err := New(o, nil)
@@ -98,7 +98,7 @@ func record(t *testing.T, o *Options, paths ...string) {
 	}
 }
 
-// summary is what the tests look at in an event.
+// summary returns the fields of an event that the tests compare.
 func summary(e auditv1.Event) string {
 	return fmt.Sprintf("%s %s %s %s %d", e.Stage, e.User.Username, e.Verb, e.RequestURI, e.ResponseStatus.Code)
 }
@@ -140,7 +140,7 @@ func TestLog_WritesEvents(t *testing.T) {
 				}
 				got = append(got, summary(event))
 			}
-			// Batches overtake each other.
+			// Batches may arrive in any order.
 			slices.Sort(got)
 			if diff := cmp.Diff(recorded, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -171,7 +171,7 @@ clusters: [{name: c, cluster: {server: %q}}]
 contexts: [{name: c, context: {cluster: c}}]
 current-context: c
 `, webhook.URL))
-	// The batch would wait for 30 s: ending flushes it.
+	// The webhook's batch would wait for 30 s: the end of the run flushes it.
 	record(t, options(t, "--audit-policy-file="+write(t, "policy.yaml", rules), "--audit-webhook-config-file="+config), asked...)
 	mu.Lock()
 	defer mu.Unlock()
@@ -181,7 +181,7 @@ current-context: c
 	}
 }
 
-// TestAudit_OffWithoutAPolicy has nothing recorded by default, and without a policy.
+// TestAudit_OffWithoutAPolicy: without a policy file nothing is recorded.
 func TestAudit_OffWithoutAPolicy(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "audit.log")

@@ -43,8 +43,8 @@ func TestAuthenticator_ClientCertificates(t *testing.T) {
 	refused(t, ask(t, server, alice))
 }
 
-// TestAuthenticator_AcceptsBothClientCAs accepts certificates of the server's own CA
-// besides those of the flag's CA. A change of either file takes effect.
+// TestAuthenticator_AcceptsBothClientCAs: certificates of the server's own CA and of the
+// flag's CA authenticate, and a change of either file takes effect.
 func TestAuthenticator_AcceptsBothClientCAs(t *testing.T) {
 	own, flag, later := newAuthority(t, "own"), newAuthority(t, "flag"), newAuthority(t, "later")
 	file := write(t, "flag.crt", flag.pem())
@@ -93,14 +93,14 @@ func TestAuthenticator_FrontProxy(t *testing.T) {
 	header := []string{"X-Remote-User", "carol", "X-Remote-Group", "g"}
 	check(t, ask(t, server, proxies.client(t, "front"), header...), "carol", "g")
 	refused(t, ask(t, server, proxies.client(t, "back"), header...))
-	// A user's own certificate gives no right to name another user.
+	// A user's certificate does not allow its owner to send identity headers.
 	check(t, ask(t, server, users.client(t, "alice"), header...), "alice")
 	check(t, ask(t, server, nil, header...), user.Anonymous, user.AllUnauthenticated)
 }
 
-// TestAuthenticator_FrontProxyHeadersWinWithASharedCA has one CA for users and
-// proxies: headers must win over the proxy's own name, before and after its
-// certificate is cached.
+// TestAuthenticator_FrontProxyHeadersWinWithASharedCA: with one CA for users and front
+// proxies, the identity headers take precedence over the name in the proxy's certificate,
+// before and after the certificate is cached.
 func TestAuthenticator_FrontProxyHeadersWinWithASharedCA(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	file := write(t, "ca.crt", ca.pem())
@@ -231,8 +231,8 @@ current-context: c
 	refused(t, ask(t, server, nil, bearer("unknown")...))
 }
 
-// TestAuthenticator_ForgetsAnExpiredCertificate lets a certificate expire while its
-// verification is cached.
+// TestAuthenticator_ForgetsAnExpiredCertificate: a cached verification does not outlive its
+// certificate.
 func TestAuthenticator_ForgetsAnExpiredCertificate(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+write(t, "ca.crt", ca.pem())))

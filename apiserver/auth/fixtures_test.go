@@ -127,8 +127,8 @@ func options(t testing.TB, flags ...string) *Options {
 	return o
 }
 
-// newAuth builds what the flags say, and runs it. No object that a credential could name
-// is served.
+// newAuth builds an Auth from the options and runs it until the test ends. Lookups of the
+// objects that credentials name find no resource.
 func newAuth(t testing.TB, client kubernetes.Interface, tables *rbac.Listers, o *Options) *Auth {
 	t.Helper()
 	nothing := lookup.NewReader(func(schema.GroupResource) *objectstore.Store { return nil })
@@ -157,8 +157,8 @@ func newAuthReading(t testing.TB, reader *lookup.Reader, client kubernetes.Inter
 	return a
 }
 
-// identity is what a request is found to be; Code is 401 if it is refused, and
-// 200 with no Name when nobody knows it.
+// identity is the user that the server saw. Code is 401 for a refused request, and 200 with
+// an empty Name for a request without an identity.
 type identity struct {
 	Code   int
 	Name   string

@@ -90,7 +90,7 @@ func TestAuthenticator_OIDCFlags(t *testing.T) {
 	refused(t, ask(t, server, nil, bearer(other.token(t, good))...))
 }
 
-// configuration lets users of an issuer in whose claim "team" is as asked.
+// configuration accepts users of an issuer whose claim "team" has the given value.
 func configuration(i *issuer, team string) []byte {
 	ca, _ := json.Marshal(string(i.ca()))
 	return fmt.Appendf(nil, `apiVersion: apiserver.config.k8s.io/v1
@@ -107,8 +107,8 @@ jwt:
 `, i.URL, ca, team)
 }
 
-// TestAuthenticationConfig_Reloads takes ten seconds, which is how long upstream's
-// builder waits before it looks again whether new issuers have answered.
+// TestAuthenticationConfig_Reloads takes ten seconds: upstream's builder waits that long
+// before it asks again whether new issuers have answered.
 func TestAuthenticationConfig_Reloads(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -122,7 +122,7 @@ func TestAuthenticationConfig_Reloads(t *testing.T) {
 	eventually.True(t, "the issuer's keys", func() bool { return ask(t, server, nil, bearer(blue)...).Name != "" })
 	check(t, ask(t, server, nil, bearer(blue)...), "jwt:f")
 	refused(t, ask(t, server, nil, bearer(red)...))
-	// Anonymous access is by path now: the root is not on the list.
+	// The new file allows anonymous access by path, and "/" is not one of the paths.
 	if got := ask(t, server, nil); got.Name == user.Anonymous {
 		t.Errorf("got %+v", got)
 	}

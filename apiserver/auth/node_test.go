@@ -25,8 +25,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestNodeAuthorizer_AllowsWhatItsPodsReferTo has kubelets read what their own Pods
-// refer to, and nothing else.
+// TestNodeAuthorizer_AllowsWhatItsPodsReferTo: a kubelet may read the objects that its own
+// Pods refer to, and no others.
 func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 	newPod := func(name, node string) *v1.Pod {
 		return &v1.Pod{
@@ -63,7 +63,7 @@ func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 	eventually.True(t, "the Pod's end", func() bool { return !ask("a", "get", "secrets", "secret-p") })
 }
 
-// listReferences lists what the Node authorizer finds in a Pod.
+// listReferences returns what the Node authorizer finds in a Pod.
 func listReferences(pod *v1.Pod) []string {
 	var found []string
 	podutil.VisitPodSecretNames(pod, func(name string) bool { found = append(found, "secret "+name); return true })
@@ -89,9 +89,8 @@ func listReferences(pod *v1.Pod) []string {
 	return slices.Compact(found)
 }
 
-// TestTrimPod_KeepsWhatTheNodeAuthorizerReads takes upstream's Pod that has every
-// field set: trimming must not lose what the Node authorizer reads, and must lose most
-// of the rest.
+// TestTrimPod_KeepsWhatTheNodeAuthorizerReads trims upstream's Pod that has every field
+// set: every field that the Node authorizer reads stays, and most others go.
 func TestTrimPod_KeepsWhatTheNodeAuthorizerReads(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.Module.Dir}}", "k8s.io/api/core/v1").Output()
 	if err != nil {
@@ -123,8 +122,8 @@ func TestTrimPod_KeepsWhatTheNodeAuthorizerReads(t *testing.T) {
 	}
 }
 
-// TestAuthorizationConfig_WebhookBeforeRBAC has a file with a webhook, limited by a
-// CEL condition, and RBAC behind it.
+// TestAuthorizationConfig_WebhookBeforeRBAC reads a file that has a webhook with a CEL
+// condition, and RBAC after it.
 func TestAuthorizationConfig_WebhookBeforeRBAC(t *testing.T) {
 	asked := 0
 	webhook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

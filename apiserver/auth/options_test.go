@@ -66,8 +66,8 @@ func TestOptions_Validate(t *testing.T) {
 	}
 }
 
-// TestOptions_RefuseASharedCAWithoutNames refuses to take one CA for users and for
-// nameless front proxies.
+// TestOptions_RefuseASharedCAWithoutNames: one CA for users and front proxies is refused
+// unless the names of the proxies are listed.
 func TestOptions_RefuseASharedCAWithoutNames(t *testing.T) {
 	file := write(t, "ca.crt", newAuthority(t, "ca").pem())
 	o := NewOptions()
@@ -81,8 +81,8 @@ func TestOptions_RefuseASharedCAWithoutNames(t *testing.T) {
 	}
 }
 
-// TestOptions_OwnCACountsAsAUsersCA: the server's own CA counts as one of users whatever
-// --client-ca-file says, also when it is made after the flags were checked.
+// TestOptions_OwnCACountsAsAUsersCA: the server's own CA is a CA of users whatever
+// --client-ca-file says, even if it is made after the flags were checked.
 func TestOptions_OwnCACountsAsAUsersCA(t *testing.T) {
 	own := newAuthority(t, "own").pem()
 	file := filepath.Join(t.TempDir(), "ca.crt")

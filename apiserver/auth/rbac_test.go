@@ -59,7 +59,7 @@ func newRules(t testing.TB) *rules {
 	return &rules{rbac.New(getter.Lookup, feed), getter}
 }
 
-// place is the store and the key of an object.
+// place returns the store and the key of an object.
 func (r *rules) place(t testing.TB, object metav1.Object) (*objectstore.Store, string) {
 	t.Helper()
 	var resource string
@@ -146,7 +146,7 @@ func toUser(name string) []rbacv1.Subject {
 	return []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}}
 }
 
-// TestRBAC_WritesAreInForceAtOnce asks after each write, with nothing in between.
+// TestRBAC_WritesAreInForceAtOnce: a decision right after a write reflects that write.
 func TestRBAC_WritesAreInForceAtOnce(t *testing.T) {
 	r := newRules(t)
 	a := newAuth(t, fake.NewClientset(), r.Listers, options(t, "--authorization-mode=RBAC")).Authorizer
@@ -186,8 +186,8 @@ func TestRBAC_WritesAreInForceAtOnce(t *testing.T) {
 	expect("superuser", question("root", "get", "pods", "n", user.SystemPrivilegedGroup), true)
 }
 
-// TestRBAC_ListersSelect asks as other users of listers do: by selector, in all namespaces,
-// for what isn't there.
+// TestRBAC_ListersSelect lists as other users of listers do: by selector, in all
+// namespaces, and for names that do not exist.
 func TestRBAC_ListersSelect(t *testing.T) {
 	r := newRules(t)
 	for _, at := range []struct{ namespace, name, team string }{{"n", "b", "red"}, {"n", "a", "blue"}, {"m", "c", "blue"}} {
@@ -226,8 +226,8 @@ func TestRBAC_ListersSelect(t *testing.T) {
 	}
 }
 
-// TestRBAC_ConcurrentWritersSeeTheirOwnWrites has readers ask while bindings come and
-// go: each writer must see its own write in force.
+// TestRBAC_ConcurrentWritersSeeTheirOwnWrites: while readers ask and bindings are created
+// and deleted, each writer sees its own write in force.
 func TestRBAC_ConcurrentWritersSeeTheirOwnWrites(t *testing.T) {
 	r := newRules(t)
 	a := newAuth(t, fake.NewClientset(), r.Listers, options(t, "--authorization-mode=RBAC")).Authorizer
@@ -253,7 +253,7 @@ func TestRBAC_ConcurrentWritersSeeTheirOwnWrites(t *testing.T) {
 	group.Wait()
 }
 
-// policy is upstream's bootstrap policy and some bindings of it.
+// policy returns upstream's bootstrap policy and some bindings of its roles.
 func policy() []metav1.Object {
 	var objects []metav1.Object
 	for _, r := range bootstrappolicy.ClusterRoles() {
@@ -286,8 +286,8 @@ func policy() []metav1.Object {
 	return objects
 }
 
-// TestRBAC_DecidesAsUpstream asks 2,000 generated questions of ours, over the
-// store, and of upstream's authorizers, over informers.
+// TestRBAC_DecidesAsUpstream puts 2,000 generated questions to our authorizer over the
+// store and to upstream's over informers: the decisions are equal.
 func TestRBAC_DecidesAsUpstream(t *testing.T) {
 	r := newRules(t)
 	oracle := fake.NewClientset()
@@ -335,7 +335,7 @@ func TestRBAC_DecidesAsUpstream(t *testing.T) {
 		}
 		want, wantReason, _ := theirs.Authorize(context.Background(), q)
 		got, gotReason, _ := ours.Authorizer.Authorize(context.Background(), q)
-		// Of several rules that allow something, either may be named.
+		// If several rules allow a request, the reason may name any of them.
 		if got != want || got != authorizer.DecisionAllow && gotReason != wantReason {
 			t.Errorf("%+v by %+v: got %v (%s), want %v (%s)", q, q.User, got, gotReason, want, wantReason)
 		}
@@ -353,8 +353,8 @@ func TestRBAC_DecidesAsUpstream(t *testing.T) {
 	}
 }
 
-// BenchmarkAuthorize is the cost of a decision over the bootstrap policy, for a
-// user who has to be looked up and for a superuser, while nothing is written.
+// BenchmarkAuthorize measures a decision over the bootstrap policy while nothing is
+// written: for an ordinary user, whose bindings are searched, and for a superuser.
 func BenchmarkAuthorize(b *testing.B) {
 	r := newRules(b)
 	for _, object := range policy() {

@@ -16,8 +16,8 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// A server starts when it accepts what the one before it issued, and the other way
-// round; so keys can be rotated in steps.
+// A server starts if it accepts the tokens that the previous one issued and the previous
+// one accepts its own: keys can be rotated in steps.
 func TestTrustedKeys_AcceptsKeysBothWaysWhileRotating(t *testing.T) {
 	keys := func(names string) []string { return strings.Fields(names) }
 	driver := storetest.NewModel()
@@ -53,7 +53,8 @@ func TestTrustedKeys_AcceptsKeysBothWaysWhileRotating(t *testing.T) {
 	}
 }
 
-// The error names the flags that gave the refused keys, or the directory if no flag did.
+// The error names the flags that the refused keys came from, or the directory if no flag
+// was set.
 func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 	driver := storetest.NewModel()
 	stored := trustedKeys{[]string{"ca"}, []string{"a"}, "a"}

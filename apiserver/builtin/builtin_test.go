@@ -20,13 +20,13 @@ import (
 	"byre/watch"
 )
 
-// newGetter is over a store and its feed.
+// newGetter returns the options getter over a store and its feed.
 func newGetter(store *sqlstore.Store, feed *watch.Feed) *objectstore.Getter {
 	return objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
-// newBuiltin constructs what a --runtime-config turns on, over a store that isn't
-// running: constructing must not ask it anything.
+// newBuiltin constructs the groups that a --runtime-config turns on, over a store that does
+// not run: the constructor must not read from it.
 func newBuiltin(t *testing.T, runtimeConfig cliflag.ConfigurationMap) *builtin.Builtin {
 	t.Helper()
 	b, err := emulate(t, runtimeConfig, builtin.Emulation{})
@@ -37,7 +37,7 @@ func newBuiltin(t *testing.T, runtimeConfig cliflag.ConfigurationMap) *builtin.B
 	return b
 }
 
-// emulate is newBuiltin of an emulated release.
+// emulate is newBuiltin with an emulated release.
 func emulate(t *testing.T, runtimeConfig cliflag.ConfigurationMap, emulation builtin.Emulation) (*builtin.Builtin, error) {
 	t.Helper()
 	resources, err := builtin.ParseRuntimeConfig(runtimeConfig)

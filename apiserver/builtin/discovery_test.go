@@ -23,9 +23,9 @@ var (
 	stableVersions = regexp.MustCompile(`^v\d+$`)
 )
 
-// TestGroups_ServeEverythingUpstreamServes: with everything turned on, groups, versions,
-// resources, subresources, kinds, verbs, names and storage versions are those of
-// the release's discovery documents, without any difference.
+// TestGroups_ServeEverythingUpstreamServes: with every API on, the groups, versions,
+// resources, subresources, kinds, verbs, names and storage versions equal those of the
+// release's discovery documents.
 func TestGroups_ServeEverythingUpstreamServes(t *testing.T) {
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
 		features.ClusterTrustBundle:     true,
@@ -39,8 +39,8 @@ func TestGroups_ServeEverythingUpstreamServes(t *testing.T) {
 	}
 }
 
-// TestGroups_DefaultToStableVersions: without --runtime-config it is the stable
-// versions of the same documents.
+// TestGroups_DefaultToStableVersions: without --runtime-config the stable versions of those
+// documents are served.
 func TestGroups_DefaultToStableVersions(t *testing.T) {
 	b := newBuiltin(t, nil)
 	if diff := cmp.Diff(upstream(t, stableVersions), described(t, b.Groups())); diff != "" {
@@ -48,8 +48,8 @@ func TestGroups_DefaultToStableVersions(t *testing.T) {
 	}
 }
 
-// TestRuntimeConfig_AddsAndRemovesVersions: what each form of the flag adds to, or
-// takes from, the group versions that are served by default.
+// TestRuntimeConfig_AddsAndRemovesVersions: each form of the flag adds its group versions
+// to the default ones, or removes them.
 func TestRuntimeConfig_AddsAndRemovesVersions(t *testing.T) {
 	byDefault := groupVersions(t, nil)
 	for _, test := range []struct {
@@ -95,7 +95,7 @@ func TestRuntimeConfig_AddsAndRemovesVersions(t *testing.T) {
 	}
 }
 
-// TestRuntimeConfig_NamesEachError: each wrong value is named.
+// TestRuntimeConfig_NamesEachError: the error names each wrong value.
 func TestRuntimeConfig_NamesEachError(t *testing.T) {
 	for name, test := range map[string]struct {
 		flag cliflag.ConfigurationMap
@@ -120,8 +120,8 @@ func TestRuntimeConfig_NamesEachError(t *testing.T) {
 	}
 }
 
-// TestGroups_VersionsAreInOrderOfPriority: a group's versions come in the scheme's
-// order, and each has a priority in discovery, falling in that order.
+// TestGroups_VersionsAreInOrderOfPriority: the versions of a group are in the scheme's
+// order, with priorities in discovery that fall in that order.
 func TestGroups_VersionsAreInOrderOfPriority(t *testing.T) {
 	b := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
 	priorities := discovery.Priorities()
@@ -142,7 +142,7 @@ func TestGroups_VersionsAreInOrderOfPriority(t *testing.T) {
 }
 
 // TestGroups_ServeNothingPastItsRemoval: no kind is served in a version that its lifecycle
-// says is gone in the release, which upstream's server sorts out as it starts.
+// has removed in this release. Upstream's server removes those at its start.
 func TestGroups_ServeNothingPastItsRemoval(t *testing.T) {
 	type removed interface {
 		APILifecycleRemoved() (major, minor int)
@@ -155,7 +155,7 @@ func TestGroups_ServeNothingPastItsRemoval(t *testing.T) {
 				kind := describe(t, schema.GroupVersion{Group: g.Name, Version: version}, path, storage, storage)
 				object, err := legacyscheme.Scheme.New(schema.GroupVersionKind{Group: g.Name, Version: version, Kind: kind.Kind})
 				if err != nil {
-					continue // of another group, like Scale
+					continue // a kind of another group, such as Scale
 				}
 				if r, ok := object.(removed); ok {
 					if major, m := r.APILifecycleRemoved(); major == 1 && m <= minor {

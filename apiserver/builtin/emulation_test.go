@@ -10,16 +10,15 @@ import (
 	"byre/apiserver/builtin"
 )
 
-// TestGroups_EmulatedReleaseHidesLaterAPIs: what a later release introduced is not
-// served, unless a flag says that it is. (mutatingadmissionpolicies became v1 in
-// 1.36.)
+// TestGroups_EmulatedReleaseHidesLaterAPIs: an API that a later release introduced is
+// served only if a flag turns it on. (mutatingadmissionpolicies became v1 in 1.36.)
 func TestGroups_EmulatedReleaseHidesLaterAPIs(t *testing.T) {
 	const policies = "mutatingadmissionpolicies"
 	beta := cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1beta1": "true"}
 	tests := map[string]struct {
 		config    cliflag.ConfigurationMap
 		emulation builtin.Emulation
-		want      string // the versions of policies, or the error
+		want      string // the served versions of policies, or the error
 	}{
 		"this release":                   {nil, builtin.Emulation{Version: version.MajorMinor(1, 36)}, "v1"},
 		"the last":                       {nil, builtin.Emulation{Version: version.MajorMinor(1, 35)}, ""},

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestImports_LeaveOutUpstreamsServers: upstream's generic server, control plane and
-// installers stay out of the program; they would bring another main of it along.
+// TestImports_LeaveOutUpstreamsServers: the program does not import upstream's generic
+// server, control plane and installers, which would bring a second implementation of what
+// byre does.
 func TestImports_LeaveOutUpstreamsServers(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./...").Output()
 	if err != nil {

@@ -20,14 +20,14 @@ func podPath(name, subresource string) string {
 	return "/api/v1/namespaces/default/pods/" + name + "/" + subresource
 }
 
-// answer is how the server answers.
+// answer is the server's answer to a request.
 type answer struct {
 	code   int
 	header http.Header
 	body   string
 }
 
-// ask sends a request past the clients; it follows no redirect.
+// ask sends a request without a typed client and follows no redirect.
 func (k *kubelets) ask(t *testing.T, method, path, body string, header http.Header) answer {
 	t.Helper()
 	res := k.open(t, method, path, body, header)
@@ -56,12 +56,13 @@ func (k *kubelets) open(t *testing.T, method, path, body string, header http.Hea
 	return res
 }
 
-// upgradeTo asks for a stream.
+// upgradeTo returns the headers that ask for an upgrade to the protocol.
 func upgradeTo(protocol string) http.Header {
 	return http.Header{"Connection": {"Upgrade"}, "Upgrade": {protocol}}
 }
 
-// TestKubelet_ServesLogs go to the kubelet's log of the container, with what was asked for.
+// TestKubelet_ServesLogs: a request for logs reaches the kubelet's log endpoint of the
+// container, with its options.
 func TestKubelet_ServesLogs(t *testing.T) {
 	k := startKubelets(t)
 	k.addPod(t, "p", nodeName, "")
@@ -69,7 +70,7 @@ func TestKubelet_ServesLogs(t *testing.T) {
 	for _, test := range []struct {
 		pod, query string
 		code       int
-		want       string // the kubelet's URI, or part of the answer
+		want       string // the kubelet's URI, or a part of the answer
 	}{
 		{"p", "container=c", http.StatusOK, "/containerLogs/default/p/c?"},
 		{"p", "container=d&follow=true&previous=true&timestamps=true&tailLines=3&limitBytes=7&sinceSeconds=9", http.StatusOK,
@@ -100,7 +101,8 @@ func TestKubelet_ServesLogs(t *testing.T) {
 	}
 }
 
-// TestKubelet_ServesStreams go to the kubelet, in the protocol that the client asked for.
+// TestKubelet_ServesStreams: streaming requests reach the kubelet in the protocol that the
+// client asked for.
 func TestKubelet_ServesStreams(t *testing.T) {
 	k := startKubelets(t)
 	k.addPod(t, "p", nodeName, "")
@@ -128,7 +130,8 @@ func TestKubelet_ServesStreams(t *testing.T) {
 	}
 }
 
-// echoes sees that an upgraded connection leads to a backend and back.
+// echoes checks that an upgraded connection reaches the backend and carries its answers
+// back.
 func echoes(t *testing.T, res *http.Response) {
 	t.Helper()
 	stream, ok := res.Body.(io.ReadWriter)
@@ -148,7 +151,9 @@ func echoes(t *testing.T, res *http.Response) {
 	}
 }
 
-// TestKubelet_RefusesWhatIsNoStream: what is no stream, leads elsewhere or nowhere.
+// TestKubelet_RefusesWhatIsNoStream: the server refuses a request without an upgrade, with
+// another method, for a container or a node that does not exist, or from a user who may not
+// run commands.
 func TestKubelet_RefusesWhatIsNoStream(t *testing.T) {
 	k := startKubelets(t, func(c *builtin.Config) { c.Authorizer = onlyReads(c.Authorizer) })
 	k.addPod(t, "p", nodeName, "")
@@ -166,7 +171,7 @@ func TestKubelet_RefusesWhatIsNoStream(t *testing.T) {
 		"another method": {http.MethodPut, podPath("p", "exec?container=c&command=x&stdout=1"), spdy, http.StatusMethodNotAllowed, ""},
 		"no container":   {http.MethodPost, podPath("p", "exec?container=x&command=x&stdout=1"), spdy, http.StatusBadRequest, "container x is not valid"},
 		"no node":        {http.MethodPost, podPath("waiting", "attach?container=c&stdout=1"), spdy, http.StatusBadRequest, "does not have a host assigned"},
-		// Who may get the subresource may not for that run a command.
+		// The right to read the subresource does not include the right to run a command.
 		"a right to read": {http.MethodGet, podPath("p", "exec?container=c&command=x&stdout=1"), mallory, http.StatusForbidden, "reads only"},
 	} {
 		got := k.ask(t, test.method, test.path, "", test.header)
@@ -176,8 +181,8 @@ func TestKubelet_RefusesWhatIsNoStream(t *testing.T) {
 	}
 }
 
-// TestKubelet_AnswersArePassedOn: what a kubelet says of a stream or a log is passed
-// on, but for a redirect: nobody follows it.
+// TestKubelet_AnswersArePassedOn: the server passes a kubelet's answer on to the client and
+// does not follow redirects.
 func TestKubelet_AnswersArePassedOn(t *testing.T) {
 	k := startKubelets(t)
 	k.addPod(t, "p", nodeName, "")
@@ -212,7 +217,7 @@ func TestKubelet_AnswersArePassedOn(t *testing.T) {
 	}
 }
 
-// onlyReads keeps mallory from creating.
+// onlyReads denies mallory the verb create.
 func onlyReads(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if a.GetUser().GetName() == "mallory" && a.GetVerb() == "create" {
@@ -222,8 +227,8 @@ func onlyReads(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// TestKubelet_IsTrustedByItsCertificate: a kubelet is believed by its certificate, and
-// asked at the address that is preferred and the port that it says it has.
+// TestKubelet_IsTrustedByItsCertificate: the server verifies a kubelet's serving
+// certificate, and connects to the preferred address and to the port in the Node's status.
 func TestKubelet_IsTrustedByItsCertificate(t *testing.T) {
 	k := startKubelets(t)
 	stranger := newBackend(t)
@@ -233,7 +238,7 @@ func TestKubelet_IsTrustedByItsCertificate(t *testing.T) {
 	external := corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: externalIP}
 	k.addNode(t, "other-port", 4711, external)
 	k.addNode(t, "stranger", 0, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "203.0.113.1"})
-	// Its certificate is not for this one.
+	// The kubelet's certificate does not cover this address.
 	k.addNode(t, "internal", 0, corev1.NodeAddress{Type: corev1.NodeHostName, Address: internalIP})
 	k.addNode(t, "unknown-type", 0, corev1.NodeAddress{Type: corev1.NodeInternalDNS, Address: nodeName})
 	for _, test := range []struct {

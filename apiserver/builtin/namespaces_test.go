@@ -19,9 +19,8 @@ import (
 	"byre/watch"
 )
 
-// TestNamespaceRegistry_IsUpstreams compares namespaceStorage's registry with the one
-// that upstream's storage keeps in an unexported field: reads through either give the
-// same result.
+// TestNamespaceRegistry_IsUpstreams compares namespaceStorage's registry with the one in an
+// unexported field of upstream's storage: both return the same objects.
 func TestNamespaceRegistry_IsUpstreams(t *testing.T) {
 	model := storetest.NewModel()
 	options := objectstore.NewRESTOptionsGetter(

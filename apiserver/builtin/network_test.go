@@ -24,8 +24,8 @@ import (
 	"byre/apiserver/pki"
 )
 
-// network leads addresses, most of which no machine has, to servers of the test:
-// the proxies refuse the loopback addresses that those really listen on.
+// network maps addresses, most of which no machine has, to the test's own servers: the
+// proxies refuse the loopback addresses that these listen on.
 type network struct {
 	mu    sync.Mutex
 	hosts map[string]string // from host:port to host:port
@@ -50,22 +50,22 @@ func (n *network) dial(ctx context.Context, protocol, address string) (net.Conn,
 	return new(net.Dialer).DialContext(ctx, protocol, to)
 }
 
-// heard is what a backend was asked.
+// heard is a request that a backend received.
 type heard struct {
 	method, path, query, body string
 	header                    http.Header
 }
 
-// backend is a server that keeps what it was asked, and takes an upgrade to any
-// protocol, in which it says everything twice.
+// backend is a server that records its requests. It accepts an upgrade to any protocol and
+// then repeats each line twice.
 type backend struct {
 	*httptest.Server
 	mu       sync.Mutex
 	requests []heard
-	instead  http.HandlerFunc // answers in its place; nil for nobody
+	instead  http.HandlerFunc // answers in place of the default handler, unless nil
 }
 
-// answerBy has the backend answer otherwise.
+// answerBy makes h answer the backend's requests.
 func (b *backend) answerBy(h http.HandlerFunc) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,7 +100,7 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// double takes the upgrade and answers each line with itself, twice.
+// double accepts the upgrade and answers each line with the line twice.
 func double(w http.ResponseWriter, req *http.Request) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -137,19 +137,18 @@ const (
 	externalIP = "198.51.100.10"
 )
 
-// kubelets is a server with the access to a kubelet.
+// kubelets is a server and a kubelet that it can reach.
 type kubelets struct {
 	*server
 	network *network
 	kubelet *backend
-	// url is where the server's API is without its clients, for requests that
-	// end in a stream.
+	// url is the API's address, for requests that end in a stream and cannot use the typed
+	// clients.
 	url string
 }
 
-// startKubelets serves with one node. Its kubelet has a certificate for its
-// external address and its name, and serves only who shows one of the server's
-// authority.
+// startKubelets starts a server with one Node. The Node's kubelet has a certificate for its
+// external address and its name, and requires a client certificate of the server's CA.
 func startKubelets(t *testing.T, adjust ...func(*builtin.Config)) *kubelets {
 	t.Helper()
 	k := &kubelets{network: &network{}, kubelet: newBackend(t)}
@@ -209,7 +208,8 @@ func pool(t *testing.T, path string) *x509.CertPool {
 	return pool
 }
 
-// addNode makes a node that has said where it is; port 0 leaves its kubelet's out.
+// addNode creates a Node with the addresses in its status; port 0 leaves the kubelet's port
+// out.
 func (k *kubelets) addNode(t *testing.T, name string, port int32, addresses ...corev1.NodeAddress) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -220,8 +220,8 @@ func (k *kubelets) addNode(t *testing.T, name string, port int32, addresses ...c
 	}
 }
 
-// addPod makes a pod with two containers that runs on a node with an address;
-// either may be empty.
+// addPod creates a Pod with two containers, on a node and with an address; either may be
+// empty.
 func (k *kubelets) addPod(t *testing.T, name, node, ip string) {
 	t.Helper()
 	pods := k.client.CoreV1().Pods("default")

@@ -16,8 +16,8 @@ const (
 	podIPv6 = "2001:db8::20"
 )
 
-// startProxies serves with a pod behind a service, which has a plain and a TLS
-// port, as pod, service and node.
+// startProxies starts a server with a Pod behind a Service. The Service has a plain and a
+// TLS port; both backends are reachable as Pod, Service and Node.
 func startProxies(t *testing.T) (k *kubelets, plain, secure *backend) {
 	t.Helper()
 	k, plain, secure = startKubelets(t), newBackend(t), newBackend(t)
@@ -34,7 +34,7 @@ func startProxies(t *testing.T) (k *kubelets, plain, secure *backend) {
 	return k, plain, secure
 }
 
-// addService makes a service with the ports http and https and one endpoint.
+// addService creates a Service with the ports http and https and one endpoint.
 func (k *kubelets) addService(t *testing.T, name string, address corev1.EndpointAddress) {
 	t.Helper()
 	_, err := k.client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
@@ -60,14 +60,14 @@ func (k *kubelets) addService(t *testing.T, name string, address corev1.Endpoint
 
 const inDefault = "/api/v1/namespaces/default"
 
-// TestProxy_ReachesNodesPodsAndServices leads to nodes, pods and services, whatever
-// the method and the path.
+// TestProxy_ReachesNodesPodsAndServices: the proxy reaches nodes, pods and services with
+// every method and path.
 func TestProxy_ReachesNodesPodsAndServices(t *testing.T) {
 	k, plain, secure := startProxies(t)
 	for _, test := range []struct {
 		path string
 		to   *backend
-		want string // the backend's path and query
+		want string // the path and query that the backend gets
 	}{
 		{inDefault + "/pods/p/proxy/a/b?c=d", plain, "/a/b?c=d"},
 		{inDefault + "/pods/p:8080/proxy/", plain, "/?"},
@@ -116,8 +116,8 @@ func TestProxy_ReachesNodesPodsAndServices(t *testing.T) {
 	}
 }
 
-// TestProxy_RedirectsItsRoot: without a path, a browser is sent to the one that ends in a
-// slash, below which relative links work.
+// TestProxy_RedirectsItsRoot: a proxy path without a final slash redirects to the one with
+// it, so that relative links work.
 func TestProxy_RedirectsItsRoot(t *testing.T) {
 	k, _, _ := startProxies(t)
 	for _, path := range []string{inDefault + "/pods/p/proxy", inDefault + "/services/s:http/proxy", "/api/v1/nodes/" + nodeName + "/proxy"} {
@@ -128,8 +128,8 @@ func TestProxy_RedirectsItsRoot(t *testing.T) {
 	}
 }
 
-// TestProxy_LeavesRedirectsToTheClient are the client's to follow: through the proxy
-// if they stay with the backend, else past it.
+// TestProxy_LeavesRedirectsToTheClient: the proxy does not follow a backend's redirects. It
+// rewrites those that stay at the backend to lead through the proxy.
 func TestProxy_LeavesRedirectsToTheClient(t *testing.T) {
 	k, plain, _ := startProxies(t)
 	away := newBackend(t)
@@ -155,8 +155,8 @@ func TestProxy_LeavesRedirectsToTheClient(t *testing.T) {
 	}
 }
 
-// TestProxy_RefusesLocalAddresses: nobody reaches by a proxy what is this machine's
-// own, its link's, or not a pod's.
+// TestProxy_RefusesLocalAddresses: the proxy connects to no loopback or link-local address,
+// nor to an address that is no Pod's.
 func TestProxy_RefusesLocalAddresses(t *testing.T) {
 	k, _, _ := startProxies(t)
 	const refused = "address not allowed"
@@ -187,8 +187,8 @@ func TestProxy_RefusesLocalAddresses(t *testing.T) {
 	}
 }
 
-// TestProxy_RefusesEndpointsThatAreNoPods: an endpoint that is not the address of a
-// pod of the service's namespace is not proxied to, whoever wrote it there.
+// TestProxy_RefusesEndpointsThatAreNoPods: the proxy connects to an endpoint only if a Pod
+// of the Service's namespace has its address, whoever wrote the endpoint.
 func TestProxy_RefusesEndpointsThatAreNoPods(t *testing.T) {
 	k, plain, _ := startProxies(t)
 	const foreign = "192.0.2.99"
@@ -216,7 +216,8 @@ func TestProxy_RefusesEndpointsThatAreNoPods(t *testing.T) {
 	}
 }
 
-// TestProxy_ReportsUnreachableBackends: what is not there, and what does not answer.
+// TestProxy_ReportsUnreachableBackends: missing objects and backends that do not answer
+// have upstream's status.
 func TestProxy_ReportsUnreachableBackends(t *testing.T) {
 	k, _, _ := startProxies(t)
 	k.addPod(t, "silent", nodeName, "192.0.2.21")
@@ -228,7 +229,7 @@ func TestProxy_ReportsUnreachableBackends(t *testing.T) {
 		inDefault + "/services/s:ftp/proxy/":      http.StatusServiceUnavailable,
 		"/api/v1/nodes/gone/proxy/":               http.StatusNotFound,
 		inDefault + "/pods/silent/proxy/":         http.StatusServiceUnavailable,
-		inDefault + "/pods/http:p:8443/proxy/":    http.StatusBadRequest, // TLS where none is spoken
+		inDefault + "/pods/http:p:8443/proxy/":    http.StatusBadRequest, // the port does not speak TLS
 		inDefault + "/pods/https:p:8080/proxy/":   http.StatusServiceUnavailable,
 		"/api/v1/nodes/" + nodeName + ":81/proxy": http.StatusServiceUnavailable,
 	} {
@@ -238,8 +239,8 @@ func TestProxy_ReportsUnreachableBackends(t *testing.T) {
 	}
 }
 
-// TestProxy_BrokenAnswerIsNotComplete: an answer that breaks off is not taken for a
-// whole one.
+// TestProxy_BrokenAnswerIsNotComplete: the client gets an error when the backend's answer
+// ends early.
 func TestProxy_BrokenAnswerIsNotComplete(t *testing.T) {
 	k, plain, _ := startProxies(t)
 	plain.answerBy(func(w http.ResponseWriter, _ *http.Request) {
@@ -253,7 +254,7 @@ func TestProxy_BrokenAnswerIsNotComplete(t *testing.T) {
 	}
 	res, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
-		return // nothing of it had been sent yet
+		return // the server had sent nothing of it yet
 	}
 	defer res.Body.Close()
 	if text, err := io.ReadAll(res.Body); err == nil && res.StatusCode < http.StatusInternalServerError {

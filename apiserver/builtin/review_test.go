@@ -16,7 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestReviews_AskTheServersAuthorizer: each kind of review asks what the server was given.
+// TestReviews_AskTheServersAuthorizer: each kind of review asks the server's own
+// authenticator or authorizer.
 func TestReviews_AskTheServersAuthorizer(t *testing.T) {
 	s := start(t)
 	ctx := t.Context()
@@ -58,7 +59,8 @@ func TestReviews_AskTheServersAuthorizer(t *testing.T) {
 	}
 }
 
-// TestComponentStatus_ShowsTheStore shows the store where clients look for etcd.
+// TestComponentStatus_ShowsTheStore: the component status of etcd shows the state of byre's
+// store.
 func TestComponentStatus_ShowsTheStore(t *testing.T) {
 	s := start(t)
 	status := func() corev1.ComponentCondition {

@@ -34,16 +34,16 @@ import (
 	"byre/watch"
 )
 
-// server is the built-in groups behind real routes over a store in memory, with
-// nothing before them: no authentication beyond a header, no admission.
+// server is the built-in groups behind real routes over a store in memory, without
+// authentication (a header names the user) and without admission.
 type server struct {
 	client  kubernetes.Interface
 	driver  sqlstore.Driver
 	builtin *builtin.Builtin
 	config  *rest.Config
-	// api is what the clients' requests come to.
+	// api is the handler that the clients' requests go to.
 	api http.Handler
-	// storeErr is what the store's readiness answers.
+	// storeErr is what the readiness check of the store returns.
 	storeErr error
 }
 
@@ -52,8 +52,8 @@ var (
 	nodePorts  = utilnet.PortRange{Base: 30000, Size: 100}
 )
 
-// start serves until the test ends, with everything bootstrapped. What is not
-// the same for all tests they set themselves.
+// start serves until the test ends, with everything bootstrapped. adjust sets what tests
+// vary.
 func start(t *testing.T, adjust ...func(*builtin.Config)) *server {
 	t.Helper()
 	s := &server{driver: storetest.NewModel()}
@@ -116,7 +116,7 @@ func start(t *testing.T, adjust ...func(*builtin.Config)) *server {
 	return s
 }
 
-// bootstrap makes what a start makes.
+// bootstrap creates what a start of the program creates.
 func (s *server) bootstrap(t *testing.T) {
 	t.Helper()
 	b, err := bootstrap.New(bootstrap.Config{
@@ -137,7 +137,8 @@ func (s *server) bootstrap(t *testing.T) {
 	}
 }
 
-// handler is the API with what upstream's handlers need of a request's context.
+// handler is the API behind a filter that adds what upstream's handlers read from a
+// request's context.
 func (s *server) handler(t *testing.T) http.Handler {
 	t.Helper()
 	groups := s.builtin.Groups()
@@ -165,7 +166,7 @@ func (s *server) handler(t *testing.T) http.Handler {
 	return filters.WithAuditInit(h)
 }
 
-// userHeader names who asks; without it, it is the server itself.
+// userHeader names the user of a request; without it the user is the server itself.
 const userHeader = "X-Test-User"
 
 func asUser(h http.Handler) http.Handler {
@@ -178,7 +179,7 @@ func asUser(h http.Handler) http.Handler {
 	})
 }
 
-// as returns a client of someone else.
+// as returns a client of another user.
 func (s *server) as(name string) kubernetes.Interface {
 	config := rest.CopyConfig(s.config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -195,7 +196,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (r roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
 
-// noEscalation lets everyone do everything but hand out more than they hold.
+// noEscalation allows everything but escalate, bind and impersonate.
 func noEscalation(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if (a.GetVerb() == "escalate" || a.GetVerb() == "bind") && a.GetUser().GetName() != user.APIServerUser {
 		return authorizer.DecisionDeny, "not even you", nil
@@ -203,7 +204,7 @@ func noEscalation(_ context.Context, a authorizer.Attributes) (authorizer.Decisi
 	return authorizer.DecisionAllow, "", nil
 }
 
-// knownToken authenticates the token "good" of jane.
+// knownToken authenticates the token "good" as jane.
 func knownToken(req *http.Request) (*authenticator.Response, bool, error) {
 	if !strings.HasSuffix(req.Header.Get("Authorization"), " good") {
 		return nil, false, nil
@@ -212,7 +213,7 @@ func knownToken(req *http.Request) (*authenticator.Response, bool, error) {
 	return &authenticator.Response{User: &user.DefaultInfo{Name: "jane"}, Audiences: audiences}, true, nil
 }
 
-// oneRule is the answer to what someone may do.
+// oneRule resolves the rules of every user to one rule.
 type oneRule struct{}
 
 func (oneRule) RulesFor(context.Context, user.Info, string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {

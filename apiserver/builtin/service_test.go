@@ -12,8 +12,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestBootstrap_SecondStartTakesNoRevision: on the real write path too, a second start
-// takes no revision.
+// TestBootstrap_SecondStartTakesNoRevision: with a real store, too, a second start takes no
+// revision.
 func TestBootstrap_SecondStartTakesNoRevision(t *testing.T) {
 	s := start(t)
 	before, err := s.driver.State(t.Context())
@@ -45,7 +45,7 @@ func service(name string, kind corev1.ServiceType, nodePort int32) *corev1.Servi
 }
 
 // TestService_AllocatesAndReleases: a Service gets an address and a port of the ranges,
-// keeps them to itself, and gives them back when it is gone.
+// which no other Service gets until it is deleted.
 func TestService_AllocatesAndReleases(t *testing.T) {
 	s := start(t)
 	services := s.client.CoreV1().Services("default")
@@ -86,7 +86,7 @@ func TestService_AllocatesAndReleases(t *testing.T) {
 	})
 }
 
-// TestService_DryRunAllocatesNothing takes nothing.
+// TestService_DryRunAllocatesNothing: a dry run allocates no address and no port.
 func TestService_DryRunAllocatesNothing(t *testing.T) {
 	s := start(t)
 	before, err := s.driver.State(t.Context())
@@ -110,8 +110,8 @@ func TestService_DryRunAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestService_ChangeOfTypeReleasesThePort: the port is given back with the type that
-// had it.
+// TestService_ChangeOfTypeReleasesThePort: a change to a type without a node port releases
+// the port.
 func TestService_ChangeOfTypeReleasesThePort(t *testing.T) {
 	s := start(t)
 	services := s.client.CoreV1().Services("default")

@@ -34,7 +34,8 @@ func newPod(t *testing.T, s *server, name string) *corev1.Pod {
 	return pod
 }
 
-// TestBinding_PutsAPodOnANodeOnce puts a pod on a node, once.
+// TestBinding_PutsAPodOnANodeOnce: a binding assigns a Pod to a node; a second binding is a
+// conflict.
 func TestBinding_PutsAPodOnANodeOnce(t *testing.T) {
 	s := start(t)
 	newPod(t, s, "a")
@@ -55,8 +56,8 @@ func TestBinding_PutsAPodOnANodeOnce(t *testing.T) {
 	}
 }
 
-// TestEviction_RespectsTheDisruptionBudget: a running pod goes when its disruption
-// budget allows it.
+// TestEviction_RespectsTheDisruptionBudget: an eviction deletes a running Pod only when its
+// disruption budget allows it.
 func TestEviction_RespectsTheDisruptionBudget(t *testing.T) {
 	s := start(t)
 	ctx := t.Context()
@@ -76,7 +77,7 @@ func TestEviction_RespectsTheDisruptionBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	evict := func() error {
-		// The typed client would wait for the server's Retry-After ten times.
+		// The typed client would retry ten times after the Retry-After of the answer.
 		return s.client.PolicyV1().RESTClient().Post().MaxRetries(0).AbsPath("/api/v1/namespaces/default/pods/a/eviction").
 			Body(&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}).Do(ctx).Error()
 	}
@@ -92,7 +93,8 @@ func TestEviction_RespectsTheDisruptionBudget(t *testing.T) {
 	}
 }
 
-// TestScale_ReadsAndWritesReplicas reads and writes the replicas of what can be scaled.
+// TestScale_ReadsAndWritesReplicas: the scale subresource reads and writes the replicas of
+// each scalable kind.
 func TestScale_ReadsAndWritesReplicas(t *testing.T) {
 	s := start(t)
 	ctx := t.Context()
@@ -128,7 +130,8 @@ func TestScale_ReadsAndWritesReplicas(t *testing.T) {
 	}
 }
 
-// TestToken_IsBoundToItsRequest is bound to what it is asked for.
+// TestToken_IsBoundToItsRequest: a token has the audiences, the lifetime and the bound
+// object of its request.
 func TestToken_IsBoundToItsRequest(t *testing.T) {
 	s := start(t)
 	accounts := s.client.CoreV1().ServiceAccounts("default")
@@ -157,7 +160,8 @@ func TestToken_IsBoundToItsRequest(t *testing.T) {
 	}
 }
 
-// TestNamespace_GoesByItsFinalizer only by its finalizer.
+// TestNamespace_GoesByItsFinalizer: a namespace is deleted only when its finalizer is
+// removed.
 func TestNamespace_GoesByItsFinalizer(t *testing.T) {
 	s := start(t)
 	namespaces := s.client.CoreV1().Namespaces()
@@ -180,7 +184,7 @@ func TestNamespace_GoesByItsFinalizer(t *testing.T) {
 	}
 }
 
-// TestEvents_AreOfBothGroupsAndExpire, and have an end.
+// TestEvents_AreOfBothGroupsAndExpire: an Event is visible in both API groups and expires.
 func TestEvents_AreOfBothGroupsAndExpire(t *testing.T) {
 	s := start(t)
 	began := time.Now()
@@ -204,7 +208,8 @@ func TestEvents_AreOfBothGroupsAndExpire(t *testing.T) {
 	}
 }
 
-// TestCertificate_ApprovalIsASubresource goes by a subresource of its own.
+// TestCertificate_ApprovalIsASubresource: only the subresource approval changes a request's
+// approval.
 func TestCertificate_ApprovalIsASubresource(t *testing.T) {
 	s := start(t)
 	requests := s.client.CertificatesV1().CertificateSigningRequests()
@@ -224,7 +229,7 @@ func TestCertificate_ApprovalIsASubresource(t *testing.T) {
 	}
 }
 
-// TestRBAC_PreventsEscalation: nobody hands out what they don't hold.
+// TestRBAC_PreventsEscalation: a user cannot grant rights that they do not have.
 func TestRBAC_PreventsEscalation(t *testing.T) {
 	s := start(t)
 	role := &rbacv1.ClusterRole{

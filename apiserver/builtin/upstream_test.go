@@ -24,7 +24,7 @@ import (
 // delegatedGroups are served by the other servers of the delegation chain.
 var delegatedGroups = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
 
-// document is what discovery says, by group version and then by resource.
+// document is the content of discovery, by group version and resource.
 type document map[string]map[string]metav1.APIResource
 
 // upstream reads the release's own discovery documents of the versions that
@@ -65,8 +65,8 @@ func upstream(t *testing.T, versions *regexp.Regexp) document {
 	return doc
 }
 
-// described says what discovery has to say of the groups, by the interfaces of
-// their storages, as upstream's installer does.
+// described returns the discovery entries of the groups, derived from the interfaces of
+// their storages as upstream's installer derives them.
 func described(t *testing.T, groups []endpoints.Group) document {
 	t.Helper()
 	doc := document{}
@@ -119,7 +119,8 @@ func describe(t *testing.T, gv schema.GroupVersion, path string, storage, parent
 	return r
 }
 
-// verbs are those of upstream's installer (pkg/endpoints/installer.go).
+// verbs returns the verbs that upstream's installer (pkg/endpoints/installer.go) derives
+// from a storage.
 func verbs(storage rest.Storage) metav1.Verbs {
 	has := map[string]bool{}
 	_, has["get"] = storage.(rest.Getter)

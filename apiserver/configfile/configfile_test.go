@@ -100,7 +100,8 @@ gates: {Own: true, kube:Other: false}
 	checkRoundTrip(t, got, flags)
 }
 
-// A default that records when it is set is not set by what Encode writes.
+// Encode leaves flags with default values out: setting such a flag would mark it as
+// changed.
 func TestEncode_LeavesDefaultsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	got, flags := newFlags()

@@ -21,8 +21,8 @@ func (l *blockedLock) Update(ctx context.Context, _ resourcelock.LeaderElectionR
 	return ctx.Err()
 }
 
-// TestLease_RenewalOutlivesItsElector cancels the context of a renewal that the server
-// has not answered yet: the renewal must not be abandoned.
+// TestLease_RenewalOutlivesItsElector cancels the context of a renewal before the server
+// has answered: the renewal goes on to its end.
 func TestLease_RenewalOutlivesItsElector(t *testing.T) {
 	blocked := &blockedLock{begun: make(chan struct{}), proceed: make(chan struct{})}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -38,8 +38,8 @@ func TestLease_RenewalOutlivesItsElector(t *testing.T) {
 	}
 }
 
-// TestLease_RenewalEndsAtItsDeadline: a renewal must not last longer than the elector
-// may believe that it leads.
+// TestLease_RenewalEndsAtItsDeadline: a renewal ends before the elector may no longer
+// believe that it leads.
 func TestLease_RenewalEndsAtItsDeadline(t *testing.T) {
 	blocked := &blockedLock{begun: make(chan struct{}), proceed: make(chan struct{})}
 	close(blocked.proceed)

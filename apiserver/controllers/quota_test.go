@@ -18,7 +18,8 @@ import (
 	"k8s.io/kubernetes/pkg/quota/v1/evaluator/core"
 )
 
-// newQuotas is a quotas that discovers list and knows quotas of the names.
+// newQuotas makes a quotas whose discovery returns list and whose namespace has quotas of
+// the names.
 func newQuotas(t *testing.T, discover func() ([]*metav1.APIResourceList, error), names ...v1.ResourceName) *lazyQuotaController {
 	t.Helper()
 	evaluators, err := core.NewEvaluators(nil, informers.NewSharedInformerFactory(fake.NewClientset(), 0), nil)

@@ -20,8 +20,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestServerID_IsUpstreams is what upstream makes of this name
-// (kubernetes/test/e2e/apimachinery/apiserver_identity.go).
+// TestServerID_IsUpstreams compares the server's identity with the one that upstream
+// derives from the same host name (kubernetes/test/e2e/apimachinery/apiserver_identity.go).
 func TestServerID_IsUpstreams(t *testing.T) {
 	got, err := controlplane.ServerID("vm")
 	if want := "apiserver-wlv32tlttr4jl3gtroqexyxapa"; got != want || err != nil {
@@ -37,11 +37,11 @@ func lease(name string, renewed time.Time) *coordinationv1.Lease {
 	}
 }
 
-// TestIdentityLease_LivesWithTheServer: a server's Lease is there while it runs; those
-// of servers that have died are deleted when they have expired, and no others.
+// TestIdentityLease_LivesWithTheServer: a server's Lease exists while it runs. Expired
+// Leases of other servers are deleted, and no other Leases.
 func TestIdentityLease_LivesWithTheServer(t *testing.T) {
 	client := fake.NewClientset(lease("apiserver-dead", time.Now().Add(-2*time.Hour)), lease("apiserver-alive", time.Now()),
-		// Left behind by this server's last run.
+		// This server's last run has left this Lease.
 		lease("apiserver-this", time.Now().Add(-time.Minute)))
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(coordinationv1.SchemeGroupVersion, corev1.SchemeGroupVersion)
@@ -90,7 +90,7 @@ func TestIdentityLease_LivesWithTheServer(t *testing.T) {
 	}
 }
 
-// TestControlPlane_WritesNothingToDisabledAPIs: nothing is written where it can't be.
+// TestControlPlane_WritesNothingToDisabledAPIs: nothing is written to an API that is off.
 func TestControlPlane_WritesNothingToDisabledAPIs(t *testing.T) {
 	p := controlplane.New(controlplane.Config{APIResourceConfigSource: serverstorage.NewResourceConfig(), FeatureGate: utilfeature.DefaultFeatureGate, Logger: klog.Background()})
 	if checks := p.Checks(); len(checks) != 0 {

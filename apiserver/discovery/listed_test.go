@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestRegistry_SharesListsBetweenChanges: entries cost no sorting of all groups, and
-// readers share one list between changes.
+// TestRegistry_SharesListsBetweenChanges: an added entry does not sort all groups; between
+// two changes readers share one list.
 func TestRegistry_SharesListsBetweenChanges(t *testing.T) {
 	t.Parallel()
 	r := NewRegistry("127.0.0.1:0")

@@ -49,8 +49,8 @@ func get(t *testing.T, h http.Handler, accept string, header ...string) *httptes
 	return w
 }
 
-// groups reads the group versions out of /apis, by the legacy document and by
-// the aggregated one, which must agree.
+// groups returns the group versions of /apis from the legacy and from the aggregated
+// document, which must agree.
 func groups(t *testing.T, r *discovery.Registry) []string {
 	t.Helper()
 	var list metav1.APIGroupList
@@ -87,8 +87,8 @@ func groups(t *testing.T, r *discovery.Registry) []string {
 	return legacy
 }
 
-// TestRegistry_OrdersByPriority: groups by priority and then by name, versions by
-// priority and then by maturity.
+// TestRegistry_OrdersByPriority: groups are ordered by priority and then by name, versions
+// by priority and then by maturity.
 func TestRegistry_OrdersByPriority(t *testing.T) {
 	t.Parallel()
 	r := discovery.NewRegistry("")
@@ -104,8 +104,8 @@ func TestRegistry_OrdersByPriority(t *testing.T) {
 	}
 }
 
-// TestRegistry_ShowsWhatIsAddedAndRemoved: what is added shows in every document, and
-// what is removed in none.
+// TestRegistry_ShowsWhatIsAddedAndRemoved: an added group version is in every document, a
+// removed one in none.
 func TestRegistry_ShowsWhatIsAddedAndRemoved(t *testing.T) {
 	t.Parallel()
 	r := discovery.NewRegistry("")
@@ -145,9 +145,9 @@ func TestRegistry_ShowsWhatIsAddedAndRemoved(t *testing.T) {
 	}
 }
 
-// TestRegistry_AggregatedComesBeforeBuiltIn: of those who serve one group version, the
-// aggregated server comes before the built-in one, and that before custom resources;
-// the next one comes back when the first goes.
+// TestRegistry_AggregatedComesBeforeBuiltIn: if several servers register one group version,
+// the aggregated one comes before the built-in one, and that before custom resources. When
+// the first is removed the next is listed.
 func TestRegistry_AggregatedComesBeforeBuiltIn(t *testing.T) {
 	t.Parallel()
 	r := discovery.NewRegistry("")
@@ -177,8 +177,8 @@ func TestRegistry_AggregatedComesBeforeBuiltIn(t *testing.T) {
 	}
 }
 
-// TestAggregatedDocument_HasAnETag: the aggregated document need not be sent twice,
-// and its tag changes when it does.
+// TestAggregatedDocument_HasAnETag: a client that has the current document gets 304, and
+// the tag changes with the document.
 func TestAggregatedDocument_HasAnETag(t *testing.T) {
 	t.Parallel()
 	r := discovery.NewRegistry("")

@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// BenchmarkLists lists Pods in every form, from bytes and through upstream's handlers.
+// BenchmarkLists lists Pods in every form, from stored bytes and through upstream's
+// handlers.
 func BenchmarkLists(b *testing.B) {
 	const pods = 1000
 	s := newServer(b, nil)
@@ -46,8 +47,7 @@ func BenchmarkLists(b *testing.B) {
 	}
 }
 
-// BenchmarkWatches is an update of a Pod and its delivery to watchers: as it is while
-// watchers follow in one form.
+// BenchmarkWatches measures an update of a Pod and its delivery to watchers of one form.
 func BenchmarkWatches(b *testing.B) {
 	const watchers = 200
 	for name, accept := range map[string]string{"json": "application/json", "protobuf": "application/vnd.kubernetes.protobuf;stream=watch"} {
@@ -86,7 +86,8 @@ func BenchmarkWatches(b *testing.B) {
 	}
 }
 
-// cpuTime is what the process has used, servers and clients, in nanoseconds.
+// cpuTime is the processor time that the process has used, servers and clients, in
+// nanoseconds.
 func cpuTime(b *testing.B) int64 {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {

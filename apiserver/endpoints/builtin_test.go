@@ -58,10 +58,9 @@ func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeCon
 	return b.Groups()
 }
 
-// newEverything serves every built-in group and version, as the release's own
-// documents were made from: with --runtime-config=api/all=true and the feature
-// gates on that bring resources or encodings of their own. There is no database
-// behind it.
+// newEverything serves every built-in group and version without a database, as upstream
+// serves them when it writes the release's documents: with --runtime-config=api/all=true
+// and with the feature gates on that add resources or encodings.
 func newEverything(t *testing.T) *endpoints.API {
 	t.Helper()
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{

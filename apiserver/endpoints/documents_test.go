@@ -13,13 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// elsewhere are the groups that other servers of the chain serve.
+// elsewhere are the groups that other servers of the delegation chain serve.
 var elsewhere = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
 
 const aggregatedJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// TestDiscovery_DocumentsAreTheReleases: every discovery document is the release's,
-// but for the groups that are served elsewhere.
+// TestDiscovery_DocumentsAreTheReleases: every discovery document equals the release's,
+// except for the groups that other servers of the chain serve.
 func TestDiscovery_DocumentsAreTheReleases(t *testing.T) {
 	api := newEverything(t)
 	files, err := filepath.Glob(filepath.Join(release(t), "api/discovery/*.json"))
@@ -73,7 +73,7 @@ func getJSON(t *testing.T, h http.Handler, path, accept string) any {
 	return document
 }
 
-// without takes the groups that are served elsewhere out of a list of groups.
+// without removes the groups that are served elsewhere from a list of groups.
 func without(document any) any {
 	for _, field := range []string{"groups", "items"} {
 		list, ok := document.(map[string]any)[field].([]any)

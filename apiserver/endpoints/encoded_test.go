@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// seed makes objects of several kinds, namespaces and sizes.
+// seed creates objects of several kinds, namespaces and sizes.
 func (s *server) seed(t *testing.T) {
 	t.Helper()
 	for i := range 7 {
@@ -39,7 +39,7 @@ func (s *server) seed(t *testing.T) {
 	s.create(t, "/api/v1/namespaces/first/events", `{"metadata":{"name":"e"},"involvedObject":{"namespace":"first","name":"p"},"type":"Normal","eventTime":null}`)
 }
 
-// reads are requests for what seed made, and for what it didn't.
+// reads are requests for objects that seed created and for objects that do not exist.
 var reads = []string{
 	"/api/v1/namespaces/first/configmaps/c1",
 	"/api/v1/namespaces/first/configmaps/c1?resourceVersion=0",
@@ -112,7 +112,7 @@ var reads = []string{
 	"/apis/coordination.k8s.io/v1/leases",
 }
 
-// accepts are ways to ask for them.
+// accepts are the headers with which each of reads is sent.
 var accepts = []map[string]string{
 	{},
 	{"Accept": "*/*"},
@@ -138,11 +138,11 @@ var accepts = []map[string]string{
 	{"Accept": "application/json;as=Nonsense"},
 }
 
-// varying is what differs from one request to the next: tokens, and ages in tables.
+// varying matches what differs from one request to the next: tokens, and ages in tables.
 var varying = regexp.MustCompile(`"continue":\s?"[^"]+"|"creationTimestamp":\s?"[^"]+"|"\d+s"`)
 
-// TestEncodedRead_EqualsUpstreams: a read answered from bytes is the read that
-// upstream's handlers answer: status, headers, and every byte of the body.
+// TestEncodedRead_EqualsUpstreams: a read answered from stored bytes equals the answer of
+// upstream's handlers: status, headers, and every byte of the body.
 func TestEncodedRead_EqualsUpstreams(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -158,8 +158,8 @@ func TestEncodedRead_EqualsUpstreams(t *testing.T) {
 	}
 }
 
-// TestEncodedRead_WaitsForAFutureRevision: a read of what has not happened yet waits
-// for it, and is then told so in the same words.
+// TestEncodedRead_WaitsForAFutureRevision: a read at a future revision waits for it and
+// then fails with upstream's words.
 func TestEncodedRead_WaitsForAFutureRevision(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for a future revision")
@@ -182,8 +182,8 @@ func compare(t *testing.T, s *server, c call) {
 	t.Helper()
 	want, wantBody := c.answer(t, s.decoded)
 	got, gotBody := c.answer(t, s.bytes)
-	// A continue token has the second in which it was issued, and the answers may be of
-	// two. (In JSON the tokens are not compared.)
+	// A continue token holds the second in which it was issued, and the two answers may be
+	// of different seconds. (In JSON the tokens are not compared.)
 	for tries := 3; tries > 0 && strings.Contains(c.path, "limit=") && unpack(t, want, wantBody) != unpack(t, got, gotBody); tries-- {
 		want, wantBody = c.answer(t, s.decoded)
 		got, gotBody = c.answer(t, s.bytes)
@@ -199,12 +199,12 @@ func compare(t *testing.T, s *server, c call) {
 	}
 }
 
-// headers are those that must be alike.
+// headers returns the headers that must be equal.
 func headers(h http.Header) http.Header {
 	kept := h.Clone()
 	kept.Del("Date")
 	kept.Del("Audit-Id")
-	// Whether a short answer has a length depends on how it was written.
+	// How an answer was written decides whether a short one has a length.
 	kept.Del("Content-Length")
 	return kept
 }
@@ -217,8 +217,8 @@ func unpack(t *testing.T, resp reply, body string) string {
 	return varying.ReplaceAllString(body, "")
 }
 
-// TestEncodedRead_PagesAreTheList: the pages of a list, each from another of the two,
-// are the list.
+// TestEncodedRead_PagesAreTheList: pages that the two servers answer in turns add up to the
+// list.
 func TestEncodedRead_PagesAreTheList(t *testing.T) {
 	s := newServer(t, nil)
 	s.seed(t)
@@ -245,8 +245,8 @@ func TestEncodedRead_PagesAreTheList(t *testing.T) {
 	}
 }
 
-// TestEncodedRead_CoversEveryStoredResource: every resource that is kept is read from
-// bytes, in every version.
+// TestEncodedRead_CoversEveryStoredResource: reads of every stored resource, in every
+// version, are answered from bytes.
 func TestEncodedRead_CoversEveryStoredResource(t *testing.T) {
 	s := newServer(t, nil)
 	var decoded []string

@@ -16,7 +16,7 @@ import (
 	"byre/apiserver/endpoints"
 )
 
-// writes are done in order, in one namespace by each of the two servers.
+// writes are sent in order, in one namespace of each of the two servers.
 var writes = []call{
 	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"c","annotations":{"text":"<&>\u2028\"\\"}},"data":{"n":"1"}}`},
 	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"c"}}`},
@@ -39,12 +39,12 @@ var writes = []call{
 	{method: http.MethodPost, path: "/secrets", body: `{"metadata":{"generateName":"made-"},"stringData":{"k":"v"}}`},
 }
 
-// given are values that differ from one object to another.
+// given matches values that differ from one object to another.
 var given = regexp.MustCompile(`"(uid|resourceVersion|creationTimestamp|time)":\s?"[^"]+"|made-\w+|(?m)^(\s*)(uid|resourceVersion|creationTimestamp|time|- ?time): .*$`)
 
-// TestEncodedWrite_AnswersAsUpstream: an answer that is what was stored is the one that
-// an encoder gives: status, headers, and every byte of the body but what is each
-// object's own.
+// TestEncodedWrite_AnswersAsUpstream: an answer that consists of the stored bytes equals
+// the answer of an encoder: status, headers, and every byte of the body except values that
+// are the object's own.
 func TestEncodedWrite_AnswersAsUpstream(t *testing.T) {
 	s := newServer(t, nil)
 	for _, write := range writes {
@@ -70,7 +70,8 @@ func TestEncodedWrite_AnswersAsUpstream(t *testing.T) {
 	}
 }
 
-// TestEncodedWrite_HasTheRevisionOfItsWrite: an answer has the revision of its own write.
+// TestEncodedWrite_HasTheRevisionOfItsWrite: the answer to a write has the revision of that
+// write.
 func TestEncodedWrite_HasTheRevisionOfItsWrite(t *testing.T) {
 	s := newServer(t, nil)
 	last := ""
@@ -93,7 +94,7 @@ func TestEncodedWrite_HasTheRevisionOfItsWrite(t *testing.T) {
 	}
 }
 
-// countingSerializer counts how often an object is encoded.
+// countingSerializer counts the encodings of objects.
 type countingSerializer struct {
 	runtime.NegotiatedSerializer
 	encoded *atomic.Int32
@@ -113,9 +114,9 @@ func (c countingEncoder) Encode(object runtime.Object, w io.Writer) error {
 	return c.Encoder.Encode(object, w)
 }
 
-// TestEncodedWrite_AnswersTheStoredBytes: upstream's handlers answer with the very object
-// that storage returned. Where they do not any more, the object is encoded again and this
-// test fails.
+// TestEncodedWrite_AnswersTheStoredBytes: upstream's handlers answer with the same object
+// that storage returned. If a later release answers with another one, the object is encoded
+// again and this test fails.
 func TestEncodedWrite_AnswersTheStoredBytes(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// DecodeReads makes s answer no read from bytes.
+// DecodeReads makes s decode all reads instead of answering them from bytes.
 func DecodeReads(s Serving) Serving {
 	s.decodeReads = true
 	return s
@@ -30,10 +30,11 @@ func WithoutStackGrowth(s Serving) Serving {
 	return s
 }
 
-// FromBytes says whether reads of a resource are answered from bytes.
+// FromBytes reports whether reads of a resource are answered from bytes.
 func (r *Resource) FromBytes() bool { return r.encoded != nil }
 
-// Pattern is the pattern of the route that serves a path; "" for none.
+// Pattern is the pattern of the route that serves a path; "" for a path that no route
+// serves.
 func (a *API) Pattern(path string) string {
 	found := a.mux.find(path)
 	for pattern, at := range a.mux.paths {
@@ -44,12 +45,12 @@ func (a *API) Pattern(path string) string {
 	return ""
 }
 
-// WritesFromBytes says whether writes are answered without another encoding.
+// WritesFromBytes reports whether writes are answered without another encoding.
 func (r *Resource) WritesFromBytes() bool { return r.written != nil }
 
-// PrintRow returns a function that appends the row of an object at the time of its call,
-// where the row that was printed now is kept. It returns nil where it is not kept, or the
-// resource has no tables from rows.
+// PrintRow prints an object's row and returns a function that appends the row as it is at
+// the time of that call. It returns nil if such rows are not kept, or if the resource has
+// no tables made of rows.
 func (r *Resource) PrintRow(ctx context.Context, obj runtime.Object) (func() (string, error), error) {
 	if r.encoded == nil || r.encoded.formats.tables == nil {
 		return nil, nil

@@ -17,8 +17,8 @@ import (
 	"byre/watch"
 )
 
-// FuzzPath: whatever serves a path serves the resource that RequestInfo, and with
-// it authorization, takes the path to be of.
+// FuzzPath: the route that serves a path serves the resource that RequestInfo, and with it
+// authorization, derives from the path.
 func FuzzPath(f *testing.F) {
 	for _, path := range []string{
 		"/api/v1/pods", "/api/v1/namespaces/ns/pods/name/log", "/api/v1/namespaces/ns/pods/name/proxy/a/../b", "/api/v1/namespaces/ns", "/api/v1/namespaces/ns/status",
@@ -57,7 +57,8 @@ func FuzzPath(f *testing.F) {
 	})
 }
 
-// meant is what a route's pattern says of a path; nil where it is of no resource.
+// meant returns the resource that a route's pattern derives from a path; nil for a route of
+// no resource.
 func meant(pattern, path string) *request.RequestInfo {
 	is, names := strings.Split(path, "/")[1:], strings.Split(pattern, "/")[1:]
 	if len(names) < 2 {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// counter counts what is written to it.
+// counter counts the bytes that are written to it.
 type counter struct{ n int }
 
 func (c *counter) Write(p []byte) (int, error) {
@@ -21,7 +21,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// BenchmarkGzip compresses a list of Pods as upstream does, and as answers are.
+// BenchmarkGzip compresses a list of Pods as upstream does and as byre does.
 func BenchmarkGzip(b *testing.B) {
 	var list corev1.PodList
 	for i := range 1000 {

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// meddler changes managed fields as the name of an object says, and remembers who
-// they were of when the object was to be validated.
+// meddler is an admission plugin that changes managed fields as the object's name says, and
+// records their managers when the object is validated.
 type meddler struct {
 	mu        sync.Mutex
 	validated map[string]string
@@ -61,8 +61,8 @@ func managers(fields []metav1.ManagedFieldsEntry) string {
 	return strings.Join(names, " ")
 }
 
-// TestManagedFields_AdmissionsChangesAreStored: what admission makes of managed fields is
-// stored, unless it can't be read.
+// TestManagedFields_AdmissionsChangesAreStored: managed fields that admission has changed
+// are stored, unless they are malformed.
 func TestManagedFields_AdmissionsChangesAreStored(t *testing.T) {
 	m := &meddler{validated: map[string]string{}}
 	s := newAdmittingServer(t, nil, m)
@@ -106,8 +106,8 @@ func TestManagedFields_AdmissionsChangesAreStored(t *testing.T) {
 	}
 }
 
-// TestCreate_HasManagedFieldsOfUpstream: what is created has the managed fields that upstream gives
-// it, whoever creates it and whatever managed fields it brings.
+// TestCreate_HasManagedFieldsOfUpstream: a created object has the managed fields that
+// upstream computes, for each manager and for requests that bring managed fields.
 func TestCreate_HasManagedFieldsOfUpstream(t *testing.T) {
 	s := newAdmittingServer(t, nil, &meddler{validated: map[string]string{}})
 	brought := func(fields string) string {

@@ -16,8 +16,8 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// TestOpenAPIV2_IsTheReleases: paths, operations, parameters and definitions are those
-// of the release's swagger.json.
+// TestOpenAPIV2_IsTheReleases: paths, operations, parameters and definitions equal those of
+// the release's swagger.json.
 func TestOpenAPIV2_IsTheReleases(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -35,7 +35,7 @@ func TestOpenAPIV2_IsTheReleases(t *testing.T) {
 	compareDocuments(t, want, parse(t, text), "paths", "definitions", "parameters")
 }
 
-// TestOpenAPIV3_IsTheReleases: the same of version 3, document by document.
+// TestOpenAPIV3_IsTheReleases: each document of version 3 equals the release's.
 func TestOpenAPIV3_IsTheReleases(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -84,8 +84,8 @@ func parse(t *testing.T, text []byte) map[string]any {
 	return document
 }
 
-// compareDocuments compares the maps at the given keys entry by entry, so that
-// each difference is shown for itself, and what else there is as a whole.
+// compareDocuments compares the maps at the given keys entry by entry, so that each
+// difference is reported by itself, and everything else as a whole.
 func compareDocuments(t *testing.T, want, got map[string]any, keys ...string) {
 	t.Helper()
 	for _, key := range keys {
@@ -121,7 +121,7 @@ func asMap(v any) map[string]any {
 	return m
 }
 
-// notHere says whether an entry may be missing. Each of these is by intent.
+// notHere reports whether an entry may be missing. Each of these is missing on purpose.
 func notHere(name string) bool {
 	return name == "logs" || slices.ContainsFunc([]string{
 		// Served by crd and aggregator, which describe their own groups.

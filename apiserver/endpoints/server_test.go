@@ -28,21 +28,22 @@ import (
 	"byre/watch/watchtest"
 )
 
-// server is the built-in groups over a store in memory, served twice: answering
-// reads from bytes, and decoding everything.
+// server is the built-in groups over a store in memory, served by two handlers: one answers
+// reads from bytes, the other decodes all of them.
 type server struct {
 	api            *endpoints.API
 	bytes, decoded *httptest.Server
-	// untracked answers from bytes and has upstream compute all managed fields.
+	// untracked answers from bytes and leaves all managed fields to upstream's field
+	// manager.
 	untracked *httptest.Server
-	// groups and serving are what bytes serves; handler makes another over the same store.
+	// groups and serving are what the server bytes serves; handler makes another one over
+	// the same store.
 	groups  []endpoints.Group
 	serving endpoints.Serving
 	handler func(endpoints.Serving) http.Handler
 }
 
-// newServer serves until the test ends. wrap, if not nil, comes between the
-// store and its driver.
+// newServer serves until the test ends. wrap, if not nil, wraps the store's driver.
 func newServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver) *server {
 	t.Helper()
 	return newAdmittingServer(t, wrap, nil)
@@ -91,7 +92,7 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 	return s
 }
 
-// filtered puts into the context what upstream's handlers rely on.
+// filtered adds to the context what upstream's handlers read from it.
 func filtered(h http.Handler) http.Handler {
 	resolver := &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 	someone := &user.DefaultInfo{Name: "someone", Groups: []string{user.SystemPrivilegedGroup}}
@@ -113,7 +114,7 @@ type call struct {
 	header             map[string]string
 }
 
-// do sends c as it is: nothing is compressed or decompressed on the way.
+// do sends c without a transport that compresses or decompresses.
 func (c call) do(t testing.TB, to *httptest.Server) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), c.method, to.URL+c.path, strings.NewReader(c.body))

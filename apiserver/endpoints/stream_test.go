@@ -13,7 +13,7 @@ import (
 	"byre/sqlstore"
 )
 
-// discard is a client that reads everything and keeps nothing.
+// discard is a client that reads everything and stores nothing.
 type discard struct {
 	header http.Header
 	bytes  int
@@ -26,8 +26,7 @@ func (d *discard) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestList_Streams: what a list allocates is a small part of what it sends,
-// however long it is.
+// TestList_Streams: a list of any length allocates only a small part of what it sends.
 func TestList_Streams(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes 20 MB")
@@ -50,7 +49,7 @@ func TestList_Streams(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		return to.bytes, after.TotalAlloc - before.TotalAlloc
 	}
-	list() // what is made once
+	list() // fills the caches
 	sent, allocated := list()
 	t.Logf("sent %d kB, allocated %d kB", sent/1000, allocated/1000)
 	if sent < count*size {
@@ -63,10 +62,10 @@ func TestList_Streams(t *testing.T) {
 
 var errBroken = errors.New("the disk is gone")
 
-// breaking is a driver whose lists break off, once it is told to.
+// breaking is a driver whose lists fail after some records once they are told to.
 type breaking struct {
 	sqlstore.Driver
-	after int // records that a list still gives; negative means all
+	after int // the number of records that a list still returns; negative for all
 }
 
 func (b *breaking) List(ctx context.Context, q sqlstore.Query, each func(sqlstore.Record) error) (sqlstore.ListResult, error) {
@@ -80,16 +79,16 @@ func (b *breaking) List(ctx context.Context, q sqlstore.Query, each func(sqlstor
 	})
 }
 
-// TestList_BrokenListIsAnError: a list that can't be read to its end is an error: a status
-// while nothing was sent, then a connection that breaks. It is never a shorter
-// list.
+// TestList_BrokenListIsAnError: a list that cannot be read to its end is never answered as
+// a shorter list. Before the first byte was sent the answer is an error status; after it
+// the connection breaks.
 func TestList_BrokenListIsAnError(t *testing.T) {
 	driver := &breaking{after: -1}
 	s := newServer(t, func(d sqlstore.Driver) sqlstore.Driver {
 		driver.Driver = d
 		return driver
 	})
-	const count = 1200 // more than are read at a time
+	const count = 1200 // more than one read returns
 	body := strings.Repeat("x", 1000)
 	for i := range count {
 		s.create(t, configMaps, fmt.Sprintf(`{"metadata":{"name":"m%04d"},"data":{"k":%q}}`, i, body))

@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/randfill"
 )
 
-// TestPrintRow_FollowsTime prints random objects of every built-in kind, lets time pass, and
-// compares the rows that are kept with what upstream prints then: of each object and of
-// all in a list.
+// TestPrintRow_FollowsTime prints random objects of every built-in kind, lets time pass,
+// and compares the kept rows with those that upstream prints then: of each object by itself
+// and of all in a list.
 func TestPrintRow_FollowsTime(t *testing.T) {
 	s := newServer(t, nil)
 	kept := 0
@@ -38,7 +38,7 @@ func TestPrintRow_FollowsTime(t *testing.T) {
 						}
 						row, err := r.PrintRow(t.Context(), obj)
 						if err != nil || row == nil {
-							continue // it is printed each time
+							continue // such a row is printed each time
 						}
 						kept++
 						for _, pause := range []time.Duration{0, 700 * time.Millisecond, 95 * time.Second, 3 * time.Hour, 60 * 24 * time.Hour} {
@@ -63,7 +63,7 @@ func TestPrintRow_FollowsTime(t *testing.T) {
 	}
 }
 
-// printed is the row of an object alone, and where it is in a list.
+// printed returns the row of an object, of a request for the object and of one for a list.
 func printed(t *testing.T, convert func(context.Context, runtime.Object, runtime.Object) (*metav1.Table, error), kind schema.GroupVersionKind, obj runtime.Object) (rows []string) {
 	t.Helper()
 	objects := []runtime.Object{obj}
@@ -85,7 +85,8 @@ func printed(t *testing.T, convert func(context.Context, runtime.Object, runtime
 	return rows
 }
 
-// randomObject is an object in the version in memory; nil where random values make none.
+// randomObject returns an object in the internal version, or nil if the random values make
+// none.
 func randomObject(kind schema.GroupVersionKind, seed int64) runtime.Object {
 	obj, err := legacyscheme.Scheme.New(kind)
 	if err != nil {
@@ -109,7 +110,7 @@ func randomObject(kind schema.GroupVersionKind, seed int64) runtime.Object {
 	).Fill(obj)
 	var memory runtime.Object
 	func() {
-		defer func() { _ = recover() }() // conversions of what no API takes may panic
+		defer func() { _ = recover() }() // conversions of values that no API accepts may panic
 		memory, err = legacyscheme.Scheme.ConvertToVersion(obj, schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal})
 	}()
 	if err != nil || memory == nil {

@@ -16,23 +16,23 @@ import (
 	"byre/sqlstore"
 )
 
-// faulty is a driver that fails the next commits after it was told to.
+// faulty is a driver that fails its next commits as the test says.
 type faulty struct {
 	sqlstore.Driver
-	// failures are taken one a commit; nil lets a commit pass.
+	// failures has one entry for each coming commit; nil lets that commit pass.
 	failures []failure
 	commits  int
 }
 
 type failure struct {
 	err error
-	// done says that the commit takes effect all the same.
+	// done makes the commit take effect in spite of its error.
 	done bool
 }
 
 func (f *faulty) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	if len(batch) == 0 {
-		return f.Driver.Commit(ctx, batch) // the store's try after a failure
+		return f.Driver.Commit(ctx, batch) // the commit by which the store tries the database after a failure
 	}
 	f.commits++
 	if len(f.failures) == 0 {
@@ -48,9 +48,9 @@ func (f *faulty) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	return nil, fmt.Errorf("%w: connection reset", next.err)
 }
 
-// TestUnknownOutcome_IsNotRetriedByClients: client-go repeats any request whose answer
-// carries Retry-After. A write whose outcome is unknown is therefore answered without
-// it; one that certainly did not happen is answered with it.
+// TestUnknownOutcome_IsNotRetriedByClients: client-go repeats any request whose answer has
+// Retry-After. A write whose outcome is unknown is therefore answered without it, and a
+// write that certainly did not happen with it.
 func TestUnknownOutcome_IsNotRetriedByClients(t *testing.T) {
 	driver := &faulty{}
 	s := newServer(t, func(d sqlstore.Driver) sqlstore.Driver {
@@ -109,7 +109,7 @@ func TestUnknownOutcome_IsNotRetriedByClients(t *testing.T) {
 		}
 	}
 
-	// What was not begun is repeated by the client, and then succeeds.
+	// The client repeats a write that was not begun, and it succeeds.
 	before := stored()
 	driver.commits, driver.failures = 0, []failure{{err: sqlstore.ErrUnavailable}}
 	if _, err := maps.Create(t.Context(), generated, metav1.CreateOptions{}); err != nil || driver.commits != 2 || stored() != before+1 {

@@ -17,7 +17,8 @@ const (
 	deployments = "/apis/apps/v1/namespaces/first/deployments"
 )
 
-// TestVerbs_ServeAnObjectsLife: one object's life, and another's scale, through every verb.
+// TestVerbs_ServeAnObjectsLife sends one object through every verb, and another through the
+// verbs of its scale.
 func TestVerbs_ServeAnObjectsLife(t *testing.T) {
 	s := newServer(t, nil)
 	for _, step := range []struct {
@@ -69,13 +70,14 @@ func TestVerbs_ServeAnObjectsLife(t *testing.T) {
 	}
 }
 
-// status is the Status of an error, as kube-apiserver writes it.
+// status returns the Status of an error in kube-apiserver's form.
 func status(code int, reason, message, details string) string {
 	return fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":%q,"reason":%q,"details":%s,"code":%d}`+"\n",
 		message, reason, details, code)
 }
 
-// TestRoutes_RefuseAsKubeAPIServer: what no resource answers, in kube-apiserver's words.
+// TestRoutes_RefuseAsKubeAPIServer: paths and methods that no resource serves are refused
+// with kube-apiserver's words.
 func TestRoutes_RefuseAsKubeAPIServer(t *testing.T) {
 	s := newServer(t, nil)
 	notFound := status(404, "NotFound", "the server could not find the requested resource", "{}")
@@ -120,8 +122,8 @@ func TestRoutes_RefuseAsKubeAPIServer(t *testing.T) {
 	}
 }
 
-// TestNegotiation_NamesTheEncodingsThereAre: an encoding that isn't there is refused
-// with those that are.
+// TestNegotiation_NamesTheEncodingsThereAre: the refusal of an unsupported encoding lists
+// the supported ones.
 func TestNegotiation_NamesTheEncodingsThereAre(t *testing.T) {
 	s := newServer(t, nil)
 	resp, body := call{method: http.MethodGet, path: configMaps, header: map[string]string{"Accept": "image/png"}}.answer(t, s.bytes)
@@ -130,7 +132,7 @@ func TestNegotiation_NamesTheEncodingsThereAre(t *testing.T) {
 	}
 }
 
-// TestBody_IsLimited: a write is read up to its limit and no further.
+// TestBody_IsLimited: the server reads the body of a write up to its limit.
 func TestBody_IsLimited(t *testing.T) {
 	s := newServer(t, nil)
 	body := fmt.Sprintf(`{"metadata":{"name":"big"},"data":{"k":%q}}`, strings.Repeat("x", 3<<20))
@@ -140,7 +142,7 @@ func TestBody_IsLimited(t *testing.T) {
 	}
 }
 
-// TestDeprecatedVersion_Warns: a version that is on its way out says so.
+// TestDeprecatedVersion_Warns: answers of a deprecated version have a warning.
 func TestDeprecatedVersion_Warns(t *testing.T) {
 	s := newServer(t, nil)
 	resp, _ := call{method: http.MethodGet, path: "/api/v1/namespaces/first/endpoints"}.answer(t, s.bytes)
@@ -153,7 +155,8 @@ func TestDeprecatedVersion_Warns(t *testing.T) {
 	}
 }
 
-// TestDiscovery_TakesAnyMethod: as kube-aggregator's lists of groups do.
+// TestDiscovery_TakesAnyMethod: discovery answers every method, as kube-aggregator's lists
+// of groups do.
 func TestDiscovery_TakesAnyMethod(t *testing.T) {
 	s := newServer(t, nil)
 	for _, path := range []string{"/apis", "/apis/", "/apis/apps"} {

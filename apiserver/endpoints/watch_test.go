@@ -70,9 +70,9 @@ func (s *server) mustDo(t *testing.T, method, path, contentType, body string) {
 	}
 }
 
-// TestWatch_EventsEqualUpstreams: the events of a watch, whichever way it is served,
-// are the same bytes: with selectors, with names, by the deprecated paths, with a
-// bookmark after the initial events.
+// TestWatch_EventsEqualUpstreams: both ways to serve a watch send the same bytes: with
+// selectors, with names, by the deprecated paths, and with a bookmark after the initial
+// events.
 func TestWatch_EventsEqualUpstreams(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -114,9 +114,8 @@ func TestWatch_EventsEqualUpstreams(t *testing.T) {
 	}
 }
 
-// TestWatch_FormsEqualUpstreams: the events of a watch are the same bytes as
-// upstream's in every form: of built-in resources in the stored version and in
-// another, and of decorated ones.
+// TestWatch_FormsEqualUpstreams: the events of a watch equal upstream's in every form: of
+// built-in resources in the stored version and in another one, and of decorated resources.
 func TestWatch_FormsEqualUpstreams(t *testing.T) {
 	if testing.Short() {
 		t.Skip("watches in every form")
@@ -187,7 +186,7 @@ func summary(t *testing.T, frames []string) []string {
 	return events
 }
 
-// TestWatch_EndsAtItsTimeout: a watch ends when its time is over, without an error.
+// TestWatch_EndsAtItsTimeout: a watch ends at its timeout without an error.
 func TestWatch_EndsAtItsTimeout(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for a second")
@@ -204,8 +203,8 @@ func TestWatch_EndsAtItsTimeout(t *testing.T) {
 	}
 }
 
-// TestWatch_ReportsErrors: what is wrong with a watch is told by a status where it can
-// be, and by an ERROR event where the watch has begun.
+// TestWatch_ReportsErrors: an error before the watch has begun is an error status; a later
+// one is an ERROR event.
 func TestWatch_ReportsErrors(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for a future revision")
@@ -229,7 +228,8 @@ func TestWatch_ReportsErrors(t *testing.T) {
 	}
 }
 
-// TestWatch_TablesAreUpstreams: what is not plain JSON is watched by upstream's handler.
+// TestWatch_TablesAreUpstreams: the events of a watch in another form than plain JSON equal
+// upstream's.
 func TestWatch_TablesAreUpstreams(t *testing.T) {
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
@@ -249,7 +249,7 @@ func TestWatch_TablesAreUpstreams(t *testing.T) {
 	}
 }
 
-// TestWatch_BatchesComeInOrder: many events at once come whole and in order.
+// TestWatch_BatchesComeInOrder: many events at once arrive complete and in order.
 func TestWatch_BatchesComeInOrder(t *testing.T) {
 	s := newServer(t, nil)
 	padding := strings.Repeat("x", 10_000)
@@ -266,7 +266,7 @@ func TestWatch_BatchesComeInOrder(t *testing.T) {
 	}
 }
 
-// signal is the server's shutdown.
+// signal is the lifecycle signal of the server's shutdown.
 type signal chan struct{}
 
 func (s signal) ShuttingDown() <-chan struct{} { return s }
@@ -289,8 +289,7 @@ func TestWatch_EndsAtShutdown(t *testing.T) {
 	}
 }
 
-// TestWatch_IsCounted: events, and watches that are open, are counted under
-// kube-apiserver's names.
+// TestWatch_IsCounted: events and open watches are counted under kube-apiserver's names.
 func TestWatch_IsCounted(t *testing.T) {
 	metrics.Register()
 	s := newServer(t, nil)
@@ -312,8 +311,8 @@ func TestWatch_IsCounted(t *testing.T) {
 	}
 }
 
-// counted says whether a metric has labels that match. Labels come in the order
-// of their names.
+// counted reports whether a metric has labels that match. Labels are in the order of their
+// names.
 func counted(gathered []*dto.MetricFamily, want *regexp.Regexp) bool {
 	for _, family := range gathered {
 		for _, metric := range family.GetMetric() {
@@ -329,7 +328,7 @@ func counted(gathered []*dto.MetricFamily, want *regexp.Regexp) bool {
 	return false
 }
 
-// TestWatch_ServesWebSockets: a watch over a WebSocket has the same events, one a
+// TestWatch_ServesWebSockets: a watch over a WebSocket has the same events, one in each
 // message.
 func TestWatch_ServesWebSockets(t *testing.T) {
 	s := newServer(t, nil)

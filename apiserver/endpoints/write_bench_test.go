@@ -27,9 +27,10 @@ func (admitAll) Validate(context.Context, admission.Attributes, admission.Object
 	return nil
 }
 
-// BenchmarkOptimizations creates Pods with all optimizations of writes, and without each. It
-// measures in turns within one run, so that what else runs on the machine hits all alike:
-// the processor time of a create, and how many percent more it takes without each.
+// BenchmarkOptimizations creates Pods with all optimizations of writes and without each of
+// them. It alternates between them within one run, so that other load on the machine
+// affects all alike. It reports the processor time of a create, and how many percent more
+// it takes without each optimization.
 func BenchmarkOptimizations(b *testing.B) {
 	s := newAdmittingServer(b, nil, admitAll{})
 	variants := []struct {

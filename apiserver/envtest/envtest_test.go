@@ -22,7 +22,7 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// launchOnly makes the test binary launch a server, print where it is, and wait to be
+// launchOnly makes the test binary launch a server, print its address, and wait to be
 // killed.
 const launchOnly = "ENVTEST_TEST_LAUNCH_ONLY"
 
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		fmt.Println("skipped: every test starts byre")
 		return
 	}
-	// As make build does: it takes a second where the program is up to date.
+	// make build does the same. It takes a second if the program is up to date.
 	program, err := filepath.Abs("../../bin/byre")
 	if err == nil {
 		build := exec.Command("go", "build", "-o", program, "byre/cmd/byre")
@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A whole suite may share one server, which TestMain launches.
+// One server may serve the tests of a whole package: TestMain launches it.
 func ExampleLaunch() {
 	ctx := context.Background()
 	server, err := envtest.Launch(ctx)
@@ -82,16 +82,16 @@ func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
 	return client
 }
 
-// isGone reports whether the server no longer answers. Another server at its address does
-// not count: it has another CA.
+// isGone reports whether the server no longer answers. Another server at its address has
+// another CA and does not count as an answer.
 func isGone(t *testing.T, config *rest.Config) bool {
 	t.Helper()
 	_, err := clientFor(t, config).Discovery().ServerVersion()
 	return err != nil
 }
 
-// TestStart_GivesEachTestAServerOfItsOwn runs four environments at a time, and sees that
-// nothing of them is left.
+// TestStart_GivesEachTestAServerOfItsOwn runs four environments at a time and checks that
+// none leaves a process or a file.
 func TestStart_GivesEachTestAServerOfItsOwn(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
@@ -158,9 +158,11 @@ func TestLaunch_TellsWhyAServerDoesNotStart(t *testing.T) {
 	}
 }
 
-// TestLaunch_ServerEndsWithTheTestsProcess kills a process that has launched a server.
+// TestLaunch_ServerEndsWithTheTestsProcess kills the process that has launched a server:
+// the server ends too.
 func TestLaunch_ServerEndsWithTheTestsProcess(t *testing.T) {
-	// The server inherits the end of this pipe: the pipe ends with the last of the two.
+	// The server inherits the write end of this pipe. A read returns EOF once both
+	// processes have ended.
 	running, inherited, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

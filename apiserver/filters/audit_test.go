@@ -11,7 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/audit/policy"
 )
 
-// recorder is an audit backend that keeps what it needs to be asked for.
+// recorder is an audit backend that keeps the fields of events that the test compares.
 type recorder struct {
 	mu     sync.Mutex
 	stages []string
@@ -34,8 +34,8 @@ func (r *recorder) Run(<-chan struct{}) error { return nil }
 func (r *recorder) Shutdown()                 {}
 func (r *recorder) String() string            { return "recorder" }
 
-// TestAudit_RecordsEveryStage follows a request to its end, one that stays open, one that
-// nobody knows the sender of, and one whose handler panics.
+// TestAudit_RecordsEveryStage sends a request that completes, one that stays open, one
+// without a known user, and one whose handler panics.
 func TestAudit_RecordsEveryStage(t *testing.T) {
 	recorded := &recorder{}
 	cfg := testConfig()
@@ -50,9 +50,9 @@ func TestAudit_RecordsEveryStage(t *testing.T) {
 	get(t, server.URL+"/api/v1/pods?watch=1", "good")
 	get(t, server.URL+"/api?who", "bad")
 	post := newRequest(t, server.URL+"/panic", "good")
-	post.Method = http.MethodPost // the client would try again with another
+	post.Method = http.MethodPost // the client would repeat a GET
 	resp, err := http.DefaultClient.Do(post)
-	if err == nil { // else the connection was broken off
+	if err == nil { // without an error the server answered instead of closing the connection
 		resp.Body.Close()
 	}
 	server.Close()

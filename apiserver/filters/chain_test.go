@@ -30,8 +30,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// testConfig lets "good" in as an admin, anybody else in as anonymous, refuses
-// "bad", and allows whatever the admin asks for.
+// testConfig authenticates "good" as an admin, who may do everything but impersonate,
+// refuses "bad", and authenticates any other request as anonymous.
 func testConfig() Config {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -62,7 +62,7 @@ func testConfig() Config {
 	}
 }
 
-// serve starts a server with the chain before handler.
+// serve starts a server that runs handler behind the chain.
 func serve(t *testing.T, cfg Config, handler http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(Chain(cfg)(handler))
@@ -72,7 +72,7 @@ func serve(t *testing.T, cfg Config, handler http.HandlerFunc) *httptest.Server 
 	return server
 }
 
-// answer is a response that was read to its end.
+// answer is a response whose body was read.
 type answer struct {
 	Code   int
 	Header http.Header
@@ -165,8 +165,8 @@ func TestChain_Answers(t *testing.T) {
 	}
 }
 
-// TestChain_PanicEndsOneRequest has a request end without an answer, as upstream does,
-// and the server go on.
+// TestChain_PanicEndsOneRequest: the request of a handler that panics ends without an
+// answer, as upstream's does, and the server continues to serve.
 func TestChain_PanicEndsOneRequest(t *testing.T) {
 	server := serve(t, testConfig(), func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/panic" {
@@ -185,7 +185,8 @@ func TestChain_PanicEndsOneRequest(t *testing.T) {
 	}
 }
 
-// TestChain_FillsTheContext checks what handlers behind the chain rely on.
+// TestChain_FillsTheContext checks the values that handlers read from the request's
+// context.
 func TestChain_FillsTheContext(t *testing.T) {
 	server := serve(t, testConfig(), func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
@@ -246,7 +247,8 @@ func TestTimeout_EndsARequest(t *testing.T) {
 	}
 }
 
-// blocking is a handler that reports each request and holds it until released.
+// blocking returns a handler that reports each request on entered and then waits for
+// release.
 func blocking() (handler http.HandlerFunc, entered chan struct{}, release func()) {
 	entered, released := make(chan struct{}), make(chan struct{})
 	return func(http.ResponseWriter, *http.Request) {
@@ -272,7 +274,7 @@ func TestMaxInFlight_RefusesTheRest(t *testing.T) {
 	if resp.Code != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("got %d, Retry-After %q", resp.Code, resp.Header.Get("Retry-After"))
 	}
-	// A watch is counted apart.
+	// Watches are not requests in flight.
 	go func() { <-entered; release() }()
 	if resp := get(t, server.URL+"/api/v1/pods?watch=1", "good"); resp.Code != http.StatusOK {
 		t.Errorf("a watch got %d", resp.Code)

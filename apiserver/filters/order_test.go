@@ -12,9 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestChain_OrderIsUpstreams compares the calls in our chain with those in upstream's,
-// in the order of their source: a filter that upstream adds, drops or moves shows
-// here.
+// TestChain_OrderIsUpstreams compares the calls in our chain with those in upstream's, in
+// the order of their source: it fails when upstream adds, removes or moves a filter.
 func TestChain_OrderIsUpstreams(t *testing.T) {
 	upstream := calls(t, filepath.Join(packageDir(t, "k8s.io/apiserver/pkg/server/filters"), "..", "config.go"),
 		"DefaultBuildHandlerChain")
@@ -24,7 +23,7 @@ func TestChain_OrderIsUpstreams(t *testing.T) {
 	}
 }
 
-// calls lists the filters that the functions of a file call, function by function.
+// calls lists the filters that each of the functions of a file calls.
 func calls(t *testing.T, file string, functions ...string) []string {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)

@@ -48,7 +48,7 @@ func testGatesAndShutdown(t *testing.T) {
 	}
 
 	down = errors.New("no route to 192.0.2.1")
-	time.Sleep(time.Second) // what was answered last is shared for as long
+	time.Sleep(time.Second) // requests of one second share an answer
 	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError || strings.Contains(body, "192.0.2.1") {
 		t.Errorf("with the database away: %d %s, and the reason is not for everyone", status, body)
 	}
@@ -67,8 +67,9 @@ func testGatesAndShutdown(t *testing.T) {
 	}
 }
 
-// Anonymous clients may ask as often as they like; the database is asked once
-// per half time-out, and one client that goes away fails nobody else's check.
+// Anonymous clients may ask as often as they like: the server asks the database once in
+// each half of the timeout, and a client that disconnects does not fail the checks of
+// others.
 func TestStoreCheck_IsShared(t *testing.T) { synctest.Test(t, testStoreCheckIsShared) }
 
 func testStoreCheckIsShared(t *testing.T) {
@@ -127,7 +128,7 @@ func testStoreCheckIsShared(t *testing.T) {
 		t.Errorf("the database was asked %d times", asked)
 	}
 
-	// A database that is silent fails the check after its time-out.
+	// A probe that gets no answer fails the check after its timeout.
 	time.Sleep(time.Second)
 	start := time.Now()
 	go probe(t.Context(), "/livez")
@@ -137,8 +138,7 @@ func testStoreCheckIsShared(t *testing.T) {
 	}
 }
 
-// TestAllPass_FollowsTheChecks asks as /readyz does, within the process.
-// A panic in the probe fails the requests that share it, and the next period probes again.
+// A panic in the probe fails the requests that share it; the next period probes again.
 func TestStoreCheck_ProbePanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -192,8 +192,8 @@ func TestAllPass_FollowsTheChecks(t *testing.T) {
 	}
 }
 
-// TestLivez_PassesDuringTheGracePeriod: a start that takes its time is no reason to
-// restart.
+// TestLivez_PassesDuringTheGracePeriod: a slow start does not fail /livez, which would make
+// a kubelet restart the server.
 func TestLivez_PassesDuringTheGracePeriod(t *testing.T) { synctest.Test(t, testLivezGracePeriod) }
 
 func testLivezGracePeriod(t *testing.T) {

@@ -40,7 +40,7 @@ func sound() (sqlstore.Header, []*sqlstore.ObjectRow, []*sqlstore.ChangeRow) {
 		}
 }
 
-// Each thing that is wrong gives its finding, and a sound store gives none.
+// Each broken row has its finding; a store without broken rows has none.
 func TestCheck_ReportsEachBrokenRow(t *testing.T) {
 	t.Parallel()
 	type store struct {

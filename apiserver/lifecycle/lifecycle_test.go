@@ -40,8 +40,8 @@ func TestShutdownOrder_IsUpstreams(t *testing.T) {
 	}
 }
 
-// TestRun_FollowsTheOrder: no action begins before every action that it comes after
-// has returned.
+// TestRun_FollowsTheOrder: an action begins only after all actions that it waits for have
+// returned.
 func TestRun_FollowsTheOrder(t *testing.T) {
 	t.Parallel()
 	for _, sendRetryAfter := range []bool{false, true} {
@@ -73,7 +73,7 @@ func TestRun_FollowsTheOrder(t *testing.T) {
 	}
 }
 
-// TestRun_RefusesADeadlock instead of waiting forever.
+// TestRun_RefusesADeadlock: Run panics instead of waiting forever.
 func TestRun_RefusesADeadlock(t *testing.T) {
 	t.Parallel()
 	defer func() {

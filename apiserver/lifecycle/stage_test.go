@@ -63,7 +63,8 @@ func TestStages_StopInReverseOrder(t *testing.T) {
 	}
 }
 
-// A stage outlives the context that it was started with: a server drains after that.
+// A stage continues after the context of Start has ended: a server drains requests after
+// that.
 func TestStages_GoOnAfterTheContextOfStart(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -106,7 +107,7 @@ func TestStages_ReportEarlyEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-ended
-		// Join the component without ending its context.
+		// This waits for the component without ending its context.
 		stages.running[0].components.Wait()
 		if got != test.want {
 			t.Errorf("%s: reported %q, want %q", name, got, test.want)
@@ -115,7 +116,7 @@ func TestStages_ReportEarlyEnds(t *testing.T) {
 	}
 }
 
-// A stage that was started is stopped although Await has failed.
+// Stop stops a stage that was started even if Await has failed.
 func TestStages_StopAfterAFailedStart(t *testing.T) {
 	t.Parallel()
 	var seen trace

@@ -20,10 +20,10 @@ func metaOf(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "1", Labels: map[string]string{"l": name}}
 }
 
-// reads are the two ways to read one object.
+// reads are the two ways to read an object.
 type reads map[string]func(ctx context.Context, name string) (metav1.Object, error)
 
-// readsOf are those of the objects of a namespace.
+// readsOf returns the reads of the objects of a namespace.
 func readsOf[T any, P interface {
 	*T
 	metav1.Object
@@ -40,7 +40,7 @@ func readsOf[T any, P interface {
 	}
 }
 
-// TestReader_ReadsTheStore: a read finds what was written the moment before.
+// TestReader_ReadsTheStore: a read right after a write returns what was written.
 func TestReader_ReadsTheStore(t *testing.T) {
 	t.Parallel()
 	stores := lookuptest.New(t)
@@ -69,8 +69,8 @@ func TestReader_ReadsTheStore(t *testing.T) {
 	}
 }
 
-// TestReader_ListsBySelector: a list has the objects of one namespace, or of all, that have
-// the labels.
+// TestReader_ListsBySelector: a list has the objects with the labels, of one namespace or
+// of all.
 func TestReader_ListsBySelector(t *testing.T) {
 	t.Parallel()
 	stores := lookuptest.New(t)
@@ -94,7 +94,7 @@ func TestReader_ListsBySelector(t *testing.T) {
 	}
 }
 
-// TestReader_RefusesWhatIsNotServed: before the stores are made, each read is an error.
+// TestReader_RefusesWhatIsNotServed: before the stores exist every read is an error.
 func TestReader_RefusesWhatIsNotServed(t *testing.T) {
 	t.Parallel()
 	r := lookup.NewReader(func(schema.GroupResource) *objectstore.Store { return nil })

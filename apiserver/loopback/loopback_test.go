@@ -82,7 +82,7 @@ func TestTransport_Streams(t *testing.T) {
 	defer response.Body.Close()
 	lines := bufio.NewScanner(response.Body)
 	for _, want := range []string{"one", "two"} {
-		next <- want // blocks for ever unless the response came before its end
+		next <- want // blocks forever if the transport waits for the end of the response
 		if !lines.Scan() || lines.Text() != want {
 			t.Fatalf("read %q, %v, want %q", lines.Text(), lines.Err(), want)
 		}
@@ -109,7 +109,7 @@ func TestTransport_HidesTheCallersContextValues(t *testing.T) {
 	response.Body.Close()
 }
 
-// endless is a handler that runs until its context ends, and says so.
+// endless is a handler that runs until its context ends and then closes ended.
 func endless(started, ended chan struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()

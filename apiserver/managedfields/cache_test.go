@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestCache_IsBounded: the cache drops what is not used, and never holds more than its
-// limit.
+// TestCache_IsBounded: the cache drops unused entries and never holds more than its limit.
 func TestCache_IsBounded(t *testing.T) {
 	const limit = 10_000
 	c := NewCache(limit)

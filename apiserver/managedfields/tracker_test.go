@@ -27,7 +27,7 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// kinds are those of all built-in objects that have metadata.
+// kinds are the kinds of all built-in objects that have metadata.
 var kinds = sync.OnceValue(func() (all []schema.GroupVersionKind) {
 	for kind := range legacyscheme.Scheme.AllKnownTypes() {
 		object, err := legacyscheme.Scheme.New(kind)
@@ -55,7 +55,7 @@ var converter = sync.OnceValue(func() upstream.TypeConverter {
 	return managedfields.NewTypeConverter(openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...))
 })
 
-// unsafeConvertor is the one that the server uses.
+// unsafeConvertor is the convertor that the server uses.
 var unsafeConvertor = runtime.UnsafeObjectConvertor(legacyscheme.Scheme)
 
 func newTracker(t testing.TB, kind schema.GroupVersionKind) (*managedfields.Tracker, *upstream.FieldManager) {
@@ -88,12 +88,12 @@ func fieldsOf(t testing.TB, object runtime.Object) string {
 		}
 		entries = append(entries, strings.Join([]string{f.Manager, string(f.Operation), f.APIVersion, f.FieldsType, f.FieldsV1.GetRawString(), f.Subresource}, " "))
 	}
-	// Entries are in the order of their times, which two computations need not share.
+	// Entries are sorted by their times, which differ between two computations.
 	slices.Sort(entries)
 	return strings.Join(entries, "\n")
 }
 
-// computed are the managed fields that upstream's field manager computes.
+// computed returns the managed fields that upstream's field manager computes.
 func computed(t testing.TB, manager *upstream.FieldManager, kind schema.GroupVersionKind, object runtime.Object, by string) string {
 	t.Helper()
 	object = object.DeepCopyObject()
@@ -104,8 +104,8 @@ func computed(t testing.TB, manager *upstream.FieldManager, kind schema.GroupVer
 	return fieldsOf(t, manager.UpdateNoErrors(empty, object, by))
 }
 
-// FuzzTrack: the fields of a random object, and of objects that differ from it in a few
-// values, are those that upstream computes, whether their shapes are known or not.
+// FuzzTrack: the field sets of a random object, and of objects that differ from it in a few
+// values, equal those that upstream computes, both for known shapes and for new ones.
 func FuzzTrack(f *testing.F) {
 	if testing.Short() {
 		f.Skip("compares every kind")
@@ -151,7 +151,7 @@ func mustAccess(t testing.TB, object runtime.Object) metav1.Object {
 	return accessor
 }
 
-// vary changes scalars, and empties what can be empty, each with a probability.
+// vary changes each scalar, and empties each optional value, with a probability.
 func vary(random *rand.Rand, v reflect.Value, probability float64) {
 	isChanged := random.Float64() < probability
 	switch v.Kind() {
@@ -164,7 +164,7 @@ func vary(random *rand.Rand, v reflect.Value, probability float64) {
 		}
 	case reflect.Struct:
 		if _, is := v.Interface().(intstr.IntOrString); is {
-			return // its values are of its type
+			return // its values are of any type
 		}
 		for _, field := range v.Fields() {
 			if field.CanSet() {
@@ -173,7 +173,7 @@ func vary(random *rand.Rand, v reflect.Value, probability float64) {
 		}
 	case reflect.Slice:
 		if v.Type().Elem().Kind() == reflect.Uint8 {
-			return // it may have to be JSON
+			return // it may have to be valid JSON
 		}
 		for i := range v.Len() {
 			vary(random, v.Index(i), probability)
@@ -217,8 +217,8 @@ func samplePod(name, value string) *core.Pod {
 	}
 }
 
-// TestTracker_SharesFieldSets: Pods that differ only in values share a field set, and its bytes; one that
-// has a field more, another key, or another manager does not get what is not its own.
+// TestTracker_SharesFieldSets: Pods that differ only in values share a field set and its
+// bytes; a Pod with an additional field, another key or another manager has its own.
 func TestTracker_SharesFieldSets(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	tracker, manager := newTracker(t, kind)
@@ -242,8 +242,8 @@ func TestTracker_SharesFieldSets(t *testing.T) {
 	}
 }
 
-// TestLive_ComputesNothing: upstream's field manager computes nothing for an object that was a Live,
-// unless the request brings managed fields. createResource relies on both.
+// TestLive_ComputesNothing: upstream's field manager computes nothing for an object that
+// was a Live, unless the request has managed fields. createResource relies on both.
 func TestLive_ComputesNothing(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	_, manager := newTracker(t, kind)

@@ -10,7 +10,7 @@ import (
 	upstream "k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/kube-openapi/pkg/util"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	_ "k8s.io/kubernetes/pkg/apis/core/install" // the scheme's kinds
+	_ "k8s.io/kubernetes/pkg/apis/core/install" // registers the kinds
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
@@ -40,8 +40,8 @@ func typedOf(t *testing.T, c upstream.TypeConverter, pod *corev1.Pod, options ..
 	return v
 }
 
-// TestTypeConverter_Converts converts a Pod for the first time and again: the value has the
-// same fields, is compared alike, and turns into the Pod again.
+// TestTypeConverter_Converts converts a Pod twice: both values compare alike with other
+// values, and each converts back to a Pod.
 func TestTypeConverter_Converts(t *testing.T) {
 	c := podConverter()
 	image := func(image string) *corev1.Pod {
@@ -77,8 +77,8 @@ func TestTypeConverter_Converts(t *testing.T) {
 	}
 }
 
-// TestTypeConverter_Validates: what a Go type leaves open is found out, the first
-// time and later, by the conversion or by the comparison after it.
+// TestTypeConverter_Validates: a value that the Go type allows and the schema forbids is an
+// error, the first time and later.
 func TestTypeConverter_Validates(t *testing.T) {
 	c := podConverter()
 	twins := podOf(corev1.Container{Name: "c"}, corev1.Container{Name: "c"})

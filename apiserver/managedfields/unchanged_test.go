@@ -22,7 +22,7 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// upstreamConverter validates every object and compares all of it.
+// upstreamConverter validates each object and compares all of its fields.
 var upstreamConverter = sync.OnceValue(func() upstream.TypeConverter {
 	var names []string
 	for _, kind := range kinds() {
@@ -53,8 +53,8 @@ func managerOf(t testing.TB, types upstream.TypeConverter, kind schema.GroupVers
 	return manager
 }
 
-// FuzzUpdate: the fields of an object that is changed again and again, in a few values
-// each time, by several managers, are those that upstream computes with its own converter.
+// FuzzUpdate: after each of several updates, by several managers and of a few values each,
+// the field sets equal those that upstream computes with its own converter.
 func FuzzUpdate(f *testing.F) {
 	if testing.Short() {
 		f.Skip("compares every kind")
@@ -95,8 +95,9 @@ func FuzzUpdate(f *testing.F) {
 	})
 }
 
-// TestUpdate_SkipsNothingThatCanFail: a part with an item that nothing identifies is
-// compared although it is unchanged, because upstream then gives up the managed fields.
+// TestUpdate_SkipsNothingThatCanFail: a part with an item that no key identifies is
+// compared even if it is unchanged, because upstream drops the managed fields of such an
+// object.
 func TestUpdate_SkipsNothingThatCanFail(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("ServiceAccount")
 	ours, theirs := managerOf(t, converter(), kind, ""), managerOf(t, upstreamConverter(), kind, "")
@@ -114,7 +115,7 @@ func TestUpdate_SkipsNothingThatCanFail(t *testing.T) {
 	}
 }
 
-// BenchmarkUpdate changes the status of a Pod.
+// BenchmarkUpdate measures an update of a Pod's status.
 func BenchmarkUpdate(b *testing.B) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	pod := samplePod("a", "x")

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReleaseUnused_FreesProgramPages: after a release less of the program file is resident.
+// TestReleaseUnused_FreesProgramPages: a release leaves less of the program file resident.
 func TestReleaseUnused_FreesProgramPages(t *testing.T) {
-	// Have all of the program resident first, as if all of it had run.
+	// First make all of the program resident, as if all of it had run.
 	if err := adviseProgram(unix.MADV_POPULATE_READ); err != nil {
 		t.Skipf("the kernel cannot populate mappings: %v", err)
 	}
@@ -20,12 +20,12 @@ func TestReleaseUnused_FreesProgramPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := residentFilePages(t)
-	if after > before*4/5 { // the runtime itself needs some again
+	if after > before*4/5 { // the runtime itself reads some of it again
 		t.Errorf("of %d KiB of files that are mapped, %d KiB are still resident", before, after)
 	}
 }
 
-// residentFilePages is how much of the files that this process maps is resident, in KiB.
+// residentFilePages returns how many KiB of this process's mapped files are resident.
 func residentFilePages(t *testing.T) int {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")

@@ -13,7 +13,7 @@ func TestMemory_ReturnedWhenIdle(t *testing.T) {
 		allocates uint64
 		found     load
 	}{
-		{100 << 10, moderate}, // an idle server, which may be only about to begin
+		{100 << 10, moderate}, // an idle server, which may be about to get requests
 		{100 << 10, moderate},
 		{100 << 10, moderate},
 		{100 << 10, idle},
@@ -24,9 +24,9 @@ func TestMemory_ReturnedWhenIdle(t *testing.T) {
 		{100 << 10, moderate},
 		{100 << 10, moderate},
 		{100 << 10, moderate},
-		{100 << 10, burstOver}, // none any more
-		{100 << 10, idle},      // given back already
-		{3 << 20, moderate},    // a request now and then is not worth it
+		{100 << 10, burstOver}, // no requests any more
+		{100 << 10, idle},      // the memory was given back already
+		{3 << 20, moderate},    // an occasional request
 		{100 << 10, moderate},
 		{100 << 10, moderate},
 		{100 << 10, moderate},
@@ -41,7 +41,7 @@ func TestMemory_ReturnedWhenIdle(t *testing.T) {
 			w.released(at)
 		}
 	}
-	// An idle server works too, a little.
+	// An idle server allocates a little too.
 	for n := 0; w.observe(at) != burstOver; n++ {
 		if at += 400 << 10; n > 1000 {
 			t.Fatal("what an idle server leaves is never given back")
@@ -78,7 +78,8 @@ func TestAllocated_Grows(t *testing.T) {
 	}
 }
 
-// The heap grows by what is scanned of it, and not by all that is live.
+// The heap grows by a percentage of what the collector scans, not of everything that is
+// live.
 func TestPercent_FollowsWhatIsScanned(t *testing.T) {
 	for name, c := range map[string]struct {
 		h           heap

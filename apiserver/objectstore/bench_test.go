@@ -38,7 +38,7 @@ func podStore(b testing.TB, on backend) *fixture {
 	})
 }
 
-// benchPod is a pod of about 4.8 kB, as a controller and a kubelet leave one.
+// benchPod returns a Pod of about 4.8 kB, with what a controller and a kubelet set.
 func benchPod(b testing.TB, i int) *api.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -161,8 +161,8 @@ func BenchmarkListEncoded(b *testing.B) {
 	}
 }
 
-// BenchmarkInitialEventsByField is the initial events of a watch of one node's
-// pods: the time per event must not grow with the number of pods.
+// BenchmarkInitialEventsByField measures the initial events of a watch of one node's Pods:
+// the time of an event must not grow with the number of Pods.
 func BenchmarkInitialEventsByField(b *testing.B) {
 	for _, n := range []int{1000, 10_000, 50_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -192,8 +192,8 @@ func BenchmarkInitialEventsByField(b *testing.B) {
 	}
 }
 
-// BenchmarkWatchers is a status update's cost while watchers follow: of all
-// pods, and of the pods of one node each.
+// BenchmarkWatchers measures a status update while watchers follow: of all Pods, and of the
+// Pods of one node each.
 func BenchmarkWatchers(b *testing.B) {
 	for _, c := range []struct {
 		watchers int

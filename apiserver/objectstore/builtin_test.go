@@ -19,8 +19,8 @@ import (
 
 const revision = 1234567
 
-// What the raw side answers must be, byte for byte, what upstream's encoder
-// gives for the decoded object: alone, and as an item of its list.
+// The encoded answer of an object, by itself and as an item of a list, equals byte for byte
+// what upstream's encoder writes for the decoded object.
 func TestEncoded_EqualsDecodingAndEncoding(t *testing.T) {
 	tested := 0
 	for _, file := range fixtures(t) {
@@ -53,7 +53,7 @@ func internal(gvk schema.GroupVersionKind) schema.GroupVersion {
 	return schema.GroupVersion{Group: gvk.Group, Version: runtime.APIVersionInternal}
 }
 
-// fixtures are upstream's own objects, one a kind, with every field set.
+// fixtures are upstream's own objects, one of each kind, with every field set.
 func fixtures(t *testing.T) []string {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/api").Output()
 	if err != nil {
@@ -125,7 +125,7 @@ func checkEncoded(t *testing.T, gvk schema.GroupVersionKind, data []byte) {
 	}
 }
 
-// An object's metadata decides where its resourceVersion goes.
+// The place of the resourceVersion in an object's bytes depends on the object's metadata.
 func TestDocument_PlacesTheResourceVersion(t *testing.T) {
 	for _, test := range []struct{ stored, whole, item string }{
 		{ // typed: after uid
@@ -169,8 +169,8 @@ func TestDocument_PlacesTheResourceVersion(t *testing.T) {
 	}
 }
 
-// Storage versions must be those of a stock kube-apiserver, or a later program
-// could not read what this one wrote.
+// Storage versions must equal those of a stock kube-apiserver, or a later program cannot
+// read what this one wrote.
 func TestBuiltinEncoding_IsTheStockStorageVersion(t *testing.T) {
 	encoding := builtinEncoding(legacyscheme.Scheme, nil)
 	for gr, want := range map[schema.GroupResource]string{

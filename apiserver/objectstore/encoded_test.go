@@ -16,7 +16,7 @@ import (
 	"byre/sqlstore"
 )
 
-// The raw side and the decoded one are two views of the same answers.
+// Encoded reads and decoded reads return the same objects.
 func TestEncoded_EqualsDecoded(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
@@ -86,7 +86,7 @@ func deref(n *int64) any {
 	return *n
 }
 
-// countingCodec counts what is decoded.
+// countingCodec counts the objects that it decodes.
 type countingCodec struct {
 	runtime.Codec
 	decodes *atomic.Int64
@@ -97,8 +97,8 @@ func (c countingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, in
 	return c.Codec.Decode(data, defaults, into)
 }
 
-// Creating, and reading what was created, decodes nothing: not for selectors,
-// not for the index, not for the answer.
+// A create, and reads of what it created, decode nothing: neither for selectors, nor for
+// the index, nor for the answer.
 func TestEncoded_DecodesNothing(t *testing.T) {
 	var decodes atomic.Int64
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.Codec = countingCodec{cfg.Codec, &decodes} })
@@ -124,8 +124,8 @@ func TestEncoded_DecodesNothing(t *testing.T) {
 	}
 }
 
-// A record that another program wrote is answered as a decode gives it, and is
-// written again by an update that changes nothing.
+// A record that another program wrote is answered in the bytes that this program's encoder
+// writes for the decoded object. An update that changes nothing stores it again.
 func TestStaleForm_IsEncodedAgain(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b, func(cfg *Config) { cfg.Form = "newer" })
@@ -149,7 +149,7 @@ func TestStaleForm_IsEncodedAgain(t *testing.T) {
 		}
 		out := &example.Pod{}
 		same := storage.SimpleUpdate(func(in runtime.Object) (runtime.Object, error) { return in, nil })
-		for range 2 { // the second finds nothing to do
+		for range 2 { // the second update writes nothing
 			if err := f.GuaranteedUpdate(t.Context(), "/pods/ns/old", out, false, nil, same, nil); err != nil {
 				t.Fatal(err)
 			}

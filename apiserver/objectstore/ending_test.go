@@ -9,9 +9,9 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// A watch that ends after a revision gives everything up to it and nothing of what
-// comes later, which is of the next definition: not as a change, and not as what
-// exists when the watch begins late.
+// A watch that ends after a revision sends every event up to that revision and none after
+// it, neither as a change nor among the initial events: later objects belong to the next
+// definition.
 func TestWatch_EndsAfterARevision(t *testing.T) {
 	ending := NewEnding()
 	f := newFixture(t, backends()[0], func(c *Config) { c.Ending = ending })

@@ -20,7 +20,7 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// failing is a driver that can be told to fail.
+// failing is a driver that fails when the test tells it to.
 type failing struct {
 	sqlstore.Driver
 	write, read error
@@ -40,8 +40,8 @@ func (f *failing) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, i
 	return f.Driver.Get(ctx, key)
 }
 
-// An answer says when to try again only where nothing was written, and never
-// says it in the database's words.
+// An error has a Retry-After only if nothing was written, and never contains the database's
+// message.
 func TestErrors_RetryOnlyWhatWasNotWritten(t *testing.T) {
 	for _, test := range []struct {
 		err    error
@@ -75,7 +75,7 @@ func TestErrors_RetryOnlyWhatWasNotWritten(t *testing.T) {
 	}
 }
 
-// A name whose key is too long for an index is refused like an invalid name.
+// A name that makes a key too long for an index is refused like an invalid name.
 func TestCreate_RefusesAKeyThatIsTooLong(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(b.name, func(t *testing.T) {
@@ -90,8 +90,8 @@ func TestCreate_RefusesAKeyThatIsTooLong(t *testing.T) {
 	}
 }
 
-// What is in memory may be read while the database is away, where the client
-// said that any state will do; a watch goes on.
+// While the database is unavailable, reads at any revision are answered from memory, and a
+// watch continues.
 func TestReads_AnyRevisionIsServedDuringAnOutage(t *testing.T) {
 	driver := &failing{Driver: storetest.NewModel()}
 	f := newFixture(t, backend{"failing", func(testing.TB) sqlstore.Driver { return driver }, true})
@@ -121,7 +121,7 @@ func TestReads_WaitForAFutureRevision(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		// A revision that comes in time is waited for.
+		// A read waits for a revision that arrives in time.
 		g := newFixture(t, b)
 		reading := &waitedFor{Context: t.Context(), began: make(chan struct{})}
 		go func() {
@@ -134,7 +134,7 @@ func TestReads_WaitForAFutureRevision(t *testing.T) {
 	})
 }
 
-// waitedFor is a context that closes began when someone first waits for its end.
+// waitedFor is a context that closes began when its Done is first called.
 type waitedFor struct {
 	context.Context
 	once  sync.Once
@@ -171,7 +171,8 @@ func token(t *testing.T, start string) string {
 	return token
 }
 
-// A token that upstream did not make names the first object of the page.
+// A continue token whose key does not end in NUL names the first object of its page.
+// Upstream's tokens end in NUL and name the last object of the page before.
 func TestContinue_InclusiveTokenNamesTheFirstObject(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
@@ -179,7 +180,7 @@ func TestContinue_InclusiveTokenNamesTheFirstObject(t *testing.T) {
 			f.create(t, "ns", name, "")
 		}
 		at := f.feed.Revision()
-		f.label(t, "ns", "b", "x", "1") // so that the page is of an older revision
+		f.label(t, "ns", "b", "x", "1") // so that the page is at an older revision
 		for want, start := range map[int]string{2: "ns/abc", 3: "ns/ab", 1: "ns/abc\x00"} {
 			continued, err := storage.EncodeContinue("/pods/"+start, "/pods/", at)
 			if err != nil {
@@ -192,7 +193,8 @@ func TestContinue_InclusiveTokenNamesTheFirstObject(t *testing.T) {
 	})
 }
 
-// Two writers of one object: the loser tries again from what the winner wrote.
+// Two writers update one object: the one that loses retries with the state that the other
+// wrote.
 func TestGuaranteedUpdate_RetriesAfterAConflict(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		const writers, updates = 4, 25

@@ -62,7 +62,7 @@ func podAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 	}, nil
 }
 
-// backend is a database to run the tests on.
+// backend is a database that the tests run on.
 type backend struct {
 	name string
 	open func(testing.TB) sqlstore.Driver
@@ -117,7 +117,7 @@ func newFixture(t testing.TB, b backend, change ...func(*Config)) *fixture {
 	return f
 }
 
-// increase moves the revision by one, by a change that no test looks at.
+// increase writes an object that no test reads, and so moves the revision by one.
 func (f *fixture) increase(ctx context.Context, t *testing.T) int64 {
 	c, err := f.store.Commit(ctx, sqlstore.Write{
 		Op:    sqlstore.Create,
@@ -140,13 +140,13 @@ func (f *fixture) compact(ctx context.Context, t *testing.T, resourceVersion str
 	}
 }
 
-// compactAndIncrease is compaction as etcd's is done: it writes a key.
+// compactAndIncrease compacts and then writes, as upstream's test of etcd does.
 func (f *fixture) compactAndIncrease(ctx context.Context, t *testing.T, resourceVersion string) {
 	f.compact(ctx, t, resourceVersion)
 	f.increase(ctx, t)
 }
 
-// stored checks what upstream's etcd test checks of a stored value.
+// stored checks the encoding of a stored value, as upstream's test of etcd does.
 func (f *fixture) stored(ctx context.Context, t *testing.T, key string) {
 	at, err := f.place(key)
 	if err != nil {
@@ -169,8 +169,8 @@ func (f *fixture) stored(ctx context.Context, t *testing.T, key string) {
 	}
 }
 
-// swap changes the transformer under a running store, which only tests do, and
-// forgets what was read through the old one.
+// swap changes the transformer of a running store, which only tests do, and drops what was
+// read with the old one.
 func (f *fixture) swap(transformer value.Transformer) {
 	f.sealer.transformer = transformer
 	f.forget()
@@ -214,7 +214,7 @@ func (c corruptible) CorruptTransformer() func() {
 	return func() { c.swap(before) }
 }
 
-// keptOpen is a driver that outlives the first of two fixtures.
+// keptOpen is a driver that Close leaves open: two fixtures use it in turn.
 type keptOpen struct{ sqlstore.Driver }
 
 func (keptOpen) Close() error { return nil }

@@ -20,8 +20,8 @@ import (
 	"byre/watch"
 )
 
-// object decodes text if it is a JSON object, and encodes it as encoders do:
-// once each member, in order.
+// canonical decodes text if it is a JSON object, and encodes it as encoders do: each member
+// once, in order.
 func canonical(text []byte) (object map[string]any, body []byte) {
 	if err := json.Unmarshal(text, &object); err != nil || object == nil {
 		return nil, nil
@@ -33,9 +33,9 @@ func canonical(text []byte) (object map[string]any, body []byte) {
 	return object, body
 }
 
-// FuzzDocument: an object with a resourceVersion put into its bytes is that
-// object with a resourceVersion, and an object without kinds before others
-// keeps its members in order.
+// FuzzDocument: inserting a resourceVersion into an object's bytes equals setting it on the
+// decoded object, and an object that does not begin with its kind keeps the order of its
+// members.
 func FuzzDocument(f *testing.F) {
 	for _, text := range []string{
 		`{}`, `{"metadata":{}}`, `{"metadata":{"name":"a"},"spec":{"metadata":{"x":"}"}}}`, `{"apiVersion":"v1","kind":"Pod","metadata":{"uid":"u","zone":1}}`,
@@ -46,14 +46,14 @@ func FuzzDocument(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if len(text) > 0 {
-			// What is no JSON must do no harm.
+			// Invalid JSON must not cause a panic.
 			d := newJSON(text)
 			appendJSON(nil, &d, 7, true)
 		}
 		object, body := canonical(text)
 		meta, isObject := object["metadata"].(map[string]any)
 		if object == nil || object["metadata"] != nil && !isObject || meta["resourceVersion"] != nil {
-			return // encoders write no such thing
+			return // encoders do not write this
 		}
 		if _, null := object["metadata"]; null && !isObject {
 			return
@@ -73,15 +73,14 @@ func FuzzDocument(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// (Escapes sort otherwise than what they stand for.)
+		// (Escapes sort in another order than the characters that they stand for.)
 		if isObject && !bytes.HasPrefix(body, []byte(`{"kind":`)) && !bytes.Contains(body, []byte(`\`)) && !bytes.Equal(got, want) {
 			t.Errorf("%s became %s, want %s", body, got, want)
 		}
 	})
 }
 
-// FuzzIndexValue: what is found at a path without decoding is what a decoder
-// finds there.
+// FuzzIndexValue: the value that is read at a path without decoding equals the decoder's.
 func FuzzIndexValue(f *testing.F) {
 	for _, text := range []string{
 		`{"spec":{"nodeName":"n"}}`, `{"spec":{"x":{"nodeName":"no"},"nodeName":"yes"}}`, `{"spec":null}`, `{"spec":{"nodeName":null}}`, `{"spec":{"nodeName":"a\"b"}}`,
@@ -90,7 +89,7 @@ func FuzzIndexValue(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		_, _, _ = scalarAt(text, []string{"spec", "nodeName"}) // no harm
+		_, _, _ = scalarAt(text, []string{"spec", "nodeName"}) // must not panic
 		object, body := canonical(text)
 		got, there, ok := scalarAt(body, []string{"spec", "nodeName"})
 		if object == nil || !ok {
@@ -115,8 +114,8 @@ func FuzzIndexValue(f *testing.F) {
 	})
 }
 
-// FuzzKey: a key leads to a place of its own resource, or is refused; and the
-// place has one path.
+// FuzzKey: a path is either refused or leads to a key of its own resource, and that key has
+// one path.
 func FuzzKey(f *testing.F) {
 	for _, key := range []string{
 		"/pods/ns/name", "/pods/name", "/pods", "/pods/", "pods/ns/name", "/pods/ns/a/b", "/pods/../secrets/ns/name", "/pods/./a", "/pods/ns/..", "/podsx/a",
@@ -146,7 +145,7 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
-// fuzzPods makes pods for fuzzed lists to find.
+// fuzzPods creates Pods that fuzzed lists can find.
 func fuzzPods(f *testing.F) (*fixture, []*example.Pod) {
 	s := newFixture(f, backends()[0])
 	var pods []*example.Pod
@@ -167,7 +166,7 @@ func fuzzPods(f *testing.F) (*fixture, []*example.Pod) {
 	return s, pods
 }
 
-// listed are the names on a page.
+// listed returns the names on a page.
 func listed(p *page) (names []string, err error) {
 	for e, err := range p.items {
 		if err != nil {
@@ -178,14 +177,14 @@ func listed(p *page) (names []string, err error) {
 	return names, nil
 }
 
-// refused says whether an error tells a client what is wrong with its request.
+// refused reports whether an error tells the client what is wrong with its request.
 func refused(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500 || storage.IsTooLargeResourceVersion(err) || errors.Is(err, context.Canceled)
 }
 
-// FuzzContinue: a continue token that nobody gave out goes on somewhere within
-// the list, the same from memory and from the database, or is refused.
+// FuzzContinue: a continue token that the server did not issue is refused, or it continues
+// within the list and gives the same page from memory as from the database.
 func FuzzContinue(f *testing.F) {
 	token := func(version, start string, rv int64) string {
 		key, err := storage.EncodeContinue("/pods/"+start, "/pods/", rv)
@@ -216,10 +215,10 @@ func FuzzContinue(f *testing.F) {
 			Label: labels.Everything(), Field: fields.Everything(), Limit: int64(limit), Continue: token,
 		}})
 		if err != nil {
-			return // in words of upstream's
+			return // in upstream's words
 		}
 		if l.exact > snapshot.Revision() {
-			return // waits for it
+			return // a read waits for that revision
 		}
 		ctx := t.Context()
 		stored, err := s.pageFromDatabase(ctx, l)
@@ -255,8 +254,8 @@ func FuzzContinue(f *testing.F) {
 	})
 }
 
-// FuzzSelectors: a list with selectors, looked up in the index where one
-// demands a value of it, has what matches and nothing else.
+// FuzzSelectors: a list with selectors has all objects that match and no others, also where
+// the index is used.
 func FuzzSelectors(f *testing.F) {
 	for _, field := range []string{
 		"", "spec.nodeName=node1", "spec.nodeName==node2,metadata.namespace=ns1", "spec.nodeName=", "spec.nodeName!=node1", "spec.nodeName=node1,spec.nodeName=node2",

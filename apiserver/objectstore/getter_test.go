@@ -43,7 +43,7 @@ func TestRESTOptionsGetter_BuildsStores(t *testing.T) {
 	if opts.StorageConfig.EncodeVersioner == nil || !opts.EnableGarbageCollection || opts.DeleteCollectionWorkers != 1 || opts.CountMetricPollPeriod != 0 {
 		t.Errorf("options are %+v", opts)
 	}
-	// Events are one resource under two names.
+	// Events are one resource with two names.
 	of, _ := build(schema.GroupResource{Resource: "events"}, &api.Event{})
 	if second, _ := build(events, &api.Event{}); second.GroupResource() != of.GroupResource() || second.StorageVersion() != of.StorageVersion() || getter.Lookup(events) != of {
 		t.Error("the two groups of events are kept apart")

@@ -11,8 +11,8 @@ import (
 	"byre/sqlstore"
 )
 
-// TestList_ByIndexedFieldReadsFewObjects lists by an indexed field among many objects
-// that it does not select, written by this program and by another.
+// TestList_ByIndexedFieldReadsFewObjects: a list by an indexed field looks only at the
+// objects with the value, whichever version of the program wrote them.
 func TestList_ByIndexedFieldReadsFewObjects(t *testing.T) {
 	f := newFixture(t, backends()[0])
 	const n = 1000
@@ -54,7 +54,7 @@ func TestScalarAt_FindsAField(t *testing.T) {
 		there, ok  bool
 	}{
 		{`{"a":{"b":"x"}}`, "x", true, true},
-		{`{"c":[1,{"a":2}],"a":{"c":{},"b": 12 }}`, "", false, false}, // not as an encoder writes it
+		{`{"c":[1,{"a":2}],"a":{"c":{},"b": 12 }}`, "", false, false}, // not in an encoder's form
 		{`{"a":{"b":12}}`, "12", true, true},
 		{`{"a":{"b":-3,"c":1}}`, "-3", true, true},
 		{`{"a":{"b":true}}`, "true", true, true},

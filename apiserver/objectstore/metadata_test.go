@@ -24,7 +24,7 @@ import (
 	"byre/watch/watchtest"
 )
 
-// story is what the graph sees of an event.
+// story is an event as text: what the garbage collector's graph gets of it.
 func story(e MetadataEvent) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s/%s", e.Type, e.Object.Namespace, e.Object.Name)
@@ -115,7 +115,7 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 			t.Fatalf("saw %q, want %q", got, want)
 		}
 	}
-	expect() // nothing is there, and it does not wait
+	expect() // nothing exists, and the call does not wait
 
 	set := func(p *example.Pod) {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "u"}}
@@ -148,9 +148,9 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	f.delete(t, "b", "returns")
 	last := f.owned(t, "b", "returns", func(p *example.Pod) { p.UID = "uid-of-another" })
 	f.compact(t.Context(), t, last.ResourceVersion)
-	// A feed that has just begun has no history but the store's.
+	// A new feed has no history of its own and reads the store's.
 	w.Close()
-	w.feed = watch.New(storetest.Shared(driver), watch.Options{}) // it is told nothing
+	w.feed = watch.New(storetest.Shared(driver), watch.Options{}) // nobody publishes to this feed
 	watchtest.Serve(t, "feed", w.feed.Run)
 	var err error
 	if w.sub, err = w.feed.Subscribe(t.Context(), watch.Interest{Resource: watch.Resource{Name: "pods"}}, 1); err != nil {
@@ -159,7 +159,7 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	expect("MODIFIED a/owned of ReplicaSet web", "MODIFIED a/stays", "ADDED b/returns", "DELETED b/returns", "DELETED b/goes")
 }
 
-// listingDriver lets a test do something after a list was read.
+// listingDriver calls a test's function after a list was read.
 type listingDriver struct {
 	sqlstore.Driver
 	listed func()
@@ -173,8 +173,8 @@ func (d *listingDriver) List(ctx context.Context, q sqlstore.Query, yield func(s
 	return listed, err
 }
 
-// What is dropped while a watch begins (because the store's history has started
-// again, say) ends the watch: what it has listed may not have happened.
+// A watch ends if its watch cache is dropped while it begins, for example because the
+// store's history was replaced: the objects that it listed may not exist.
 func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 	driver := &listingDriver{Driver: storetest.NewModel()}
 	f := newFixture(t, backend{"model", func(testing.TB) sqlstore.Driver { return driver }, true})
@@ -216,8 +216,9 @@ func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 	}
 }
 
-// TestWatch_MetadataOfImportedValues: a value that was imported encrypted has protobuf
-// inside, and its record no uid. The garbage collector needs both its uid and its owners.
+// TestWatch_MetadataOfImportedValues: an encrypted value that was imported contains
+// protobuf, and its record has no UID. The garbage collector needs the UID and the owners
+// of the object.
 func TestWatch_MetadataOfImportedValues(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		transformer := gcm(t, "key")

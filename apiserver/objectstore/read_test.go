@@ -7,8 +7,8 @@ import (
 	"byre/sqlstore"
 )
 
-// A record's bytes are the ones that readers get, unless it is encrypted or of another
-// Form: then what readers get is in the cache of representations.
+// Readers get a record's own bytes, unless they are encrypted or of another form. In those
+// two cases readers get bytes from the cache of representations.
 func TestRecord_SharesItsBytes(t *testing.T) {
 	for name, change := range map[string]func(*Config){"plain": func(*Config) {}, "encrypted": withPrefix} {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestRecord_SharesItsBytes(t *testing.T) {
 	}
 }
 
-// another stores a pod as another version of the program would.
+// another stores a Pod as another version of the program would.
 func (f *fixture) another(t *testing.T) {
 	t.Helper()
 	_, err := f.store.Commit(t.Context(), sqlstore.Write{

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// all are the options of a list or a watch of everything.
+// all returns the options of a list or a watch of everything.
 func all(change ...func(*storage.ListOptions)) storage.ListOptions {
 	opts := storage.ListOptions{Recursive: true, Predicate: storage.Everything}
 	for _, c := range change {
@@ -40,7 +40,7 @@ func withBookmarks(o *storage.ListOptions) { o.Predicate.AllowWatchBookmarks = t
 
 func withInitialEvents(o *storage.ListOptions) { yes := true; o.SendInitialEvents = &yes }
 
-// create makes a pod with labels ("a=1,b=2") and returns it as it was stored.
+// create creates a Pod with labels ("a=1,b=2") and returns it as it was stored.
 func (f *fixture) create(t testing.TB, namespace, name, labelled string) *example.Pod {
 	t.Helper()
 	set, err := labels.ConvertSelectorToLabelsMap(labelled)
@@ -83,7 +83,7 @@ func (f *fixture) delete(t testing.TB, namespace, name string) *example.Pod {
 	return out
 }
 
-// wire is an object as upstream's encoder would send it.
+// wire encodes an object as upstream's encoder would send it.
 func (f *fixture) wire(t testing.TB, obj runtime.Object) string {
 	t.Helper()
 	data, err := runtime.Encode(f.codec, obj)

@@ -12,7 +12,7 @@ import (
 
 func TestRoundTrip_EncodesWhatDecodingGives(t *testing.T) {
 	codec := roundTripCodec{legacyscheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion)}
-	// A claim's strategy empties its status.
+	// The strategy of a claim clears its status.
 	data, err := runtime.Encode(codec, &corev1.PersistentVolumeClaim{})
 	if err != nil {
 		t.Fatal(err)

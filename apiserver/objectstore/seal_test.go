@@ -27,8 +27,8 @@ import (
 	"byre/sqlstore"
 )
 
-// gcm encrypts as upstream's configuration of aesgcm does, by the first key,
-// and reads what the others or nobody encrypted.
+// gcm returns the transformer of upstream's aesgcm configuration: it encrypts with the
+// first key and decrypts with any of the keys, and reads plain values.
 func gcm(t *testing.T, keys ...string) value.Transformer {
 	var transformers []value.PrefixTransformer
 	for _, key := range keys {
@@ -66,7 +66,7 @@ func TestEncryption_HidesStoredValues(t *testing.T) {
 		if items, _ := f.listed(t, "/pods", all(labelled("x=1"))); len(items) != 1 || !strings.Contains(items[0], `"name":"secret"`) {
 			t.Errorf("listed %v", items)
 		}
-		// A value authenticates its key: elsewhere it can't be read.
+		// A value is authenticated with its key: under another key it cannot be decrypted.
 		moved := record
 		moved.Name = "moved"
 		write := sqlstore.Write{Op: sqlstore.Create, Key: moved.Key, Form: moved.Form, Value: moved.Value}
@@ -79,8 +79,8 @@ func TestEncryption_HidesStoredValues(t *testing.T) {
 	})
 }
 
-// An object under an old key is encrypted again by an update that changes
-// nothing; that is how keys are rotated.
+// An update that changes nothing encrypts an object with the new key; this is how keys are
+// rotated.
 func TestEncryption_UpdateRotatesTheKey(t *testing.T) {
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.Transformer = gcm(t, "k1") })
 	f.create(t, "ns", "secret", "x=1")
@@ -97,7 +97,7 @@ func TestEncryption_UpdateRotatesTheKey(t *testing.T) {
 	}
 }
 
-// Where encryption was turned off, what is still encrypted is refused.
+// A store without a key refuses values that are still encrypted.
 func TestEncryption_RefusesAValueWithoutAKey(t *testing.T) {
 	f := newFixture(t, backends()[0])
 	write := sqlstore.Write{Op: sqlstore.Create, Key: f.at("ns", "secret").Key, Form: f.cfg.Form, Value: WrapEncrypted([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
@@ -127,8 +127,8 @@ func TestEncryption_WrapsValuesAsJSON(t *testing.T) {
 	}
 }
 
-// With the gate on, objects that can't be read are told apart, and can be
-// deleted unseen.
+// With the gate on, objects that cannot be read have an error of their own and can be
+// deleted without being read.
 func TestUnsafeDeletion_DeletesUnreadableObjects(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
 	f := newFixture(t, backends()[0])
@@ -177,7 +177,7 @@ func TestAuthor_IsRecorded(t *testing.T) {
 	}
 }
 
-// record is what the database has.
+// record returns the stored record.
 func (f *fixture) record(t *testing.T, namespace, name string) sqlstore.Record {
 	t.Helper()
 	record, _, err := f.store.Get(t.Context(), f.at(namespace, name).Key)

@@ -17,7 +17,7 @@ import (
 	"byre/sqlstore"
 )
 
-// listSeats is what priority and fairness charges for a request.
+// listSeats returns the seats that priority and fairness charges for a request.
 func listSeats(stats func(string) (storage.Stats, error), resource schema.GroupResource, query string) uint64 {
 	estimate := flowcontrolrequest.NewWorkEstimator(stats,
 		func(*request.RequestInfo) int { return 0 },
@@ -28,8 +28,8 @@ func listSeats(stats func(string) (storage.Stats, error), resource schema.GroupR
 	return estimate(req.WithContext(request.WithRequestInfo(req.Context(), info)), "flow", "level").InitialSeats
 }
 
-// Lists cost the seats that a stock server charges for the same objects: its
-// tracker is told their number and their average size.
+// Lists cost the seats that a stock server charges for the same objects: upstream's
+// estimator gets their number and average size.
 func TestList_SeatsAreUpstreams(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
@@ -70,8 +70,7 @@ func TestList_SeatsAreUpstreams(t *testing.T) {
 	})
 }
 
-// The gauges have upstream's names and labels. A custom resource without objects
-// has none any more.
+// The gauges have upstream's names and labels. A custom resource without objects has none.
 func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	metrics.Register()
 	f := newFixture(t, backends()[0])

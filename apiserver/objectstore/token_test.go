@@ -17,7 +17,7 @@ import (
 	"byre/sqlstore"
 )
 
-// later is a driver whose clock can be set forward.
+// later is a driver with a clock that the test can set forward.
 type later struct {
 	sqlstore.Driver
 	by atomic.Int64
@@ -37,10 +37,10 @@ func podName(item Encoded) string {
 	return o.Name
 }
 
-// A paged list can be continued at its revision for five minutes, on every page
-// counted from the first one, whether or not anything changes meanwhile. Then it
-// is 410 with a token that continues at the latest revision. History itself
-// lasts longer: the same revision can still be listed and watched from.
+// A paged list can be continued at its revision for five minutes, counted from its first
+// page, whether or not objects change in between. After that the answer is 410 with a token
+// that continues at the latest revision. History lasts longer: the same revision can still
+// be listed, and watches can start from it.
 func TestContinue_Expires(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		driver := &later{}
@@ -103,7 +103,7 @@ func TestContinue_Expires(t *testing.T) {
 				if err != nil || fmt.Sprint(names) != want || rest.ResourceVersion != fmt.Sprint(f.feed.Revision()) {
 					t.Errorf("changed %v: from the %s page on, inconsistently: %v, %v", changed, name, names, err)
 				}
-				if rest.Continue != "" { // a list of its own, with its own time
+				if rest.Continue != "" { // another list, with a time of its own
 					driver.by.Add(int64(tokenLifetime - 10*time.Second))
 					if _, names, err = page(rest.Continue); err != nil || names[0] != map[string]string{"first": "e", "second": "g"}[name] {
 						t.Errorf("changed %v: its next page: %v, %v", changed, names, err)
@@ -122,11 +122,11 @@ func TestContinue_Expires(t *testing.T) {
 	})
 }
 
-// An expiry is a time of the database's clock, however wrong this process's is.
+// An expiry is a time of the database's clock, even if this process's clock is wrong.
 func TestExpiry_FollowsTheDatabasesClock(t *testing.T) {
 	for _, b := range backends() {
 		if b.soleWriter {
-			continue // the process's clock is the database's
+			continue // the two clocks agree
 		}
 		driver := &later{}
 		driver.by.Store(int64(time.Hour))

@@ -138,15 +138,15 @@ var upstreamSuite = map[string]func(*testing.T, backend){
 	"WatchListMatchSingle":                       plainly(storagetesting.RunWatchListMatchSingle),
 }
 
-// undated is the backend without a clock. Continue tokens are then upstream's, for
-// tests that compare tokens of two lists byte by byte.
+// undated returns the backend without a clock. Its continue tokens equal upstream's, which
+// tests need that compare the tokens of two lists byte by byte.
 func (b backend) undated() backend {
 	open := b.open
 	b.open = func(t testing.TB) sqlstore.Driver { return undated{open(t)} }
 	return b
 }
 
-// undated is a driver whose clock is not known.
+// undated is a driver that does not tell its clock.
 type undated struct{ sqlstore.Driver }
 
 func (u undated) State(ctx context.Context) (sqlstore.State, error) {
@@ -159,12 +159,12 @@ func plainly(test func(context.Context, *testing.T, storage.Interface)) func(*te
 	return func(t *testing.T, b backend) { test(t.Context(), t, newFixture(t, b)) }
 }
 
-// noCallsToCount: upstream counts etcd's round trips here; pages of current
-// state need none.
+// noCallsToCount stands for upstream's check of the number of calls to etcd: pages of
+// current state need none.
 func noCallsToCount(*testing.T, uint64, uint64) {}
 
-// alone are the tests that set a feature gate, which is one a process, and one
-// whose object expires while its own subtests wait for a turn.
+// alone are the tests that do not run in parallel: those that set a feature gate, which is
+// process-wide, and one whose object expires while its subtests wait for their turn.
 var alone = map[string]bool{
 	"Get":                                true,
 	"WatchWithUnsafeDelete":              true,

@@ -35,7 +35,7 @@ func TestEncodedWatch_EqualsDecoded(t *testing.T) {
 		a3 := f.label(t, "ns", "a", "x", "3")
 		b2 := f.delete(t, "ns", "b")
 
-		left := a.DeepCopy() // leaves the selection as it was, at the revision of the change
+		left := a.DeepCopy() // the last state that matched, at the revision of the change
 		left.ResourceVersion = a3.ResourceVersion
 		for i, ev := range events(t, selected, 4) {
 			want := []struct {
@@ -77,7 +77,7 @@ func TestEncodedWatch_SendsInitialEvents(t *testing.T) {
 	if end.Type != apiwatch.Bookmark || bookmark.ResourceVersion != last || bookmark.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
 		t.Errorf("ends with %s %+v, want a bookmark at %s", end.Type, bookmark.ObjectMeta, last)
 	}
-	// Who did not allow bookmarks gets none, and waits for changes.
+	// A watch that did not ask for bookmarks gets none and waits for changes.
 	w := f.watch(t, all(withInitialEvents))
 	events(t, w, initialBatch+5)
 	f.create(t, "ns", "new", "")
@@ -86,14 +86,13 @@ func TestEncodedWatch_SendsInitialEvents(t *testing.T) {
 	}
 }
 
-// seats is what priority and fairness waits for before it gives a watch's seats
-// to others.
+// seats counts as the signal at which priority and fairness releases a watch's seats.
 type seats struct{ free bool }
 
 func (s *seats) Signal() { s.free = true }
 func (s *seats) Wait()   {}
 
-// A watch with initial events has its seats until the last of them is queued.
+// A watch with initial events holds its seats until the last of them is queued.
 func TestWatch_InitialEventsKeepTheirSeats(t *testing.T) {
 	f := newFixture(t, backends()[0])
 	for i := range 2*initialBatch + 5 {
@@ -130,7 +129,7 @@ func TestWatch_InitialEventsKeepTheirSeats(t *testing.T) {
 func TestBookmark_HasTheWatchsRevision(t *testing.T) {
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.BookmarkInterval = 30 * time.Millisecond })
 	w := f.watch(t, all(from(f.feed.Revision()), withBookmarks))
-	last := f.increase(t.Context(), t) // nothing that the watch is for
+	last := f.increase(t.Context(), t) // a change that the watch does not select
 	ev := events(t, w, 1)[0]
 	if ev.Type != apiwatch.Bookmark || ev.Object.ResourceVersion() != last {
 		t.Errorf("got %s at %d, want a bookmark at %d", ev.Type, ev.Object.ResourceVersion(), last)
@@ -178,7 +177,7 @@ func TestWatch_CompactedRevisionIsExpired(t *testing.T) {
 	})
 }
 
-// A watch that was cut resumes in another process, with nothing lost.
+// A watch that breaks resumes in another process without losing an event.
 func TestWatch_ResumesAfterARestart(t *testing.T) {
 	for _, b := range backends()[1:] {
 		t.Run(b.name, func(t *testing.T) {
@@ -208,12 +207,12 @@ func TestWatch_ResumesAfterARestart(t *testing.T) {
 	}
 }
 
-// A watcher that does not read costs the others nothing, and misses nothing.
+// A watcher that does not read does not slow others and loses no event.
 func TestWatch_SlowWatcherMissesNothing(t *testing.T) {
 	f := newFixture(t, backends()[0])
 	slow := f.watch(t, all(from(f.feed.Revision())))
 	fast := f.watch(t, all(from(f.feed.Revision())))
-	const n = 5000 // more than the feed keeps
+	const n = 5000 // more than the feed's ring holds
 	for i := range n {
 		f.create(t, "ns", fmt.Sprint(i), "")
 		events(t, fast, 1)

@@ -19,7 +19,7 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// exampleRoot is a root with one operation that answers with a string.
+// exampleRoot has one operation, which returns a string.
 func exampleRoot(path string) openapi.Root {
 	return openapi.Root{
 		Path: path,
@@ -79,8 +79,8 @@ func index(t *testing.T, h http.Handler) map[string]string {
 	return at
 }
 
-// TestService_BuildsOnRequest: nothing is built until it is asked for, the index
-// included, and nothing twice.
+// TestService_BuildsOnRequest: a document, also the index, is built when it is first
+// requested, and only once.
 func TestService_BuildsOnRequest(t *testing.T) {
 	t.Parallel()
 	built := 0
@@ -112,8 +112,9 @@ func TestService_BuildsOnRequest(t *testing.T) {
 	}
 }
 
-// TestService_HashNamesTheDocument: an old hash leads to the new document; the hash
-// changes with the program and with what is served, and with nothing else.
+// TestService_HashNamesTheDocument: a request with an old hash is redirected to the current
+// document. The hash changes with the program and with what is served, and with nothing
+// else.
 func TestService_HashNamesTheDocument(t *testing.T) {
 	t.Parallel()
 	service := openapi.NewService()
@@ -143,8 +144,8 @@ func TestService_HashNamesTheDocument(t *testing.T) {
 	}
 }
 
-// TestService_ServesJSONAndProtobuf: both versions as JSON and protobuf, packed for
-// those who take it, not sent again to those who have it.
+// TestService_ServesJSONAndProtobuf: both OpenAPI versions are served as JSON and as
+// protobuf, compressed for clients that accept it, and with 304 for clients that have them.
 func TestService_ServesJSONAndProtobuf(t *testing.T) {
 	t.Parallel()
 	service := openapi.NewService()
@@ -183,8 +184,8 @@ func TestService_ServesJSONAndProtobuf(t *testing.T) {
 	}
 }
 
-// TestService_MergesSources: sources come and go; the paths of all are one document in
-// version 2.
+// TestService_MergesSources: sources can be added and removed; in version 2 the paths of
+// all are in one document.
 func TestService_MergesSources(t *testing.T) {
 	t.Parallel()
 	service := openapi.NewService()
@@ -209,8 +210,8 @@ func TestService_MergesSources(t *testing.T) {
 	}
 }
 
-// TestService_RetriesAFailedDocument: a document that can't be built is an error now,
-// and is built when it can be.
+// TestService_RetriesAFailedDocument: a document whose build fails is an error, and the
+// next request builds it again.
 func TestService_RetriesAFailedDocument(t *testing.T) {
 	t.Parallel()
 	service := openapi.NewService()
@@ -233,8 +234,8 @@ func TestService_RetriesAFailedDocument(t *testing.T) {
 	}
 }
 
-// TestService_RebuildsChangedParts: version 2 is built again when a source says that
-// its part has changed, and what was partial is not kept.
+// TestService_RebuildsChangedParts: version 2 is built again when a source reports a change
+// of its part; a partial document is not cached.
 func TestService_RebuildsChangedParts(t *testing.T) {
 	t.Parallel()
 	service := openapi.NewService()
@@ -259,7 +260,8 @@ func TestService_RebuildsChangedParts(t *testing.T) {
 			}}},
 		}
 	}
-	// In order of their names: what the first can't give does not hide the second.
+	// Sources are asked in the order of their names: an error of the first does not hide
+	// the second.
 	service.Set("a", openapi.Source{V2: func(context.Context) (*spec.Swagger, error) { return nil, errors.New("no models") }})
 	service.Set("b", source("1"))
 	for i := range 2 {
@@ -286,8 +288,8 @@ func TestService_RebuildsChangedParts(t *testing.T) {
 	}
 }
 
-// TestService_VersionsDoNotWaitForEachOther: a document of one version is built while
-// one of the other is, and who gives up waiting is not kept.
+// TestService_VersionsDoNotWaitForEachOther: documents of the two versions are built
+// concurrently, and a client that gives up waiting gets its error at once.
 func TestService_VersionsDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	service := openapi.NewService()

@@ -162,7 +162,7 @@ func TestOptions_DefaultsAreValid(t *testing.T) {
 	}
 }
 
-// TestOptions_AcceptFlagsOfInstallers is the list of flags that installers pass.
+// TestOptions_AcceptFlagsOfInstallers parses the flags that installers pass.
 func TestOptions_AcceptFlagsOfInstallers(t *testing.T) {
 	_, err := parse(
 		"--advertise-address=192.0.2.1", "--allow-privileged=true", "--authorization-mode=Node,RBAC",
@@ -188,8 +188,8 @@ func TestOptions_AcceptFlagsOfInstallers(t *testing.T) {
 	}
 }
 
-// TestOptions_NodeRestrictionFollowsTheNodeAuthorizer is on wherever the Node
-// authorizer is, unless it is turned off by name.
+// TestOptions_NodeRestrictionFollowsTheNodeAuthorizer: the plugin NodeRestriction is on
+// with the Node authorizer, unless a flag turns it off.
 func TestOptions_NodeRestrictionFollowsTheNodeAuthorizer(t *testing.T) {
 	file := func(kind string) string {
 		name := filepath.Join(t.TempDir(), "authorization.yaml")
@@ -227,7 +227,7 @@ func TestOptions_NodeRestrictionFollowsTheNodeAuthorizer(t *testing.T) {
 	}
 }
 
-// TestOptions_KnowLoggingFormats: kube-apiserver's formats of the log are known.
+// TestOptions_KnowLoggingFormats: kube-apiserver's formats of the log are accepted.
 func TestOptions_KnowLoggingFormats(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		o, err := parse("--logging-format=" + format)

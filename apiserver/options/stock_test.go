@@ -13,7 +13,7 @@ import (
 	"byre/apiserver/options"
 )
 
-// parseStock applies arguments of kube-apiserver to fresh options.
+// parseStock applies kube-apiserver's arguments to fresh options.
 func parseStock(t *testing.T, args ...string) *options.Stock {
 	t.Helper()
 	o := options.NewStock()

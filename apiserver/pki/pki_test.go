@@ -119,8 +119,7 @@ func TestKubeconfig_IsWritten(t *testing.T) {
 	}
 }
 
-// What the owner of the kubeconfig has changed stays, also when the certificate in
-// it is renewed.
+// Changes that the kubeconfig's owner made stay, even when its certificate is renewed.
 func TestKubeconfig_KeepsItsOwnersChanges(t *testing.T) {
 	t.Parallel()
 	r := request(t.TempDir())

@@ -60,7 +60,7 @@ func TestInspect_OfNothingIsMissing(t *testing.T) {
 	}
 }
 
-// Renew replaces certificate and key, and neither names, subjects nor the CA.
+// Renew replaces certificates and keys, and keeps names, subjects and the CA.
 func TestRenew_KeepsNamesAndCAs(t *testing.T) {
 	t.Parallel()
 	r := request(t.TempDir())
@@ -149,7 +149,8 @@ func TestRenew_SaysWhatToDoInstead(t *testing.T) {
 	}
 }
 
-// A crash between the writes of a key and of its certificate is mended by the next start.
+// After a crash between the write of a key and the write of its certificate, the next start
+// repairs the pair.
 func TestEnsure_RepairsAHalfWrittenPair(t *testing.T) {
 	t.Parallel()
 	r := request(t.TempDir())

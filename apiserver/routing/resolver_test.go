@@ -17,8 +17,8 @@ func (s slicesOf) GetEndpointSlices(_, service string) ([]*discoveryv1.EndpointS
 	return s[service], nil
 }
 
-// TestResolver_PrefersEndpoints: a Service leads to its endpoints where it has any, by
-// the name of the port, else to its cluster IP or external name.
+// TestResolver_PrefersEndpoints: a Service resolves to one of its endpoints, by the name of
+// the port; without endpoints it resolves to its cluster IP or its external name.
 func TestResolver_PrefersEndpoints(t *testing.T) {
 	t.Parallel()
 	services := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})

@@ -11,7 +11,8 @@ import (
 	"byre/apiserver/lookup/lookuptest"
 )
 
-// TestResolver_ReadsTheStore finds Services and their endpoints in the store.
+// TestResolver_ReadsTheStore: the resolver finds Services and their EndpointSlices in the
+// store.
 func TestResolver_ReadsTheStore(t *testing.T) {
 	t.Parallel()
 	name, port := "https", int32(9443)

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestGrow_HasTheSizeAskedFor checks that a stack has the size that was asked for, and
-// no more.
+// TestGrow_HasTheSizeAskedFor: a grown stack has the requested size and no more.
 func TestGrow_HasTheSizeAskedFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		grow func()
@@ -19,8 +18,8 @@ func TestGrow_HasTheSizeAskedFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const goroutines = 500
-			runtime.GC()                                     // gives back the stacks of goroutines that ended
-			defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection halves those that are hardly used
+			runtime.GC()                                     // frees the stacks of goroutines that have ended
+			defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection halves stacks that are hardly used
 			before := stacks()
 			var grown, ended sync.WaitGroup
 			end := make(chan struct{})
@@ -36,7 +35,7 @@ func TestGrow_HasTheSizeAskedFor(t *testing.T) {
 			each := (stacks() - before) / goroutines
 			close(end)
 			ended.Wait()
-			// The runtime takes stacks from the heap by the span.
+			// The runtime allocates stacks from the heap in whole spans.
 			if each < c.size*9/10 || each > c.size*12/10 {
 				t.Errorf("a stack takes %d bytes, want %d", each, c.size)
 			}

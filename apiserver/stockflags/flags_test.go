@@ -13,22 +13,22 @@ import (
 	"byre/apiserver/options"
 )
 
-// different are flags that byre has with another default or form than
-// kube-apiserver, and why. Every one must differ indeed.
+// different are the flags whose default or form differs from kube-apiserver's, with the
+// reason. Each of them must really differ.
 var different = map[string]string{
 	"authorization-mode":        "kubeadm's Node,RBAC: kube-apiserver's AlwaysAllow hands a new server to anyone with a credential",
 	"cert-dir":                  "the certificates are below --data-dir",
 	"enable-aggregator-routing": "a server that is no node of the cluster has no way to cluster IPs",
 }
 
-// elsewhere are flags that the command has.
+// elsewhere are the flags that the command itself declares.
 var elsewhere = map[string]bool{
 	"help": true, "version": true, // of the command itself
 }
 
-// TestFlags_EveryStockFlagIsKnown: each is done in kube-apiserver's form and with
-// its default, or takes its default only, or is refused; and a refusal says why
-// in one line.
+// TestFlags_EveryStockFlagIsKnown: each of kube-apiserver's flags is either implemented in
+// its form and with its default, or accepted with its default only, or refused with a
+// reason of one line.
 func TestFlags_EveryStockFlagIsKnown(t *testing.T) {
 	stock := stockFlags()
 	counts := map[string]int{}
@@ -58,7 +58,8 @@ func TestFlags_EveryStockFlagIsKnown(t *testing.T) {
 	}
 }
 
-// TestFlags_FixedOnesTakeTheirDefaultOnly are those that take their default only.
+// TestFlags_FixedOnesTakeTheirDefaultOnly: a flag with a fixed value accepts that value
+// only.
 func TestFlags_FixedOnesTakeTheirDefaultOnly(t *testing.T) {
 	for name, value := range map[string]string{
 		"apiserver-count":     "3",
@@ -72,8 +73,8 @@ func TestFlags_FixedOnesTakeTheirDefaultOnly(t *testing.T) {
 	}
 }
 
-// TestFlags_EachIsTakenUnderTheNameOfKubeAPIServer: a command line that kube-apiserver
-// parses is parsed by byre in its place, to the same values of the same form.
+// TestFlags_EachIsTakenUnderTheNameOfKubeAPIServer: byre under the name kube-apiserver
+// parses every command line that kube-apiserver parses, to the same values.
 func TestFlags_EachIsTakenUnderTheNameOfKubeAPIServer(t *testing.T) {
 	stockFlags().VisitAll(func(want *pflag.Flag) {
 		flags := flagSet(options.NewStock().Flags())
@@ -105,14 +106,15 @@ func TestFlags_EachIsTakenUnderTheNameOfKubeAPIServer(t *testing.T) {
 	})
 }
 
-// shared are flags whose values upstream keeps process-wide: both commands have the same.
+// shared are flags whose values upstream keeps in process-wide variables, so that both
+// commands have the same.
 var shared = map[string]bool{
 	"default-not-ready-toleration-seconds": true, "default-unreachable-toleration-seconds": true,
 	"emulated-version": true, "min-compatibility-version": true, "feature-gates": true,
 }
 
-// samples are values by the types of flags, sampleValues those of flags that take none of
-// these.
+// samples are values by the type of flag; sampleValues are values of flags that accept none
+// of these.
 var (
 	samples = map[string]string{
 		"string": "text", "bool": "true", "int": "3", "uint": "3", "int32": "3", "int64": "3", "float32": "0.5", "duration": "3s",
@@ -155,7 +157,7 @@ func checkRefused(t *testing.T, name, value string) {
 	}
 }
 
-// stockFlags are those of kube-apiserver, whose command can be made once in a process.
+// stockFlags are kube-apiserver's flags. Its command can be made once in a process.
 var stockFlags = sync.OnceValue(func() *pflag.FlagSet { return app.NewAPIServerCommand().Flags() })
 
 func byreFlags() *pflag.FlagSet { return flagSet(options.New().Flags()) }

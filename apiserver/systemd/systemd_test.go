@@ -12,8 +12,8 @@ import (
 	"byre/apiserver/systemd"
 )
 
-// listen is systemd's end of the socket. A socket's path is short, so that it is not below
-// t.TempDir.
+// listen opens systemd's end of the socket. A socket's path must be short, so it is not
+// below t.TempDir.
 func listen(t *testing.T) *net.UnixConn {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "notify")
@@ -53,7 +53,7 @@ func TestNotify_SendsTheState(t *testing.T) {
 	}
 }
 
-// Nothing but an answer of the server is a sign of life.
+// The watchdog is notified only while the server answers.
 func TestWatchdog_IsSilentWhileTheServerIsNotAlive(t *testing.T) {
 	conn := listen(t)
 	t.Setenv("WATCHDOG_USEC", "3000")

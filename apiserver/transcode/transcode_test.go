@@ -29,8 +29,8 @@ type marshaller interface {
 	Marshal() ([]byte, error)
 }
 
-// notTranscoded are the kinds with members that only a decoder understands: objects of
-// any kind inside the object.
+// notTranscoded are the kinds with members that need a decoder: objects of any kind inside
+// the object.
 var notTranscoded = []string{
 	"ControllerRevision.apps v1", "ControllerRevision.apps v1beta1", "ControllerRevision.apps v1beta2",
 	"DeviceClass.resource.k8s.io v1", "DeviceClass.resource.k8s.io v1beta1", "DeviceClass.resource.k8s.io v1beta2",
@@ -38,7 +38,7 @@ var notTranscoded = []string{
 	"ResourceClaimTemplate.resource.k8s.io v1", "ResourceClaimTemplate.resource.k8s.io v1beta1", "ResourceClaimTemplate.resource.k8s.io v1beta2",
 }
 
-// filler fills objects with what JSON can carry.
+// filler fills objects with values that JSON can express.
 func filler(seed int64) *randfill.Filler {
 	return randfill.NewWithSeed(seed).NilChance(0.3).NumElements(0, 3).MaxDepth(12).Funcs(
 		func(t *metav1.Time, c randfill.Continue) {
@@ -71,8 +71,8 @@ var texts = []string{"", "a", "b/c", "<&>", "quote\" \\ back", "\u2028 line", "\
 
 func text(c randfill.Continue) string { return texts[c.Intn(len(texts))] }
 
-// TestTranscode_EqualsUpstreamForEveryBuiltInType compares with what upstream's types
-// marshal, for every kind of the built-in scheme.
+// TestTranscode_EqualsUpstreamForEveryBuiltInType compares the protobuf with what
+// upstream's types marshal, for every kind of the built-in scheme.
 func TestTranscode_EqualsUpstreamForEveryBuiltInType(t *testing.T) {
 	t.Parallel()
 	var unsupported []string
@@ -107,7 +107,7 @@ func compareWithMarshal(t *testing.T, message *transcode.Message, goType reflect
 	t.Parallel()
 	for seed := range int64(40) {
 		filled := reflect.New(goType).Interface().(marshaller)
-		if seed > 0 { // the first is empty
+		if seed > 0 { // the first object is empty
 			filler(seed).Fill(filled)
 		}
 		filled.GetObjectKind().SetGroupVersionKind(gvk)
@@ -133,8 +133,8 @@ func compareWithMarshal(t *testing.T, message *transcode.Message, goType reflect
 	}
 }
 
-// TestTranscode_BrokenJSONIsAnError: what is not the type's JSON is an error, and
-// never a panic.
+// TestTranscode_BrokenJSONIsAnError: JSON that is not of the type is an error, and never a
+// panic.
 func TestTranscode_BrokenJSONIsAnError(t *testing.T) {
 	t.Parallel()
 	message, err := transcode.New(reflect.TypeFor[metav1.PartialObjectMetadata]())

@@ -20,7 +20,7 @@ import (
 	"byre/sqlstore/etcd"
 )
 
-// source is a Source of what stands there.
+// source is a Source of the given entries.
 type source []etcd.KeyValue
 
 func (s source) Revision() int64 { return s[len(s)-1].Revision }
@@ -147,7 +147,8 @@ func TestTransfer_ThereAndBack(t *testing.T) {
 	slices.Reverse(back)
 	for i, want := range []etcd.KeyValue{from[1], from[2], from[5]} {
 		got := back[i]
-		// What is defaulted on the way to storage by any server.
+		// The value of the Pod is not compared: byre sets defaults when it stores one, as
+		// any server does.
 		if got.Key != want.Key || got.Created != want.Created || got.Revision != want.Revision || (got.TTL > 0) != (want.TTL > 0) {
 			t.Errorf("%v comes back as %v", want, got)
 		}
@@ -157,7 +158,7 @@ func TestTransfer_ThereAndBack(t *testing.T) {
 	}
 }
 
-// TestSummary_TellsAnyDifference: the hash is of all that a move must keep.
+// TestSummary_TellsAnyDifference: the hash covers all that an import or export must keep.
 func TestSummary_TellsAnyDifference(t *testing.T) {
 	t.Parallel()
 	translator := newTranslator(t)
@@ -244,8 +245,8 @@ func TestSummarize_RefusesEncryptedValuesOfAnotherPrefix(t *testing.T) {
 	}
 }
 
-// TestTable_HasEveryResource: each key leads to the row that leads to it, and the prefixes
-// are those of a stock server.
+// TestTable_HasEveryResource: each row's key leads back to the row, and the prefixes equal
+// those of a stock server.
 func TestTable_HasEveryResource(t *testing.T) {
 	t.Parallel()
 	table := newTranslator(t).table

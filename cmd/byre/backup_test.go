@@ -17,7 +17,7 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// succeed runs a command that must.
+// succeed runs a command that must succeed.
 func succeed(t *testing.T, args ...string) (out, errOut string) {
 	t.Helper()
 	status, out, errOut := call(args...)
@@ -35,7 +35,7 @@ func emptyDatabases(t *testing.T) map[string]string {
 	}
 }
 
-// restoredDigest is that of what a restore makes of the rows.
+// restoredDigest returns the digest that the rows have after a restore.
 func restoredDigest(t *testing.T, s sqlstore.Snapshot) snapshot.Digest {
 	t.Helper()
 	digest, err := snapshot.DigestOf(snapshot.Restored(s, bumpRevision, "any"))
@@ -75,7 +75,7 @@ func TestBackup_RestoresToBothDatabases(t *testing.T) {
 			t.Errorf("%s: restored %v, %+v", name, digest, header)
 		}
 		expectFailure(t, "holds data", "restore", "--endpoint", endpoint, file)
-		// From there to the other kind, by a pipe.
+		// Back up from this database and restore to the other kind, through a pipe.
 		status, out, errOut := call("backup", "--endpoint", endpoint, "-")
 		if status != 0 || !strings.Contains(errOut, "\nsha256 ") {
 			t.Fatalf("to standard output: %d, %q", status, errOut)
@@ -104,7 +104,7 @@ func restoreFrom(t *testing.T, input string, want int, args ...string) {
 
 func TestRestore_AtAMoment(t *testing.T) {
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(9, 9))).WithoutArchive()
-	for i, change := range rows.Changes { // a minute each
+	for i, change := range rows.Changes { // one minute apart
 		change.Time = rows.Time.Add(time.Duration(i-len(rows.Changes)) * time.Minute)
 	}
 	database := sqliteWith(t, rows)
@@ -123,8 +123,8 @@ func TestRestore_AtAMoment(t *testing.T) {
 		for _, source := range [][]string{{file}, {"--from", database}} {
 			target := "sqlite://" + filepath.Join(t.TempDir(), "byre.db")
 			succeed(t, append([]string{"restore", "--endpoint", target, "--at", at}, source...)...)
-			// The digest has the time of the snapshot where an author is not known: compare
-			// without.
+			// Where the author of an object is not known the digest has the time of the
+			// snapshot: compare without it.
 			if got, header := digestOf(t, target); got.Objects != want.Objects || header.Revision != middle.Revision+bumpRevision {
 				t.Errorf("at %s from %v: %v, %+v; want %v", at, source, got, header, want)
 			}

@@ -27,9 +27,9 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestCerts_RenewUnderARunningServer: new connections see the new serving certificate, and
-// aggregated servers the new client certificate of the front proxy, without a restart. The
-// administrator's old and new certificates are both valid.
+// TestCerts_RenewUnderARunningServer: without a restart, new connections get the new
+// serving certificate and aggregated servers see the new client certificate of the front
+// proxy. The administrator's old certificate stays valid beside the new one.
 func TestCerts_RenewUnderARunningServer(t *testing.T) {
 	backend := newProxiedServer(t)
 	dir := t.TempDir()
@@ -72,8 +72,8 @@ func servingSerial(t *testing.T, address string) *big.Int {
 	return conn.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber
 }
 
-// proxiedServer is an aggregated API server that remembers which client certificate it was
-// shown.
+// proxiedServer is an aggregated API server that records the client certificate of each
+// request.
 type proxiedServer struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -103,8 +103,8 @@ func (s *proxiedServer) clientSerial() *big.Int {
 	return s.serial
 }
 
-// register makes the server an aggregated one, by a Service whose external name is this
-// machine's: endpoints can't have loopback addresses.
+// register registers the server for an APIService. Its Service has an external name,
+// because endpoints cannot have loopback addresses.
 func (s *proxiedServer) register(t *testing.T, config *rest.Config) {
 	t.Helper()
 	address, err := url.Parse(s.URL)
@@ -151,8 +151,8 @@ func TestCerts_StatusInEachFormat(t *testing.T) {
 	}
 }
 
-// TestKubeconfig_IsAUserOfRBAC uses the printed kubeconfig as it is: the user is known, may do
-// nothing at first, and then what the group may do.
+// TestKubeconfig_IsAUserOfRBAC: the printed kubeconfig authenticates its user, who has no
+// rights until a RoleBinding grants some to the group.
 func TestKubeconfig_IsAUserOfRBAC(t *testing.T) {
 	dir := t.TempDir()
 	server := startServer(t, dir)
@@ -171,7 +171,7 @@ func TestKubeconfig_IsAUserOfRBAC(t *testing.T) {
 		t.Fatal(err)
 	}
 	user := review.Status.UserInfo
-	slices.Sort(user.Groups) // a certificate has them as a set
+	slices.Sort(user.Groups) // the groups of a certificate have no order
 	if user.Username != "alice" || strings.Join(user.Groups, ",") != "developers,staff,system:authenticated" {
 		t.Errorf("the user is %+v", user)
 	}

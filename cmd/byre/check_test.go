@@ -19,8 +19,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// A database in use has no findings. What is broken behind byre's back is found, by row
-// and reason, and a gap in the history is repaired on demand.
+// A database in use has no findings. Each row that was changed without byre is reported
+// with the reason. A flag makes the check repair a gap in the history.
 func TestCheck_FindsWhatIsBroken(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		dir := t.TempDir()
@@ -80,7 +80,7 @@ func testCheck(t *testing.T, dir string, flags []string, exec func(string)) {
 	exec(`DELETE FROM changes WHERE revision = 5`)
 	exec(`DELETE FROM objects WHERE resource = 'ipaddresses'`)
 	exec(`UPDATE objects SET value = replace(value, '"name":"kube-node-lease"', '"name":"other"') WHERE resource = 'namespaces' AND name = 'kube-node-lease'`)
-	if len(flags) == 0 { // or the checksum is all that there is to say
+	if len(flags) == 0 { // otherwise the checksum is the only finding
 		exec(`UPDATE objects SET record_sum = NULL`)
 	}
 	status, out := check()

@@ -75,7 +75,7 @@ func TestMigrate_UpDownStatus(t *testing.T) {
 	migrate(1, "endpoint", "up")
 }
 
-// A database that a server uses is not taken down.
+// A database that a server uses cannot be migrated down.
 func TestMigrate_DownRefusesALiveServer(t *testing.T) {
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestVersion_IsPrinted(t *testing.T) {
 	}
 }
 
-// A command that is not there is an error, with what may have been meant.
+// The error for an unknown command suggests a similar one.
 func TestCommand_UnknownIsAnError(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"serv", "byre: unknown command \"serv\" for \"byre\": did you mean serve?\n"},
@@ -200,8 +200,7 @@ func TestCompletion_OfEachShell(t *testing.T) {
 	}
 }
 
-// The manual has a page a command, which names the command's flags and is the same
-// whenever it is written.
+// The manual has one page for each command, with its flags. Two runs write the same bytes.
 func TestMan_HasAPageOfEachCommand(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 	dirs := []string{t.TempDir(), t.TempDir()}

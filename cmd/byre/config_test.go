@@ -13,7 +13,7 @@ import (
 	"byre/apiserver/options"
 )
 
-// samples are values that no flag of the type has by default.
+// samples are values by the type of flag, other than any flag's default.
 var samples = map[string]string{
 	"Level": "3", "bool": "", "colonSeparatedMultimapStringString": "APIServerIdentity=false", "duration": "77s",
 	"float32": "0.5", "float64": "0.25", "int": "77", "int32Slice": "23,29", "int64": "770", "ip": "192.0.2.7",
@@ -22,8 +22,8 @@ var samples = map[string]string{
 	"stringArray": "a,b", "stringSlice": `a,"b,c"`, "stringToString": "events=2d,*=36h", "uint": "77",
 }
 
-// TestConfig_RoundTripsEveryFlag gives every flag of serve another value than its default,
-// and the output to --config.
+// TestConfig_RoundTripsEveryFlag sets every flag of serve to another value than its
+// default, and passes what `byre config` prints to --config.
 func TestConfig_RoundTripsEveryFlag(t *testing.T) {
 	args := []string{"config"}
 	for _, set := range options.New().Flags().FlagSets {
@@ -33,7 +33,7 @@ func TestConfig_RoundTripsEveryFlag(t *testing.T) {
 			case flag.Value.Type() == "refused":
 				return
 			case flag.Name == "apiserver-count" || flag.Name == "enable-logs-handler":
-				sample = flag.DefValue // they take no other
+				sample = flag.DefValue // they accept no other value
 			case !known:
 				t.Errorf("--%s: no sample of type %s", flag.Name, flag.Value.Type())
 			case flag.Value.Type() == "bool" && flag.DefValue == "false":
@@ -60,8 +60,8 @@ func TestConfig_RoundTripsEveryFlag(t *testing.T) {
 	}
 }
 
-// output runs the program, as each run changes the process-wide settings, and returns what
-// it prints.
+// output runs the program in a process of its own, because a run changes process-wide
+// settings, and returns what it prints.
 func output(t *testing.T, args ...string) string {
 	t.Helper()
 	p := command(t, "", args...)
@@ -69,7 +69,7 @@ func output(t *testing.T, args ...string) string {
 		t.Fatalf("byre %s: status %d\n%s", args[0], status, p.log)
 	}
 	lines := strings.SplitAfter(p.log.String(), "\n")
-	for len(lines) > 0 && strings.HasPrefix(lines[0], "Flag --") { // a deprecated one
+	for len(lines) > 0 && strings.HasPrefix(lines[0], "Flag --") { // the warning of a deprecated flag
 		lines = lines[1:]
 	}
 	return strings.Join(lines, "")
@@ -84,8 +84,8 @@ func configFile(t *testing.T, text string) string {
 	return path
 }
 
-// TestConfig_Serves starts a server from what config has printed; the command line's port
-// wins over the file's.
+// TestConfig_Serves starts a server with the printed file. The port of the command line
+// takes precedence over the file's.
 func TestConfig_Serves(t *testing.T) {
 	dir := t.TempDir()
 	file := configFile(t, output(t, "config", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=1", "--retention=77m"))

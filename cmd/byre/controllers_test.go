@@ -24,8 +24,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// A server alone is a home for Services, claims and certificates: upstream's controllers
-// for them run by default, once there is something for them to do.
+// By default, a server without a kube-controller-manager runs upstream's controllers of
+// Services, claims and certificates, each once there are objects for it.
 func TestControllers_ServeServicesClaimsAndCertificates(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, t.TempDir())
@@ -98,7 +98,8 @@ func TestControllers_ServeServicesClaimsAndCertificates(t *testing.T) {
 	})
 }
 
-// While a kube-controller-manager holds its Lease, two would write the same endpoints.
+// While a kube-controller-manager holds its Lease, byre's controllers of workloads wait:
+// two of them would write the same endpoints.
 func TestControllers_PauseWhileAControllerManagerLeads(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, t.TempDir())
@@ -114,8 +115,8 @@ func TestControllers_PauseWhileAControllerManagerLeads(t *testing.T) {
 		return strings.Contains(server.log.String(), `"Paused, because another process leads"`)
 	})
 	createService(t, client, "second")
-	// The Service account controller is not one that pauses: by the time it has done
-	// its work, a controller for endpoints would have done its own.
+	// The ServiceAccount controller does not wait: once it has done its work, a controller
+	// of endpoints would have done its own.
 	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,7 @@ func TestControllers_PauseWhileAControllerManagerLeads(t *testing.T) {
 	awaitSlice(t, client, "second")
 }
 
-// With both flags, a Deployment's Pods are made and bound to a node by one process.
+// With both flags, one process creates the Pods of a Deployment and binds them to a node.
 func TestControllers_WithSchedulerAndControllerManagerRunADeployment(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, t.TempDir(), "--with-scheduler", "--with-controller-manager")

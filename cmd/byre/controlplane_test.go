@@ -26,8 +26,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestServe_ControlPlaneFlags starts one server with what kube-apiserver's flags of
-// the control plane can do, and looks for what each of them does.
+// TestServe_ControlPlaneFlags starts one server with kube-apiserver's flags of the control
+// plane and checks the effect of each.
 func TestServe_ControlPlaneFlags(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "debug.sock")
@@ -69,8 +69,8 @@ func checkIdentity(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-// checkTokenTracking: it is told since when the use of legacy tokens is recorded,
-// and it is.
+// checkTokenTracking checks that the ConfigMap names the day since which the use of legacy
+// tokens is recorded, and that a use is recorded.
 func checkTokenTracking(t *testing.T, server *process, client kubernetes.Interface) {
 	eventually.Done(t, "the ConfigMap of legacy tokens", func(ctx context.Context) (bool, error) {
 		config, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx, "kube-apiserver-legacy-service-account-token-tracking", metav1.GetOptions{})
@@ -96,7 +96,7 @@ func checkTokenTracking(t *testing.T, server *process, client kubernetes.Interfa
 	}
 }
 
-// makeLegacyToken makes a service account with a token in a Secret, as
+// makeLegacyToken creates a service account with a token in a Secret, as
 // kube-controller-manager's tokens controller does.
 func makeLegacyToken(t *testing.T, server *process, client kubernetes.Interface) string {
 	t.Helper()
@@ -132,7 +132,7 @@ func makeLegacyToken(t *testing.T, server *process, client kubernetes.Interface)
 	return token
 }
 
-// checkElection registers a candidate, which must be given the Lease.
+// checkElection registers a candidate and waits until it gets the Lease.
 func checkElection(t *testing.T, client kubernetes.Interface) {
 	now := metav1.NowMicro()
 	candidate := &coordinationv1beta1.LeaseCandidate{
@@ -147,7 +147,7 @@ func checkElection(t *testing.T, client kubernetes.Interface) {
 		t.Fatal(err)
 	}
 	eventually.Done(t, "the elected leader", func(ctx context.Context) (bool, error) {
-		// A candidate that is pinged answers by renewing.
+		// A candidate answers a ping by renewing its Lease.
 		if c, err := candidates.Get(ctx, "candidate-1", metav1.GetOptions{}); err == nil && c.Spec.PingTime != nil && c.Spec.RenewTime.Before(c.Spec.PingTime) {
 			renewed := metav1.NowMicro()
 			c.Spec.RenewTime = &renewed
@@ -176,8 +176,8 @@ func checkService(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-// checkNoGarbageCollection: an owner is gone at once, though its dependents are to
-// go first.
+// checkNoGarbageCollection checks that an owner is deleted at once, though its deletion is
+// to wait for its dependents.
 func checkNoGarbageCollection(t *testing.T, client kubernetes.Interface) {
 	configs := client.CoreV1().ConfigMaps("default")
 	if _, err := configs.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{}); err != nil {
@@ -209,7 +209,7 @@ func checkFlagz(t *testing.T, server *process) {
 	_, body := server.mustGet(t, "/flagz")
 	values := map[string]string{}
 	for line := range strings.Lines(body) {
-		// Upstream draws the delimiter by lot, so that nobody parses this.
+		// Upstream chooses the delimiter at random, to keep clients from parsing this.
 		if i := strings.IndexAny(line, ":= "); i > 0 {
 			values[line[:i]] = strings.TrimSpace(line[i+1:])
 		}
@@ -224,7 +224,7 @@ func checkFlagz(t *testing.T, server *process) {
 	}
 }
 
-// TestServe_ZPagesAndIdentityCanBeOff: with upstream's gates off there is nothing.
+// TestServe_ZPagesAndIdentityCanBeOff: with upstream's feature gates off, neither exists.
 func TestServe_ZPagesAndIdentityCanBeOff(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--feature-gates=ComponentFlagz=false,ComponentStatusz=false,APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false")
 	for _, path := range []string{"/statusz", "/flagz", "/readyz/poststarthook/start-kube-apiserver-identity-lease-controller"} {
@@ -239,8 +239,8 @@ func TestServe_ZPagesAndIdentityCanBeOff(t *testing.T) {
 	}
 }
 
-// TestServe_RefusesWrongFeatureGates: a gate that can't be as asked for is refused in
-// one line.
+// TestServe_RefusesWrongFeatureGates: a feature gate that cannot have the given value is
+// refused with one line.
 func TestServe_RefusesWrongFeatureGates(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--feature-gates=CoordinatedLeaderElection=true":                                          "--feature-gates=CoordinatedLeaderElection=true needs --runtime-config=coordination.k8s.io/v1beta1=true: candidates are kept in that API",
@@ -257,7 +257,8 @@ func TestServe_RefusesWrongFeatureGates(t *testing.T) {
 	}
 }
 
-// TestServe_EmulatesAnOlderRelease: an older release is served, by its own feature gates.
+// TestServe_EmulatesAnOlderRelease: a server that emulates an older release has that
+// release's APIs and feature gates.
 func TestServe_EmulatesAnOlderRelease(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--emulated-version=1.33", "--feature-gates=DisableAllocatorDualWrite=true")
 	_, body := server.mustGet(t, "/apis")
@@ -266,7 +267,8 @@ func TestServe_EmulatesAnOlderRelease(t *testing.T) {
 	}
 }
 
-// TestZPages_AreForMonitoringOnly: a structured answer, and nothing for anybody else.
+// TestZPages_AreForMonitoringOnly: the group system:monitoring may read the pages, also in
+// their structured form; other users are refused.
 func TestZPages_AreForMonitoringOnly(t *testing.T) {
 	server := startServer(t, t.TempDir())
 	client := kubernetes.NewForConfigOrDie(server.config(t))

@@ -15,7 +15,7 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// sqliteWith makes a SQLite database of random rows.
+// sqliteWith creates a SQLite database with the rows.
 func sqliteWith(t *testing.T, rows storetest.Rows) (endpoint string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "byre.db")
@@ -39,7 +39,7 @@ func digestOf(t *testing.T, endpoint string) (digest snapshot.Digest, header sql
 	return digest, header
 }
 
-// expectFailure runs a command that must fail with one line.
+// expectFailure runs a command that must fail with a one-line error.
 func expectFailure(t *testing.T, want string, args ...string) {
 	t.Helper()
 	status, out, errOut := call(args...)
@@ -69,7 +69,8 @@ func TestCopy_BetweenDatabasesAndBack(t *testing.T) {
 	expectFailure(t, "endpoint", "copy", "--from", "redis://x", "--to", first)
 }
 
-// Clients may have seen revisions that a copy of a database in use does not have.
+// A copy of a database in use is refused: clients may see revisions that the copy does not
+// have.
 func TestCopy_RefusesALiveServer(t *testing.T) {
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +91,8 @@ func TestCopy_RefusesALiveServer(t *testing.T) {
 	}
 }
 
-// What takes less than two seconds says nothing; what takes longer says how far it is.
+// A command of less than two seconds prints no progress; a longer one prints how many rows
+// it has copied.
 func TestProgress_AfterTwoSeconds(t *testing.T) {
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(6, 6)))
 	for _, step := range []time.Duration{0, 100 * time.Millisecond} {

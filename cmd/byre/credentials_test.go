@@ -17,8 +17,8 @@ import (
 	"byre/apiserver/pki"
 )
 
-// otherAuthority makes an authority with a client certificate for a user of
-// system:masters, and returns the files.
+// otherAuthority creates a CA and a client certificate for a user in system:masters, and
+// returns their files.
 func otherAuthority(t *testing.T) pki.Files {
 	t.Helper()
 	files, _, err := pki.Ensure(pki.Config{Dir: t.TempDir(), Hosts: []string{"127.0.0.1", "localhost"}, Now: time.Now()})
@@ -72,8 +72,8 @@ func TestServe_TokenAuthFile(t *testing.T) {
 	}
 }
 
-// TestServe_KubeletIsRestricted: by default a kubelet's credential creates no Pod, with
-// whatever ServiceAccount, but the mirror Pods of its own node.
+// TestServe_KubeletIsRestricted: with the default flags, a kubelet may register its Node
+// and may not create a Pod with a service account.
 func TestServe_KubeletIsRestricted(t *testing.T) {
 	server := startServer(t, t.TempDir())
 	config := server.config(t)

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestServe_NewInstallNeedsCredentials: what a first start makes is reached over TLS
-// and with credentials only, and its secrets are their owner's.
+// TestServe_NewInstallNeedsCredentials: the first start of a new installation serves TLS
+// only, requires credentials, and writes secrets that only their owner can read.
 func TestServe_NewInstallNeedsCredentials(t *testing.T) {
 	dir := t.TempDir()
 	server := startServer(t, dir)
@@ -33,7 +33,7 @@ func TestServe_NewInstallNeedsCredentials(t *testing.T) {
 			"/api": http.StatusForbidden, "/apis": http.StatusForbidden, "/api/v1/namespaces": http.StatusForbidden, "/api/v1/secrets": http.StatusForbidden,
 			"/openapi/v3": http.StatusForbidden, "/metrics": http.StatusForbidden, "/debug/pprof/": http.StatusForbidden, "/debug/pprof/heap": http.StatusForbidden,
 			"/debug/flags/v": http.StatusForbidden, "/debug/api_priority_and_fairness/dump_requests": http.StatusForbidden, "/nowhere": http.StatusForbidden,
-			// What kube-apiserver tells anybody too.
+			// kube-apiserver answers these without credentials too.
 			"/livez": http.StatusOK, "/readyz": http.StatusOK, "/version": http.StatusOK,
 		} {
 			if status, body, err := fetch(t.Context(), anonymous(), config.Host+path); err != nil || status != want {
@@ -56,8 +56,8 @@ func TestServe_NewInstallNeedsCredentials(t *testing.T) {
 	t.Run("files", func(t *testing.T) { checkModes(t, dir) })
 }
 
-// checkModes looks at every file: certificates and public keys are for all to
-// read, everything else may have secrets in it.
+// checkModes checks the mode of every file: certificates and public keys are readable by
+// all users, other files by their owner only.
 func checkModes(t *testing.T, dir string) {
 	secret := 0
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -91,14 +91,13 @@ func TestServe_ProfilingCanBeOff(t *testing.T) {
 	}
 }
 
-// TestServe_RunsAsAnyUser runs the server as a user who owns nothing but its data
-// directory.
+// TestServe_RunsAsAnyUser runs the server as a user who owns only the data directory.
 func TestServe_RunsAsAnyUser(t *testing.T) {
 	const nobody = 65534
 	if os.Getuid() != 0 {
 		t.Skip("this user is one, and every other test runs as it")
 	}
-	// (A test's own directories are closed to other users.)
+	// (Other users cannot enter a test's own directories.)
 	dir, err := os.MkdirTemp("", "byre-nobody-")
 	if err != nil {
 		t.Fatal(err)

@@ -23,8 +23,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// refusingProxy is an egress proxy that notes where it is asked to connect to, and
-// doesn't.
+// refusingProxy is an egress proxy that records the addresses it is asked to connect to,
+// and refuses to.
 type refusingProxy struct {
 	net.Listener
 	mu    sync.Mutex
@@ -49,7 +49,7 @@ func newRefusingProxy(t *testing.T) *refusingProxy {
 		}
 	})
 	t.Cleanup(func() {
-		_ = listener.Close() // it is only ended
+		_ = listener.Close() // Close ends the serving goroutine
 		serving.Wait()
 	})
 	return p
@@ -73,9 +73,9 @@ func (p *refusingProxy) wasAsked(host string) bool {
 	return slices.Contains(p.asked, host)
 }
 
-// TestEgressSelector_RoutesThroughTheProxy: nodes, aggregated servers and webhooks
-// that are Services are reached through the proxy for the cluster, and webhooks by URL
-// through that for the control plane.
+// TestEgressSelector_RoutesThroughTheProxy: connections to nodes, aggregated servers and
+// webhooks with a Service go through the proxy for "cluster"; connections to webhooks with
+// a URL go through the one for "controlplane".
 func TestEgressSelector_RoutesThroughTheProxy(t *testing.T) {
 	cluster, controlPlane := newRefusingProxy(t), newRefusingProxy(t)
 	file := filepath.Join(t.TempDir(), "egress.yaml")
@@ -113,9 +113,9 @@ func TestEgressSelector_RoutesThroughTheProxy(t *testing.T) {
 	}
 }
 
-// makeUnreachable makes a node, two Services with endpoints and two
-// webhooks, all at addresses for documentation. It returns the cluster IP of the
-// webhook that is a Service.
+// makeUnreachable creates a node, two Services with endpoints, and two webhooks, all with
+// addresses of the documentation range. It returns the cluster IP of the webhook that has a
+// Service.
 func makeUnreachable(t *testing.T, client kubernetes.Interface) (hookIP string) {
 	t.Helper()
 	ctx := t.Context()

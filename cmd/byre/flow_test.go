@@ -19,7 +19,7 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// flowTokens are of a user, whose requests share the level "global-default" with
+// flowTokens has tokens of a user, whose requests share the level "global-default" with
 // those of all users, and of a service account, whose level is "workload-low".
 func flowTokens(t *testing.T) string {
 	t.Helper()
@@ -31,12 +31,13 @@ func flowTokens(t *testing.T) string {
 	return tokens
 }
 
-// flood is many requests that hold what a server gives to requests, and next to
-// no processor: their bodies don't end.
+// flood is many requests that occupy a server's seats and almost no processor: their bodies
+// do not end.
 type flood struct {
 	pending sync.WaitGroup
 	end     context.CancelFunc
-	// refused counts answers with 429 and Retry-After; wrong is another one.
+	// refused counts the answers with 429 and Retry-After; wrong is an answer of another
+	// kind.
 	refused atomic.Int64
 	wrong   atomic.Pointer[string]
 }
@@ -48,7 +49,7 @@ func startFlood(t *testing.T, config *rest.Config, method, path string, requests
 	client := anonymous()
 	for range requests {
 		body, _ := io.Pipe()
-		// The client waits for who reads what never comes.
+		// The client waits for the goroutine that reads this body.
 		context.AfterFunc(ctx, func() { body.Close() })
 		request, err := http.NewRequestWithContext(ctx, method, config.Host+path, io.MultiReader(strings.NewReader(`{"metadata":`), body))
 		if err != nil {
@@ -59,7 +60,7 @@ func startFlood(t *testing.T, config *rest.Config, method, path string, requests
 		f.pending.Go(func() {
 			response, err := client.Do(request)
 			if err != nil {
-				return // it was held until the end
+				return // the server held it until the end
 			}
 			defer response.Body.Close()
 			if response.StatusCode == http.StatusTooManyRequests && response.Header.Get("Retry-After") != "" {
@@ -77,14 +78,13 @@ func startFlood(t *testing.T, config *rest.Config, method, path string, requests
 	return f
 }
 
-// full waits until requests of the flood are turned away.
+// full waits until the server refuses requests of the flood.
 func (f *flood) full(t *testing.T) {
 	t.Helper()
 	eventually.Done(t, "a refused request", func(context.Context) (bool, error) { return f.refused.Load() > 0, nil })
 }
 
-// p99 is how long the slowest but one in a hundred of many reads takes; each must
-// be answered.
+// p99 returns the 99th percentile of the latency of many reads, each of which must succeed.
 func p99(t *testing.T, config *rest.Config) time.Duration {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)
@@ -104,15 +104,15 @@ func p99(t *testing.T, config *rest.Config) time.Duration {
 	return took[len(took)*99/100]
 }
 
-// TestFlowControl_FloodHardlyAffectsOthers: a client that floods the server is turned
-// away, and others hardly notice.
+// TestFlowControl_FloodHardlyAffectsOthers: the server refuses the requests of a client
+// that floods it, and the latency of other clients hardly changes.
 func TestFlowControl_FloodHardlyAffectsOthers(t *testing.T) { onDatabases(t, testFlood) }
 
 func testFlood(t *testing.T, flags ...string) {
 	server := startServer(t, t.TempDir(), append(flags, "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
 		"--max-requests-inflight=40", "--max-mutating-requests-inflight=20")...)
 	flooder, others := withToken(server.config(t), "flooder"), withToken(server.config(t), "others")
-	// The machine has other things to do too: the best of a few rounds is compared.
+	// Other processes use the machine too: compare the best of some rounds.
 	quiet, flooded := time.Hour, time.Hour
 	for range 3 {
 		quiet = min(quiet, p99(t, others))
@@ -128,7 +128,7 @@ func testFlood(t *testing.T, flags ...string) {
 		t.Errorf("a request of the flood is answered with %s", *wrong)
 	}
 	t.Logf("of the flood %d were turned away; p99 of others %v, before %v", f.refused.Load(), flooded, quiet)
-	// (A few milliseconds are the machine's, not the server's.)
+	// (Differences of a few milliseconds come from the machine.)
 	if flooded > 2*quiet+5*time.Millisecond {
 		t.Errorf("p99 of others is %v, before the flood it was %v", flooded, quiet)
 	}
@@ -137,8 +137,8 @@ func testFlood(t *testing.T, flags ...string) {
 	}
 }
 
-// TestFlowControl_MaxInFlightWithoutFairness: without priority and fairness, reading
-// and writing requests have a limit each, and watches none.
+// TestFlowControl_MaxInFlightWithoutFairness: without priority and fairness there is one
+// limit for reads and one for writes, and none for watches.
 func TestFlowControl_MaxInFlightWithoutFairness(t *testing.T) { onDatabases(t, testPlainLimits) }
 
 func testPlainLimits(t *testing.T, flags ...string) {
@@ -166,7 +166,7 @@ func testPlainLimits(t *testing.T, flags ...string) {
 	}
 	f := startFlood(t, flooder, http.MethodPost, configMaps, 50)
 	f.full(t)
-	p99(t, withToken(server.config(t), "others")) // reads go on
+	p99(t, withToken(server.config(t), "others")) // reads are still answered
 	eventually.Done(t, "45 refused requests", func(context.Context) (bool, error) { return f.refused.Load() == 45, nil })
 	if status, answer := (hostile{body: `{"metadata":{"name":"late"}}`}).send(t, flooder); status != http.StatusTooManyRequests {
 		t.Errorf("one more write is answered with %d %s", status, answer)
@@ -182,8 +182,8 @@ func testPlainLimits(t *testing.T, flags ...string) {
 	})
 }
 
-// TestWatch_EndsWithinMinRequestTimeout: a watch stays open for --min-request-timeout
-// at least and twice that at most.
+// TestWatch_EndsWithinMinRequestTimeout: the server ends a watch after
+// --min-request-timeout at the earliest and twice that at the latest.
 func TestWatch_EndsWithinMinRequestTimeout(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--min-request-timeout=2", "--request-timeout=1s")
 	client, err := rest.HTTPClientFor(server.config(t))

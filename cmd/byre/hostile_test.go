@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// hostile is a request that asks for too much, or for what is not the client's.
+// hostile is a request that asks for too much work or for what its client may not have.
 type hostile struct {
 	name        string
 	method      string // POST if empty
@@ -41,13 +41,13 @@ const (
 	jsonPatch  = "application/json-patch+json"
 )
 
-// bombs are small requests for much work, and large ones for little.
+// bombs are small requests that ask for much work, and large ones.
 func bombs() []hostile {
 	deep := func(open, shut string) string { return strings.Repeat(open, 10_001) + strings.Repeat(shut, 10_001) }
 	patch := func(name string, want int, ops ...string) hostile {
 		return hostile{name: name, method: http.MethodPatch, path: victim, contentType: jsonPatch, body: "[" + strings.Join(ops, ",") + "]", want: want}
 	}
-	// Each copies all that there is: doubled 30 times, a gigabyte.
+	// Each operation copies all of the data: doubled 30 times, one gigabyte.
 	doubled := []string{`{"op":"add","path":"/data/x0","value":"` + strings.Repeat("x", 1000) + `"}`}
 	for i := range 30 {
 		doubled = append(doubled, fmt.Sprintf(`{"op":"copy","from":"/data","path":"/data/x%d"}`, i+1))
@@ -90,7 +90,7 @@ func definition(name, schema string) hostile {
 	}
 }
 
-// sql are texts that end a statement, where they are put into one.
+// sql returns texts that would end an SQL statement if they were inserted into one.
 func sql() []hostile {
 	var requests []hostile
 	for _, text := range []string{`' OR 1=1 --`, `x'; DROP TABLE objects; --`, `") OR ("1"="1`, `%' OR name LIKE '%`, `$1`, `?1`, "a\x00b", "\xff"} {
@@ -122,11 +122,11 @@ func named(name string) string {
 	return `{"metadata":{"name":` + string(quoted) + `}}`
 }
 
-// leak is what no answer may have in it.
+// leak matches texts that no answer may contain.
 var leak = regexp.MustCompile(`(?i)sqlstate|sqlite|postgres|pgx|select .* from|byre\.db|/pki/|goroutine |\.go:\d+|PRIVATE KEY|admin-secret|` + regexp.QuoteMeta(os.TempDir()) + `/`)
 
-// TestHostile_RequestsAreRefused sends what must be refused, and looks whether the
-// server is none the worse for it.
+// TestHostile_RequestsAreRefused sends requests that the server must refuse, and checks
+// that the server and its objects are unharmed.
 func TestHostile_RequestsAreRefused(t *testing.T) {
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
@@ -176,7 +176,7 @@ func withToken(config *rest.Config, token string) *rest.Config {
 	return config
 }
 
-// everything are the names and versions of the objects that bombs aim at.
+// everything returns the names and versions of the objects that the requests attack.
 func everything(t *testing.T, kube kubernetes.Interface) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -193,9 +193,9 @@ func everything(t *testing.T, kube kubernetes.Interface) map[string]string {
 	return all
 }
 
-// client speaks HTTP/2 where there is a body: over HTTP/1.1 an answer that comes before
-// the whole body was read can be lost with the connection. A client that speaks it
-// would not send headers that are too large, though.
+// client uses HTTP/2 for requests with a body: over HTTP/1.1 an answer that arrives before
+// the whole body was read can be lost with the connection. For others it uses HTTP/1.1:
+// Go's client of HTTP/2 does not send headers that are too large.
 func (h hostile) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
@@ -204,7 +204,7 @@ func (h hostile) client() *http.Client {
 	}}
 }
 
-// send sends the request and returns its status and its answer.
+// send sends the request and returns the status and the body of the answer.
 func (h hostile) send(t *testing.T, config *rest.Config) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -240,7 +240,8 @@ func (h hostile) send(t *testing.T, config *rest.Config) (int, string) {
 	return response.StatusCode, string(answer)
 }
 
-// TestHostile_SpoofedHeadersAreIgnored sends headers by which only others may name a user.
+// TestHostile_SpoofedHeadersAreIgnored sends headers with which only front proxies may name
+// a user.
 func TestHostile_SpoofedHeadersAreIgnored(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t))
 	config := server.config(t)
@@ -262,8 +263,8 @@ func TestHostile_SpoofedHeadersAreIgnored(t *testing.T) {
 	}
 }
 
-// TestProxy_ReachesNoLoopback: a Pod that says it lives on this machine does not
-// make the server ask this machine's other programs.
+// TestProxy_ReachesNoLoopback: the server does not connect to its own machine for a Pod
+// that claims a loopback address.
 func TestProxy_ReachesNoLoopback(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -294,7 +295,7 @@ func TestProxy_ReachesNoLoopback(t *testing.T) {
 		if status, answer := claim.send(t, config); status != http.StatusOK && status != http.StatusUnprocessableEntity {
 			t.Fatalf("%s: %d %s", ip, status, answer)
 		} else if status == http.StatusUnprocessableEntity {
-			continue // no Pod can claim it
+			continue // no Pod can have this address
 		}
 		if status, answer := (hostile{method: http.MethodGet, path: pods + "/p:" + port + "/proxy/"}).send(t, config); status < 400 {
 			t.Errorf("by a Pod at %s: %d %s", ip, status, answer)
@@ -307,7 +308,8 @@ func TestProxy_ReachesNoLoopback(t *testing.T) {
 	}
 }
 
-// TestHostile_SlowClientsTimeOut: whoever sends slowly is not waited for.
+// TestHostile_SlowClientsTimeOut: the server ends connections of clients that send too
+// slowly.
 func TestHostile_SlowClientsTimeOut(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t), "--request-timeout=2s")

@@ -17,8 +17,8 @@ import (
 
 const module = "byre"
 
-// A part is a folder of the module. Its layer says what it may import: only parts of
-// lower layers, and nothing that its bans name.
+// A part is a folder of the module. It may import only parts of lower layers, and nothing
+// that its bans name.
 type part struct {
 	dir   string  // matches itself and what nests in it, unless a longer dir does
 	layer float64 // fractions order the parts within one layer
@@ -84,16 +84,15 @@ var parts = []part{
 	{"cmd/byre", 5, nil},
 }
 
-// noSQL keeps databases behind their drivers, and upstream's own servers, which
-// this program replaces, out of all other packages.
+// noSQL lists what all packages but the drivers must not import: databases, and upstream's
+// own servers, which this program replaces.
 var noSQL = []string{
 	"database/sql", "github.com/jackc/", "modernc.org/", "byre/sqlstore/sqlite", "byre/sqlstore/postgres",
 	"k8s.io/kubernetes/pkg/controlplane",
 	"k8s.io/kubernetes/cmd/",
 }
 
-// leaves are the packages below a ban that hold a part of upstream's which
-// needs nothing of the server around it.
+// leaves are packages below a ban that do not need upstream's servers.
 var leaves = []string{
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names",
 	"k8s.io/kubernetes/pkg/controlplane/apiserver/admission",
@@ -138,7 +137,7 @@ func checkFile(t *testing.T, root, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Files that only keep modules required are not part of the program.
+	// Files that only list required modules are not part of the program.
 	if bytes.HasPrefix(source, []byte("//go:build tools\n")) {
 		return
 	}
@@ -162,7 +161,7 @@ func checkFile(t *testing.T, root, name string) {
 	}
 }
 
-// complain says why the part may not import the package, or "".
+// complain returns why the part may not import the package, or "".
 func (r part) complain(imported string) string {
 	for _, ban := range r.bans {
 		if slices.Contains(leaves, imported) {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// freePort is a port that nobody listens on: an insecure port of 0 is none.
+// freePort returns a port that nobody listens on: --insecure-port=0 opens no port.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -30,7 +30,7 @@ func freePort(t *testing.T) string {
 
 func TestInsecurePort_ServesHealthAndMetrics(t *testing.T) {
 	port := freePort(t)
-	// Not even a server that refuses everybody refuses who comes this way.
+	// The insecure port answers every request, even if the authorizer denies all.
 	server := startServer(t, t.TempDir(), "--insecure-port", port, "--authorization-mode=AlwaysDeny")
 	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:" + port})
 

@@ -11,8 +11,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// TestLog_OfAStartIsShort: without -v the log says what started, on which database,
-// and when it is ready, and leaves out how upstream's packages work.
+// TestLog_OfAStartIsShort: without -v the log of a start names what started, the database
+// and the readiness, and leaves out messages of upstream's packages.
 func TestLog_OfAStartIsShort(t *testing.T) {
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		server := startServer(t, t.TempDir(), flags...)
@@ -39,7 +39,7 @@ func TestLog_OfAStartIsShort(t *testing.T) {
 	})
 }
 
-// With -v=1 the log has it all.
+// With -v=1 the log has upstream's messages too.
 func TestLog_VerboseStartHasEverything(t *testing.T) {
 	server := startServer(t, t.TempDir(), "-v=1")
 	server.stop(t)
@@ -48,8 +48,9 @@ func TestLog_VerboseStartHasEverything(t *testing.T) {
 	}
 }
 
-// TestLog_HasNoPassword: neither the log, at any verbosity and in both formats, nor what the
-// server tells of itself has the password of the endpoint. Every line in JSON is an object.
+// TestLog_HasNoPassword: neither the log, at any verbosity and in both formats, nor any
+// endpoint of the server contains the password of the database. Every line in JSON is an
+// object.
 func TestLog_HasNoPassword(t *testing.T) {
 	const password = "Tr0ub4dor"
 	for format, ready := range map[string]string{"text": `"Ready" address=`, "json": `"msg":"Ready"`} {

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Who a token belongs to is looked up without a request: there is no audit event
-// and no request in the metrics, whatever clients without credentials send.
+// The server looks up the user of a token in the store without a request: neither the audit
+// log nor the metrics of requests have one, for valid and for invalid tokens.
 func TestLookup_MakesNoRequests(t *testing.T) {
 	dir := t.TempDir()
 	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
@@ -75,8 +75,8 @@ func TestLookup_MakesNoRequests(t *testing.T) {
 	expectNoRequests(t, server, log, "get", "secrets|serviceaccounts|pods|nodes")
 }
 
-// expectNoRequests fails the test if the server's metrics or its audit log tell of a
-// request with the verb for one of the resources, which are a regular expression.
+// expectNoRequests fails the test if the server's metrics or its audit log have a request
+// with the verb for one of the resources (a regular expression).
 func expectNoRequests(t *testing.T, server *process, log, verb, resources string) {
 	t.Helper()
 	_, text := server.mustGet(t, "/metrics")

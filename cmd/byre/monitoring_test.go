@@ -21,12 +21,12 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// mixinMetrics are what the dashboards, alerts and rules of kubernetes-mixin read of an API
-// server (github.com/kubernetes-monitoring/kubernetes-mixin, alerts/kube_apiserver,
-// alerts/system_alerts, dashboards/apiserver, rules/kube_apiserver-*), but for the
-// etcd_helper_cache_* that kube-apiserver no longer has, and for
-// aggregator_unavailable_apiservice_total, which counts API servers that were available
-// before: the tests of the aggregator look at it.
+// mixinMetrics are the metrics of an API server that the dashboards, alerts and rules of
+// kubernetes-mixin read (github.com/kubernetes-monitoring/kubernetes-mixin,
+// alerts/kube_apiserver, alerts/system_alerts, dashboards/apiserver,
+// rules/kube_apiserver-*). Left out are etcd_helper_cache_*, which kube-apiserver no longer
+// has, and aggregator_unavailable_apiservice_total, which counts API servers that were
+// available before: the aggregator's tests check that one.
 var mixinMetrics = []string{
 	"aggregator_unavailable_apiservice",
 	"apiserver_client_certificate_expiration_seconds_bucket", "apiserver_client_certificate_expiration_seconds_count",
@@ -47,8 +47,8 @@ func packaged(t *testing.T, path string) string {
 	return string(data)
 }
 
-// Every metric that the dashboard and the alerts name, and every one that kubernetes-mixin
-// reads, is there once what it counts has happened.
+// byre exposes every metric that the dashboard, the alerts and kubernetes-mixin read, once
+// what the metric counts has happened.
 func TestMonitoring_ReadsMetricsThatByreHas(t *testing.T) {
 	t.Parallel()
 	names := regexp.MustCompile(`\b(aggregator|apiserver|byre|go|kubernetes|process|rest_client|workqueue)_[a-z_]+`)
@@ -85,8 +85,8 @@ func TestMonitoring_ReadsMetricsThatByreHas(t *testing.T) {
 	})
 }
 
-// makeTraffic has a server answer a read, a write and a watch, end a request that takes too
-// long, and look for an aggregated API server that is not there.
+// makeTraffic makes the server answer a read, a write and a watch, end a request that takes
+// too long, and look for an aggregated API server that does not exist.
 func makeTraffic(t *testing.T, config *rest.Config) {
 	t.Helper()
 	ctx := t.Context()
@@ -109,7 +109,7 @@ func makeTraffic(t *testing.T, config *rest.Config) {
 	if _, err := aggregatorclient.NewForConfigOrDie(config).ApiregistrationV1().APIServices().Create(ctx, service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// The body does not end, so that the time of the request does.
+	// A body that does not end makes the request exceed its time limit.
 	body, end := io.Pipe()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, config.Host+"/api/v1/namespaces/default/configmaps?timeout=100ms",
 		io.MultiReader(bytes.NewReader([]byte(`{"metadata":`)), body))
@@ -126,13 +126,13 @@ func makeTraffic(t *testing.T, config *rest.Config) {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	defer end.Close() // before: closing the response waits for the request's body
+	defer end.Close() // before the response is closed, which waits for the end of the body
 	if response.StatusCode != http.StatusGatewayTimeout {
 		t.Errorf("a request that takes too long is answered with %s", response.Status)
 	}
 }
 
-// Each alert's runbook is a section of docs/operations.md.
+// The runbook of each alert is a section of docs/operations.md.
 func TestMonitoring_EachAlertHasARunbook(t *testing.T) {
 	t.Parallel()
 	rules, pages := packaged(t, "packaging/prometheus/byre.rules.yaml"), packaged(t, "docs/operations.md")

@@ -12,8 +12,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// startAs starts the program under another name in the directory work. dir is where an
-// administrator's kubeconfig will be.
+// startAs starts the program under another name in the directory work. The program writes
+// the administrator's kubeconfig to dir.
 func startAs(t *testing.T, name, work, dir string, args ...string) *process {
 	t.Helper()
 	executable, err := os.Executable()
@@ -43,12 +43,13 @@ func TestNames_KubeAPIServerKeepsObjectsBesideTheStandinAndEndsWithIt(t *testing
 	work, data, certs := t.TempDir(), filepath.Join(t.TempDir(), "etcd"), filepath.Join(t.TempDir(), "certs")
 	url := "http://" + unusedAddress(t)
 	dir := filepath.Join(data, "byre", "registry")
-	// Started first, it waits for the stand-in.
+	// The server starts first and waits for the stand-in.
 	server := startAs(t, "kube-apiserver", work, dir, "--etcd-servers="+url, "--bind-address=127.0.0.1", "--secure-port=0",
 		"--cert-dir="+certs, "--etcd_cafile=ca.crt", "--storage-backend", "etcd3", "--authorization-mode=RBAC", "")
 	etcd := startAs(t, "etcd", work, "", "--listen-client-urls="+url, "--data-dir="+data,
 		"--listen-peer-urls=http://127.0.0.1:0", "--name", "default", "--unsafe-no-fsync")
-	// The kubeconfig trusts the server's own CA, the certificate is that of --cert-dir.
+	// The kubeconfig trusts the server's own CA, and the serving certificate is the one of
+	// --cert-dir.
 	eventually.True(t, "the server listens", func() bool {
 		server.mustRun(t)
 		return strings.Contains(server.log.String(), serving)
@@ -154,7 +155,7 @@ func TestNames_KubectlIsTheOneOnThePath(t *testing.T) {
 func TestNames_EnvtestAssetsPrintsTheFolder(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
-	t.Setenv("HOME", cache) // macOS has its cache below it
+	t.Setenv("HOME", cache) // macOS derives its cache directory from it
 	var out, errOut bytes.Buffer
 	if status := run([]string{"envtest-assets"}, &out, &errOut); status != 0 || !strings.HasPrefix(out.String(), cache) {
 		t.Fatalf("%d, %q, %q", status, out.String(), errOut.String())

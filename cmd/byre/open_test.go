@@ -8,7 +8,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// A PostgreSQL that may forget commits is used only where that is allowed by name.
+// byre refuses a PostgreSQL server that may lose commits unless --allow-unsafe-durability
+// is set.
 func TestServe_RefusesUnsafeDurability(t *testing.T) {
 	store := options.StoreOptions{Endpoint: pgtest.DSN(t) + "&options=-c%20synchronous_commit%3Doff"}
 	if _, err := openDatabase(t.Context(), store); err == nil || !strings.Contains(err.Error(), "synchronous_commit is off") {

@@ -14,9 +14,9 @@ import (
 	"testing"
 )
 
-// TestOptions_EveryFieldIsRead: each exported field of the module's option structs is
-// read by a function that does more than declare, default or check the option. A
-// flag that nothing reads is worse than none.
+// TestOptions_EveryFieldIsRead: each exported field of the module's option structs is read
+// by a function that does more than declare, default or check the option. A flag that
+// nothing reads must not exist.
 func TestOptions_EveryFieldIsRead(t *testing.T) {
 	m := &checkedModule{root: moduleRoot(t), files: token.NewFileSet(), packages: make(map[string]*types.Package), read: make(map[types.Object]bool)}
 	if _, err := m.Import(module + "/cmd/byre"); err != nil {
@@ -42,11 +42,11 @@ func TestOptions_EveryFieldIsRead(t *testing.T) {
 	}
 }
 
-// declares matches the functions whose reading of an option does not count.
+// declares matches the functions whose reads of an option do not count.
 var declares = regexp.MustCompile(`(?i)^(new.*options|with?defaults|(add.*)?flags|validate.*)$`)
 
-// checkedModule type-checks the packages of the module from their sources. All
-// other packages are empty; the errors that this gives are left out.
+// checkedModule type-checks the packages of the module from their sources. Other packages
+// are empty; the errors that this causes are ignored.
 type checkedModule struct {
 	root     string
 	files    *token.FileSet
@@ -88,7 +88,7 @@ func (m *checkedModule) Import(name string) (*types.Package, error) {
 	return p, nil
 }
 
-// noteReads notes the fields that a file's functions read.
+// noteReads records the fields that the functions of a file read.
 func (m *checkedModule) noteReads(file *ast.File, uses map[*ast.Ident]types.Object) {
 	for _, declaration := range file.Decls {
 		function, ok := declaration.(*ast.FuncDecl)

@@ -15,8 +15,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// shadowed are built-in resources that definitions are made over. The last two
-// are where byre's servers keep what they themselves run by.
+// shadowed are built-in resources that definitions are made over. byre's own servers depend
+// on objects of the last two.
 var shadowed = []schema.GroupVersionResource{
 	{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
 	{Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
@@ -24,8 +24,8 @@ var shadowed = []schema.GroupVersionResource{
 	{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
 }
 
-// A definition over a built-in resource owns none of its objects: they are there
-// while it is, and after it was deleted.
+// A definition over a built-in resource owns none of its objects: they exist while the
+// definition does and after its deletion.
 func TestDefinition_OverABuiltInResourceOwnsNothing(t *testing.T) {
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestDefinition_OverABuiltInResourceOwnsNothing(t *testing.T) {
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// uids are the names of a resource's objects with their uids.
+// uids returns the UIDs of a resource's objects by their names.
 func uids(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResource) map[string]string {
 	t.Helper()
 	list, err := client.Resource(gvr).List(t.Context(), metav1.ListOptions{})
@@ -58,7 +58,7 @@ func uids(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResourc
 	return found
 }
 
-// expectUIDs allows for more objects: a definition makes one, and an APIService.
+// expectUIDs accepts additional objects: a definition creates an APIService.
 func expectUIDs(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResource, want map[string]string, when string) {
 	t.Helper()
 	got := uids(t, client, gvr)
@@ -93,7 +93,7 @@ func defineOver(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionR
 			return false, err
 		}
 		value, _, err := unstructured.NestedFieldNoCopy(d.Object, "status", "conditions")
-		conditions, _ := value.([]any) // null at first
+		conditions, _ := value.([]any) // null before the first one
 		for _, c := range conditions {
 			if c := c.(map[string]any); c["type"] == "Established" && c["status"] == "True" {
 				return true, nil

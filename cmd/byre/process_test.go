@@ -21,8 +21,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// asProgram makes the test binary behave as byre: the program is tested as a
-// process, with its signals and exit status, without being built twice.
+// asProgram makes the test binary run as byre: tests start the program as a process, with
+// its signals and exit status, without building it a second time.
 const asProgram = "BYRE_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ type process struct {
 	exited chan struct{}
 }
 
-// syncBuffer is what a process writes, readable while it does.
+// syncBuffer holds what a process writes; it can be read meanwhile.
 type syncBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -58,7 +58,7 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-// command starts the program and kills it at the test's end.
+// command starts the program and kills it when the test ends.
 func command(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
 	executable, err := os.Executable()
@@ -70,7 +70,7 @@ func command(t *testing.T, dir string, args ...string) *process {
 	return start(t, dir, cmd)
 }
 
-// start starts a command of the program's; with -short it skips the test.
+// start starts a process of the program; with -short it skips the test.
 func start(t testing.TB, dir string, cmd *exec.Cmd) *process {
 	t.Helper()
 	if testing.Short() {
@@ -103,7 +103,7 @@ func startServer(t *testing.T, dir string, args ...string) *process {
 	return p
 }
 
-// serveArgs are the arguments of a server in dir, on a free port.
+// serveArgs returns the arguments of a server in dir, on a free port.
 func serveArgs(dir string, args ...string) []string {
 	return append([]string{"serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0"}, args...)
 }
@@ -117,7 +117,7 @@ func awaitReady(t testing.TB, p *process) {
 	})
 }
 
-// mustRun ends the test when the process has exited.
+// mustRun fails the test if the process has exited.
 func (p *process) mustRun(t testing.TB) {
 	t.Helper()
 	select {
@@ -127,7 +127,7 @@ func (p *process) mustRun(t testing.TB) {
 	}
 }
 
-// serving is in the log once the port is open; the kubeconfig is written before.
+// serving is in the log once the port is open. The kubeconfig is written before that.
 const serving = `"Serving" address=`
 
 // waitForConfig waits until the server listens.
@@ -140,7 +140,8 @@ func waitForConfig(t *testing.T, p *process) *rest.Config {
 	return p.config(t)
 }
 
-// ready asks /readyz; before the kubeconfig is there nobody knows where.
+// ready requests /readyz. It returns false while there is no kubeconfig, which has the
+// server's address.
 func (p *process) ready(ctx context.Context) bool {
 	if !strings.Contains(p.log.String(), serving) {
 		return false
@@ -184,7 +185,7 @@ func fetch(ctx context.Context, client *http.Client, url string) (int, string, e
 	return response.StatusCode, string(body), err
 }
 
-// mustGet is get for what is expected to answer.
+// mustGet is get for a request that must be answered.
 func (p *process) mustGet(t *testing.T, path string) (int, string) {
 	t.Helper()
 	status, body, err := get(t.Context(), p.config(t), path)
@@ -194,7 +195,7 @@ func (p *process) mustGet(t *testing.T, path string) (int, string) {
 	return status, body
 }
 
-// anonymous is a client without credentials that trusts anyone.
+// anonymous is a client without credentials that trusts every certificate.
 func anonymous() *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 }

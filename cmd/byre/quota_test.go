@@ -24,11 +24,11 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// creators is how many clients create at once.
+// creators is the number of clients that create concurrently.
 const creators = 64
 
-// counted are kinds of objects that a quota counts, each in its own way: by what
-// a Pod needs, under a name of old, and by the general count of a resource.
+// counted are kinds of objects that a quota counts in different ways: by the resources of a
+// Pod, under a legacy name, and by the general count of a resource.
 var counted = []struct {
 	name   corev1.ResourceName // in the quota
 	hard   int64
@@ -59,8 +59,8 @@ func TestQuota_IsExactOnTwoReplicas(t *testing.T) {
 	testQuota(t, first.config(t), second.config(t))
 }
 
-// testQuota has many clients create until they are refused, on all servers at
-// once; then again after some objects have gone.
+// testQuota has many clients create on all servers until they are refused, and once more
+// after some objects were deleted.
 func testQuota(t *testing.T, servers ...*rest.Config) {
 	var clients []dynamic.Interface
 	for _, config := range servers {
@@ -78,7 +78,7 @@ func testQuota(t *testing.T, servers ...*rest.Config) {
 				t.Errorf("%d of %d creators' objects were let in, want %d", made, creators, want)
 			}
 			checkUsed(t, kube, clients[0], kind.gvr, ns, kind.name, kind.hard)
-			// Each use that is given back can be taken once more.
+			// As many objects as were deleted can be created again.
 			const gone = 3
 			for i := range int64(gone) {
 				deleteOne(t, clients[0], kind.gvr, ns)
@@ -115,8 +115,8 @@ func defineWidgets(t *testing.T, client dynamic.Interface) {
 	})
 }
 
-// makeBounded makes a namespace with a quota of everything counted, and waits
-// until controllers have made and counted what every namespace has.
+// makeBounded creates a namespace with a quota of each counted kind, and waits until the
+// controllers have created and counted the default objects.
 func makeBounded(t *testing.T, kube kubernetes.Interface, ns string) {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}
@@ -150,9 +150,10 @@ func makeBounded(t *testing.T, kube kubernetes.Interface, ns string) {
 	settle(t, kube, ns)
 }
 
-// settle waits until no count is under way. Upstream's controller makes one that met
-// another change again some milliseconds later, and one that meets creators takes
-// what they have been let in for, and not made yet, for free.
+// settle waits until the quota has not changed for half a second. Upstream's controller
+// repeats a count that conflicted with another change some milliseconds later. A count that
+// runs while clients create misses objects that were admitted and not created yet, and so
+// makes their quota free again.
 func settle(t *testing.T, kube kubernetes.Interface, ns string) {
 	t.Helper()
 	const calm = 500 * time.Millisecond
@@ -170,7 +171,7 @@ func settle(t *testing.T, kube kubernetes.Interface, ns string) {
 	})
 }
 
-// usedOf is what the quota says that there is.
+// usedOf returns the quota's count.
 func usedOf(ctx context.Context, kube kubernetes.Interface, ns string, name corev1.ResourceName) (int64, error) {
 	quota, err := kube.CoreV1().ResourceQuotas(ns).Get(ctx, "bounds", metav1.GetOptions{})
 	if err != nil {
@@ -180,8 +181,8 @@ func usedOf(ctx context.Context, kube kubernetes.Interface, ns string, name core
 	return used.Value(), nil
 }
 
-// createUntilFull returns how many objects were let in before each of the
-// creators was told that the quota is used up. Their names begin with prefix.
+// createUntilFull returns how many objects were admitted before each of the clients was
+// refused by the quota. The names of the objects begin with prefix.
 func createUntilFull(t *testing.T, clients []dynamic.Interface, gvr schema.GroupVersionResource, ns, format, prefix string) int64 {
 	t.Helper()
 	var made atomic.Int64
@@ -200,7 +201,7 @@ func createUntilFull(t *testing.T, clients []dynamic.Interface, gvr schema.Group
 				switch {
 				case err == nil:
 					made.Add(1)
-				case apierrors.IsConflict(err): // with the other server's charge, and not let in
+				case apierrors.IsConflict(err): // conflicted with the other server's charge, and was not admitted
 				case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
 					return
 				default:
@@ -216,7 +217,7 @@ func createUntilFull(t *testing.T, clients []dynamic.Interface, gvr schema.Group
 	return made.Load()
 }
 
-// checkUsed compares the quota with what there is.
+// checkUsed compares the quota's count with the number of objects.
 func checkUsed(t *testing.T, kube kubernetes.Interface, client dynamic.Interface, gvr schema.GroupVersionResource, ns string, name corev1.ResourceName, want int64) {
 	t.Helper()
 	list, err := client.Resource(gvr).Namespace(ns).List(t.Context(), metav1.ListOptions{})
@@ -232,7 +233,7 @@ func checkUsed(t *testing.T, kube kubernetes.Interface, client dynamic.Interface
 	}
 }
 
-// deleteOne deletes one of the objects made first.
+// deleteOne deletes one of the objects that the test created first.
 func deleteOne(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResource, ns string) {
 	t.Helper()
 	objects := client.Resource(gvr).Namespace(ns)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// idleAfter is how long after readiness a server's memory is read: the start is taken to be
-// over after five seconds, and then the server reads again what it still uses.
+// idleAfter is when a server's memory is read, counted from its readiness. The release
+// comes five seconds after that; then the server reads again the pages that it still uses.
 const idleAfter = 20 * time.Second
 
 // withoutRelease takes the place of apiserver/memory/release.go in the control run.
@@ -19,8 +19,8 @@ const withoutRelease = `package memory
 func releaseUnused() error { return nil }
 `
 
-// BenchmarkRelease defends apiserver/memory/release.go: it starts byre on an empty database,
-// as it is and built without the release, and reports the resident memory of both when they
+// BenchmarkRelease defends apiserver/memory/release.go. It starts byre on an empty
+// database, with and without the release, and reports the resident memory of both when they
 // are idle. It builds two programs; one iteration is enough (-benchtime=1x).
 func BenchmarkRelease(b *testing.B) {
 	dir := b.TempDir()
@@ -60,7 +60,7 @@ func buildProgram(b *testing.B, path string, args ...string) string {
 	return path
 }
 
-// idleMemory returns the resident memory of a server that has started and done nothing.
+// idleMemory returns the resident memory of an idle server.
 func idleMemory(b *testing.B, program string) int {
 	b.Helper()
 	dir := filepath.Join(b.TempDir(), "data")

@@ -13,8 +13,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// TestReplicas_LeaderHandsOver has two servers on one database, one of which runs the
-// controllers; when that one stops, the other goes on with them.
+// TestReplicas_LeaderHandsOver runs two servers on one database, one of which leads and
+// runs the controllers. When the leader stops, the other takes over.
 func TestReplicas_LeaderHandsOver(t *testing.T) {
 	pki := t.TempDir()
 	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", pki}
@@ -27,7 +27,8 @@ func TestReplicas_LeaderHandsOver(t *testing.T) {
 	if status := first.stop(t); status != 0 {
 		t.Errorf("exit status of the first is %d", status)
 	}
-	// A leader that stops releases its lease: no other process waits until it expires.
+	// A leader that stops releases its Lease, so that no other process has to wait until it
+	// expires.
 	lease, err := client.CoordinationV1().Leases("kube-system").Get(t.Context(), "byre-controllers", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +40,7 @@ func TestReplicas_LeaderHandsOver(t *testing.T) {
 	deleteNamespace(t, client, "after")
 }
 
-// waitForLeader waits until somebody other than old runs the controllers.
+// waitForLeader waits until another process than old runs the controllers.
 func waitForLeader(t *testing.T, client kubernetes.Interface, old string) string {
 	t.Helper()
 	var holder string
@@ -57,7 +58,7 @@ func waitForLeader(t *testing.T, client kubernetes.Interface, old string) string
 	return holder
 }
 
-// deleteNamespace makes a namespace and deletes it, which takes a controller.
+// deleteNamespace creates a namespace and deletes it, for which a controller has to run.
 func deleteNamespace(t *testing.T, client kubernetes.Interface, name string) {
 	t.Helper()
 	ctx := t.Context()

@@ -20,14 +20,14 @@ func tool(t *testing.T, name string, args ...string) {
 	}
 }
 
-// What the databases' own tools copy is a whole store, from which a restore makes one
-// that clients can go on with.
+// The copy that a database's own tool makes is a whole store; restore turns it into one
+// that clients can continue with.
 func TestRestore_FromCopiesOfTheDatabasesTools(t *testing.T) {
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(13, 13)))
 	first := sqliteWith(t, rows)
 	path := strings.TrimPrefix(first, "sqlite://")
 	dir := t.TempDir()
-	// byre has the file open meanwhile.
+	// byre has the file open while the tool copies it.
 	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)

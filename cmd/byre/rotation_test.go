@@ -20,17 +20,17 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// tlsCluster is a PostgreSQL that takes connections over TLS, from the user "secret" with a
-// password and from the user "certified" with a client certificate.
+// tlsCluster is a PostgreSQL server that accepts TLS connections only: of the user "secret"
+// with a password and of the user "certified" with a client certificate.
 type tlsCluster struct {
 	*pgtest.Cluster
 	address string
-	// authority is the CA of the server's certificate and, at first, of clients'.
+	// authority is the CA of the server's certificate and, at first, of the clients'.
 	authority pki.Files
 }
 
-// startTLSCluster listens at an address of the loopback network of this process's own, as all
-// tests' servers have PostgreSQL's port.
+// startTLSCluster listens on a loopback address that no other process of the tests uses,
+// because the servers of all tests have PostgreSQL's default port.
 func startTLSCluster(t *testing.T) *tlsCluster {
 	t.Helper()
 	if testing.Short() {
@@ -51,7 +51,7 @@ func startTLSCluster(t *testing.T) *tlsCluster {
 	if c.Cluster, err = (pgtest.Config{Settings: []string{"listen_addresses='" + c.address + "'"}}).Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Stop() }) // its status is that of SIGQUIT
+	t.Cleanup(func() { _ = c.Stop() }) // its status tells of SIGQUIT
 	c.authority = newAuthority(t, c.address)
 	c.write(t, "server.crt", c.authority.ServingCert)
 	c.write(t, "server.key", c.authority.ServingKey)
@@ -69,7 +69,7 @@ func startTLSCluster(t *testing.T) *tlsCluster {
 	return c
 }
 
-// newAuthority makes a CA and a certificate for a server at the address.
+// newAuthority creates a CA and a certificate for a server at the address.
 func newAuthority(t *testing.T, address string) pki.Files {
 	t.Helper()
 	files, _, err := pki.Ensure(pki.Config{Dir: t.TempDir(), Hosts: []string{address}, Now: time.Now()})
@@ -98,7 +98,7 @@ func (c *tlsCluster) mustExec(t *testing.T, statement string) {
 	}
 }
 
-// endpoint is the URL of a user's database over TLS, with more parameters.
+// endpoint returns the URL of a user's database over TLS, with additional parameters.
 func (c *tlsCluster) endpoint(user, database string, parameters url.Values) string {
 	parameters.Set("sslmode", "verify-full")
 	parameters.Set("sslrootcert", c.authority.CACert)
@@ -106,7 +106,7 @@ func (c *tlsCluster) endpoint(user, database string, parameters url.Values) stri
 	return u.String()
 }
 
-// disconnect ends all sessions of a user, so that the next ones are new.
+// disconnect ends all sessions on the database, so that the next ones authenticate again.
 func (c *tlsCluster) disconnect(t *testing.T, database string) {
 	t.Helper()
 	c.mustExec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '`+database+`'`)
@@ -122,15 +122,15 @@ func replaceFile(t *testing.T, path, text string) {
 	}
 }
 
-// writes reports whether the server takes a write.
+// writes returns nil once the server accepts a write.
 func writes(ctx context.Context, client kubernetes.Interface) error {
 	_, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "written-"}}, metav1.CreateOptions{})
 	return err
 }
 
 // TestRotation_OfPostgresCredentials changes the password and the client certificate of a
-// running server in PostgreSQL and in the files that the endpoint names. Connections that
-// exist go on, and new ones use the new credentials.
+// running server, in PostgreSQL and in the files that the endpoint names. Existing
+// connections continue; new ones use the new credentials.
 func TestRotation_OfPostgresCredentials(t *testing.T) {
 	c := startTLSCluster(t)
 	t.Run("passfile", func(t *testing.T) {
@@ -147,7 +147,8 @@ func TestRotation_OfPostgresCredentials(t *testing.T) {
 	t.Run("client certificate", c.rotateCertificate)
 }
 
-// rotatePassword starts a server with the password in a file, of which line makes the content.
+// rotatePassword starts a server whose password is in a file, and changes the password.
+// line formats the content of the file.
 func (c *tlsCluster) rotatePassword(t *testing.T, database, path string, line func(password string) string, endpoint string) {
 	t.Helper()
 	replaceFile(t, path, line("first"))
@@ -165,8 +166,8 @@ func (c *tlsCluster) rotatePassword(t *testing.T, database, path string, line fu
 	})
 }
 
-// rotateCertificate has PostgreSQL trust another CA only, after the server has got a
-// certificate of it.
+// rotateCertificate makes PostgreSQL trust only another CA, after the server got a
+// certificate of that CA.
 func (c *tlsCluster) rotateCertificate(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key")

@@ -22,9 +22,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// A webhook's Service leads to its endpoints, as an aggregated server's does: its
-// cluster IP leads nowhere here. Finding them is no request: it is neither in the
-// audit log nor in the metrics of requests.
+// A webhook's Service resolves to its endpoints, as an aggregated server's does: the
+// cluster IP leads nowhere here. The lookup is not a request: neither the audit log nor the
+// metrics of requests have it.
 func TestWebhook_IsFoundAtItsEndpoints(t *testing.T) {
 	host := ownAddress(t)
 	chain, key, err := cert.GenerateSelfSignedCertKey("hooks.default.svc", nil, nil)
@@ -105,7 +105,7 @@ func TestWebhook_IsFoundAtItsEndpoints(t *testing.T) {
 	for {
 		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}}, metav1.CreateOptions{})
 		if err == nil {
-			continue // the configuration is followed
+			continue // the server has not seen the configuration yet
 		}
 		if !strings.Contains(err.Error(), "refused at the endpoint") {
 			t.Error(err)
@@ -115,7 +115,7 @@ func TestWebhook_IsFoundAtItsEndpoints(t *testing.T) {
 	expectNoRequests(t, server, log, "list", "endpointslices")
 }
 
-// ownAddress is an address of this machine that endpoints may have: none of loopback.
+// ownAddress is an address of this machine that endpoints may have: no loopback address.
 func ownAddress(t *testing.T) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()

@@ -20,7 +20,7 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// Every command takes the schema by the flag or by the endpoint's search_path.
+// Every command accepts the schema as a flag or in the endpoint's search_path.
 func TestDatabaseSchema_OfEveryCommand(t *testing.T) {
 	dsn, dir := pgtest.DSN(t), t.TempDir()
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(4, 4)))
@@ -47,7 +47,7 @@ func TestDatabaseSchema_OfEveryCommand(t *testing.T) {
 	mustCall("", "backup", "--endpoint", dsn, "--database-schema=one", file)
 	mustCall("restored and verified", "restore", "--endpoint", in("two"), file)
 	mustCall("restored and verified", "restore", "--from", in("one"), "--endpoint", dsn, "--database-schema=three")
-	// The values of random rows are no objects: what a check finds is not this test's.
+	// The values of random rows are not objects: this test ignores what the check finds.
 	if status, out, errOut := call("check", "--endpoint", dsn, "--database-schema=three"); status != statusDamaged || !strings.Contains(out, "checked 160 objects") {
 		t.Errorf("check: status %d, %q", status, errOut)
 	}
@@ -68,8 +68,8 @@ func TestDatabaseSchema_OfEveryCommand(t *testing.T) {
 	expectFailure(t, `schema "one"`, "copy", "--from", source, "--to", dsn, "--to-schema=one")
 }
 
-// Servers share one PostgreSQL, a schema each: none sees what is in another, and each has
-// four connections when nobody asks for anything.
+// Servers share one PostgreSQL database, with a schema each: none sees the objects of
+// another, and an idle one has four connections.
 func TestServe_SchemaEach(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	names := []string{"tenant-a", "tenant-b"}

@@ -15,7 +15,7 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// databases are the ways to start a server; each takes its own flags.
+// databases returns the flags of a server on each database.
 func databases() map[string]func(t *testing.T) []string {
 	return map[string]func(t *testing.T) []string{
 		"sqlite":   func(*testing.T) []string { return nil },
@@ -23,7 +23,7 @@ func databases() map[string]func(t *testing.T) []string {
 	}
 }
 
-// onDatabases runs a test with the flags for each database.
+// onDatabases runs a test with the flags of each database.
 func onDatabases(t *testing.T, test func(t *testing.T, flags ...string)) {
 	t.Helper()
 	for name, flags := range databases() {
@@ -63,8 +63,7 @@ func TestServe_KeepsDataOverARestart(t *testing.T) {
 	}
 }
 
-// TestServe_DataDirIsItsOwners finds nothing in a new installation that anybody but its
-// owner can read.
+// TestServe_DataDirIsItsOwners: only the owner can read the files of a new installation.
 func TestServe_DataDirIsItsOwners(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	startServer(t, dir)

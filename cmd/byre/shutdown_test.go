@@ -22,9 +22,9 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// TestShutdown_EndpointLeavesFirst: of two replicas, the one that is told to stop
-// leaves the endpoints of the kubernetes Service and gives the controllers' lease back
-// while it still serves.
+// TestShutdown_EndpointLeavesFirst: a replica that is told to stop first removes its
+// endpoint from the kubernetes Service and releases the controllers' Lease. It still serves
+// during that.
 func TestShutdown_EndpointLeavesFirst(t *testing.T) {
 	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir()}
 	first := startServer(t, t.TempDir(), append(flags, "--advertise-address=192.0.2.1", "--shutdown-delay-duration=10m")...)
@@ -62,8 +62,8 @@ func waitForEndpoints(t *testing.T, client kubernetes.Interface, want ...string)
 	})
 }
 
-// TestShutdown_WatchesGoOnDuringTheDelay: with a grace period, too, watches end after the
-// delay, and the shutdown waits for them.
+// TestShutdown_WatchesGoOnDuringTheDelay: with a grace period, watches continue during the
+// delay and end after it, and the shutdown waits for them.
 func TestShutdown_WatchesGoOnDuringTheDelay(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=5s", "--shutdown-watch-termination-grace-period=1m")
 	client := kubernetes.NewForConfigOrDie(server.config(t))
@@ -96,8 +96,9 @@ func TestShutdown_WatchesGoOnDuringTheDelay(t *testing.T) {
 	}
 }
 
-// TestShutdown_RefusesWhileDraining: while a request is still being answered, others are
-// refused: with --shutdown-send-retry-after in words, without it by their connection.
+// TestShutdown_RefusesWhileDraining: while a request is still being answered, new requests
+// are refused: with an error status under --shutdown-send-retry-after, and by a closed
+// connection without it.
 func TestShutdown_RefusesWhileDraining(t *testing.T) {
 	for _, flag := range []string{"--shutdown-send-retry-after=true", "--shutdown-send-retry-after=false"} {
 		t.Run(flag, func(t *testing.T) {
@@ -133,17 +134,17 @@ func TestShutdown_RefusesWhileDraining(t *testing.T) {
 	}
 }
 
-// refuses tells whether a request on a new connection is refused as it should be.
+// refuses reports whether a request on a new connection is refused in the expected way.
 func refuses(ctx context.Context, t *testing.T, config *rest.Config, inWords bool) (bool, error) {
 	if !inWords {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", strings.TrimPrefix(config.Host, "https://"))
 		if err == nil {
-			_ = conn.Close() // it was only to see whether it is accepted
+			_ = conn.Close() // the test needs only its acceptance
 		}
 		return err != nil, ctx.Err()
 	}
 	fresh := rest.CopyConfig(config)
-	fresh.Proxy = http.ProxyFromEnvironment // a transport of its own, not the cached one
+	fresh.Proxy = http.ProxyFromEnvironment // a transport of its own, not a cached one
 	client, err := rest.HTTPClientFor(fresh)
 	if err != nil {
 		return false, err
@@ -163,7 +164,7 @@ func refuses(ctx context.Context, t *testing.T, config *rest.Config, inWords boo
 	return response.StatusCode == http.StatusTooManyRequests, nil
 }
 
-// slowHook is a webhook that says when it is asked, and answers when it is told to.
+// slowHook is a webhook that reports each request and answers when it is told to.
 type slowHook struct {
 	*httptest.Server
 	asked, answer chan struct{}
@@ -183,8 +184,8 @@ func newSlowHook(t *testing.T) *slowHook {
 	return hook
 }
 
-// install has the webhook asked about ConfigMaps called slow, and waits until it is
-// in force by asking about another.
+// install registers the webhook for ConfigMaps named "slow". It waits until the
+// registration is in force: the same configuration refuses ConfigMaps named "probe".
 func (h *slowHook) install(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	none, ignore := registrationv1.SideEffectClassNone, registrationv1.Ignore
@@ -221,7 +222,7 @@ func (h *slowHook) install(t *testing.T, client kubernetes.Interface) {
 }
 
 // TestShutdown_DuringStart: a server that is told to stop while it waits for its database
-// stops without a failure.
+// exits with status 0.
 func TestShutdown_DuringStart(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

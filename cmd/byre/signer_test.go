@@ -20,8 +20,9 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestExternalSigner_SignsTokens: service account tokens are signed by a process of
-// its own, are believed by the keys that it gives, and live no longer than it allows.
+// TestExternalSigner_SignsTokens: another process signs service account tokens. The server
+// verifies them with that process's keys and limits their lifetime to what the process
+// allows.
 func TestExternalSigner_SignsTokens(t *testing.T) {
 	dir, err := os.MkdirTemp("", "signer") // a socket's path must be short
 	if err != nil {

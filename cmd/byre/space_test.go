@@ -19,8 +19,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// At --database-quota a client gets what kube-apiserver hands on of etcd. What makes space
-// goes on, and so does everything once there is some.
+// At --database-quota a client gets the error that kube-apiserver passes on from etcd.
+// Requests that free space are still accepted, and all others once there is space.
 func TestDatabaseQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		// Compaction makes space by itself.
@@ -28,7 +28,7 @@ func TestDatabaseQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 	})
 	t.Run("postgres", func(t *testing.T) {
 		dsn := pgtest.DSN(t)
-		// The files are as large as ever until they are written anew.
+		// The files do not shrink until they are rewritten.
 		testSpace(t, func() {
 			conn, err := pgx.Connect(t.Context(), dsn)
 			if err != nil {
@@ -44,7 +44,7 @@ func TestDatabaseQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 	})
 }
 
-// randomText can't be compressed much.
+// randomText can hardly be compressed.
 func randomText(size int) string {
 	raw := make([]byte, size/2)
 	_, _ = rand.Read(raw) // it never fails
@@ -89,7 +89,7 @@ func testSpace(t *testing.T, makeSpace func(), flags ...string) {
 	if _, body := p.mustGet(t, "/metrics"); !strings.Contains(body, "byre_store_quota_exceeded 1") {
 		t.Error("no metric says that the quota is exceeded")
 	}
-	// A lease is renewed, by another holder too.
+	// A Lease can be renewed, also by another holder.
 	holder := strings.Repeat("x", 100)
 	lease.Spec.HolderIdentity = &holder
 	if _, err := kube.CoordinationV1().Leases("default").Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
@@ -112,8 +112,8 @@ func testSpace(t *testing.T, makeSpace func(), flags ...string) {
 	}
 }
 
-// deleteAll deletes objects with finalizers: a deletion timestamp first, which makes them
-// larger, then an update without the finalizers.
+// deleteAll deletes objects with finalizers: the delete sets a deletion timestamp, which
+// makes them larger, and an update removes the finalizers.
 func deleteAll(t *testing.T, kube kubernetes.Interface) {
 	t.Helper()
 	maps := kube.CoreV1().ConfigMaps("default")

@@ -16,8 +16,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestStatus_OfAServerAndOfItsDatabase compares what a running server tells with what its
-// database tells after the server has stopped.
+// TestStatus_OfAServerAndOfItsDatabase compares the status of a running server with the
+// status of its database after the server has stopped.
 func TestStatus_OfAServerAndOfItsDatabase(t *testing.T) {
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		dir := t.TempDir()
@@ -74,8 +74,8 @@ func readJSONStatus(t *testing.T, args ...string) (s status.Status) {
 	return s
 }
 
-// TestStatus_RaisesAlarms: a server that is at its quota is not ready, which status tells with
-// what to do.
+// TestStatus_RaisesAlarms: the status of a server at its quota is not ready and says what
+// to do.
 func TestStatus_RaisesAlarms(t *testing.T) {
 	dir := t.TempDir()
 	server := startServer(t, dir, "--database-quota=2Mi")

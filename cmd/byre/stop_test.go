@@ -40,8 +40,8 @@ func TestShutdown_WatchesEndCleanly(t *testing.T) {
 	}
 }
 
-// TestShutdown_NotReadyBeforeStopping is what a load balancer relies on: for the length of
-// the delay the server says that it goes, and still serves.
+// TestShutdown_NotReadyBeforeStopping: during the delay, on which load balancers rely, the
+// server is not ready and still serves.
 func TestShutdown_NotReadyBeforeStopping(t *testing.T) {
 	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=8s")
 	if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -28,11 +28,11 @@ func dialTLS(t *testing.T, address string, protocols ...string) net.Conn {
 	return conn
 }
 
-// framed is a client that minds no limit of HTTP/2.
+// framed is a client that ignores the limits of HTTP/2.
 type framed struct {
 	*http2.Framer
 	authority string
-	maxStream uint32 // what the server allows
+	maxStream uint32 // the server's limit
 }
 
 func dialFramed(t *testing.T, config *rest.Config) *framed {
@@ -61,7 +61,7 @@ func dialFramed(t *testing.T, config *rest.Config) *framed {
 	}
 }
 
-// open asks for a watch on a stream.
+// open sends a watch request on a stream.
 func (f *framed) open(stream uint32, token string) error {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
@@ -76,9 +76,9 @@ func (f *framed) open(stream uint32, token string) error {
 	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
 }
 
-// TestHTTP2_StreamsAreBounded: a client that opens more streams than it may is refused
-// them, and one that opens and resets them without end is cut off or kept up
-// with; others are served as before.
+// TestHTTP2_StreamsAreBounded: the server refuses streams beyond its limit. A client that
+// opens and resets streams without end is disconnected, or the server keeps up with it.
+// Other clients are served as before.
 func TestHTTP2_StreamsAreBounded(t *testing.T) { onDatabases(t, testStreamsAreBounded) }
 
 func testStreamsAreBounded(t *testing.T, flags ...string) {
@@ -117,7 +117,7 @@ func testStreamsAreBounded(t *testing.T, flags ...string) {
 		go func() { _, _ = io.Copy(io.Discard, readerOf(client)) }()
 		for i := range uint32(20_000) {
 			if client.open(2*i+1, "admin-secret") != nil || client.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
-				break // cut off
+				break // the server has disconnected
 			}
 		}
 	})
@@ -142,7 +142,7 @@ type readerFunc func([]byte) (int, error)
 
 func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
 
-// TestWatch_IdleWatchesTakeLittleMemory opens thousands of watches of which nothing comes.
+// TestWatch_IdleWatchesTakeLittleMemory opens thousands of watches that get no events.
 func TestWatch_IdleWatchesTakeLittleMemory(t *testing.T) { onDatabases(t, testIdleWatches) }
 
 func testIdleWatches(t *testing.T, flags ...string) {
@@ -154,7 +154,8 @@ func testIdleWatches(t *testing.T, flags ...string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for range watches / perConnection {
-		// A transport of its own for each hundred: the server allows no more on one.
+		// A hundred watches share a transport: the server allows no more streams on a
+		// connection.
 		client := &http.Client{Transport: &http2.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 		for range perConnection {
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+configMaps+"?watch=1", nil)
@@ -182,7 +183,7 @@ func testIdleWatches(t *testing.T, flags ...string) {
 	}
 }
 
-// residentMemory is a process's, in bytes.
+// residentMemory returns the resident memory of a process in bytes.
 func residentMemory(t testing.TB, p *process) int {
 	t.Helper()
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")

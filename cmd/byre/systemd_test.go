@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestSystemd_HearsOfTheServersLife is systemd's end of Type=notify and WatchdogSec=.
+// TestSystemd_HearsOfTheServersLife listens where systemd does for Type=notify and
+// WatchdogSec=.
 func TestSystemd_HearsOfTheServersLife(t *testing.T) {
 	dir, err := os.MkdirTemp("", "notify") // a socket's path is short
 	if err != nil {
@@ -52,7 +53,7 @@ func TestSystemd_HearsOfTheServersLife(t *testing.T) {
 		t.Errorf("exit status is %d", status)
 	}
 	got := receive()
-	for got == "WATCHDOG=1" { // more of them on a slow machine
+	for got == "WATCHDOG=1" { // a slow machine sends several
 		got = receive()
 	}
 	if !strings.HasPrefix(got, "STOPPING=1\n") {

@@ -26,8 +26,7 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// spanCollector is an OpenTelemetry collector that keeps the names of spans by their
-// trace.
+// spanCollector is an OpenTelemetry collector that records the names of spans by trace.
 type spanCollector struct {
 	collector.UnimplementedTraceServiceServer
 	address string
@@ -75,7 +74,7 @@ func newSpanCollector(t *testing.T) *spanCollector {
 	server := grpc.NewServer()
 	collector.RegisterTraceServiceServer(server, c)
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(listener) }) // ends with Stop
+	serving.Go(func() { _ = server.Serve(listener) }) // Stop ends it
 	t.Cleanup(func() {
 		server.Stop()
 		serving.Wait()
@@ -83,8 +82,8 @@ func newSpanCollector(t *testing.T) *spanCollector {
 	return c
 }
 
-// TestTracing_SpansCrossTheServer: a sampled request's trace has spans of the filters,
-// the verb and the database, and goes on in the webhook that the request asks.
+// TestTracing_SpansCrossTheServer: the trace of a sampled request has spans of the filters,
+// the verb and the database, and continues in the webhook that the server calls.
 func TestTracing_SpansCrossTheServer(t *testing.T) {
 	for name, flags := range map[string][]string{"sqlite": nil, "postgres": {"--endpoint", pgtest.DSN(t)}} {
 		t.Run(name, func(t *testing.T) {
@@ -109,13 +108,14 @@ func TestTracing_SpansCrossTheServer(t *testing.T) {
 				}
 			})
 			read := traced(t.Context(), t, server.config(t), http.MethodGet, "/api/v1/namespaces/default/configmaps/kube-root-ca.crt", "")
-			if status := server.stop(t); status != 0 { // which sends the last spans
+			if status := server.stop(t); status != 0 { // the stop sends the last spans
 				t.Errorf("exit status is %d", status)
 			}
 			if !c.has(trace, "POST /api/v1/", "authorization", "Create", "HTTP POST", "Database Commit") {
 				t.Errorf("spans of a create: %q", c.spans[trace])
 			}
-			// It asks for the revision, or for the object where none are in memory yet.
+			// A read asks the database for the revision, or for the object if the resource
+			// is not in memory yet.
 			if !c.has(read, "GET /api/v1/", "Get") || name == "postgres" && !c.has(read, "Database ") {
 				t.Errorf("spans of a read: %q", c.spans[read])
 			}
@@ -123,7 +123,7 @@ func TestTracing_SpansCrossTheServer(t *testing.T) {
 	}
 }
 
-// traced makes a request that is part of a sampled trace, and returns the trace.
+// traced sends a request that is part of a sampled trace, and returns the trace.
 func traced(ctx context.Context, t *testing.T, config *rest.Config, method, path, body string) string {
 	t.Helper()
 	id := make([]byte, 24)
@@ -145,12 +145,12 @@ func traced(ctx context.Context, t *testing.T, config *rest.Config, method, path
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = response.Body.Close() // only the trace is looked at
+	_ = response.Body.Close() // the test needs only the trace
 	return trace
 }
 
-// hookParents registers a webhook for ConfigMaps, and gives the trace contexts that
-// it is asked with.
+// hookParents registers a webhook for ConfigMaps and returns the trace contexts of the
+// requests that it gets.
 func hookParents(t *testing.T, client kubernetes.Interface) <-chan string {
 	t.Helper()
 	parents := make(chan string, 1000)

@@ -9,7 +9,7 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// Who has lost pki/ is told so, and can go on with new keys.
+// A server whose pki/ was lost reports it, and can continue with new keys.
 func TestTrust_LostKeysAreReported(t *testing.T) {
 	dir := t.TempDir()
 	startServer(t, dir).stop(t)
@@ -21,7 +21,7 @@ func TestTrust_LostKeysAreReported(t *testing.T) {
 	startServer(t, dir)
 }
 
-// A replica with keys of its own does not join.
+// A replica with other keys does not join.
 func TestTrust_ReplicaWithOtherKeysIsRefused(t *testing.T) {
 	endpoint := "--endpoint=" + pgtest.DSN(t)
 	startServer(t, t.TempDir(), endpoint)

@@ -14,12 +14,12 @@ import (
 
 const (
 	name      = "widgets.example.com"
-	shown     = false // by the informer
-	requested = true  // a request has read it from the store
+	shown     = false // the informer has shown the definition
+	requested = true  // a request has read the definition from the store
 )
 
-// state is a state of the definition of widgets, stripped. Each generation has another
-// spec.
+// state is the stripped definition of widgets at a revision. Each generation has a
+// different spec.
 func state(revision int, uid string, generation int64, change ...func(*apiextensionsv1.CustomResourceDefinition)) *apiextensionsv1.CustomResourceDefinition {
 	crd := &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), Generation: generation, ResourceVersion: strconv.Itoa(revision)},
@@ -161,7 +161,7 @@ func TestDefinition_Serves(t *testing.T) {
 	}
 }
 
-// TestStrip_Twice: a stripped definition keeps the hashes of the whole one.
+// TestStrip_Twice: stripping a stripped definition keeps the hashes of the whole one.
 func TestStrip_Twice(t *testing.T) {
 	t.Parallel()
 	crd := state(1, "a", 1)

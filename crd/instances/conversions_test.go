@@ -46,8 +46,8 @@ func TestConversions_AreBounded(t *testing.T) {
 	}
 }
 
-// TestConversions_AreShared: who asks for a value that is being converted waits for
-// that; if it fails among others, it is converted alone.
+// TestConversions_AreShared: a request for a value that is being converted waits for that
+// conversion. If the conversion fails in a batch, the value is converted alone.
 func TestConversions_AreShared(t *testing.T) {
 	t.Parallel()
 	c := newConversions(1<<20, clock.RealClock{})
@@ -81,8 +81,8 @@ func TestConversions_AreShared(t *testing.T) {
 	}
 }
 
-// TestConversions_Expire: a webhook may be upgraded without a change of the
-// definition. What its predecessor made of a value is used for a bounded time.
+// TestConversions_Expire: a webhook may be upgraded without a change of the definition.
+// What the earlier webhook converted is therefore used for a bounded time only.
 func TestConversions_Expire(t *testing.T) {
 	t.Parallel()
 	fake := testingclock.NewFakePassiveClock(time.Now())

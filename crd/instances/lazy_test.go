@@ -23,9 +23,9 @@ func TestLazy_KeepsWhatIsUsed(t *testing.T) {
 		before func()
 		want   int
 	}{
-		{func() {}, 1},                           // made, though it had failed
-		{l.release, 1},                           // kept: it was used
-		{func() { l.release(); l.release() }, 2}, // given up, and made again
+		{func() {}, 1},                           // made again after the failure
+		{l.release, 1},                           // kept, because it was used
+		{func() { l.release(); l.release() }, 2}, // released, and made again
 		{func() {}, 2},                           // kept
 	} {
 		step.before()

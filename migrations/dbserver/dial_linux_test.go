@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A connection that goes silent is given up by the kernel.
+// The kernel ends a connection whose server does not answer.
 func TestDial_SetsSocketOptions(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,8 +7,8 @@ import (
 	"byre/migrations/dbserver"
 )
 
-// Whatever the name of a schema and the form of an endpoint, the endpoint of the schema
-// names it, and nothing else in the endpoint changes.
+// The endpoint with a schema names the schema, for every name and every form of endpoint,
+// and changes in nothing else.
 func TestWithSchema_NamesTheSchema(t *testing.T) {
 	t.Parallel()
 	for _, endpoint := range []string{
@@ -59,7 +59,8 @@ func TestWithSchema_Refuses(t *testing.T) {
 	}
 }
 
-// The schema of an endpoint is the one that the server looks into first.
+// The schema of an endpoint is the first of its search_path, in which the server looks up
+// names first.
 func TestSchema_IsTheFirstOfTheSearchPath(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{

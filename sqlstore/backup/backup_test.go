@@ -22,7 +22,7 @@ import (
 func randomRows(t testing.TB) storetest.Rows {
 	t.Helper()
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(1, 1)))
-	// What JSON, and Go's encoder of it, treat in a special way.
+	// JSON, or Go's encoder of it, treats these characters specially.
 	rows.Objects[0].Value = []byte("{\n  \"a\": \"<&>\\u2028\u2028\\\"\\u0000\", \"n\": 1e400 }")
 	rows.Objects[0].User = "ä\u2028\"\\\x01"
 	return rows
@@ -68,14 +68,14 @@ func TestFile_HasWhatWasWritten(t *testing.T) {
 		}
 	}
 	for range b.Snapshot().Objects {
-		break // ends the reading, and what reads ahead
+		break // ends the reading and the goroutine that reads ahead
 	}
 	for range b.Snapshot().Changes {
 		break
 	}
 }
 
-// The page of the format tells how to read and check a backup without byre.
+// docs/decisions/0017 says how to read and check a backup without byre.
 func TestFile_IsReadableWithCommonTools(t *testing.T) {
 	t.Parallel()
 	rows := randomRows(t)
@@ -102,8 +102,8 @@ func TestFile_IsReadableWithCommonTools(t *testing.T) {
 	}
 }
 
-// A backup that was cut off anywhere is refused, and so is one of which a byte was
-// changed, unless the bytes decompress to the same text.
+// A backup that was cut off at any byte is refused, and so is one with a changed byte,
+// unless it decompresses to the same text.
 func TestVerify_RefusesDamage(t *testing.T) {
 	t.Parallel()
 	rows := randomRows(t)
@@ -121,7 +121,7 @@ func TestVerify_RefusesDamage(t *testing.T) {
 				t.Errorf("a bit is flipped: %v", err)
 			}
 		}
-		// Within a frame that is whole: as if zstd had no checksum.
+		// The cut lies inside a complete frame, as if zstd had no checksum.
 		cut := random.IntN(len(text))
 		if err := verify(compress(t, text[:cut])); !errors.Is(err, sqlstore.ErrBroken) {
 			t.Errorf("the text is truncated: %v", err)
@@ -159,7 +159,7 @@ func TestVerify_RefusesDamage(t *testing.T) {
 	}
 }
 
-// What no database could load is not backed up.
+// A snapshot that no database could load is not written.
 func TestWrite_RefusesABrokenStore(t *testing.T) {
 	t.Parallel()
 	rows := randomRows(t)

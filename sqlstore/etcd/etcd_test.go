@@ -19,7 +19,7 @@ import (
 	"byre/sqlstore/etcd"
 )
 
-// write makes a snapshot file.
+// write writes a snapshot file.
 func write(t *testing.T, revision int64, all ...etcd.KeyValue) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "snapshot.db")
@@ -82,7 +82,7 @@ func TestSnapshot_RoundsLeasesUp(t *testing.T) {
 	}
 }
 
-// edit changes the database of a file without its hash.
+// edit changes the database of a file and leaves its hash.
 func edit(t *testing.T, path string, change func(keys *bbolt.Bucket) error) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -109,7 +109,8 @@ func put(keys *bbolt.Bucket, main uint64, mark string, kv mvccpb.KeyValue) error
 	return errors.Join(err, keys.Put(at, value))
 }
 
-// TestSnapshot_HistoryIsReadToItsEnd reads what a server that was not compacted has.
+// TestSnapshot_HistoryIsReadToItsEnd reads the snapshot of a server that was never
+// compacted.
 func TestSnapshot_HistoryIsReadToItsEnd(t *testing.T) {
 	t.Parallel()
 	path := write(t, 3, etcd.KeyValue{Key: "a", Created: 1, Revision: 1}, etcd.KeyValue{Key: "b", Created: 2, Revision: 2}, etcd.KeyValue{Key: "c", Created: 3, Revision: 3})

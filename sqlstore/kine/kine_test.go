@@ -51,7 +51,7 @@ func TestDatabase_YieldsWhatExists(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer d.Close()
-			// kine goes on beside it.
+			// kine continues to write.
 			execute(`INSERT INTO kine (id, name, created, deleted, create_revision, prev_revision, lease, value) VALUES (8, '/registry/c', 1, 0, 0, 0, 0, 'c')`)
 			for range 2 {
 				var got []etcd.KeyValue

@@ -10,8 +10,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// When the connection breaks after a batch was sent, its outcome is unknown, also behind
-// a pooler, where no statements are prepared.
+// If the connection breaks after a batch was sent, the outcome of the batch is unknown,
+// also behind a pooler, where no statements are prepared.
 func TestCommit_OnABrokenConnectionIsUnknown(t *testing.T) {
 	t.Parallel()
 	for mode, parameter := range map[string]string{"session": "", "pooled": "&default_query_exec_mode=exec"} {

@@ -9,8 +9,8 @@ import (
 	"byre/sqlstore/postgres"
 )
 
-// Why the server takes no writes is told to clients in words of this program; its
-// own stay with the operator.
+// Clients learn in byre's words why the server takes no writes. The server's own message
+// goes only to the log.
 func TestCauses_AreToldInOwnWords(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})

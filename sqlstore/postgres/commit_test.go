@@ -19,7 +19,7 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// startCluster makes a server of the test's own, and migrates its database.
+// startCluster starts a PostgreSQL server for one test and migrates its database.
 func startCluster(t *testing.T) (cluster *pgtest.Cluster, dsn string) {
 	t.Helper()
 	pgtest.DSN(t) // skips the test where there is no PostgreSQL
@@ -38,12 +38,12 @@ func startCluster(t *testing.T) (cluster *pgtest.Cluster, dsn string) {
 func stopAtEnd(t *testing.T, cluster *pgtest.Cluster) {
 	t.Cleanup(func() {
 		if err := cluster.Stop(); err != nil {
-			t.Logf("stop: %v", err) // the shell tells of the server's signal
+			t.Logf("stop: %v", err) // the shell reports the signal that ended the server
 		}
 	})
 }
 
-// set changes a setting of the server, and waits until new sessions have it.
+// set changes a setting of the server and waits until new sessions have it.
 func set(t *testing.T, conn *pgx.Conn, name, value string) {
 	t.Helper()
 	for _, statement := range []string{`ALTER SYSTEM SET ` + name + ` = '` + value + `'`, `SELECT pg_reload_conf()`} {
@@ -58,7 +58,7 @@ func set(t *testing.T, conn *pgx.Conn, name, value string) {
 	})
 }
 
-// waiting counts the commits that wait for a synchronous standby.
+// waiting returns how many commits wait for a synchronous standby.
 func waiting(t *testing.T, conn *pgx.Conn) (n int) {
 	t.Helper()
 	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&n); err != nil {
@@ -67,9 +67,9 @@ func waiting(t *testing.T, conn *pgx.Conn) (n int) {
 	return n
 }
 
-// requireStandby makes commits wait for a standby that does not exist. Sessions
-// know the setting before the checkpointer has put it into force, so a session
-// commits until it has to wait.
+// requireStandby makes commits wait for a standby that does not exist. Sessions see the
+// setting before the checkpointer has applied it, so a session commits until one commit has
+// to wait.
 func requireStandby(t *testing.T, dsn string, admin *pgx.Conn) {
 	t.Helper()
 	set(t, admin, "synchronous_standby_names", "nobody")
@@ -92,9 +92,9 @@ func requireStandby(t *testing.T, dsn string, admin *pgx.Conn) {
 	probing.Wait()
 }
 
-// A COMMIT that waits for its standby is not cancelled, neither by the caller's
-// context, nor by the driver's time-out, nor by a statement_timeout of the role:
-// what it wrote stays invisible until it is replicated. Its outcome is unknown.
+// Nothing cancels a COMMIT that waits for its standby: neither the caller's context, nor
+// the driver's timeout, nor a statement_timeout of the role. What it wrote is invisible
+// until it is replicated, and its outcome is unknown.
 func TestCommit_IsNotCancelled(t *testing.T) {
 	t.Parallel()
 	_, dsn := startCluster(t)
@@ -121,7 +121,7 @@ func TestCommit_IsNotCancelled(t *testing.T) {
 	if err := <-committed; !errors.Is(err, sqlstore.ErrUnknown) {
 		t.Fatalf("commit without a standby: %v", err)
 	}
-	<-proxy.Closed() // a cancel request would have come before
+	<-proxy.Closed() // a cancel request would have arrived before
 	if n := proxy.Cancels(); n > 0 {
 		t.Errorf("%d cancel requests", n)
 	}
@@ -134,7 +134,7 @@ func TestCommit_IsNotCancelled(t *testing.T) {
 	if state, err := driver.State(t.Context()); err != nil || state.Revision != 1 {
 		t.Errorf("state: %+v, %v", state, err)
 	}
-	// Who comes next waits for the lock and gives up before anything happened.
+	// The next batch waits for the lock and gives up before it has done anything.
 	if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("commit behind it: %v", err)
 	}
@@ -149,7 +149,7 @@ func TestCommit_IsNotCancelled(t *testing.T) {
 	}
 }
 
-// Where there may be a failover and no standby is synchronous, the log says so.
+// The driver logs a warning if the server has standbys and none of them is synchronous.
 func TestOpen_WarnsOfPossibleLoss(t *testing.T) {
 	t.Parallel()
 	_, dsn := startCluster(t)
@@ -171,8 +171,8 @@ func TestOpen_WarnsOfPossibleLoss(t *testing.T) {
 	}
 }
 
-// A batch whose statement takes too long fails on the server, by the server's
-// clock: nothing has happened, and that is known.
+// The server ends a batch with a statement that takes too long: nothing was written, and
+// the error says so.
 func TestCommit_StatementTimeoutWritesNothing(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{CommitTimeout: time.Second})
@@ -185,7 +185,7 @@ func TestCommit_StatementTimeoutWritesNothing(t *testing.T) {
 	if o, err := driver.Commit(t.Context(), create("first")); err != nil || o[0].Err != nil {
 		t.Fatal(o, err)
 	}
-	// Takes what the statement after the lock needs.
+	// This blocks the statement that follows the lock.
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE changes IN EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}

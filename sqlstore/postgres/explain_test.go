@@ -16,8 +16,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// Each way in which a server refuses has a line of its own, with the server and
-// what to do.
+// Each way in which a server refuses a connection has an error of one line that names the
+// server and the remedy.
 func TestExplain_NamesTheServerAndTheRemedy(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -90,7 +90,7 @@ func TestExplain_NamesTheServerAndTheRemedy(t *testing.T) {
 	}
 }
 
-// A right that is taken away at run time is an outage of the operator's making.
+// A privilege that an administrator revokes at run time is an outage with its own cause.
 func TestOutage_LostPrivilege(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})

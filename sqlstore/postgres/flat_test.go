@@ -13,9 +13,9 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// While a snapshot is open, as pg_dump's is for as long as it runs, nothing that
-// is deleted or replaced can be removed. Commits and compaction go on, and a read
-// of the store's state touches as few pages as before.
+// While a snapshot is open, as pg_dump's is for its whole run, deleted and replaced rows
+// cannot be removed. Commits and compaction continue, and a read of the store's state
+// touches as few pages as before.
 func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -73,7 +73,7 @@ func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 	}
 }
 
-// buffers counts the pages that a query touches.
+// buffers returns how many pages a query touches.
 func buffers(t *testing.T, conn *pgx.Conn, query string, arguments ...any) int {
 	t.Helper()
 	var text []byte

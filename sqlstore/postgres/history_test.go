@@ -16,7 +16,7 @@ import (
 	"byre/sqlstore/postgres"
 )
 
-// syncBuffer is a log that may be written to while it is read.
+// syncBuffer is a log that can be read while it is written.
 type syncBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -57,8 +57,8 @@ func names(t *testing.T, driver sqlstore.Driver) (all []string) {
 	return all
 }
 
-// lose takes the last commits from the database, as a failover to a standby that
-// was behind does.
+// lose deletes the last commits from the database. A failover to a standby that lags behind
+// has the same effect.
 func lose(t *testing.T, dsn string, after int64) {
 	t.Helper()
 	for _, statement := range []string{`DELETE FROM objects WHERE revision > $1`, `DELETE FROM changes WHERE revision > $1`} {
@@ -68,9 +68,8 @@ func lose(t *testing.T, dsn string, after int64) {
 	}
 }
 
-// Lost commits are noticed by whatever is asked first, whether or not their
-// revisions were given again meanwhile, and answered by a new epoch that lies
-// beyond them.
+// The first request after a loss notices the lost commits, even if their revisions were
+// given to other changes, and begins an epoch beyond them.
 func TestLostCommits_AreNoticed(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string][]string{
@@ -127,7 +126,7 @@ func TestLostCommits_AreNoticed(t *testing.T) {
 				if n := strings.Count(log.String(), "lost commits"); n != 1 {
 					t.Errorf("%d lines of lost commits:\n%s", n, &log)
 				}
-				// What is compacted, and still there, goes bit by bit.
+				// Compaction deletes the remaining rows in several steps.
 				for done := false; !done; {
 					if done, err = driver.Compact(t.Context(), state.Revision+1, 1); err != nil {
 						t.Fatal(err)
@@ -145,7 +144,8 @@ func TestLostCommits_AreNoticed(t *testing.T) {
 	}
 }
 
-// Processes that have lost different commits end in one epoch beyond all of them.
+// Processes that have lost different commits end in one epoch, beyond the commits of all of
+// them.
 func TestLostCommits_OfSeveralEndInOneEpoch(t *testing.T) {
 	t.Parallel()
 	ahead, dsn := open(t, postgres.Options{})
@@ -179,9 +179,9 @@ func TestLostCommits_OfSeveralEndInOneEpoch(t *testing.T) {
 	}
 }
 
-// A server that holds all commits after all begins no epoch: what was read from
-// another one (a primary of before, behind the same name) is refused, and nothing
-// that this process has seen is forgotten for it.
+// A server that holds all commits begins no epoch. A state that was read from another
+// server (an earlier primary behind the same name) is refused, and the process forgets
+// nothing that it has seen.
 func TestLostCommits_NoEpochWhenAllAreThere(t *testing.T) {
 	t.Parallel()
 	var log syncBuffer
@@ -218,8 +218,8 @@ func TestLostCommits_NoEpochWhenAllAreThere(t *testing.T) {
 	}
 }
 
-// A process that has seen no more of the last change than its revision does not
-// commit to a database that is behind it.
+// A process that knows only the revision of the last change does not commit to a database
+// that is behind that revision.
 func TestLostCommits_AfterACompaction(t *testing.T) {
 	t.Parallel()
 	first, dsn := open(t, postgres.Options{})
@@ -244,9 +244,9 @@ func TestLostCommits_AfterACompaction(t *testing.T) {
 	}
 }
 
-// A position whose row was compacted when it was read is told by its revision
-// alone: a stale read beside it begins no epoch on a server that has lost nothing
-// but the compaction.
+// The row at a position may be compacted when it is read; then only its revision identifies
+// it. A stale read at the same time begins no epoch on a server that has lost nothing but
+// the compacted rows.
 func TestStaleRead_AfterACompactionBeginsNoEpoch(t *testing.T) {
 	t.Parallel()
 	first, dsn := open(t, postgres.Options{})
@@ -268,7 +268,7 @@ func TestStaleRead_AfterACompactionBeginsNoEpoch(t *testing.T) {
 	if err != nil || before.Compacted != 3 {
 		t.Fatalf("%+v, %v", before, err)
 	}
-	// The server that the next read reaches is behind; the primary holds revision 3.
+	// The server that the next read reaches lags behind; the primary holds revision 3.
 	exec(`UPDATE store SET revision = 2, compacted = 2`)
 	asked := whileLocked(t, dsn, admin, func() error { _, err := driver.State(t.Context()); return err },
 		`INSERT INTO changes SELECT * FROM saved WHERE revision = 3`)
@@ -281,7 +281,7 @@ func TestStaleRead_AfterACompactionBeginsNoEpoch(t *testing.T) {
 }
 
 // whileLocked holds the writers' lock until ask waits for it, executes a statement,
-// and returns what ask says once the lock is released.
+// releases the lock, and returns the result of ask.
 func whileLocked(t *testing.T, dsn string, admin *pgx.Conn, ask func() error, statement string) error {
 	t.Helper()
 	holder, err := connect(t, dsn).Begin(t.Context())

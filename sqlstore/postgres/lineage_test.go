@@ -12,9 +12,9 @@ import (
 	"byre/sqlstore/postgres"
 )
 
-// All processes end, the primary dies with a commit that its standby does not have, and
-// the standby takes over: no process knows what was there. The first one that starts
-// begins an epoch, so that no client goes on at a revision that is given again.
+// All processes end, the primary fails with a commit that its standby does not have, and
+// the standby is promoted: no process remembers the lost commit. The first process that
+// starts begins an epoch, so that no client continues at a revision that is given twice.
 func TestFailover_IsNoticedByTheNextStart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL")
@@ -68,8 +68,8 @@ func TestFailover_IsNoticedByTheNextStart(t *testing.T) {
 	}
 }
 
-// A dump that is restored on another server is no continuation of the old one; a store
-// of an earlier release is only marked.
+// A dump that is restored on another server does not continue the old history. A store of
+// an earlier release only gets its mark.
 func TestOpen_BeginsAnEpochOnAnotherServer(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})

@@ -12,8 +12,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// The server crashes under load and comes back: what was acknowledged is there,
-// what failed as unavailable is not, and the driver goes on by itself.
+// The server crashes under load and restarts: acknowledged writes are there, writes that
+// failed as unavailable are not, and the driver reconnects by itself.
 func TestOutage_LosesNothingAcknowledged(t *testing.T) {
 	t.Parallel()
 	pgtest.DSN(t) // skips the test where there is no PostgreSQL
@@ -23,7 +23,7 @@ func TestOutage_LosesNothingAcknowledged(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if err := cluster.Stop(); err != nil {
-			t.Logf("stop: %v", err) // the shell tells of the server's signal
+			t.Logf("stop: %v", err) // the shell reports the signal that ended the server
 		}
 	})
 	dsn := cluster.DSN("postgres")
@@ -58,7 +58,7 @@ func TestOutage_LosesNothingAcknowledged(t *testing.T) {
 	})
 	<-started
 	if err := cluster.Halt(); err != nil {
-		t.Logf("halt: %v", err) // the shell tells of the server's signal
+		t.Logf("halt: %v", err) // the shell reports the signal that ended the server
 	}
 	writer.Wait()
 	if _, err := driver.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {

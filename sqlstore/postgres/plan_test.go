@@ -12,8 +12,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// manyObjects makes 100,000 objects of ten resources in a hundred namespaces,
-// and as many changes, every other one of an update.
+// manyObjects creates 100,000 objects of ten resources in a hundred namespaces, and as many
+// changes, half of them updates.
 const manyObjects = `
 INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
 SELECT i, '', 'resource' || (i % 10), 'builtin', 'namespace' || (i / 10 % 100), 'name' || i, 'uid', i, now(), 'create', 'someone', '',
@@ -35,8 +35,8 @@ type plan struct {
 	Plans        []plan
 }
 
-// complaints lists what must not be in a plan: a scan of a whole table, a hash
-// or a sort of more than what a CTE holds.
+// complaints lists what a plan must not contain: a scan of a whole table, and a hash or a
+// sort of more rows than a CTE has.
 func (p plan) complaints() (all []string) {
 	switch {
 	case p.NodeType == "Seq Scan" && p.RelationName != "store":
@@ -52,8 +52,8 @@ func (p plan) complaints() (all []string) {
 	return all
 }
 
-// recent: for a list at a revision not long ago the planner may prefer to sort
-// the few changes since.
+// recent reports whether the plan sorts the few changes since a revision, which the planner
+// may prefer for a list at a recent revision.
 func (p plan) recent() bool { return len(p.Plans) == 1 && p.Plans[0].IndexName == "changes_pkey" }
 
 func (p plan) reads(node string) bool {
@@ -78,14 +78,15 @@ var (
 	}()
 )
 
-// configurations are what comes before a statement in its transaction, with arguments.
+// configurations are the statements, with arguments, that run before a statement in its
+// transaction.
 var configurations = map[string][]any{"apply": {configure, "1000", true}, "compact": {configureCompact, "1000"},
 	"whole": {configureScan}, "whole undo": {configureScan},
 	"resources": {configureCompact, "1000"}, "archive": {configureCompact, "1000"}, "prune": {configureCompact, "1000"},
 }
 
-// Every statement uses the index meant for it, right after the rows were
-// written, when the planner knows nothing, and after it has looked at them.
+// Every statement uses its index: right after the rows were written, when the planner has
+// no statistics, and after ANALYZE.
 func TestPlans_UseTheirIndexes(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -149,7 +150,7 @@ func comparePlans(t *testing.T, conn *pgx.Conn, when string) {
 	}
 }
 
-// explain plans a query as the driver has it planned.
+// explain returns the plan that the driver's query gets.
 func explain(t *testing.T, conn *pgx.Conn, query string, arguments []any, configuration []any) plan {
 	t.Helper()
 	tx, err := conn.Begin(t.Context())

@@ -15,8 +15,8 @@ import (
 	"byre/watch"
 )
 
-// openPooled migrates an empty database through PgBouncer in transaction mode, and opens
-// it through that.
+// openPooled migrates an empty database through PgBouncer in transaction mode, and opens it
+// through PgBouncer.
 func openPooled(t *testing.T, options postgres.Options) (*postgres.Driver, *pgtest.Pooler) {
 	t.Helper()
 	pooler := pgtest.NewPooler(t, pgtest.DSN(t))
@@ -38,8 +38,8 @@ func TestPooler_PassesTheSuite(t *testing.T) {
 	})
 }
 
-// Behind a pooler in transaction mode LISTEN is lost: its session is lent to others. What
-// another replica writes is still seen, by the poll.
+// Behind a pooler in transaction mode LISTEN is lost, because the pooler gives the session
+// to other clients. The poll still finds what another replica writes.
 func TestPooler_ChangesArriveWithoutHints(t *testing.T) {
 	t.Parallel()
 	driver, pooler := openPooled(t, postgres.Options{})
@@ -71,8 +71,8 @@ func TestPooler_ChangesArriveWithoutHints(t *testing.T) {
 	}
 }
 
-// A lock by name is a transaction's, which a pooler keeps on one session: two processes
-// don't hold it at a time.
+// A lock by name belongs to a transaction, which a pooler keeps on one session: no two
+// processes hold it at the same time.
 func TestPooler_LocksByName(t *testing.T) {
 	t.Parallel()
 	driver, pooler := openPooled(t, postgres.Options{})
@@ -89,14 +89,14 @@ func TestPooler_LocksByName(t *testing.T) {
 	}
 }
 
-// While the pooler is gone the database is unavailable; afterwards the driver goes on.
+// While the pooler is down the database is unavailable; afterwards the driver continues.
 func TestPooler_Outage(t *testing.T) {
 	t.Parallel()
 	driver, pooler := openPooled(t, postgres.Options{})
 	defer driver.Close()
 	mustCreate(t, driver, "a")
 	pooler.Kill()
-	// A batch sent on a connection whose end was not noticed has an unknown outcome.
+	// A batch on a connection that ended unnoticed has an unknown outcome.
 	if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrUnknown) {
 		t.Errorf("commit: %v", err)
 	}
@@ -112,8 +112,7 @@ func TestPooler_Outage(t *testing.T) {
 	}
 }
 
-// A pooler that dies under load loses nothing that was acknowledged, and what was refused
-// has not happened.
+// When a pooler dies under load, every acknowledged write is there and no refused one is.
 func TestPooler_KeepsWhatWasAcknowledged(t *testing.T) {
 	t.Parallel()
 	site := pgtest.NewSite(t, pgtest.SiteConfig{Replicas: 2})

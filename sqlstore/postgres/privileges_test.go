@@ -11,8 +11,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// A role that owns nothing and may only read and write rows is enough to serve, as
-// docs/operations.md says: the statements here are that page's.
+// A role that owns nothing and may only read and write rows can serve, as
+// docs/operations.md says: the statements below are from that page.
 func TestRole_NeedsNoOwnership(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -29,7 +29,7 @@ func TestRole_NeedsNoOwnership(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() { // before the database goes: the role is the whole server's
+	t.Cleanup(func() { // before the database is dropped: roles belong to the server
 		if _, err := admin.Exec(context.Background(), `DROP OWNED BY byre_server; DROP ROLE byre_server`); err != nil {
 			t.Error(err)
 		}
@@ -53,7 +53,7 @@ func TestRole_NeedsNoOwnership(t *testing.T) {
 		{"Usage", func(ctx context.Context) error { _, err := driver.Usage(ctx); return err }},
 		{"Size", func(ctx context.Context) error { _, err := driver.Size(ctx); return err }},
 		{"Notify", func(ctx context.Context) error { return driver.Notify(ctx, last) }},
-		// Last: what it compacts, Changes can't read.
+		// This is the last one: Changes cannot read what it compacts.
 		{"WithLock", func(ctx context.Context) error {
 			_, err := driver.WithLock(ctx, "x", func(ctx context.Context) error { _, err := driver.Compact(ctx, last, 1); return err })
 			return err

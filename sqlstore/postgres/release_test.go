@@ -7,8 +7,8 @@ import (
 	"byre/sqlstore/postgres"
 )
 
-// The statements of the release before, which may still run beside this one, see
-// every revision of this one, and give the next.
+// The statements of the previous release, which may run at the same time as this one's, see
+// every revision of this release and take the next one.
 func TestReleaseBefore_SeesEveryRevision(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})
@@ -36,7 +36,7 @@ func TestReleaseBefore_SeesEveryRevision(t *testing.T) {
 			t.Fatalf("old: revision %d, state %+v, %v", revision, state, err)
 		}
 	}
-	// Its compaction, as in the release.
+	// This is the previous release's compaction.
 	if _, err := old.Exec(t.Context(), `DELETE FROM changes WHERE revision <= 6`); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestReleaseBefore_SeesEveryRevision(t *testing.T) {
 	if last := mustCreate(t, driver, "last"); last != 7 {
 		t.Errorf("revision %d after its compaction", last)
 	}
-	// The lock is one and the same.
+	// Both releases take the same lock.
 	tx, err := old.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestReleaseBefore_SeesEveryRevision(t *testing.T) {
 	}
 }
 
-// releasedBatch is the batch of the first release, for one create.
+// releasedBatch is the first release's batch with one create.
 const releasedBatch = `
 WITH asked AS MATERIALIZED (
     SELECT $1::text AS name, k.revision + 1 AS revision, statement_timestamp() AS time FROM counters k WHERE k.id = 1

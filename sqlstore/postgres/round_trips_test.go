@@ -10,8 +10,9 @@ import (
 	"byre/sqlstore/postgres"
 )
 
-// TestDriver_OneRoundTripAnOperation: every operation is one round trip once its statements are prepared: a batch with its
-// lock and its COMMIT too, and a page of a list with its revision and its count.
+// TestDriver_OneRoundTripAnOperation: once its statements are prepared, each operation is
+// one round trip. A batch includes its lock and its COMMIT, and a page of a list its
+// revision and its count.
 func TestDriver_OneRoundTripAnOperation(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{})
@@ -41,8 +42,8 @@ func TestDriver_OneRoundTripAnOperation(t *testing.T) {
 		},
 		"Notify": func(ctx context.Context) error { return driver.Notify(ctx, 1) },
 	} {
-		// A pool takes the connection that was used last, and pings one that was idle
-		// for a second: what took that long is not counted.
+		// A pool takes the connection that was used last, and pings one that was idle for a
+		// second. Operations that took that long are not counted.
 		for counted := 0; counted < 3; {
 			if err := do(t.Context()); err != nil {
 				t.Fatalf("%s: %v", name, err)

@@ -20,10 +20,11 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// schemas is how many control planes share one database in these tests.
+// schemas is the number of control planes that share one database in these tests.
 const schemas = 20
 
-// schemaDSN names a schema by the endpoint, and its sessions by application_name.
+// schemaDSN adds a schema to the endpoint. The sessions' application_name has the schema
+// too.
 func schemaDSN(t *testing.T, dsn, schema string) string {
 	t.Helper()
 	dsn, err := dbserver.WithSchema(dsn+"&application_name="+strings.ReplaceAll(schema, " ", "%20"), schema)
@@ -38,11 +39,11 @@ type controlPlane struct {
 	dsn    string
 	driver *postgres.Driver
 	store  *sqlstore.Store
-	// hints are the revisions that another process of the schema is told of.
+	// hints receives the revisions that another process of the schema is notified of.
 	hints chan int64
 }
 
-// startControlPlanes migrates and serves schemas of one database, all at once.
+// startControlPlanes migrates and serves schemas of one database, all concurrently.
 func startControlPlanes(t *testing.T, dsn string, names []string) []*controlPlane {
 	t.Helper()
 	planes := make([]*controlPlane, len(names))
@@ -95,7 +96,7 @@ func startControlPlanes(t *testing.T, dsn string, names []string) []*controlPlan
 	return planes
 }
 
-// connections counts the connections of each control plane.
+// connections returns the number of connections of each control plane.
 func connections(ctx context.Context, conn *pgx.Conn) (counts map[string]int, err error) {
 	rows, err := conn.Query(ctx, `
 SELECT application_name, count(*) FROM pg_stat_activity
@@ -113,8 +114,8 @@ WHERE datname = current_database() AND application_name LIKE 'tenant%' GROUP BY 
 	return counts, err
 }
 
-// Many control planes share one database, a schema each: each has revisions, hints and
-// locks of its own, a bounded number of connections, and four of them when it is idle.
+// Many control planes share one database, with a schema each. Each has its own revisions,
+// hints and locks, a bounded number of connections, and four connections when it is idle.
 func TestSchemas_AreStoresOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	pgtest.DSN(t) // skips the test where there is no PostgreSQL
@@ -131,7 +132,7 @@ func TestSchemas_AreStoresOfTheirOwn(t *testing.T) {
 	planes := startControlPlanes(t, dsn+"&pool_max_conns=4", all)
 	admin := connect(t, dsn)
 
-	// Plane i makes i+1 objects of the same names as the others do.
+	// Plane i creates i+1 objects with the names that the other planes use.
 	var working sync.WaitGroup
 	for i, p := range planes {
 		working.Go(func() {
@@ -171,7 +172,7 @@ func TestSchemas_AreStoresOfTheirOwn(t *testing.T) {
 			}
 		}
 	}
-	// A lock of one is none of another.
+	// A lock of one control plane does not lock another.
 	ran, err := planes[0].driver.WithLock(t.Context(), "x", func(ctx context.Context) error {
 		ran, err := planes[1].driver.WithLock(ctx, "x", func(context.Context) error { return nil })
 		if !ran || err != nil {
@@ -214,8 +215,8 @@ func shell(t *testing.T, stdin []byte, program string, args ...string) []byte {
 	return out.Bytes()
 }
 
-// One control plane is dumped, dropped and restored with PostgreSQL's own tools while the
-// others are in use, and they notice nothing.
+// PostgreSQL's own tools dump, drop and restore one control plane while the others are in
+// use, which are not affected.
 func TestSchemas_AreDumpedDroppedAndRestoredAlone(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -264,7 +265,7 @@ func TestSchemas_AreDumpedDroppedAndRestoredAlone(t *testing.T) {
 	}
 }
 
-// The view for people names its schema's tables, whatever search_path its reader has.
+// The view of history reads its own schema's tables, whatever the reader's search_path is.
 func TestSchemas_ViewsReadTheirOwnTables(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -275,7 +276,7 @@ func TestSchemas_ViewsReadTheirOwnTables(t *testing.T) {
 		}
 		mustCreate(t, openMore(t, dsn, postgres.Options{}), "in "+schema)
 	}
-	conn := connect(t, dsn) // whose search_path leads to public
+	conn := connect(t, dsn) // its search_path leads to public
 	for schema, want := range map[string]string{"public": "in public", "a": "in a"} {
 		var name string
 		var revision int64
@@ -288,7 +289,7 @@ func TestSchemas_ViewsReadTheirOwnTables(t *testing.T) {
 	}
 }
 
-// A role of the same name as its schema needs no flag and reaches no other schema.
+// A role with the name of its schema needs no flag and cannot use any other schema.
 func TestSchemas_RoleReachesItsOwnOnly(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -299,7 +300,7 @@ func TestSchemas_RoleReachesItsOwnOnly(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		t.Cleanup(func() { // before the database goes: the role is the whole server's
+		t.Cleanup(func() { // before the database is dropped: roles belong to the server
 			if _, err := admin.Exec(context.Background(), `DROP OWNED BY `+role+` CASCADE; DROP ROLE `+role); err != nil {
 				t.Error(err)
 			}
@@ -336,8 +337,8 @@ func TestSchemas_RoleReachesItsOwnOnly(t *testing.T) {
 	}
 }
 
-// PgBouncer hands no search_path on. byre refuses to work in another schema than the one
-// that it was given, and works where the role or the pooler names the schema.
+// PgBouncer does not pass search_path on. byre refuses to work in another schema than the
+// one that it was given. It works if the role or the pooler sets the schema.
 func TestSchemas_BehindAPooler(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)

@@ -33,7 +33,7 @@ func connect(t *testing.T, dsn string) *pgx.Conn {
 	return conn
 }
 
-// openMore opens another process's driver on the same database.
+// openMore opens a driver of another process on the same database.
 func openMore(t *testing.T, dsn string, options postgres.Options) *postgres.Driver {
 	t.Helper()
 	driver, err := postgres.Open(t.Context(), dsn, options)
@@ -69,8 +69,8 @@ func TestOpen_RefusesUnsafeServers(t *testing.T) {
 	}
 }
 
-// Several processes make one dense sequence of revisions, and a snapshot that
-// shows one shows all before it.
+// Several processes give one dense sequence of revisions, and a snapshot that shows a
+// revision shows all before it.
 func TestWriters_MakeOneDenseSequence(t *testing.T) {
 	t.Parallel()
 	first, dsn := open(t, postgres.Options{})
@@ -114,8 +114,8 @@ func TestWriters_MakeOneDenseSequence(t *testing.T) {
 	}
 }
 
-// A process that stopped with the writers' lock in its hands loses it after the
-// lock time-out; one that works does not.
+// A process that is stopped while it holds the writers' lock loses the lock after the lock
+// timeout. A process that works does not lose it.
 func TestWriters_StoppedHolderLosesTheLock(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{LockTimeout: 500 * time.Millisecond})
@@ -182,8 +182,8 @@ func TestLocker_RunsOneAtATime(t *testing.T) {
 	}
 }
 
-// A Store's commits are hinted to other processes; a listener is told when it
-// may have missed some, and comes back after its session was ended.
+// The commits of a Store are notified to other processes. A listener learns when it may
+// have missed some, and listens again after its session was ended.
 func TestHints_ReachOtherProcesses(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})

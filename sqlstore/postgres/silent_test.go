@@ -17,8 +17,8 @@ import (
 	"byre/watch"
 )
 
-// recovery is how soon reads must work again after a silent host is back, or
-// another one answers.
+// recovery is the time within which reads must work after a silent host answers again, or
+// another host does.
 const recovery = 10 * time.Second
 
 // openThrough opens a driver through proxies before one migrated database.
@@ -33,7 +33,7 @@ func openThrough(t *testing.T, proxies int, options postgres.Options) (*postgres
 		all[i] = pgtest.NewProxy(t, dsn)
 	}
 	driver := openMore(t, all[0].DSN(all[1:]...), options)
-	t.Cleanup(func() { // before the driver closes its connections, which waits for the server
+	t.Cleanup(func() { // before Close of the driver, which waits for the server
 		for _, p := range all {
 			p.Cut()
 		}
@@ -55,8 +55,7 @@ func warm(t *testing.T, driver *postgres.Driver) {
 	readers.Wait()
 }
 
-// recoverReads repeats a read until it works; none may fail with anything but
-// ErrUnavailable.
+// recoverReads repeats a read until it succeeds. Each failure must be ErrUnavailable.
 func recoverReads(t *testing.T, read func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), recovery)
@@ -75,8 +74,8 @@ func recoverReads(t *testing.T, read func(context.Context) error) {
 	}
 }
 
-// A host that dies silently costs reads no more than their deadline, and they
-// work again soon after it is back.
+// Reads from a host that stops answering end at their deadline, and succeed soon after the
+// host answers again.
 func TestSilentHost_ReadsEndAtTheirDeadline(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{})
@@ -118,8 +117,9 @@ func TestSilentHost_ReadsEndAtTheirDeadline(t *testing.T) {
 	recoverReads(t, func(ctx context.Context) error { _, err := driver.State(ctx); return err })
 }
 
-// A connection that is given up frees its place in the pool soon, though its server says
-// nothing: else no pool that is all given up works before pgx has closed it.
+// A connection that is given up frees its place in the pool soon, even if its server does
+// not answer. Otherwise a pool of such connections would not work until pgx has closed
+// them.
 func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -161,8 +161,9 @@ func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
 	}
 }
 
-// A commit whose server has gone silent is given up when a read that began later finds
-// that out, and not only when a commit may take no longer: else no other host is asked.
+// A commit to a server that stopped answering is given up when a later read finds that out,
+// not only at the longest time of a commit. Otherwise the driver would not ask another
+// host.
 func TestSilentHost_EndsTheCommitUnderWay(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{CommitTimeout: 10 * time.Minute, ReadTimeout: time.Second})
@@ -200,13 +201,13 @@ func TestSilentHost_EndsTheCommitUnderWay(t *testing.T) {
 	})
 }
 
-// What is left of a read that was given up does not hold up a stop: pgx pings a
-// connection that was idle, and goes on when the read has ended.
+// A read that was given up does not delay Close: pgx pings a connection that was idle, and
+// continues after the read has ended.
 func TestSilentHost_DoesNotDelayClose(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{ReadTimeout: 2 * time.Second})
 	warm(t, driver)
-	<-time.After(1100 * time.Millisecond) // pgx pings what was idle for a second
+	<-time.After(1100 * time.Millisecond) // pgx pings a connection that was idle for a second
 	proxies[0].Silence()
 	if _, err := driver.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("State: %v", err)
@@ -223,8 +224,8 @@ func TestSilentHost_DoesNotDelayClose(t *testing.T) {
 	}
 }
 
-// Of two hosts the one that answers is used; Latest, which shares one round trip
-// among its callers, is not held up by the other.
+// Of two hosts the driver uses the one that answers. The other does not delay Latest, which
+// shares one round trip among its callers.
 func TestSilentHost_TheOtherOfTwoIsUsed(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 2, postgres.Options{})
@@ -249,13 +250,13 @@ func TestSilentHost_TheOtherOfTwoIsUsed(t *testing.T) {
 	recoverReads(t, func(ctx context.Context) error { return feed.WaitFor(ctx, outcome[0].Revision) })
 }
 
-// A list has a deadline for each row that the server owes, not for the whole;
-// the time that its reader takes does not count.
+// A list has a deadline for each row that the server has to send, not for all rows. The
+// time that the reader of the list takes does not count.
 func TestList_DeadlineIsPerRow(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
 	driver, proxies := openThrough(t, 1, postgres.Options{ReadTimeout: timeout})
-	large := strings.Repeat("x", 1<<20) // more than sockets hold
+	large := strings.Repeat("x", 1<<20) // more than the sockets' buffers hold
 	for i := range 16 {
 		w := create(fmt.Sprint(i))
 		w[0].Value = []byte(`"` + large + `"`)
@@ -267,7 +268,7 @@ func TestList_DeadlineIsPerRow(t *testing.T) {
 	n := 0
 	if _, err := driver.List(t.Context(), all, func(sqlstore.Record) error {
 		if n++; n == 1 {
-			<-time.After(2 * timeout) // the slow reader is the case
+			<-time.After(2 * timeout) // a slow reader is the case under test
 		}
 		return nil
 	}); err != nil || n != 16 {
@@ -284,7 +285,7 @@ func TestList_DeadlineIsPerRow(t *testing.T) {
 	}
 }
 
-// What holds a lock by name needs another connection for its work.
+// The holder of a lock by name needs a second connection for its work.
 func TestLocker_WorksWithTheSmallestPool(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 2} {
@@ -317,8 +318,8 @@ func TestLocker_WorksWithTheSmallestPool(t *testing.T) {
 	}
 }
 
-// The server takes longer to measure a large database than it may take for the next
-// row of a read. That is no reason to drop the connections to it.
+// A large database takes longer to measure than the deadline of a row. The driver does not
+// close connections for that.
 func TestSize_SlowMeasureKeepsThePools(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)

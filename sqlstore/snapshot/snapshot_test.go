@@ -23,7 +23,7 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// load makes a SQLite database of rows.
+// load creates a SQLite database with the rows.
 func load(t *testing.T, s sqlstore.Snapshot) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "byre.db")
@@ -40,7 +40,7 @@ func randomRows(t *testing.T) storetest.Rows {
 	return storetest.RandomRows(t, rand.New(rand.NewPCG(seed, 0)))
 }
 
-// At revisions of its history, At has the objects that a list at that revision has.
+// At returns, for revisions of the history, the objects of a list at that revision.
 func TestAt_IsWhatAListHas(t *testing.T) {
 	t.Parallel()
 	rows := randomRows(t)
@@ -99,7 +99,7 @@ func listAll(t *testing.T, driver sqlstore.Driver, revision int64) (all []sqlsto
 	return all
 }
 
-// What At says of an object's author is what the change that wrote it says.
+// At returns the author of an object from the change that wrote it.
 func TestAt_KnowsAuthorsOfItsHistory(t *testing.T) {
 	t.Parallel()
 	rows := randomRows(t)
@@ -151,7 +151,7 @@ func TestRevisionAt_IsBeforeTheFirstLaterChange(t *testing.T) {
 	}
 }
 
-// A store that is restored goes on beyond the bump, and everything before is compacted.
+// A restored store continues beyond the bump, and everything before is compacted.
 func TestRestored_GoesOnCompacted(t *testing.T) {
 	t.Parallel()
 	rows := randomRows(t)
@@ -170,8 +170,8 @@ func TestRestored_GoesOnCompacted(t *testing.T) {
 	}
 }
 
-// Digests of a store are equal on both databases, whatever the order of rows, and differ
-// by every field.
+// The digest of a store is the same on both databases and for every order of rows, and
+// differs if any field does.
 func TestDigest_ComparesDatabases(t *testing.T) {
 	t.Parallel()
 	rows := randomRows(t)
@@ -219,7 +219,7 @@ func TestDigest_ComparesDatabases(t *testing.T) {
 	}
 }
 
-// A store that is in use is not idle.
+// ReadIdle refuses a store that is in use.
 func TestReadIdle_RefusesAStoreInUse(t *testing.T) {
 	t.Parallel()
 	path := load(t, randomRows(t).Snapshot())
@@ -261,7 +261,7 @@ func TestReadIdle_RefusesAStoreInUse(t *testing.T) {
 	})
 }
 
-// A snapshot that contradicts itself is read to an error, whoever reads it.
+// Reading a snapshot that contradicts itself ends with an error, for every reader.
 func TestChecked_RefusesWhatNoStoreHas(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range storetest.Breaks {

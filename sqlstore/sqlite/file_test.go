@@ -60,7 +60,7 @@ func TestOpen_RefusesUnusableFiles(t *testing.T) {
 	}
 }
 
-// The settings that durability and the size of the file rest on.
+// Open sets what durability and the size of the file depend on.
 func TestOpen_SetsWhatDurabilityNeeds(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
@@ -86,8 +86,8 @@ func TestOpen_SetsWhatDurabilityNeeds(t *testing.T) {
 	}
 }
 
-// What another program has made of the file is undone, or the file refused: every
-// connection has the settings that durability rests on.
+// Open restores settings that another program has changed in the file, or refuses the file:
+// durability depends on them in every connection.
 func TestOpen_AssertsItsSettings(t *testing.T) {
 	t.Parallel()
 	first, path := open(t)
@@ -128,7 +128,7 @@ func TestOpen_AssertsItsSettings(t *testing.T) {
 	}
 }
 
-// Other names of a file that is open are refused too.
+// A file that is open is refused under its other names too.
 func TestOpen_RefusesAnotherNameOfAnOpenFile(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
@@ -148,7 +148,7 @@ func TestOpen_RefusesAnotherNameOfAnOpenFile(t *testing.T) {
 	}
 }
 
-// Compaction gives space back to the file system.
+// Compaction returns space to the file system.
 func TestCompaction_ShrinksTheFile(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
@@ -177,8 +177,8 @@ func TestCompaction_ShrinksTheFile(t *testing.T) {
 	}
 }
 
-// TestKill_KeepsAcknowledgedWrites writes in another process, kills it, and finds all
-// that it was told was committed.
+// TestKill_KeepsAcknowledgedWrites writes in another process and kills that process: every
+// write that the process has acknowledged is in the file.
 func TestKill_KeepsAcknowledgedWrites(t *testing.T) {
 	if path := os.Getenv("BYRE_TEST_WRITE_UNTIL_KILLED"); path != "" {
 		writeUntilKilled(t, path)
@@ -209,7 +209,8 @@ func TestKill_KeepsAcknowledgedWrites(t *testing.T) {
 		if err := writer.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		// What it wrote to the pipe before it died counts as well.
+		// Acknowledgements that the process wrote to the pipe before it was killed count
+		// too.
 		for err = error(nil); err == nil; {
 			var more int64
 			if _, err = fmt.Fscanln(out, &more); err == nil {

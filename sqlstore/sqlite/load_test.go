@@ -14,8 +14,8 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// A file that a load takes the place of hands on its mode, and what a load that was
-// killed has left is deleted.
+// A load keeps the mode of the file that it replaces, and deletes what a killed load has
+// left.
 func TestLoad_LeavesOneFile(t *testing.T) {
 	path := migrated(t)
 	if err := os.Chmod(path, 0o640); err != nil {
@@ -49,8 +49,8 @@ func TestLoad_LeavesOneFile(t *testing.T) {
 	driver.Close()
 }
 
-// A store whose process crashed while it had revisions in memory only is not copied: the
-// copy would give them again.
+// ReadIdle refuses a store whose process crashed while it had given revisions in memory
+// only: a copy would give them again.
 func TestReadIdle_RefusesReservedRevisions(t *testing.T) {
 	path := migrated(t)
 	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))

@@ -12,8 +12,7 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-// locks counts the locks that this process has on a file, as other processes see
-// them.
+// locks returns the number of locks that other processes see on a file of this process.
 func locks(t *testing.T, path string) (n int) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -33,9 +32,9 @@ func locks(t *testing.T, path string) (n int) {
 	return n
 }
 
-// Nothing that looks at the file lets go of SQLite's locks: a process loses all its
-// locks on a file with the first of its descriptors that it closes. Another
-// process, a shell, would then take itself for the last one and delete the log.
+// No function that inspects the file may release SQLite's locks: a process loses all its
+// locks on a file when it closes any descriptor of that file. Another process, such as a
+// shell, would then delete the log because it seems to be the last one.
 func TestLocks_StayWhileTheFileIsInspected(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)

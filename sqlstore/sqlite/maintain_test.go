@@ -11,8 +11,8 @@ import (
 	"byre/sqlstore"
 )
 
-// The log is copied back while writers go on and readers come and go, and does
-// not outgrow its cap by much.
+// The log is copied back while others write and read, and does not grow much beyond its
+// cap.
 func TestWAL_IsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")

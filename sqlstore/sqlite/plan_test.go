@@ -9,8 +9,8 @@ import (
 	"byre/migrations"
 )
 
-// manyObjects makes 100,000 objects of ten resources in a hundred namespaces,
-// and as many changes, every other one of an update.
+// manyObjects creates 100,000 objects of ten resources in a hundred namespaces, and as many
+// changes, half of them updates.
 const manyObjects = `
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
 INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
@@ -24,8 +24,8 @@ FROM objects;
 INSERT INTO archive SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, NULL, NULL FROM changes;
 UPDATE counters SET revision = 100000`
 
-// plans says of each statement how SQLite must go about it: the lines of EXPLAIN
-// QUERY PLAN, by their beginning.
+// plans has, for each statement, the beginnings of the lines that EXPLAIN QUERY PLAN must
+// return.
 var plans = map[string]struct {
 	query string
 	want  []string
@@ -81,8 +81,8 @@ var plans = map[string]struct {
 	},
 }
 
-// Every statement uses the index meant for it, with the planner's statistics
-// and without, and no list is sorted.
+// Every statement uses its index, with the planner's statistics and without, and no list is
+// sorted.
 func TestPlans_UseTheirIndexes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -134,7 +134,7 @@ func explain(t *testing.T, db *sql.DB, query string) (plan []string) {
 		if err := rows.Scan(&id, &parent, &unused, &line); err != nil {
 			t.Fatal(err)
 		}
-		if line == "SCAN s" { // store: a scan of its one row is as good
+		if line == "SCAN s" { // the table store has one row: a scan is as good
 			line = "SEARCH s USING INTEGER PRIMARY KEY (rowid=?)"
 		}
 		plan = append(plan, line)

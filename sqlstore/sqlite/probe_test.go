@@ -10,7 +10,8 @@ import (
 	"byre/sqlstore"
 )
 
-// State is answered from memory; a Probe notices what became of the file.
+// State is answered from memory. A Probe reads the file and notices if it was deleted or
+// replaced.
 func TestProbe_NoticesALostFile(t *testing.T) {
 	t.Parallel()
 	overwrite := func(t *testing.T, path string) {
@@ -74,7 +75,7 @@ func TestProbe_NoticesALostFile(t *testing.T) {
 	}
 }
 
-// checkpoint copies the log back into the file, so that the file is what is read.
+// checkpoint copies the log back into the file, so that reads use the file.
 func checkpoint(t *testing.T, path string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))

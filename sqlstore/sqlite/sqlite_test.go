@@ -12,13 +12,13 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// open makes a database in a folder of the test's.
+// open creates a database in a directory of the test.
 func open(t testing.TB) (driver *sqlite.Driver, path string) {
 	t.Helper()
 	return openWith(t, 0)
 }
 
-// migrated makes an empty database in a directory of the test's.
+// migrated creates an empty database in a directory of the test.
 func migrated(t testing.TB) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "a dir?#%", "byre.db")
@@ -28,7 +28,7 @@ func migrated(t testing.TB) (path string) {
 	return path
 }
 
-// openWith is open with a cap of the log.
+// openWith is open with a cap on the log.
 func openWith(t testing.TB, logPages int) (driver *sqlite.Driver, path string) {
 	t.Helper()
 	path = migrated(t)

@@ -9,7 +9,7 @@ import (
 )
 
 // A row whose bytes have changed is not served: every read that returns it fails. A row of
-// an older release, which has no sum, is served.
+// an older release has no checksum and is served.
 func TestSums_NoReadServesAChangedRow(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]string{

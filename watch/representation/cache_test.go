@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// body returns what makes a representation of a size, and counts how often it does.
+// body returns a Make for a representation of a size. It counts its calls.
 func body(size int, made *atomic.Int64) Make {
 	return func(context.Context) (Representation, error) {
 		made.Add(1)
@@ -160,8 +160,8 @@ func TestCache_UnderConcurrentUse(t *testing.T) {
 	}
 }
 
-// A list that is larger than the budget leaves what others use, and finds most of
-// what fits of itself, when it is read again.
+// A list that is larger than the budget does not evict what others use. When it is read
+// again, most of what fits is in the cache.
 func TestScan_LeavesWhatIsThere(t *testing.T) {
 	t.Parallel()
 	const size, budget = 1000, 100_000
@@ -176,7 +176,7 @@ func TestScan_LeavesWhatIsThere(t *testing.T) {
 	scan := func() int64 {
 		before := made.Load()
 		for i := range list {
-			if i%100 == 0 { // others go on
+			if i%100 == 0 { // other readers continue
 				for j := range used {
 					c.Get(&used[j], form)
 				}

@@ -34,8 +34,8 @@ func cidr(t *testing.T, s string) net.IPNet {
 	return *c
 }
 
-// newClusterIPs allocates for the ranges of a ServiceCIDR that is ready, beside
-// what else there is.
+// newClusterIPs returns an allocator over a ready ServiceCIDR of the two ranges and over
+// the given other objects.
 func newClusterIPs(t *testing.T, primary, secondary string, there ...runtime.Object) (*allocation.ClusterIPs, *fake.Clientset) {
 	t.Helper()
 	cidrs := []string{primary}
@@ -65,8 +65,8 @@ func newClusterIPs(t *testing.T, primary, secondary string, there ...runtime.Obj
 	return ips, client
 }
 
-// allocate takes the next address of a family, waiting for the ServiceCIDR to be
-// followed.
+// allocate takes the next address of a family. It retries until the allocator knows the
+// ServiceCIDR.
 func allocate(t *testing.T, ips *allocation.ClusterIPs, family api.IPFamily) (net.IP, error) {
 	t.Helper()
 	allocator := ips.ByFamily[family].(*ipallocator.MetaAllocator)
@@ -74,8 +74,8 @@ func allocate(t *testing.T, ips *allocation.ClusterIPs, family api.IPFamily) (ne
 	return allocator.AllocateNextService(&api.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}})
 }
 
-// TestClusterIPs_FirstFamilyIsTheDefault: each range has its allocator, and the first
-// decides what a Service gets that asks for no family.
+// TestClusterIPs_FirstFamilyIsTheDefault: each range has its allocator, and a Service that
+// asks for no family gets the family of the first range.
 func TestClusterIPs_FirstFamilyIsTheDefault(t *testing.T) {
 	ips, client := newClusterIPs(t, "fd00:1::/112", "10.9.0.0/24")
 	if ips.Primary != api.IPv6Protocol {
@@ -96,7 +96,7 @@ func TestClusterIPs_FirstFamilyIsTheDefault(t *testing.T) {
 	}
 }
 
-// TestClusterIPs_RefuseOneFamilyTwice is refused.
+// TestClusterIPs_RefuseOneFamilyTwice: two ranges of one family are an error.
 func TestClusterIPs_RefuseOneFamilyTwice(t *testing.T) {
 	client := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
@@ -105,11 +105,11 @@ func TestClusterIPs_RefuseOneFamilyTwice(t *testing.T) {
 	}
 }
 
-// TestClusterIPs_GiveEachAddressOnce: allocators at work at the same time give each address
-// once, and then the range is full.
+// TestClusterIPs_GiveEachAddressOnce: concurrent allocators give out each address once;
+// then the range is full.
 func TestClusterIPs_GiveEachAddressOnce(t *testing.T) {
 	ips, _ := newClusterIPs(t, "10.9.0.0/29", "")
-	const addresses = 6 // without the network's own and the broadcast address
+	const addresses = 6 // without the network and broadcast addresses
 	var (
 		mu    sync.Mutex
 		given = map[string]bool{}
@@ -136,8 +136,8 @@ func TestClusterIPs_GiveEachAddressOnce(t *testing.T) {
 	}
 }
 
-// TestClusterIPs_AreRepaired: a Service whose address has no IPAddress, as one has
-// that was restored from elsewhere, gets it.
+// TestClusterIPs_AreRepaired: the repair creates the IPAddress of a Service that has an
+// address without one, as after a restore from another cluster.
 func TestClusterIPs_AreRepaired(t *testing.T) {
 	ips, client := newClusterIPs(t, "10.9.0.0/24", "", &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "restored", UID: types.UID("1")},

@@ -59,8 +59,8 @@ func taken(n *allocation.NodePorts) []int {
 	return all
 }
 
-// TestNodePorts_AllocateNothingBeforeTheFirstRepair: which ports are taken isn't known
-// before.
+// TestNodePorts_AllocateNothingBeforeTheFirstRepair: before the first repair the allocator
+// does not know which ports are in use.
 func TestNodePorts_AllocateNothingBeforeTheFirstRepair(t *testing.T) {
 	n := newNodePorts(t, newOptions(t), ports, fake.NewClientset())
 	if port, err := n.Allocator.AllocateNext(); err == nil {
@@ -75,8 +75,8 @@ func TestNodePorts_AllocateNothingBeforeTheFirstRepair(t *testing.T) {
 	}
 }
 
-// TestNodePorts_SurviveARestart: what is taken stays taken over a restart, and what was
-// released is free.
+// TestNodePorts_SurviveARestart: allocated ports stay allocated over a restart, and
+// released ports stay free.
 func TestNodePorts_SurviveARestart(t *testing.T) {
 	options := newOptions(t)
 	client := fake.NewClientset()
@@ -102,7 +102,8 @@ func TestNodePorts_SurviveARestart(t *testing.T) {
 	}
 }
 
-// TestNodePorts_GiveEachPortOnce: each port is given once, and then it is full.
+// TestNodePorts_GiveEachPortOnce: the allocator gives out each port once; then the range is
+// full.
 func TestNodePorts_GiveEachPortOnce(t *testing.T) {
 	n := newNodePorts(t, newOptions(t), ports, fake.NewClientset())
 	repair(t, n)
@@ -131,8 +132,8 @@ func TestNodePorts_GiveEachPortOnce(t *testing.T) {
 	}
 }
 
-// TestNodePorts_ConcurrentServersGiveEachPortOnce: servers that allocate at the same
-// time give each port once.
+// TestNodePorts_ConcurrentServersGiveEachPortOnce: servers that allocate concurrently give
+// out each port once.
 func TestNodePorts_ConcurrentServersGiveEachPortOnce(t *testing.T) {
 	options := newOptions(t)
 	client := fake.NewClientset()
@@ -162,9 +163,9 @@ func TestNodePorts_ConcurrentServersGiveEachPortOnce(t *testing.T) {
 	}
 }
 
-// TestNodePorts_AreRepaired: ports of Services are taken after a repair, whatever
-// was stored; a port that nobody uses is freed, but not before it was seen
-// unused several times, as its Service may be about to be created.
+// TestNodePorts_AreRepaired: a repair allocates the ports that Services use, whatever was
+// stored. It frees an unused port only after several repairs have found it unused, because
+// its Service may be about to be created.
 func TestNodePorts_AreRepaired(t *testing.T) {
 	options := newOptions(t)
 	before := newNodePorts(t, options, ports, fake.NewClientset())
@@ -180,8 +181,8 @@ func TestNodePorts_AreRepaired(t *testing.T) {
 	}
 }
 
-// TestNodePorts_RepairAfterAChangeOfRange: a server with another range repairs the
-// state to it, with what the Services have in it.
+// TestNodePorts_RepairAfterAChangeOfRange: after a change of the range, a repair adapts the
+// stored state to it and keeps the ports of Services that lie in the range.
 func TestNodePorts_RepairAfterAChangeOfRange(t *testing.T) {
 	options := newOptions(t)
 	client := fake.NewClientset(serviceWith("a", 30004))

@@ -14,15 +14,15 @@ import (
 	"byre/watch/watchtest"
 )
 
-// serve runs a store with its feed over a driver, as one server does, until the
-// test ends, and returns what its registries would be given.
+// serve runs a store and its feed over a driver until the test ends, as one server does,
+// and returns the options that its registries would get.
 func serve(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 	t.Helper()
 	store, feed := watchtest.Run(t, driver, watch.Options{})
 	return objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
-// newOptions is over a database of its own.
+// newOptions returns the options of a server over a database of its own.
 func newOptions(t *testing.T) generic.RESTOptionsGetter {
 	t.Helper()
 	return serve(t, storetest.NewModel())

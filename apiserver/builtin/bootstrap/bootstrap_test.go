@@ -24,7 +24,7 @@ import (
 	"byre/apiserver/builtin/bootstrap"
 )
 
-// config is that of a server which is alone on its database.
+// config is the configuration of a server that is alone on its database.
 func config(t *testing.T, client *fake.Clientset) bootstrap.Config {
 	t.Helper()
 	return bootstrap.Config{
@@ -63,7 +63,7 @@ func ensure(t *testing.T, c bootstrap.Config) *bootstrap.Bootstrap {
 	return b
 }
 
-// writes are what the client was asked to change.
+// writes returns the writes that the client was asked for.
 func writes(client *fake.Clientset) []string {
 	var all []string
 	for _, action := range client.Actions() {
@@ -76,8 +76,7 @@ func writes(client *fake.Clientset) []string {
 	return all
 }
 
-// TestBootstrap_SecondStartWritesNothing: making everything again, as every start does,
-// leaves a complete cluster as it is.
+// TestBootstrap_SecondStartWritesNothing: a start on a complete cluster writes nothing.
 func TestBootstrap_SecondStartWritesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -94,8 +93,8 @@ func TestBootstrap_SecondStartWritesNothing(t *testing.T) {
 	}
 }
 
-// TestBootstrap_FirstStartCreatesObjects: what there is after the first start, beside
-// the RBAC policy.
+// TestBootstrap_FirstStartCreatesObjects: the first start creates these objects, beside the
+// RBAC policy.
 func TestBootstrap_FirstStartCreatesObjects(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -143,7 +142,7 @@ func TestBootstrap_FirstStartCreatesObjects(t *testing.T) {
 	}
 }
 
-// TestNamespaces_AreRecreated: a system namespace that was deleted is made again.
+// TestNamespaces_AreRecreated: a deleted system namespace is created again.
 func TestNamespaces_AreRecreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -160,8 +159,8 @@ func TestNamespaces_AreRecreated(t *testing.T) {
 	})
 }
 
-// TestServiceCIDR_ExistingDefaultIsKept: what becomes of a default ServiceCIDR that is
-// there already.
+// TestServiceCIDR_ExistingDefaultIsKept: an existing default ServiceCIDR keeps its ranges
+// and its condition; a missing second family and a missing condition are added.
 func TestServiceCIDR_ExistingDefaultIsKept(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -214,8 +213,8 @@ func TestServiceCIDR_ExistingDefaultIsKept(t *testing.T) {
 	}
 }
 
-// TestBootstrap_RetriesAFailingStep: and the check says why it isn't made yet, while
-// the others are.
+// TestBootstrap_RetriesAFailingStep: a failing step is retried and the health check names
+// its error; the other steps complete.
 func TestBootstrap_RetriesAFailingStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -247,7 +246,7 @@ func TestBootstrap_RetriesAFailingStep(t *testing.T) {
 	})
 }
 
-// TestBootstrap_SkipsDisabledAPIs: a step whose API is off is left out.
+// TestBootstrap_SkipsDisabledAPIs: a step whose API is off is skipped.
 func TestBootstrap_SkipsDisabledAPIs(t *testing.T) {
 	client := fake.NewClientset()
 	c := config(t, client)
@@ -262,7 +261,7 @@ func TestBootstrap_SkipsDisabledAPIs(t *testing.T) {
 	}
 }
 
-// run runs c until everything is made and settled; the returned function stops it.
+// run runs c until all steps are done; the returned function stops it.
 func run(t *testing.T, c bootstrap.Config) (stop func()) {
 	t.Helper()
 	b, err := bootstrap.New(c)

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestEndpoints_FollowReadiness: the server is among the endpoints once it is ready,
-// with its port put right, and no longer after it stopped.
+// TestEndpoints_FollowReadiness: a ready server is among the endpoints, with its port, and
+// is removed when it stops.
 func TestEndpoints_FollowReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&corev1.Endpoints{
@@ -49,8 +49,8 @@ func TestEndpoints_FollowReadiness(t *testing.T) {
 	})
 }
 
-// TestEndpoints_ReplaceTheEntryOfAKilledServer: the entry of a server that was killed
-// does not outlive the start of the next one at its address, and others' entries stay.
+// TestEndpoints_ReplaceTheEntryOfAKilledServer: the entry of a killed server is replaced
+// when another server starts at its address; the entries of others stay.
 func TestEndpoints_ReplaceTheEntryOfAKilledServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -75,7 +75,8 @@ func TestEndpoints_ReplaceTheEntryOfAKilledServer(t *testing.T) {
 	})
 }
 
-// TestEndpoints_AreAllLiveReplicas: the endpoints are all servers whose entries live.
+// TestEndpoints_AreAllLiveReplicas: the endpoints are all servers whose entries have not
+// expired.
 func TestEndpoints_AreAllLiveReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -98,8 +99,8 @@ func TestEndpoints_AreAllLiveReplicas(t *testing.T) {
 	})
 }
 
-// TestEndpoints_LeaveOutALoopbackAddress: a loopback address, which no endpoint may
-// have, is kept out instead of failing for ever.
+// TestEndpoints_LeaveOutALoopbackAddress: a loopback address is not published. Validation
+// allows none in endpoints, so a write with one would fail at every retry.
 func TestEndpoints_LeaveOutALoopbackAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -134,7 +135,7 @@ func portOf(subset corev1.EndpointSubset) string {
 	return strconv.Itoa(int(subset.Ports[0].Port))
 }
 
-// table is entries of replicas without a database.
+// table holds the entries of replicas in memory, without a database.
 type table struct {
 	mu sync.Mutex
 	up map[string]bool

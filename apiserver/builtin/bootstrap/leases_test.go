@@ -19,7 +19,7 @@ import (
 	"byre/watch/watchtest"
 )
 
-// replicaOn keeps the entry of one server in a database that others use too.
+// replicaOn returns the entries of servers in a database that other replicas use too.
 func replicaOn(t *testing.T, driver sqlstore.Driver) reconcilers.Leases {
 	t.Helper()
 	leases, err := bootstrap.NewStoredLeases(options(t, driver), bootstrap.LeaseTTL)
@@ -29,15 +29,16 @@ func replicaOn(t *testing.T, driver sqlstore.Driver) reconcilers.Leases {
 	return leases
 }
 
-// options are those of a server with its own store and feed, until the test ends.
+// options returns the options of a server with its own store and feed, which runs until the
+// test ends.
 func options(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 	t.Helper()
 	store, feed := watchtest.Run(t, storetest.Shared(driver), watch.Options{})
 	return objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
-// TestLeases_ExpireWithoutRenewal: servers see one another's entries, which live for a
-// while after each renewal, and not those that were taken out.
+// TestLeases_ExpireWithoutRenewal: servers see one another's entries. An entry expires some
+// time after its last renewal; a removed entry is gone at once.
 func TestLeases_ExpireWithoutRenewal(t *testing.T) {
 	driver := storetest.NewModel()
 	first, second := replicaOn(t, driver), replicaOn(t, driver)

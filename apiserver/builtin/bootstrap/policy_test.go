@@ -76,8 +76,8 @@ func compare[T any](t *testing.T, options cmp.Options, want, got []T, name func(
 	}
 }
 
-// TestPolicy_IsReconciled: what a role lacks is added, what it has more stays, and
-// a protected one is left alone.
+// TestPolicy_IsReconciled: missing rules of a role are added, additional ones stay, and a
+// role that is protected from updates does not change.
 func TestPolicy_IsReconciled(t *testing.T) {
 	extra := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}
 	client := fake.NewClientset(
@@ -103,8 +103,8 @@ func TestPolicy_IsReconciled(t *testing.T) {
 	}
 }
 
-// TestPolicy_PrimesOldRoles: roles and bindings of clusters from before a part of the
-// policy was split off are carried over.
+// TestPolicy_PrimesOldRoles: roles and bindings of clusters that are older than a split of
+// the policy keep their rights.
 func TestPolicy_PrimesOldRoles(t *testing.T) {
 	custom := []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}}
 	subjects := []rbacv1.Subject{{Kind: "User", APIGroup: "rbac.authorization.k8s.io", Name: "jane"}}

@@ -10,7 +10,7 @@ import (
 	"byre/apiserver/envtest/assets"
 )
 
-// program writes a file that can be run.
+// program writes an executable file.
 func program(t *testing.T, path string) string {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -27,7 +27,7 @@ func TestMake_LinksEachNameToTheProgram(t *testing.T) {
 	cache, byre := t.TempDir(), program(t, filepath.Join(t.TempDir(), "byre"))
 	dirs := make([]string, 8)
 	var group sync.WaitGroup
-	for i := range dirs { // at the same time, as packages are tested
+	for i := range dirs { // concurrently, as packages are tested
 		group.Go(func() {
 			var err error
 			if dirs[i], err = assets.Make(cache, "v1.36.3", byre); err != nil {

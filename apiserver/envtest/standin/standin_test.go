@@ -18,7 +18,7 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// Variables by which the test binary becomes a stand-in, or the parent of one.
+// These variables make the test binary a stand-in, or the parent of one.
 const (
 	asStandin = "STANDIN_TEST_URL"
 	asParent  = "STANDIN_TEST_PARENT"
@@ -38,7 +38,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// beParent starts a stand-in and ends when its standard input does, without stopping it.
+// beParent starts a stand-in and ends at the end of its standard input, without stopping
+// the stand-in.
 func beParent() int {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), asParent+"=")
@@ -49,7 +50,7 @@ func beParent() int {
 	return 0
 }
 
-// freeURL is the URL of a port that nobody listens on.
+// freeURL is a URL with a port that nobody listens on.
 func freeURL(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -60,7 +61,7 @@ func freeURL(t *testing.T) string {
 	return "http://" + l.Addr().String()
 }
 
-// start serves until the test's end, or until the function that it returns is called.
+// start serves until the test ends or the returned function is called.
 func start(t *testing.T, dir string, urls ...string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -154,7 +155,7 @@ func TestFind_WaitsForTheStandinAndLearnsItsDirectory(t *testing.T) {
 	}
 	result := make(chan found, 1)
 	go func() {
-		// The second URL has no stand-in yet: Find asks again until it has.
+		// No stand-in serves the second URL yet: Find repeats its requests until one does.
 		etcd, err := standin.Find(t.Context(), []string{"https://127.0.0.1:1", url})
 		result <- found{etcd, err}
 	}()
@@ -204,7 +205,7 @@ func TestStandin_EachPrefixHasADirectoryBelowItsOwn(t *testing.T) {
 	}
 }
 
-// A test that is killed stops nothing: the stand-in ends by itself.
+// A test process that is killed cannot stop its stand-in: the stand-in ends by itself.
 func TestServe_EndsWithItsParent(t *testing.T) {
 	t.Parallel()
 	dir, url := t.TempDir(), freeURL(t)

@@ -25,7 +25,7 @@ func fill(content []byte) func(io.Writer) error {
 	}
 }
 
-// random bytes, which no compression makes fewer.
+// random returns bytes that cannot be compressed.
 func random(size int) []byte {
 	content := make([]byte, size)
 	r := rand.NewChaCha8([32]byte{})
@@ -40,7 +40,7 @@ func expectContent(t *testing.T, l location.Location, want []byte) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	for range 2 { // it can be read again
+	for range 2 { // a backup can be read more than once
 		if _, err := file.Seek(0, io.SeekStart); err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestLocation_S3(t *testing.T) {
 	if err := backend.CreateBucket("backups"); err != nil {
 		t.Fatal(err)
 	}
-	// gofakes3 does not know the form in which parts are sent without TLS.
+	// gofakes3 does not support the form in which parts are sent without TLS.
 	s3 := httptest.NewTLSServer(gofakes3.New(backend).Server())
 	defer s3.Close()
 	ca := filepath.Join(t.TempDir(), "ca.crt")
@@ -83,7 +83,7 @@ func TestLocation_S3(t *testing.T) {
 	}); !errors.Is(err, failed) {
 		t.Errorf("a write that fails: %v", err)
 	}
-	expectContent(t, l, large) // the one before
+	expectContent(t, l, large) // the earlier content
 	small := random(100)
 	if err := l.Write(t.Context(), fill(small)); err != nil {
 		t.Fatal(err)
