@@ -83,13 +83,24 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// LogTail is the end of what the program logged.
+// State says in words whether the program runs, or how it ended.
+func (p *Process) State() string {
+	select {
+	case <-p.done:
+		return "ended by itself: " + p.cmd.ProcessState.String()
+	default:
+		return "runs"
+	}
+}
+
+// LogTail is the end of what the program logged: up to 16 KiB, which hold the start of a
+// panic too.
 func (p *Process) LogTail() string {
 	log, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()
 	}
-	const most = 4 << 10
+	const most = 16 << 10
 	return string(log[max(0, len(log)-most):])
 }
 

@@ -127,7 +127,12 @@ func startByre(t *testing.T, dir string, args ...string) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Kill)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("byre %s; its log ends with:\n%s", s.State(), s.LogTail())
+		}
+		s.Kill()
+	})
 	return connect(t, s)
 }
 
