@@ -13,10 +13,11 @@ import (
 
 const (
 	flunders = "/apis/wardle.example.com/v1alpha1/namespaces/default/flunders"
-	// aggregatedWatchers follow all flunders, of which aggregatedEvents are made.
+	// aggregatedWatchers is the number of watchers of all flunders, and aggregatedEvents
+	// the number of changes that each of them gets.
 	aggregatedWatchers = 100
 	aggregatedEvents   = 200
-	// gatewayClients send requests at a time.
+	// gatewayClients is the number of concurrent clients.
 	gatewayClients = 4
 )
 
@@ -27,8 +28,7 @@ func (b *bench) aggregationPhases(context.Context) ([]phase, error) {
 	})...), nil
 }
 
-// putBehind starts the sample API server behind the target, and beside it a bare
-// proxy to it.
+// putBehind starts the sample API server behind the target, and a bare proxy to it.
 func (b *bench) putBehind(ctx context.Context, t *target) error {
 	address, err := machineAddress()
 	if err != nil {
@@ -48,7 +48,7 @@ func (b *bench) putBehind(ctx context.Context, t *target) error {
 	return t.awaitBehind(ctx)
 }
 
-// machineAddress is one that an endpoint may have.
+// machineAddress returns an address of this machine that endpoints may have.
 func machineAddress() (string, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
@@ -62,7 +62,8 @@ func machineAddress() (string, error) {
 	return "", errors.New("this machine has no address but its loopback one")
 }
 
-// awaitBehind waits until the server behind is reached, and makes what is read.
+// awaitBehind waits until the target reaches the sample API server, and creates the objects
+// that are read.
 func (t *target) awaitBehind(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -81,8 +82,9 @@ func flunder(name string) []byte {
 	return fmt.Appendf(nil, `{"metadata":{"name":%q},"spec":{"reference":%q}}`, name, name)
 }
 
-// gateway measures what a request takes directly, through a bare proxy, and through
-// the server, and the processor time that the two that pass it on take.
+// gateway measures a request that is sent to the sample API server directly, through the
+// bare proxy, and through the target, and the processor time of the proxy and of the
+// target.
 func (b *bench) gateway(ctx context.Context, t *target) error {
 	median := map[string]time.Duration{}
 	for _, way := range []struct {
@@ -122,8 +124,8 @@ func (b *bench) gateway(ctx context.Context, t *target) error {
 	return nil
 }
 
-// aggregatedWatches measures how fast changes reach watchers, through the server
-// and directly.
+// aggregatedWatches measures how fast changes reach watchers, through the target and
+// directly.
 func (b *bench) aggregatedWatches(ctx context.Context, t *target) error {
 	for _, way := range []struct {
 		name   string
@@ -138,7 +140,7 @@ func (b *bench) aggregatedWatches(ctx context.Context, t *target) error {
 	return nil
 }
 
-// fanOut returns how many events a second all watchers got together.
+// fanOut returns how many events all watchers together get in a second.
 func (b *bench) fanOut(ctx context.Context, t *target, from *client) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()

@@ -11,8 +11,8 @@ import (
 	"byre/e2e/document"
 )
 
-// The ratio is the median of the rounds' ratios: a machine that is slow in one round
-// is slow for both.
+// The ratio is the median of the rounds' ratios: in a round in which the machine is slow,
+// both servers are slow.
 func TestRatio_IsTheMedianOfRounds(t *testing.T) {
 	m := &measurement{Lower: true, Values: map[string][]float64{onSQLite: {1, 10, 2}, stock: {3, 30, 8}}}
 	if got := m.ratio(onSQLite, stock); got != 3 {

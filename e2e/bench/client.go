@@ -14,10 +14,10 @@ import (
 	"byre/e2e/servers"
 )
 
-// connections is how many HTTP/2 connections the clients of one server share.
+// connections is the number of HTTP/2 connections that the clients of one server share.
 const connections = 4
 
-// representation is how a client asks for an answer.
+// representation is the form in which a client asks for an answer.
 type representation struct{ name, accept string }
 
 var (
@@ -28,7 +28,7 @@ var (
 	asMetadataProtobuf = representation{"metadata, protobuf", protobufType + ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
 )
 
-// listRepresentations are those that the parts of a cluster list Pods in.
+// listRepresentations are the forms in which the components of a cluster list Pods.
 var listRepresentations = []representation{asJSON, asProtobuf, asTable, asMetadata, asMetadataProtobuf}
 
 const (
@@ -38,24 +38,24 @@ const (
 	strategicPatchType = "application/strategic-merge-patch+json"
 )
 
-// client sends bodies that were made before, and reads answers without parsing
-// them: what is measured is the server. It asks for gzip, as client-go does, and
-// decompresses what it gets.
+// client measures the server and not itself: it sends bodies that were encoded before, and
+// reads answers without decoding them. It asks for gzip, as client-go does, and
+// decompresses the answers.
 type client struct {
 	url   string
 	conns []*http.Client
 	next  atomic.Uint64
 }
 
-// request is one to send.
+// request is a request to send.
 type request struct {
 	method, path string
-	// accept is JSON where empty, contentType nothing.
+	// accept "" means JSON; contentType "" means no Content-Type.
 	accept, contentType string
 	body                []byte
-	// isPlain says that the client does not ask for gzip.
+	// isPlain reports whether the client does not ask for gzip.
 	isPlain bool
-	// want is the status; 0 means 200.
+	// want is the expected status; 0 means 200.
 	want int
 }
 
@@ -67,8 +67,8 @@ func newClientOf(config *rest.Config) (*client, error) {
 	c := &client{url: config.Host}
 	for range connections {
 		config := rest.CopyConfig(config)
-		// A transport of its own, and so a connection of its own: client-go
-		// shares transports between equal configurations.
+		// A dialer of its own gives the client a transport and connections of its own:
+		// client-go shares transports between equal configurations.
 		config.Dial = dialer().DialContext
 		conn, err := rest.HTTPClientFor(config)
 		if err != nil {
@@ -79,7 +79,7 @@ func newClientOf(config *rest.Config) (*client, error) {
 	return c, nil
 }
 
-// open sends a request and returns the answer, whose status is the wanted one.
+// open sends a request and returns the answer, which has the expected status.
 func (c *client) open(ctx context.Context, r request) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, r.method, c.url+r.path, bytes.NewReader(r.body))
 	if err != nil {
@@ -95,8 +95,8 @@ func (c *client) open(ctx context.Context, r request) (*http.Response, error) {
 	if r.isPlain {
 		req.Header.Set("Accept-Encoding", "identity")
 	}
-	// Without a field manager of its own a write would be kept under the
-	// program's name; both servers do the same work then.
+	// The field manager of a write derives from the User-Agent: with the same one, both
+	// servers do the same work.
 	req.Header.Set("User-Agent", "bench")
 	res, err := c.conns[c.next.Add(1)%connections].Do(req)
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *client) open(ctx context.Context, r request) (*http.Response, error) {
 	return res, nil
 }
 
-// send sends a request and reads the whole answer; it returns its length.
+// send sends a request and reads the whole answer; it returns the length of the body.
 func (c *client) send(ctx context.Context, r request) (int64, error) {
 	res, err := c.open(ctx, r)
 	if err != nil {

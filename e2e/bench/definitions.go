@@ -15,15 +15,15 @@ import (
 
 const definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
-// definition is one to create.
+// definition is a CustomResourceDefinition to create.
 type definition struct {
 	body []byte
-	// instances is the path of what it defines.
+	// instances is the path of the resource that it defines.
 	instances string
 }
 
-// readDefinitions returns n definitions: the ones that are shipped, and copies of
-// them in other groups.
+// readDefinitions returns n definitions: those of the projects in e2e/projects, and copies
+// of them in other groups.
 func readDefinitions(ctx context.Context, n int) ([]definition, error) {
 	var originals []*unstructured.Unstructured
 	for _, p := range projects.All {
@@ -48,8 +48,8 @@ func readDefinitions(ctx context.Context, n int) ([]definition, error) {
 	return all, nil
 }
 
-// inGroup copies a definition into another group; the first copy stays where it
-// is. Nobody converts here.
+// inGroup copies a definition to another group; copy 0 keeps its group. The copy has no
+// conversion.
 func inGroup(original *unstructured.Unstructured, copyNumber int) (definition, error) {
 	d := original.DeepCopy()
 	delete(d.Object, "status")
@@ -75,7 +75,7 @@ func inGroup(original *unstructured.Unstructured, copyNumber int) (definition, e
 	return definition{}, fmt.Errorf("%s has no storage version: %w", d.GetName(), err)
 }
 
-// definitionPhases measure what a number of definitions cost.
+// definitionPhases measure the cost of a number of definitions.
 func (b *bench) definitionPhases(ctx context.Context) ([]phase, error) {
 	all, err := readDefinitions(ctx, b.Definitions)
 	if err != nil {
@@ -122,8 +122,8 @@ func (b *bench) definitionPhases(ctx context.Context) ([]phase, error) {
 	return append(phases, grown("after a restart")...), nil
 }
 
-// createAllDefinitions creates the definitions on byre alone: a stock server would
-// need more memory for 1,000 than machines like this have.
+// createAllDefinitions creates the definitions on byre only: for 1,000 of them a stock
+// server would need more memory than the machines of such runs have.
 func (b *bench) createAllDefinitions(ctx context.Context) (phase, error) {
 	all, err := readDefinitions(ctx, b.Definitions)
 	return phase{name: "create definitions", run: func(ctx context.Context, t *target) error {
@@ -134,10 +134,10 @@ func (b *bench) createAllDefinitions(ctx context.Context) (phase, error) {
 	}}, err
 }
 
-// definers is how many definitions are made at a time.
+// definers is the number of definitions that are created concurrently.
 const definers = 4
 
-// define creates all definitions and measures how long each takes to be served.
+// define creates all definitions and measures how long it takes until each is served.
 func (b *bench) define(ctx context.Context, t *target, all []definition) error {
 	var mu sync.Mutex
 	var took []time.Duration
@@ -159,14 +159,14 @@ func (b *bench) define(ctx context.Context, t *target, all []definition) error {
 	return err
 }
 
-// awaitServed asks for the instances of a definition until there is somebody to
-// ask: that is cheaper than reading the definition again and again.
+// awaitServed lists the instances of a definition until the server answers: that costs less
+// than reading the definition repeatedly.
 func (c *client) awaitServed(ctx context.Context, path string) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		_, err := c.get(ctx, path)
-		// A stock server says 429 while it fills its cache.
+		// A stock server answers 429 while it fills its watch cache.
 		if err == nil || !strings.Contains(err.Error(), "404") && !strings.Contains(err.Error(), "429") {
 			return err
 		}
@@ -188,8 +188,8 @@ func (t *target) listInstances(ctx context.Context, all []definition) error {
 	return nil
 }
 
-// openAPI asks for the one document of version 2. With many definitions a server
-// may take longer for it than a request may; it has it later.
+// openAPI requests the OpenAPI document of version 2. With many definitions the server may
+// build it for longer than a request may last; a later request gets it.
 func (b *bench) openAPI(ctx context.Context, t *target) error {
 	start := time.Now()
 	size, err := t.admin.get(ctx, "/openapi/v2")

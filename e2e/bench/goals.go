@@ -6,16 +6,17 @@ import (
 	"strings"
 )
 
-// goal is what a measurement is to reach.
+// goal is a value that a measurement must reach.
 type goal struct {
 	suite, measurement string
-	// ratio is how many times better than a stock server; 0 sets no goal.
+	// ratio is how many times better than a stock server the value must be; 0 sets no such
+	// goal.
 	ratio float64
-	// most is the highest value, in unit; 0 sets no goal.
+	// most is the highest allowed value, in unit; 0 sets no such goal.
 	most float64
 	unit string
-	// reference is a measurement of the same server that the value may be at most
-	// times as high as; empty sets no goal.
+	// reference names a measurement of the same server. The value may be at most `times`
+	// times the reference's; "" sets no such goal.
 	reference string
 	times     float64
 }
@@ -68,7 +69,7 @@ func goals() []goal {
 		goal{suite: "aggregation", measurement: "get Flunder, CPU added through the server", ratio: 2})
 }
 
-// text says what the goal is.
+// text describes the goal.
 func (g goal) text() string {
 	switch {
 	case g.ratio == 1:
@@ -82,7 +83,7 @@ func (g goal) text() string {
 	}
 }
 
-// judge returns what a target reached, and whether that is the goal.
+// judge returns what a target has reached, and whether that meets the goal.
 func (g goal) judge(r *results, m *measurement, target string) (reached string, isMet bool) {
 	switch {
 	case g.ratio > 0:
@@ -100,8 +101,8 @@ func (g goal) judge(r *results, m *measurement, target string) (reached string, 
 	}
 }
 
-// goalTable is the table of goals. What was not measured says so; what is missed
-// stands in bold.
+// goalTable returns the table of goals. It says which were not measured and prints the
+// missed ones in bold.
 func goalTable(r *results) string {
 	var b strings.Builder
 	b.WriteString("| | goal | " + onSQLite + " | | CPU | " + onPostgres + " | | CPU | " + stock + " |\n|---|" + strings.Repeat("---:|", 8) + "\n")
@@ -132,9 +133,9 @@ func goalTable(r *results) string {
 	return b.String()
 }
 
-// cpuRatio is how many times less processor time a target takes for what a goal is
-// about than a stock server: on a machine that others use too, that is known better
-// than a rate. It is empty where the processor time is not measured apart.
+// cpuRatio returns how many times less processor time than a stock server a target takes
+// for the work of a goal. On a shared machine that is known more exactly than a rate. It is
+// "" if the processor time was not measured.
 func (r *results) cpuRatio(g goal, target string) string {
 	m := r.find(g.suite, g.measurement+", CPU")
 	if m == nil || len(m.Values[target]) == 0 || len(m.Values[stock]) == 0 {

@@ -14,17 +14,18 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// heartbeats are a cluster that has nothing to do: kubelets, controllers, and now and
-// then a Pod whose status changes.
+// heartbeats are the requests of an idle cluster: of kubelets, of controllers, and of the
+// occasional Pod whose status changes.
 type heartbeats struct {
 	clientset   kubernetes.Interface
 	nodes, pods int
 	requests    atomic.Int64
 }
 
-// What the parts of a cluster send, by their defaults: a kubelet renews its lease (a
-// quarter of 40 s) and reports its status, a controller renews its leader election. Each
-// Pod's status changes ten times a day, and an Event is recorded with each change.
+// These are the requests of a cluster's components with their default flags: a kubelet
+// renews its Lease (at a quarter of 40 s) and reports its status, and a controller renews
+// its leader election. The status of each Pod changes ten times a day, and each change has
+// an Event.
 const (
 	nodeLeaseInterval  = 10 * time.Second
 	nodeStatusInterval = 5 * time.Minute
@@ -36,7 +37,7 @@ var leaders = []string{"kube-controller-manager", "kube-scheduler"}
 
 func nodeName(i int) string { return fmt.Sprintf("node-%02d", i) }
 
-// grow creates nodes and Pods until there are so many.
+// grow creates nodes and Pods until their numbers are reached.
 func (h *heartbeats) grow(ctx context.Context, nodes, pods int) error {
 	for ; h.nodes < nodes; h.nodes++ {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(h.nodes)}, Status: nodeStatus(time.Now())}
@@ -54,7 +55,7 @@ func (h *heartbeats) grow(ctx context.Context, nodes, pods int) error {
 	return nil
 }
 
-// nodeStatus is about what a kubelet reports.
+// nodeStatus resembles the status that a kubelet reports.
 func nodeStatus(now time.Time) (status corev1.NodeStatus) {
 	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeReady} {
 		status.Conditions = append(status.Conditions, corev1.NodeCondition{
@@ -71,7 +72,8 @@ func nodeStatus(now time.Time) (status corev1.NodeStatus) {
 	return status
 }
 
-// beat sends heartbeats for a period and returns how many requests changed something.
+// beat sends heartbeats for a period and returns how many of the requests changed an
+// object.
 func (h *heartbeats) beat(ctx context.Context, period time.Duration) (int64, error) {
 	h.requests.Store(0)
 	end := time.Now().Add(period)
@@ -98,7 +100,7 @@ func (h *heartbeats) beat(ctx context.Context, period time.Duration) (int64, err
 	return h.requests.Load(), err
 }
 
-// every calls f at an interval until the end, the first time after a part of it.
+// every calls f at an interval until the end, the first time after a part of the interval.
 func (h *heartbeats) every(ctx context.Context, end time.Time, interval time.Duration, f func(n int) error) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -119,7 +121,7 @@ func (h *heartbeats) every(ctx context.Context, end time.Time, interval time.Dur
 	}
 }
 
-// renew renews a lease, as client-go does with the object that the last answer had.
+// renew renews a Lease. It sends the object of the last answer, as client-go does.
 func (h *heartbeats) renew(ctx context.Context, end time.Time, interval time.Duration, namespace, name string) error {
 	leases := h.clientset.CoordinationV1().Leases(namespace)
 	l, err := leases.Get(ctx, name, metav1.GetOptions{})
@@ -139,7 +141,7 @@ func (h *heartbeats) renew(ctx context.Context, end time.Time, interval time.Dur
 	})
 }
 
-// changePod changes the status of a Pod, and records an Event of it.
+// changePod changes the status of a Pod and creates an Event for that.
 func (h *heartbeats) changePod(ctx context.Context, i int) error {
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","lastTransitionTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
 	name := podName(i)

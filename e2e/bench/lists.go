@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// pageSize is that of kubectl and of client-go's reflectors.
+// pageSize is the page size of kubectl and of client-go's reflectors.
 const pageSize = 500
 
 // podsPath is the path of all Pods, or of those that a query selects.
@@ -50,8 +50,8 @@ func (b *bench) listPhases() []phase {
 		}})
 }
 
-// measureList sends a list n times, and records the median time to the last byte and
-// the processor time a list.
+// measureList sends a list n times, and records the median time to the last byte and the
+// processor time of one list.
 func (b *bench) measureList(ctx context.Context, t *target, name string, r request, n int) error {
 	before, storeBefore, err := t.used()
 	if err != nil {
@@ -77,8 +77,8 @@ func (b *bench) measureList(ctx context.Context, t *target, name string, r reque
 	return nil
 }
 
-// pages reads all Pods in pages, but at most a number of them, and returns what one
-// page takes on average.
+// pages reads Pods in pages, up to a number of pages, and returns the average time of a
+// page.
 func (c *client) pages(ctx context.Context, most int) (time.Duration, error) {
 	query := url.Values{"limit": {fmt.Sprint(pageSize)}}
 	start := time.Now()
@@ -95,8 +95,8 @@ func (c *client) pages(ctx context.Context, most int) (time.Duration, error) {
 	}
 }
 
-// continueToken cuts the token out of a list's metadata, which stands first, so that
-// the client need not parse the list.
+// continueToken cuts the token out of the list's metadata, which comes first in the body:
+// the client need not decode the list.
 func continueToken(list []byte) string {
 	head, _, _ := bytes.Cut(list, []byte(`"items":`))
 	_, rest, _ := bytes.Cut(head, []byte(`"continue":"`))
@@ -104,7 +104,7 @@ func continueToken(list []byte) string {
 	return string(token)
 }
 
-// growth measures how a server does with a number of Pods.
+// growth measures a server that holds a number of Pods.
 func (b *bench) growth(pods int) phase {
 	return phase{name: fmt.Sprintf("growth, %d Pods", pods), run: func(ctx context.Context, t *target) error {
 		if err := sleep(ctx, b.Settle/4); err != nil {
@@ -122,7 +122,7 @@ func (b *bench) growth(pods int) phase {
 		}
 		var errs []error
 		plot := func(name string, n int, send func() error) {
-			// The first one warms up what an index or a cache needs.
+			// The first request fills indexes and caches.
 			errs = append(errs, send())
 			took, err := times(n, send)
 			errs = append(errs, err)
@@ -137,7 +137,7 @@ func (b *bench) growth(pods int) phase {
 	}}
 }
 
-// largePhases fill a server, and measure it full and after a restart.
+// largePhases fill a server with Pods, and measure it when it is full and after a restart.
 func (b *bench) largePhases(ctx context.Context) ([]phase, error) {
 	phases := append([]phase{b.setUp()}, b.fill()...)
 	phases = append(phases, b.memory("memory, with the Pods"))

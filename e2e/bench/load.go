@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// load is what a number of clients did.
+// load is the result of a number of clients' requests.
 type load struct {
 	requests  int
 	took      time.Duration
@@ -16,18 +16,18 @@ type load struct {
 
 func (l load) perSecond() float64 { return float64(l.requests) / l.took.Seconds() }
 
-// closedLoop says what to do: each of a number of clients sends a request, waits for
-// the answer, and sends the next one.
+// closedLoop is a load of a number of clients, each of which sends a request, waits for the
+// answer, and sends the next one.
 type closedLoop struct {
 	clients int
-	// period ends the load, where it is above 0, and so does the number of requests.
+	// The load ends after the period, if it is above 0, or after the number of requests.
 	period   time.Duration
 	requests int
 	// first is the number of the first request.
 	first int
 }
 
-// run calls send with the number of the client and of the request.
+// run calls send with the numbers of the client and of the request.
 func (c closedLoop) run(ctx context.Context, send func(ctx context.Context, client, n int) error) (load, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -60,8 +60,8 @@ func (c closedLoop) run(ctx context.Context, send func(ctx context.Context, clie
 	return l, context.Cause(ctx)
 }
 
-// openLoop sends requests at a fixed rate whether the earlier ones are answered or
-// not, and returns when all are answered.
+// openLoop sends requests at a fixed rate, whether or not earlier ones have been answered,
+// and returns when all have been.
 func openLoop(ctx context.Context, perSecond, requests int, send func(ctx context.Context, n int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -85,8 +85,7 @@ func openLoop(ctx context.Context, perSecond, requests int, send func(ctx contex
 	return context.Cause(ctx)
 }
 
-// times sends n requests, one after the other, and returns the median of what they
-// took.
+// times sends n requests, one after another, and returns the median of their times.
 func times(n int, send func() error) (time.Duration, error) {
 	var all []time.Duration
 	for range n {

@@ -21,7 +21,7 @@ import (
 )
 
 func main() {
-	debug.SetGCPercent(400) // the processors are the servers' first
+	debug.SetGCPercent(400) // leave the processors to the servers
 	var o options
 	o.register()
 	flag.Parse()
@@ -88,7 +88,7 @@ func run(o options) error {
 		defer stop()
 		r, err = measure(ctx, o)
 	}
-	if r != nil { // what was measured before an error is worth reading
+	if r != nil { // write what was measured before the error, too
 		err = errors.Join(err, report(r, o))
 	}
 	return err
@@ -132,7 +132,7 @@ func measure(ctx context.Context, o options) (r *results, err error) {
 		} else {
 			failed = errors.Join(failed, fmt.Errorf("suite %s: %w", s.name, err))
 		}
-		// What is measured is kept even if the next suite takes the machine down.
+		// Write the results of this suite: the next one may exhaust the machine.
 		if err := errors.Join(os.MkdirAll(o.out, 0o755), r.write(file)); err != nil || ctx.Err() != nil {
 			return r, errors.Join(failed, err)
 		}
@@ -140,10 +140,10 @@ func measure(ctx context.Context, o options) (r *results, err error) {
 	return r, failed
 }
 
-// resultsFile is the file of the results in the folder that -out names.
+// resultsFile is the name of the file with the results, in the directory that -out names.
 const resultsFile = "results.json"
 
-// report writes the results, and what is made of them.
+// report writes the results, the tables and the plots.
 func report(r *results, o options) error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err

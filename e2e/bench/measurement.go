@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// results are what one run measured. They are written as JSON, and all tables and
-// plots are made from them.
+// results are the results of a run. They are written as JSON; all tables and plots are made
+// from them.
 type results struct {
 	Started time.Time `json:"started"`
-	// Version is what byre says of itself, Machine what the figures depend on.
+	// Version is byre's version. Machine describes the machine that the values depend on.
 	Version string  `json:"version"`
 	Machine machine `json:"machine"`
-	// Sizes are by suite.
+	// Sizes are the sizes of each suite.
 	Sizes map[string]sizes `json:"sizes"`
 	// Complete are the suites that ran to their end on every target.
 	Complete     []string       `json:"complete"`
@@ -27,7 +27,7 @@ type results struct {
 	Measurements []*measurement `json:"measurements"`
 	Series       []*series      `json:"series"`
 
-	suite string // the one that runs
+	suite string // the suite that runs
 }
 
 type machine struct {
@@ -42,14 +42,14 @@ type measurement struct {
 	Suite string `json:"suite"`
 	Name  string `json:"name"`
 	Unit  string `json:"unit"`
-	// Lower says that a lower value is the better one.
+	// Lower says that lower values are better.
 	Lower bool `json:"lowerIsBetter"`
-	// Values are by target, one a round. Values of one index were measured one
-	// right after the other.
+	// Values are the values of each target, one for each round. Values with the same index
+	// were measured one directly after the other.
 	Values map[string][]float64 `json:"values"`
 }
 
-// series is one figure of every target over the number of objects.
+// series is one quantity of every target as a function of the number of objects.
 type series struct {
 	Suite  string             `json:"suite"`
 	Name   string             `json:"name"`
@@ -71,7 +71,7 @@ func newResults(version string) *results {
 	}
 }
 
-// add records a value of one round.
+// add records the value of one round.
 func (r *results) add(name, unit string, lower bool, target string, value float64) {
 	m := r.find(r.suite, name)
 	if m == nil {
@@ -89,7 +89,7 @@ func (r *results) addDuration(name, target string, d time.Duration) {
 	r.add(name, "ms", true, target, ms(d))
 }
 
-// plot records a value at a number of objects.
+// plot records a value for a number of objects.
 func (r *results) plot(name, unit, target string, objects int, value float64) {
 	i := slices.IndexFunc(r.Series, func(s *series) bool { return s.Name == name && s.Suite == r.suite })
 	if i < 0 {
@@ -99,7 +99,7 @@ func (r *results) plot(name, unit, target string, objects int, value float64) {
 	r.Series[i].Points[target] = append(r.Series[i].Points[target], point{objects, value})
 }
 
-// find returns nil where a measurement was not made.
+// find returns nil if there is no such measurement.
 func (r *results) find(suite, name string) *measurement {
 	for _, m := range r.Measurements {
 		if m.Suite == suite && m.Name == name {
@@ -109,9 +109,9 @@ func (r *results) find(suite, name string) *measurement {
 	return nil
 }
 
-// ratio says how many times better target is than base: the median of the rounds'
-// ratios, because the values of one round were measured on a machine of one speed.
-// NaN means that one of them was not measured.
+// ratio returns how many times better target is than base: the median of the ratios of all
+// rounds, because the machine may be slower in one round than in another. NaN means that
+// one of the two was not measured.
 func (m *measurement) ratio(target, base string) float64 {
 	ours, theirs := m.Values[target], m.Values[base]
 	if len(ours) != len(theirs) {
@@ -128,7 +128,7 @@ func (m *measurement) ratio(target, base string) float64 {
 	return median(ratios)
 }
 
-// median is NaN where there are no values.
+// median returns NaN for no values.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)
@@ -142,7 +142,7 @@ func median(values []float64) float64 {
 	}
 }
 
-// percentile is the value that a share p of the values does not exceed.
+// percentile returns the lowest of the values that a share p of them does not exceed.
 func percentile(values []time.Duration, p float64) time.Duration {
 	if len(values) == 0 {
 		return 0
@@ -161,8 +161,8 @@ func (r *results) write(path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
-// readResults reads the files of several runs. A suite that several of them hold is
-// taken from the last one.
+// readResults reads the files of several runs. If several files have a suite, the last one
+// counts.
 func readResults(paths []string) (*results, error) {
 	all := &results{Sizes: map[string]sizes{}}
 	for _, path := range paths {
@@ -179,8 +179,8 @@ func readResults(paths []string) (*results, error) {
 	return all, nil
 }
 
-// resume takes the results of an earlier run of the same program from a file. It takes
-// nothing where there is no such file.
+// resume takes over the results of an earlier run of the same program from a file. It does
+// nothing if there is no such file.
 func (r *results) resume(path string) error {
 	earlier, err := readResults([]string{path})
 	switch {
@@ -200,7 +200,7 @@ func (r *results) resume(path string) error {
 	return nil
 }
 
-// drop forgets a suite.
+// drop deletes the results of a suite.
 func (r *results) drop(suite string) {
 	delete(r.Sizes, suite)
 	r.Complete = slices.DeleteFunc(r.Complete, func(s string) bool { return s == suite })

@@ -18,7 +18,7 @@ import (
 
 const (
 	namespaces = 10
-	// podsPerLabel is how many Pods a list by label selects.
+	// podsPerLabel is the number of Pods that a list by label selects.
 	podsPerLabel = 200
 )
 
@@ -28,10 +28,10 @@ func podPath(i int) string {
 	return "/api/v1/namespaces/" + namespaceName(i) + "/pods/" + podName(i)
 }
 
-// serializer writes and reads protobuf as client-go does.
+// serializer encodes and decodes protobuf as client-go does.
 var serializer = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
 
-// encode returns an object as a client sends it in a media type.
+// encode encodes an object in a media type, as a client sends it.
 func encode(obj runtime.Object, mediaType string) ([]byte, error) {
 	var body bytes.Buffer
 	if mediaType == protobufType {
@@ -66,8 +66,8 @@ func lease(name string) *coordinationv1.Lease {
 	}
 }
 
-// ordinaryRights allow the ordinary user of the measurements what they need, and
-// nothing else.
+// ordinaryRights are the RBAC objects that give the ordinary user the rights for the
+// measurements and no others.
 func ordinaryRights() []runtime.Object {
 	return []runtime.Object{
 		&rbacv1.ClusterRole{
@@ -87,7 +87,7 @@ func ordinaryRights() []runtime.Object {
 	}
 }
 
-// pod is about what a Deployment's pods look like: stored it is about 4.8 kB.
+// pod resembles a Deployment's Pod; stored, it has about 4.8 kB.
 func (s sizes) pod(i int) *corev1.Pod {
 	quantities := func(cpu, memory string) corev1.ResourceList {
 		return corev1.ResourceList{
@@ -137,7 +137,7 @@ func (s sizes) pod(i int) *corev1.Pod {
 	}
 }
 
-// labels is how many values the label has that Pods are listed by.
+// labels is the number of values of the label by which Pods are listed.
 func (s sizes) labels() int { return max(1, s.Pods/podsPerLabel) }
 
 // mergePatch is a merge patch of a Pod's status.
@@ -145,7 +145,7 @@ func mergePatch(n int, message string) []byte {
 	return fmt.Appendf(nil, `{"status":{"phase":"Running","message":%q,"podIP":"10.1.%d.%d"}}`, message, n/250%250, n%250+1)
 }
 
-// strategicPatch is what a kubelet sends of a Pod's status.
+// strategicPatch is a kubelet's patch of a Pod's status.
 func strategicPatch(n int, message string) []byte {
 	return fmt.Appendf(nil, `{"status":{"$setElementOrder/conditions":[{"type":"Ready"},{"type":"ContainersReady"}],`+
 		`"conditions":[{"type":"Ready","status":"True","message":%q},{"type":"ContainersReady","status":"True"}],`+

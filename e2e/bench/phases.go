@@ -11,12 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// clients is how many clients a load has where nothing else is said.
+// clients is the default number of clients of a load.
 const clients = 64
 
-// user is who sends a load.
+// user is the user that sends a load.
 type user struct {
-	// suffix is what the names of measurements end with.
+	// suffix is the end of the names of the user's measurements.
 	suffix string
 	client func(*target) *client
 }
@@ -44,8 +44,8 @@ func (b *bench) standardPhases(context.Context) ([]phase, error) {
 	return phases, nil
 }
 
-// sendLoad runs a load and records its rate, its latency, and the processor time a
-// request takes.
+// sendLoad runs a load and records its rate, its latency, and the processor time of a
+// request.
 func (b *bench) sendLoad(ctx context.Context, t *target, name string, l closedLoop, send func(ctx context.Context, client, n int) error) (load, error) {
 	before, storeBefore, err := t.used()
 	if err != nil {
@@ -66,8 +66,8 @@ func (b *bench) sendLoad(ctx context.Context, t *target, name string, l closedLo
 	return done, nil
 }
 
-// addCPU records the processor time that each of n requests took of the server and
-// its database, and what the database's processes took of it.
+// addCPU records the processor time of one of n requests: of the server together with its
+// database, and of the database's processes alone.
 func (b *bench) addCPU(name string, t *target, server, store time.Duration, n int) {
 	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(max(n, 1)) }
 	b.add(name, "µs", true, t.name, each(server+store))
@@ -76,7 +76,7 @@ func (b *bench) addCPU(name string, t *target, server, store time.Duration, n in
 	}
 }
 
-// memory lets the servers rest and records what they use.
+// memory waits until the servers are idle and records their memory.
 func (b *bench) memory(name string) phase {
 	haveRested := false
 	return phase{name: name, run: func(ctx context.Context, t *target) error {
@@ -94,8 +94,8 @@ func (b *bench) memory(name string) phase {
 	}}
 }
 
-// rest leaves all servers to themselves for some time. A phase calls it for each server:
-// they rest at once, when it is called first.
+// rest waits for some time without sending requests. A phase calls it for each server: only
+// the first call waits, because all servers are idle at the same time.
 func (b *bench) rest(ctx context.Context, d time.Duration, haveRested *bool) error {
 	if *haveRested {
 		return nil
@@ -104,7 +104,7 @@ func (b *bench) rest(ctx context.Context, d time.Duration, haveRested *bool) err
 	return sleep(ctx, d)
 }
 
-// setUp makes the namespaces, the leases, and the rights of the ordinary user.
+// setUp creates the namespaces, the Leases, and the rights of the ordinary user.
 func (b *bench) setUp() phase {
 	return phase{name: "set up", isSetup: true, run: func(ctx context.Context, t *target) error {
 		create := func(path string, body []byte, err error) error {
@@ -169,7 +169,7 @@ const leasesPath = "/apis/coordination.k8s.io/v1/namespaces/bench-0/leases"
 
 func leaseName(i int) string { return fmt.Sprintf("node-%d", i) }
 
-// updateLeases has every client renew a lease of its own, as kubelets do.
+// updateLeases makes every client renew a Lease of its own, as kubelets do.
 func (b *bench) updateLeases(by user) phase {
 	name := fmt.Sprintf("update Lease, protobuf, %d clients%s", clients, by.suffix)
 	return phase{name: name, runsOnEmpty: true, run: func(ctx context.Context, t *target) error {
@@ -205,7 +205,7 @@ func (b *bench) updateLeases(by user) phase {
 	}}
 }
 
-// firstListAfterStart starts the server again and lists all Pods once.
+// firstListAfterStart restarts the server and lists all Pods once.
 func (b *bench) firstListAfterStart(f representation) phase {
 	name := "first list of all Pods after a start, " + f.name
 	return phase{name: name, run: func(ctx context.Context, t *target) error {

@@ -13,7 +13,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// The colours of the targets, and the shapes and dashes of what is plotted.
+// Each target has a colour, and each plotted quantity a shape and a dash.
 var (
 	colours = map[string]color.Color{
 		onSQLite:   color.RGBA{R: 0x1f, G: 0x77, B: 0xb4, A: 0xff},
@@ -24,7 +24,7 @@ var (
 	dashes = [][]vg.Length{nil, {6, 3}, {2, 2}, {8, 3, 2, 3}, {1, 3}}
 )
 
-// writePlots draws how latency and memory grow with the number of objects.
+// writePlots plots latency and memory against the number of objects.
 func writePlots(r *results, dir string) error {
 	return errors.Join(
 		writePlot(r, filepath.Join(dir, "performance-latency.svg"), "Latency over the number of Pods", "ms", func(s *series) bool { return s.Unit == "ms" }),
@@ -32,8 +32,8 @@ func writePlots(r *results, dir string) error {
 	)
 }
 
-// writePlot draws some series on logarithmic axes: a colour a target, a dash and a
-// shape a series. It writes nothing where there are none.
+// writePlot plots the selected series on logarithmic axes, with a colour for each target
+// and a dash and a shape for each series. Without such series it writes no file.
 func writePlot(r *results, path, title, unit string, isIn func(*series) bool) error {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "Pods", unit
@@ -69,12 +69,13 @@ func writePlot(r *results, path, title, unit string, isIn func(*series) bool) er
 	if len(names) == 0 {
 		return nil
 	}
-	// The legend stands above what is plotted: a line of it takes a fortieth of the height.
+	// The legend is above the plot: each of its lines takes a fortieth of the height.
 	p.Y.Max *= math.Pow(p.Y.Max/p.Y.Min, float64(lines)/40)
 	return p.Save(9*vg.Inch, 7*vg.Inch, path)
 }
 
-// points are those of all suites, by the number of objects. A zero has no logarithm.
+// points are the values of all suites by the number of objects. It leaves out zeros, which
+// have no logarithm.
 func (r *results) points(name, target string) plotter.XYs {
 	var all plotter.XYs
 	for _, s := range r.Series {

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// createKinds are the ways in which Pods are created, in turns.
+// createKinds are the ways to create Pods; they alternate.
 var createKinds = []struct {
 	name, mediaType string
 	by              user
@@ -17,11 +17,11 @@ var createKinds = []struct {
 	{"protobuf", protobufType, ordinary},
 }
 
-// fillSteps is how many times all kinds of creates have their turn during the fill.
+// fillSteps is how many times each kind of create has its turn.
 const fillSteps = 4
 
-// fill creates all Pods, and measures now and then how a server does with as many as
-// it has.
+// fill creates all Pods, and measures at some numbers of Pods how the server behaves with
+// that many.
 func (b *bench) fill() []phase {
 	var phases []phase
 	chunks := fillSteps * len(createKinds)
@@ -60,7 +60,7 @@ func (b *bench) createPodsUpTo(most, kind int) phase {
 	}}
 }
 
-// patchKinds are the ways in which the status of a Pod is patched.
+// patchKinds are the ways to patch the status of a Pod.
 var patchKinds = []struct {
 	name, contentType string
 	body              func(n int, message string) []byte
@@ -72,8 +72,8 @@ var patchKinds = []struct {
 	{"merge", mergePatchType, mergePatch, admin},
 }
 
-// changeEverything patches the status of all Pods, and then lists them in a
-// representation in which nobody has seen them since.
+// changeEverything patches the status of all Pods and then lists them in a representation
+// that no client has read since.
 func (b *bench) changeEverything() []phase {
 	var phases []phase
 	for i, f := range []representation{asJSON, asProtobuf, asTable, asMetadataProtobuf} {

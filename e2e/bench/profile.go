@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// profiled runs a phase on a target. With -profile it writes how byre used the processor
-// for the first Period of it, and what is on its heap at its end.
+// profiled runs a phase on a target. With -profile it writes a profile of byre's processor
+// use in the first Period of the phase, and one of its heap at the end.
 func (b *bench) profiled(ctx context.Context, s suite, p phase, t *target) error {
 	if !b.profile || t.server == nil || t.name == stock {
 		return p.run(ctx, t)
@@ -31,13 +31,13 @@ func (b *bench) profiled(ctx context.Context, s suite, p phase, t *target) error
 	err := p.run(ctx, t)
 	done.Wait()
 	if strings.Contains(p.name, "restart") || strings.Contains(p.name, "after a start") {
-		cpu = nil // the server that was asked has gone
+		cpu = nil // the server was restarted or stopped meanwhile
 	}
 	_ = t.admin.save(ctx, "/metrics", filepath.Join(dir, name+".metrics"))
 	return errors.Join(err, cpu, t.admin.save(ctx, "/debug/pprof/heap?gc=1", filepath.Join(dir, name+".heap")))
 }
 
-// save writes what a path answers into a file.
+// save writes the answer of a path to a file.
 func (c *client) save(ctx context.Context, path, file string) error {
 	body, err := c.read(ctx, request{method: http.MethodGet, path: path, accept: "*/*"})
 	if err != nil {

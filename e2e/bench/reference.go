@@ -21,14 +21,14 @@ import (
 	"byre/e2e/servers"
 )
 
-// The reference servers are this program, started once more with one of these flags.
+// The reference servers are processes of this program, started with one of these flags.
 const (
 	bareProxyFlag   = "bare-proxy"
 	emptyServerFlag = "empty-server"
 )
 
-// bareProxy passes on what it is asked, over TLS and HTTP/2, and does nothing else.
-// What it adds to a request no proxy in Go can save.
+// bareProxy forwards requests over TLS and HTTP/2 and does nothing else. Every proxy in Go
+// has at least its cost.
 func bareProxy(to string) (http.Handler, error) {
 	target, err := url.Parse(to)
 	return &httputil.ReverseProxy{
@@ -38,8 +38,8 @@ func bareProxy(to string) (http.Handler, error) {
 	}, err
 }
 
-// emptyServer reads a request and answers it with a number of bytes that are always
-// the same. What it takes no server in Go can save.
+// emptyServer reads a request and answers with a fixed number of bytes. Every server in Go
+// has at least its cost.
 func emptyServer(size string) (http.Handler, error) {
 	n, err := strconv.Atoi(size)
 	if err != nil {
@@ -54,12 +54,12 @@ func emptyServer(size string) (http.Handler, error) {
 		if r.Method == http.MethodPost {
 			w.WriteHeader(http.StatusCreated)
 		}
-		// A client that has gone needs no answer.
+		// A client that has disconnected needs no answer.
 		_, _ = w.Write(body)
 	}), nil
 }
 
-// serveReference serves until in ends. It writes its URL to out first.
+// serveReference serves until in ends. It first writes its URL to out.
 func serveReference(handler http.Handler, in io.Reader, out io.Writer) error {
 	server := httptest.NewUnstartedServer(handler)
 	server.EnableHTTP2 = true

@@ -11,11 +11,11 @@ import (
 	"byre/e2e/servers"
 )
 
-// replicaCount is how many byre processes share the database.
+// replicaCount is the number of byre processes that share the database.
 const replicaCount = 3
 
-// replicaPhases measure several byre processes on one PostgreSQL: writes to all of
-// them, and how soon one sees what another has written.
+// replicaPhases measure several byre processes on one PostgreSQL: writes to all of them,
+// and the time until a write to one is visible at another.
 func (b *bench) replicaPhases(context.Context) ([]phase, error) {
 	replicas := map[*target][]*target{}
 	name := fmt.Sprintf("%d replicas", replicaCount)
@@ -40,8 +40,8 @@ func (b *bench) replicaPhases(context.Context) ([]phase, error) {
 		}}}, nil
 }
 
-// startReplicas starts further processes on the target's database. Replicas share
-// their keys and certificates.
+// startReplicas starts more processes on the target's database. Replicas share their keys
+// and certificates.
 func (b *bench) startReplicas(ctx context.Context, first *target) ([]*target, error) {
 	all := []*target{first}
 	for i := 1; i < replicaCount; i++ {

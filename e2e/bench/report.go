@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// tables are all tables by name.
+// tables returns all tables by name.
 func tables(r *results) map[string]string {
 	all := map[string]string{"goals": goalTable(r), "run": runLine(r), "store": table(r, isOfStore)}
 	for _, s := range suiteNames() {
@@ -16,16 +16,16 @@ func tables(r *results) map[string]string {
 	return all
 }
 
-// isOfStore says that a measurement is of the store's processes alone.
+// isOfStore reports whether a measurement is of the store's processes alone.
 func isOfStore(m *measurement) bool { return strings.HasSuffix(m.Name, " of the store") }
 
-// runLine says what was measured where.
+// runLine says what was measured and on which machine.
 func runLine(r *results) string {
 	version, _, _ := strings.Cut(r.Version, "\n")
 	return fmt.Sprintf("%s, %s; %s/%s, %d processors, %s.\n", r.Started.Format("2006-01-02"), version, r.Machine.OS, r.Machine.Arch, r.Machine.CPUs, r.Machine.Go)
 }
 
-// allTables is every table under its name.
+// allTables returns every table under its name.
 func allTables(r *results) string {
 	var b strings.Builder
 	b.WriteString(runLine(r))
@@ -38,9 +38,9 @@ func allTables(r *results) string {
 	return b.String()
 }
 
-// table is a Markdown table of the medians of some measurements. Beside every target
-// stands how many times better it is than a stock server. It is empty where nothing
-// was measured.
+// table returns a Markdown table with the medians of some measurements. The column of each
+// target has, beside the value, how many times better it is than a stock server. It returns
+// "" if nothing was measured.
 func table(r *results, isIn func(*measurement) bool) string {
 	var rows []*measurement
 	var columns []string
@@ -97,12 +97,12 @@ func columnOrder(target string) int {
 	return slices.Index([]string{onSQLite, onVolatile, onPostgres, onKine, stock, empty}, target)
 }
 
-// isCompared says whether a column has a stock server's beside it.
+// isCompared reports whether there is a stock server's column to compare a column with.
 func isCompared(target string, columns []string) bool {
 	return slices.Contains(columns, stock) && target != stock && target != empty
 }
 
-// format is empty for what was not measured.
+// format returns "" for a value that was not measured.
 func format(v float64, unit string) string {
 	switch {
 	case math.IsNaN(v):

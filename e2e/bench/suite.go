@@ -16,12 +16,13 @@ import (
 // phase measures one thing on one target.
 type phase struct {
 	name string
-	// isSetup says that later phases need what it makes: it always runs.
+	// isSetup reports whether later phases need the objects of this one: then it always
+	// runs.
 	isSetup bool
-	// isRepetition says that an earlier round has measured the same: it is left out once
-	// the suite has taken the time of -limit.
+	// isRepetition reports whether an earlier round has measured the same: then it is left
+	// out once the suite has taken the time of -limit.
 	isRepetition bool
-	// runsOnEmpty says that it measures the empty server too.
+	// runsOnEmpty reports whether the phase measures the empty server too.
 	runsOnEmpty bool
 	run         func(ctx context.Context, t *target) error
 }
@@ -32,7 +33,8 @@ type suite struct {
 	sizes      func(options) sizes
 	phases     func(b *bench, ctx context.Context) ([]phase, error)
 	aggregates bool
-	// measure is of a suite whose servers run all at the same time; it has no phases.
+	// measure runs a suite whose servers all run at the same time; such a suite has no
+	// phases.
 	measure func(b *bench, ctx context.Context) error
 }
 
@@ -77,20 +79,20 @@ func chooseSuites(o options) (chosen []suite, err error) {
 	return chosen, nil
 }
 
-// sizes say how long and how much.
+// sizes are the numbers of objects and the times of a suite.
 type sizes struct {
 	Pods  int `json:"pods"`
 	Nodes int `json:"nodes"`
-	// Period is how long a load lasts.
+	// Period is the duration of a load.
 	Period time.Duration `json:"period"`
-	// Lists is how many lists a round makes.
+	// Lists is the number of lists in a round.
 	Lists  int `json:"lists"`
 	Rounds int `json:"rounds"`
-	// Settle is how long memory is left to itself before it is read.
+	// Settle is the time without requests before memory is read.
 	Settle      time.Duration `json:"settle"`
 	Watchers    int           `json:"watchers"`
 	Definitions int           `json:"definitions"`
-	// Wear is how long heartbeats are sent, to see what they write to the disk.
+	// Wear is how long heartbeats are sent while the writes to the disk are counted.
 	Wear time.Duration `json:"wear"`
 }
 
@@ -167,9 +169,9 @@ func (b *bench) run(ctx context.Context, s suite) (err error) {
 			continue
 		}
 		fmt.Fprintf(os.Stderr, "%s %s: %s\n", time.Now().Format(time.TimeOnly), s.name, p.name)
-		// The order changes, so that no server always runs after the same one.
+		// The order changes, so that no server always follows the same one.
 		slices.Reverse(b.targets)
-		for _, t := range b.targets { // a target that fails leaves b.targets meanwhile
+		for _, t := range b.targets { // a target that fails is removed from b.targets meanwhile
 			if t.server == nil && !p.runsOnEmpty {
 				continue
 			}
@@ -180,7 +182,7 @@ func (b *bench) run(ctx context.Context, s suite) (err error) {
 				err = fmt.Errorf("%s, %s: %w", t.name, p.name, err)
 				fmt.Fprintln(os.Stderr, "bench:", err)
 				failed = errors.Join(failed, err, t.stop())
-				// The others are measured without it.
+				// Measure the other targets without it.
 				b.targets = slices.DeleteFunc(slices.Clone(b.targets), func(other *target) bool { return other == t })
 			}
 			if ctx.Err() != nil {
@@ -202,8 +204,8 @@ func (b *bench) repeated(round func() []phase) (phases []phase) {
 	return phases
 }
 
-// start starts the servers that are wanted. Each is started several times in empty
-// folders, in turns; the last one stays.
+// start starts the wanted servers. Each is started several times with empty directories,
+// and they alternate; the last process of each serves the suite.
 func (b *bench) start(ctx context.Context, aggregates bool) error {
 	isWanted := func(name string) bool {
 		return b.only == "" || slices.Contains(strings.Split(b.only, ","), name)

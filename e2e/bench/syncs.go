@@ -10,16 +10,17 @@ import (
 	"syscall"
 )
 
-// checkpointing is held while this process copies a log back.
+// checkpointing is locked while this process copies a log back.
 var checkpointing sync.Mutex
 
-// syncCounter counts the calls of fsync and fdatasync that a process makes, by strace.
+// syncCounter counts a process's calls of fsync and fdatasync with strace.
 type syncCounter struct {
 	cmd  *exec.Cmd
 	file string
 }
 
-// countSyncs begins to count. Without strace, or the right to use it, nothing is counted.
+// countSyncs begins to count. It counts nothing without strace or without the right to use
+// it.
 func countSyncs(pid int, file string) *syncCounter {
 	c := &syncCounter{file: file, cmd: exec.Command("strace", "-f", "-qq", "-e", "trace=fsync,fdatasync,sync_file_range", "-o", file, "-p", strconv.Itoa(pid))}
 	if err := c.cmd.Start(); err != nil {
@@ -36,12 +37,13 @@ func (c *syncCounter) stop() error {
 	if errors.Is(err, os.ErrProcessDone) {
 		err = nil
 	}
-	// It says by its exit status that it was interrupted.
+	// Its exit status says that it was interrupted.
 	_ = c.cmd.Wait()
 	return err
 }
 
-// count ends the counting; it is negative where nothing was counted.
+// count ends the counting and returns the number of calls; it is negative if nothing was
+// counted.
 func (c *syncCounter) count() (int64, error) {
 	if c.cmd == nil {
 		return -1, nil
@@ -53,6 +55,7 @@ func (c *syncCounter) count() (int64, error) {
 	if err != nil {
 		return -1, nil
 	}
-	// A call that is interrupted by another thread's has a second line, "resumed".
+	// strace prints a call that another thread's call interrupts on two lines; the second
+	// one has "resumed".
 	return int64(strings.Count(string(text), "sync(") + strings.Count(string(text), "sync_file_range(")), errors.Join(os.Remove(c.file))
 }

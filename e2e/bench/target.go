@@ -23,21 +23,22 @@ const (
 type target struct {
 	name   string
 	server *servers.Server // nil for the empty server
-	// start starts the server, also on what an earlier one has stored.
+	// start starts the server, with an empty store or with what an earlier process has
+	// stored.
 	start func(context.Context) (*servers.Server, error)
-	// usage is what the server's process uses, storeUsage what its database's
-	// processes use; nil where the database is in the server's process.
+	// usage returns the usage of the server's process, storeUsage that of its database's
+	// processes; storeUsage is nil if the database is in the server's process.
 	usage, storeUsage func() (servers.Usage, error)
 	// admin is in system:masters; ordinary is not, and priority and fairness and
 	// RBAC apply to its requests.
 	admin, ordinary *client
 
-	// pods, maps and patches count what was sent, so that names and values never
-	// repeat.
+	// pods, maps and patches count the requests of each kind, so that names and values
+	// never repeat.
 	pods, maps, patches int
 
-	// wardle is the sample API server behind it, direct its client and proxy a bare
-	// proxy to it; nil outside the suite that measures aggregation.
+	// wardle is the sample API server behind the target, direct is its client, and proxy is
+	// a bare proxy to it. All are nil outside the suite "aggregation".
 	wardle *servers.Wardle
 	direct *client
 	proxy  *reference
@@ -45,8 +46,8 @@ type target struct {
 
 func dialer() *net.Dialer { return &net.Dialer{KeepAlive: 30 * time.Second} }
 
-// The plugin asks for a default service account, which no stock kube-apiserver
-// makes without kube-controller-manager.
+// The plugin ServiceAccount requires a default service account, which only a
+// kube-controller-manager makes for a stock kube-apiserver.
 const withoutServiceAccounts = "--disable-admission-plugins=ServiceAccount"
 
 func byreTarget(name, dir, endpoint string, cluster *pgtest.Cluster) *target {
@@ -70,7 +71,7 @@ func stockTarget(dir string, aggregates bool) *target {
 	return t
 }
 
-// emptyResponseSize is about what a Pod takes as JSON.
+// emptyResponseSize is about the size of a Pod in JSON.
 const emptyResponseSize = 5_000
 
 func emptyTarget(r *reference) *target {
@@ -80,7 +81,7 @@ func emptyTarget(r *reference) *target {
 	}
 }
 
-// open starts the server and makes its clients.
+// open starts the server and creates its clients.
 func (t *target) open(ctx context.Context) error {
 	s, err := t.start(ctx)
 	if err != nil {
@@ -94,14 +95,14 @@ func (t *target) open(ctx context.Context) error {
 	return err
 }
 
-// restart ends the server as a crash would, and starts it on what it has stored.
+// restart kills the server and starts it with what it has stored.
 func (t *target) restart(ctx context.Context) error {
 	t.server.Kill()
 	return t.open(ctx)
 }
 
-// stop ends the server. Nobody needs what it has stored, and a stock pair takes its
-// time when it is asked.
+// stop kills the server: its store is not needed any more, and a stock pair would take long
+// to stop by itself.
 func (t *target) stop() error {
 	if t.server != nil {
 		t.server.Kill()
@@ -109,7 +110,7 @@ func (t *target) stop() error {
 	return nil
 }
 
-// used returns what the server and its database's processes use.
+// used returns the usage of the server's process and of its database's processes.
 func (t *target) used() (server, store servers.Usage, err error) {
 	if server, err = t.usage(); err != nil || t.storeUsage == nil {
 		return server, store, err
@@ -118,9 +119,8 @@ func (t *target) used() (server, store servers.Usage, err error) {
 	return server, store, err
 }
 
-// awaitQuiet waits until the servers have done what work leaves behind: the next
-// one's turn would pay for it. Servers that find no rest within 10 s are taken as
-// they are.
+// awaitQuiet waits until the servers have finished the work that follows requests, so that
+// it does not count in another server's turn. It waits at most 10 s.
 func awaitQuiet(ctx context.Context, targets []*target) error {
 	const interval, most, patience = 250 * time.Millisecond, 40 * time.Millisecond, 10 * time.Second
 	used := func() (all time.Duration, err error) {

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// eventsPerSecond is the rate of changes that watchers follow.
+	// eventsPerSecond is the rate of the changes that are watched.
 	eventsPerSecond = 100
-	// sentMark stands in the status of a Pod before the time at which the patch was
-	// sent, in nanoseconds and sentDigits digits.
+	// sentMark precedes, in the status of a Pod, the time at which the patch was sent, in
+	// nanoseconds and sentDigits digits.
 	sentMark   = "sent-at-"
 	sentDigits = 19
 )
 
-// watchPods measures what it takes to deliver changes, made at a fixed rate, to many
-// watchers: the delay from sending the patch to having the event, and the processor
-// time of a delivery, the patches' included.
+// watchPods measures the delivery of changes, at a fixed rate, to many watchers: the delay
+// from sending the patch to having read the event, and the processor time of a delivery
+// including that of the patches.
 func (b *bench) watchPods(f representation) phase {
 	name := fmt.Sprintf("events to %d watchers, %s", b.Watchers, f.name)
 	return phase{name: name, run: func(ctx context.Context, t *target) error {
@@ -70,7 +70,7 @@ func (b *bench) watchPods(f representation) phase {
 	}}
 }
 
-// watchers are clients that watch the same.
+// watchers are clients with the same watch.
 type watchers struct {
 	done   sync.WaitGroup
 	cancel context.CancelFunc
@@ -110,8 +110,8 @@ func (w *watchers) wait() ([]time.Duration, error) {
 	return w.delays, w.err
 }
 
-// follow watches until it has seen a number of events that carry the time at which
-// they were sent.
+// follow watches until it has read a number of events that contain the time at which they
+// were sent.
 func follow(ctx context.Context, c *client, r request, events int, opened func()) ([]time.Duration, error) {
 	r.method = http.MethodGet
 	res, err := c.open(ctx, r)
@@ -141,8 +141,8 @@ func follow(ctx context.Context, c *client, r request, events int, opened func()
 // readLine returns a JSON event. It is valid until the next one is read.
 func readLine(r *bufio.Reader) ([]byte, error) { return r.ReadSlice('\n') }
 
-// readFrame returns a protobuf event, which its length precedes. It is valid until
-// the next one is read.
+// readFrame returns a protobuf event, which follows its length. It is valid until the next
+// one is read.
 func readFrame(r *bufio.Reader) ([]byte, error) {
 	head, err := r.Peek(4)
 	if err != nil {
@@ -160,7 +160,7 @@ func readFrame(r *bufio.Reader) ([]byte, error) {
 	return frame[4:], err
 }
 
-// sentAt finds the time at which the patch behind an event was sent.
+// sentAt returns the time at which the patch of an event was sent.
 func sentAt(event []byte) (time.Time, bool) {
 	_, rest, found := bytes.Cut(event, []byte(sentMark))
 	if !found || len(rest) < sentDigits {
@@ -170,7 +170,7 @@ func sentAt(event []byte) (time.Time, bool) {
 	return time.Unix(0, n), err == nil
 }
 
-// revision is one that the resource of a path can be watched from.
+// revision returns a revision from which the resource of a path can be watched.
 func (c *client) revision(ctx context.Context, path string) (string, error) {
 	res, err := c.open(ctx, request{method: http.MethodGet, path: path + "?limit=1"})
 	if err != nil {

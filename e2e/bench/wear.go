@@ -24,19 +24,18 @@ const (
 	onKine     = "kube-apiserver + kine on SQLite"
 )
 
-// wearTarget is a cluster whose disk is looked at.
+// wearTarget is a cluster whose writes to the disk are measured.
 type wearTarget struct {
 	name    string
 	cluster *heartbeats
-	// store is the process that writes to the disk, database the SQLite file with a log
-	// that is to be copied back, folder where all its files are.
+	// store is the process that writes to the disk, database is the SQLite file whose log
+	// is copied back, and folder is the directory of all files.
 	store            *servers.Process
 	database, folder string
 }
 
-// measureWear measures what clusters that have nothing to do write to the disk. All of
-// them run at the same time, at their own pace: what is measured depends on the time, and
-// not on the processors.
+// measureWear measures what idle clusters write to the disk. All of them run at the same
+// time, at their own pace: the writes depend on time and not on the processors.
 func (b *bench) measureWear(ctx context.Context) (err error) {
 	if err := programs.Build(ctx, programs.Kine); err != nil {
 		return err
@@ -111,7 +110,7 @@ func (b *bench) startWear(ctx context.Context) (targets []*wearTarget, err error
 		return nil, err
 	}
 	database := filepath.Join(folder, "state.db")
-	// The parameters are kine's own of an endpoint that is not given, which k3s uses.
+	// These are kine's own parameters for a default endpoint, which k3s uses.
 	kine, err := servers.StartKine(ctx, dir("kine"),
 		"sqlite://"+database+"?_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate&cache=shared")
 	if err != nil {
@@ -132,11 +131,11 @@ func (b *bench) startWear(ctx context.Context) (targets []*wearTarget, err error
 	return targets, err
 }
 
-// wear is what a period cost the disk. syncs is negative where they can't be counted.
+// wear is the cost of a period for the disk. syncs is negative if they were not counted.
 type wear struct{ written, grown, syncs, requests int64 }
 
-// measure sends heartbeats for a period. What a log is due at its end, to be copied back
-// into the database, counts too.
+// measure sends heartbeats for a period. The copy of the remaining log into the database at
+// its end counts too.
 func (t *wearTarget) measure(ctx context.Context, period time.Duration) (w wear, err error) {
 	if _, err := t.checkpoint(ctx); err != nil {
 		return w, err
@@ -169,13 +168,13 @@ func (t *wearTarget) measure(ctx context.Context, period time.Duration) (w wear,
 	return w, err
 }
 
-// checkpoint copies the log of a SQLite database back into it, and returns how many
-// bytes that wrote.
+// checkpoint copies the log of a SQLite database back into it, and returns how many bytes
+// that wrote.
 func (t *wearTarget) checkpoint(ctx context.Context) (int64, error) {
 	if t.database == "" {
 		return 0, nil
 	}
-	// One after the other: the bytes are those of this process.
+	// One at a time: the bytes are counted for this process.
 	checkpointing.Lock()
 	defer checkpointing.Unlock()
 	before, err := servers.WrittenBytes(os.Getpid())
@@ -194,8 +193,8 @@ func (t *wearTarget) checkpoint(ctx context.Context) (int64, error) {
 	return after - before, err
 }
 
-// size is that of the files which hold objects, without SQLite's log: it is written
-// over.
+// size is the size of the files that hold objects. SQLite's log does not count, because it
+// is overwritten.
 func (t *wearTarget) size() (size int64, err error) {
 	if t.database != "" {
 		info, err := os.Stat(t.database)

@@ -11,16 +11,16 @@ import (
 const (
 	// DefaultBytes is the budget where none is given.
 	DefaultBytes = 64 << 20
-	// overhead is about what a representation takes besides its body, in bytes.
+	// overhead is about the memory of a representation without its body, in bytes.
 	overhead = 160
-	// laps bounds how many representations are looked at for one that is added.
+	// laps bounds how many representations evict passes over because they were used.
 	laps = 16
-	// scanFraction is the part of what a scan makes that is kept when the budget is used
-	// up (bimodal insertion: Qureshi et al., Adaptive Insertion Policies for High
+	// scanFraction: at a full budget, one in so many representations that scans make is
+	// kept (bimodal insertion: Qureshi et al., Adaptive Insertion Policies for High
 	// Performance Caching, 2007).
 	scanFraction = 64
-	// sweepFraction is the part of the budget that is added between two looks for
-	// representations whose records are gone.
+	// sweepFraction: at a full budget, each addition of this part of the budget leads to
+	// one sweep.
 	sweepFraction = 4
 )
 
@@ -29,15 +29,15 @@ type Cache struct {
 	budget int64
 
 	hits, misses, evicted atomic.Int64
-	// scanned counts what scans made while the budget was used up.
+	// scanned counts the representations that scans made at a full budget.
 	scanned atomic.Int64
 
 	mu sync.Mutex
-	// queue has every representation in memory, except the shared ones. The record
-	// holds it, and the queue only knows it: what belongs to a record that is gone goes
-	// with it.
+	// queue has every representation in memory except the shared ones. Invariant: the queue
+	// has weak pointers only. A representation belongs to its record, and is freed with it.
 	queue queue
-	// bytes is the sum of the queue; added is what was added since the last sweep.
+	// bytes is the sum of the sizes in the queue; added is what was added since the last
+	// sweep.
 	bytes, added int64
 }
 
@@ -64,14 +64,15 @@ func (c *Cache) Register(r prometheus.Registerer) {
 		}, func() float64 { return float64(c.Bytes()) }))
 }
 
-// Bytes is what the representations in memory take, or took until their records went.
+// Bytes is the size of the representations in memory. Representations whose records were
+// freed count until the next sweep.
 func (c *Cache) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.bytes
 }
 
-// admits says whether a representation that a scan has made is kept.
+// admits reports whether a representation that a scan has made is kept.
 func (c *Cache) admits(size int) bool {
 	c.mu.Lock()
 	hasRoom := c.bytes+int64(size)+overhead <= c.budget
@@ -79,7 +80,7 @@ func (c *Cache) admits(size int) bool {
 	return hasRoom || c.scanned.Add(1)%scanFraction == 0
 }
 
-// add accounts for a representation that was set, and makes room for it.
+// add counts a representation that was set, and evicts others until the budget is met.
 func (c *Cache) add(n *node, size int) {
 	item := cached{weak.Make(n), int64(size) + overhead}
 	c.mu.Lock()
@@ -93,8 +94,8 @@ func (c *Cache) add(n *node, size int) {
 	c.evict()
 }
 
-// evict takes representations out of memory until the budget is kept: those first that
-// came first and were not used since they were looked at last.
+// evict drops representations until the budget is met: the oldest ones first, except those
+// that were used since evict passed over them last.
 func (c *Cache) evict() {
 	for seen := 0; c.bytes > c.budget && c.queue.n > 0; seen++ {
 		item := c.queue.pop()
@@ -111,7 +112,7 @@ func (c *Cache) evict() {
 	}
 }
 
-// sweep forgets the representations whose records are gone.
+// sweep removes the representations whose records were freed.
 func (c *Cache) sweep() {
 	for range c.queue.n {
 		if item := c.queue.pop(); item.node.Value() != nil {
@@ -129,7 +130,7 @@ type cached struct {
 	bytes int64
 }
 
-// queue is first in, first out.
+// queue is a first-in, first-out queue.
 type queue struct {
 	items []cached // circular
 	head  int

@@ -1,17 +1,18 @@
-// Package representation caches the forms in which records are shown to clients: JSON of
-// another version, protobuf, metadata alone.
+// Package representation caches the forms in which clients get records: JSON of another
+// version, protobuf, metadata alone.
 //
 // # What is promised
 //
-//   - A representation is made once for all who ask for it at the same time, and again
-//     only after it has left memory.
-//   - The bytes of all representations stay within one budget. What nobody has asked for
-//     since it was looked at last leaves first; what belongs to a record that is gone
-//     does not count once that is noticed.
+//   - A representation is made once for all concurrent callers, and again only after it
+//     was evicted.
+//   - The bodies of all representations together stay within one budget. Those that nobody
+//     has read recently are evicted first. Those of freed records stop to count at the next
+//     sweep.
 //
 // # What the caller owes
 //
-// One Form always makes the same of the same record. Nobody writes to a Representation.
+// One Form always makes the same bytes of the same record. Nobody writes to a
+// Representation.
 package representation
 
 import (
@@ -22,16 +23,17 @@ import (
 
 // Form is one way to show records. Its identity is its address.
 type Form struct {
-	// Name is for people.
+	// Name identifies the form in logs and tests.
 	Name string
 }
 
 // Representation is a record in one Form.
 type Representation struct {
 	Body []byte
-	// Marks are offsets in Body that whoever made it knows the meaning of.
+	// Marks are offsets in Body. The function that made the representation defines them.
 	Marks [4]int32
-	// Shared says that Body is part of the record itself: it costs nothing and stays.
+	// Shared reports whether Body is part of the record itself: it does not count, and is
+	// not evicted.
 	Shared bool
 }
 
@@ -39,22 +41,22 @@ type Representation struct {
 // copied once it is used.
 type Set struct{ first atomic.Pointer[node] }
 
-// node is the place of one Form in a Set. It stays when its representation leaves
-// memory.
+// node holds the representation of one Form in a Set. The node stays when the
+// representation is evicted.
 type node struct {
 	form *Form
 	next *node
 	// number is how many nodes come after it.
 	number int
 	value  atomic.Pointer[Representation]
-	// size is the length of the body when it was made last; 0 before.
+	// size is the length of the body that was made last; 0 before the first one.
 	size atomic.Int64
-	// used is set when the representation is asked for, and cleared by evict.
+	// used is set when the representation is read, and cleared by evict.
 	used atomic.Bool
 
 	mu sync.Mutex
-	// done is closed when the representation that is being made is made; nil while
-	// none is.
+	// done is closed when the representation that is being made is ready or has failed; nil
+	// while none is being made.
 	done chan struct{}
 }
 
@@ -72,7 +74,8 @@ func (s *Set) find(form *Form) *node {
 // custom resources, while a record may stay.
 const maxForms = 16
 
-// node returns the node of a form. When there are too many others it forgets them.
+// node returns the node of a form, and adds it if there is none. If there are too many
+// nodes it removes the others.
 func (s *Set) node(form *Form) *node {
 	for {
 		if n := s.find(form); n != nil {
@@ -103,11 +106,11 @@ func (c *Cache) Get(s *Set, form *Form) *Representation {
 	return nil
 }
 
-// Clear forgets all representations.
+// Clear removes all representations.
 func (s *Set) Clear() { s.first.Store(nil) }
 
-// Size is the length of a representation's body, which need not be in memory any more; 0
-// when it was never made.
+// Size is the length of a representation's body, which may have left memory; 0 if it was
+// never made.
 func (s *Set) Size(form *Form) int {
 	if n := s.find(form); n != nil {
 		return int(n.size.Load())
@@ -121,8 +124,8 @@ func (n *node) use() {
 	}
 }
 
-// begin returns the representation if it is there; else a channel that is closed when it
-// is made, and whether the caller is to make it.
+// begin returns the representation if it is in memory. Otherwise it returns a channel that
+// is closed when the representation is made, and whether the caller must make it.
 func (n *node) begin() (r *Representation, done chan struct{}, mine bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -136,7 +139,7 @@ func (n *node) begin() (r *Representation, done chan struct{}, mine bool) {
 	return nil, n.done, true
 }
 
-// end is what begin's caller owes.
+// end must be called by the caller that begin told to make the representation.
 func (n *node) end() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -147,15 +150,15 @@ func (n *node) end() {
 // Make makes a representation.
 type Make func(context.Context) (Representation, error)
 
-// GetOrMake returns a representation, and makes it unless it is in memory. Callers that
-// come while it is being made wait for it; when that fails, the next of them tries.
+// GetOrMake returns a representation, and makes it if it is not in memory. Concurrent
+// callers wait for the one that makes it; if that fails, the next of them tries.
 func (c *Cache) GetOrMake(ctx context.Context, s *Set, form *Form, produce Make) (*Representation, error) {
 	return c.getOrMake(ctx, s, form, produce, true)
 }
 
-// Scan is GetOrMake for a reader of many records. When the budget is used up, most of what
-// it makes is not kept: a list that is larger than the budget would else replace all that
-// others use, and all of itself before it is asked for again.
+// Scan is GetOrMake for a reader of many records. At a full budget most of what it makes is
+// not kept: otherwise a list larger than the budget would evict what other readers use, and
+// each of its own representations before the next list reads it.
 func (c *Cache) Scan(ctx context.Context, s *Set, form *Form, produce Make) (*Representation, error) {
 	return c.getOrMake(ctx, s, form, produce, false)
 }
