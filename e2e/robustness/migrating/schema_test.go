@@ -47,7 +47,10 @@ SELECT c.relkind::text || ' ' || c.relname || ' ' || coalesce(array_to_string(c.
        coalesce(string_agg(a.attname || ' ' || a.atttypid::regtype::text || ' ' || a.attnotnull || ' ' || a.attcompression::text, ', ' ORDER BY a.attnum), '')
 FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 WHERE c.relnamespace = 'public'::regnamespace
-GROUP BY c.oid, c.relkind, c.relname, c.reloptions ORDER BY 1`)
+GROUP BY c.oid, c.relkind, c.relname, c.reloptions
+UNION ALL
+SELECT p.proname || ' ' || p.prosrc FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
+ORDER BY 1`)
 	if err != nil {
 		t.Fatal(err)
 	}
