@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	netutils "k8s.io/utils/net"
 )
 
@@ -21,6 +22,7 @@ import (
 //     kube-apiserver.
 //   - --cert-dir has kube-apiserver's meaning: it holds the serving certificate,
 //     apiserver.crt, which is used if it exists and made otherwise.
+//   - --endpoint-reconciler-type=master-count, which is deprecated, means lease.
 type Stock struct {
 	*Options
 	// EtcdServers are the URLs of --etcd-servers.
@@ -28,7 +30,8 @@ type Stock struct {
 	// EtcdPrefix is what tells clusters apart that share an etcd.
 	EtcdPrefix string
 
-	ignored []*pflag.Flag
+	ignored    []*pflag.Flag
+	reconciler reconcilerType
 }
 
 // NewStock returns the defaults.
@@ -48,6 +51,12 @@ func (s *Stock) Flags() cliflag.NamedFlagSets {
 	}
 	for name, value := range fixedFlags() {
 		s.ignore(misc.Lookup(name), value.kind == "bool")
+	}
+	s.reconciler.name = &s.Cluster.EndpointReconciler
+	for _, set := range sets.FlagSets {
+		if flag := set.Lookup("endpoint-reconciler-type"); flag != nil {
+			flag.Value = &s.reconciler
+		}
 	}
 	etcd := pflag.NewFlagSet("etcd", pflag.ContinueOnError)
 	etcd.StringSliceVar(&s.EtcdServers, "etcd-servers", nil,
@@ -75,6 +84,9 @@ func (s *Stock) Ignored() []string {
 		if flag.Changed {
 			names = append(names, "--"+flag.Name)
 		}
+	}
+	if s.reconciler.isMasterCount {
+		names = append(names, "--endpoint-reconciler-type")
 	}
 	slices.Sort(names)
 	return names
@@ -128,3 +140,28 @@ type ignored struct{ value string }
 func (i *ignored) String() string         { return i.value }
 func (*ignored) Type() string             { return "string" }
 func (i *ignored) Set(value string) error { i.value = value; return nil }
+
+// reconcilerType is the value of --endpoint-reconciler-type. It takes master-count for
+// lease: both make this server an endpoint of the Service kubernetes, and the count of
+// --apiserver-count, with which master-count forgets servers, is not needed.
+type reconcilerType struct {
+	name          *string
+	isMasterCount bool
+}
+
+func (r *reconcilerType) String() string {
+	if r.name == nil {
+		return ""
+	}
+	return *r.name
+}
+
+func (*reconcilerType) Type() string { return "string" }
+
+func (r *reconcilerType) Set(value string) error {
+	if r.isMasterCount = reconcilers.Type(value) == reconcilers.MasterCountReconcilerType; r.isMasterCount {
+		value = string(reconcilers.LeaseEndpointReconcilerType)
+	}
+	*r.name = value
+	return nil
+}

@@ -43,6 +43,26 @@ func TestStock_TakesWhatServeRefuses(t *testing.T) {
 	}
 }
 
+// kube-apiserver takes the deprecated master-count, and refuses what it doesn't know.
+func TestStock_TakesMasterCountForLease(t *testing.T) {
+	o := parseStock(t, "--endpoint-reconciler-type=master-count", "--apiserver-count=3")
+	if got := o.Cluster.EndpointReconciler; got != "lease" {
+		t.Errorf("the reconciler is %q", got)
+	}
+	if got, want := o.Ignored(), []string{"--apiserver-count", "--endpoint-reconciler-type"}; !slices.Equal(got, want) {
+		t.Errorf("ignored are %q, want %q", got, want)
+	}
+	if _, err := o.Complete(); err != nil {
+		t.Error(err)
+	}
+	if o = parseStock(t, "--endpoint-reconciler-type=none"); o.Cluster.EndpointReconciler != "none" || len(o.Ignored()) != 0 {
+		t.Errorf("none became %q, ignored are %q", o.Cluster.EndpointReconciler, o.Ignored())
+	}
+	if _, err := parseStock(t, "--endpoint-reconciler-type=gossip").Complete(); err == nil {
+		t.Error("an unknown reconciler is taken")
+	}
+}
+
 func TestStock_DefaultsAreThoseOfServeWithoutControllers(t *testing.T) {
 	o := parseStock(t)
 	completed, err := o.Complete()
