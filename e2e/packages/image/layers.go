@@ -20,7 +20,8 @@ import (
 // nonroot is the user that the program runs as, and its group: those of distroless images.
 const nonroot = 65532
 
-// file is a file or, with a mode that says so, a directory of a layer.
+// file is a file or, with a mode that says so, a directory or a symbolic link of a layer. The
+// content of a link is where it leads.
 type file struct {
 	name    string
 	mode    fs.FileMode
@@ -67,6 +68,8 @@ func newProgramLayer(program string, created time.Time) (v1.Layer, error) {
 		{name: "usr/", mode: fs.ModeDir | 0o755},
 		{name: "usr/bin/", mode: fs.ModeDir | 0o755},
 		{name: "usr/bin/byre", mode: 0o755, content: content},
+		// For the command of a static Pod that was written for kube-apiserver, as kubeadm's.
+		{name: "usr/bin/kube-apiserver", mode: fs.ModeSymlink | 0o777, content: []byte("byre")},
 	})
 }
 
@@ -78,8 +81,11 @@ func newLayer(created time.Time, files []file) (v1.Layer, error) {
 			Name: f.name, Mode: int64(f.mode.Perm()), Size: int64(len(f.content)), ModTime: created,
 			Uid: f.owner, Gid: f.owner, Typeflag: tar.TypeReg, Format: tar.FormatPAX,
 		}
-		if f.mode.IsDir() {
+		switch f.mode.Type() {
+		case fs.ModeDir:
 			header.Typeflag = tar.TypeDir
+		case fs.ModeSymlink:
+			header.Typeflag, header.Linkname, header.Size, f.content = tar.TypeSymlink, string(f.content), 0, nil
 		}
 		if f.mode&fs.ModeSticky != 0 {
 			header.Mode |= 0o1000
