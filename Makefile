@@ -76,11 +76,11 @@ fmt-check:
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
 	if [ -n "$$out" ]; then echo "not formatted by gofmt:"; echo "$$out"; exit 1; fi
 
-# go.mod and go.sum list what is imported, no more and no less.
+# The go.mod and go.sum of each module list what is imported, no more and no less.
 tidy-check:
-	$(GO) mod tidy -diff
-	cd e2e && $(GO) mod tidy -diff
-	cd packaging/tools && $(GO) mod tidy -diff
+	@for module in $$(git ls-files go.mod '*/go.mod'); do \
+	  (cd "$$(dirname "$$module")" && $(GO) mod tidy -diff) || exit 1; \
+	done
 
 # Known vulnerabilities that our code reaches. It downloads their list from
 # vuln.go.dev, so it is not part of .ci/run, which needs no network.
@@ -171,7 +171,12 @@ robustness: build test-setup
 	  -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)' $(ARGS)
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness/migrating -args -step 1 $(ARGS)
 
-.PHONY: control-plane soak
+# Upgrades processes under clients from each older schema to this one, and back. Older
+# programs are built from this repository's history; BYRE_OLDER=PATH names another one.
+upgrade-test: build test-setup
+	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness -run TestUpgrade -args -upgrade
+
+.PHONY: control-plane soak upgrade-test
 
 # Runs upstream's kube-controller-manager and kube-scheduler on byre and kills the servers
 # in the middle of rollouts: of 20 Pods in `make test`, and here of ROLLOUT_PODS, KILLS times

@@ -145,28 +145,3 @@ func configure(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 }
-
-func TestRPM_HasTheFiles(t *testing.T) {
-	t.Parallel()
-	file := built(t, "*"+map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[debArch]+".rpm")
-	needs(t, "rpm")
-	files := strings.Split(mustRun(t, "rpm", "-qlp", file), "\n")
-	for _, want := range []string{
-		"/usr/bin/byre", "/usr/lib/systemd/system/byre.service", "/usr/lib/sysusers.d/byre.conf",
-		"/usr/share/man/man8/byre-serve.8.gz", "/usr/share/zsh/site-functions/_byre",
-	} {
-		if !slices.Contains(files, want) {
-			t.Errorf("%s is missing of %q", want, files)
-		}
-	}
-	if got := mustRun(t, "rpm", "-qp", "--configfiles", file); got != "/etc/byre/byre.env\n" {
-		t.Errorf("configuration files: %q", got)
-	}
-	scripts := mustRun(t, "rpm", "-qp", "--scripts", file)
-	for _, want := range []string{"systemd-sysusers", "systemctl try-restart", "systemctl disable --now"} {
-		if !strings.Contains(scripts, want) {
-			t.Errorf("no script has %q", want)
-		}
-	}
-	mustRun(t, "rpm", "-K", "--nosignature", file)
-}

@@ -61,6 +61,11 @@ func TestImage_IsValidAndServes(t *testing.T) {
 	if pem := readFile(t, filepath.Join(root, "etc/ssl/certs/ca-certificates.crt")); strings.Count(pem, "BEGIN CERTIFICATE") < 50 {
 		t.Errorf("certificate authorities: %.100s", pem)
 	}
+	stock := exec.CommandContext(t.Context(), "/usr/bin/kube-apiserver", "--version")
+	stock.Dir, stock.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: root}
+	if out, err := stock.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "Kubernetes v") {
+		t.Errorf("kube-apiserver --version: %q, %v", out, err)
+	}
 	args := append(append([]string{}, config.Config.Entrypoint[1:]...), config.Config.Cmd...)
 	cmd := exec.Command(config.Config.Entrypoint[0], append(args, "--bind-address=127.0.0.1", "--secure-port=0")...)
 	cmd.Dir, cmd.Env = config.Config.WorkingDir, config.Config.Env
@@ -110,6 +115,12 @@ func extract(t *testing.T, dir string, archive io.Reader) {
 			t.Fatal(err)
 		}
 		name := filepath.Join(dir, filepath.FromSlash(header.Name))
+		if header.Typeflag == tar.TypeSymlink {
+			if err := os.Symlink(header.Linkname, name); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
 		if header.Typeflag == tar.TypeDir {
 			err = os.MkdirAll(name, 0o755)
 		} else if err = os.MkdirAll(filepath.Dir(name), 0o755); err == nil {

@@ -1,0 +1,54 @@
+package packages
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sassoftware/go-rpmutils"
+)
+
+// TestRPM_HasTheFiles reads the package without rpm, and compares its digests.
+func TestRPM_HasTheFiles(t *testing.T) {
+	t.Parallel()
+	file, err := os.Open(built(t, "*"+map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[debArch]+".rpm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	header, _, err := rpmutils.Verify(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := header.GetFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names, configurations []string
+	for _, f := range files {
+		names = append(names, f.Name())
+		if f.Flags()&rpmutils.RPMFILE_CONFIG != 0 && f.Flags()&rpmutils.RPMFILE_NOREPLACE != 0 {
+			configurations = append(configurations, f.Name())
+		}
+	}
+	for _, want := range []string{
+		"/usr/bin/byre", "/usr/lib/systemd/system/byre.service", "/usr/lib/sysusers.d/byre.conf",
+		"/usr/share/man/man8/byre-serve.8.gz", "/usr/share/zsh/site-functions/_byre",
+	} {
+		if !slices.Contains(names, want) {
+			t.Errorf("%s is missing of %q", want, names)
+		}
+	}
+	if !slices.Equal(configurations, []string{"/etc/byre/byre.env"}) {
+		t.Errorf("configuration files that an upgrade keeps: %q", configurations)
+	}
+	for tag, want := range map[int]string{
+		rpmutils.POSTIN: "systemctl try-restart", rpmutils.PREUN: "systemctl disable --now", rpmutils.POSTUN: "systemctl daemon-reload",
+	} {
+		script, err := header.GetString(tag)
+		if err != nil || !strings.Contains(script, want) {
+			t.Errorf("script %d has no %q: %q, %v", tag, want, script, err)
+		}
+	}
+}
