@@ -53,6 +53,9 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 		return nil, errors.Join(err, database.Driver.Close())
 	}
 	legacyregistry.Registerer().MustRegister(newStoreInfo(database, c.Options.Store))
+	if recorder, ok := database.Driver.(sqlstore.BackupRecorder); ok {
+		legacyregistry.Registerer().MustRegister(backupCollector{recorder})
+	}
 	feed := watch.New(database.Driver, watch.Options{
 		StateBytes:          int(memory.Limit() / stateFraction),
 		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, memory.Limit()),

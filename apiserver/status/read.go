@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"byre/sqlstore"
 )
 
 // identityLabel is on the Leases with which servers tell of themselves; KEP-1965.
@@ -90,6 +92,15 @@ func (s *Status) addMetrics(text []byte) error {
 	s.Server.Watchers = sum(families["apiserver_longrunning_requests"], "verb", "WATCH")
 	if sum(families["byre_store_quota_exceeded"], "", "") > 0 {
 		s.Alarms = append(s.Alarms, "the database has reached its quota: delete objects, or raise --database-quota")
+	}
+	for _, backup := range families["byre_store_last_backup_timestamp_seconds"].GetMetric() {
+		revision, err := strconv.ParseInt(label(backup, "revision"), 10, 64)
+		if err != nil {
+			return err
+		}
+		d.LastBackup = &sqlstore.LastBackup{
+			Time: time.Unix(int64(backup.GetGauge().GetValue()), 0).UTC(), Revision: revision, Location: label(backup, "location"),
+		}
 	}
 	for _, info := range families["byre_store_info"].GetMetric() {
 		d.Kind, d.Address = label(info, "kind"), label(info, "database")

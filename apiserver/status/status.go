@@ -1,10 +1,12 @@
 package status
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"byre/apiserver/pki"
+	"byre/sqlstore"
 )
 
 // Status is what an operator looks at first. What nobody could tell is empty.
@@ -49,6 +51,19 @@ type Database struct {
 	// QuotaBytes is 0 without a quota; UsedBytes is what counts against it.
 	QuotaBytes int64 `json:"quotaBytes,omitempty"`
 	UsedBytes  int64 `json:"usedBytes,omitempty"`
+	// LastBackup is the last one that "byre backup" has made; nil if none is recorded.
+	LastBackup *sqlstore.LastBackup `json:"lastBackup,omitempty"`
+}
+
+// AddBackup adds what a store has answered to the question for its last backup.
+func (d *Database) AddBackup(last sqlstore.LastBackup, err error) error {
+	if errors.Is(err, sqlstore.ErrNotFound) {
+		return nil
+	}
+	if err == nil {
+		d.LastBackup = &last
+	}
+	return err
 }
 
 // Lease is a holder of a Lease.

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
+	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/term"
@@ -15,7 +19,9 @@ import (
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
 	"byre/sqlstore/backup/location"
+	"byre/sqlstore/postgres"
 	"byre/sqlstore/snapshot"
+	"byre/sqlstore/sqlite"
 )
 
 func newBackupCommand() *cobra.Command {
@@ -28,7 +34,8 @@ func newBackupCommand() *cobra.Command {
 			"The backup is the database at one moment, with its history: all objects and what each\n" +
 			"change has replaced. It is a compressed file that \"byre restore\" reads on either kind\n" +
 			"of database, and contains every Secret that is not encrypted at rest. It appears under\n" +
-			"its name when it is complete. The checksum that is printed is the file's.\n\n" +
+			"its name when it is complete. The checksum that is printed is the file's. \"byre status\"\n" +
+			"tells of the last backup.\n\n" +
 			"Back up the directory pki/ too: without its keys a restored server knows no client.",
 		Example: "  byre backup --data-dir /var/lib/byre /backup/byre-$(date +%F).zst\n" +
 			"  byre backup --endpoint postgres://byre@db.example.com/byre s3://backups/byre.zst\n" +
@@ -72,6 +79,10 @@ func writeBackup(cmd *cobra.Command, endpoint string, to location.Location) erro
 		return err
 	}
 	p.end()
+	if err := recordBackup(ctx, endpoint, to.Name, header.Revision); err != nil {
+		// The backup is complete all the same.
+		fmt.Fprintf(cmd.ErrOrStderr(), "\"byre status\" will not tell of this backup, which could not be recorded: %v\n", err)
+	}
 	out := cmd.OutOrStdout()
 	if to.Name == "-" {
 		out = cmd.ErrOrStderr()
@@ -79,6 +90,22 @@ func writeBackup(cmd *cobra.Command, endpoint string, to location.Location) erro
 	fmt.Fprintf(out, "%s: revision %d, %d objects, %d changes, %d bytes\nsha256 %x\n",
 		to.Name, header.Revision, digest.Objects, digest.Changes, file.size, file.Sum(nil))
 	return nil
+}
+
+// recordBackup lets "byre status" tell of a backup.
+func recordBackup(ctx context.Context, endpoint, name string, revision int64) error {
+	b := sqlstore.LastBackup{Time: time.Now(), Revision: revision, Location: name}
+	switch {
+	case name == "-":
+		b.Location = "standard output"
+	case !strings.Contains(name, "://"):
+		if path, err := filepath.Abs(name); err == nil {
+			b.Location = path
+		}
+	}
+	return withDatabase(endpoint,
+		func(path string) error { return sqlite.RecordBackup(path, b) },
+		func(dsn string) error { return postgres.RecordBackup(ctx, dsn, b) })
 }
 
 // sized is a hash that counts its bytes.

@@ -124,12 +124,18 @@ func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.
 		return nil
 	}
 	err = withDatabase(endpoint,
-		func(path string) error { return sqlite.ReadSnapshot(ctx, path, header) },
+		func(path string) error {
+			if err := sqlite.ReadSnapshot(ctx, path, header); err != nil {
+				return err
+			}
+			last, err := sqlite.ReadLastBackup(path)
+			return s.Database.AddBackup(last, err)
+		},
 		func(dsn string) error { return readPostgresStatus(ctx, dsn, &s.Database, header) })
 	return s, err
 }
 
-func readPostgresStatus(ctx context.Context, dsn string, d *status.Database, header func(sqlstore.Snapshot) error) error {
+func readPostgresStatus(ctx context.Context, dsn string, d *status.Database, header func(sqlstore.Snapshot) error) (err error) {
 	config, err := dbserver.Parse(dsn)
 	if err != nil {
 		return err
@@ -142,8 +148,12 @@ func readPostgresStatus(ctx context.Context, dsn string, d *status.Database, hea
 	if err != nil {
 		return err
 	}
-	d.SizeBytes, err = driver.Size(ctx)
-	return errors.Join(err, driver.Close())
+	defer func() { err = errors.Join(err, driver.Close()) }()
+	if d.SizeBytes, err = driver.Size(ctx); err != nil {
+		return err
+	}
+	last, err := driver.LastBackup(ctx)
+	return d.AddBackup(last, err)
 }
 
 // printStatus prints one screen.
@@ -169,6 +179,11 @@ func printStatus(out io.Writer, s status.Status, now time.Time) error {
 	line("History", "%s", history)
 	if d.QuotaBytes > 0 {
 		line("Quota", "%s of %s", bytesText(d.UsedBytes), bytesText(d.QuotaBytes))
+	}
+	if b := d.LastBackup; b == nil {
+		line("Last backup", "none is recorded")
+	} else {
+		line("Last backup", "%s (%s ago), revision %d, to %s", b.Time.UTC().Format(time.RFC3339), duration.HumanDuration(max(0, now.Sub(b.Time))), b.Revision, b.Location)
 	}
 	for _, list := range []struct {
 		name   string

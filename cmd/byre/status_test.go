@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,7 +51,20 @@ func TestStatus_OfAServerAndOfItsDatabase(t *testing.T) {
 			}
 		}
 
+		if d.LastBackup != nil || !strings.Contains(text, "Last backup  none is recorded") {
+			t.Errorf("before the first backup it tells of %+v:\n%s", d.LastBackup, text)
+		}
+		var file string
+		for _, name := range []string{"first.zst", "second.zst"} { // the second record replaces the first
+			file = filepath.Join(t.TempDir(), name)
+			if code, _, errOut := call(append([]string{"backup", "--data-dir", dir, file}, flags...)...); code != 0 || errOut != "" {
+				t.Fatalf("byre backup: %d, %s", code, errOut)
+			}
+			expectBackup(t, file, args...)
+		}
+
 		server.stop(t)
+		expectBackup(t, file, args...)
 		stopped := readJSONStatus(t, args...)
 		s := stopped.Database
 		if stopped.Server != nil || len(stopped.Alarms) != 1 || !strings.HasPrefix(stopped.Alarms[0], "no server answers, and the database was read instead (") {
@@ -63,6 +77,18 @@ func TestStatus_OfAServerAndOfItsDatabase(t *testing.T) {
 			t.Errorf("of a stopped server:\n%s", text)
 		}
 	})
+}
+
+// expectBackup has status tell of a backup that was just made.
+func expectBackup(t *testing.T, file string, args ...string) {
+	t.Helper()
+	last := readJSONStatus(t, args...).Database.LastBackup
+	if last == nil || last.Location != file || last.Revision == 0 || time.Since(last.Time) < 0 || time.Since(last.Time) > time.Minute {
+		t.Errorf("the last backup is %+v, want %s", last, file)
+	}
+	if _, text, _ := call(args...); !regexp.MustCompile(`(?m)^Last backup +\S+ \(\S+ ago\), revision \d+, to ` + file).MatchString(text) {
+		t.Errorf("no line of the last backup in\n%s", text)
+	}
 }
 
 func readJSONStatus(t *testing.T, args ...string) (s status.Status) {

@@ -55,10 +55,24 @@ var (
 	_ sqlstore.Maintainer = (*Driver)(nil)
 	_ sqlstore.Locker     = (*Driver)(nil)
 	_ sqlstore.Notifier   = (*Driver)(nil)
+
+	_ sqlstore.BackupRecorder = (*Driver)(nil)
 )
 
 // Open connects to a database. dsn is what pgx takes: a URL or keywords.
 func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
+	d, err := open(ctx, dsn, options)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.adoptServer(ctx); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// open is Open for one who does not serve what is stored.
+func open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	options.LockTimeout = cmp.Or(options.LockTimeout, 5*time.Second)
 	options.CommitTimeout = cmp.Or(options.CommitTimeout, 10*time.Second)
 	options.ReadTimeout = cmp.Or(options.ReadTimeout, 5*time.Second)
@@ -88,9 +102,6 @@ func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	d := &Driver{options: options, config: config.ConnConfig, refresh: config.BeforeConnect}
 	if err := d.openPools(ctx, config); err != nil {
 		return nil, errors.Join(fmt.Errorf("endpoint: %w", err), d.Close())
-	}
-	if err := d.adoptServer(ctx); err != nil {
-		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }

@@ -81,6 +81,8 @@ var (
 	_ sqlstore.Maintainer  = (*Driver)(nil)
 	_ sqlstore.Prober      = (*Driver)(nil)
 	_ sqlstore.ReadIndexer = (*Driver)(nil)
+
+	_ sqlstore.BackupRecorder = (*Driver)(nil)
 )
 
 // Open opens the database in the file at path.

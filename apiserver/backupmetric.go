@@ -1,0 +1,44 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+
+	"byre/sqlstore"
+)
+
+// backupCollector asks the database for its last backup at each scrape: another process
+// makes it. Without one there is no metric.
+type backupCollector struct{ sqlstore.BackupRecorder }
+
+// backupTimeout bounds the question at a scrape.
+const backupTimeout = 5 * time.Second
+
+var lastBackupDesc = prometheus.NewDesc("byre_store_last_backup_timestamp_seconds",
+	"When byre backup has last completed a backup of this database, with its revision and where it was written to.",
+	[]string{"revision", "location"}, nil)
+
+// Describe implements prometheus.Collector.
+func (backupCollector) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- lastBackupDesc }
+
+// Collect implements prometheus.Collector.
+func (c backupCollector) Collect(metrics chan<- prometheus.Metric) {
+	// The interface has no context.
+	ctx, cancel := context.WithTimeout(context.Background(), backupTimeout)
+	defer cancel()
+	last, err := c.LastBackup(ctx)
+	if errors.Is(err, sqlstore.ErrNotFound) {
+		return
+	}
+	if err != nil {
+		klog.V(2).InfoS("The last backup is not known", "err", err)
+		return
+	}
+	metrics <- prometheus.MustNewConstMetric(lastBackupDesc, prometheus.GaugeValue,
+		float64(last.Time.Unix()), strconv.FormatInt(last.Revision, 10), last.Location)
+}

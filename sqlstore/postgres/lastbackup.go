@@ -1,0 +1,58 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"byre/sqlstore"
+)
+
+// lastBackupKey is a record of byre's own, of which clients see nothing. Its resource is one
+// that the migrations of all schemas know to be built in.
+var lastBackupKey = sqlstore.Key{Group: "byre", Resource: "foundations", Owner: sqlstore.BuiltIn, Name: "last-backup"}
+
+// RecordBackup notes a backup of a database, which may be in use. It begins no epoch,
+// whatever server the database is on: the next process that serves it does.
+func RecordBackup(ctx context.Context, dsn string, b sqlstore.LastBackup) (err error) {
+	value, err := b.Encode()
+	if err != nil {
+		return err
+	}
+	d, err := open(ctx, dsn, Options{AllowLoss: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	const attempts = 5 // others may record a backup at the same time
+	for range attempts {
+		w := sqlstore.Write{
+			Op: sqlstore.Create, Key: lastBackupKey, Form: "byre/1", Value: value,
+			Author: sqlstore.Author{User: "byre", Verb: "backup"},
+		}
+		switch record, _, err := d.Get(ctx, lastBackupKey); {
+		case err == nil:
+			w.Op, w.Replaces = sqlstore.Update, record.Revision
+		case !errors.Is(err, sqlstore.ErrNotFound):
+			return fmt.Errorf("last backup: %w", err)
+		}
+		outcomes, err := d.Commit(ctx, []sqlstore.Write{w})
+		if err != nil {
+			return fmt.Errorf("last backup: %w", err)
+		}
+		var conflict *sqlstore.ConflictError
+		if err = outcomes[0].Err; !errors.Is(err, sqlstore.ErrExists) && !errors.As(err, &conflict) {
+			return err
+		}
+	}
+	return errors.New("last backup: others record theirs all the time")
+}
+
+// LastBackup implements sqlstore.BackupRecorder.
+func (d *Driver) LastBackup(ctx context.Context) (sqlstore.LastBackup, error) {
+	record, _, err := d.Get(ctx, lastBackupKey)
+	if err != nil {
+		return sqlstore.LastBackup{}, fmt.Errorf("last backup: %w", err)
+	}
+	return sqlstore.DecodeLastBackup(record.Value)
+}
