@@ -1,9 +1,13 @@
 package robustness
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os/exec"
+	"syscall"
 
 	"byre/e2e/programs"
 )
@@ -34,6 +38,8 @@ func pointFaults() []Fault {
 	return all
 }
 
+var errEndedWell = errors.New("exit status 0")
+
 // killAt runs byre with a driver that kills it at a point, again and again, and then byre
 // as it is.
 func (e *Env) killAt(ctx context.Context, point string, env ...string) error {
@@ -46,16 +52,30 @@ func (e *Env) killAt(ctx context.Context, point string, env ...string) error {
 	r.Config.Program = programs.Faulty.Path()
 	for range 3 {
 		r.Config.Env = append(env, "KILL_AT="+point, fmt.Sprintf("KILL_AFTER=%d", 5+rand.IntN(20)))
-		if err := r.Start(ctx); err != nil {
-			// It may be killed while it starts, which tests the start too.
-			continue
+		// It may be killed while it starts, which tests the start too.
+		err := r.Start(ctx)
+		if err == nil {
+			select {
+			case <-r.Server.Done():
+				err = r.Stop()
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
-		select {
-		case <-r.Server.Done():
-		case <-ctx.Done():
-			return ctx.Err()
+		if !wasKilled(err) {
+			return fmt.Errorf("byre ended %s, but not by a kill -9: %w\n%s", point, cmp.Or(err, errEndedWell), r.Server.LogTail())
 		}
 	}
 	r.Config = asItIs
 	return r.Start(ctx)
+}
+
+// wasKilled reports whether a process ended as by kill -9.
+func wasKilled(err error) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }

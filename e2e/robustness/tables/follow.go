@@ -25,7 +25,9 @@ func Follow(ctx context.Context, connect func(context.Context) (*Connection, err
 		if err == nil {
 			err = readLog(attempt, conn, r, namespace, &last)
 		}
-		if err != nil && conn != nil {
+		// A file of SQLite stays closed between two readings: a power failure waits until
+		// this process does not have it open (byre/e2e/robustness/vfs.PowerFails).
+		if conn != nil && (err != nil || conn.sqlite != nil) {
 			conn.Close(attempt)
 			conn = nil
 		}

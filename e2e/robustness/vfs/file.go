@@ -1,9 +1,7 @@
 package vfs
 
 import (
-	"math"
 	"math/rand/v2"
-	"os"
 	"sync"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -12,85 +10,42 @@ import (
 // A sector is written whole or not at all when the power fails.
 const sectorBytes = 512
 
-type sector = [sectorBytes]byte
-
-// whole is the end of a file that was not truncated since the last sync.
-const whole = math.MaxInt64
-
-// file is what this process knows of a file that the disk does not: all handles share it.
+// file is what the disk has of a file, where that differs from what the kernel has. All
+// handles of the process share it.
 type file struct {
 	path string
 	// handles is how many are open; files.Mutex guards it.
 	handles int
 
 	mu sync.Mutex
-	// unsynced are the sectors that were written since the last sync, by number, and size
-	// is the size of the file with them.
-	unsynced map[int64]*sector
-	size     int64
-	// end is where the file was truncated since the last sync: what the disk has from
-	// there on is no longer part of the file.
-	end int64
+	// synced are the sectors that were changed since the last sync, by number, as they
+	// were then: sectorBytes long, shorter where the file ended, and empty beyond its end.
+	synced map[int64][]byte
+	// syncedSize was the size of the file then. It means nothing while synced is empty.
+	syncedSize int64
 }
 
-// isSynced says whether the disk has all. The caller holds mu.
-func (f *file) isSynced() bool { return len(f.unsynced) == 0 && f.end == whole }
+func newFile(path string) *file { return &file{path: path, synced: map[int64][]byte{}} }
 
-func (f *file) currentSize(r *realFile) (int64, int32) {
+// isSynced says whether the disk has all.
+func (f *file) isSynced() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.isSynced() {
-		return f.size, sqlite3.SQLITE_OK
-	}
-	return r.size()
+	return len(f.synced) == 0
 }
 
 func (f *file) read(r *realFile, p []byte, offset int64) int32 {
 	if fails(Read) {
 		return sqlite3.SQLITE_IOERR_READ
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	rc := r.read(p, offset)
 	if len(p) > 1 && fails(ShortRead) {
-		rc := f.readAll(r, p, offset)
 		clear(p[len(p)/2:])
 		if rc == sqlite3.SQLITE_OK {
 			rc = sqlite3.SQLITE_IOERR_SHORT_READ
 		}
-		return rc
 	}
-	return f.readAll(r, p, offset)
-}
-
-// readAll reads what was written, synced or not. What is beyond the end is 0.
-func (f *file) readAll(r *realFile, p []byte, offset int64) int32 {
-	if f.isSynced() {
-		return r.read(p, offset)
-	}
-	rc := r.read(p, offset)
-	if rc != sqlite3.SQLITE_OK && rc != sqlite3.SQLITE_IOERR_SHORT_READ {
-		return rc
-	}
-	if gone := max(f.end-offset, 0); gone < int64(len(p)) {
-		clear(p[gone:])
-	}
-	for n := offset / sectorBytes; n*sectorBytes < offset+int64(len(p)); n++ {
-		if s := f.unsynced[n]; s != nil {
-			overlap(p, offset, s, n, func(of, in []byte) { copy(of, in) })
-		}
-	}
-	if offset+int64(len(p)) > f.size {
-		return sqlite3.SQLITE_IOERR_SHORT_READ
-	}
-	return sqlite3.SQLITE_OK
-}
-
-// overlap calls do with the bytes of p, which is at offset, and of sector n that are the
-// same bytes of the file.
-func overlap(p []byte, offset int64, s *sector, n int64, do func(of, in []byte)) {
-	begin := n * sectorBytes
-	from, to := max(begin, offset), min(begin+sectorBytes, offset+int64(len(p)))
-	do(p[from-offset:to-offset], s[from-begin:to-begin])
+	return rc
 }
 
 func (f *file) write(r *realFile, p []byte, offset int64) int32 {
@@ -105,58 +60,53 @@ func (f *file) write(r *realFile, p []byte, offset int64) int32 {
 }
 
 func (f *file) store(r *realFile, p []byte, offset int64) int32 {
-	if !losesUnsynced() {
-		return r.write(p, offset)
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if rc := f.begin(r); rc != sqlite3.SQLITE_OK {
+	if rc := f.keep(r, offset, offset+int64(len(p))); rc != sqlite3.SQLITE_OK {
 		return rc
 	}
-	for n := offset / sectorBytes; n*sectorBytes < offset+int64(len(p)); n++ {
-		s := f.unsynced[n]
-		if s == nil {
-			s = new(sector)
-			if rc := f.readAll(r, s[:], n*sectorBytes); rc != sqlite3.SQLITE_OK && rc != sqlite3.SQLITE_IOERR_SHORT_READ {
-				return rc
-			}
-		}
-		overlap(p, offset, s, n, func(of, in []byte) { copy(in, of) })
-		f.unsynced[n] = s
-	}
-	f.size = max(f.size, offset+int64(len(p)))
-	return sqlite3.SQLITE_OK
-}
-
-// begin learns the size before the first change since a sync. The caller holds mu.
-func (f *file) begin(r *realFile) (rc int32) {
-	if f.isSynced() {
-		f.size, rc = r.size()
-	}
-	return rc
+	return r.write(p, offset)
 }
 
 func (f *file) truncate(r *realFile, size int64) int32 {
 	if fails(Write) {
 		return sqlite3.SQLITE_IOERR_TRUNCATE
 	}
-	if !losesUnsynced() {
-		return r.truncate(size)
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if rc := f.begin(r); rc != sqlite3.SQLITE_OK {
+	now, rc := r.size()
+	if rc == sqlite3.SQLITE_OK {
+		rc = f.keep(r, min(size, now), max(size, now))
+	}
+	if rc != sqlite3.SQLITE_OK {
 		return rc
 	}
-	for n, s := range f.unsynced {
-		switch {
-		case n*sectorBytes >= size:
-			delete(f.unsynced, n)
-		case (n+1)*sectorBytes > size:
-			clear(s[size-n*sectorBytes:])
+	return r.truncate(size)
+}
+
+// keep remembers the sectors of a range as the disk has them, before they are changed for
+// the first time since a sync. The caller holds mu.
+func (f *file) keep(r *realFile, from, to int64) (rc int32) {
+	if !losesUnsynced() {
+		return sqlite3.SQLITE_OK
+	}
+	if len(f.synced) == 0 {
+		if f.syncedSize, rc = r.size(); rc != sqlite3.SQLITE_OK {
+			return rc
 		}
 	}
-	f.size, f.end = size, min(f.end, size)
+	for n := from / sectorBytes; n*sectorBytes < to; n++ {
+		if _, known := f.synced[n]; known {
+			continue
+		}
+		old := make([]byte, max(0, min(sectorBytes, f.syncedSize-n*sectorBytes)))
+		if len(old) > 0 {
+			if rc := r.read(old, n*sectorBytes); rc != sqlite3.SQLITE_OK {
+				return rc
+			}
+		}
+		f.synced[n] = old
+	}
 	return sqlite3.SQLITE_OK
 }
 
@@ -168,61 +118,41 @@ func (f *file) sync(r *realFile, flags int32) int32 {
 		return sqlite3.SQLITE_OK
 	}
 	f.mu.Lock()
-	rc := f.flush(r)
-	f.mu.Unlock()
-	if rc != sqlite3.SQLITE_OK {
-		return rc
+	defer f.mu.Unlock()
+	clear(f.synced)
+	if losesUnsynced() {
+		return sqlite3.SQLITE_OK // the machine's own power is not what is tested
 	}
 	return r.sync(flags)
 }
 
-// flush gives the disk all that was written. The caller holds mu, or the last handle.
-func (f *file) flush(r *realFile) int32 {
-	if f.isSynced() {
-		return sqlite3.SQLITE_OK
+// tear returns what the disk may have of the file when the power fails, where now is what
+// the kernel has: each sector that was changed since the last sync is as it was then, or
+// as it is now; the size is the one of then, or the one of now. The caller holds mu.
+func (f *file) tear(now []byte, r *rand.Rand) []byte {
+	if len(f.synced) == 0 {
+		return now
 	}
-	if f.end != whole {
-		if rc := r.truncate(f.end); rc != sqlite3.SQLITE_OK {
-			return rc
-		}
-		f.end = whole
+	size := int64(len(now))
+	if r.IntN(2) == 0 {
+		size = f.syncedSize
 	}
-	for n, s := range f.unsynced {
+	// Most sectors are lost, or some, or few.
+	share := r.Float64()
+	torn := make([]byte, max(int64(len(now)), f.syncedSize))
+	copy(torn, now)
+	for n := range (int64(len(torn)) + sectorBytes - 1) / sectorBytes {
 		begin := n * sectorBytes
-		if rc := r.write(s[:min(sectorBytes, f.size-begin)], begin); rc != sqlite3.SQLITE_OK {
-			return rc
-		}
-		delete(f.unsynced, n)
-	}
-	return sqlite3.SQLITE_OK
-}
-
-// tear gives the disk what it may have when the power fails: each of the sectors that
-// were not synced, or not, and the truncation, or not. Nobody uses the file afterwards.
-func (f *file) tear() error {
-	f.mu.Lock()
-	if f.isSynced() {
-		return nil
-	}
-	disk, err := os.OpenFile(f.path, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	if f.end != whole && rand.IntN(2) == 0 {
-		if err := disk.Truncate(f.end); err != nil {
-			return err
+		old, changed := f.synced[n]
+		switch {
+		case !changed:
+		case begin >= int64(len(now)) || r.Float64() < share:
+			sector := torn[begin:min(begin+sectorBytes, int64(len(torn)))]
+			clear(sector[copy(sector, old):])
+		default:
+			// The sector is on the disk, so the file has it.
+			size = max(size, min(begin+sectorBytes, int64(len(now))))
 		}
 	}
-	// Most of them, some of them, or few.
-	share := rand.Float64()
-	for n, s := range f.unsynced {
-		begin := n * sectorBytes
-		if rand.Float64() > share {
-			continue
-		}
-		if _, err := disk.WriteAt(s[:min(sectorBytes, f.size-begin)], begin); err != nil {
-			return err
-		}
-	}
-	return nil
+	return torn[:size]
 }

@@ -103,7 +103,7 @@ func open(tls *libc.TLS, _, name, h uintptr, flags int32, outFlags uintptr) int3
 	defer files.Unlock()
 	f := files.byPath[path]
 	if f == nil || path == "" {
-		f = &file{path: path, unsynced: map[int64]*sector{}, end: whole}
+		f = newFile(path)
 		files.byPath[path] = f
 	}
 	f.handles++
@@ -114,32 +114,29 @@ func open(tls *libc.TLS, _, name, h uintptr, flags int32, outFlags uintptr) int3
 }
 
 func remove(tls *libc.TLS, _, name uintptr, syncDir int32) int32 {
-	passChange()
+	path := libc.GoString(name)
+	passChange(path)
 	files.Lock()
-	delete(files.byPath, libc.GoString(name))
+	delete(files.byPath, path)
 	files.Unlock()
 	d := function[func(*libc.TLS, uintptr, uintptr, int32) int32](at[sqlite3.Tsqlite3_vfs](own).FxDelete)
 	return d(tls, own, name, syncDir)
 }
 
-// closeFile writes what was not synced when the last handle goes: the kernel has it, and
-// the power does not fail between a process and the next.
+// closeFile forgets a file that the disk has whole. What is not synced when the last handle
+// goes can be lost still.
 func closeFile(tls *libc.TLS, h uintptr) int32 {
-	r := &realFile{tls: tls, h: h}
 	files.Lock()
 	id := at[handle](h).id
 	f := files.byID[id]
 	delete(files.byID, id)
 	f.handles--
-	if f.handles == 0 {
-		if files.byPath[f.path] == f {
-			delete(files.byPath, f.path)
-		}
-		f.flush(r)
+	if f.handles == 0 && files.byPath[f.path] == f && (f.path == "" || f.isSynced()) {
+		delete(files.byPath, f.path)
 	}
 	files.Unlock()
-	_, m := ownHandle(h)
-	return function[func(*libc.TLS, uintptr) int32](m.FxClose)(tls, r.handle())
+	r, m := ownHandle(h)
+	return function[func(*libc.TLS, uintptr) int32](m.FxClose)(tls, r)
 }
 
 func read(tls *libc.TLS, h, buf uintptr, n int32, offset int64) int32 {
@@ -147,24 +144,26 @@ func read(tls *libc.TLS, h, buf uintptr, n int32, offset int64) int32 {
 }
 
 func write(tls *libc.TLS, h, buf uintptr, n int32, offset int64) int32 {
-	passChange()
-	return fileOf(h).write(&realFile{tls, h}, unsafe.Slice(at[byte](buf), n), offset)
+	f := fileOf(h)
+	passChange(f.path)
+	return f.write(&realFile{tls, h}, unsafe.Slice(at[byte](buf), n), offset)
 }
 
 func truncate(tls *libc.TLS, h uintptr, size int64) int32 {
-	passChange()
-	return fileOf(h).truncate(&realFile{tls, h}, size)
+	f := fileOf(h)
+	passChange(f.path)
+	return f.truncate(&realFile{tls, h}, size)
 }
 
 func syncFile(tls *libc.TLS, h uintptr, flags int32) int32 {
-	passChange()
-	return fileOf(h).sync(&realFile{tls, h}, flags)
+	f := fileOf(h)
+	passChange(f.path)
+	return f.sync(&realFile{tls, h}, flags)
 }
 
 func fileSize(tls *libc.TLS, h, size uintptr) int32 {
-	n, rc := fileOf(h).currentSize(&realFile{tls, h})
-	*at[int64](size) = n
-	return rc
+	r, m := ownHandle(h)
+	return function[func(*libc.TLS, uintptr, uintptr) int32](m.FxFileSize)(tls, r, size)
 }
 
 func lock(tls *libc.TLS, h uintptr, level int32) int32 {
@@ -229,8 +228,6 @@ type realFile struct {
 	tls *libc.TLS
 	h   uintptr
 }
-
-func (r *realFile) handle() uintptr { return r.h + handleSize }
 
 func (r *realFile) read(p []byte, offset int64) int32 {
 	h, m := ownHandle(r.h)

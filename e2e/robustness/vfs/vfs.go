@@ -1,10 +1,7 @@
 package vfs
 
 import (
-	"fmt"
-	"os"
 	"sync/atomic"
-	"syscall"
 )
 
 // Fault is an operation of the VFS that fails.
@@ -28,6 +25,8 @@ var (
 	ignores atomic.Bool
 	// left is how many changes of files pass before the power fails.
 	left atomic.Int64
+	// observer is called before each change of a file.
+	observer atomic.Pointer[func(path string)]
 )
 
 func fails(f Fault) bool {
@@ -55,8 +54,8 @@ func Mend() int64 {
 	return failed.Load()
 }
 
-// LoseUnsynced keeps from now on what is not synced in the memory of the process: a kill
-// -9 loses all of it, and PowerFails some of it.
+// LoseUnsynced has PowerFails lose some of what was written from now on and not synced. It
+// comes before the first file is opened. A kill -9 of the process loses nothing.
 func LoseUnsynced() { loses.Store(true) }
 
 // IgnoreSync has every sync succeed and do nothing, as a broken disk does.
@@ -66,27 +65,16 @@ func IgnoreSync() { ignores.Store(true) }
 // write, a truncation, a sync, the removal of a file.
 func FailPowerAfter(n int64) { left.Store(n + 1) }
 
+// Observe has f called before each change of a file, by whoever makes the change. Several
+// may call it at the same time.
+func Observe(f func(path string)) { observer.Store(&f) }
+
 // passChange counts a change of a file.
-func passChange() {
+func passChange(path string) {
 	if left.Load() > 0 && left.Add(-1) == 0 {
 		PowerFails()
 	}
-}
-
-// PowerFails ends the process, as kill -9 does. Of what was not synced, where
-// LoseUnsynced holds it back, the disk gets some sectors, by chance.
-func PowerFails() {
-	// Nobody may open or close a file meanwhile, and nobody is alive afterwards.
-	files.Lock()
-	for path, f := range files.byPath {
-		if path == "" {
-			continue
-		}
-		if err := f.tear(); err != nil {
-			fmt.Fprintln(os.Stderr, "vfs:", err)
-		}
+	if f := observer.Load(); f != nil {
+		(*f)(path)
 	}
-	// A process can always send itself a signal.
-	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-	select {}
 }

@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 	case "syncs":
 		LoseUnsynced()
 		os.Exit(status(insertUntilPowerFails(context.Background(), os.Args[1])))
+	case "fails when told":
+		LoseUnsynced()
+		os.Exit(status(failPowerWhenTold(context.Background(), os.Args[1])))
 	case "faults":
 		os.Exit(status(meetFaults(context.Background(), os.Args[1])))
 	}
@@ -146,6 +149,76 @@ func TestPowerFails_LosesWhatWasNotSynced(t *testing.T) {
 		}
 		t.Errorf("nothing was lost in %d rounds", rounds)
 	})
+}
+
+// failPowerWhenTold has the power fail when a line comes in.
+func failPowerWhenTold(ctx context.Context, path string) error {
+	if err := Register(); err != nil {
+		return err
+	}
+	if _, err := openWAL(ctx, path); err != nil {
+		return err
+	}
+	fmt.Println("open")
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+		return err
+	}
+	PowerFails()
+	return nil
+}
+
+// TestPowerFails_WaitsForOtherProcesses: a process that has the database open would keep
+// an index of the write-ahead log that is not true of the disk.
+func TestPowerFails_WaitsForOtherProcesses(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "numbers.db")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], path)
+	cmd.Env = append(os.Environ(), role+"=fails when told")
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out := bufio.NewReader(stdout)
+	if _, err := out.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := sql.Open("sqlite", "file:"+path+"?mode=ro&_pragma=busy_timeout(1000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	var n int
+	if err := reader.QueryRowContext(t.Context(), `SELECT count(*) FROM numbers`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintln(stdin); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, _ = out.ReadByte() // until the process ends
+		ended <- cmd.Wait()
+	}()
+	select {
+	case err := <-ended:
+		t.Fatal("the power failed while another process had the database open", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	if err := reader.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := <-ended; !errors.As(err, &exit) || exit.Exited() {
+		t.Error("ended otherwise than by a power failure:", err)
+	}
 }
 
 // TestFail_FailsOperations runs in a process of its own.

@@ -1,0 +1,172 @@
+package power
+
+import (
+	"context"
+	"database/sql"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"byre/e2e/robustness/vfs"
+)
+
+var (
+	failures = flag.Int("failures", 50, "how often the power fails for each store")
+	seed     = flag.Uint64("seed", rand.Uint64(), "what decides by chance when the power fails, and what is lost")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	vfs.LoseUnsynced()
+	if err := vfs.Register(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// store is a database with what must be in it.
+type store interface {
+	// open opens the file at path, which need not be there, and fails if it is damaged or
+	// has other contents than what was acknowledged, with or without what was under way
+	// when the power failed.
+	open(ctx context.Context, path string) error
+	// step reads, writes or does maintenance.
+	step(ctx context.Context, r *rand.Rand) error
+	// powerFailed is called within open or step: what they do from now on is not in the
+	// file that is opened next.
+	powerFailed()
+	close() error
+}
+
+// mostChanges bounds how many changes of files there are between two power failures.
+const mostChanges = 400
+
+// survive runs a store until its power has failed often enough.
+func survive(t *testing.T, s store) {
+	t.Helper()
+	t.Logf("-seed %d", *seed)
+	r := rand.New(rand.NewPCG(*seed, 0)) //nolint:gosec // not a secret
+	dir := t.TempDir()
+	for n := range *failures + 1 {
+		path, next := filepath.Join(dir, fmt.Sprint(n), "test.db"), filepath.Join(dir, fmt.Sprint(n+1))
+		for _, dir := range []string{filepath.Dir(path), next} {
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := failPower(s, path, next, r)
+		err := s.open(t.Context(), path)
+		for err == nil && !f.hasFailed() {
+			err = s.step(t.Context(), r)
+		}
+		if err != nil {
+			t.Fatalf("after %d power failures: %v", n, err)
+		}
+		if err := s.close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.err; err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// failure is one power failure.
+type failure struct {
+	mu   sync.Mutex
+	left int
+	err  error
+}
+
+// failPower copies a database to a folder, as the disk has it after a power failure, at a
+// change of one of its files.
+func failPower(s store, path, dir string, r *rand.Rand) *failure {
+	f := &failure{left: 1 + r.IntN(mostChanges)}
+	vfs.Observe(func(changed string) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if !strings.HasPrefix(changed, path) || f.left == 0 {
+			return
+		}
+		if f.left--; f.left == 0 {
+			f.err = vfs.CopyTorn(path, dir, r)
+			s.powerFailed()
+		}
+	})
+	return f
+}
+
+func (f *failure) hasFailed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.left == 0
+}
+
+// TestSQLite_SurvivesPowerFailures shows that the disk of package vfs is one that SQLite
+// can work with.
+func TestSQLite_SurvivesPowerFailures(t *testing.T) { survive(t, &plain{}) }
+
+// TestStore_SurvivesPowerFailures: byre's store keeps what it has acknowledged.
+func TestStore_SurvivesPowerFailures(t *testing.T) { survive(t, newByre()) }
+
+// connections are two connections beside that which writes: one copies the log back, the
+// other reads an old snapshot meanwhile, so that the log can't be copied whole.
+type connections struct {
+	maintenance, reader *sql.DB
+	snapshot            *sql.Tx
+}
+
+func (c *connections) open(path string) (err error) {
+	dsn := dsn(path, "synchronous(full)")
+	if c.maintenance, err = sql.Open("sqlite", dsn); err != nil {
+		return err
+	}
+	c.reader, err = sql.Open("sqlite", dsn)
+	return err
+}
+
+// dsn is the URI of a file, for connections with settings.
+func dsn(path string, pragmas ...string) string {
+	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: url.Values{"_pragma": pragmas}.Encode()}).String()
+}
+
+// step begins or ends a snapshot, or copies the log back.
+func (c *connections) step(ctx context.Context, r *rand.Rand) (err error) {
+	switch {
+	case r.IntN(2) == 0:
+		_, err = c.maintenance.ExecContext(ctx, `PRAGMA wal_checkpoint(PASSIVE)`)
+	case c.snapshot != nil:
+		err = c.snapshot.Rollback()
+		c.snapshot = nil
+	default:
+		if c.snapshot, err = c.reader.BeginTx(ctx, nil); err != nil {
+			return err
+		}
+		var n int
+		err = c.snapshot.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema`).Scan(&n)
+	}
+	return err
+}
+
+func (c *connections) close() error {
+	if c.snapshot != nil {
+		if err := c.snapshot.Rollback(); err != nil {
+			return err
+		}
+		c.snapshot = nil
+	}
+	if err := c.reader.Close(); err != nil {
+		return err
+	}
+	return c.maintenance.Close()
+}
