@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -46,8 +47,10 @@ type Driver struct {
 	// writes has one connection, so that readers can't keep it from the writer;
 	// locks has those that hold a lock while other connections work.
 	reads, writes, locks *pgxpool.Pool
-	history              history
-	waiting              batchWait
+	// unlocked is when a lock by name was last released, in nanoseconds since 1970.
+	unlocked atomic.Int64
+	history  history
+	waiting  batchWait
 }
 
 var (

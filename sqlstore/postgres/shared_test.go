@@ -13,6 +13,7 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 )
@@ -226,4 +227,41 @@ WHERE datname = current_database() AND query LIKE 'LISTEN%'`); err != nil {
 	expect(2)
 	cancel()
 	running.Wait()
+}
+
+// A lock that is taken now and then leaves no idle connection behind, whatever the pool's
+// limits are; locks that are taken often share one.
+func TestWithLock_LeavesNoIdleConnection(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	driver := openMore(t, dsn+"&application_name=tenant&pool_max_conn_idle_time=1h", postgres.Options{})
+	if _, err := driver.State(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	admin := connect(t, dsn)
+	expect := func(when string, want int) {
+		t.Helper()
+		eventually.Done(t, when, func(ctx context.Context) (bool, error) {
+			counts, err := connections(ctx, admin)
+			return counts["tenant"] == want, err
+		})
+	}
+	before, err := connections(t.Context(), admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle := before["tenant"]
+	for _, after := range []int{idle, idle + 1} { // the second one comes soon
+		ran, err := driver.WithLock(t.Context(), "x", func(context.Context) error {
+			expect("a connection holds the lock", idle+1)
+			return nil
+		})
+		if !ran || err != nil {
+			t.Fatal(ran, err)
+		}
+		expect("after the lock", after)
+	}
 }
