@@ -74,6 +74,10 @@ func newBuiltinModels(groups []endpoints.Group) (builtinModels, error) {
 // a thousand shapes of Pods.
 const fieldSetBytes = 4 << 20
 
+// parsedFieldBytes bounds what is kept of the parsed managed fields of what is updated: those
+// of some five hundred shapes of Pods.
+const parsedFieldBytes = 8 << 20
+
 // newServing is what all resources are served with.
 func (s *Server) newServing(builtin builtinModels) endpoints.Serving {
 	return endpoints.Serving{
@@ -81,6 +85,7 @@ func (s *Server) newServing(builtin builtinModels) endpoints.Serving {
 		Authorizer:        s.auth.Authorizer,
 		TypeConverter:     managedfields.NewTypeConverter(builtin.models.Schemas(builtin.names...)),
 		FieldSets:         managedfields.NewCache(fieldSetBytes),
+		ParsedFields:      managedfields.NewSets(parsedFieldBytes),
 		MinRequestTimeout: time.Duration(s.config.Options.Filters.MinRequestTimeout) * time.Second,
 	}
 }

@@ -47,6 +47,9 @@ type Serving struct {
 	// FieldSets holds the managed fields of what is created, for all resources. Nil
 	// has them computed for every object.
 	FieldSets *managedfields.Cache
+	// ParsedFields holds the parsed managed fields of what is updated, for all resources.
+	// Nil leaves the managed fields of updates to upstream.
+	ParsedFields *managedfields.Sets
 	// EquivalentResources learns every resource and its kind; admission reads it
 	// to match a resource by its other versions. Nil makes a new one.
 	EquivalentResources runtime.EquivalentResourceRegistry

@@ -108,22 +108,31 @@ func (a managedFieldsAdmission) Admit(ctx context.Context, attributes admission.
 		return a.plugins.Admit(ctx, attributes, o)
 	}
 	a.f.track(attributes, object)
-	before := slices.Clone(object.GetManagedFields())
-	if err := a.plugins.Admit(ctx, attributes, o); err != nil {
-		return err
-	}
-	after := object.GetManagedFields()
-	if !slices.Equal(before, after) {
-		// Upstream's handler can't restore what it has not seen.
-		if err := upstream.ValidateManagedFields(after); err != nil {
-			object.SetManagedFields(before)
-			warning.AddWarning(ctx, "", fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err.Error()))
-		}
-	} else if len(after) > 0 && !a.f.keeps {
-		a.f.object, a.f.removed = object, after
+	unchanged, err := admitWithFields(ctx, a.plugins, attributes, o, object)
+	if err == nil && unchanged != nil && !a.f.keeps {
+		a.f.object, a.f.removed = object, unchanged
 		object.SetManagedFields(nil)
 	}
-	return nil
+	return err
+}
+
+// admitWithFields calls admission and returns the managed fields if it has left them
+// unchanged, or else nil. It undoes a change that makes them invalid.
+func admitWithFields(ctx context.Context, p plugins, attributes admission.Attributes, o admission.ObjectInterfaces, object metav1.Object) (unchanged []metav1.ManagedFieldsEntry, err error) {
+	before := slices.Clone(object.GetManagedFields())
+	if err := p.Admit(ctx, attributes, o); err != nil {
+		return nil, err
+	}
+	after := object.GetManagedFields()
+	if slices.Equal(before, after) {
+		return after, nil
+	}
+	// Upstream's handler can't restore what it has not seen.
+	if err := upstream.ValidateManagedFields(after); err != nil {
+		object.SetManagedFields(before)
+		warning.AddWarning(ctx, "", fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err.Error()))
+	}
+	return nil, nil
 }
 
 // track sets the managed fields unless upstream's field manager has.

@@ -39,6 +39,8 @@ type Resource struct {
 	scope      *handlers.RequestScope
 	// tracker sets the managed fields of what is created; nil leaves that to upstream.
 	tracker *managedfields.Tracker
+	// updater sets the managed fields of what is updated; nil leaves that to upstream.
+	updater *managedfields.Updater
 	// encoded answers reads from bytes, and written writes; nil where that can't be.
 	encoded, written *encoded
 

@@ -90,6 +90,17 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 			Cache:     r.serving.FieldSets,
 		})
 	}
+	if r.serving.ParsedFields != nil && r.kind.Kind == r.docKind {
+		r.updater = managedfields.NewUpdater(managedfields.UpdaterConfig{
+			Kind:        r.kind,
+			Subresource: r.subresource,
+			Manager:     scope.FieldManager,
+			Types:       r.serving.TypeConverter,
+			Converter:   r.types.UnsafeConvertor,
+			Ignored:     reset[fieldpath.APIVersion(r.kind.GroupVersion().String())],
+			Sets:        r.serving.ParsedFields,
+		})
+	}
 	return scope, nil
 }
 

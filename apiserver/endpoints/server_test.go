@@ -66,6 +66,7 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		Admission:     admit,
 		TypeConverter: managedfields.NewTypeConverter(openapi.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)),
 		FieldSets:     managedfields.NewCache(1 << 20),
+		ParsedFields:  managedfields.NewSets(1 << 20),
 	}
 	s := &server{groups: groups, serving: serving}
 	s.handler = func(serving endpoints.Serving) http.Handler {
@@ -86,7 +87,7 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 	}
 	s.decoded = serve(endpoints.DecodeReads(serving))
 	untracked := serving
-	untracked.FieldSets = nil
+	untracked.FieldSets, untracked.ParsedFields = nil, nil
 	s.untracked = serve(untracked)
 	s.bytes = serve(serving)
 	return s

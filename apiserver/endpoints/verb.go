@@ -44,12 +44,12 @@ func (r *Resource) handler(a action) http.HandlerFunc {
 	case request.MethodPut:
 		updater := r.storage.(rest.Updater)
 		return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
-			return handlers.UpdateResource(updater, scope, admit)
+			return r.updateResource(updater, scope, admit)
 		})
 	case request.MethodPatch:
 		patcher := r.storage.(rest.Patcher)
 		return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
-			patch := handlers.PatchResource(patcher, scope, admit, r.patchTypes)
+			patch := r.patchResource(patcher, scope, admit)
 			return func(w http.ResponseWriter, req *http.Request) { patch(w, recordApplyVerb(req)) }
 		})
 	case request.MethodDelete:

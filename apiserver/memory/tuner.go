@@ -19,8 +19,8 @@ import (
 // With the default its heap grows to 400 MB, and what stays alive of it is scattered over
 // pages that are never returned.
 //
-// While the server is busy the collector runs half as often: that takes a thirtieth less
-// processor time. When the server is idle again, the heap that the burst left is collected
+// While the server is busy the collector runs less often: the heap may grow by twice of what
+// is scanned, and by busyGrowth at least, which is a few hundred requests' garbage more. When the server is idle again, the heap that the burst left is collected
 // and returned to the system at once; the runtime would keep it for minutes. So are the
 // pages of the program file that only the burst has used.
 const (
@@ -43,9 +43,12 @@ const (
 	busyPercent    = 200
 	defaultPercent = 100
 	// minGrowth is the least that the heap may grow, in bytes, and minPercent the lowest
-	// value that the collector is given.
-	minGrowth  = 32 << 20
-	minPercent = 10
+	// value that the collector is given. busyGrowth is the least of a busy server, but at
+	// most a busyFraction of what the process may use.
+	minGrowth    = 32 << 20
+	busyGrowth   = 128 << 20
+	busyFraction = 8
+	minPercent   = 10
 )
 
 // Tune releases what the start needed once ready is closed and the controllers have made
@@ -64,6 +67,7 @@ func Tune(ctx context.Context, ready <-chan struct{}) error {
 	}
 	release()
 	collector := gcPercent{defaultPercent}
+	busyLeast := leastBusyGrowth(Limit())
 	var observed workload
 	observed.released(allocated())
 	tick := time.NewTicker(observeInterval)
@@ -76,12 +80,12 @@ func Tune(ctx context.Context, ready <-chan struct{}) error {
 		}
 		switch observed.observe(allocated()) {
 		case busy:
-			collector.set(readHeap().percent(busyPercent))
+			collector.set(readHeap().percent(busyPercent, busyLeast))
 		case moderate, idle:
-			collector.set(readHeap().percent(defaultPercent))
+			collector.set(readHeap().percent(defaultPercent, minGrowth))
 		case burstOver:
 			release()
-			collector.set(readHeap().percent(defaultPercent))
+			collector.set(readHeap().percent(defaultPercent, minGrowth))
 			observed.released(allocated())
 		}
 	}
@@ -109,13 +113,22 @@ func readHeap() heap {
 }
 
 // percent is the value of GOGC with which the heap grows by so many percent of what is
-// scanned, but by minGrowth at least.
-func (h heap) percent(ofScanned int) int {
+// scanned, but by least at least, in bytes.
+func (h heap) percent(ofScanned int, least uint64) int {
 	if h.live == 0 {
 		return ofScanned
 	}
-	growth := max(h.scanned*uint64(ofScanned)/100, minGrowth)
+	growth := max(h.scanned*uint64(ofScanned)/100, least)
 	return min(max(int(growth*100/h.live), minPercent), ofScanned)
+}
+
+// leastBusyGrowth is the least growth of a busy server's heap where the process may use so
+// many bytes; 0 says that there is no limit.
+func leastBusyGrowth(limit int64) uint64 {
+	if limit <= 0 {
+		return busyGrowth
+	}
+	return min(busyGrowth, max(uint64(limit)/busyFraction, minGrowth))
 }
 
 // workload derives the load from how much the process allocates. The zero value is that

@@ -84,17 +84,24 @@ func TestPercent_FollowsWhatIsScanned(t *testing.T) {
 	for name, c := range map[string]struct {
 		h           heap
 		of, percent int
+		least       uint64
 	}{
-		"nothing known":            {heap{}, busyPercent, busyPercent},
-		"all is scanned":           {heap{live: 100 << 20, scanned: 100 << 20}, busyPercent, busyPercent},
-		"a tenth is scanned":       {heap{live: 1000 << 20, scanned: 100 << 20}, busyPercent, 20},
-		"hardly anything":          {heap{live: 1000 << 20, scanned: 1 << 20}, busyPercent, minPercent},
-		"the least growth":         {heap{live: 64 << 20, scanned: 8 << 20}, defaultPercent, 50},
-		"a small heap doubles":     {heap{live: 16 << 20, scanned: 8 << 20}, defaultPercent, defaultPercent},
-		"a small heap of the busy": {heap{live: 16 << 20, scanned: 8 << 20}, busyPercent, busyPercent},
+		"nothing known":            {heap{}, busyPercent, busyPercent, minGrowth},
+		"all is scanned":           {heap{live: 100 << 20, scanned: 100 << 20}, busyPercent, busyPercent, busyGrowth},
+		"a tenth is scanned":       {heap{live: 1000 << 20, scanned: 100 << 20}, busyPercent, 20, busyGrowth},
+		"hardly anything":          {heap{live: 1000 << 20, scanned: 1 << 20}, busyPercent, minPercent, minGrowth},
+		"the least growth":         {heap{live: 64 << 20, scanned: 8 << 20}, defaultPercent, 50, minGrowth},
+		"that of the busy":         {heap{live: 256 << 20, scanned: 30 << 20}, busyPercent, 50, busyGrowth},
+		"a small heap doubles":     {heap{live: 16 << 20, scanned: 8 << 20}, defaultPercent, defaultPercent, minGrowth},
+		"a small heap of the busy": {heap{live: 16 << 20, scanned: 8 << 20}, busyPercent, busyPercent, busyGrowth},
 	} {
-		if got := c.h.percent(c.of); got != c.percent {
+		if got := c.h.percent(c.of, c.least); got != c.percent {
 			t.Errorf("%s: %d, want %d", name, got, c.percent)
+		}
+	}
+	for limit, want := range map[int64]uint64{0: busyGrowth, 128 << 20: minGrowth, 512 << 20: 64 << 20, 8 << 30: busyGrowth} {
+		if got := leastBusyGrowth(limit); got != want {
+			t.Errorf("with a limit of %d bytes a busy heap grows by %d, want %d", limit, got, want)
 		}
 	}
 	if h := readHeap(); h.live < h.scanned {
