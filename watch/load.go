@@ -23,21 +23,34 @@ func (f *Feed) Snapshot(ctx context.Context, r Resource) (Snapshot, error) {
 	}
 }
 
-// maxPreloadBytes bounds the values in memory up to which Preload loads more.
-const maxPreloadBytes = 128 << 20
+// maxSmallBytes bounds the values in memory up to which SnapshotSmall loads more.
+const maxSmallBytes = 128 << 20
 
-// Preload starts to load a resource whose values have a number of bytes, so that its
-// first reader need not wait. It does nothing where the values of all resources would
-// then take more than maxPreloadBytes, or than half of what they may take. Records that
-// nobody reads are unloaded like others.
-func (f *Feed) Preload(r Resource, bytes int) {
-	most := maxPreloadBytes
+// SnapshotSmall is Snapshot for a resource that is small enough to be kept for its next
+// reader: the values of all resources in memory then take no more than maxSmallBytes, or
+// than half of what they may take. It loads nothing and returns false for other resources
+// and for one without objects. After a start it waits until the sizes are known.
+func (f *Feed) SnapshotSmall(ctx context.Context, r Resource) (Snapshot, bool, error) {
+	most := maxSmallBytes
 	if f.opts.StateBytes > 0 {
 		most = min(most, f.opts.StateBytes/2)
 	}
-	if f.stateBytes()+bytes <= most {
-		f.join(r)
+	if !f.isLoaded(r) {
+		usage, err := f.WaitForUsage(ctx, r)
+		if err != nil || usage.Objects == 0 || f.stateBytes()+int(usage.Bytes) > most {
+			return Snapshot{}, false, err
+		}
 	}
+	snapshot, err := f.Snapshot(ctx, r)
+	return snapshot, err == nil, err
+}
+
+// isLoaded reports whether the records of a resource are in memory.
+func (f *Feed) isLoaded(r Resource) bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	rc := f.caches[r]
+	return rc != nil && rc.loaded
 }
 
 func (f *Feed) snapshotOf(rc *resourceCache) (Snapshot, bool) {

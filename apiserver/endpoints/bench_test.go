@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"byre/watch"
 )
 
 // BenchmarkLists lists Pods in every form, from stored bytes and through upstream's
@@ -45,6 +47,55 @@ func BenchmarkLists(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkFirstList lists Pods whose representations nobody has made yet, and reports the
+// processor time of a Pod, client included. BenchmarkParallel in apiserver/objectstore has
+// the control.
+func BenchmarkFirstList(b *testing.B) {
+	const pods = 2000
+	for name, accept := range map[string]string{
+		"json":              "application/json",
+		"protobuf":          "application/vnd.kubernetes.protobuf",
+		"table":             "application/json;as=Table;v=v1;g=meta.k8s.io",
+		"metadata-protobuf": "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+	} {
+		b.Run(name, func(b *testing.B) {
+			s := newServer(b, nil)
+			for i := range pods {
+				s.create(b, "/api/v1/namespaces/first/pods", benchmarkPod(i))
+			}
+			list := call{method: http.MethodGet, path: "/api/v1/pods", header: map[string]string{"Accept": accept}}
+			var used int64
+			for b.Loop() {
+				b.StopTimer()
+				s.feed.Forget(watch.Resource{Name: "pods"})
+				if _, err := s.feed.Snapshot(b.Context(), watch.Resource{Name: "pods"}); err != nil {
+					b.Fatal(err)
+				}
+				before := cpuTime(b)
+				b.StartTimer()
+				if resp, answer := list.answer(b, s.bytes); resp.StatusCode != http.StatusOK {
+					b.Fatal(answer)
+				}
+				used += cpuTime(b) - before
+			}
+			b.ReportMetric(float64(used)/float64(b.N)/pods, "cpu-ns/pod")
+		})
+	}
+}
+
+// benchmarkPod is a Pod of two containers with 8 variables each.
+func benchmarkPod(i int) string {
+	var env []string
+	for e := range 8 {
+		env = append(env, fmt.Sprintf(`{"name":"SETTING_%d","value":"https://service-%d.example.svc.cluster.local:8443/path"}`, e, e))
+	}
+	container := func(name string) string {
+		return fmt.Sprintf(`{"name":%q,"image":"i","args":["--listen=:8080"],"env":[%s],"resources":{"requests":{"cpu":"100m"}}}`, name, strings.Join(env, ","))
+	}
+	return fmt.Sprintf(`{"metadata":{"name":"pod-%d","labels":{"app":"bench","pod-template-hash":"7d4b9c6f5"}},"spec":{"nodeName":"node-1","containers":[%s,%s]}}`,
+		i, container("server"), container("proxy"))
 }
 
 // BenchmarkWatches measures an update of a Pod and its delivery to watchers of one form.

@@ -68,15 +68,17 @@ func (e *encoded) newFormats() formats {
 		return all
 	}
 	encode := e.encoder(runtime.ContentTypeProtobuf)
-	if message := e.message(); asStored {
-		full = objectstore.Transcoded(kind.String()+" in protobuf", message, encode)
+	var whole *objectstore.Format // in the storage version
+	if asStored {
+		full = objectstore.Transcoded(kind.String()+" in protobuf", e.message(), encode)
+		whole = full
 	} else {
 		full = objectstore.Protobuf(kind.String()+" in protobuf", encode)
 	}
 	protobuf := newProtobufFormat(e, full, kind.GroupVersion(), kind.Kind, e.listKind)
 	all.protobuf, all.tables = protobuf, e.newTables(protobuf)
 	for gv, metadata := range all.metadata {
-		metadata.protobuf = e.protobufMetadata(gv)
+		metadata.protobuf = e.protobufMetadata(gv, whole)
 		all.metadata[gv] = metadata
 	}
 	return all
@@ -106,7 +108,7 @@ func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored *objectstore.Forma
 	return f
 }
 
-func (e *encoded) protobufMetadata(gv schema.GroupVersion) format {
+func (e *encoded) protobufMetadata(gv schema.GroupVersion, whole *objectstore.Format) format {
 	encode := func(_ context.Context, obj runtime.Object) ([]byte, error) {
 		partial, err := partialOf(obj)
 		if err != nil {
@@ -114,7 +116,7 @@ func (e *encoded) protobufMetadata(gv schema.GroupVersion) format {
 		}
 		return partial.Marshal()
 	}
-	f := objectstore.MetadataProtobuf("metadata in protobuf", partialMessage, encode)
+	f := objectstore.MetadataProtobuf("metadata in protobuf", whole, partialMessage, encode)
 	if e.convertsMetadata() {
 		f = objectstore.Protobuf("metadata in protobuf", encode)
 	}

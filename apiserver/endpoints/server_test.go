@@ -40,6 +40,7 @@ type server struct {
 	// the same store.
 	groups  []endpoints.Group
 	serving endpoints.Serving
+	feed    *watch.Feed
 	handler func(endpoints.Serving) http.Handler
 }
 
@@ -68,7 +69,7 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		FieldSets:     managedfields.NewCache(1 << 20),
 		ParsedFields:  managedfields.NewSets(1 << 20),
 	}
-	s := &server{groups: groups, serving: serving}
+	s := &server{groups: groups, serving: serving, feed: feed}
 	s.handler = func(serving endpoints.Serving) http.Handler {
 		s.api, err = endpoints.New(endpoints.Config{
 			Groups:    groups,

@@ -48,7 +48,7 @@ func (e *encoded) newTables(protobuf *protobufFormat) *tables {
 	wrap := func(message []byte) []byte {
 		return protobuf.object.append(make([]byte, 0, protobuf.object.size(len(message))), message)
 	}
-	t.rows = objectstore.Opaque("table", protobuf.stored, wrap, func(ctx context.Context, obj runtime.Object) ([]byte, error) {
+	t.rows = objectstore.Opaque("table", protobuf.stored, e.store.Stored(), wrap, func(ctx context.Context, obj runtime.Object) ([]byte, error) {
 		row, ok, err := t.print(ctx, obj)
 		if err != nil || !ok {
 			return nil, err

@@ -6,10 +6,8 @@ import (
 	"iter"
 	"math/bits"
 	"reflect"
-	goruntime "runtime"
 	"strconv"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -61,73 +59,53 @@ func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) 
 		}
 		return total, nil
 	}
-	if err := l.makeMissing(ctx); err != nil {
-		return 0, err
-	}
-	for e, err := range l.page.items {
-		n := 0
-		if err == nil {
-			n, err = l.s.size(ctx, e, l.format)
+	for size := range l.s.sizes(ctx, l.format).all(l.page.items) {
+		if size.err != nil {
+			return 0, l.s.entryError(size.err, size.entry)
 		}
-		if err != nil {
-			return 0, l.s.entryError(err, e)
-		}
-		add(n)
+		add(size.value)
 	}
 	return total, nil
 }
 
-// makersBatch is how many messages one goroutine of makeMissing makes at a time.
-const makersBatch = 64
-
-// makeMissing makes the missing messages, on all processors. After a start, or after a
-// change of every object, this is most of the time of a list. Messages that fail are left
-// to the caller.
-func (l *EncodedList) makeMissing(ctx context.Context) error {
-	var makers errgroup.Group
-	makers.SetLimit(goruntime.GOMAXPROCS(0))
-	missing := make([]*watch.Entry, 0, makersBatch)
-	start := func() {
-		batch := missing
-		missing = make([]*watch.Entry, 0, makersBatch)
-		makers.Go(func() error {
-			// The caller makes the message again, and gets the panic itself.
-			defer func() { _ = recover() }()
-			for _, e := range batch {
-				if _, err := l.s.size(ctx, e, l.format); err != nil {
-					return ctx.Err() // nil, unless nobody waits any more
+// sizes finds the lengths of messages, which need not be in memory.
+func (s *Store) sizes(ctx context.Context, f *Format) parallel[int] {
+	return parallel[int]{
+		find: func(e *watch.Entry) (int, bool) {
+			n := e.Representations.Size(&f.form)
+			if n == 0 {
+				if r := s.inMemory(e, f); r != nil {
+					n = len(r.Body)
 				}
 			}
-			return nil
-		})
+			return n, n > 0
+		},
+		make: func(e *watch.Entry) (int, error) {
+			r, err := s.representItem(ctx, e, f)
+			if err != nil {
+				return 0, err
+			}
+			return len(r.Body), nil
+		},
+		sequential: s.cfg.DecodeAhead != nil,
 	}
-	for e, err := range l.page.items {
-		if err != nil {
-			break // the caller comes to it again
-		}
-		if e.Representations.Size(&l.format.form) > 0 {
-			continue
-		}
-		if missing = append(missing, e); len(missing) == makersBatch {
-			start()
-		}
-	}
-	if len(missing) > 0 && len(missing) < makersBatch {
-		start()
-	}
-	return makers.Wait()
 }
 
-// size is the length of an entry's message, which need not be in memory.
-func (s *Store) size(ctx context.Context, e *watch.Entry, f *Format) (int, error) {
-	if n := e.Representations.Size(&f.form); n > 0 {
-		return n, nil
+// representations makes the items of a list in a Format.
+func (s *Store) representations(ctx context.Context, f *Format) parallel[*representation.Representation] {
+	return parallel[*representation.Representation]{
+		find: func(e *watch.Entry) (*representation.Representation, bool) {
+			r := s.inMemory(e, f)
+			return r, r != nil
+		},
+		make: func(e *watch.Entry) (*representation.Representation, error) {
+			if f.beside != nil {
+				_, _ = s.representItem(ctx, e, f.beside) // who asks for it gets the error
+			}
+			return s.representItem(ctx, e, f)
+		},
+		sequential: s.cfg.DecodeAhead != nil,
 	}
-	r, err := s.representItem(ctx, e, f)
-	if err != nil {
-		return 0, err
-	}
-	return len(r.Body), nil
 }
 
 // entryError is the error for an entry of a list; it is nil where the list itself failed.
@@ -156,16 +134,12 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 		s: s, page: p, format: f,
 	}
 	list.Items = func(yield func(Encoded, error) bool) {
-		for e, err := range p.items {
-			var r *representation.Representation
-			if err == nil {
-				r, err = s.representItem(ctx, e, f)
-			}
-			if err != nil {
-				yield(Encoded{}, s.entryError(err, e))
+		for item := range s.representations(ctx, f).all(p.items) {
+			if item.err != nil {
+				yield(Encoded{}, s.entryError(item.err, item.entry))
 				return
 			}
-			if !yield(s.newEncoded(f, r, e, e.Revision), nil) {
+			if !yield(s.newEncoded(f, item.value, item.entry, item.entry.Revision), nil) {
 				return
 			}
 		}

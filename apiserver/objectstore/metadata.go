@@ -137,17 +137,16 @@ func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 	return events, nil
 }
 
-// list calls yield for each record as of the revision it returns. It keeps no records: it
-// reads them from the feed if the feed has them, or from the database one page at a time.
-// After a start the garbage collector is the first reader of a resource; the feed then
-// loads the resource, if it is not too large, for the clients that list it next.
+// list calls yield for each record as of the revision it returns. It reads a resource that
+// is not too large from the feed, which then has it for the clients that list it next:
+// after a start the garbage collector is the first reader of a resource. It reads others
+// from the database, one page at a time, and keeps no records.
 func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) (int64, error) {
-	resource := sqlstore.Key{Group: w.resource.Group, Resource: w.resource.Name, Owner: w.resource.Owner}
-	if _, _, loaded := w.feed.Lookup(resource); loaded {
-		snapshot, err := w.feed.Snapshot(ctx, w.resource)
-		if err != nil {
-			return 0, err
-		}
+	snapshot, ok, err := w.feed.SnapshotSmall(ctx, w.resource)
+	if err != nil {
+		return 0, err
+	}
+	if ok {
 		for e := range snapshot.All("", nil) {
 			yield(&e.Record)
 		}
@@ -157,22 +156,14 @@ func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) 
 		Range: sqlstore.Range{Group: w.resource.Group, Resource: w.resource.Name, Owner: w.resource.Owner},
 		Limit: pageRecords,
 	}
-	size := 0
 	for {
 		listed, err := w.store.List(ctx, query, func(r sqlstore.Record) error {
 			yield(&r)
-			size += len(r.Value)
 			query.After = &sqlstore.Position{Namespace: r.Namespace, Name: r.Name}
 			return nil
 		})
-		if err != nil {
-			return 0, err
-		}
-		if !listed.More {
-			if size > 0 {
-				w.feed.Preload(w.resource, size)
-			}
-			return listed.Revision, nil
+		if err != nil || !listed.More {
+			return listed.Revision, err
 		}
 		query.At = listed.Revision
 	}

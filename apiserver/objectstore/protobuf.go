@@ -78,6 +78,14 @@ func withRevision(r *representation.Representation, revision int64) representati
 	return out
 }
 
+// cutMetadata returns the metadata of a whole object as a message of
+// PartialObjectMetadata, in the memory of the other: the metadata is the first field of
+// both messages.
+func cutMetadata(whole *representation.Representation) *representation.Representation {
+	end := whole.Marks[markMessageEnd]
+	return &representation.Representation{Body: whole.Body[:end:end], Marks: whole.Marks}
+}
+
 // messageFields walks the fields of a protobuf message.
 type messageFields struct {
 	b   []byte

@@ -53,46 +53,56 @@ func (s *scanner) readKey() []byte {
 // moves behind it.
 func (s *scanner) readString() []byte {
 	start := s.pos + 1
-	for s.pos++; s.pos < len(s.b); s.pos++ {
-		switch s.b[s.pos] {
+	s.pos = endOfString(s.b, s.pos)
+	if s.pos <= start || s.b[s.pos-1] != '"' {
+		return nil
+	}
+	return s.b[start : s.pos-1]
+}
+
+// endOfString returns where the text goes on behind the string that begins at pos.
+func endOfString(b []byte, pos int) int {
+	for pos++; pos < len(b); pos++ {
+		switch b[pos] {
 		case '\\':
-			s.pos++
+			pos++
 		case '"':
-			s.pos++
-			return s.b[start : s.pos-1]
+			return pos + 1
 		}
 	}
-	s.pos = len(s.b) // pos is one greater if the text ends with a backslash
-	return nil
+	return len(b)
 }
 
 // skipValue moves behind the value that begins here.
-func (s *scanner) skipValue() {
-	for depth := 0; s.pos < len(s.b); {
-		switch s.b[s.pos] {
+func (s *scanner) skipValue() { s.pos = endOfValue(s.b, s.pos) }
+
+// endOfValue returns where the text goes on behind the value that begins at pos.
+func endOfValue(b []byte, pos int) int {
+	for depth := 0; pos < len(b); {
+		switch b[pos] {
 		case '"':
-			s.readString()
+			pos = endOfString(b, pos)
 			if depth == 0 {
-				return
+				return pos
 			}
 			continue
 		case '{', '[':
 			depth++
 		case '}', ']':
 			if depth == 0 {
-				return
+				return pos
 			}
 			if depth--; depth == 0 {
-				s.pos++
-				return
+				return pos + 1
 			}
 		case ',':
 			if depth == 0 {
-				return
+				return pos
 			}
 		}
-		s.pos++
+		pos++
 	}
+	return pos
 }
 
 // readPlainString returns the string that begins here. It returns false for a string with

@@ -3,6 +3,7 @@ package transcode_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -123,7 +124,7 @@ func compareWithMarshal(t *testing.T, message *transcode.Message, goType reflect
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := message.Append([]byte("before"), document)
+		got, err := appendMessage(message, []byte("before"), document)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, document)
 		}
@@ -142,7 +143,7 @@ func TestTranscode_BrokenJSONIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	document := `{"kind":"X","apiVersion":"v1","metadata":{"name":"a\n","labels":{"a":"b","c":"d"},"creationTimestamp":"2024-01-02T03:04:05Z","managedFields":[{"manager":"m","fieldsV1":{"f:x":{}}}]}}`
-	if _, err := message.Append(nil, []byte(document)); err != nil {
+	if _, err := appendMessage(message, nil, []byte(document)); err != nil {
 		t.Fatal(err)
 	}
 	for _, broken := range []string{
@@ -150,7 +151,7 @@ func TestTranscode_BrokenJSONIsAnError(t *testing.T) {
 		`{"metadata":{"labels":{"c":"d","a":"b"}}}`, `{"metadata":{"generation":1.5}}`, `{"metadata":{"creationTimestamp":"soon"}}`,
 		`{"metadata":{"name":"\`, `{"metadata":{}}}`, document + document,
 	} {
-		if _, err := message.Append(nil, []byte(broken)); err == nil {
+		if _, err := appendMessage(message, nil, []byte(broken)); err == nil {
 			t.Errorf("%s: no error", broken)
 		}
 	}
@@ -158,7 +159,45 @@ func TestTranscode_BrokenJSONIsAnError(t *testing.T) {
 	for range 20_000 {
 		changed := []byte(document)
 		changed[r.IntN(len(changed))] = `{}[]",:\x0n`[r.IntN(11)]
-		_, _ = message.Append(nil, changed[:r.IntN(len(changed)+1)])
+		_, _ = appendMessage(message, nil, changed[:r.IntN(len(changed)+1)])
+	}
+}
+
+// TestTranscodeHead_EndsBehindTheMetadata: the metadata of a whole object gives the same
+// message as the metadata alone, and an object without metadata is not guessed at.
+func TestTranscodeHead_EndsBehindTheMetadata(t *testing.T) {
+	t.Parallel()
+	message, err := transcode.New(reflect.TypeFor[metav1.PartialObjectMetadata]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := func(document string) (out []byte, err error) {
+		err = message.TranscodeHead([]byte(document), func(message []byte) error {
+			out = bytes.Clone(message)
+			return nil
+		})
+		return out, err
+	}
+	const metadata = `"metadata":{"name":"a","labels":{"spec":"b"}}`
+	want, err := appendMessage(message, nil, []byte(`{`+metadata+`}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range []string{
+		`{"kind":"X","apiVersion":"v1",` + metadata + `}`,
+		`{"kind":"X","apiVersion":"v1",` + metadata + `,"spec":{"metadata":{"name":"c"}},"status":{}}`,
+		`{"apiVersion":"v1","kind":"X",` + metadata + `,"spec":null}`,
+	} {
+		if got, err := head(document); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %q, %v, want %q", document, got, err, want)
+		}
+	}
+	for _, document := range []string{
+		`{"kind":"X","spec":{},` + metadata + `}`, `{"kind":"X","spec":{}}`, `{"metadata":{"unknown":1},"spec":{}}`, `{"metadata":{"name":"a"`,
+	} {
+		if _, err := head(document); !errors.Is(err, transcode.ErrUnexpected) {
+			t.Errorf("%s: %v", document, err)
+		}
 	}
 }
 
@@ -200,7 +239,7 @@ func BenchmarkPod(b *testing.B) {
 		b.SetBytes(int64(len(document)))
 		b.ReportAllocs()
 		for b.Loop() {
-			if out, err = message.Append(out[:0], document); err != nil {
+			if out, err = appendMessage(message, out[:0], document); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -223,4 +262,13 @@ func BenchmarkPod(b *testing.B) {
 			}
 		}
 	})
+}
+
+// appendMessage appends the message of a JSON object to dst.
+func appendMessage(m *transcode.Message, dst, object []byte) ([]byte, error) {
+	err := m.Transcode(object, func(message []byte) error {
+		dst = append(dst, message...)
+		return nil
+	})
+	return dst, err
 }

@@ -13,18 +13,29 @@ import (
 // Message's type. Such an object has to be decoded.
 var ErrUnexpected = errors.New("not the JSON of the type")
 
-// Append appends the message of a JSON object to dst.
-func (m *Message) Append(dst, object []byte) ([]byte, error) {
+// Transcode makes the message of a JSON object and returns what use returns of it. The
+// message is valid until then.
+func (m *Message) Transcode(object []byte, use func(message []byte) error) error {
+	return m.transcode(object, false, use)
+}
+
+// TranscodeHead is Transcode for an object that begins with the members of m and has
+// others after them, which it does not look at. Every field of m must be there.
+func (m *Message) TranscodeHead(object []byte, use func(message []byte) error) error {
+	return m.transcode(object, true, use)
+}
+
+func (m *Message) transcode(object []byte, head bool, use func(message []byte) error) error {
 	t := transcoders.Get().(*transcoder)
 	defer t.release()
-	t.json, t.pos = object, 0
+	t.json, t.pos, t.head = object, 0, head
 	if err := t.object(m); err != nil {
-		return dst, fmt.Errorf("%s at %d: %w", m.name, t.pos, err)
+		return fmt.Errorf("%s at %d: %w", m.name, t.pos, err)
 	}
-	if t.space(); t.pos != len(object) {
-		return dst, fmt.Errorf("%s at %d: %w", m.name, t.pos, ErrUnexpected)
+	if t.space(); t.pos != len(object) && !head {
+		return fmt.Errorf("%s at %d: %w", m.name, t.pos, ErrUnexpected)
 	}
-	return append(dst, t.out...), nil
+	return use(t.out)
 }
 
 var transcoders = sync.Pool{New: func() any { return &transcoder{} }}
@@ -36,6 +47,8 @@ const maxPooled = 256 << 10
 type transcoder struct {
 	json []byte
 	pos  int
+	// head marks that the object may have other members behind those of its Message.
+	head bool
 	// out is the scratch buffer: what is complete, and the encodings of the fields of
 	// the messages that are not.
 	out []byte
@@ -77,6 +90,9 @@ func (t *transcoder) object(m *Message) error {
 		}
 		i, ok := m.find(key, expected)
 		if !ok {
+			if t.head && base == 0 && isComplete(t.slots) {
+				break
+			}
 			return ErrUnexpected
 		}
 		expected = i + 1
@@ -98,6 +114,16 @@ func (t *transcoder) object(m *Message) error {
 	n := copy(t.out[start:], t.out[end:])
 	t.out, t.slots = t.out[:start+n], t.slots[:base]
 	return nil
+}
+
+// isComplete reports whether every field is there.
+func isComplete(slots []segment) bool {
+	for _, s := range slots {
+		if s.end == s.start {
+			return false
+		}
+	}
+	return true
 }
 
 // find finds a member; most often it is the one expected or one of those after it.
