@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/e2e/servers"
+	"byre/sqlstore/eventually"
 )
 
 // auditedSecret is in a Secret that is written and read under the policy's eyes.
@@ -30,7 +31,7 @@ func testAudit(t *testing.T, site *site, s *servers.Server, db database) {
 	token := doAudited(t, s, ns)
 
 	var events []auditv1.Event
-	waitFor(t, "the audit log", func() error {
+	eventually.Succeeds(t, "the audit log", func() error {
 		events = slices.DeleteFunc(readAuditLog(t, site), func(e auditv1.Event) bool {
 			return e.ObjectRef == nil || e.ObjectRef.Namespace != ns || e.ObjectRef.Name == "kube-root-ca.crt" || e.ObjectRef.Name == "default"
 		})
@@ -149,7 +150,7 @@ func describe(e auditv1.Event) string {
 // checkAuditWebhook finds the same events at the webhook, many at a time.
 func checkAuditWebhook(t *testing.T, site *site, events []auditv1.Event) {
 	t.Helper()
-	waitFor(t, "the audit webhook", func() error {
+	eventually.Succeeds(t, "the audit webhook", func() error {
 		sent, most := map[string]bool{}, 0
 		for _, batch := range site.hooks.Batches() {
 			most = max(most, len(batch))
@@ -200,7 +201,7 @@ func testRotation(t *testing.T, site *site, s *servers.Server) {
 			t.Fatal(err)
 		}
 	}
-	waitFor(t, "the audit log", func() error {
+	eventually.Succeeds(t, "the audit log", func() error {
 		created := 0
 		for _, e := range readAuditLog(t, site) {
 			if e.ObjectRef != nil && e.ObjectRef.Namespace == ns && strings.HasPrefix(e.ObjectRef.Name, "cm-") && e.Stage == auditv1.StageResponseComplete {

@@ -14,6 +14,7 @@ import (
 
 	"byre/e2e/peers"
 	"byre/e2e/servers"
+	"byre/sqlstore/eventually"
 )
 
 // testAuthorizationConfig has a chain of authorizers: a webhook that is asked
@@ -57,10 +58,10 @@ func testAuthorizationConfig(t *testing.T, site *site, s *servers.Server) {
 	}
 
 	site.edit(t, "authorization.yaml", "'contractors' in request.groups", "'robbers' in request.groups")
-	waitFor(t, "the new match condition", func() error { return mayBoth(alice) })
+	eventually.Succeeds(t, "the new match condition", func() error { return mayBoth(alice) })
 	site.edit(t, "authorization.yaml", "'robbers' in request.groups", "'unfinished")
 	site.edit(t, "authorization-webhook.kubeconfig", site.hooks.URL, "https://127.0.0.1:1")
-	waitFor(t, "the refusal of the broken file", func() error {
+	eventually.Succeeds(t, "the refusal of the broken file", func() error {
 		if _, metrics := get(t, s, servers.AdminToken, "/metrics"); !strings.Contains(metrics, `apiserver_authorization_config_controller_automatic_reloads_total{apiserver_id_hash=`) ||
 			!strings.Contains(metrics, `status="failure"} 1`) {
 			return errors.New("no failure is counted")
@@ -71,7 +72,7 @@ func testAuthorizationConfig(t *testing.T, site *site, s *servers.Server) {
 		t.Errorf("with a broken file, what was in force is not: %v", err)
 	}
 	site.edit(t, "authorization.yaml", "'unfinished", "'contractors' in request.groups")
-	waitFor(t, "the failure policy of a webhook that is gone", func() error {
+	eventually.Succeeds(t, "the failure policy of a webhook that is gone", func() error {
 		if err := list(alice, open); err == nil {
 			return errors.New("alice is allowed what she was allowed")
 		}
@@ -115,8 +116,8 @@ func testRulesOnReplicas(t *testing.T, a, b *servers.Server) {
 		written := time.Now()
 		for _, c := range []kubernetes.Interface{here, there} {
 			for may(c) != want {
-				if time.Since(written) > patience {
-					t.Fatalf("alice may after %v: %v", patience, !want)
+				if time.Since(written) > eventually.Patience {
+					t.Fatalf("alice may after %v: %v", eventually.Patience, !want)
 				}
 			}
 		}

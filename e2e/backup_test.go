@@ -23,6 +23,7 @@ import (
 	"byre/e2e/programs"
 	"byre/e2e/servers"
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/snapshot"
@@ -139,7 +140,7 @@ func isServersOwn(key string) bool {
 func awaitStores(t *testing.T, c *restoreClient, stores map[schema.GroupVersionResource]cache.Store) {
 	t.Helper()
 	for resource, store := range stores {
-		waitFor(t, "the informer of "+resource.String(), func() error {
+		eventually.Succeeds(t, "the informer of "+resource.String(), func() error {
 			want, got := map[string]string{}, map[string]string{}
 			for _, object := range c.list(t, resource) {
 				want[objectKey(resource, &object)] = object.GetResourceVersion()
@@ -199,7 +200,7 @@ func TestRestore_KilledLeavesNothingHalfDone(t *testing.T) {
 				t.Errorf("%d of %d objects after a restore that was killed (%v) after %v", objects, rows.ObjectCount, killed, after)
 			} else if objects == 0 {
 				// PostgreSQL may take a moment to notice that the client has gone.
-				waitFor(t, "another restore", func() error {
+				eventually.Succeeds(t, "another restore", func() error {
 					return exec.CommandContext(t.Context(), programs.Byre.Path(), "restore", "--endpoint", target, file).Run()
 				})
 			}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"byre/e2e/programs"
+	"byre/sqlstore/eventually"
 )
 
 // environments is how many run at the same time.
@@ -60,7 +61,7 @@ func tryEnvironment(t *testing.T, assets string) {
 		BinaryAssetsDirectory:    assets,
 		CRDDirectoryPaths:        []string{filepath.Join("testdata", "envtest")},
 		ErrorIfCRDPathMissing:    true,
-		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
+		ControlPlaneStartTimeout: eventually.Patience, ControlPlaneStopTimeout: eventually.Patience,
 	}
 	// As a project asks for a feature that is off by default.
 	env.ControlPlane.GetAPIServer().Configure().Append("runtime-config", "resource.k8s.io/v1beta1=true")

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"byre/e2e/servers"
+	"byre/sqlstore/eventually"
 )
 
 // TestHistory_ExpiredIsGone asks for history that is no longer kept: 410, and a token with
@@ -47,13 +48,13 @@ func testExpired(t *testing.T, s *servers.Server) {
 	// History is looked at once a minute.
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(patience)
+	timeout := time.After(eventually.Patience)
 	for err == nil {
 		_, err = cms.List(t.Context(), metav1.ListOptions{Limit: page, Continue: first.Continue})
 		select {
 		case <-tick.C:
 		case <-timeout:
-			t.Fatalf("the continue token has not expired within %v", patience)
+			t.Fatalf("the continue token has not expired within %v", eventually.Patience)
 		}
 	}
 	var status apierrors.APIStatus

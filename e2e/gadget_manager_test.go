@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"byre/sqlstore/eventually"
 )
 
 // A manager is a running one.
@@ -67,7 +69,7 @@ func (m *manager) awaitLead(t *testing.T) {
 	case <-m.Elected():
 	case <-m.done:
 		t.Fatalf("a manager ended with: %v", m.err)
-	case <-time.After(patience):
+	case <-time.After(eventually.Patience):
 		t.Fatal("a manager does not come to lead")
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"byre/e2e/manifests"
 	"byre/e2e/peers"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
@@ -47,10 +48,6 @@ func TestKubectl_ScriptsAgainstStock(t *testing.T) {
 }
 
 func runScripts(t *testing.T, s *servers.Server, db database) {
-	manifests, err := filepath.Abs(filepath.Join("testdata", "manifests"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	web := newAuthority(t, "web")
 	hooks := peers.NewHooks(web)
 	t.Cleanup(hooks.Close)
@@ -79,7 +76,6 @@ func runScripts(t *testing.T, s *servers.Server, db database) {
 			env.Setenv("GOMEMLIMIT", "1GiB")
 			env.Setenv("KUBECONFIG", own)
 			env.Setenv("KUBECACHEDIR", filepath.Join(env.WorkDir, "cache"))
-			env.Setenv("MANIFESTS", manifests)
 			env.Setenv("NS", fmt.Sprintf("s%02d-%s", scripts.Add(1), db.name))
 			env.Setenv("SERVER", s.URL)
 			env.Setenv("CA", s.CAFile)
@@ -104,7 +100,7 @@ func runScripts(t *testing.T, s *servers.Server, db database) {
 			"sql":        func(ts *testscript.TestScript, neg bool, args []string) { runSQL(ts, db, neg, args) },
 			"count":      countMatches,
 			"dependents": makeDependents,
-			"eventually": eventually,
+			"eventually": runUntilItSucceeds,
 
 			"largedefinition": makeLargeDefinition,
 		},
@@ -121,17 +117,17 @@ func makeNamespace(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(ts.Exec("kubectl", "config", "set-context", "--current", "--namespace", ns))
 	if ts.Getenv("STOCK") == "" {
 		// A Pod needs it, and a controller makes it.
-		eventually(ts, false, []string{"", "kubectl", "get", "serviceaccount", "default"})
+		runUntilItSucceeds(ts, false, []string{"", "kubectl", "get", "serviceaccount", "default"})
 	}
 }
 
-// copyManifests makes a directory with the manifests of testdata for this script.
+// copyManifests makes a directory with the manifests for this script.
 func copyManifests(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: manifests DIR")
 	}
 	dir := ts.MkAbs(args[0])
-	ts.Check(os.CopyFS(dir, os.DirFS(ts.Getenv("MANIFESTS"))))
+	ts.Check(os.CopyFS(dir, manifests.Files))
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	ts.Check(err)
 	expandFiles(ts, false, files)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	"byre/e2e/servers"
+	"byre/sqlstore/eventually"
 )
 
 // TestKubelet_IsReachedThroughByre reaches, through byre, what a node and a Pod offer.
@@ -81,7 +82,7 @@ func (f *singleNode) testAttach(t *testing.T, env []string) {
 	// Nothing tells when it is attached, and what was said before is not heard.
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(patience)
+	timeout := time.After(eventually.Patience)
 	for {
 		select {
 		case line, open := <-lines:

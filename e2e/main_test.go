@@ -1,52 +1,15 @@
 package e2e
 
 import (
-	"context"
-	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"byre/e2e/programs"
 	"byre/e2e/servers"
 )
 
 func TestMain(m *testing.M) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
-	defer cancel()
-	need := []programs.Program{programs.Kubectl, programs.APIServer, programs.Etcd, programs.Kwok, programs.Wardle}
-	if os.Getenv("E2E_STOCK") == "" {
-		need = append(need, programs.Byre)
-	}
-	if err := programs.Build(ctx, need...); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
-
-// patience bounds waits for what is sure to happen. It only ends a test that would
-// fail anyway, and a loaded machine is slow.
-const patience = 5 * time.Minute
-
-// waitFor calls try until it returns nil.
-func waitFor(t *testing.T, what string, try func() error) {
-	t.Helper()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	timeout := time.After(patience)
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-timeout:
-			t.Fatalf("%s: not within %v: %v", what, patience, err)
-		}
-	}
+	programs.Main(m, programs.Kubectl, programs.APIServer, programs.Etcd, programs.Kwok, programs.Wardle, programs.Byre)
 }
 
 // startByre starts byre for one test. It must end with exit status 0.
@@ -58,7 +21,13 @@ func startByre(t *testing.T, db database, args ...string) *servers.Server {
 // startByreIn is startByre with a data directory that may have been used before.
 func startByreIn(t *testing.T, dir string, db database, args ...string) *servers.Server {
 	t.Helper()
-	s, err := servers.Byre{Dir: dir, Endpoint: db.endpoint, Args: args}.Start(t.Context())
+	return start(t, servers.Byre{Dir: dir, Endpoint: db.endpoint, Args: args})
+}
+
+// start starts byre; at the end it must stop with exit status 0.
+func start(t *testing.T, b servers.Byre) *servers.Server {
+	t.Helper()
+	s, err := b.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"byre/e2e/servers"
+	"byre/sqlstore/eventually"
 )
 
 const (
@@ -55,8 +56,8 @@ func TestControllerRuntime_ManagerReconciles(t *testing.T) {
 func testManager(t *testing.T, db database) {
 	byre := servers.Byre{Dir: filepath.Join(t.TempDir(), "data"), Endpoint: db.endpoint}
 	server := start(t, byre)
-	var address door
-	access := address.of(server)
+	var address currentAddress
+	access := address.configOf(server)
 	c := gadgetClient(t, access)
 	createNamespace(t, clientFor(t, access), gadgetNamespace)
 	defineGadgets(t, c)
@@ -73,7 +74,7 @@ func testManager(t *testing.T, db database) {
 					return fmt.Errorf("byre ended with: %w", err)
 				}
 				server = start(t, byre)
-				address.leadTo(server)
+				address.set(server)
 			}
 			if err := createGadget(ctx, c, i); err != nil {
 				return err
@@ -110,10 +111,10 @@ func testManager(t *testing.T, db database) {
 	})
 
 	// On a loaded machine one request ends at its time-out before all are deleted.
-	waitFor(t, "every gadget is deleted", func() error {
+	eventually.Succeeds(t, "every gadget is deleted", func() error {
 		return c.DeleteAllOf(t.Context(), &gadgetV1{}, runtimeclient.InNamespace(gadgetNamespace))
 	})
-	waitFor(t, "everything is gone", func() error {
+	eventually.Succeeds(t, "everything is gone", func() error {
 		rows, err := db.query(`SELECT resource, name FROM objects WHERE "group" = 'gadgets.example.com' OR namespace = 'gadgets' AND resource = 'configmaps' AND name LIKE 'gadget-%'`)
 		if err == nil && len(rows) > 0 {
 			err = fmt.Errorf("%d objects are left, %s among them", len(rows), rows[0])
@@ -130,36 +131,18 @@ func testManager(t *testing.T, db database) {
 	}
 }
 
-// start starts byre; at the end it must stop with exit status 0.
-func start(t *testing.T, b servers.Byre) *servers.Server {
-	t.Helper()
-	s, err := b.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Errorf("byre ended with: %v", err)
-		}
-		if t.Failed() {
-			t.Logf("byre's log ends with:\n%s", s.LogTail())
-		}
-	})
-	return s
-}
+// currentAddress is the address of a server that is restarted with another port. Its clients
+// are configured once and connect to the port of the moment.
+type currentAddress struct{ address atomic.Pointer[string] }
 
-// A door is the one address that a server keeps for its clients, on whatever
-// port it was started.
-type door struct{ address atomic.Pointer[string] }
-
-func (d *door) leadTo(s *servers.Server) {
+func (d *currentAddress) set(s *servers.Server) {
 	address := strings.TrimPrefix(s.URL, "https://")
 	d.address.Store(&address)
 }
 
-// of is access to a server through the door.
-func (d *door) of(s *servers.Server) *rest.Config {
-	d.leadTo(s)
+// configOf returns the configuration of a client of the server, whose address it sets.
+func (d *currentAddress) configOf(s *servers.Server) *rest.Config {
+	d.set(s)
 	c := s.Config(servers.AdminToken)
 	c.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, *d.address.Load())
@@ -202,7 +185,7 @@ func defineGadgets(t *testing.T, c runtimeclient.Client) {
 	if err := c.Create(t.Context(), definition); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "gadgets can be listed", func() error { return c.List(t.Context(), &oldGadgetList{}) })
+	eventually.Succeeds(t, "gadgets can be listed", func() error { return c.List(t.Context(), &oldGadgetList{}) })
 }
 
 func gadgetMeta(i int) metav1.ObjectMeta {
@@ -219,7 +202,7 @@ func sizeOf(gadget string) int {
 
 // createGadget makes a gadget in one of the two versions, however often it takes.
 func createGadget(ctx context.Context, c runtimeclient.Client, i int) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, eventually.Patience)
 	defer cancel()
 	meta := gadgetMeta(i)
 	var object runtimeclient.Object = &gadgetV1{ObjectMeta: meta, Spec: gadgetSpec{Size: sizeOf(meta.Name)}}
@@ -246,7 +229,7 @@ func createGadget(ctx context.Context, c runtimeclient.Client, i int) error {
 // ConfigMap has its size, and ok has nothing to say.
 func awaitGadgets(t *testing.T, c runtimeclient.Client, ok func(*gadgetV1) error) {
 	t.Helper()
-	waitFor(t, "every gadget is reconciled", func() error {
+	eventually.Succeeds(t, "every gadget is reconciled", func() error {
 		var all gadgetList
 		var children corev1.ConfigMapList
 		if err := errors.Join(c.List(t.Context(), &all, runtimeclient.InNamespace(gadgetNamespace)), c.List(t.Context(), &children, runtimeclient.InNamespace(gadgetNamespace))); err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"byre/apiserver/pki"
 	"byre/e2e/servers"
+	"byre/sqlstore/eventually"
 )
 
 // singleNode is byre with one node of kwok's, on which one Pod runs.
@@ -35,7 +36,11 @@ type singleNode struct {
 func startSingleNode(t *testing.T, db database) *singleNode {
 	t.Helper()
 	dir := t.TempDir()
-	f := &singleNode{log: filepath.Join(dir, "log"), address: machineAddress(t)}
+	address, err := servers.MachineAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &singleNode{log: filepath.Join(dir, "log"), address: address}
 	f.say(t, "first", "second")
 	f.port = serveHello(t, f.address)
 
@@ -68,23 +73,6 @@ func startSingleNode(t *testing.T, db database) *singleNode {
 	})
 	f.populate(t)
 	return f
-}
-
-// machineAddress is an address of this machine that proxies may lead to: none
-// that only the machine itself, or its link, knows.
-func machineAddress(t *testing.T) string {
-	t.Helper()
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range addresses {
-		if network, ok := a.(*net.IPNet); ok && network.IP.IsGlobalUnicast() && network.IP.To4() != nil {
-			return network.IP.String()
-		}
-	}
-	t.Fatal("this machine has a loopback address only, to which no proxy may lead: give it another, as by `ip address add 192.0.2.1/32 dev lo`")
-	return ""
 }
 
 // serveHello serves until the test ends, on a port that it returns.
@@ -128,7 +116,7 @@ func (f *singleNode) populate(t *testing.T) {
 		NodeName: "node-1", HostNetwork: true, AutomountServiceAccountToken: &no,
 		Containers: []corev1.Container{{Name: "c", Image: "i", Ports: []corev1.ContainerPort{{ContainerPort: port}}}},
 	}}
-	waitFor(t, "the default service account", func() error {
+	eventually.Succeeds(t, "the default service account", func() error {
 		_, err := c.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{})
 		return err
 	})

@@ -1,13 +1,10 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -22,8 +19,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
-	"sigs.k8s.io/yaml"
 
+	"byre/e2e/manifests"
 	"byre/e2e/servers"
 )
 
@@ -78,25 +75,12 @@ func newRestoreClient(t *testing.T, s *servers.Server) *restoreClient {
 // give n objects.
 func (c *restoreClient) fill(t *testing.T, n int) (made int) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("testdata", "manifests", "*.yaml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no manifests: %v", err)
-	}
-	var text []byte
-	for _, file := range files {
-		content, err := os.ReadFile(file)
+	for i := 0; made < n; i++ {
+		objects, err := manifests.Read(fmt.Sprintf("restore-%d", i))
 		if err != nil {
 			t.Fatal(err)
 		}
-		text = append(append(text, content...), "\n---\n"...)
-	}
-	for i := 0; made < n; i++ {
-		ns := fmt.Sprintf("restore-%d", i)
-		for doc := range strings.SplitSeq(strings.TrimSuffix(string(bytes.ReplaceAll(text, []byte("${NS}"), []byte(ns))), "\n---\n"), "\n---\n") {
-			object := &unstructured.Unstructured{}
-			if err := yaml.Unmarshal([]byte(doc), &object.Object); err != nil {
-				t.Fatal(err)
-			}
+		for _, object := range objects {
 			if c.create(t, object, i) {
 				made++
 			}

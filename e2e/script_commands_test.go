@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"byre/sqlstore/eventually"
 )
 
 // countMatches checks how many lines of a file (or stdout) match: count N REGEXP FILE.
@@ -31,9 +33,9 @@ func countMatches(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// eventually runs a program until it succeeds and, where the first argument is
+// runUntilItSucceeds runs a program until it succeeds and, where the first argument is
 // not empty, its output matches. With a negation the program must come to fail.
-func eventually(ts *testscript.TestScript, neg bool, args []string) {
+func runUntilItSucceeds(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 2 {
 		ts.Fatalf("usage: [!] eventually REGEXP PROGRAM [ARG...]")
 	}
@@ -41,7 +43,7 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(patience)
+	timeout := time.After(eventually.Patience)
 	for {
 		err := ts.Exec(args[1], args[2:]...)
 		if neg && err != nil || !neg && err == nil && re.MatchString(ts.ReadFile("stdout")) {
@@ -50,7 +52,7 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 		select {
 		case <-tick.C:
 		case <-timeout:
-			ts.Fatalf("not within %v: %s %s", patience, args[0], strings.Join(args[1:], " "))
+			ts.Fatalf("not within %v: %s %s", eventually.Patience, args[0], strings.Join(args[1:], " "))
 		}
 	}
 }

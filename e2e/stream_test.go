@@ -16,6 +16,7 @@ import (
 
 	"byre/e2e/programs"
 	"byre/e2e/servers"
+	"byre/sqlstore/eventually"
 )
 
 // TestKubectl_Watches changes an object while kubectl watches it.
@@ -182,7 +183,7 @@ func expectLine(t *testing.T, lines <-chan string, pattern string) []string {
 			t.Fatalf("kubectl printed %q, not %s", line, pattern)
 		}
 		return match
-	case <-time.After(patience):
+	case <-time.After(eventually.Patience):
 		t.Fatalf("kubectl did not print %s", pattern)
 		return nil
 	}

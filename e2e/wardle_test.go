@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"byre/e2e/servers"
+	"byre/sqlstore/eventually"
 )
 
 // aggregated is byre with the sample API server behind it.
@@ -41,9 +42,11 @@ func TestAggregation_SampleAPIServer(t *testing.T) {
 }
 
 func testAggregated(t *testing.T, db database) {
-	address := machineAddress(t)
+	address, err := servers.MachineAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
 	a := &aggregated{Server: startByre(t, db)}
-	var err error
 	if a.wardle, err = servers.StartWardle(t.Context(), a.Server, t.TempDir(), address); err != nil {
 		t.Fatal(err)
 	}
@@ -63,14 +66,14 @@ func testAggregated(t *testing.T, db database) {
 
 // testKubectl does what one does with a resource.
 func (a *aggregated) testKubectl(t *testing.T) {
-	waitFor(t, "discovery of the sample server", func() error {
+	eventually.Succeeds(t, "discovery of the sample server", func() error {
 		got, complaints, err := tryKubectl(t, a.Server, "", "api-resources", "--api-group=wardle.example.com", "--no-headers")
 		if err != nil || !strings.Contains(got, "Fischer") || !strings.Contains(got, "Flunder") {
 			return fmt.Errorf("%s%s, %w", got, complaints, err)
 		}
 		return nil
 	})
-	waitFor(t, "the documentation", func() error {
+	eventually.Succeeds(t, "the documentation", func() error {
 		out, complaints, err := tryKubectl(t, a.Server, "", "explain", "flunder.spec.reference")
 		if err != nil || !strings.Contains(out, "A name of another flunder or fischer") {
 			return fmt.Errorf("%s%s, %w", out, complaints, err)
@@ -99,7 +102,7 @@ spec: {reference: other}
 	expect("ADDED", "good")
 	// What the backend decides arrives as it said it.
 	bad := strings.ReplaceAll(strings.Split(manifests, "---")[1], "good", "bad")
-	waitFor(t, "the refusal of a flunder that is disallowed", func() error {
+	eventually.Succeeds(t, "the refusal of a flunder that is disallowed", func() error {
 		_, complaints, err := tryKubectl(t, a.Server, bad, "create", "--dry-run=server", "-f", "-")
 		if err == nil || !strings.Contains(complaints, "this name may not be used") {
 			return fmt.Errorf("%w: %s", err, complaints)
@@ -131,7 +134,7 @@ func (a *aggregated) testAccess(t *testing.T) {
 	}
 	runKubectl(t, a.Server, "create", "role", "reader", "--verb=get,list", "--resource=flunders.wardle.example.com")
 	runKubectl(t, a.Server, "create", "rolebinding", "reader", "--role=reader", "--group=staff")
-	waitFor(t, "the right to list", func() error {
+	eventually.Succeeds(t, "the right to list", func() error {
 		if code, body := get(t, a.Server, servers.AliceToken, list); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}
@@ -194,7 +197,7 @@ func (a *aggregated) testVersions(t *testing.T) {
 // version.
 func (a *aggregated) awaitVersion(t *testing.T, version string) {
 	t.Helper()
-	waitFor(t, "flunders of "+version, func() error {
+	eventually.Succeeds(t, "flunders of "+version, func() error {
 		out, complaints, err := tryKubectl(t, a.Server, "", "get", "flunder", "versioned", "-o", "jsonpath={.apiVersion}")
 		if err != nil || out != "wardle.example.com/"+version {
 			return fmt.Errorf("%q, %s, %w", out, complaints, err)
@@ -228,7 +231,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 	}
 	expect := func(name string) {
 		t.Helper()
-		timeout := time.After(patience)
+		timeout := time.After(eventually.Patience)
 		for n := 0; n < clients; {
 			select {
 			case got := <-seen:
@@ -244,7 +247,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 	expect("before")
 
 	a.wardle.Kill()
-	waitFor(t, "a refusal by the paths of the dead", func() error {
+	eventually.Succeeds(t, "a refusal by the paths of the dead", func() error {
 		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusServiceUnavailable {
 			return fmt.Errorf("%d %s", code, body)
 		}
@@ -254,7 +257,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It serves before it has read whom to believe in the names of others.
-	waitFor(t, "a server that knows its front", func() error {
+	eventually.Succeeds(t, "a server that knows its front", func() error {
 		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"time"
 
@@ -30,7 +28,7 @@ func (b *bench) aggregationPhases(context.Context) ([]phase, error) {
 
 // putBehind starts the sample API server behind the target, and a bare proxy to it.
 func (b *bench) putBehind(ctx context.Context, t *target) error {
-	address, err := machineAddress()
+	address, err := servers.MachineAddress()
 	if err != nil {
 		return err
 	}
@@ -46,20 +44,6 @@ func (b *bench) putBehind(ctx context.Context, t *target) error {
 	}
 	b.stops = append(b.stops, t.proxy.stop)
 	return t.awaitBehind(ctx)
-}
-
-// machineAddress returns an address of this machine that endpoints may have.
-func machineAddress() (string, error) {
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		return "", err
-	}
-	for _, a := range addresses {
-		if network, ok := a.(*net.IPNet); ok && network.IP.IsGlobalUnicast() && network.IP.To4() != nil {
-			return network.IP.String(), nil
-		}
-	}
-	return "", errors.New("this machine has no address but its loopback one")
 }
 
 // awaitBehind waits until the target reaches the sample API server, and creates the objects

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+
+	"byre/sqlstore/eventually"
 )
 
 // testKilledServers kills each server in turn in the middle of a rollout, as often as
@@ -48,7 +50,7 @@ func testKilledServers(t *testing.T, c *cluster) {
 // awaitPods waits until at least n Pods have an image.
 func (c *cluster) awaitPods(t *testing.T, namespace, image string, n int) {
 	t.Helper()
-	waitFor(t, fmt.Sprintf("%d Pods of %s", n, image), func() error {
+	eventually.Succeeds(t, fmt.Sprintf("%d Pods of %s", n, image), func() error {
 		pods, err := c.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -161,7 +163,7 @@ func (c *cluster) startInformers(t *testing.T, namespace string) *watched {
 func (w *watched) check(t *testing.T) {
 	t.Helper()
 	for kind, list := range w.lists {
-		waitFor(t, "the informer's cache of "+kind+" equals a list", func() error {
+		eventually.Succeeds(t, "the informer's cache of "+kind+" equals a list", func() error {
 			fresh, err := list(t.Context())
 			if err != nil {
 				return err

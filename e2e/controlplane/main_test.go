@@ -1,13 +1,9 @@
 package controlplane
 
 import (
-	"context"
 	"errors"
 	"flag"
-	"fmt"
-	"os"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -21,19 +17,8 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
-	defer cancel()
-	err := programs.Build(ctx, programs.Byre, programs.Kubectl, programs.ControllerManager, programs.Scheduler, programs.Kwok)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
+	programs.Main(m, programs.Byre, programs.Kubectl, programs.ControllerManager, programs.Scheduler, programs.Kwok)
 }
-
-// patience bounds waits for what is sure to happen. It only ends a test that would
-// fail anyway, and a loaded machine is slow.
-const patience = 5 * time.Minute
 
 // checkNotFound takes the error of a read, which must say that the object is gone.
 func checkNotFound(err error) error {
@@ -44,24 +29,5 @@ func checkNotFound(err error) error {
 		return nil
 	default:
 		return err
-	}
-}
-
-// waitFor calls try until it returns nil.
-func waitFor(t *testing.T, what string, try func() error) {
-	t.Helper()
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	timeout := time.After(patience)
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-timeout:
-			t.Fatalf("%s: not within %v: %v", what, patience, err)
-		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"byre/e2e/servers"
+	"byre/sqlstore/eventually"
 )
 
 // metricsAPI is an API server for metrics.k8s.io/v1beta1: every Pod of a namespace uses
@@ -97,7 +98,10 @@ func testAutoscaling(t *testing.T, c *cluster) {
 // registerMetrics serves the metrics API and registers it with the server.
 func (c *cluster) registerMetrics(t *testing.T, namespace string, handler http.Handler) {
 	t.Helper()
-	address := machineAddress(t)
+	address, err := servers.MachineAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +150,7 @@ func (c *cluster) registerMetrics(t *testing.T, namespace string, handler http.H
 			t.Error(err)
 		}
 	})
-	waitFor(t, "the metrics API is available", func() error {
+	eventually.Succeeds(t, "the metrics API is available", func() error {
 		s, err := services.Get(t.Context(), "v1beta1.metrics.k8s.io", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -158,21 +162,4 @@ func (c *cluster) registerMetrics(t *testing.T, namespace string, handler http.H
 		}
 		return fmt.Errorf("its conditions are %v", s.Status.Conditions)
 	})
-}
-
-// machineAddress is an address of this machine that proxies may lead to: none that only
-// the machine itself, or its link, knows.
-func machineAddress(t *testing.T) string {
-	t.Helper()
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range addresses {
-		if network, ok := a.(*net.IPNet); ok && network.IP.IsGlobalUnicast() && network.IP.To4() != nil {
-			return network.IP.String()
-		}
-	}
-	t.Fatal("this machine has a loopback address only, to which no proxy may lead: give it another, as by `ip address add 192.0.2.1/32 dev lo`")
-	return ""
 }

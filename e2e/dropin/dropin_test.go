@@ -1,7 +1,6 @@
 package dropin_test
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,13 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
-	defer cancel()
-	if err := programs.Build(ctx, programs.Byre, programs.Kubectl); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
+	programs.Main(m, programs.Byre, programs.Kubectl)
 }
 
 // clusterConfiguration is a configuration of kubeadm; %[1]s is a directory, %[2]s the port.

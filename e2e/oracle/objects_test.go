@@ -1,16 +1,12 @@
 package oracle
 
 import (
-	"bytes"
-	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
+
+	"byre/e2e/manifests"
 )
 
 // plural names the resource of each kind of the manifests, and says whether it
@@ -58,7 +54,7 @@ const (
 func objects(t *testing.T) []request {
 	t.Helper()
 	var all, gone []request
-	for _, object := range manifests(t, "life") {
+	for _, object := range readManifests(t, "life") {
 		created, deleted := life(t, object)
 		all = append(all, created...)
 		gone = append(gone, deleted...)
@@ -143,29 +139,16 @@ func life(t *testing.T, object *unstructured.Unstructured) (created, deleted []r
 	return created, deleted
 }
 
-// manifests are the objects of ../testdata/manifests.
-func manifests(t *testing.T, namespace string) []*unstructured.Unstructured {
+// readManifests returns the objects of package manifests, whose resources must all be known.
+func readManifests(t *testing.T, namespace string) []*unstructured.Unstructured {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("..", "testdata", "manifests", "*.yaml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no manifests: %v", err)
+	all, err := manifests.Read(namespace)
+	if err != nil {
+		t.Fatal(err)
 	}
-	var all []*unstructured.Unstructured
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text = bytes.ReplaceAll(text, []byte("${NS}"), []byte(namespace))
-		for doc := range strings.SplitSeq(string(text), "\n---\n") {
-			object := &unstructured.Unstructured{}
-			if err := yaml.Unmarshal([]byte(doc), &object.Object); err != nil {
-				t.Fatal(fmt.Errorf("%s: %w", file, err))
-			}
-			if _, ok := plural[object.GetKind()]; !ok {
-				t.Fatalf("%s: no resource known for kind %s", file, object.GetKind())
-			}
-			all = append(all, object)
+	for _, object := range all {
+		if _, ok := plural[object.GetKind()]; !ok {
+			t.Fatalf("no resource known for kind %s", object.GetKind())
 		}
 	}
 	return all

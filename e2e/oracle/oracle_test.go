@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
@@ -23,17 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
-	defer cancel()
-	need := []programs.Program{programs.APIServer, programs.Etcd}
-	if os.Getenv("E2E_STOCK") == "" {
-		need = append(need, programs.Byre)
-	}
-	if err := programs.Build(ctx, need...); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
+	programs.Main(m, programs.APIServer, programs.Etcd, programs.Byre)
 }
 
 // A request and the name it goes by in the table of differences.

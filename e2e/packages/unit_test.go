@@ -1,8 +1,6 @@
 package packages
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,11 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := programs.Build(context.Background(), programs.Byre, programs.Kubectl); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
+	programs.Main(m, programs.Byre, programs.Kubectl)
 }
 
 func readFile(t *testing.T, name string) string {

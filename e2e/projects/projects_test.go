@@ -3,13 +3,11 @@ package projects
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -19,13 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
-	defer cancel()
-	if err := programs.Build(ctx, programs.Kubectl, programs.APIServer, programs.Etcd, programs.Byre); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
+	programs.Main(m, programs.Kubectl, programs.APIServer, programs.Etcd, programs.Byre)
 }
 
 // TestProjects_WorkAsOnStock takes every project through its life on three servers at

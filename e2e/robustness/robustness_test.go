@@ -1,7 +1,6 @@
 package robustness
 
 import (
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -30,14 +29,7 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
-	err := programs.Build(ctx, programs.Byre, programs.Faulty)
-	cancel()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
+	programs.Main(m, programs.Byre, programs.Faulty)
 }
 
 // TestRobustness_KeepsPromisesUnderFaults runs each fault under traffic through REST.

@@ -1,14 +1,11 @@
 package transfer
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -27,9 +24,10 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
-	"sigs.k8s.io/yaml"
 
+	"byre/e2e/manifests"
 	"byre/e2e/servers"
+	"byre/sqlstore/eventually"
 )
 
 // cluster talks to a server as its administrator.
@@ -121,8 +119,12 @@ var single = []string{
 // fill makes about n objects of all kinds, and returns how many it made.
 func (c *cluster) fill(t *testing.T, n int) int {
 	t.Helper()
-	made := c.create(t, 1, parse(t, definitions)...)
-	waitFor(t, "the definitions are in discovery", func(context.Context) error {
+	defined, err := manifests.Parse(definitions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := c.create(t, 1, defined...)
+	eventually.Succeeds(t, "the definitions are in discovery", func() error {
 		list, err := c.discovery.ServerResourcesForGroupVersion("example.com/v1")
 		if err == nil && len(list.APIResources) < 2 {
 			err = errors.New("one of them is not")
@@ -131,7 +133,15 @@ func (c *cluster) fill(t *testing.T, n int) int {
 	})
 	var all, last []*unstructured.Unstructured
 	for _, namespace := range []string{"shop", "office"} {
-		for _, o := range append(manifests(t, namespace), parse(t, strings.ReplaceAll(instances, "${NS}", namespace))...) {
+		builtIn, err := manifests.Read(namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		custom, err := manifests.Parse(strings.ReplaceAll(instances, "${NS}", namespace))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range append(builtIn, custom...) {
 			switch o.GetKind() {
 			case "Namespace":
 				made += c.create(t, 1, o)
@@ -158,36 +168,6 @@ func (c *cluster) fill(t *testing.T, n int) int {
 	made += c.create(t, 1, first...) // in the order in which they need each other
 	made += c.create(t, 8, all[len(first):]...)
 	return made + c.create(t, 1, last...)
-}
-
-func parse(t *testing.T, text string) []*unstructured.Unstructured {
-	t.Helper()
-	var all []*unstructured.Unstructured
-	for doc := range strings.SplitSeq(text, "\n---\n") {
-		o := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, o)
-	}
-	return all
-}
-
-func manifests(t *testing.T, namespace string) []*unstructured.Unstructured {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join("..", "testdata", "manifests", "*.yaml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no manifests: %v", err)
-	}
-	var all []*unstructured.Unstructured
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, parse(t, string(bytes.ReplaceAll(text, []byte("${NS}"), []byte(namespace))))...)
-	}
-	return all
 }
 
 // create creates objects, some at a time. Discovery may be a moment behind a definition.
@@ -230,7 +210,7 @@ func (c *cluster) createOne(ctx context.Context, mapper meta.RESTMapper, o *unst
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 		resource = c.dynamic.Resource(mapping.Resource).Namespace(o.GetNamespace())
 	}
-	ctx, cancel := context.WithTimeout(ctx, deadline)
+	ctx, cancel := context.WithTimeout(ctx, eventually.Patience)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

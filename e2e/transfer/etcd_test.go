@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"maps"
 	"os"
@@ -228,30 +227,4 @@ func compareKeys(t *testing.T, before, after map[string]keyValue) {
 func isStoredOtherwise(key string) bool {
 	return strings.HasPrefix(key, "/registry/apiextensions.k8s.io/customresourcedefinitions/") ||
 		strings.HasPrefix(key, "/registry/jobs/") || strings.HasPrefix(key, "/registry/persistentvolumeclaims/")
-}
-
-// deadline bounds waits for what is sure to happen.
-const deadline = 5 * time.Minute
-
-func waitFor(t *testing.T, what string, try func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), deadline)
-	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	var last error
-	for {
-		err := try(ctx)
-		if err == nil {
-			return
-		}
-		if ctx.Err() == nil {
-			last = err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("%s: not within %v: %v", what, deadline, last)
-		}
-	}
 }

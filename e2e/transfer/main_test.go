@@ -1,26 +1,15 @@
 package transfer
 
 import (
-	"context"
-	"fmt"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"byre/e2e/programs"
 )
 
 func TestMain(m *testing.M) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
-	defer cancel()
-	err := programs.Build(ctx, programs.APIServer, programs.Etcd, programs.Etcdutl, programs.Kine, programs.Byre)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
+	programs.Main(m, programs.APIServer, programs.Etcd, programs.Etcdutl, programs.Kine, programs.Byre)
 }
 
 // command runs a program that must succeed, and returns what it prints.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"byre/e2e/servers"
+	"byre/sqlstore/eventually"
 )
 
 // works uses a server after an import as a cluster would: informers, the allocators of
@@ -50,7 +51,7 @@ func (c *cluster) works(t *testing.T) {
 	if err != nil {
 		t.Fatalf("update of an imported secret at its resourceVersion: %v", err)
 	}
-	waitFor(t, "the informer sees an update", func(context.Context) error {
+	eventually.Succeeds(t, "the informer sees an update", func() error {
 		seen, err := secrets.Lister().Secrets("shop").Get(secret.Name)
 		if err == nil && seen.ResourceVersion != updated.ResourceVersion {
 			err = errors.New("it has resourceVersion " + seen.ResourceVersion)
@@ -67,7 +68,7 @@ func (c *cluster) works(t *testing.T) {
 	if err := client.CoreV1().Namespaces().Delete(ctx, "office", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "a namespace goes with all that is in it", func(ctx context.Context) error {
+	eventually.Succeeds(t, "a namespace goes with all that is in it", func() error {
 		// No kubelet and no controller of volumes confirm what they would.
 		if err := client.CoreV1().Pods("office").DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}); err != nil {
 			return err
@@ -86,7 +87,7 @@ func (c *cluster) works(t *testing.T) {
 		}
 		return fmt.Errorf("%w: %v", errStillThere, namespace.Status.Conditions)
 	})
-	waitFor(t, "the informer sees it", func(context.Context) error {
+	eventually.Succeeds(t, "the informer sees it", func() error {
 		left, err := pods.Lister().Pods("office").List(labels.Everything())
 		if err == nil && len(left) > 0 {
 			err = errStillThere

@@ -17,6 +17,11 @@ const (
 	// timeout is long, so that a test passes on a busy machine; a test that passes
 	// never waits for it.
 	timeout = time.Minute
+
+	// Patience bounds a wait for another program, or for a cluster of them, in the same way.
+	Patience = 5 * time.Minute
+	// programInterval is the time between two attempts that ask another program.
+	programInterval = 100 * time.Millisecond
 )
 
 // True calls condition until it returns true. After a minute, or when the test's
@@ -42,5 +47,20 @@ func Done(t testing.TB, what string, condition wait.ConditionWithContextFunc) {
 	})
 	if err != nil {
 		t.Fatalf("%s: not within %v: %v (last error: %v)", what, timeout, err, last)
+	}
+}
+
+// Succeeds calls try until it returns nil. After Patience, or when the test's context ends,
+// it fails the test at once with the last error. Like True, it is called from the test's own
+// goroutine.
+func Succeeds(t testing.TB, what string, try func() error) {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), programInterval, Patience, true, func(context.Context) (bool, error) {
+		last = try()
+		return last == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("%s: not within %v: %v (last error: %v)", what, Patience, err, last)
 	}
 }

@@ -1,0 +1,27 @@
+package programs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+)
+
+// Main is the TestMain of a package whose tests run programs: it builds the programs, runs
+// the tests and exits. With E2E_STOCK set the tests run on stock servers only, and byre is
+// not built.
+func Main(m *testing.M, need ...Program) {
+	if os.Getenv("E2E_STOCK") != "" {
+		need = slices.DeleteFunc(need, func(p Program) bool { return p == Byre })
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
+	err := Build(ctx, need...)
+	cancel()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
