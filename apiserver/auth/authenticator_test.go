@@ -25,6 +25,7 @@ import (
 )
 
 func TestAuthenticator_ClientCertificates(t *testing.T) {
+	t.Parallel()
 	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
 	file := write(t, "ca.crt", ca.pem())
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+file)))
@@ -46,6 +47,7 @@ func TestAuthenticator_ClientCertificates(t *testing.T) {
 // TestAuthenticator_AcceptsBothClientCAs: certificates of the server's own CA and of the
 // flag's CA authenticate, and a change of either file takes effect.
 func TestAuthenticator_AcceptsBothClientCAs(t *testing.T) {
+	t.Parallel()
 	own, flag, later := newAuthority(t, "own"), newAuthority(t, "flag"), newAuthority(t, "later")
 	file := write(t, "flag.crt", flag.pem())
 	o := options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+file)
@@ -68,6 +70,7 @@ func TestAuthenticator_AcceptsBothClientCAs(t *testing.T) {
 }
 
 func TestAuthenticator_AnonymousOff(t *testing.T) {
+	t.Parallel()
 	ca := newAuthority(t, "ca")
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
 		"--anonymous-auth=false", "--client-ca-file="+write(t, "ca.crt", ca.pem()))))
@@ -77,6 +80,7 @@ func TestAuthenticator_AnonymousOff(t *testing.T) {
 }
 
 func TestAuthenticator_TokenFile(t *testing.T) {
+	t.Parallel()
 	file := write(t, "tokens.csv", []byte("secret,bob,42,\"g1,g2\"\n"))
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--token-auth-file="+file)))
 	check(t, ask(t, server, nil, bearer("secret")...), "bob", "g1", "g2")
@@ -84,6 +88,7 @@ func TestAuthenticator_TokenFile(t *testing.T) {
 }
 
 func TestAuthenticator_FrontProxy(t *testing.T) {
+	t.Parallel()
 	users, proxies := newAuthority(t, "users"), newAuthority(t, "proxies")
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
 		"--client-ca-file="+write(t, "ca.crt", users.pem()),
@@ -102,6 +107,7 @@ func TestAuthenticator_FrontProxy(t *testing.T) {
 // proxies, the identity headers take precedence over the name in the proxy's certificate,
 // before and after the certificate is cached.
 func TestAuthenticator_FrontProxyHeadersWinWithASharedCA(t *testing.T) {
+	t.Parallel()
 	ca := newAuthority(t, "ca")
 	file := write(t, "ca.crt", ca.pem())
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
@@ -114,6 +120,7 @@ func TestAuthenticator_FrontProxyHeadersWinWithASharedCA(t *testing.T) {
 }
 
 func TestAuthenticator_ServiceAccountTokens(t *testing.T) {
+	t.Parallel()
 	account := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "sa", UID: "sa-uid"}}
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "pod-uid"}, Spec: v1.PodSpec{ServiceAccountName: "sa"}}
 	stores := lookuptest.New(t)
@@ -159,6 +166,7 @@ func TestAuthenticator_ServiceAccountTokens(t *testing.T) {
 }
 
 func TestServiceAccountIssuer_ServesDiscoveryDocuments(t *testing.T) {
+	t.Parallel()
 	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--service-account-issuer=https://issuer"))
 	documents, err := a.TokenIssuer.OpenIDMetadataHandlers()
 	if err != nil {
@@ -187,6 +195,7 @@ func TestServiceAccountIssuer_ServesDiscoveryDocuments(t *testing.T) {
 }
 
 func TestAuthenticator_BootstrapToken(t *testing.T) {
+	t.Parallel()
 	secret := &v1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-abcdef"},
 		Type:       "bootstrap.kubernetes.io/token",
@@ -206,6 +215,7 @@ func TestAuthenticator_BootstrapToken(t *testing.T) {
 }
 
 func TestAuthenticator_TokenWebhook(t *testing.T) {
+	t.Parallel()
 	webhook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review authenticationv1.TokenReview
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
@@ -234,6 +244,7 @@ current-context: c
 // TestAuthenticator_ForgetsAnExpiredCertificate: a cached verification does not outlive its
 // certificate.
 func TestAuthenticator_ForgetsAnExpiredCertificate(t *testing.T) {
+	t.Parallel()
 	ca := newAuthority(t, "ca")
 	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+write(t, "ca.crt", ca.pem())))
 	c := newCachedX509Authenticator(a.ClientCA.VerifyOptions, nil)

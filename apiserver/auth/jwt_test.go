@@ -75,6 +75,7 @@ func (i *issuer) token(t *testing.T, claims map[string]any) string {
 }
 
 func TestAuthenticator_OIDCFlags(t *testing.T) {
+	t.Parallel()
 	i := newIssuer(t)
 	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny",
 		"--oidc-issuer-url="+i.URL, "--oidc-client-id=client", "--oidc-ca-file="+write(t, "issuer.crt", i.ca()),
@@ -133,6 +134,7 @@ func TestAuthenticationConfig_Reloads(t *testing.T) {
 }
 
 func TestAuthenticationConfig_RefusesWrongFiles(t *testing.T) {
+	t.Parallel()
 	i := newIssuer(t)
 	file := write(t, "authn.yaml", configuration(i, "blue"))
 	o := options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file)
@@ -160,6 +162,7 @@ func TestAuthenticationConfig_RefusesWrongFiles(t *testing.T) {
 }
 
 func TestAuthenticationConfig_ExcludesFlags(t *testing.T) {
+	t.Parallel()
 	i := newIssuer(t)
 	file := write(t, "authn.yaml", configuration(i, "blue"))
 	o := options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file, "--anonymous-auth=true")

@@ -28,6 +28,7 @@ import (
 // TestNodeAuthorizer_AllowsWhatItsPodsReferTo: a kubelet may read the objects that its own
 // Pods refer to, and no others.
 func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
+	t.Parallel()
 	newPod := func(name, node string) *v1.Pod {
 		return &v1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name},
@@ -92,6 +93,7 @@ func listReferences(pod *v1.Pod) []string {
 // TestTrimPod_KeepsWhatTheNodeAuthorizerReads trims upstream's Pod that has every field
 // set: every field that the Node authorizer reads stays, and most others go.
 func TestTrimPod_KeepsWhatTheNodeAuthorizerReads(t *testing.T) {
+	t.Parallel()
 	out, err := exec.Command("go", "list", "-f", "{{.Module.Dir}}", "k8s.io/api/core/v1").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -125,6 +127,7 @@ func TestTrimPod_KeepsWhatTheNodeAuthorizerReads(t *testing.T) {
 // TestAuthorizationConfig_WebhookBeforeRBAC reads a file that has a webhook with a CEL
 // condition, and RBAC after it.
 func TestAuthorizationConfig_WebhookBeforeRBAC(t *testing.T) {
+	t.Parallel()
 	asked := 0
 	webhook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review authorizationv1.SubjectAccessReview

@@ -11,6 +11,7 @@ import (
 )
 
 func TestOptions_Validate(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		flags []string
@@ -69,6 +70,7 @@ func TestOptions_Validate(t *testing.T) {
 // TestOptions_RefuseASharedCAWithoutNames: one CA for users and front proxies is refused
 // unless the names of the proxies are listed.
 func TestOptions_RefuseASharedCAWithoutNames(t *testing.T) {
+	t.Parallel()
 	file := write(t, "ca.crt", newAuthority(t, "ca").pem())
 	o := NewOptions()
 	o.Authentication.ClientCAFile, o.Authentication.RequestHeader.ClientCAFile = file, file
@@ -84,6 +86,7 @@ func TestOptions_RefuseASharedCAWithoutNames(t *testing.T) {
 // TestOptions_OwnCACountsAsAUsersCA: the server's own CA is a CA of users whatever
 // --client-ca-file says, even if it is made after the flags were checked.
 func TestOptions_OwnCACountsAsAUsersCA(t *testing.T) {
+	t.Parallel()
 	own := newAuthority(t, "own").pem()
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	for _, clients := range []string{"", write(t, "users.crt", newAuthority(t, "users").pem())} {
@@ -108,6 +111,7 @@ func TestOptions_OwnCACountsAsAUsersCA(t *testing.T) {
 }
 
 func TestOptions_Complete(t *testing.T) {
+	t.Parallel()
 	files := PKIFiles{ClientCA: "ca", FrontProxyCA: "front", FrontProxyUserName: "front-proxy-client", ServiceAccountKey: "key", ServiceAccountPub: "pub"}
 	o := NewOptions()
 	o.Complete(files)

@@ -148,6 +148,7 @@ func toUser(name string) []rbacv1.Subject {
 
 // TestRBAC_WritesAreInForceAtOnce: a decision right after a write reflects that write.
 func TestRBAC_WritesAreInForceAtOnce(t *testing.T) {
+	t.Parallel()
 	r := newRules(t)
 	a := newAuth(t, fake.NewClientset(), r.Listers, options(t, "--authorization-mode=RBAC")).Authorizer
 	pods, secrets := question("u", "get", "pods", "n"), question("u", "get", "secrets", "n")
@@ -189,6 +190,7 @@ func TestRBAC_WritesAreInForceAtOnce(t *testing.T) {
 // TestRBAC_ListersSelect lists as other users of listers do: by selector, in all
 // namespaces, and for names that do not exist.
 func TestRBAC_ListersSelect(t *testing.T) {
+	t.Parallel()
 	r := newRules(t)
 	for _, at := range []struct{ namespace, name, team string }{{"n", "b", "red"}, {"n", "a", "blue"}, {"m", "c", "blue"}} {
 		r.create(t, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: at.namespace, Name: at.name, Labels: map[string]string{"team": at.team}}})
@@ -229,6 +231,7 @@ func TestRBAC_ListersSelect(t *testing.T) {
 // TestRBAC_ConcurrentWritersSeeTheirOwnWrites: while readers ask and bindings are created
 // and deleted, each writer sees its own write in force.
 func TestRBAC_ConcurrentWritersSeeTheirOwnWrites(t *testing.T) {
+	t.Parallel()
 	r := newRules(t)
 	a := newAuth(t, fake.NewClientset(), r.Listers, options(t, "--authorization-mode=RBAC")).Authorizer
 	r.create(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: reader("pods")})
@@ -289,6 +292,7 @@ func policy() []metav1.Object {
 // TestRBAC_DecidesAsUpstream puts 2,000 generated questions to our authorizer over the
 // store and to upstream's over informers: the decisions are equal.
 func TestRBAC_DecidesAsUpstream(t *testing.T) {
+	t.Parallel()
 	r := newRules(t)
 	oracle := fake.NewClientset()
 	for _, object := range policy() {

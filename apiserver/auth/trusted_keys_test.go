@@ -19,6 +19,7 @@ import (
 // A server starts if it accepts the tokens that the previous one issued and the previous
 // one accepts its own: keys can be rotated in steps.
 func TestTrustedKeys_AcceptsKeysBothWaysWhileRotating(t *testing.T) {
+	t.Parallel()
 	keys := func(names string) []string { return strings.Fields(names) }
 	driver := storetest.NewModel()
 	for _, step := range []struct {
@@ -56,6 +57,7 @@ func TestTrustedKeys_AcceptsKeysBothWaysWhileRotating(t *testing.T) {
 // The error names the flags that the refused keys came from, or the directory if no flag
 // was set.
 func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
+	t.Parallel()
 	driver := storetest.NewModel()
 	stored := trustedKeys{[]string{"ca"}, []string{"a"}, "a"}
 	generated := pki.Paths("/data/pki")
@@ -88,6 +90,7 @@ func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 // A signing key may have any form that kube-apiserver reads: OpenSSL and cert-manager
 // write PKCS #8.
 func TestTrustedKeys_ReadEachFormOfAPrivateKey(t *testing.T) {
+	t.Parallel()
 	curve, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)

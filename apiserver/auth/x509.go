@@ -2,7 +2,9 @@ package auth
 
 import (
 	"crypto/x509"
+	"hash/maphash"
 	"net/http"
+	"slices"
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -39,20 +41,18 @@ type cachedX509Authenticator struct {
 	// whether the certificate is a front proxy's.
 	proxyHeaders []string
 	clock        clock.PassiveClock
-	cache        *lru.Cache // of presentedChain to *verifiedChain
+	seed         maphash.Seed
+	cache        *lru.Cache // of uint64, a hash of the presented certificates, to *verifiedChain
 }
 
-// presentedChain is the list of certificates that a client presented, compared by
-// address. crypto/tls gives equal certificates the same address as long as one of them
-// is reachable (crypto/tls/cache.go), and the cache's key keeps them reachable.
-type presentedChain [maxCachedChain]*x509.Certificate
-
-// verifiedChain is the result of a successful verification. It is valid with the pool
-// roots and before notAfter.
+// verifiedChain is the result of a successful verification of the presented certificates.
+// It is valid with the pool roots and before notAfter. Certificates with the same hash are
+// no danger: the presented ones are compared with those of the entry.
 type verifiedChain struct {
-	roots    *x509.CertPool
-	notAfter time.Time
-	response *authenticator.Response
+	presented []*x509.Certificate
+	roots     *x509.CertPool
+	notAfter  time.Time
+	response  *authenticator.Response
 }
 
 func newCachedX509Authenticator(options x509request.VerifyOptionFunc, proxyHeaders []string) *cachedX509Authenticator {
@@ -60,6 +60,7 @@ func newCachedX509Authenticator(options x509request.VerifyOptionFunc, proxyHeade
 		verifyOptions: options,
 		proxyHeaders:  proxyHeaders,
 		clock:         clock.RealClock{},
+		seed:          maphash.MakeSeed(),
 		cache:         lru.New(certificateCacheSize),
 	}
 }
@@ -78,19 +79,28 @@ func (c *cachedX509Authenticator) AuthenticateRequest(r *http.Request) (*authent
 	if !ok {
 		return nil, false, nil
 	}
-	var key presentedChain
-	copy(key[:], r.TLS.PeerCertificates)
+	presented := r.TLS.PeerCertificates
+	key := c.hash(presented)
 	if found, ok := c.cache.Get(key); ok {
 		v := found.(*verifiedChain)
-		if v.roots == options.Roots && c.clock.Now().Before(v.notAfter) {
+		if v.roots == options.Roots && c.clock.Now().Before(v.notAfter) && slices.EqualFunc(v.presented, presented, (*x509.Certificate).Equal) {
 			return v.response, true, nil
 		}
 	}
 	return c.verify(key, options, r)
 }
 
-func (c *cachedX509Authenticator) verify(key presentedChain, options x509.VerifyOptions, r *http.Request) (*authenticator.Response, bool, error) {
-	v := &verifiedChain{roots: options.Roots}
+func (c *cachedX509Authenticator) hash(certificates []*x509.Certificate) uint64 {
+	var h maphash.Hash
+	h.SetSeed(c.seed)
+	for _, certificate := range certificates {
+		_, _ = h.Write(certificate.Raw) // it never fails
+	}
+	return h.Sum64()
+}
+
+func (c *cachedX509Authenticator) verify(key uint64, options x509.VerifyOptions, r *http.Request) (*authenticator.Response, bool, error) {
+	v := &verifiedChain{presented: r.TLS.PeerCertificates, roots: options.Roots}
 	options.CurrentTime = c.clock.Now()
 	verifier := x509request.New(options, x509request.UserConversionFunc(
 		func(chain []*x509.Certificate) (*authenticator.Response, bool, error) {
