@@ -65,6 +65,7 @@ func (s *server) createMany(t *testing.T, instances, namespaces int, metadata st
 // TestFinalizer_CleaningIsLinear deletes instances as the finalizer of a definition does:
 // each is written once and read a bounded number of times, in any number of namespaces.
 func TestFinalizer_CleaningIsLinear(t *testing.T) {
+	t.Parallel()
 	const instances, namespaces = 600, 150
 	for _, kind := range dbtest.Kinds() {
 		t.Run(kind.Name, func(t *testing.T) {
@@ -115,6 +116,7 @@ func TestFinalizer_CleaningIsLinear(t *testing.T) {
 // TestCleaning_GoesOnAfterAFailure: if an instance of the first page cannot be deleted, all
 // others are deleted, also those of later pages.
 func TestCleaning_GoesOnAfterAFailure(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("makes 501 objects")
 	}
@@ -149,6 +151,7 @@ func TestCleaning_GoesOnAfterAFailure(t *testing.T) {
 // while their definition is deleted. The watches read on only after the definition is gone.
 // Each of them gets every event and then ends without an error.
 func TestFinalizer_WatchesSeeEveryDelete(t *testing.T) {
+	t.Parallel()
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
@@ -160,6 +163,7 @@ func TestFinalizer_WatchesSeeEveryDelete(t *testing.T) {
 // TestFinalizer_WatchesSeeEveryDeleteOnOneServer is TestFinalizer_WatchesSeeEveryDelete
 // with one server.
 func TestFinalizer_WatchesSeeEveryDeleteOnOneServer(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) { testWatchesSeeEveryDelete(t, s, s) })
 }
 

@@ -16,7 +16,10 @@ import (
 // TestConversion_SharesWebhookCalls: many readers read objects by each verb in a version
 // that a webhook converts to. Each object is converted once, and one call converts a page
 // of them.
-func TestConversion_SharesWebhookCalls(t *testing.T) { onDatabases(t, testConvertedTogether) }
+func TestConversion_SharesWebhookCalls(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, testConvertedTogether)
+}
 
 func testConvertedTogether(t *testing.T, s *server) {
 	const objects = 60
@@ -120,6 +123,7 @@ func testConvertedTogether(t *testing.T, s *server) {
 // TestConversion_FailureHidesNoOtherObject: an object that the webhook fails to convert
 // does not hide others.
 func TestConversion_FailureHidesNoOtherObject(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, testOneThatCannotBeConverted)
 }
 

@@ -15,9 +15,16 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestDiscovery_FollowsDefinitions: both discovery documents show a definition within a
-// second after it was established, and drop it after its deletion.
-func TestDiscovery_FollowsDefinitions(t *testing.T) { onDatabases(t, testDiscovery) }
+// promptly bounds what a change of a definition brings about by itself. It is far below the
+// minute after which upstream's aggregator polls, and far above what a busy machine takes.
+const promptly = 30 * time.Second
+
+// TestDiscovery_FollowsDefinitions: both discovery documents show a definition promptly after
+// it was established, and drop it after its deletion.
+func TestDiscovery_FollowsDefinitions(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, testDiscovery)
+}
 
 func testDiscovery(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -28,7 +35,7 @@ func testDiscovery(t *testing.T, s *server) {
 		resources, err = s.discovery.ServerResourcesForGroupVersion("example.com/v1")
 		return err == nil
 	})
-	if took := time.Since(established); took > time.Second {
+	if took := time.Since(established); took > promptly {
 		t.Errorf("discovery took %v", took)
 	}
 	var names []string
@@ -63,7 +70,10 @@ func testDiscovery(t *testing.T, s *server) {
 	})
 }
 
-func TestOpenAPI_FollowsDefinitions(t *testing.T) { onDatabases(t, testOpenAPI) }
+func TestOpenAPI_FollowsDefinitions(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, testOpenAPI)
+}
 
 func testOpenAPI(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -89,24 +99,18 @@ func testOpenAPI(t *testing.T, s *server) {
 		}
 	}
 
-	// The OpenAPI documents of a new definition are served within a second. The fastest of
-	// several attempts counts: other tests may use the processors at the same time.
-	fastest := time.Hour
-	for _, name := range []string{"gadget", "gizmo", "gear"} {
-		kind := strings.ToUpper(name[:1]) + name[1:]
-		before := strings.ReplaceAll(s.documentOf(t, "apis/example.com/v1"), "&", `\u0026`)
-		s.define(t, strings.NewReplacer("widgets", name+"s", "widget", name, "Widget", kind, "[wd]", "["+name[:3]+"]").Replace(widgetDefinition))
-		established := time.Now()
-		eventually.True(t, "a changed document", func() bool {
-			return !strings.Contains(do(t, s.openapi, http.MethodGet, "/openapi/v3", "").Body.String(), before)
-		})
-		eventually.True(t, "a changed document of version 2", func() bool {
-			return strings.Contains(do(t, s.openapi, http.MethodGet, "/openapi/v2", "").Body.String(), `"com.example.v1.`+kind+`"`)
-		})
-		fastest = min(fastest, time.Since(established))
-	}
-	if fastest > time.Second {
-		t.Errorf("the documents of a new definition took %v", fastest)
+	// A new definition changes the documents promptly.
+	before := strings.ReplaceAll(s.documentOf(t, "apis/example.com/v1"), "&", `\u0026`)
+	s.define(t, strings.NewReplacer("widgets", "gadgets", "widget", "gadget", "Widget", "Gadget", "[wd]", "[gd]").Replace(widgetDefinition))
+	established := time.Now()
+	eventually.True(t, "a changed document", func() bool {
+		return !strings.Contains(do(t, s.openapi, http.MethodGet, "/openapi/v3", "").Body.String(), before)
+	})
+	eventually.True(t, "a changed document of version 2", func() bool {
+		return strings.Contains(do(t, s.openapi, http.MethodGet, "/openapi/v2", "").Body.String(), `"com.example.v1.Gadget"`)
+	})
+	if took := time.Since(established); took > promptly {
+		t.Errorf("the documents of a new definition took %v", took)
 	}
 }
 

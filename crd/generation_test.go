@@ -34,6 +34,7 @@ func (s *server) change(t *testing.T, name string, change func(*apiextensionsv1.
 // TestRequest_KeepsItsDefinition removes a version while a request for it is being served:
 // the definition that the request began with serves it to its end.
 func TestRequest_KeepsItsDefinition(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		for _, test := range []struct {
 			name, method, body string
@@ -86,6 +87,7 @@ func TestRequest_KeepsItsDefinition(t *testing.T) {
 // TestForm_FollowsTheStoredSchema: the form of stored instances changes only with what
 // their bytes depend on.
 func TestForm_FollowsTheStoredSchema(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		c := newConverter(t)
 		s.defineConverted(t, c)

@@ -25,6 +25,7 @@ func spec(t *testing.T, body []byte) map[string]any {
 }
 
 func TestInstance_IsPrunedAndDefaulted(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		s.define(t, widgetDefinition)
 		w := s.do(t, http.MethodPost, widgetPath, widget(t, "a", `{
@@ -56,6 +57,7 @@ func TestInstance_IsPrunedAndDefaulted(t *testing.T) {
 // TestInstance_ReadFollowsTheSchema changes what the schema prunes and defaults: every read
 // of an older object follows the current schema, from stored bytes and decoded.
 func TestInstance_ReadFollowsTheSchema(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		crd := s.define(t, widgetDefinition)
 		s.create(t, widget(t, "a", `{"size": 3, "note": "x"}`))
@@ -84,7 +86,10 @@ func TestInstance_ReadFollowsTheSchema(t *testing.T) {
 	})
 }
 
-func TestInstance_InvalidIsRefused(t *testing.T) { onDatabases(t, testInvalidInstancesAreRefused) }
+func TestInstance_InvalidIsRefused(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, testInvalidInstancesAreRefused)
+}
 
 func testInvalidInstancesAreRefused(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -138,7 +143,10 @@ func testInvalidInstancesAreRefused(t *testing.T, s *server) {
 	}
 }
 
-func TestInstance_Tables(t *testing.T) { onDatabases(t, testTables) }
+func TestInstance_Tables(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, testTables)
+}
 
 func testTables(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -163,7 +171,10 @@ func testTables(t *testing.T, s *server) {
 	}
 }
 
-func TestInstance_StatusAndScale(t *testing.T) { onDatabases(t, testStatusAndScale) }
+func TestInstance_StatusAndScale(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, testStatusAndScale)
+}
 
 func testStatusAndScale(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -221,7 +232,10 @@ func testStatusAndScale(t *testing.T, s *server) {
 	}
 }
 
-func TestInstance_Apply(t *testing.T) { onDatabases(t, testApply) }
+func TestInstance_Apply(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, testApply)
+}
 
 func testApply(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -256,6 +270,7 @@ func testApply(t *testing.T, s *server) {
 }
 
 func TestInstance_FieldSelectorsAndWatches(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		s.define(t, widgetDefinition)
 		client := s.dynamic.Resource(widgets).Namespace("default")

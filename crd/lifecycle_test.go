@@ -23,6 +23,7 @@ func widget(t *testing.T, name, spec string) string {
 const widgetPath = "/apis/example.com/v1/namespaces/default/widgets"
 
 func TestDefinition_LivesAndDies(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		if w := s.do(t, http.MethodGet, widgetPath, ""); w.Code != http.StatusNotFound {
 			t.Fatalf("before it is defined: %d %s", w.Code, w.Body)
@@ -86,7 +87,10 @@ func TestDefinition_LivesAndDies(t *testing.T) {
 	})
 }
 
-func TestDefinition_NamesConflict(t *testing.T) { onDatabases(t, testNamesConflict) }
+func TestDefinition_NamesConflict(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, testNamesConflict)
+}
 
 func testNamesConflict(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
@@ -111,6 +115,7 @@ func testNamesConflict(t *testing.T, s *server) {
 }
 
 func TestDefinition_ProtectedGroupNeedsApproval(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, testProtectedGroupNeedsApproval)
 }
 
@@ -126,6 +131,7 @@ func testProtectedGroupNeedsApproval(t *testing.T, s *server) {
 // instances than one page has, in several namespaces, and waits for one that has a
 // finalizer.
 func TestDefinition_DeletionDeletesManyInstances(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("makes 1,100 objects")
 	}

@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 // TestAllFeatureGates_On runs the tests that may depend on feature gates with all of them
 // on. Feature gates are process-wide, so the tests run in a process of their own.
 func TestAllFeatureGates_On(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs many tests again")
 	}

@@ -74,7 +74,7 @@ func (s *server) establish(t testing.TB, crd *apiextensionsv1.CustomResourceDefi
 // await watches a definition until wanted accepts it; nil stands for its absence.
 func (s *server) await(t testing.TB, name string, wanted func(*apiextensionsv1.CustomResourceDefinition) bool) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	definitions, options := s.definitions.ApiextensionsV1().CustomResourceDefinitions(), metav1.SingleObject(metav1.ObjectMeta{Name: name})
 	list, err := definitions.List(ctx, options)

@@ -16,6 +16,7 @@ import (
 // TestSpecCache_BuildsOnce: each spec is built once. A spec whose build fails is left out;
 // a definition that cannot be read makes the document partial.
 func TestSpecCache_BuildsOnce(t *testing.T) {
+	t.Parallel()
 	var read []string
 	cache := newSpecCache(sourceReader(func(name, _ string) (definition.Source, error) {
 		read = append(read, name)
@@ -49,6 +50,7 @@ func TestSpecCache_BuildsOnce(t *testing.T) {
 // TestOpenAPIPublisher_PublishesChanges: a change of a definition publishes the documents
 // again only if it changes their contents.
 func TestOpenAPIPublisher_PublishesChanges(t *testing.T) {
+	t.Parallel()
 	r := newTestResolver(&fakeStore{})
 	p := newOpenAPIPublisher(r, openapi.NewService(), "b", nil)
 	publish := func(revision int, generation int64, change func(*apiextensionsv1.CustomResourceDefinition)) string {

@@ -18,6 +18,7 @@ import (
 // client has seen established on one server is served by the other at once, and so is its
 // deletion.
 func TestReplicas_ServeWhatIsEstablished(t *testing.T) {
+	t.Parallel()
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)

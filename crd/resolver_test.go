@@ -88,6 +88,7 @@ func find(t *testing.T, r *resolver) *resolved {
 }
 
 func TestResolver_ReadsOnlyWhatTheInformerHasNotShown(t *testing.T) {
+	t.Parallel()
 	s := &fakeStore{crd: definitionAt(5, "a", 1)}
 	r := newTestResolver(s)
 	if find(t, r) == nil || s.reads != 1 {
@@ -105,6 +106,7 @@ func TestResolver_ReadsOnlyWhatTheInformerHasNotShown(t *testing.T) {
 // TestResolver_RemovesWhatTheInformerNeverShows: a definition that a request has read, and
 // that is deleted before the informer shows it, is removed.
 func TestResolver_RemovesWhatTheInformerNeverShows(t *testing.T) {
+	t.Parallel()
 	s := &fakeStore{crd: definitionAt(5, "a", 1)}
 	r := newTestResolver(s)
 	if find(t, r) == nil {
@@ -122,6 +124,7 @@ func TestResolver_RemovesWhatTheInformerNeverShows(t *testing.T) {
 // TestResolver_IsNotStale: while the informer lags, requests are served by the changed
 // definition.
 func TestResolver_IsNotStale(t *testing.T) {
+	t.Parallel()
 	s := &fakeStore{crd: definitionAt(5, "a", 1), loaded: true}
 	r := newTestResolver(s)
 	r.put(definitionAt(5, "a", 1), false)
@@ -144,6 +147,7 @@ func TestResolver_IsNotStale(t *testing.T) {
 // TestResolver_PollsAreCheap: repeated requests for a version that is not served yet do not
 // read the store each time.
 func TestResolver_PollsAreCheap(t *testing.T) {
+	t.Parallel()
 	early := definitionAt(5, "a", 1)
 	early.Status.Conditions = nil
 	s := &fakeStore{crd: early, loaded: true}
@@ -166,6 +170,7 @@ func TestResolver_PollsAreCheap(t *testing.T) {
 // TestResolver_RetriesReplaced: a definition is replaced after it was found and before its
 // source is read; the new one serves the request.
 func TestResolver_RetriesReplaced(t *testing.T) {
+	t.Parallel()
 	s := &fakeStore{crd: definitionAt(5, "a", 1)}
 	r := newTestResolver(s)
 	errRead := errors.New("read")
@@ -194,6 +199,7 @@ func TestResolver_RetriesReplaced(t *testing.T) {
 // TestResolver_ReplacesHandlers: a change of the spec, and no other change, replaces the
 // handlers.
 func TestResolver_ReplacesHandlers(t *testing.T) {
+	t.Parallel()
 	r := newTestResolver(&fakeStore{})
 	first := r.put(definitionAt(5, "a", 1), false)
 	if late := r.put(definitionAt(4, "a", 2), false); late.Definition != first.Definition || late.handlers != first.handlers {
@@ -222,6 +228,7 @@ func TestResolver_ReplacesHandlers(t *testing.T) {
 // instances for some time after its deletion. The watch cache stays if the resource is
 // defined again.
 func TestResolver_ForgetsInstancesLater(t *testing.T) {
+	t.Parallel()
 	s := &fakeStore{}
 	r := newTestResolver(s)
 	for range 2 {

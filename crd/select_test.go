@@ -43,6 +43,7 @@ func (s *server) expectSelected(t *testing.T, want map[string]string) {
 // selectors find those that were written before, by their values under the current
 // defaults.
 func TestSelectableFields_Change(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		s.define(t, widgetDefinition)
 		for name, spec := range map[string]string{"a": `{"size":3}`, "b": `{"size":3,"color":"green"}`, "c": `{"size":4,"color":"red"}`} {

@@ -52,7 +52,10 @@ type server struct {
 func onDatabases(t *testing.T, test func(*testing.T, *server)) {
 	t.Helper()
 	for _, kind := range dbtest.Kinds() {
-		t.Run(kind.Name, func(t *testing.T) { test(t, start(t, kind.Open(t))) })
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel()
+			test(t, start(t, kind.Open(t)))
+		})
 	}
 }
 

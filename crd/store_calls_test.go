@@ -8,6 +8,7 @@ import (
 )
 
 func TestStoreCalls_Drain(t *testing.T) {
+	t.Parallel()
 	e := &storeCalls{}
 	begun, finish, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	failure := errors.New("failed")

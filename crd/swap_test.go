@@ -22,7 +22,10 @@ const lastWidget = "last"
 // TestDefinition_ChangesUnderLoad changes a definition repeatedly while clients write,
 // read, list and watch: no request fails. A watch that ends is continued from its last
 // revision; it loses no event and repeats none.
-func TestDefinition_ChangesUnderLoad(t *testing.T) { onDatabases(t, testDefinitionChangesUnderLoad) }
+func TestDefinition_ChangesUnderLoad(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, testDefinitionChangesUnderLoad)
+}
 
 func testDefinitionChangesUnderLoad(t *testing.T, s *server) {
 	if testing.Short() {
@@ -146,6 +149,7 @@ func (s *server) describeSize(t *testing.T, text string) {
 // TestDefinition_ManyAtOnce creates many definitions concurrently: each is established, and
 // is served as soon as a client sees that.
 func TestDefinition_ManyAtOnce(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("makes twenty definitions")
 	}

@@ -67,6 +67,7 @@ func crontab(version, name, spec string) string {
 }
 
 func TestVersions_WithoutConversion(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		s.define(t, crontabDefinition)
 		w := s.do(t, http.MethodPost, crontabPath("v1beta1"), crontab("v1beta1", "a", `{"schedule":"* *","cron":"x"}`))
@@ -192,6 +193,7 @@ func (s *server) defineConverted(t *testing.T, c *converter) {
 }
 
 func TestVersions_ConvertedByWebhook(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		c := newConverter(t)
 		s.defineConverted(t, c)
@@ -216,7 +218,10 @@ func TestVersions_ConvertedByWebhook(t *testing.T) {
 	})
 }
 
-func TestConversion_BadAnswersAreRefused(t *testing.T) { onDatabases(t, testBadConversions) }
+func TestConversion_BadAnswersAreRefused(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, testBadConversions)
+}
 
 func testBadConversions(t *testing.T, s *server) {
 	c := newConverter(t)
@@ -270,6 +275,7 @@ func testBadConversions(t *testing.T, s *server) {
 // TestStorageVersion_ChangeKeepsObjects: objects that were stored in the earlier storage
 // version can be read.
 func TestStorageVersion_ChangeKeepsObjects(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		crd := s.define(t, crontabDefinition).DeepCopy()
 		s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* *"}`))
@@ -297,6 +303,7 @@ func TestStorageVersion_ChangeKeepsObjects(t *testing.T) {
 // TestStorageVersion_WatchesFollowAChange: watches in every version get a change from
 // before the storage version changed and one from after.
 func TestStorageVersion_WatchesFollowAChange(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		s.defineConverted(t, newConverter(t))
 		clients := map[string]dynamic.ResourceInterface{}

@@ -42,6 +42,7 @@ func TestGroups_ServeEverythingUpstreamServes(t *testing.T) {
 // TestGroups_DefaultToStableVersions: without --runtime-config the stable versions of those
 // documents are served.
 func TestGroups_DefaultToStableVersions(t *testing.T) {
+	t.Parallel()
 	b := newBuiltin(t, nil)
 	if diff := cmp.Diff(upstream(t, stableVersions), described(t, b.Groups())); diff != "" {
 		t.Errorf("differs from upstream's discovery (-want +got):\n%s", diff)
@@ -51,6 +52,7 @@ func TestGroups_DefaultToStableVersions(t *testing.T) {
 // TestRuntimeConfig_AddsAndRemovesVersions: each form of the flag adds its group versions
 // to the default ones, or removes them.
 func TestRuntimeConfig_AddsAndRemovesVersions(t *testing.T) {
+	t.Parallel()
 	byDefault := groupVersions(t, nil)
 	for _, test := range []struct {
 		flag      cliflag.ConfigurationMap
@@ -97,6 +99,7 @@ func TestRuntimeConfig_AddsAndRemovesVersions(t *testing.T) {
 
 // TestRuntimeConfig_NamesEachError: the error names each wrong value.
 func TestRuntimeConfig_NamesEachError(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		flag cliflag.ConfigurationMap
 		want string
@@ -123,6 +126,7 @@ func TestRuntimeConfig_NamesEachError(t *testing.T) {
 // TestGroups_VersionsAreInOrderOfPriority: the versions of a group are in the scheme's
 // order, with priorities in discovery that fall in that order.
 func TestGroups_VersionsAreInOrderOfPriority(t *testing.T) {
+	t.Parallel()
 	b := newBuiltin(t, cliflag.ConfigurationMap{"api/all": "true"})
 	priorities := discovery.Priorities()
 	for _, g := range b.Groups() {
@@ -144,6 +148,7 @@ func TestGroups_VersionsAreInOrderOfPriority(t *testing.T) {
 // TestGroups_ServeNothingPastItsRemoval: no kind is served in a version that its lifecycle
 // has removed in this release. Upstream's server removes those at its start.
 func TestGroups_ServeNothingPastItsRemoval(t *testing.T) {
+	t.Parallel()
 	type removed interface {
 		APILifecycleRemoved() (major, minor int)
 	}

@@ -13,6 +13,7 @@ import (
 // TestGroups_EmulatedReleaseHidesLaterAPIs: an API that a later release introduced is
 // served only if a flag turns it on. (mutatingadmissionpolicies became v1 in 1.36.)
 func TestGroups_EmulatedReleaseHidesLaterAPIs(t *testing.T) {
+	t.Parallel()
 	const policies = "mutatingadmissionpolicies"
 	beta := cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1beta1": "true"}
 	tests := map[string]struct {

@@ -11,6 +11,7 @@ import (
 // server, control plane and installers, which would bring a second implementation of what
 // byre does.
 func TestImports_LeaveOutUpstreamsServers(t *testing.T) {
+	t.Parallel()
 	out, err := exec.Command("go", "list", "-deps", "./...").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -64,6 +64,7 @@ func upgradeTo(protocol string) http.Header {
 // TestKubelet_ServesLogs: a request for logs reaches the kubelet's log endpoint of the
 // container, with its options.
 func TestKubelet_ServesLogs(t *testing.T) {
+	t.Parallel()
 	k := startKubelets(t)
 	k.addPod(t, "p", nodeName, "")
 	k.addPod(t, "waiting", "", "")
@@ -104,6 +105,7 @@ func TestKubelet_ServesLogs(t *testing.T) {
 // TestKubelet_ServesStreams: streaming requests reach the kubelet in the protocol that the
 // client asked for.
 func TestKubelet_ServesStreams(t *testing.T) {
+	t.Parallel()
 	k := startKubelets(t)
 	k.addPod(t, "p", nodeName, "")
 	for _, test := range []struct{ method, subresource, query, protocol, want string }{
@@ -155,6 +157,7 @@ func echoes(t *testing.T, res *http.Response) {
 // another method, for a container or a node that does not exist, or from a user who may not
 // run commands.
 func TestKubelet_RefusesWhatIsNoStream(t *testing.T) {
+	t.Parallel()
 	k := startKubelets(t, func(c *builtin.Config) { c.Authorizer = onlyReads(c.Authorizer) })
 	k.addPod(t, "p", nodeName, "")
 	k.addPod(t, "waiting", "", "")
@@ -184,6 +187,7 @@ func TestKubelet_RefusesWhatIsNoStream(t *testing.T) {
 // TestKubelet_AnswersArePassedOn: the server passes a kubelet's answer on to the client and
 // does not follow redirects.
 func TestKubelet_AnswersArePassedOn(t *testing.T) {
+	t.Parallel()
 	k := startKubelets(t)
 	k.addPod(t, "p", nodeName, "")
 	away := newBackend(t)
@@ -230,6 +234,7 @@ func onlyReads(next authorizer.Authorizer) authorizer.Authorizer {
 // TestKubelet_IsTrustedByItsCertificate: the server verifies a kubelet's serving
 // certificate, and connects to the preferred address and to the port in the Node's status.
 func TestKubelet_IsTrustedByItsCertificate(t *testing.T) {
+	t.Parallel()
 	k := startKubelets(t)
 	stranger := newBackend(t)
 	stranger.StartTLS()

@@ -22,6 +22,7 @@ import (
 // TestNamespaceRegistry_IsUpstreams compares namespaceStorage's registry with the one in an
 // unexported field of upstream's storage: both return the same objects.
 func TestNamespaceRegistry_IsUpstreams(t *testing.T) {
+	t.Parallel()
 	model := storetest.NewModel()
 	options := objectstore.NewRESTOptionsGetter(
 		objectstore.StorageConfig{Store: sqlstore.New(model, sqlstore.Options{}), Feed: watch.New(model, watch.Options{})},

@@ -63,6 +63,7 @@ const inDefault = "/api/v1/namespaces/default"
 // TestProxy_ReachesNodesPodsAndServices: the proxy reaches nodes, pods and services with
 // every method and path.
 func TestProxy_ReachesNodesPodsAndServices(t *testing.T) {
+	t.Parallel()
 	k, plain, secure := startProxies(t)
 	for _, test := range []struct {
 		path string
@@ -119,6 +120,7 @@ func TestProxy_ReachesNodesPodsAndServices(t *testing.T) {
 // TestProxy_RedirectsItsRoot: a proxy path without a final slash redirects to the one with
 // it, so that relative links work.
 func TestProxy_RedirectsItsRoot(t *testing.T) {
+	t.Parallel()
 	k, _, _ := startProxies(t)
 	for _, path := range []string{inDefault + "/pods/p/proxy", inDefault + "/services/s:http/proxy", "/api/v1/nodes/" + nodeName + "/proxy"} {
 		got := k.ask(t, http.MethodGet, path+"?a=b", "", nil)
@@ -131,6 +133,7 @@ func TestProxy_RedirectsItsRoot(t *testing.T) {
 // TestProxy_LeavesRedirectsToTheClient: the proxy does not follow a backend's redirects. It
 // rewrites those that stay at the backend to lead through the proxy.
 func TestProxy_LeavesRedirectsToTheClient(t *testing.T) {
+	t.Parallel()
 	k, plain, _ := startProxies(t)
 	away := newBackend(t)
 	away.Start()
@@ -158,6 +161,7 @@ func TestProxy_LeavesRedirectsToTheClient(t *testing.T) {
 // TestProxy_RefusesLocalAddresses: the proxy connects to no loopback or link-local address,
 // nor to an address that is no Pod's.
 func TestProxy_RefusesLocalAddresses(t *testing.T) {
+	t.Parallel()
 	k, _, _ := startProxies(t)
 	const refused = "address not allowed"
 	for name, ip := range map[string]string{
@@ -190,6 +194,7 @@ func TestProxy_RefusesLocalAddresses(t *testing.T) {
 // TestProxy_RefusesEndpointsThatAreNoPods: the proxy connects to an endpoint only if a Pod
 // of the Service's namespace has its address, whoever wrote the endpoint.
 func TestProxy_RefusesEndpointsThatAreNoPods(t *testing.T) {
+	t.Parallel()
 	k, plain, _ := startProxies(t)
 	const foreign = "192.0.2.99"
 	k.network.lead(foreign+":8080", plain.Server)
@@ -219,6 +224,7 @@ func TestProxy_RefusesEndpointsThatAreNoPods(t *testing.T) {
 // TestProxy_ReportsUnreachableBackends: missing objects and backends that do not answer
 // have upstream's status.
 func TestProxy_ReportsUnreachableBackends(t *testing.T) {
+	t.Parallel()
 	k, _, _ := startProxies(t)
 	k.addPod(t, "silent", nodeName, "192.0.2.21")
 	for path, want := range map[string]int{
@@ -242,6 +248,7 @@ func TestProxy_ReportsUnreachableBackends(t *testing.T) {
 // TestProxy_BrokenAnswerIsNotComplete: the client gets an error when the backend's answer
 // ends early.
 func TestProxy_BrokenAnswerIsNotComplete(t *testing.T) {
+	t.Parallel()
 	k, plain, _ := startProxies(t)
 	plain.answerBy(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")

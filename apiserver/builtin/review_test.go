@@ -19,6 +19,7 @@ import (
 // TestReviews_AskTheServersAuthorizer: each kind of review asks the server's own
 // authenticator or authorizer.
 func TestReviews_AskTheServersAuthorizer(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	ctx := t.Context()
 	for token, want := range map[string]bool{"good": true, "bad": false} {
@@ -62,6 +63,7 @@ func TestReviews_AskTheServersAuthorizer(t *testing.T) {
 // TestComponentStatus_ShowsTheStore: the component status of etcd shows the state of byre's
 // store.
 func TestComponentStatus_ShowsTheStore(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	status := func() corev1.ComponentCondition {
 		component, err := s.client.CoreV1().ComponentStatuses().Get(t.Context(), "etcd-0", metav1.GetOptions{})

@@ -15,6 +15,7 @@ import (
 // TestBootstrap_SecondStartTakesNoRevision: with a real store, too, a second start takes no
 // revision.
 func TestBootstrap_SecondStartTakesNoRevision(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	before, err := s.driver.State(t.Context())
 	if err != nil {
@@ -47,6 +48,7 @@ func service(name string, kind corev1.ServiceType, nodePort int32) *corev1.Servi
 // TestService_AllocatesAndReleases: a Service gets an address and a port of the ranges,
 // which no other Service gets until it is deleted.
 func TestService_AllocatesAndReleases(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	services := s.client.CoreV1().Services("default")
 	ctx := t.Context()
@@ -88,6 +90,7 @@ func TestService_AllocatesAndReleases(t *testing.T) {
 
 // TestService_DryRunAllocatesNothing: a dry run allocates no address and no port.
 func TestService_DryRunAllocatesNothing(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	before, err := s.driver.State(t.Context())
 	if err != nil {
@@ -113,6 +116,7 @@ func TestService_DryRunAllocatesNothing(t *testing.T) {
 // TestService_ChangeOfTypeReleasesThePort: a change to a type without a node port releases
 // the port.
 func TestService_ChangeOfTypeReleasesThePort(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	services := s.client.CoreV1().Services("default")
 	made, err := services.Create(t.Context(), service("a", corev1.ServiceTypeNodePort, 30006), metav1.CreateOptions{})

@@ -37,6 +37,7 @@ func newPod(t *testing.T, s *server, name string) *corev1.Pod {
 // TestBinding_PutsAPodOnANodeOnce: a binding assigns a Pod to a node; a second binding is a
 // conflict.
 func TestBinding_PutsAPodOnANodeOnce(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	newPod(t, s, "a")
 	bind := func(node string) error {
@@ -59,6 +60,7 @@ func TestBinding_PutsAPodOnANodeOnce(t *testing.T) {
 // TestEviction_RespectsTheDisruptionBudget: an eviction deletes a running Pod only when its
 // disruption budget allows it.
 func TestEviction_RespectsTheDisruptionBudget(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	ctx := t.Context()
 	pod := newPod(t, s, "a")
@@ -96,6 +98,7 @@ func TestEviction_RespectsTheDisruptionBudget(t *testing.T) {
 // TestScale_ReadsAndWritesReplicas: the scale subresource reads and writes the replicas of
 // each scalable kind.
 func TestScale_ReadsAndWritesReplicas(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	ctx := t.Context()
 	selector := &metav1.LabelSelector{MatchLabels: podTemplate.Labels}
@@ -133,6 +136,7 @@ func TestScale_ReadsAndWritesReplicas(t *testing.T) {
 // TestToken_IsBoundToItsRequest: a token has the audiences, the lifetime and the bound
 // object of its request.
 func TestToken_IsBoundToItsRequest(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	accounts := s.client.CoreV1().ServiceAccounts("default")
 	if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
@@ -163,6 +167,7 @@ func TestToken_IsBoundToItsRequest(t *testing.T) {
 // TestNamespace_GoesByItsFinalizer: a namespace is deleted only when its finalizer is
 // removed.
 func TestNamespace_GoesByItsFinalizer(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	namespaces := s.client.CoreV1().Namespaces()
 	if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
@@ -186,6 +191,7 @@ func TestNamespace_GoesByItsFinalizer(t *testing.T) {
 
 // TestEvents_AreOfBothGroupsAndExpire: an Event is visible in both API groups and expires.
 func TestEvents_AreOfBothGroupsAndExpire(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	began := time.Now()
 	if _, err := s.client.CoreV1().Events("default").Create(t.Context(), &corev1.Event{
@@ -211,6 +217,7 @@ func TestEvents_AreOfBothGroupsAndExpire(t *testing.T) {
 // TestCertificate_ApprovalIsASubresource: only the subresource approval changes a request's
 // approval.
 func TestCertificate_ApprovalIsASubresource(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	requests := s.client.CertificatesV1().CertificateSigningRequests()
 	made, err := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{
@@ -231,6 +238,7 @@ func TestCertificate_ApprovalIsASubresource(t *testing.T) {
 
 // TestRBAC_PreventsEscalation: a user cannot grant rights that they do not have.
 func TestRBAC_PreventsEscalation(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	role := &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "all"},

@@ -144,6 +144,7 @@ var varying = regexp.MustCompile(`"continue":\s?"[^"]+"|"creationTimestamp":\s?"
 // TestEncodedRead_EqualsUpstreams: a read answered from stored bytes equals the answer of
 // upstream's handlers: status, headers, and every byte of the body.
 func TestEncodedRead_EqualsUpstreams(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -161,6 +162,7 @@ func TestEncodedRead_EqualsUpstreams(t *testing.T) {
 // TestEncodedRead_WaitsForAFutureRevision: a read at a future revision waits for it and
 // then fails with upstream's words.
 func TestEncodedRead_WaitsForAFutureRevision(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("waits for a future revision")
 	}
@@ -220,6 +222,7 @@ func unpack(t *testing.T, resp reply, body string) string {
 // TestEncodedRead_PagesAreTheList: pages that the two servers answer in turns add up to the
 // list.
 func TestEncodedRead_PagesAreTheList(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	s.seed(t)
 	var names []string
@@ -248,6 +251,7 @@ func TestEncodedRead_PagesAreTheList(t *testing.T) {
 // TestEncodedRead_CoversEveryStoredResource: reads of every stored resource, in every
 // version, are answered from bytes.
 func TestEncodedRead_CoversEveryStoredResource(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	var decoded []string
 	for _, version := range s.api.Versions() {

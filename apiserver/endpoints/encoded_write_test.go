@@ -46,6 +46,7 @@ var given = regexp.MustCompile(`"(uid|resourceVersion|creationTimestamp|time)":\
 // the answer of an encoder: status, headers, and every byte of the body except values that
 // are the object's own.
 func TestEncodedWrite_AnswersAsUpstream(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	for _, write := range writes {
 		t.Run(write.method+" "+write.path, func(t *testing.T) {
@@ -73,6 +74,7 @@ func TestEncodedWrite_AnswersAsUpstream(t *testing.T) {
 // TestEncodedWrite_HasTheRevisionOfItsWrite: the answer to a write has the revision of that
 // write.
 func TestEncodedWrite_HasTheRevisionOfItsWrite(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	last := ""
 	for i, c := range []call{

@@ -64,6 +64,7 @@ func managers(fields []metav1.ManagedFieldsEntry) string {
 // TestManagedFields_AdmissionsChangesAreStored: managed fields that admission has changed
 // are stored, unless they are malformed.
 func TestManagedFields_AdmissionsChangesAreStored(t *testing.T) {
+	t.Parallel()
 	m := &meddler{validated: map[string]string{}}
 	s := newAdmittingServer(t, nil, m)
 	for name, want := range map[string]struct {
@@ -109,6 +110,7 @@ func TestManagedFields_AdmissionsChangesAreStored(t *testing.T) {
 // TestCreate_HasManagedFieldsOfUpstream: a created object has the managed fields that
 // upstream computes, for each manager and for requests that bring managed fields.
 func TestCreate_HasManagedFieldsOfUpstream(t *testing.T) {
+	t.Parallel()
 	s := newAdmittingServer(t, nil, &meddler{validated: map[string]string{}})
 	brought := func(fields string) string {
 		return `{"metadata":{"name":"NAME","labels":{"l":""},"managedFields":` + fields + `},"data":{"a":"b"}}`

@@ -83,6 +83,7 @@ func (b *breaking) List(ctx context.Context, q sqlstore.Query, each func(sqlstor
 // a shorter list. Before the first byte was sent the answer is an error status; after it
 // the connection breaks.
 func TestList_BrokenListIsAnError(t *testing.T) {
+	t.Parallel()
 	driver := &breaking{after: -1}
 	s := newServer(t, func(d sqlstore.Driver) sqlstore.Driver {
 		driver.Driver = d

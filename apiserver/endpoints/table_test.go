@@ -21,6 +21,7 @@ import (
 // and compares the kept rows with those that upstream prints then: of each object by itself
 // and of all in a list.
 func TestPrintRow_FollowsTime(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	kept := 0
 	for _, version := range s.api.Versions() {

@@ -52,6 +52,7 @@ func (f *faulty) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 // Retry-After. A write whose outcome is unknown is therefore answered without it, and a
 // write that certainly did not happen with it.
 func TestUnknownOutcome_IsNotRetriedByClients(t *testing.T) {
+	t.Parallel()
 	driver := &faulty{}
 	s := newServer(t, func(d sqlstore.Driver) sqlstore.Driver {
 		driver.Driver = d

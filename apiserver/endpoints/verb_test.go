@@ -20,6 +20,7 @@ const (
 // TestVerbs_ServeAnObjectsLife sends one object through every verb, and another through the
 // verbs of its scale.
 func TestVerbs_ServeAnObjectsLife(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	for _, step := range []struct {
 		method, path, contentType, body string
@@ -79,6 +80,7 @@ func status(code int, reason, message, details string) string {
 // TestRoutes_RefuseAsKubeAPIServer: paths and methods that no resource serves are refused
 // with kube-apiserver's words.
 func TestRoutes_RefuseAsKubeAPIServer(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	notFound := status(404, "NotFound", "the server could not find the requested resource", "{}")
 	notAllowed := status(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", "{}")
@@ -125,6 +127,7 @@ func TestRoutes_RefuseAsKubeAPIServer(t *testing.T) {
 // TestNegotiation_NamesTheEncodingsThereAre: the refusal of an unsupported encoding lists
 // the supported ones.
 func TestNegotiation_NamesTheEncodingsThereAre(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	resp, body := call{method: http.MethodGet, path: configMaps, header: map[string]string{"Accept": "image/png"}}.answer(t, s.bytes)
 	if resp.StatusCode != http.StatusNotAcceptable || !strings.Contains(body, "application/json") {
@@ -134,6 +137,7 @@ func TestNegotiation_NamesTheEncodingsThereAre(t *testing.T) {
 
 // TestBody_IsLimited: the server reads the body of a write up to its limit.
 func TestBody_IsLimited(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	body := fmt.Sprintf(`{"metadata":{"name":"big"},"data":{"k":%q}}`, strings.Repeat("x", 3<<20))
 	resp, answer := call{method: http.MethodPost, path: configMaps, body: body}.answer(t, s.bytes)
@@ -144,6 +148,7 @@ func TestBody_IsLimited(t *testing.T) {
 
 // TestDeprecatedVersion_Warns: answers of a deprecated version have a warning.
 func TestDeprecatedVersion_Warns(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	resp, _ := call{method: http.MethodGet, path: "/api/v1/namespaces/first/endpoints"}.answer(t, s.bytes)
 	if got := resp.Header.Get("Warning"); !strings.Contains(got, "v1 Endpoints is deprecated in v1.33+") {
@@ -158,6 +163,7 @@ func TestDeprecatedVersion_Warns(t *testing.T) {
 // TestDiscovery_TakesAnyMethod: discovery answers every method, as kube-aggregator's lists
 // of groups do.
 func TestDiscovery_TakesAnyMethod(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	for _, path := range []string{"/apis", "/apis/", "/apis/apps"} {
 		resp, body := call{method: http.MethodPut, path: path}.answer(t, s.bytes)

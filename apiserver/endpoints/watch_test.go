@@ -74,6 +74,7 @@ func (s *server) mustDo(t *testing.T, method, path, contentType, body string) {
 // selectors, with names, by the deprecated paths, and with a bookmark after the initial
 // events.
 func TestWatch_EventsEqualUpstreams(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes more than a second")
 	}
@@ -117,6 +118,7 @@ func TestWatch_EventsEqualUpstreams(t *testing.T) {
 // TestWatch_FormsEqualUpstreams: the events of a watch equal upstream's in every form: of
 // built-in resources in the stored version and in another one, and of decorated resources.
 func TestWatch_FormsEqualUpstreams(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("watches in every form")
 	}
@@ -188,6 +190,7 @@ func summary(t *testing.T, frames []string) []string {
 
 // TestWatch_EndsAtItsTimeout: a watch ends at its timeout without an error.
 func TestWatch_EndsAtItsTimeout(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("waits for a second")
 	}
@@ -206,6 +209,7 @@ func TestWatch_EndsAtItsTimeout(t *testing.T) {
 // TestWatch_ReportsErrors: an error before the watch has begun is an error status; a later
 // one is an ERROR event.
 func TestWatch_ReportsErrors(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("waits for a future revision")
 	}
@@ -231,6 +235,7 @@ func TestWatch_ReportsErrors(t *testing.T) {
 // TestWatch_TablesAreUpstreams: the events of a watch in another form than plain JSON equal
 // upstream's.
 func TestWatch_TablesAreUpstreams(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 	for _, accept := range []string{
@@ -251,6 +256,7 @@ func TestWatch_TablesAreUpstreams(t *testing.T) {
 
 // TestWatch_BatchesComeInOrder: many events at once arrive complete and in order.
 func TestWatch_BatchesComeInOrder(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	padding := strings.Repeat("x", 10_000)
 	const count = 200
@@ -273,6 +279,7 @@ func (s signal) ShuttingDown() <-chan struct{} { return s }
 
 // TestWatch_EndsAtShutdown: watches end when the server begins to shut down.
 func TestWatch_EndsAtShutdown(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 	shutdown := make(signal)
@@ -331,6 +338,7 @@ func counted(gathered []*dto.MetricFamily, want *regexp.Regexp) bool {
 // TestWatch_ServesWebSockets: a watch over a WebSocket has the same events, one in each
 // message.
 func TestWatch_ServesWebSockets(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 	url := "ws" + strings.TrimPrefix(s.bytes.URL, "http") + configMaps + "?watch=1"
