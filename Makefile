@@ -210,11 +210,12 @@ bench: build test-setup
 	cd e2e && $(GO) run ./bench $(BENCH)
 
 # Compares stores of 10,000 objects with stores of GROWTH objects and twice as many
-# changes, on both databases: reads, compaction, and what it leaves to the writers. A
-# million takes some minutes and 10 GB.
+# changes, on both databases: the plans of all statements, reads, compaction, and what it
+# leaves to the writers. A million takes some minutes and 10 GB.
 GROWTH ?= 1000000
 growth: test-setup
-	BYRE_GROWTH=$(GROWTH) $(GO) test ./sqlstore -run TestGrowth -count=1 -timeout 60m -v
+	BYRE_GROWTH=$(GROWTH) $(GO) test ./sqlstore/sqlite ./sqlstore/postgres -run TestPlans -count=1 -timeout 60m
+	BYRE_GROWTH=$(GROWTH) $(GO) test ./sqlstore -run TestGrowth -count=1 -timeout 120m -v
 
 # The packages that have fuzz targets, and the targets of the package $$p.
 FUZZ_PKGS    = $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -rn1 dirname | sort -u)

@@ -21,29 +21,30 @@ import (
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
 )
 
 // TestGrowth compares a small store with a large one, of BYRE_GROWTH objects and twice as
 // many changes (make growth): reads are as fast, and a compaction of all history keeps up
 // with the writers, leaves them their time, and gives space back.
 func TestGrowth(t *testing.T) {
-	objects, err := strconv.Atoi(os.Getenv("BYRE_GROWTH"))
-	if err != nil {
+	objects, ok := storetest.Growth()
+	if !ok {
 		t.Skip("BYRE_GROWTH is not a number of objects")
 	}
-	for name, open := range map[string]func(*testing.T, sqlstore.Snapshot) sqlstore.Driver{
-		"SQLite": loadSQLite, "PostgreSQL": loadPostgres,
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, database := range []struct {
+		name string
+		open func(*testing.T, sqlstore.Snapshot) (driver sqlstore.Driver, path string)
+	}{{"SQLite", loadSQLite}, {"PostgreSQL", loadPostgres}} {
+		t.Run(database.name, func(t *testing.T) {
 			const few = 10_000
-			small := open(t, grown(few))
+			small, _ := database.open(t, grown(few))
 			before := measureReads(t, small, few)
 			if err := small.Close(); err != nil {
 				t.Fatal(err)
 			}
 			begun := time.Now()
-			large := open(t, grown(objects))
-			defer large.Close()
+			large, path := database.open(t, grown(objects))
 			t.Logf("loaded %d objects and %d changes in %v", objects, 2*objects, time.Since(begun).Round(time.Second))
 			for read, took := range measureReads(t, large, objects) {
 				ratio := float64(took) / float64(before[read])
@@ -52,8 +53,45 @@ func TestGrowth(t *testing.T) {
 					t.Errorf("%s takes %.2f times as long, want at most 1.5", read, ratio)
 				}
 			}
+			size := sizeOf(t, large)
 			measureCompaction(t, large, objects)
+			compactAll(t, large)
+			left := sizeOf(t, large)
+			if err := large.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if path != "" { // which is shorter once its log is copied back
+				info, err := os.Stat(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if left = info.Size(); float64(left) > 0.6*float64(size) {
+					t.Errorf("the file has %d bytes, had %d: objects are a third of what was there", left, size)
+				}
+			}
+			t.Logf("size: %d MiB with all history, %d MiB without any", size>>20, left>>20)
 		})
+	}
+}
+
+func sizeOf(t *testing.T, driver sqlstore.Driver) int64 {
+	t.Helper()
+	size, err := driver.(sqlstore.Sizer).Size(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return size
+}
+
+// compactAll compacts all history, with nobody to leave time to.
+func compactAll(t *testing.T, driver sqlstore.Driver) {
+	t.Helper()
+	state, err := driver.State(t.Context())
+	for done := false; !done && err == nil; {
+		done, err = driver.Compact(t.Context(), state.Revision, 5000)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -101,7 +139,7 @@ func grown(objects int) sqlstore.Snapshot {
 	}
 }
 
-func loadSQLite(t *testing.T, s sqlstore.Snapshot) sqlstore.Driver {
+func loadSQLite(t *testing.T, s sqlstore.Snapshot) (sqlstore.Driver, string) {
 	path := filepath.Join(t.TempDir(), "byre.db")
 	if err := sqlite.Load(t.Context(), path, s); err != nil {
 		t.Fatal(err)
@@ -110,10 +148,10 @@ func loadSQLite(t *testing.T, s sqlstore.Snapshot) sqlstore.Driver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return driver
+	return driver, path
 }
 
-func loadPostgres(t *testing.T, s sqlstore.Snapshot) sqlstore.Driver {
+func loadPostgres(t *testing.T, s sqlstore.Snapshot) (sqlstore.Driver, string) {
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
@@ -125,7 +163,7 @@ func loadPostgres(t *testing.T, s sqlstore.Snapshot) sqlstore.Driver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return driver
+	return driver, ""
 }
 
 // measureReads are the medians of reads at random places.
@@ -198,39 +236,56 @@ func measureCompaction(t *testing.T, driver sqlstore.Driver, objects int) {
 			}
 		})
 	}
-	rate := func(period <-chan time.Time) float64 {
-		first, begun := written.Load(), time.Now()
-		<-period
-		return float64(written.Load()-first) / time.Since(begun).Seconds()
+	// One after the other, many times: other work on the machine comes and goes.
+	var alone, during rate
+	start, err := driver.State(ctx)
+	if err != nil {
+		t.Fatal(err)
 	}
-	rate(time.After(2 * time.Second))
-	alone := rate(time.After(5 * time.Second))
-	size, err := driver.(sqlstore.Sizer).Size(ctx)
+	for i, done := 0, false; !done && i < growthWindows; i++ {
+		alone.measure(&written, func() { time.Sleep(growthWindow) })
+		during.measure(&written, func() {
+			window, cancel := context.WithTimeout(ctx, growthWindow)
+			defer cancel()
+			err := store.Compact(window, int64(2*objects))
+			if done = err == nil; err != nil && window.Err() == nil {
+				t.Error(err)
+				done = true
+			}
+		})
+	}
+	end, err := driver.State(ctx)
 	if err != nil {
 		t.Error(err)
 	}
-	ended := make(chan time.Time, 1)
-	begun := time.Now()
-	running.Go(func() {
-		if err := store.Compact(ctx, int64(2*objects)); err != nil && ctx.Err() == nil {
-			t.Error(err)
-		}
-		ended <- time.Now()
-	})
-	during := rate(ended)
-	compacted := float64(2*objects) / time.Since(begun).Seconds()
 	cancel()
 	running.Wait()
-	after, err := driver.(sqlstore.Sizer).Size(t.Context())
-	if err != nil {
-		t.Error(err)
+	compacted, share := float64(end.Compacted-start.Compacted)/during.seconds, during.perSecond()/alone.perSecond()
+	t.Logf("writes: %.0f/s alone, %.0f/s during the compaction (%.2f); compacted: %.0f changes/s",
+		alone.perSecond(), during.perSecond(), share, compacted)
+	if share < 0.8 {
+		t.Errorf("the compaction leaves %.2f of the writes, want 0.8", share)
 	}
-	t.Logf("writes: %.0f/s alone, %.0f/s during the compaction (%.2f); compacted: %.0f changes/s; size: %d MiB before, %d MiB after",
-		alone, during, during/alone, compacted, size>>20, after>>20)
-	if during < 0.8*alone {
-		t.Errorf("the compaction leaves %.2f of the writes, want 0.8", during/alone)
-	}
-	if compacted < during {
-		t.Errorf("%.0f changes are compacted while %.0f are written", compacted, during)
+	if compacted < during.perSecond() {
+		t.Errorf("%.0f changes are compacted while %.0f are written", compacted, during.perSecond())
 	}
 }
+
+// growthWindow is how long writes are counted without, and then with, a compaction;
+// growthWindows is how often at most.
+const (
+	growthWindow  = 2 * time.Second
+	growthWindows = 30
+)
+
+// rate is how much was counted in how much time.
+type rate struct{ count, seconds float64 }
+
+func (r *rate) measure(counter *atomic.Int64, f func()) {
+	first, begun := counter.Load(), time.Now()
+	f()
+	r.count += float64(counter.Load() - first)
+	r.seconds += time.Since(begun).Seconds()
+}
+
+func (r *rate) perSecond() float64 { return r.count / r.seconds }

@@ -10,10 +10,11 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // manyObjects creates 100,000 objects of ten resources in a hundred namespaces, and as many
-// changes, half of them updates.
+// changes, half of them updates. "make growth" creates more.
 const manyObjects = `
 INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
 SELECT i, '', 'resource' || (i % 10), 'builtin', 'namespace' || (i / 10 % 100), 'name' || i, 'uid', i, now(), 'create', 'someone', '',
@@ -101,7 +102,7 @@ func TestPlans_UseTheirIndexes(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), `ALTER TABLE objects SET (autovacuum_enabled = off); ALTER TABLE changes SET (autovacuum_enabled = off); ALTER TABLE archive SET (autovacuum_enabled = off)`); err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.PgConn().Exec(t.Context(), manyObjects).Close(); err != nil {
+	if err := conn.PgConn().Exec(t.Context(), storetest.AtScale(manyObjects)).Close(); err != nil {
 		t.Fatal(err)
 	}
 	comparePlans(t, conn, "")

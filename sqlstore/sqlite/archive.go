@@ -85,7 +85,11 @@ func (d *Driver) DeleteArchived(ctx context.Context, of sqlstore.GroupResource, 
 		if err != nil || deleted == 0 {
 			return err
 		}
-		return d.writer.giveBack(deleted)
+		excess, err := d.writer.excessPages()
+		if err != nil || excess <= 0 {
+			return err
+		}
+		return d.writer.vacuumSome()
 	})
 	return deleted, err
 }

@@ -10,6 +10,10 @@ import (
 
 // Compact implements sqlstore.Driver. Revisions being dense, limit changes are
 // a range of the primary key.
+//
+// The calls after the one that has deleted the last change give space back, some pages
+// each. Given back earlier, a page of later changes would be moved into the space of
+// earlier ones, and deleted soon afterwards.
 func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool, err error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -21,11 +25,12 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 	}
 	state := *d.state.Load()
 	upTo = min(upTo, state.Revision)
-	if upTo <= state.Compacted {
-		return true, nil
-	}
 	w := d.writer
+	if upTo <= state.Compacted {
+		return d.giveBack(&state)
+	}
 	var deleted int64
+	var excess int
 	err = d.transaction(&state, func() error {
 		// A skip of revisions leaves changes from before it, and a gap.
 		var oldest int64
@@ -40,18 +45,20 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 		if _, err := w.updateCompacted.Exec(state.Compacted); err != nil {
 			return err
 		}
-		return w.giveBack(limit)
+		excess, err = w.excessPages()
+		return err
 	})
 	if err != nil {
 		return false, d.translate(err)
 	}
 	d.state.Store(&state)
 	d.walGrew()
-	return deleted == upTo, nil
+	return deleted == upTo && excess <= 0, nil
 }
 
 const (
-	// vacuumPages is how many pages one statement gives back.
+	// vacuumPages is how many pages one transaction gives back: for each, up to three are
+	// written.
 	vacuumPages = 500
 	// keptPages is how many free pages are kept in any case, and one in keptShare of all
 	// pages: the next changes take them. To give a page back another one is moved, and
@@ -59,21 +66,32 @@ const (
 	keptPages, keptShare = 128, 10
 )
 
-// giveBack shrinks the file where it has many free pages: by as many as a chunk of a
-// compaction may have made free, and some more, so that it keeps up.
-func (w *writer) giveBack(deleted int) error {
+// giveBack shrinks the file by some pages if it has many free ones. done is true when it
+// has few.
+func (d *Driver) giveBack(state *sqlstore.State) (done bool, err error) {
+	excess, err := d.writer.excessPages()
+	if err != nil || excess <= 0 {
+		return true, d.translate(err)
+	}
+	if err := d.transaction(state, d.writer.vacuumSome); err != nil {
+		return false, d.translate(err)
+	}
+	d.walGrew()
+	return excess <= vacuumPages, nil
+}
+
+// excessPages is how many free pages there are to give back. It is negative if there are
+// fewer than are kept.
+func (w *writer) excessPages() (int, error) {
 	var free, pages int
-	if err := w.selectPages.QueryRow().Scan(&free, &pages); err != nil {
-		return err
-	}
-	most := max(vacuumPages, 4*deleted)
-	for excess := free - max(keptPages, pages/keptShare); excess > 0 && most > 0; excess -= vacuumPages {
-		if _, err := w.vacuum.Exec(); err != nil {
-			return err
-		}
-		most -= vacuumPages
-	}
-	return nil
+	err := w.selectPages.QueryRow().Scan(&free, &pages)
+	return free - max(keptPages, pages/keptShare), err
+}
+
+// vacuumSome gives vacuumPages back.
+func (w *writer) vacuumSome() error {
+	_, err := w.vacuum.Exec()
+	return err
 }
 
 const (

@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"byre/migrations"
+	"byre/sqlstore/storetest"
 )
 
 // manyObjects creates 100,000 objects of ten resources in a hundred namespaces, and as many
-// changes, half of them updates.
+// changes, half of them updates. "make growth" creates more.
 const manyObjects = `
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
 INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
@@ -98,7 +99,7 @@ func TestPlans_UseTheirIndexes(t *testing.T) {
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(t.Context(), "BEGIN;"+manyObjects+"; COMMIT"); err != nil {
+	if _, err := db.ExecContext(t.Context(), "BEGIN;"+storetest.AtScale(manyObjects)+"; COMMIT"); err != nil {
 		t.Fatal(err)
 	}
 	comparePlans(t, db, "")
