@@ -54,6 +54,14 @@ func newEncryption(ctx context.Context, o options.StoreOptions, serverID string)
 	}, nil
 }
 
+// Transformers returns what decrypts the values of a resource with the keys of a
+// configuration file; nil for a resource without a rule. ctx bounds the connections to key
+// services, which stay open until it ends.
+func Transformers(ctx context.Context, path string) (func(schema.GroupResource) value.Transformer, error) {
+	e, err := newEncryption(ctx, options.StoreOptions{EncryptionConfig: path}, "")
+	return e.transformers, err
+}
+
 // covered reports whether a rule of the configuration applies to the resource. A resource
 // without a rule is stored as it is, and is read without a transformer.
 func covered(rules map[schema.GroupResource]value.Transformer, gr schema.GroupResource) bool {

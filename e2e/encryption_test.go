@@ -3,11 +3,13 @@ package e2e
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,6 +140,7 @@ func testEncryption(t *testing.T, site *site, db database) {
 	}
 	mustBeSealedInHistory(t, db, before.ResourceVersion)
 	mustNotHold(t, db)
+	mustDecrypt(t, db, flags)
 
 	site.edit(t, "encryption.yaml", "- secretbox:\n      keys:\n      - {name: key2, secret: "+secondKey+"}\n      - {name: key1, secret: "+firstKey+"}\n",
 		"- secretbox:\n      keys:\n      - {name: key2, secret: "+secondKey+"}\n")
@@ -227,6 +230,21 @@ func mustRead(t *testing.T, s *servers.Server) {
 		if err != nil || !strings.Contains(stdout, want) {
 			t.Errorf("%s: %v: %s%s", resource, err, stderr, stdout)
 		}
+	}
+}
+
+// mustDecrypt has byre check read all values with all keys.
+func mustDecrypt(t *testing.T, db database, flags []string) {
+	t.Helper()
+	at := slices.Index(flags, "--encryption-provider-config")
+	args := append([]string{"check", "--endpoint", db.endpoint, "-o", "json"}, flags[at:at+2]...)
+	out := byreCommand(t, args...)
+	var result struct{ Encrypted, Decrypted int }
+	if err := json.Unmarshal([]byte(out), &result); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if result.Decrypted == 0 || result.Decrypted != result.Encrypted {
+		t.Errorf("byre check %q: %s", args, out)
 	}
 }
 

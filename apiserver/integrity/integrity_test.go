@@ -75,7 +75,7 @@ func TestCheck_ReportsEachBrokenRow(t *testing.T) {
 		header, objects, changes := sound()
 		s := &store{&header, objects, changes}
 		test.breakIt(s)
-		result, err := integrity.Check(sqlstore.Snapshot{Header: header, Objects: rows(s.objects), Changes: rows(s.changes)})
+		result, err := integrity.Check(sqlstore.Snapshot{Header: header, Objects: rows(s.objects), Changes: rows(s.changes)}, nil)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

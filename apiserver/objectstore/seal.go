@@ -69,6 +69,14 @@ func (s *sealer) open(ctx context.Context, stored []byte, path string) (data []b
 	return s.transformer.TransformFromStorage(ctx, stored, value.DefaultContext(path))
 }
 
+// Decrypt returns the plain text of a Record's Value as a Store does that has the
+// transformer, which may be nil, and keeps the object under the path.
+func Decrypt(ctx context.Context, transformer value.Transformer, stored []byte, path string) ([]byte, error) {
+	s := newSealer(transformer)
+	data, _, err := s.open(ctx, stored, path)
+	return data, err
+}
+
 // IsEncrypted reports whether bytes are what a transformer of an EncryptionConfiguration
 // has made, in the form in which etcd has them.
 func IsEncrypted(sealed []byte) bool { return bytes.HasPrefix(sealed, []byte(encryptedPrefix)) }

@@ -152,10 +152,7 @@ func (e *UnknownKeyError) Error() string {
 
 // key returns the key of etcd for a row, or the reason for which it is left out.
 func (t *table) key(k sqlstore.Key) (key string, r *resource, reason string, err error) {
-	name := k.Name
-	if k.Namespace != "" {
-		name = k.Namespace + "/" + name
-	}
+	name := nameIn(k)
 	gr := schema.GroupResource{Group: k.Group, Resource: k.Resource}
 	if k.Owner == sqlstore.Custom {
 		return t.prefix + k.Group + "/" + k.Resource + "/" + name, nil, "", nil
@@ -172,4 +169,12 @@ func (t *table) key(k sqlstore.Key) (key string, r *resource, reason string, err
 		return "", nil, "", fmt.Errorf("%s is no resource that this version knows", gr)
 	}
 	return t.prefix + r.resources.ResourcePrefix(r.GroupResource) + "/" + name, r, "", nil
+}
+
+// nameIn is the end of a key of etcd.
+func nameIn(k sqlstore.Key) string {
+	if k.Namespace == "" {
+		return k.Name
+	}
+	return k.Namespace + "/" + k.Name
 }

@@ -6,10 +6,15 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/klog/v2"
 
+	"byre/apiserver"
 	"byre/apiserver/integrity"
 	"byre/apiserver/options"
+	"byre/apiserver/transfer"
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
@@ -31,9 +36,12 @@ func newCheckCommand() *cobra.Command {
 			"It decodes all values, compares them with their keys, follows each object through its\n" +
 			"history, looks for missing revisions, and compares the addresses and node ports of\n" +
 			"Services with what is allocated. Of a SQLite file it also has SQLite check each page,\n" +
-			"and compares the checksum of each row. Encrypted values are not decrypted. Each\n" +
-			"finding is a line with the row and the reason. Services that are being created can\n" +
-			"differ from their allocations for a moment: check again.\n\n" +
+			"and compares the checksum of each row. Each finding is a line with the row and the\n" +
+			"reason. Services that are being created can differ from their allocations for a\n" +
+			"moment: check again.\n\n" +
+			"With the server's --encryption-provider-config every value is decrypted and decoded,\n" +
+			"those of the history too. Without it only the envelope of an encrypted value is\n" +
+			"checked.\n\n" +
 			"Nothing is changed without --repair, which repairs what can be proved: if revisions\n" +
 			"are missing, it compacts the history up to them, so that clients list again instead\n" +
 			"of missing changes. For everything else restore a backup.\n\n" +
@@ -48,16 +56,40 @@ func newCheckCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return check(cmd, dsn, repair, output)
+			open, err := newOpener(cmd.Context(), store.EncryptionConfig)
+			if err != nil {
+				return err
+			}
+			return check(cmd, dsn, open, repair, output)
 		},
 	}
 	store.AddDatabaseFlags(cmd.Flags())
+	cmd.Flags().StringVar(&store.EncryptionConfig, "encryption-provider-config", "",
+		"The server's EncryptionConfiguration, to decrypt all values.")
 	cmd.Flags().BoolVar(&repair, "repair", false, "Compact the history up to missing revisions. byre must not be running on a SQLite file.")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json.")
 	return cmd
 }
 
-func check(cmd *cobra.Command, endpoint string, repair bool, output string) error {
+// newOpener returns what decrypts values with the keys of a configuration; nil without one.
+func newOpener(ctx context.Context, config string) (integrity.Open, error) {
+	if config == "" {
+		return nil, nil
+	}
+	transformers, err := apiserver.Transformers(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	opener, err := transfer.NewOpener(compatibility.DefaultBuildEffectiveVersion(), transformers)
+	if err != nil {
+		return nil, err
+	}
+	// Upstream logs each value that does not decrypt. The findings say which.
+	klog.SetLogger(logr.Discard())
+	return func(key sqlstore.Key, stored []byte) ([]byte, error) { return opener.Open(ctx, key, stored) }, nil
+}
+
+func check(cmd *cobra.Command, endpoint string, open integrity.Open, repair bool, output string) error {
 	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "checking")
 	defer p.end()
 	var result integrity.Result
@@ -68,7 +100,7 @@ func check(cmd *cobra.Command, endpoint string, repair bool, output string) erro
 		func(string) error { return nil })
 	if err == nil || errors.Is(err, sqlstore.ErrDamaged) {
 		readErr := readDatabase(ctx, endpoint, func(s sqlstore.Snapshot) (err error) {
-			result, err = integrity.Check(p.follow(s))
+			result, err = integrity.Check(p.follow(s), open)
 			return err
 		})
 		if err == nil {
@@ -113,8 +145,8 @@ func showResult(cmd *cobra.Command, result integrity.Result, readErr error, outp
 	if readErr != nil {
 		return nil
 	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "checked %d objects and %d changes at revision %d, %d values encrypted: %d findings\n",
-		result.Objects, result.Changes, result.Revision, result.Encrypted, len(result.Findings))
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "checked %d objects and %d changes at revision %d, %d values encrypted, %d of them decrypted: %d findings\n",
+		result.Objects, result.Changes, result.Revision, result.Encrypted, result.Decrypted, len(result.Findings))
 	return err
 }
 

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	stdsql "database/sql"
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"byre/apiserver/integrity"
@@ -107,5 +111,112 @@ func testCheck(t *testing.T, dir string, flags []string, exec func(string)) {
 	}
 	if status, out := check("-o", "yaml"); status != 1 || !strings.Contains(out, "must be text or json") {
 		t.Errorf("another format: %d %s", status, out)
+	}
+}
+
+// Everything is encrypted, but for ConfigMaps, with a key of each test's own.
+const checkedEncryption = `
+apiVersion: apiserver.config.k8s.io/v1
+kind: EncryptionConfiguration
+resources:
+- resources: [configmaps]
+  providers:
+  - aescbc: {keys: [{name: %[1]s, secret: %[2]s}]}
+  - identity: {}
+- resources: ["*.*"]
+  providers:
+  - aesgcm: {keys: [{name: %[1]s, secret: %[2]s}]}
+`
+
+// With the keys every value is decrypted and decoded, whatever its resource. What a server
+// could not read is found, in the history too.
+func TestCheck_DecryptsValues(t *testing.T) {
+	dir := t.TempDir()
+	config := func(name, key string) string {
+		path := filepath.Join(t.TempDir(), "encryption.yaml")
+		text := fmt.Sprintf(checkedEncryption, name, base64.StdEncoding.EncodeToString([]byte(key)))
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return "--encryption-provider-config=" + path
+	}
+	right := config("key1", "0123456789abcdef")
+	p := startServer(t, dir, right)
+	rest := p.config(t)
+	kube := kubernetes.NewForConfigOrDie(rest)
+	defineWidgets(t, dynamic.NewForConfigOrDie(rest))
+	for _, name := range []string{"a", "b"} {
+		if _, err := kube.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	if _, err := kube.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if status := p.stop(t); status != 0 {
+		t.Fatalf("stopped with %d", status)
+	}
+	check := func(args ...string) (int, integrity.Result) {
+		t.Helper()
+		var out, errOut bytes.Buffer
+		status := run(append([]string{"check", "--data-dir", dir, "-o", "json"}, args...), &out, &errOut)
+		var result integrity.Result
+		if err := json.Unmarshal(out.Bytes(), &result); err != nil {
+			t.Fatalf("%d %v %s%s", status, err, out.String(), errOut.String())
+		}
+		return status, result
+	}
+	if status, r := check(); status != 0 || r.Encrypted == 0 || r.Decrypted != 0 {
+		t.Errorf("without keys: %d %+v", status, r)
+	}
+	if status, r := check(right); status != 0 || r.Encrypted == 0 || r.Decrypted != r.Encrypted {
+		t.Errorf("with the keys: %d %+v", status, r)
+	}
+	if status, r := check(config("key2", "0123456789abcdef")); status != statusDamaged || r.Decrypted != 0 ||
+		!strings.Contains(fmt.Sprint(r.Findings), "objects: secrets default/a: its value does not decrypt: no matching key was found") {
+		t.Errorf("with a key of another name: %d %.2000s", status, fmt.Sprint(r))
+	}
+	if status, r := check(config("key1", "fedcba9876543210")); status != statusDamaged || r.Decrypted != 0 {
+		t.Errorf("with another key: %d %.2000s", status, fmt.Sprint(r))
+	}
+
+	db, err := stdsql.Open("sqlite", migrations.SQLiteDSN(filepath.Join(dir, "byre.db")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, statement := range []string{
+		// Sealed values are bound to their names.
+		`UPDATE objects SET record_sum = NULL, value = (SELECT value FROM objects WHERE resource = 'secrets' AND name = 'b') WHERE resource = 'secrets' AND name = 'a'`,
+		`UPDATE changes SET record_sum = NULL, value = substr(value, 1, length(value) - 9) || '"' WHERE revision = (SELECT max(revision) FROM changes WHERE op = 'update' AND value LIKE '"%')`,
+		`UPDATE objects SET record_sum = NULL, value = '{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":"default","namespace":"default","uid":"' || uid || '"}}' WHERE resource = 'serviceaccounts' AND namespace = 'default' AND name = 'default'`,
+	} {
+		if result, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		} else if n, err := result.RowsAffected(); err != nil || n != 1 {
+			t.Fatalf("%s: %d rows, %v", statement, n, err)
+		}
+	}
+	if status, r := check(); status != 0 {
+		t.Errorf("without keys, after the damage: %d %+v", status, r)
+	}
+	status, r := check(right)
+	text := fmt.Sprint(r.Findings)
+	for _, want := range []string{
+		"objects: secrets default/a: its value does not decrypt: ",
+		"changes: revision ",
+		// Not encrypted, and its resource has no provider "identity".
+		"objects: serviceaccounts default/default: its value does not decrypt: ",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the check does not say %q: %s", want, text)
+		}
+	}
+	if status != statusDamaged || len(r.Findings) != 3 {
+		t.Errorf("after the damage: %d %+v", status, r)
 	}
 }
