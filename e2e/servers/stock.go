@@ -66,7 +66,12 @@ type Etcd struct {
 
 // StartEtcd starts an etcd that keeps its data in dir/etcd, and goes on with those that
 // are there.
-func StartEtcd(ctx context.Context, dir string) (*Etcd, error) {
+func StartEtcd(ctx context.Context, dir string, args ...string) (*Etcd, error) {
+	return StartEtcdOf(ctx, programs.Etcd, dir, args...)
+}
+
+// StartEtcdOf is StartEtcd of another version of etcd.
+func StartEtcdOf(ctx context.Context, program programs.Program, dir string, args ...string) (*Etcd, error) {
 	client, err := freePort()
 	if err != nil {
 		return nil, err
@@ -76,13 +81,14 @@ func StartEtcd(ctx context.Context, dir string) (*Etcd, error) {
 		return nil, err
 	}
 	clientURL, peerURL := "http://127.0.0.1:"+client, "http://127.0.0.1:"+peer
-	p, err := startProcess(dir, "etcd", programs.Etcd.Path(),
+	p, err := startProcess(dir, "etcd", program.Path(), append([]string{
 		"--name", "default",
 		"--data-dir", filepath.Join(dir, "etcd"),
 		"--listen-client-urls", clientURL, "--advertise-client-urls", clientURL,
 		"--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL,
-		"--initial-cluster", "default="+peerURL,
-		"--log-level", "warn")
+		"--initial-cluster", "default=" + peerURL,
+		"--log-level", "warn",
+	}, args...)...)
 	if err != nil {
 		return nil, err
 	}
