@@ -22,6 +22,7 @@ const revision = 1234567
 // The encoded answer of an object, by itself and as an item of a list, equals byte for byte
 // what upstream's encoder writes for the decoded object.
 func TestEncoded_EqualsDecodingAndEncoding(t *testing.T) {
+	t.Parallel()
 	tested := 0
 	for _, file := range fixtures(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".json")
@@ -127,6 +128,7 @@ func checkEncoded(t *testing.T, gvk schema.GroupVersionKind, data []byte) {
 
 // The place of the resourceVersion in an object's bytes depends on the object's metadata.
 func TestDocument_PlacesTheResourceVersion(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ stored, whole, item string }{
 		{ // typed: after uid
 			`{"kind":"A","apiVersion":"v1","metadata":{"name":"n","uid":"u","labels":{}},"spec":{}}`,
@@ -172,6 +174,7 @@ func TestDocument_PlacesTheResourceVersion(t *testing.T) {
 // Storage versions must equal those of a stock kube-apiserver, or a later program cannot
 // read what this one wrote.
 func TestBuiltinEncoding_IsTheStockStorageVersion(t *testing.T) {
+	t.Parallel()
 	encoding := builtinEncoding(legacyscheme.Scheme, nil)
 	for gr, want := range map[schema.GroupResource]string{
 		{Resource: "pods"}:                                              "v1",

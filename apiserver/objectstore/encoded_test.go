@@ -18,6 +18,7 @@ import (
 
 // Encoded reads and decoded reads return the same objects.
 func TestEncoded_EqualsDecoded(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
 		for i := range 30 {
@@ -100,6 +101,7 @@ func (c countingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, in
 // A create, and reads of what it created, decode nothing: neither for selectors, nor for
 // the index, nor for the answer.
 func TestEncoded_DecodesNothing(t *testing.T) {
+	t.Parallel()
 	var decodes atomic.Int64
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.Codec = countingCodec{cfg.Codec, &decodes} })
 	f.listed(t, "/pods", all())
@@ -127,6 +129,7 @@ func TestEncoded_DecodesNothing(t *testing.T) {
 // A record that another program wrote is answered in the bytes that this program's encoder
 // writes for the decoded object. An update that changes nothing stores it again.
 func TestStaleForm_IsEncodedAgain(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b, func(cfg *Config) { cfg.Form = "newer" })
 		at := f.at("ns", "old")

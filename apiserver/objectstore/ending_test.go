@@ -13,6 +13,7 @@ import (
 // it, neither as a change nor among the initial events: later objects belong to the next
 // definition.
 func TestWatch_EndsAfterARevision(t *testing.T) {
+	t.Parallel()
 	ending := NewEnding()
 	f := newFixture(t, backends()[0], func(c *Config) { c.Ending = ending })
 	a := f.create(t, "ns", "a", "")

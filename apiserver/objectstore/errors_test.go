@@ -43,6 +43,7 @@ func (f *failing) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, i
 // An error has a Retry-After only if nothing was written, and never contains the database's
 // message.
 func TestErrors_RetryOnlyWhatWasNotWritten(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		err    error
 		code   int32
@@ -77,6 +78,7 @@ func TestErrors_RetryOnlyWhatWasNotWritten(t *testing.T) {
 
 // A name that makes a key too long for an index is refused like an invalid name.
 func TestCreate_RefusesAKeyThatIsTooLong(t *testing.T) {
+	t.Parallel()
 	for _, b := range backends() {
 		t.Run(b.name, func(t *testing.T) {
 			f := newFixture(t, b)
@@ -93,6 +95,7 @@ func TestCreate_RefusesAKeyThatIsTooLong(t *testing.T) {
 // While the database is unavailable, reads at any revision are answered from memory, and a
 // watch continues.
 func TestReads_AnyRevisionIsServedDuringAnOutage(t *testing.T) {
+	t.Parallel()
 	driver := &failing{Driver: storetest.NewModel()}
 	f := newFixture(t, backend{"failing", func(testing.TB) sqlstore.Driver { return driver }, true})
 	f.create(t, "ns", "a", "")
@@ -109,6 +112,7 @@ func TestReads_AnyRevisionIsServedDuringAnOutage(t *testing.T) {
 }
 
 func TestReads_WaitForAFutureRevision(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b, func(cfg *Config) { cfg.FutureTimeout = 20 * time.Millisecond })
 		f.create(t, "ns", "a", "")
@@ -147,6 +151,7 @@ func (c *waitedFor) Done() <-chan struct{} {
 }
 
 func TestReads_RefuseBadRequests(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, backends()[0])
 	for name, opts := range map[string]storage.ListOptions{
 		"resourceVersion":       all(func(o *storage.ListOptions) { o.ResourceVersion = "x" }),
@@ -174,6 +179,7 @@ func token(t *testing.T, start string) string {
 // A continue token whose key does not end in NUL names the first object of its page.
 // Upstream's tokens end in NUL and name the last object of the page before.
 func TestContinue_InclusiveTokenNamesTheFirstObject(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
 		for _, name := range []string{"a", "ab", "abc", "b"} {
@@ -196,6 +202,7 @@ func TestContinue_InclusiveTokenNamesTheFirstObject(t *testing.T) {
 // Two writers update one object: the one that loses retries with the state that the other
 // wrote.
 func TestGuaranteedUpdate_RetriesAfterAConflict(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		const writers, updates = 4, 25
 		f := newFixture(t, b)

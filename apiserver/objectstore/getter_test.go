@@ -15,6 +15,7 @@ import (
 )
 
 func TestRESTOptionsGetter_BuildsStores(t *testing.T) {
+	t.Parallel()
 	model := storetest.NewModel()
 	getter := NewRESTOptionsGetter(
 		StorageConfig{Store: sqlstore.New(model, sqlstore.Options{}), Feed: watch.New(model, watch.Options{})},

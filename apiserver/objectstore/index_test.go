@@ -14,6 +14,7 @@ import (
 // TestList_ByIndexedFieldReadsFewObjects: a list by an indexed field looks only at the
 // objects with the value, whichever version of the program wrote them.
 func TestList_ByIndexedFieldReadsFewObjects(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, backends()[0])
 	const n = 1000
 	for i := range n {
@@ -49,6 +50,7 @@ func TestList_ByIndexedFieldReadsFewObjects(t *testing.T) {
 }
 
 func TestScalarAt_FindsAField(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		data, want string
 		there, ok  bool

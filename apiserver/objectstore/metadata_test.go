@@ -73,6 +73,7 @@ func (f *fixture) change(t *testing.T, namespace, name string, change func(*exam
 }
 
 func TestWatch_MetadataOnly(t *testing.T) {
+	t.Parallel()
 	transformers := map[string]value.Transformer{"plain": nil, "encrypted": gcm(t, "key")}
 	for kind, transformer := range transformers {
 		t.Run(kind, func(t *testing.T) {
@@ -176,6 +177,7 @@ func (d *listingDriver) List(ctx context.Context, q sqlstore.Query, yield func(s
 // A watch ends if its watch cache is dropped while it begins, for example because the
 // store's history was replaced: the objects that it listed may not exist.
 func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
+	t.Parallel()
 	driver := &listingDriver{Driver: storetest.NewModel()}
 	f := newFixture(t, backend{"model", func(testing.TB) sqlstore.Driver { return driver }, true})
 	f.create(t, "ns", "a", "")
@@ -220,6 +222,7 @@ func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 // protobuf, and its record has no UID. The garbage collector needs the UID and the owners
 // of the object.
 func TestWatch_MetadataOfImportedValues(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		transformer := gcm(t, "key")
 		f := newFixture(t, b, func(cfg *Config) { cfg.Transformer = transformer })

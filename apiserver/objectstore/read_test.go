@@ -10,6 +10,7 @@ import (
 // Readers get a record's own bytes, unless they are encrypted or of another form. In those
 // two cases readers get bytes from the cache of representations.
 func TestRecord_SharesItsBytes(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*Config){"plain": func(*Config) {}, "encrypted": withPrefix} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, backends()[0], change)

@@ -11,6 +11,7 @@ import (
 )
 
 func TestRoundTrip_EncodesWhatDecodingGives(t *testing.T) {
+	t.Parallel()
 	codec := roundTripCodec{legacyscheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion)}
 	// The strategy of a claim clears its status.
 	data, err := runtime.Encode(codec, &corev1.PersistentVolumeClaim{})

@@ -50,6 +50,7 @@ func gcm(t *testing.T, keys ...string) value.Transformer {
 }
 
 func TestEncryption_HidesStoredValues(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b, func(cfg *Config) { cfg.Transformer = gcm(t, "k1") })
 		f.create(t, "ns", "secret", "x=1")
@@ -82,6 +83,7 @@ func TestEncryption_HidesStoredValues(t *testing.T) {
 // An update that changes nothing encrypts an object with the new key; this is how keys are
 // rotated.
 func TestEncryption_UpdateRotatesTheKey(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.Transformer = gcm(t, "k1") })
 	f.create(t, "ns", "secret", "x=1")
 	f.swap(gcm(t, "k2", "k1"))
@@ -99,6 +101,7 @@ func TestEncryption_UpdateRotatesTheKey(t *testing.T) {
 
 // A store without a key refuses values that are still encrypted.
 func TestEncryption_RefusesAValueWithoutAKey(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, backends()[0])
 	write := sqlstore.Write{Op: sqlstore.Create, Key: f.at("ns", "secret").Key, Form: f.cfg.Form, Value: WrapEncrypted([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
 	if _, err := f.store.Commit(t.Context(), write); err != nil {
@@ -111,6 +114,7 @@ func TestEncryption_RefusesAValueWithoutAKey(t *testing.T) {
 }
 
 func TestEncryption_WrapsValuesAsJSON(t *testing.T) {
+	t.Parallel()
 	for _, sealed := range []string{
 		"k8s:enc:aescbc:v1:key1:\x00\xff\"", "k8s:enc:kms:v2:plugin:\x01", "k8s:enc:odd\n:v1:k:x", "k8s:enc:", "anything", "\xff",
 	} {
@@ -159,6 +163,7 @@ func TestUnsafeDeletion_DeletesUnreadableObjects(t *testing.T) {
 }
 
 func TestAuthor_IsRecorded(t *testing.T) {
+	t.Parallel()
 	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "ann"})
 	ctx = request.WithRequestInfo(ctx, &request.RequestInfo{Verb: "patch"})
 	ctx = audit.WithAuditContext(ctx)

@@ -31,6 +31,7 @@ func listSeats(stats func(string) (storage.Stats, error), resource schema.GroupR
 // Lists cost the seats that a stock server charges for the same objects: upstream's
 // estimator gets their number and average size.
 func TestList_SeatsAreUpstreams(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
 		g := NewRESTOptionsGetter(StorageConfig{Store: f.store, Feed: f.feed}, &SchemeResources{})

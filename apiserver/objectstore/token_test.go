@@ -42,6 +42,7 @@ func podName(item Encoded) string {
 // that continues at the latest revision. History lasts longer: the same revision can still
 // be listed, and watches can start from it.
 func TestContinue_Expires(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		driver := &later{}
 		f := newFixture(t, backend{b.name, func(t testing.TB) sqlstore.Driver {
@@ -124,6 +125,7 @@ func TestContinue_Expires(t *testing.T) {
 
 // An expiry is a time of the database's clock, even if this process's clock is wrong.
 func TestExpiry_FollowsTheDatabasesClock(t *testing.T) {
+	t.Parallel()
 	for _, b := range backends() {
 		if b.soleWriter {
 			continue // the two clocks agree

@@ -23,6 +23,7 @@ import (
 )
 
 func TestEncodedWatch_EqualsDecoded(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
 		start := f.feed.Revision()
@@ -57,6 +58,7 @@ func TestEncodedWatch_EqualsDecoded(t *testing.T) {
 }
 
 func TestEncodedWatch_SendsInitialEvents(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, backends()[0])
 	for i := range initialBatch + 5 {
 		f.create(t, "ns", fmt.Sprintf("pod-%03d", i), "")
@@ -94,6 +96,7 @@ func (s *seats) Wait()   {}
 
 // A watch with initial events holds its seats until the last of them is queued.
 func TestWatch_InitialEventsKeepTheirSeats(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, backends()[0])
 	for i := range 2*initialBatch + 5 {
 		f.create(t, "ns", fmt.Sprintf("pod-%03d", i), "")
@@ -127,6 +130,7 @@ func TestWatch_InitialEventsKeepTheirSeats(t *testing.T) {
 }
 
 func TestBookmark_HasTheWatchsRevision(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.BookmarkInterval = 30 * time.Millisecond })
 	w := f.watch(t, all(from(f.feed.Revision()), withBookmarks))
 	last := f.increase(t.Context(), t) // a change that the watch does not select
@@ -140,6 +144,7 @@ func TestBookmark_HasTheWatchsRevision(t *testing.T) {
 }
 
 func TestBookmark_PrecedesTheTimeout(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("waits for two seconds")
 	}
@@ -161,6 +166,7 @@ func TestBookmark_PrecedesTheTimeout(t *testing.T) {
 }
 
 func TestWatch_CompactedRevisionIsExpired(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b)
 		first := f.create(t, "ns", "a", "")
@@ -179,6 +185,7 @@ func TestWatch_CompactedRevisionIsExpired(t *testing.T) {
 
 // A watch that breaks resumes in another process without losing an event.
 func TestWatch_ResumesAfterARestart(t *testing.T) {
+	t.Parallel()
 	for _, b := range backends()[1:] {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
@@ -209,6 +216,7 @@ func TestWatch_ResumesAfterARestart(t *testing.T) {
 
 // A watcher that does not read does not slow others and loses no event.
 func TestWatch_SlowWatcherMissesNothing(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, backends()[0])
 	slow := f.watch(t, all(from(f.feed.Revision())))
 	fast := f.watch(t, all(from(f.feed.Revision())))
@@ -225,6 +233,7 @@ func TestWatch_SlowWatcherMissesNothing(t *testing.T) {
 }
 
 func TestWatch_EndsWithTheFeed(t *testing.T) {
+	t.Parallel()
 	var w EncodedWatch
 	t.Run("running", func(t *testing.T) {
 		f := newFixture(t, backends()[0])
