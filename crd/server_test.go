@@ -32,6 +32,7 @@ import (
 	"byre/crd"
 	"byre/sqlstore"
 	"byre/sqlstore/dbtest"
+	"byre/sqlstore/eventually"
 	"byre/watch"
 	"byre/watch/watchtest"
 )
@@ -78,7 +79,7 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 		EffectiveVersion: compatibility.DefaultBuildEffectiveVersion(),
 		Serving: endpoints.Serving{
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
-			MinRequestTimeout: time.Minute,
+			MinRequestTimeout: time.Hour, // no watch ends by its timeout on a slow machine
 		},
 		Discovery:             discovery.NewRegistry("127.0.0.1:0"),
 		OpenAPI:               documents,
@@ -106,7 +107,7 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 	watchtest.Serve(t, "crd", s.Run)
 	select {
 	case <-s.Synced():
-	case <-time.After(time.Minute):
+	case <-time.After(eventually.Patience):
 		t.Fatal("the definitions were not followed")
 	}
 	return s
