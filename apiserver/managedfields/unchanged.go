@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
@@ -136,6 +137,9 @@ func (c *comparison) atomCannotFail(t reflect.Type, atom schema.Atom) bool {
 	switch {
 	case atom.Scalar != nil && atom.List == nil && atom.Map == nil:
 		return isMarshaled || hasScalar(t, *atom.Scalar)
+	case t == reflect.TypeFor[intstr.IntOrString]():
+		// Its schema takes any value; what it marshals to is a scalar.
+		return atom.Scalar != nil && *atom.Scalar == schema.Untyped
 	case isMarshaled:
 		return false
 	case atom.List != nil && atom.Scalar == nil && atom.Map == nil:
