@@ -112,15 +112,15 @@ func (b *byre) compare(ctx context.Context) error {
 var configMaps = sqlstore.Range{Resource: "configmaps"}
 
 func (b *byre) step(ctx context.Context, r *rand.Rand) error {
-	switch r.IntN(10) {
-	case 0, 1:
+	switch n := r.IntN(20); {
+	case n < 4:
 		return b.connections.step(ctx, r)
-	case 2:
+	case n == 4: // seldom, so that there is enough to forget for the file to shrink
 		state, err := b.model.State(ctx)
 		if err != nil {
 			return err
 		}
-		upTo, limit := state.Revision-r.Int64N(200), 1+r.IntN(300)
+		upTo, limit := state.Revision-r.Int64N(20), 1+r.IntN(150)
 		return b.both(ctx, func(ctx context.Context, d sqlstore.Driver) error {
 			_, err := d.Compact(ctx, upTo, limit)
 			return err
@@ -159,7 +159,7 @@ func (b *byre) writes(ctx context.Context, r *rand.Rand) ([]sqlstore.Write, erro
 		w := sqlstore.Write{
 			Op: sqlstore.Create, UID: fmt.Sprint(r.Uint64()), Author: sqlstore.Author{User: "somebody", Verb: "update"},
 			Key:   sqlstore.Key{Resource: configMaps.Resource, Namespace: "default", Name: fmt.Sprint("n", n)},
-			Value: []byte(`{"data":"` + strings.Repeat(fmt.Sprintf("%016x", r.Uint64()), r.IntN(1000)) + `"}`),
+			Value: []byte(`{"data":"` + strings.Repeat(fmt.Sprintf("%016x", r.Uint64()), r.IntN(1200)) + `"}`),
 		}
 		old, _, err := b.model.Get(ctx, w.Key)
 		switch {

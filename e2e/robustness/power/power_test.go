@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	failures = flag.Int("failures", 50, "how often the power fails for each store")
+	failures = flag.Int("failures", 30, "how often the power fails for each store")
 	seed     = flag.Uint64("seed", rand.Uint64(), "what decides by chance when the power fails, and what is lost")
 )
 
@@ -44,9 +44,6 @@ type store interface {
 	powerFailed()
 	close() error
 }
-
-// mostChanges bounds how many changes of files there are between two power failures.
-const mostChanges = 400
 
 // survive runs a store until its power has failed often enough.
 func survive(t *testing.T, s store) {
@@ -91,7 +88,8 @@ type failure struct {
 // failPower copies a database to a folder, as the disk has it after a power failure, at a
 // change of one of its files.
 func failPower(s store, path, dir string, r *rand.Rand) *failure {
-	f := &failure{left: 1 + r.IntN(mostChanges)}
+	// Some failures come soon, within the start, and some only after a compaction.
+	f := &failure{left: 1 + r.IntN(100<<r.IntN(5))}
 	vfs.Observe(func(changed string) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
