@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Config says where a server keeps its files, and how it is set. The zero value is a
@@ -75,8 +77,26 @@ func (c *Cluster) Standby(ctx context.Context) (*Cluster, error) {
 		"--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--host="+c.dir, "--username=byre")
 }
 
+// promoteAttempts is how often Promote asks for it. Each attempt waits 10 seconds.
+const promoteAttempts = 9
+
 // Promote makes a standby a primary.
-func (c *Cluster) Promote(ctx context.Context) error { return c.Exec(ctx, `SELECT pg_promote()`) }
+func (c *Cluster) Promote(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	// pg_promote returns false, and no error, where the server is still a standby.
+	const promote = `SELECT CASE WHEN pg_is_in_recovery() THEN pg_promote(true, 10) ELSE true END`
+	for range promoteAttempts {
+		var isPrimary bool
+		if err := conn.QueryRow(ctx, promote).Scan(&isPrimary); err != nil || isPrimary {
+			return err
+		}
+	}
+	return fmt.Errorf("the standby is not promoted:\n%s", c.logTail())
+}
 
 // Rewind makes the server, which has been halted, a standby of the one that took over
 // from it, and starts it. What only it had written is lost. It needs the setting
@@ -224,10 +244,15 @@ func (c *Cluster) confine(cmd *exec.Cmd) {
 func (c *Cluster) await(ctx context.Context) error {
 	err := answers(ctx, c.DSN("postgres"))
 	if err != nil {
-		log, _ := os.ReadFile(filepath.Join(c.dir, "log"))
-		err = errors.Join(fmt.Errorf("PostgreSQL does not start: %w\n%s", err, log[max(0, len(log)-2000):]), c.Stop())
+		err = errors.Join(fmt.Errorf("PostgreSQL does not start: %w\n%s", err, c.logTail()), c.Stop())
 	}
 	return err
+}
+
+// logTail is the end of what the server has logged.
+func (c *Cluster) logTail() []byte {
+	log, _ := os.ReadFile(filepath.Join(c.dir, "log")) // a server without a log has said nothing
+	return log[max(0, len(log)-2000):]
 }
 
 // Program finds a program of the PostgreSQL that Start runs.
