@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// writable says whether the database takes writes, by how the writer's last
+// writable reports whether the database takes writes, by how the writer's last
 // transaction ended.
 type writable struct {
 	logger *slog.Logger

@@ -56,14 +56,14 @@ func newEncoded(r *Resource, main rest.Storage) *encoded {
 	return e
 }
 
-// answersWrites says whether a write is answered with what is stored: not where the
+// answersWrites reports whether a write is answered with what is stored: not where the
 // registry decorates objects or the version is another.
 func (e *encoded) answersWrites() bool {
 	return e.registry.Decorator == nil && e.registry.AfterCreate == nil && e.registry.AfterUpdate == nil &&
 		e.store.StorageVersion() == e.resource.kind.GroupVersion()
 }
 
-// auditsResponses says whether what the request is answered with goes into the
+// auditsResponses reports whether what the request is answered with goes into the
 // audit log, as an object.
 func auditsResponses(req *http.Request) bool {
 	log := audit.AuditContextFrom(req.Context())

@@ -25,7 +25,7 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// canStream says whether a watch can be served as a stream of JSON documents
+// canStream reports whether a watch can be served as a stream of JSON documents
 // over plain HTTP.
 func canStream(w http.ResponseWriter, req *http.Request) bool {
 	_, flushes := w.(http.Flusher)

@@ -24,7 +24,7 @@ func NewLive(empty runtime.Object) *Live {
 // GetObjectMeta is what upstream reads the UID from.
 func (l *Live) GetObjectMeta() metav1.Object { return &l.meta }
 
-// IsUsed says whether upstream has computed the managed fields: nobody else is to.
+// IsUsed reports whether upstream has computed the managed fields: nobody else is to.
 func (l *Live) IsUsed() bool { return l.isUsed }
 
 // Unwrapper converts a Live as the empty object in whose place it stands.

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// errNoShape says that an object has a part whose shape is not known.
+// errNoShape is the error for an object with a part whose shape is not known.
 var errNoShape = errors.New("managedfields: the value has no shape")
 
 // shaper appends the shape of values of one Go type and one schema type. Invariant:
@@ -22,7 +22,7 @@ type shaper interface {
 	appendShape(shape []byte, v reflect.Value) ([]byte, error)
 }
 
-// The first byte of what may be absent or zero.
+// These are the first byte of the shape of a value that may be null or zero.
 const (
 	isNull byte = iota
 	isZero
@@ -40,11 +40,11 @@ type compiledType struct {
 	named  string // empty for a type that the schema does not name
 }
 
-// link is a shaper that is made later.
+// link refers to a shaper that is compiled later: types may contain themselves.
 type link struct{ shaper }
 
-// compile never fails: a type that has no shape gets a shaper that says so for values
-// that are not null.
+// compile returns the shaper of a type. For a type without a known shape it returns
+// noShape, whose appendShape fails for values that are not null.
 func (c *compiler) compile(t reflect.Type, of schema.TypeRef) shaper {
 	atom, ok := c.schema.Resolve(of)
 	if !ok {
@@ -101,7 +101,7 @@ func (c *compiler) compileAtom(t reflect.Type, atom schema.Atom) shaper {
 	}
 }
 
-// noShape is of values whose shape is not known, but for null.
+// noShape is the shaper of values without a known shape; only null has one.
 type noShape struct{}
 
 func (noShape) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
@@ -123,8 +123,7 @@ func (p pointer) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
 	return p.to.appendShape(append(shape, isPresent), v.Elem())
 }
 
-// scalar is of values that are compared with == in the comparison with the empty
-// object, which has the zero value.
+// scalar is the shaper of values that the comparison with the empty object compares by ==.
 type scalar struct{}
 
 func compileScalar(t reflect.Type) shaper {
@@ -147,8 +146,8 @@ func (scalar) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
 	return append(shape, isPresent), nil
 }
 
-// whole is of slices that one manager owns as a whole: bytes, which upstream takes for a
-// string, and atomic lists.
+// whole is the shaper of slices that one manager owns as a whole: of bytes, which upstream
+// treats as a string, and of atomic lists.
 type whole struct{}
 
 func (whole) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
@@ -162,7 +161,7 @@ func (whole) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
 	}
 }
 
-// marshaled is of scalars that marshal themselves.
+// marshaled is the shaper of scalars that marshal themselves.
 type marshaled struct {
 	entry *value.TypeReflectCacheEntry
 	zero  any
@@ -214,8 +213,8 @@ func isScalar(u any) bool {
 	return false
 }
 
-// object is of structs: the numbers of the fields that are present, each followed by the
-// field's shape.
+// object is the shaper of structs. The shape has the numbers of the present fields, each
+// followed by the field's shape.
 type object []field
 
 type field struct {
@@ -235,7 +234,7 @@ func (c *compiler) compileStruct(t reflect.Type, entry *value.TypeReflectCacheEn
 	return all
 }
 
-// typeOf is the type of a map's field.
+// typeOf returns the schema's type of a map's field.
 func typeOf(m *schema.Map, name string) schema.TypeRef {
 	if known, ok := m.FindField(name); ok {
 		return known.Type
@@ -257,7 +256,8 @@ func (o object) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
 	return append(shape, 0), nil
 }
 
-// dictionary is of maps: its keys in order, each followed by the value's shape.
+// dictionary is the shaper of maps. The shape has the keys in order, each followed by the
+// shape of its value.
 type dictionary struct {
 	atomic bool
 	values shaper
@@ -290,7 +290,7 @@ func (d dictionary) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
 	return shape, nil
 }
 
-// appendLength appends whether a map or a list is null, and else how long it is.
+// appendLength appends whether a map or a list is null, and its length if it is not.
 func appendLength(shape []byte, v reflect.Value) []byte {
 	if v.IsNil() {
 		return append(shape, isNull)
@@ -302,10 +302,11 @@ func appendString(shape []byte, s string) []byte {
 	return append(binary.AppendUvarint(shape, uint64(len(s))), s...)
 }
 
-// list is of lists whose items are managed one by one.
+// list is the shaper of lists whose items have managers of their own.
 type list struct {
 	items shaper
-	// keys are the fields that identify an item; without any the item's value does.
+	// keys are the fields that identify an item; without keys the item's value identifies
+	// it.
 	keys []*value.FieldCacheEntry
 }
 
@@ -358,8 +359,8 @@ func (l list) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
 	return shape, nil
 }
 
-// appendKey appends the value of a key. Whether the key is present is part of the item's
-// shape, and so is its type.
+// appendKey appends the value of a key. The item's shape contains whether the key is
+// present, and its type.
 func appendKey(shape []byte, v reflect.Value) ([]byte, error) {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {

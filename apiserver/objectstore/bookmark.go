@@ -38,7 +38,7 @@ func (b *bookmarkSchedule) plan(now time.Time) {
 	}
 }
 
-// due says whether a bookmark is due, and plans the next one if so.
+// due reports whether a bookmark is due, and plans the next one if so.
 func (b *bookmarkSchedule) due() bool {
 	if b.next.IsZero() {
 		return false

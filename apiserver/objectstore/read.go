@@ -120,7 +120,7 @@ func (s *Store) attributesOfObject(obj runtime.Object) (*sqlstore.Attributes, er
 	return s.fields.compact(s.cfg.View, labels, fields), nil
 }
 
-// matches says whether a predicate selects an entry. An object whose
+// matches reports whether a predicate selects an entry. An object whose
 // attributes can't be told is not selected, as upstream has it; one that can't
 // be read is an error.
 func (s *Store) matches(ctx context.Context, p *storage.SelectionPredicate, e *watch.Entry) (bool, error) {

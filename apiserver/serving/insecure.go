@@ -45,7 +45,7 @@ func WithLocalOrigin(handler http.Handler) http.Handler {
 	})
 }
 
-// isLocal says whether a host, with or without a port, can only be this machine.
+// isLocal reports whether a host, with or without a port, can only be this machine.
 func isLocal(hostport string) bool {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil {

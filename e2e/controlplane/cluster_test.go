@@ -46,8 +46,8 @@ const (
 	nodeLabel    = "for"
 )
 
-// TestControlPlane runs the scenarios on each kind of database.
-func TestControlPlane(t *testing.T) {
+// TestControlPlane_RunsACluster runs the scenarios on each kind of database.
+func TestControlPlane_RunsACluster(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []struct {
 		name      string

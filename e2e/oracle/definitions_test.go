@@ -115,7 +115,7 @@ func (p *peer) deleteDefinition(ctx context.Context, name string) error {
 	return p.awaitDefinition(ctx, name, isGone)
 }
 
-// decided says whether a definition is served now, or is not going to be.
+// decided reports whether a definition is served now, or is not going to be.
 func decided(_ int, conditions map[string]string) bool {
 	return conditions["Established"] == "True" || conditions["NamesAccepted"] == "False"
 }

@@ -29,7 +29,7 @@ type charged struct {
 	group, resource string
 	path            string // below which its objects are
 	object          func(name string) string
-	// sizes says whether the sizes that two servers have for the same objects may be
+	// sizes reports whether the sizes that two servers have for the same objects may be
 	// the sizes of both.
 	sizes func(stock, byre float64) bool
 }

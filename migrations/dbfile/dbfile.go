@@ -173,7 +173,7 @@ func Inspect(path string) (fresh bool, err error) {
 	return false, nil
 }
 
-// journalOfEmptyFile says whether a rollback journal stands beside the file that makes it
+// journalOfEmptyFile reports whether a rollback journal stands beside the file that makes it
 // empty again. SQLite syncs the journal before it writes to the file.
 func journalOfEmptyFile(path string) (bool, error) {
 	file, err := os.Open(path + "-journal")

@@ -69,7 +69,7 @@ func step(at register, o *history.Operation) []any {
 	}
 }
 
-// precondition says whether a write takes effect.
+// precondition reports whether a write takes effect.
 func precondition(at register, o *history.Operation) bool {
 	switch {
 	case o.Kind == history.Create:
@@ -111,7 +111,7 @@ func happen(at register, o *history.Operation) (register, bool) {
 	}
 }
 
-// fails says whether the error is true of the object.
+// fails reports whether the error is true of the object.
 func fails(at register, o *history.Operation) bool {
 	switch o.Error {
 	case history.AlreadyExists:
@@ -186,7 +186,7 @@ func saysSomething(o *history.Operation) bool {
 	return o.Error == history.AlreadyExists || o.Error == history.NotFound || o.Error == history.Conflict
 }
 
-// isEnded says whether the values of all changes are known: a value that is not among
+// isEnded reports whether the values of all changes are known: a value that is not among
 // them was never written.
 func (r *reference) isEnded() bool {
 	if r.isCut || len(r.log.Covered) != 1 || r.log.Covered[0].First > r.initial+1 {

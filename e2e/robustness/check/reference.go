@@ -137,5 +137,5 @@ func (r *reference) state(revision int64) map[string]*change {
 	return state
 }
 
-// isWhole says whether the reference has every change up to a revision.
+// isWhole reports whether the reference has every change up to a revision.
 func (r *reference) isWhole(revision int64) bool { return r.log.Covers(r.initial+1, revision) }

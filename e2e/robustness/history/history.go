@@ -141,7 +141,7 @@ type Log struct {
 	Changes []Change
 }
 
-// Covers says whether the log has every revision from first to last.
+// Covers reports whether the log has every revision from first to last.
 func (l *Log) Covers(first, last int64) bool {
 	if first > last {
 		return true
@@ -267,8 +267,8 @@ func (r *Recorder) Operations() []*Operation {
 	return append([]*Operation(nil), r.history.Operations...)
 }
 
-// IsWrite says whether the operation may change something.
+// IsWrite reports whether the operation may change something.
 func (o *Operation) IsWrite() bool { return o.Kind != Get && o.Kind != List && o.Kind != Touch }
 
-// Puts says whether the operation writes a value of its own.
+// Puts reports whether the operation writes a value of its own.
 func (o *Operation) Puts() bool { return o.Kind == Create || o.Kind == Update || o.Kind == Patch }

@@ -79,7 +79,7 @@ func (h *History) After() *History {
 	return after
 }
 
-// isAfter says whether a later operation shows nothing older than the first list: a read
+// isAfter reports whether a later operation shows nothing older than the first list: a read
 // of any age may, and one of a revision before it.
 func isAfter(o, first *Operation) bool {
 	if o.Kind != Get && o.Kind != List || o.Mode == Latest {

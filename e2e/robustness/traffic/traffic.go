@@ -261,7 +261,7 @@ func listAll(ctx context.Context, c Client, o *history.Operation) error {
 	}
 }
 
-// isEOF says whether a watch was closed without an error.
+// isEOF reports whether a watch was closed without an error.
 func isEOF(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) }
 
 // endTimeout bounds how long a replica may answer that its database is not available: a new
