@@ -216,11 +216,14 @@ func (c *checker) checkValue(row string, key sqlstore.Key, uid string, stored []
 	case isEncrypted:
 		return nil
 	}
-	return c.checkObjectText(row, key, uid, stored)
+	// An import that had no keys could not see the uid of what was encrypted.
+	isImported := isEncrypted && uid == ""
+	return c.checkObjectText(row, key, uid, stored, isImported)
 }
 
-// checkObjectText compares the text of an object with its key.
-func (c *checker) checkObjectText(row string, key sqlstore.Key, uid string, text []byte) []byte {
+// checkObjectText compares the text of an object with its key, and with the uid of its row
+// unless anyUID is true.
+func (c *checker) checkObjectText(row string, key sqlstore.Key, uid string, text []byte, anyUID bool) []byte {
 	var object struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
@@ -247,7 +250,7 @@ func (c *checker) checkObjectText(row string, key sqlstore.Key, uid string, text
 	case isNameless(key):
 	case meta.Name != key.Name || meta.Namespace != key.Namespace:
 		c.report(row, "its value is that of %q in namespace %q", meta.Name, meta.Namespace)
-	case meta.UID != uid:
+	case meta.UID != uid && !anyUID:
 		c.report(row, "its value has the uid %q, the row %q", meta.UID, uid)
 	}
 	return text

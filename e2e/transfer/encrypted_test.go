@@ -3,6 +3,7 @@ package transfer
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -54,6 +55,11 @@ func TestEncrypted_StaysEncrypted(t *testing.T) {
 		t.Error("the import does not say how many are encrypted")
 	}
 	t.Log(out)
+
+	checked := command(t, programs.Byre, "check", "--data-dir", data, flag)
+	if found := regexp.MustCompile(`, (\d+) values encrypted, (\d+) of them decrypted: 0 findings`).FindStringSubmatch(checked); len(found) == 0 || found[1] == "0" || found[1] != found[2] {
+		t.Errorf("the check says %s", checked)
+	}
 
 	byre := startByre(t, data, flag, "--controllers=")
 	compare(t, before, byre.dump(t), revision)
