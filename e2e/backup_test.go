@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
 	"byre/e2e/programs"
@@ -81,17 +80,7 @@ func testRestore(t *testing.T, first, second database) {
 	took := time.Since(began)
 	want := c.dump(t)
 
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	factory := dynamicinformer.NewDynamicSharedInformerFactory(c.dynamic, 0)
-	defer factory.Shutdown()
-	defer cancel()
-	stores := map[schema.GroupVersionResource]cache.Store{}
-	for _, resource := range c.resources {
-		stores[resource] = factory.ForResource(resource).Informer().GetStore()
-	}
-	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
+	stores := c.inform(t)
 	c.change(t)
 	awaitStores(t, c, stores) // the informers have seen what is about to be lost
 
@@ -108,6 +97,15 @@ func testRestore(t *testing.T, first, second database) {
 	t.Cleanup(server.Kill)
 	c.address.Store(strings.TrimPrefix(server.URL, "https://"))
 	got := c.dump(t)
+	compareDumps(t, want, got, count)
+	awaitStores(t, c, stores)
+	c.change(t)
+	awaitStores(t, c, stores)
+}
+
+// compareDumps compares what was backed up with what is there, of at least count objects.
+func compareDumps(t *testing.T, want, got map[string]map[string]any, count int) {
+	t.Helper()
 	for _, objects := range []map[string]map[string]any{want, got} {
 		for key := range objects {
 			if isServersOwn(key) {
@@ -121,9 +119,6 @@ func testRestore(t *testing.T, first, second database) {
 	if len(want) < count {
 		t.Errorf("compared %d objects, made %d", len(want), count)
 	}
-	awaitStores(t, c, stores)
-	c.change(t)
-	awaitStores(t, c, stores)
 }
 
 // isServersOwn says of an object that a server writes it when it starts.

@@ -17,8 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/cache"
 
 	"byre/e2e/manifests"
 	"byre/e2e/servers"
@@ -164,4 +166,20 @@ func (c *restoreClient) change(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// inform runs an informer of each resource until the test ends, and returns their stores
+// once they are synced.
+func (c *restoreClient) inform(t *testing.T) map[schema.GroupVersionResource]cache.Store {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	factory := dynamicinformer.NewDynamicSharedInformerFactory(c.dynamic, 0)
+	t.Cleanup(func() { cancel(); factory.Shutdown() })
+	stores := map[schema.GroupVersionResource]cache.Store{}
+	for _, resource := range c.resources {
+		stores[resource] = factory.ForResource(resource).Informer().GetStore()
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	return stores
 }

@@ -27,6 +27,8 @@ type Config struct {
 	WALSegment int
 	// Settings are further ones, name=value, in force in its standbys too.
 	Settings []string
+	// Archive has the server archive its write-ahead log, for Recover.
+	Archive bool
 }
 
 // Cluster is a running server.
@@ -130,7 +132,19 @@ func (c *Cluster) Restart(ctx context.Context) error {
 }
 
 // start has a program make the data of a server, and starts it.
-func (config Config) start(ctx context.Context, program string, arguments ...string) (_ *Cluster, err error) {
+func (config Config) start(ctx context.Context, program string, arguments ...string) (*Cluster, error) {
+	c, err := config.prepare(ctx, program, arguments...)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Resume(ctx); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(c.dir))
+	}
+	return c, nil
+}
+
+// prepare has a program make the data of a server.
+func (config Config) prepare(ctx context.Context, program string, arguments ...string) (_ *Cluster, err error) {
 	if program, err = find(program); err != nil {
 		return nil, err
 	}
@@ -156,10 +170,11 @@ func (config Config) start(ctx context.Context, program string, arguments ...str
 	if out, err := initialize.CombinedOutput(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w: %s", program, err, out), os.RemoveAll(c.dir))
 	}
-	if err := c.configure(config.Settings); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(c.dir))
+	settings := config.Settings
+	if config.Archive {
+		settings = append(settings, "archive_mode=on", fmt.Sprintf("archive_command='mkdir -p %[1]s && cp %%p %[1]s/%%f'", c.archive()))
 	}
-	if err := c.Resume(ctx); err != nil {
+	if err := c.configure(settings); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(c.dir))
 	}
 	return c, nil

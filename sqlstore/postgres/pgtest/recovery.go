@@ -1,0 +1,86 @@
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// archive is where a server with Config.Archive puts its write-ahead log.
+func (c *Cluster) archive() string { return filepath.Join(c.dir, "archive") }
+
+// BaseBackup copies the server's data. The copy is not started: see Recover.
+func (c *Cluster) BaseBackup(ctx context.Context) (*Cluster, error) {
+	return Config{}.prepare(ctx, "pg_basebackup", "--no-sync", "--checkpoint=fast", "--host="+c.dir, "--username=byre")
+}
+
+// SetRestorePoint names the present moment, and waits until the log up to it is archived.
+func (c *Cluster) SetRestorePoint(ctx context.Context, name string) error {
+	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, `SELECT pg_create_restore_point($1)`, name); err != nil {
+		return err
+	}
+	var segment string
+	if err := conn.QueryRow(ctx, `SELECT pg_walfile_name(pg_switch_wal())`).Scan(&segment); err != nil {
+		return err
+	}
+	for {
+		var isArchived bool
+		err := conn.QueryRow(ctx, `SELECT coalesce(last_archived_wal >= $1, false) FROM pg_stat_archiver`, segment).Scan(&isArchived)
+		if err != nil || isArchived {
+			return err
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return fmt.Errorf("segment %s is not archived: %w", segment, err)
+		}
+	}
+}
+
+// Recover starts a base backup of another server, which has been halted, as that one was at
+// a restore point. The server begins a timeline of its own.
+func (c *Cluster) Recover(ctx context.Context, from *Cluster, point string) error {
+	if err := c.configure([]string{
+		"archive_mode=off",
+		fmt.Sprintf("restore_command='cp %s/%%f %%p'", from.archive()),
+		"recovery_target_name=" + point,
+		"recovery_target_action=promote",
+	}); err != nil {
+		return err
+	}
+	if err := c.WriteFile("recovery.signal", nil); err != nil {
+		return err
+	}
+	if err := c.Resume(ctx); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for {
+		var isRecovering bool
+		if err := conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`).Scan(&isRecovering); err != nil || !isRecovering {
+			return err
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// Remove stops the server, if it runs, and removes what is left of it.
+func (c *Cluster) Remove() {
+	if c.leash != nil {
+		_ = c.Stop() // it may have been halted before
+	}
+	_ = os.RemoveAll(c.dir)
+}
