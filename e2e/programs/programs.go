@@ -40,11 +40,15 @@ var (
 
 	Etcd    = Program{"etcd", "go.etcd.io/etcd/server/v3", "e2e", "bin/e2e/etcd", "-s -w"}
 	Etcdutl = Program{"etcdutl", "go.etcd.io/etcd/etcdutl/v3", "e2e", "bin/e2e/etcdutl", "-s -w"}
-	Helm    = Program{"helm", "helm.sh/helm/v4/cmd/helm", "e2e/programs/helm", "bin/e2e/helm", "-s -w"}
-	Kine    = Program{"kine", "github.com/k3s-io/kine", "e2e/programs/kine", "bin/e2e/kine", "-s -w"}
-	Wardle  = Program{"sample-apiserver", "k8s.io/sample-apiserver", "e2e", "bin/e2e/sample-apiserver", "-s -w"}
-	Faulty  = Program{"byre with a driver that kills it", "./robustness/faulty", "e2e", "bin/e2e/faulty", ""}
-	Kwok    = Program{"kwok", "sigs.k8s.io/kwok/cmd/kwok", "e2e/programs/kwok", "bin/e2e/kwok", "-s -w"}
+	// Etcd35 is of the release before, whose snapshots byre imports.
+	Etcd35 = Program{"etcd 3.5", "go.etcd.io/etcd/server/v3", "e2e/programs/etcd35", "bin/e2e/etcd-3.5", "-s -w"}
+	Helm   = Program{"helm", "helm.sh/helm/v4/cmd/helm", "e2e/programs/helm", "bin/e2e/helm", "-s -w"}
+	Kine   = Program{"kine", "github.com/k3s-io/kine", "e2e/programs/kine", "bin/e2e/kine", "-s -w"}
+	Wardle = Program{"sample-apiserver", "k8s.io/sample-apiserver", "e2e", "bin/e2e/sample-apiserver", "-s -w"}
+	Faulty = Program{"byre with a driver that kills it", "./robustness/faulty", "e2e", "bin/e2e/faulty", ""}
+	// Litestream replicates a SQLite file.
+	Litestream = Program{"litestream", "github.com/benbjohnson/litestream/cmd/litestream", "e2e/programs/litestream", "bin/e2e/litestream", "-s -w"}
+	Kwok       = Program{"kwok", "sigs.k8s.io/kwok/cmd/kwok", "e2e/programs/kwok", "bin/e2e/kwok", "-s -w"}
 )
 
 // Build builds the programs, one after the other, and fails with what the

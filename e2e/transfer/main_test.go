@@ -9,7 +9,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	programs.Main(m, programs.APIServer, programs.Etcd, programs.Etcdutl, programs.Kine, programs.Byre)
+	programs.Main(m, programs.APIServer, programs.Etcd, programs.Etcd35, programs.Etcdutl, programs.Kine, programs.Byre)
 }
 
 // command runs a program that must succeed, and returns what it prints.
