@@ -68,7 +68,7 @@ func (s *Store) ahead(ctx context.Context, entries iter.Seq[*watch.Entry]) iter.
 }
 
 // decodePicked decodes ahead what a page with a limit will give.
-func (s *Store) decodePicked(ctx context.Context, picked []selection) {
+func (s *Store) decodePicked(ctx context.Context, picked []selected) {
 	if s.cfg.DecodeAhead == nil {
 		return
 	}

@@ -207,36 +207,10 @@ func (s *Store) candidates(l *listRequest, snapshot watch.Snapshot) iter.Seq[*wa
 	return snapshot.Indexed(*n, l.namespace, l.after)
 }
 
-// selection is one entry of a page with a limit, or the error of reading it.
-type selection struct {
+// selected is one entry of a page with a limit, or the error of reading it.
+type selected struct {
 	entry *watch.Entry
 	err   error
-}
-
-// contextInterval is the number of entries between two checks of the request's context.
-const contextInterval = 256
-
-// selectEntries yields the candidates that the predicate selects.
-func (s *Store) selectEntries(ctx context.Context, l *listRequest, candidates iter.Seq[*watch.Entry]) iter.Seq2[*watch.Entry, error] {
-	return func(yield func(*watch.Entry, error) bool) {
-		n := 0
-		for e := range s.ahead(ctx, candidates) {
-			if n++; n%contextInterval == 0 && ctx.Err() != nil {
-				yield(nil, timedOut(l.path))
-				return
-			}
-			if l.isOutside(e) {
-				continue
-			}
-			if ok, err := s.matches(ctx, &l.opts.Predicate, e); (ok || err != nil) && !yield(e, err) {
-				return
-			}
-		}
-	}
-}
-
-func timedOut(path string) error {
-	return storage.NewTimeoutError(path, "request did not complete within requested timeout")
 }
 
 // pageFromSnapshot answers from memory. Without a limit the entries are selected while
@@ -254,7 +228,7 @@ func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot w
 	if !everything(&l.opts.Predicate) {
 		candidates = s.ahead(ctx, candidates)
 	}
-	var picked []selection
+	var picked []selected
 	var last *watch.Entry
 	total, more := int64(0), false
 	for e := range candidates {
@@ -270,7 +244,7 @@ func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot w
 			continue
 		}
 		if ok, err := s.matches(ctx, &l.opts.Predicate, e); ok || err != nil {
-			picked = append(picked, selection{e, err})
+			picked = append(picked, selected{e, err})
 		}
 		last = e
 		if total%contextInterval == 0 && ctx.Err() != nil {
@@ -283,7 +257,7 @@ func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot w
 // finishPage sets the items, the continue token and remainingItemCount of a page with a
 // limit. total is the number of candidates from the page's start; where more is true and a
 // selector hides the count, it is only more than the number of those that were examined.
-func (s *Store) finishPage(ctx context.Context, p *page, l *listRequest, picked []selection, last *watch.Entry, total int64, more bool) error {
+func (s *Store) finishPage(ctx context.Context, p *page, l *listRequest, picked []selected, last *watch.Entry, total int64, more bool) error {
 	p.items = func(yield func(*watch.Entry, error) bool) {
 		s.decodePicked(ctx, picked)
 		for _, item := range picked {
@@ -334,7 +308,7 @@ func (s *Store) pageFromDatabase(ctx context.Context, l *listRequest) (*page, er
 		p.items, p.readsOnce = s.itemsFromDatabase(ctx, l, pager), true
 		return p, nil
 	}
-	var picked []selection
+	var picked []selected
 	var last *watch.Entry
 	seen := int64(0)
 	for size := l.limit; ; {
@@ -351,7 +325,7 @@ func (s *Store) pageFromDatabase(ctx context.Context, l *listRequest) (*page, er
 				continue
 			}
 			if ok, err := s.matches(ctx, &l.opts.Predicate, e); ok || err != nil {
-				picked = append(picked, selection{e, err})
+				picked = append(picked, selected{e, err})
 			}
 		}
 		if int64(len(picked)) == l.limit || !pager.more {

@@ -39,8 +39,8 @@ type made[T any] struct {
 	err   error
 }
 
-// parallel makes something of entries. find returns what is in memory. Both are called by
-// several goroutines.
+// parallel makes something of entries. find returns what is in memory; the reader calls it.
+// Several goroutines call make.
 type parallel[T any] struct {
 	find func(*watch.Entry) (T, bool)
 	make func(*watch.Entry) (T, error)

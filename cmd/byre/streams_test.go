@@ -186,12 +186,18 @@ func testIdleWatches(t *testing.T, flags ...string) {
 // residentMemory returns the resident memory of a process in bytes.
 func residentMemory(t testing.TB, p *process) int {
 	t.Helper()
+	return statusBytes(t, p, "VmRSS:")
+}
+
+// statusBytes returns a size in /proc/PID/status.
+func statusBytes(t testing.TB, p *process, name string) int {
+	t.Helper()
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")
 	if err != nil {
 		t.Skip(err)
 	}
 	for line := range strings.Lines(string(status)) {
-		if size, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if size, ok := strings.CutPrefix(line, name); ok {
 			kib, err := strconv.Atoi(strings.Fields(size)[0])
 			if err != nil {
 				t.Fatal(err)
@@ -199,6 +205,6 @@ func residentMemory(t testing.TB, p *process) int {
 			return kib << 10
 		}
 	}
-	t.Fatal("no VmRSS")
+	t.Fatalf("no %s", name)
 	return 0
 }

@@ -159,9 +159,14 @@ func (b *bench) define(ctx context.Context, t *target, all []definition) error {
 	return err
 }
 
+// servedTimeout bounds how long awaitServed tries.
+const servedTimeout = 2 * time.Minute
+
 // awaitServed lists the instances of a definition until the server answers: that costs less
 // than reading the definition repeatedly.
 func (c *client) awaitServed(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, servedTimeout)
+	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -178,10 +183,11 @@ func (c *client) awaitServed(ctx context.Context, path string) error {
 	}
 }
 
-// listInstances lists the instances of every definition.
+// listInstances lists the instances of every definition. A stock server that has just begun
+// to serve a definition answers 429 for a while, and client-go tries again; so does this.
 func (t *target) listInstances(ctx context.Context, all []definition) error {
 	for _, d := range all {
-		if _, err := t.admin.get(ctx, d.instances); err != nil {
+		if err := t.admin.awaitServed(ctx, d.instances); err != nil {
 			return err
 		}
 	}

@@ -129,7 +129,9 @@ func (d *Driver) open(ctx context.Context) (err error) {
 		return err
 	}
 	if d.writer, err = newWriter(ctx, d.connect(1, d.settings(
-		setting{name: "cache_size", value: "-16000"},
+		// That holds the inner pages of the trees. With 16 MB BenchmarkDriver takes as much
+		// processor time and 22 MB more memory: a page of 4 kB with its header takes 8.
+		setting{name: "cache_size", value: "-4000"},
 		setting{name: "journal_size_limit", value: strconv.Itoa(d.options.LogPages * 4096)},
 		setting{name: "wal_autocheckpoint", value: strconv.Itoa(d.options.LogPages)},
 	))); err != nil {
