@@ -20,7 +20,7 @@ import (
 
 const (
 	// tunedObjects, tunedBytes and tunedLists are the work of BenchmarkTuner.
-	tunedObjects = 5000
+	tunedObjects = 10_000
 	tunedBytes   = 8000
 	tunedLists   = 5
 	// tunedRest is how long the server is left to itself before the work, so that the tuner
@@ -28,7 +28,7 @@ const (
 	tunedRest = 8 * time.Second
 )
 
-// BenchmarkTuner defends apiserver/memory/tuner.go: byre stores 5,000 objects of 8 kB and
+// BenchmarkTuner defends apiserver/memory/tuner.go: byre stores 10,000 objects of 8 kB and
 // lists them five times in JSON and in protobuf, paced by the tuner, and as a control with
 // GOGC=100, which the tuner leaves alone. Both release memory after the burst. It reports
 // the processor time, the peak of the resident set, and the resident set after a rest. It
