@@ -49,7 +49,7 @@ type store interface {
 func survive(t *testing.T, s store) {
 	t.Helper()
 	t.Logf("-seed %d", *seed)
-	r := rand.New(rand.NewPCG(*seed, 0)) //nolint:gosec // not a secret
+	r := rand.New(rand.NewPCG(*seed, 0))
 	dir := t.TempDir()
 	for n := range *failures + 1 {
 		path, next := filepath.Join(dir, fmt.Sprint(n), "test.db"), filepath.Join(dir, fmt.Sprint(n+1))

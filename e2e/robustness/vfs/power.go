@@ -25,8 +25,8 @@ func PowerFails() {
 	for _, f := range files.byPath {
 		f.mu.Lock()
 	}
-	r := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) //nolint:gosec // not a secret
-	delete(files.byPath, "")                                 // temporary files
+	r := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	delete(files.byPath, "") // temporary files
 	for path := range files.byPath {
 		if err := excludeOthers(path); err != nil {
 			fail(err)
@@ -45,7 +45,7 @@ func PowerFails() {
 // fail ends the process without a power failure.
 func fail(err error) {
 	fmt.Fprintln(os.Stderr, "vfs: the power can't fail:", err)
-	os.Exit(1)
+	os.Exit(1) //nolint:revive // the process ends without its deferred calls, as by a power failure
 }
 
 // connectionByte is the byte of a -shm file on which each process that has the database
