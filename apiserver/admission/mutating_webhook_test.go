@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"context"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -44,13 +43,9 @@ func newMutatingWebhookPlugin(t testing.TB, configured bool) *mutatingWebhookPlu
 	if err := m.ValidateInitialization(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	t.Cleanup(func() {
-		stop()
-		factory.Shutdown()
-	})
-	factory.StartWithContext(ctx)
-	factory.WaitForCacheSyncWithContext(ctx)
+	t.Cleanup(factory.Shutdown) // after t.Context has ended
+	factory.StartWithContext(t.Context())
+	factory.WaitForCacheSyncWithContext(t.Context())
 	return m
 }
 
