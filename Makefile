@@ -177,7 +177,12 @@ robustness: build test-setup
 upgrade-test: build test-setup
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness -run TestUpgrade -args -upgrade
 
-.PHONY: control-plane soak upgrade-test
+.PHONY: control-plane node-test soak upgrade-test
+
+# Has containerd, runc and kubelet join byre and run Pods. It needs root, and Debian's packages
+# containerd, runc, containernetworking-plugins, iproute2 and busybox-static.
+node-test: build
+	cd e2e && E2E_NODE=1 $(GO) test -count=1 -v -timeout 30m ./node
 
 # Runs upstream's kube-controller-manager and kube-scheduler on byre and kills the servers
 # in the middle of rollouts: of 20 Pods in `make test`, and here of ROLLOUT_PODS, KILLS times

@@ -48,6 +48,7 @@ var (
 	Faulty = Program{"byre with a driver that kills it", "./robustness/faulty", "e2e", "bin/e2e/faulty", ""}
 	// Litestream replicates a SQLite file.
 	Litestream = Program{"litestream", "github.com/benbjohnson/litestream/cmd/litestream", "e2e/programs/litestream", "bin/e2e/litestream", "-s -w"}
+	Kubelet    = Program{"kubelet", "k8s.io/kubernetes/cmd/kubelet", "e2e/programs/kubelet", "bin/e2e/kubelet", kubernetesStamp}
 	Kwok       = Program{"kwok", "sigs.k8s.io/kwok/cmd/kwok", "e2e/programs/kwok", "bin/e2e/kwok", "-s -w"}
 )
 

@@ -1,0 +1,325 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"byre/e2e/programs"
+	"byre/e2e/servers"
+)
+
+const nodeName = "node-1"
+
+// node is byre with one real node.
+type node struct {
+	server *servers.Server
+	config servers.Byre
+	dir    string
+}
+
+// TestNode_RunsPods: byre with its scheduler and controllers, and a kubelet, are a cluster.
+func TestNode_RunsPods(t *testing.T) {
+	if os.Getenv(inside) == "" {
+		t.Skip("make node-test runs a real node")
+	}
+	n := startCluster(t)
+	n.runWeb(t)
+	for _, step := range []struct {
+		name string
+		test func(*testing.T)
+	}{
+		{"logs", n.testLogs},
+		{"exec", n.testExec},
+		{"cp", n.testCopy},
+		{"port-forward", n.testPortForward},
+		{"ephemeral container", n.testEphemeral},
+		{"projected token", n.testToken},
+		{"probes", n.testProbes},
+		{"restart of byre under running Pods", n.testRestart},
+		{"drain", n.testDrain},
+	} {
+		if !t.Run(step.name, step.test) {
+			return
+		}
+	}
+}
+
+// joining is what lets a bootstrap token of its group join, as kubeadm has it.
+const joining = `
+apiVersion: v1
+kind: Secret
+metadata: {name: bootstrap-token-abcdef, namespace: kube-system}
+type: bootstrap.kubernetes.io/token
+stringData:
+  token-id: abcdef
+  token-secret: 0123456789abcdef
+  usage-bootstrap-authentication: "true"
+  auth-extra-groups: system:bootstrappers:nodes
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: bootstrap}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:node-bootstrapper}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: system:bootstrappers:nodes}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: approve}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:certificates.k8s.io:certificatesigningrequests:nodeclient}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: system:bootstrappers:nodes}]
+`
+
+// startCluster has a node join by a bootstrap token and certificate signing requests: that
+// of the client is approved by byre, that of the server by the administrator.
+func startCluster(t *testing.T) *node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "byre-node-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	port, err := servers.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(dir, "byre")
+	ca := filepath.Join(data, "pki", "ca.crt")
+	n := &node{dir: dir, config: servers.Byre{Dir: data, Port: port, Args: []string{
+		"--with-scheduler", "--with-controller-manager", "--enable-bootstrap-token-auth",
+		"--kubelet-certificate-authority", ca, "--kubelet-preferred-address-types", "InternalIP",
+	}}}
+	if n.server, err = n.config.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("byre's log ends with:\n%s", n.server.LogTail())
+		}
+		if err := n.server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	n.apply(t, joining)
+	bootstrap := filepath.Join(dir, "bootstrap.kubeconfig")
+	if err := n.server.WriteKubeconfig(bootstrap, "abcdef.0123456789abcdef", ""); err != nil {
+		t.Fatal(err)
+	}
+	startContainerd(t, dir)
+	startKubelet(t, dir, ca, bootstrap)
+	waitFor(t, "the kubelet asks for a serving certificate", func() error {
+		pending := n.kubectl(t, "get", "csr", "--field-selector=spec.signerName=kubernetes.io/kubelet-serving", "-o", "name")
+		if pending == "" {
+			return errors.New("no request")
+		}
+		n.kubectl(t, append([]string{"certificate", "approve"}, strings.Fields(pending)...)...)
+		return nil
+	})
+	n.kubectl(t, "wait", "--for=condition=Ready", "node/"+nodeName, "--timeout=5m")
+	return n
+}
+
+func (n *node) apply(t *testing.T, manifests string) {
+	t.Helper()
+	if _, err := n.tryKubectl(t, manifests, "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const web = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: web
+        image: ` + image + `
+        imagePullPolicy: Never
+        command: [sh, -c, "echo first; echo second; echo hello > /www/index.html; httpd -f -p 8080 -h /www"]
+        volumeMounts: [{name: www, mountPath: /www}]
+        readinessProbe: {httpGet: {port: 8080, path: /}, periodSeconds: 1}
+        livenessProbe: {exec: {command: [test, -e, /www/index.html]}, periodSeconds: 1, failureThreshold: 2}
+      volumes: [{name: www, emptyDir: {}}]
+`
+
+func (n *node) runWeb(t *testing.T) {
+	t.Helper()
+	waitFor(t, "the service account of Pods", func() error {
+		_, err := n.tryKubectl(t, "", "get", "serviceaccount", "default")
+		return err
+	})
+	n.apply(t, web)
+	n.kubectl(t, "rollout", "status", "deployment/web", "--timeout=5m")
+}
+
+// pods are the names of the Pods of web that are not being deleted.
+func (n *node) pods(t *testing.T) []string {
+	t.Helper()
+	return strings.Fields(n.kubectl(t, "get", "pods", "--selector=app=web", "--field-selector=status.phase=Running",
+		"-o", `go-template={{range .items}}{{if not .metadata.deletionTimestamp}}{{.metadata.name}} {{end}}{{end}}`))
+}
+
+func (n *node) testLogs(t *testing.T) {
+	t.Helper()
+	for _, pod := range n.pods(t) {
+		if got := n.kubectl(t, "logs", pod); got != "first\nsecond\n" {
+			t.Errorf("logs of %s: %q", pod, got)
+		}
+	}
+}
+
+func (n *node) testExec(t *testing.T) {
+	pod := n.pods(t)[0]
+	_, err := n.tryKubectl(t, "", "exec", pod, "--", "sh", "-c", "exit 3")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 3 {
+		t.Errorf("exit 3: %v", err)
+	}
+	for _, protocol := range []string{"true", "false"} { // WebSocket, SPDY
+		t.Setenv("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", protocol)
+		if out, err := n.tryKubectl(t, "whisper", "exec", "-i", pod, "--", "cat"); err != nil || out != "whisper" {
+			t.Errorf("cat, WebSocket is %s: %q, %v", protocol, out, err)
+		}
+	}
+}
+
+func (n *node) testCopy(t *testing.T) {
+	pod, text := n.pods(t)[0], strings.Repeat("a line\n", 100_000)
+	local, back := writeFile(t, filepath.Join(n.dir, "copy", "there"), text), filepath.Join(n.dir, "copy", "back")
+	n.kubectl(t, "cp", local, pod+":/tmp/there")
+	n.kubectl(t, "cp", pod+":/tmp/there", back)
+	if got, err := os.ReadFile(back); err != nil || string(got) != text {
+		t.Errorf("%d bytes came back, %v", len(got), err)
+	}
+}
+
+func (n *node) testPortForward(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), "--kubeconfig", n.server.Kubeconfig, "port-forward", "deployment/web", ":8080", "--address=127.0.0.1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill() // it ends by nothing else
+		_ = cmd.Wait()
+	}()
+	first := make([]byte, 200)
+	size, err := out.Read(first)
+	match := regexp.MustCompile(`127\.0\.0\.1:\d+`).Find(first[:size])
+	if err != nil || match == nil {
+		t.Fatalf("kubectl port-forward: %q, %v", first[:size], err)
+	}
+	waitFor(t, "the port answers", func() error {
+		res, err := http.Get("http://" + string(match) + "/") //nolint:noctx // patience bounds it
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if body, err := io.ReadAll(res.Body); err != nil || string(body) != "hello\n" {
+			return fmt.Errorf("%q, %w", body, err)
+		}
+		return nil
+	})
+}
+
+func (n *node) testEphemeral(t *testing.T) {
+	pod := n.pods(t)[0]
+	n.kubectl(t, "debug", pod, "--image="+image, "--image-pull-policy=Never", "--target=web", "--container=debugger", "--", "sh", "-c", "echo looking; sleep 1000")
+	waitFor(t, "the ephemeral container runs", func() error {
+		if logs, err := n.tryKubectl(t, "", "logs", pod, "-c", "debugger"); err != nil || logs != "looking\n" {
+			return fmt.Errorf("%q, %w", logs, err)
+		}
+		return nil
+	})
+}
+
+func (n *node) testToken(t *testing.T) {
+	token := n.kubectl(t, "exec", n.pods(t)[0], "--", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token")
+	review, err := n.tryKubectl(t, fmt.Sprintf(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":%q}}`, token),
+		"create", "-f", "-", "-o", "jsonpath={.status.authenticated} {.status.user.username}")
+	if err != nil || review != "true system:serviceaccount:default:default" {
+		t.Errorf("review of the token: %q, %v", review, err)
+	}
+}
+
+// restarts are the restarts of the containers of web by Pod.
+func (n *node) restarts(t *testing.T) string {
+	t.Helper()
+	return n.kubectl(t, "get", "pods", "--selector=app=web", "--sort-by=.metadata.name",
+		"-o", "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].containerID}{\"\\n\"}{end}")
+}
+
+// testProbes takes away what both probes look for: the kubelet restarts the container.
+func (n *node) testProbes(t *testing.T) {
+	pod := n.pods(t)[0]
+	n.kubectl(t, "exec", pod, "--", "sh", "-c", "/bin/busybox rm /www/index.html")
+	waitFor(t, "the container is restarted and ready", func() error {
+		state := n.kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}")
+		if !regexp.MustCompile(`^[1-9]\d* true$`).MatchString(state) {
+			return errors.New(state)
+		}
+		return nil
+	})
+}
+
+// testRestart: Pods run on while byre is away, and what the kubelet holds serves on.
+func (n *node) testRestart(t *testing.T) {
+	before := n.restarts(t)
+	if err := n.server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(5 * time.Second) // longer than the kubelet's interval of its status
+	var err error
+	if n.server, err = n.config.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	restarted := time.Now().Add(-time.Second).UTC()
+	waitFor(t, "the node renews its Lease", func() error {
+		renewed, err := time.Parse(time.RFC3339Nano, n.kubectl(t, "get", "lease", nodeName, "--namespace=kube-node-lease", "-o", "jsonpath={.spec.renewTime}"))
+		if err == nil && renewed.Before(restarted) {
+			err = fmt.Errorf("renewed at %v", renewed)
+		}
+		return err
+	})
+	n.kubectl(t, "wait", "--for=condition=Ready", "node/"+nodeName, "--timeout=5m")
+	if after := n.restarts(t); after != before {
+		t.Errorf("before:\n%safter:\n%s", before, after)
+	}
+	n.testLogs(t)
+	n.kubectl(t, "scale", "deployment/web", "--replicas=3")
+	n.kubectl(t, "rollout", "status", "deployment/web", "--timeout=5m")
+}
+
+// testDrain evicts the Pods of the one node there is; they come back when it takes Pods again.
+func (n *node) testDrain(t *testing.T) {
+	n.kubectl(t, "drain", nodeName, "--delete-emptydir-data", "--timeout=5m")
+	if left := n.pods(t); len(left) > 0 {
+		t.Errorf("after the drain %q run", left)
+	}
+	n.kubectl(t, "uncordon", nodeName)
+	n.kubectl(t, "rollout", "status", "deployment/web", "--timeout=5m")
+	n.kubectl(t, "delete", "deployment", "web")
+	waitFor(t, "all Pods are gone", func() error {
+		if left := n.kubectl(t, "get", "pods", "-o", "name"); left != "" {
+			return errors.New(left)
+		}
+		return nil
+	})
+}
