@@ -9,14 +9,14 @@ import (
 	"byre/migrations/dbserver"
 )
 
-// inSchema migrates a schema of its own in the database to a version.
-func (d database) inSchema(t *testing.T, schema string, version migrations.Version) {
+// migrateSchema migrates a schema of its own in the database to a version.
+func migrateSchema(t *testing.T, d database, schema string, version migrations.Version) {
 	t.Helper()
-	dsn, err := dbserver.WithSchema(d.endpoint, schema)
+	endpoint, err := dbserver.WithSchema(d.endpoint, schema)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.endpoint = dsn
+	d.endpoint = endpoint
 	d.at(t, version)
 }
 
@@ -33,8 +33,8 @@ func TestTriggers_WriteToTheirOwnSchema(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.inSchema(t, "first name", latest)
-			d.inSchema(t, "other", latest)
+			migrateSchema(t, d, "first name", latest)
+			migrateSchema(t, d, "other", latest)
 			// As pg_dump's output does that was put into a schema of another name.
 			d.exec(t, `ALTER SCHEMA "first name" RENAME TO "a ""schema"""; CREATE SCHEMA nothing`)
 			writeInto(t, d, path)

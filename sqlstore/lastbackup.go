@@ -32,8 +32,9 @@ type lastBackupRecord struct {
 
 // Encode returns the form in which drivers store it.
 func (b LastBackup) Encode() ([]byte, error) {
-	b.Time = b.Time.UTC().Truncate(time.Second)
-	text, err := json.Marshal(lastBackupRecord{"byre/1", "LastBackup", b})
+	record := lastBackupRecord{"byre/1", "LastBackup", b}
+	record.Time = b.Time.UTC().Truncate(time.Second)
+	text, err := json.Marshal(record)
 	if err != nil {
 		return nil, fmt.Errorf("last backup: %w", err)
 	}

@@ -67,18 +67,26 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 			return nil, err
 		}
 	}
-	if scope.FieldManager != nil || r.serving.TypeConverter == nil {
-		return scope, nil
+	if scope.FieldManager == nil && r.serving.TypeConverter != nil {
+		if err := r.setFieldManager(scope); err != nil {
+			return nil, err
+		}
 	}
+	return scope, nil
+}
+
+// setFieldManager gives the scope upstream's field manager, and the resource what computes
+// managed fields in its place.
+func (r *Resource) setFieldManager(scope *handlers.RequestScope) error {
 	reset, err := r.resetFields()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	scope.FieldManager, err = upstream.NewDefaultFieldManager(
 		r.serving.TypeConverter, managedfields.Unwrapper{ObjectConvertor: r.types.UnsafeConvertor}, r.types.Defaulter, r.types.Creater,
 		r.kind, scope.HubGroupVersion, r.subresource, reset)
 	if err != nil {
-		return nil, fmt.Errorf("%s: field manager of %q: %w", r.gv, r.path, err)
+		return fmt.Errorf("%s: field manager of %q: %w", r.gv, r.path, err)
 	}
 	if r.serving.FieldSets != nil && r.subresource == "" {
 		r.tracker = managedfields.NewTracker(managedfields.Config{
@@ -101,7 +109,7 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 			Sets:        r.serving.ParsedFields,
 		})
 	}
-	return scope, nil
+	return nil
 }
 
 // stackGrowingCreater grows the stack of the goroutine in which upstream's create handler
