@@ -14,7 +14,7 @@ BENCH    ?=
 RACE_PKGS  := ./migrations/... ./sqlstore/... ./watch/... ./apiserver/objectstore/...
 RACE_PATTERN := byre/(migrations|sqlstore|watch|apiserver/objectstore)(/|$$)
 
-.PHONY: all build run kubectl controller-runtime dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer bench robustness growth fuzz fuzz-short clean
+.PHONY: all build run kubectl controller-runtime dist dist-check deb rpm image packages-test alerts-test test test-short test-setup test-postgres-versions test-race test-race-all test-unit test-e2e lint fmt-check tidy-check vulncheck vet transfer litestream bench robustness growth fuzz fuzz-short clean
 
 all: build
 
@@ -207,6 +207,10 @@ soak: build test-setup
 transfer: build test-setup
 	cd e2e && E2E_TRANSFER_OBJECTS=20000 $(GO) test -count=1 -v -timeout 60m ./transfer
 	cd e2e && E2E_BACKUP_OBJECTS=20000 $(GO) test -count=1 -v -timeout 60m -run TestRestore_InformersConverge .
+
+# Has Litestream replicate a SQLite file, and restores it. To build Litestream takes minutes.
+litestream: build
+	cd e2e && E2E_LITESTREAM=1 $(GO) test -count=1 -v -timeout 60m -run TestLitestream .
 
 # Measures byre beside a stock kube-apiserver with etcd; the results are in
 # bin/bench. make bench BENCH=-short gives a first impression in a minute;
