@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -9,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	programs.Main(m, programs.Kubectl, programs.APIServer, programs.Etcd, programs.Kwok, programs.Wardle, programs.Byre)
+	os.Exit(programs.Main(m, programs.Kubectl, programs.APIServer, programs.Etcd, programs.Kwok, programs.Wardle, programs.Byre))
 }
 
 // startByre starts byre for one test. It must end with exit status 0.

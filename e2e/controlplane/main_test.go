@@ -3,6 +3,7 @@ package controlplane
 import (
 	"errors"
 	"flag"
+	"os"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +18,7 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	programs.Main(m, programs.Byre, programs.Kubectl, programs.ControllerManager, programs.Scheduler, programs.Kwok)
+	os.Exit(programs.Main(m, programs.Byre, programs.Kubectl, programs.ControllerManager, programs.Scheduler, programs.Kwok))
 }
 
 // checkNotFound takes the error of a read, which must say that the object is gone.

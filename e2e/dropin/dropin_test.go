@@ -25,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	programs.Main(m, programs.Byre, programs.Kubectl)
+	os.Exit(programs.Main(m, programs.Byre, programs.Kubectl))
 }
 
 // clusterConfiguration is a configuration of kubeadm; %[1]s is a directory, %[2]s the port.

@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	programs.Main(m, programs.APIServer, programs.Etcd, programs.Byre)
+	os.Exit(programs.Main(m, programs.APIServer, programs.Etcd, programs.Byre))
 }
 
 // A request and the name it goes by in the table of differences.

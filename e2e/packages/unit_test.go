@@ -10,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	programs.Main(m, programs.Byre, programs.Kubectl)
+	os.Exit(programs.Main(m, programs.Byre, programs.Kubectl))
 }
 
 func readFile(t *testing.T, name string) string {

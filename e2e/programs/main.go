@@ -10,9 +10,9 @@ import (
 )
 
 // Main is the TestMain of a package whose tests run programs: it builds the programs, runs
-// the tests and exits. With E2E_STOCK set the tests run on stock servers only, and byre is
-// not built.
-func Main(m *testing.M, need ...Program) {
+// the tests and returns the status to exit with. With E2E_STOCK set the tests run on stock
+// servers only, and byre is not built.
+func Main(m *testing.M, need ...Program) (status int) {
 	if os.Getenv("E2E_STOCK") != "" {
 		need = slices.DeleteFunc(need, func(p Program) bool { return p == Byre })
 	}
@@ -21,7 +21,7 @@ func Main(m *testing.M, need ...Program) {
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return 1
 	}
-	os.Exit(m.Run())
+	return m.Run()
 }

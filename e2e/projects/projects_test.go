@@ -17,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	programs.Main(m, programs.Kubectl, programs.APIServer, programs.Etcd, programs.Byre)
+	os.Exit(programs.Main(m, programs.Kubectl, programs.APIServer, programs.Etcd, programs.Byre))
 }
 
 // TestProjects_WorkAsOnStock takes every project through its life on three servers at

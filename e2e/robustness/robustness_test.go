@@ -29,7 +29,7 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	programs.Main(m, programs.Byre, programs.Faulty)
+	os.Exit(programs.Main(m, programs.Byre, programs.Faulty))
 }
 
 // TestRobustness_KeepsPromisesUnderFaults runs each fault under traffic through REST.

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -9,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	programs.Main(m, programs.APIServer, programs.Etcd, programs.Etcd35, programs.Etcdutl, programs.Kine, programs.Byre)
+	os.Exit(programs.Main(m, programs.APIServer, programs.Etcd, programs.Etcd35, programs.Etcdutl, programs.Kine, programs.Byre))
 }
 
 // command runs a program that must succeed, and returns what it prints.
