@@ -144,7 +144,7 @@ func readPostgresStatus(ctx context.Context, dsn string, d *status.Database, hea
 	if err := postgres.ReadSnapshot(ctx, dsn, header); err != nil {
 		return err
 	}
-	driver, err := postgres.Open(ctx, dsn, postgres.Options{AllowLoss: true})
+	driver, err := postgres.OpenWithoutServing(ctx, dsn, postgres.Options{AllowLoss: true})
 	if err != nil {
 		return err
 	}

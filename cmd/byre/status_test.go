@@ -9,12 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"byre/apiserver/status"
 	"byre/sqlstore/eventually"
+	"byre/sqlstore/postgres/pgtest"
 )
 
 // TestStatus_OfAServerAndOfItsDatabase compares the status of a running server with the
@@ -98,6 +100,35 @@ func readJSONStatus(t *testing.T, args ...string) (s status.Status) {
 		t.Fatalf("byre status: %d, %v, %s%s", code, err, out, errOut)
 	}
 	return s
+}
+
+// Status is no server: where the database is a copy, or a standby has taken over, the next
+// server begins an epoch, and not who looks.
+func TestStatus_WritesNothing(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	if status, _, errOut := call("migrate", "up", "--endpoint", dsn); status != 0 {
+		t.Fatal(errOut)
+	}
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "UPDATE store SET epoch = 'one@another server'"); err != nil {
+		t.Fatal(err)
+	}
+	const stored = "SELECT revision || ' ' || epoch FROM store"
+	var before, after string
+	if err := conn.QueryRow(t.Context(), stored).Scan(&before); err != nil {
+		t.Fatal(err)
+	}
+	readJSONStatus(t, "status", "--data-dir", t.TempDir(), "--endpoint", dsn)
+	if err := conn.QueryRow(t.Context(), stored).Scan(&after); err != nil {
+		t.Fatal(err)
+	}
+	if after != before {
+		t.Errorf("revision and epoch are %q after byre status, %q before", after, before)
+	}
 }
 
 // TestStatus_RaisesAlarms: the status of a server at its quota is not ready and says what

@@ -12,14 +12,13 @@ import (
 // that the migrations of all schemas know to be built in.
 var lastBackupKey = sqlstore.Key{Group: "byre", Resource: "foundations", Owner: sqlstore.BuiltIn, Name: "last-backup"}
 
-// RecordBackup notes a backup of a database, which may be in use. It begins no epoch,
-// whatever server the database is on: the next process that serves it does.
+// RecordBackup notes a backup of a database, which may be in use.
 func RecordBackup(ctx context.Context, dsn string, b sqlstore.LastBackup) (err error) {
 	value, err := b.Encode()
 	if err != nil {
 		return err
 	}
-	d, err := open(ctx, dsn, Options{AllowLoss: true})
+	d, err := OpenWithoutServing(ctx, dsn, Options{AllowLoss: true})
 	if err != nil {
 		return err
 	}

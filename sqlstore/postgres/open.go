@@ -64,7 +64,7 @@ var (
 
 // Open connects to a database. dsn is what pgx takes: a URL or keywords.
 func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
-	d, err := open(ctx, dsn, options)
+	d, err := OpenWithoutServing(ctx, dsn, options)
 	if err != nil {
 		return nil, err
 	}
@@ -74,8 +74,9 @@ func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	return d, nil
 }
 
-// open is Open for one who does not serve what is stored.
-func open(ctx context.Context, dsn string, options Options) (*Driver, error) {
+// OpenWithoutServing is Open for a process that serves nothing of what is stored. It begins
+// no epoch, whatever server the database is on: the next process that serves it does.
+func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	options.LockTimeout = cmp.Or(options.LockTimeout, 5*time.Second)
 	options.CommitTimeout = cmp.Or(options.CommitTimeout, 10*time.Second)
 	options.ReadTimeout = cmp.Or(options.ReadTimeout, 5*time.Second)
