@@ -38,7 +38,7 @@ var changing = []struct {
 	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "UID"},
 	{regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`https://127\.0\.0\.1:\d+|127\.0\.0\.1:\d+`), "SERVER"},
-	{regexp.MustCompile(`\b10\.96\.\d+\.(\d\d+|[02-9])\b`), "ADDRESS"},
+	{regexp.MustCompile(`\b10\.96\.(0\.(\d\d+|[02-9])|[1-9]\d*\.\d+)\b`), "ADDRESS"},
 	{regexp.MustCompile(`\b3[012]\d{3}/`), "NODEPORT/"},
 	{regexp.MustCompile(`resourceVersion(\\?)":(\\?)"\d+`), `resourceVersion$1":$2"REVISION`},
 	{regexp.MustCompile(`in record \(\d+\)`), "in record (REVISION)"},
