@@ -16,7 +16,7 @@ func TestCache_IsBounded(t *testing.T) {
 			t.Fatalf("what is used was dropped after %d others", i)
 		}
 		size := 0
-		for _, part := range []map[string]string{c.recent, c.older} {
+		for _, part := range []map[string]string{c.sets.recent, c.sets.older} {
 			for shape, fields := range part {
 				size += len(shape) + len(fields) + entryOverhead
 			}

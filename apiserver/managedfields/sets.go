@@ -14,14 +14,9 @@ const parsedSize = 12
 // Sets holds the parsed field sets of updated objects, up to about a number of bytes.
 // Objects of one kind that were made alike have the same sets. It is safe for concurrent
 // use.
-//
-// Invariant: recent and older together take at most limit bytes, as in Cache.
 type Sets struct {
-	limit int
-
-	mu            sync.Mutex
-	recent, older map[setKey]*parsedSet
-	size          int // of recent, in bytes
+	mu     sync.Mutex
+	parsed generations[setKey, *parsedSet]
 }
 
 type setKey struct{ kind, fields string }
@@ -34,7 +29,7 @@ type parsedSet struct {
 }
 
 // NewSets returns an empty Sets of about limit bytes.
-func NewSets(limit int) *Sets { return &Sets{limit: limit, recent: map[setKey]*parsedSet{}} }
+func NewSets(limit int) *Sets { return &Sets{parsed: newGenerations[setKey, *parsedSet](limit)} }
 
 // parse returns the set that fields of an object of a kind are, where live is such an
 // object.
@@ -72,10 +67,10 @@ var managedFieldsSet = fieldpath.NewSet(fieldpath.MakePathOrDie("metadata", "man
 func (s *Sets) get(key setKey) *parsedSet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if parsed := s.recent[key]; parsed != nil {
+	if parsed := s.parsed.recent[key]; parsed != nil {
 		return parsed
 	}
-	parsed := s.older[key]
+	parsed := s.parsed.older[key]
 	if parsed != nil {
 		s.putLocked(key, parsed)
 	}
@@ -89,13 +84,5 @@ func (s *Sets) put(key setKey, parsed *parsedSet) {
 }
 
 func (s *Sets) putLocked(key setKey, parsed *parsedSet) {
-	size := len(key.fields)*parsedSize + entryOverhead
-	if size > s.limit/2 {
-		return
-	}
-	if s.size+size > s.limit/2 {
-		s.older, s.recent, s.size = s.recent, map[setKey]*parsedSet{}, 0
-	}
-	s.recent[key] = parsed
-	s.size += size
+	s.parsed.put(key, parsed, len(key.fields)*parsedSize)
 }

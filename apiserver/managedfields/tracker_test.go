@@ -107,27 +107,8 @@ func computed(t testing.TB, manager *upstream.FieldManager, kind schema.GroupVer
 // FuzzTrack: the field sets of a random object, and of objects that differ from it in a few
 // values, equal those that upstream computes, both for known shapes and for new ones.
 func FuzzTrack(f *testing.F) {
-	if testing.Short() {
-		f.Skip("compares every kind")
-	}
-	for i := range kinds() {
-		f.Add(int64(i), uint16(i))
-	}
-	f.Fuzz(func(t *testing.T, seed int64, number uint16) {
-		kind := kinds()[int(number)%len(kinds())]
+	fuzzKinds(f, func(t *testing.T, kind schema.GroupVersionKind, object runtime.Object, random *rand.Rand) {
 		tracker, manager := newTracker(t, kind)
-		random := rand.New(rand.NewSource(seed))
-		filler := fuzzer.FuzzerFor(kubetesting.FuzzerFuncs, random, legacyscheme.Codecs).NilChance(0.5).NumElements(0, 2).MaxDepth(8)
-		object, err := legacyscheme.Scheme.New(kind.GroupKind().WithVersion(runtime.APIVersionInternal))
-		if err != nil {
-			t.Fatal(err)
-		}
-		filler.Fill(object)
-		accessor, err := meta.Accessor(object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		accessor.SetManagedFields(nil)
 		for i := range 12 {
 			variant := object.DeepCopyObject()
 			if i%2 == 1 {
@@ -140,6 +121,29 @@ func FuzzTrack(f *testing.F) {
 				t.Fatalf("%v, variant %d:\ngot  %s\nwant %s", kind, i, got, want)
 			}
 		}
+	})
+}
+
+// fuzzKinds fuzzes with random objects of all kinds, in their internal version and without
+// managed fields. Its seeds have an object of each kind.
+func fuzzKinds(f *testing.F, test func(t *testing.T, kind schema.GroupVersionKind, object runtime.Object, random *rand.Rand)) {
+	f.Helper()
+	if testing.Short() {
+		f.Skip("compares every kind")
+	}
+	for i := range kinds() {
+		f.Add(int64(i), uint16(i))
+	}
+	f.Fuzz(func(t *testing.T, seed int64, number uint16) {
+		kind := kinds()[int(number)%len(kinds())]
+		random := rand.New(rand.NewSource(seed))
+		object, err := legacyscheme.Scheme.New(kind.GroupKind().WithVersion(runtime.APIVersionInternal))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fuzzer.FuzzerFor(kubetesting.FuzzerFuncs, random, legacyscheme.Codecs).NilChance(0.5).NumElements(0, 2).MaxDepth(8).Fill(object)
+		mustAccess(t, object).SetManagedFields(nil)
+		test(t, kind, object, random)
 	})
 }
 

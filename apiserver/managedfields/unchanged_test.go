@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,7 +14,6 @@ import (
 	upstream "k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/kube-openapi/pkg/util"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	kubetesting "k8s.io/kubernetes/pkg/api/testing"
 	"k8s.io/kubernetes/pkg/apis/core"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
@@ -56,23 +54,8 @@ func managerOf(t testing.TB, types upstream.TypeConverter, kind schema.GroupVers
 // FuzzUpdate: after each of several updates, by several managers and of a few values each,
 // the field sets equal those that upstream computes with its own converter.
 func FuzzUpdate(f *testing.F) {
-	if testing.Short() {
-		f.Skip("compares every kind")
-	}
-	for i := range kinds() {
-		f.Add(int64(i), uint16(i))
-	}
-	f.Fuzz(func(t *testing.T, seed int64, number uint16) {
-		kind := kinds()[int(number)%len(kinds())]
+	fuzzKinds(f, func(t *testing.T, kind schema.GroupVersionKind, object runtime.Object, random *rand.Rand) {
 		ours, theirs := managerOf(t, converter(), kind, ""), managerOf(t, upstreamConverter(), kind, "")
-		random := rand.New(rand.NewSource(seed))
-		filler := fuzzer.FuzzerFor(kubetesting.FuzzerFuncs, random, legacyscheme.Codecs).NilChance(0.5).NumElements(0, 2).MaxDepth(8)
-		object, err := legacyscheme.Scheme.New(kind.GroupKind().WithVersion(runtime.APIVersionInternal))
-		if err != nil {
-			t.Fatal(err)
-		}
-		filler.Fill(object)
-		mustAccess(t, object).SetManagedFields(nil)
 		live, err := legacyscheme.Scheme.New(kind)
 		if err != nil {
 			t.Fatal(err)

@@ -1,9 +1,9 @@
 package managedfields
 
 import (
+	"cmp"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -24,13 +24,13 @@ import (
 // written only if the update has changed it. Most updates change none: the manager has
 // the fields already that it changes.
 //
-// It relies on upstream's order of steps, which FuzzUpdate compares: reconcile with the
+// It relies on upstream's order of steps, which FuzzUpdater compares: reconcile with the
 // schema, compare, filter, take from every manager what has changed or is removed, strip
 // the metadata that nobody manages, and join what has changed with what the manager had.
 // What is rare is left to upstream: an entry of another version of the API, more managers
 // than upstream keeps apart, and whatever it cannot read.
 //
-// What it earns: BenchmarkUpdate.
+// What it earns: BenchmarkUpdater.
 
 // UpdaterConfig is what an Updater is made of.
 type UpdaterConfig struct {
@@ -136,8 +136,8 @@ func (u *Updater) update(live, object runtime.Object, entries []metav1.ManagedFi
 	}
 	compared = compared.FilterFields(u.Ignored)
 	changed := compared.Modified.Union(compared.Added)
-	all = take(all, changed, compared.Removed)
-	if all, err = u.give(all, changed, manager); err != nil {
+	all = removeFields(all, changed, compared.Removed)
+	if all, err = u.addFields(all, changed, manager); err != nil {
 		return nil, err
 	}
 	return encode(all)
@@ -179,9 +179,9 @@ func sameManager(a, b *metav1.ManagedFieldsEntry) bool {
 	return a.Manager == b.Manager && a.Operation == b.Operation && a.Subresource == b.Subresource
 }
 
-// take takes from all managers what an update has changed and removed. Who has nothing
+// removeFields takes from all managers what an update has changed and removed. Who has nothing
 // left is no manager any more.
-func take(all []managed, changed, removed *fieldpath.Set) []managed {
+func removeFields(all []managed, changed, removed *fieldpath.Set) []managed {
 	for i := range all {
 		m := &all[i]
 		if taken := m.set.Intersection(changed); !taken.Empty() {
@@ -194,9 +194,9 @@ func take(all []managed, changed, removed *fieldpath.Set) []managed {
 	return slices.DeleteFunc(all, func(m managed) bool { return m.set.Empty() })
 }
 
-// give gives to the manager what its update has changed. An update that has changed nothing
+// addFields gives the manager what its update has changed. An update that has changed nothing
 // that can be managed leaves the time of its entry as it is.
-func (u *Updater) give(all []managed, changed *fieldpath.Set, manager string) ([]managed, error) {
+func (u *Updater) addFields(all []managed, changed *fieldpath.Set, manager string) ([]managed, error) {
 	if u.Ignored != nil {
 		changed = u.Ignored.Filter(changed)
 	}
@@ -247,19 +247,11 @@ func encode(all []managed) ([]metav1.ManagedFieldsEntry, error) {
 // compareEntries orders entries of different managers as upstream does, by time in seconds
 // first among those of an operation.
 func compareEntries(a, b metav1.ManagedFieldsEntry) int {
-	if a.Operation != b.Operation {
-		return strings.Compare(string(a.Operation), string(b.Operation))
-	}
-	if at, bt := seconds(a.Time), seconds(b.Time); at != bt {
-		if at < bt {
-			return -1
-		}
-		return 1
-	}
-	if a.Manager != b.Manager {
-		return strings.Compare(a.Manager, b.Manager)
-	}
-	return strings.Compare(a.Subresource, b.Subresource)
+	return cmp.Or(
+		cmp.Compare(a.Operation, b.Operation),
+		cmp.Compare(seconds(a.Time), seconds(b.Time)),
+		cmp.Compare(a.Manager, b.Manager),
+		cmp.Compare(a.Subresource, b.Subresource))
 }
 
 func seconds(t *metav1.Time) int64 {

@@ -8,13 +8,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	upstream "k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	kubetesting "k8s.io/kubernetes/pkg/api/testing"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
@@ -62,24 +60,9 @@ func updated(t testing.TB, u *managedfields.Updater, live, object runtime.Object
 // FuzzUpdater: the managed fields of an object that several managers change again and
 // again, of the main resource and of its status, are those that upstream computes.
 func FuzzUpdater(f *testing.F) {
-	if testing.Short() {
-		f.Skip("compares every kind")
-	}
-	for i := range kinds() {
-		f.Add(int64(i), uint16(i))
-	}
-	f.Fuzz(func(t *testing.T, seed int64, number uint16) {
-		kind := kinds()[int(number)%len(kinds())]
+	fuzzKinds(f, func(t *testing.T, kind schema.GroupVersionKind, object runtime.Object, random *rand.Rand) {
 		ours, theirs := updaterOf(t, kind, "", "status")
 		ourStatus, theirStatus := updaterOf(t, kind, "status", "spec")
-		random := rand.New(rand.NewSource(seed))
-		filler := fuzzer.FuzzerFor(kubetesting.FuzzerFuncs, random, legacyscheme.Codecs).NilChance(0.5).NumElements(0, 2).MaxDepth(8)
-		object, err := legacyscheme.Scheme.New(kind.GroupKind().WithVersion(runtime.APIVersionInternal))
-		if err != nil {
-			t.Fatal(err)
-		}
-		filler.Fill(object)
-		mustAccess(t, object).SetManagedFields(nil)
 		empty, err := legacyscheme.Scheme.New(kind)
 		if err != nil {
 			t.Fatal(err)
