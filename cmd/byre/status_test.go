@@ -106,7 +106,7 @@ func readJSONStatus(t *testing.T, args ...string) (s status.Status) {
 // server begins an epoch, and not who looks.
 func TestStatus_WritesNothing(t *testing.T) {
 	dsn := pgtest.DSN(t)
-	if status, _, errOut := call("migrate", "up", "--endpoint", dsn); status != 0 {
+	if code, _, errOut := call("migrate", "up", "--endpoint", dsn); code != 0 {
 		t.Fatal(errOut)
 	}
 	conn, err := pgx.Connect(t.Context(), dsn)
