@@ -150,6 +150,9 @@ func TestCheck_DecryptsValues(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if _, err := kube.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "builder"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}},
@@ -193,7 +196,7 @@ func TestCheck_DecryptsValues(t *testing.T) {
 		// Sealed values are bound to their names.
 		`UPDATE objects SET record_sum = NULL, value = (SELECT value FROM objects WHERE resource = 'secrets' AND name = 'b') WHERE resource = 'secrets' AND name = 'a'`,
 		`UPDATE changes SET record_sum = NULL, value = substr(value, 1, length(value) - 9) || '"' WHERE revision = (SELECT max(revision) FROM changes WHERE op = 'update' AND value LIKE '"%')`,
-		`UPDATE objects SET record_sum = NULL, value = '{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":"default","namespace":"default","uid":"' || uid || '"}}' WHERE resource = 'serviceaccounts' AND namespace = 'default' AND name = 'default'`,
+		`UPDATE objects SET record_sum = NULL, value = '{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":"builder","namespace":"default","uid":"' || uid || '"}}' WHERE resource = 'serviceaccounts' AND namespace = 'default' AND name = 'builder'`,
 	} {
 		if result, err := db.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
@@ -210,7 +213,7 @@ func TestCheck_DecryptsValues(t *testing.T) {
 		"objects: secrets default/a: its value does not decrypt: ",
 		"changes: revision ",
 		// Not encrypted, and its resource has no provider "identity".
-		"objects: serviceaccounts default/default: its value does not decrypt: ",
+		"objects: serviceaccounts default/builder: its value does not decrypt: ",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the check does not say %q: %s", want, text)
