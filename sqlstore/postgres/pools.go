@@ -17,9 +17,9 @@ const (
 	// clients say nothing keeps four: for the poll, for the writer, for hints and for the
 	// lock of use.
 	defaultIdleTime = 5 * time.Second
-	// defaultCheckPeriod is how often a pool looks for idle connections. Each look has the
-	// pool use all of its connections once more, in turn: only what is idle for less than
-	// the period is ever found.
+	// defaultCheckPeriod is how often a pool looks for idle connections. Each look reverses
+	// the order in which the pool uses them, so that the poll uses two in turn, a period
+	// each: unless the idle time is less than the period, the second may never be closed.
 	defaultCheckPeriod = 10 * time.Second
 )
 
