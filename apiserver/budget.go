@@ -1,11 +1,18 @@
 package apiserver
 
-import "byre/watch/representation"
+import (
+	"math"
+
+	"byre/watch/representation"
+)
 
 // stateFraction is the part of the memory limit that the values of resources may
 // take that nobody watches (watch.Options.StateBytes). The rest is for what is derived
 // from them, for requests, and for garbage that has not been collected yet.
 const stateFraction = 4
+
+// stateBytes is that part, in bytes. An int of 32 bits does not hold a quarter of every limit.
+func stateBytes(limit int64) int { return int(min(limit/stateFraction, math.MaxInt)) }
 
 // The representations of objects get a part of the memory limit, within bounds.
 const (

@@ -57,7 +57,7 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 		legacyregistry.Registerer().MustRegister(backupCollector{recorder})
 	}
 	feed := watch.New(database.Driver, watch.Options{
-		StateBytes:          int(memory.Limit() / stateFraction),
+		StateBytes:          stateBytes(memory.Limit()),
 		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, memory.Limit()),
 		Logger:              logger,
 		Registerer:          legacyregistry.Registerer(),

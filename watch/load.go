@@ -37,7 +37,7 @@ func (f *Feed) SnapshotSmall(ctx context.Context, r Resource) (Snapshot, bool, e
 	}
 	if !f.isLoaded(r) {
 		usage, err := f.WaitForUsage(ctx, r)
-		if err != nil || usage.Objects == 0 || f.stateBytes()+int(usage.Bytes) > most {
+		if err != nil || usage.Objects == 0 || usage.Bytes > int64(most-f.stateBytes()) {
 			return Snapshot{}, false, err
 		}
 	}
