@@ -149,6 +149,9 @@ func (l *load) fill(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := l.awaitNodes(ctx); err != nil {
+		return err
+	}
 	for i := range l.deployments() {
 		replicas := l.Pods / l.deployments()
 		if i == 0 {
@@ -159,6 +162,53 @@ func (l *load) fill(ctx context.Context) error {
 		}
 	}
 	return l.awaitPods(ctx)
+}
+
+// awaitNodes waits until Pods can be made and find a node. Without a service account a Pod is
+// refused, without a ready node it is unschedulable; the controllers try again after ever
+// longer pauses, so that a busy machine would measure those.
+func (l *load) awaitNodes(ctx context.Context) error {
+	const most = 10 * time.Minute
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("the nodes and service accounts are not there within %v", most))
+	defer cancel()
+	for {
+		ready, err := l.readyNodes(ctx)
+		if err != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+		accounts, err := l.clientset.CoreV1().ServiceAccounts("").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=default"})
+		if err != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+		made := 0
+		for _, account := range accounts.Items {
+			if strings.HasPrefix(account.Namespace, namespacePrefix) {
+				made++
+			}
+		}
+		if ready == l.Nodes && made == namespaces {
+			return nil
+		}
+		if err := sleep(ctx, time.Second); err != nil {
+			return fmt.Errorf("%d nodes are ready, %d service accounts are there: %w", ready, made, context.Cause(ctx))
+		}
+	}
+}
+
+// readyNodes counts the nodes that take Pods.
+func (l *load) readyNodes(ctx context.Context) (n int, err error) {
+	nodes, err := l.clientset.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	for _, node := range nodes.Items {
+		if len(node.Spec.Taints) == 0 && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		}) {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // awaitPods waits until each Deployment is rolled out, and then counts the Pods.

@@ -12,9 +12,12 @@ import (
 	"byre/e2e/servers"
 )
 
-const namespaces = 10
+const (
+	namespaces      = 10
+	namespacePrefix = "soak-"
+)
 
-func namespaceName(i int) string  { return fmt.Sprintf("soak-%d", i%namespaces) }
+func namespaceName(i int) string  { return fmt.Sprint(namespacePrefix, i%namespaces) }
 func deploymentName(i int) string { return fmt.Sprintf("web-%d", i) }
 func nodeName(i int) string       { return fmt.Sprintf("node-%03d", i) }
 
