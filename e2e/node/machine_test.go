@@ -142,6 +142,7 @@ localStorageCapacityIsolation: false
 evictionHard: {memory.available: 10Mi, nodefs.available: "0%", imagefs.available: "0%", nodefs.inodesFree: "0%"}
 imageGCHighThresholdPercent: 100
 nodeStatusUpdateFrequency: 2s
+syncFrequency: 10s
 resolvConf: ""
 `
 

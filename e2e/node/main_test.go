@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,7 +22,10 @@ const (
 	inside = "E2E_NODE_INSIDE"
 )
 
+var awaitRenewal = flag.Bool("renewal", false, "wait until the kubelet has renewed a projected token: ten minutes")
+
 func TestMain(m *testing.M) {
+	flag.Parse()
 	if os.Getenv(wanted) == "" {
 		fmt.Println("make node-test runs a real node")
 		os.Exit(m.Run()) // which skips

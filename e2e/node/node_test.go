@@ -33,12 +33,14 @@ func TestNode_RunsPods(t *testing.T) {
 	}
 	n := startCluster(t)
 	n.runWeb(t)
+	first := n.startAgent(t)
 	for _, step := range []struct {
 		name string
 		test func(*testing.T)
 	}{
 		{"logs", n.testLogs},
 		{"exec", n.testExec},
+		{"attach", n.testAttach},
 		{"cp", n.testCopy},
 		{"port-forward", n.testPortForward},
 		{"ephemeral container", n.testEphemeral},
@@ -50,6 +52,9 @@ func TestNode_RunsPods(t *testing.T) {
 		if !t.Run(step.name, step.test) {
 			return
 		}
+	}
+	if *awaitRenewal {
+		t.Run("renewed token", func(t *testing.T) { n.testRenewal(t, first) })
 	}
 }
 
@@ -250,15 +255,6 @@ func (n *node) testEphemeral(t *testing.T) {
 	})
 }
 
-func (n *node) testToken(t *testing.T) {
-	token := n.kubectl(t, "exec", n.pods(t)[0], "--", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token")
-	review, err := n.tryKubectl(t, fmt.Sprintf(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":%q}}`, token),
-		"create", "-f", "-", "-o", "jsonpath={.status.authenticated} {.status.user.username}")
-	if err != nil || review != "true system:serviceaccount:default:default" {
-		t.Errorf("review of the token: %q, %v", review, err)
-	}
-}
-
 // restarts are the restarts of the containers of web by Pod.
 func (n *node) restarts(t *testing.T) string {
 	t.Helper()
@@ -307,9 +303,10 @@ func (n *node) testRestart(t *testing.T) {
 	n.kubectl(t, "rollout", "status", "deployment/web", "--timeout=5m")
 }
 
-// testDrain evicts the Pods of the one node there is; they come back when it takes Pods again.
+// testDrain evicts the Pods of the one node there is, but for that of the DaemonSet; they
+// come back when it takes Pods again.
 func (n *node) testDrain(t *testing.T) {
-	n.kubectl(t, "drain", nodeName, "--delete-emptydir-data", "--timeout=5m")
+	n.kubectl(t, "drain", nodeName, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=5m")
 	if left := n.pods(t); len(left) > 0 {
 		t.Errorf("after the drain %q run", left)
 	}
@@ -317,7 +314,7 @@ func (n *node) testDrain(t *testing.T) {
 	n.kubectl(t, "rollout", "status", "deployment/web", "--timeout=5m")
 	n.kubectl(t, "delete", "deployment", "web")
 	waitFor(t, "all Pods are gone", func() error {
-		if left := n.kubectl(t, "get", "pods", "-o", "name"); left != "" {
+		if left := n.kubectl(t, "get", "pods", "--selector=app!=agent", "-o", "name"); left != "" {
 			return errors.New(left)
 		}
 		return nil
