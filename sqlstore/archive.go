@@ -73,6 +73,7 @@ func (s *Store) archive(ctx context.Context, upTo int64) error {
 	if err != nil {
 		return err
 	}
+	var p pace
 	chunk := firstChunk
 	upTo = min(upTo, state.Revision)
 	for after := state.Compacted; after < upTo; {
@@ -83,10 +84,10 @@ func (s *Store) archive(ctx context.Context, upTo int64) error {
 		}
 		after = next
 		took := time.Since(start)
-		chunk = nextChunk(chunk, took)
-		if err := pause(ctx, took); err != nil {
+		if err := s.pause(ctx, &p, took, after-state.Compacted); err != nil {
 			return err
 		}
+		chunk = nextChunk(chunk, took)
 	}
 	return nil
 }
@@ -118,7 +119,8 @@ func (s *Store) pruneArchive(ctx context.Context, now time.Time) error {
 }
 
 func (s *Store) deleteArchived(ctx context.Context, a Archiver, of GroupResource, before time.Time) error {
-	chunk := firstChunk
+	var p pace
+	chunk, all := firstChunk, int64(0)
 	for {
 		start := time.Now()
 		deleted, err := a.DeleteArchived(ctx, of, before, chunk)
@@ -126,20 +128,10 @@ func (s *Store) deleteArchived(ctx context.Context, a Archiver, of GroupResource
 			return err
 		}
 		took := time.Since(start)
-		chunk = nextChunk(chunk, took)
-		if err := pause(ctx, took); err != nil {
+		all += int64(deleted)
+		if err := s.pause(ctx, &p, took, all); err != nil {
 			return err
 		}
-	}
-}
-
-// pause waits writersShare times as long as a chunk took, so that the writers go on
-// meanwhile.
-func pause(ctx context.Context, took time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(writersShare * took):
-		return nil
+		chunk = nextChunk(chunk, took)
 	}
 }

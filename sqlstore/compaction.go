@@ -10,20 +10,19 @@ const (
 	// chunkTime is how long one chunk of a compaction may delay a batch.
 	chunkTime                               = 20 * time.Millisecond
 	firstChunk, smallestChunk, largestChunk = 200, 10, 20_000
-	// writersShare times the duration of a chunk is the pause after it, for the writers.
-	writersShare = 9
 )
 
-// Compact deletes the changes up to and including a revision, one chunk at a time, and
-// leaves nine tenths of the time to the writers. Before that it archives what
-// Options.RetentionFor keeps.
+// Compact deletes the changes up to and including a revision, one chunk at a time. It leaves
+// nine tenths of the time to the writers, and six sevenths where these make more changes than
+// it deletes. Before that it archives what Options.RetentionFor keeps.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	s.compacting.Lock()
 	defer s.compacting.Unlock()
 	if err := s.archive(ctx, revision); err != nil {
 		return err
 	}
-	chunk := firstChunk
+	var p pace
+	chunk, deleted := firstChunk, int64(0)
 	for {
 		start := time.Now()
 		done, err := s.Driver.Compact(ctx, revision, chunk)
@@ -35,10 +34,11 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 		if done {
 			return s.recordState(ctx)
 		}
-		chunk = nextChunk(chunk, took)
-		if err := pause(ctx, took); err != nil {
+		deleted += int64(chunk)
+		if err := s.pause(ctx, &p, took, deleted); err != nil {
 			return err
 		}
+		chunk = nextChunk(chunk, took)
 	}
 }
 

@@ -1,0 +1,74 @@
+package sqlstore_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+)
+
+// busy is a database whose writers make a number of changes a second. Its compaction takes a
+// millisecond for each change.
+type busy struct {
+	*storetest.Model
+	perSecond int64
+	began     time.Time
+	compacted int64
+	// working is the time that the compaction has taken.
+	working time.Duration
+}
+
+func (b *busy) State(context.Context) (sqlstore.State, error) {
+	written := b.perSecond * int64(time.Since(b.began)) / int64(time.Second)
+	return sqlstore.State{Revision: 1_000_000 + written, Compacted: b.compacted}, nil
+}
+
+func (b *busy) Compact(_ context.Context, upTo int64, limit int) (done bool, err error) {
+	took := time.Duration(limit) * time.Millisecond
+	time.Sleep(took)
+	b.working += took
+	b.compacted = min(b.compacted+int64(limit), upTo)
+	return b.compacted == upTo, nil
+}
+
+// A compaction leaves nine tenths of the time to the writers. Where they write more than it
+// deletes it leaves them less, as far as it needs to keep up with them, and not less than
+// six sevenths.
+func TestCompact_KeepsUpWithTheWriters(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		perSecond int64
+		// atLeast and atMost bound the part of the time that the compaction takes.
+		atLeast, atMost float64
+		isKeptUp        bool
+	}{
+		"no writes":                             {perSecond: 0, atLeast: 0.099, atMost: 0.101, isKeptUp: true},
+		"as many as a tenth of the time is for": {perSecond: 90, atLeast: 0.099, atMost: 0.101, isKeptUp: true},
+		"as many as an eighth of it is for":     {perSecond: 120, atLeast: 0.115, atMost: 0.126, isKeptUp: true},
+		"more than a seventh of it is for":      {perSecond: 300, atLeast: 0.140, atMost: 0.144, isKeptUp: false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &busy{Model: storetest.NewModel(), perSecond: c.perSecond, began: time.Now()}
+				store := sqlstore.New(b, sqlstore.Options{})
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				_ = store.Compact(ctx, 1_000_000)
+				if share := b.working.Seconds() / time.Since(b.began).Seconds(); share < c.atLeast || share > c.atMost {
+					t.Errorf("the compaction takes %.3f of the time, want %.3f to %.3f", share, c.atLeast, c.atMost)
+				}
+				state, err := b.State(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				written := state.Revision - 1_000_000
+				if isKeptUp := state.Compacted >= written-5*c.perSecond; isKeptUp != c.isKeptUp {
+					t.Errorf("%d changes were compacted while %d were made", state.Compacted, written)
+				}
+			})
+		})
+	}
+}
