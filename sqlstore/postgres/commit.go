@@ -61,6 +61,7 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	defer conn.Release()
 	d.waiting.begin(cancel)
 	defer d.waiting.end()
+	defer d.watchSession(ctx, conn, cancel)()
 
 	before := d.history.last()
 	var b pgx.Batch
@@ -94,7 +95,7 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 		return nil, err
 	}
 	if errors.Is(err, context.Canceled) {
-		err = context.DeadlineExceeded // only batchWait cancels
+		err = context.DeadlineExceeded // only batchWait and watchSession cancel
 	}
 	return nil, d.translateCommit(err, committing)
 }

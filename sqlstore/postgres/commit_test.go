@@ -128,6 +128,13 @@ func TestCommit_IsNotCancelled(t *testing.T) {
 	if n := waiting(t, admin); n != 1 {
 		t.Errorf("%d commits wait, want 1", n)
 	}
+	var pid uint32
+	if err := admin.QueryRow(t.Context(), `SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	if driver.IsDone(t.Context(), pid) {
+		t.Error("a session whose COMMIT waits for a standby has nothing to do")
+	}
 	if _, _, err := driver.Get(t.Context(), create("a")[0].Key); !errors.Is(err, sqlstore.ErrNotFound) {
 		t.Errorf("what is not replicated is visible: %v", err)
 	}
@@ -198,4 +205,31 @@ func TestCommit_StatementTimeoutWritesNothing(t *testing.T) {
 	if o, err := driver.Commit(t.Context(), create("a")); err != nil || o[0].Revision != 2 {
 		t.Error(o, err)
 	}
+}
+
+// A batch whose answer is lost is given up soon, though the server answers on other
+// connections: its session has nothing to do. The outcome is unknown, and the next batch is
+// committed.
+func TestCommit_EndsWhereItsSessionIsDone(t *testing.T) {
+	t.Parallel()
+	driver, proxies := openThrough(t, 1, postgres.Options{CommitTimeout: 10 * time.Minute, ReadTimeout: 2 * time.Second})
+	mustCreate(t, driver, "a")
+	proxies[0].Set(pgtest.Trap{Statement: "COMMIT", Point: pgtest.Answered, Do: func() pgtest.Fate { return pgtest.Swallow }})
+	committed := make(chan error, 1)
+	go func() {
+		_, err := driver.Commit(t.Context(), create("b"))
+		committed <- err
+	}()
+	select {
+	case err := <-committed:
+		if !errors.Is(err, sqlstore.ErrUnknown) {
+			t.Errorf("commit: %v", err)
+		}
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the commit waits for an answer that the server has given")
+	}
+	if _, _, err := driver.Get(t.Context(), create("b")[0].Key); err != nil {
+		t.Errorf("the write whose answer was lost: %v", err)
+	}
+	mustCreate(t, driver, "c")
 }

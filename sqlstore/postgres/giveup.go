@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // closeTimeout bounds each of the two steps in which pgx closes a connection that it has
@@ -117,4 +118,50 @@ func (w *batchWait) endIfBefore(t time.Time) {
 	if w.giveUp != nil && w.began.Before(t) {
 		w.giveUp()
 	}
+}
+
+// sessionInterval is how often watchSession asks.
+const sessionInterval = time.Second
+
+// watchSession ends the wait for a batch whose session has nothing to do: the network has
+// swallowed the batch or its answer, while other connections work. On such a connection it
+// asks the server, the first time after Options.ReadTimeout, until the returned function is
+// called. A session that works, or waits for a lock or for a synchronous standby, is left
+// alone.
+//
+// Behind a pooler nobody knows the session. There the batch ends at its deadline.
+func (d *Driver) watchSession(ctx context.Context, conn *pgxpool.Conn, giveUp func()) (stop func()) {
+	if !d.hasSession() {
+		return func() {}
+	}
+	pid := conn.Conn().PgConn().PID()
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	timer := time.AfterFunc(d.options.ReadTimeout, func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			if d.isDone(ctx, pid) {
+				giveUp()
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(sessionInterval):
+			}
+		}
+	})
+	return func() {
+		cancel()
+		if !timer.Stop() {
+			<-ended
+		}
+	}
+}
+
+// isDone reports whether the server says that a session has nothing to do.
+func (d *Driver) isDone(ctx context.Context, pid uint32) (done bool) {
+	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
+		return conn.QueryRow(ctx, isDone, int64(pid)).Scan(&done)
+	})
+	return err == nil && done
 }

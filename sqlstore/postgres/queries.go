@@ -147,6 +147,12 @@ WHERE l.locktype = 'relation' AND l.granted AND l.relation = 'store'::regclass
   AND l.mode IN ('RowShareLock', 'RowExclusiveLock')
   AND a.pid <> pg_backend_pid() AND a.backend_xid IS NOT NULL AND a.wait_event_type = 'Client'
   AND a.xact_start < clock_timestamp() - $1::interval`
+
+	// isDone says that the session $1 has had nothing to do for a second, or is not there.
+	// Of another role's session nothing is known: its state is NULL.
+	isDone = `
+SELECT NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = $1
+                   AND (a.state LIKE 'idle%' AND a.state_change < clock_timestamp() - interval '1 second') IS NOT TRUE)`
 )
 
 // Compaction and locks by name.
