@@ -118,7 +118,7 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	defer pause.Stop()
 	idle := time.NewTimer(checkpointIdle)
 	defer idle.Stop()
-	flush := time.NewTicker(d.options.FlushInterval)
+	flush := time.NewTimer(d.options.FlushInterval)
 	defer flush.Stop()
 	for {
 		statement := measureLog
@@ -128,9 +128,11 @@ func (d *Driver) Maintain(ctx context.Context) error {
 		case <-flush.C:
 			// A flush that failed is tried again, and the next write fails for the same
 			// reason.
-			if err := d.flush(); err != nil && !errors.Is(err, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrClosed) {
+			next, err := d.flushDue()
+			if err != nil && !errors.Is(err, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrClosed) {
 				return err
 			}
+			flush.Reset(next)
 			continue
 		case <-pause.C:
 			select {

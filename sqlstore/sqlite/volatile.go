@@ -43,6 +43,8 @@ type memory struct {
 	mu      sync.RWMutex
 	flushed int64
 	changes []volatileChange
+	// oldest is when the first of changes was made.
+	oldest time.Time
 	// current are the records of the keys that the changes are of; nil for a deleted one.
 	current map[sqlstore.Key]*sqlstore.Record
 	bytes   int
@@ -178,6 +180,9 @@ func (d *Driver) commitToMemory(ctx context.Context, batch []sqlstore.Write) ([]
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if len(m.changes) == 0 {
+		m.oldest = time.Now()
+	}
 	for _, c := range changes {
 		m.changes = append(m.changes, c)
 		m.bytes += len(c.New.Value)
@@ -298,6 +303,24 @@ func (d *Driver) flush() error {
 		return sqlstore.ErrClosed
 	}
 	return d.translate(d.flushLocked())
+}
+
+// flushDue flushes if a change has been in memory for Options.FlushInterval, and returns after
+// what time to look again. A transaction that was made for another change has flushed the
+// earlier ones: each flush writes whole pages, so that one flush less is worth the wait.
+func (d *Driver) flushDue() (next time.Duration, err error) {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	switch {
+	case d.writer.closed:
+		return d.options.FlushInterval, sqlstore.ErrClosed
+	case d.memory == nil || len(d.memory.changes) == 0:
+		return d.options.FlushInterval, nil
+	}
+	if age := time.Since(d.memory.oldest); age < d.options.FlushInterval {
+		return d.options.FlushInterval - age, nil
+	}
+	return d.options.FlushInterval, d.translate(d.flushLocked())
 }
 
 func (d *Driver) flushLocked() error {

@@ -1,13 +1,17 @@
 package sqlite_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"byre/sqlstore"
 	"byre/sqlstore/sqlite"
@@ -217,4 +221,43 @@ func TestVolatile_FailsWithTheDatabase(t *testing.T) {
 	if got := strings.Join(names, ", "); err != nil || got != "after, before, in memory" {
 		t.Errorf("%s, %v", got, err)
 	}
+}
+
+// A change is in memory for Options.FlushInterval, counted from the change: what a commit of
+// another resource has flushed meanwhile is not followed by a flush of its own.
+func TestVolatile_FlushesWhatIsDue(t *testing.T) {
+	t.Parallel()
+	path := migrated(t)
+	synctest.Test(t, func(t *testing.T) {
+		driver := openVolatile(t, path, isLease)
+		defer driver.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		var maintaining sync.WaitGroup
+		maintaining.Go(func() {
+			if err := driver.Maintain(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		defer maintaining.Wait()
+		defer cancel()
+		create := func(resource, name string) {
+			commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: resource, Name: name}, Value: []byte(`{}`)})
+		}
+		wait := func(d time.Duration) int {
+			time.Sleep(d)
+			synctest.Wait()
+			return logPages(t, driver)
+		}
+		create("leases", "a")
+		wait(10 * time.Second)
+		create("pods", "a") // which flushes the lease
+		flushed := wait(time.Second)
+		create("leases", "b")
+		if pages := wait(14900 * time.Millisecond); pages != flushed {
+			t.Errorf("%d pages were written before the change was %v old", pages-flushed, 15*time.Second)
+		}
+		if pages := wait(200 * time.Millisecond); pages == flushed {
+			t.Error("nothing was written when the change was 15 s old")
+		}
+	})
 }
