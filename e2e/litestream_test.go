@@ -75,11 +75,7 @@ func TestLitestream_RestoresWhatItReplicated(t *testing.T) {
 	byreCommand(t, "check", "--endpoint", "sqlite://"+restored)
 	byre.Endpoint = "sqlite://" + filepath.Join(dir, "restored.db")
 	byreCommand(t, "restore", "--from", "sqlite://"+restored, "--endpoint", byre.Endpoint)
-	if server, err = byre.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Kill)
-	c.address.Store(strings.TrimPrefix(server.URL, "https://"))
+	serveRestored(t, byre, c)
 	compareDumps(t, want, c.dump(t), count)
 	awaitStores(t, c, stores)
 	c.change(t)

@@ -1,0 +1,100 @@
+package sqlite_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	engine "modernc.org/sqlite"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/sqlite"
+)
+
+// SQLite's online backup, which the shell's ".backup" calls for 100 pages at a time, copies a
+// store that is written to meanwhile. A copy in one step has the revision at which it began,
+// a copy in several begins again after each write and has the last one.
+func TestOnlineBackup_CopiesOneRevision(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		pages int32
+		want  func(before, last int64) int64
+	}{
+		"in one step":  {-1, func(before, _ int64) int64 { return before }},
+		"page by page": {1, func(_, last int64) int64 { return last }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			driver, path := open(t)
+			defer driver.Close()
+			for i := range 50 {
+				if err := commits(t, driver, fmt.Sprint("before-", i), 10_000); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := revisionOf(t, driver)
+			copied := filepath.Join(t.TempDir(), "copy.db")
+			i := 0
+			onlineBackup(t, path, copied, c.pages, func() {
+				if i++; i > 20 {
+					return
+				}
+				if err := commits(t, driver, fmt.Sprint("meanwhile-", i), 10_000); err != nil {
+					t.Error(err)
+				}
+			})
+			last := revisionOf(t, driver)
+			if err := commits(t, driver, "after", 10_000); err != nil {
+				t.Fatal(err)
+			}
+
+			backup, err := sqlite.Open(t.Context(), copied, sqlite.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer backup.Close()
+			want := c.want(before, last)
+			if revision := revisionOf(t, backup); revision != want {
+				t.Errorf("the copy is at revision %d, want %d", revision, want)
+			}
+			changes, err := backup.Changes(t.Context(), 0, 1000, 0)
+			if err != nil || int64(len(changes)) != want {
+				t.Errorf("the copy has %d changes, %v; want %d", len(changes), err, want)
+			}
+		})
+	}
+}
+
+func revisionOf(t *testing.T, driver sqlstore.Driver) int64 {
+	t.Helper()
+	state, err := driver.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.Revision
+}
+
+// onlineBackup copies some pages at a time, as a program of its own would, and calls
+// meanwhile after each step but the last.
+func onlineBackup(t *testing.T, path, copied string, pages int32, meanwhile func()) {
+	t.Helper()
+	err := foreign(t, path).Raw(func(source any) error {
+		backup, err := source.(interface {
+			NewBackup(destination string) (*engine.Backup, error)
+		}).NewBackup(migrations.SQLiteDSN(copied))
+		if err != nil {
+			return err
+		}
+		for more := true; more && err == nil; {
+			if more, err = backup.Step(pages); more {
+				meanwhile()
+			}
+		}
+		return errors.Join(err, backup.Finish())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
