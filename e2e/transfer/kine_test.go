@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -45,7 +46,7 @@ func TestKine_ToByre(t *testing.T) {
 			keys, revision := etcdKeys(t, kine)
 			t.Logf("made %d objects; the server has %d; kine has %d keys at revision %d", made, len(before), len(keys), revision)
 
-			data := filepath.Join(dir, "data")
+			data, imported := filepath.Join(dir, "data"), time.Now()
 			out := timed(t, programs.Byre, "import", "kine", from, "--data-dir", data)
 			if t.Log(out); !strings.Contains(out, "left out: 2 (not below the prefix)") {
 				t.Error("the import does not say that it leaves out what k3s and kine keep for themselves")
@@ -58,7 +59,7 @@ func TestKine_ToByre(t *testing.T) {
 			restored := filepath.Join(dir, "restored")
 			command(t, programs.Etcdutl, "snapshot", "restore", exported, "--data-dir", filepath.Join(restored, "etcd"))
 			back, _ := etcdKeys(t, startEtcd(t, restored))
-			compareKeys(t, keys, back)
+			compareKeys(t, keys, back, imported)
 
 			// Without controllers, which would write to what is compared.
 			byre := startByre(t, data, "--controllers=")
