@@ -23,13 +23,18 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// TestGrowth compares a small store with a large one, of BYRE_GROWTH objects and twice as
-// many changes (make growth): reads are as fast, and a compaction of all history keeps up
-// with the writers, leaves them their time, and gives space back.
-func TestGrowth(t *testing.T) {
+// TestGrowth_ReadsAndCompactionKeepTheirSpeed compares a small store with a large one, of
+// BYRE_GROWTH objects and BYRE_GROWTH_CHANGES changes of each (make growth): reads are as
+// fast, and a compaction of all history keeps up with the writers, leaves them their time,
+// and gives space back.
+func TestGrowth_ReadsAndCompactionKeepTheirSpeed(t *testing.T) {
 	objects, ok := storetest.Growth()
 	if !ok {
 		t.Skip("BYRE_GROWTH is not a number of objects")
+	}
+	changes, err := strconv.Atoi(os.Getenv("BYRE_GROWTH_CHANGES"))
+	if err != nil || changes < 2 {
+		t.Fatalf("BYRE_GROWTH_CHANGES is %q, want 2 or more", os.Getenv("BYRE_GROWTH_CHANGES"))
 	}
 	for _, database := range []struct {
 		name string
@@ -37,17 +42,19 @@ func TestGrowth(t *testing.T) {
 	}{{"SQLite", loadSQLite}, {"PostgreSQL", loadPostgres}} {
 		t.Run(database.name, func(t *testing.T) {
 			const few = 10_000
-			small, _ := database.open(t, grown(few))
+			small, _ := database.open(t, grown(few, changes))
 			begun := time.Now()
-			large, path := database.open(t, grown(objects))
-			t.Logf("loaded %d objects and %d changes in %v", objects, 2*objects, time.Since(begun).Round(time.Second))
-			compareReads(t, readsOf(t.Context(), small, few), readsOf(t.Context(), large, objects))
+			large, path := database.open(t, grown(objects, changes))
+			t.Logf("loaded %d objects and %d changes in %v", objects, changes*objects, time.Since(begun).Round(time.Second))
+			compareReads(t, readsOf(t.Context(), small, few, changes), readsOf(t.Context(), large, objects, changes))
 			if err := small.Close(); err != nil {
 				t.Fatal(err)
 			}
 			size := sizeOf(t, large)
-			measureCompaction(t, large, objects)
+			measureCompaction(t, large, int64(changes*objects))
+			begun = time.Now()
 			compactAll(t, large)
+			t.Logf("compacted the rest in %v", time.Since(begun).Round(time.Second))
 			left := sizeOf(t, large)
 			if err := large.Close(); err != nil {
 				t.Fatal(err)
@@ -99,12 +106,13 @@ func grownKey(i int) sqlstore.Key {
 
 func grownValue() []byte { return []byte(`{"spec":"` + strings.Repeat("x", 500) + `"}`) }
 
-// grown is a store in which each object was created, and then updated once.
-func grown(objects int) sqlstore.Snapshot {
-	n, now, value := int64(objects), time.Now(), grownValue()
+// grown is a store in which all objects were created, and then updated in turn until each
+// had its number of changes.
+func grown(objects, changesEach int) sqlstore.Snapshot {
+	n, last, now, value := int64(objects), int64(objects*changesEach), time.Now(), grownValue()
 	author := sqlstore.Author{User: "someone", Verb: "update"}
 	record := func(i int64) sqlstore.Record {
-		return sqlstore.Record{Key: grownKey(int(i)), UID: "8cd0c3a4-4a8e-4d05-a3f3-6f5bb1d3d6a6", Created: i + 1, Revision: n + i + 1, Form: "v1", Value: value}
+		return sqlstore.Record{Key: grownKey(int(i)), UID: "8cd0c3a4-4a8e-4d05-a3f3-6f5bb1d3d6a6", Created: i + 1, Revision: last - n + i + 1, Form: "v1", Value: value}
 	}
 	all := func(yield func(*sqlstore.ObjectRow, error) bool) {
 		for i := range n {
@@ -114,11 +122,11 @@ func grown(objects int) sqlstore.Snapshot {
 		}
 	}
 	changes := func(yield func(*sqlstore.ChangeRow, error) bool) {
-		for i := range 2 * n {
+		for i := range last {
 			r := record(i % n)
 			c := sqlstore.ChangeRow{Key: r.Key, Op: sqlstore.Create, Revision: i + 1, Time: now, Author: author, UID: r.UID, Created: r.Created}
 			if i >= n {
-				c.Op, c.Replaces, c.Form, c.Value = sqlstore.Update, r.Created, r.Form, value
+				c.Op, c.Replaces, c.Form, c.Value = sqlstore.Update, i-n+1, r.Form, value
 			}
 			if !yield(&c, nil) {
 				return
@@ -126,7 +134,7 @@ func grown(objects int) sqlstore.Snapshot {
 		}
 	}
 	return sqlstore.Snapshot{
-		Header:  sqlstore.Header{Revision: 2 * n, Epoch: "grown", Time: now, ObjectCount: n},
+		Header:  sqlstore.Header{Revision: last, Epoch: "grown", Time: now, ObjectCount: n},
 		Objects: iter.Seq2[*sqlstore.ObjectRow, error](all), Changes: iter.Seq2[*sqlstore.ChangeRow, error](changes),
 	}
 }
@@ -159,7 +167,10 @@ func loadPostgres(t *testing.T, s sqlstore.Snapshot) (sqlstore.Driver, string) {
 }
 
 // readsOf are reads at a place in a hundred namespaces, which are spread over the store.
-func readsOf(ctx context.Context, driver sqlstore.Driver, objects int) map[string]func(place int) error {
+func readsOf(ctx context.Context, driver sqlstore.Driver, objects, changesEach int) map[string]func(place int) error {
+	// past is a revision after the creation of all objects; history is one at any time.
+	past := func(place int) int64 { return int64(objects + place*((changesEach-1)*objects/objectsEach)) }
+	history := func(place int) int64 { return int64(place * (changesEach * objects / objectsEach)) }
 	list := func(place int, at int64, limit int) error {
 		k := grownKey(place % objectsEach * (objects / objectsEach))
 		_, err := driver.List(ctx, sqlstore.Query{
@@ -174,9 +185,9 @@ func readsOf(ctx context.Context, driver sqlstore.Driver, objects int) map[strin
 		},
 		"page of 50":              func(place int) error { return list(place, 0, 50) },
 		"list of a namespace":     func(place int) error { return list(place, 0, 0) },
-		"list at a past revision": func(place int) error { return list(place, int64(objects+place*(objects/objectsEach)), 0) },
+		"list at a past revision": func(place int) error { return list(place, past(place), 0) },
 		"100 changes to resume after": func(place int) error {
-			_, err := driver.Changes(ctx, int64(place*(objects/objectsEach)), 100, 0)
+			_, err := driver.Changes(ctx, history(place), 100, 0)
 			return err
 		},
 	}
@@ -214,7 +225,7 @@ func compareReads(t *testing.T, small, large map[string]func(place int) error) {
 
 // measureCompaction updates as fast as it can, without and with a compaction of all that
 // was loaded.
-func measureCompaction(t *testing.T, driver sqlstore.Driver, objects int) {
+func measureCompaction(t *testing.T, driver sqlstore.Driver, loaded int64) {
 	store := sqlstore.New(driver, sqlstore.Options{Retention: -1, RetentionChanges: -1})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -254,7 +265,7 @@ func measureCompaction(t *testing.T, driver sqlstore.Driver, objects int) {
 		during.measure(&written, func() {
 			window, cancel := context.WithTimeout(ctx, growthWindow)
 			defer cancel()
-			err := store.Compact(window, int64(2*objects))
+			err := store.Compact(window, loaded)
 			if done = err == nil; err != nil && window.Err() == nil {
 				t.Error(err)
 				done = true
@@ -281,7 +292,7 @@ func measureCompaction(t *testing.T, driver sqlstore.Driver, objects int) {
 // growthWindow is how long writes are counted without, and then with, a compaction;
 // growthWindows is how often at most.
 const (
-	growthWindow  = 2 * time.Second
+	growthWindow  = 5 * time.Second
 	growthWindows = 30
 )
 
