@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -120,10 +121,7 @@ func TestControllers_PauseWhileAControllerManagerLeads(t *testing.T) {
 	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Done(t, "a service account", func(ctx context.Context) (bool, error) {
-		_, err := client.CoreV1().ServiceAccounts("later").Get(ctx, "default", metav1.GetOptions{})
-		return err == nil, err
-	})
+	awaitAccount(t, client, "later")
 	if n := slicesOf(t, client, "second"); n != 0 {
 		t.Errorf("beside a kube-controller-manager the Service has %d EndpointSlices", n)
 	}
@@ -197,8 +195,9 @@ func awaitSlice(t *testing.T, client kubernetes.Interface, service string) {
 
 func createReadyPod(t *testing.T, client kubernetes.Interface, app, node, address string) {
 	t.Helper()
+	awaitAccount(t, client, "default")
 	pods := client.CoreV1().Pods("default")
-	pod, err := pods.Create(t.Context(), &corev1.Pod{
+	_, err := pods.Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: app, Labels: map[string]string{"app": app}},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
 			Name: "c", Image: "example.com/web", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
@@ -207,27 +206,32 @@ func createReadyPod(t *testing.T, client kubernetes.Interface, app, node, addres
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod.Status.PodIP, pod.Status.PodIPs = address, []corev1.PodIP{{IP: address}}
-	pod.Status.Phase = corev1.PodRunning
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	if _, err := pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+	status := fmt.Sprintf(`{"status":{"phase":"Running","podIP":%[1]q,"podIPs":[{"ip":%[1]q}],"conditions":[{"type":"Ready","status":"True"}]}}`, address)
+	if _, err := pods.Patch(t.Context(), app, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// awaitAccount waits for the ServiceAccount without which no Pod can be created in the
+// namespace. A controller creates it, which starts when the server is ready.
+func awaitAccount(t *testing.T, client kubernetes.Interface, namespace string) {
+	t.Helper()
+	eventually.Done(t, "the ServiceAccount default of "+namespace, func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
+		return err == nil, err
+	})
 }
 
 func createReadyNode(t *testing.T, client kubernetes.Interface, name string) {
 	t.Helper()
 	nodes := client.CoreV1().Nodes()
-	node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	if err != nil {
+	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	room := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
-	}
-	node.Status.Capacity, node.Status.Allocatable = room, room
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
-	if _, err := nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+	// Controllers may have changed the Node by now: an update would be a conflict.
+	status := fmt.Sprintf(`{"status":{"capacity":%[1]s,"allocatable":%[1]s,"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":%[2]q}]}}`,
+		`{"cpu":"4","memory":"8Gi","pods":"110"}`, time.Now().UTC().Format(time.RFC3339))
+	if _, err := nodes.Patch(t.Context(), name, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 }

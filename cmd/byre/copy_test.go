@@ -80,6 +80,7 @@ func TestCopy_RefusesALiveServer(t *testing.T) {
 			for i, flag := range flags {
 				if flag == "--endpoint" {
 					endpoint = flags[i+1]
+					awaitShared(t, endpoint)
 				}
 			}
 			target := filepath.Join(t.TempDir(), "byre.db")

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"math/rand/v2"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,19 +15,22 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// freePort returns a port that nobody listens on: --insecure-port=0 opens no port.
+// freePort returns a port of 127.0.0.1 that nobody listens on: --insecure-port=0 opens no
+// port. It is below the range from which the kernels of Linux and macOS choose, so that no
+// other program gets it by chance before the test uses it.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := strconv.Itoa(15_000 + rand.IntN(15_000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return port
+		}
 	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
+	t.Fatal("no port is free")
+	return ""
 }
 
 func TestInsecurePort_ServesHealthAndMetrics(t *testing.T) {

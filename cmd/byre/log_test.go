@@ -42,10 +42,11 @@ func TestLog_OfAStartIsShort(t *testing.T) {
 // With -v=1 the log has upstream's messages too.
 func TestLog_VerboseStartHasEverything(t *testing.T) {
 	server := startServer(t, t.TempDir(), "-v=1")
-	server.stop(t)
-	if log := server.log.String(); !strings.Contains(log, "Caches are synced") {
-		t.Error("upstream's lines are missing")
-	}
+	// Controllers write it, which the readiness does not wait for.
+	eventually.True(t, "upstream's line is in the log", func() bool {
+		server.mustRun(t)
+		return strings.Contains(server.log.String(), "Caches are synced")
+	})
 }
 
 // TestLog_HasNoPassword: neither the log, at any verbosity and in both formats, nor any

@@ -111,7 +111,7 @@ func makeTraffic(t *testing.T, config *rest.Config) {
 	}
 	// A body that does not end makes the request exceed its time limit.
 	body, end := io.Pipe()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, config.Host+"/api/v1/namespaces/default/configmaps?timeout=100ms",
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, config.Host+"/api/v1/namespaces/default/configmaps?timeout=1s",
 		io.MultiReader(bytes.NewReader([]byte(`{"metadata":`)), body))
 	if err != nil {
 		t.Fatal(err)

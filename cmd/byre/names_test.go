@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,21 +26,10 @@ func startAs(t *testing.T, name, work, dir string, args ...string) *process {
 	return start(t, dir, cmd)
 }
 
-// unusedAddress is an address of 127.0.0.1 that nobody listens on.
-func unusedAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 func TestNames_KubeAPIServerKeepsObjectsBesideTheStandinAndEndsWithIt(t *testing.T) {
 	t.Parallel()
 	work, data, certs := t.TempDir(), filepath.Join(t.TempDir(), "etcd"), filepath.Join(t.TempDir(), "certs")
-	url := "http://" + unusedAddress(t)
+	url := "http://127.0.0.1:" + freePort(t)
 	dir := filepath.Join(data, "byre", "registry")
 	// The server starts first and waits for the stand-in.
 	server := startAs(t, "kube-apiserver", work, dir, "--etcd-servers="+url, "--bind-address=127.0.0.1", "--secure-port=0",

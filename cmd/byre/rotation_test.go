@@ -101,6 +101,8 @@ func (c *tlsCluster) mustExec(t *testing.T, statement string) {
 // endpoint returns the URL of a user's database over TLS, with additional parameters.
 func (c *tlsCluster) endpoint(user, database string, parameters url.Values) string {
 	parameters.Set("sslmode", "verify-full")
+	// The tests use connections that exist after the credentials have changed.
+	parameters.Set("pool_max_conn_idle_time", "1h")
 	parameters.Set("sslrootcert", c.authority.CACert)
 	u := url.URL{Scheme: "postgres", User: url.User(user), Host: c.address, Path: "/" + database, RawQuery: parameters.Encode()}
 	return u.String()
@@ -122,10 +124,14 @@ func replaceFile(t *testing.T, path, text string) {
 	}
 }
 
-// writes returns nil once the server accepts a write.
-func writes(ctx context.Context, client kubernetes.Interface) error {
-	_, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "written-"}}, metav1.CreateOptions{})
-	return err
+// awaitWrite waits until the server accepts a write. One may fail while another request uses
+// the connection that works.
+func awaitWrite(t *testing.T, client kubernetes.Interface, what string) {
+	t.Helper()
+	eventually.Done(t, what, func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "written-"}}, metav1.CreateOptions{})
+		return err == nil, err
+	})
 }
 
 // TestRotation_OfPostgresCredentials changes the password and the client certificate of a
@@ -155,15 +161,10 @@ func (c *tlsCluster) rotatePassword(t *testing.T, database, path string, line fu
 	server := startServer(t, t.TempDir(), "--endpoint", endpoint)
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	c.mustExec(t, `ALTER ROLE secret PASSWORD 'second'`)
-	if err := writes(t.Context(), client); err != nil {
-		t.Errorf("over a connection that exists: %v", err)
-	}
+	awaitWrite(t, client, "a connection that exists is used")
 	replaceFile(t, path, line("second"))
 	c.disconnect(t, database)
-	eventually.Done(t, "new connections use the new password", func(ctx context.Context) (bool, error) {
-		err := writes(ctx, client)
-		return err == nil, err
-	})
+	awaitWrite(t, client, "new connections use the new password")
 }
 
 // rotateCertificate makes PostgreSQL trust only another CA, after the server got a
@@ -192,12 +193,7 @@ func (c *tlsCluster) rotateCertificate(t *testing.T) {
 	issue(next)
 	c.write(t, "clients.crt", next.CACert)
 	c.mustExec(t, `SELECT pg_reload_conf()`)
-	if err := writes(t.Context(), client); err != nil {
-		t.Errorf("over a connection that exists: %v", err)
-	}
+	awaitWrite(t, client, "a connection that exists is used")
 	c.disconnect(t, "certified")
-	eventually.Done(t, "new connections use the new certificate", func(ctx context.Context) (bool, error) {
-		err := writes(ctx, client)
-		return err == nil, err
-	})
+	awaitWrite(t, client, "new connections use the new certificate")
 }

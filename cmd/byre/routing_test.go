@@ -97,7 +97,7 @@ func TestWebhook_IsFoundAtItsEndpoints(t *testing.T) {
 			}},
 			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
 			AdmissionReviewVersions: []string{"v1"},
-			TimeoutSeconds:          new(int32(5)),
+			TimeoutSeconds:          new(int32(30)), // the longest: a busy machine takes some of it
 		}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

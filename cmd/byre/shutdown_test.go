@@ -62,10 +62,15 @@ func waitForEndpoints(t *testing.T, client kubernetes.Interface, want ...string)
 	})
 }
 
+// longDelay is a delay that does not end before a test on a busy machine has sent its
+// requests. Tests that wait for its end run in parallel.
+const longDelay = "--shutdown-delay-duration=20s"
+
 // TestShutdown_WatchesGoOnDuringTheDelay: with a grace period, watches continue during the
 // delay and end after it, and the shutdown waits for them.
 func TestShutdown_WatchesGoOnDuringTheDelay(t *testing.T) {
-	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=5s", "--shutdown-watch-termination-grace-period=1m")
+	t.Parallel()
+	server := startServer(t, t.TempDir(), longDelay, "--shutdown-watch-termination-grace-period=1m")
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	w, err := client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=late"})
 	if err != nil {
@@ -193,6 +198,7 @@ func (h *slowHook) install(t *testing.T, client kubernetes.Interface) {
 		return registrationv1.ValidatingWebhook{
 			Name:          name + ".example.com",
 			FailurePolicy: &ignore, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+			TimeoutSeconds:  new(int32(30)), // the longest: the request is to be in flight until the test ends it
 			MatchConditions: []registrationv1.MatchCondition{{Name: "name", Expression: "request.name == '" + name + "'"}},
 			ClientConfig: registrationv1.WebhookClientConfig{
 				URL:      &h.URL,

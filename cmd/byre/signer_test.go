@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
@@ -16,8 +15,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	signertesting "k8s.io/kubernetes/pkg/serviceaccount/externaljwt/plugin/testing/v1"
-
-	"byre/sqlstore/eventually"
 )
 
 // TestExternalSigner_SignsTokens: another process signs service account tokens. The server
@@ -40,10 +37,7 @@ func TestExternalSigner_SignsTokens(t *testing.T) {
 
 	server := startServer(t, t.TempDir(), "--service-account-signing-endpoint", socket)
 	client := kubernetes.NewForConfigOrDie(server.config(t))
-	eventually.Done(t, "the service account", func(ctx context.Context) (bool, error) {
-		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
-		return err == nil, nil
-	})
+	awaitAccount(t, client, "default")
 	hour := int64(3600)
 	request, err := client.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default",
 		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &hour}}, metav1.CreateOptions{})
