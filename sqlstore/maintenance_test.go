@@ -38,7 +38,7 @@ func TestMaintenance_LosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { driver.Close() })
-		db, err := sql.Open("sqlite", migrations.SQLiteDSN(path)+"?_pragma=busy_timeout(10000)")
+		db, err := sql.Open("sqlite", migrations.SQLiteDSN(path)+"?_pragma=busy_timeout(60000)")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -84,7 +84,7 @@ func TestLatest_AfterTheEpochWasAdopted(t *testing.T) {
 			return before
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if revision, err := f.Latest(ctx); err != nil || revision != 1 {
 		t.Errorf("latest: %d, %v", revision, err)
@@ -114,7 +114,7 @@ func TestReset_KeepsWhatIsPublishedMeanwhile(t *testing.T) {
 	if err := f.reset(t.Context(), resetHole); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if revision, err := f.Latest(ctx); err != nil || revision != 2 || f.Revision() != 2 {
 		t.Errorf("latest: %d, %v; the feed is at %d", revision, err, f.Revision())
@@ -158,7 +158,7 @@ func TestReset_EndsSubscriptionsOfLostHistory(t *testing.T) {
 			lose(f)
 			f.hint(0)
 			for _, s := range []*Subscription{sub, idle} {
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				var err error
 				for err == nil {

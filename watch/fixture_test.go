@@ -214,7 +214,7 @@ func (f *fixture) subscribe(want Interest, after int64) *Subscription {
 // next reads n events.
 func (f *fixture) next(s *Subscription, n int) []Event {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
 	defer cancel()
 	var all []Event
 	for len(all) < n {

@@ -29,14 +29,17 @@ func TestExplain_NamesTheServerAndTheRemedy(t *testing.T) {
 	if err := admin.QueryRow(t.Context(), `SELECT current_setting('hba_file'), current_database()`).Scan(&file, &database); err != nil {
 		t.Fatal(err)
 	}
-	for _, statement := range []string{
-		`CREATE ROLE explain_password LOGIN PASSWORD 'right'`,
-		`CREATE ROLE explain_rejected LOGIN`,
-		`CREATE ROLE explain_rights LOGIN`,
+	for role, options := range map[string]string{
+		"explain_password": `LOGIN PASSWORD 'right'`, "explain_rejected": `LOGIN`, "explain_rights": `LOGIN`,
 	} {
-		if _, err := admin.Exec(t.Context(), statement); err != nil {
+		if _, err := admin.Exec(t.Context(), `CREATE ROLE `+role+` `+options); err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { // roles belong to the server, which the next run of the test uses too
+			if _, err := admin.Exec(context.Background(), `DROP ROLE `+role); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 	rules, err := os.ReadFile(file)
 	if err != nil {

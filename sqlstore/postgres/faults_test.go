@@ -209,12 +209,9 @@ func (w *writers) check(t *testing.T) {
 	t.Helper()
 	there := int64(0)
 	for name, o := range w.outcomes {
-		r, _, err := w.drivers[0].Get(t.Context(), create(name)[0].Key)
-		switch {
-		case err == nil:
+		r, err := w.get(t, 0, name)
+		if err == nil {
 			there++
-		case !errors.Is(err, sqlstore.ErrNotFound):
-			t.Fatal(err)
 		}
 		switch {
 		case o.err == nil && r.Revision != o.revision:
@@ -223,21 +220,43 @@ func (w *writers) check(t *testing.T) {
 			t.Errorf("%s was refused and is there: %v", name, o.err)
 		}
 	}
-	for i, driver := range w.drivers {
-		if state, err := driver.State(t.Context()); err != nil || state.Revision != there {
-			t.Errorf("replica %d: %d objects at revision %d, %v", i, there, state.Revision, err)
+	for i := range w.drivers {
+		if state := w.state(t, i); state.Revision != there {
+			t.Errorf("replica %d: %d objects at revision %d", i, there, state.Revision)
 		}
 	}
+}
+
+// get reads an object. On a busy machine reads may exceed the drivers' short timeouts.
+func (w *writers) get(t *testing.T, replica int, name string) (r sqlstore.Record, err error) {
+	t.Helper()
+	recoverReads(t, func(ctx context.Context) error {
+		if r, _, err = w.drivers[replica].Get(ctx, create(name)[0].Key); errors.Is(err, sqlstore.ErrNotFound) {
+			return nil
+		}
+		return err
+	})
+	return r, err
+}
+
+// state is get for the state.
+func (w *writers) state(t *testing.T, replica int) (state sqlstore.State) {
+	t.Helper()
+	recoverReads(t, func(ctx context.Context) (err error) {
+		state, err = w.drivers[replica].State(ctx)
+		return err
+	})
+	return state
 }
 
 // checkEpoch is check after lost commits: what both replicas have written since is there.
 func (w *writers) checkEpoch(t *testing.T) {
 	t.Helper()
 	var states []sqlstore.State
-	for i, driver := range w.drivers {
-		state, err := driver.State(t.Context())
-		if err != nil || state.Revision < 1_000_000 {
-			t.Errorf("replica %d is at %+v, %v", i, state, err)
+	for i := range w.drivers {
+		state := w.state(t, i)
+		if state.Revision < 1_000_000 {
+			t.Errorf("replica %d is at %+v", i, state)
 		}
 		states = append(states, state)
 	}
@@ -245,7 +264,7 @@ func (w *writers) checkEpoch(t *testing.T) {
 		t.Errorf("the replicas differ: %+v", states)
 	}
 	for name, o := range w.outcomes {
-		r, _, err := w.drivers[1].Get(t.Context(), create(name)[0].Key)
+		r, err := w.get(t, 1, name)
 		if o.revision > 1_000_000 && r.Revision != o.revision {
 			t.Errorf("%s was acknowledged at %d in the new epoch and is at %d, %v", name, o.revision, r.Revision, err)
 		}

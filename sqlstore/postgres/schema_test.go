@@ -183,6 +183,11 @@ func TestSchemas_AreStoresOfTheirOwn(t *testing.T) {
 	if !ran || err != nil {
 		t.Errorf("the lock: %v, %v", ran, err)
 	}
+	eventually.Done(t, "each plane shares its lock of use", func(ctx context.Context) (bool, error) {
+		var shared int
+		err := admin.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted`).Scan(&shared)
+		return shared == len(all), err
+	})
 	var inUse *migrations.InUseError
 	if _, err := migrations.Down(t.Context(), planes[0].dsn, false); !errors.As(err, &inUse) || !strings.Contains(err.Error(), `"tenant 0"`) {
 		t.Errorf("down of one in use: %v", err)

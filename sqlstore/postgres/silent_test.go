@@ -18,8 +18,9 @@ import (
 )
 
 // recovery is the time within which reads must work after a silent host answers again, or
-// another host does.
-const recovery = 10 * time.Second
+// another host does. It takes ten seconds at most where the processors are free; TCP alone
+// would take 15 minutes.
+const recovery = time.Minute
 
 // openThrough opens a driver through proxies before one migrated database.
 func openThrough(t *testing.T, proxies int, options postgres.Options) (*postgres.Driver, []*pgtest.Proxy) {
@@ -47,7 +48,11 @@ func warm(t *testing.T, driver *postgres.Driver) {
 	var readers sync.WaitGroup
 	for range 8 {
 		readers.Go(func() {
-			if _, err := driver.State(t.Context()); err != nil {
+			_, err := driver.State(t.Context())
+			for errors.Is(err, sqlstore.ErrUnavailable) && t.Context().Err() == nil { // on a busy machine connections take long
+				_, err = driver.State(t.Context())
+			}
+			if err != nil {
 				t.Error(err)
 			}
 		})
@@ -128,7 +133,7 @@ func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
 	}
 	proxy := pgtest.NewProxy(t, dsn)
 	driver := openMore(t, proxy.DSN()+"&pool_max_conns=2", postgres.Options{
-		LockTimeout: 500 * time.Millisecond, CommitTimeout: time.Second, ReadTimeout: time.Second,
+		LockTimeout: 2 * time.Second, CommitTimeout: 3 * time.Second, ReadTimeout: 3 * time.Second,
 	})
 	t.Cleanup(proxy.Cut)
 	mustCreate(t, driver, "a")
@@ -166,7 +171,7 @@ func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
 // host.
 func TestSilentHost_EndsTheCommitUnderWay(t *testing.T) {
 	t.Parallel()
-	driver, proxies := openThrough(t, 1, postgres.Options{CommitTimeout: 10 * time.Minute, ReadTimeout: time.Second})
+	driver, proxies := openThrough(t, 1, postgres.Options{CommitTimeout: 10 * time.Minute, ReadTimeout: 3 * time.Second})
 	mustCreate(t, driver, "a")
 	proxies[0].Set(pgtest.Trap{Statement: "COMMIT", Point: pgtest.Answered, Do: func() pgtest.Fate {
 		go proxies[0].Silence()
@@ -294,7 +299,7 @@ func TestLocker_WorksWithTheSmallestPool(t *testing.T) {
 			t.Fatal(err)
 		}
 		driver := openMore(t, dsn, postgres.Options{})
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // a deadlock lasts forever
 		defer cancel()
 		var work sync.WaitGroup
 		for _, name := range []string{"expire", "compact", "another"} {
@@ -327,10 +332,10 @@ func TestSize_SlowMeasureKeepsThePools(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := connect(t, dsn).Exec(t.Context(), `CREATE FUNCTION pg_total_relation_size(oid) RETURNS bigint LANGUAGE sql
-AS 'SELECT CASE WHEN $1 = ''store''::regclass THEN 9000::bigint ELSE 0 END FROM (SELECT pg_sleep(0.7)) slept'`); err != nil {
+AS 'SELECT CASE WHEN $1 = ''store''::regclass THEN 9000::bigint ELSE 0 END FROM (SELECT pg_sleep(1.5)) slept'`); err != nil {
 		t.Fatal(err)
 	}
-	driver := openMore(t, dsn+"&options=-csearch_path%3Dpublic,pg_catalog", postgres.Options{ReadTimeout: 2 * time.Second})
+	driver := openMore(t, dsn+"&options=-csearch_path%3Dpublic,pg_catalog", postgres.Options{ReadTimeout: 4 * time.Second})
 	if size, err := driver.Size(t.Context()); err != nil || size != 9000 {
 		t.Errorf("size: %d, %v", size, err)
 	}

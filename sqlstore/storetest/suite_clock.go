@@ -77,7 +77,7 @@ func testStoreClock(f fixture) {
 			if c.New.Key != want {
 				f.Fatalf("%s: %v expired, want %v", what, c.New.Key, want)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			f.Fatalf("%s: nothing expires", what)
 		}
 	}

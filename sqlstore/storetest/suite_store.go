@@ -147,10 +147,14 @@ func testStoreRetention(f fixture) {
 	stop()
 }
 
+// patience is how long the suite waits for what other goroutines bring about: far longer
+// than a busy machine takes.
+const patience = time.Minute
+
 // until waits for what other goroutines bring about.
 func (f fixture) until(what string, happened func() bool) {
 	f.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	poll := time.NewTicker(time.Millisecond)
 	defer poll.Stop()
