@@ -202,6 +202,9 @@ func (b *backend) claim(t testing.TB, s *server, version string, change ...func(
 	if _, err := s.services.Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	if service.Spec.Service != nil { // the first such claim starts the watch
+		s.awaitWatch(t, "endpointslices")
+	}
 	return service.Name
 }
 

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/component-base/metrics"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
@@ -48,6 +50,7 @@ type server struct {
 	// and their EndpointSlices.
 	services registration.APIServiceInterface
 	cluster  *fake.Clientset
+	watched  sync.Map // see recordWatches
 	registry *discovery.Registry
 	metrics  metrics.KubeRegistry
 	// frontProxyCA signs the server's client certificate; certificate and key are the files
@@ -83,6 +86,7 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 		metrics:      metrics.NewKubeRegistry(),
 		frontProxyCA: newAuthority(t, "front-proxy-ca"),
 	}
+	s.recordWatches()
 	s.certificate, s.key = filepath.Join(t.TempDir(), "proxy.crt"), filepath.Join(t.TempDir(), "proxy.key")
 	s.newCertificate(t, "front-proxy-client")
 	factory := informers.NewSharedInformerFactory(s.cluster, 0)
@@ -145,7 +149,27 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	})
 	parts.run(t, "aggregator", s.Run)
 	parts.push(s.front.Close)
+	s.awaitWatch(t, "services")
 	return s
+}
+
+// recordWatches has the fake client record in watched which resources are watched.
+func (s *server) recordWatches() {
+	s.cluster.PrependWatchReactor("*", func(action clienttesting.Action) (bool, apiwatch.Interface, error) {
+		w, err := s.cluster.Tracker().Watch(action.GetResource(), action.GetNamespace())
+		s.watched.Store(action.GetResource().Resource, true)
+		return true, w, err
+	})
+}
+
+// awaitWatch waits until the server watches a resource of the fake client. That has no
+// revisions: an informer never sees what is created between its list and its watch.
+func (s *server) awaitWatch(t testing.TB, resource string) {
+	t.Helper()
+	eventually.True(t, resource+" are watched", func() bool {
+		_, ok := s.watched.Load(resource)
+		return ok
+	})
 }
 
 // stack is a list of functions that stop what was started, the last one first.

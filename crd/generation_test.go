@@ -13,8 +13,8 @@ import (
 	"byre/sqlstore"
 )
 
-// change updates the definition with the name.
-func (s *server) change(t *testing.T, name string, change func(*apiextensionsv1.CustomResourceDefinition)) {
+// change updates the definition with the name. Controllers may update its status meanwhile.
+func (s *server) change(t *testing.T, name string, change func(*apiextensionsv1.CustomResourceDefinition)) (updated *apiextensionsv1.CustomResourceDefinition) {
 	t.Helper()
 	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -23,12 +23,13 @@ func (s *server) change(t *testing.T, name string, change func(*apiextensionsv1.
 			return err
 		}
 		change(crd)
-		_, err = definitions.Update(t.Context(), crd, metav1.UpdateOptions{})
+		updated, err = definitions.Update(t.Context(), crd, metav1.UpdateOptions{})
 		return err
 	})
 	if err != nil {
 		t.Error(err)
 	}
+	return updated
 }
 
 // TestRequest_KeepsItsDefinition removes a version while a request for it is being served:

@@ -59,17 +59,15 @@ func TestInstance_IsPrunedAndDefaulted(t *testing.T) {
 func TestInstance_ReadFollowsTheSchema(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
-		crd := s.define(t, widgetDefinition)
+		s.define(t, widgetDefinition)
 		s.create(t, widget(t, "a", `{"size": 3, "note": "x"}`))
-		crd = crd.DeepCopy()
-		properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties
-		delete(properties, "note")
-		flavor := properties["color"]
-		flavor.Enum, flavor.Default = nil, &apiextensionsv1.JSON{Raw: []byte(`"plain"`)}
-		properties["flavor"] = flavor
-		if _, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Update(t.Context(), crd, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		s.change(t, "widgets.example.com", func(crd *apiextensionsv1.CustomResourceDefinition) {
+			properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties
+			delete(properties, "note")
+			flavor := properties["color"]
+			flavor.Enum, flavor.Default = nil, &apiextensionsv1.JSON{Raw: []byte(`"plain"`)}
+			properties["flavor"] = flavor
+		})
 		want := map[string]any{"size": 3.0, "replicas": 1.0, "color": "red", "flavor": "plain"}
 		for _, path := range []string{widgetPath + "/a", widgetPath + "/a?pretty=true"} {
 			if diff := cmp.Diff(want, spec(t, s.do(t, http.MethodGet, path, "").Body.Bytes())); diff != "" {

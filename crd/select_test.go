@@ -94,15 +94,7 @@ func TestSelectableFields_Change(t *testing.T) {
 // redefine changes a version of the definition of widgets.
 func (s *server) redefine(t *testing.T, change func(*apiextensionsv1.CustomResourceDefinitionVersion)) {
 	t.Helper()
-	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
-	crd, err := definitions.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	change(&crd.Spec.Versions[0])
-	if _, err := definitions.Update(t.Context(), crd, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	s.change(t, "widgets.example.com", func(crd *apiextensionsv1.CustomResourceDefinition) { change(&crd.Spec.Versions[0]) })
 }
 
 // BenchmarkSelect lists ten of 10,000 widgets: by a field, for which there is an index, and

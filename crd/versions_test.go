@@ -272,18 +272,19 @@ func testBadConversions(t *testing.T, s *server) {
 	}
 }
 
+// storeLast makes the second version the storage version.
+func storeLast(crd *apiextensionsv1.CustomResourceDefinition) {
+	crd.Spec.Versions[0].Storage, crd.Spec.Versions[1].Storage = false, true
+}
+
 // TestStorageVersion_ChangeKeepsObjects: objects that were stored in the earlier storage
 // version can be read.
 func TestStorageVersion_ChangeKeepsObjects(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
-		crd := s.define(t, crontabDefinition).DeepCopy()
+		s.define(t, crontabDefinition)
 		s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* *"}`))
-		crd.Spec.Versions[0].Storage, crd.Spec.Versions[1].Storage = false, true
-		updated, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Update(t.Context(), crd, metav1.UpdateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		updated := s.change(t, "crontabs.example.com", storeLast)
 		if diff := cmp.Diff([]string{"v1", "v1beta1"}, updated.Status.StoredVersions); diff != "" {
 			t.Errorf("storedVersions (-want +got):\n%s", diff)
 		}
@@ -315,15 +316,7 @@ func TestStorageVersion_WatchesFollowAChange(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* 1"}`))
-		definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
-		crd, err := definitions.Get(t.Context(), "crontabs.example.com", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		crd.Spec.Versions[0].Storage, crd.Spec.Versions[1].Storage = false, true
-		if _, err := definitions.Update(t.Context(), crd, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		s.change(t, "crontabs.example.com", storeLast)
 		w := s.do(t, http.MethodPatch, crontabPath("v1")+"/a", `{"spec":{"schedule":"* 2"}}`, "Content-Type", "application/merge-patch+json")
 		if w.Code != http.StatusOK {
 			t.Fatalf("%d %s", w.Code, w.Body)

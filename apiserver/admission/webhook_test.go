@@ -65,7 +65,7 @@ func TestWebhooks_AreCalled(t *testing.T) {
 		Webhooks: []registrationv1.MutatingWebhook{{
 			Name: "m.example.com", ClientConfig: at("/mutate"), Rules: rules, FailurePolicy: ptr.To(registrationv1.Fail),
 			MatchPolicy: ptr.To(registrationv1.Equivalent), NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
-			SideEffects: ptr.To(registrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](5), AdmissionReviewVersions: []string{"v1"},
+			SideEffects: ptr.To(registrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](30), AdmissionReviewVersions: []string{"v1"},
 			ReinvocationPolicy: ptr.To(registrationv1.NeverReinvocationPolicy),
 		}},
 	}
@@ -74,7 +74,7 @@ func TestWebhooks_AreCalled(t *testing.T) {
 		Webhooks: []registrationv1.ValidatingWebhook{{
 			Name: "v.example.com", ClientConfig: at("/validate"), Rules: rules, FailurePolicy: ptr.To(registrationv1.Fail),
 			MatchPolicy: ptr.To(registrationv1.Equivalent), NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
-			SideEffects: ptr.To(registrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](5), AdmissionReviewVersions: []string{"v1"},
+			SideEffects: ptr.To(registrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](30), AdmissionReviewVersions: []string{"v1"},
 		}},
 	}
 	a, err := start(t, NewOptions(), namespace, account, mutating, validating)

@@ -11,15 +11,18 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"byre/sqlstore/eventually"
@@ -38,6 +41,14 @@ func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 		}
 	}
 	client := fake.NewClientset(newPod("p", "a"), newPod("q", "b"))
+	// The fake client has no revisions: an informer never sees what happens between its list
+	// and its watch.
+	var watched atomic.Bool
+	client.PrependWatchReactor("pods", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := client.Tracker().Watch(action.GetResource(), action.GetNamespace())
+		watched.Store(true)
+		return true, w, err
+	})
 	a := newAuth(t, client, newRules(t).Listers, options(t)).Authorizer
 	ask := func(node, verb, resource, name string) bool {
 		return allowed(t, a, authorizer.AttributesRecord{
@@ -58,6 +69,7 @@ func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 	if !ask("a", "get", "nodes", "a") {
 		t.Error("a node can't read itself")
 	}
+	eventually.True(t, "Pods are watched", watched.Load)
 	if err := client.CoreV1().Pods("n").Delete(context.Background(), "p", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

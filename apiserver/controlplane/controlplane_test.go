@@ -2,6 +2,7 @@ package controlplane_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -76,11 +77,13 @@ func TestIdentityLease_LivesWithTheServer(t *testing.T) {
 		eventually.True(t, "Leases "+want, func() bool { return names() == want })
 	}
 	await("apiserver-alive apiserver-this")
-	for _, check := range p.Checks() {
-		if err := check.Check(nil); err != nil {
-			t.Errorf("%s: %v", check.Name(), err)
+	eventually.Done(t, "the checks pass", func(context.Context) (bool, error) {
+		var err error
+		for _, check := range p.Checks() {
+			err = errors.Join(err, check.Check(nil))
 		}
-	}
+		return err == nil, err
+	})
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

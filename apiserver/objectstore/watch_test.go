@@ -149,14 +149,15 @@ func TestBookmark_PrecedesTheTimeout(t *testing.T) {
 		t.Skip("waits for two seconds")
 	}
 	f := newFixture(t, backends()[0], func(cfg *Config) { cfg.BookmarkInterval = time.Hour })
-	ctx, cancel := context.WithTimeout(t.Context(), preTimeout+100*time.Millisecond)
+	first := f.feed.Revision()
+	f.increase(t.Context(), t) // before the time for the bookmark can have come
+	ctx, cancel := context.WithTimeout(t.Context(), preTimeout+500*time.Millisecond)
 	defer cancel()
-	w, err := f.WatchEncoded(ctx, "/pods", all(from(f.feed.Revision()), withBookmarks), f.Stored())
+	w, err := f.WatchEncoded(ctx, "/pods", all(from(first), withBookmarks), f.Stored())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	f.increase(t.Context(), t)
 	if ev, err := w.Next(ctx); err != nil || ev[0].Type != apiwatch.Bookmark {
 		t.Fatalf("got %v, %v", ev, err)
 	}

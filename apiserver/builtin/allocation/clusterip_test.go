@@ -146,7 +146,7 @@ func TestClusterIPs_AreRepaired(t *testing.T) {
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 		},
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := ips.Repair(ctx, cancel); err != nil {
 		t.Fatal(err)
