@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -274,13 +275,16 @@ func (r *resize) Next() *remotecommand.TerminalSize {
 // the command on a terminal and the forwarded port ended well.
 func (f *singleNode) checkStreamsCounted(t *testing.T) {
 	t.Helper()
-	metrics := runKubectl(t, f.Server, "get", "--raw", "/metrics")
-	for _, want := range []string{
-		`apiserver_stream_translator_requests_total{code="200"} 1`,
-		`apiserver_stream_tunnel_requests_total{code="101"} 1`,
-	} {
-		if !strings.Contains(metrics, want+"\n") {
-			t.Errorf("no %s", want)
+	eventually.Succeeds(t, "the streams that ended are counted", func() error {
+		metrics := runKubectl(t, f.Server, "get", "--raw", "/metrics")
+		for _, want := range []string{
+			`apiserver_stream_translator_requests_total{code="200"} 1`,
+			`apiserver_stream_tunnel_requests_total{code="101"} 1`,
+		} {
+			if !strings.Contains(metrics, want+"\n") {
+				return errors.New("no " + want)
+			}
 		}
-	}
+		return nil
+	})
 }
