@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// aheadRecords and aheadBytes bound what is decoded ahead together.
+	// aheadRecords and aheadBytes bound what is decoded or encoded ahead together.
 	aheadRecords = 500
 	aheadBytes   = 1 << 20
 )

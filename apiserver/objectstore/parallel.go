@@ -25,7 +25,8 @@ import (
 // there are; BenchmarkFirstList in apiserver/endpoints is the whole list.
 
 const (
-	// aheadBatch is how many entries a goroutine makes at a time.
+	// aheadBatch is how many entries a goroutine makes at a time. A batch whose values have
+	// aheadBytes has fewer: what is made of it is in memory until it is read.
 	aheadBatch = 64
 	// aheadBatches bounds the batches that are made and not yet read.
 	aheadBatches = 8
@@ -51,9 +52,19 @@ type parallel[T any] struct {
 // batch are entries that one goroutine makes. The reader reads it when done is closed.
 type batch[T any] struct {
 	items []made[T]
+	// bytes is the size of the values of the items.
+	bytes int
 	// complete is how many of the items are made. It is less than all after a panic.
 	complete int
 	done     chan struct{}
+}
+
+// add adds an entry that is to be made.
+func (b *batch[T]) add(e *watch.Entry, err error) {
+	b.items = append(b.items, made[T]{entry: e, err: err})
+	if e != nil {
+		b.bytes += len(e.Value)
+	}
 }
 
 // one makes one entry.
@@ -113,7 +124,7 @@ func (p parallel[T]) all(entries iter.Seq2[*watch.Entry, error]) iter.Seq[made[T
 			if next == nil {
 				next = &batch[T]{items: make([]made[T], 0, aheadBatch), done: make(chan struct{})}
 			}
-			if next.items = append(next.items, made[T]{entry: e, err: err}); len(next.items) < aheadBatch {
+			if next.add(e, err); len(next.items) < aheadBatch && next.bytes < aheadBytes {
 				continue
 			}
 			go p.fill(next)

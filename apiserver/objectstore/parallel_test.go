@@ -94,6 +94,41 @@ func TestParallel_EndsWithItsReader(t *testing.T) {
 	}
 }
 
+// TestParallel_BoundsBytesAhead: large entries are not made ahead by the number of entries
+// alone, because what is made of them is in memory until it is read.
+func TestParallel_BoundsBytesAhead(t *testing.T) {
+	t.Parallel()
+	const size = 512 << 10
+	value := make([]byte, size)
+	entries := func(yield func(*watch.Entry, error) bool) {
+		for i := range 10 * aheadBatch {
+			if !yield(watch.NewEntry(sqlstore.Record{Revision: int64(i + 1), Value: value}), nil) {
+				return
+			}
+		}
+	}
+	var ahead, most atomic.Int64
+	p := parallel[int64]{
+		find: func(*watch.Entry) (int64, bool) { return 0, false },
+		make: func(e *watch.Entry) (int64, error) {
+			n := ahead.Add(size)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			return e.Revision, nil
+		},
+	}
+	for item := range p.all(entries) {
+		if item.err != nil {
+			t.Fatal(item.err)
+		}
+		ahead.Add(-size)
+	}
+	// The batch that is read, those that are made, and the one that is being filled.
+	if limit := int64(aheadBatches+2) * (aheadBytes + size); most.Load() > limit {
+		t.Errorf("%d MB were made ahead, want at most %d", most.Load()>>20, limit>>20)
+	}
+}
+
 // TestParallel_ThePanicIsTheReaders: a panic reaches the goroutine of the request, which
 // has somebody to recover it.
 func TestParallel_ThePanicIsTheReaders(t *testing.T) {
