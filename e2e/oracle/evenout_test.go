@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -63,6 +64,7 @@ var protobufDecoder = func() runtime.Decoder {
 	types := runtime.NewScheme()
 	utilruntime.Must(scheme.AddToScheme(types))
 	utilruntime.Must(metav1.AddMetaToScheme(types))
+	utilruntime.Must(metav1beta1.AddMetaToScheme(types))
 	return serializer.NewCodecFactory(types).UniversalDeserializer()
 }()
 

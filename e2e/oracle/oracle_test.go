@@ -93,6 +93,7 @@ func compareAll(t *testing.T, stock, byre *peer) {
 		{name: "parameters of reads", requests: badReadParameters(), readOnly: true},
 		{name: "parameters of writes", requests: badWriteParameters()},
 		{name: "paths", requests: badPaths()},
+		{name: "managed fields", requests: managedFields()},
 		{name: "access", requests: access()},
 		{name: "bad definitions", requests: badDefinitions()},
 	} {
