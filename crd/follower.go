@@ -51,7 +51,7 @@ type follower struct {
 // upstream's value.
 const controllerWorkers = 5
 
-func newFollower(d delegation.Dependencies, r *resolver, sources definition.SourceReader, changed *changedGroups) (*follower, error) {
+func newFollower(d delegation.Dependencies, r *resolver, own *group, changed *changedGroups) (*follower, error) {
 	client, err := clientset.NewForConfig(d.Loopback)
 	if err != nil {
 		return nil, fmt.Errorf("crd: loopback client: %w", err)
@@ -59,16 +59,19 @@ func newFollower(d delegation.Dependencies, r *resolver, sources definition.Sour
 	f := &follower{
 		resolver:  r,
 		changed:   changed,
-		factory:   externalversions.NewSharedInformerFactoryWithOptions(client, 0, externalversions.WithTransform(stripDefinition)),
+		factory:   externalversions.NewSharedInformerFactory(client, 0),
 		discovery: newDiscoveryPublisher(r, d.Discovery),
-		openapi:   newOpenAPIPublisher(r, d.OpenAPI, d.Build, sources),
+		openapi:   newOpenAPIPublisher(r, d.OpenAPI, d.Build, own),
 		revision:  d.Storage.Feed.Revision,
 		started:   make(chan struct{}),
 		synced:    make(chan struct{}),
 		calls:     &storeCalls{},
 	}
+	// The first call decides what the factory gives to all controllers.
+	f.informer = f.factory.InformerFor(&apiextensionsv1.CustomResourceDefinition{}, func(_ clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
+		return own.newInformer(resync)
+	})
 	definitions, api := f.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1(), f.calls}
-	f.informer = definitions.Informer()
 	f.establishing = establish.NewEstablishingController(definitions, api)
 	naming := status.NewNamingConditionController(klog.Background(), definitions, api)
 	structural := nonstructuralschema.NewConditionController(definitions, api)
@@ -82,14 +85,6 @@ func newFollower(d delegation.Dependencies, r *resolver, sources definition.Sour
 		func(ctx context.Context) { finalizing.RunWithContext(controllerWorkers, ctx) },
 	}
 	return f, nil
-}
-
-// stripDefinition is the informer's transform.
-func stripDefinition(object any) (any, error) {
-	if crd, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
-		definition.Strip(crd)
-	}
-	return object, nil
 }
 
 // releaseInterval is how long compiled validation and types stay in memory without a

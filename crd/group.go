@@ -10,6 +10,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	generated "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -86,15 +87,24 @@ func (g *group) CachedRevision(name string) (int64, bool) {
 // Sync implements definitionStore.
 func (g *group) Sync(ctx context.Context) (int64, error) { return g.feed.Latest(ctx) }
 
-// Get implements definitionStore. What it returns has its schemas. The registry may share
-// what it returns with other readers, but not the result of its conversion.
+// Get implements definitionStore.
 func (g *group) Get(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
-	internal, err := g.rest.Get(ctx, name, &metav1.GetOptions{})
+	text, err := g.read(ctx, name, "")
 	if err != nil {
 		return nil, err
 	}
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	return crd, g.scheme.Convert(internal, crd, nil)
+	return decodeStripped(text.Body(), text.ResourceVersion())
+}
+
+// read returns the stored JSON of a definition, in a state that is not older than
+// resourceVersion. It fails with NotFound if there is no definition of that name.
+func (g *group) read(ctx context.Context, name, resourceVersion string) (objectstore.Encoded, error) {
+	key, err := g.rest.KeyFunc(ctx, name)
+	if err != nil {
+		return objectstore.Encoded{}, err
+	}
+	text, err := g.store.GetEncoded(ctx, key, storage.GetOptions{ResourceVersion: resourceVersion}, g.store.Stored())
+	return text, storeerr.InterpretGetError(err, definitions, name)
 }
 
 // ForgetInstances implements definitionStore.
@@ -105,16 +115,12 @@ func (g *group) ForgetInstances(resource schema.GroupResource) {
 // Source implements definition.SourceReader. The source costs little memory: it refers
 // to the bytes that the watch cache holds.
 func (g *group) Source(ctx context.Context, name, resourceVersion string) (definition.Source, error) {
-	key, err := g.rest.KeyFunc(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	text, err := g.store.GetEncoded(ctx, key, storage.GetOptions{ResourceVersion: resourceVersion}, g.store.Stored())
+	text, err := g.read(ctx, name, resourceVersion)
 	switch {
-	case storage.IsNotFound(err):
+	case apierrors.IsNotFound(err):
 		return nil, definition.ErrReplaced
 	case err != nil:
-		return nil, storeerr.InterpretGetError(err, definitions, name)
+		return nil, err
 	}
 	decoder := g.codecs.UniversalDecoder(apiextensionsv1.SchemeGroupVersion)
 	return func() (*apiextensionsv1.CustomResourceDefinition, error) {

@@ -23,7 +23,8 @@ type definitionStore interface {
 	// Sync waits until the watch cache holds everything that is committed now, and
 	// returns a revision that is not older.
 	Sync(ctx context.Context) (revision int64, err error)
-	// Get reads a definition as it is stored now. The caller may change what it returns.
+	// Get reads a definition as it is stored now, stripped. The caller may change what it
+	// returns.
 	Get(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error)
 	// ForgetInstances drops the watch cache of a resource's instances.
 	ForgetInstances(resource schema.GroupResource)
@@ -160,7 +161,6 @@ func (r *resolver) refresh(ctx context.Context, name string) (*resolved, error) 
 	case err != nil:
 		return nil, err
 	}
-	definition.Strip(crd)
 	return r.put(crd, true), nil
 }
 

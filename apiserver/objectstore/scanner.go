@@ -2,8 +2,38 @@ package objectstore
 
 import (
 	"bytes"
+	"iter"
 	"strings"
 )
+
+// Members yields the members of a JSON object as they are written: keys with their escapes,
+// and values. The text must be valid JSON, as the bodies of a Store are.
+func Members(object []byte) iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for s := (scanner{object, 0}); s.nextMember(); {
+			key := s.readKey()
+			start := s.pos
+			if s.skipValue(); !yield(string(key), object[start:s.pos]) {
+				return
+			}
+		}
+	}
+}
+
+// Elements yields the elements of a JSON array as they are written. The text must be valid
+// JSON.
+func Elements(array []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for s := (scanner{array, 0}); s.nextIs('[') || s.nextIs(','); {
+			s.pos++
+			s.skipSpace()
+			start := s.pos
+			if s.skipValue(); s.pos == start || !yield(array[start:s.pos]) {
+				return // an empty array, or the reader has ended
+			}
+		}
+	}
+}
 
 // scanner reads the members of one JSON object. The text must be valid JSON, as encoders
 // write it and as both databases check it. In invalid JSON the scanner stops early; it never
@@ -62,15 +92,20 @@ func (s *scanner) readString() []byte {
 
 // endOfString returns where the text goes on behind the string that begins at pos.
 func endOfString(b []byte, pos int) int {
-	for pos++; pos < len(b); pos++ {
-		switch b[pos] {
-		case '\\':
-			pos++
-		case '"':
+	for start := pos + 1; ; {
+		quote := bytes.IndexByte(b[min(pos+1, len(b)):], '"')
+		if quote < 0 {
+			return len(b)
+		}
+		pos += 1 + quote
+		escapes := 0
+		for pos-escapes > start && b[pos-escapes-1] == '\\' {
+			escapes++
+		}
+		if escapes%2 == 0 {
 			return pos + 1
 		}
 	}
-	return len(b)
 }
 
 // skipValue moves behind the value that begins here.

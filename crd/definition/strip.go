@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"hash"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,8 +38,18 @@ func Hash(values ...any) string {
 		data, _ := json.Marshal(value)
 		h.Write(append(data, '\n'))
 	}
-	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])
+	return encodeHash(h)
 }
+
+// HashJSON is Hash of one value that has this JSON.
+func HashJSON(text []byte) string {
+	h := sha256.New()
+	h.Write(text)
+	h.Write([]byte{'\n'})
+	return encodeHash(h)
+}
+
+func encodeHash(h hash.Hash) string { return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12]) }
 
 // Strip removes from a definition what is large and seldom needed: schemas, managed
 // fields and kubectl's copy of the definition. What remains tells who serves which
@@ -50,17 +61,23 @@ func Strip(crd *apiextensionsv1.CustomResourceDefinition) {
 		return
 	}
 	crd.ManagedFields = nil
-	if crd.Annotations == nil {
-		crd.Annotations = map[string]string{}
-	}
-	delete(crd.Annotations, corev1.LastAppliedConfigAnnotation)
-	crd.Annotations[SpecHash], crd.Annotations[OpenAPIHash] = HashSpec(crd), HashOpenAPI(crd)
+	SetHashes(crd, HashSpec(crd), HashOpenAPI(crd))
 	if crd.Spec.PreserveUnknownFields {
 		return
 	}
 	for i := range crd.Spec.Versions {
 		crd.Spec.Versions[i].Schema = nil
 	}
+}
+
+// SetHashes gives a stripped definition its hashes, in place of kubectl's copy of the
+// definition.
+func SetHashes(crd *apiextensionsv1.CustomResourceDefinition, spec, openAPI string) {
+	if crd.Annotations == nil {
+		crd.Annotations = map[string]string{}
+	}
+	delete(crd.Annotations, corev1.LastAppliedConfigAnnotation)
+	crd.Annotations[SpecHash], crd.Annotations[OpenAPIHash] = spec, openAPI
 }
 
 // isStripped does not trust the annotations alone, which a client may have set:

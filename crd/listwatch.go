@@ -1,0 +1,164 @@
+package crd
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+	storeerr "k8s.io/apiserver/pkg/storage/errors"
+	"k8s.io/client-go/tools/cache"
+
+	"byre/apiserver/objectstore"
+)
+
+// listWatch lists and watches the stripped definitions for the informer. It reads the store
+// and not the API: over HTTP every definition would be decoded as a whole.
+//
+// Each watch has a goroutine, which Stop joins; the informer calls Stop.
+type listWatch struct{ *group }
+
+// newInformer makes the informer of the definitions.
+func (g *group) newInformer(resync time.Duration) cache.SharedIndexInformer {
+	return cache.NewSharedIndexInformer(listWatch{g}, &apiextensionsv1.CustomResourceDefinition{}, resync,
+		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+}
+
+var _ cache.ListerWatcherWithContext = listWatch{}
+
+// IsWatchListSemanticsUnSupported makes the reflector call List, which decodes on all
+// processors.
+func (listWatch) IsWatchListSemanticsUnSupported() bool { return true }
+
+// List implements cache.ListerWatcher.
+func (l listWatch) List(options metav1.ListOptions) (apiruntime.Object, error) {
+	return l.ListWithContext(context.Background(), options)
+}
+
+// Watch implements cache.ListerWatcher.
+func (l listWatch) Watch(options metav1.ListOptions) (apiwatch.Interface, error) {
+	return l.WatchWithContext(context.Background(), options)
+}
+
+// selection is what the store is asked for. There are no pages.
+func (listWatch) selection(options metav1.ListOptions) storage.ListOptions {
+	predicate := storage.Everything
+	predicate.AllowWatchBookmarks = options.AllowWatchBookmarks
+	return storage.ListOptions{
+		ResourceVersion:      options.ResourceVersion,
+		ResourceVersionMatch: options.ResourceVersionMatch,
+		Predicate:            predicate,
+		Recursive:            true,
+	}
+}
+
+// decodeBatch is how many definitions a goroutine decodes at a time.
+const decodeBatch = 16
+
+// ListWithContext implements cache.ListerWithContext.
+func (l listWatch) ListWithContext(ctx context.Context, options metav1.ListOptions) (apiruntime.Object, error) {
+	listed, err := l.store.ListEncoded(ctx, l.store.Prefix(), l.selection(options), l.store.Stored())
+	if err != nil {
+		return nil, storeerr.InterpretListError(err, definitions)
+	}
+	var texts []objectstore.Encoded
+	for text, err := range listed.Items {
+		if err != nil {
+			return nil, storeerr.InterpretListError(err, definitions)
+		}
+		texts = append(texts, text)
+	}
+	list := &apiextensionsv1.CustomResourceDefinitionList{
+		ListMeta: metav1.ListMeta{ResourceVersion: listed.ResourceVersion},
+		Items:    make([]apiextensionsv1.CustomResourceDefinition, len(texts)),
+	}
+	var decoders errgroup.Group
+	decoders.SetLimit(runtime.GOMAXPROCS(0))
+	for start := 0; start < len(texts); start += decodeBatch {
+		decoders.Go(func() error {
+			for i := start; i < min(start+decodeBatch, len(texts)); i++ {
+				crd, err := decodeStripped(texts[i].Body(), texts[i].ResourceVersion())
+				if err != nil {
+					return apierrors.NewInternalError(err)
+				}
+				list.Items[i] = *crd
+			}
+			return nil
+		})
+	}
+	return list, decoders.Wait()
+}
+
+// WatchWithContext implements cache.WatcherWithContext.
+func (l listWatch) WatchWithContext(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	events, err := l.store.WatchEncoded(ctx, l.store.Prefix(), l.selection(options), l.store.Stored())
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	w := &definitionWatch{cancel: cancel, result: make(chan apiwatch.Event)}
+	go w.run(ctx, events)
+	return w, nil
+}
+
+// definitionWatch is a watch of the stripped definitions.
+type definitionWatch struct {
+	cancel context.CancelFunc
+	// result is closed when the goroutine ends.
+	result chan apiwatch.Event
+}
+
+// ResultChan implements watch.Interface.
+func (w *definitionWatch) ResultChan() <-chan apiwatch.Event { return w.result }
+
+// Stop implements watch.Interface. It waits for the goroutine.
+func (w *definitionWatch) Stop() {
+	w.cancel()
+	for range w.result { // until it is closed
+	}
+}
+
+func (w *definitionWatch) run(ctx context.Context, events objectstore.EncodedWatch) {
+	defer close(w.result)
+	defer w.cancel()
+	defer events.Close()
+	for {
+		batch, err := events.Next(ctx)
+		for _, event := range batch {
+			var crd *apiextensionsv1.CustomResourceDefinition
+			if crd, err = decodeStripped(event.Object.Body(), event.Object.ResourceVersion()); err != nil {
+				err = apierrors.NewInternalError(err)
+				break
+			}
+			if !w.send(ctx, apiwatch.Event{Type: event.Type, Object: crd}) {
+				return
+			}
+		}
+		var status apierrors.APIStatus
+		if errors.As(err, &status) {
+			s := status.Status()
+			w.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: &s})
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// send returns false if nobody reads any more.
+func (w *definitionWatch) send(ctx context.Context, event apiwatch.Event) bool {
+	select {
+	case w.result <- event:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
