@@ -32,9 +32,9 @@ var preserves = []byte(`"preserveUnknownFields":true`)
 func decodeStripped(text []byte, revision int64) (*apiextensionsv1.CustomResourceDefinition, error) {
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	isWhole := bytes.Contains(text, preserves)
-	var spec, document []byte
+	var document [][]byte
 	if !isWhole {
-		text, spec, document = cutSchemas(text)
+		text, document = cutSchemas(text)
 	}
 	if err := json.Unmarshal(text, crd); err != nil {
 		return nil, err
@@ -44,35 +44,36 @@ func decodeStripped(text []byte, revision int64) (*apiextensionsv1.CustomResourc
 	if isWhole {
 		definition.Strip(crd)
 	} else {
-		definition.SetHashes(crd, definition.HashJSON(spec), definition.HashJSON(document))
+		definition.SetHashes(crd, definition.HashJSON(document...))
 	}
 	return crd, nil
 }
 
-// cutSchemas returns the JSON of a definition without schemas and managed fields, its whole
-// spec, and its whole spec without the conversion.
-func cutSchemas(text []byte) (cut, spec, document []byte) {
-	var all, rest, kept object
+// cutSchemas returns the JSON of a definition without schemas and managed fields. document
+// are the parts of what definition.HashOpenAPI is a hash of: the spec without its conversion.
+func cutSchemas(text []byte) (cut []byte, document [][]byte) {
+	var all, spec object
 	for key, value := range objectstore.Members(text) {
 		switch key {
 		case "metadata":
 			value = without(value, "managedFields")
 		case "spec":
-			spec = value
-			for key, value := range objectstore.Members(spec) {
+			separator := "{"
+			for key, value := range objectstore.Members(value) {
 				if key != "conversion" {
-					rest.add(key, value)
+					document = append(document, []byte(separator+`"`+key+`":`), value)
+					separator = ","
 				}
 				if key == "versions" {
 					value = cutVersions(value)
 				}
-				kept.add(key, value)
+				spec.add(key, value)
 			}
-			value = kept.end()
+			value = spec.end()
 		}
 		all.add(key, value)
 	}
-	return all.end(), spec, rest.end()
+	return all.end(), append(document, []byte{'}'})
 }
 
 func cutVersions(versions []byte) []byte {

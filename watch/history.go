@@ -226,7 +226,13 @@ func (h *history) forget() {
 // was loaded, newest first, so that watchers that resume after a restart find it in
 // memory. It ends where the history does, and when it has read three quarters of the
 // pages that stay in memory: the next resource is filled from the same pages.
+//
+// It waits an interval first: at a start, reading history would delay what the server needs
+// to become ready. Watchers that resume earlier read the pages themselves.
 func (f *Feed) fillRing(ctx context.Context, rc *resourceCache) {
+	if !sleep(ctx, f.opts.Interval) {
+		return
+	}
 	for budget := historyBytes * 3 / 4; budget > 0; {
 		since, compacted, full := f.ringStart(rc)
 		if full || since <= compacted {

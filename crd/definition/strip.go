@@ -22,7 +22,14 @@ const (
 )
 
 // HashSpec computes the SpecHash of a definition with its schemas.
-func HashSpec(crd *apiextensionsv1.CustomResourceDefinition) string { return Hash(crd.Spec) }
+func HashSpec(crd *apiextensionsv1.CustomResourceDefinition) string {
+	return hashSpec(crd, HashOpenAPI(crd))
+}
+
+// hashSpec computes the SpecHash from the OpenAPIHash and from the rest of the spec.
+func hashSpec(crd *apiextensionsv1.CustomResourceDefinition, openAPI string) string {
+	return Hash(openAPI, crd.Spec.Conversion)
+}
 
 // HashOpenAPI computes the OpenAPIHash of a definition with its schemas.
 func HashOpenAPI(crd *apiextensionsv1.CustomResourceDefinition) string {
@@ -41,10 +48,12 @@ func Hash(values ...any) string {
 	return encodeHash(h)
 }
 
-// HashJSON is Hash of one value that has this JSON.
-func HashJSON(text []byte) string {
+// HashJSON is Hash of one value whose JSON consists of these parts.
+func HashJSON(parts ...[]byte) string {
 	h := sha256.New()
-	h.Write(text)
+	for _, part := range parts {
+		h.Write(part)
+	}
 	h.Write([]byte{'\n'})
 	return encodeHash(h)
 }
@@ -61,7 +70,7 @@ func Strip(crd *apiextensionsv1.CustomResourceDefinition) {
 		return
 	}
 	crd.ManagedFields = nil
-	SetHashes(crd, HashSpec(crd), HashOpenAPI(crd))
+	SetHashes(crd, HashOpenAPI(crd))
 	if crd.Spec.PreserveUnknownFields {
 		return
 	}
@@ -71,13 +80,13 @@ func Strip(crd *apiextensionsv1.CustomResourceDefinition) {
 }
 
 // SetHashes gives a stripped definition its hashes, in place of kubectl's copy of the
-// definition.
-func SetHashes(crd *apiextensionsv1.CustomResourceDefinition, spec, openAPI string) {
+// definition. openAPI is the OpenAPIHash.
+func SetHashes(crd *apiextensionsv1.CustomResourceDefinition, openAPI string) {
 	if crd.Annotations == nil {
 		crd.Annotations = map[string]string{}
 	}
 	delete(crd.Annotations, corev1.LastAppliedConfigAnnotation)
-	crd.Annotations[SpecHash], crd.Annotations[OpenAPIHash] = spec, openAPI
+	crd.Annotations[OpenAPIHash], crd.Annotations[SpecHash] = openAPI, hashSpec(crd, openAPI)
 }
 
 // isStripped does not trust the annotations alone, which a client may have set:
