@@ -57,17 +57,14 @@ func (s *Server) newDiscovery() *discovery.Registry {
 type builtinModels struct {
 	groups []endpoints.Group
 	models *openapi.Models
-	// names are those of the models that the groups use.
-	names []string
+	// types are those of the models that the groups use.
+	types *managedfields.TypeConverter
 }
 
 func newBuiltinModels(groups []endpoints.Group) (builtinModels, error) {
 	names, err := endpoints.ModelNames(groups)
-	return builtinModels{
-		groups: groups,
-		models: openapi.NewModels(effectiveVersion().EmulationVersion().String(), generated.GetOpenAPIDefinitions, legacyscheme.Scheme),
-		names:  names,
-	}, err
+	models := openapi.NewModels(effectiveVersion().EmulationVersion().String(), generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
+	return builtinModels{groups, models, managedfields.NewTypeConverter(models.Schemas(names...))}, err
 }
 
 // fieldSetBytes bounds what is kept of the managed fields of what is created: enough for
@@ -83,7 +80,7 @@ func (s *Server) newServing(builtin builtinModels) endpoints.Serving {
 	return endpoints.Serving{
 		Admission:         s.admission.Plugins,
 		Authorizer:        s.auth.Authorizer,
-		TypeConverter:     managedfields.NewTypeConverter(builtin.models.Schemas(builtin.names...)),
+		TypeConverter:     builtin.types,
 		FieldSets:         managedfields.NewCache(fieldSetBytes),
 		ParsedFields:      managedfields.NewSets(parsedFieldBytes),
 		MinRequestTimeout: time.Duration(s.config.Options.Filters.MinRequestTimeout) * time.Second,

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -170,6 +171,11 @@ func (s *Server) build(ctx, base context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The first write needs the types of managed fields. They take about as long as what is
+	// left to build.
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	beside.Go(models.types.Prepare)
 	backends, err := s.backends(files)
 	if err != nil {
 		return err

@@ -12,8 +12,7 @@ import (
 )
 
 // NewTypeConverter returns a type converter of Go objects for managed fields. It calls
-// schemas at its first use: a server that is starting, or that is only read from, does not
-// build them.
+// schemas once, at its first use or in Prepare.
 //
 // What upstream does: its converter validates every object against its schema, and makes a
 // new object of a typed value whenever it is asked for one. What is done instead: only the
@@ -22,8 +21,8 @@ import (
 // can violate the schema only by duplicates, which the caller allows, and by missing keys
 // of list items, which the comparison after the conversion reports too. A value leaves
 // what is unchanged out of comparisons (unchanged.go).
-func NewTypeConverter(schemas func() (map[string]*spec.Schema, error)) managedfields.TypeConverter {
-	return &typeConverter{build: sync.OnceValues(func() (managedfields.TypeConverter, error) {
+func NewTypeConverter(schemas func() (map[string]*spec.Schema, error)) *TypeConverter {
+	return &TypeConverter{build: sync.OnceValues(func() (managedfields.TypeConverter, error) {
 		built, err := schemas()
 		if err != nil {
 			return nil, err
@@ -32,8 +31,10 @@ func NewTypeConverter(schemas func() (map[string]*spec.Schema, error)) managedfi
 	})}
 }
 
-// typeConverter implements managedfields.TypeConverter. It is safe for concurrent use.
-type typeConverter struct {
+var _ managedfields.TypeConverter = (*TypeConverter)(nil)
+
+// TypeConverter implements managedfields.TypeConverter. It is safe for concurrent use.
+type TypeConverter struct {
 	build func() (managedfields.TypeConverter, error)
 	// types has the knownType of each schema.GroupVersionKind of which an object was
 	// validated.
@@ -46,8 +47,12 @@ type knownType struct {
 	parts []*value.FieldCacheEntry
 }
 
+// Prepare builds the schemas, so that the first use does not wait for them. The first use
+// gets the error if there is one.
+func (c *TypeConverter) Prepare() { _, _ = c.build() }
+
 // ObjectToTyped implements managedfields.TypeConverter.
-func (c *typeConverter) ObjectToTyped(object runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
+func (c *TypeConverter) ObjectToTyped(object runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	upstream, err := c.build()
 	if err != nil {
 		return nil, err
@@ -74,7 +79,7 @@ func (c *typeConverter) ObjectToTyped(object runtime.Object, opts ...typed.Valid
 // TypedToObject implements managedfields.TypeConverter. It returns the object that the
 // value was made of, if it was made of one. Upstream calls it for every manager of an
 // object's fields, mostly to compare the object's version with the manager's.
-func (c *typeConverter) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
+func (c *TypeConverter) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
 	if of, ok := v.AsValue().(objectValue); ok {
 		return of.object, nil
 	}
