@@ -36,7 +36,8 @@
 // Package definition is the core: what a definition serves, and what a change of it
 // means. Package instances has the handlers of one definition's instances. The resolver
 // holds both by name and finds them for a request. The follower feeds the resolver from an
-// informer, and publishes discovery and OpenAPI.
+// informer, and publishes discovery and OpenAPI. The informer reads the stored bytes and
+// decodes no schemas.
 //
 // # What the caller owes
 //
