@@ -30,10 +30,10 @@ func TestUp_BrokenAtAnyStatement(t *testing.T) {
 			}
 		}
 		proxy := pgtest.NewProxy(t, d.endpoint)
-		caught := proxy.Set(pgtest.Trap{Point: pgtest.Answered, Skip: skip, Do: func() pgtest.Fate { return pgtest.Drop }})
+		triggered := proxy.Set(pgtest.Failpoint{Point: pgtest.Answered, Skip: skip, Do: func() pgtest.Action { return pgtest.Drop }})
 		_, upErr := migrations.Up(t.Context(), proxy.DSN())
 		select {
-		case <-caught:
+		case <-triggered:
 			broken++
 		default:
 			if upErr != nil {

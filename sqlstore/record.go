@@ -179,10 +179,10 @@ func (k Key) Storable() bool {
 		storable(k.Group) && storable(k.Resource) && storable(k.Namespace) && storable(k.Name)
 }
 
-// Check reports whether the range can hold an object. (For a range that can't, a database
-// might answer with an error about the encoding.) It fails with ErrInvalid if the
+// Check reports whether objects in the range can exist. (A database might answer with an
+// error about the encoding for a range in which none can.) It fails with ErrInvalid if the
 // position can't be compared with keys.
-func (r Range) Check() (some bool, err error) {
+func (r Range) Check() (nonEmpty bool, err error) {
 	if r.After != nil && !(storable(r.After.Namespace) && storable(r.After.Name)) {
 		return false, fmt.Errorf("%w: position %q", ErrInvalid, *r.After)
 	}

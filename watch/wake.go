@@ -70,11 +70,11 @@ func (f *Feed) touchedWatchers(rc *resourceCache, woken []*watcher) []*watcher {
 func (f *Feed) unseen(rc *resourceCache) (events []Event, revision int64, complete bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	woken, some := rc.watchers.wokenUpTo()
+	woken, hasWatchers := rc.watchers.wokenUpTo()
 	if rc.gone || woken < rc.ring.since {
 		return nil, 0, false
 	}
-	for i := rc.ring.first(woken); i < rc.ring.size && some; i++ {
+	for i := rc.ring.first(woken); i < rc.ring.size && hasWatchers; i++ {
 		events = append(events, *rc.ring.at(i))
 	}
 	return events, f.revision, true

@@ -82,8 +82,8 @@ func (ws *watcherGroup) indexes() []*Index {
 }
 
 // wokenUpTo returns the revision up to which events were matched with watchers, and
-// whether any watcher waits.
-func (ws *watcherGroup) wokenUpTo() (revision int64, some bool) {
+// whether the group has watchers.
+func (ws *watcherGroup) wokenUpTo() (revision int64, hasWatchers bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	return ws.woken, len(ws.lists) > 0

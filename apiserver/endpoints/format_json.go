@@ -65,25 +65,25 @@ func (f *jsonFormat) appendError(dst []byte, status *metav1.Status) []byte {
 
 func (f *jsonFormat) writeList(_ context.Context, out *answerWriter, list *objectstore.EncodedList) error {
 	out.buf = f.appendHead(out.buf, list)
-	some := false
+	isEmpty := true
 	for object, err := range list.Items {
 		if err != nil {
 			return err
 		}
 		switch {
-		case some:
+		case !isEmpty:
 			out.buf = append(out.buf, ',')
 		case f.partial:
 			out.buf = append(out.buf, '[')
 		}
-		some = true
+		isEmpty = false
 		out.buf = f.append(out.buf, object, false)
 		if out.flush(); out.err != nil {
-			return nil // nobody reads on
+			return nil // the client is gone
 		}
 	}
 	switch {
-	case some || !f.partial:
+	case !isEmpty || !f.partial:
 		out.buf = append(out.buf, "]}\n"...)
 	default:
 		out.buf = append(out.buf, "null}\n"...) // upstream makes no empty list of metadata

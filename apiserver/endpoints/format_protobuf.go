@@ -156,7 +156,7 @@ func (f *protobufFormat) writeList(ctx context.Context, out *answerWriter, list 
 		out.buf = binary.AppendUvarint(out.buf, uint64(len(message)))
 		out.buf = append(out.buf, message...)
 		if out.flush(); out.err != nil {
-			return nil // nobody reads on
+			return nil // the client is gone
 		}
 	}
 	if f.swapped {

@@ -221,26 +221,26 @@ func (f *tableFormat) writeList(ctx context.Context, out *answerWriter, list *ob
 	out.buf = append(out.buf, `,"columnDefinitions":`...)
 	out.buf = append(out.buf, columns...)
 	out.buf = append(out.buf, `,"rows":`...)
-	some := false
+	isEmpty := true
 	for object, err := range list.Items {
 		if err != nil {
 			return err
 		}
-		if some {
-			out.buf = append(out.buf, ',')
-		} else {
+		if isEmpty {
 			out.buf = append(out.buf, '[')
+		} else {
+			out.buf = append(out.buf, ',')
 		}
-		some = true
+		isEmpty = false
 		if out.buf, err = f.t.appendRow(ctx, out.buf, object, f.jsonFormat); err != nil {
 			return err
 		}
 		if out.flush(); out.err != nil {
-			return nil // nobody reads on
+			return nil // the client is gone
 		}
 	}
 	switch {
-	case some:
+	case !isEmpty:
 		out.buf = append(out.buf, "]}\n"...)
 	case table.Rows == nil:
 		out.buf = append(out.buf, "null}\n"...)

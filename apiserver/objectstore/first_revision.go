@@ -12,6 +12,8 @@ import (
 // EnsureFirstRevision writes a first record to a store without one, so that the store's
 // revision is at least 1, as etcd's is. Nothing can be listed at revision 0, because to
 // clients a resourceVersion of 0 means "any". The store and the feed must be running.
+//
+// The record's key is stored data: every database has it, and it must not change.
 func EnsureFirstRevision(ctx context.Context, store *sqlstore.Store, feed *watch.Feed) error {
 	if revision, err := feed.Latest(ctx); err != nil || revision > 0 {
 		return err

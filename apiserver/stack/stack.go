@@ -32,8 +32,8 @@ func GrowForFilters() { filtersSize(false) }
 // the storage below it.
 func GrowForHandler() { handlerSize(false) }
 
-// The runtime makes room for a function's whole frame when the function is entered. The
-// array is therefore never used, and nobody spends time on clearing it.
+// The runtime grows the stack for a function's whole frame when the function is entered. The
+// array is therefore never used: clearing it would cost time.
 
 //go:noinline
 func filtersSize(used bool) {

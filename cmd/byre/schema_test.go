@@ -119,7 +119,7 @@ func TestServe_SchemaEach(t *testing.T) {
 		t.Fatal(err)
 	}
 	if status, body := servers[1].mustGet(t, "/readyz"); status != 200 {
-		t.Errorf("a server whose neighbour was dropped: %d %s", status, body)
+		t.Errorf("a server beside a schema that was dropped: %d %s", status, body)
 	}
 	if _, err := clients[1].CoreV1().Namespaces().Get(t.Context(), names[1], metav1.GetOptions{}); err != nil {
 		t.Error(err)

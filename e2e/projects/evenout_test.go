@@ -14,7 +14,7 @@ var changing = []struct {
 	with    string
 }{
 	{regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
-	// Ages in tables, and the room that they take.
+	// Ages in tables, and the spaces after them.
 	{regexp.MustCompile(`\b\d+m?(\d+)?s\b`), "AGE"},
 	{regexp.MustCompile(` {2,}`), "  "},
 }

@@ -30,14 +30,14 @@ type Result struct {
 	Fault, Database string
 	// Operations, Acknowledged (writes) and Events are of the whole episode.
 	Operations, Acknowledged, Events int
-	// Errors are what clients got from the fault until all went on, by kind.
+	// Errors are what clients got from the fault until every replica acknowledged a write, by kind.
 	Errors map[string]int
-	// Silence is the longest time in which no write was acknowledged; Recovery the time
+	// Unavailable is the longest time in which no write was acknowledged; Recovery the time
 	// from the end of the fault until every replica had acknowledged a write.
 	// Informers is the time from the last write until all informers had what the
 	// database has.
-	Silence, Recovery, Informers time.Duration
-	Violations                   []string
+	Unavailable, Recovery, Informers time.Duration
+	Violations                       []string
 	// LosesCommits is the fault's; Lost counts the acknowledged writes that were lost.
 	LosesCommits bool `json:",omitempty"`
 	Lost         int  `json:",omitempty"`
@@ -190,7 +190,7 @@ func (r *Result) summarize(operations []*history.Operation, begin, end time.Dura
 	last := begin
 	for _, at := range acknowledged {
 		if at > last {
-			r.Silence = max(r.Silence, min(at, end)-last)
+			r.Unavailable = max(r.Unavailable, min(at, end)-last)
 			last = at
 		}
 	}
@@ -211,7 +211,7 @@ func (p *episode) judge(ctx context.Context, h *history.History, result *Result)
 	for _, w := range h.Watches {
 		result.Events += len(w.Events)
 	}
-	// Without a first list every replica's silence is the violation.
+	// Without a first list the violation is that no replica has answered.
 	if h.Loss == nil || h.Loss.First != nil {
 		if len(h.Log.Covered) == 0 {
 			result.Violations = append(result.Violations, "the test could not read the database's log")

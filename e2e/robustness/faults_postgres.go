@@ -35,8 +35,8 @@ func site(inject func(context.Context, *pgtest.Site) error) func(context.Context
 
 // connectionFaults are those of the network between byre and the server.
 func connectionFaults() []Fault {
-	atCommit := func(point pgtest.Point, fate pgtest.Fate) func(context.Context, *Env) error {
-		return site(func(ctx context.Context, s *pgtest.Site) error { return s.AtCommit(ctx, point, fate, nil) })
+	atCommit := func(point pgtest.Point, action pgtest.Action) func(context.Context, *Env) error {
+		return site(func(ctx context.Context, s *pgtest.Site) error { return s.AtCommit(ctx, point, action, nil) })
 	}
 	return []Fault{
 		{Name: "all connections to PostgreSQL are dropped", Inject: site(func(ctx context.Context, s *pgtest.Site) error { return s.DropConnections(ctx) })},
@@ -44,12 +44,12 @@ func connectionFaults() []Fault {
 			return s.Delay(ctx, 50*time.Millisecond, 2*outage)
 		})},
 		{Name: "the network to PostgreSQL swallows everything for 1 s", IsLong: true, Inject: site(func(ctx context.Context, s *pgtest.Site) error {
-			return s.Silence(ctx, outage)
+			return s.Blackhole(ctx, outage)
 		})},
 		{Name: "the network from one process to PostgreSQL swallows everything for 8 s", IsLong: true, Inject: func(ctx context.Context, e *Env) error {
 			proxies := e.Database.Site.Replicas[0]
 			for _, p := range proxies {
-				p.Silence()
+				p.Blackhole()
 				defer p.Forward()
 			}
 			return e.Pause(ctx, 8*time.Second)
@@ -63,10 +63,10 @@ func connectionFaults() []Fault {
 
 // killFaults end a process of byre, or stop it, at a named point.
 func killFaults() []Fault {
-	kill := func(name string, isLong bool, trap pgtest.Trap) Fault {
+	kill := func(name string, isLong bool, failpoint pgtest.Failpoint) Fault {
 		return Fault{Name: "kill -9 " + name, IsLong: isLong, Inject: func(ctx context.Context, e *Env) error {
 			var killed *Replica
-			err := e.Database.Site.AtStatement(ctx, trap, pgtest.Drop, func(replica int) {
+			err := e.Database.Site.AtStatement(ctx, failpoint, pgtest.Drop, func(replica int) {
 				killed = e.Replicas[replica]
 				killed.Kill()
 			})
@@ -78,14 +78,14 @@ func killFaults() []Fault {
 	}
 	const write, compact = "INSERT INTO changes", "DELETE FROM changes"
 	return []Fault{
-		kill("before COMMIT", true, pgtest.Trap{Statement: "COMMIT", After: write, Point: pgtest.Sent}),
-		kill("after COMMIT, before its answer", false, pgtest.Trap{Statement: "COMMIT", After: write, Point: pgtest.Answered}),
-		kill("between the answer of COMMIT and the publishing of its changes", true, pgtest.Trap{Statement: "COMMIT", After: write, Point: pgtest.Delivered}),
-		kill("in a compaction, before it deletes", true, pgtest.Trap{Statement: compact, Point: pgtest.Sent}),
-		kill("in a compaction, after it has deleted", true, pgtest.Trap{Statement: compact, Point: pgtest.Answered}),
-		kill("in a compaction, after it has moved the compacted revision", true, pgtest.Trap{Statement: "UPDATE store", After: compact, Point: pgtest.Answered}),
-		kill("in a compaction, before COMMIT", true, pgtest.Trap{Statement: "commit", After: compact, Point: pgtest.Sent}),
-		kill("in a compaction, after COMMIT", true, pgtest.Trap{Statement: "commit", After: compact, Point: pgtest.Answered}),
+		kill("before COMMIT", true, pgtest.Failpoint{Statement: "COMMIT", After: write, Point: pgtest.Sent}),
+		kill("after COMMIT, before its answer", false, pgtest.Failpoint{Statement: "COMMIT", After: write, Point: pgtest.Answered}),
+		kill("between the answer of COMMIT and the publishing of its changes", true, pgtest.Failpoint{Statement: "COMMIT", After: write, Point: pgtest.Delivered}),
+		kill("in a compaction, before it deletes", true, pgtest.Failpoint{Statement: compact, Point: pgtest.Sent}),
+		kill("in a compaction, after it has deleted", true, pgtest.Failpoint{Statement: compact, Point: pgtest.Answered}),
+		kill("in a compaction, after it has moved the compacted revision", true, pgtest.Failpoint{Statement: "UPDATE store", After: compact, Point: pgtest.Answered}),
+		kill("in a compaction, before COMMIT", true, pgtest.Failpoint{Statement: "commit", After: compact, Point: pgtest.Sent}),
+		kill("in a compaction, after COMMIT", true, pgtest.Failpoint{Statement: "commit", After: compact, Point: pgtest.Answered}),
 		{Name: "SIGSTOP of the process that holds the writers' lock, until the other has written 20 times", IsLong: true, Inject: func(ctx context.Context, e *Env) error {
 			var stopErr error
 			err := e.Database.Site.AtCommit(ctx, pgtest.Sent, pgtest.Forward, func(replica int) {

@@ -22,9 +22,9 @@ type Row struct {
 	Runs, Operations, Acknowledged, Events, Violations int
 	// Errors are the errors that clients got, of all runs, by kind.
 	Errors map[string]int
-	// Silence, Recovery and Informers are the greatest of all runs.
-	Silence, Recovery, Informers time.Duration
-	LosesCommits                 bool `json:",omitempty"`
+	// Unavailable, Recovery and Informers are the greatest of all runs.
+	Unavailable, Recovery, Informers time.Duration
+	LosesCommits                     bool `json:",omitempty"`
 	// Lost is a sum.
 	Lost int `json:",omitempty"`
 }
@@ -55,7 +55,7 @@ func (r *Report) Add(result *Result, day time.Time) {
 	for kind, n := range result.Errors {
 		row.Errors[kind] += n
 	}
-	row.Silence = max(row.Silence, result.Silence)
+	row.Unavailable = max(row.Unavailable, result.Unavailable)
 	row.Recovery = max(row.Recovery, result.Recovery)
 	row.Informers = max(row.Informers, result.Informers)
 	row.LosesCommits = result.LosesCommits
@@ -107,7 +107,7 @@ func (r *Report) Tables() map[string]string {
 			continue // a fault that is no more
 		}
 		fmt.Fprintf(&b, "| %s | %s | %d | %s | %d | %s | %.1f | %.1f | %d |\n", row.Fault, row.Database, row.Runs,
-			row.errors(), row.Acknowledged, row.kept(), row.Silence.Seconds(), row.Recovery.Seconds(), row.Violations)
+			row.errors(), row.Acknowledged, row.kept(), row.Unavailable.Seconds(), row.Recovery.Seconds(), row.Violations)
 		total.Runs += row.Runs
 		total.Operations += row.Operations
 		total.Acknowledged += row.Acknowledged

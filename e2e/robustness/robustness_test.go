@@ -121,8 +121,8 @@ func runFault(t *testing.T, e *Env, f Fault) *Result {
 	if result == nil {
 		return nil
 	}
-	t.Logf("%s on %s: %d operations, %d acknowledged writes, %d events, silence %.2f s, recovery %.2f s, errors %v, informers after %.2f s",
-		f.Name, e.Database.Kind, result.Operations, result.Acknowledged, result.Events, result.Silence.Seconds(), result.Recovery.Seconds(), result.Errors, result.Informers.Seconds())
+	t.Logf("%s on %s: %d operations, %d acknowledged writes, %d events, unavailable %.2f s, recovery %.2f s, errors %v, informers after %.2f s",
+		f.Name, e.Database.Kind, result.Operations, result.Acknowledged, result.Events, result.Unavailable.Seconds(), result.Recovery.Seconds(), result.Errors, result.Informers.Seconds())
 	for _, v := range result.Violations {
 		t.Errorf("%s: %s", f.Name, v)
 	}

@@ -25,9 +25,9 @@ func TestCommit_OnABrokenConnectionIsUnknown(t *testing.T) {
 				proxy := pgtest.NewProxy(t, dsn)
 				driver := openMore(t, proxy.DSN()+parameter, postgres.Options{})
 				mustCreate(t, driver, "a")
-				proxy.Set(pgtest.Trap{
+				proxy.Set(pgtest.Failpoint{
 					Statement: "COMMIT", After: "INSERT INTO changes", Point: point,
-					Do: func() pgtest.Fate { return pgtest.Drop },
+					Do: func() pgtest.Action { return pgtest.Drop },
 				})
 				if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnknown) {
 					t.Errorf("commit: %v", err)

@@ -13,9 +13,9 @@ import (
 	"byre/sqlstore"
 )
 
-// errSilent is the cause of a read's end if the server did not answer for
+// errNoAnswer is the cause of a read's end if the server did not answer for
 // Options.ReadTimeout.
-var errSilent = errors.New("no answer in time")
+var errNoAnswer = errors.New("no answer in time")
 
 // watchdog ends a read when the server does not answer for too long. Invariant: it runs
 // while the driver waits for the server, and not while the caller uses what was read.
@@ -39,7 +39,7 @@ func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	w := &watchdog{timeout: d.options.ReadTimeout}
-	w.timer = time.AfterFunc(w.timeout, func() { cancel(errSilent) })
+	w.timer = time.AfterFunc(w.timeout, func() { cancel(errNoAnswer) })
 	defer w.pause()
 	err := func() error {
 		conn, err := d.reader(reading)
@@ -52,7 +52,7 @@ func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(context.Cause(reading), errSilent):
+	case errors.Is(context.Cause(reading), errNoAnswer):
 		d.waiting.endIfBefore(began)
 		return d.silent()
 	case errors.Is(err, errLost):

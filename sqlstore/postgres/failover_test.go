@@ -90,7 +90,7 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	if err := primary.Halt(); err != nil {
 		t.Logf("halt: %v", err)
 	}
-	next.Silence() // or the feed, which polls, would begin an epoch before the other process writes
+	next.Blackhole() // or the feed, which polls, would begin an epoch before the other process writes
 	if err := standby.Resume(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestFailover_CompactionFindsLostCommits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy.Set(pgtest.Trap{Statement: "begin", Point: pgtest.Sent, Do: func() pgtest.Fate {
+	proxy.Set(pgtest.Failpoint{Statement: "begin", Point: pgtest.Sent, Do: func() pgtest.Action {
 		for _, table := range []string{"objects", "changes"} {
 			if _, err := connect(t, dsn).Exec(t.Context(), `DELETE FROM `+table+` WHERE revision > 2`); err != nil {
 				t.Error(err)

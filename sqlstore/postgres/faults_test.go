@@ -31,7 +31,7 @@ const short = 300 * time.Millisecond
 var faults = map[string]fault{
 	"sessions are terminated": {inject: func(ctx context.Context, s *pgtest.Site) error { return s.Terminate(ctx) }},
 	"the server crashes":      {inject: func(ctx context.Context, s *pgtest.Site) error { return s.Restart(ctx) }},
-	"the network is silent":   {inject: func(ctx context.Context, s *pgtest.Site) error { return s.Silence(ctx, short) }},
+	"the network is silent":   {inject: func(ctx context.Context, s *pgtest.Site) error { return s.Blackhole(ctx, short) }},
 	"COMMIT is lost, the connection too": {inject: func(ctx context.Context, s *pgtest.Site) error {
 		return s.AtCommit(ctx, pgtest.Sent, pgtest.Drop, nil)
 	}},

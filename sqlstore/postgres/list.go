@@ -12,16 +12,16 @@ import (
 
 // List implements sqlstore.Driver.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
-	some, err := q.Check()
+	nonEmpty, err := q.Check()
 	if err != nil {
 		return sqlstore.ListResult{}, err
 	}
 	arguments, inRange := argumentsOf(q)
-	some = some && inRange
+	nonEmpty = nonEmpty && inRange
 	list, count := statements(q)
 	err = d.snapshot(ctx,
 		func(b *pgx.Batch) {
-			if !some {
+			if !nonEmpty {
 				return
 			}
 			b.Queue(list, arguments...)
@@ -39,7 +39,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			case q.At != 0:
 				listed.Revision = q.At
 			}
-			if !some {
+			if !nonEmpty {
 				return nil
 			}
 			return readList(results, w, q, &listed, yield)

@@ -85,7 +85,7 @@ func TestSilentHost_ReadsEndAtTheirDeadline(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{})
 	warm(t, driver)
-	proxies[0].Silence()
+	proxies[0].Blackhole()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	reads := map[string]func() error{
@@ -145,7 +145,7 @@ func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
 			return err
 		},
 	} {
-		proxy.Silence()
+		proxy.Blackhole()
 		var all sync.WaitGroup
 		for range 2 {
 			if name == "write" {
@@ -173,8 +173,8 @@ func TestSilentHost_EndsTheCommitUnderWay(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{CommitTimeout: 10 * time.Minute, ReadTimeout: 3 * time.Second})
 	mustCreate(t, driver, "a")
-	proxies[0].Set(pgtest.Trap{Statement: "COMMIT", Point: pgtest.Answered, Do: func() pgtest.Fate {
-		go proxies[0].Silence()
+	proxies[0].Set(pgtest.Failpoint{Statement: "COMMIT", Point: pgtest.Answered, Do: func() pgtest.Action {
+		go proxies[0].Blackhole()
 		return pgtest.Swallow
 	}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -213,7 +213,7 @@ func TestSilentHost_DoesNotDelayClose(t *testing.T) {
 	driver, proxies := openThrough(t, 1, postgres.Options{ReadTimeout: 2 * time.Second})
 	warm(t, driver)
 	<-time.After(1100 * time.Millisecond) // pgx pings a connection that was idle for a second
-	proxies[0].Silence()
+	proxies[0].Blackhole()
 	if _, err := driver.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("State: %v", err)
 	}
@@ -248,7 +248,7 @@ func TestSilentHost_TheOtherOfTwoIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	warm(t, driver)
-	proxies[0].Silence()
+	proxies[0].Blackhole()
 	recoverReads(t, func(ctx context.Context) error { _, err := feed.Latest(ctx); return err })
 	var outcome []sqlstore.Outcome
 	recoverReads(t, func(ctx context.Context) (err error) { outcome, err = driver.Commit(ctx, create("a")); return err })
@@ -282,7 +282,7 @@ func TestList_DeadlineIsPerRow(t *testing.T) {
 	n = 0
 	if _, err := driver.List(t.Context(), all, func(sqlstore.Record) error {
 		if n++; n == 1 {
-			proxies[0].Silence()
+			proxies[0].Blackhole()
 		}
 		return nil
 	}); !errors.Is(err, sqlstore.ErrUnavailable) || n == 16 {

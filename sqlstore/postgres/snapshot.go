@@ -14,9 +14,9 @@ import (
 	"byre/sqlstore"
 )
 
-// silence is how long a bulk transfer waits for the server, which may count a whole table
+// transferTimeout is how long a bulk transfer waits for the server, which may count a whole table
 // before the first row.
-const silence = time.Minute
+const transferTimeout = time.Minute
 
 // ReadSnapshot reads the whole store from one REPEATABLE READ transaction. Processes that
 // serve the store go on meanwhile; as under a pg_dump, dead rows stay until it ends. The
@@ -65,7 +65,7 @@ func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, 
 }
 
 // transfer is a connection that reads or writes a whole store. Its context ends when the
-// server does not answer for longer than silence.
+// server does not answer for longer than transferTimeout.
 type transfer struct {
 	//nolint:containedctx // it is the connection's own: the watchdog ends it.
 	ctx      context.Context
@@ -87,7 +87,7 @@ func connect(ctx context.Context, dsn string) (*transfer, error) {
 		t.cancel(nil)
 		return nil, dbserver.Explain(config.ConnConfig, err)
 	}
-	t.watchdog = &watchdog{timeout: silence, timer: time.AfterFunc(silence, func() { t.cancel(errSilent) })}
+	t.watchdog = &watchdog{timeout: transferTimeout, timer: time.AfterFunc(transferTimeout, func() { t.cancel(errNoAnswer) })}
 	return t, nil
 }
 
@@ -104,7 +104,7 @@ func (t *transfer) explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(context.Cause(t.ctx), errSilent):
+	case errors.Is(context.Cause(t.ctx), errNoAnswer):
 		err = context.DeadlineExceeded
 	case t.ctx.Err() != nil:
 		return t.ctx.Err()

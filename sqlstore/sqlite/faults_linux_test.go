@@ -203,7 +203,7 @@ func TestFaults_BatchFailsAsAWhole(t *testing.T) {
 				if public := sqlstore.Public(err); !strings.Contains(err.Error(), path) || strings.Contains(public, path) || strings.Contains(public, "SQL") {
 					t.Errorf("the operator reads %q, everybody %q", err, public)
 				}
-				// Where the file can't grow there is room for an empty batch.
+				// An empty batch succeeds even where the file can't grow.
 				if _, err := driver.Commit(t.Context(), nil); !errors.Is(err, test.want) && name != "disk full before COMMIT" {
 					t.Errorf("an empty batch: %v, want %v", err, test.want)
 				}

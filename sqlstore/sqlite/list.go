@@ -35,8 +35,8 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			listed.Revision = q.At
 			statements = &r.at
 		}
-		a, some, err := argumentsOf(q, listed.Revision)
-		if err != nil || !some {
+		a, nonEmpty, err := argumentsOf(q, listed.Revision)
+		if err != nil || !nonEmpty {
 			return err
 		}
 		last, more, err := list(ctx, tx.StmtContext(ctx, statements.list(q)), a, q, yield)
@@ -76,8 +76,8 @@ type arguments struct {
 }
 
 // argumentsOf returns false if the range is empty by definition.
-func argumentsOf(q sqlstore.Query, at int64) (_ arguments, some bool, err error) {
-	if some, err := q.Check(); err != nil || !some {
+func argumentsOf(q sqlstore.Query, at int64) (_ arguments, nonEmpty bool, err error) {
+	if nonEmpty, err := q.Check(); err != nil || !nonEmpty {
 		return arguments{}, false, err
 	}
 	a := arguments{group: q.Group, resource: q.Resource, owner: q.Owner.String(), namespace: q.Namespace, only: q.Name, at: at}

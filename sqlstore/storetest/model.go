@@ -128,7 +128,7 @@ func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, 
 	case listed.Revision < m.state.Compacted:
 		return nil, listed, sqlstore.ErrCompacted
 	}
-	if some, err := q.Check(); err != nil || !some {
+	if nonEmpty, err := q.Check(); err != nil || !nonEmpty {
 		return nil, listed, err
 	}
 	var records []sqlstore.Record

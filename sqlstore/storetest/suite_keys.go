@@ -121,14 +121,14 @@ func testLongKeys(f fixture) {
 		letters[i] = byte('!' + random.IntN('~'-'!'))
 	}
 	k := sqlstore.Key{Group: "rbac.authorization.k8s.io", Resource: "roles", Namespace: "n"}
-	room := sqlstore.MaxKeyBytes - k.Len()
-	k.Name = string(letters[:room])
+	left := sqlstore.MaxKeyBytes - k.Len()
+	k.Name = string(letters[:left])
 	c, err := store.Commit(f.Context(), create(k, "v"))
 	if err != nil {
 		f.Fatalf("key of %d bytes: %v", k.Len(), err)
 	}
 	f.revision(update(k, c.Revision, "w"))
-	for _, n := range []int{room + 1, len(letters)} {
+	for _, n := range []int{left + 1, len(letters)} {
 		k.Name = string(letters[:n])
 		if _, err := store.Commit(f.Context(), create(k, "v")); !errors.Is(err, sqlstore.ErrKeyTooLong) || !errors.Is(err, sqlstore.ErrInvalid) {
 			f.Errorf("key of %d bytes: %v", k.Len(), err)

@@ -75,9 +75,9 @@ func (c *Cache) Bytes() int64 {
 // admits reports whether a representation that a scan has made is kept.
 func (c *Cache) admits(size int) bool {
 	c.mu.Lock()
-	hasRoom := c.bytes+int64(size)+overhead <= c.budget
+	fits := c.bytes+int64(size)+overhead <= c.budget
 	c.mu.Unlock()
-	return hasRoom || c.scanned.Add(1)%scanFraction == 0
+	return fits || c.scanned.Add(1)%scanFraction == 0
 }
 
 // add counts a representation that was set, and evicts others until the budget is met.

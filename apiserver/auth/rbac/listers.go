@@ -113,11 +113,11 @@ func filterBySelector[T metav1.Object](list []T, selector labels.Selector) []T {
 	if selector.Empty() {
 		return list
 	}
-	var some []T
+	var matching []T
 	for _, object := range list {
 		if selector.Matches(labels.Set(object.GetLabels())) {
-			some = append(some, object)
+			matching = append(matching, object)
 		}
 	}
-	return some
+	return matching
 }

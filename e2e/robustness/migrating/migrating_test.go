@@ -326,7 +326,7 @@ func TestPostgres_MigrationMayBeKilled(t *testing.T) {
 				run: func(direction string, n int) bool {
 					proxy := pgtest.NewProxy(t, dsn)
 					return killed(t, direction, proxy.DSN(), func(kill func()) {
-						proxy.Set(pgtest.Trap{Point: point, Skip: n, Do: func() pgtest.Fate {
+						proxy.Set(pgtest.Failpoint{Point: point, Skip: n, Do: func() pgtest.Action {
 							kill()
 							return pgtest.Drop
 						}})

@@ -29,13 +29,13 @@ type Proxy struct {
 	address  string
 	running  sync.WaitGroup
 
-	mu     sync.Mutex
-	silent bool
-	cut    bool
+	mu        sync.Mutex
+	blackhole bool
+	cut       bool
 	// delay is how long each chunk waits, in either direction.
-	delay time.Duration
-	traps []*setTrap
-	// conns are the open connections; true says that it stays silent for good.
+	delay      time.Duration
+	failpoints []*setFailpoint
+	// conns are the open connections; true says that nothing more is forwarded on it.
 	conns   map[net.Conn]bool
 	cancels int
 	// roundTrips counts the requests: bytes of a client that follow on those of the
@@ -75,25 +75,25 @@ func (p *Proxy) DSN(others ...*Proxy) string {
 	return u.String()
 }
 
-// Silence keeps connections open and accepts new ones, but forwards nothing.
-func (p *Proxy) Silence() {
+// Blackhole keeps connections open and accepts new ones, but forwards nothing until Forward.
+func (p *Proxy) Blackhole() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.silent = true
+	p.blackhole = true
 	for conn := range p.conns {
 		p.conns[conn] = true
 	}
 }
 
-// Forward serves new connections again. Those that there were stay silent:
-// what they sent is lost.
+// Forward forwards new connections again. Nothing more is forwarded on the others: what they
+// sent is lost.
 func (p *Proxy) Forward() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.silent = false
+	p.blackhole = false
 }
 
-// Delay keeps back what either side says for a time, as a slow network does; 0 ends that.
+// Delay delays what either side sends by a time, as a slow network does; 0 ends that.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,7 +157,7 @@ func (p *Proxy) serve(client net.Conn) {
 	defer server.Close()
 	p.mu.Lock()
 	cut := p.cut
-	p.conns[client], p.conns[server] = p.silent, p.silent
+	p.conns[client], p.conns[server] = p.blackhole, p.blackhole
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
@@ -214,7 +214,7 @@ func (p *Proxy) copyRequests(c *connection) {
 				}
 				isFirst = false
 			} else if s, isStatement := c.wire.client(message); isStatement {
-				if trap := p.take(Sent, s); trap != nil && (!out.flush() || !p.spring(trap, c)) {
+				if failpoint := p.take(Sent, s); failpoint != nil && (!out.flush() || !p.trigger(failpoint, c)) {
 					return nil, false
 				}
 			}
@@ -230,15 +230,15 @@ func (p *Proxy) copyAnswers(c *connection) {
 		for message, rest := cutMessage(stream, false); message != nil; message, rest = cutMessage(stream, false) {
 			stream = rest
 			s, point, isAnswer := c.wire.server(message)
-			var trap *setTrap
+			var failpoint *setFailpoint
 			if isAnswer {
-				trap = p.take(point, s)
+				failpoint = p.take(point, s)
 			}
-			if trap != nil && point == Answered && (!out.flush() || !p.spring(trap, c)) {
+			if failpoint != nil && point == Answered && (!out.flush() || !p.trigger(failpoint, c)) {
 				return nil, false
 			}
 			out.add(message)
-			if trap != nil && point == Delivered && (!out.flush() || !p.spring(trap, c)) {
+			if failpoint != nil && point == Delivered && (!out.flush() || !p.trigger(failpoint, c)) {
 				return nil, false
 			}
 		}

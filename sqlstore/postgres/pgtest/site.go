@@ -157,54 +157,54 @@ func (s *Site) DropConnections(context.Context) error {
 	return nil
 }
 
-// Delay has everything take longer by a time, for a while.
+// Delay delays what replicas and servers send by a time, for a while.
 func (s *Site) Delay(ctx context.Context, by, during time.Duration) error {
 	s.each(func(p *Proxy) { p.Delay(by) })
 	defer s.each(func(p *Proxy) { p.Delay(0) })
 	return pause(ctx, during)
 }
 
-// Silence swallows everything that is said, for a while. The connections from then stay
-// silent for good.
-func (s *Site) Silence(ctx context.Context, during time.Duration) error {
-	s.each((*Proxy).Silence)
+// Blackhole forwards nothing between the replicas and the servers, for a while. The
+// connections of that time stay without an answer until they are closed.
+func (s *Site) Blackhole(ctx context.Context, during time.Duration) error {
+	s.each((*Proxy).Blackhole)
 	defer s.each((*Proxy).Forward)
 	return pause(ctx, during)
 }
 
-// AtCommit waits for the next transaction that writes, and has its COMMIT meet a fate at a
-// point. do, which may be nil, is called there first, with the number of the replica.
-func (s *Site) AtCommit(ctx context.Context, point Point, fate Fate, do func(replica int)) error {
-	return s.AtStatement(ctx, Trap{Statement: "COMMIT", After: "INSERT INTO changes", Point: point}, fate, do)
+// AtCommit waits for the next transaction that writes, and executes an action at a point of
+// its COMMIT. do, which may be nil, is called there first, with the number of the replica.
+func (s *Site) AtCommit(ctx context.Context, point Point, action Action, do func(replica int)) error {
+	return s.AtStatement(ctx, Failpoint{Statement: "COMMIT", After: "INSERT INTO changes", Point: point}, action, do)
 }
 
-// AtStatement waits until a replica has run into a trap, whose Do is set here: it calls
+// AtStatement waits until a replica has triggered a failpoint, whose Do is set here: it calls
 // do, which may be nil, with the number of the replica.
-func (s *Site) AtStatement(ctx context.Context, trap Trap, fate Fate, do func(replica int)) error {
+func (s *Site) AtStatement(ctx context.Context, failpoint Failpoint, action Action, do func(replica int)) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	caught := make(chan struct{})
-	var isCaught atomic.Bool
+	triggered := make(chan struct{})
+	var isTriggered atomic.Bool
 	server := slices.Index(s.clusters, s.Primary)
 	for replica, proxies := range s.Replicas {
-		trap.Do = func() Fate {
-			if isCaught.Swap(true) {
+		failpoint.Do = func() Action {
+			if isTriggered.Swap(true) {
 				return Forward
 			}
-			defer close(caught)
+			defer close(triggered)
 			if do != nil {
 				do(replica)
 			}
-			return fate
+			return action
 		}
-		proxies[server].Set(trap)
+		proxies[server].Set(failpoint)
 	}
 	defer s.each((*Proxy).Unset)
 	select {
-	case <-caught:
+	case <-triggered:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("no statement like %q: %w", trap.Statement, ctx.Err())
+		return fmt.Errorf("no statement like %q: %w", failpoint.Statement, ctx.Err())
 	}
 }
 

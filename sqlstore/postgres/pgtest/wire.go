@@ -7,81 +7,83 @@ import (
 	"sync"
 )
 
-// Point is a moment in the life of a statement, as the proxy sees it.
+// Point is a moment of a statement, as the proxy sees it.
 type Point int
 
-// The moments. A statement that fails has only the first.
+// The points. A statement that fails has only the first.
 const (
-	// Sent: the client has sent the statement, and the server has not got it. The
-	// server has got what the client sent before.
+	// Sent: the client has sent the statement, and the server has not received it. The
+	// server has received what the client sent before.
 	Sent Point = iota
-	// Answered: the server has done the statement, and the client has not got the answer.
+	// Answered: the server has executed the statement, and the client has not received the
+	// answer.
 	Answered
 	// Delivered: the client has the answer, as far as the kernel can say.
 	Delivered
 )
 
-// Fate is what becomes of a connection after a trap.
-type Fate int
+// Action is what the proxy does with a connection at a failpoint.
+type Action int
 
-// The fates.
+// The actions.
 const (
-	// Forward goes on as if nothing had happened.
-	Forward Fate = iota
+	// Forward forwards as before.
+	Forward Action = iota
 	// Drop closes the connection on both sides.
 	Drop
 	// Swallow keeps it open on both sides and forwards nothing more.
 	Swallow
 )
 
-// Trap is a moment at which a Proxy does something.
-type Trap struct {
-	// Statement is a part of the text of the statement that is meant.
+// Failpoint is a point of a statement at which a Proxy calls a function, and then drops the
+// connection, swallows what it carries, or forwards as before.
+type Failpoint struct {
+	// Statement is a part of the statement's text.
 	Statement string
 	// After is a part of the text of an earlier statement of the same transaction;
 	// empty means any transaction.
 	After string
 	Point Point
-	// Skip is how many such moments pass before the one that is meant.
+	// Skip is how many such points pass before the failpoint triggers.
 	Skip int
-	// Do is called when a connection gets there. Nothing is forwarded on that connection
-	// in that direction until it returns.
-	Do func() Fate
+	// Do is called when a connection reaches the point. The proxy forwards nothing on that
+	// connection in that direction until it returns.
+	Do func() Action
 }
 
-// Set sets a trap. It catches one statement. The channel is closed when Do has returned.
-func (p *Proxy) Set(trap Trap) (caught <-chan struct{}) {
-	set := &setTrap{Trap: trap, done: make(chan struct{})}
+// Set sets a failpoint. It triggers once. The channel is closed when Do has returned.
+func (p *Proxy) Set(failpoint Failpoint) (triggered <-chan struct{}) {
+	set := &setFailpoint{Failpoint: failpoint, done: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.traps = append(p.traps, set)
+	p.failpoints = append(p.failpoints, set)
 	return set.done
 }
 
-// Unset takes back all traps that have caught nothing.
+// Unset removes all failpoints that have not triggered.
 func (p *Proxy) Unset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.traps = nil
+	p.failpoints = nil
 }
 
-type setTrap struct {
-	Trap
+type setFailpoint struct {
+	Failpoint
 	done chan struct{}
 }
 
-// take removes the trap that a statement at a point runs into.
-func (p *Proxy) take(point Point, s statement) *setTrap {
+// take removes and returns the failpoint that a statement triggers at a point, or nil.
+func (p *Proxy) take(point Point, s statement) *setFailpoint {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, trap := range p.traps {
-		if trap.Point == point && strings.Contains(s.text, trap.Statement) && (trap.After == "" || strings.Contains(s.before, trap.After)) {
-			if trap.Skip > 0 {
-				trap.Skip--
+	for i, failpoint := range p.failpoints {
+		if failpoint.Point == point && strings.Contains(s.text, failpoint.Statement) && (failpoint.After == "" || strings.Contains(s.before, failpoint.After)) {
+			if failpoint.Skip > 0 {
+				failpoint.Skip--
 				continue
 			}
-			p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
-			return trap
+			p.failpoints = append(p.failpoints[:i:i], p.failpoints[i+1:]...)
+			return failpoint
 		}
 	}
 	return nil
@@ -204,11 +206,11 @@ func cutMessage(stream []byte, isFirst bool) (message, rest []byte) {
 	return stream[:size], stream[size:]
 }
 
-// spring does what a trap says and reports whether the connection goes on.
-func (p *Proxy) spring(trap *setTrap, c *connection) bool {
-	fate := trap.Do()
-	close(trap.done)
-	switch fate {
+// trigger executes a failpoint and reports whether the connection stays open.
+func (p *Proxy) trigger(failpoint *setFailpoint, c *connection) bool {
+	action := failpoint.Do()
+	close(failpoint.done)
+	switch action {
 	case Drop:
 		c.client.Close()
 		c.server.Close()
