@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"byre/apiserver/filters/filterstest"
 )
 
 // BenchmarkProxy compares the CPU that a request through the aggregator costs with that
@@ -48,8 +50,8 @@ func benchmarkProxy(b *testing.B, body string) {
 	target := &url.URL{Scheme: "https", Host: widgets.Listener.Addr().String()}
 	bare := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
 	fronts := []string{
-		startFront(b, withContext(http.HandlerFunc(answer))),
-		startFront(b, withContext(bare)),
+		startFront(b, filterstest.WithContext(http.HandlerFunc(answer), tester)),
+		startFront(b, filterstest.WithContext(bare, tester)),
 		s.front.URL,
 	}
 	const path = "/apis/widgets.example.com/v1/widgets/first"

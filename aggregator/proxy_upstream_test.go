@@ -14,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	apiserverproxy "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/transport"
+
+	"byre/apiserver/filters/filterstest"
 )
 
 // upstreamProxy proxies to a host as kube-aggregator does
@@ -63,7 +65,7 @@ func TestProxy_IsUpstreams(t *testing.T) {
 	client.TLSClientConfig.InsecureSkipVerify = true //nolint:gosec // a test's own server
 	client.DisableCompression = true                 // as client-go's transports of backends
 	defer client.CloseIdleConnections()
-	upstream := httptest.NewServer(withContext(upstreamProxy(b.Listener.Addr().String(), client)))
+	upstream := httptest.NewServer(filterstest.WithContext(upstreamProxy(b.Listener.Addr().String(), client), tester))
 	defer upstream.Close()
 
 	for _, test := range []struct {

@@ -12,14 +12,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/util/compatibility"
-	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -32,6 +28,7 @@ import (
 	"byre/apiserver/delegation"
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
+	"byre/apiserver/filters/filterstest"
 	"byre/apiserver/loopback"
 	"byre/apiserver/objectstore"
 	"byre/apiserver/openapi"
@@ -122,7 +119,7 @@ func startOn(t testing.TB, driver sqlstore.Driver, options ...option) *server {
 	if s.Server, err = aggregator.New(dependencies, own, next); err != nil {
 		t.Fatal(err)
 	}
-	handler := withContext(s.Server)
+	handler := filterstest.WithContext(s.Server, tester)
 	transport.Serve(handler)
 	s.services = registration.NewForConfigOrDie(dependencies.Loopback).APIServices()
 	s.front = httptest.NewServer(handler)
@@ -195,31 +192,6 @@ func (s *stack) run(t testing.TB, name string, part func(context.Context) error)
 		}
 	})
 }
-
-// withContext adds to a request's context what the filters of the whole server add.
-func withContext(next http.Handler) http.Handler {
-	resolver := &request.RequestInfoFactory{
-		APIPrefixes:          sets.NewString("api", "apis"),
-		GrouplessAPIPrefixes: sets.NewString("api"),
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		info, err := resolver.NewRequestInfo(req)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		ctx := request.WithRequestInfo(req.Context(), info)
-		ctx = request.WithUser(ctx, tester)
-		ctx = request.WithReceivedTimestamp(ctx, time.Now())
-		ctx = audit.WithAuditContext(ctx)
-		ctx = warning.WithWarningRecorder(ctx, silent{})
-		next.ServeHTTP(w, req.WithContext(ctx))
-	})
-}
-
-type silent struct{}
-
-func (silent) AddWarning(_, _ string) {}
 
 // newCertificate writes the client certificate that the server shows to backends.
 func (s *server) newCertificate(t testing.TB, name string) {

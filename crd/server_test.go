@@ -8,8 +8,6 @@ import (
 
 	"go.opentelemetry.io/otel/trace/noop"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -18,7 +16,6 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/webhook"
-	"k8s.io/apiserver/pkg/warning"
 	clientdiscovery "k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -26,6 +23,7 @@ import (
 	"byre/apiserver/delegation"
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
+	"byre/apiserver/filters/filterstest"
 	"byre/apiserver/loopback"
 	"byre/apiserver/objectstore"
 	"byre/apiserver/openapi"
@@ -94,7 +92,11 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 	if s.Server, err = crd.New(dependencies, http.NotFoundHandler()); err != nil {
 		t.Fatal(err)
 	}
-	s.handler = withContext(s.Server)
+	s.handler = s.Server
+	if utilfeature.DefaultFeatureGate.Enabled(features.APIServingWithRoutine) {
+		s.handler = routine.WithRoutine(s.handler, func(_ *http.Request, info *request.RequestInfo) bool { return info.Verb == "watch" })
+	}
+	s.handler = filterstest.WithContext(s.handler, &user.DefaultInfo{Name: "tester", Groups: []string{user.SystemPrivilegedGroup}})
 	transport.Serve(s.handler)
 	s.definitions = clientset.NewForConfigOrDie(s.config)
 	s.dynamic = dynamic.NewForConfigOrDie(s.config)
@@ -112,35 +114,6 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 	}
 	return s
 }
-
-// withContext adds to a request's context what the filters of the whole server add.
-func withContext(next http.Handler) http.Handler {
-	resolver := &request.RequestInfoFactory{
-		APIPrefixes:          sets.NewString("api", "apis"),
-		GrouplessAPIPrefixes: sets.NewString("api"),
-	}
-	if utilfeature.DefaultFeatureGate.Enabled(features.APIServingWithRoutine) {
-		next = routine.WithRoutine(next, func(_ *http.Request, info *request.RequestInfo) bool { return info.Verb == "watch" })
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		info, err := resolver.NewRequestInfo(req)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		ctx := request.WithRequestInfo(req.Context(), info)
-		ctx = request.WithUser(ctx, &user.DefaultInfo{Name: "tester", Groups: []string{user.SystemPrivilegedGroup}})
-		ctx = request.WithReceivedTimestamp(ctx, time.Now())
-		ctx = audit.WithAuditContext(ctx)
-		ctx = warning.WithWarningRecorder(ctx, recorder{w})
-		next.ServeHTTP(w, req.WithContext(ctx))
-	})
-}
-
-// recorder writes warnings as headers.
-type recorder struct{ w http.ResponseWriter }
-
-func (r recorder) AddWarning(_, text string) { r.w.Header().Add("Warning", text) }
 
 // do sends one request and returns the answer.
 func (s *server) do(t testing.TB, method, path string, body string, header ...string) *httptest.ResponseRecorder {

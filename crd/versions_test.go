@@ -74,7 +74,7 @@ func TestVersions_WithoutConversion(t *testing.T) {
 		if w.Code != http.StatusCreated {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
-		if got := w.Header().Get("Warning"); got != "example.com/v1beta1 CronTab is deprecated; use example.com/v1 CronTab" {
+		if got := w.Header().Get("Warning"); got != `299 - "example.com/v1beta1 CronTab is deprecated; use example.com/v1 CronTab"` {
 			t.Errorf("warning: %q", got)
 		}
 		// A field that the storage version does not have is not stored, and so the answer

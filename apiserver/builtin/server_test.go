@@ -10,11 +10,9 @@ import (
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -26,6 +24,7 @@ import (
 	"byre/apiserver/builtin/bootstrap"
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
+	"byre/apiserver/filters/filterstest"
 	"byre/apiserver/loopback"
 	"byre/apiserver/managedfields"
 	"byre/apiserver/openapi"
@@ -159,11 +158,7 @@ func (s *server) handler(t *testing.T) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resolver := &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
-	h := filters.WithRequestInfo(asUser(api), resolver)
-	h = filters.WithWarningRecorder(h)
-	h = filters.WithRequestReceivedTimestamp(h)
-	return filters.WithAuditInit(h)
+	return filterstest.WithContext(asUser(api), &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 }
 
 // userHeader names the user of a request; without it the user is the server itself.
@@ -171,11 +166,11 @@ const userHeader = "X-Test-User"
 
 func asUser(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		who := &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}
 		if name := req.Header.Get(userHeader); name != "" {
-			who = &user.DefaultInfo{Name: name, Groups: []string{user.AllAuthenticated}}
+			who := &user.DefaultInfo{Name: name, Groups: []string{user.AllAuthenticated}}
+			req = req.WithContext(request.WithUser(req.Context(), who))
 		}
-		h.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), who)))
+		h.ServeHTTP(w, req)
 	})
 }
 

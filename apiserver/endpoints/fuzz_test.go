@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
+	"byre/apiserver/filters"
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 	"byre/watch"
@@ -40,7 +40,7 @@ func FuzzPath(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	resolver := &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+	resolver := filters.NewRequestInfoResolver()
 	f.Fuzz(func(t *testing.T, path string) {
 		pattern := api.Pattern(path)
 		if pattern == "" {

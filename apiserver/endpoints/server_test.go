@@ -9,17 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
-	"k8s.io/apiserver/pkg/endpoints/filters"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
 	"byre/apiserver/discovery"
 	"byre/apiserver/endpoints"
+	"byre/apiserver/filters/filterstest"
 	"byre/apiserver/managedfields"
 	"byre/apiserver/openapi"
 	"byre/sqlstore"
@@ -43,6 +41,9 @@ type server struct {
 	feed    *watch.Feed
 	handler func(endpoints.Serving) http.Handler
 }
+
+// someone is the user of all requests.
+var someone = &user.DefaultInfo{Name: "someone", Groups: []string{user.SystemPrivilegedGroup}}
 
 // newServer serves until the test ends. wrap, if not nil, wraps the store's driver.
 func newServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver) *server {
@@ -79,7 +80,7 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		if err != nil {
 			t.Fatal(err)
 		}
-		return filtered(s.api)
+		return filterstest.WithContext(s.api, someone)
 	}
 	serve := func(serving endpoints.Serving) *httptest.Server {
 		h := httptest.NewServer(s.handler(serving))
@@ -92,22 +93,6 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 	s.untracked = serve(untracked)
 	s.bytes = serve(serving)
 	return s
-}
-
-// filtered adds to the context what upstream's handlers read from it.
-func filtered(h http.Handler) http.Handler {
-	resolver := &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
-	someone := &user.DefaultInfo{Name: "someone", Groups: []string{user.SystemPrivilegedGroup}}
-	h = filters.WithRequestInfo(withUser(h, someone), resolver)
-	h = filters.WithWarningRecorder(h)
-	h = filters.WithRequestReceivedTimestamp(h)
-	return filters.WithAuditInit(h)
-}
-
-func withUser(h http.Handler, who user.Info) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		h.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), who)))
-	})
 }
 
 // call is a request of a test.

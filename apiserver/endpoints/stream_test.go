@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"byre/apiserver/filters/filterstest"
 	"byre/sqlstore"
 )
 
@@ -45,7 +46,7 @@ func TestList_Streams(t *testing.T) {
 		to := &discard{header: http.Header{}}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		filtered(s.api).ServeHTTP(to, req)
+		filterstest.WithContext(s.api, someone).ServeHTTP(to, req)
 		runtime.ReadMemStats(&after)
 		return to.bytes, after.TotalAlloc - before.TotalAlloc
 	}

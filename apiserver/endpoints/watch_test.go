@@ -17,6 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/component-base/metrics/legacyregistry"
+
+	"byre/apiserver/filters/filterstest"
 )
 
 // stream reads a watch line by line.
@@ -283,7 +285,7 @@ func TestWatch_EndsAtShutdown(t *testing.T) {
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 	shutdown := make(signal)
-	h := filtered(s.api)
+	h := filterstest.WithContext(s.api, someone)
 	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h.ServeHTTP(w, req.WithContext(request.WithServerShutdownSignal(req.Context(), shutdown)))
 	}))

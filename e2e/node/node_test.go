@@ -262,7 +262,7 @@ func (n *node) restarts(t *testing.T) string {
 		"-o", "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].containerID}{\"\\n\"}{end}")
 }
 
-// testProbes takes away what both probes look for: the kubelet restarts the container.
+// testProbes removes the file that both probes read: the kubelet restarts the container.
 func (n *node) testProbes(t *testing.T) {
 	pod := n.pods(t)[0]
 	n.kubectl(t, "exec", pod, "--", "sh", "-c", "/bin/busybox rm /www/index.html")
@@ -275,7 +275,7 @@ func (n *node) testProbes(t *testing.T) {
 	})
 }
 
-// testRestart: Pods run on while byre is away, and what the kubelet holds serves on.
+// testRestart: while byre is stopped, Pods keep running and the kubelet keeps serving.
 func (n *node) testRestart(t *testing.T) {
 	before := n.restarts(t)
 	if err := n.server.Stop(); err != nil {
@@ -303,8 +303,8 @@ func (n *node) testRestart(t *testing.T) {
 	n.kubectl(t, "rollout", "status", "deployment/web", "--timeout=5m")
 }
 
-// testDrain evicts the Pods of the one node there is, but for that of the DaemonSet; they
-// come back when it takes Pods again.
+// testDrain evicts the Pods of the only node, except that of the DaemonSet; they run again after
+// the node is uncordoned.
 func (n *node) testDrain(t *testing.T) {
 	n.kubectl(t, "drain", nodeName, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=5m")
 	if left := n.pods(t); len(left) > 0 {

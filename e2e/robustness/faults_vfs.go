@@ -46,14 +46,14 @@ func vfsFault(name string, fault vfs.Fault, during time.Duration, isLong bool) F
 	}
 }
 
-var mended = regexp.MustCompile(`vfs: (\d+) failed`)
+var failures = regexp.MustCompile(`vfs: (\d+) failed`)
 
 // awaitMended waits until the process has said how many operations failed: at least one.
 func (e *Env) awaitMended(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		if found := mended.FindStringSubmatch(e.Replicas[0].Server.LogTail()); found != nil {
+		if found := failures.FindStringSubmatch(e.Replicas[0].Server.LogTail()); found != nil {
 			n, err := strconv.Atoi(found[1])
 			if err == nil && n == 0 {
 				err = errors.New("no operation failed")

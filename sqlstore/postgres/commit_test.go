@@ -215,7 +215,7 @@ func TestCommit_EndsWhereItsSessionIsDone(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{CommitTimeout: 10 * time.Minute, ReadTimeout: 2 * time.Second})
 	mustCreate(t, driver, "a")
-	proxies[0].Set(pgtest.Trap{Statement: "COMMIT", Point: pgtest.Answered, Do: func() pgtest.Fate { return pgtest.Swallow }})
+	proxies[0].Set(pgtest.Failpoint{Statement: "COMMIT", Point: pgtest.Answered, Do: func() pgtest.Action { return pgtest.Swallow }})
 	committed := make(chan error, 1)
 	go func() {
 		_, err := driver.Commit(t.Context(), create("b"))

@@ -21,16 +21,8 @@ import (
 // standby takes over. Another process gives their revisions to other changes. Then
 // nothing goes on as if they had happened: subscriptions end, state is read again.
 func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts PostgreSQL")
-	}
 	t.Parallel()
-	primary, dsn := startCluster(t)
-	standby, err := primary.Standby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	stopAtEnd(t, standby)
+	primary, standby, dsn := startPair(t)
 	old, next := pgtest.NewProxy(t, dsn), pgtest.NewProxy(t, standby.DSN("postgres"))
 	if _, err := postgres.Open(t.Context(), next.DSN(), postgres.Options{}); !errors.Is(err, sqlstore.ErrUnavailable) || !strings.Contains(err.Error(), "standby") {
 		t.Fatalf("a standby alone: %v", err)
@@ -53,15 +45,7 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	})
 	defer running.Wait()
 	defer cancel()
-	last := mustCreate(t, driver, "a", "b")
-	eventually.Done(t, "replication", func(ctx context.Context) (bool, error) {
-		var revision int64
-		err := connect(t, standby.DSN("postgres")).QueryRow(ctx, `SELECT revision FROM counters`).Scan(&revision)
-		return revision == last, err
-	})
-	if err := standby.Halt(); err != nil {
-		t.Logf("halt: %v", err)
-	}
+	haltStandby(t, standby, mustCreate(t, driver, "a", "b"))
 	lost := mustCreate(t, driver, "lost", "lost too")
 	pods := watch.Resource{Name: "pods"}
 	snapshot := func() watch.Snapshot {
@@ -87,16 +71,8 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := primary.Halt(); err != nil {
-		t.Logf("halt: %v", err)
-	}
 	next.Blackhole() // or the feed, which polls, would begin an epoch before the other process writes
-	if err := standby.Resume(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := standby.Promote(ctx); err != nil {
-		t.Fatal(err)
-	}
+	failOver(t, primary, standby)
 	// The other process may have a connection to the old primary, and learns from a write
 	// that it is broken. That write did not happen.
 	eventually.Done(t, "the other process writes", func(ctx context.Context) (bool, error) {

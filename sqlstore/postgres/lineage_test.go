@@ -1,14 +1,12 @@
 package postgres_test
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"strings"
 	"testing"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 )
 
@@ -16,40 +14,19 @@ import (
 // the standby is promoted: no process remembers the lost commit. The first process that
 // starts begins an epoch, so that no client continues at a revision that is given twice.
 func TestFailover_IsNoticedByTheNextStart(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts PostgreSQL")
-	}
 	t.Parallel()
-	primary, dsn := startCluster(t)
-	standby, err := primary.Standby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	stopAtEnd(t, standby)
+	primary, standby, dsn := startPair(t)
 	driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept := mustCreate(t, driver, "kept")
-	eventually.Done(t, "replication", func(ctx context.Context) (bool, error) {
-		var revision int64
-		err := connect(t, standby.DSN("postgres")).QueryRow(ctx, `SELECT revision FROM counters`).Scan(&revision)
-		return revision == kept, err
-	})
-	if err := standby.Halt(); err != nil {
-		t.Logf("halt: %v", err)
-	}
+	haltStandby(t, standby, mustCreate(t, driver, "kept"))
 	lost := mustCreate(t, driver, "a", "b", "c")
 	before, err := driver.State(t.Context())
 	if err := errors.Join(err, driver.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if err := primary.Halt(); err != nil {
-		t.Logf("halt: %v", err)
-	}
-	if err := errors.Join(standby.Resume(t.Context()), standby.Promote(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	failOver(t, primary, standby)
 
 	var log syncBuffer
 	driver = openMore(t, standby.DSN("postgres"), postgres.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})

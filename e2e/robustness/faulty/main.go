@@ -63,7 +63,7 @@ func prepareVFS() error {
 			case <-begins:
 				vfs.Fail(fault)
 			case <-ends:
-				fmt.Fprintf(os.Stderr, "vfs: %d failed\n", vfs.Mend())
+				fmt.Fprintf(os.Stderr, "vfs: %d failed\n", vfs.Clear())
 			}
 		}
 	}()

@@ -11,16 +11,17 @@ import (
 	"time"
 )
 
-// PowerFails ends the process, as kill -9 does. What was not synced is lost in part, by
-// chance, where LoseUnsynced was called.
+// PowerFails ends the process, as kill -9 does. If LoseUnsynced was called, it first reverts
+// a random part of what was not synced.
 //
-// A power failure ends all processes. Another process that had the database open would
-// keep SQLite's index of the write-ahead log alive, which SQLite makes anew only when
-// nobody has it: the index would speak of a checkpoint that the disk has lost, and the file
-// would be malformed. PowerFails therefore waits until no other process has the database
-// open. After 10 seconds it gives up and ends the process with exit status 1.
+// Invariant: no other process has the database open when the power fails, because a power
+// failure ends all processes. PowerFails waits for that; after 10 seconds it gives up and
+// ends the process with exit status 1. Otherwise the other process would keep SQLite's index
+// of the write-ahead log, which SQLite rebuilds only when no process has it open. The index
+// would refer to a checkpoint that the disk has lost, and the file would be malformed.
 func PowerFails() {
-	// Nobody may open, close or change a file meanwhile, and nobody is alive afterwards.
+	// The locks are never released: until the process ends, no goroutine opens, closes or
+	// changes a file.
 	files.Lock()
 	for _, f := range files.byPath {
 		f.mu.Lock()
@@ -42,7 +43,7 @@ func PowerFails() {
 	select {}
 }
 
-// fail ends the process without a power failure.
+// fail ends the process where a power failure cannot be simulated.
 func fail(err error) {
 	fmt.Fprintln(os.Stderr, "vfs: the power can't fail:", err)
 	os.Exit(1) //nolint:revive // the process ends without its deferred calls, as by a power failure
@@ -74,7 +75,7 @@ func excludeOthers(path string) error {
 	return fmt.Errorf("another process has %s open: %w", path, err)
 }
 
-// tearInPlace leaves of the file what the disk may have. The caller holds mu.
+// tearInPlace gives the file contents that the disk may have. The caller holds mu.
 func (f *file) tearInPlace(r *rand.Rand) error {
 	now, err := os.ReadFile(f.path)
 	if err != nil {
@@ -85,7 +86,7 @@ func (f *file) tearInPlace(r *rand.Rand) error {
 		return err
 	}
 	torn := f.tear(now, r)
-	// Whenever a kill -9 comes, the file is one that the disk may have.
+	// A kill -9 at any time leaves contents that the disk may have.
 	if _, err := disk.WriteAt(torn, 0); err != nil {
 		return err
 	}

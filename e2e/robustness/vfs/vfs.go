@@ -45,28 +45,28 @@ func ignoresSync() bool   { return ignores.Load() }
 // now on.
 func Register() error { return register() }
 
-// Fail has every operation of a kind fail from now on.
+// Fail makes every operation of a kind fail from now on.
 func Fail(f Fault) { fault.Store(&f) }
 
-// Mend ends what Fail began, and returns how many operations have failed so far.
-func Mend() int64 {
+// Clear ends the fault that Fail set, and returns how many operations have failed so far.
+func Clear() int64 {
 	fault.Store(nil)
 	return failed.Load()
 }
 
-// LoseUnsynced has PowerFails lose some of what was written from now on and not synced. It
-// comes before the first file is opened. A kill -9 of the process loses nothing.
+// LoseUnsynced makes PowerFails lose some of what was written and not synced. The caller
+// calls it before the first file is opened. A kill -9 of the process loses nothing.
 func LoseUnsynced() { loses.Store(true) }
 
-// IgnoreSync has every sync succeed and do nothing, as a broken disk does.
+// IgnoreSync makes every sync succeed without effect, as on a broken disk.
 func IgnoreSync() { ignores.Store(true) }
 
-// FailPowerAfter has the power fail before the change of a file that follows n others: a
+// FailPowerAfter calls PowerFails before the change of a file that follows n others: a
 // write, a truncation, a sync, the removal of a file.
 func FailPowerAfter(n int64) { left.Store(n + 1) }
 
-// Observe has f called before each change of a file, by whoever makes the change. Several
-// may call it at the same time.
+// Observe makes the VFS call f before each change of a file. Several goroutines may call f
+// at the same time.
 func Observe(f func(path string)) { observer.Store(&f) }
 
 // passChange counts a change of a file.

@@ -266,7 +266,7 @@ func meetFaults(ctx context.Context, path string) error {
 	} {
 		Fail(test.fault)
 		err := test.do()
-		failed := Mend()
+		failed := Clear()
 		var e *engine.Error
 		if !errors.As(err, &e) || !slices.Contains(test.codes, e.Code()) || failed == 0 {
 			return fmt.Errorf("%s: %w after %d failures", test.fault, err, failed)

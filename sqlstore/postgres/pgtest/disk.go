@@ -96,7 +96,7 @@ func (d *Disk) Repair() error {
 	if err := run("umount", d.Dir); err != nil {
 		return err
 	}
-	// Status 1 says that it found something and mended it.
+	// Status 1 says that it found something and repaired it.
 	var exit *exec.ExitError
 	if err := run("fsck.ext4", "-p", d.image); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		return err
