@@ -8,21 +8,21 @@ import (
 // Gathering: before it begins a transaction, the writer yields the processor to
 // goroutines that are about to queue a write.
 //
-// Upstream: an etcd server appends each proposal to its Raft log when it comes; what
+// What upstream does: an etcd server appends each proposal to its Raft log when it comes; what
 // arrives during an fsync shares the next one. Nothing waits on purpose.
 //
-// Here: a push makes the writer runnable, and Go's scheduler runs a goroutine that was
+// What is done instead: a push makes the writer runnable, and Go's scheduler runs a goroutine that was
 // just made runnable before all others of its processor. Where requests keep every
 // processor busy, each write would get a transaction and an fsync of its own, while
 // other writers wait for a processor. So the writer yields, and goes on as soon as a
 // turn of the others has brought no further write.
 //
-// It relies on runtime.Gosched putting the caller at the end of the global run queue,
+// What it relies on: runtime.Gosched puts the caller at the end of the global run queue,
 // behind every goroutine that can run. If that changes, batches get smaller and
 // TestStore_BusyWritersShareTransactions fails; nothing else breaks.
 //
-// It earns, by BenchmarkGather on SQLite and two busy processors, 11 to 14 % of the
-// processor time of a write with 8 writers, and 4 to 6 % with 64. A single writer pays one turn
+// What it earns: on SQLite and two busy processors, 11 to 14 % of the processor time of a
+// write with 8 writers, and 4 to 6 % with 64 (BenchmarkGather). A single writer pays one turn
 // of an idle scheduler.
 
 // gatherTime bounds gathering: about what a transaction's fsync takes.

@@ -5,11 +5,20 @@ import (
 	"time"
 )
 
-// defaultWakeInterval is how long wakeWatchers pauses after it has woken watchers. An
-// event that comes after the pause wakes its watchers at once; events that come during
-// the pause share the next wake. Under load a watcher then runs once for several
-// events. BenchmarkWake: 200 watchers take a quarter less processor time for a
-// delivery at 1,000 events a second and above; below 500 a second nothing changes.
+// defaultWakeInterval is how long wakeWatchers pauses after it has woken watchers.
+//
+// What upstream does: the watch cache sends each event to the channels of its watchers, one
+// after the other, and each send wakes the watcher's goroutine.
+//
+// What is done instead: an event that comes after the pause wakes its watchers at once; events
+// that come during the pause share the next wake. Under load a watcher then runs once for
+// several events.
+//
+// What it relies on: a watcher reads all events that the feed has when it is woken
+// (TestWake_EventsOfThePauseShareOne).
+//
+// What it earns: 200 watchers take a quarter less processor time for a delivery at 1,000
+// events a second and above; below 500 a second nothing changes (BenchmarkWake).
 const defaultWakeInterval = 2 * time.Millisecond
 
 // wakeWatchers wakes the watchers whose interest has new events. It has a goroutine of

@@ -12,9 +12,20 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// mutatingWebhookPlugin calls upstream's plugin only if a MutatingWebhookConfiguration
-// exists. Upstream's plugin copies every object at the start of Admit, to detect
-// later whether another plugin has changed it; without a webhook nothing uses the copy.
+// mutatingWebhookPlugin is the admission plugin that calls mutating webhooks.
+//
+// What upstream does: its plugin copies every object at the start of Admit, to detect later
+// whether another plugin has changed it. Without a webhook nothing uses the copy.
+//
+// What is done instead: upstream's plugin is called only if a MutatingWebhookConfiguration
+// exists.
+//
+// What it relies on: upstream's plugin calls only the webhooks of these objects.
+// TestMutatingWebhook_CopiesNothingWithoutWebhooks fails when upstream's copies nothing any
+// more: then this type is needless.
+//
+// What it earns: 9 allocations, of 2.8 kB, for each write of a small Pod
+// (BenchmarkMutatingWebhook).
 type mutatingWebhookPlugin struct {
 	*mutatingwebhook.Plugin
 

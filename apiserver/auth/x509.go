@@ -22,9 +22,19 @@ const (
 	maxCachedChain = 3
 )
 
-// cachedX509Authenticator authenticates client certificates and caches the user that a
-// certificate belongs to. Upstream verifies the signatures again on each request of a
-// connection, which costs more CPU than the rest of most requests.
+// cachedX509Authenticator authenticates client certificates.
+//
+// What upstream does: it verifies the signatures of a client's certificates at each request
+// of a connection.
+//
+// What is done instead: the user that a certificate belongs to is cached.
+//
+// What it relies on: upstream derives the user from the certificates alone.
+// TestCertificateCache_AnswersAsUpstream fails when a cached answer is another than upstream's.
+//
+// What it earns: a request takes less than a hundredth of the time of the verification, and 1
+// allocation instead of 40 (BenchmarkCertificates). The verification takes more processor time
+// than the rest of most requests.
 //
 // Invariant: a cached result is used only if a new verification would give the same
 // result. That holds if the client presents the same certificates, the pool of CAs is

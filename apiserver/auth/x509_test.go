@@ -5,9 +5,11 @@ import (
 	"crypto/x509"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"testing"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
 )
 
@@ -37,6 +39,28 @@ func TestCertificateCache_ServesEachConnectionOfAClient(t *testing.T) {
 	}
 	if n := c.cache.Len(); n != 2 {
 		t.Errorf("%d entries of two clients", n)
+	}
+}
+
+// TestCertificateCache_AnswersAsUpstream: the first request of a client and a later one, which
+// is answered from the cache, get the user that upstream's authenticators find.
+func TestCertificateCache_AnswersAsUpstream(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ca")
+	verify := verifiedBy(ca)
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{ca.client(t, "alice", "dev").Leaf}}
+	upstream := group.NewAuthenticatedGroupAdder(x509request.NewDynamic(verify, x509request.CommonNameUserConversion))
+	want, ok, err := upstream.AuthenticateRequest(r)
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	c := newCachedX509Authenticator(verify, nil)
+	for range 2 {
+		got, ok, err := c.AuthenticateRequest(r)
+		if err != nil || !ok || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, %v, %v; upstream finds %+v", got, ok, err, want)
+		}
 	}
 }
 

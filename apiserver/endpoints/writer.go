@@ -1,13 +1,11 @@
 package endpoints
 
 import (
-	"bufio"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
 
-	"github.com/klauspost/compress/gzip"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
@@ -18,11 +16,6 @@ const (
 	// gzipThreshold is the size from which an answer is compressed for those who
 	// take it, as upstream has it.
 	gzipThreshold = 128 * 1024
-	// gzipLevel is the second fastest. Upstream compresses at level 1 of compress/gzip,
-	// which is three quarters of the processor time of a list that is in memory. This
-	// package's level 2 takes half of that for lists of Pods, and half the bytes
-	// (BenchmarkGzip).
-	gzipLevel = 2
 	// keepBuffer bounds the buffers that are kept for the next answer: one that
 	// had to hold a huge object is not worth its memory.
 	keepBuffer = 256 * 1024
@@ -43,37 +36,7 @@ type answerWriter struct {
 	err       error
 }
 
-// compressor is a gzip.Writer whose output is gathered: it writes 240 bytes at a time, and
-// net/http sends a frame for each 4 kB (BenchmarkFirstList).
-type compressor struct {
-	*gzip.Writer
-	out *bufio.Writer
-}
-
-func (c *compressor) reset(w io.Writer) {
-	c.out.Reset(w)
-	c.Reset(c.out)
-}
-
-func (c *compressor) finish() error {
-	if err := c.Close(); err != nil {
-		return err
-	}
-	return c.out.Flush()
-}
-
-var (
-	buffers = sync.Pool{New: func() any { return new([]byte) }}
-
-	gzips = sync.Pool{New: func() any {
-		out := bufio.NewWriterSize(io.Discard, writeSize)
-		w, err := gzip.NewWriterLevel(out, gzipLevel)
-		if err != nil {
-			panic(err) // the level is a constant
-		}
-		return &compressor{w, out}
-	}}
-)
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // takeBuffer returns an empty buffer; giveBuffer takes it back. The caller must
 // have let go of it.
@@ -141,8 +104,7 @@ func (j *answerWriter) start() {
 	if j.threshold == gzipThreshold && len(j.buf) > gzipThreshold {
 		header.Set("Content-Encoding", "gzip")
 		header.Add("Vary", "Accept-Encoding")
-		j.gzip = gzips.Get().(*compressor)
-		j.gzip.reset(j.w)
+		j.gzip = takeCompressor(j.w)
 		j.out = j.gzip
 	}
 	header.Set("Content-Type", j.mediaType)
@@ -156,8 +118,7 @@ func (j *answerWriter) release() {
 	j.buf = nil
 	giveBuffer(buf)
 	if j.gzip != nil {
-		j.gzip.reset(io.Discard)
-		gzips.Put(j.gzip)
+		giveCompressor(j.gzip)
 		j.gzip = nil
 	}
 }

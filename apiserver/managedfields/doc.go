@@ -22,14 +22,16 @@
 //   - of values that marshal themselves (quantities, times), their type and whether
 //     they are zero.
 //
-// What it relies on, each checked when a kind is first created, so that a kind for which
-// it does not hold is left to upstream: the empty object converts to a zero value; the
-// schema is of one form for each field and no part of it is deduced from the value.
-// What it relies on besides: upstream's comparison with an empty object looks at nothing
+// What it relies on: the empty object converts to a zero value; the schema is of one form for
+// each field, and no part of it is deduced from the value. Both are checked when a kind is
+// first created, and a kind for which they do not hold is left to upstream.
+//
+// Besides, it relies on this: upstream's comparison with an empty object looks at nothing
 // else (FuzzTrack compares the two for random objects of every built-in kind), and its
 // field manager computes nothing where the live object has a UID and no managed fields.
 //
-// What it earns: BenchmarkTrack.
+// What it earns: the fields of a Pod take 15 µs instead of 197 (BenchmarkTrack), which is a
+// sixth of the processor time of a create.
 //
 // The package also has the type converter of built-in kinds: NewTypeConverter.
 package managedfields

@@ -15,12 +15,21 @@ import (
 // schemas once, at its first use or in Prepare.
 //
 // What upstream does: its converter validates every object against its schema, and makes a
-// new object of a typed value whenever it is asked for one. What is done instead: only the
-// first object of a kind is validated, and a typed value remembers the object it was made
-// of. It relies on this: a Go object has the fields of its type, so that an object of a kind
-// can violate the schema only by duplicates, which the caller allows, and by missing keys
-// of list items, which the comparison after the conversion reports too. A value leaves
-// what is unchanged out of comparisons (unchanged.go).
+// new object of a typed value whenever it is asked for one, which it is for every manager of
+// an object's fields.
+//
+// What is done instead: only the first object of a kind is validated, and a typed value refers
+// to the object that it was made of. A value leaves what is unchanged out of comparisons
+// (unchanged.go).
+//
+// What it relies on: a Go object has the fields of its type, so that an object of a kind can
+// violate the schema only by duplicates, which the caller allows, and by missing keys of list
+// items, which the comparison after the conversion reports too.
+// TestTypeConverter_Converts, TestTypeConverter_Validates and FuzzUpdate fail when upstream
+// does otherwise.
+//
+// What it earns: a fourteenth of the processor time of a Pod's create, and a fifth of a status
+// patch (BenchmarkUpdate compares it, together with unchanged.go).
 func NewTypeConverter(schemas func() (map[string]*spec.Schema, error)) *TypeConverter {
 	return &TypeConverter{build: sync.OnceValues(func() (managedfields.TypeConverter, error) {
 		built, err := schemas()

@@ -12,21 +12,23 @@ import (
 )
 
 // What upstream does: at an update its field manager compares the whole live object with
-// the whole new one, value by value by reflection, and keeps the paths that differ. What
-// is done instead: parts that are deeply equal are left out of the comparison. A part is
+// the whole new one, value by value by reflection, and keeps the paths that differ.
+//
+// What is done instead: parts that are deeply equal are left out of the comparison. A part is
 // a field of the object, as spec and status are, but for its metadata.
 //
-// It relies on this, each checked when a kind is first seen, and by FuzzUpdate:
+// What it relies on: two properties, each checked when a kind is first seen, and by FuzzUpdate:
 //
 //   - equal Go values have equal values, so that a comparison of them adds no path;
 //   - a comparison of the part cannot fail. It fails, and the object loses its managed
 //     fields, at an item of a list that lacks what identifies it. A part whose type has
 //     such items is compared always.
 //
-// It relies on this besides: upstream visits two Go objects together only to compare them.
+// Besides, it relies on this: upstream visits two Go objects together only to compare them.
 // What it merges, for server-side apply, is an object with an unstructured one.
 //
-// What it earns: BenchmarkUpdate.
+// What it earns: half the time and a third of the allocations of the managed fields of an
+// update of a Pod's status (BenchmarkUpdate, together with type_converter.go).
 
 // objectValue is the value of a Go object, with the object.
 type objectValue struct {

@@ -1,10 +1,8 @@
 // Package memory finds how much memory the process may use, and tunes the Go runtime for
 // a server with bursts of requests.
 //
-// What upstream does: nothing. kube-apiserver leaves GOGC at 100, and returns memory to the
-// system by the runtime's scavenger, which takes minutes.
-//
-// What is done instead, each in one file:
+// kube-apiserver leaves GOGC at 100, and returns memory to the system by the runtime's
+// scavenger, which takes minutes. This package does two things instead, each in one file:
 //
 //   - release.go returns the memory that only the start of the process, or a burst of
 //     requests, needed;

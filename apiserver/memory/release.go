@@ -17,13 +17,12 @@ import "runtime/debug"
 // the page cache as long as that has it. TestReleaseUnused_FreesProgramPages fails when
 // the mappings of the program are not found or dropping them frees nothing.
 //
-// What it earns after a burst: with 10,000 Pods, listed in five forms, 34 MB of the
-// program file, of which half is read again within seconds.
-//
-// What it earns at the start: the resident set of a server on an empty SQLite database goes from
-// 164 MB (63 of heap, 101 of the program file) to 76 MB at once, and stays at a third less
-// when what it still uses of the file has been read again: 20 seconds after readiness it
-// has 99 MB, and 152 MB without the release (BenchmarkRelease in cmd/byre).
+// What it earns: at the start, the resident set of a server on an empty SQLite database goes
+// from 164 MB (63 of heap, 101 of the program file) to 76 MB at once, and stays at a third less
+// when what it still uses of the file has been read again: 20 seconds after readiness it has
+// 99 MB, and 152 MB without the release (BenchmarkRelease in cmd/byre). After a burst, with
+// 10,000 Pods listed in five forms, 34 MB of the program file, of which half is read again
+// within seconds.
 func releaseUnused() error {
 	debug.FreeOSMemory()
 	return dropProgramPages()

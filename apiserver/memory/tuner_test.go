@@ -1,7 +1,10 @@
 package memory
 
 import (
+	"math"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"testing"
 )
 
@@ -75,6 +78,24 @@ func TestAllocated_Grows(t *testing.T) {
 	block := make([]byte, 8<<20)
 	if got := allocated() - before; got < uint64(len(block)) {
 		t.Errorf("8 MiB count as %d bytes", got)
+	}
+}
+
+// TestPercent_IsHowTheRuntimeGrowsTheHeap: between two collections the heap grows by GOGC
+// percent of heap.live.
+func TestPercent_IsHowTheRuntimeGrowsTheHeap(t *testing.T) {
+	const percent = 50
+	defer debug.SetGCPercent(debug.SetGCPercent(percent))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(math.MaxInt64))
+	block := make([]byte, 64<<20)
+	runtime.GC()
+	h := readHeap()
+	samples := []metrics.Sample{{Name: "/gc/heap/goal:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	metrics.Read(samples)
+	runtime.KeepAlive(block)
+	growth, want := float64(samples[0].Value.Uint64()-samples[1].Value.Uint64()), float64(h.live)*percent/100
+	if math.Abs(growth-want) > want/10 {
+		t.Errorf("the heap grows by %.0f bytes, want %.0f", growth, want)
 	}
 }
 

@@ -25,6 +25,19 @@ const (
 )
 
 // Cache keeps representations within a budget. Its methods are safe for concurrent use.
+//
+// What upstream does: its watch cache encodes an event once for all watchers of an encoding,
+// and each list encodes every object again.
+//
+// What is done instead: a record holds its representations (Set), for lists and watches alike,
+// and the cache holds weak pointers to them. A record that is replaced is freed with its
+// representations; nothing has to remove them from the cache.
+//
+// What it relies on: weak.Pointer.Value returns nil once the record is freed.
+// TestCache_WhatBelongsToGoneRecordsDoesNotCount fails when the cache keeps records alive.
+//
+// What it earns: a list of 1,000 Pods in memory takes a twentieth of the time in protobuf, and
+// a tenth as a table (BenchmarkLists in apiserver/endpoints).
 type Cache struct {
 	budget int64
 
