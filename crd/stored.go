@@ -19,7 +19,7 @@ import (
 // and what is left is decoded. The hashes of the spec are made of its bytes.
 //
 // What it relies on: the stored bytes are what encoding/json makes of the object, so that
-// the hashes are those of definition.Strip. TestDecodeStripped compares the two.
+// the hashes are those of definition.Strip. TestDecodeStripped_EqualsStrip compares the two.
 //
 // What it earns: BenchmarkDecodeStripped; a start with 1,000 definitions decodes each once.
 

@@ -48,9 +48,9 @@ func storedDefinition(t testing.TB, properties int, change ...func(*apiextension
 	return text
 }
 
-// TestDecodeStripped compares the result with that of a whole decode and definition.Strip,
+// TestDecodeStripped_EqualsStrip compares the result with that of a whole decode and definition.Strip,
 // hashes included.
-func TestDecodeStripped(t *testing.T) {
+func TestDecodeStripped_EqualsStrip(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*apiextensionsv1.CustomResourceDefinition){
 		"as it is":           func(*apiextensionsv1.CustomResourceDefinition) {},
