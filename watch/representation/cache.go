@@ -50,7 +50,7 @@ type Cache struct {
 	// has weak pointers only. A representation belongs to its record, and is freed with it.
 	queue queue
 	// bytes is the sum of the sizes in the queue; added is what was added since the last
-	// sweep.
+	// sweep, or refused by admits.
 	bytes, added int64
 }
 
@@ -85,12 +85,20 @@ func (c *Cache) Bytes() int64 {
 	return c.bytes
 }
 
-// admits reports whether a representation that a scan has made is kept.
+// admits reports whether a representation that a scan has made is kept. What it does not
+// keep counts as added, so that scans sweep too: otherwise the representations of freed
+// records would take the place of those that a list makes.
 func (c *Cache) admits(size int) bool {
+	bytes := int64(size) + overhead
 	c.mu.Lock()
-	fits := c.bytes+int64(size)+overhead <= c.budget
-	c.mu.Unlock()
-	return fits || c.scanned.Add(1)%scanFraction == 0
+	defer c.mu.Unlock()
+	if c.bytes+bytes <= c.budget {
+		return true
+	}
+	if c.added += bytes; c.added > c.budget/sweepFraction {
+		c.sweep()
+	}
+	return c.bytes+bytes <= c.budget || c.scanned.Add(1)%scanFraction == 0
 }
 
 // add counts a representation that was set, and evicts others until the budget is met.

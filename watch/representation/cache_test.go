@@ -204,3 +204,27 @@ func TestScan_LeavesWhatIsThere(t *testing.T) {
 		t.Errorf("%d bytes", n)
 	}
 }
+
+// A list takes the place of representations whose records were freed: when it is read
+// again, all of it is in the cache.
+func TestScan_TakesThePlaceOfWhatIsFreed(t *testing.T) {
+	t.Parallel()
+	const size, budget = 1000, 100_000
+	c, form := NewCache(budget), &Form{}
+	var made atomic.Int64
+	scan := func(list []Set) {
+		for i := range list {
+			if _, err := c.Scan(t.Context(), &list[i], form, body(size, &made)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	scan(make([]Set, 80))
+	runtime.GC()
+	list := make([]Set, 50)
+	scan(list)
+	before := made.Load()
+	if scan(list); made.Load() > before {
+		t.Errorf("%d of 50 had to be made again, when 80 fit", made.Load()-before)
+	}
+}
