@@ -292,8 +292,8 @@ func measureCompaction(t *testing.T, driver sqlstore.Driver, loaded int64) {
 // growthWindow is how long writes are counted without, and then with, a compaction;
 // growthWindows is how often at most.
 const (
-	growthWindow  = 5 * time.Second
-	growthWindows = 30
+	growthWindow  = 10 * time.Second
+	growthWindows = 15
 )
 
 // rate is how much was counted in how much time.
