@@ -17,6 +17,10 @@ import (
 // Options.ReadTimeout.
 var errNoAnswer = errors.New("no answer in time")
 
+// errBusy is the error of a read that got no connection in that time, because other reads
+// have all of them. It tells nothing about the server: the readers of those find out.
+var errBusy = errors.New("all connections for reads are in use (pool_max_conns)")
+
 // watchdog ends a read when the server does not answer for too long. Invariant: it runs
 // while the driver waits for the server, and not while the caller uses what was read.
 type watchdog struct {
@@ -44,6 +48,9 @@ func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn
 	err := func() error {
 		conn, err := d.reader(reading)
 		if err != nil {
+			if stat := d.reads.Stat(); ctx.Err() == nil && stat.AcquiredConns() == stat.MaxConns() {
+				return errBusy
+			}
 			return err
 		}
 		defer conn.Release()
@@ -52,6 +59,8 @@ func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, errBusy):
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errBusy)
 	case errors.Is(context.Cause(reading), errNoAnswer):
 		d.waiting.endIfBefore(began)
 		return d.silent()

@@ -290,6 +290,55 @@ func TestList_DeadlineIsPerRow(t *testing.T) {
 	}
 }
 
+// A read that gets no connection, because slow readers have all of them, says nothing about
+// the server: the batch under way goes on.
+func TestRead_WaitForAConnectionIsNoSilence(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	driver := openMore(t, dsn+"&pool_max_conns=1", postgres.Options{ReadTimeout: 2 * time.Second, LockTimeout: recovery, CommitTimeout: recovery})
+	if o, err := driver.Commit(t.Context(), create("first")); err != nil || o[0].Err != nil {
+		t.Fatal(o, err)
+	}
+	other := connect(t, dsn)
+	if _, err := other.Exec(t.Context(), `BEGIN; LOCK TABLE store IN EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	work.Go(func() {
+		if o, err := driver.Commit(t.Context(), create("second")); err != nil || o[0].Err != nil {
+			t.Errorf("commit: %v, %v", o, err)
+		}
+	})
+	eventually.True(t, "the commit waits for the lock", func() (waits bool) {
+		if err := other.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'store'::regclass)`).Scan(&waits); err != nil {
+			t.Error(err)
+		}
+		return waits
+	})
+	reading, done := make(chan struct{}), make(chan struct{})
+	work.Go(func() {
+		if _, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error {
+			close(reading)
+			<-done
+			return nil
+		}); err != nil {
+			t.Errorf("list: %v", err)
+		}
+	})
+	<-reading
+	if _, err := driver.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("a read without a connection: %v", err)
+	}
+	close(done)
+	if _, err := other.Exec(t.Context(), `ROLLBACK`); err != nil {
+		t.Error(err)
+	}
+	work.Wait()
+}
+
 // The holder of a lock by name needs a second connection for its work.
 func TestLocker_WorksWithTheSmallestPool(t *testing.T) {
 	t.Parallel()
