@@ -49,10 +49,10 @@ test-setup:
 	@.ci/setup
 
 test-race: test-setup
-	CGO_ENABLED=1 $(GO) test -race -timeout 15m $(RACE_PKGS)
+	CGO_ENABLED=1 $(GO) test -race -timeout 40m $(RACE_PKGS)
 
 test-unit: test-setup
-	$(GO) test -timeout 15m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
+	$(GO) test -timeout 40m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
 
 # What takes less than a second, without PostgreSQL and without starting byre: for
 # while you write. The programs of the tests are linked without what debuggers read: linking
