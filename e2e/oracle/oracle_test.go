@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
@@ -196,7 +197,24 @@ func newPeer(s *servers.Server) (*peer, error) {
 	}}, nil
 }
 
+// ask sends a request and evens out the answer. It asks again where a watch cache of the
+// stock server is not ready, as clients do: each change of a definition makes new ones.
 func (p *peer) ask(ctx context.Context, r request) (answer, error) {
+	for begun := time.Now(); ; {
+		a, err := p.askOnce(ctx, r)
+		status, _ := a.body.(map[string]any)
+		if err != nil || status["message"] != "storage is (re)initializing" || time.Since(begun) > patience {
+			return a, err
+		}
+		select {
+		case <-ctx.Done():
+			return a, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func (p *peer) askOnce(ctx context.Context, r request) (answer, error) {
 	req, err := p.request(ctx, r)
 	if err != nil {
 		return answer{}, err
