@@ -66,6 +66,9 @@ func startFlood(t *testing.T, config *rest.Config, method, path string, requests
 				return // the server held it until the end
 			}
 			defer response.Body.Close()
+			if ctx.Err() != nil {
+				return // the answer is to a body that ended
+			}
 			if response.StatusCode == http.StatusTooManyRequests && response.Header.Get("Retry-After") != "" {
 				f.refused.Add(1)
 				return
