@@ -46,21 +46,21 @@ func TestLitestream_RestoresWhatItReplicated(t *testing.T) {
 	eventually.Succeeds(t, "Litestream has the file open", func() error { _, err := os.Stat(filepath.Join(dir, "replica")); return err })
 
 	c := newRestoreClient(t, server)
-	count := c.fill(t, 100)
+	count := c.Fill(t, 100)
 	for i := range 80 { // 40 MB: the log is copied back at 16
 		object := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprintf("large-%d", i)},
 			"data": map[string]any{"text": strings.Repeat("x", 500_000)},
 		}}
 		resource := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
-		if _, err := c.dynamic.Resource(resource).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+		if _, err := c.Dynamic.Resource(resource).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	stores := c.inform(t)
 	c.change(t)
 	awaitStores(t, c, stores)
-	want := c.dump(t)
+	want := c.Dump(t)
 	server.Kill()
 	// It replicates the rest before it ends.
 	if err := litestream.Process.Signal(syscall.SIGTERM); err != nil {
@@ -76,7 +76,7 @@ func TestLitestream_RestoresWhatItReplicated(t *testing.T) {
 	byre.Endpoint = "sqlite://" + filepath.Join(dir, "restored.db")
 	byreCommand(t, "restore", "--from", "sqlite://"+restored, "--endpoint", byre.Endpoint)
 	serveRestored(t, byre, c)
-	compareDumps(t, want, c.dump(t), count)
+	compareDumps(t, want, c.Dump(t), count)
 	awaitStores(t, c, stores)
 	c.change(t)
 	awaitStores(t, c, stores)

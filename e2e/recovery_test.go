@@ -27,7 +27,7 @@ func TestRecovery_InformersConverge(t *testing.T) {
 	}
 	t.Cleanup(server.Kill)
 	c := newRestoreClient(t, server)
-	count := c.fill(t, 100)
+	count := c.Fill(t, 100)
 	recovered, err := primary.BaseBackup(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestRecovery_InformersConverge(t *testing.T) {
 	t.Cleanup(recovered.Remove)
 	stores := c.inform(t)
 	c.change(t)
-	want := c.dump(t)
+	want := c.Dump(t)
 	if err := primary.SetRestorePoint(t.Context(), "before"); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestRecovery_InformersConverge(t *testing.T) {
 		t.Errorf("byre does not say that an epoch begins: %s", log)
 	}
 	c.address.Store(strings.TrimPrefix(server.URL, "https://"))
-	compareDumps(t, want, c.dump(t), count/2)
+	compareDumps(t, want, c.Dump(t), count/2)
 	awaitStores(t, c, stores)
 	c.change(t)
 	awaitStores(t, c, stores)

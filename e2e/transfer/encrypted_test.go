@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"byre/e2e/cluster"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
 )
@@ -40,8 +42,8 @@ func TestEncrypted_StaysEncrypted(t *testing.T) {
 	flag := "--encryption-provider-config=" + config
 	etcd := startEtcd(t, dir)
 	stock := stockCluster(t, dir, etcd, flag)
-	stock.fill(t, 0)
-	before := stock.dump(t)
+	made := stock.Fill(t, objectCount(t))
+	before := stock.Dump(t)
 	if err := stock.Process.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +51,8 @@ func TestEncrypted_StaysEncrypted(t *testing.T) {
 	snapshot := filepath.Join(dir, "cluster.db")
 	saveSnapshot(t, etcd, snapshot)
 	etcd.Kill()
+	t.Logf("made %d objects; the server has %d; etcd has %d keys at revision %d", made, len(before), len(keys), revision)
+	intoPostgres(t, before, maps.Clone(keys), revision, []string{flag}, "etcd", snapshot)
 	data := filepath.Join(dir, "data")
 	out := timed(t, programs.Byre, "import", "etcd", snapshot, "--data-dir", data)
 	if !strings.Contains(out, " encrypted)") {
@@ -62,7 +66,7 @@ func TestEncrypted_StaysEncrypted(t *testing.T) {
 	}
 
 	byre := startByre(t, data, flag, "--controllers=")
-	compare(t, before, byre.dump(t), revision)
+	cluster.Compare(t, before, byre.Dump(t), revision)
 	client, err := kubernetes.NewForConfig(byre.Config(servers.AdminToken))
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +76,7 @@ func TestEncrypted_StaysEncrypted(t *testing.T) {
 		[]byte(`{"metadata":{"labels":{"moved":"yes"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	changed := byre.dump(t)
+	changed := byre.Dump(t)
 	if err := byre.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -87,5 +91,5 @@ func TestEncrypted_StaysEncrypted(t *testing.T) {
 			t.Errorf("%s is %q, was %q", path, value, keys[path].value)
 		}
 	}
-	compare(t, changed, stockCluster(t, second, restored, flag).dump(t), last)
+	cluster.Compare(t, changed, stockCluster(t, second, restored, flag).Dump(t), last)
 }

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"byre/e2e/cluster"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
 	"byre/sqlstore/postgres/pgtest"
@@ -102,8 +103,19 @@ func saveSnapshot(t *testing.T, etcd *servers.Etcd, path string) {
 	}
 }
 
+// server is a server that a test has started, as its administrator sees it.
+type server struct {
+	*servers.Server
+	*cluster.Cluster
+}
+
+func connect(t *testing.T, s *servers.Server) *server {
+	t.Helper()
+	return &server{s, cluster.Connect(t, s.Config(servers.AdminToken))}
+}
+
 // stockCluster starts a stock server over an etcd, or what stands in for one.
-func stockCluster(t *testing.T, dir string, etcd *servers.Etcd, args ...string) *cluster {
+func stockCluster(t *testing.T, dir string, etcd *servers.Etcd, args ...string) *server {
 	t.Helper()
 	s, err := servers.Stock{Dir: dir, Etcd: etcd, Args: args}.Start(t.Context())
 	if err != nil {
@@ -123,7 +135,7 @@ func startEtcd(t *testing.T, dir string) *servers.Etcd {
 	return etcd
 }
 
-func startByre(t *testing.T, dir string, args ...string) *cluster {
+func startByre(t *testing.T, dir string, args ...string) *server {
 	t.Helper()
 	s, err := servers.Byre{Dir: dir, Args: args}.Start(t.Context())
 	if err != nil {
@@ -144,8 +156,8 @@ func TestEtcd_ThereAndBack(t *testing.T) {
 	dir := t.TempDir()
 	etcd := startEtcd(t, dir)
 	stock := stockCluster(t, dir, etcd)
-	made := stock.fill(t, objectCount(t))
-	before := stock.dump(t)
+	made := stock.Fill(t, objectCount(t))
+	before := stock.Dump(t)
 	if err := stock.Process.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -172,21 +184,21 @@ func TestEtcd_ThereAndBack(t *testing.T) {
 	if backRevision != revision {
 		t.Errorf("etcd is at revision %d, was at %d", backRevision, revision)
 	}
-	compare(t, before, stockCluster(t, second, restored).dump(t), revision)
+	cluster.Compare(t, before, stockCluster(t, second, restored).Dump(t), revision)
 
 	// Without controllers, which would write to what is compared.
 	byre := startByre(t, data, "--controllers=")
-	compare(t, before, byre.dump(t), revision)
+	cluster.Compare(t, before, byre.Dump(t), revision)
 	if err := byre.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	startByre(t, data).works(t)
-	intoPostgres(t, before, keys, revision, "etcd", snapshot)
+	intoPostgres(t, before, keys, revision, nil, "etcd", snapshot)
 }
 
 // intoPostgres imports a source into PostgreSQL, and compares what byre shows and what it
-// exports with what was there.
-func intoPostgres(t *testing.T, before map[string]*unstructured.Unstructured, keys map[string]keyValue, revision int64, source ...string) {
+// exports with what was there. The flags are those that byre needs to serve it.
+func intoPostgres(t *testing.T, before map[string]*unstructured.Unstructured, keys map[string]keyValue, revision int64, flags []string, source ...string) {
 	t.Helper()
 	dir, endpoint, imported := t.TempDir(), pgtest.DSN(t), time.Now()
 	t.Log("to PostgreSQL: " + timed(t, programs.Byre, append(append([]string{"import"}, source...), "--endpoint", endpoint)...))
@@ -198,12 +210,12 @@ func intoPostgres(t *testing.T, before map[string]*unstructured.Unstructured, ke
 	command(t, programs.Etcdutl, "snapshot", "restore", exported, "--data-dir", filepath.Join(dir, "etcd"))
 	back, _ := etcdKeys(t, startEtcd(t, dir))
 	compareKeys(t, keys, back, imported)
-	server, err := servers.Byre{Dir: filepath.Join(dir, "data"), Endpoint: endpoint, Args: []string{"--controllers="}}.Start(t.Context())
+	server, err := servers.Byre{Dir: filepath.Join(dir, "data"), Endpoint: endpoint, Args: append(flags, "--controllers=")}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Kill)
-	compare(t, before, connect(t, server).dump(t), revision)
+	cluster.Compare(t, before, connect(t, server).Dump(t), revision)
 }
 
 // TestEtcd35_ToByre moves a cluster from an etcd 3.5. Its snapshots differ from those of 3.6
@@ -221,14 +233,15 @@ func TestEtcd35_ToByre(t *testing.T) {
 		t.Fatalf("the etcd is %v, %v", status, err)
 	}
 	stock := stockCluster(t, dir, etcd)
-	stock.fill(t, 0)
-	before := stock.dump(t)
+	made := stock.Fill(t, objectCount(t))
+	before := stock.Dump(t)
 	if err := stock.Process.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	keys, revision := etcdKeys(t, etcd)
 	snapshot := filepath.Join(dir, "cluster.db")
 	saveSnapshot(t, etcd, snapshot)
+	t.Logf("made %d objects; the server has %d; etcd has %d keys at revision %d", made, len(before), len(keys), revision)
 	if err := etcd.Stop(); err != nil {
 		t.Logf("etcd ended with %v", err)
 	}
@@ -247,7 +260,8 @@ func TestEtcd35_ToByre(t *testing.T) {
 		compareKeys(t, maps.Clone(keys), back, imported)
 	}
 	byre := startByre(t, filepath.Join(dir, "snapshot"), "--controllers=")
-	compare(t, before, byre.dump(t), revision)
+	cluster.Compare(t, before, byre.Dump(t), revision)
+	intoPostgres(t, before, keys, revision, nil, "etcd", snapshot)
 }
 
 // timed runs a command and says how long it took.

@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"byre/e2e/cluster"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
 	"byre/sqlstore/postgres/pgtest"
@@ -37,8 +38,8 @@ func TestKine_ToByre(t *testing.T) {
 			}
 			t.Cleanup(kine.Kill)
 			stock := stockCluster(t, dir, kine)
-			made := stock.fill(t, objectCount(t))
-			before := stock.dump(t)
+			made := stock.Fill(t, objectCount(t))
+			before := stock.Dump(t)
 			if err := stock.Process.Stop(); err != nil {
 				t.Fatal(err)
 			}
@@ -63,12 +64,12 @@ func TestKine_ToByre(t *testing.T) {
 
 			// Without controllers, which would write to what is compared.
 			byre := startByre(t, data, "--controllers=")
-			compare(t, before, byre.dump(t), revision)
+			cluster.Compare(t, before, byre.Dump(t), revision)
 			if err := byre.Stop(); err != nil {
 				t.Fatal(err)
 			}
 			startByre(t, data).works(t)
-			intoPostgres(t, before, keys, revision, "kine", from)
+			intoPostgres(t, before, keys, revision, nil, "kine", from)
 		})
 	}
 }

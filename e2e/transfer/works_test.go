@@ -22,7 +22,7 @@ import (
 
 // works uses a server after an import as a cluster would: informers, the allocators of
 // Services, updates, and the deletion of a namespace with all that is in it.
-func (c *cluster) works(t *testing.T) {
+func (c *server) works(t *testing.T) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(c.Config(servers.AdminToken))
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *cluster) works(t *testing.T) {
 
 	// The namespace controller and the garbage collector of byre itself. A group whose server
 	// is away would hold up the namespace, as with a stock server.
-	if err := c.dynamic.Resource(apiServices).Delete(ctx, "v1.metrics.example.com", metav1.DeleteOptions{}); err != nil {
+	if err := c.Dynamic.Resource(apiServices).Delete(ctx, "v1.metrics.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	now := int64(0)
@@ -105,8 +105,8 @@ var (
 var errStillThere = errors.New("still there")
 
 // removeFinalizers does what the controllers do that the finalizers are of.
-func (c *cluster) removeFinalizers(ctx context.Context, kept schema.GroupVersionResource, namespace string) error {
-	resource := c.dynamic.Resource(kept).Namespace(namespace)
+func (c *server) removeFinalizers(ctx context.Context, kept schema.GroupVersionResource, namespace string) error {
+	resource := c.Dynamic.Resource(kept).Namespace(namespace)
 	listed, err := resource.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (c *cluster) removeFinalizers(ctx context.Context, kept schema.GroupVersion
 
 // allocates makes Services: none gets an address or a port that another one has, and
 // those that are taken are refused.
-func (c *cluster) allocates(t *testing.T, client kubernetes.Interface) {
+func (c *server) allocates(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	all, err := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
 	if err != nil {

@@ -1,7 +1,8 @@
-package transfer
+package cluster
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,98 +27,49 @@ import (
 	"k8s.io/client-go/restmapper"
 
 	"byre/e2e/manifests"
-	"byre/e2e/servers"
 	"byre/sqlstore/eventually"
 )
 
-// cluster talks to a server as its administrator.
-type cluster struct {
-	*servers.Server
-	dynamic   dynamic.Interface
-	discovery *discovery.DiscoveryClient
+// Cluster talks to a server.
+type Cluster struct {
+	Dynamic   dynamic.Interface
+	Discovery *discovery.DiscoveryClient
 }
 
-func connect(t *testing.T, s *servers.Server) *cluster {
+// Connect returns a Cluster of the server at which a configuration leads.
+func Connect(t *testing.T, config *rest.Config) *Cluster {
 	t.Helper()
-	c := &cluster{Server: s}
+	c := &Cluster{}
 	var err error
-	config := s.Config(servers.AdminToken)
 	config.WarningHandler = rest.NoWarnings{}
-	if c.dynamic, err = dynamic.NewForConfig(config); err != nil {
+	config.QPS, config.Burst = -1, -1
+	if c.Dynamic, err = dynamic.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
-	if c.discovery, err = discovery.NewDiscoveryClientForConfig(config); err != nil {
+	if c.Discovery, err = discovery.NewDiscoveryClientForConfig(config); err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// definitions and their instances, of which Kubernetes knows no type, and what the
-// manifests have none of.
-const definitions = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: widgets.example.com}
-spec:
-  group: example.com
-  names: {plural: widgets, singular: widget, kind: Widget, listKind: WidgetList}
-  scope: Namespaced
-  versions:
-  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: sites.example.com}
-spec:
-  group: example.com
-  names: {plural: sites, singular: site, kind: Site, listKind: SiteList}
-  scope: Cluster
-  versions:
-  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
----
-apiVersion: apiregistration.k8s.io/v1
-kind: APIService
-metadata: {name: v1.metrics.example.com}
-spec:
-  group: metrics.example.com
-  version: v1
-  groupPriorityMinimum: 100
-  versionPriority: 100
-  insecureSkipTLSVerify: true
-  service: {namespace: default, name: metrics}
----
-apiVersion: networking.k8s.io/v1
-kind: ServiceCIDR
-metadata: {name: more}
-spec: {cidrs: [10.97.0.0/24]}
-`
-
-const instances = `
-apiVersion: example.com/v1
-kind: Widget
-metadata: {name: widget, namespace: ${NS}, finalizers: [example.com/kept]}
-spec: {text: "<&> \u2028", number: 1.50, big: 12345678901234567890, nothing: null, list: [], map: {}}
----
-apiVersion: example.com/v1
-kind: Site
-metadata: {name: "site-${NS}"}
-spec: {place: here}
----
-apiVersion: v1
-kind: Service
-metadata: {name: outside, namespace: ${NS}}
-spec: {type: NodePort, ports: [{port: 80}]}
-`
+// definitions are of custom resources and of what a cluster has one of; objects are of their
+// resources, and of what the manifests have none of. ${NS} stands for the namespace.
+var (
+	//go:embed definitions.yaml
+	definitions string
+	//go:embed objects.yaml
+	objects string
+)
 
 // single are kinds of which one a namespace is enough: each costs every request, or
 // refuses other objects.
 var single = []string{
 	"Namespace", "ResourceQuota", "LimitRange", "FlowSchema", "PriorityLevelConfiguration", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
-	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "Service", "Endpoints",
+	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "Service", "Endpoints",
 }
 
-// fill makes about n objects of all kinds, and returns how many it made.
-func (c *cluster) fill(t *testing.T, n int) int {
+// Fill makes about n objects of all kinds, and returns how many it made.
+func (c *Cluster) Fill(t *testing.T, n int) int {
 	t.Helper()
 	defined, err := manifests.Parse(definitions)
 	if err != nil {
@@ -125,7 +77,7 @@ func (c *cluster) fill(t *testing.T, n int) int {
 	}
 	made := c.create(t, 1, defined...)
 	eventually.Succeeds(t, "the definitions are in discovery", func() error {
-		list, err := c.discovery.ServerResourcesForGroupVersion("example.com/v1")
+		list, err := c.Discovery.ServerResourcesForGroupVersion("example.com/v1")
 		if err == nil && len(list.APIResources) < 2 {
 			err = errors.New("one of them is not")
 		}
@@ -137,7 +89,7 @@ func (c *cluster) fill(t *testing.T, n int) int {
 		if err != nil {
 			t.Fatal(err)
 		}
-		custom, err := manifests.Parse(strings.ReplaceAll(instances, "${NS}", namespace))
+		custom, err := manifests.Parse(strings.ReplaceAll(objects, "${NS}", namespace))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,9 +123,9 @@ func (c *cluster) fill(t *testing.T, n int) int {
 }
 
 // create creates objects, some at a time. Discovery may be a moment behind a definition.
-func (c *cluster) create(t *testing.T, workers int, objects ...*unstructured.Unstructured) int {
+func (c *Cluster) create(t *testing.T, workers int, all ...*unstructured.Unstructured) int {
 	t.Helper()
-	groups, err := restmapper.GetAPIGroupResources(c.discovery)
+	groups, err := restmapper.GetAPIGroupResources(c.Discovery)
 	if err != nil && len(groups) == 0 {
 		t.Fatal(err)
 	}
@@ -189,7 +141,7 @@ func (c *cluster) create(t *testing.T, workers int, objects ...*unstructured.Uns
 			}
 		})
 	}
-	for _, o := range objects {
+	for _, o := range all {
 		queue <- o
 	}
 	close(queue)
@@ -197,18 +149,18 @@ func (c *cluster) create(t *testing.T, workers int, objects ...*unstructured.Uns
 	if t.Failed() {
 		t.FailNow()
 	}
-	return len(objects)
+	return len(all)
 }
 
-func (c *cluster) createOne(ctx context.Context, mapper meta.RESTMapper, o *unstructured.Unstructured) error {
+func (c *Cluster) createOne(ctx context.Context, mapper meta.RESTMapper, o *unstructured.Unstructured) error {
 	gvk := o.GroupVersionKind()
 	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
 		return err
 	}
-	resource := dynamic.ResourceInterface(c.dynamic.Resource(mapping.Resource))
+	resource := dynamic.ResourceInterface(c.Dynamic.Resource(mapping.Resource))
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		resource = c.dynamic.Resource(mapping.Resource).Namespace(o.GetNamespace())
+		resource = c.Dynamic.Resource(mapping.Resource).Namespace(o.GetNamespace())
 	}
 	ctx, cancel := context.WithTimeout(ctx, eventually.Patience)
 	defer cancel()
@@ -228,46 +180,57 @@ func (c *cluster) createOne(ctx context.Context, mapper meta.RESTMapper, o *unst
 	}
 }
 
-// dump is everything that a server shows, by its path.
-func (c *cluster) dump(t *testing.T) map[string]*unstructured.Unstructured {
+// Resources returns the resources that the server's discovery names and that can be listed
+// and watched, each in the version that the server prefers.
+func (c *Cluster) Resources(t *testing.T) []schema.GroupVersionResource {
 	t.Helper()
-	lists, err := c.discovery.ServerPreferredResources()
+	lists, err := c.Discovery.ServerPreferredResources()
 	var partly *discovery.ErrGroupDiscoveryFailed
 	if err != nil && !errors.As(err, &partly) { // the APIService leads nowhere
 		t.Fatal(err)
 	}
-	all := map[string]*unstructured.Unstructured{}
-	for _, list := range lists {
+	var all []schema.GroupVersionResource
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "watch"}}, lists) {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range list.APIResources {
-			if !slices.Contains(r.Verbs, "list") || r.Kind == "ComponentStatus" {
-				continue
-			}
-			found, err := c.dynamic.Resource(gv.WithResource(r.Name)).List(t.Context(), metav1.ListOptions{})
-			if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
-				continue
-			}
-			if err != nil {
-				t.Fatalf("list %s: %v", r.Name, err)
-			}
-			for i := range found.Items {
-				o := &found.Items[i]
-				if o.GetNamespace() == "default" && o.GetName() == "kubernetes" {
-					continue // a server's own address, which it removes when it stops
-				}
-				all[fmt.Sprintf("%s/%s/%s/%s", gv, r.Name, o.GetNamespace(), o.GetName())] = o
-			}
+			all = append(all, gv.WithResource(r.Name))
 		}
 	}
 	return all
 }
 
-// compare compares two dumps, object by object with resourceVersions. Whatever has a
+// Dump is everything that a server shows, by its path. It fails the test if the server has no
+// object of a resource: a comparison would say nothing about the resource.
+func (c *Cluster) Dump(t *testing.T) map[string]*unstructured.Unstructured {
+	t.Helper()
+	all := map[string]*unstructured.Unstructured{}
+	resources := c.Resources(t)
+	for _, r := range resources {
+		found, err := c.Dynamic.Resource(r).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatalf("list %s: %v", r.GroupResource(), err)
+		}
+		if len(found.Items) == 0 {
+			t.Errorf("there is no object of %s: objects.yaml lacks one", r.GroupResource())
+		}
+		for i := range found.Items {
+			o := &found.Items[i]
+			if o.GetNamespace() == "default" && o.GetName() == "kubernetes" {
+				continue // a server's own address, which it removes when it stops
+			}
+			all[fmt.Sprintf("%s/%s/%s/%s", r.GroupVersion(), r.Resource, o.GetNamespace(), o.GetName())] = o
+		}
+	}
+	t.Logf("%d objects of %d resources", len(all), len(resources))
+	return all
+}
+
+// Compare compares two dumps, object by object with resourceVersions. Whatever has a
 // revision after the given one was written after the move.
-func compare(t *testing.T, before, after map[string]*unstructured.Unstructured, revision int64) {
+func Compare(t *testing.T, before, after map[string]*unstructured.Unstructured, revision int64) {
 	t.Helper()
 	compared, rewritten, complaints := 0, 0, 0
 	for _, path := range slices.Sorted(maps.Keys(before)) {
@@ -318,7 +281,7 @@ func isIdentity(o *unstructured.Unstructured) bool {
 	return o.GetKind() == "Lease" && o.GetLabels()["apiserver.kubernetes.io/identity"] != ""
 }
 
-// isOurs reports whether fill made an object that no controller of a server writes the
+// isOurs reports whether Fill made an object that no controller of a server writes the
 // status of.
 func isOurs(o *unstructured.Unstructured) bool {
 	if slices.Contains([]string{
