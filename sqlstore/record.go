@@ -126,6 +126,8 @@ type Attributes struct {
 	// several that select by different fields.
 	View   string
 	Labels []Label
+	// Signature is a Bloom filter of the labels, which the writer defines.
+	Signature uint64
 	// Fields are the names of the selectable fields, ascending, and Values their
 	// values. Objects of one resource share the names.
 	Fields, Values []string

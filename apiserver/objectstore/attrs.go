@@ -79,13 +79,15 @@ func (n *fieldNames) of(set fields.Set) []string {
 }
 
 func (n *fieldNames) compact(view string, l labels.Set, f fields.Set) *sqlstore.Attributes {
-	a := &sqlstore.Attributes{View: view, Fields: []string{}}
+	var found labelSet
 	if len(l) > 0 {
-		a.Labels = make([]sqlstore.Label, 0, len(l))
+		found = make(labelSet, 0, len(l))
 		for k, v := range l {
-			a.Labels = append(a.Labels, sqlstore.Label{Key: k, Value: v})
+			found = append(found, sqlstore.Label{Key: k, Value: v})
 		}
 	}
+	a := newAttributes(view, found)
+	a.Fields = []string{}
 	if len(f) > 0 {
 		a.Fields = n.of(f)
 		a.Values = make([]string, len(f))

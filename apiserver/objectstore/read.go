@@ -100,7 +100,7 @@ func (s *Store) labels(ctx context.Context, e *watch.Entry) (labelSet, error) {
 	if s.sealer.plain && e.Form == s.cfg.Form {
 		if stored, err := s.represent(ctx, e, &s.stored); err == nil {
 			if found, ok := scanLabels(stored); ok {
-				e.SetAttributes(&sqlstore.Attributes{View: s.cfg.View, Labels: found})
+				e.SetAttributes(newAttributes(s.cfg.View, found))
 				return found, nil
 			}
 		}

@@ -43,16 +43,18 @@ func (s *Store) selection(ctx context.Context, p *storage.SelectionPredicate) pa
 	}
 }
 
-// inside yields the candidates that may belong to the page, until ctx ends.
+// inside yields the candidates that may belong to the page and may have the labels that the
+// predicate demands, until ctx ends.
 func (s *Store) inside(ctx context.Context, l *listRequest, candidates iter.Seq[*watch.Entry]) iter.Seq2[*watch.Entry, error] {
 	return func(yield func(*watch.Entry, error) bool) {
 		n := 0
+		demanded := demandedLabels(&l.opts.Predicate)
 		for e := range s.ahead(ctx, candidates) {
 			if n++; n%contextInterval == 0 && ctx.Err() != nil {
 				yield(nil, timedOut(l.path))
 				return
 			}
-			if !l.isOutside(e) && !yield(e, nil) {
+			if s.mayHave(e, demanded) && !l.isOutside(e) && !yield(e, nil) {
 				return
 			}
 		}
