@@ -9,8 +9,8 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// createGuard runs the admission plugins, and forbids to create instances of a
-// definition that is being deleted: they would outlive it.
+// createGuard runs the admission plugins, and forbids the creation of instances of a
+// definition that is being deleted. Such instances would outlive the definition.
 type createGuard struct {
 	plugins     admission.Interface
 	terminating *atomic.Bool

@@ -11,12 +11,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// conversions is a cache of what webhooks have made of stored values, for the readers of
-// all definitions. Results are JSON, bounded by their bytes and by maxConversionAge. It
-// is safe for concurrent use.
+// conversions caches the results of conversion webhooks, for the readers of all
+// definitions. Results are JSON. maxBytes bounds their size, maxConversionAge their age.
+// It is safe for concurrent use.
 //
-// Invariant: no value is in two calls at a time. A reader of a value that is being
-// converted waits for that call.
+// Invariant: no value is in two calls of a webhook at a time. convertOne and convertAhead
+// keep this: they enter a call in calls before they make it, and a reader of a value that
+// is being converted waits for that call. Otherwise every reader of a list would have the
+// whole list converted.
 type conversions struct {
 	maxBytes int
 	clock    clock.PassiveClock
@@ -76,8 +78,8 @@ var errConversionPanicked = errors.New("the conversion did not end")
 // convertFunc converts values in one call. It returns one result for each value.
 type convertFunc func(values [][]byte) ([][]byte, error)
 
-// one returns the result for a value.
-func (c *conversions) one(view string, value []byte, convert convertFunc) ([]byte, error) {
+// convertOne returns the result for a value.
+func (c *conversions) convertOne(view string, value []byte, convert convertFunc) ([]byte, error) {
 	key := conversionKey{view, sha256.Sum256(value)}
 	c.mu.Lock()
 	if data, ok := c.result(key); ok {
@@ -95,16 +97,16 @@ func (c *conversions) one(view string, value []byte, convert convertFunc) ([]byt
 			return call.results[key], call.err
 		}
 		// Another value of the call may have caused the error.
-		return c.one(view, value, convert)
+		return c.convertOne(view, value, convert)
 	}
 	c.run(call, []conversionKey{key}, [][]byte{value}, convert)
 	return call.results[key], call.err
 }
 
-// ahead converts, in one call, the values that are neither converted nor being
+// convertAhead converts, in one call, the values that are neither converted nor being
 // converted, and waits for the calls that others of them are in. It returns no error: a
-// value that failed is converted again by one, which does.
-func (c *conversions) ahead(ctx context.Context, view string, values [][]byte, convert convertFunc) {
+// value that failed is converted again by convertOne, which returns the error.
+func (c *conversions) convertAhead(ctx context.Context, view string, values [][]byte, convert convertFunc) {
 	var keys []conversionKey
 	var mine [][]byte
 	others := map[*conversionCall]bool{}

@@ -29,19 +29,19 @@ func TestConversions_AreBounded(t *testing.T) {
 	for i := range 25 {
 		values = append(values, fmt.Appendf(nil, "%d", i))
 	}
-	c.ahead(t.Context(), "v", values, convert)
+	c.convertAhead(t.Context(), "v", values, convert)
 	if calls != 1 || len(c.byKey) != 10 || c.recent.Len() != 10 || c.bytes != c.maxBytes || len(c.calls) != 0 {
 		t.Errorf("%d calls, %d results of %d bytes, %d under way", calls, len(c.byKey), c.bytes, len(c.calls))
 	}
 	for i, wantCalls := range map[int]int{24: 0, 3: 1} {
 		calls = 0
-		got, err := c.one("v", values[i], convert)
+		got, err := c.convertOne("v", values[i], convert)
 		if err != nil || !bytes.HasSuffix(got, values[i]) || calls != wantCalls {
 			t.Errorf("value %d: %.5s…, %v, %d calls", i, got, err, calls)
 		}
 	}
 	calls = 0
-	if _, err := c.one("w", values[24], convert); err != nil || calls != 1 {
+	if _, err := c.convertOne("w", values[24], convert); err != nil || calls != 1 {
 		t.Errorf("in another view: %v, %d calls", err, calls)
 	}
 }
@@ -65,11 +65,11 @@ func TestConversions_AreShared(t *testing.T) {
 		return values, <-finish
 	}
 	var readers sync.WaitGroup
-	readers.Go(func() { c.ahead(t.Context(), "v", [][]byte{[]byte("a"), []byte("b"), []byte("a")}, convert) })
+	readers.Go(func() { c.convertAhead(t.Context(), "v", [][]byte{[]byte("a"), []byte("b"), []byte("a")}, convert) })
 	<-begun
 	for range 3 {
 		readers.Go(func() {
-			if got, err := c.one("v", []byte("a"), convert); err != nil || string(got) != "a" {
+			if got, err := c.convertOne("v", []byte("a"), convert); err != nil || string(got) != "a" {
 				t.Errorf("%s, %v", got, err)
 			}
 		})
@@ -96,7 +96,7 @@ func TestConversions_Expire(t *testing.T) {
 		return results, nil
 	}
 	values := [][]byte{[]byte("a"), []byte("b")}
-	c.ahead(t.Context(), "v", values, convert)
+	c.convertAhead(t.Context(), "v", values, convert)
 	version = "new"
 	for _, test := range []struct {
 		after time.Duration
@@ -104,7 +104,7 @@ func TestConversions_Expire(t *testing.T) {
 	}{{0, "old"}, {maxConversionAge, "old"}, {1, "new"}} {
 		fake.SetTime(fake.Now().Add(test.after))
 		for _, value := range values {
-			got, err := c.one("v", value, convert)
+			got, err := c.convertOne("v", value, convert)
 			if err != nil || string(got) != test.want {
 				t.Errorf("%s: %s, %v; want %s", value, got, err, test.want)
 			}

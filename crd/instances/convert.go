@@ -29,7 +29,7 @@ func (c *convertingCodec) Decode(data []byte, defaults *schema.GroupVersionKind,
 	if !ok || c.isOfVersion(data) {
 		return c.Codec.Decode(data, defaults, into)
 	}
-	converted, err := c.conversions.one(c.view, data, c.convert)
+	converted, err := c.conversions.convertOne(c.view, data, c.convert)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -40,16 +40,16 @@ func (c *convertingCodec) Decode(data []byte, defaults *schema.GroupVersionKind,
 	return object, &kind, nil
 }
 
-// ahead converts, together, values that Decode will be asked for; see
+// convertAhead converts, in one call, values that Decode will be called with; see
 // objectstore.Config.DecodeAhead.
-func (c *convertingCodec) ahead(ctx context.Context, values [][]byte) {
+func (c *convertingCodec) convertAhead(ctx context.Context, values [][]byte) {
 	var others [][]byte
 	for _, value := range values {
 		if !c.isOfVersion(value) {
 			others = append(others, value)
 		}
 	}
-	c.conversions.ahead(ctx, c.view, others, c.convert)
+	c.conversions.convertAhead(ctx, c.view, others, c.convert)
 }
 
 // isOfVersion tells whether a stored value is of the codec's version. Stored members are

@@ -15,8 +15,8 @@ import (
 )
 
 // Handlers serve the instances of one definition by one spec and one set of accepted
-// names. When these change, new Handlers take their place. It is safe for concurrent
-// use.
+// names. When the spec or the names change, new Handlers replace these. Handlers are safe
+// for concurrent use.
 type Handlers struct {
 	env *Environment
 	// terminating is true while the definition is being deleted. Instances can then be
@@ -50,8 +50,8 @@ func (h *Handlers) Update(crd *apiextensionsv1.CustomResourceDefinition) {
 	h.terminating.Store(definition.IsTerminating(crd))
 }
 
-// EndWatches ends the watches of the instances: after they have delivered all events up
-// to the revision, or, for 0, at once.
+// EndWatches ends the watches of the instances when they have delivered all events up to
+// the revision after; at once where after is 0.
 func (h *Handlers) EndWatches(after int64) {
 	if after == 0 {
 		h.ending.Now()
@@ -126,7 +126,8 @@ func (h *Handlers) Stored(ctx context.Context) (*customresource.REST, error) {
 	return v.registry, nil
 }
 
-// Release gives up what no request has used since Release was called last.
+// Release drops the compiled validation, types and schemas that no request has used since
+// the last call of Release.
 func (h *Handlers) Release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

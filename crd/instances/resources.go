@@ -19,7 +19,7 @@ type resources struct {
 	derived *derived
 	version schema.GroupVersion
 	ending  *objectstore.Ending
-	// selectable are the fields that lists may be narrowed by.
+	// selectable are the version's selectable fields (KEP-4358).
 	selectable []apiextensionsv1.SelectableField
 }
 
@@ -46,13 +46,14 @@ func (r *resources) StoreConfig(gr schema.GroupResource, _ runtime.Object) (obje
 		Ending:         r.ending,
 	}
 	if converting, ok := codec.(*convertingCodec); ok {
-		config.DecodeAhead = converting.ahead
+		config.DecodeAhead = converting.convertAhead
 	}
 	return config, r.derived.storageVersion, nil
 }
 
-// indexFields are the fields that lists are narrowed by without looking at every
-// instance, where the stored bytes have them.
+// indexFields returns the fields that the watch cache indexes, so that a list with a field
+// selector need not compare every instance. It returns none for a version other than the
+// stored one: the index is made of the stored bytes.
 func (r *resources) indexFields() []string {
 	if r.version != r.derived.storageVersion || !definition.SelectableFieldsEnabled() {
 		return nil

@@ -33,7 +33,7 @@ func newLazyTypeConverter(source definition.Source) lazyTypeConverter {
 		converter, err := newTypeConverter(whole)
 		if err != nil {
 			// Apply then deduces types from the objects: every list is atomic.
-			klog.ErrorS(err, "Server-side apply does without the schema of a definition", "definition", whole.Name)
+			klog.ErrorS(err, "Server-side apply does not use the schema of a definition: it treats every list as atomic", "definition", whole.Name)
 			return managedfields.NewDeducedTypeConverter(), nil
 		}
 		return converter, nil

@@ -133,7 +133,8 @@ func (b *versionBuilder) config(v *Version, storages map[string]rest.Storage) en
 	}
 }
 
-// adjust sets what a custom resource's scope has different from a built-in one's.
+// adjust sets the fields of a custom resource's scope that differ from a built-in
+// resource's.
 func (b *versionBuilder) adjust(registry *customresource.REST, scope *handlers.RequestScope) error {
 	scope.EquivalentResourceMapper = b.derived.equivalents
 	// There is no internal version: instances are in memory in the version itself.
