@@ -21,7 +21,8 @@ all: build
 build:
 	$(GO) build -o bin/byre ./cmd/byre
 
-# The first build compiles all of Kubernetes. Go says nothing meanwhile, so that make does.
+# The first build compiles all of Kubernetes. Go prints nothing meanwhile, so this rule prints
+# a line every 15 seconds.
 run:
 	@if [ ! -x bin/byre ]; then \
 	  echo "Building bin/byre. The first build compiles Kubernetes and takes some minutes, later ones seconds."; \
@@ -54,9 +55,8 @@ test-race: test-setup
 test-unit: test-setup
 	$(GO) test -timeout 40m $$($(GO) list ./... | grep -Ev '^$(RACE_PATTERN)')
 
-# What takes less than a second, without PostgreSQL and without starting byre: for
-# while you write. The programs of the tests are linked without what debuggers read: linking
-# takes most of the time.
+# Tests of less than a second, without PostgreSQL and without starting byre, to run while you
+# write. Linking takes most of the time, so the test binaries have no debug information.
 test-short:
 	$(GO) test -short -ldflags='-s -w' $$($(GO) list ./...)
 
@@ -120,7 +120,7 @@ controller-runtime: build kubectl
 	$(GO) test -count=1 -p 1 $(CONTROLLER_RUNTIME)/internal/testing/controlplane -ginkgo.skip 'argument defaulting when insecure' && \
 	$(GO) test -count=1 -p 1 -skip '/aggregatedDiscovery=false' $$($(GO) list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(CONTROLLER_RUNTIME)/... | grep /pkg/envtest | cut -d' ' -f1)
 
-# A kubectl for whoever has none: bin/e2e/kubectl.
+# Builds bin/e2e/kubectl, for those who have no kubectl.
 kubectl:
 	cd e2e && $(GO) run ./programs/build kubectl
 
@@ -211,7 +211,7 @@ transfer: build test-setup
 	cd e2e && E2E_TRANSFER_OBJECTS=20000 $(GO) test -count=1 -v -timeout 60m ./transfer
 	cd e2e && E2E_BACKUP_OBJECTS=20000 $(GO) test -count=1 -v -timeout 60m -run TestRestore_InformersConverge .
 
-# Has Litestream replicate a SQLite file, and restores it. To build Litestream takes minutes.
+# Has Litestream replicate a SQLite file, and restores it. Building Litestream takes minutes.
 litestream: build
 	cd e2e && E2E_LITESTREAM=1 $(GO) test -count=1 -v -timeout 60m -run TestLitestream .
 
@@ -222,8 +222,8 @@ bench: build test-setup
 	cd e2e && $(GO) run ./bench $(BENCH)
 
 # Compares stores of 10,000 objects with stores of GROWTH objects, each with GROWTH_CHANGES
-# changes, on both databases: the plans of all statements, reads, compaction, and what it
-# leaves to the writers. A million takes some minutes and 10 GB; with ten changes of each,
+# changes, on both databases: the plans of all statements, the speed of reads and of compaction,
+# and that of writes during a compaction. A million takes some minutes and 10 GB; with ten changes of each,
 # GROWTH_CHANGES=10, an hour and 20 GB.
 GROWTH         ?= 1000000
 GROWTH_CHANGES ?= 2

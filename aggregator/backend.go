@@ -13,8 +13,9 @@ import (
 	"byre/apiserver/routing"
 )
 
-// How often the documents of a backend are fetched, and how soon again after a failure;
-// upstream's values (k8s.io/kube-aggregator/pkg/apiserver/handler_discovery.go).
+// refreshInterval is the time between two fetches of a backend's documents. firstRetry is
+// the wait after a failed fetch; every further failure doubles it, up to refreshInterval.
+// Both are upstream's values (k8s.io/kube-aggregator/pkg/apiserver/handler_discovery.go).
 const (
 	refreshInterval = time.Minute
 	firstRetry      = 500 * time.Millisecond
@@ -45,8 +46,8 @@ type backend struct {
 	closeDiscovered func()
 
 	mu sync.Mutex
-	// discovery is what the backend says of its group versions, discoveryETag the ETag of
-	// the document that says so; "" for none.
+	// discovery has what the backend's documents say of its group versions. discoveryETag
+	// is the ETag of the aggregated document that discovery was made from; "" for none.
 	discovery     discoveryResult
 	discoveryETag string
 	openapi       openAPISpecs
@@ -71,11 +72,11 @@ func (b *backend) requestRefresh() {
 	}
 }
 
-// run fetches the documents again and again until ctx ends. It begins when the endpoints
-// of Services are known. Each backend has a goroutine of its own, so that a slow backend
-// delays no other.
+// run fetches the documents every refreshInterval until ctx ends. It begins when the
+// endpoints of Services are known. Each backend has a goroutine of its own, so that a slow
+// backend delays no other.
 func (b *backend) run(ctx context.Context, endpointsSynced <-chan struct{}) {
-	defer b.closeDiscovered() // nobody shall wait for a backend that has stopped
+	defer b.closeDiscovered() // waitForDiscovery does not wait for a backend that has stopped
 	defer b.close()
 	select {
 	case <-ctx.Done():
@@ -109,8 +110,9 @@ func (b *backend) run(ctx context.Context, endpointsSynced <-chan struct{}) {
 
 // refresh fetches the documents and publishes them.
 //
-// Group versions may be claimed meanwhile. Their documents may have been inherited, and
-// refresh keeps them: what it has fetched does not contain them.
+// While refresh fetches, further APIServices may claim group versions for this backend.
+// What refresh has fetched does not contain these. refresh therefore keeps what the
+// backend has of them already, which inherit may have copied.
 func (b *backend) refresh(ctx context.Context) error {
 	gvs := b.claims.groupVersions(b)
 	b.mu.Lock()

@@ -210,7 +210,7 @@ func (b *backend) claim(t testing.TB, s *server, version string, change ...func(
 
 func (b *backend) group() string { return b.name + ".example.com" }
 
-// available waits until the backend's version v1 is served.
+// available claims version v1 for the backend and waits until it is served.
 func (b *backend) available(t testing.TB, s *server) {
 	t.Helper()
 	s.condition(t, b.claim(t, s, "v1"), apiregistrationv1.ConditionTrue, "Passed")

@@ -16,10 +16,10 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// http1 is for handlers that take over the connection.
+// http1 makes a backend speak HTTP/1.1, as handlers that take over the connection need it.
 func http1(b *backend) { b.EnableHTTP2 = false }
 
-// raw answers with text of the backend's own, and then ends the connection.
+// raw takes over the connection, writes the parts to it, and closes it.
 func raw(parts ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -35,7 +35,7 @@ func raw(parts ...string) http.HandlerFunc {
 	}
 }
 
-// endlessHeader answers with a head that does not end.
+// endlessHeader answers with a header that does not end.
 func endlessHeader(w http.ResponseWriter, _ *http.Request) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -290,7 +290,7 @@ func (s *server) aggregated(t testing.TB) apidiscoveryv2.APIGroupDiscoveryList {
 	return list
 }
 
-// useCertificate makes the backend show one for another name.
+// useCertificate makes the backend use a certificate for that name.
 func (b *backend) useCertificate(t testing.TB, name string) {
 	t.Helper()
 	pair, err := tls.X509KeyPair(b.ca.issue(t, name, name))

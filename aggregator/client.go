@@ -50,7 +50,7 @@ type client struct {
 	connected atomic.Pointer[connected]
 }
 
-// connected is a transport, or why there is none.
+// connected is the result of connect: a transport or an error.
 type connected struct {
 	transport *backendTransport
 	err       error

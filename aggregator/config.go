@@ -10,10 +10,10 @@ import (
 // Options is what New needs besides the dependencies of every server. All of it is
 // optional.
 type Options struct {
-	// CustomSynced is closed when all custom resources that there were at the
-	// start are in Discovery; nil if there is nothing to wait for.
+	// CustomSynced is closed, by the server of custom resources, when Discovery lists
+	// all custom resources that existed at the start; nil if there is no such server.
 	CustomSynced <-chan struct{}
-	// Metrics takes the package's metrics; nil for none.
+	// Metrics is where New registers the package's metrics; nil for nowhere.
 	Metrics Registry
 }
 

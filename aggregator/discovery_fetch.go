@@ -29,9 +29,9 @@ const (
 
 // fetchDiscovery fetches the aggregated document or, from a backend that has none, the
 // document of each group version. It returns the result for the given group versions and
-// the document's ETag; it ignores what the backend says of others. Group versions that
-// could not be fetched are as in last, and stale. etag is of the document that last was
-// made of, "" for none.
+// the document's ETag; it ignores what the backend says of other group versions. last is
+// the result before, and etag that of the document that last was made from, "" for none.
+// A group version that could not be fetched is returned as it is in last, marked as stale.
 func (c *client) fetchDiscovery(ctx context.Context, gvs []schema.GroupVersion, last discoveryResult, etag string) (discoveryResult, string, error) {
 	if !last.hasAll(gvs) {
 		etag = ""

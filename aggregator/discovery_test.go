@@ -108,7 +108,7 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 	}
 	s.awaitNotListed(t, "gadgets.example.com/v1")
 	if status, _, _ := get(t, s.front.URL+"/apis/gadgets.example.com/v1/gadgets"); status != http.StatusNotFound {
-		t.Errorf("what is claimed no more is %d", status)
+		t.Errorf("a path whose claim was removed answers %d", status)
 	}
 }
 

@@ -31,13 +31,15 @@ type openAPISpecs struct {
 
 // v3Spec is an OpenAPI v3 document.
 type v3Spec struct {
+	// hash changes whenever the document does. It is the document's location in the
+	// backend's index, which contains a hash, or the SHA-512 of a converted document.
 	hash string
 	text []byte // compressed
 }
 
 // v2SpecOf returns what an OpenAPI v2 document says of a group version, compressed. It
-// fails if that cannot be encoded in every media type that clients may ask for: later it
-// would spoil the document of all group versions.
+// fails if that part cannot be encoded as protobuf, which clients may ask for: otherwise
+// the faulty part of one backend would make the merged document of all servers fail.
 func v2SpecOf(whole *spec.Swagger, gv schema.GroupVersion) ([]byte, error) {
 	part := aggregator.FilterSpecByPathsWithoutSideEffects(whole, []string{"/" + pathOf(gv) + "/"})
 	text, err := part.MarshalJSON()

@@ -49,6 +49,6 @@ func TestOutbound_UsesTheGivenDialerAndPassesTheTrace(t *testing.T) {
 		t.Errorf("the backend sees trace %q; %d", seen, status)
 	}
 	if dials.Load() == 0 {
-		t.Error("the backend was not connected to by the dialer")
+		t.Error("the given dialer made no connection to the backend")
 	}
 }

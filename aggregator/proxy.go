@@ -82,8 +82,8 @@ func newBackendRequest(req *http.Request, c *claim) (t *backendTransport, outgoi
 	return t, outgoing, func() {}, nil
 }
 
-// proxyUpgrade sends on a request that takes over the connection. The upgrade does not
-// use the transport of other requests, so that the identity is set here.
+// proxyUpgrade forwards a request that takes over the connection. It sets the user's
+// identity itself: upgrades do not pass through forwarder, which does so for other requests.
 func proxyUpgrade(w http.ResponseWriter, outgoing *http.Request, t *backendTransport) {
 	u, ok := request.UserFrom(outgoing.Context())
 	if !ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// get asks the front and returns the status, the body and the header.
+// get sends a GET request and returns the status, the body and the header of the answer.
 func get(t testing.TB, url string, header ...string) (int, string, http.Header) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)

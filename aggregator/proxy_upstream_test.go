@@ -33,9 +33,9 @@ func upstreamProxy(host string, next http.RoundTripper) http.HandlerFunc {
 	}
 }
 
-// TestProxy_IsUpstreams sends the same requests through the aggregator and through
+// TestProxy_EqualsUpstreams sends the same requests through the aggregator and through
 // upstream's handler: the backend sees the same request, and the client the same answer.
-func TestProxy_IsUpstreams(t *testing.T) {
+func TestProxy_EqualsUpstreams(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	b := newBackend(t, s, "widgets", newAPI("widgets").

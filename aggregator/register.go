@@ -58,8 +58,9 @@ func newRegistrar(registry *discovery.Registry) *registrar {
 // registerWorkers is how many APIServices upstream's controller processes at a time.
 const registerWorkers = 5
 
-// run registers APIServices until ctx ends. The registry must have all custom resources
-// before: upstream's controller deletes the APIServices of those that it does not have.
+// run registers APIServices until ctx ends. The caller calls it once the registry lists all
+// custom resources: upstream's controller deletes the APIServices of group versions that the
+// registry does not list.
 func (r *registrar) run(ctx context.Context, services informers.APIServiceInformer, client clientset.APIServicesGetter) error {
 	controller := autoregister.NewAutoRegisterController(services, client)
 	r.setMissing(r.addBuiltIn(controller))

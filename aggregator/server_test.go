@@ -159,8 +159,9 @@ func (s *server) recordWatches() {
 	})
 }
 
-// awaitWatch waits until the server watches a resource of the fake client. That has no
-// revisions: an informer never sees what is created between its list and its watch.
+// awaitWatch waits until the server watches a resource of the fake client. The fake client
+// has no revisions: an informer would never see what is created between its list and its
+// watch.
 func (s *server) awaitWatch(t testing.TB, resource string) {
 	t.Helper()
 	eventually.True(t, resource+" are watched", func() bool {
@@ -204,7 +205,8 @@ func (s *server) newCertificate(t testing.TB, name string) {
 	}
 }
 
-// condition waits until an APIService is available or not, and returns why.
+// condition waits until the condition Available of an APIService has that status and
+// reason, and returns its message.
 func (s *server) condition(t testing.TB, name string, status apiregistrationv1.ConditionStatus, reason string) string {
 	t.Helper()
 	var last *apiregistrationv1.APIServiceCondition

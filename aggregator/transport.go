@@ -114,13 +114,13 @@ func (c *transportConfig) newReverseProxy(next http.RoundTripper) *httputil.Reve
 	return p
 }
 
-// forwarder adds to a request what a backend learns of it, and removes from the answer
-// what is not the backend's to say. The requests that it is given are the ReverseProxy's
-// own copies: it changes them.
+// forwarder sets the audit ID and the user's identity in a request to a backend, and
+// removes the CORS headers from the answer. It changes the requests that it is given: they
+// are the ReverseProxy's own copies.
 //
-// Invariant: a backend learns a user only from this server. forwarder sets the identity
-// after the ReverseProxy has removed the headers that the client's Connection header
-// names. Otherwise a client could remove its identity.
+// Invariant: the identity headers that a backend gets are those that this server has set.
+// forwarder sets them after the ReverseProxy has removed the headers that the client's
+// Connection header names. Otherwise a client could have its identity removed.
 type forwarder struct{ next http.RoundTripper }
 
 func (f forwarder) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -146,8 +146,9 @@ func (f forwarder) RoundTrip(req *http.Request) (*http.Response, error) {
 
 var errNoUser = errors.New("missing user")
 
-// corsHeaders are what upstream's proxy removes from answers (removeCORSHeaders of
-// k8s.io/apimachinery/pkg/util/proxy): CORS is this server's to configure.
+// corsHeaders are the headers that upstream's proxy removes from answers (removeCORSHeaders
+// of k8s.io/apimachinery/pkg/util/proxy): the CORS configuration of this server applies, not
+// the backend's.
 var corsHeaders = []string{
 	"Access-Control-Allow-Credentials",
 	"Access-Control-Allow-Headers",
@@ -186,8 +187,9 @@ func writeProxyError(w http.ResponseWriter, req *http.Request, err error) {
 	http.Error(w, err.Error(), http.StatusServiceUnavailable)
 }
 
-// proxyLog is where ReverseProxy logs. As upstream does, it drops a message that sounds
-// alarming and means only that a test has ended.
+// proxyLog is where ReverseProxy logs. As noSuppressPanicError of
+// k8s.io/apimachinery/pkg/util/proxy does, it drops the message about a suppressed panic,
+// which looks fatal and only says that a body broke off.
 type proxyLog struct{}
 
 func (proxyLog) Write(p []byte) (int, error) {

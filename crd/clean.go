@@ -89,8 +89,8 @@ func (c cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateObj
 }
 
 // deleteAll deletes every instance that can be deleted, and returns the last page of
-// instances. An instance that cannot be deleted keeps no other from being deleted: the
-// error tells how many are left, and why the first is.
+// instances. It goes on after an instance that cannot be deleted: the error tells how many
+// instances could not be deleted, and why the first could not.
 func (c cleaner) deleteAll(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
 	var failed failures
 	for from := ""; ; {

@@ -42,7 +42,8 @@ func (c *counter) TransformToStorage(_ context.Context, data []byte, _ value.Con
 	return data, nil
 }
 
-// createMany creates instances with a finalizer, in several namespaces.
+// createMany creates widgets in several namespaces. metadata is JSON that is added to the
+// metadata of each.
 func (s *server) createMany(t *testing.T, instances, namespaces int, metadata string) {
 	t.Helper()
 	var creators errgroup.Group

@@ -67,7 +67,8 @@ func newFollower(d delegation.Dependencies, r *resolver, own *group, changed *ch
 		synced:    make(chan struct{}),
 		calls:     &storeCalls{},
 	}
-	// The first call decides what the factory gives to all controllers.
+	// The factory keeps the informer of the first call of InformerFor, and gives it to all
+	// controllers.
 	f.informer = f.factory.InformerFor(&apiextensionsv1.CustomResourceDefinition{}, func(_ clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
 		return own.newInformer(resync)
 	})

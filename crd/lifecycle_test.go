@@ -22,7 +22,9 @@ func widget(t *testing.T, name, spec string) string {
 
 const widgetPath = "/apis/example.com/v1/namespaces/default/widgets"
 
-func TestDefinition_LivesAndDies(t *testing.T) {
+// TestDefinition_IsServedUntilItsDeletion: instances are served from the time at which the
+// definition is established until it is deleted. The controllers change only its status.
+func TestDefinition_IsServedUntilItsDeletion(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		if w := s.do(t, http.MethodGet, widgetPath, ""); w.Code != http.StatusNotFound {

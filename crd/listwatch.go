@@ -47,7 +47,7 @@ func (l listWatch) Watch(options metav1.ListOptions) (apiwatch.Interface, error)
 	return l.WatchWithContext(context.Background(), options)
 }
 
-// selection is what the store is asked for. There are no pages.
+// selection converts the informer's options to the store's. It asks for no pages.
 func (listWatch) selection(options metav1.ListOptions) storage.ListOptions {
 	predicate := storage.Everything
 	predicate.AllowWatchBookmarks = options.AllowWatchBookmarks

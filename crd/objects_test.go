@@ -107,7 +107,7 @@ func (s *server) await(t testing.TB, name string, wanted func(*apiextensionsv1.C
 			return crd
 		}
 	}
-	t.Fatalf("%s did not become as wanted: %+v", name, last)
+	t.Fatalf("%s did not reach the wanted state: %+v", name, last)
 	return nil
 }
 

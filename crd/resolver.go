@@ -46,9 +46,11 @@ type resolver struct {
 	mu       sync.RWMutex
 	table    definition.Table
 	handlers map[string]*instances.Handlers // of the definitions in table, by name
-	// removed has the resources of definitions that were removed since the last release,
-	// forgettable those of the interval before. Their watch cache is dropped by the next
-	// release but one: until then watches deliver from it what they have left.
+	// removed has the resources of definitions that were removed since the last call of
+	// release, forgettable those that were removed in the interval before that call. Each
+	// call of release drops the watch caches of the forgettable resources and makes the
+	// removed ones forgettable. A watch cache thus outlives its definition by at least
+	// releaseInterval, in which watches deliver their last events from it.
 	removed, forgettable map[schema.GroupResource]bool
 }
 
@@ -206,7 +208,8 @@ func (r *resolver) apply(name string, c definition.Change) {
 	}
 }
 
-// release gives up what handlers have not used since it was called last.
+// release drops what no request has used since the last call of release, and the watch
+// caches of the forgettable resources.
 func (r *resolver) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -110,7 +110,7 @@ func start(t testing.TB, driver sqlstore.Driver, adjust ...func(*delegation.Depe
 	select {
 	case <-s.Synced():
 	case <-time.After(eventually.Patience):
-		t.Fatal("the definitions were not followed")
+		t.Fatal("the definitions were not synced")
 	}
 	return s
 }

@@ -5,9 +5,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 here=$PWD
-[ -z "$(git status --porcelain)" ] || { echo "dist-check: commit everything first: what is committed is built again" >&2; exit 1; }
+[ -z "$(git status --porcelain)" ] || { echo "dist-check: commit everything first: the commit is built again" >&2; exit 1; }
 # Go records no commit in what it builds there (https://go.dev/issue/58218).
-[ -d .git ] || { echo "dist-check: build in a clone, not in a worktree of Git's" >&2; exit 1; }
+[ -d .git ] || { echo "dist-check: build in a clone, not in a Git worktree" >&2; exit 1; }
 there=$(mktemp -d)
 trap 'rm -rf "$there"' EXIT
 git clone --quiet --no-hardlinks "$here" "$there/byre"

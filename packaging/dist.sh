@@ -14,7 +14,8 @@ version=$(packaging/version.sh)
 mkdir -p "$out"
 find "$out" -maxdepth 1 -type f -delete
 
-# By the byre of this machine: the others may not run here.
+# The byre of this machine writes the manual and the completions: a program for another
+# platform may not run here.
 shared=$out/shared
 rm -rf "$shared"
 mkdir -p "$shared/man" "$shared/completion"

@@ -35,7 +35,7 @@ func newBackupCommand() *cobra.Command {
 			"change has replaced. It is a compressed file that \"byre restore\" reads on either kind\n" +
 			"of database, and contains every Secret that is not encrypted at rest. It appears under\n" +
 			"its name when it is complete. The checksum that is printed is the file's. \"byre status\"\n" +
-			"tells of the last backup.\n\n" +
+			"shows the last backup.\n\n" +
 			"Back up the directory pki/ too: without its keys a restored server knows no client.",
 		Example: "  byre backup --data-dir /var/lib/byre /backup/byre-$(date +%F).zst\n" +
 			"  byre backup --endpoint postgres://byre@db.example.com/byre s3://backups/byre.zst\n" +
@@ -81,7 +81,7 @@ func writeBackup(cmd *cobra.Command, endpoint string, to location.Location) erro
 	p.end()
 	if err := recordBackup(ctx, endpoint, to.Name, header.Revision); err != nil {
 		// The backup is complete all the same.
-		fmt.Fprintf(cmd.ErrOrStderr(), "\"byre status\" will not tell of this backup, which could not be recorded: %v\n", err)
+		fmt.Fprintf(cmd.ErrOrStderr(), "the backup is complete, but \"byre status\" will not show it, because it could not be recorded: %v\n", err)
 	}
 	out := cmd.OutOrStdout()
 	if to.Name == "-" {
@@ -92,7 +92,7 @@ func writeBackup(cmd *cobra.Command, endpoint string, to location.Location) erro
 	return nil
 }
 
-// recordBackup lets "byre status" tell of a backup.
+// recordBackup records a backup in the database, for "byre status".
 func recordBackup(ctx context.Context, endpoint, name string, revision int64) error {
 	b := sqlstore.LastBackup{Time: time.Now(), Revision: revision, Location: name}
 	switch {

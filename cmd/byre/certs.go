@@ -117,7 +117,7 @@ func newCertsRenewCommand() *cobra.Command {
 		Short: "Issue certificates of the server anew, by the same CA",
 		Long: "Issue certificates of the server anew, by the same CA, for a year from now and with new\n" +
 			"keys. They keep their names. The CAs and the service account key are never renewed.\n\n" +
-			"A running server takes them up by itself: the serving and front-proxy certificates\n" +
+			"A running server loads them by itself: the serving and front-proxy certificates\n" +
 			"within a minute, the client certificate for kubelets within five. Copies of\n" +
 			"admin.kubeconfig keep the certificate before, which is valid until it expires.",
 		Example:           "  byre certs renew all\n  byre certs renew apiserver front-proxy-client",
@@ -131,7 +131,7 @@ func newCertsRenewCommand() *cobra.Command {
 	return cmd
 }
 
-// renewCertificates renews those of the names, or with "all" those that are there.
+// renewCertificates renews the named certificates, or with "all" every one that exists.
 func renewCertificates(out io.Writer, config pki.Config, names []string) error {
 	if slices.Equal(names, []string{"all"}) {
 		status, err := pki.Inspect(config.Dir, config.Kubeconfig, config.Now)

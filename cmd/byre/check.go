@@ -127,7 +127,8 @@ func check(cmd *cobra.Command, endpoint string, open integrity.Open, repair bool
 	return nil
 }
 
-// showResult writes the result; readErr is why there may be more to find.
+// showResult writes the result. readErr is why the check did not reach the end; nil if it
+// did.
 func showResult(cmd *cobra.Command, result integrity.Result, readErr error, output string) error {
 	if output == "json" {
 		if result.Findings == nil {

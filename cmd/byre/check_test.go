@@ -128,8 +128,8 @@ resources:
   - aesgcm: {keys: [{name: %[1]s, secret: %[2]s}]}
 `
 
-// With the keys every value is decrypted and decoded, whatever its resource. What a server
-// could not read is found, in the history too.
+// With the keys the check decrypts and decodes every value, whatever its resource. It
+// reports each value that a server with these keys could not read, in the history too.
 func TestCheck_DecryptsValues(t *testing.T) {
 	dir := t.TempDir()
 	config := func(name, key string) string {

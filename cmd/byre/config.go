@@ -18,7 +18,7 @@ func newConfigCommand() *cobra.Command {
 		Long: "Print the configuration that \"byre serve\" would run with: its flags, the file of\n" +
 			"--config and the defaults, as a file for --config.\n\n" +
 			"A flag of the command line replaces the field of the file. Values that are empty are\n" +
-			"left out. The output has a password that is in --endpoint.",
+			"left out. If --endpoint has a password, the output contains it.",
 		Example: "  byre config --secure-port 8443 >/etc/byre/config.yaml\n" +
 			"  byre serve --config /etc/byre/config.yaml",
 		Args: cobra.NoArgs,

@@ -20,7 +20,7 @@ func newCopyCommand() *cobra.Command {
 		Long: "Copy a database to another one, of either kind, with its history.\n\n" +
 			"Revisions stay what they are, so that clients go on where they were: serve the copy\n" +
 			"instead of the first database, not beside it. No byre may use either of them\n" +
-			"meanwhile. The second must be empty or not exist yet; it is complete, or stays empty.\n" +
+			"meanwhile. The second must be empty or not exist yet; it is filled as a whole or not at all.\n" +
 			"Afterwards the rows of both are counted and hashed.\n\n" +
 			"Copy the directory pki/ too where the copy is served from another host.",
 		Example: "  byre copy --from sqlite:///var/lib/byre/byre.db --to postgres://byre@db.example.com/byre",

@@ -155,7 +155,7 @@ func TestHostile_RequestsAreRefused(t *testing.T) {
 				t.Errorf("before there was %v, now %v", before, after)
 			}
 			if status, body := server.mustGet(t, "/readyz"); status != http.StatusOK {
-				t.Errorf("now the server says %d %s", status, body)
+				t.Errorf("after the requests /readyz answers %d %s", status, body)
 			}
 		})
 	}

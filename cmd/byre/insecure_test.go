@@ -44,7 +44,7 @@ func TestInsecurePort_ServesHealthAndMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	if user := review.Status.UserInfo; user.Username != "system:unsecured" || !strings.Contains(strings.Join(user.Groups, ","), "system:masters") {
-		t.Errorf("who comes over the port is %v", user)
+		t.Errorf("the user of a request to the insecure port is %v", user)
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"k": "v"}}
 	if _, err := client.CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {

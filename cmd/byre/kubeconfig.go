@@ -22,7 +22,7 @@ func newKubeconfigCommand() *cobra.Command {
 		Short: "Print a kubeconfig for a user, with a new client certificate",
 		Long: "Print a kubeconfig for a user, with a client certificate that the CA of the data\n" +
 			"directory signs.\n\n" +
-			"The certificate says who the user is: what the user may do, RBAC says. It can't be\n" +
+			"The certificate says who the user is; RBAC says what the user may do. It can't be\n" +
 			"revoked: choose a short --duration, and give rights to groups or users that can be\n" +
 			"taken back. The output has the private key, which byre does not keep.",
 		Example: "  byre kubeconfig --user alice --group developers --duration 720h >alice.kubeconfig\n" +

@@ -24,10 +24,11 @@ import (
 
 func main() { os.Exit(runAs(os.Args[0], os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run is the program without its process: it returns the exit status.
+// run runs the program and returns its exit status.
 func run(args []string, out, errOut io.Writer) int { return runAs("byre", args, out, errOut) }
 
-// runAs is run under a name that the program may be started by: it acts by its last part.
+// runAs runs the program as if it was started by that path. The last part of the path selects
+// the command; see newCommand.
 func runAs(name string, args []string, out, errOut io.Writer) int {
 	logs.InitLogs()
 	defer logs.FlushLogs()
@@ -51,7 +52,7 @@ func runAs(name string, args []string, out, errOut io.Writer) int {
 	return 0
 }
 
-// newCommand is what the program does under a name.
+// newCommand returns the root command of the program for the name that it was started by.
 func newCommand(name string) *cobra.Command {
 	switch name {
 	case assets.KubeAPIServer:
@@ -83,7 +84,7 @@ func newRootCommand() *cobra.Command {
 	return root
 }
 
-// help is what a command does that has subcommands only.
+// help prints the help of a command that has only subcommands.
 func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
 // subcommandOnly refuses what is not a subcommand, and names the one that may have
@@ -100,8 +101,8 @@ func subcommandOnly(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q: %s", args[0], cmd.CommandPath(), next)
 }
 
-// interruptible ends the context at the first SIGTERM or SIGINT and the process
-// at the second: whoever sends it has waited long enough.
+// interruptible returns a context that the first SIGTERM or SIGINT ends. The second signal
+// ends the process at once: who sends it does not want to wait for the shutdown.
 func interruptible(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
@@ -127,8 +128,9 @@ func interruptible(parent context.Context) (context.Context, context.CancelFunc)
 	}
 }
 
-// messages are what the user reads of an error: one line for each thing that is
-// wrong, without the flag parser's frame around a reason that says it all.
+// messages returns the lines that the user is shown for an error: one for each thing that
+// is wrong. Of a flag that byre refuses, it leaves out the flag parser's words around the
+// reason.
 func messages(err error) []string {
 	var invalid *pflag.InvalidValueError
 	var refused *options.RefusedFlagError

@@ -10,7 +10,7 @@ import (
 	"byre/apiserver"
 )
 
-// newManCommand is hidden: packages run it when they are made.
+// newManCommand makes a hidden command. The build of the packages runs it.
 func newManCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIRECTORY",

@@ -76,8 +76,8 @@ func newMigrateCommand() *cobra.Command {
 		Short: "Show the version of the schema",
 		Long: "Show the version of the schema.\n\n" +
 			"The exit status is 0 if it is this program's, 2 if it is behind, 3 if another\n" +
-			"program left a migration half done, 4 if it is of a newer byre, and 1 if that\n" +
-			"can't be found out.",
+			"program left a migration half done, 4 if it is of a newer byre, and 1 if it\n" +
+			"can't be read.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dsn, err := store.DSN()

@@ -14,7 +14,8 @@ import (
 const (
 	// progressAfter is how long a command works before it says how far it is.
 	progressAfter = 2 * time.Second
-	// On a terminal, the line is written anew; elsewhere there is a new one now and then.
+	// How often progress is shown: a terminal has one line, which is replaced; elsewhere
+	// each time adds a line.
 	progressOnTerminal, progressInLog = 200 * time.Millisecond, 10 * time.Second
 	progressBarWidth                  = 30
 )
@@ -32,8 +33,8 @@ type progress struct {
 	bytes       int64
 }
 
-// newProgress writes to out what is done of the work, such as "backing up", once it has
-// taken two seconds.
+// newProgress returns a progress that writes to out how far the work is. It writes nothing
+// in the first progressAfter. work is a phrase such as "backing up".
 func newProgress(out io.Writer, work string) *progress {
 	p := &progress{out: out, work: work, clock: time.Now}
 	_, _, err := term.TerminalSize(out)
@@ -86,7 +87,8 @@ func (p *progress) add(bytes int) {
 	}
 }
 
-// line is "backing up [####......] 41%, 120000 rows, 310 MiB".
+// line returns the progress as text, such as
+// "backing up [####......] 41%, 120000 rows, 310 MiB".
 func (p *progress) line() string {
 	bar := ""
 	if p.total > 0 {

@@ -24,7 +24,7 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-// statusTimeout bounds each question to a server or a database.
+// statusTimeout bounds the reading of a server's status, and of a database's.
 const statusTimeout = 10 * time.Second
 
 func newStatusCommand() *cobra.Command {

@@ -102,8 +102,8 @@ func readJSONStatus(t *testing.T, args ...string) (s status.Status) {
 	return s
 }
 
-// Status is no server: where the database is a copy, or a standby has taken over, the next
-// server begins an epoch, and not who looks.
+// byre status leaves the epoch as it is. Where the database is a copy, or a standby has taken
+// over, the next server begins a new epoch.
 func TestStatus_WritesNothing(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	if code, _, errOut := call("migrate", "up", "--endpoint", dsn); code != 0 {

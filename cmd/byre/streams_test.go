@@ -125,7 +125,7 @@ func testStreamsAreBounded(t *testing.T, flags ...string) {
 	})
 	started := time.Now()
 	if status, body := server.mustGet(t, "/readyz"); status != http.StatusOK {
-		t.Errorf("now the server says %d %s", status, body)
+		t.Errorf("after the flood of streams /readyz answers %d %s", status, body)
 	}
 	if took := time.Since(started); took > 30*time.Second {
 		t.Errorf("it took %v to say so", took)

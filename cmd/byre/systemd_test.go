@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// TestSystemd_HearsOfTheServersLife listens where systemd does for Type=notify and
-// WatchdogSec=.
-func TestSystemd_HearsOfTheServersLife(t *testing.T) {
+// TestSystemd_IsNotifiedOfStartLifeAndStop reads the socket that systemd reads for
+// Type=notify and WatchdogSec=.
+func TestSystemd_IsNotifiedOfStartLifeAndStop(t *testing.T) {
 	dir, err := os.MkdirTemp("", "notify") // a socket's path is short
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"byre/migrations"
 )
 
-// versionInfo is what "byre version" tells: what /version answers, and what only byre has.
+// versionInfo is the output of "byre version": the fields of /version, and byre's own.
 type versionInfo struct {
 	version.Info `json:",inline"`
 	// ByreVersion is the version of byre itself; GitVersion is that of Kubernetes' API.

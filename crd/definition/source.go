@@ -8,7 +8,7 @@ import (
 )
 
 // Source decodes one stored state of a definition, with its schemas. Every call decodes
-// anew; the result belongs to the caller.
+// the bytes again; the result belongs to the caller.
 //
 // Invariant: whatever serves a definition's instances (schemas, validation, types of
 // managed fields, Form) derives from one Source, and so from one spec.

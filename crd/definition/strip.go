@@ -38,7 +38,8 @@ func HashOpenAPI(crd *apiextensionsv1.CustomResourceDefinition) string {
 	return Hash(spec)
 }
 
-// Hash is a hash of the JSON of values. They must be API types, which always have one.
+// Hash returns a hash of the JSON of values. The values must be API types, whose encoding
+// does not fail.
 func Hash(values ...any) string {
 	h := sha256.New()
 	for _, value := range values {

@@ -38,7 +38,8 @@ func (c Change) Group() string {
 	return c.Before.CRD.Spec.Group
 }
 
-// IsVisible tells whether discovery and OpenAPI have to be compared with the table.
+// IsVisible tells whether the change may affect discovery and OpenAPI, so that both have to
+// be brought up to date.
 func (c Change) IsVisible() bool {
 	return !c.IsNone() && (c.After == nil || !c.After.Provisional)
 }
@@ -53,9 +54,8 @@ func (c Change) KeepsHandlers() bool {
 		apiequality.Semantic.DeepEqual(c.Before.CRD.Status.AcceptedNames, c.After.CRD.Status.AcceptedNames)
 }
 
-// WatchesEnd tells whether the watches of Before's instances end, and which events they
-// deliver before: all up to the revision, or, for 0, none that they have not delivered
-// yet.
+// WatchesEnd tells whether the watches of Before's instances end. They first deliver all
+// events up to the revision after. Where after is 0, they end at once.
 //
 // Invariant: watches of a deleted definition's instances deliver every DELETED. The
 // deletion of each instance is older than that of the definition, so that the watches

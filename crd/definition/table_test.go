@@ -43,6 +43,8 @@ func state(revision int, uid string, generation int64, change ...func(*apiextens
 	return crd
 }
 
+// TestTable_Put enters a state of a definition on top of another one: which state the table
+// then holds, and what the Change says of handlers, watches, indexes and discovery.
 func TestTable_Put(t *testing.T) {
 	t.Parallel()
 	secondGeneration := func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Generation = 2 }
@@ -111,6 +113,8 @@ func TestTable_Put(t *testing.T) {
 	}
 }
 
+// TestTable_Remove: only the deletion of the definition that the table holds removes it, and
+// watches end after the revision of that deletion.
 func TestTable_Remove(t *testing.T) {
 	t.Parallel()
 	var table definition.Table

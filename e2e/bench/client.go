@@ -38,9 +38,9 @@ const (
 	strategicPatchType = "application/strategic-merge-patch+json"
 )
 
-// client measures the server and not itself: it sends bodies that were encoded before, and
-// reads answers without decoding them. It asks for gzip, as client-go does, and
-// decompresses the answers.
+// client sends bodies that were encoded before, and reads answers without decoding them, so
+// that it takes little of the processors that the server is measured on. It asks for gzip, as
+// client-go does, and decompresses the answers.
 type client struct {
 	url   string
 	conns []*http.Client

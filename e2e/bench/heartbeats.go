@@ -100,7 +100,7 @@ func (h *heartbeats) beat(ctx context.Context, period time.Duration) (int64, err
 	return h.requests.Load(), err
 }
 
-// every calls f at an interval until the end, the first time after a part of the interval.
+// every calls f at an interval until the end, the first time after one interval.
 func (h *heartbeats) every(ctx context.Context, end time.Time, interval time.Duration, f func(n int) error) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

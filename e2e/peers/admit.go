@@ -13,7 +13,7 @@ import (
 
 // admit answers an AdmissionReview as its path says:
 //
-//   - /admit/deny refuses, /admit/slow answers only when nobody waits any more;
+//   - /admit/deny refuses, /admit/slow does not answer before the client disconnects;
 //   - /admit/warn allows, with a warning and an audit annotation;
 //   - /admit/count/LABEL adds one to the label, /admit/dry/LABEL sets it to
 //     whether this is a dry run, /admit/who/LABEL to the bearer token that it was

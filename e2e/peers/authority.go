@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Authority signs certificates that are good for a day.
+// Authority signs certificates that are valid for a day.
 type Authority struct {
 	// PEM is its own certificate.
 	PEM []byte
@@ -56,11 +56,11 @@ func (a *Authority) Client(name string, organizations ...string) (cert, key []by
 	return encode("CERTIFICATE", der), encode("PRIVATE KEY", encoded), err
 }
 
-// serve starts a server with a certificate for whatever name it is called by.
+// serve starts a server that presents a certificate for the name that the client asks for.
 func (a *Authority) serve(handler http.Handler) *httptest.Server {
 	server := httptest.NewUnstartedServer(handler)
-	// Not GetCertificate, which httptest's own certificate would go before where
-	// a client names an address.
+	// Not GetCertificate: httptest's own certificate would take precedence over it where
+	// a client connects by address.
 	server.TLS = &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		template := template(pkix.Name{CommonName: "peer"})
 		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}

@@ -3,5 +3,5 @@
 // authorization, admission and audit, and a key service. An authority signs their
 // certificates, and those of users and front proxies.
 //
-// Whoever makes a peer closes it. A peer's methods may be called while it serves.
+// The caller that makes a peer closes it. A peer's methods may be called while it serves.
 package peers

@@ -17,10 +17,10 @@ import (
 
 // Hooks are webhooks of every kind, one path each:
 //
-//   - /authenticate knows HookedToken;
+//   - /authenticate authenticates HookedToken;
 //   - /authorize denies what is in a namespace whose name begins with "vault",
 //     allows everybody to get secrets called "shared", and leaves the rest to others;
-//   - /audit keeps what it is sent;
+//   - /audit records the events that it is sent;
 //   - /admit/... judges and changes objects (see admit).
 type Hooks struct {
 	*httptest.Server
@@ -46,10 +46,10 @@ func NewHooks(a *Authority) *Hooks {
 	return h
 }
 
-// Asked is how often the authorizer was asked.
+// Asked returns the number of requests to /authorize.
 func (h *Hooks) Asked() int64 { return h.asked.Load() }
 
-// Batches are the audit events so far, as they were sent.
+// Batches returns the audit events so far, a slice for each request.
 func (h *Hooks) Batches() [][]auditv1.Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,9 +98,9 @@ func (h *Hooks) audit(w http.ResponseWriter, r *http.Request) {
 	h.batches = append(h.batches, list.Items)
 }
 
-// read decodes a request, or refuses it.
+// read decodes the body of a request. It answers 400 and returns false if that fails.
 func read(w http.ResponseWriter, r *http.Request, into any) bool {
-	// To the end: only then does the server notice a client that goes away.
+	// net/http notices that a client disconnects only after the body was read to its end.
 	body, err := io.ReadAll(r.Body)
 	if err == nil {
 		err = json.Unmarshal(body, into)

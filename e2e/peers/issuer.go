@@ -42,8 +42,7 @@ func NewIssuer(a *Authority) (*Issuer, error) {
 	return i, nil
 }
 
-// Token is a token for one hour with these claims beside the issuer's and the
-// time's.
+// Token returns a token with these claims, with the issuer, and with an expiry in one hour.
 func (i *Issuer) Token(claims map[string]any) (string, error) {
 	all := map[string]any{"iss": i.URL, "exp": time.Now().Add(time.Hour).Unix()}
 	maps.Copy(all, claims)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/kms/pkg/service"
 )
 
-// Keeper is a key service of KMS v2: it has the keys, and others the use of them.
+// Keeper is a KMS v2 plugin that has its keys in memory.
 type Keeper struct {
 	server *grpc.Server
 	ended  chan error
@@ -41,7 +41,7 @@ func NewKeeper(socket string) (*Keeper, error) {
 	return k, nil
 }
 
-// Close ends the service and says how it went.
+// Close ends the service and returns the error with which it ended.
 func (k *Keeper) Close() error {
 	k.server.Stop()
 	return <-k.ended
@@ -68,7 +68,7 @@ func (k *Keeper) Rotate() error {
 	return nil
 }
 
-// Used is how often something was encrypted.
+// Used returns the number of Encrypt requests.
 func (k *Keeper) Used() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()

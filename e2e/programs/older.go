@@ -42,7 +42,7 @@ func BuildOlder(ctx context.Context, added string) (string, error) {
 	if err := checkOut(ctx, before, source); err != nil {
 		return "", err
 	}
-	// Under another name until it is whole: a build that is killed leaves no program.
+	// The program gets its name when it is complete: a build that is killed leaves none.
 	whole := p.Path()
 	p.out += ".new"
 	if err := Build(ctx, p); err != nil {

@@ -52,8 +52,8 @@ var (
 	Kwok       = Program{"kwok", "sigs.k8s.io/kwok/cmd/kwok", "e2e/programs/kwok", "bin/e2e/kwok", "-s -w"}
 )
 
-// Build builds the programs, one after the other, and fails with what the
-// compiler said.
+// Build builds the programs, one after the other. The error of a failed build contains the
+// output of the go command.
 func Build(ctx context.Context, programs ...Program) error {
 	for _, p := range programs {
 		args := []string{"build", "-o", p.Path()}

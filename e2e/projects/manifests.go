@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Manifests are a project's, as files for kubectl. No object names a namespace.
+// Manifests are files with a project's objects, for kubectl. The objects have no namespace.
 type Manifests struct {
 	// Dir has definitions.yaml, samples.yaml and malformed.yaml.
 	Dir string

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Project is a module that ships definitions. Its paths are files and folders
-// of the module; of a folder every YAML file below it is meant.
+// Project is a module that ships definitions. Its paths are files and folders of the module;
+// a folder means every YAML file below it.
 type Project struct {
 	Name    string
 	Module  string
@@ -28,7 +28,7 @@ type Project struct {
 	// Malformed are objects that are to be refused, where the project ships some.
 	// testdata/NAME.yaml has others.
 	Malformed []string
-	// Refusals are what the server says of malformed objects, among other things.
+	// Refusals are parts of the server's messages about malformed objects.
 	Refusals []string
 }
 
@@ -107,7 +107,7 @@ var All = []Project{{
 // the module cache, read-only.
 func (p Project) Fetch(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", p.Module+"@"+p.Version)
-	// Away from any go.mod. The sum that counts is the one of the table.
+	// Outside of any module: Fetch compares the sum with the one in All, not with a go.sum.
 	cmd.Dir = os.TempDir()
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GONOSUMDB="+p.Module)
 	var out, problems bytes.Buffer

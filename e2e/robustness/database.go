@@ -21,8 +21,8 @@ type Database struct {
 	Kind string
 	// Endpoint is byre's --endpoint on SQLite, and Path the file.
 	Endpoint, Path string
-	// DSN leads straight to the PostgreSQL that takes writes, whatever stands between it
-	// and byre.
+	// DSN is that of PostgreSQL's primary itself, without the proxies between it and
+	// byre.
 	DSN string
 	// Site is a PostgreSQL of this Env alone, with what stands around it: each replica
 	// reaches it through proxies of its own.

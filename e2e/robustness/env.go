@@ -73,8 +73,8 @@ func (r *Replica) Suspend() error { return r.Server.Signal(syscall.SIGSTOP) }
 // Resume lets a suspended process go on.
 func (r *Replica) Resume() error { return r.Server.Signal(syscall.SIGCONT) }
 
-// flags make history short, so that compactions are frequent, and leave out what
-// writes by itself.
+// flags make history short, so that compactions are frequent, and turn off the controllers
+// and the plugin that would write without a client.
 var flags = []string{
 	"--controllers=", "--disable-admission-plugins=ServiceAccount",
 	"--retention-changes=300", "--compaction-interval=150ms",
@@ -138,7 +138,7 @@ func (e *Env) AwaitWrites(ctx context.Context, n int) error {
 	}
 }
 
-// Pause waits while the clients run into the fault.
+// Pause waits for some time, during which the clients meet the fault.
 func (e *Env) Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -148,8 +148,8 @@ func (e *Env) Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// freePort finds a free port below those of outgoing connections, which the process
-// has for itself also while it is down.
+// freePort returns a free port below those of outgoing connections, so that no other program
+// takes it while the process is down.
 func freePort() (string, error) {
 	for range 100 {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 5_000+time.Now().UnixNano()/1000%5_000))

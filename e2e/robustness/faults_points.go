@@ -40,8 +40,8 @@ func pointFaults() []Fault {
 
 var errEndedWell = errors.New("exit status 0")
 
-// killAt runs byre with a driver that kills it at a point, again and again, and then byre
-// as it is.
+// killAt runs byre three times with a driver that kills it at a point, and then byre without
+// that driver.
 func (e *Env) killAt(ctx context.Context, point string, env ...string) error {
 	r := e.Replicas[0]
 	asItIs := r.Config

@@ -104,7 +104,7 @@ func (r *Report) Tables() map[string]string {
 	})
 	for _, row := range rows {
 		if order(row) < 0 {
-			continue // a fault that is no more
+			continue // a fault that no longer exists
 		}
 		fmt.Fprintf(&b, "| %s | %s | %d | %s | %d | %s | %.1f | %.1f | %d |\n", row.Fault, row.Database, row.Runs,
 			row.errors(), row.Acknowledged, row.kept(), row.Unavailable.Seconds(), row.Recovery.Seconds(), row.Violations)

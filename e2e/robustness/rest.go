@@ -18,7 +18,7 @@ import (
 	"byre/e2e/robustness/traffic"
 )
 
-// restClient uses ConfigMaps of one namespace. It repeats nothing by itself.
+// restClient is a client of the ConfigMaps of one namespace. It never retries.
 type restClient struct {
 	client    rest.Interface
 	namespace string
@@ -142,8 +142,8 @@ func (c *restClient) Watch(ctx context.Context, o traffic.WatchOptions) (traffic
 	return traffic.NewStream(ctx, w), nil
 }
 
-// Classify implements traffic.Client. A 4xx did not happen; neither did what was not
-// begun, which byre says by a 503 with Retry-After.
+// Classify implements traffic.Client. What was answered with 4xx had no effect. Neither had
+// what was answered with 503 and Retry-After: byre had not begun it.
 func (c *restClient) Classify(err error) (history.Outcome, string) {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

@@ -118,7 +118,7 @@ func freshTransport(trust *tls.Config) http.RoundTripper {
 	return &http.Transport{TLSClientConfig: trust, DisableKeepAlives: true}
 }
 
-// probe asks once.
+// probe sends one request; it fails unless the answer is 200.
 func probe(ctx context.Context, client *http.Client, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -68,7 +68,7 @@ func startComponent(ctx context.Context, server *Server, dir string, program pro
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	// Its certificate is its own: it says nothing to anybody else.
+	// The component serves with a self-signed certificate, which no CA verifies.
 	client := &http.Client{Transport: freshTransport(&tls.Config{InsecureSkipVerify: true})}
 	if err := p.await(ctx, func(ctx context.Context) error { return probe(ctx, client, "https://127.0.0.1:"+port+"/healthz") }); err != nil {
 		p.Kill()

@@ -14,11 +14,11 @@ import (
 //go:embed nodes.yaml
 var nodes []byte
 
-// KwokAnnotation says which kwok keeps a node.
+// KwokAnnotation is the annotation that assigns a node to a kwok.
 const KwokAnnotation = "kwok.x-k8s.io/node"
 
-// Kwok says how to start kwok. It keeps the nodes that KwokAnnotation gives it, and is
-// all their kubelets.
+// Kwok says how to start kwok. It simulates the kubelets of the nodes that KwokAnnotation
+// assigns to it.
 type Kwok struct {
 	// Nodes is the value of KwokAnnotation; empty means "fake".
 	Nodes string

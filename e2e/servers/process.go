@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// patience bounds how long a program takes to start or to stop. It only ends what
-// would fail anyway, and a loaded machine is slow.
+// patience bounds how long a program takes to start or to stop. It is long, because a loaded
+// machine is slow: only a failing test reaches it.
 const patience = 5 * time.Minute
 
 // Process is a running program.
@@ -43,7 +43,7 @@ func startProcessWith(env []string, dir, name, path string, args ...string) (*Pr
 	p.cmd.Dir = dir
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	// A test that dies takes its servers with it.
+	// The kernel kills the program when the process of the test ends.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (p *Process) Stop() error {
 
 // Kill ends the program at once, as a power failure would, and waits for its end.
 func (p *Process) Kill() {
-	// It may have ended by itself already: that is all the same here.
+	// An error means that the program has ended by itself already.
 	_ = p.Signal(syscall.SIGKILL)
 	<-p.done
 }

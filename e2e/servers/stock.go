@@ -27,7 +27,7 @@ type Stock struct {
 	Etcd *Etcd
 	// Args are further flags of kube-apiserver.
 	Args []string
-	// Aggregates gives it what it needs to have servers behind it.
+	// Aggregates adds the flags that it needs for aggregated API servers.
 	Aggregates bool
 }
 
@@ -169,7 +169,7 @@ func (s Stock) startAPIServer(ctx context.Context, etcdURL string) (*Server, err
 	server := &Server{
 		Process: process,
 		URL:     "https://127.0.0.1:" + port,
-		// The certificate that it made for itself has its CA behind it.
+		// The file has the self-signed certificate and the CA that kube-apiserver made for it.
 		CAFile:     filepath.Join(certs, "apiserver.crt"),
 		Kubeconfig: filepath.Join(s.Dir, "admin.kubeconfig"),
 
@@ -186,8 +186,8 @@ func (s Stock) startAPIServer(ctx context.Context, etcdURL string) (*Server, err
 	return server, nil
 }
 
-// frontProxy are the flags by which servers behind this one believe it, and are
-// found by their endpoints: nothing here routes cluster IPs.
+// frontProxy returns the flags with which aggregated servers trust this server's identity
+// headers, and with which it connects to their endpoints: nothing here routes cluster IPs.
 func (s Stock) frontProxy() ([]string, error) {
 	files, _, err := pki.Ensure(pki.Config{Dir: filepath.Join(s.Dir, "pki"), Now: time.Now()})
 	if err != nil {

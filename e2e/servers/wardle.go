@@ -23,14 +23,14 @@ import (
 // Wardle is the sample API server of Kubernetes, behind another API server as
 // its wardle.example.com, with an etcd of its own.
 type Wardle struct {
-	// Server is itself, past the one before it.
+	// Server reaches it directly, and not through the aggregating server.
 	*Server
 	dir  string
 	args []string
 	etcd *Process
 }
 
-// wardleName is that by which the server before knows Wardle's certificate.
+// wardleName is the name in Wardle's certificate that the aggregating server verifies.
 const wardleName = "api.wardle.svc"
 
 //go:embed wardle.yaml

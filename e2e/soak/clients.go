@@ -17,13 +17,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// finishing is for a request that is under way when the load ends: broken off, it would
-// count as one that the server failed.
+// finishing returns a context for one request that does not end with the load, but after a
+// minute. A request in flight at the end of the load would otherwise be cancelled, and would
+// count as a failure of the server.
 func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 }
 
-// every calls f at an interval until the context ends. What f meets is noted.
+// every calls f at an interval until the context ends, and counts f's errors.
 func (l *load) every(ctx context.Context, interval time.Duration, f func(ctx context.Context, n int) error) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -53,13 +54,14 @@ func (l *load) rollOut(ctx context.Context) error {
 	})
 }
 
-// reader is what somebody asks now and then.
+// reader is a request that is sent at an interval.
 type reader struct {
 	interval time.Duration
 	read     func(ctx context.Context, n int) error
 }
 
-// readers are a person with kubectl, a dashboard and a controller without a cache.
+// readers are the requests of a person with kubectl, of a dashboard and of a controller
+// without a cache.
 func (l *load) readers() []reader {
 	c := l.clientset
 	return []reader{
@@ -81,8 +83,8 @@ func (l *load) readers() []reader {
 	}
 }
 
-// discard reads an answer without decoding it: the client's processor time is the
-// server's too.
+// discard reads an answer without decoding it: the client shares the processors with the
+// server.
 func discard(body io.ReadCloser, err error) error {
 	if err != nil {
 		return err
@@ -104,7 +106,7 @@ func (l *load) watchNode(ctx context.Context, i int) {
 			_ = sleep(ctx, time.Second) // the loop sees that the context has ended
 			continue
 		}
-		_, _ = io.Copy(io.Discard, body) // how a watch ends is all the same
+		_, _ = io.Copy(io.Discard, body) // the loop watches again, however the watch has ended
 		body.Close()
 	}
 }

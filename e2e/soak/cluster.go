@@ -110,8 +110,8 @@ func soak(ctx context.Context, t *target, s sizes, dir string) (_ *soaked, err e
 }
 
 func (l *load) startComponents(ctx context.Context, dir string) error {
-	// More than the defaults of 20 and 50 requests a second: the cluster is to be filled
-	// in minutes. The Leases are long, so that a busy machine ends nobody's lead.
+	// More than the defaults of 20 and 50 requests a second, so that the cluster is filled in
+	// minutes. The Leases are long, so that no leader loses its Lease on a busy machine.
 	args := []string{
 		"--kube-api-qps=300", "--kube-api-burst=600",
 		"--leader-elect-lease-duration=90s", "--leader-elect-renew-deadline=80s", "--leader-elect-retry-period=2s",
@@ -164,9 +164,9 @@ func (l *load) fill(ctx context.Context) error {
 	return l.awaitPods(ctx)
 }
 
-// awaitNodes waits until Pods can be made and find a node. Without a service account a Pod is
-// refused, without a ready node it is unschedulable; the controllers try again after ever
-// longer pauses, so that a busy machine would measure those.
+// awaitNodes waits until Pods can be created and scheduled. Without a service account a Pod is
+// refused, and without a ready node it is unschedulable. The controllers then try again after
+// longer and longer pauses, which the measurement would include.
 func (l *load) awaitNodes(ctx context.Context) error {
 	const most = 10 * time.Minute
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("the nodes and service accounts are not there within %v", most))

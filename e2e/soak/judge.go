@@ -19,7 +19,7 @@ type verdict struct {
 // show that the harness works.
 const shortestJudged = 4 * time.Minute
 
-// judge says what byre reached of what it is to reach.
+// judge compares what byre has reached with its goals.
 func (r *results) judge() (all []verdict) {
 	add := func(target, what string, isGood bool, format string, args ...any) {
 		all = append(all, verdict{Target: target, What: what, Found: fmt.Sprintf(format, args...), IsGood: isGood})

@@ -7,6 +7,6 @@ systemd-sysusers ${DPKG_ROOT:+--root="$DPKG_ROOT"} byre.conf
 
 if [ -z "$DPKG_ROOT" ] && [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
-	# Only a byre that runs: an installation starts and enables nothing.
+	# try-restart restarts only a byre that runs: an installation starts and enables nothing.
 	systemctl try-restart byre.service
 fi

@@ -33,8 +33,8 @@ type file struct {
 func newBaseLayer(created time.Time) (v1.Layer, error) {
 	var roots bytes.Buffer
 	for root := range bundle.Roots() {
-		// The ends of validity that a root may have besides its certificate's own have no
-		// place in this file.
+		// A root with a constraint beside its certificate (an earlier end of its validity)
+		// is left out: the file cannot express the constraint.
 		if root.Constraint != nil {
 			continue
 		}

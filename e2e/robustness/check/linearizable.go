@@ -61,7 +61,7 @@ func step(at register, o *history.Operation) []any {
 		}
 		return nil
 	default:
-		// It happened, unseen, or it did not.
+		// The write took effect at an unknown revision, or it did not.
 		if next, ok := happen(at, o); ok {
 			return []any{at, next}
 		}
@@ -111,7 +111,7 @@ func happen(at register, o *history.Operation) (register, bool) {
 	}
 }
 
-// fails reports whether the error is true of the object.
+// fails reports whether the state of the object explains the error.
 func fails(at register, o *history.Operation) bool {
 	switch o.Error {
 	case history.AlreadyExists:
@@ -158,9 +158,9 @@ func (j *judge) checkLinearizable(h *history.History, ref *reference, patience t
 	}
 }
 
-// resolve says what an operation is to the model, and when it ended at the latest. An
-// unknown outcome is known where somebody saw the value, or where the log has all
-// changes and it is not among them.
+// resolve returns an operation as the model gets it, the time at which it ended at the
+// latest, and whether the model gets it at all. An unknown outcome becomes known if a client
+// saw the value, or if the log has all changes and the value is not among them.
 func resolve(o *history.Operation, ref *reference) (*history.Operation, time.Duration, bool) {
 	switch {
 	case o.Kind == history.List, o.Kind == history.Get && o.Mode != history.Latest:

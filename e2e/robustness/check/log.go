@@ -6,7 +6,7 @@ import (
 	"byre/e2e/robustness/history"
 )
 
-// checkLog finds each revision that the log covers once.
+// checkLog checks that the log has each revision that it covers exactly once.
 func (j *judge) checkLog(h *history.History) {
 	for _, r := range h.Log.Covered {
 		seen := map[int64]int{}
@@ -23,8 +23,8 @@ func (j *judge) checkLog(h *history.History) {
 	}
 }
 
-// checkSent finds for each value the write that sent it, and for each acknowledged
-// write its change.
+// checkSent checks that a client's write sent each stored value, and that each acknowledged
+// write is stored.
 func (j *judge) checkSent(h *history.History, ref *reference) {
 	sent := map[string]*history.Operation{}
 	for _, o := range h.Operations {

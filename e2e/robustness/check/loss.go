@@ -6,8 +6,8 @@ import (
 	"byre/e2e/robustness/history"
 )
 
-// checkLoss judges what a failover left that lost commits. Each side of it is judged as a
-// history of its own; here is what they have in common.
+// checkLoss judges a history with a failover that lost commits. It judges what was before
+// the failover and what came after it as two histories, and then compares the two.
 func checkLoss(h *history.History, patience time.Duration) []Violation {
 	before := h.Before()
 	j := &judge{}
@@ -61,8 +61,8 @@ func (j *judge) checkKept(h *history.History, ref *reference) {
 	}
 }
 
-// checkEpoch finds no watch that goes on from the old database's revisions to those of the
-// new epoch: it has to end with 410.
+// checkEpoch checks that no watch continues from the old database's revisions to those of
+// the new epoch. Such a watch has to end with 410.
 func (j *judge) checkEpoch(h *history.History) {
 	begin := h.Loss.First.Revision
 	for _, w := range h.Watches {
@@ -70,7 +70,7 @@ func (j *judge) checkEpoch(h *history.History) {
 		isInitial := w.Initial
 		for _, e := range w.Events {
 			if isInitial {
-				// They are of any age.
+				// Initial events are of any age.
 				isInitial = e.Type != history.InitialEnd
 				last = e.Object.Revision
 				continue

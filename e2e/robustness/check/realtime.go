@@ -57,7 +57,7 @@ func observations(h *history.History) []observation {
 // whatever was seen before it was sent, and a latest list shows no less.
 func (j *judge) checkRealTime(h *history.History) {
 	seen := newHorizon(observations(h))
-	// The least revision of the writes that begin after a time: seen from the end.
+	// least[i] is the least revision of the writes from writes[i] on.
 	var writes []*history.Operation
 	for _, o := range h.Operations {
 		if o.Outcome == history.OK && o.Puts() {

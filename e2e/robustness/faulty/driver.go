@@ -11,7 +11,7 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-// driver is SQLite's, with all that it can do, and a point to die at.
+// driver is SQLite's driver, except that it ends the process at a point.
 type driver struct {
 	*sqlite.Driver
 	point  string
@@ -19,7 +19,7 @@ type driver struct {
 	passed atomic.Int64
 }
 
-// pass ends the process if this is the point, after a time by chance of up to within.
+// pass ends the process if this is the point, after a random time of at most within.
 func (d *driver) pass(point string, within time.Duration) {
 	if point != d.point || d.passed.Add(1) != d.after {
 		return
@@ -30,7 +30,7 @@ func (d *driver) pass(point string, within time.Duration) {
 	time.AfterFunc(rand.N(within), die)
 }
 
-// die is kill -9, or the power's failure.
+// die ends the process by kill -9, or by a power failure.
 func die() { vfs.PowerFails() }
 
 // during is about how long a transaction takes.

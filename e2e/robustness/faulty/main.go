@@ -104,7 +104,7 @@ func serve(ctx context.Context, args []string) error {
 	return server.Run(ctx)
 }
 
-// open opens SQLite, with a point to die at.
+// open opens SQLite with a driver that ends the process at the point of KILL_AT.
 func open(ctx context.Context, o options.StoreOptions) (apiserver.Database, error) {
 	dsn, err := o.DSN()
 	if err != nil {

@@ -229,7 +229,7 @@ func (r *Recorder) AddChanges(first, last int64, changes []Change) {
 	log.Covered = append(log.Covered, Range{first, last})
 }
 
-// Lose notes that the database ends now, whose last commits the next one lacks.
+// Lose records that the database ends now, and that the next one lacks its last commits.
 func (r *Recorder) Lose() *Loss {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,7 +245,8 @@ func (r *Recorder) Loss() *Loss {
 	return r.history.Loss
 }
 
-// Writes is the number of writes acknowledged so far; the channel is closed at the next.
+// Writes returns the number of writes acknowledged so far, and a channel that is closed at
+// the next one.
 func (r *Recorder) Writes() (int, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

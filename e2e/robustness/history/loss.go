@@ -79,8 +79,8 @@ func (h *History) After() *History {
 	return after
 }
 
-// isAfter reports whether a later operation shows nothing older than the first list: a read
-// of any age may, and one of a revision before it.
+// isAfter reports whether an operation that began after the first list shows nothing older
+// than it. A read of any age, or of an earlier revision, may show older state.
 func isAfter(o, first *Operation) bool {
 	if o.Kind != Get && o.Kind != List || o.Mode == Latest {
 		return true

@@ -32,7 +32,7 @@ func (c Client) configMap(o history.Object) *corev1.ConfigMap {
 	return cm
 }
 
-// key is that of an object, or what those of all objects begin with.
+// key returns the key of an object, or for "" the prefix of the keys of all objects.
 func (c Client) key(name string) string { return "/configmaps/" + c.Namespace + "/" + name }
 
 func (c Client) decode(e objectstore.Encoded) (*corev1.ConfigMap, error) {

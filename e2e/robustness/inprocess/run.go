@@ -12,7 +12,7 @@ import (
 	"byre/e2e/robustness/traffic"
 )
 
-// Round is a while of traffic, judged.
+// Round is a period of traffic, whose history is then judged.
 type Round struct {
 	Replicas []*Replica
 	// Connect reads the database, past the stores.

@@ -25,8 +25,8 @@ type Connection struct {
 
 // Connect connects to a kind of database: a file of SQLite, or the DSN of a PostgreSQL.
 func Connect(ctx context.Context, kind, address string) (*Connection, error) {
-	// A connection that could write would empty the write-ahead log when it is closed
-	// as the last one, and so hide what a crash has left.
+	// The connection is read-only. SQLite empties the write-ahead log when the last writable
+	// connection is closed, which would hide what a crash has left.
 	return connect(ctx, kind, address, "mode=ro&")
 }
 
@@ -84,7 +84,7 @@ func (c *Connection) Counters(ctx context.Context) (revision, compacted int64, e
 	return revision, compacted, err
 }
 
-// rows are what both databases' rows can do.
+// rows is what the rows of both drivers have in common.
 type rows interface {
 	Next() bool
 	Scan(into ...any) error

@@ -7,8 +7,8 @@ import (
 	"byre/e2e/robustness/history"
 )
 
-// followInterval is how often the log is read: much more often than a compaction can
-// forget what byre keeps here.
+// followInterval is the time between two readings of the log. It is much shorter than the
+// time after which byre compacts a change in these tests.
 const followInterval = 50 * time.Millisecond
 
 // Follow records the database's log after a revision until ctx ends, and then up to the

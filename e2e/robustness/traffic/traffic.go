@@ -154,7 +154,7 @@ func (w *writer) list() *history.Operation {
 	if o.At == 0 && (o.Mode == history.Exact || o.Mode == history.NotOlderThan) {
 		o.Mode = history.Latest
 	}
-	// A page of a list that may be of any age is not paged by a stock server.
+	// A stock server does not page a list that may be of any age.
 	if o.Mode != history.Any && w.random.IntN(2) == 0 {
 		o.Limit = 1 + w.random.Int64N(int64(w.options.Keys))
 	}
