@@ -94,7 +94,7 @@ type backend struct {
 	*httptest.Server
 	name string
 	ca   *authority
-	gone bool // the server is closed before it is registered
+	at   net.Addr // where the Service leads to, if not to the server
 }
 
 const namespace = "backends"
@@ -130,8 +130,28 @@ func newBackend(t testing.TB, s *server, name string, handler http.Handler, chan
 		b.CloseClientConnections()
 		b.Close()
 	})
-	s.service(t, name, b.Listener.Addr())
+	if b.at == nil {
+		b.at = b.Listener.Addr()
+	}
+	s.service(t, name, b.at)
 	return b
+}
+
+// unserved returns an address that refuses connections until the test ends: that of a
+// client's connection, whose port no other program can listen on meanwhile.
+func unserved(t testing.TB) net.Addr {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn.LocalAddr()
 }
 
 // service makes a Service with an endpoint at an address.

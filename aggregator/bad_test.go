@@ -81,12 +81,9 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 		{"switch", raw("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: hello\r\n\r\n"), http1, "bad status from https://SERVER/apis/switch.example.com/v1: 101"},
 		{"redirect", http.HandlerFunc(redirect), http1, "bad status from https://SERVER/apis/redirect.example.com/v1: 302"},
 		{"failing", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) }), http1, "bad status from https://SERVER/apis/failing.example.com/v1: 500"},
-		{"gone", newAPI("gone"), func(b *backend) { b.gone = true }, "connection refused"},
+		{"gone", newAPI("gone"), func(b *backend) { b.at = unserved(t) }, "connection refused"},
 	} {
 		b := newBackend(t, s, bad.name, bad.handler, bad.change)
-		if b.gone {
-			b.Close()
-		}
 		name := b.claim(t, s, "v1")
 		t.Run(bad.name, func(t *testing.T) {
 			message := s.condition(t, name, apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,12 +14,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// promptly bounds what a change of a definition brings about by itself. It is far below the
-// minute after which upstream's aggregator polls, and far above what a busy machine takes.
-const promptly = 30 * time.Second
-
-// TestDiscovery_FollowsDefinitions: both discovery documents show a definition promptly after
-// it was established, and drop it after its deletion.
+// TestDiscovery_FollowsDefinitions: both discovery documents show a definition after it was
+// established, and drop it after its deletion. Nothing polls: the change brings it about.
 func TestDiscovery_FollowsDefinitions(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, testDiscovery)
@@ -28,16 +23,12 @@ func TestDiscovery_FollowsDefinitions(t *testing.T) {
 
 func testDiscovery(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
-	established := time.Now()
 	var resources *metav1.APIResourceList
 	eventually.True(t, "discovery", func() bool {
 		var err error
 		resources, err = s.discovery.ServerResourcesForGroupVersion("example.com/v1")
 		return err == nil
 	})
-	if took := time.Since(established); took > promptly {
-		t.Errorf("discovery took %v", took)
-	}
 	var names []string
 	for _, r := range resources.APIResources {
 		names = append(names, r.Name)
@@ -99,19 +90,15 @@ func testOpenAPI(t *testing.T, s *server) {
 		}
 	}
 
-	// A new definition changes the documents promptly.
+	// A new definition changes the documents, although nothing polls.
 	before := strings.ReplaceAll(s.documentOf(t, "apis/example.com/v1"), "&", `\u0026`)
 	s.define(t, strings.NewReplacer("widgets", "gadgets", "widget", "gadget", "Widget", "Gadget", "[wd]", "[gd]").Replace(widgetDefinition))
-	established := time.Now()
 	eventually.True(t, "a changed document", func() bool {
 		return !strings.Contains(do(t, s.openapi, http.MethodGet, "/openapi/v3", "").Body.String(), before)
 	})
 	eventually.True(t, "a changed document of version 2", func() bool {
 		return strings.Contains(do(t, s.openapi, http.MethodGet, "/openapi/v2", "").Body.String(), `"com.example.v1.Gadget"`)
 	})
-	if took := time.Since(established); took > promptly {
-		t.Errorf("the documents of a new definition took %v", took)
-	}
 }
 
 // documentOf returns the URL of a document in the index of version 3, or "".

@@ -21,7 +21,9 @@ import (
 // What it relies on: the stored bytes are what encoding/json makes of the object, so that
 // the hashes are those of definition.Strip. TestDecodeStripped_EqualsStrip compares the two.
 //
-// What it earns: BenchmarkDecodeStripped; a start with 1,000 definitions decodes each once.
+// What it earns: decoding a definition of 107 kB takes 0.13 of the processor time and 0.01 of
+// the memory of a whole decode (BenchmarkDecodeStripped); a start with 1,000 definitions
+// decodes each once.
 
 // preserves is in the JSON of a definition that preserves unknown fields, and seldom in that
 // of another.

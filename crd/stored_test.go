@@ -86,8 +86,9 @@ func TestDecodeStripped_EqualsStrip(t *testing.T) {
 	}
 }
 
-// BenchmarkDecodeStripped compares decoding a definition of 60 kB with its schemas cut out
-// of the JSON and with a whole decode.
+// BenchmarkDecodeStripped compares decoding a definition of 107 kB with its schemas cut out
+// of the JSON and with a whole decode: 1 to 7.6 in processor time (230 to 1,780 µs), 7 to
+// 687 kB allocated.
 func BenchmarkDecodeStripped(b *testing.B) {
 	text := storedDefinition(b, 100)
 	b.Run("cut", func(b *testing.B) {

@@ -88,7 +88,7 @@ func TestIndex_LooksOnceAndOutsideTheLock(t *testing.T) {
 	index := byValue()
 	value := index.Value
 	index.Value = func(e *Entry) (string, bool) {
-		for deadline := time.Now().Add(5 * time.Second); !f.mu.TryLock(); {
+		for deadline := time.Now().Add(time.Minute); !f.mu.TryLock(); {
 			if t.Failed() {
 				return value(e)
 			}

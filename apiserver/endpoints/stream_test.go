@@ -52,6 +52,10 @@ func TestList_Streams(t *testing.T) {
 	}
 	list() // fills the caches
 	sent, allocated := list()
+	for range 4 { // other goroutines of the process allocate too, now and then
+		_, again := list()
+		allocated = min(allocated, again)
+	}
 	t.Logf("sent %d kB, allocated %d kB", sent/1000, allocated/1000)
 	if sent < count*size {
 		t.Fatalf("only %d bytes were sent", sent)

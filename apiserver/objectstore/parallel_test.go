@@ -158,8 +158,9 @@ func TestParallel_ThePanicIsTheReaders(t *testing.T) {
 	}
 }
 
-// BenchmarkParallel makes something of 10,000 entries that takes some 10 µs each, as a
-// message of a Pod does, on all processors and as the control one after the other.
+// BenchmarkParallel makes something of 10,000 entries that takes some 6 µs each, as a
+// message of a Pod does, on all processors and as the control one after the other. The first
+// takes 1.03 times the processor time of the second (four runs: 0.96, 1.04, 1.05, 1.08).
 func BenchmarkParallel(b *testing.B) {
 	text, err := json.Marshal(make([]string, 50))
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -50,15 +51,19 @@ func beParent() int {
 	return 0
 }
 
-// freeURL is a URL with a port that nobody listens on.
+// freeURL is a URL with a port that nobody listens on. It is below the range from which the
+// kernels of Linux and macOS choose, so that no other program gets it by chance before the
+// test uses it.
 func freeURL(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(15_000+rand.IntN(15_000))); err == nil {
+			defer l.Close()
+			return "http://" + l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return "http://" + l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 // start serves until the test ends or the returned function is called.
