@@ -26,15 +26,16 @@ type Archiver interface {
 // ResourceRetention is how long the history of a resource is kept. It has an effect where
 // it is longer than Options.Retention, for which the history of all resources is kept.
 type ResourceRetention struct {
-	// Resource without a group names the resource in every group, and * every resource
-	// that nothing else names. The most specific one counts.
+	// GroupResource selects the resource. With an empty group it selects the resource
+	// of that name in every group; the resource * with an empty group selects all
+	// resources. Where several select a resource, the most specific one applies.
 	GroupResource
 	// Age is the age at which changes are deleted; negative means never.
 	Age time.Duration
 }
 
-// archiveAge is the age at which archived changes of a resource are deleted, negative for
-// never; ok is false where its changes are not to be archived.
+// archiveAge returns the age at which archived changes of a resource are deleted; negative
+// means never. ok is false if the changes of the resource are not archived.
 func (o *Options) archiveAge(of GroupResource) (age time.Duration, ok bool) {
 	best := 0
 	for _, r := range o.RetentionFor {
@@ -59,11 +60,12 @@ func (o *Options) isArchived(of GroupResource) bool {
 	return ok
 }
 
-// archive copies the changes that Compact is about to delete and that must be kept.
+// archive copies those of the changes up to upTo that Options.RetentionFor keeps.
 //
-// Invariant: a change that must be kept is in changes or in the archive at any time.
-// archive ends before the compaction begins. If the process ends in between, the next
-// compaction copies the rest.
+// Invariant: at any time a change that RetentionFor keeps is in the table changes, in the
+// table archive, or in both. Compact calls archive before it deletes the first change. If
+// the process ends in between, the next compaction copies what is not in the archive yet.
+// Without the invariant history would have gaps.
 func (s *Store) archive(ctx context.Context, upTo int64) error {
 	archiver, ok := s.Driver.(Archiver)
 	if !ok || len(s.options.RetentionFor) == 0 {
@@ -92,7 +94,8 @@ func (s *Store) archive(ctx context.Context, upTo int64) error {
 	return nil
 }
 
-// pruneArchive deletes archived changes that are too old at a time.
+// pruneArchive deletes the archived changes that are older at now than RetentionFor keeps
+// them, and all archived changes of resources that RetentionFor does not name.
 func (s *Store) pruneArchive(ctx context.Context, now time.Time) error {
 	archiver, ok := s.Driver.(Archiver)
 	if !ok {

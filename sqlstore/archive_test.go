@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The most specific name decides the age. An age that is not longer than the retention of
-// everything archives nothing.
+// The most specific name decides the age. An age that is not longer than
+// Options.Retention archives nothing.
 func TestArchiveAge_OfTheMostSpecificName(t *testing.T) {
 	t.Parallel()
 	named := func(group, resource string, age time.Duration) ResourceRetention {

@@ -5,26 +5,31 @@ import (
 	"time"
 )
 
-// clockTolerance is how far the database's clock may get ahead of the time that has
-// passed in this process before that counts as a jump.
+// clockTolerance is how much more time may pass on the database's clock than on this
+// process's clock, between two readings, before that counts as a jump.
 const clockTolerance = 10 * time.Second
 
 // clock tells which records and changes have reached an age. It uses the database's
 // clock, which stamps the records, and compares it with this process's monotonic clock,
 // which can't be set.
 //
-// Invariant: what was written before the database's clock was set forward is not older
-// than the time that has passed since. As long as any of it is left, its age is counted
-// by old, the clock as it would have gone on; the age of later records is counted by now.
-// If the clock is set back, records only last longer.
+// Invariant: setting the database's clock forward does not make a record expire, or a
+// change be compacted, before its time. clock keeps two times for that. A record written
+// up to revision jump was stamped before the clock was set forward: its age is the
+// difference to old, which continues the clock of before. A later record's age is the
+// difference to now, the clock as it is. Once no record of before is left, forget ends
+// the distinction. Without it, setting the clock forward by an hour would expire every
+// Lease and Event of the last hour at once. Setting the clock back only makes records
+// last longer.
 type clock struct {
 	mu sync.Mutex
-	// began is the time of the first reading of the clock, and first the last revision
-	// then. A later change is not older than the time since began.
+	// began is this process's time at the first reading of the clock, and first the last
+	// revision at that time. A change after first is younger than the time since began.
 	began time.Time
 	first int64
-	// old counts the ages up to revision jump; at is the time of its reading, by this
-	// process's clock. jump is 0 if the database's clock has not jumped.
+	// old is the time by which records up to revision jump are judged, as of the last
+	// reading; at is this process's time of that reading. jump is 0 unless the
+	// database's clock was set forward.
 	old  time.Time
 	at   time.Time
 	jump int64
@@ -32,7 +37,7 @@ type clock struct {
 	ahead time.Duration
 }
 
-// times are the clocks by which ages are counted; see clock.
+// times are the two times by which ages are counted; see clock.
 type times struct {
 	old, now time.Time
 	jump     int64
@@ -40,11 +45,13 @@ type times struct {
 	jumped bool
 }
 
-// read takes a reading of the database's clock, made at the local time given.
+// read takes a reading of the database's clock, state.Time, that was made when this
+// process's clock showed local.
 func (c *clock) read(state State, local time.Time) times {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// A clock of this process has a monotonic reading, in which no jump shows.
+	// A driver in this process returns a time with a monotonic reading, which hides that
+	// the clock was set. Round removes that reading.
 	now := state.Time.Round(0)
 	if c.began.IsZero() {
 		c.began, c.first = local, state.Revision
@@ -66,15 +73,16 @@ func (c *clock) read(state State, local time.Time) times {
 	return times{c.old, now, c.jump, jumped}
 }
 
-// forget ends the distinction, because nothing from before the jump is left.
+// forget makes now the time for all ages again. expiredSince calls it when no record and
+// no change that was stamped before the jump is left.
 func (c *clock) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.old, c.jump, c.ahead = c.old.Add(c.ahead), 0, 0
 }
 
-// oldest returns the last revision that may have reached an age. While this process has
-// run for less than that age, only the revisions up to first may have reached it.
+// oldest returns the last revision whose change can have reached an age. A change after
+// first was made while this process ran: it can't be older than the time since began.
 func (c *clock) oldest(age time.Duration, state State, local time.Time) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

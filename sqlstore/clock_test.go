@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Each step is one reading of the clocks: the time that has passed in this process, how far
-// the database's clock is ahead, and the time that then counts for older and newer records.
+// Each step is one reading of the clocks: the time that has passed in this process since the
+// last step, how far the database's clock is ahead of the right time, and how far ahead the
+// time is by which records from before the jump are judged.
 func TestClock_FollowsTheDatabase(t *testing.T) {
 	var c clock
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

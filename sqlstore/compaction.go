@@ -7,14 +7,17 @@ import (
 )
 
 const (
-	// chunkTime is how long one chunk of a compaction may delay a batch.
-	chunkTime                               = 20 * time.Millisecond
+	// chunkTime is how long one chunk of a compaction may delay a batch of writes.
+	chunkTime = 20 * time.Millisecond
+	// A chunk is a number of changes. nextChunk adapts it to chunkTime.
 	firstChunk, smallestChunk, largestChunk = 200, 10, 20_000
 )
 
-// Compact deletes the changes up to and including a revision, one chunk at a time. It leaves
-// nine tenths of the time to the writers, and six sevenths where these make more changes than
-// it deletes. Before that it archives what Options.RetentionFor keeps.
+// Compact deletes the changes up to and including a revision, one chunk at a time. First it
+// archives the changes that Options.RetentionFor keeps. It leaves nine tenths of the time to
+// the writers, or down to six sevenths while the writers make more changes than Compact
+// deletes. Calls run one after the other. A call that fails has deleted a part; another call
+// continues.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	s.compacting.Lock()
 	defer s.compacting.Unlock()
@@ -42,6 +45,7 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 	}
 }
 
+// nextChunk returns the number of changes of the next chunk, after one that took so long.
 func nextChunk(chunk int, took time.Duration) int {
 	switch {
 	case took > 2*chunkTime:
@@ -54,19 +58,21 @@ func nextChunk(chunk int, took time.Duration) int {
 	return min(max(chunk, smallestChunk), largestChunk)
 }
 
-// retainAlone calls retain on one process at a time.
+// retainAlone calls retain unless another process is in it.
 func (s *Store) retainAlone(ctx context.Context) error {
 	return s.withLock(ctx, "compact", s.retain)
 }
 
-// retain compacts the changes that are too old or too many.
+// retain compacts the changes that are older than Options.Retention, or of which there are
+// more than Options.RetentionChanges.
 func (s *Store) retain(ctx context.Context) error {
 	state, t, err := s.readClock(ctx)
 	if err != nil {
 		return err
 	}
-	// This comes before the compaction: an archived change must not outlive its
-	// successor.
+	// This comes before the compaction. The compaction moves younger changes to the
+	// archive or deletes them; an older change of the same object must not stay in the
+	// archive longer than they do.
 	if err := s.pruneArchive(ctx, t.old); err != nil {
 		return err
 	}
@@ -88,11 +94,11 @@ func (s *Store) retain(ctx context.Context) error {
 	return s.Compact(ctx, target)
 }
 
-// lastBefore finds the last revision made before t by bisection: revisions are
-// dense and their times ascend (but where the clock was set back; see
-// clock.oldest), so that no index on the time is needed.
+// lastBefore finds the last revision made before t by bisection, without an index on the
+// time. Revisions are dense, and their times ascend except where the clock was set back;
+// the caller bounds the result by clock.oldest for that case.
 func (s *Store) lastBefore(ctx context.Context, t time.Time, state State) (int64, error) {
-	low, high := state.Compacted, state.Revision // low: forgotten or before t
+	low, high := state.Compacted, state.Revision // the change of low is compacted, or was made before t
 	for low < high {
 		mid := low + (high-low+1)/2
 		changes, err := s.Changes(ctx, mid-1, 1, 0)
@@ -108,6 +114,7 @@ func (s *Store) lastBefore(ctx context.Context, t time.Time, state State) (int64
 	return low, nil
 }
 
+// recordState sets the metrics of the last and the compacted revision.
 func (s *Store) recordState(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err != nil {

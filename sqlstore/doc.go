@@ -8,22 +8,22 @@
 //
 //   - Revisions are dense: the n-th effective change has revision n (plus what a
 //     restore skipped). Revision order is commit order.
-//   - A change that fails its precondition, and a change of nothing, takes no
-//     revision.
+//   - A write whose precondition fails takes no revision.
 //   - Commit returns, and Publish is called, only after the database has made
 //     the change durable. Publish is called once for each change that this
 //     process made, in revision order.
 //   - A reader that sees revision r sees every change up to r.
-//   - State never goes back, whatever is compacted, deleted or restored.
+//   - State.Revision never goes back, whatever is compacted, deleted or restored.
 //
 // # What the caller owes
 //
-// Run must be running for Commit to return. Byte slices handed to the store
-// and got from it are shared: nobody writes to them.
+// The caller calls Run in a goroutine: Commit returns only while Run is running.
+// The store and the caller share the byte slices that they give each other: neither
+// writes to them.
 //
 // # Shutting down
 //
-// Cancel Run's context; Run fails what still waits in the queue with ErrClosed,
-// finishes the transaction under way, and joins its goroutines. Then Close the
-// driver.
+// The caller cancels Run's context. Run finishes the transaction under way, fails the
+// writes in the queue with ErrClosed, joins its goroutines and returns. Then the caller
+// closes the driver.
 package sqlstore

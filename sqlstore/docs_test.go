@@ -20,10 +20,10 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-// documented is one query of docs/sql.md. An empty dialect means every one.
-type documented struct{ heading, dialect, query string }
+// documentedQuery is one query of docs/sql.md. An empty dialect means both.
+type documentedQuery struct{ heading, dialect, query string }
 
-func readDocs(t *testing.T) (all []documented) {
+func readDocs(t *testing.T) (all []documentedQuery) {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join("..", "docs", "sql.md"))
 	if err != nil {
@@ -36,7 +36,7 @@ func readDocs(t *testing.T) (all []documented) {
 			heading = m[1]
 			continue
 		}
-		all = append(all, documented{heading, m[2], m[3]})
+		all = append(all, documentedQuery{heading, m[2], m[3]})
 	}
 	return all
 }
@@ -72,6 +72,8 @@ func TestDocs_QueriesWork(t *testing.T) {
 	}
 }
 
+// documentedSQLite returns a function that counts the rows of a query, by sqlite3, in a
+// SQLite database with the changes of makeDocumentedChanges.
 func documentedSQLite(t *testing.T) func(*testing.T, string) (int, error) {
 	path := filepath.Join(t.TempDir(), "byre.db")
 	if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
@@ -82,17 +84,17 @@ func documentedSQLite(t *testing.T) func(*testing.T, string) (int, error) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { driver.Close() })
-	live(t, driver)
+	makeDocumentedChanges(t, driver)
 	return func(t *testing.T, query string) (int, error) {
-		out, err := shell(t, "sqlite3", "-readonly", "-bail", "-list", "-noheader", "-newline", separator, path, query)
+		out, err := runShell(t, "sqlite3", "-readonly", "-bail", "-list", "-noheader", "-newline", separator, path, query)
 		return strings.Count(out, separator), err
 	}
 }
 
-// separator is what a shell prints between, or after, rows.
+// separator is what psql prints between rows, and sqlite3 after each row.
 const separator = "\x1e"
 
-func shell(t *testing.T, name string, args ...string) (string, error) {
+func runShell(t *testing.T, name string, args ...string) (string, error) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), name, args...).Output()
 	var exit *exec.ExitError
@@ -102,6 +104,7 @@ func shell(t *testing.T, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
+// documentedPostgres does what documentedSQLite does, by psql and in PostgreSQL.
 func documentedPostgres(t *testing.T) func(*testing.T, string) (int, error) {
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
@@ -112,9 +115,9 @@ func documentedPostgres(t *testing.T) func(*testing.T, string) (int, error) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { driver.Close() })
-	live(t, driver)
+	makeDocumentedChanges(t, driver)
 	return func(t *testing.T, query string) (int, error) {
-		out, err := shell(t, "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--no-align", "--tuples-only",
+		out, err := runShell(t, "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--no-align", "--tuples-only",
 			"--record-separator="+separator, "--command="+query, dsn)
 		if err != nil || out == "" {
 			return 0, err
@@ -123,8 +126,8 @@ func documentedPostgres(t *testing.T) func(*testing.T, string) (int, error) {
 	}
 }
 
-// live makes changes that the documented queries find.
-func live(t *testing.T, driver sqlstore.Driver) {
+// makeDocumentedChanges makes changes such that each query of docs/sql.md finds rows.
+func makeDocumentedChanges(t *testing.T, driver sqlstore.Driver) {
 	t.Helper()
 	admin := sqlstore.Author{User: "byre-admin", Verb: "apply", AuditID: "b5c7"}
 	write := func(op sqlstore.Op, replaces int64, group, resource, name, value string) int64 {
@@ -159,7 +162,7 @@ func live(t *testing.T, driver sqlstore.Driver) {
 	}
 }
 
-// The view shows each state once, whether or not history still has it.
+// The view history shows each state that is not compacted once, and what each change replaced.
 func TestHistoryView_ShowsEachStateOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")

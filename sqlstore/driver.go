@@ -19,20 +19,24 @@ type Driver interface {
 	Get(ctx context.Context, key Key) (Record, int64, error)
 	// List calls yield for each record of the query in key order.
 	List(ctx context.Context, q Query, yield func(Record) error) (ListResult, error)
-	// Changes returns up to limit changes after a revision, Old and New with
-	// their Values, in order. The last one is the one with which their Values
-	// come to size bytes or more; a size of 0 sets no bound.
-	// ErrCompacted where after < State.Compacted.
+	// Changes returns up to limit changes after a revision, in the order of their
+	// revisions, with the Values of Old and New. It stops after the change with which
+	// the sum of their Sizes reaches size bytes; 0 sets no bound. It fails with
+	// ErrCompacted if after < State.Compacted.
 	Changes(ctx context.Context, after int64, limit, size int) ([]Change, error)
-	// State returns the counters as of now. Invariant: the answer is never older
-	// than what a Commit of any process, or a read of this one, returned before the
-	// call. A linearizable read asks it for the revision to wait for.
+	// State returns the last revision, the compacted revision, the epoch and the
+	// database's clock.
+	//
+	// Invariant: the answer is never older than what a Commit of any process, or a
+	// read of this process, returned before the call. The driver keeps it. Linearizable
+	// reads wait for the revision that State returns, and would otherwise miss writes
+	// that were acknowledged before they began.
 	State(ctx context.Context) (State, error)
-	// Compact forgets up to limit changes with a revision <= upTo, oldest
-	// first, and moves State.Compacted; done is true when none is left.
+	// Compact deletes up to limit changes with a revision <= upTo, the oldest first,
+	// and moves State.Compacted forward; done is true when no such change is left.
 	Compact(ctx context.Context, upTo int64, limit int) (done bool, err error)
-	// Expired returns keys and revisions (no values) of up to limit records
-	// that have expired at now.
+	// Expired returns up to limit records, without their Values, whose expiry is not
+	// after now, those first that expired first.
 	Expired(ctx context.Context, now time.Time, limit int) ([]Record, error)
 	// Usage adds up the objects of each resource, in one snapshot.
 	Usage(ctx context.Context) (Usage, error)
@@ -44,23 +48,24 @@ type Driver interface {
 type Sizer interface {
 	// Size is the number of bytes that the database takes on disk.
 	Size(ctx context.Context) (int64, error)
-	// Used is the part of it that can't be used again for other data, as far as the
-	// database tells. It costs little enough to be asked for every second.
+	// Used is Size without the space inside the files that the database can use for
+	// other data, as far as the database tells how much that is. A call is cheap enough
+	// to be made every second.
 	Used(ctx context.Context) (int64, error)
 }
 
-// Maintainer is a Driver with work to do in the background, as long as it is
-// used. Store.Run runs it.
+// Maintainer is a Driver with work to do in the background. Store.Run runs it.
 type Maintainer interface {
-	// Maintain returns when ctx ends. The store logs its error.
+	// Maintain works until ctx ends. Store.Run logs its error.
 	Maintain(ctx context.Context) error
 }
 
 // ReadIndexer is a Driver whose database no other process writes to while it is open,
-// so that the last revision is known without asking: the read index of a leader that
-// holds a lease (Raft, 6.4.1). Every change of its database comes by Publish.
+// so that the driver knows the last revision without asking the database: the read index
+// of a leader that holds a lease (Raft, 6.4.1). The store publishes every change of such a
+// database.
 type ReadIndexer interface {
-	// ReadIndex is State without a round trip.
+	// ReadIndex returns what State would return, without a round trip.
 	ReadIndex() State
 }
 
@@ -73,8 +78,9 @@ type Prober interface {
 
 // Locker is a Driver whose database other processes write to as well.
 type Locker interface {
-	// WithLock runs f unless another process runs one under the same name
-	// now; ran says whether it did. f's context ends when the lock is lost.
+	// WithLock calls f while it holds the lock of that name. If another process holds
+	// the lock it does not wait: it returns with ran false. The context of f ends when
+	// the lock is lost.
 	WithLock(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error)
 }
 
@@ -83,21 +89,21 @@ type Locker interface {
 type Notifier interface {
 	// Notify hints that the last revision is at least the given one.
 	Notify(ctx context.Context, revision int64) error
-	// Listen calls f for each hint, of this process's too, until ctx ends; it
-	// reconnects by itself, and calls f with 0 when hints may have been missed.
+	// Listen calls f for each hint, those of this process included, until ctx ends. It
+	// reconnects by itself, and then calls f with 0 because it may have missed hints.
 	Listen(ctx context.Context, f func(revision int64)) error
 }
 
 // Outcome is the result of one write.
 type Outcome struct {
-	// Revision is the change's own; 0 when Err is set.
+	// Revision is the revision of the change; 0 when Err is set.
 	Revision int64
-	// Time is the change's, as its row has it.
+	// Time is the time of the change, as it is stored.
 	Time time.Time
 	// Created is the revision that created the object.
 	Created int64
-	// UID is that of the state which an Update or Delete replaced, OldBytes the
-	// length of its value.
+	// UID is the UID of the state that an Update or Delete replaced, and OldBytes the
+	// length of that state's value in bytes.
 	UID      string
 	OldBytes int64
 	// Err is ErrExists, ErrNotFound, a *ConflictError, or nil.
@@ -123,19 +129,20 @@ type ResourceUsage struct {
 // Query is what List reads.
 type Query struct {
 	Range
-	// At is the revision to read at; 0 means now. ErrCompacted, ErrFuture.
+	// At is the revision to read at; 0 means the last one. List fails with ErrCompacted
+	// if At < State.Compacted, and with ErrFuture if At > State.Revision.
 	At int64
 	// Limit is the greatest number of records to yield; 0 means all.
 	Limit int
-	// KeysOnly leaves Values out.
+	// KeysOnly yields Records without their Values.
 	KeysOnly bool
 }
 
-// ListResult says what a List read, all of it from one snapshot.
+// ListResult describes what List has yielded, all of it from one snapshot.
 type ListResult struct {
-	// Revision is the snapshot's: Query.At, or the last revision.
+	// Revision is the revision of the snapshot: Query.At, or the last revision.
 	Revision int64
-	// More is true when Limit left records out; Remaining is then how many.
+	// More is true when Limit left out records; Remaining is how many.
 	More      bool
 	Remaining int64
 }

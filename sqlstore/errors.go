@@ -20,8 +20,9 @@ var (
 	// ErrUnknown means that the connection broke while COMMIT was under way; the change
 	// happened once or not at all.
 	ErrUnknown = errors.New("outcome of the commit is unknown")
-	// ErrDatabase means that the database answered with an error that another attempt meets
-	// again (a damaged file, a missing table or right). The change did not happen.
+	// ErrDatabase means that the database answered with an error that the next attempt
+	// would get again (a damaged file, a missing table or privilege). The change did not
+	// happen.
 	ErrDatabase = errors.New("the database failed")
 	// ErrInvalid means that a key, value or position can't be stored in every database;
 	// see Write.Check. The change did not happen.

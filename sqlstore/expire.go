@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// maxJudged bounds the records that are examined one by one after the database's clock
-// was set forward.
-const maxJudged = 10_000
+// maxCandidates is how many records expiredSince examines after the database's clock was
+// set forward.
+const maxCandidates = 10_000
 
-// readClock reads the database's clock; see clock.
+// readClock reads the database's clock, and logs when it was set forward; see clock.
 func (s *Store) readClock(ctx context.Context) (State, times, error) {
 	state, err := s.State(ctx)
 	if err != nil {
@@ -26,8 +26,8 @@ func (s *Store) readClock(ctx context.Context) (State, times, error) {
 	return state, t, nil
 }
 
-// expireDue deletes records whose time has come, on one process at a time. Where there are
-// none it takes no lock: on PostgreSQL a lock takes a connection.
+// expireDue deletes expired records, on one process at a time. Where there are none it
+// takes no lock, because on PostgreSQL a lock occupies a connection.
 func (s *Store) expireDue(ctx context.Context) error {
 	_, t, err := s.readClock(ctx)
 	if err != nil {
@@ -43,7 +43,8 @@ func (s *Store) expireDue(ctx context.Context) error {
 	return s.withLock(ctx, "expire", s.expire)
 }
 
-// expire deletes expired records.
+// expire deletes expired records, one batch after the other, until none is left. It stops
+// after a batch of which it could delete none.
 func (s *Store) expire(ctx context.Context) error {
 	for {
 		state, t, err := s.readClock(ctx)
@@ -57,35 +58,40 @@ func (s *Store) expire(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("find expired records: %w", err)
 		}
-		gone, err := s.deleteExpired(ctx, expired)
-		if err != nil || len(expired) < s.options.BatchWrites || gone == 0 {
+		deleted, err := s.deleteExpired(ctx, expired)
+		if err != nil || len(expired) < s.options.BatchWrites || deleted == 0 {
 			return err
 		}
 	}
 }
 
-// expiredSince adds what was written after a jump of the database's clock.
+// expiredSince appends to expired the records that were written after the database's clock
+// was set forward, and have expired by that clock. It ends the distinction of clock when
+// there are no records left that would expire too early without it, and no changes that
+// would be compacted too early.
 func (s *Store) expiredSince(ctx context.Context, state State, t times, expired []Record) ([]Record, error) {
-	candidates, err := s.Expired(ctx, t.now, maxJudged)
+	candidates, err := s.Expired(ctx, t.now, maxCandidates)
 	if err != nil {
 		return nil, err
 	}
-	kept := len(candidates) == maxJudged
+	mayBeEarly := len(candidates) == maxCandidates // there may be more than were examined
 	for _, r := range candidates {
 		switch {
 		case r.Revision > t.jump && len(expired) < s.options.BatchWrites:
 			expired = append(expired, r)
 		case r.Expires.After(t.old):
-			kept = true
+			mayBeEarly = true
 		}
 	}
-	if !kept && (s.options.Retention < 0 || state.Compacted >= t.jump) {
+	if !mayBeEarly && (s.options.Retention < 0 || state.Compacted >= t.jump) {
 		s.clock.forget()
 	}
 	return expired, nil
 }
 
-func (s *Store) deleteExpired(ctx context.Context, expired []Record) (gone int, err error) {
+// deleteExpired deletes each record unless it has changed since it was read. deleted is how
+// many of them do not exist any more in the state that was read.
+func (s *Store) deleteExpired(ctx context.Context, expired []Record) (deleted int, err error) {
 	var deletes sync.WaitGroup
 	errs := make([]error, len(expired))
 	for i, r := range expired {
@@ -101,12 +107,12 @@ func (s *Store) deleteExpired(ctx context.Context, expired []Record) (gone int, 
 		switch {
 		case err == nil:
 			s.metrics.expired.Inc()
-			gone++
+			deleted++
 		case errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
-			gone++ // renewed or deleted meanwhile
+			deleted++ // a client has updated or deleted it meanwhile
 		default:
-			return gone, fmt.Errorf("delete expired records: %w", err)
+			return deleted, fmt.Errorf("delete expired records: %w", err)
 		}
 	}
-	return gone, nil
+	return deleted, nil
 }

@@ -4,16 +4,17 @@ import "fmt"
 
 // Finding is one thing that an integrity check has found wrong.
 type Finding struct {
-	// Row names the row, or what else is wrong: "objects: pods default/web", for example.
+	// Row names the table and the row, such as "objects: pods default/web", or else the
+	// part of the database that is wrong.
 	Row string `json:"row"`
-	// Reason says what is wrong with it.
+	// Reason says what is wrong with the row.
 	Reason string `json:"reason"`
 }
 
-// String is one line for an operator.
+// String returns one line for an operator.
 func (f Finding) String() string { return f.Row + ": " + f.Reason }
 
-// Display is the key as operators read it: "deployments.apps default/web".
+// Display returns the key as operators read it: "deployments.apps default/web".
 func (k Key) Display() string {
 	resource, name := k.Resource, k.Name
 	if k.Group != "" {

@@ -7,22 +7,22 @@ import (
 
 // A writer waits for a bounded time even if other writers keep arriving.
 func TestQueue_GatherIsBoundedInTime(t *testing.T) {
-	q, now, turns := newQueue(), time.Unix(0, 0), 0
-	arrive := func() { q.push(&pending{}) }
-	arrive()
+	q, now, yields := newQueue(), time.Unix(0, 0), 0
+	push := func() { q.push(&pending{}) }
+	push()
 	q.gather(1_000_000, func() time.Time { return now }, func() {
-		turns++
+		yields++
 		now = now.Add(time.Millisecond)
-		arrive()
+		push()
 	})
-	if most := int(gatherTime / time.Millisecond); turns == 0 || turns > most {
-		t.Errorf("it waits for %d ms", turns)
+	if most := int(gatherTime / time.Millisecond); yields == 0 || yields > most {
+		t.Errorf("the writer waits for %d ms, want 1 to %d", yields, most)
 	}
-	// A writer that is alone waits for no more than one turn of the others.
-	q, turns = newQueue(), 0
-	arrive()
-	q.gather(1_000_000, func() time.Time { return now }, func() { turns++ })
-	if turns != 1 {
-		t.Errorf("it waits for %d turns, and nobody comes", turns)
+	// A writer that is alone yields once.
+	q, yields = newQueue(), 0
+	push()
+	q.gather(1_000_000, func() time.Time { return now }, func() { yields++ })
+	if yields != 1 {
+		t.Errorf("the writer yields %d times while no write arrives, want once", yields)
 	}
 }

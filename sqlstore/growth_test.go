@@ -59,13 +59,13 @@ func TestGrowth_ReadsAndCompactionKeepTheirSpeed(t *testing.T) {
 			if err := large.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if path != "" { // which is shorter once its log is copied back
+			if path != "" { // SQLite shortens the file when Close copies the WAL back
 				info, err := os.Stat(path)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if left = info.Size(); float64(left) > 0.6*float64(size) {
-					t.Errorf("the file has %d bytes, had %d: objects are a third of what was there", left, size)
+					t.Errorf("the file has %d bytes after the compaction, and had %d with all history: want at most 60 %%", left, size)
 				}
 			}
 			t.Logf("size: %d MiB with all history, %d MiB without any", size>>20, left>>20)
@@ -82,7 +82,7 @@ func sizeOf(t *testing.T, driver sqlstore.Driver) int64 {
 	return size
 }
 
-// compactAll compacts all history, with nobody to leave time to.
+// compactAll compacts all history without pauses.
 func compactAll(t *testing.T, driver sqlstore.Driver) {
 	t.Helper()
 	state, err := driver.State(t.Context())
@@ -94,7 +94,7 @@ func compactAll(t *testing.T, driver sqlstore.Driver) {
 	}
 }
 
-// objectsEach is how many objects a namespace has.
+// objectsEach is the number of objects in a namespace.
 const objectsEach = 100
 
 func grownKey(i int) sqlstore.Key {
@@ -106,8 +106,8 @@ func grownKey(i int) sqlstore.Key {
 
 func grownValue() []byte { return []byte(`{"spec":"` + strings.Repeat("x", 500) + `"}`) }
 
-// grown is a store in which all objects were created, and then updated in turn until each
-// had its number of changes.
+// grown returns the snapshot of a store in which all objects were created, and then updated
+// in turn until each had changesEach changes.
 func grown(objects, changesEach int) sqlstore.Snapshot {
 	n, last, now, value := int64(objects), int64(objects*changesEach), time.Now(), grownValue()
 	author := sqlstore.Author{User: "someone", Verb: "update"}
@@ -166,9 +166,10 @@ func loadPostgres(t *testing.T, s sqlstore.Snapshot) (sqlstore.Driver, string) {
 	return driver, ""
 }
 
-// readsOf are reads at a place in a hundred namespaces, which are spread over the store.
+// readsOf returns reads, by name. place is the number of a read, 0 to 99: each place has
+// another namespace and another revision, and the places are spread over the store.
 func readsOf(ctx context.Context, driver sqlstore.Driver, objects, changesEach int) map[string]func(place int) error {
-	// past is a revision after the creation of all objects; history is one at any time.
+	// past returns a revision after the creation of all objects, history any revision.
 	past := func(place int) int64 { return int64(objects + place*((changesEach-1)*objects/objectsEach)) }
 	history := func(place int) int64 { return int64(place * (changesEach * objects / objectsEach)) }
 	list := func(place int, at int64, limit int) error {
@@ -193,9 +194,9 @@ func readsOf(ctx context.Context, driver sqlstore.Driver, objects, changesEach i
 	}
 }
 
-// compareReads compares the medians of reads of two stores. Each place is read before:
-// what is read often is in memory. The stores take turns, because other work on the machine comes
-// and goes.
+// compareReads compares the median durations of the reads of two stores. It reads each place
+// once before it measures, so that the pages are in memory. It alternates between the stores,
+// so that other load on the machine affects both alike.
 func compareReads(t *testing.T, small, large map[string]func(place int) error) {
 	t.Helper()
 	for name := range small {
@@ -223,8 +224,8 @@ func compareReads(t *testing.T, small, large map[string]func(place int) error) {
 	}
 }
 
-// measureCompaction updates as fast as it can, without and with a compaction of all that
-// was loaded.
+// measureCompaction counts updates, made as fast as 16 writers can, without and with a
+// compaction of the changes that were loaded.
 func measureCompaction(t *testing.T, driver sqlstore.Driver, loaded int64) {
 	store := sqlstore.New(driver, sqlstore.Options{Retention: -1, RetentionChanges: -1})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -254,7 +255,7 @@ func measureCompaction(t *testing.T, driver sqlstore.Driver, loaded int64) {
 			}
 		})
 	}
-	// One after the other, many times: other work on the machine comes and goes.
+	// The two measurements alternate, so that other load on the machine affects both alike.
 	var alone, during rate
 	start, err := driver.State(ctx)
 	if err != nil {
@@ -282,21 +283,21 @@ func measureCompaction(t *testing.T, driver sqlstore.Driver, loaded int64) {
 	t.Logf("writes: %.0f/s alone, %.0f/s during the compaction (%.2f); compacted: %.0f changes/s",
 		alone.perSecond(), during.perSecond(), share, compacted)
 	if share < 0.8 {
-		t.Errorf("the compaction leaves %.2f of the writes, want 0.8", share)
+		t.Errorf("during the compaction there are %.2f times as many writes as without, want 0.8", share)
 	}
 	if compacted < during.perSecond() {
-		t.Errorf("%.0f changes are compacted while %.0f are written", compacted, during.perSecond())
+		t.Errorf("%.0f changes are compacted and %.0f are written a second, want at least as many compacted", compacted, during.perSecond())
 	}
 }
 
-// growthWindow is how long writes are counted without, and then with, a compaction;
-// growthWindows is how often at most.
+// growthWindow is how long writes are counted without a compaction, and then with one;
+// growthWindows is the greatest number of such pairs.
 const (
 	growthWindow  = 10 * time.Second
 	growthWindows = 15
 )
 
-// rate is how much was counted in how much time.
+// rate is a count and the seconds in which it was counted.
 type rate struct{ count, seconds float64 }
 
 func (r *rate) measure(counter *atomic.Int64, f func()) {

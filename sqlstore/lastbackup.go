@@ -7,30 +7,30 @@ import (
 	"time"
 )
 
-// LastBackup is what a store knows of the last backup that was made of it.
+// LastBackup is the record, in a database, of the last backup that was made of it.
 type LastBackup struct {
 	// Time is when the backup was complete, by the clock of the process that made it.
 	Time time.Time `json:"time"`
-	// Revision is that of the moment that the backup holds.
+	// Revision is the revision of the snapshot in the backup.
 	Revision int64 `json:"revision"`
-	// Location is where it was written to, as it was named. It has no secrets.
+	// Location is the name that the operator gave the backup's file. It has no secrets.
 	Location string `json:"location"`
 }
 
-// BackupRecorder is a Driver that knows of the last backup of its database.
+// BackupRecorder is a Driver whose database has a record of its last backup.
 type BackupRecorder interface {
-	// LastBackup fails with ErrNotFound where no backup was recorded.
+	// LastBackup returns the record. It fails with ErrNotFound if there is none.
 	LastBackup(ctx context.Context) (LastBackup, error)
 }
 
-// lastBackupRecord is a LastBackup as it is stored: JSON with a kind, like an object.
+// lastBackupRecord is the stored form of a LastBackup: JSON with apiVersion and kind.
 type lastBackupRecord struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	LastBackup
 }
 
-// Encode returns the form in which drivers store it.
+// Encode returns the text that drivers store.
 func (b LastBackup) Encode() ([]byte, error) {
 	record := lastBackupRecord{"byre/1", "LastBackup", b}
 	record.Time = b.Time.UTC().Truncate(time.Second)
@@ -41,7 +41,7 @@ func (b LastBackup) Encode() ([]byte, error) {
 	return text, nil
 }
 
-// DecodeLastBackup decodes what Encode has returned.
+// DecodeLastBackup decodes a text of Encode.
 func DecodeLastBackup(text []byte) (LastBackup, error) {
 	var record lastBackupRecord
 	if err := json.Unmarshal(text, &record); err != nil {

@@ -21,8 +21,8 @@ import (
 	"byre/watch/watchtest"
 )
 
-// Maintenance of a database in use loses nothing: every acknowledged write is in the watch,
-// in the history and in the state, each once.
+// VACUUM, VACUUM FULL and pg_dump of a database in use lose nothing: every acknowledged
+// write is once in the watch, in the history and in the current objects.
 func TestMaintenance_LosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -43,7 +43,7 @@ func TestMaintenance_LosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { db.Close() })
-		maintained(t, driver, func(ctx context.Context) error {
+		writeDuringMaintenance(t, driver, func(ctx context.Context) error {
 			_, err := db.ExecContext(ctx, `VACUUM`)
 			return err
 		})
@@ -68,7 +68,7 @@ func TestMaintenance_LosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		copied := filepath.Join(t.TempDir(), "dump.sql")
-		maintained(t, driver, func(ctx context.Context) error {
+		writeDuringMaintenance(t, driver, func(ctx context.Context) error {
 			if _, err := conn.Exec(ctx, `VACUUM FULL`); err != nil {
 				return err
 			}
@@ -80,8 +80,9 @@ func TestMaintenance_LosesNothing(t *testing.T) {
 	})
 }
 
-// maintained writes and watches while maintain runs, at least twice.
-func maintained(t *testing.T, driver sqlstore.Driver, maintain func(context.Context) error) {
+// writeDuringMaintenance writes and watches while maintain runs, twice, and compares what
+// was acknowledged with what the watch, the history and the current objects have.
+func writeDuringMaintenance(t *testing.T, driver sqlstore.Driver, maintain func(context.Context) error) {
 	store, feed := watchtest.Run(t, driver, watch.Options{Interval: 50 * time.Millisecond})
 	pods := watch.Resource{Name: "pods"}
 	sub, err := feed.Subscribe(t.Context(), watch.Interest{Resource: pods}, 0)
@@ -91,10 +92,10 @@ func maintained(t *testing.T, driver sqlstore.Driver, maintain func(context.Cont
 	defer sub.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	enough := make(chan struct{})
+	maintenanceDone := make(chan struct{})
 	var working sync.WaitGroup
 	working.Go(func() {
-		defer close(enough)
+		defer close(maintenanceDone)
 		for range 2 {
 			if err := maintain(ctx); err != nil {
 				t.Errorf("maintenance: %v", err)
@@ -109,7 +110,7 @@ func maintained(t *testing.T, driver sqlstore.Driver, maintain func(context.Cont
 			name, at := fmt.Sprint("w", i), int64(0)
 			for n := 0; ; n++ {
 				select {
-				case <-enough:
+				case <-maintenanceDone:
 					if n > 20 {
 						return
 					}

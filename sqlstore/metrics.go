@@ -17,7 +17,8 @@ type metrics struct {
 	expired     prometheus.Counter
 }
 
-// newMetrics registers with r unless it is nil.
+// newMetrics makes the metrics of a store, and registers them with r unless r is nil.
+// queued returns the length of the store's queue.
 func newMetrics(r prometheus.Registerer, queued func() int, quota *quota) *metrics {
 	m := &metrics{
 		commits: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -63,7 +64,7 @@ func newMetrics(r prometheus.Registerer, queued func() int, quota *quota) *metri
 	return m
 }
 
-// register registers the metrics of a quota, if there is one.
+// register registers the metrics of the quota, unless the store has none.
 func (q *quota) register(r prometheus.Registerer) {
 	if q.limit <= 0 {
 		return
@@ -90,7 +91,8 @@ func (q *quota) register(r prometheus.Registerer) {
 	)
 }
 
-func (m *metrics) committed(writes int, took time.Duration, err error) {
+// observeCommit counts a transaction of the writer.
+func (m *metrics) observeCommit(writes int, took time.Duration, err error) {
 	result := "ok"
 	switch {
 	case err == nil:

@@ -9,40 +9,42 @@ import (
 
 // Options of a Store. The zero value of each field means its default.
 type Options struct {
-	// Publish is called with the changes of this process; nil calls nothing.
+	// Publish gets the changes that this process makes. By default nobody gets them.
 	Publish Publish
-	// Logger logs the errors that no caller gets; by default nothing is logged.
+	// Logger logs the errors that no caller gets. By default nothing is logged.
 	Logger *slog.Logger
-	// Registerer registers the byre_store_* metrics; by default they are not registered.
+	// Registerer registers the byre_store_* metrics. By default they are not registered.
 	Registerer prometheus.Registerer
 
-	// Retention is the age at which changes are forgotten: 24 hours. Negative
-	// means never.
+	// Retention is the age at which changes are compacted; the default is 24 hours.
+	// Negative means never.
 	Retention time.Duration
-	// RetentionChanges is the number of changes above which older ones are
-	// forgotten, whatever their age: 1,000,000 (with values of 5 kB about 5 GB
-	// of disk). Negative means any number.
+	// RetentionChanges is the number of changes above which the oldest ones are
+	// compacted, whatever their age; the default is 1,000,000 (with values of 5 kB about
+	// 5 GB of disk). Negative means any number.
 	RetentionChanges int64
 	// RetentionFor says for how long the history of single resources is kept for SQL.
 	// Watches resume, and lists read at a revision, only within Retention.
 	RetentionFor []ResourceRetention
-	// CompactInterval is the time between two compactions: 1 minute.
+	// CompactInterval is the time between two compactions; the default is 1 minute.
 	CompactInterval time.Duration
-	// ExpireInterval is the time between two searches for expired records: 1 second.
+	// ExpireInterval is the time between two searches for expired records; the default
+	// is 1 second.
 	ExpireInterval time.Duration
-	// RetryInterval is how often a write is tried while the database takes none:
-	// 1 second.
+	// RetryInterval is the time between two attempts to write while the database takes
+	// no writes; the default is 1 second.
 	RetryInterval time.Duration
 
-	// Quota is how many bytes the database may have in use before it takes only writes
-	// that don't make it larger (ErrQuota); 0 means any number. The driver is a Sizer.
+	// Quota is the number of bytes in use (Sizer.Used) from which on writes that make the
+	// database larger fail with ErrQuota; 0 means no quota. It has no effect on a driver
+	// that is no Sizer.
 	Quota int64
-	// QuotaInterval is the time between two measurements of the size: 1 second. Writes
-	// between two measurements may exceed the quota.
+	// QuotaInterval is the time between two measurements of the size; the default is 1
+	// second. Writes between two measurements may exceed the quota.
 	QuotaInterval time.Duration
 
-	// BatchWrites and BatchBytes bound one transaction: 512 writes, 8 MiB of
-	// values. (A greater value than that still gets a batch of its own.)
+	// BatchWrites and BatchBytes bound one transaction; the defaults are 512 writes and
+	// 8 MiB of values. (A value of more than BatchBytes gets a transaction of its own.)
 	BatchWrites int
 	BatchBytes  int
 }

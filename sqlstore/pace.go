@@ -6,55 +6,58 @@ import (
 )
 
 const (
-	// mostForWriters and leastForWriters times the duration of a chunk are the longest and
-	// the shortest pause after it, for the writers.
-	mostForWriters, leastForWriters = 9, 6
+	// longestPause and shortestPause bound the pause after a chunk. The unit is the
+	// duration of that chunk.
+	longestPause, shortestPause = 9, 6
 	// paceInterval is how often the pause is adjusted.
 	paceInterval = time.Second
 )
 
-// pace divides the time between the writers and work on the history that is done in chunks.
+// pace divides the time between the writers and a compaction (or the copying to the archive,
+// or the deletion from it). The compaction works in chunks and pauses after each.
 //
-// Invariant: the writers have nine tenths of the time unless they have made more changes since
-// the work began than it is done with. Then adjust takes from them, step by step, down to six
-// sevenths: otherwise history would grow for as long as they write so much. It takes no more;
-// history that grows all the same is bounded by Options.Quota.
+// Invariant: the writers have nine tenths of the time, unless they have made more changes
+// since the compaction began than it has processed. Then adjust shortens the pauses step by
+// step, until the writers have six sevenths: otherwise history would grow for as long as they
+// write at that rate. It does not shorten them further, because that would slow the writers
+// down too much. If history still grows, Options.Quota bounds it.
 type pace struct {
-	// writers is the length of a pause, in durations of a chunk.
-	writers int
+	// pause is the length of a pause; the unit is the duration of the chunk before it.
+	pause int
 	// adjusted is the time of the last adjustment, first the last revision at the first one.
 	adjusted time.Time
 	first    int64
 }
 
-// adjust compares the changes that were made with the number of those that the work is done
-// with, both since it began.
-func (p *pace) adjust(now time.Time, revision, done int64) {
+// adjust compares the changes that writers have made with those that the compaction has
+// processed, both since it began.
+func (p *pace) adjust(now time.Time, revision, processed int64) {
 	switch {
 	case p.adjusted.IsZero():
-		p.writers, p.first = mostForWriters, revision
-	case done < revision-p.first:
-		p.writers = max(p.writers-1, leastForWriters)
+		p.pause, p.first = longestPause, revision
+	case processed < revision-p.first:
+		p.pause = max(p.pause-1, shortestPause)
 	default:
-		p.writers = min(p.writers+1, mostForWriters)
+		p.pause = min(p.pause+1, longestPause)
 	}
 	p.adjusted = now
 }
 
-// pause leaves time to the writers after a chunk that took so long.
-func (s *Store) pause(ctx context.Context, p *pace, took time.Duration, done int64) error {
+// pause leaves time to the writers after a chunk. took is the duration of the chunk, and
+// processed the number of changes processed so far.
+func (s *Store) pause(ctx context.Context, p *pace, took time.Duration, processed int64) error {
 	if now := time.Now(); now.Sub(p.adjusted) >= paceInterval {
-		// Other processes make changes too.
+		// The driver is asked, because other processes make changes too.
 		state, err := s.State(ctx)
 		if err != nil {
 			return err
 		}
-		p.adjust(now, state.Revision, done)
+		p.adjust(now, state.Revision, processed)
 	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(time.Duration(p.writers) * took):
+	case <-time.After(time.Duration(p.pause) * took):
 		return nil
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// busy is a database whose writers make a number of changes a second. Its compaction takes a
+// busy is a database whose writers make perSecond changes a second. Its compaction takes a
 // millisecond for each change.
 type busy struct {
 	*storetest.Model
@@ -34,21 +34,21 @@ func (b *busy) Compact(_ context.Context, upTo int64, limit int) (done bool, err
 	return b.compacted == upTo, nil
 }
 
-// A compaction leaves nine tenths of the time to the writers. Where they write more than it
-// deletes it leaves them less, as far as it needs to keep up with them, and not less than
-// six sevenths.
+// A compaction leaves nine tenths of the time to the writers. Where they make more changes
+// than it deletes, it leaves them only as much as lets it keep up with them, and never less
+// than six sevenths.
 func TestCompact_KeepsUpWithTheWriters(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		perSecond int64
 		// atLeast and atMost bound the part of the time that the compaction takes.
 		atLeast, atMost float64
-		isKeptUp        bool
+		keepsUp         bool
 	}{
-		"no writes":                             {perSecond: 0, atLeast: 0.099, atMost: 0.101, isKeptUp: true},
-		"as many as a tenth of the time is for": {perSecond: 90, atLeast: 0.099, atMost: 0.101, isKeptUp: true},
-		"as many as an eighth of it is for":     {perSecond: 120, atLeast: 0.115, atMost: 0.126, isKeptUp: true},
-		"more than a seventh of it is for":      {perSecond: 300, atLeast: 0.140, atMost: 0.144, isKeptUp: false},
+		"no writes":                                    {perSecond: 0, atLeast: 0.099, atMost: 0.101, keepsUp: true},
+		"compacted in a tenth of the time":             {perSecond: 90, atLeast: 0.099, atMost: 0.101, keepsUp: true},
+		"compacted in an eighth of the time":           {perSecond: 120, atLeast: 0.115, atMost: 0.126, keepsUp: true},
+		"too many to compact in a seventh of the time": {perSecond: 300, atLeast: 0.140, atMost: 0.144, keepsUp: false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestCompact_KeepsUpWithTheWriters(t *testing.T) {
 					t.Fatal(err)
 				}
 				written := state.Revision - 1_000_000
-				if isKeptUp := state.Compacted >= written-5*c.perSecond; isKeptUp != c.isKeptUp {
+				if keepsUp := state.Compacted >= written-5*c.perSecond; keepsUp != c.keepsUp {
 					t.Errorf("%d changes were compacted while %d were made", state.Compacted, written)
 				}
 			})

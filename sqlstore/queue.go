@@ -24,9 +24,11 @@ type queue struct {
 	mu      sync.Mutex
 	waiting []*pending
 	closed  bool
-	// arrived receives after a write was added to waiting. Its capacity is 1.
+	// arrived receives while there are writes in waiting that take has not seen. Its
+	// capacity is 1.
 	arrived chan struct{}
-	// keys is the set of the batch being taken; kept for its memory.
+	// keys has the keys of the batch that take is making. It is a field so that take
+	// uses its memory again.
 	keys map[Key]struct{}
 }
 
@@ -34,7 +36,7 @@ func newQueue() *queue {
 	return &queue{arrived: make(chan struct{}, 1), keys: make(map[Key]struct{})}
 }
 
-// push returns false when the queue is closed.
+// push appends a write. It returns false if the queue is closed.
 func (q *queue) push(p *pending) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -58,9 +60,9 @@ func (q *queue) withdraw(p *pending) bool {
 	return true
 }
 
-// take appends to batch the next writes for one transaction: the oldest ones, within the
-// bounds, no two of one key. If the batch already has a write of a key, a second write of
-// that key keeps its place in the queue.
+// take moves the next writes for one transaction from the queue to batch: the oldest ones,
+// up to a number of writes and a size of their values in bytes, at least one. The writes of
+// a batch have different keys: a second write of a key stays in its place in the queue.
 func (q *queue) take(batch []*pending, writes, size int) []*pending {
 	q.mu.Lock()
 	defer q.mu.Unlock()

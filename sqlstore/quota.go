@@ -8,25 +8,25 @@ import (
 	"time"
 )
 
-// quotaRecovery is the part of the quota, in percent, that must be in use at most before
-// writes that grow the database are taken again. Without this hysteresis the alarm would
-// change with every delete.
+// quotaRecovery is the percentage of the quota to which use must fall before the database
+// takes writes again that make it larger. Without this hysteresis each delete and each
+// create near the quota would end and raise the alarm.
 const quotaRecovery = 95
 
-// quota is the alarm that etcd calls NOSPACE. Unlike etcd's it ends by itself.
+// quota is the alarm that etcd calls NOSPACE. Unlike etcd's, it ends by itself.
 type quota struct {
 	limit  int64
 	logger *slog.Logger
 
 	mu sync.Mutex
-	// used is the last measurement. isExceeded is true from a measurement that reaches
-	// the limit to one that finds enough space.
+	// used is the last measurement, in bytes. isExceeded is true from a measurement that
+	// reaches limit until one that is at most quotaRecovery percent of it.
 	used       int64
 	isExceeded bool
 }
 
-// measured records a measurement.
-func (q *quota) measured(used int64) {
+// record records a measurement, in bytes.
+func (q *quota) record(used int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.used = used
@@ -41,7 +41,8 @@ func (q *quota) measured(used int64) {
 	}
 }
 
-// err is ErrQuota with the sizes while the quota is exceeded, else nil.
+// err returns an error that matches ErrQuota and tells the sizes while the quota is exceeded,
+// and else nil.
 func (q *quota) err() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -68,10 +69,10 @@ func (s *Store) watchQuota(ctx context.Context, sizer Sizer) {
 	ticker := time.NewTicker(s.options.QuotaInterval)
 	defer ticker.Stop()
 	for {
-		// An error needs no handling: a database that does not answer takes no writes
-		// either.
+		// After an error the last measurement stays: a database that does not answer
+		// takes no writes either.
 		if used, err := sizer.Used(ctx); err == nil {
-			s.quota.measured(used)
+			s.quota.record(used)
 		}
 		select {
 		case <-ctx.Done():

@@ -22,8 +22,8 @@ type sized struct {
 func (s *sized) Size(context.Context) (int64, error) { return s.used.Load(), nil }
 func (s *sized) Used(context.Context) (int64, error) { return s.used.Load(), nil }
 
-// At its quota a database accepts only writes that make it smaller, until there is space
-// again.
+// A database that has reached its quota refuses writes that make it larger, until enough
+// space is free.
 func TestQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 	t.Parallel()
 	driver := &sized{Model: storetest.NewModel()}

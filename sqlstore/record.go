@@ -23,7 +23,7 @@ const (
 
 var ownerNames = [...]string{BuiltIn: "builtin", Custom: "custom"}
 
-// String is the owner as the columns named owner hold it.
+// String returns the value of the columns named owner.
 func (o Owner) String() string { return ownerNames[o] }
 
 // Scan implements sql.Scanner.
@@ -37,9 +37,9 @@ func (o *Owner) Scan(column any) error {
 	return fmt.Errorf("owner in the database is %v", column)
 }
 
-// Key names one object. Namespace is empty for what lives in no namespace.
-// Keys order as (Group, Resource, Owner, Namespace, Name), each compared as
-// bytes, in both databases.
+// Key names one object. Namespace is empty for a cluster-scoped object. Keys are
+// ordered by (Group, Resource, Owner, Namespace, Name), each compared as bytes, in
+// both databases.
 type Key struct {
 	Group     string
 	Resource  string
@@ -48,11 +48,12 @@ type Key struct {
 	Name      string
 }
 
-// Compare orders keys.
+// Compare returns a negative number, 0 or a positive number if k is before, equal to or
+// after other in the order of keys.
 func (k Key) Compare(other Key) int {
 	return cmp.Or(
 		strings.Compare(k.Group, other.Group), strings.Compare(k.Resource, other.Resource),
-		// The columns hold names, which order as the numbers do.
+		// The columns hold the names of owners, whose order is that of the numbers.
 		cmp.Compare(k.Owner, other.Owner),
 		strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name),
 	)
@@ -67,13 +68,13 @@ type Record struct {
 	// wrote this state of it. 0 < Created <= Revision.
 	Created  int64
 	Revision int64
-	// Form says by which encoding Value was written (program, storage version,
-	// schema). The store only keeps it: a reader that finds the Form it would
-	// write itself may answer with Value as it is.
+	// Form identifies the encoding of Value (program, storage version, schema). The
+	// store keeps it and does not look at it. A reader that would itself write with
+	// this Form may answer with Value as it is.
 	Form string
-	// Expires is when the record is deleted by itself; zero means never.
+	// Expires is when the store deletes the record; zero means never.
 	Expires time.Time
-	// Value is a JSON text. Shared: never write to it.
+	// Value is a JSON text. It is shared: nobody writes to it.
 	Value []byte
 }
 
@@ -98,32 +99,33 @@ type Author struct {
 	AuditID string
 }
 
-// Write is one change that is asked for.
+// Write is a request to make one change.
 type Write struct {
 	Op  Op
 	Key Key
-	// Replaces is the precondition: the revision that the key must be at.
-	// Create demands 0 (no such object); Update and Delete demand > 0.
+	// Replaces is the precondition: the revision that the key must be at. It is 0 for a
+	// Create (the object must not exist), and > 0 for an Update and a Delete.
 	Replaces int64
-	// UID, Form and Value are of the new state; unused by Delete.
+	// UID, Form and Value are those of the new state. A Delete ignores them.
 	UID   string
 	Form  string
 	Value []byte
 	// Expires is the absolute expiry of the new state; zero means never.
 	Expires time.Time
 	Author  Author
-	// Grows says that the Value of an Update makes the database larger. Such an Update
-	// fails with ErrQuota when there is no space left, as every Create does.
+	// Grows says that the Value of an Update makes the database larger. While the quota
+	// is exceeded, such an Update fails with ErrQuota, as every Create does.
 	Grows bool
-	// Attributes are those of the new state, if the writer knows them. They are handed
-	// on in the Change that Publish gets, and are not stored.
+	// Attributes are those of the new state; nil if the writer does not know them. The
+	// store does not store them: Publish gets them with the Change.
 	Attributes *Attributes
 }
 
-// Attributes are what selectors look at in an object. They are immutable.
+// Attributes are the labels and fields of an object by which label and field selectors
+// select. They are immutable.
 type Attributes struct {
-	// View names the schema that they were found by: one resource may be served by
-	// several that select by different fields.
+	// View names the set of selectable fields. One resource may be served with several
+	// sets; a reader that uses another set ignores these Attributes.
 	View   string
 	Labels []Label
 	// Signature is a Bloom filter of the labels, which the writer defines.
@@ -136,23 +138,23 @@ type Attributes struct {
 // Label is one label of an object.
 type Label struct{ Key, Value string }
 
-// MaxKeyBytes is the greatest Key.Len of a new object. A row of a B-tree index in
-// PostgreSQL has at most 2,704 bytes, however well it compresses; what upstream
-// validates has 63 bytes for a namespace and 253 for a name, except for RBAC, whose
-// names are path segments of any length.
+// MaxKeyBytes is the greatest Key.Len of a new object. An entry of a B-tree index in
+// PostgreSQL has at most 2,704 bytes. Kubernetes bounds a namespace to 63 bytes and most
+// names to 253; the names of RBAC objects are path segments of any length.
 const MaxKeyBytes = 1024
 
-// Len is the number of bytes in the key's texts.
+// Len returns the number of bytes in all parts of the key.
 func (k Key) Len() int {
 	return len(k.Group) + len(k.Resource) + len(k.Owner.String()) + len(k.Namespace) + len(k.Name)
 }
 
-// Check returns an error that matches ErrInvalid unless the write can be stored
-// in every database: texts are UTF-8 without U+0000 (PostgreSQL has no way to
-// keep it), the key's resource and name and a new state's value aren't empty, a new
-// key has at most MaxKeyBytes, and an expiry is in a year of four digits. The
-// writes of a batch share a transaction: nothing that Check lets through may make
-// the database refuse one of them.
+// Check returns an error that matches ErrInvalid unless both databases can store the
+// write: texts are UTF-8 without U+0000 (which PostgreSQL can't store); the resource, the
+// name and the value of a new state aren't empty; the key of a Create has at most
+// MaxKeyBytes; an expiry is in a year of four digits.
+//
+// Invariant: a database does not refuse a write that Check has accepted. The writes of a
+// batch share a transaction, which one refused write would fail for all of them.
 func (w *Write) Check() error {
 	switch {
 	case w.Op == Create && w.Key.Len() > MaxKeyBytes:
@@ -175,15 +177,15 @@ func (w *Write) Check() error {
 	return nil
 }
 
-// Storable reports whether an object can exist under the key.
+// Storable reports whether both databases can store an object under the key.
 func (k Key) Storable() bool {
 	return k.Resource != "" && k.Name != "" &&
 		storable(k.Group) && storable(k.Resource) && storable(k.Namespace) && storable(k.Name)
 }
 
-// Check reports whether objects in the range can exist. (A database might answer with an
-// error about the encoding for a range in which none can.) It fails with ErrInvalid if the
-// position can't be compared with keys.
+// Check reports in nonEmpty whether objects in the range can exist. If they can't, the
+// caller does not ask the database, which might fail because of the encoding. Check fails
+// with ErrInvalid if After can't be compared with keys.
 func (r Range) Check() (nonEmpty bool, err error) {
 	if r.After != nil && !(storable(r.After.Namespace) && storable(r.After.Name)) {
 		return false, fmt.Errorf("%w: position %q", ErrInvalid, *r.After)
@@ -191,10 +193,11 @@ func (r Range) Check() (nonEmpty bool, err error) {
 	return storable(r.Group) && storable(r.Resource) && storable(r.Namespace) && storable(r.Name), nil
 }
 
+// storable reports whether both databases can store a text.
 func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// Clean returns the author, and replaces the characters that a database can't store:
-// names come from certificates and tokens, audit IDs from request headers.
+// Clean returns the author with U+FFFD in place of what a database can't store. Names come
+// from certificates and tokens, and audit IDs from request headers.
 func (a Author) Clean() Author {
 	return Author{User: clean(a.User), Verb: clean(a.Verb), AuditID: clean(a.AuditID)}
 }
@@ -212,19 +215,20 @@ type Change struct {
 	Revision int64
 	Time     time.Time
 	Author   Author
-	// New is the state that the change wrote; for Delete it has the key, UID
-	// and the delete's Revision, and a nil Value.
+	// New is the state that the change wrote. That of a Delete has the key, the UID,
+	// the create revision and the revision of the Delete, and no Value.
 	New Record
-	// Old is what the change replaced; nil for Create. Its Value may be nil
-	// where the change was made by this process a moment ago (the feed has it).
+	// Old is the state that the change replaced; nil for a Create. In a change that
+	// Commit returns or Publish gets, Old has no Value and no Form, because the driver
+	// does not return them.
 	Old *Record
-	// OldBytes is the length of the value that the change replaced; 0 for Create.
+	// OldBytes is the length of the replaced value in bytes; 0 for a Create.
 	OldBytes int64
-	// Attributes are the Write's; nil for changes read back from the database.
+	// Attributes are those of the Write; nil for a change read from the database.
 	Attributes *Attributes
 }
 
-// Size is the number of bytes in the change's Values.
+// Size returns the number of bytes in the values of New and Old.
 func (c *Change) Size() int {
 	if c.Old == nil {
 		return len(c.New.Value)
@@ -237,32 +241,32 @@ type Range struct {
 	Group    string
 	Resource string
 	Owner    Owner
-	// Namespace narrows to one namespace; empty means all.
+	// Namespace selects one namespace; empty means all.
 	Namespace string
-	// Name narrows to one name; empty means all.
+	// Name selects one name; empty means all.
 	Name string
-	// After, when not nil, leaves out every (namespace, name) up to and
-	// including it.
+	// After, unless nil, selects only the records after this position.
 	After *Position
 }
 
-// Position is a place in a Range's order.
+// Position is a place in the order of the records of one resource.
 type Position struct {
 	Namespace string
 	Name      string
 }
 
-// State is where a store stands.
+// State is the state of a store's counters.
 type State struct {
 	// Revision is the last revision given; 0 in an empty store.
 	Revision int64
-	// Compacted is the last revision whose history is gone: reads at, and
-	// watches after, a revision < Compacted fail with ErrCompacted.
+	// Compacted is the last revision whose change is deleted: a List at, and Changes
+	// after, a revision < Compacted fail with ErrCompacted.
 	Compacted int64
-	// Epoch changes when the database has lost commits, or a restore has put other
-	// data there: revisions of two epochs can't be compared.
+	// Epoch identifies the contents of the database. It changes when the database has
+	// lost commits, or when a restore has replaced its contents: revisions of two epochs
+	// can't be compared.
 	Epoch string
-	// Time is the database's clock as of the answer: replicas of one database
-	// agree on it, whatever their own clocks say.
+	// Time is the database's clock. All servers of one database get the same clock,
+	// whatever their own clocks show.
 	Time time.Time
 }

@@ -8,79 +8,78 @@ import (
 	"time"
 )
 
-// Snapshot is the whole of a store at one revision. Both sequences stream: no more than
-// one row at a time is in memory. They are read one after the other: first Objects, then
-// Changes. A sequence that fails yields its error last, with a nil row. The rows, and
-// their Values, may be kept.
+// Snapshot is all of a store at one revision. Both sequences stream: one row at a time is
+// in memory. The reader reads all of Objects before Changes. A sequence that fails yields
+// its error last, with a nil row. The reader may keep the rows and their Values.
 //
-// The drivers' ReadSnapshot makes one of a database that may be in use, and their Load
-// fills an empty database with one, so that Load inside ReadSnapshot copies a store. What
-// ReadSnapshot gives may be read any number of times; Load reads it once.
+// Each driver's ReadSnapshot makes a Snapshot of a database, which may be in use, and its
+// Load fills an empty database with one, so that Load inside ReadSnapshot copies a store.
+// The sequences of ReadSnapshot can be read any number of times; Load reads them once.
 type Snapshot struct {
 	Header
 	// Objects are all current objects. ReadSnapshot yields them in key order; Load
-	// takes them in any.
+	// accepts any order.
 	Objects iter.Seq2[*ObjectRow, error]
-	// Changes are the rows of the undo log in the order of their revisions: every
-	// revision after Header.Compacted up to Header.Revision, and before them what the
-	// table archive has of earlier ones.
+	// Changes are the rows of the undo log in the order of their revisions: first the
+	// rows that the table archive has of revisions up to Header.Compacted, then one row
+	// for every revision after it, up to Header.Revision.
 	Changes iter.Seq2[*ChangeRow, error]
 }
 
-// Header says where the store of a Snapshot stood.
+// Header is the state of the store of a Snapshot.
 type Header struct {
-	// Revision is the last revision given, Compacted the last one whose history is gone,
-	// and Epoch the epoch of both; see State.
+	// Revision, Compacted and Epoch are those of State.
 	Revision  int64
 	Compacted int64
 	Epoch     string
 	// Time is the database's clock when the snapshot was taken.
 	Time time.Time
-	// ObjectCount is the number of Objects; negative where it is not known beforehand.
+	// ObjectCount is the number of Objects; negative if it is not known.
 	ObjectCount int64
 }
 
 // ObjectRow is a row of the table objects: one current object.
 type ObjectRow struct {
 	Record
-	// Time is when the object was written last, User by whom, Verb by which verb.
+	// Time is when the object was last written; User and Verb are the author's.
 	Time time.Time
 	User string
 	Verb string
 }
 
-// ChangeRow is a row of the tables changes and archive: one change, with the state that it replaced.
-// What a change wrote stands in the row that replaced that, or in the object.
+// ChangeRow is a row of the tables changes and archive: one change, with the state that it
+// replaced. The state that it wrote is in the next ChangeRow of the key, or in its ObjectRow
+// if there is no later change.
 type ChangeRow struct {
 	Key
 	Op       Op
 	Revision int64
 	Time     time.Time
 	Author   Author
-	// UID is that of the replaced state; of a Create, that of the new one.
+	// UID is that of the replaced state; that of the new state for a Create.
 	UID string
-	// Replaces is the revision that was replaced; 0 for a Create.
+	// Replaces is the revision of the replaced state; 0 for a Create.
 	Replaces int64
 	// Created is the revision that created the object.
 	Created int64
-	// Form, Expires and Value are of the replaced state. Value is nil for a Create.
+	// Form, Expires and Value are those of the replaced state. Value is nil for a Create.
 	Form    string
 	Expires time.Time
 	Value   []byte
 }
 
 var (
-	// ErrNotEmpty means that a store to be loaded holds data.
+	// ErrNotEmpty means that the database that Load was to fill holds data.
 	ErrNotEmpty = errors.New("the database holds data: load into an empty one")
-	// ErrBroken means that a Snapshot contradicts itself: it holds what no store has.
+	// ErrBroken means that a Snapshot has rows that no store can have.
 	ErrBroken = errors.New("snapshot is broken")
 )
 
-// Checked returns the snapshot with sequences that fail with ErrBroken where a row
-// contradicts the header or can't be stored in every database: texts that are not
-// storable, revisions out of range, changes out of order or missing, a number of objects
-// other than the header's. A loader reads both sequences of a checked snapshot to their
-// ends before it commits.
+// Checked returns the snapshot with sequences that fail with ErrBroken at a row that
+// contradicts the header or that a database can't store: a text that is not storable, a
+// revision out of range, a change out of order or missing, a number of objects other than
+// Header.ObjectCount. Some of this shows only at the end: Load reads both sequences to
+// their ends before it commits.
 func (s Snapshot) Checked() Snapshot {
 	header, objects, changes := s.Header, s.Objects, s.Changes
 	s.Objects = func(yield func(*ObjectRow, error) bool) {
@@ -142,13 +141,13 @@ func (r *ObjectRow) check(h Header) error {
 		return fmt.Errorf("%w: revision %d: %w", ErrBroken, r.Revision, err)
 	case r.Created <= 0 || r.Created > r.Revision || r.Revision > h.Revision:
 		return fmt.Errorf("%w: %v has revision %d, created at %d; the last revision is %d", ErrBroken, r.Key, r.Revision, r.Created, h.Revision)
-	case !storable(r.User) || !storable(r.Verb) || !isTime(r.Time):
+	case !storable(r.User) || !storable(r.Verb) || !isStorableTime(r.Time):
 		return fmt.Errorf("%w: author or time of %v", ErrBroken, r.Key)
 	}
 	return nil
 }
 
-// check checks a row that follows on a revision.
+// check checks a row that comes after the row of revision last; last is 0 for the first row.
 func (r *ChangeRow) check(h Header, last int64) error {
 	w := Write{Op: Update, Key: r.Key, Replaces: r.Replaces, UID: r.UID, Form: r.Form, Value: r.Value, Expires: r.Expires}
 	if r.Op == Create {
@@ -165,14 +164,14 @@ func (r *ChangeRow) check(h Header, last int64) error {
 			ErrBroken, r.Revision, last, h.Compacted, h.Revision)
 	case r.Replaces >= r.Revision || r.Created <= 0 || r.Created > r.Revision:
 		return fmt.Errorf("%w: change %d replaces revision %d, created at %d", ErrBroken, r.Revision, r.Replaces, r.Created)
-	case !storable(r.Author.User) || !storable(r.Author.Verb) || !storable(r.Author.AuditID) || !isTime(r.Time):
+	case !storable(r.Author.User) || !storable(r.Author.Verb) || !storable(r.Author.AuditID) || !isStorableTime(r.Time):
 		return fmt.Errorf("%w: author or time of change %d", ErrBroken, r.Revision)
 	}
 	return nil
 }
 
-// isTime reports whether both databases can store a time.
-func isTime(t time.Time) bool {
+// isStorableTime reports whether both databases can store a time.
+func isStorableTime(t time.Time) bool {
 	year := t.UTC().Year()
 	return year >= 1 && year <= 9999
 }

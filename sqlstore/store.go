@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// Publish is told of changes after they are durable, before their writers are
-// answered. It is called by one goroutine and must not block.
+// Publish gets changes in the order of their revisions, after they are durable and before
+// Commit returns them. One goroutine, that of the writer, calls it. It must not block: no
+// write is committed meanwhile. It may keep the slice.
 type Publish func([]Change)
 
-// Store commits writes to a driver in batches, deletes what expires and compacts
+// Store commits writes to a driver in batches, deletes expired records and compacts
 // history. Reads go straight to the driver.
 type Store struct {
 	Driver
@@ -20,21 +21,22 @@ type Store struct {
 	// withoutGathering is set by a benchmark; see gather.go.
 	withoutGathering bool
 	metrics          *metrics
-	// writable records how each transaction of the writer ended.
+	// writable records how the last transaction of the writer ended.
 	writable writable
 	quota    quota
-	// committed receives after revision has moved; it holds one token at most.
+	// committed receives after the writer has changed revision. Its capacity is 1.
 	committed chan struct{}
 	// revision is the last one that this process committed.
 	revision atomic.Int64
-	// compacting is held by the call of Compact that is under way: two at a time
-	// would leave less time to the writers.
+	// compacting is held by the call of Compact that is under way: two at the same time
+	// would leave less time to the writers than pace promises.
 	compacting sync.Mutex
-	// clock decides what is old enough to be deleted.
+	// clock tells which records and changes are old enough to be deleted.
 	clock clock
 }
 
-// New makes a store; it does nothing until Run.
+// New makes a store on a driver, which the caller closes after Run has returned. The store
+// starts no goroutine before Run.
 func New(driver Driver, options Options) *Store {
 	options = options.withDefaults()
 	queue := newQueue()
@@ -52,13 +54,13 @@ func New(driver Driver, options Options) *Store {
 	return s
 }
 
-// Commit queues one write and waits until it is durable. The returned Change
-// has the revision. Errors: ErrExists, ErrNotFound, ErrConflict, ErrInvalid,
-// ErrQuota, ErrUnavailable, ErrUnknown, ErrClosed, or the context's when the write left
-// the queue before its transaction began (then it did not happen). Once the
-// transaction has begun Commit waits for its end, whatever becomes of ctx.
+// Commit queues one write and waits until it is durable. It returns the change that the
+// write has made. Its errors are ErrExists, ErrNotFound, ErrConflict, ErrInvalid, ErrQuota,
+// ErrUnavailable, ErrUnknown, ErrDatabase, ErrClosed, and the context's error if ctx ended
+// before the transaction of the write began; the write did not happen then. Once the
+// transaction has begun, Commit waits for its end even if ctx ends.
 func (s *Store) Commit(ctx context.Context, w Write) (change Change, err error) {
-	ctx, end := StartSpan(ctx, "Database Commit", about("COMMIT", w.Key)...)
+	ctx, end := StartSpan(ctx, "Database Commit", spanAttributes("COMMIT", w.Key)...)
 	defer func() { end(err) }()
 	if err := w.Check(); err != nil {
 		return Change{}, err
@@ -85,13 +87,13 @@ func (s *Store) Commit(ctx context.Context, w Write) (change Change, err error) 
 	return p.change, p.err
 }
 
-// Run commits what is queued, deletes what expires and compacts, until ctx
-// ends. It is called once.
+// Run commits the queued writes, deletes expired records and compacts history until ctx
+// ends. It joins its goroutines and returns nil. It may be called once.
 func (s *Store) Run(ctx context.Context) error {
 	var services sync.WaitGroup
 	services.Go(func() { s.write(ctx) })
-	services.Go(func() { s.every(ctx, "expire", s.options.ExpireInterval, s.expireDue) })
-	services.Go(func() { s.every(ctx, "compact", s.options.CompactInterval, s.retainAlone) })
+	services.Go(func() { s.runEvery(ctx, "expire", s.options.ExpireInterval, s.expireDue) })
+	services.Go(func() { s.runEvery(ctx, "compact", s.options.CompactInterval, s.retainAlone) })
 	if maintainer, ok := s.Driver.(Maintainer); ok {
 		services.Go(func() { s.maintain(ctx, maintainer) })
 	}
@@ -105,15 +107,15 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// notify tells other processes of commits. For all commits during one notification it
-// makes one more, of the last revision.
+// notify tells other processes of commits, until ctx ends. It sends one hint, of the last
+// revision, for all commits that were made while it sent the previous one.
 func (s *Store) notify(ctx context.Context, n Notifier) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.committed:
-			// The others poll too, so that a lost hint costs them a delay.
+			// The others poll too: a lost hint only delays them.
 			if err := n.Notify(ctx, s.revision.Load()); err != nil {
 				s.options.Logger.Debug("store: hint of a commit is lost", "err", err)
 			}
@@ -121,9 +123,9 @@ func (s *Store) notify(ctx context.Context, n Notifier) {
 	}
 }
 
-// every calls work at each interval until ctx ends. What fails is tried again at the next
-// one.
-func (s *Store) every(ctx context.Context, name string, interval time.Duration, work func(context.Context) error) {
+// runEvery calls work at each interval until ctx ends. After a failure it calls work again
+// at the next interval.
+func (s *Store) runEvery(ctx context.Context, name string, interval time.Duration, work func(context.Context) error) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	isFailing := false
@@ -135,14 +137,14 @@ func (s *Store) every(ctx context.Context, name string, interval time.Duration, 
 		}
 		err := work(ctx)
 		if err != nil && ctx.Err() == nil && !isFailing {
-			// One line an outage, not one an interval.
+			// This logs one line an outage, not one an interval.
 			s.options.Logger.Warn("store: housekeeping failed, trying again", "work", name, "err", err)
 		}
 		isFailing = err != nil
 	}
 }
 
-// withLock calls work on one process at a time; where another works, it does not.
+// withLock calls work unless another process holds the lock of that name.
 func (s *Store) withLock(ctx context.Context, name string, work func(context.Context) error) error {
 	locker, ok := s.Driver.(Locker)
 	if !ok {

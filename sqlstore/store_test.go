@@ -22,8 +22,8 @@ import (
 // staged is a Model whose transactions wait for the test.
 type staged struct {
 	*storetest.Model
-	// begun receives the size of each batch. The batch's transaction then waits for an
-	// answer: the error that it ends with.
+	// begun receives the number of writes of each batch. The transaction of the batch
+	// then waits for an answer: the error that it ends with, or nil.
 	begun   chan int
 	answers chan error
 }
@@ -48,7 +48,8 @@ type running struct {
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
 	metrics *prometheus.Registry
-	// results receives one line for each answered write.
+	// results receives a line for each write that Commit has returned from: its name, its
+	// revision and its error.
 	results chan string
 }
 
@@ -67,7 +68,7 @@ func run(t *testing.T, options sqlstore.Options) *running {
 	return r
 }
 
-// commit commits in a goroutine of its own.
+// commit calls Commit in a goroutine of its own.
 func (r *running) commit(ctx context.Context, name string, size int) {
 	go func() {
 		c, err := r.store.Commit(ctx, sqlstore.Write{
@@ -77,7 +78,7 @@ func (r *running) commit(ctx context.Context, name string, size int) {
 	}()
 }
 
-// create commits during another transaction and waits until the write is in the queue.
+// create calls commit during another transaction, and waits until the write is in the queue.
 func (r *running) create(ctx context.Context, name string, size int) {
 	r.Helper()
 	before := r.queued()
@@ -102,21 +103,24 @@ func (r *running) queued() float64 {
 	return 0
 }
 
-// first starts a transaction, so that the following creates gather in the queue.
-func (r *running) first() {
+// occupyWriter starts a transaction with the write "first", so that later writes stay in the
+// queue until the test answers it.
+func (r *running) occupyWriter() {
 	r.Helper()
 	r.commit(context.Background(), "first", 1)
-	r.begins(1)
+	r.expectBatch(1)
 }
 
-func (r *running) begins(size int) {
+// expectBatch waits until a transaction begins, and compares its number of writes.
+func (r *running) expectBatch(size int) {
 	r.Helper()
 	if got := <-r.begun; got != size {
 		r.Errorf("a batch of %d, want %d", got, size)
 	}
 }
 
-func (r *running) expect(want ...string) {
+// expectResults waits for as many results as there are in want, and accepts any order.
+func (r *running) expectResults(want ...string) {
 	r.Helper()
 	wanted := make(map[string]bool)
 	for _, line := range want {
@@ -132,22 +136,22 @@ func (r *running) expect(want ...string) {
 func TestStore_BatchesGather(t *testing.T) {
 	t.Parallel()
 	r := run(t, sqlstore.Options{BatchWrites: 3, BatchBytes: 1000})
-	r.first()
+	r.occupyWriter()
 	for _, name := range []string{"a", "b", "a", "c", "d"} {
 		r.create(t.Context(), name, 10)
 	}
 	r.create(t.Context(), "large", 2000)
 	r.create(t.Context(), "small", 10)
 	r.answers <- nil
-	r.begins(3) // a b c: the second write of a may not share a transaction with the first
+	r.expectBatch(3) // a b c: the second write of a may not share a transaction with the first
 	r.answers <- nil
-	r.begins(2) // a d: the large one does not fit any more
+	r.expectBatch(2) // a d: the large one does not fit any more
 	r.answers <- nil
-	r.begins(1) // the large one alone
+	r.expectBatch(1) // the large one alone
 	r.answers <- nil
-	r.begins(1)
+	r.expectBatch(1)
 	r.answers <- nil
-	r.expect("first 1 <nil>", "a 2 <nil>", "b 3 <nil>", "c 4 <nil>", "a 0 object exists", "d 5 <nil>", "large 6 <nil>", "small 7 <nil>")
+	r.expectResults("first 1 <nil>", "a 2 <nil>", "b 3 <nil>", "c 4 <nil>", "a 0 object exists", "d 5 <nil>", "large 6 <nil>", "small 7 <nil>")
 }
 
 // counted is a Model that counts transactions.
@@ -196,24 +200,24 @@ func TestStore_BusyWritersShareTransactions(t *testing.T) {
 func TestStore_CancelledWriteLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	r := run(t, sqlstore.Options{})
-	r.first()
+	r.occupyWriter()
 	ctx, cancel := context.WithCancel(t.Context())
 	r.create(ctx, "waiting", 1)
 	r.create(t.Context(), "other", 1)
 	cancel()
-	r.expect("waiting 0 context canceled")
+	r.expectResults("waiting 0 context canceled")
 	r.answers <- nil
-	r.begins(1) // without the one that left the queue
+	r.expectBatch(1) // without the one that left the queue
 	r.answers <- nil
-	r.expect("first 1 <nil>", "other 2 <nil>")
+	r.expectResults("first 1 <nil>", "other 2 <nil>")
 
 	// After the transaction has begun, its outcome is the outcome of the write.
 	ctx, cancel = context.WithCancel(t.Context())
 	r.commit(ctx, "begun", 1)
-	r.begins(1)
+	r.expectBatch(1)
 	cancel()
 	r.answers <- nil
-	r.expect("begun 3 <nil>")
+	r.expectResults("begun 3 <nil>")
 }
 
 func TestStore_FailureIsOfItsOperation(t *testing.T) {
@@ -225,30 +229,30 @@ func TestStore_FailureIsOfItsOperation(t *testing.T) {
 		}
 	}})
 	for _, sentinel := range []error{sqlstore.ErrUnavailable, sqlstore.ErrUnknown} {
-		r.first()
+		r.occupyWriter()
 		r.create(t.Context(), "a", 1)
 		r.create(t.Context(), "b", 1)
 		err := fmt.Errorf("%w: why", sentinel)
 		r.answers <- err
-		r.begins(2)
+		r.expectBatch(2)
 		r.answers <- err
-		r.expect("first 0 "+err.Error(), "a 0 "+err.Error(), "b 0 "+err.Error())
+		r.expectResults("first 0 "+err.Error(), "a 0 "+err.Error(), "b 0 "+err.Error())
 	}
 	// An error that does not concern the database fails its own write only.
-	r.first()
+	r.occupyWriter()
 	r.create(t.Context(), "a", 1)
 	r.create(t.Context(), "bad", 1)
 	r.create(t.Context(), "c", 1)
 	r.answers <- nil
-	r.begins(3)
+	r.expectBatch(3)
 	poison := errors.New("poison")
 	for i, answer := range []error{poison, nil, poison, poison, nil} {
 		r.answers <- answer
 		if half := []int{1, 2, 1, 1}; i < len(half) {
-			r.begins(half[i])
+			r.expectBatch(half[i])
 		}
 	}
-	r.expect("first 1 <nil>", "a 2 <nil>", "bad 0 poison", "c 3 <nil>")
+	r.expectResults("first 1 <nil>", "a 2 <nil>", "bad 0 poison", "c 3 <nil>")
 	for want := range int64(3) {
 		if got := <-published; got != want+1 {
 			t.Errorf("published %d, want %d", got, want+1)
@@ -292,13 +296,13 @@ func TestStore_OutageIsLoggedOnce(t *testing.T) {
 	fails := func(cause error) {
 		t.Helper()
 		r.answers <- cause
-		r.begins(0) // the next try: the outcome of the last one is known
+		r.expectBatch(0) // the next try: the outcome of the last one is known
 		if err := r.store.Writable(); err == nil || err.Error() != sqlstore.Public(cause) {
 			t.Errorf("writable: %v", err)
 		}
 	}
 	full := fmt.Errorf("%w: /secret/byre.db: database or disk is full", sqlstore.ErrDiskFull)
-	r.first()
+	r.occupyWriter()
 	fails(full)
 	logged("level=ERROR", `cause="the disk is full"`, "/secret/byre.db")
 	fails(full)
@@ -308,16 +312,16 @@ func TestStore_OutageIsLoggedOnce(t *testing.T) {
 	fails(full)
 	logged()
 	r.answers <- nil
-	r.first()
+	r.occupyWriter()
 	if err := r.store.Writable(); err != nil {
 		t.Errorf("writable: %v", err)
 	}
 	logged("level=INFO", "takes writes again")
 	// An error of one write is no outage.
 	r.answers <- errors.New("poison")
-	r.first()
+	r.occupyWriter()
 	r.answers <- nil
-	r.expect("first 0 "+full.Error(), "first 0 poison", "first 1 <nil>")
+	r.expectResults("first 0 "+full.Error(), "first 0 poison", "first 1 <nil>")
 	if err := r.store.Writable(); err != nil {
 		t.Errorf("writable: %v", err)
 	}
@@ -327,10 +331,10 @@ func TestStore_OutageIsLoggedOnce(t *testing.T) {
 func TestStore_StopEndsWrites(t *testing.T) {
 	t.Parallel()
 	r := run(t, sqlstore.Options{})
-	r.first()
+	r.occupyWriter()
 	r.create(t.Context(), "waiting", 1)
 	r.stop()
 	r.answers <- nil
-	r.expect("first 1 <nil>", "waiting 0 store is closed")
+	r.expectResults("first 1 <nil>", "waiting 0 store is closed")
 	r.stopped.Wait()
 }

@@ -8,28 +8,30 @@ import (
 	"time"
 )
 
-// writable reports whether the database takes writes, by how the writer's last
-// transaction ended.
+// writable tells whether the database takes writes. It judges by how the last transaction
+// of the writer ended.
 type writable struct {
 	logger *slog.Logger
 
 	mu sync.Mutex
-	// err is why the last transaction failed; nil when it was committed.
+	// err is why the last transaction failed; nil if it was committed.
 	err error
-	// cause is the cause that was logged last, logged when each was; isFailing is
-	// true from the line that says that writes fail to the line that says that they
-	// go through again.
-	// Invariant: the log has one line a change of state, and at most one line of a
-	// cause in a logPause. On a full disk small writes may go through between large
-	// ones that fail, and two causes may alternate.
+	// cause is the cause that was logged last, and logged the time at which each cause
+	// was. isFailing is true from the line that says that the database takes no writes
+	// until the line that says that it takes them again.
+	// Invariant: the log has one line for each change of state, and at most one line for
+	// each cause in a logPause. record keeps it. Otherwise an outage would fill the log:
+	// on a full disk small writes may succeed between large ones that fail, and two
+	// causes may alternate.
 	cause     string
 	logged    map[string]time.Time
 	isFailing bool
 }
 
+// logPause is the shortest time between two log lines of one cause.
 const logPause = time.Minute
 
-// record records how a transaction ended.
+// record records how a transaction ended, and logs a change of state.
 func (w *writable) record(err error, now time.Time) {
 	if err != nil && !isOutage(err) {
 		return
@@ -53,41 +55,41 @@ func (w *writable) record(err error, now time.Time) {
 	w.logger.Error("store: the database takes no writes", "cause", cause, "err", err)
 }
 
-// isOutage reports whether the next transaction is likely to fail by the same error,
-// unlike by an error of one write.
+// isOutage reports whether the next transaction, whatever its writes are, is likely to fail
+// with the same error.
 func isOutage(err error) bool {
 	var cause *Cause
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknown) || errors.As(err, &cause)
 }
 
-// last returns why the last transaction failed, or nil.
-func (w *writable) last() error {
+// lastError returns why the last transaction failed, or nil.
+func (w *writable) lastError() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// Writable returns nil, or why the database does not take writes, in words for
-// everybody. It asks nobody: while writes fail the writer tries one every
-// Options.RetryInterval by itself.
+// Writable returns nil, or why the database takes no writes, in a text that a client may
+// read (see Public). It does not ask the database. While transactions fail, the writer
+// tries one every Options.RetryInterval.
 func (s *Store) Writable() error {
-	if err := s.writable.last(); err != nil {
+	if err := s.writable.lastError(); err != nil {
 		return errors.New(Public(err))
 	}
 	return nil
 }
 
-// retry receives when it is time to try whether the database takes writes again. It
-// is nil where the last transaction was committed.
-func (s *Store) retry() <-chan time.Time {
-	if s.writable.last() == nil {
+// retryDue returns a channel that receives when it is time to try whether the database
+// takes writes again. The channel is nil if the last transaction was committed.
+func (s *Store) retryDue() <-chan time.Time {
+	if s.writable.lastError() == nil {
 		return nil
 	}
 	return time.After(s.options.RetryInterval)
 }
 
-// tryWrite finds out whether the database takes writes again, so that a server
-// which gets no requests because it is not ready becomes ready.
+// tryWrite commits an empty batch, to find out whether the database takes writes again. A
+// server that is not ready gets no requests: without tryWrite it would never become ready.
 func (s *Store) tryWrite(ctx context.Context) {
 	_, err := s.Driver.Commit(ctx, nil)
 	s.writable.record(err, time.Now())

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// write is the writer: it commits one batch after the other until ctx ends. The
-// writes that come while a batch is made durable wait in the queue for the next one.
+// write is the writer: it commits one batch after the other until ctx ends. Writes that
+// arrive while a batch is being committed wait in the queue for the next batch. When ctx
+// ends, write fails the queued writes with ErrClosed.
 func (s *Store) write(ctx context.Context) {
 	defer func() {
 		for _, p := range s.queue.close() {
@@ -20,7 +21,7 @@ func (s *Store) write(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-s.queue.arrived:
-		case <-s.retry():
+		case <-s.retryDue():
 			s.tryWrite(context.WithoutCancel(ctx))
 			continue
 		}
@@ -31,18 +32,20 @@ func (s *Store) write(ctx context.Context) {
 			s.queue.gather(s.options.BatchWrites, time.Now, yield)
 		}
 		b.take(s.queue, s.options.BatchWrites, s.options.BatchBytes)
-		// A transaction that has begun is not given up half way.
+		// The end of ctx does not cancel a transaction that has begun.
 		s.commit(context.WithoutCancel(ctx), b)
 		b.release()
 	}
 }
 
-// batch is the memory of one transaction, used again for the next.
+// batch has the writes of one transaction. Its memory is used again for the next one.
+// Invariant: writes[i] is the write of pending[i].
 type batch struct {
 	pending []*pending
 	writes  []Write
 }
 
+// take fills the batch from the queue; see queue.take.
 func (b *batch) take(q *queue, writes, size int) {
 	b.pending = q.take(b.pending[:0], writes, size)
 	b.writes = b.writes[:0]
@@ -51,19 +54,20 @@ func (b *batch) take(q *queue, writes, size int) {
 	}
 }
 
-// release drops the references to values.
+// release drops the references to the writes, so that their values can be freed.
 func (b *batch) release() {
 	clear(b.pending)
 	clear(b.writes)
 }
 
+// commit commits a batch in one transaction and finishes its writes.
 func (s *Store) commit(ctx context.Context, b *batch) {
 	if len(b.pending) == 0 {
 		return
 	}
 	start := time.Now()
 	outcomes, err := s.Driver.Commit(ctx, b.writes)
-	s.metrics.committed(len(b.writes), time.Since(start), err)
+	s.metrics.observeCommit(len(b.writes), time.Since(start), err)
 	s.writable.record(err, time.Now())
 	switch {
 	case err == nil:
@@ -73,9 +77,9 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 			p.finish(Change{}, err)
 		}
 	default:
-		// The database refused the batch because of one write that Write.Check let
-		// through. Halving the batch finds that write in few transactions, and gives
-		// the others outcomes of their own.
+		// The database refused the batch because of a write that Write.Check should
+		// not have accepted. Halving the batch finds that write in few transactions, and
+		// commits the others.
 		s.options.Logger.Error("store: the database refused a batch, committing its halves", "writes", len(b.pending), "err", err)
 		half := len(b.pending) / 2
 		s.commit(ctx, &batch{pending: b.pending[:half], writes: b.writes[:half]})
@@ -83,13 +87,13 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 	}
 }
 
-// finish publishes what the batch changed, then answers its writers.
+// finish publishes the changes of a batch that was committed, then lets its Commits return.
 func (s *Store) finish(batch []*pending, outcomes []Outcome) {
-	// Publish keeps the slice.
+	// The slice is a new one, because Publish may keep it.
 	changes := make([]Change, 0, len(batch))
 	for i, p := range batch {
 		if p.err = outcomes[i].Err; p.err == nil {
-			p.change = p.write.changed(outcomes[i])
+			p.change = p.write.changeOf(outcomes[i])
 			changes = append(changes, p.change)
 		}
 	}
@@ -109,8 +113,8 @@ func (s *Store) finish(batch []*pending, outcomes []Outcome) {
 	}
 }
 
-// changed is the change that a write turned into.
-func (w *Write) changed(o Outcome) Change {
+// changeOf returns the change that a write with this outcome has made.
+func (w *Write) changeOf(o Outcome) Change {
 	c := Change{
 		Op: w.Op, Revision: o.Revision, Time: o.Time, Author: w.Author, Attributes: w.Attributes,
 		New: Record{Key: w.Key, Created: o.Created, Revision: o.Revision},

@@ -2,30 +2,36 @@
 //
 // # The format
 //
-// A zstd stream (RFC 8878) of lines of JSON (RFC 8259), in UTF-8. It is read and written
-// from its beginning to its end, and with common tools:
+// A backup is a zstd stream (RFC 8878) of lines of JSON (RFC 8259), in UTF-8. Common tools
+// can read it:
 //
-//	zstd -dc FILE | head -1                       # what it is, and of when
+//	zstd -dc FILE | head -1                       # its version, revision and time
 //	zstd -dc FILE | jq -r '.object|select(.resource=="configmaps").value'
-//	zstd -dc FILE | head -n -1 | sha256sum        # what the last line says
+//	zstd -dc FILE | head -n -1 | sha256sum        # equals the sum in the last line
 //
-// Each line is an object with one member, which says what the line is:
+// Each line is an object with one member, whose name is the kind of the line:
 //
-//   - "byre": the first line. version is 1, program the byre that wrote it; revision,
-//     compacted, epoch, time and objects (their number) are those of sqlstore.Header.
+//   - "byre": the first line. version is 1, program the name and version of the program
+//     that wrote the file; revision, compacted, epoch, time and objects (their number) are
+//     those of sqlstore.Header.
 //   - "object": a row of the table objects (sqlstore.ObjectRow), in key order. value is
 //     the stored text as a string, so that every byte of it is kept.
-//   - "change": a row of the table changes (sqlstore.ChangeRow), in the order of
-//     revisions. value is what the change replaced; a create has none.
-//   - "end": the last line: the numbers of objects and changes, and the SHA-256 of all
-//     bytes before this line.
+//   - "change": a row of the table changes or archive (sqlstore.ChangeRow), in the order of
+//     revisions. value is the value that the change replaced; a create has none.
+//   - "end": the last line. It has the numbers of objects and changes, and the SHA-256 of
+//     all bytes before this line.
 //
 // Times are RFC 3339 in UTC, with microseconds. A member that is empty is left out. A
-// reader refuses a version that it does not know; whatever changes the meaning of what is
-// there, or adds a member, makes a new version, and every byre reads all older versions.
+// release that adds a member, or changes the meaning of one, writes a new version of the
+// format. Every release reads all older versions and refuses newer ones.
 //
 // # What is promised
 //
-// File.Verify fails with ErrBroken unless the file is complete and every byte is what
-// was written. Reading holds one line in memory at a time.
+// File.Verify fails with sqlstore.ErrBroken unless the file is complete and every byte is
+// what was written. A reader has one line in memory at a time.
+//
+// # What the caller owes
+//
+// The caller closes the file that it gave to Open, after the last use of the File and its
+// Snapshots. A File is not safe for concurrent use.
 package backup

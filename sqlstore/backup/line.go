@@ -8,10 +8,10 @@ import (
 	"byre/sqlstore"
 )
 
-// version is that of the format; see doc.go.
+// version is the version of the format; see doc.go.
 const version = 1
 
-// line is one line: exactly one of the members is set.
+// line is one line of a backup. Exactly one of its members is set.
 type line struct {
 	Header *header `json:"byre,omitempty"`
 	Object *object `json:"object,omitempty"`
@@ -121,7 +121,7 @@ func (c *change) row() (*sqlstore.ChangeRow, error) {
 	return r, err
 }
 
-// utc leaves the zero time what it is.
+// utc returns t in UTC. It returns the zero time unchanged, so that omitzero leaves it out.
 func utc(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
@@ -129,5 +129,6 @@ func utc(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// text shares the memory of a value, to which nobody writes (sqlstore.Record).
+// text returns a value as a string that shares its memory. Nobody writes to a value
+// (sqlstore.Record).
 func text(value []byte) string { return unsafe.String(unsafe.SliceData(value), len(value)) }

@@ -14,26 +14,28 @@ import (
 )
 
 const (
-	// maxLine bounds the memory that a line takes.
+	// maxLine bounds the length of a line in bytes, and so the memory that it takes.
 	maxLine = 256 << 20
-	// maxWindow bounds the memory that decompression takes; Write needs 8 MiB.
+	// maxWindow bounds the memory in bytes that decompression takes; what Write writes
+	// needs 8 MiB.
 	maxWindow = 128 << 20
 )
 
-// ErrNewer means that a newer byre has written the backup.
+// ErrNewer means that a newer release wrote the backup, in a version of the format that this
+// one does not know.
 var ErrNewer = errors.New("the backup is of a newer byre")
 
 // File is a backup that is open for reading.
 type File struct {
 	sqlstore.Header
-	// Program is the name and version of what wrote it.
+	// Program is the name and version of the program that wrote the backup.
 	Program string
 	file    io.ReadSeeker
 }
 
-// Open reads the first line of a backup. The errors are ErrNewer, sqlstore.ErrBroken
-// where the file is no backup, and the file's own. The caller closes the file when the
-// file is no longer used.
+// Open reads the first line of a backup. It fails with ErrNewer, with sqlstore.ErrBroken if
+// the file is no backup, and with the errors of file. The caller closes file after the last
+// use of the File.
 func Open(file io.ReadSeeker) (*File, error) {
 	f := &File{file: file}
 	r, first, err := f.start()
@@ -48,8 +50,9 @@ func Open(file io.ReadSeeker) (*File, error) {
 	return f, nil
 }
 
-// Snapshot is the backup's. Its sequences may be read any number of times. Reading
-// Changes to the end reads the whole file and compares its checksum.
+// Snapshot returns the snapshot in the backup. Its sequences may be read any number of
+// times. Changes reads the whole file; if the checksum is wrong it ends with
+// sqlstore.ErrBroken.
 func (f *File) Snapshot() sqlstore.Snapshot {
 	return sqlstore.Snapshot{
 		Header: f.Header,
@@ -66,14 +69,16 @@ func (f *File) Snapshot() sqlstore.Snapshot {
 	}
 }
 
-// Verify reads all of the backup, from which follow makes a snapshot (to count what is
-// read). It fails with sqlstore.ErrBroken unless the file is complete, its checksum is
-// right and its rows can be loaded.
+// Verify reads the whole backup and returns its digest. It reads the snapshot that follow
+// returns for the backup's, so that follow can count the rows. It fails with
+// sqlstore.ErrBroken unless the file is complete, its checksum is right and its rows can be
+// loaded.
 func (f *File) Verify(follow func(sqlstore.Snapshot) sqlstore.Snapshot) (snapshot.Digest, error) {
 	return snapshot.DigestOf(follow(f.Snapshot()))
 }
 
-// objects yields the rows of objects; nil when yield has ended it.
+// objects yields the rows of objects. It returns nil after the last one, and when yield
+// returns false.
 func (f *File) objects(yield func(*sqlstore.ObjectRow, error) bool) error {
 	r, _, err := f.start()
 	if err != nil {
@@ -92,7 +97,8 @@ func (f *File) objects(yield func(*sqlstore.ObjectRow, error) bool) error {
 	}
 }
 
-// changes yields the rows of changes and checks the end; nil when yield has ended it.
+// changes yields the rows of changes, and then compares the counts and the checksum in the
+// last line. It returns nil without doing so when yield returns false.
 func (f *File) changes(yield func(*sqlstore.ChangeRow, error) bool) error {
 	r, _, err := f.start()
 	if err != nil {
@@ -113,14 +119,15 @@ func (f *File) changes(yield func(*sqlstore.ChangeRow, error) bool) error {
 				return err
 			}
 		case l.End == nil || l.End.Objects != r.skipped || l.End.Changes != changes:
-			return fmt.Errorf("%w: it has %d objects and %d changes, and not what its end says", sqlstore.ErrBroken, r.skipped, changes)
+			return fmt.Errorf("%w: it has %d objects and %d changes, and its last line has other numbers", sqlstore.ErrBroken, r.skipped, changes)
 		default:
 			return r.end()
 		}
 	}
 }
 
-// start begins to read at the beginning of the file.
+// start returns a reader behind the first line of the file, and that line. The caller closes
+// the reader.
 func (f *File) start() (*reader, *header, error) {
 	if _, err := f.file.Seek(0, io.SeekStart); err != nil {
 		return nil, nil, fmt.Errorf("read backup: %w", err)

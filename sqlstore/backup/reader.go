@@ -15,24 +15,26 @@ import (
 	"byre/sqlstore"
 )
 
-// reader reads lines and sums them up.
+// reader reads lines and hashes them.
 type reader struct {
 	decompressor *zstd.Decoder
 	lines        *bufio.Reader
-	sum          hash.Hash
-	// skipObjects leaves out the lines of objects, and counts them in skipped.
+	// sum is the SHA-256 of the lines read so far.
+	sum hash.Hash
+	// skipObjects has next leave out the lines of objects; skipped counts them.
 	skipObjects bool
 	skipped     int64
-	// long has a line that is longer than the buffer of lines.
+	// long has the last line that was longer than the buffer of lines.
 	long []byte
 }
 
+// objectPrefix is the beginning of the line of an object.
 var objectPrefix = []byte(`{"object":`)
 
 func (r *reader) close() { r.decompressor.Close() }
 
-// next decodes the next line. The sum of the end is checked here, where what comes
-// before it is known.
+// next decodes the next line. It compares the checksum of the last line: only here is the
+// sum of exactly the lines before it at hand.
 func (r *reader) next() (line, error) {
 	for {
 		text, err := r.read()
@@ -73,7 +75,8 @@ func (r *reader) read() ([]byte, error) {
 	return r.long, readError(err)
 }
 
-// readError tells what is wrong with the backup from what is wrong with the file.
+// readError distinguishes damage of the backup, which is sqlstore.ErrBroken, from a failure
+// to read the file.
 func readError(err error) error {
 	var file interface{ Timeout() bool } // of *os.PathError, and of the network's
 	switch {
@@ -87,7 +90,7 @@ func readError(err error) error {
 	return fmt.Errorf("%w: %w", sqlstore.ErrBroken, err) // zstd's
 }
 
-// end fails unless nothing follows on the last line.
+// end fails if anything follows on the last line.
 func (r *reader) end() error {
 	switch _, err := r.lines.ReadByte(); {
 	case errors.Is(err, io.EOF):
@@ -95,5 +98,5 @@ func (r *reader) end() error {
 	case err != nil:
 		return readError(err)
 	}
-	return fmt.Errorf("%w: something follows on its end", sqlstore.ErrBroken)
+	return fmt.Errorf("%w: there is more after its last line", sqlstore.ErrBroken)
 }

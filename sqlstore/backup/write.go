@@ -15,15 +15,17 @@ import (
 	"byre/sqlstore"
 )
 
-// Write writes a backup of a snapshot to w. program is the name and version of what
-// writes it. What it has written is a backup only if the error is nil.
+// Write writes a backup of a snapshot to w. program is the name and version of the program
+// that calls it. It fails with sqlstore.ErrBroken if no database could load the snapshot,
+// and with the errors of the snapshot and of w. After an error, w holds a part of a backup,
+// which no reader accepts.
 func Write(w io.Writer, s sqlstore.Snapshot, program string) (err error) {
 	compressor, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(2))
 	if err != nil {
 		return fmt.Errorf("write backup: %w", err)
 	}
 	defer func() {
-		// It ends the compressor's goroutines; of a backup that failed nothing is kept.
+		// Close ends the compressor's goroutines, also after an error.
 		if closeErr := compressor.Close(); err == nil && closeErr != nil {
 			err = fmt.Errorf("write backup: %w", closeErr)
 		}
@@ -31,10 +33,10 @@ func Write(w io.Writer, s sqlstore.Snapshot, program string) (err error) {
 	a := &writer{out: compressor, sum: sha256.New()}
 	a.encoder = json.NewEncoder(&a.buffer)
 	a.encoder.SetEscapeHTML(false)
-	return a.write(s.Checked(), program)
+	return a.writeAll(s.Checked(), program)
 }
 
-// writer writes lines and sums them up.
+// writer writes lines and hashes them.
 type writer struct {
 	out     io.Writer
 	sum     hash.Hash
@@ -42,8 +44,8 @@ type writer struct {
 	encoder *json.Encoder
 }
 
-func (a *writer) write(s sqlstore.Snapshot, program string) error {
-	if err := a.line(line{Header: &header{
+func (a *writer) writeAll(s sqlstore.Snapshot, program string) error {
+	if err := a.writeLine(line{Header: &header{
 		Version: version, Program: program, Revision: s.Revision, Compacted: s.Compacted, Epoch: s.Epoch, Time: s.Time.UTC(), Objects: s.ObjectCount,
 	}}); err != nil {
 		return err
@@ -52,7 +54,7 @@ func (a *writer) write(s sqlstore.Snapshot, program string) error {
 	for r, err := range s.Objects {
 		if err == nil {
 			last.Objects++
-			err = a.line(line{Object: objectOf(r)})
+			err = a.writeLine(line{Object: objectOf(r)})
 		}
 		if err != nil {
 			return err
@@ -61,17 +63,17 @@ func (a *writer) write(s sqlstore.Snapshot, program string) error {
 	for r, err := range s.Changes {
 		if err == nil {
 			last.Changes++
-			err = a.line(line{Change: changeOf(r)})
+			err = a.writeLine(line{Change: changeOf(r)})
 		}
 		if err != nil {
 			return err
 		}
 	}
 	last.SHA256 = hex.EncodeToString(a.sum.Sum(nil))
-	return a.line(line{End: &last})
+	return a.writeLine(line{End: &last})
 }
 
-func (a *writer) line(l line) error {
+func (a *writer) writeLine(l line) error {
 	a.buffer.Reset()
 	if err := a.encoder.Encode(l); err != nil {
 		return fmt.Errorf("write backup: %w", err)

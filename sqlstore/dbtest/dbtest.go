@@ -1,5 +1,5 @@
-// Package dbtest gives tests of what stands on the store empty databases of
-// both kinds, at the schema of this program.
+// Package dbtest gives empty databases of both kinds, with this program's schema, to the
+// tests of packages that use a store.
 package dbtest
 
 import (
@@ -16,14 +16,14 @@ import (
 // Kind is a kind of database.
 type Kind struct {
 	Name string
-	// Shared says that several processes may use such a database at a time.
+	// Shared says that several processes may use such a database at the same time.
 	Shared bool
-	// Open opens an empty database. The caller closes the driver; the data goes
-	// when the test ends.
+	// Open makes an empty database and opens it. The caller closes the driver. The
+	// database is removed when the test ends.
 	Open func(testing.TB) sqlstore.Driver
 }
 
-// Kinds are those that byre knows.
+// Kinds returns the kinds of database that byre supports.
 func Kinds() []Kind {
 	return []Kind{
 		{Name: "sqlite", Open: SQLite},
@@ -31,7 +31,7 @@ func Kinds() []Kind {
 	}
 }
 
-// SQLite opens an empty file.
+// SQLite makes a database in an empty file and opens it.
 func SQLite(t testing.TB) sqlstore.Driver {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "byre.db")
@@ -45,7 +45,7 @@ func SQLite(t testing.TB) sqlstore.Driver {
 	return driver
 }
 
-// Postgres opens an empty database of a throwaway server.
+// Postgres makes an empty database on the test process's PostgreSQL server and opens it.
 func Postgres(t testing.TB) sqlstore.Driver {
 	t.Helper()
 	dsn := pgtest.DSN(t)
@@ -55,7 +55,7 @@ func Postgres(t testing.TB) sqlstore.Driver {
 	return Connect(t, dsn)
 }
 
-// Connect opens a database that is there already, as another replica would.
+// Connect opens a database that Postgres has made, as another replica would.
 func Connect(t testing.TB, dsn string) sqlstore.Driver {
 	t.Helper()
 	driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})

@@ -53,7 +53,7 @@ func read(t *testing.T, path string, options etcd.Options) (all []etcd.KeyValue,
 		t.Fatal(err)
 	}
 	if s.Len() != len(all) {
-		t.Errorf("it has %d keys, and says %d", len(all), s.Len())
+		t.Errorf("Each yields %d keys, and Len is %d", len(all), s.Len())
 	}
 	return all, s.Revision()
 }
@@ -61,16 +61,16 @@ func read(t *testing.T, path string, options etcd.Options) (all []etcd.KeyValue,
 func TestSnapshot_IsReadAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	var want []etcd.KeyValue
-	for i := range int64(12_000) { // of more than two transactions
+	for i := range int64(12_000) { // the Writer needs three transactions
 		want = append(want, etcd.KeyValue{Key: fmt.Sprintf("/registry/%d", i%1000*1000+i), Value: []byte{byte(i), 0, 255}, Created: i/2 + 1, Revision: i + 1})
 	}
 	want[3].TTL, want[4].TTL, want[5].TTL = time.Minute, time.Minute, time.Hour
 	got, revision := read(t, write(t, 20_000, want...), etcd.Options{})
 	if revision != 20_000 {
-		t.Errorf("it is at revision %d", revision)
+		t.Errorf("it is at revision %d, want 20000", revision)
 	}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%d keys are read otherwise than the %d that were written", len(got), len(want))
+		t.Errorf("the %d keys that were read differ from the %d that were written", len(got), len(want))
 	}
 }
 
@@ -82,7 +82,7 @@ func TestSnapshot_RoundsLeasesUp(t *testing.T) {
 	}
 }
 
-// edit changes the database of a file and leaves its hash.
+// edit changes the database in a snapshot file, and removes the hash.
 func edit(t *testing.T, path string, change func(keys *bbolt.Bucket) error) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -186,7 +186,7 @@ func TestWriter_LeavesNothingUnlessItFinishes(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.Finish(ended, 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("it finishes after its context: %v", err)
+		t.Errorf("Finish with a context that has ended: %v", err)
 	}
 	if err := w.Close(); err != nil {
 		t.Error(err)
@@ -198,6 +198,6 @@ func TestWriter_LeavesNothingUnlessItFinishes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := etcd.Create(path); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("a file that is there is written over: %v", err)
+		t.Errorf("Create over a file that exists: %v", err)
 	}
 }

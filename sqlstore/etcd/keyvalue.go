@@ -14,7 +14,7 @@ type KeyValue struct {
 	// 0 < Created <= Revision.
 	Created  int64
 	Revision int64
-	// TTL is how long the key's lease lasts from now on; 0 is a key without a lease.
+	// TTL is how long the key's lease lasts from now on; 0 means that it has no lease.
 	TTL time.Duration
 }
 
@@ -23,7 +23,7 @@ var (
 	bucketKey   = []byte("key")
 	bucketMeta  = []byte("meta")
 	bucketLease = []byte("lease")
-	// otherBuckets are those that an etcd server expects beside them.
+	// otherBuckets are the other buckets that an etcd server expects.
 	otherBuckets = [][]byte{
 		[]byte("alarm"), []byte("cluster"), []byte("members"), []byte("members_removed"),
 		[]byte("auth"), []byte("authUsers"), []byte("authRoles"),
@@ -36,8 +36,9 @@ var (
 	keyStorageVersion   = []byte("storageVersion")
 )
 
-// position is a key of the bucket key: the revision of a transaction, the number of the
-// change within it, and whether the change deleted (etcd's mvcc.BucketKey).
+// position is a key of the bucket "key": the revision of a transaction, the number of the
+// change within that transaction, and whether the change is a deletion (etcd's
+// mvcc.BucketKey).
 type position struct {
 	main, sub int64
 	tombstone bool

@@ -21,18 +21,18 @@ import (
 
 // Errors of Open.
 var (
-	// ErrNoHash is a file without a hash at its end: a database that was copied from a
-	// member's directory.
+	// ErrNoHash means that the file has no hash at its end, as a database that was copied
+	// from a member's directory.
 	ErrNoHash = errors.New("the snapshot has no integrity hash")
-	// ErrWrongHash is a file that is not what was saved.
+	// ErrWrongHash means that the file differs from what etcd saved.
 	ErrWrongHash = errors.New("the snapshot's integrity hash is wrong: the file is damaged, or was not copied whole")
-	// ErrInUse is a file that a running etcd holds.
+	// ErrInUse means that another process, such as a running etcd, has locked the file.
 	ErrInUse = errors.New("a running etcd has the file open")
-	// ErrNotEtcd is a file that is no database of etcd.
+	// ErrNotEtcd means that the file is no database of etcd, or a damaged one.
 	ErrNotEtcd = errors.New("not a snapshot of etcd")
 )
 
-// lockTimeout is how long Open waits for another program to close the file.
+// lockTimeout is how long Open waits for another process to close the file.
 const lockTimeout = time.Second
 
 // Options of a Snapshot.
@@ -46,8 +46,9 @@ type Options struct {
 type Snapshot struct {
 	db       *bbolt.DB
 	revision int64
-	live     []position // of the keys that exist, ascending
-	ttls     map[int64]time.Duration
+	// live has the position of the last change of each key that exists, ascending.
+	live []position
+	ttls map[int64]time.Duration // by lease ID
 }
 
 // Open opens a snapshot, verifies its hash and finds the keys that exist.
@@ -55,7 +56,7 @@ func Open(ctx context.Context, path string, options Options) (_ *Snapshot, err e
 	if err := verifyFile(ctx, path, options); err != nil {
 		return nil, err
 	}
-	// A file that can be opened for writing would be: bbolt maps it read-only here.
+	// ReadOnly, because bbolt otherwise opens the file for writing and may change it.
 	db, err := bbolt.Open(path, 0, &bbolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):
@@ -72,9 +73,9 @@ func Open(ctx context.Context, path string, options Options) (_ *Snapshot, err e
 	return s, nil
 }
 
-// verifyFile checks the hash at the end of the file. etcd's database is a number of
-// pages, so that the rest of the length tells whether there is one
-// (etcdutl/snapshot/v3_snapshot.go).
+// verifyFile compares the hash at the end of the file. The length of a bbolt database is a
+// multiple of 512 bytes; so the length of the file tells whether there is a hash, as in
+// etcdutl/snapshot/v3_snapshot.go.
 func verifyFile(ctx context.Context, path string, options Options) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -106,7 +107,7 @@ func verifyFile(ctx context.Context, path string, options Options) error {
 	return nil
 }
 
-// contextReader ends a long copy with its context.
+// contextReader is a Reader that fails when its context has ended.
 type contextReader struct {
 	ctx context.Context
 	r   io.Reader
@@ -120,6 +121,7 @@ func (c *contextReader) Read(p []byte) (int, error) {
 	return c.r.Read(p)
 }
 
+// load finds the revision of the snapshot, the keys that exist, and their leases.
 func (s *Snapshot) load(ctx context.Context, tx *bbolt.Tx, options Options) error {
 	if options.SkipHashCheck {
 		if err := checkPages(tx); err != nil {
@@ -131,7 +133,7 @@ func (s *Snapshot) load(ctx context.Context, tx *bbolt.Tx, options Options) erro
 		return ErrNotEtcd
 	}
 	for _, name := range [][]byte{keyFinishedCompact, keyScheduledCompact} {
-		// What was last compacted may be all that is left to tell the revision.
+		// If every key was deleted and compacted, only the compaction tells the revision.
 		if b := meta.Get(name); len(b) >= positionLength {
 			p, err := parsePosition(b[:positionLength])
 			if err != nil {
@@ -152,14 +154,15 @@ func (s *Snapshot) load(ctx context.Context, tx *bbolt.Tx, options Options) erro
 		if err := lease.Unmarshal(v); err != nil || len(k) != 8 {
 			return fmt.Errorf("lease %x: malformed: %w", k, err)
 		}
-		// A server that starts from the snapshot counts from then on too (lease.initAndRecover).
+		// The time counts from now on, as in a server that starts from the snapshot
+		// (etcd's lease.initAndRecover).
 		s.ttls[int64(binary.BigEndian.Uint64(k))] = time.Duration(max(remaining(&lease), 1)) * time.Second
 		return nil
 	})
 }
 
-// remaining is how many seconds of a lease are left: the server notes it now and then, if
-// it is told to.
+// remaining returns how many seconds of a lease are left. etcd stores that only with
+// checkpoints of leases turned on; otherwise the whole TTL is left.
 func remaining(lease *leasepb.Lease) int64 {
 	if lease.RemainingTTL > 0 {
 		return lease.RemainingTTL
@@ -167,7 +170,8 @@ func remaining(lease *leasepb.Lease) int64 {
 	return lease.TTL
 }
 
-// checkPages finds damage that a hash would have shown: to follow it would crash.
+// checkPages looks for damage in a file whose hash is not checked. bbolt panics when it
+// reads a damaged page.
 func checkPages(tx *bbolt.Tx) error {
 	info, err := os.Stat(tx.DB().Path())
 	if err != nil {
@@ -176,7 +180,7 @@ func checkPages(tx *bbolt.Tx) error {
 	if info.Size() < tx.Size() {
 		return fmt.Errorf("%w: the file is shorter than its database", ErrNotEtcd)
 	}
-	// All of it: Check goes on in a goroutine until it is heard out.
+	// The loop reads all errors, because Check's goroutine ends only when they are received.
 	var found error
 	for err := range tx.Check() {
 		if found == nil {
@@ -186,7 +190,7 @@ func checkPages(tx *bbolt.Tx) error {
 	return found
 }
 
-// loadKeys finds which change of each key is the last.
+// loadKeys finds the last change of each key, and keeps those that are no deletions.
 func (s *Snapshot) loadKeys(ctx context.Context, keys *bbolt.Bucket) error {
 	last := map[string]position{}
 	err := keys.ForEach(func(k, v []byte) error {
@@ -231,13 +235,14 @@ func parseKeyValue(v []byte) (mvccpb.KeyValue, error) {
 	return kv, nil
 }
 
-// Revision is the last revision that etcd had given.
+// Revision returns the last revision of etcd.
 func (s *Snapshot) Revision() int64 { return s.revision }
 
-// Len is the number of keys that exist.
+// Len returns the number of keys that exist.
 func (s *Snapshot) Len() int { return len(s.live) }
 
-// Each calls yield for each key that exists, in the order of their revisions.
+// Each calls yield for each key that exists, in the order of their revisions. It stops with
+// the first error of yield. yield must not keep or change the Value.
 func (s *Snapshot) Each(ctx context.Context, yield func(KeyValue) error) error {
 	return s.db.View(func(tx *bbolt.Tx) error {
 		keys := tx.Bucket(bucketKey)
@@ -252,8 +257,8 @@ func (s *Snapshot) Each(ctx context.Context, yield func(KeyValue) error) error {
 			if kv.ModRevision != p.main || kv.CreateRevision < 1 || kv.CreateRevision > kv.ModRevision {
 				return fmt.Errorf("%w: key %q has revisions %d and %d at %d", ErrNotEtcd, kv.Key, kv.CreateRevision, kv.ModRevision, p.main)
 			}
-			// A lease that is gone takes its keys with it; here both are of one moment, so
-			// that it is there unless it was revoked: then the key never expires by itself.
+			// A key whose lease is not in the snapshot gets no TTL. etcd deletes the keys
+			// of a lease with the lease, so that there is no such key in a sound file.
 			if err := yield(KeyValue{
 				Key: string(kv.Key), Value: kv.Value, Created: kv.CreateRevision, Revision: kv.ModRevision, TTL: s.ttls[kv.Lease],
 			}); err != nil {

@@ -20,11 +20,11 @@ import (
 const (
 	// writerBatch is the number of keys in one transaction of bbolt.
 	writerBatch = 5000
-	// leaseStep is what expiries are rounded up to, so that keys share leases: etcd
-	// pays for each lease, and kube-apiserver shares them too (--lease-reuse-duration-seconds,
-	// 60 s).
+	// leaseStep is the unit to which TTLs are rounded up, so that keys share leases. Each
+	// lease costs etcd memory and time; kube-apiserver shares them too
+	// (--lease-reuse-duration-seconds, 60 s).
 	leaseStep = time.Minute
-	// storageVersion is the first version of etcd that notes one.
+	// storageVersion is the first version of etcd that stores its storage version.
 	storageVersion = "3.6.0"
 )
 
@@ -33,11 +33,13 @@ type Writer struct {
 	path, temporary string
 	db              *bbolt.DB
 	tx              *bbolt.Tx
-	pending         int
+	pending         int             // the number of keys in tx
 	leases          map[int64]int64 // TTL in seconds by ID
 }
 
-// Create begins the snapshot file at path, which must not exist.
+// Create begins the snapshot file at path. It fails with an error that matches fs.ErrExist
+// if the file exists. The Writer writes to a temporary file in the same directory until
+// Finish.
 func Create(path string) (_ *Writer, err error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {
@@ -45,7 +47,8 @@ func Create(path string) (_ *Writer, err error) {
 		}
 		return nil, err
 	}
-	// Beside it, so that it can be renamed. Secrets are in it.
+	// The same directory, so that Finish can link it. CreateTemp gives it mode 0600, because
+	// snapshots hold Secrets.
 	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-")
 	if err != nil {
 		return nil, err
@@ -59,7 +62,7 @@ func Create(path string) (_ *Writer, err error) {
 	if err := file.Close(); err != nil {
 		return nil, err
 	}
-	// Nothing is synced before Finish: a file that is not finished is worth nothing.
+	// Only Finish syncs: nobody needs a file that is not finished.
 	w.db, err = bbolt.Open(w.temporary, 0o600, &bbolt.Options{NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return nil, err
@@ -80,13 +83,14 @@ func (w *Writer) begin() (err error) {
 	return nil
 }
 
-// Put writes a key. No two keys may have one revision: in etcd they would have been
-// written by one transaction, which no revision here has been.
+// Put writes a key. It refuses a second key of the same revision. In etcd, keys of one
+// revision were written by one transaction; in byre, each revision is one change.
 func (w *Writer) Put(kv KeyValue) error {
 	entry := mvccpb.KeyValue{
 		Key: []byte(kv.Key), Value: kv.Value, CreateRevision: kv.Created, ModRevision: kv.Revision,
-		// How often a key was written is not known, and Kubernetes does not ask. A key
-		// that was not only created was written at least twice.
+		// Version is how often the key was written. byre does not know that, and
+		// Kubernetes does not use it. A key that was also updated was written at least
+		// twice.
 		Version: 1,
 	}
 	if kv.Revision > kv.Created {
@@ -115,18 +119,19 @@ func (w *Writer) Put(kv KeyValue) error {
 	return w.begin()
 }
 
-// lease is the ID of the lease for keys that expire after ttl.
+// lease returns the ID of the lease for keys that expire after ttl, rounded up to leaseStep.
 func (w *Writer) lease(ttl time.Duration) int64 {
 	steps := int64((ttl + leaseStep - 1) / leaseStep)
 	w.leases[steps] = steps * int64(leaseStep/time.Second)
 	return steps
 }
 
-// Finish writes what surrounds the keys, and the hash, and gives the file its name.
-// Revision is the last one given: the server goes on after it, and everything before it is
-// compacted.
+// Finish writes the leases, the metadata and the hash, and gives the file its name. revision
+// is the last revision of the store: an etcd that is restored from the file continues after
+// it, and the history up to it is compacted. Finish fails with an error that matches
+// fs.ErrExist if a file of that name exists.
 func (w *Writer) Finish(ctx context.Context, revision int64) error {
-	if err := w.putRest(revision); err != nil {
+	if err := w.putLeasesAndMeta(revision); err != nil {
 		return err
 	}
 	if err := w.tx.Commit(); err != nil {
@@ -140,14 +145,15 @@ func (w *Writer) Finish(ctx context.Context, revision int64) error {
 	if err := appendHash(ctx, w.temporary); err != nil {
 		return err
 	}
-	// Not os.Rename: it would replace a file that has come meanwhile.
+	// os.Link fails if another process has made the file meanwhile; os.Rename would
+	// replace that file.
 	if err := os.Link(w.temporary, w.path); err != nil {
 		return err
 	}
 	return errors.Join(w.Close(), syncDir(filepath.Dir(w.path)))
 }
 
-func (w *Writer) putRest(revision int64) error {
+func (w *Writer) putLeasesAndMeta(revision int64) error {
 	leases, meta := w.tx.Bucket(bucketLease), w.tx.Bucket(bucketMeta)
 	for id, ttl := range w.leases {
 		lease := leasepb.Lease{ID: id, TTL: ttl}
@@ -163,7 +169,7 @@ func (w *Writer) putRest(revision int64) error {
 	for _, entry := range []struct{ key, value []byte }{
 		{keyScheduledCompact, compacted},
 		{keyFinishedCompact, compacted},
-		// Both are the new cluster's own as soon as "etcdutl snapshot restore" has made it.
+		// "etcdutl snapshot restore" replaces both by those of the new cluster.
 		{keyConsistentIndex, binary.BigEndian.AppendUint64(nil, 1)},
 		{keyTerm, binary.BigEndian.AppendUint64(nil, 1)},
 		{keyStorageVersion, []byte(storageVersion)},
@@ -175,7 +181,8 @@ func (w *Writer) putRest(revision int64) error {
 	return nil
 }
 
-// Close gives up a file that is not finished. After Finish it does nothing.
+// Close removes the temporary file of a Writer that is not finished. After Finish it does
+// nothing.
 func (w *Writer) Close() error {
 	var errs []error
 	if w.tx != nil {

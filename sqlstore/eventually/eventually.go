@@ -1,6 +1,6 @@
-// Package eventually waits in tests for what another goroutine, process or server
-// brings about and does not announce. Where there is a channel, a watch or a
-// process's exit to wait for, a test waits for that instead.
+// Package eventually polls, in tests, for a condition that another goroutine, process or
+// server brings about without telling. Where there is a channel, a watch or the exit of a
+// process to wait for, a test waits for that instead.
 package eventually
 
 import (
@@ -14,27 +14,27 @@ import (
 const (
 	// interval is the time between two attempts.
 	interval = 5 * time.Millisecond
-	// timeout is long, so that a test passes on a busy machine; a test that passes
-	// never waits for it.
+	// timeout bounds a wait in the test's own process. It is long, so that tests pass on a
+	// busy machine; only a test that fails waits for so long.
 	timeout = time.Minute
 
-	// Patience bounds a wait for another program, or for a cluster of them, in the same way.
+	// Patience bounds a wait for another program, or for a cluster of programs.
 	Patience = 5 * time.Minute
 	// programInterval is the time between two attempts that ask another program.
 	programInterval = 100 * time.Millisecond
 )
 
-// True calls condition until it returns true. After a minute, or when the test's
-// context ends, it fails the test at once; what says what was waited for. It calls
-// t.Fatalf: call it from the test's own goroutine.
+// True calls condition until it returns true. After a minute, or when the test's context
+// ends, it fails the test with t.Fatalf; what names the condition in the message. It must
+// be called from the test's own goroutine.
 func True(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	Done(t, what, func(context.Context) (bool, error) { return condition(), nil })
 }
 
-// Done calls condition until it returns true and no error, under the same rules as
-// True. An error does not end the waiting: the last one is part of the failure. The
-// context ends with the waiting.
+// Done calls condition until it returns true and no error, under the same rules as True. It
+// calls condition again after an error, and reports the last error if the time is over. The
+// context of condition ends when Done returns.
 func Done(t testing.TB, what string, condition wait.ConditionWithContextFunc) {
 	t.Helper()
 	var last error
@@ -51,7 +51,7 @@ func Done(t testing.TB, what string, condition wait.ConditionWithContextFunc) {
 }
 
 // Succeeds calls try until it returns nil. After Patience, or when the test's context ends,
-// it fails the test at once with the last error. Like True, it is called from the test's own
+// it fails the test with the last error. Like True, it must be called from the test's own
 // goroutine.
 func Succeeds(t testing.TB, what string, try func() error) {
 	t.Helper()

@@ -1,20 +1,20 @@
-// Package kine reads the database of kine, in which k3s keeps what others keep in etcd:
+// Package kine reads the database of kine, which k3s uses in place of etcd. The database is
 // SQLite or PostgreSQL.
 //
-// The layout is that of kine's pkg/drivers/sqlite and pkg/drivers/pgsql: the table kine has
-// a row for each change, whose id is the revision. The row with the greatest id of a name
-// is what the key is now; deleted marks one that deletes. lease is a TTL in seconds,
-// which kine counts from its start. The package knows nothing of what Kubernetes keeps in
-// the values.
+// The layout is that of kine's pkg/drivers/sqlite and pkg/drivers/pgsql. The table kine has
+// a row for each change; the column id is the revision, and name the key. The row with the
+// greatest id of a name is the current state of that key; it does not exist if the column
+// deleted is 1. The column lease is a TTL in seconds, which kine counts from its own start.
+// The package knows nothing of Kubernetes.
 //
 // # What is promised
 //
-//   - Everything is read in one transaction that never writes: all of one revision,
-//     though kine may run beside it.
+//   - A Database reads everything in one transaction, which never writes: it shows the keys
+//     at one revision even while kine writes.
 //   - Each yields the keys that exist, each once, in the order of the revisions that
 //     wrote them.
 //
 // # What the caller owes
 //
-// Close. A Database is not safe for concurrent use.
+// The caller closes a Database. A Database is not safe for concurrent use.
 package kine

@@ -17,14 +17,14 @@ import (
 	"byre/sqlstore/etcd"
 )
 
-// ErrNotKine is a database without kine's table.
+// ErrNotKine means that the database has no table kine.
 var ErrNotKine = errors.New("the database has no table of kine")
 
 // The statements, for both databases.
 const (
 	selectState = `SELECT coalesce(max(id), 0), (SELECT count(*) FROM kine k WHERE k.id IN (SELECT max(id) FROM kine GROUP BY name) AND k.deleted = 0) FROM kine`
 
-	// A row that created has no revision of creation: it is the row's own.
+	// In the row of a create, create_revision is 0 or NULL: its create revision is its id.
 	selectLive = `
 SELECT k.id, k.name, CASE WHEN k.created <> 0 THEN k.id ELSE coalesce(k.create_revision, 0) END, coalesce(k.lease, 0), k.value
 FROM kine k WHERE k.id IN (SELECT max(id) FROM kine GROUP BY name) AND k.deleted = 0
@@ -42,8 +42,9 @@ type Database struct {
 	live     int
 }
 
-// Open opens the database at an endpoint, sqlite:///PATH or postgres://..., and begins the
-// transaction that everything is read in.
+// Open opens the database at an endpoint, sqlite:///PATH or postgres://..., and begins its
+// transaction. The transaction ends with ctx. Open fails with ErrNotKine if the database has
+// no table of kine.
 func Open(ctx context.Context, endpoint string) (_ *Database, err error) {
 	dialect, dsn, err := migrations.ParseEndpoint(endpoint)
 	if err != nil {
@@ -59,7 +60,8 @@ func Open(ctx context.Context, endpoint string) (_ *Database, err error) {
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	// The transaction outlives this call, and so must its context.
+	// The transaction outlives this call, so that it must not get a context with the
+	// timeout below.
 	if d.tx, err = db.BeginTx(ctx, options); err != nil {
 		return nil, err
 	}
@@ -88,12 +90,13 @@ func connect(dialect migrations.Dialect, dsn string) (*sql.DB, *sql.TxOptions, e
 	if _, err := os.Stat(dsn); err != nil {
 		return nil, nil, err
 	}
-	// query_only and not mode=ro: a log that was left beside the file is read, too.
+	// query_only rather than mode=ro, with which SQLite may fail to read a WAL that a
+	// crash has left beside the file.
 	db, err := sql.Open("sqlite", migrations.SQLiteDSN(dsn)+"?mode=rw&_pragma=busy_timeout(10000)&_pragma=query_only(1)")
 	return db, nil, err
 }
 
-// isNoTable reports whether a query failed because there is no table.
+// isNoTable reports whether a query failed with err because there is no table kine.
 func isNoTable(ctx context.Context, db *sql.DB, dialect migrations.Dialect, err error) bool {
 	if dialect == migrations.Postgres {
 		var e *pgconn.PgError
@@ -103,13 +106,14 @@ func isNoTable(ctx context.Context, db *sql.DB, dialect migrations.Dialect, err 
 	return db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'kine'`).Scan(&tables) == nil && tables == 0
 }
 
-// Revision is the last revision that kine had given.
+// Revision returns the last revision of kine.
 func (d *Database) Revision() int64 { return d.revision }
 
-// Len is the number of keys that exist.
+// Len returns the number of keys that exist.
 func (d *Database) Len() int { return d.live }
 
-// Each calls yield for each key that exists, in the order of their revisions.
+// Each calls yield for each key that exists, in the order of their revisions. It stops with
+// the first error of yield.
 func (d *Database) Each(ctx context.Context, yield func(etcd.KeyValue) error) error {
 	rows, err := d.tx.QueryContext(ctx, selectLive)
 	if err != nil {

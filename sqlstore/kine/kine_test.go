@@ -16,7 +16,7 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// The table as kine's drivers make it.
+// The table kine as kine's drivers make it, and its rows in the test.
 const (
 	tableSQLite = `CREATE TABLE kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, created INTEGER, deleted INTEGER,
 		create_revision INTEGER, prev_revision INTEGER, lease INTEGER, value BLOB, old_value BLOB)`
@@ -65,11 +65,11 @@ func TestDatabase_YieldsWhatExists(t *testing.T) {
 					t.Fatal(err)
 				}
 				if !reflect.DeepEqual(got, want) {
-					t.Errorf("it has %v", got)
+					t.Errorf("Each yields %v, want %v", got, want)
 				}
 			}
 			if d.Revision() != 7 || d.Len() != 3 {
-				t.Errorf("it says %d keys at revision %d", d.Len(), d.Revision())
+				t.Errorf("there are %d keys at revision %d, want 3 at 7", d.Len(), d.Revision())
 			}
 		})
 	}

@@ -14,10 +14,12 @@ import (
 	"byre/sqlstore"
 )
 
-// attempts is how often a batch is tried if it does not get the lock.
+// attempts is how often Commit sends a batch that does not get the writers' lock.
 const attempts = 3
 
-// Commit implements sqlstore.Driver.
+// Commit implements sqlstore.Driver. If the batch does not get the writers' lock within
+// Options.LockTimeout, Commit terminates the session that holds it, if that session is idle,
+// and tries again.
 func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	arguments := arrays(batch)
 	for attempt := 1; ; attempt++ {
@@ -26,13 +28,15 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		case err == nil:
 			return outcomes, nil
 		case errors.Is(err, errLost):
-			// The batch wrote nothing. A read finds out whether the store lost commits.
+			// The batch wrote nothing, because the database does not hold the position. The
+			// read begins a new epoch if the database has lost commits.
 			if _, err := d.State(ctx); err != nil {
 				return nil, err
 			}
 			return nil, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errLost)
 		case hasCode(err, codeReadOnly):
-			// The server has become a standby: its successor has another address.
+			// The server has become a standby. The new primary is on another host, which
+			// new connections find.
 			d.reset()
 			return nil, err
 		case !hasCode(err, codeLockNotAvailable) || attempt == attempts:
@@ -44,17 +48,18 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	}
 }
 
-// commit sends a batch as one pipeline and reads its results. The caller's context does
-// not end it: see closeSoon. The server's own time-outs bound the statements before the
-// COMMIT, so a batch that fails there certainly did not happen. A COMMIT that takes too
-// long is not cancelled; its outcome is unknown.
+// commit sends a batch as one pipeline and reads its results. The end of the caller's
+// context does not end it, because pgx would then cancel the COMMIT; see closeSoon. The
+// server's own time-outs bound the statements before the COMMIT, so that a batch that fails
+// there certainly did not happen. commit stops waiting for a COMMIT that takes too long and
+// does not cancel it; the outcome is unknown then.
 func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments []any) ([]sqlstore.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
-	conn, err := d.writer(ctx)
+	conn, err := d.acquireWriter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +85,7 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	results := conn.SendBatch(ctx, &b)
 	outcomes, last, committing, err := readCommit(results, settings, batch)
 	if closeErr := results.Close(); err == nil {
-		// All results were read, so an error here does not change them.
+		// All results were read: an error of Close does not change the outcome.
 		_ = closeErr
 		if last.revision > 0 {
 			d.history.advance(before, last)
@@ -88,20 +93,20 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 		return outcomes, nil
 	}
 	if !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' {
-		// If this fails too, Release drops the connection.
+		// If the ROLLBACK fails too, Release closes the connection.
 		_, _ = conn.Exec(ctx, rollback)
 	}
 	if errors.Is(err, errLost) {
 		return nil, err
 	}
 	if errors.Is(err, context.Canceled) {
-		err = context.DeadlineExceeded // only batchWait and watchSession cancel
+		err = context.DeadlineExceeded // batchWait or watchSession has ended the wait
 	}
 	return nil, d.translateCommit(err, committing)
 }
 
-// writer acquires the connection that commits. If it fails, nothing was sent.
-func (d *Driver) writer(ctx context.Context) (*pgxpool.Conn, error) {
+// acquireWriter acquires the connection that commits. If it fails, nothing was sent.
+func (d *Driver) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
 	defer cancel()
 	conn, err := d.writes.Acquire(ctx)
@@ -111,11 +116,11 @@ func (d *Driver) writer(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, d.translate(err)
 }
 
-// readCommit reads the results of a batch, of which the first are of BEGIN and
-// settings. last is the position after the batch; committing says whether all results
-// but the COMMIT's were there when it failed.
+// readCommit reads the results of a batch. settings is the number of statements before the
+// one that locks. last is the position after the batch. If readCommit fails, committing says
+// whether the server had answered all statements before the COMMIT.
 func readCommit(results pgx.BatchResults, settings int, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last position, committing bool, err error) {
-	for range settings + 1 { // and lock
+	for range settings + 1 { // the settings and the lock
 		if _, err := results.Exec(); err != nil {
 			return nil, last, false, err
 		}
@@ -185,7 +190,7 @@ func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, epoch strin
 	return o, epoch, nil
 }
 
-// arrays turns writes into the arrays that applyBatch unnests.
+// arrays returns the writes as the arrays that are the first arguments of applyBatch.
 func arrays(batch []sqlstore.Write) []any {
 	n := len(batch)
 	var (
@@ -209,12 +214,13 @@ func arrays(batch []sqlstore.Write) []any {
 	return []any{op, group, resource, owner, namespace, name, replaces, uid, form, expires, value, who, verb, auditID}
 }
 
-// terminateHolder terminates a session that has held the lock for too long.
+// terminateHolder terminates an idle session that has held the writers' lock for nearly
+// Options.LockTimeout.
 func (d *Driver) terminateHolder(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout)
 	defer cancel()
-	// A little less than LockTimeout, because the holder began before this process
-	// waited.
+	// A little less than LockTimeout, so that a session that took the lock just before
+	// this process began to wait is found.
 	held := d.options.LockTimeout * 9 / 10
 	_, err := d.writes.Exec(ctx, terminateHolder, held.String())
 	return d.translate(err)
@@ -222,11 +228,11 @@ func (d *Driver) terminateHolder(ctx context.Context) error {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// formatTime gives a text that the server reads alike under every DateStyle and TimeZone.
+// formatTime returns a text that the server reads alike under every DateStyle and TimeZone.
 func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
 
-// text and bytes share the memory of a value: pgx copies what it sends and what
-// it returns, and nobody writes to a value (sqlstore.Record).
+// text and bytes convert a value without copying it. That is safe because nobody writes to
+// a value (sqlstore.Record), and pgx copies what it sends and what it returns.
 func text(value []byte) string { return unsafe.String(unsafe.SliceData(value), len(value)) }
 
 func bytes(value string) []byte { return unsafe.Slice(unsafe.StringData(value), len(value)) }

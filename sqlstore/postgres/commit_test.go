@@ -67,9 +67,9 @@ func waiting(t *testing.T, conn *pgx.Conn) (n int) {
 	return n
 }
 
-// requireStandby makes commits wait for a standby that does not exist. Sessions see the
-// setting before the checkpointer has applied it, so a session commits until one commit has
-// to wait.
+// requireStandby makes commits wait for a standby that does not exist. Sessions show the new
+// setting before the checkpointer has applied it. requireStandby therefore commits until one
+// commit waits, and then cancels that wait.
 func requireStandby(t *testing.T, dsn string, admin *pgx.Conn) {
 	t.Helper()
 	set(t, admin, "synchronous_standby_names", "nobody")
@@ -78,7 +78,7 @@ func requireStandby(t *testing.T, dsn string, admin *pgx.Conn) {
 	var probing sync.WaitGroup
 	probing.Go(func() {
 		for !waited.Load() {
-			// The cancellation may find the statement instead of the wait after it.
+			// The cancel request below may end the statement instead of the wait after it.
 			if _, err := probe.Exec(t.Context(), `SELECT pg_logical_emit_message(true, 'test', '')`); err != nil && !waited.Load() {
 				t.Errorf("commit of the probe: %v", err)
 				return
@@ -94,8 +94,8 @@ func requireStandby(t *testing.T, dsn string, admin *pgx.Conn) {
 }
 
 // Nothing cancels a COMMIT that waits for its standby: neither the caller's context, nor
-// the driver's timeout, nor a statement_timeout of the role. What it wrote is invisible
-// until it is replicated, and its outcome is unknown.
+// the driver's timeout, nor a statement_timeout of the role. The caller gets an unknown
+// outcome, and the write is invisible until the standby has it.
 func TestCommit_IsNotCancelled(t *testing.T) {
 	t.Parallel()
 	_, dsn := startCluster(t)
@@ -142,7 +142,7 @@ func TestCommit_IsNotCancelled(t *testing.T) {
 	if state, err := driver.State(t.Context()); err != nil || state.Revision != 1 {
 		t.Errorf("state: %+v, %v", state, err)
 	}
-	// The next batch waits for the lock and gives up before it has done anything.
+	// The next batch waits for the lock, which it does not get.
 	if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("commit behind it: %v", err)
 	}
@@ -208,9 +208,9 @@ func TestCommit_StatementTimeoutWritesNothing(t *testing.T) {
 	}
 }
 
-// A batch whose answer is lost is given up soon, though the server answers on other
-// connections: its session has nothing to do. The outcome is unknown, and the next batch is
-// committed.
+// The driver soon stops waiting for a batch whose answer the network has lost: it asks the
+// server on another connection, and the session of the batch has nothing to do. The outcome
+// is unknown, and the driver commits the next batch.
 func TestCommit_EndsWhereItsSessionIsDone(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{CommitTimeout: 10 * time.Minute, ReadTimeout: 2 * time.Second})

@@ -13,31 +13,37 @@ import (
 	"byre/sqlstore"
 )
 
-// errNoAnswer is the cause of a read's end if the server did not answer for
-// Options.ReadTimeout.
+// errNoAnswer is the cause for which a watchdog cancels the context of a read.
 var errNoAnswer = errors.New("no answer in time")
 
-// errBusy is the error of a read that got no connection in that time, because other reads
-// have all of them. It tells nothing about the server: the readers of those find out.
+// errBusy is the error of a read that got no connection within Options.ReadTimeout, because
+// other reads use all of them. It says nothing about the server; the watchdogs of those
+// reads find out whether it answers.
 var errBusy = errors.New("all connections for reads are in use (pool_max_conns)")
 
-// watchdog ends a read when the server does not answer for too long. Invariant: it runs
-// while the driver waits for the server, and not while the caller uses what was read.
+// watchdog cancels a read when the server has not answered for timeout.
+//
+// Invariant: its timer runs only while the driver waits for the server. The functions that
+// read call pause before they give a row to the caller, and expect after that. Otherwise a
+// slow caller would look like a silent server.
 type watchdog struct {
 	timer   *time.Timer
 	timeout time.Duration
 }
 
-// expect starts the time for the server's next row or message.
+// expect starts the timer: the server must send the next row or message within timeout.
 func (w *watchdog) expect() { w.timer.Reset(w.timeout) }
 
-// pause stops the time: the server has answered.
+// pause stops the timer: the server has answered.
 func (w *watchdog) pause() { w.timer.Stop() }
 
-// read calls f with a connection, and with the position to check what f reads. Every read
-// goes through here, so that every read has a deadline and notices lost commits. When the
-// server was silent, or is not the primary any more, the connections that wait in the
-// pools are dropped: they may lead to the same host.
+// read calls f with a connection and with the position that the snapshot of f must hold; f
+// calls check with it.
+//
+// Invariant: every read has a deadline and notices lost commits, because every read of the
+// driver calls read. If the server does not answer, or is not the primary any more, read
+// drops the idle connections of the pools, which may lead to the same host. If f fails with
+// errLost, read begins a new epoch.
 func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn, *watchdog, position) error) error {
 	before, began := d.history.last(), time.Now()
 	reading, cancel := context.WithCancelCause(ctx)
@@ -46,7 +52,7 @@ func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn
 	w.timer = time.AfterFunc(w.timeout, func() { cancel(errNoAnswer) })
 	defer w.pause()
 	err := func() error {
-		conn, err := d.reader(reading)
+		conn, err := d.acquireReader(reading)
 		if err != nil {
 			if stat := d.reads.Stat(); ctx.Err() == nil && stat.AcquiredConns() == stat.MaxConns() {
 				return errBusy
@@ -75,12 +81,14 @@ func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn
 	return d.translate(err)
 }
 
-// silent drops the connections of a server that does not answer.
+// silent drops the connections to a server that does not answer, and returns the error that
+// says so.
 func (d *Driver) silent() error {
 	d.reset()
 	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(d.config, context.DeadlineExceeded))
 }
 
+// reset drops all connections: idle ones now, those in use when they are released.
 func (d *Driver) reset() {
 	d.reads.Reset()
 	d.writes.Reset()

@@ -13,7 +13,7 @@ import (
 	"byre/sqlstore"
 )
 
-// https://www.postgresql.org/docs/current/errcodes-appendix.html
+// SQLSTATE codes; see https://www.postgresql.org/docs/current/errcodes-appendix.html.
 const (
 	codeLockNotAvailable = "55P03"
 	codeReadOnly         = "25006"
@@ -24,23 +24,23 @@ const (
 	codeDuplicate        = "23505"
 )
 
-// causes are the codes whose meaning a client is told.
+// causes are the codes whose meaning a client may learn; see sqlstore.Cause.
 var causes = map[string]error{
 	codeReadOnly:         sqlstore.ErrReadOnly,
 	codeDiskFull:         sqlstore.ErrDiskFull,
 	codeLockNotAvailable: sqlstore.ErrLocked,
 }
 
-// unavailable are the codes, by their beginning, of a server that can't serve
-// now: lost connections, refused users and missing rights, transactions to be
-// tried again, a lack of resources, operators at work, I/O errors, damage.
+// unavailable are the first characters of the codes of a server that can't serve now: lost
+// connections, refused users and missing privileges, conflicts of transactions, a lack of
+// resources, intervention of an operator, I/O errors, damage.
 var unavailable = []string{
 	"08", "28", "3D", "3F", "40", "53", "57", "58", "XX", codeNoStatement,
 	codeNoPrivilege, codeNoTable,
 }
 
-// translate turns errors of the server and of the connection into sqlstore's,
-// for anything but a COMMIT under way; see translateCommit.
+// translate turns an error of the server or of the connection into one of sqlstore. It is
+// for everything but a batch; see translateCommit.
 func (d *Driver) translate(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || isOurs(err) {
 		return err
@@ -48,7 +48,7 @@ func (d *Driver) translate(err error) error {
 	explained := dbserver.Explain(d.config, err)
 	var server *pgconn.PgError
 	if !errors.As(err, &server) {
-		// Other errors are those of the connection, or of a time-out.
+		// Errors that do not come from the server are those of the connection, or time-outs.
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, explained)
 	}
 	if cause := causes[server.Code]; cause != nil {
@@ -62,10 +62,11 @@ func (d *Driver) translate(err error) error {
 	return fmt.Errorf("%w: %w", sqlstore.ErrDatabase, explained)
 }
 
-// translateCommit is translate for a batch. committing says that what failed
-// was the COMMIT itself. The whole batch is sent at once: when the connection
-// breaks the server may have got to the COMMIT. When an earlier statement
-// failed by the server's own word, or nothing could be sent, it has not.
+// translateCommit is translate for a batch. committing says that the COMMIT itself failed.
+//
+// The driver sends the whole batch at once. When the connection breaks, the server may
+// have received the COMMIT, and the outcome is unknown. It is certain that the batch did not
+// happen if the server says that an earlier statement failed, or if nothing was sent.
 func (d *Driver) translateCommit(err error, committing bool) error {
 	var server *pgconn.PgError
 	isServer := errors.As(err, &server)
@@ -79,16 +80,16 @@ func (d *Driver) translateCommit(err error, committing bool) error {
 	}
 }
 
-// nothingWasSent reports whether a batch failed before any of it was on its way: its
-// first write failed. pgconn.SafeToRetry alone does not say so: it holds for "conn closed"
-// too, which is also how the read of an answer fails after the connection has broken.
+// nothingWasSent reports whether a batch failed because the first write to the connection
+// failed. pgconn.SafeToRetry alone is not enough: it also holds for the error "conn closed",
+// with which pgx reads an answer after the connection has broken.
 func nothingWasSent(err error) bool {
 	var network *net.OpError
 	return pgconn.SafeToRetry(err) && errors.As(err, &network) && network.Op == "write"
 }
 
-// isOurs reports whether an error passed through the driver from the caller's
-// own code or is a sentinel already.
+// isOurs reports whether an error came from the function that a caller passed to List, or
+// matches an error of sqlstore already.
 func isOurs(err error) bool {
 	for _, sentinel := range []error{
 		sqlstore.ErrCompacted, sqlstore.ErrFuture, sqlstore.ErrInvalid, sqlstore.ErrNotFound,
@@ -102,7 +103,7 @@ func isOurs(err error) bool {
 	return errors.As(err, &y)
 }
 
-// yieldError is an error of the function that a List calls.
+// yieldError is an error of the function that the caller of List passed.
 type yieldError struct{ err error }
 
 func (e *yieldError) Error() string { return e.err.Error() }

@@ -93,7 +93,8 @@ func TestExplain_NamesTheServerAndTheRemedy(t *testing.T) {
 	}
 }
 
-// A privilege that an administrator revokes at run time is an outage with its own cause.
+// A table that disappears while the driver runs makes the database unavailable, with an
+// error that names the remedy. The driver works again once the table is there.
 func TestOutage_LostPrivilege(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})

@@ -17,9 +17,10 @@ import (
 	"byre/watch"
 )
 
-// A primary dies with commits that its asynchronous standby does not have, and the
-// standby takes over. Another process gives their revisions to other changes. Then
-// nothing goes on as if they had happened: subscriptions end, state is read again.
+// A primary fails with commits that its asynchronous standby does not have, and the standby
+// is promoted. Another process gives the lost revisions to other changes. The driver that
+// has seen the lost commits begins a new epoch: its feed ends the subscriptions and reads
+// the state again.
 func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	t.Parallel()
 	primary, standby, dsn := startPair(t)
@@ -30,7 +31,7 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	var log syncBuffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	driver := openMore(t, next.DSN(old), postgres.Options{Logger: logger}) // finds the primary
-	// It has seen nothing yet.
+	// other has seen no change.
 	other := openMore(t, pgtest.NewProxy(t, standby.DSN("postgres")).DSN(pgtest.NewProxy(t, dsn)), postgres.Options{})
 	if !strings.Contains(log.String(), "no standby is synchronous") {
 		t.Errorf("no warning at start: %s", &log)
@@ -71,10 +72,10 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	next.Blackhole() // or the feed, which polls, would begin an epoch before the other process writes
+	next.Blackhole() // otherwise the feed's poll would begin the epoch before the other process writes
 	failOver(t, primary, standby)
-	// The other process may have a connection to the old primary, and learns from a write
-	// that it is broken. That write did not happen.
+	// The other process may have a connection to the old primary. It notices that it is
+	// broken by a write that fails, which does not happen.
 	eventually.Done(t, "the other process writes", func(ctx context.Context) (bool, error) {
 		o, err := other.Commit(ctx, create("x"))
 		return err == nil && o[0].Err == nil, err
@@ -105,8 +106,9 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	}
 }
 
-// The server that a compaction works on has lost commits that the one before it had. The
-// compaction would hide that: it moves the revision to what it has compacted.
+// A compaction on a server that has lost commits fails and begins a new epoch. If it
+// succeeded, it would move the revision past the lost commits, and no process could notice
+// the loss.
 func TestFailover_CompactionFindsLostCommits(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)

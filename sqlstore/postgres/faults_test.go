@@ -17,15 +17,15 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// fault is one that is injected while two replicas write.
+// fault is a fault that the test injects while two replicas write.
 type fault struct {
 	site   pgtest.SiteConfig
 	inject func(ctx context.Context, s *pgtest.Site) error
-	// losesCommits says that what was acknowledged may be gone.
+	// losesCommits says that acknowledged writes may be lost.
 	losesCommits bool
 }
 
-// short is how long an outage lasts at least.
+// short is the shortest duration of an outage.
 const short = 300 * time.Millisecond
 
 var faults = map[string]fault{
@@ -67,9 +67,9 @@ var faults = map[string]fault{
 	},
 }
 
-// TestFaults_KeepWhatWasAcknowledged: two replicas write and compact while something bad
-// happens to the database. What was acknowledged is there, what was refused is not, each
-// change is there once, and the replicas go on by themselves.
+// TestFaults_KeepWhatWasAcknowledged: two replicas write and compact while the database has
+// a fault. Afterwards every acknowledged write exists, no refused write does, each change
+// happened once, and both replicas write again by themselves.
 func TestFaults_KeepWhatWasAcknowledged(t *testing.T) {
 	t.Parallel()
 	for name, f := range faults {
@@ -81,12 +81,12 @@ func TestFaults_KeepWhatWasAcknowledged(t *testing.T) {
 				t.Fatal(err)
 			}
 			w := startWriters(t, site)
-			w.more(t, 20)
+			w.awaitWrites(t, 20)
 			if err := f.inject(t.Context(), site); err != nil {
 				t.Fatal(err)
 			}
 			ended := time.Now()
-			w.more(t, 20)
+			w.awaitWrites(t, 20)
 			took := time.Since(ended)
 			w.stop(t)
 			t.Logf("both write again after %v; refused %v", took.Round(time.Millisecond), w.refusals())
@@ -99,7 +99,7 @@ func TestFaults_KeepWhatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// writers are replicas that write, each to objects of its own, until they are stopped.
+// writers are two replicas that create objects until stop is called.
 type writers struct {
 	drivers []*postgres.Driver
 	cancel  context.CancelFunc
@@ -159,7 +159,7 @@ func (w *writers) write(ctx context.Context, t *testing.T, replica int) {
 	}
 }
 
-// compact keeps the last hundred changes.
+// compact compacts all but the last hundred changes, again and again.
 func (w *writers) compact(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
 		state, err := w.drivers[0].State(ctx)
@@ -176,8 +176,8 @@ func (w *writers) compact(ctx context.Context, t *testing.T) {
 	}
 }
 
-// more waits until each replica has written so many objects more.
-func (w *writers) more(t *testing.T, objects int64) {
+// awaitWrites waits until each replica has created that many more objects.
+func (w *writers) awaitWrites(t *testing.T, objects int64) {
 	t.Helper()
 	want := [2]int64{w.written[0].Load() + objects, w.written[1].Load() + objects}
 	eventually.Done(t, "writes of both replicas", func(context.Context) (bool, error) {
@@ -191,7 +191,7 @@ func (w *writers) stop(t *testing.T) {
 	w.running.Wait()
 }
 
-// refusals counts what was not acknowledged, by its error.
+// refusals counts the writes that were not acknowledged, by their errors.
 func (w *writers) refusals() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,14 +204,14 @@ func (w *writers) refusals() map[string]int {
 	return counts
 }
 
-// check compares the outcomes with what there is.
+// check compares the outcomes of the writes with the objects that exist.
 func (w *writers) check(t *testing.T) {
 	t.Helper()
-	there := int64(0)
+	existing := int64(0)
 	for name, o := range w.outcomes {
 		r, err := w.get(t, 0, name)
 		if err == nil {
-			there++
+			existing++
 		}
 		switch {
 		case o.err == nil && r.Revision != o.revision:
@@ -221,13 +221,14 @@ func (w *writers) check(t *testing.T) {
 		}
 	}
 	for i := range w.drivers {
-		if state := w.state(t, i); state.Revision != there {
-			t.Errorf("replica %d: %d objects at revision %d", i, there, state.Revision)
+		if state := w.state(t, i); state.Revision != existing {
+			t.Errorf("replica %d: %d objects at revision %d", i, existing, state.Revision)
 		}
 	}
 }
 
-// get reads an object. On a busy machine reads may exceed the drivers' short timeouts.
+// get reads an object. It repeats the read, because on a busy machine reads may exceed the
+// drivers' short timeouts.
 func (w *writers) get(t *testing.T, replica int, name string) (r sqlstore.Record, err error) {
 	t.Helper()
 	recoverReads(t, func(ctx context.Context) error {
@@ -239,7 +240,7 @@ func (w *writers) get(t *testing.T, replica int, name string) (r sqlstore.Record
 	return r, err
 }
 
-// state is get for the state.
+// state reads the state, as get reads an object.
 func (w *writers) state(t *testing.T, replica int) (state sqlstore.State) {
 	t.Helper()
 	recoverReads(t, func(ctx context.Context) (err error) {
@@ -249,7 +250,8 @@ func (w *writers) state(t *testing.T, replica int) (state sqlstore.State) {
 	return state
 }
 
-// checkEpoch is check after lost commits: what both replicas have written since is there.
+// checkEpoch is check for a database that has lost commits: what both replicas have written
+// in the new epoch exists.
 func (w *writers) checkEpoch(t *testing.T) {
 	t.Helper()
 	var states []sqlstore.State

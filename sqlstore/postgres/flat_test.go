@@ -13,9 +13,9 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// While a snapshot is open, as pg_dump's is for its whole run, deleted and replaced rows
-// cannot be removed. Commits and compaction continue, and a read of the store's state
-// touches as few pages as before.
+// While a snapshot is open, as that of pg_dump is for its whole run, PostgreSQL can't remove
+// deleted and replaced rows. Commits and compaction continue nevertheless, and a read of the
+// store's state touches as few pages as before.
 func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -27,7 +27,7 @@ func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer driver.Close()
-	commits := func(from, to int) (last int64) {
+	create := func(from, to int) (last int64) {
 		t.Helper()
 		for i := from; i < to; i++ {
 			o, err := driver.Commit(t.Context(), []sqlstore.Write{{
@@ -47,13 +47,13 @@ func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 		}
 		defer conns[i].Close(context.Background())
 	}
-	commits(0, 10)
+	create(0, 10)
 	dump, conn := conns[0], conns[1]
 	if _, err := dump.Exec(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM objects`); err != nil {
 		t.Fatal(err)
 	}
 	before := buffers(t, conn, selectState, int64(10))
-	last := commits(10, 1500)
+	last := create(10, 1500)
 	if now := buffers(t, conn, selectState, last); now > before+4 {
 		t.Errorf("a read of the state touched %d pages before 1500 commits, and %d after", before, now)
 	}
@@ -68,7 +68,7 @@ func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 	if state, err := driver.State(t.Context()); err != nil || state.Revision != last || state.Compacted != last {
 		t.Errorf("state: %+v, %v", state, err)
 	}
-	if next := commits(1500, 1501); next != last+1 {
+	if next := create(1500, 1501); next != last+1 {
 		t.Errorf("revision %d after %d", next, last)
 	}
 }

@@ -13,28 +13,29 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// closeTimeout bounds each of the two steps in which pgx closes a connection that it has
-// given up: it asks the server to cancel the statement, and reads what is under way.
-// Invariant: such a connection leaves its place in its pool within two of these. pgx
-// itself takes up to 15 seconds where the server is silent; the writer, which has one
-// place, would write nothing meanwhile, though another host may have taken over.
+// closeTimeout bounds each of the two steps in which pgx closes a connection whose context
+// has ended: it asks the server to cancel the statement, and it reads the rest of the answer.
+//
+// Invariant: a connection that pgx closes leaves its pool within two closeTimeouts.
+// closeSoon and closingConn keep it. pgx alone takes up to 15 seconds if the server does not
+// answer. The pool of the writer has one connection: meanwhile the process could not write,
+// even if another host has taken over.
 const closeTimeout = time.Second
 
 var errNoCancel = errors.New("a commit is not cancelled")
 
-// beforeConnect is a function of the type of pgxpool.Config.BeforeConnect.
+// beforeConnect is the type of pgxpool.Config.BeforeConnect.
 type beforeConnect = func(context.Context, *pgx.ConnConfig) error
 
 // closeSoon returns a function for pgxpool.Config.BeforeConnect that keeps the invariant
-// of closeTimeout. mayCancel says whether the server is asked to cancel a statement that
-// is given up.
+// of closeTimeout. mayCancel says whether pgx may ask the server to cancel the statement of
+// a connection that it closes. The function calls before first, which may change the
+// configuration.
 //
-// The server is not asked on the writer's connection. A cancelled COMMIT stops to wait
-// for its synchronous standby, and its changes become visible although they are not
-// replicated. Without the request it goes on waiting, invisible, after the client has
-// gone.
-//
-// before is called first; it may change the configuration.
+// mayCancel is false for the writer's connection. A cancelled COMMIT stops waiting for its
+// synchronous standby, and its changes become visible although they are not replicated.
+// Without a cancel request the COMMIT keeps waiting after the client has gone, and its
+// changes stay invisible until the standby has them.
 func closeSoon(mayCancel bool, before beforeConnect) beforeConnect {
 	return func(ctx context.Context, config *pgx.ConnConfig) error {
 		if err := before(ctx, config); err != nil {
@@ -43,7 +44,7 @@ func closeSoon(mayCancel bool, before beforeConnect) beforeConnect {
 		var connected atomic.Bool
 		dial := config.DialFunc
 		config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			// After the connection is made, pgx dials for cancel requests only.
+			// Once the connection is made, pgx dials only for cancel requests.
 			isCancel := connected.Load()
 			if isCancel && !mayCancel {
 				return nil, errNoCancel
@@ -72,8 +73,8 @@ func closeSoon(mayCancel bool, before beforeConnect) beforeConnect {
 	}
 }
 
-// closingConn is a connection on which pgx sets a deadline in the future only when it
-// closes it.
+// closingConn bounds deadlines in the future by closeTimeout. pgx sets such a deadline only
+// when it closes the connection.
 type closingConn struct{ net.Conn }
 
 // SetDeadline implements net.Conn.
@@ -84,20 +85,21 @@ func (c closingConn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// batchWait is the wait for the answer of the batch under way, if there is one.
+// batchWait is the wait for the answer to the batch under way, if there is one.
 //
-// Invariant: a batch does not wait for a server that is known to be silent. A read that
-// began after the batch and got no answer ends the wait; the outcome is unknown then.
-// Otherwise the writer would wait for as long as a COMMIT may take, while another host
-// has taken over. Where a COMMIT waits for its synchronous standby, reads are answered.
+// Invariant: the driver does not wait for the answer to a batch from a server that does not
+// answer reads. A read that began after the batch and got no answer calls endIfBefore, and
+// the outcome of the batch is unknown. Otherwise the writer would wait for as long as a
+// COMMIT may take, although another host may have taken over. While a COMMIT waits for its
+// synchronous standby, the server answers reads, and the wait continues.
 type batchWait struct {
 	mu    sync.Mutex
 	began time.Time
-	// giveUp is nil where no batch is under way.
+	// giveUp ends the wait; nil if no batch is under way.
 	giveUp context.CancelFunc
 }
 
-// begin records that a batch is sent. giveUp ends the wait for its answer.
+// begin records that a batch is being sent. giveUp ends the wait for its answer.
 func (w *batchWait) begin(giveUp context.CancelFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,16 +122,17 @@ func (w *batchWait) endIfBefore(t time.Time) {
 	}
 }
 
-// sessionInterval is how often watchSession asks.
+// sessionInterval is the time between two questions of watchSession.
 const sessionInterval = time.Second
 
-// watchSession ends the wait for a batch whose session has nothing to do: the network has
-// swallowed the batch or its answer, while other connections work. On such a connection it
-// asks the server, the first time after Options.ReadTimeout, until the returned function is
-// called. A session that works, or waits for a lock or for a synchronous standby, is left
-// alone.
+// watchSession calls giveUp, which ends the wait for a batch, when the session of the batch
+// has nothing to do: then the network has lost the batch or its answer. watchSession asks the
+// server on another connection, the first time after Options.ReadTimeout, until the caller
+// calls stop. It does not give up a batch whose session works, or waits for a lock or for a
+// synchronous standby.
 //
-// Behind a pooler nobody knows the session. There the batch ends at its deadline.
+// Behind a pooler the driver does not know the session. There it waits for a batch until its
+// deadline.
 func (d *Driver) watchSession(ctx context.Context, conn *pgxpool.Conn, giveUp func()) (stop func()) {
 	if !d.hasSession() {
 		return func() {}
@@ -158,7 +161,8 @@ func (d *Driver) watchSession(ctx context.Context, conn *pgxpool.Conn, giveUp fu
 	}
 }
 
-// isDone reports whether the server says that a session has nothing to do.
+// isDone reports whether the server says that a session has had nothing to do for a second,
+// or does not exist. It returns false if the server does not answer.
 func (d *Driver) isDone(ctx context.Context, pid uint32) (done bool) {
 	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
 		return conn.QueryRow(ctx, isDone, int64(pid)).Scan(&done)

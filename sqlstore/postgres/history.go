@@ -13,45 +13,48 @@ import (
 	"byre/sqlstore"
 )
 
-// epochGap is how far a new epoch moves the revision beyond the last one that this
-// process has seen. Other processes may have seen later revisions, and shown them to
-// clients.
+// epochGap is how far a new epoch moves the revision beyond the last one that this process
+// has seen. Other processes may have seen later revisions and shown them to clients; the gap
+// keeps the new epoch from giving them again.
 const epochGap = 1_000_000
 
-// errLost means that the database does not hold the last change that this process has
-// seen: a server took over that had not received it.
+// errLost means that the database does not hold the last change that this process has seen:
+// a standby that had not received it was promoted, or an older state was restored.
 var errLost = errors.New("the database has lost commits")
 
-// position is the last change that this process has seen, by its revision and
-// by what its row holds: after a failover the same revision may have been given
-// to another change.
+// position identifies the last change that this process has seen: by its revision, and by
+// the time and UID in its row, because after a failover the revision may have been given to
+// another change.
 type position struct {
 	epoch    string
 	revision int64
-	time     time.Time // zero where the row was not seen
+	time     time.Time // zero if this process has not seen the row
 	uid      string
 }
 
-// history keeps the position. Invariant: it only moves forward within an epoch,
-// and what is read is returned only if its snapshot holds the position from
-// before the read. So no read is older than what this process has returned
-// before, and none comes from another history.
+// history holds the position of this process.
+//
+// Invariant: the position only moves forward within an epoch, and a read returns only what
+// comes from a snapshot that holds the position of before the read. advance and check keep
+// it. Otherwise a read could be older than an earlier read of this process, or show changes
+// that a failover has replaced.
 type history struct {
 	mu       sync.Mutex
 	position position
-	// recovering is held while a new epoch is started.
+	// recovering is held by startEpoch.
 	recovering sync.Mutex
 }
 
-// last is the position now.
+// last returns the position.
 func (h *history) last() position {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.position
 }
 
-// advance moves the position from what it was before a read or commit to what
-// that saw, unless the epoch has changed meanwhile.
+// advance moves the position forward to now, which a read or a commit saw. before is the
+// position of before that read or commit. If another one has changed the epoch meanwhile,
+// advance does nothing.
 func (h *history) advance(before, now position) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,7 +63,8 @@ func (h *history) advance(before, now position) {
 	}
 }
 
-// forget lets the next read set the position.
+// forget removes the position, so that the next read sets it, unless the epoch is not that
+// of before any more.
 func (h *history) forget(before position) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -69,19 +73,21 @@ func (h *history) forget(before position) {
 	}
 }
 
-// observation is what one snapshot says of the store, in the order of
-// stateColumns.
+// observation is what one snapshot shows of the store: the row of stateColumns.
 type observation struct {
 	sqlstore.State
-	// lastTime and lastUID are of the last revision's row, nil where it is compacted.
+	// lastTime and lastUID are those of the row of the last revision; nil if the row is
+	// compacted.
 	lastTime *time.Time
 	lastUID  *string
-	// knownTime and knownUID are of the row that has the position's revision.
+	// knownTime and knownUID are those of the row that has the position's revision; nil if
+	// there is none.
 	knownTime         *time.Time
 	knownUID          *string
 	standby, readOnly bool
 }
 
+// columns returns the destinations of a Scan of stateColumns.
 func (o *observation) columns() []any {
 	return []any{
 		&o.Revision, &o.Compacted, &o.Epoch, &o.Time, &o.lastTime, &o.lastUID,
@@ -89,7 +95,7 @@ func (o *observation) columns() []any {
 	}
 }
 
-// position is the observation's own.
+// position returns the position of the last change in the snapshot.
 func (o *observation) position() position {
 	p := position{epoch: o.Epoch, revision: o.Revision}
 	if o.lastTime != nil {
@@ -98,9 +104,9 @@ func (o *observation) position() position {
 	return p
 }
 
-// holds reports whether a snapshot holds the position. If the position is compacted, the
-// snapshot does not tell. Reads that continue from the position then fail with
-// sqlstore.ErrCompacted.
+// holds reports whether the snapshot holds the position p. It returns true if the change of
+// p is compacted, because the snapshot does not show it then; reads that continue from p
+// fail with sqlstore.ErrCompacted in that case.
 func (o *observation) holds(p position) bool {
 	switch {
 	case o.Revision < p.revision:
@@ -111,8 +117,9 @@ func (o *observation) holds(p position) bool {
 	return o.knownTime != nil && o.knownTime.Equal(p.time) && *o.knownUID == p.uid
 }
 
-// check refuses what was read from anything but the primary, or from a history
-// that does not hold what this process saw before.
+// check fails if a snapshot was not read from a primary, or if it does not hold the position
+// of before the read (errLost). Otherwise it advances the position. Every function that
+// reads calls it before it returns what it has read.
 func (d *Driver) check(before position, o *observation) error {
 	switch {
 	case o.standby || o.readOnly:
@@ -124,20 +131,20 @@ func (d *Driver) check(before position, o *observation) error {
 	return nil
 }
 
-// startEpoch answers lost commits: it moves the revision beyond every one that was given
-// before, marks all before it as compacted, and changes the epoch. So every cursor of the
-// lost history, in this process or in a client, fails as compacted, and no revision is
-// given twice.
+// startEpoch begins a new epoch after lost commits. It moves the revision beyond all that
+// were given before, marks all before it as compacted, and changes the epoch. So every watch
+// and every list that continues from a revision of the lost history, in this process or in a
+// client, fails as compacted, and no revision is given twice.
 func (d *Driver) startEpoch(ctx context.Context, before position) error {
 	d.history.recovering.Lock()
 	defer d.history.recovering.Unlock()
 	if d.history.last().epoch != before.epoch {
-		return nil // somebody else has
+		return nil // another read of this process has begun the epoch
 	}
 	d.reset() // connections may lead to different servers
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
-	conn, err := d.writer(ctx)
+	conn, err := d.acquireWriter(ctx)
 	if err != nil {
 		return err
 	}
@@ -151,8 +158,8 @@ func (d *Driver) startEpoch(ctx context.Context, before position) error {
 		return err
 	}
 	if revision == 0 {
-		// Either another process has started the epoch, which the next read finds, or the
-		// first read went to another server, and this one has lost nothing.
+		// Either another process has begun the epoch, and the next read sees it. Or the
+		// read that failed went to another server, and this server has lost nothing.
 		return nil
 	}
 	d.history.forget(before)
@@ -162,7 +169,8 @@ func (d *Driver) startEpoch(ctx context.Context, before position) error {
 	return nil
 }
 
-// knownTime is a position's time as a parameter, empty where it is not known.
+// knownTime returns the time of a position as a parameter of a statement; empty if it is not
+// known.
 func knownTime(p position) string {
 	if p.time.IsZero() {
 		return ""

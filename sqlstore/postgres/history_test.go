@@ -16,7 +16,7 @@ import (
 	"byre/sqlstore/postgres"
 )
 
-// syncBuffer is a log that can be read while it is written.
+// syncBuffer holds a log that a test can read while the driver writes to it.
 type syncBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -57,9 +57,9 @@ func names(t *testing.T, driver sqlstore.Driver) (all []string) {
 	return all
 }
 
-// lose deletes the last commits from the database. A failover to a standby that lags behind
-// has the same effect.
-func lose(t *testing.T, dsn string, after int64) {
+// loseCommits deletes the commits after a revision from the database. A failover to a
+// standby that lags behind has the same effect.
+func loseCommits(t *testing.T, dsn string, after int64) {
 	t.Helper()
 	for _, statement := range []string{`DELETE FROM objects WHERE revision > $1`, `DELETE FROM changes WHERE revision > $1`} {
 		if _, err := connect(t, dsn).Exec(t.Context(), statement, after); err != nil {
@@ -68,8 +68,8 @@ func lose(t *testing.T, dsn string, after int64) {
 	}
 }
 
-// The first request after a loss notices the lost commits, even if their revisions were
-// given to other changes, and begins an epoch beyond them.
+// The first request after commits were lost notices the loss, even if their revisions were
+// given to other changes. It begins an epoch beyond the lost revisions.
 func TestLostCommits_AreNoticed(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string][]string{
@@ -102,7 +102,7 @@ func TestLostCommits_AreNoticed(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				lose(t, dsn, 2)
+				loseCommits(t, dsn, 2)
 				mustCreate(t, openMore(t, dsn, postgres.Options{}), again...)
 
 				if err := ask(driver); !errors.Is(err, sqlstore.ErrUnavailable) {
@@ -144,8 +144,8 @@ func TestLostCommits_AreNoticed(t *testing.T) {
 	}
 }
 
-// Processes that have lost different commits end in one epoch, beyond the commits of all of
-// them.
+// Processes that have seen different numbers of the lost commits agree on one new epoch,
+// beyond all the lost commits.
 func TestLostCommits_OfSeveralEndInOneEpoch(t *testing.T) {
 	t.Parallel()
 	ahead, dsn := open(t, postgres.Options{})
@@ -156,7 +156,7 @@ func TestLostCommits_OfSeveralEndInOneEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustCreate(t, ahead, "d")
-	lose(t, dsn, 1)
+	loseCommits(t, dsn, 1)
 	var state [2]sqlstore.State
 	for range 3 {
 		for i, d := range []*postgres.Driver{behind, ahead} {
@@ -179,9 +179,9 @@ func TestLostCommits_OfSeveralEndInOneEpoch(t *testing.T) {
 	}
 }
 
-// A server that holds all commits begins no epoch. A state that was read from another
-// server (an earlier primary behind the same name) is refused, and the process forgets
-// nothing that it has seen.
+// A read that reaches another server, which lags behind (an earlier primary behind the same
+// name), fails. It begins no epoch on the primary, which holds all commits. The process keeps
+// its position: when the primary does lose commits later, the process notices.
 func TestLostCommits_NoEpochWhenAllAreThere(t *testing.T) {
 	t.Parallel()
 	var log syncBuffer
@@ -204,22 +204,22 @@ func TestLostCommits_NoEpochWhenAllAreThere(t *testing.T) {
 	asked := whileLocked(t, dsn, admin, func() error { _, err := driver.State(t.Context()); return err },
 		`INSERT INTO changes SELECT * FROM saved`)
 	if !errors.Is(asked, sqlstore.ErrUnavailable) {
-		t.Errorf("asked of less: %v", asked)
+		t.Errorf("a read of a state that lags behind: %v", asked)
 	}
 	if strings.Contains(log.String(), "lost commits") {
-		t.Errorf("nothing is lost:\n%s", &log)
+		t.Errorf("the log tells of lost commits, and none were lost:\n%s", &log)
 	}
-	lose(t, dsn, 2)
+	loseCommits(t, dsn, 2)
 	if _, err := driver.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {
-		t.Errorf("lost in fact: %v", err)
+		t.Errorf("a read after commits were lost: %v", err)
 	}
 	if state, err := driver.State(t.Context()); err != nil || state.Epoch == before.Epoch {
 		t.Errorf("state: %+v, %v; before %+v", state, err, before)
 	}
 }
 
-// A process that knows only the revision of the last change does not commit to a database
-// that is behind that revision.
+// A process that has seen only the revision of the last change, because its row is
+// compacted, does not commit to a database that lags behind that revision.
 func TestLostCommits_AfterACompaction(t *testing.T) {
 	t.Parallel()
 	first, dsn := open(t, postgres.Options{})
@@ -244,9 +244,9 @@ func TestLostCommits_AfterACompaction(t *testing.T) {
 	}
 }
 
-// The row at a position may be compacted when it is read; then only its revision identifies
-// it. A stale read at the same time begins no epoch on a server that has lost nothing but
-// the compacted rows.
+// If the row of the position was compacted before this process saw it, only its revision
+// identifies the position. A read from a server that lags behind begins no epoch then either,
+// if the primary has that revision.
 func TestStaleRead_AfterACompactionBeginsNoEpoch(t *testing.T) {
 	t.Parallel()
 	first, dsn := open(t, postgres.Options{})
@@ -280,8 +280,8 @@ func TestStaleRead_AfterACompactionBeginsNoEpoch(t *testing.T) {
 	}
 }
 
-// whileLocked holds the writers' lock until ask waits for it, executes a statement,
-// releases the lock, and returns the result of ask.
+// whileLocked takes the writers' lock, calls ask, waits until ask waits for the lock,
+// executes a statement, releases the lock, and returns the result of ask.
 func whileLocked(t *testing.T, dsn string, admin *pgx.Conn, ask func() error, statement string) error {
 	t.Helper()
 	holder, err := connect(t, dsn).Begin(t.Context())

@@ -8,11 +8,11 @@ import (
 	"byre/sqlstore"
 )
 
-// lastBackupKey is a record of byre's own, of which clients see nothing. Its resource is one
-// that the migrations of all schemas know to be built in.
+// lastBackupKey is the key of a record that no API serves. Its resource is one that the
+// migrations take for a built-in one, in all versions of the schema.
 var lastBackupKey = sqlstore.Key{Group: "byre", Resource: "foundations", Owner: sqlstore.BuiltIn, Name: "last-backup"}
 
-// RecordBackup notes a backup of a database, which may be in use.
+// RecordBackup stores the record of a backup in its database, which may be in use.
 func RecordBackup(ctx context.Context, dsn string, b sqlstore.LastBackup) (err error) {
 	value, err := b.Encode()
 	if err != nil {
@@ -23,7 +23,7 @@ func RecordBackup(ctx context.Context, dsn string, b sqlstore.LastBackup) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	const attempts = 5 // others may record a backup at the same time
+	const attempts = 5 // other processes may record a backup at the same time
 	for range attempts {
 		w := sqlstore.Write{
 			Op: sqlstore.Create, Key: lastBackupKey, Form: "byre/1", Value: value,
@@ -44,7 +44,7 @@ func RecordBackup(ctx context.Context, dsn string, b sqlstore.LastBackup) (err e
 			return err
 		}
 	}
-	return errors.New("last backup: others record theirs all the time")
+	return errors.New("last backup: other processes record backups at the same time")
 }
 
 // LastBackup implements sqlstore.BackupRecorder.

@@ -12,19 +12,19 @@ import (
 	"byre/migrations/dbserver"
 )
 
-// adoptServer begins an epoch where the present one began on another server or on an
-// earlier timeline of it. Open calls it: a process that has just started has seen no
-// change, and so could not find that some are lost.
+// adoptServer begins a new epoch if the store's epoch began on another server, or on an
+// earlier timeline of this one. Open calls it, because a process that has just started has
+// no position and can't notice that commits are lost.
 //
-// Invariant: the epoch ends with the lineage of the server that it began on, once a
-// process has opened the store there. A process that runs during a failover begins an
-// epoch only where commits are lost; the next one that starts can not know that, and
-// begins one in any case. Else clients would go on at revisions that the new server gives
-// to other changes.
+// Invariant: once a process has opened the store, the text of its epoch ends with the lineage
+// of the server on which the epoch began. adoptServer and startEpoch keep it. A process that
+// runs during a failover begins an epoch only if commits are lost. A process that starts
+// after the failover can't know whether commits are lost, and therefore always begins one.
+// Otherwise clients would continue at revisions that the new server gives to other changes.
 func (d *Driver) adoptServer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
-	conn, err := d.writer(ctx)
+	conn, err := d.acquireWriter(ctx)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (d *Driver) adoptServer(ctx context.Context) error {
 	case strings.HasSuffix(epoch, lineage):
 		return nil
 	case !strings.Contains(epoch, "@"):
-		// A new store, or one of an earlier release.
+		// The store is new, or an earlier release wrote its epoch.
 		_, err := conn.Exec(ctx, markEpoch, epoch, lineage)
 		return d.translate(err)
 	}
@@ -54,8 +54,8 @@ func (d *Driver) adoptServer(ctx context.Context) error {
 	return err
 }
 
-// lineage is the text that an epoch ends with; it is empty where the server does not tell,
-// as some services that run PostgreSQL for others do not.
+// lineage returns the lineage of the server (see selectLineage), with which the text of an
+// epoch ends. It is empty if the role may not read it, as at some cloud providers.
 func (d *Driver) lineage(ctx context.Context, conn *pgxpool.Conn) (lineage string, err error) {
 	err = conn.QueryRow(ctx, selectLineage).Scan(&lineage)
 	var refused *pgconn.PgError
@@ -67,8 +67,8 @@ func (d *Driver) lineage(ctx context.Context, conn *pgxpool.Conn) (lineage strin
 	return lineage, err
 }
 
-// changeEpoch runs a statement that begins an epoch and returns its first revision, or 0
-// where it does not.
+// changeEpoch executes newEpoch or moveEpoch under the writers' lock. It returns the first
+// revision of the new epoch, or 0 if the statement began none.
 func (d *Driver) changeEpoch(ctx context.Context, conn *pgxpool.Conn, statement string, arguments ...any) (revision int64, err error) {
 	var b pgx.Batch
 	b.Queue(begin)

@@ -10,9 +10,9 @@ import (
 	"byre/sqlstore/postgres"
 )
 
-// All processes end, the primary fails with a commit that its standby does not have, and
-// the standby is promoted: no process remembers the lost commit. The first process that
-// starts begins an epoch, so that no client continues at a revision that is given twice.
+// All processes end, the primary fails with commits that its standby does not have, and the
+// standby is promoted: no process remembers the lost commits. The first process that starts
+// begins an epoch, so that no client continues at a revision that is given twice.
 func TestFailover_IsNoticedByTheNextStart(t *testing.T) {
 	t.Parallel()
 	primary, standby, dsn := startPair(t)
@@ -45,8 +45,8 @@ func TestFailover_IsNoticedByTheNextStart(t *testing.T) {
 	}
 }
 
-// A dump that is restored on another server does not continue the old history. A store of
-// an earlier release only gets its mark.
+// Open begins an epoch in a dump that was restored on another server. To the epoch of an
+// earlier release, which has no lineage, it only appends the lineage.
 func TestOpen_BeginsAnEpochOnAnotherServer(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})

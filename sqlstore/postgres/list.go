@@ -62,7 +62,7 @@ func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *s
 	defer rows.Close()
 	yielded := int64(0)
 	for ; rows.Next(); yielded++ {
-		w.pause() // yield may take its time
+		w.pause() // the time that yield takes does not count
 		r := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}}
 		var expires *time.Time
 		var value *string
@@ -90,9 +90,9 @@ func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *s
 	return nil
 }
 
-// statements returns the statement of the list and, if the records may have to be
-// counted, that of the count. The statements for the current state would also do for the
-// last revision, but only the transaction tells which revision is the last.
+// statements returns the statement that lists, and the one that counts the records if there
+// is a limit. If q.At is the last revision, the statements for the current state would also
+// do, but which revision is the last is known only in the transaction.
 func statements(q sqlstore.Query) (list, count string) {
 	now := q.At == 0
 	switch {
@@ -111,8 +111,8 @@ func statements(q sqlstore.Query) (list, count string) {
 	}
 }
 
-// argumentsOf returns $1 to $9, and false when there can be nothing in the
-// range.
+// argumentsOf returns the arguments $1 to $9 of the statements. It returns false if the
+// range is empty, because the position is after the namespace.
 func argumentsOf(q sqlstore.Query) ([]any, bool) {
 	namespace, name := q.Namespace, ""
 	switch {

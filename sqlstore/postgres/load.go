@@ -14,9 +14,10 @@ import (
 	"byre/sqlstore"
 )
 
-// Load fills a database with a snapshot, in one transaction. The database may be empty,
-// or hold a store that never held anything and that no process uses; any other is
-// ErrNotEmpty or a *migrations.InUseError.
+// Load fills a database with a snapshot, in one transaction. The database must be empty, or
+// have the schema and no data. Load fails with sqlstore.ErrNotEmpty if it holds data, with a
+// *migrations.InUseError if a process serves it, and with sqlstore.ErrBroken if the snapshot
+// is broken.
 func Load(ctx context.Context, dsn string, s sqlstore.Snapshot) error {
 	t, err := connect(ctx, dsn)
 	if err != nil {
@@ -28,8 +29,8 @@ func Load(ctx context.Context, dsn string, s sqlstore.Snapshot) error {
 		return err
 	}
 	if version > 0 {
-		// A database that is going to be refused because it holds data is not migrated
-		// first.
+		// Load does not migrate a database with an older schema: it may hold data, and
+		// Load would then change its schema and refuse it.
 		err = migrations.Check(migrations.Postgres, version)
 	} else {
 		t.watchdog.pause()
@@ -47,8 +48,8 @@ func (t *transfer) load(s sqlstore.Snapshot) error {
 	if err != nil {
 		return t.explain(err)
 	}
-	// The rollback waits until the server has released the locks, so that the next
-	// process does not find the store in use.
+	// The rollback waits for the server's answer. By then the server has released the
+	// locks, so that the next process does not find the store in use.
 	defer t.rollback(tx)
 	if err := t.lock(tx); err != nil {
 		return err
@@ -76,7 +77,7 @@ func (t *transfer) load(s sqlstore.Snapshot) error {
 	if _, err := tx.Exec(t.ctx, analyze); err != nil {
 		return t.explain(err)
 	}
-	// The answer may wait until a synchronous standby has received everything.
+	// The server may answer only when a synchronous standby has received everything.
 	t.watchdog.pause()
 	if err := tx.Commit(t.ctx); err != nil {
 		return fmt.Errorf("commit: %w", t.explain(err))
@@ -91,13 +92,13 @@ func (t *transfer) rollback(tx pgx.Tx) {
 	_ = tx.Rollback(ctx)
 }
 
-// lock locks the store against other processes. It fails if the store is in use or holds
-// data.
+// lock locks the tables until the transaction ends. It fails if a process uses the store or
+// if the store holds data.
 func (t *transfer) lock(tx pgx.Tx) error {
 	if _, err := tx.Exec(t.ctx, configureLoad, "10000"); err != nil {
 		return t.explain(err)
 	}
-	if err := t.checkIdle(); err != nil { // the transaction keeps the lock
+	if err := t.checkIdle(); err != nil { // the transaction keeps the lock of use
 		return err
 	}
 	if _, err := tx.Exec(t.ctx, lockStore); err != nil {
@@ -113,33 +114,32 @@ func (t *transfer) lock(tx pgx.Tx) error {
 	return nil
 }
 
-// puller returns the next row, as what iter.Pull2 returns does.
+// puller returns the next row; it is the type of iter.Pull2's first result.
 type puller[T any] func() (row *T, err error, ok bool)
 
-// split divides rows: first yields those at the beginning for which belongs is true, rest,
-// when first has ended, the others.
-func split[T any](next puller[T], belongs func(*T) bool) (first, rest puller[T]) {
-	var held *T
-	first = func() (*T, error, bool) {
+// split divides rows. head returns the rows before the first one for which isHead is false;
+// rest returns the others, and must be called only after head has ended.
+func split[T any](next puller[T], isHead func(*T) bool) (head, rest puller[T]) {
+	var firstOfRest *T
+	head = func() (*T, error, bool) {
 		row, err, ok := next()
-		if ok && err == nil && !belongs(row) {
-			held = row
+		if ok && err == nil && !isHead(row) {
+			firstOfRest = row
 			return nil, nil, false
 		}
 		return row, err, ok
 	}
 	rest = func() (*T, error, bool) {
-		if row := held; row != nil {
-			held = nil
+		if row := firstOfRest; row != nil {
+			firstOfRest = nil
 			return row, nil, true
 		}
 		return next()
 	}
-	return first, rest
+	return head, rest
 }
 
-// copyRows sends rows by COPY. The watchdog bounds the time of the server, not that of
-// the source of the rows.
+// copyRows sends rows by COPY. The watchdog's timer does not run while next makes a row.
 func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, next puller[T], values func(*T) []any) error {
 	t.watchdog.pause()
 	var source error
@@ -186,7 +186,7 @@ func undoValues(r *sqlstore.ChangeRow) []any {
 	}
 }
 
-// nullTime is NULL for never.
+// nullTime returns NULL for the zero time, which means never.
 func nullTime(t time.Time) any {
 	if t.IsZero() {
 		return nil

@@ -19,33 +19,37 @@ import (
 	"byre/sqlstore"
 )
 
-// Options of a database. The zero value of each field means its default.
+// Options of a Driver. The zero value of each field means its default.
 type Options struct {
-	// LockTimeout is how long to wait for another process's transaction before
-	// its session is terminated, if it is idle: 5 seconds.
+	// LockTimeout is how long a batch waits for the writers' lock; the default is 5
+	// seconds. After that the driver terminates the session that holds the lock, if that
+	// session is idle.
 	LockTimeout time.Duration
-	// CommitTimeout is how long a batch may take besides: 10 seconds, of which
-	// half is for its statement, which then fails and changes nothing. A COMMIT
-	// that takes longer has an unknown outcome.
+	// CommitTimeout is how long a batch may take in addition to LockTimeout; the default
+	// is 10 seconds. Half of it is for the statement that writes: if that takes longer,
+	// the batch fails and changes nothing. A COMMIT that takes longer has an unknown
+	// outcome.
 	CommitTimeout time.Duration
-	// ReadTimeout is how long a read waits for the server's next row: 5 seconds.
+	// ReadTimeout is how long a read waits for a connection, and for each row of the
+	// server; the default is 5 seconds.
 	ReadTimeout time.Duration
 	// AllowLoss accepts a server with fsync or synchronous_commit off, which may lose
 	// commits when it crashes.
 	AllowLoss bool
-	// Logger logs what the operator should know of the server; by default nothing is
-	// logged.
+	// Logger logs new epochs, and what an operator should change on the server. By
+	// default nothing is logged.
 	Logger *slog.Logger
 }
 
-// Driver implements sqlstore.Driver, Maintainer, Locker and Notifier.
+// Driver implements sqlstore.Driver, Maintainer, Locker, Notifier, Sizer, Archiver and
+// BackupRecorder.
 type Driver struct {
 	options Options
 	config  *pgx.ConnConfig
-	// refresh reads the credentials of a new connection, which files may have new.
+	// refresh reads the files with the credentials again, for each new connection.
 	refresh beforeConnect
-	// writes has one connection, so that readers can't keep it from the writer;
-	// locks has those that hold a lock while other connections work.
+	// writes has one connection, which only the writer uses; locks has connections whose
+	// transactions hold locks by name, while their holders use other connections.
 	reads, writes, locks *pgxpool.Pool
 	// unlocked is when a lock by name was last released, in nanoseconds since 1970.
 	unlocked atomic.Int64
@@ -62,7 +66,9 @@ var (
 	_ sqlstore.BackupRecorder = (*Driver)(nil)
 )
 
-// Open connects to a database. dsn is what pgx takes: a URL or keywords.
+// Open connects to a database. dsn is a connection string of pgx: a URL, or keywords and
+// values. The caller closes the driver. If the store's epoch began on another server, Open
+// begins a new one; see adoptServer.
 func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	d, err := OpenWithoutServing(ctx, dsn, options)
 	if err != nil {
@@ -74,8 +80,8 @@ func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	return d, nil
 }
 
-// OpenWithoutServing is Open for a process that serves nothing of what is stored. It begins
-// no epoch, whatever server the database is on: the next process that serves it does.
+// OpenWithoutServing is Open for a process that serves no clients. It begins no epoch if the
+// store was moved to another server: the next process that serves clients does.
 func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	options.LockTimeout = cmp.Or(options.LockTimeout, 5*time.Second)
 	options.CommitTimeout = cmp.Or(options.CommitTimeout, 10*time.Second)
@@ -110,7 +116,7 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 	return d, nil
 }
 
-// Close implements sqlstore.Driver. It waits for connections in use.
+// Close implements sqlstore.Driver. It waits until all connections are released.
 func (d *Driver) Close() error {
 	for _, pool := range []*pgxpool.Pool{d.locks, d.writes, d.reads} {
 		if pool != nil {
@@ -120,8 +126,8 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// inspect refuses a server or a schema that the driver can't use. pooled is true if the
-// connection ends at a pooler in front of the server.
+// inspect fails if the driver can't use the server or the schema. pooled is true if the
+// connection leads to a pooler in front of the server.
 func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pooled bool, err error) {
 	config = config.Copy()
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
@@ -162,6 +168,6 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 	if err := conn.QueryRow(ctx, migrations.SelectVersion).Scan(&version, &dirty); err != nil {
 		return false, dbserver.Explain(config, err)
 	}
-	// The process ID that a pooler gives its clients is not the server's.
+	// A pooler gives its clients a process ID of its own, not that of the server's session.
 	return pid != conn.PgConn().PID(), migrations.Check(migrations.Postgres, version)
 }

@@ -12,8 +12,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// The server crashes under load and restarts: acknowledged writes are there, writes that
-// failed as unavailable are not, and the driver reconnects by itself.
+// The server crashes under load and restarts: acknowledged writes exist, writes that failed
+// with ErrUnavailable do not, and the driver reconnects by itself.
 func TestOutage_LosesNothingAcknowledged(t *testing.T) {
 	t.Parallel()
 	pgtest.DSN(t) // skips the test where there is no PostgreSQL
@@ -71,18 +71,18 @@ func TestOutage_LosesNothingAcknowledged(t *testing.T) {
 	if err != nil {
 		t.Fatalf("state after the outage: %v", err)
 	}
-	there := int64(0)
+	existing := int64(0)
 	for name, outcome := range outcomes {
 		_, _, err := driver.Get(t.Context(), create(name)[0].Key)
 		if err == nil {
-			there++
+			existing++
 		}
 		if outcome == nil && err != nil || errors.Is(outcome, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrNotFound) {
 			t.Errorf("%s: commit %v, get %v", name, outcome, err)
 		}
 	}
-	if there != state.Revision {
-		t.Errorf("%d objects at revision %d", there, state.Revision)
+	if existing != state.Revision {
+		t.Errorf("%d objects at revision %d", existing, state.Revision)
 	}
 	if o, err := driver.Commit(t.Context(), create("after")); err != nil || o[0].Revision != state.Revision+1 {
 		t.Errorf("commit after the outage: %v, %v", o, err)

@@ -36,26 +36,28 @@ type plan struct {
 	Plans        []plan
 }
 
-// complaints lists what a plan must not contain: a scan of a whole table, and a hash or a
-// sort of more rows than a CTE has.
-func (p plan) complaints() (all []string) {
+// violations lists the nodes that a plan must not have: scans of a whole table, hashes, and
+// sorts of anything but the rows of a CTE, of a function or of the last changes.
+func (p plan) violations() (all []string) {
 	switch {
 	case p.NodeType == "Seq Scan" && p.RelationName != "store":
 		all = append(all, "Seq Scan on "+p.RelationName)
 	case strings.HasPrefix(p.NodeType, "Hash"):
 		all = append(all, p.NodeType)
-	case strings.Contains(p.NodeType, "Sort") && !p.reads("CTE Scan") && !p.reads("Function Scan") && !p.recent():
+	case strings.Contains(p.NodeType, "Sort") && !p.reads("CTE Scan") && !p.reads("Function Scan") && !p.sortsLastChanges():
 		all = append(all, p.NodeType)
 	}
 	for _, child := range p.Plans {
-		all = append(all, child.complaints()...)
+		all = append(all, child.violations()...)
 	}
 	return all
 }
 
-// recent reports whether the plan sorts the few changes since a revision, which the planner
-// may prefer for a list at a recent revision.
-func (p plan) recent() bool { return len(p.Plans) == 1 && p.Plans[0].IndexName == "changes_pkey" }
+// sortsLastChanges reports whether the plan sorts the few changes since a revision, which the
+// planner may prefer for a list at a recent revision.
+func (p plan) sortsLastChanges() bool {
+	return len(p.Plans) == 1 && p.Plans[0].IndexName == "changes_pkey"
+}
 
 func (p plan) reads(node string) bool {
 	if p.NodeType == node {
@@ -70,7 +72,7 @@ func (p plan) reads(node string) bool {
 }
 
 var (
-	// page reads a page, or counts one namespace's worth of rows.
+	// page are the arguments of a list of one page; the first seven are those of a count.
 	page  = []any{"", "resource3", "builtin", "namespace20", "name3", "", int64(90_000), int64(500), true}
 	write = func() []any {
 		one := []string{"x"}
@@ -86,8 +88,8 @@ var configurations = map[string][]any{"apply": {configure, "1000", true}, "compa
 	"resources": {configureCompact, "1000"}, "archive": {configureCompact, "1000"}, "prune": {configureCompact, "1000"},
 }
 
-// Every statement uses its index: right after the rows were written, when the planner has
-// no statistics, and after ANALYZE.
+// Every statement uses an index: right after the rows were written, when the planner has no
+// statistics, and after ANALYZE.
 func TestPlans_UseTheirIndexes(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -105,14 +107,14 @@ func TestPlans_UseTheirIndexes(t *testing.T) {
 	if err := conn.PgConn().Exec(t.Context(), storetest.AtScale(manyObjects)).Close(); err != nil {
 		t.Fatal(err)
 	}
-	comparePlans(t, conn, "")
+	checkPlans(t, conn, "")
 	if _, err := conn.Exec(t.Context(), `VACUUM ANALYZE`); err != nil {
 		t.Fatal(err)
 	}
-	comparePlans(t, conn, " with statistics")
+	checkPlans(t, conn, " with statistics")
 }
 
-func comparePlans(t *testing.T, conn *pgx.Conn, when string) {
+func checkPlans(t *testing.T, conn *pgx.Conn, when string) {
 	for name, query := range map[string]struct {
 		text      string
 		arguments []any
@@ -144,14 +146,14 @@ func comparePlans(t *testing.T, conn *pgx.Conn, when string) {
 		"one's history": {`SELECT * FROM changes WHERE "group" = $1 AND resource = $2 AND owner = $3 AND namespace = $4 AND name = $5`, page[:5]},
 	} {
 		p := explain(t, conn, query.text, query.arguments, configurations[name])
-		if complaints := p.complaints(); len(complaints) > 0 {
+		if violations := p.violations(); len(violations) > 0 {
 			text, _ := json.MarshalIndent(p, "", " ")
-			t.Errorf("%s%s: %v\n%s", name, when, complaints, text)
+			t.Errorf("%s%s: %v\n%s", name, when, violations, text)
 		}
 	}
 }
 
-// explain returns the plan that the driver's query gets.
+// explain returns the plan of a query, in a transaction with the given configuration.
 func explain(t *testing.T, conn *pgx.Conn, query string, arguments []any, configuration []any) plan {
 	t.Helper()
 	tx, err := conn.Begin(t.Context())

@@ -80,7 +80,7 @@ func TestPooler_LocksByName(t *testing.T) {
 	other := openMore(t, pooler.DSN(), postgres.Options{})
 	ran, err := driver.WithLock(t.Context(), "x", func(ctx context.Context) error {
 		if ran, err := other.WithLock(ctx, "x", func(context.Context) error { return nil }); ran || err != nil {
-			t.Errorf("a second one: ran %v, %v", ran, err)
+			t.Errorf("the lock while another process holds it: ran %v, %v", ran, err)
 		}
 		return nil
 	})
@@ -96,7 +96,8 @@ func TestPooler_Outage(t *testing.T) {
 	defer driver.Close()
 	mustCreate(t, driver, "a")
 	pooler.Kill()
-	// A batch on a connection that ended unnoticed has an unknown outcome.
+	// The outcome is unknown if the driver sends the batch before it notices that the
+	// connection has ended.
 	if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrUnknown) {
 		t.Errorf("commit: %v", err)
 	}
@@ -122,13 +123,13 @@ func TestPooler_KeepsWhatWasAcknowledged(t *testing.T) {
 	pooler := pgtest.NewPooler(t, site.Primary.DSN("postgres"))
 	w := startWritersOn(t, pooler.DSN(), pooler.DSN())
 	for range 5 {
-		w.more(t, 5)
+		w.awaitWrites(t, 5)
 		pooler.Kill()
 		if err := pooler.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.more(t, 5)
+	w.awaitWrites(t, 5)
 	w.stop(t)
 	w.check(t)
 }

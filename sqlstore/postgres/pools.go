@@ -10,30 +10,35 @@ import (
 )
 
 const (
-	// defaultReads is the number of connections for reads where the endpoint has no
-	// pool_max_conns: lists keep theirs for as long as they stream.
+	// defaultReads is the greatest number of connections for reads, if the endpoint does
+	// not set pool_max_conns. A list uses its connection for as long as it streams.
 	defaultReads = 10
-	// defaultIdleTime is for how long a connection waits for the next use. A process whose
-	// clients say nothing keeps four: for the poll, for the writer, for hints and for the
-	// lock of use.
+	// defaultIdleTime is how long a connection may be idle before the pool closes it. An
+	// idle process keeps four connections: for the poll, for the writer, for hints and for
+	// the lock of use.
 	defaultIdleTime = 5 * time.Second
-	// defaultCheckPeriod is how often a pool looks for idle connections. Each look reverses
-	// the order in which the pool uses them, so that the poll uses two in turn, a period
-	// each: unless the idle time is less than the period, the second may never be closed.
+	// defaultCheckPeriod is the time between two checks for idle connections. It must be
+	// longer than the idle time: each check reverses the order in which the pool uses its
+	// connections, so that the poll alternates between two of them, one period each. With
+	// a shorter period neither would be idle for long enough to be closed.
 	defaultCheckPeriod = 10 * time.Second
 )
 
-// maxLocks bounds the locks by name that are held at a time, that of use among them.
+// maxLocks is how many locks by name this process can hold at the same time, the lock of use
+// included.
 const maxLocks = 5
 
-// openPools makes the pools; none connects before it is used. Invariant: nothing that
-// waits for another connection of this process uses the pool of reads, so that no size of
-// this pool can deadlock. The writer and the holders of locks by name have pools of their
-// own, and Listen has a connection without a pool.
+// openPools makes the pools, which connect when they are first used.
+//
+// Invariant: whoever holds a connection of the pool for reads does not wait for another
+// connection of this process. So this pool can't deadlock, whatever its size is. The writer
+// and the holders of locks by name have pools of their own for that, and Listen has a
+// connection outside of the pools.
 func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err error) {
-	// A connection that was idle is pinged before it is used. The ping has a deadline of
-	// its own, because its caller may have gone. Otherwise the ping of a silent server
-	// would keep its place in the pool for a minute, and Close would wait for it.
+	// The pool pings a connection that was idle before it gives it out. The ping goes on
+	// when the caller's context ends, and therefore has a timeout of its own. Without it,
+	// the ping of a server that does not answer would occupy its place in the pool for a
+	// minute, and Close would wait for it.
 	config.PingTimeout = cmp.Or(config.PingTimeout, d.options.ReadTimeout)
 	config.BeforeConnect = closeSoon(true, d.refresh)
 	if d.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
@@ -53,20 +58,22 @@ func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err err
 }
 
 const (
-	// growthPause is how long a read waits for a connection that another read has before
-	// the pool makes one more. To connect takes longer than most reads.
+	// growthPause is how long a read waits for another read to release its connection,
+	// before the pool makes one more. To connect takes longer than most reads.
 	growthPause = 5 * time.Millisecond
-	// growthCheck is how often it looks.
+	// growthCheck is the time between two looks for a free connection.
 	growthCheck = 500 * time.Microsecond
 )
 
-// reader acquires a connection for a read. Reads that coincide now and then, as the poll
-// and a hint do, share one connection: a process whose clients say nothing keeps no second.
-func (d *Driver) reader(ctx context.Context) (*pgxpool.Conn, error) {
+// acquireReader acquires a connection for a read. It waits for growthPause before the pool
+// makes another connection, so that reads that coincide now and then, as the poll and a hint
+// do, use one connection after the other. An idle process then keeps one connection for
+// reads.
+func (d *Driver) acquireReader(ctx context.Context) (*pgxpool.Conn, error) {
 	for deadline := time.Now().Add(growthPause); time.Now().Before(deadline); {
 		stat := d.reads.Stat()
 		if stat.IdleConns() > 0 || stat.TotalConns() == 0 || stat.TotalConns() == stat.MaxConns() {
-			break // nobody has to be waited for, or Acquire waits
+			break // a connection is free, or must be made, or Acquire waits for one
 		}
 		select {
 		case <-ctx.Done():
@@ -77,16 +84,16 @@ func (d *Driver) reader(ctx context.Context) (*pgxpool.Conn, error) {
 	return d.reads.Acquire(ctx)
 }
 
-// hasSession reports whether the writer's connection is a session of the server's.
-// Behind a pooler it is not: each transaction may run in another session, which has
-// neither the settings nor the prepared statements of the one before.
+// hasSession reports whether the writer's connection is one session of the server. Behind a
+// pooler each transaction may run in another session, which has neither the settings nor the
+// prepared statements of the previous one.
 func (d *Driver) hasSession() bool {
 	return d.config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
-// prepareSession makes the settings of a batch, and prepares its statements, when the
-// connection is made: to prepare a statement takes locks on the tables, and a failure
-// after a batch was sent may leave its outcome unknown.
+// prepareSession makes the settings for batches and prepares their statements when the
+// connection is made. Preparing a statement takes locks on the tables and can fail; in the
+// middle of a batch such a failure could leave the outcome unknown.
 func (d *Driver) prepareSession(ctx context.Context, conn *pgx.Conn) error {
 	if !d.hasSession() {
 		return nil

@@ -14,9 +14,9 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// Reads that coincide make connections, and the poll keeps one of them: the others are closed
-// within the idle time and a period, although the pool changes which one the poll uses. The
-// times are a tenth of the defaults, as is the poll's.
+// After many reads at the same time the poll keeps one connection. The pool closes the others
+// within the idle time and a check period, although each check changes which connection the
+// poll uses. The times in this test are a tenth of the defaults.
 func TestDriver_KeepsOneConnectionForThePoll(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)

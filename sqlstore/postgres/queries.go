@@ -1,15 +1,13 @@
 package postgres
 
-// The statements of the package.
-
 const selectServer = `
 SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_commit'),
        current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery(),
        to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
 
-// The lineage of the server: the identifier of its data and its timeline. A standby that
-// takes over begins a timeline, as a recovery to a point in time does; a dump is restored
-// on a server with another identifier.
+// The lineage of a server is the system identifier of its data and its timeline:
+// "@7000000000000000000/1". A standby that is promoted begins a new timeline, and so does a
+// recovery to a point in time. A server on which a dump is restored has another identifier.
 const (
 	selectLineage = `
 SELECT '@' || system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int
@@ -20,15 +18,16 @@ FROM pg_control_system()`
 
 const selectMigrated = `SELECT to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
 
-// The state of the store, which every read selects in its own snapshot. $1 is the
-// revision of the driver's position.
+// The state of the store. Every read selects it in its own snapshot; see observation. $1 is
+// the revision of the driver's position.
 const (
 	stateColumns = `
 SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp(), l.time, l.uid, h.time, h.uid,
        pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean`
 
-	// fromStore finds the newest change from the end of the primary key. Below
-	// s.revision there may be compacted ones.
+	// fromStore finds the newest change (l) from the end of the primary key, and the
+	// change at the driver's position (h). store.revision is at least the compacted
+	// revision; a batch does not change it, and so the newest change may be after it.
 	fromStore = `
 FROM store s
 LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM changes c WHERE c.revision >= s.revision
@@ -38,35 +37,36 @@ LEFT JOIN changes h ON h.revision = $1`
 	selectState = stateColumns + fromStore + ` WHERE s.id = 1`
 )
 
-// A batch.
+// The statements of a batch.
 const (
 	begin    = `BEGIN ISOLATION LEVEL READ COMMITTED`
 	commit   = `COMMIT`
 	rollback = `ROLLBACK`
 
-	// configure is for the transaction only where $2 is true, and for the session
-	// otherwise. The batch's statement is planned once, for any batch: by index,
-	// however few rows there are today, and with memory for its values.
+	// configure makes the settings for the transaction if $2 is true, and otherwise for the
+	// session. applyBatch then gets one generic plan for all batches: it uses the indexes
+	// even while the tables are small, and work_mem keeps the values of a batch in memory.
 	configure = `
 SELECT set_config('lock_timeout', $1, $2), set_config('plan_cache_mode', 'force_generic_plan', $2),
        set_config('enable_seqscan', 'off', $2), set_config('enable_hashjoin', 'off', $2),
        set_config('enable_mergejoin', 'off', $2), set_config('jit', 'off', $2),
        set_config('work_mem', '64MB', $2)`
 
-	// lock is a statement of its own, so that the next statement has a younger snapshot.
-	// It waits as long as lock_timeout says; the statement after it has the
-	// statement_timeout that is set here.
+	// lock takes the writers' lock. It is a statement of its own, so that the snapshot of
+	// the next statement is younger than the lock. It waits up to lock_timeout. The
+	// statement_timeout $1 that it sets is for the statement after it.
 	lock = `SELECT set_config('statement_timeout', $1, true) FROM store WHERE id = 1 FOR UPDATE`
 
-	// unlimited keeps any statement_timeout, the role's own too, from the COMMIT:
-	// it would end the wait for a synchronous standby as a cancel request does.
+	// unlimited turns off statement_timeout for the COMMIT, also one that is set for the
+	// role. It would end the wait for a synchronous standby as a cancel request does.
 	unlimited = `SELECT set_config('statement_timeout', '0', true)`
 
-	// applyBatch does the writes whose key is at the revision they replace
-	// (asked.effective), gives them the next revisions in their order, and
-	// answers for all of them. All of its parts see the state before it. It does
-	// nothing (asked.holds) where the store does not hold the driver's position:
-	// $15 its revision, $16 its epoch, $17 its time and $18 its uid.
+	// applyBatch makes the writes whose preconditions hold (asked.effective), gives them
+	// the next revisions in their order, and returns one row for each write of the batch.
+	// All of its parts see the state of before the statement. $1 to $14 are the arrays of
+	// Driver.Commit. $15 is the revision of the driver's position, $16 its epoch, $17 its
+	// time and $18 its UID: if the store does not hold the position (asked.holds is
+	// false), applyBatch writes nothing.
 	applyBatch = `
 WITH k AS MATERIALIZED (
     SELECT s.epoch, l.revision,
@@ -115,10 +115,10 @@ SELECT effective, revision, time, coalesce(current, 0), coalesce(created, revisi
        coalesce(octet_length(old_value), 0), holds, epoch
 FROM asked ORDER BY n`
 
-	// newEpoch moves the revision beyond $1 by $4 where the store does not hold
-	// that position (time $2, uid $3). Where the time is not known, because the row
-	// was compacted when the position was read, its revision alone decides, as in
-	// applyBatch. $5 is the lineage of the server.
+	// newEpoch begins a new epoch if the store does not hold the position with revision
+	// $1, time $2 and UID $3. If the time is empty, because the row was compacted when the
+	// position was read, the revision alone decides, as in applyBatch. The new epoch is $4
+	// revisions beyond the last one. $5 is the lineage of the server.
 	newEpoch = `
 UPDATE store s SET revision = n.revision, compacted = n.revision,
        epoch = md5(random()::text || clock_timestamp()::text) || $5::text
@@ -127,8 +127,8 @@ WHERE s.id = 1 AND s.compacted < $1 AND NOT ($2::text = '' AND $1 <= n.last) AND
     SELECT FROM changes h WHERE h.revision = $1 AND h.time = NULLIF($2, '')::timestamptz AND h.uid = $3::text)
 RETURNING s.revision`
 
-	// moveEpoch is newEpoch where the store is in epoch $1, by $2; $3 is the lineage of
-	// the server.
+	// moveEpoch begins a new epoch if the store is still in epoch $1. The new epoch is $2
+	// revisions beyond the last one. $3 is the lineage of the server.
 	moveEpoch = `
 UPDATE store s SET revision = n.revision, compacted = n.revision,
        epoch = md5(random()::text || clock_timestamp()::text) || $3::text
@@ -136,9 +136,9 @@ FROM (SELECT k.revision + $2::bigint AS revision FROM counters k WHERE k.id = 1)
 WHERE s.id = 1 AND s.epoch = $1
 RETURNING s.revision`
 
-	// terminateHolder ends the sessions that have held the lock for longer
-	// than $1 and wait for a client that says nothing. (A session that waits
-	// for the lock itself, or works, does neither.)
+	// terminateHolder terminates the sessions that have held the writers' lock for longer
+	// than $1 and are idle in their transaction. It leaves alone a session that works, and
+	// one that waits for the lock.
 	terminateHolder = `
 SELECT count(pg_terminate_backend(a.pid))
 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
@@ -148,8 +148,8 @@ WHERE l.locktype = 'relation' AND l.granted AND l.relation = 'store'::regclass
   AND a.pid <> pg_backend_pid() AND a.backend_xid IS NOT NULL AND a.wait_event_type = 'Client'
   AND a.xact_start < clock_timestamp() - $1::interval`
 
-	// isDone says that the session $1 has had nothing to do for a second, or is not there.
-	// Of another role's session nothing is known: its state is NULL.
+	// isDone is true if the session with process ID $1 has had nothing to do for a second,
+	// or does not exist. It is false for a session of another role, whose state is NULL.
 	isDone = `
 SELECT NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = $1
                    AND (a.state LIKE 'idle%' AND a.state_change < clock_timestamp() - interval '1 second') IS NOT TRUE)`
@@ -157,19 +157,19 @@ SELECT NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = $1
 
 // Compaction and locks by name.
 const (
-	// deleteChanges deletes up to $2 changes up to $1, the oldest ones. A new
-	// epoch leaves some behind that are compacted already.
+	// deleteChanges deletes the $2 oldest changes up to revision $1. After a new epoch began
+	// there are rows of compacted revisions, which it deletes too.
 	deleteChanges = `
 DELETE FROM changes WHERE revision <= (
     SELECT max(revision) FROM (SELECT revision FROM changes WHERE revision <= $1 ORDER BY revision LIMIT $2) oldest)`
-	// updateCompacted raises store.revision too: the last revision must not depend on
-	// deleted rows.
+	// updateCompacted also raises store.revision, so that the last revision does not
+	// depend on the rows that deleteChanges deletes.
 	updateCompacted = `
 UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revision, $1) WHERE id = 1`
 
-	// The archive. $1 and $2 bound the revisions of the changes to be copied. The empty
-	// texts keep the planner from the index by key, in which it would walk all changes of
-	// the resource.
+	// The archive. $1 and $2 bound the revisions of the changes that are copied.
+	// insertArchive appends empty texts to the columns so that the planner does not use the
+	// index by key, in which it would read all changes of the resource.
 	selectResources = `SELECT DISTINCT "group", resource FROM changes WHERE revision > $1 AND revision <= $2`
 
 	insertArchive = `
@@ -187,8 +187,8 @@ SELECT "group", resource FROM archive WHERE ("group", resource) > ($1, $2) ORDER
 DELETE FROM archive WHERE revision = ANY(ARRAY(
     SELECT revision FROM archive WHERE "group" = $1 AND resource = $2 AND time < $3::text::timestamptz ORDER BY time LIMIT $4))`
 
-	// configureCompact turns off sequential scans: a generic plan would expect most of
-	// the table to match.
+	// configureCompact turns off sequential scans, which the planner would choose in a
+	// generic plan because it expects that most rows match.
 	configureCompact = `SELECT set_config('lock_timeout', $1, true), set_config('enable_seqscan', 'off', true)`
 
 	idleTimeout = `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`
@@ -197,8 +197,9 @@ DELETE FROM archive WHERE revision = ANY(ARRAY(
 	touch       = `SELECT 1`
 )
 
-// Hints. Channels are a database's, so the schema is part of the name: by its OID, because
-// a channel's name takes at most 63 bytes and a schema's name may be as long.
+// Hints. The schemas of a database share the names of channels, so that the name has the OID
+// of the schema. It does not have the schema's name, because that may have 63 bytes, as many
+// as a channel's name may have in all.
 const (
 	selectChannel = `SELECT 'byre_' || quote_ident(current_schema())::regnamespace::oid::text`
 	notify        = `SELECT pg_notify('byre_' || quote_ident(current_schema())::regnamespace::oid::text, $1)`
@@ -208,20 +209,20 @@ const (
 const (
 	beginRead = `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`
 
-	// selectUsage reads no value: a value's length stands beside it, though it is
-	// compressed or out of line.
+	// selectUsage reads no values: PostgreSQL stores the length of a value apart, also if
+	// the value is compressed or out of line.
 	selectUsage = `
 SELECT "group", resource, owner, count(*), sum(octet_length(value))::bigint
 FROM objects GROUP BY "group", resource, owner`
 
-	// selectSize measures the tables of the schema, with what belongs to them: the
-	// database may hold other schemas.
+	// selectSize adds up the tables of the schema with their indexes and TOAST tables. The
+	// database may have other schemas, which do not count.
 	selectSize = `
 SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_catalog.pg_class c
 WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind = 'r'`
 
-	// selectObject has a row even where there is no object: the state of the
-	// store in its snapshot.
+	// selectObject also returns a row if the object does not exist: then only the columns
+	// of the state are set.
 	selectObject = stateColumns + `, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value` + fromStore + `
 LEFT JOIN objects o ON o."group" = $2 AND o.resource = $3 AND o.owner = $4 AND o.namespace = $5 AND o.name = $6
 WHERE s.id = 1`
@@ -230,10 +231,10 @@ WHERE s.id = 1`
 SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, expires
 FROM objects WHERE expires IS NOT NULL AND expires <= $1::text::timestamptz ORDER BY expires LIMIT $2`
 
-	// selectChanges finds what each revision wrote in its successor of the
-	// same key (which replaced it), else in the object that still has it. The
-	// limits inside keep the planner to one look-up a change. The lengths of
-	// values are known without reading them.
+	// selectChanges finds the value that each change wrote in the next change of the same
+	// key, which has replaced it, or else in the object, which still has it. The LIMITs in
+	// the subqueries have the planner do one index lookup for each change. octet_length
+	// does not read the values.
 	selectChanges = `
 WITH c AS MATERIALIZED (
     SELECT * FROM changes WHERE revision > $1 ORDER BY revision LIMIT $2
@@ -262,12 +263,14 @@ SELECT revision, time, op, verb, who, audit_id,
 FROM measured WHERE coalesce(before, 0) < $3 ORDER BY revision`
 )
 
-// Lists. $1 group, $2 resource, $3 owner, $4 namespace, $5 name of the position after
-// which to begin, $6 the one name wanted or ”, $7 revision, $8 limit (NULL for
-// none), $9 whether values are wanted. A statement is put together here, when
-// compiled, from its range (a resource's, a namespace's, one object's) and its
-// time (now, or at a revision: what is still current of it, and what has
-// replaced it).
+// Lists. The arguments are $1 group, $2 resource, $3 owner, $4 namespace, $5 the name of the
+// position after which the list begins, $6 the only name to list (empty for all), $7
+// revision, $8 limit (NULL for none), $9 whether to return values.
+//
+// Each statement is a constant expression that joins the text of a range (a resource, a
+// namespace, one object) and of a time. The time is now, or a revision: then the list has the
+// objects that were last written up to that revision, and the undo rows of objects that were
+// replaced or deleted after it.
 const (
 	inResource  = `"group" = $1 AND resource = $2 AND owner = $3 AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6)`
 	inNamespace = `"group" = $1 AND resource = $2 AND owner = $3 AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6)`
@@ -286,8 +289,8 @@ const (
 	listNamespace = columnsNow + inNamespace + always + inOrder
 	listObject    = columnsNow + inObject + always + inOrder
 
-	// Each half is in order by itself, or the planner would not see that it can
-	// merge two index scans.
+	// Each half has an ORDER BY of its own: without it the planner would not merge two
+	// index scans.
 	listResourceAt = merged + columnsNow + inResource + stillThen + inOrder + with +
 		columnsOld + inResource + gone + inOrder + end + inOrder
 	listNamespaceAt = merged + columnsNow + inNamespace + stillThen + byName + with +
@@ -309,8 +312,8 @@ const (
 
 // A whole store: ReadSnapshot and Load.
 const (
-	// configureScan has rows come in the order of an index, without sorting a table
-	// first, and take as long as there are rows.
+	// configureScan has the server read rows in the order of an index, instead of sorting
+	// a table first, and turns off statement_timeout.
 	configureScan = `
 SELECT set_config('statement_timeout', '0', true), set_config('enable_sort', 'off', true),
        set_config('enable_incremental_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
@@ -322,8 +325,9 @@ SELECT k.revision, k.compacted, split_part(k.epoch, '@', 1), clock_timestamp(), 
 SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, time, verb, who, form, expires, value
 FROM objects ORDER BY "group", resource, owner, namespace, name`
 
-	// selectUndo reads the archive up to the compacted revision, and changes from there
-	// on. Each half is in order by itself, so that nothing has to be sorted.
+	// selectUndo reads the rows of archive up to the compacted revision, and then those of
+	// changes. Each half has an ORDER BY of its own, so that the server merges two index
+	// scans instead of sorting.
 	selectUndo = `
 SELECT * FROM (
     (SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value
@@ -333,15 +337,15 @@ SELECT * FROM (
      FROM changes WHERE revision > (SELECT compacted FROM store) ORDER BY revision)
 ) AS undo ORDER BY revision`
 
-	// lockStore keeps everybody from the tables until the load has ended.
+	// lockStore keeps all other sessions from the tables until the transaction ends.
 	lockStore = `LOCK TABLE store, objects, changes, archive IN ACCESS EXCLUSIVE MODE`
 
 	configureLoad = `SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', $1, true)`
 
-	// countData is 0 in a store that never held anything.
+	// countData is 0 in a store in which no change was ever made.
 	countData = `SELECT (SELECT count(*) FROM objects) + (SELECT count(*) FROM changes) + (SELECT revision FROM store)`
 
-	// The epoch comes without the lineage of another server.
+	// setStore removes the lineage of another server from the epoch.
 	setStore = `UPDATE store SET revision = $1, compacted = $2, epoch = split_part($3, '@', 1) WHERE id = 1`
 
 	analyze = `ANALYZE objects, changes, archive`

@@ -154,8 +154,9 @@ func scanChange(rows pgx.Rows) (c sqlstore.Change, err error) {
 	return c, nil
 }
 
-// snapshot sends a read-only transaction as one pipeline: the store's state, then
-// what queue adds. read reads the latter's results.
+// snapshot sends a read-only transaction as one pipeline: the statement that selects the
+// state, and the statements that queue adds. After it has checked the state it calls read,
+// which reads the results of the added statements.
 func (d *Driver) snapshot(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults, sqlstore.State, *watchdog) error) error {
 	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
 		var b pgx.Batch
@@ -175,8 +176,8 @@ func (d *Driver) snapshot(ctx context.Context, queue func(*pgx.Batch), read func
 		if err == nil {
 			err = read(results, o.State, w)
 		}
-		// Close reads what read left and ends the transaction. When it fails,
-		// Release drops the connection.
+		// Close reads the results that read has left, and the answer to the COMMIT. If it
+		// fails, Release closes the connection.
 		w.expect()
 		if closeErr := results.Close(); err == nil {
 			err = closeErr

@@ -7,8 +7,8 @@ import (
 	"byre/sqlstore/postgres"
 )
 
-// The statements of the previous release, which may run at the same time as this one's, see
-// every revision of this release and take the next one.
+// A process of the previous release may run at the same time as one of this release. Its
+// statements see every revision of this release and take the next one.
 func TestReleaseBefore_SeesEveryRevision(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})
@@ -67,7 +67,7 @@ func TestReleaseBefore_SeesEveryRevision(t *testing.T) {
 	}
 }
 
-// releasedBatch is the first release's batch with one create.
+// releasedBatch is a batch of the first release, with one create.
 const releasedBatch = `
 WITH asked AS MATERIALIZED (
     SELECT $1::text AS name, k.revision + 1 AS revision, statement_timestamp() AS time FROM counters k WHERE k.id = 1

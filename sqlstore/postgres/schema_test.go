@@ -20,7 +20,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// schemas is the number of control planes that share one database in these tests.
+// schemas is the number of control planes that share one database in
+// TestSchemas_AreStoresOfTheirOwn.
 const schemas = 20
 
 // schemaDSN adds a schema to the endpoint. The sessions' application_name has the schema
@@ -34,7 +35,7 @@ func schemaDSN(t *testing.T, dsn, schema string) string {
 	return dsn
 }
 
-// controlPlane is a store of one schema with the services that a process runs.
+// controlPlane is a store in one schema, with what a server runs on it.
 type controlPlane struct {
 	dsn    string
 	driver *postgres.Driver
@@ -43,7 +44,8 @@ type controlPlane struct {
 	hints chan int64
 }
 
-// startControlPlanes migrates and serves schemas of one database, all concurrently.
+// startControlPlanes migrates schemas of one database and runs a store on each, all at the
+// same time.
 func startControlPlanes(t *testing.T, dsn string, names []string) []*controlPlane {
 	t.Helper()
 	planes := make([]*controlPlane, len(names))
@@ -168,7 +170,7 @@ func TestSchemas_AreStoresOfTheirOwn(t *testing.T) {
 		for hint := int64(0); hint < state.Revision; {
 			hint = <-p.hints
 			if hint > state.Revision {
-				t.Errorf("plane %d is told of revision %d, which is another's", i, hint)
+				t.Errorf("plane %d gets a hint of revision %d, which is another plane's", i, hint)
 			}
 		}
 	}
@@ -203,8 +205,8 @@ func TestSchemas_AreStoresOfTheirOwn(t *testing.T) {
 	})
 }
 
-// shell runs one of PostgreSQL's programs.
-func shell(t *testing.T, stdin []byte, program string, args ...string) []byte {
+// runProgram runs one of PostgreSQL's programs.
+func runProgram(t *testing.T, stdin []byte, program string, args ...string) []byte {
 	t.Helper()
 	path, err := pgtest.Program(program)
 	if err != nil {
@@ -220,8 +222,8 @@ func shell(t *testing.T, stdin []byte, program string, args ...string) []byte {
 	return out.Bytes()
 }
 
-// PostgreSQL's own tools dump, drop and restore one control plane while the others are in
-// use, which are not affected.
+// PostgreSQL's own tools dump, drop and restore one control plane. Others that are in use
+// meanwhile are not affected.
 func TestSchemas_AreDumpedDroppedAndRestoredAlone(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -243,7 +245,7 @@ func TestSchemas_AreDumpedDroppedAndRestoredAlone(t *testing.T) {
 			t.Errorf("the other control plane: %v", err)
 		}
 	}
-	dump := shell(t, nil, "pg_dump", "--dbname="+dsn, "--schema=\"tenant c\"")
+	dump := runProgram(t, nil, "pg_dump", "--dbname="+dsn, "--schema=\"tenant c\"")
 	step("dumped")
 	admin := connect(t, dsn)
 	if _, err := admin.Exec(t.Context(), `DROP SCHEMA "tenant c" CASCADE`); err != nil {
@@ -256,7 +258,7 @@ func TestSchemas_AreDumpedDroppedAndRestoredAlone(t *testing.T) {
 	if _, err := driver.Commit(t.Context(), create("z")); !errors.Is(err, sqlstore.ErrUnavailable) || !strings.Contains(err.Error(), "byre migrate status") {
 		t.Errorf("a commit to the dropped schema: %v", err)
 	}
-	shell(t, dump, "psql", "--dbname="+dsn, "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1")
+	runProgram(t, dump, "psql", "--dbname="+dsn, "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1")
 	step("restored")
 	after, err := driver.State(t.Context())
 	if err != nil || after.Revision != before.Revision || after.Epoch != before.Epoch {
@@ -270,7 +272,8 @@ func TestSchemas_AreDumpedDroppedAndRestoredAlone(t *testing.T) {
 	}
 }
 
-// The view of history reads its own schema's tables, whatever the reader's search_path is.
+// The views history and counters read the tables of their own schema, whatever the reader's
+// search_path is.
 func TestSchemas_ViewsReadTheirOwnTables(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -347,7 +350,7 @@ func TestSchemas_RoleReachesItsOwnOnly(t *testing.T) {
 func TestSchemas_BehindAPooler(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
-	refused := func(dsn, want string) {
+	expectRefused := func(dsn, want string) {
 		t.Helper()
 		named, err := dbserver.WithSchema(dsn, "cp1")
 		if err != nil {
@@ -365,7 +368,7 @@ func TestSchemas_BehindAPooler(t *testing.T) {
 			}
 		}
 	}
-	works := func(dsn string) {
+	expectWorks := func(dsn string) {
 		t.Helper()
 		if _, err := migrations.Up(t.Context(), dsn); err != nil {
 			t.Fatal(err)
@@ -376,14 +379,14 @@ func TestSchemas_BehindAPooler(t *testing.T) {
 	if _, err := admin.Exec(t.Context(), `CREATE SCHEMA cp1; CREATE SCHEMA cp2`); err != nil {
 		t.Fatal(err)
 	}
-	refused(pgtest.NewPooler(t, dsn).DSN(), "the pooler takes no search_path")
-	refused(pgtest.PoolerConfig{Settings: "ignore_startup_parameters = search_path"}.New(t, dsn).DSN(), `sessions use the schema "public" instead of "cp1"`)
+	expectRefused(pgtest.NewPooler(t, dsn).DSN(), "the pooler takes no search_path")
+	expectRefused(pgtest.PoolerConfig{Settings: "ignore_startup_parameters = search_path"}.New(t, dsn).DSN(), `sessions use the schema "public" instead of "cp1"`)
 
-	works(pgtest.PoolerConfig{Database: `connect_query='SET search_path = cp1'`}.New(t, dsn).DSN())
+	expectWorks(pgtest.PoolerConfig{Database: `connect_query='SET search_path = cp1'`}.New(t, dsn).DSN())
 	if _, err := admin.Exec(t.Context(), `ALTER ROLE byre IN DATABASE `+admin.Config().Database+` SET search_path = cp2`); err != nil {
 		t.Fatal(err)
 	}
-	works(pgtest.NewPooler(t, dsn).DSN())
+	expectWorks(pgtest.NewPooler(t, dsn).DSN())
 	for _, schema := range []string{"cp1", "cp2"} {
 		var count int
 		if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM `+schema+`.objects`).Scan(&count); err != nil || count != 1 {

@@ -14,13 +14,13 @@ import (
 	"byre/sqlstore"
 )
 
-// Compact implements sqlstore.Driver. Revisions being dense, limit changes are
-// a range of the primary key; those that a new epoch left behind go with them.
-// The writers' lock is taken last, for the time of the COMMIT.
+// Compact implements sqlstore.Driver. Revisions are dense, so that limit changes are a range
+// of the primary key. Its transaction takes the writers' lock last, and so holds it only
+// while it commits.
 //
-// Invariant: a compaction deletes only from a store that holds the driver's position,
-// which its own transaction checks. Otherwise, on a server that has lost commits, it
-// would move the revision over those that are missing, and nobody could find them gone.
+// Invariant: a compaction changes only a store that holds the driver's position. Its own
+// transaction checks that. Otherwise a compaction on a server that has lost commits would
+// move the revision past the lost ones, and no process could notice the loss.
 func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
@@ -33,7 +33,7 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 			if err := d.check(before, &o); err != nil {
 				return err
 			}
-			w.pause() // the server deletes; ctx bounds it
+			w.pause() // ctx bounds the time of the deletion
 			last := min(upTo, o.Revision)
 			target := max(o.Compacted, min(last, o.Compacted+int64(limit)))
 			deleted, err := d.deleteChanges(ctx, tx, target, limit)
@@ -44,8 +44,8 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 	return done && err == nil, err
 }
 
-// deleteChanges compacts up to a revision, in a transaction, and says how many changes
-// it has deleted.
+// deleteChanges deletes up to limit changes up to a revision, in a transaction, and moves the
+// compacted revision. It returns how many changes it has deleted.
 func (d *Driver) deleteChanges(ctx context.Context, tx pgx.Tx, upTo int64, limit int) (deleted int64, err error) {
 	var b pgx.Batch
 	b.Queue(configureCompact, milliseconds(d.options.LockTimeout))
@@ -57,9 +57,9 @@ func (d *Driver) deleteChanges(ctx context.Context, tx pgx.Tx, upTo int64, limit
 	return deleted, tx.SendBatch(ctx, &b).Close()
 }
 
-// WithLock implements sqlstore.Locker by an advisory lock of an otherwise idle
-// transaction. holdLock sends a statement now and then; the server ends the session of a
-// process that does not.
+// WithLock implements sqlstore.Locker by an advisory lock of a transaction that is otherwise
+// idle. The transaction has an idle timeout, so that the server releases the lock of a
+// process that has stopped; holdLock sends statements to keep the transaction alive.
 func (d *Driver) WithLock(ctx context.Context, name string, f func(context.Context) error) (ran bool, err error) {
 	conn, ran, err := d.tryLock(ctx, tryLock, name)
 	if conn != nil {
@@ -77,7 +77,9 @@ func (d *Driver) WithLock(ctx context.Context, name string, f func(context.Conte
 	return true, err
 }
 
-// tryLock returns the connection whose transaction holds the lock, if locked.
+// tryLock begins a transaction that tries to take a lock by name; query says which. If locked
+// is true, the transaction on conn holds the lock. The caller passes conn to unlock unless it
+// is nil.
 func (d *Driver) tryLock(ctx context.Context, query, name string) (conn *pgxpool.Conn, locked bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
 	defer cancel()
@@ -92,10 +94,10 @@ func (d *Driver) tryLock(ctx context.Context, query, name string) (conn *pgxpool
 	return conn, locked, err
 }
 
-// unlock ends the transaction, which wrote nothing. If that fails, Release drops the
-// connection, and the server releases the lock. A connection that is not likely to be used
-// again before the pool would close it is closed now: the compaction of each minute would
-// otherwise leave an idle one for a quarter of the time.
+// unlock ends the transaction of a lock, which has written nothing. If that fails, Release
+// closes the connection, and the server releases the lock. If locks are taken less often than
+// connections may be idle, unlock closes the connection at once. Otherwise the compaction,
+// which runs once a minute, would have an idle connection for a quarter of the time.
 func (d *Driver) unlock(ctx context.Context, conn *pgxpool.Conn) {
 	defer conn.Release()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.ReadTimeout)
@@ -103,12 +105,13 @@ func (d *Driver) unlock(ctx context.Context, conn *pgxpool.Conn) {
 	_, _ = conn.Exec(ctx, rollback)
 	now := time.Now().UnixNano()
 	if last := d.unlocked.Swap(now); time.Duration(now-last) > d.locks.Config().MaxConnIdleTime {
-		_ = conn.Conn().Close(ctx) // Release notices
+		_ = conn.Conn().Close(ctx) // Release removes a closed connection from the pool
 	}
 }
 
-// holdLock keeps the server from ending the idle transaction, and calls lost when the
-// transaction is gone.
+// holdLock sends a statement now and then, so that the server does not end the idle
+// transaction, until ctx ends. It calls lost when it returns: when the transaction is gone,
+// and when ctx has ended.
 func (d *Driver) holdLock(ctx context.Context, lost func(), conn *pgxpool.Conn) {
 	defer lost()
 	ticker := time.NewTicker(d.options.LockTimeout / 5)
@@ -125,8 +128,8 @@ func (d *Driver) holdLock(ctx context.Context, lost func(), conn *pgxpool.Conn) 
 	}
 }
 
-// touch reports whether the session still exists. The server must answer within
-// LockTimeout, because it ends a session that was silent for so long.
+// touch sends a statement, and reports whether the server has answered before it would end
+// the transaction as idle (Options.LockTimeout).
 func (d *Driver) touch(ctx context.Context, conn *pgxpool.Conn) bool {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout*3/5)
 	defer cancel()
@@ -145,7 +148,8 @@ func (d *Driver) Notify(ctx context.Context, revision int64) error {
 // reconnectPause is how long Listen waits before it connects again.
 const reconnectPause = time.Second
 
-// Listen implements sqlstore.Notifier on a connection of its own.
+// Listen implements sqlstore.Notifier on a connection of its own. It returns nil when ctx
+// ends, and an error only if connecting again can't help.
 func (d *Driver) Listen(ctx context.Context, f func(revision int64)) error {
 	for {
 		err := d.listen(ctx, f)
@@ -175,7 +179,7 @@ func (d *Driver) listen(ctx context.Context, f func(revision int64)) error {
 		if err != nil {
 			return err
 		}
-		// A payload that is not a number is another program's. It counts as a hint
+		// Another program has sent a payload that is not a number. It counts as a hint
 		// without a revision.
 		revision, err := strconv.ParseInt(n.Payload, 10, 64)
 		if err != nil {
@@ -190,7 +194,7 @@ func (d *Driver) startListening(ctx context.Context) (*pgx.Conn, error) {
 	if err := d.refresh(ctx, config); err != nil {
 		return nil, err
 	}
-	conn, err := pgx.ConnectConfig(ctx, config) // which has its own time-out
+	conn, err := pgx.ConnectConfig(ctx, config) // the connection string has a timeout for this
 	if err != nil {
 		return nil, err
 	}
@@ -214,14 +218,13 @@ func (d *Driver) stopListening(ctx context.Context, conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-// listenPause is how long a listening connection may be quiet before the driver pings the
-// server.
+// listenPause is how long Listen waits for a notification before it pings the server.
 const listenPause = 15 * time.Second
 
-// nextHint waits for a notification.
+// nextHint waits for a notification. It fails when the server does not answer a ping.
 func (d *Driver) nextHint(ctx context.Context, conn *pgx.Conn) (*pgconn.Notification, error) {
 	for {
-		n, err := notification(ctx, conn, listenPause)
+		n, err := awaitNotification(ctx, conn, listenPause)
 		if err == nil || ctx.Err() != nil || conn.IsClosed() {
 			return n, err
 		}
@@ -234,7 +237,7 @@ func (d *Driver) nextHint(ctx context.Context, conn *pgx.Conn) (*pgconn.Notifica
 	}
 }
 
-func notification(ctx context.Context, conn *pgx.Conn, timeout time.Duration) (*pgconn.Notification, error) {
+func awaitNotification(ctx context.Context, conn *pgx.Conn, timeout time.Duration) (*pgconn.Notification, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return conn.WaitForNotification(ctx)

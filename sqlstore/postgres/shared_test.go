@@ -71,8 +71,8 @@ func TestOpen_RefusesUnsafeServers(t *testing.T) {
 	}
 }
 
-// Several processes give one dense sequence of revisions, and a snapshot that shows a
-// revision shows all before it.
+// Several processes that write at the same time give one dense sequence of revisions. A
+// snapshot that shows a revision shows all before it.
 func TestWriters_MakeOneDenseSequence(t *testing.T) {
 	t.Parallel()
 	first, dsn := open(t, postgres.Options{})
@@ -131,7 +131,7 @@ func TestWriters_StoppedHolderLosesTheLock(t *testing.T) {
 	if err != nil || o[0].Err != nil {
 		t.Fatal(o, err)
 	}
-	// TCP would keep the lock for minutes.
+	// Without the driver the lock would be held until TCP gives up, for minutes.
 	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("the others waited for %v", took)
 	}
@@ -179,7 +179,7 @@ func TestLocker_RunsOneAtATime(t *testing.T) {
 	ran, err := driver.WithLock(t.Context(), "expire", func(ctx context.Context) error {
 		ran, err := other.WithLock(ctx, "expire", func(context.Context) error { return nil })
 		if ran || err != nil {
-			t.Errorf("a second one ran: %v, %v", ran, err)
+			t.Errorf("another process ran under the same name: %v, %v", ran, err)
 		}
 		ran, err = other.WithLock(ctx, "compact", func(context.Context) error { return errors.New("mine") })
 		if !ran || err == nil || err.Error() != "mine" {
@@ -195,8 +195,8 @@ func TestLocker_RunsOneAtATime(t *testing.T) {
 	}
 }
 
-// The commits of a Store are notified to other processes. A listener learns when it may
-// have missed some, and listens again after its session was ended.
+// A Store notifies other processes of its commits. A listener reconnects after its session
+// was terminated, and then gets the hint 0, because it may have missed some.
 func TestHints_ReachOtherProcesses(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})
@@ -241,8 +241,8 @@ WHERE datname = current_database() AND query LIKE 'LISTEN%'`); err != nil {
 	running.Wait()
 }
 
-// A lock that is taken now and then leaves no idle connection behind, whatever the pool's
-// limits are; locks that are taken often share one.
+// A lock that is taken now and then leaves no idle connection, whatever the limits of the
+// pool are. Locks that are taken often use one connection again and again.
 func TestWithLock_LeavesNoIdleConnection(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -261,7 +261,7 @@ func TestWithLock_LeavesNoIdleConnection(t *testing.T) {
 			return counts["tenant"] == want, err
 		})
 	}
-	const idle = 2 // that of reads and that of the writer
+	const idle = 2 // one connection of the pool for reads, and one of the writer's pool
 	expect("only the connections of the pools are left", idle)
 	for _, after := range []int{idle, idle + 1} { // the second one comes soon
 		ran, err := driver.WithLock(t.Context(), "x", func(context.Context) error {

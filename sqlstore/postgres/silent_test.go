@@ -22,7 +22,7 @@ import (
 // would take 15 minutes.
 const recovery = time.Minute
 
-// openThrough opens a driver through proxies before one migrated database.
+// openThrough opens a driver on an empty database through proxies, which are its hosts.
 func openThrough(t *testing.T, proxies int, options postgres.Options) (*postgres.Driver, []*pgtest.Proxy) {
 	t.Helper()
 	dsn := pgtest.DSN(t)
@@ -42,14 +42,14 @@ func openThrough(t *testing.T, proxies int, options postgres.Options) (*postgres
 	return driver, all
 }
 
-// warm makes the pool of reads open several connections.
+// warm has the pool for reads open several connections.
 func warm(t *testing.T, driver *postgres.Driver) {
 	t.Helper()
 	var readers sync.WaitGroup
 	for range 8 {
 		readers.Go(func() {
 			_, err := driver.State(t.Context())
-			for errors.Is(err, sqlstore.ErrUnavailable) && t.Context().Err() == nil { // on a busy machine connections take long
+			for errors.Is(err, sqlstore.ErrUnavailable) && t.Context().Err() == nil { // on a busy machine, to connect may exceed the timeout
 				_, err = driver.State(t.Context())
 			}
 			if err != nil {
@@ -122,9 +122,9 @@ func TestSilentHost_ReadsEndAtTheirDeadline(t *testing.T) {
 	recoverReads(t, func(ctx context.Context) error { _, err := driver.State(ctx); return err })
 }
 
-// A connection that is given up frees its place in the pool soon, even if its server does
-// not answer. Otherwise a pool of such connections would not work until pgx has closed
-// them.
+// A connection whose read or write has timed out soon leaves the pool, even if its server
+// does not answer. Otherwise a pool that is full of such connections could not connect to
+// another host until pgx has closed them.
 func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -166,9 +166,9 @@ func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
 	}
 }
 
-// A commit to a server that stopped answering is given up when a later read finds that out,
-// not only at the longest time of a commit. Otherwise the driver would not ask another
-// host.
+// The driver stops waiting for a commit to a server that does not answer when a later read
+// has got no answer, and not only at the timeout of the commit. Otherwise it would not
+// connect to another host.
 func TestSilentHost_EndsTheCommitUnderWay(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{CommitTimeout: 10 * time.Minute, ReadTimeout: 3 * time.Second})
@@ -206,8 +206,8 @@ func TestSilentHost_EndsTheCommitUnderWay(t *testing.T) {
 	})
 }
 
-// A read that was given up does not delay Close: pgx pings a connection that was idle, and
-// continues after the read has ended.
+// A read that timed out does not delay Close. The pool pings a connection that was idle, and
+// that ping goes on after the read has ended.
 func TestSilentHost_DoesNotDelayClose(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{ReadTimeout: 2 * time.Second})
@@ -229,8 +229,8 @@ func TestSilentHost_DoesNotDelayClose(t *testing.T) {
 	}
 }
 
-// Of two hosts the driver uses the one that answers. The other does not delay Latest, which
-// shares one round trip among its callers.
+// The driver uses that of two hosts which answers. The silent host does not delay
+// Feed.Latest, whose callers share one round trip.
 func TestSilentHost_TheOtherOfTwoIsUsed(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 2, postgres.Options{})
@@ -273,7 +273,7 @@ func TestList_DeadlineIsPerRow(t *testing.T) {
 	n := 0
 	if _, err := driver.List(t.Context(), all, func(sqlstore.Record) error {
 		if n++; n == 1 {
-			<-time.After(2 * timeout) // a slow reader is the case under test
+			<-time.After(2 * timeout) // the reader is slow
 		}
 		return nil
 	}); err != nil || n != 16 {
@@ -290,8 +290,8 @@ func TestList_DeadlineIsPerRow(t *testing.T) {
 	}
 }
 
-// A read that gets no connection, because slow readers have all of them, says nothing about
-// the server: the batch under way goes on.
+// A read that gets no connection, because slow readers use all of them, says nothing about
+// the server: the driver keeps waiting for the batch under way.
 func TestRead_WaitForAConnectionIsNoSilence(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -339,7 +339,8 @@ func TestRead_WaitForAConnectionIsNoSilence(t *testing.T) {
 	work.Wait()
 }
 
-// The holder of a lock by name needs a second connection for its work.
+// The holder of a lock by name needs a second connection for its work. It gets one even if
+// the pool for reads has only one connection.
 func TestLocker_WorksWithTheSmallestPool(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 2} {
@@ -372,8 +373,8 @@ func TestLocker_WorksWithTheSmallestPool(t *testing.T) {
 	}
 }
 
-// A large database takes longer to measure than the deadline of a row. The driver does not
-// close connections for that.
+// To measure a large database takes longer than Options.ReadTimeout. The driver does not
+// drop its connections for that.
 func TestSize_SlowMeasureKeepsThePools(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)

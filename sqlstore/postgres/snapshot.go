@@ -14,19 +14,20 @@ import (
 	"byre/sqlstore"
 )
 
-// transferTimeout is how long a bulk transfer waits for the server, which may count a whole table
-// before the first row.
+// transferTimeout is how long a transfer waits for the server's next answer. The server may
+// count a whole table before the first row.
 const transferTimeout = time.Minute
 
-// ReadSnapshot reads the whole store from one REPEATABLE READ transaction. Processes that
-// serve the store go on meanwhile; as under a pg_dump, dead rows stay until it ends. The
-// snapshot is valid until read returns.
+// ReadSnapshot calls read with a snapshot of the whole store, which it reads in one
+// REPEATABLE READ transaction. The snapshot is valid until read returns. Processes may serve
+// the store meanwhile. As during a pg_dump, the server can't remove dead rows until
+// ReadSnapshot returns.
 func ReadSnapshot(ctx context.Context, dsn string, read func(sqlstore.Snapshot) error) error {
 	return readSnapshot(ctx, dsn, (*transfer).checkSchema, read)
 }
 
-// ReadIdle is ReadSnapshot of a store that no process serves when it begins; otherwise it
-// fails with a *migrations.InUseError.
+// ReadIdle is ReadSnapshot of a store that no process serves. It fails with a
+// *migrations.InUseError if a process serves the store when it begins.
 func ReadIdle(ctx context.Context, dsn string, read func(sqlstore.Snapshot) error) error {
 	return readSnapshot(ctx, dsn, func(t *transfer) error {
 		if err := t.checkSchema(); err != nil {
@@ -67,7 +68,7 @@ func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, 
 // transfer is a connection that reads or writes a whole store. Its context ends when the
 // server does not answer for longer than transferTimeout.
 type transfer struct {
-	//nolint:containedctx // it is the connection's own: the watchdog ends it.
+	//nolint:containedctx // the watchdog cancels it, and it ends with the connection.
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	conn     *pgx.Conn
@@ -79,7 +80,8 @@ func connect(ctx context.Context, dsn string) (*transfer, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Without prepared statements, which a pooler in transaction mode may lose.
+	// QueryExecModeExec uses no prepared statements, which a pooler in transaction mode may
+	// lose.
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	t := &transfer{}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
@@ -91,7 +93,7 @@ func connect(ctx context.Context, dsn string) (*transfer, error) {
 	return t, nil
 }
 
-// close ends the connection, and with it a transaction that is not committed.
+// close closes the connection, which ends a transaction that is not committed.
 func (t *transfer) close() {
 	t.watchdog.pause()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), 5*time.Second)
@@ -112,7 +114,7 @@ func (t *transfer) explain(err error) error {
 	return dbserver.Explain(t.conn.Config(), err)
 }
 
-// checkSchema fails unless the schema is this program's.
+// checkSchema fails unless the database has this program's schema.
 func (t *transfer) checkSchema() error {
 	version, err := t.schema()
 	if err != nil {
@@ -122,16 +124,18 @@ func (t *transfer) checkSchema() error {
 }
 
 const (
-	// endedSession is how long the server may take to end the session of a process that
-	// has gone, and with it the session's locks.
-	endedSession = 2 * time.Second
-	idlePause    = 50 * time.Millisecond
+	// idleTimeLimit is how long the server may take to end the session of a process that
+	// has ended, and to release its locks.
+	idleTimeLimit = 2 * time.Second
+	// idlePause is the time between two attempts to take the lock of use.
+	idlePause = 50 * time.Millisecond
 )
 
-// checkIdle fails while a process uses the store. A transaction keeps the lock that it
-// takes to find out; outside of one the lock is given back at once.
+// checkIdle fails with a *migrations.InUseError if a process uses the store. It tries to take
+// the lock of use. In a transaction the lock is held until the end of the transaction, and
+// otherwise only until the end of the statement.
 func (t *transfer) checkIdle() error {
-	for range endedSession / idlePause {
+	for range idleTimeLimit / idlePause {
 		var free bool
 		if err := t.conn.QueryRow(t.ctx, tryLock, migrations.UseLock).Scan(&free); err != nil || free {
 			return t.explain(err)
@@ -145,11 +149,12 @@ func (t *transfer) checkIdle() error {
 	return &migrations.InUseError{Path: t.name()}
 }
 
-// name is the database's name for the operator.
+// name returns the name of the database in messages to the operator.
 func (t *transfer) name() string {
 	return fmt.Sprintf("%s at %s", dbserver.Name(t.conn.Config()), dbserver.Address(t.conn.Config()))
 }
 
+// schema returns the version of the schema; 0 if there is none.
 func (t *transfer) schema() (version migrations.Version, err error) {
 	if exists, err := dbserver.HasSchema(t.ctx, t.conn); err != nil || !exists {
 		return 0, err
@@ -162,8 +167,8 @@ func (t *transfer) schema() (version migrations.Version, err error) {
 	return version, t.explain(err)
 }
 
-// rowsOf reads the rows of a query, one at a time. The watchdog watches the server, not
-// the caller.
+// rowsOf returns the rows of a query, which it reads one at a time. The watchdog's timer does
+// not run while the caller uses a row.
 func rowsOf[T any](t *transfer, tx pgx.Tx, query string, scan func(pgx.Rows) (*T, error)) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
 		t.watchdog.expect()

@@ -25,8 +25,8 @@ func startPair(t *testing.T) (primary, standby *pgtest.Cluster, dsn string) {
 	return primary, standby, dsn
 }
 
-// haltStandby stops the standby when it has a revision. What the primary commits afterwards
-// is lost when the standby takes over.
+// haltStandby stops the standby once it has received a revision. What the primary commits
+// after that is lost when the standby is promoted.
 func haltStandby(t *testing.T, standby *pgtest.Cluster, revision int64) {
 	t.Helper()
 	eventually.Done(t, "replication", func(ctx context.Context) (bool, error) {

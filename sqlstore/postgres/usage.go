@@ -14,7 +14,8 @@ import (
 func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 	queue := func(b *pgx.Batch) { b.Queue(selectUsage) }
 	err = d.snapshot(ctx, queue, func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
-		// The statement scans a whole table: ctx bounds it, and no request waits for it.
+		// The statement scans a whole table and takes long. ctx bounds it, and no client's
+		// request waits for it.
 		w.pause()
 		usage.Revision = state.Revision
 		rows, err := results.Query()
@@ -34,8 +35,8 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 	return usage, err
 }
 
-// sizeTimeout bounds one measurement of the database: the server looks at every
-// file of it, which takes seconds on a slow disk and says nothing of its health.
+// sizeTimeout bounds one measurement of the database. The server looks at every file of the
+// tables. On a slow disk that takes seconds, which does not mean that the server is silent.
 const sizeTimeout = time.Minute
 
 // Used implements sqlstore.Sizer. PostgreSQL does not tell how much of its files can be
@@ -47,7 +48,7 @@ func (d *Driver) Size(ctx context.Context) (size int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
 	defer cancel()
 	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, _ position) error {
-		w.pause() // ctx bounds it; a slow answer must not drop the pools
+		w.pause() // ctx bounds it; a slow answer is no reason to drop the connections
 		return conn.QueryRow(ctx, selectSize).Scan(&size)
 	})
 	return size, err

@@ -7,12 +7,13 @@ import (
 	"byre/migrations"
 )
 
-// Maintain implements sqlstore.Maintainer: it shares the lock that keeps "byre migrate
-// down" from a database that is in use, as long as the server can be reached. As
-// all locks by name it is a transaction's, which a pooler keeps on one session.
+// Maintain implements sqlstore.Maintainer. It holds the lock of use in shared mode, which
+// keeps "byre migrate down" and Load from a database that a process serves. When the lock is
+// lost, because the server was restarted for example, it takes the lock again. Like all locks
+// by name, the lock belongs to a transaction, which a pooler keeps on one session.
 func (d *Driver) Maintain(ctx context.Context) error {
 	for {
-		d.use(ctx)
+		d.holdUse(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -21,8 +22,8 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	}
 }
 
-// use shares the lock until it is lost or ctx ends.
-func (d *Driver) use(ctx context.Context) {
+// holdUse holds the lock of use until it is lost or ctx ends.
+func (d *Driver) holdUse(ctx context.Context) {
 	conn, locked, err := d.tryLock(ctx, tryShare, migrations.UseLock)
 	if conn != nil {
 		defer d.unlock(ctx, conn)

@@ -11,15 +11,15 @@ import (
 	"byre/sqlstore"
 )
 
-// Digest sums up the rows of a snapshot, whatever order they come in. Two snapshots with
-// equal digests have the same rows. A Digest is comparable.
+// Digest has the numbers and the hashes of the rows of a snapshot. The order of the rows does
+// not matter. Two snapshots with equal digests have the same rows.
 type Digest struct {
 	Objects, Changes int64
-	// ObjectSum and ChangeSum are the sums of the rows' SHA-256.
+	// ObjectSum and ChangeSum are the sums of the SHA-256 hashes of all rows.
 	ObjectSum, ChangeSum Sum
 }
 
-// Sum is a sum of SHA-256 hashes, each taken as four numbers.
+// Sum is a sum of SHA-256 hashes. Each hash is added as four numbers, modulo 2^64.
 type Sum [4]uint64
 
 func (s *Sum) add(h hash.Hash) {
@@ -30,30 +30,31 @@ func (s *Sum) add(h hash.Hash) {
 	}
 }
 
-// String is the sum in hexadecimal digits.
+// String returns the sum in hexadecimal digits.
 func (s Sum) String() string { return fmt.Sprintf("%016x%016x%016x%016x", s[0], s[1], s[2], s[3]) }
 
-// String is what an operator compares.
+// String returns a line that an operator can compare with that of another store.
 func (d Digest) String() string {
 	return fmt.Sprintf("%d objects (%s), %d changes (%s)", d.Objects, d.ObjectSum, d.Changes, d.ChangeSum)
 }
 
-// Digested returns the snapshot and a digest of the rows that are read from it, which is
-// complete when both sequences have been read to their ends, once.
+// Digested returns the snapshot and a digest of the rows that the caller reads from it. The
+// digest is complete when the caller has read each sequence once, to its end.
 func Digested(s sqlstore.Snapshot) (sqlstore.Snapshot, *Digest) {
 	d := &Digest{}
-	s.Objects = each(s.Objects, func(r *sqlstore.ObjectRow) {
+	s.Objects = observe(s.Objects, func(r *sqlstore.ObjectRow) {
 		d.Objects++
 		d.ObjectSum.add(hashObject(r))
 	})
-	s.Changes = each(s.Changes, func(r *sqlstore.ChangeRow) {
+	s.Changes = observe(s.Changes, func(r *sqlstore.ChangeRow) {
 		d.Changes++
 		d.ChangeSum.add(hashChange(r))
 	})
 	return s, d
 }
 
-// DigestOf reads a snapshot to its end.
+// DigestOf reads a snapshot to its end and returns its digest. It fails with
+// sqlstore.ErrBroken if the snapshot is broken, and with the errors of its sequences.
 func DigestOf(s sqlstore.Snapshot) (Digest, error) {
 	s, d := Digested(s.Checked())
 	for _, err := range s.Objects {
@@ -69,8 +70,8 @@ func DigestOf(s sqlstore.Snapshot) (Digest, error) {
 	return *d, nil
 }
 
-// each calls see for each row that is read.
-func each[T any](rows iter.Seq2[*T, error], see func(*T)) iter.Seq2[*T, error] {
+// observe returns the rows, and calls see with each before it yields it.
+func observe[T any](rows iter.Seq2[*T, error], see func(*T)) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
 		for row, err := range rows {
 			if err == nil {
@@ -103,8 +104,8 @@ func hashChange(r *sqlstore.ChangeRow) hash.Hash {
 	return h
 }
 
-// fields hashes fields so that no two rows have the same bytes: a length stands before
-// each text.
+// fields hashes the fields of a row. It hashes the length of a text before the text, so that
+// different rows never hash the same bytes.
 type fields struct{ hash.Hash }
 
 func (f fields) key(k sqlstore.Key) {
@@ -130,7 +131,7 @@ func (f fields) numbers(numbers ...int64) {
 	}
 }
 
-// times are hashed as both databases keep them: in microseconds.
+// times hashes times in microseconds, the precision that both databases store.
 func (f fields) times(times ...time.Time) {
 	for _, t := range times {
 		f.numbers(t.UnixMicro())

@@ -1,7 +1,7 @@
-// Package snapshot derives snapshots of a store from others, and compares them. It makes
-// the store as it was at an earlier revision, the store with its revision moved forward,
-// and a digest of all rows.
+// Package snapshot derives snapshots from others and compares them. At returns the store as it
+// was at an earlier revision, Restored the store with its revision moved forward, and DigestOf
+// a digest of all rows.
 //
-// It streams: memory is bounded but for At, which keeps a few words for each object that
-// was written within the history.
+// All of them stream rows. They need little memory, except for At, which holds the author of
+// each object that was written within the history.
 package snapshot

@@ -8,10 +8,10 @@ import (
 	"byre/sqlstore"
 )
 
-// HistoryError means that a snapshot can't be taken back to a point: its history does
-// not reach there.
+// HistoryError means that the history of a snapshot does not include a revision or time.
 type HistoryError struct {
-	// Wanted is the point, From and To between which points it may be.
+	// Wanted is that revision or time, From and To are the first and the last one that
+	// the history includes.
 	Wanted, From, To string
 }
 
@@ -20,11 +20,11 @@ func (e *HistoryError) Error() string {
 	return fmt.Sprintf("%s is not within the history, which reaches from %s to %s", e.Wanted, e.From, e.To)
 }
 
-// RevisionAt is the last revision that the store had given at a time: that before the
-// first change made later. It reads Changes. The errors are *HistoryError and those of
-// the sequence.
+// RevisionAt returns the last revision of the store at a time: the one before the first change
+// that was made later. It reads Changes. It fails with a *HistoryError and with the errors of
+// Changes.
 func RevisionAt(s sqlstore.Snapshot, t time.Time) (int64, error) {
-	first := s.Time // where there is no history, it begins and ends with the snapshot
+	first := s.Time // without changes the history begins and ends at the time of the snapshot
 	for row, err := range s.Changes {
 		switch {
 		case err != nil:
@@ -47,10 +47,11 @@ func RevisionAt(s sqlstore.Snapshot, t time.Time) (int64, error) {
 	return s.Revision, nil
 }
 
-// At is the store as it was at an earlier revision, without history before that: its
-// Objects are those of then, its Revision and Compacted are the revision. It reads both
-// sequences of s for its own Objects. Who wrote an object, and when, is not known where
-// that change is compacted: User and Verb are empty then, and Time is s.Time.
+// At returns the store as it was at an earlier revision, without history: its Objects are
+// those of that revision, and its Revision and Compacted are the revision. Its Objects read
+// both sequences of s. If the change that wrote an object is compacted, its author and time
+// are not known: User and Verb are empty then, and Time is s.Time. At fails with a
+// *HistoryError.
 func At(s sqlstore.Snapshot, revision int64) (sqlstore.Snapshot, error) {
 	if revision < s.Compacted || revision > s.Revision {
 		return sqlstore.Snapshot{}, &HistoryError{
@@ -73,21 +74,21 @@ func At(s sqlstore.Snapshot, revision int64) (sqlstore.Snapshot, error) {
 	return then, nil
 }
 
-// none yields nothing.
+// none is a sequence without changes.
 func none(func(*sqlstore.ChangeRow, error) bool) {}
 
-// author says who wrote a revision, and when.
+// author has the author and the time of a change.
 type author struct {
 	time       time.Time
 	user, verb unique.Handle[string]
 }
 
-// undo yields the objects that were current at a revision and were replaced or deleted
-// later. For each of them there is one change that bridges the revision: it was made
-// later and replaces what was written up to then.
+// undo yields the objects that were current at a revision and were replaced or deleted later.
+// For each of them there is exactly one change that was made after the revision and replaces a
+// state that was written up to the revision; the row of that change has the state.
 func undo(s sqlstore.Snapshot, revision int64, yield func(*sqlstore.ObjectRow, error) bool) {
-	// authors are those of what was current at the change that is read, within the
-	// history.
+	// authors has, by revision, the authors of the states that are current at the change
+	// being read and were written within the history.
 	authors := make(map[int64]author)
 	for row, err := range s.Changes {
 		switch {
@@ -119,10 +120,11 @@ func undo(s sqlstore.Snapshot, revision int64, yield func(*sqlstore.ObjectRow, e
 	}
 }
 
-// Restored is the store that a restore makes of a snapshot: it goes on from the revision
-// moved forward by bump, which must lie beyond every one that a client may have seen, in
-// a new epoch. All before it is compacted, so that every watch that goes on from before
-// ends with 410 and its client lists again. There is no history.
+// Restored returns the store that a restore makes of a snapshot: the same objects, without
+// history, in a new epoch. Its revision is moved forward by bump; the caller chooses bump so
+// that the result is beyond every revision that a client may have seen. All revisions before
+// are compacted, so that a watch that continues from one of them ends with 410 and its client
+// lists again.
 func Restored(s sqlstore.Snapshot, bump int64, epoch string) sqlstore.Snapshot {
 	s.Revision += bump
 	s.Compacted, s.Epoch, s.Changes = s.Revision, epoch, none

@@ -152,7 +152,7 @@ func TestRevisionAt_IsBeforeTheFirstLaterChange(t *testing.T) {
 }
 
 // A restored store continues beyond the bump, and everything before is compacted.
-func TestRestored_GoesOnCompacted(t *testing.T) {
+func TestRestored_ContinuesCompacted(t *testing.T) {
 	t.Parallel()
 	rows := randomRows(t)
 	path := load(t, snapshot.Restored(rows.Snapshot(), 1_000_000_000, "next"))
@@ -261,7 +261,7 @@ func TestReadIdle_RefusesAStoreInUse(t *testing.T) {
 	})
 }
 
-// Reading a snapshot that contradicts itself ends with an error, for every reader.
+// A reader of a snapshot that no store can have gets an error, whatever is wrong with it.
 func TestChecked_RefusesWhatNoStoreHas(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range storetest.Breaks {

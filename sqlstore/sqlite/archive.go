@@ -28,7 +28,8 @@ func (d *Driver) Archive(ctx context.Context, after, upTo int64, keep func(sqlst
 	})
 }
 
-// resources returns the resources changed in a range of revisions that keep selects.
+// resources returns those resources with changes after one revision, up to another, that keep
+// selects.
 func (d *Driver) resources(ctx context.Context, after, upTo int64, keep func(sqlstore.GroupResource) bool) (kept []sqlstore.GroupResource, err error) {
 	rows, err := d.readers.db.QueryContext(ctx, selectResources, after, upTo)
 	if err != nil {
@@ -59,7 +60,7 @@ func (d *Driver) change(ctx context.Context, f func(*sql.Conn) error) error {
 	}
 	err := d.transaction(d.state.Load(), func() error { return f(d.writer.conn) })
 	if err == nil {
-		d.walGrew()
+		d.signalLogGrown()
 	}
 	return d.translate(err)
 }

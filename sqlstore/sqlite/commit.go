@@ -28,7 +28,7 @@ type writer struct {
 	selectOldest, selectPages                *sql.Stmt
 }
 
-// newWriter takes over db.
+// newWriter makes a writer on db, which it closes with the writer, or when it fails.
 func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 	w := &writer{db: db}
 	if w.conn, err = w.db.Conn(ctx); err != nil {
@@ -84,19 +84,18 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 		return nil, d.translate(err)
 	}
 	d.state.Store(&state)
-	d.walGrew()
+	d.signalLogGrown()
 	return outcomes, nil
 }
 
-// transaction runs f in a transaction. It takes no context: a context that can end would
-// cost one goroutine for each statement, and the transaction is short.
+// transaction runs f in a transaction. It takes no context, because database/sql runs a
+// goroutine for each statement whose context can end, and the transaction is short.
 func (w *writer) transaction(f func() error) error {
 	if err := w.start(); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
 	if err := f(); err != nil {
-		// SQLite has rolled back already after some errors; the error of this ROLLBACK
-		// then means nothing.
+		// After some errors SQLite has rolled back already, and this ROLLBACK fails.
 		_, _ = w.rollback.Exec()
 		return err
 	}
@@ -107,10 +106,9 @@ func (w *writer) transaction(f func() error) error {
 	return nil
 }
 
-// start begins the transaction. If an earlier transaction could neither be committed nor
-// rolled back, it is still open, and BEGIN fails with an error of the statement itself.
-// start then rolls back and begins again. It returns every other error (another process's
-// lock, the disk).
+// start begins a transaction. If an earlier transaction could be neither committed nor rolled
+// back, it is still open, and BEGIN fails with SQLITE_ERROR. start then rolls back and begins
+// again. It returns every other error, such as another process's lock or a failing disk.
 func (w *writer) start() error {
 	_, err := w.begin.Exec()
 	if !hasCode(err, sqlite3.SQLITE_ERROR) {
@@ -123,8 +121,8 @@ func (w *writer) start() error {
 	return err
 }
 
-// apply does the writes and moves state.Revision by one for each that takes
-// effect.
+// apply makes the writes whose preconditions hold, sets the outcomes of all, and increments
+// state.Revision for each write that it makes.
 func (w *writer) apply(batch []sqlstore.Write, outcomes []sqlstore.Outcome, state *sqlstore.State, now time.Time) error {
 	stamp := formatTime(now)
 	for i := range batch {
@@ -148,8 +146,9 @@ func (w *writer) apply(batch []sqlstore.Write, outcomes []sqlstore.Outcome, stat
 	return nil
 }
 
-// touchStore makes the transaction write a page to the log, which an UPDATE that changes
-// nothing would not do. It fails if the file can't be written.
+// touchStore has the transaction write a page to the log, so that it fails if the file can't
+// be written. It changes a value and changes it back, because an UPDATE that changes nothing
+// writes no page.
 func (w *writer) touchStore() error {
 	if _, err := w.touch.Exec(); err != nil {
 		return err
@@ -158,7 +157,8 @@ func (w *writer) touchStore() error {
 	return err
 }
 
-// create inserts a record. The unique index tells whether the key exists.
+// create inserts a record and its change. If the key exists, the unique index refuses the
+// record, and the outcome has ErrExists.
 func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlstore.Outcome, error) {
 	k, a := c.Key, c.Author
 	_, err := w.insertObject.Exec(revision, k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name, c.UID, revision,
@@ -179,7 +179,8 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 	return sqlstore.Outcome{Created: revision}, nil
 }
 
-// replace updates or deletes.
+// replace updates or deletes a record, and inserts the change. If the record is not at the
+// revision that c replaces, the outcome has ErrNotFound or a *ConflictError.
 func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sqlstore.Outcome, err error) {
 	k, a := c.Key, c.Author
 	err = w.insertReplaced.QueryRow(revision, stamp, string(c.Op), a.Verb, a.User, a.AuditID,
@@ -206,7 +207,7 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 	return o, nil
 }
 
-// mismatch says why nothing was found under a key at a revision.
+// mismatch returns in outcome why there is no record under a key at the expected revision.
 func (w *writer) mismatch(k sqlstore.Key) (outcome, err error) {
 	var current int64
 	err = w.selectRevision.QueryRow(k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name).Scan(&current)

@@ -12,16 +12,19 @@ import (
 	engine "modernc.org/sqlite"
 )
 
-// setting is a pragma with the value that it must read back as. A fixed one is a
-// property of the file, which a connection can't set.
+// setting is a pragma with the value that it must have. A fixed one is a property of the file,
+// which a connection only checks.
 type setting struct {
 	name, value string
 	fixed       bool
 }
 
-// settings of the connections. Invariant: every connection that stays open has them
-// (connector.Connect). Otherwise durability would depend on what another program has done
-// to the file: a copy by VACUUM INTO, for example, has no write-ahead log.
+// settings returns the settings of a connection that may write.
+//
+// Invariant: every connection that the driver uses has its settings. connector.Connect sets
+// them, reads them back, and closes a connection that does not have them. Otherwise durability
+// would depend on what another program has done to the file: a copy that VACUUM INTO has
+// made, for example, is not in WAL mode.
 func (d *Driver) settings(more ...setting) []setting {
 	return append([]setting{
 		d.busyTimeout(),
@@ -32,7 +35,8 @@ func (d *Driver) settings(more ...setting) []setting {
 	}, more...)
 }
 
-// reading returns the settings of a connection that only reads the file as it is.
+// reading returns the settings of a connection that only reads. It changes nothing in the
+// file, not even its journal mode.
 func (d *Driver) reading() []setting {
 	return []setting{d.busyTimeout(), {name: "query_only", value: "1"}}
 }
@@ -48,7 +52,7 @@ type connector struct {
 	settings []setting
 }
 
-// connect makes a pool of up to n connections, and keeps them.
+// connect returns a pool of up to n connections, which it does not close when they are idle.
 func (d *Driver) connect(n int, settings []setting) *sql.DB {
 	db := sql.OpenDB(&connector{dsn: d.dsn(), settings: settings})
 	db.SetMaxOpenConns(n)
@@ -59,7 +63,7 @@ func (d *Driver) connect(n int, settings []setting) *sql.DB {
 // Driver implements driver.Connector.
 func (c *connector) Driver() driver.Driver { return &c.engine }
 
-// Connect implements driver.Connector. It fails where a setting does not hold.
+// Connect implements driver.Connector. It fails if a setting does not have its value.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.engine.Open(c.dsn)
 	if err != nil {
@@ -73,8 +77,8 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, nil
 }
 
-// apply sets a setting and checks that it holds. Names and values are this
-// package's own: a pragma takes no parameters.
+// apply sets a setting and reads it back. The statements are put together from texts because
+// a pragma takes no parameters; names and values are constants of this package, and numbers.
 func (s setting) apply(ctx context.Context, conn engine.ExecQuerierContext) error {
 	if !s.fixed {
 		if _, err := conn.ExecContext(ctx, "PRAGMA "+s.name+" = "+s.value, nil); err != nil {

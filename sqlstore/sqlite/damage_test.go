@@ -19,11 +19,11 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-// damages is how many files are damaged; BYRE_TEST_DAMAGES sets another number.
+// damages is how many damaged files the test makes. BYRE_TEST_DAMAGES sets another number.
 const damages = 60
 
-// filled makes a closed database with objects, history, an archive and free pages.
-func filled(t *testing.T) (path string) {
+// makeFilled makes a database with objects, history, an archive and free pages, and closes it.
+func makeFilled(t *testing.T) (path string) {
 	t.Helper()
 	driver, path := open(t)
 	random := rand.New(rand.NewPCG(1, 1))
@@ -63,8 +63,8 @@ func filled(t *testing.T) (path string) {
 	return path
 }
 
-// served is all that clients can read.
-func served(ctx context.Context, driver *sqlite.Driver) (text string, err error) {
+// readServed returns all that clients can read.
+func readServed(ctx context.Context, driver *sqlite.Driver) (text string, err error) {
 	var b strings.Builder
 	for _, at := range []int64{0, 60} {
 		listed, err := driver.List(ctx, sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}, At: at}, func(r sqlstore.Record) error {
@@ -83,7 +83,7 @@ func served(ctx context.Context, driver *sqlite.Driver) (text string, err error)
 	return b.String(), err
 }
 
-// dump is all that is in the tables and in their indexes, and how they are defined.
+// dump returns the definitions and the contents of the tables and of their indexes.
 func dump(t *testing.T, path string) string {
 	t.Helper()
 	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path)+"?mode=ro")
@@ -121,7 +121,7 @@ func dump(t *testing.T, path string) string {
 	return b.String()
 }
 
-// damage changes a copy of the file's bytes, by a number.
+// damage returns a damaged copy of the file's bytes. n decides what is damaged.
 func damage(file []byte, n int) (damaged []byte, what string) {
 	random := rand.New(rand.NewPCG(7, uint64(n)))
 	at := random.IntN(len(file))
@@ -139,14 +139,14 @@ func damage(file []byte, n int) (damaged []byte, what string) {
 	}
 }
 
-// A damaged file is refused when it is opened or read, or the check finds it, or what was
-// damaged holds nothing.
+// Damage of a file does not go unnoticed: Open or a read refuses the file, or the check finds
+// the damage, unless the damaged bytes are not in use.
 func TestDamage_IsRefusedOrFound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("opens many databases")
 	}
 	t.Parallel()
-	path := filled(t)
+	path := makeFilled(t)
 	file, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestDamage_IsRefusedOrFound(t *testing.T) {
 	t.Logf("%d damaged files: %v", count, outcomes)
 }
 
-// judge says what became of a damaged file.
+// judge opens, reads and checks a damaged file, and returns what noticed the damage.
 func judge(t *testing.T, path, what, want string) string {
 	t.Helper()
 	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
@@ -178,7 +178,7 @@ func judge(t *testing.T, path, what, want string) string {
 		}
 		return "refused at the start"
 	}
-	_, readErr := served(t.Context(), driver)
+	_, readErr := readServed(t.Context(), driver)
 	if err := driver.Close(); err != nil && readErr == nil {
 		readErr = err
 	}
@@ -193,14 +193,14 @@ func judge(t *testing.T, path, what, want string) string {
 	case checkErr != nil || findings > 0:
 		return "found by the check"
 	case dump(t, path) != want:
-		t.Errorf("%s: nobody noticed", what)
+		t.Errorf("%s: neither a read nor the check fails, and the contents differ", what)
 		return "not found"
 	}
-	return "holds nothing"
+	return "not in use"
 }
 
-// After a stop that was not clean the file is checked with its log. A log that is not the
-// file's is refused, with what to do.
+// InspectAfterCrash checks a file that was not closed, together with its log. It refuses a log
+// that belongs to another state of the file, and says what to do.
 func TestInspectAfterCrash_ChecksTheFileWithItsLog(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -242,7 +242,7 @@ func TestInspectAfterCrash_ChecksTheFileWithItsLog(t *testing.T) {
 	if wal, err := os.Stat(killed + "-wal"); err != nil || wal.Size() == 0 {
 		t.Errorf("the check has changed the log: %v", err)
 	}
-	// A newer file restored beside the old log.
+	// A newer file was restored beside the old log.
 	copyTo(staleDir, "")
 	err := sqlite.InspectAfterCrash(t.Context(), stale, logger)
 	if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "-wal") || strings.Contains(err.Error(), "\n") {
@@ -256,10 +256,11 @@ func TestInspectAfterCrash_ChecksTheFileWithItsLog(t *testing.T) {
 	}
 }
 
-// A gap in the history is refused when the file is opened, unless it is to be compacted.
+// Open refuses a file whose history has a gap, unless Options.AcceptGaps is set, with which the
+// gap can be compacted.
 func TestOpen_RefusesMissingChanges(t *testing.T) {
 	t.Parallel()
-	path := filled(t)
+	path := makeFilled(t)
 	execute(t, foreign(t, path), `DELETE FROM changes WHERE revision = 31`)
 	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "byre check") {
 		t.Errorf("open: %v", err)

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// timeLayout has a fixed width, so that times order as texts, and is what
-// SQLite's date functions read.
+// timeLayout has a fixed width, so that the order of the texts is that of the times. SQLite's
+// date functions can read it.
 const timeLayout = "2006-01-02T15:04:05.000000Z"
 
 func formatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
@@ -21,7 +21,8 @@ func parseTime(text string) (time.Time, error) {
 	return t, nil
 }
 
-// formatExpiry is NULL for never.
+// formatExpiry returns the value of the column expires: NULL for the zero time, which means
+// never.
 func formatExpiry(t time.Time) any {
 	if t.IsZero() {
 		return nil
@@ -29,7 +30,7 @@ func formatExpiry(t time.Time) any {
 	return formatTime(t)
 }
 
-// expiryText is formatExpiry with an empty text for NULL.
+// expiryText is formatExpiry for checksums: it returns an empty text for NULL.
 func expiryText(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -44,8 +45,8 @@ func parseExpiry(text sql.NullString) (time.Time, error) {
 	return parseTime(text.String)
 }
 
-// text and bytes share the memory of a value: the engine copies what it binds
-// and what it returns, and nobody writes to a value (sqlstore.Record).
+// text and bytes convert a value without copying it. That is safe because nobody writes to a
+// value (sqlstore.Record), and the engine copies what it binds and what it returns.
 func text(value []byte) string { return unsafe.String(unsafe.SliceData(value), len(value)) }
 
 func bytes(value string) []byte { return unsafe.Slice(unsafe.StringData(value), len(value)) }

@@ -17,10 +17,10 @@ type diagnosis struct {
 	next  string
 }
 
-// nextWhenDamaged is what to do about a file that does not hold what was written to it.
+// nextWhenDamaged is the next step of an operator whose file is damaged.
 const nextWhenDamaged = "stop byre, keep a copy of the file and its -wal, run \"byre check\" to see what is damaged, and restore a backup"
 
-// https://sqlite.org/rescode.html
+// diagnose returns the diagnosis of a result code; see https://sqlite.org/rescode.html.
 func diagnose(code int) diagnosis {
 	switch code & 0xff {
 	case sqlite3.SQLITE_FULL:
@@ -48,10 +48,11 @@ type commitError struct{ err error }
 func (e *commitError) Error() string { return "commit: " + e.err.Error() }
 func (e *commitError) Unwrap() error { return e.err }
 
-// translate turns the engine's errors into sqlstore's, with the file and the next
-// step for the operator; others it returns as they are. Each exported method calls
-// it once. Nothing but COMMIT can have an unknown outcome: when writing or syncing
-// the log failed, its last frames may be found in the file after a crash, or not.
+// translate turns an error of the engine into one of sqlstore, with the file and the next step
+// for the operator. It returns other errors unchanged. Each exported method calls it once.
+//
+// Only a COMMIT that failed with an I/O error has an unknown outcome: after a crash, SQLite may
+// or may not find the last frames of the log, whose write or sync failed.
 func (d *Driver) translate(err error) error {
 	var damaged *damagedError
 	var counters *countersError
@@ -70,7 +71,7 @@ func (d *Driver) translate(err error) error {
 	return fmt.Errorf("%w: %s: %w: %s", x.cause, d.path, err, x.next)
 }
 
-// isDuplicate reports whether an insert found its key taken.
+// isDuplicate reports whether an insert failed because the key exists.
 func isDuplicate(err error) bool { return hasCode(err, sqlite3.SQLITE_CONSTRAINT_UNIQUE) }
 
 // hasCode reports whether the engine's error has the (extended) result code.

@@ -11,8 +11,8 @@ func (d *Driver) ExecWriter(ctx context.Context, statement string) error {
 	return err
 }
 
-// Pragmas reads a pragma on the connection that writes, on that of the maintenance, and
-// on each that reads.
+// Pragmas returns the values of a pragma on all connections: the writer's, that of Maintain,
+// and those that read.
 func (d *Driver) Pragmas(ctx context.Context, name string) (values []string, err error) {
 	maintenance, err := d.maintenance.Conn(ctx)
 	if err != nil {
@@ -37,8 +37,8 @@ func (d *Driver) Pragmas(ctx context.Context, name string) (values []string, err
 	return values, nil
 }
 
-// Log is the number of pages in the log, and of those that are copied back; -1 where it
-// can't be read.
+// Log returns the number of pages in the log, and how many of them are copied back; -1 if it
+// can't be measured.
 func (d *Driver) Log(ctx context.Context) (pages, copied int) {
 	var busy int
 	if err := d.maintenance.QueryRowContext(ctx, measureLog).Scan(&busy, &pages, &copied); err != nil {
@@ -47,8 +47,8 @@ func (d *Driver) Log(ctx context.Context) (pages, copied int) {
 	return pages, copied
 }
 
-// MaintainOnce does what Maintain does after the log has grown.
+// MaintainOnce does once what Maintain does when the log has grown.
 func (d *Driver) MaintainOnce(ctx context.Context) error { return d.maintain(ctx, measureLog) }
 
-// Flush commits what is in memory only.
+// Flush writes the volatile changes in memory to the database.
 func (d *Driver) Flush() error { return d.flush() }

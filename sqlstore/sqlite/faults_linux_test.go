@@ -22,10 +22,9 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-// redirect makes every open descriptor of the file at path refer to another
-// file, opened with the flags, until the function it returns is called. SQLite
-// then gets the other file's errors: ENOSPC from /dev/full, EBADF from a
-// descriptor that is not open for writing.
+// redirect makes every open descriptor of the file at path refer to another file, which it
+// opens with flags, until the test calls restore. SQLite then gets the errors of that file:
+// ENOSPC from /dev/full, EBADF from a descriptor that is not open for writing.
 func redirect(t *testing.T, path, to string, flags int) (restore func()) {
 	t.Helper()
 	resolved, err := filepath.EvalSymlinks(path)
@@ -79,7 +78,8 @@ func createOf(name string, size int) sqlstore.Write {
 	}
 }
 
-// commits tries a batch of two; the error is the batch's.
+// commits commits a batch of two creates. It returns the errors of the batch and of both
+// writes.
 func commits(t *testing.T, driver *sqlite.Driver, prefix string, size int) error {
 	t.Helper()
 	outcomes, err := driver.Commit(t.Context(), []sqlstore.Write{createOf(prefix+"-1", size), createOf(prefix+"-2", size)})
@@ -98,7 +98,7 @@ func code(err error) int {
 	return e.Code() & 0xff
 }
 
-// foreign opens the database as another program would.
+// foreign opens the database file as another program, such as a shell, would.
 func foreign(t *testing.T, path string) *sql.Conn {
 	t.Helper()
 	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))
@@ -138,7 +138,7 @@ func TestFaults_BatchFailsAsAWhole(t *testing.T) {
 		},
 		"I/O error at BEGIN": {
 			func(t *testing.T, _ *sqlite.Driver, path string, other *sql.Conn) func() {
-				// The writer must read what another connection has written.
+				// At BEGIN the writer has to read what another connection has written.
 				execute(t, other, `PRAGMA user_version = 7`)
 				return redirect(t, path+"-wal", path+"-wal", unix.O_WRONLY)
 			}, sqlstore.ErrIO, sqlite3.SQLITE_IOERR,
@@ -161,13 +161,13 @@ func TestFaults_BatchFailsAsAWhole(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				limit("1") // SQLite keeps the pages that are there, and answers as on a full disk
+				limit("1") // SQLite keeps the existing pages, and adding one fails as on a full disk
 				return func() { limit("4294967294") }
 			}, sqlstore.ErrDiskFull, sqlite3.SQLITE_FULL,
 		},
 		"disk full at COMMIT": {
 			func(t *testing.T, _ *sqlite.Driver, path string, other *sql.Conn) func() {
-				// Nobody reads the log when all of it is in the file.
+				// When the log is copied back, BEGIN does not read it, and only COMMIT fails.
 				execute(t, other, `PRAGMA wal_checkpoint(TRUNCATE)`)
 				return redirect(t, path+"-wal", "/dev/full", unix.O_RDWR)
 			}, sqlstore.ErrDiskFull, sqlite3.SQLITE_FULL,
@@ -198,7 +198,7 @@ func TestFaults_BatchFailsAsAWhole(t *testing.T) {
 					t.Fatalf("error %v (code %d), want %v (code %d)", err, code(err), test.want, test.code)
 				}
 				if errors.Is(err, sqlstore.ErrUnknown) == errors.Is(err, sqlstore.ErrUnavailable) {
-					t.Errorf("whether it happened is not told: %v", err)
+					t.Errorf("the error must match either ErrUnknown or ErrUnavailable: %v", err)
 				}
 				if public := sqlstore.Public(err); !strings.Contains(err.Error(), path) || strings.Contains(public, path) || strings.Contains(public, "SQL") {
 					t.Errorf("the operator reads %q, everybody %q", err, public)
@@ -219,8 +219,8 @@ func TestFaults_BatchFailsAsAWhole(t *testing.T) {
 	}
 }
 
-// A transaction that a failed COMMIT and a failed ROLLBACK have left open does not
-// keep the next one from beginning.
+// The driver ends a transaction that a failed COMMIT and a failed ROLLBACK have left open, and
+// begins the next one.
 func TestFaults_TransactionLeftOpenIsEnded(t *testing.T) {
 	t.Parallel()
 	driver, _ := open(t)
@@ -233,8 +233,8 @@ func TestFaults_TransactionLeftOpenIsEnded(t *testing.T) {
 	}
 }
 
-// unprivileged has the rest of the test touch files as a user who owns dir, whose
-// rights count; the right to do everything that root has is given up.
+// unprivileged has the rest of the test access files as an unprivileged user, who owns dir, so
+// that file modes have an effect even if the test runs as root.
 func unprivileged(t *testing.T, dir string) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -264,7 +264,7 @@ func unprivileged(t *testing.T, dir string) {
 	})
 }
 
-// A file that can't be written is refused when it is opened, with its name.
+// Open refuses a file that can't be written, and names it.
 func TestOpen_RefusesAnUnwritableFile(t *testing.T) {
 	path := migrated(t)
 	unprivileged(t, filepath.Dir(path))
@@ -285,8 +285,7 @@ func TestOpen_RefusesAnUnwritableFile(t *testing.T) {
 	}
 }
 
-// What the engine says of a damaged file, or of a table that is gone, is the
-// operator's to read, with the file's name and what to do.
+// The errors of a damaged file, and of a missing table, name the file.
 func TestFaults_DamageIsReported(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -60,7 +60,7 @@ func TestOpen_RefusesUnusableFiles(t *testing.T) {
 	}
 }
 
-// Open sets what durability and the size of the file depend on.
+// Open makes the settings of the file on which durability and the file's size depend.
 func TestOpen_SetsWhatDurabilityNeeds(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
@@ -128,7 +128,7 @@ func TestOpen_AssertsItsSettings(t *testing.T) {
 	}
 }
 
-// A file that is open is refused under its other names too.
+// Open refuses a file that is already open, also by another name.
 func TestOpen_RefusesAnotherNameOfAnOpenFile(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)

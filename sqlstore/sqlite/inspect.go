@@ -18,10 +18,11 @@ import (
 	"byre/sqlstore"
 )
 
-// Inspect reads every page of the file at path and every row of its tables, and reports
-// what the engine or the checksums of rows find wrong. A process may serve the store
-// meanwhile. Nothing is written: the write-ahead log stays as it is. An error means that
-// the file could not be read to its end.
+// Inspect reads every page of the file at path and every row of its tables. It calls report
+// for each problem that the engine finds, for each row with a wrong checksum, and for each
+// table, index or view that is missing or was changed. A process may serve the store
+// meanwhile. Inspect writes nothing, and does not copy the write-ahead log back. An error
+// means that it could not read the file to its end.
 func Inspect(ctx context.Context, path string, report func(sqlstore.Finding)) error {
 	d := &Driver{options: Options{Busy: defaultBusy}, path: path, readOnly: true}
 	if _, err := os.Stat(path); err != nil {
@@ -37,7 +38,7 @@ func (d *Driver) inspect(ctx context.Context, report func(sqlstore.Finding)) err
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // it wrote nothing
+	defer func() { _ = tx.Rollback() }() // the transaction has written nothing
 	problems, err := texts(ctx, tx, integrityCheck)
 	if err != nil {
 		return err
@@ -56,7 +57,8 @@ func (d *Driver) inspect(ctx context.Context, report func(sqlstore.Finding)) err
 	)
 }
 
-// inspectRows reports the rows that can't be read, and goes on after them.
+// inspectRows reports the rows that can't be read or have a wrong checksum, and continues
+// after them.
 func inspectRows[T any](ctx context.Context, tx *sql.Tx, query string, scan func(*sql.Rows) (*T, error), report func(sqlstore.Finding)) error {
 	rows, err := tx.QueryContext(ctx, query)
 	if err != nil {
@@ -79,9 +81,8 @@ func inspectRows[T any](ctx context.Context, tx *sql.Tx, query string, scan func
 	return rows.Err()
 }
 
-// compareSchema reports tables, indexes and views whose definition is not the one that
-// the migrations make. Tables, indexes and views that somebody has added are not
-// reported.
+// compareSchema reports tables, indexes and views that are missing, or whose definition is not
+// the one of the migrations. It does not report those that an operator has added.
 func compareSchema(ctx context.Context, tx *sql.Tx, report func(sqlstore.Finding)) (err error) {
 	dir, err := os.MkdirTemp("", "byre-schema-*")
 	if err != nil {
@@ -117,11 +118,12 @@ func compareSchema(ctx context.Context, tx *sql.Tx, report func(sqlstore.Finding
 	return nil
 }
 
+// querier is a *sql.DB or a *sql.Tx.
 type querier interface {
 	QueryContext(ctx context.Context, query string, arguments ...any) (*sql.Rows, error)
 }
 
-// texts returns the one column of a query.
+// texts returns the rows of a query that has one column.
 func texts(ctx context.Context, q querier, query string) (all []string, err error) {
 	rows, err := q.QueryContext(ctx, query)
 	if err != nil {
@@ -138,18 +140,19 @@ func texts(ctx context.Context, q querier, query string) (all []string, err erro
 	return all, rows.Err()
 }
 
-// InspectAfterCrash checks the file at path if the process that had it open last did not
-// close it. It is to be called before anything else opens the file. It fails with
-// sqlstore.ErrDamaged, and changes nothing.
+// InspectAfterCrash checks the file at path if the last process that had it open did not close
+// it. The caller calls it before anything else opens the file. It fails with
+// sqlstore.ErrDamaged if the file is damaged. It changes nothing.
 //
-// The sign of an unclean stop is a write-ahead log that is not empty. Opening a Driver
-// writes to the log, and closing the last connection copies it back and deletes it, so
-// the log exists exactly while a Driver is open. A program that reads the file while byre
-// closes it leaves the log too; the check is then needless.
+// It recognizes an unclean stop by a write-ahead log that is not empty. A Driver writes to the
+// log when it is opened, and the last connection that closes copies the log back and deletes
+// it, so that a log that exists belongs to an open Driver or to one that crashed. If another
+// program reads the file while a Driver closes it, the log stays too; then the check is
+// superfluous and does no harm.
 func InspectAfterCrash(ctx context.Context, path string, logger *slog.Logger) error {
 	resolved, err := dbfile.Resolve(path)
 	if err != nil || !hasLog(resolved) {
-		return nil //nolint:nilerr // there is no such file yet
+		return nil //nolint:nilerr // the file does not exist yet
 	}
 	lock, err := dbfile.Acquire(path)
 	if err != nil {
@@ -165,7 +168,7 @@ func hasLog(path string) bool {
 }
 
 func (d *Driver) inspectAfterCrash(ctx context.Context, logger *slog.Logger) error {
-	if !hasLog(d.path) { // another process has stopped meanwhile
+	if !hasLog(d.path) { // another process had the file open and has closed it meanwhile
 		return nil
 	}
 	if fresh, err := dbfile.Inspect(d.path); err != nil || fresh {
@@ -205,14 +208,16 @@ func (d *Driver) quickCheck(ctx context.Context) error {
 	return nil
 }
 
-// compareWithLog finds a log that belongs to another file, or to this file before it was
-// replaced: SQLite would copy its pages into the file without noticing. The state of the
-// file alone is never later than that of the file with its log.
+// compareWithLog fails if the log belongs to another file, or to this file before it was
+// replaced. SQLite would copy the pages of such a log into the file without an error.
+//
+// Invariant: the counters of the file alone are never later than those of the file with its
+// own log, because the log only adds commits. With another log they may be.
 func (d *Driver) compareWithLog(ctx context.Context) error {
 	alone := &Driver{options: d.options, path: d.path, ignoreLog: true}
 	file, err := alone.readState(ctx)
 	if err != nil {
-		return nil //nolint:nilerr // a checkpoint may have been copying when the process ended
+		return nil //nolint:nilerr // the process may have ended during a checkpoint, when the file alone is not consistent
 	}
 	both, err := d.readState(ctx)
 	switch {
@@ -232,8 +237,8 @@ func (d *Driver) readState(ctx context.Context) (s sqlstore.State, err error) {
 	return s, err
 }
 
-// checkCounters compares the counters with the ends of the undo log, by a few searches of
-// its primary key. Every open does it.
+// checkCounters compares the counters with the first and the last row of the undo log, by a
+// few searches of its primary key. Every Open calls it.
 func (r *reader) checkCounters(ctx context.Context) error {
 	var state sqlstore.State
 	var first sql.NullInt64

@@ -11,12 +11,13 @@ import (
 	"byre/sqlstore"
 )
 
-// lastBackupSuffix makes the name of the file beside the database that knows of the last
-// backup. It is no row of the database, to which the process that serves it writes alone.
+// lastBackupSuffix is the suffix of the file, beside the database, that has the record of the
+// last backup. The record is no row of the database, because only the process that serves the
+// database writes to it.
 const lastBackupSuffix = ".last-backup"
 
-// lastBackupFile returns the name of that file, which stands beside the database and not
-// beside a symbolic link to it.
+// lastBackupFile returns the name of that file. If path is a symbolic link, the file is beside
+// the database that the link leads to.
 func lastBackupFile(path string) (string, error) {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -25,7 +26,8 @@ func lastBackupFile(path string) (string, error) {
 	return path + lastBackupSuffix, nil
 }
 
-// RecordBackup notes a backup of the database in the file at path, which may be in use.
+// RecordBackup stores the record of a backup of the database in the file at path, which may be
+// in use.
 func RecordBackup(path string, b sqlstore.LastBackup) error {
 	text, err := b.Encode()
 	if err != nil {
@@ -34,7 +36,8 @@ func RecordBackup(path string, b sqlstore.LastBackup) error {
 	if path, err = lastBackupFile(path); err != nil {
 		return err
 	}
-	// The name of the other process's file, if two record at once, is another one.
+	// Two processes that record a backup at the same time have temporary files of different
+	// names.
 	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"-*")
 	if err != nil {
 		return fmt.Errorf("last backup: %w", err)
@@ -49,8 +52,8 @@ func RecordBackup(path string, b sqlstore.LastBackup) error {
 	return nil
 }
 
-// ReadLastBackup reads what RecordBackup has noted of the database in the file at path. It
-// fails with sqlstore.ErrNotFound where there is nothing.
+// ReadLastBackup returns the record that RecordBackup has stored for the database in the file
+// at path. It fails with sqlstore.ErrNotFound if there is none.
 func ReadLastBackup(path string) (sqlstore.LastBackup, error) {
 	path, err := lastBackupFile(path)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-// TestLastBackup_BySymbolicLink: the last backup is that of the file, by whatever name it
-// is recorded and read.
+// TestLastBackup_BySymbolicLink: the record of the last backup belongs to the database file,
+// by whatever name the file is given to RecordBackup and ReadLastBackup.
 func TestLastBackup_BySymbolicLink(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)

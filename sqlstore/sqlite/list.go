@@ -7,8 +7,8 @@ import (
 	"byre/sqlstore"
 )
 
-// List implements sqlstore.Driver. yield runs inside the read transaction. It should not
-// wait for long, because the log can't start over until the transaction ends.
+// List implements sqlstore.Driver. It calls yield inside the read transaction. yield should not
+// take long, because SQLite can't start the log over until the transaction ends.
 func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
 	last := int64(0)
 	if d.memory != nil {
@@ -50,7 +50,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			count, a.namespace = statements.countInNamespace, q.Namespace
 		}
 		counted := tx.StmtContext(ctx, count) //nolint:sqlclosecheck // the transaction closes it
-		return counted.QueryRowContext(ctx, a.of(0, false)...).Scan(&listed.Remaining)
+		return counted.QueryRowContext(ctx, a.withLimit(0, false)...).Scan(&listed.Remaining)
 	})
 	if err != nil {
 		return sqlstore.ListResult{}, d.translate(err)
@@ -58,6 +58,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 	return listed, nil
 }
 
+// list returns the statement that lists the range of a query.
 func (s *listStatements) list(q sqlstore.Query) *sql.Stmt {
 	switch {
 	case q.Namespace == "":
@@ -69,13 +70,13 @@ func (s *listStatements) list(q sqlstore.Query) *sql.Stmt {
 	}
 }
 
-// arguments are what all statements of a List have in common: ?1 to ?7.
+// arguments are the arguments ?1 to ?7, which all statements of a List have.
 type arguments struct {
 	group, resource, owner, namespace, name, only string
 	at                                            int64
 }
 
-// argumentsOf returns false if the range is empty by definition.
+// argumentsOf returns nonEmpty false if no object can be in the range.
 func argumentsOf(q sqlstore.Query, at int64) (_ arguments, nonEmpty bool, err error) {
 	if nonEmpty, err := q.Check(); err != nil || !nonEmpty {
 		return arguments{}, false, err
@@ -93,18 +94,19 @@ func argumentsOf(q sqlstore.Query, at int64) (_ arguments, nonEmpty bool, err er
 	return a, true, nil
 }
 
-// of are all arguments of a statement; the last two are a list's only.
-func (a arguments) of(limit int, values bool) []any {
+// withLimit returns all arguments of a statement. A count ignores the last two.
+func (a arguments) withLimit(limit int, values bool) []any {
 	return []any{a.group, a.resource, a.owner, a.namespace, a.name, a.only, a.at, limit, values}
 }
 
-// list yields up to q.Limit records; more is true if there is another one.
+// list yields up to q.Limit records. last is the position of the last one; more is true if
+// there are more.
 func list(ctx context.Context, stmt *sql.Stmt, a arguments, q sqlstore.Query, yield func(sqlstore.Record) error) (last sqlstore.Position, more bool, err error) {
 	limit := -1
 	if q.Limit > 0 {
 		limit = q.Limit + 1
 	}
-	rows, err := stmt.QueryContext(ctx, a.of(limit, !q.KeysOnly)...)
+	rows, err := stmt.QueryContext(ctx, a.withLimit(limit, !q.KeysOnly)...)
 	if err != nil {
 		return last, false, err
 	}

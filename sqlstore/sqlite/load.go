@@ -17,15 +17,18 @@ import (
 	"byre/sqlstore"
 )
 
-// loadingSuffix names the file that Load fills, beside the database.
+// loadingSuffix is the suffix of the file, beside the database, that Load fills.
 const loadingSuffix = ".loading"
 
-// Load fills the database at path with a snapshot. There may be no file, or a store that
-// never held anything; any other is ErrNotEmpty.
+// Load fills the database at path with a snapshot. The file must not exist, or have the schema
+// and no data. Load fails with sqlstore.ErrNotEmpty if it holds data, with a
+// *dbfile.InUseError if a process has it open, and with sqlstore.ErrBroken if the snapshot is
+// broken.
 //
-// Invariant: the file at path is either what it was or holds the whole snapshot. Load
-// fills a new file beside it, which takes its place when it is complete and synced; the
-// lock of path is held until then. The next Load deletes what a killed one has left.
+// Invariant: the file at path is either unchanged or holds the whole snapshot. Load fills a
+// new file beside it, syncs that file, and renames it. It holds the lock of path until then.
+// If the process is killed, the next Load deletes the new file. Otherwise a server could start
+// on a part of a store.
 func Load(ctx context.Context, path string, s sqlstore.Snapshot) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("make the database's folder: %w", err)
@@ -41,14 +44,14 @@ func Load(ctx context.Context, path string, s sqlstore.Snapshot) (err error) {
 		err = errors.Join(removeDatabase(d.path), d.load(ctx, s, replaced))
 	}
 	if err == nil {
-		// The log of the empty store must not stay beside the new file.
+		// The log of the old file must not stay: SQLite would apply it to the new one.
 		err = errors.Join(removeLog(lock.Path), os.Rename(d.path, lock.Path), syncDirectory(filepath.Dir(lock.Path)))
 	}
 	return errors.Join(d.translate(err), removeDatabase(d.path))
 }
 
-// refuseData fails with ErrNotEmpty unless the file holds nothing. replaced is nil where
-// there is no file.
+// refuseData fails with sqlstore.ErrNotEmpty if the file holds data. replaced describes the
+// file; it is nil if there is none.
 func refuseData(ctx context.Context, path string) (replaced os.FileInfo, err error) {
 	fresh, err := dbfile.Inspect(path)
 	if err != nil {
@@ -77,8 +80,8 @@ func refuseData(ctx context.Context, path string) (replaced os.FileInfo, err err
 	return replaced, nil
 }
 
-// load makes the file of d and fills it. It needs no journal, because nothing of the file
-// counts before the end.
+// load makes the file of d and fills it. It uses no journal, because after a crash nobody
+// reads the file.
 func (d *Driver) load(ctx context.Context, s sqlstore.Snapshot, replaced os.FileInfo) (err error) {
 	if _, err := migrations.Up(ctx, (&url.URL{Scheme: "sqlite", Path: d.path}).String()); err != nil {
 		return err
@@ -100,17 +103,16 @@ func (d *Driver) load(ctx context.Context, s sqlstore.Snapshot, replaced os.File
 	if err := errors.Join(tx.Commit(), db.Close()); err != nil {
 		return err
 	}
-	// This sets the write-ahead log in the header of the file again.
+	// The first connection with these settings sets WAL mode in the header of the file.
 	db = d.connect(1, d.settings())
 	if err := errors.Join(db.PingContext(ctx), db.Close()); err != nil {
 		return err
 	}
-	return errors.Join(takeOver(d.path, replaced), syncFile(d.path))
+	return errors.Join(copyModeAndOwner(d.path, replaced), syncFile(d.path))
 }
 
-// fill writes the rows in one transaction. The indexes are made afterwards, which takes
-// a fraction of the time of keeping them meanwhile; the unique ones find keys that stand
-// twice.
+// fill inserts the rows. It drops the indexes before and makes them again afterwards, which
+// takes a fraction of the time. The unique indexes then refuse a key that occurs twice.
 func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 	indexes, err := dropIndexes(ctx, tx)
 	if err != nil {
@@ -124,7 +126,7 @@ func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 	}
 	for _, index := range indexes {
 		if _, err := tx.ExecContext(ctx, index); err != nil {
-			return broken(err)
+			return explainDuplicate(err)
 		}
 	}
 	_, err = tx.ExecContext(ctx, setCounters, s.Revision, s.Compacted, s.Epoch)
@@ -146,13 +148,14 @@ func fillObjects(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 			stamp, r.Verb, r.User, r.Form, formatExpiry(r.Expires), value,
 			recordSum(r.Key, r.UID, r.Created, r.Revision, r.Form, expiryText(r.Expires), value),
 			writtenSum(r.Key, r.Revision, stamp, r.Verb, r.User)); err != nil {
-			return broken(err)
+			return explainDuplicate(err)
 		}
 	}
 	return nil
 }
 
-// fillChanges inserts compacted changes into the archive.
+// fillChanges inserts changes up to the compacted revision into the archive, and the others
+// into the undo log.
 func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 	insert, err := tx.PrepareContext(ctx, insertUndo)
 	if err != nil {
@@ -187,16 +190,17 @@ func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 	return nil
 }
 
-// broken explains the error of a unique index: two objects have one key, or were created
-// by one revision.
-func broken(err error) error {
+// explainDuplicate turns the error of a unique index into sqlstore.ErrBroken: two objects have
+// the same key, or the same create revision. It returns other errors unchanged.
+func explainDuplicate(err error) error {
 	if isDuplicate(err) || hasCode(err, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY) {
 		return fmt.Errorf("%w: two objects have the same key, or were created by the same revision", sqlstore.ErrBroken)
 	}
 	return err
 }
 
-// dropIndexes drops the indexes of both tables and returns the statements that make them.
+// dropIndexes drops the indexes of the tables objects, changes and archive, and returns the
+// statements that make them.
 func dropIndexes(ctx context.Context, tx *sql.Tx) (statements []string, err error) {
 	rows, err := tx.QueryContext(ctx, selectIndexes)
 	if err != nil {
@@ -222,8 +226,9 @@ func dropIndexes(ctx context.Context, tx *sql.Tx) (statements []string, err erro
 	return statements, nil
 }
 
-// takeOver gives a file the mode and the owner of the one whose place it takes.
-func takeOver(path string, replaced os.FileInfo) error {
+// copyModeAndOwner gives the file at path the mode and the owner of the file that it replaces,
+// if there is one.
+func copyModeAndOwner(path string, replaced os.FileInfo) error {
 	if replaced == nil {
 		return nil
 	}

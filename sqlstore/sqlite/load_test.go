@@ -14,8 +14,8 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// A load keeps the mode of the file that it replaces, and deletes what a killed load has
-// left.
+// Load keeps the mode of the file that it replaces, and deletes the files of a Load that was
+// killed.
 func TestLoad_LeavesOneFile(t *testing.T) {
 	path := migrated(t)
 	if err := os.Chmod(path, 0o640); err != nil {
@@ -49,8 +49,8 @@ func TestLoad_LeavesOneFile(t *testing.T) {
 	driver.Close()
 }
 
-// ReadIdle refuses a store whose process crashed while it had given revisions in memory
-// only: a copy would give them again.
+// ReadIdle refuses a store whose process crashed while it had reserved revisions for volatile
+// changes: a server on a copy would give those revisions again.
 func TestReadIdle_RefusesReservedRevisions(t *testing.T) {
 	path := migrated(t)
 	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))

@@ -40,7 +40,7 @@ func TestLocks_StayWhileTheFileIsInspected(t *testing.T) {
 	driver, path := open(t)
 	defer driver.Close()
 	if locks(t, path) == 0 {
-		t.Fatal("/proc/locks does not show them")
+		t.Fatal("/proc/locks does not show SQLite's locks")
 	}
 	if err := driver.Probe(t.Context()); err != nil {
 		t.Fatal(err)
@@ -49,13 +49,13 @@ func TestLocks_StayWhileTheFileIsInspected(t *testing.T) {
 		t.Fatal(err)
 	}
 	if locks(t, path) == 0 {
-		t.Fatal("a probe took the locks away")
+		t.Fatal("Probe or Size has released the locks")
 	}
 	var inUse *dbfile.InUseError
 	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.As(err, &inUse) {
 		t.Fatal(err)
 	}
 	if locks(t, path) == 0 {
-		t.Error("an attempt to open the database a second time took the locks away")
+		t.Error("an attempt to open the database a second time has released the locks")
 	}
 }

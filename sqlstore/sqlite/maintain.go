@@ -8,12 +8,12 @@ import (
 	"byre/sqlstore"
 )
 
-// Compact implements sqlstore.Driver. Revisions being dense, limit changes are
-// a range of the primary key.
+// Compact implements sqlstore.Driver. Revisions are dense, so that limit changes are a range of
+// the primary key.
 //
-// The calls after the one that has deleted the last change give space back, some pages
-// each. Given back earlier, a page of later changes would be moved into the space of
-// earlier ones, and deleted soon afterwards.
+// The calls after the one that has deleted the last change shrink the file, by some pages
+// each, until few pages are free; only then done is true. Earlier calls don't: SQLite would
+// move pages of changes that the next calls delete.
 func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool, err error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -27,12 +27,13 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 	upTo = min(upTo, state.Revision)
 	w := d.writer
 	if upTo <= state.Compacted {
-		return d.giveBack(&state)
+		return d.shrink(&state)
 	}
 	var deleted int64
 	var excess int
 	err = d.transaction(&state, func() error {
-		// A skip of revisions leaves changes from before it, and a gap.
+		// After a skip of revisions (openMemory) there are changes of before it, which
+		// are compacted already, and then a gap.
 		var oldest int64
 		if err := w.selectOldest.QueryRow().Scan(&oldest); err != nil {
 			return err
@@ -52,23 +53,23 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 		return false, d.translate(err)
 	}
 	d.state.Store(&state)
-	d.walGrew()
+	d.signalLogGrown()
 	return deleted == upTo && excess <= 0, nil
 }
 
 const (
-	// vacuumPages is how many pages one transaction gives back: for each, up to three are
-	// written.
+	// vacuumPages is how many pages one transaction returns to the file system. It writes
+	// up to three pages for each.
 	vacuumPages = 500
-	// keptPages is how many free pages are kept in any case, and one in keptShare of all
-	// pages: the next changes take them. To give a page back another one is moved, and
-	// later the file grows again.
+	// The file keeps keptPages free pages, or one in keptShare of its pages if that is
+	// more, for the next changes. To return a page costs moving another one, and growing
+	// the file again later.
 	keptPages, keptShare = 128, 10
 )
 
-// giveBack shrinks the file by some pages if it has many free ones. done is true when it
-// has few.
-func (d *Driver) giveBack(state *sqlstore.State) (done bool, err error) {
+// shrink returns up to vacuumPages free pages to the file system. done is true if no more are
+// to be returned.
+func (d *Driver) shrink(state *sqlstore.State) (done bool, err error) {
 	excess, err := d.writer.excessPages()
 	if err != nil || excess <= 0 {
 		return true, d.translate(err)
@@ -76,43 +77,46 @@ func (d *Driver) giveBack(state *sqlstore.State) (done bool, err error) {
 	if err := d.transaction(state, d.writer.vacuumSome); err != nil {
 		return false, d.translate(err)
 	}
-	d.walGrew()
+	d.signalLogGrown()
 	return excess <= vacuumPages, nil
 }
 
-// excessPages is how many free pages there are to give back. It is negative if there are
-// fewer than are kept.
+// excessPages returns how many more free pages the file has than it is to keep. The number is
+// negative if it has fewer.
 func (w *writer) excessPages() (int, error) {
 	var free, pages int
 	err := w.selectPages.QueryRow().Scan(&free, &pages)
 	return free - max(keptPages, pages/keptShare), err
 }
 
-// vacuumSome gives vacuumPages back.
+// vacuumSome returns up to vacuumPages free pages to the file system.
 func (w *writer) vacuumSome() error {
 	_, err := w.vacuum.Exec()
 	return err
 }
 
 const (
-	// checkpointPause is how often the log's length is looked at, while it grows.
+	// checkpointPause is the time between two measurements of the log while it grows.
 	checkpointPause = 500 * time.Millisecond
-	// checkpointPages is the length of the log, in pages of 4 kB, at which it is copied
-	// back into the file: 16 MiB. A checkpoint syncs twice and writes each page once,
-	// however many commits have changed it since the last one.
+	// checkpointPages is the length of the log, in pages of 4 kB, at which Maintain copies
+	// it back into the file: 16 MiB. A checkpoint syncs twice and writes each page once,
+	// however many commits have changed the page since the last checkpoint.
 	checkpointPages = 4096
-	// checkpointIdle is how long after the last commit the log is copied back whatever
-	// its length, so that the file alone is nearly complete when nothing is written.
+	// checkpointIdle is how long after the last commit Maintain copies the log back,
+	// whatever its length, so that the file alone is nearly complete while nothing is
+	// written.
 	checkpointIdle = 5 * time.Minute
-	// checkpoint copies what no reader needs in the log back into the file and
-	// waits for nobody. When the writer finds all of it copied it starts the
-	// log over; the little it added meanwhile it copies itself at LogPages.
+	// checkpoint copies the part of the log that no reader needs back into the file. It
+	// waits for no reader and no writer. When all of the log is copied back, the writer
+	// starts the log over. If that never happens, the writer runs a checkpoint of its own
+	// at Options.LogPages.
 	checkpoint = `PRAGMA wal_checkpoint(PASSIVE)`
-	// measureLog says how long the log is and how much of it is copied, in pages.
+	// measureLog returns how many pages the log has, and how many of them are copied back.
 	measureLog = `PRAGMA wal_checkpoint(NOOP)`
 )
 
-// Maintain implements sqlstore.Maintainer: it copies the log back into the file.
+// Maintain implements sqlstore.Maintainer. Until ctx ends it copies the log back into the file,
+// and flushes volatile changes that are due.
 func (d *Driver) Maintain(ctx context.Context) error {
 	pause := time.NewTicker(checkpointPause)
 	defer pause.Stop()
@@ -126,8 +130,8 @@ func (d *Driver) Maintain(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-flush.C:
-			// A flush that failed is tried again, and the next write fails for the same
-			// reason.
+			// Maintain tries a flush that failed again. The error is not lost: the next
+			// write fails with it too.
 			next, err := d.flushDue()
 			if err != nil && !errors.Is(err, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrClosed) {
 				return err
@@ -148,8 +152,8 @@ func (d *Driver) Maintain(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			// If the database is busy or the disk is full, the writer's own checkpoint
-			// still bounds the log.
+			// Maintain continues if the database is busy or the disk is full. The
+			// writer's own checkpoints bound the log meanwhile.
 			if err := d.translate(err); !errors.Is(err, sqlstore.ErrUnavailable) {
 				return err
 			}
@@ -157,8 +161,8 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	}
 }
 
-// maintain copies the log back if that is the statement, or if the log has grown long
-// enough.
+// maintain executes checkpoint or measureLog. After measureLog it executes checkpoint if the
+// part of the log that is not copied back is long enough.
 func (d *Driver) maintain(ctx context.Context, statement string) error {
 	var busy, pages, copied int
 	err := d.maintenance.QueryRowContext(ctx, statement).Scan(&busy, &pages, &copied)
@@ -168,7 +172,8 @@ func (d *Driver) maintain(ctx context.Context, statement string) error {
 	return d.maintenance.QueryRowContext(ctx, checkpoint).Scan(&busy, &pages, &copied)
 }
 
-func (d *Driver) walGrew() {
+// signalLogGrown has Maintain measure the log.
+func (d *Driver) signalLogGrown() {
 	select {
 	case d.grown <- struct{}{}:
 	default:

@@ -12,8 +12,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// The log is copied back while others write and read, and does not grow much beyond its
-// cap.
+// Maintain copies the log back while others write and read. The log does not grow much beyond
+// Options.LogPages.
 func TestWAL_IsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")

@@ -13,9 +13,9 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-// SQLite's online backup, which the shell's ".backup" calls for 100 pages at a time, copies a
-// store that is written to meanwhile. A copy in one step has the revision at which it began,
-// a copy in several begins again after each write and has the last one.
+// SQLite's online backup copies a store while the driver writes to it. (The shell's ".backup"
+// uses it, in steps of 100 pages.) A copy in one step has the revision at which it began. A
+// copy in several steps starts over after each write, and has the last revision.
 func TestOnlineBackup_CopiesOneRevision(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -76,8 +76,8 @@ func revisionOf(t *testing.T, driver sqlstore.Driver) int64 {
 	return state.Revision
 }
 
-// onlineBackup copies some pages at a time, as a program of its own would, and calls
-// meanwhile after each step but the last.
+// onlineBackup copies the file by SQLite's online backup, some pages in each step, as another
+// program would. It calls meanwhile after each step but the last.
 func onlineBackup(t *testing.T, path, copied string, pages int32, meanwhile func()) {
 	t.Helper()
 	err := foreign(t, path).Raw(func(source any) error {

@@ -22,47 +22,51 @@ import (
 	"byre/sqlstore"
 )
 
-// Options of a database. The zero value of each field means its default.
+// Options of a Driver. The zero value of each field means its default.
 type Options struct {
-	// Clock gives the time of changes; time.Now.
+	// Clock returns the time of changes; the default is time.Now.
 	Clock func() time.Time
-	// Readers is the number of connections that read: 4.
+	// Readers is the number of connections that read; the default is 4.
 	Readers int
-	// LogPages is the cap of the write-ahead log, in pages of 4 kB: 16,384
-	// (64 MiB). A reader that stays on an old snapshot can make it grow beyond.
+	// LogPages is the length of the write-ahead log, in pages of 4 kB, at which the writer
+	// copies it back; the default is 16,384 (64 MiB). A reader that stays on an old
+	// snapshot can make the log longer.
 	LogPages int
-	// Busy is how long to wait for a lock that a foreign process (a shell, a
-	// backup) holds: 10 seconds.
+	// Busy is how long the driver waits for a lock that another program (a shell, a
+	// backup) holds; the default is 10 seconds.
 	Busy time.Duration
-	// Volatile selects the resources whose changes may be in memory only for a while. A
-	// crash of the process loses the last of these changes, and no others. Nil selects
-	// none.
+	// Volatile selects the resources whose changes may be in memory only, for up to
+	// FlushInterval. A crash of the process loses the last of these changes, and no
+	// others. Nil selects none.
 	Volatile func(sqlstore.Key) bool
-	// FlushInterval is how long: 15 seconds.
+	// FlushInterval is how long a volatile change may be in memory only; the default is 15
+	// seconds.
 	FlushInterval time.Duration
-	// AcceptGaps opens a database whose history has gaps, so that they can be compacted.
+	// AcceptGaps opens a database whose history has gaps, so that the gaps can be
+	// compacted.
 	AcceptGaps bool
 }
 
 const defaultBusy = 10 * time.Second
 
-// Driver implements sqlstore.Driver, Maintainer, Prober and ReadIndexer.
+// Driver implements sqlstore.Driver, Maintainer, Prober, ReadIndexer, Sizer, Archiver and
+// BackupRecorder.
 type Driver struct {
 	options Options
 	lock    *dbfile.Lock
 	path    string
-	// readOnly connections write nothing: the last one to close does not copy the log
-	// back. Those with ignoreLog see the file as if it had none.
+	// With readOnly, connections write nothing: the last one to close does not copy the
+	// log back. With ignoreLog, they read the file without its log.
 	readOnly, ignoreLog bool
-	// file is the file that was opened at path.
+	// file describes the file that was opened at path.
 	file os.FileInfo
 
-	// writing is held by the transaction under way: a batch, a chunk of a
-	// compaction.
+	// writing is held by the transaction under way: a batch, a chunk of a compaction, a
+	// flush.
 	writing sync.Mutex
 	writer  *writer
 	readers *reader
-	// maintenance is the database of the connection that copies the log back.
+	// maintenance has the connection with which Maintain copies the log back.
 	maintenance *sql.DB
 	// memory is nil without volatile resources.
 	memory *memory
@@ -70,9 +74,11 @@ type Driver struct {
 	// 1.
 	grown chan struct{}
 
-	// state is where the store stands. Invariant: its revision is not before that of
-	// any commit or read that has returned. Commit stores it before it returns its
-	// outcomes, a read raises it to its snapshot's (observe).
+	// state has the counters of the store; its Time is not set.
+	// Invariant: its revision is at least that of every commit and every read that has
+	// returned. Commit stores it before it returns, and a read raises it to the revision
+	// of its snapshot (observe). Otherwise a linearizable read could miss a change that an
+	// earlier read has shown.
 	state atomic.Pointer[sqlstore.State]
 }
 
@@ -85,7 +91,10 @@ var (
 	_ sqlstore.BackupRecorder = (*Driver)(nil)
 )
 
-// Open opens the database in the file at path.
+// Open opens the database in the file at path. The caller closes the driver. Open fails with a
+// *dbfile.InUseError if another process has the file open, with migrations.ErrOlder,
+// migrations.ErrNewer or migrations.ErrForeign if the file does not have this program's schema,
+// and with sqlstore.ErrDamaged if the counters contradict the history.
 func Open(ctx context.Context, path string, options Options) (_ *Driver, err error) {
 	options.Readers = cmp.Or(options.Readers, 4)
 	options.LogPages = cmp.Or(options.LogPages, 16384)
@@ -98,8 +107,8 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	d := &Driver{options: options, path: path, grown: make(chan struct{}, 1)}
-	// The lock comes first: to inspect a file that this process already has open would
-	// release SQLite's own locks.
+	// The lock comes first. It fails if this process has the file open already; to inspect
+	// the file then would release SQLite's own locks on it.
 	if d.lock, err = dbfile.Acquire(path); err != nil {
 		return nil, err
 	}
@@ -129,8 +138,9 @@ func (d *Driver) open(ctx context.Context) (err error) {
 		return err
 	}
 	if d.writer, err = newWriter(ctx, d.connect(1, d.settings(
-		// That holds the inner pages of the trees. With 16 MB BenchmarkDriver takes as much
-		// processor time and 22 MB more memory: a page of 4 kB with its header takes 8.
+		// A negative number is in KiB. 4,000 KiB hold the inner pages of the B-trees. With
+		// 16,000 KiB BenchmarkDriver takes as much processor time, and 22 MB more memory,
+		// because a page of 4 kB with its header takes 8 kB.
 		setting{name: "cache_size", value: "-4000"},
 		setting{name: "journal_size_limit", value: strconv.Itoa(d.options.LogPages * 4096)},
 		setting{name: "wal_autocheckpoint", value: strconv.Itoa(d.options.LogPages)},
@@ -156,8 +166,8 @@ func (d *Driver) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.state.Store(&state)
-	// A file that can't be written is refused at the start, not at the first write. A
-	// full disk is accepted, because the data can be read.
+	// This refuses a file that can't be written here, not at the first write. A full disk
+	// is accepted, because the data can be read and deleted.
 	err = d.transaction(&state, d.writer.touchStore)
 	if hasCode(err, sqlite3.SQLITE_FULL) {
 		return nil
@@ -177,17 +187,18 @@ func (d *Driver) Close() error {
 		errs = append(errs, d.readers.close())
 	}
 	if d.writer != nil {
-		// The last connection to close copies the log back and removes it.
+		// The writer is the last connection to close: that copies the log back and removes
+		// it.
 		errs = append(errs, d.writer.close())
 	}
 	return errors.Join(append(errs, d.lock.Close())...)
 }
 
-// oldestEngine is the first release in which a checkpoint can't run into a
-// reset of the log and lose a commit.
+// oldestEngine is the first release of SQLite in which a checkpoint at the same time as a reset
+// of the log can't lose a commit.
 var oldestEngine = [3]int{3, 51, 3}
 
-// check refuses an engine that is too old and a schema that isn't ours.
+// check fails if the engine is too old, or if the schema is not this program's.
 func (d *Driver) check(ctx context.Context) error {
 	db := d.connect(1, d.reading())
 	defer db.Close()
@@ -195,7 +206,7 @@ func (d *Driver) check(ctx context.Context) error {
 	if err := db.QueryRowContext(ctx, `SELECT sqlite_version()`).Scan(&release); err != nil {
 		return err
 	}
-	if older(release, oldestEngine) {
+	if isOlder(release, oldestEngine) {
 		return fmt.Errorf("SQLite %s is older than 3.51.3", release)
 	}
 	var tables int
@@ -212,7 +223,7 @@ func (d *Driver) check(ctx context.Context) error {
 	return migrations.Check(migrations.SQLite, version)
 }
 
-func older(version string, than [3]int) bool {
+func isOlder(version string, than [3]int) bool {
 	for i, part := range strings.SplitN(version, ".", 3) {
 		n, err := strconv.Atoi(part)
 		if err != nil || n < than[i] {
@@ -225,7 +236,7 @@ func older(version string, than [3]int) bool {
 	return false
 }
 
-// dsn is the URI of the file, which a connection does not make.
+// dsn returns the URI of the file. Connections do not create the file.
 func (d *Driver) dsn() string {
 	switch {
 	case d.ignoreLog:
@@ -236,8 +247,9 @@ func (d *Driver) dsn() string {
 	return migrations.SQLiteDSN(d.path) + "?mode=rw"
 }
 
-// statements must be closed before their connections: database/sql keeps a connection
-// open as long as it has a statement, even after Close.
+// statements are the prepared statements of a writer or reader. They must be closed before the
+// connections, because database/sql keeps a connection open for as long as it has a statement,
+// even after Close.
 type statements []*sql.Stmt
 
 func (s *statements) add(stmt *sql.Stmt, err error) (*sql.Stmt, error) {

@@ -82,8 +82,8 @@ var plans = map[string]struct {
 	},
 }
 
-// Every statement uses its index, with the planner's statistics and without, and no list is
-// sorted.
+// Every statement uses an index, with and without the planner's statistics, and SQLite sorts no
+// list.
 func TestPlans_UseTheirIndexes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -135,7 +135,7 @@ func explain(t *testing.T, db *sql.DB, query string) (plan []string) {
 		if err := rows.Scan(&id, &parent, &unused, &line); err != nil {
 			t.Fatal(err)
 		}
-		if line == "SCAN s" { // the table store has one row: a scan is as good
+		if line == "SCAN s" { // the table store has one row, so that a scan is as fast as a search
 			line = "SEARCH s USING INTEGER PRIMARY KEY (rowid=?)"
 		}
 		plan = append(plan, line)

@@ -12,9 +12,9 @@ import (
 // errNotOurs means that the path does not lead to the file that the driver has open.
 var errNotOurs = errors.New("the database file was removed or replaced while it is in use")
 
-// Probe implements sqlstore.Prober. It opens the file again and reads a page of it. The
-// open connections would not notice a deleted file: they go on reading their caches and
-// the deleted file.
+// Probe implements sqlstore.Prober. It opens the file at path again and reads the state. The
+// open connections would not notice that the file was deleted: they keep reading their caches
+// and the deleted file.
 func (d *Driver) Probe(ctx context.Context) error {
 	file, err := os.Stat(d.path)
 	switch {

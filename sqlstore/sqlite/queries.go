@@ -1,13 +1,14 @@
 package sqlite
 
-// The statements of the package. Parameters of the writer's are bare question
-// marks, which this driver binds fastest.
+// The statements of the writer have unnumbered parameters, which modernc.org/sqlite binds
+// fastest.
 
 const countVersionTable = `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'byre_schema'`
 
 const (
-	// lastRevision is the store's: that of the newest change, unless a compaction has
-	// deleted that one. It is one search of a primary key.
+	// lastRevision is the last revision of the store: that of the newest change, or
+	// store.revision if a compaction has deleted that change. It takes one search of a
+	// primary key.
 	lastRevision = `max(s.revision, coalesce((SELECT max(revision) FROM changes), 0))`
 
 	selectReserved = `SELECT reserved FROM store WHERE id = 1`
@@ -15,12 +16,13 @@ const (
 	selectState = `SELECT ` + lastRevision + `, s.compacted, s.epoch FROM store s WHERE s.id = 1`
 )
 
-// Integrity. The check of the engine names up to a hundred problems.
+// Integrity checks. Those of the engine return up to a hundred problems.
 const (
 	integrityCheck = `SELECT integrity_check FROM pragma_integrity_check`
 	quickCheck     = `SELECT quick_check FROM pragma_quick_check`
 	selectSchema   = `SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name`
-	// selectEnds reads the ends of the undo log.
+	// selectEnds reads the counters and the first revision of the undo log after the
+	// compacted one.
 	selectEnds = `
 SELECT ` + lastRevision + `, s.compacted, (SELECT min(revision) FROM changes WHERE revision > s.compacted)
 FROM store s WHERE s.id = 1`
@@ -45,8 +47,8 @@ FROM objects
 WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ? AND revision = ?
 RETURNING created_revision, uid, octet_length(value)`
 
-	// updateObject leaves the row where it is: the revision that created the object is
-	// the rowid.
+	// updateObject does not move the row, because the rowid is the create revision, which
+	// does not change.
 	updateObject = `
 UPDATE objects SET revision = ?, uid = ?, time = ?, verb = ?, who = ?, form = ?, expires = ?, value = ?, record_sum = ?, change_sum = ?
 WHERE created_revision = ?`
@@ -55,9 +57,10 @@ WHERE created_revision = ?`
 
 	selectRevision = `SELECT revision FROM objects WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?`
 
-	// reserve stores the revision up to which changes may be made in memory only. skip
-	// follows a crash that may have lost such changes: it moves the revision past all of
-	// them, marks everything before as compacted, and starts a new epoch.
+	// reserve stores the revision up to which volatile changes in memory may be given
+	// revisions. skip is for the start after a crash, which may have lost such changes: it
+	// moves the revision past all of them, marks all before as compacted, and begins a new
+	// epoch.
 	reserve = `UPDATE store SET reserved = ? WHERE id = 1`
 	skip    = `UPDATE store SET revision = reserved, compacted = reserved, reserved = 0, epoch = lower(hex(randomblob(16))) WHERE id = 1`
 
@@ -66,8 +69,8 @@ WHERE created_revision = ?`
 	untouchStore = `UPDATE store SET revision = revision - 1 WHERE id = 1`
 )
 
-// The archive. ?1 and ?2 bound the revisions of the changes to be copied. The plus signs
-// keep SQLite from the index by key, in which it would walk all changes of the resource.
+// The archive. ?1 and ?2 bound the revisions of the changes that are copied. The plus signs
+// keep SQLite from using the index by key, in which it would read all changes of the resource.
 const (
 	selectResources = `SELECT DISTINCT "group", resource FROM changes WHERE revision > ?1 AND revision <= ?2`
 
@@ -88,14 +91,15 @@ DELETE FROM archive WHERE revision IN (
 
 const (
 	deleteChanges = `DELETE FROM changes WHERE revision <= ?`
-	// selectOldest returns a revision before State.Compacted if skip has left history for
-	// SQL.
+	// selectOldest may return a revision before State.Compacted, because skip compacts
+	// changes without deleting them.
 	selectOldest = `SELECT coalesce(min(revision), 0) FROM changes`
-	// updateCompacted keeps the last revision when the newest change is deleted.
+	// updateCompacted also raises store.revision, so that the last revision does not
+	// depend on the newest change, which deleteChanges may have deleted.
 	updateCompacted = `UPDATE store SET compacted = ?1, revision = max(revision, ?1) WHERE id = 1`
 	// selectPages counts the pages that are free, and all pages.
 	selectPages = `SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count`
-	// vacuum returns up to vacuumPages free pages to the file system.
+	// vacuum returns up to 500 free pages (vacuumPages) to the file system.
 	vacuum = `PRAGMA incremental_vacuum(500)`
 )
 
@@ -104,15 +108,15 @@ const (
 SELECT (pages.page_count - free.freelist_count) * size.page_size
 FROM pragma_page_count AS pages, pragma_freelist_count AS free, pragma_page_size AS size`
 
-	// selectUsage scans the table in its own order and reads the lengths of values
-	// from the rows' headers. Without the materialized part SQLite would sort the
-	// values themselves.
+	// selectUsage scans the table in the order of the rowid, and reads the lengths of
+	// values from the headers of the rows. Without the materialized CTE SQLite would sort
+	// the values themselves.
 	selectUsage = `
 WITH o AS MATERIALIZED (SELECT "group", resource, owner, octet_length(value) AS bytes FROM objects NOT INDEXED)
 SELECT "group", resource, owner, count(*), sum(bytes) FROM o GROUP BY "group", resource, owner`
 
-	// selectObject returns a row even if there is no object: the row has the revision of
-	// its snapshot.
+	// selectObject also returns a row if the object does not exist: then only the
+	// revision of the snapshot is set.
 	selectObject = `
 SELECT ` + lastRevision + `, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value, o.record_sum
 FROM store s LEFT JOIN objects o
@@ -123,8 +127,8 @@ WHERE s.id = 1`
 SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, expires
 FROM objects WHERE expires IS NOT NULL AND expires <= ?1 ORDER BY expires LIMIT ?2`
 
-	// selectChanges finds what each revision wrote in its successor of the
-	// same key (which replaced it), else in the object that still has it.
+	// selectChanges finds the value that each change wrote in the next change of the same
+	// key, which has replaced it, or else in the object, which still has it.
 	selectChanges = `
 SELECT c.revision, c.time, c.op, c.verb, c.who, c.audit_id,
        c."group", c.resource, c.owner, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value, c.record_sum, c.change_sum,
@@ -137,11 +141,14 @@ LEFT JOIN objects o ON o.created_revision = c.created_revision AND o.revision = 
 WHERE c.revision > ?1 ORDER BY c.revision LIMIT ?2`
 )
 
-// Lists. ?1 group, ?2 resource, ?3 owner, ?4 namespace, ?5 name of the position after
-// which to begin, ?6 the one name wanted or ”, ?7 revision, ?8 limit, ?9
-// whether values are wanted. A statement is put together here, when compiled,
-// from its range (a resource's, a namespace's, one object's) and its time (now,
-// or at a revision: what is still current of it, and what has replaced it).
+// Lists. The arguments are ?1 group, ?2 resource, ?3 owner, ?4 namespace, ?5 the name of the
+// position after which the list begins, ?6 the only name to list (empty for all), ?7
+// revision, ?8 limit (-1 for none), ?9 whether to return values.
+//
+// Each statement is a constant expression that joins the text of a range (a resource, a
+// namespace, one object) and of a time. The time is now, or a revision: then the list has the
+// objects that were last written up to that revision, and the undo rows of objects that were
+// replaced or deleted after it.
 const (
 	inResource  = `"group" = ?1 AND resource = ?2 AND owner = ?3 AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6)`
 	inNamespace = `"group" = ?1 AND resource = ?2 AND owner = ?3 AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6)`
@@ -167,9 +174,9 @@ const (
 
 	countResource  = countNow + inResource
 	countNamespace = countNow + inNamespace
-	// The index alone counts the objects that existed at a revision and exist now,
-	// because the rowid is the revision that created the object. Of the objects that a
-	// later change replaced, only the deleted ones remain to be counted.
+	// An object that exists now existed at a revision if its create revision, the rowid,
+	// is not later: the index alone counts those. The undo rows add the objects that
+	// existed at the revision and were deleted later.
 	createdThen = ` AND created_revision <= ?7`
 	deleted     = gone + ` AND NOT EXISTS (SELECT 1 FROM objects o WHERE o.created_revision = changes.created_revision)`
 
@@ -187,7 +194,8 @@ FROM counters k, store s WHERE k.id = 1 AND s.id = 1`
 SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, time, verb, who, form, expires, value, record_sum, change_sum
 FROM objects ORDER BY "group", resource, owner, namespace, name`
 
-	// selectUndo reads the archive up to the compacted revision, and changes from there on.
+	// selectUndo reads the rows of archive up to the compacted revision, and then those of
+	// changes.
 	selectUndo = `
 SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum
 FROM archive WHERE revision <= (SELECT compacted FROM counters)
@@ -196,7 +204,7 @@ SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namesp
 FROM changes WHERE revision > (SELECT compacted FROM counters)
 ORDER BY revision`
 
-	// countData is 0 in a store that never held anything.
+	// countData is 0 in a store in which no change was ever made.
 	countData = `SELECT (SELECT count(*) FROM objects) + (SELECT count(*) FROM changes) + (SELECT revision FROM counters)`
 
 	insertUndo = `
@@ -209,7 +217,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 	setCounters = `UPDATE store SET revision = ?, compacted = ?, epoch = ? WHERE id = 1`
 
-	// selectIndexes reads what drops and what makes each index that a statement has made.
+	// selectIndexes returns, for each index that a CREATE INDEX has made, the statement
+	// that drops it and the one that makes it.
 	selectIndexes = `
 SELECT 'DROP INDEX "' || replace(name, '"', '""') || '"', sql FROM sqlite_schema
 WHERE type = 'index' AND tbl_name IN ('objects', 'changes', 'archive') AND sql IS NOT NULL ORDER BY name`

@@ -26,7 +26,7 @@ type listStatements struct {
 	countResource, countInNamespace *sql.Stmt
 }
 
-// newReader takes over db.
+// newReader makes a reader on db, which it closes with the reader, or when it fails.
 func newReader(ctx context.Context, db *sql.DB) (_ *reader, err error) {
 	r := &reader{db: db}
 	for _, s := range []struct {
@@ -62,17 +62,17 @@ func (r *reader) reserved(ctx context.Context) (revision int64, err error) {
 // State implements sqlstore.Driver.
 func (d *Driver) State(context.Context) (sqlstore.State, error) { return d.ReadIndex(), nil }
 
-// ReadIndex implements sqlstore.ReadIndexer: this process makes every change, and its
-// clock is the database's.
+// ReadIndex implements sqlstore.ReadIndexer. It does not read the database, because this
+// process makes every change. This process's clock is the database's clock.
 func (d *Driver) ReadIndex() sqlstore.State {
 	state := *d.state.Load()
 	state.Time = d.options.Clock()
 	return state
 }
 
-// observe raises state to a revision that a read has seen. A snapshot may show a commit
-// before Commit has stored its state. Without observe, a linearizable read that begins
-// after the first one has returned could miss what the first one has seen.
+// observe raises state to a revision that a read has seen. A snapshot may show a commit before
+// Commit has stored its state. Without observe, a linearizable read that begins after the
+// first read has returned could miss that commit.
 func (d *Driver) observe(revision int64) {
 	for {
 		last := d.state.Load()
@@ -196,7 +196,7 @@ func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) (cha
 				return err
 			}
 			changes = append(changes, c)
-			// The values beyond size are not read from the file.
+			// Stopping here saves reading the values beyond size from the file.
 			if size > 0 {
 				if size -= c.Size(); size <= 0 {
 					return nil
@@ -257,14 +257,14 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 	return c, err
 }
 
-// snapshot runs f in a read transaction with the counters of its snapshot.
+// snapshot runs f in a read transaction, with the state in its snapshot.
 func (d *Driver) snapshot(ctx context.Context, f func(*sql.Tx, sqlstore.State) error) error {
 	r := d.readers
 	tx, err := r.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	// The transaction wrote nothing; this only ends it.
+	// The transaction has written nothing; the rollback only ends it.
 	defer func() { _ = tx.Rollback() }()
 	var s sqlstore.State
 	stmt := tx.StmtContext(ctx, r.selectState) //nolint:sqlclosecheck // the transaction closes it

@@ -13,9 +13,10 @@ import (
 	"byre/sqlstore"
 )
 
-// ReadSnapshot reads the whole store in the file at path from one read transaction. The
-// process that serves the store goes on meanwhile: the transaction locks nothing, but the
-// write-ahead log can't start over until it ends. The snapshot is valid until read returns.
+// ReadSnapshot calls read with a snapshot of the whole store in the file at path, which it
+// reads in one transaction. The snapshot is valid until read returns. A process may serve the
+// store meanwhile: the transaction does not block it, but the write-ahead log can't start over
+// until the transaction ends.
 func ReadSnapshot(ctx context.Context, path string, read func(sqlstore.Snapshot) error) error {
 	return readSnapshot(ctx, path, false, read)
 }
@@ -30,11 +31,11 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 	return d.translate(err)
 }
 
-// ReadIdle is ReadSnapshot of a store that no process serves, and locks the store until
-// read returns. If a process serves it, ReadIdle fails with a *dbfile.InUseError.
+// ReadIdle is ReadSnapshot of a store that no process serves. It locks the store until read
+// returns. It fails with a *dbfile.InUseError if a process serves the store.
 func ReadIdle(ctx context.Context, path string, read func(sqlstore.Snapshot) error) (err error) {
 	if _, err := os.Stat(path); err != nil {
-		return fmt.Errorf("open database: %w", err) // a lock needs no database
+		return fmt.Errorf("open database: %w", err) // dbfile.Acquire would make a lock without a database
 	}
 	lock, err := dbfile.Acquire(path)
 	if err != nil {
@@ -44,16 +45,17 @@ func ReadIdle(ctx context.Context, path string, read func(sqlstore.Snapshot) err
 	return readSnapshot(ctx, lock.Path, true, read)
 }
 
-// readError is an error of the function that reads a snapshot.
+// readError is an error of the function that the caller of ReadSnapshot passed.
 type readError struct{ err error }
 
 func (e *readError) Error() string { return e.err.Error() }
 
-// errReserved: revisions beyond the last one in the file were given before a crash.
+// errReserved means that a process has crashed that may have given revisions beyond the last
+// one in the file.
 var errReserved = errors.New("the last process on the database has not stopped cleanly: start byre on it and stop it")
 
-// readSnapshot fails with errReserved if the store is idle and does not have the last
-// revision that was given.
+// readSnapshot reads a snapshot. idle says that no process serves the store: then readSnapshot
+// fails with errReserved if revisions are reserved.
 func (d *Driver) readSnapshot(ctx context.Context, idle bool, read func(sqlstore.Snapshot) error) error {
 	// dbfile.Inspect is not used: it closes the file, which would release the locks that
 	// a driver of this process has on it.
@@ -73,7 +75,7 @@ func (d *Driver) readSnapshot(ctx context.Context, idle bool, read func(sqlstore
 	if err != nil {
 		return err
 	}
-	// It wrote nothing; this only ends it.
+	// The transaction has written nothing; the rollback only ends it.
 	defer func() { _ = tx.Rollback() }()
 	s := sqlstore.Snapshot{
 		Objects: rowsOf(ctx, tx, selectObjects, scanObjectRow),
@@ -93,7 +95,7 @@ func (d *Driver) readSnapshot(ctx context.Context, idle bool, read func(sqlstore
 	return nil
 }
 
-// rowsOf reads the rows of a query, one at a time.
+// rowsOf returns the rows of a query, which it reads one at a time.
 func rowsOf[T any](ctx context.Context, tx *sql.Tx, query string, scan func(*sql.Rows) (*T, error)) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
 		rows, err := tx.QueryContext(ctx, query)

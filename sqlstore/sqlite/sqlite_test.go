@@ -28,7 +28,7 @@ func migrated(t testing.TB) (path string) {
 	return path
 }
 
-// openWith is open with a cap on the log.
+// openWith is open with Options.LogPages.
 func openWith(t testing.TB, logPages int) (driver *sqlite.Driver, path string) {
 	t.Helper()
 	path = migrated(t)

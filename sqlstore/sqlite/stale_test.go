@@ -12,9 +12,9 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-// A backup of the file is put back, and the log of what was written after it stays beside
-// it: SQLite would copy the log's pages into the file. It is refused, wherever the log
-// begins.
+// A backup of the file is restored while a log of later writes is still beside it. SQLite would
+// copy the pages of that log into the file. InspectAfterCrash or Open refuses the file, however
+// many writes are between the backup and the log, and in the log.
 func TestInspectAfterCrash_RefusesALaterLog(t *testing.T) {
 	t.Parallel()
 	for _, between := range []int{1, 3, 20, 200} {
@@ -52,7 +52,7 @@ func TestInspectAfterCrash_RefusesALaterLog(t *testing.T) {
 				reopen()
 				backup := read(path)
 				write("between", between)
-				reopen() // the log is copied into the file, and begins anew
+				reopen() // copies the log back and begins a new one
 				write("log", inLog)
 				log := read(path + "-wal")
 				if err := driver.Close(); err != nil {

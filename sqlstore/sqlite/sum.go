@@ -9,13 +9,14 @@ import (
 	"byre/sqlstore"
 )
 
-// SQLite keeps no checksums of its pages, so that a byte which the disk changes inside a
-// text is not noticed by the engine. Each row therefore has CRC-32C sums of its columns,
-// which every read that returns a value compares. A row of an older release has none.
+// SQLite has no checksums of its pages, and so does not notice when a disk changes a byte
+// inside a text. Each row therefore has CRC-32C checksums of its columns. Every read that
+// returns a value compares them. A row that an older release wrote has none.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sumBuffer holds all columns but the value of nearly every row without an allocation.
+// sumBuffer is large enough for all columns but the value of nearly every row, so that summing
+// them needs no allocation.
 type sumBuffer [512]byte
 
 func appendText(b []byte, text string) []byte {
@@ -29,8 +30,8 @@ func appendKey(b []byte, k sqlstore.Key) []byte {
 	return b
 }
 
-// recordSum is the column record_sum: the sum of a record. expires is the column's text;
-// empty for NULL.
+// recordSum returns the value of the column record_sum: the checksum of a record. expires is
+// the text of the column expires; empty for NULL.
 func recordSum(k sqlstore.Key, uid string, created, revision int64, form, expires, value string) int64 {
 	var buffer sumBuffer
 	b := appendKey(buffer[:0], k)
@@ -42,7 +43,8 @@ func recordSum(k sqlstore.Key, uid string, created, revision int64, form, expire
 	return int64(crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, bytes(value)))
 }
 
-// changeSum is the column change_sum: the sum of what a change is apart from its record.
+// changeSum returns the value of the column change_sum: the checksum of the columns of a change
+// that are not part of the replaced record.
 func changeSum(k sqlstore.Key, revision int64, stamp string, op sqlstore.Op, a sqlstore.Author, replaces int64) int64 {
 	var buffer sumBuffer
 	b := appendKey(buffer[:0], k)
@@ -53,12 +55,13 @@ func changeSum(k sqlstore.Key, revision int64, stamp string, op sqlstore.Op, a s
 	return int64(crc32.Checksum(binary.AppendVarint(b, replaces), castagnoli))
 }
 
-// writtenSum is the column change_sum of objects, which say less of their last change.
+// writtenSum returns the value of the column change_sum of the table objects, which has only
+// some columns of the last change.
 func writtenSum(k sqlstore.Key, revision int64, stamp, verb, user string) int64 {
 	return changeSum(k, revision, stamp, "", sqlstore.Author{Verb: verb, User: user}, 0)
 }
 
-// damagedError means that a row does not have its sum.
+// damagedError means that a row does not have its checksum.
 type damagedError struct {
 	table    string
 	revision int64
@@ -69,7 +72,8 @@ func (e *damagedError) Error() string {
 	return fmt.Sprintf("the row of %s with revision %d (%s) does not have its checksum", e.table, e.revision, e.key.Display())
 }
 
-// compare returns a *damagedError where a row has another sum than the stored one.
+// compare returns a *damagedError if the checksum of a row differs from the stored one. A row
+// without a stored checksum passes.
 func compare(stored sql.NullInt64, sum int64, table string, revision int64, k sqlstore.Key) error {
 	if !stored.Valid || stored.Int64 == sum {
 		return nil

@@ -11,32 +11,34 @@ import (
 )
 
 const (
-	// defaultFlushInterval is how long a volatile change may be in memory only: not longer
-	// than a candidate waits before it takes over a Lease that it has just seen (15 s by
-	// client-go's default), so that a holder whose renewals a crash has undone finds out
+	// defaultFlushInterval is at most the time that a candidate waits before it takes a
+	// Lease whose holder does not renew it (15 s by client-go's default). A crash may undo
+	// the holder's last renewals. With this bound the holder notices, at its next renewal,
 	// before another process takes the Lease.
 	defaultFlushInterval = 15 * time.Second
-	// reservedRevisions is how many revisions are reserved at a time.
+	// reservedRevisions is how many revisions one transaction reserves.
 	reservedRevisions = 1_000_000
-	// mostVolatileChanges and mostVolatileBytes bound what is in memory only; a batch that
-	// would exceed them is committed, and all before it.
+	// mostVolatileChanges and mostVolatileBytes bound the changes in memory and their
+	// values. The driver commits a batch that would exceed them, and with it all changes
+	// in memory.
 	mostVolatileChanges = 10_000
 	mostVolatileBytes   = 16 << 20
 )
 
 // memory holds the changes of volatile resources that are not in the database yet.
 //
-// Invariant: they are the end of the history. The database holds every change up to
-// flushed, memory every one after it: each transaction begins with what memory holds. So
-// what is lost when the process ends are the last changes, all of them volatile, and a
-// change that is durable has all before it in the database.
+// Invariant: the changes in memory are the last ones of the history. The database holds every
+// change up to flushed, and memory every one after it. Driver.transaction keeps it: it first
+// writes the changes in memory to the database. So a crash loses only the last changes, all
+// of them volatile, and a durable change never depends on a lost one.
 //
-// Invariant: the revision of a change in memory is at most reserved, which the database
-// holds. A start that finds it there skips up to it, so that no revision is given twice.
+// Invariant: the revision of a change in memory is at most reserved, which is in the database.
+// takes keeps it. A start after a crash skips the revisions up to reserved, so that no
+// revision is given twice.
 //
-// The fields change while both Driver.writing and mu are held, mu until the transaction
-// that flushes them has ended: else a read of the database could see what follows on a
-// change while another read still finds that change in memory.
+// The fields are written only while both Driver.writing and mu are held. The transaction that
+// flushes the changes holds mu until it has ended: otherwise one read could see, in the
+// database, what follows on a change, while another read still finds that change in memory.
 type memory struct {
 	isVolatile func(sqlstore.Key) bool
 
@@ -45,18 +47,19 @@ type memory struct {
 	changes []volatileChange
 	// oldest is when the first of changes was made.
 	oldest time.Time
-	// current are the records of the keys that the changes are of; nil for a deleted one.
+	// current has the current records of the keys of changes; nil for a deleted one.
 	current map[sqlstore.Key]*sqlstore.Record
-	bytes   int
+	// bytes is the size of the values in changes.
+	bytes int
 
-	// reserved and isFailing are Driver.writing's alone. isFailing is true if the last
-	// transaction failed. Until one succeeds, nothing is acknowledged from memory;
+	// Driver.writing alone guards reserved and isFailing. isFailing is true if the last
+	// transaction failed. Until one succeeds the driver acknowledges no write from memory:
 	// otherwise clients would not learn that the database takes no writes.
 	reserved  int64
 	isFailing bool
 }
 
-// volatileChange is a change with the write that it is made by in the database.
+// volatileChange is a change, and the write that makes it in the database.
 type volatileChange struct {
 	sqlstore.Change
 	write sqlstore.Write
@@ -66,7 +69,8 @@ func newMemory(isVolatile func(sqlstore.Key) bool, flushed int64) *memory {
 	return &memory{isVolatile: isVolatile, flushed: flushed, current: make(map[sqlstore.Key]*sqlstore.Record)}
 }
 
-// takes reports whether a batch may be acknowledged from memory.
+// takes reports whether the driver may acknowledge a batch from memory. last is the last
+// revision of the store.
 func (m *memory) takes(batch []sqlstore.Write, last int64) bool {
 	bytes := m.bytes
 	for i := range batch {
@@ -79,12 +83,12 @@ func (m *memory) takes(batch []sqlstore.Write, last int64) bool {
 		len(m.changes)+len(batch) <= mostVolatileChanges && last+int64(len(batch)) <= m.reserved
 }
 
-// last is the revision of the last change, while mu is held.
+// last returns the last revision of the store. The caller holds mu.
 func (m *memory) last() int64 { return m.flushed + int64(len(m.changes)) }
 
-// find returns the record under a key as of the revision last, nil if it is deleted.
-// known is false if memory has no change of the key; the database then has the record of
-// that revision or a newer one.
+// find returns the record under a key at the revision last; nil if it is deleted. known is
+// false if memory has no change of the key: then the database has the record, at that revision
+// or a later one.
 func (m *memory) find(key sqlstore.Key) (record *sqlstore.Record, known bool, last int64) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -92,8 +96,8 @@ func (m *memory) find(key sqlstore.Key) (record *sqlstore.Record, known bool, la
 	return record, known, m.last()
 }
 
-// covered is like find for a list: all that it reads is in the database as it was at the
-// revision last, or newer.
+// covered reports whether the database has all that a list reads, at the revision last or a
+// later one.
 func (m *memory) covered(q sqlstore.Query) (isCovered bool, last int64) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -105,7 +109,7 @@ func (m *memory) covered(q sqlstore.Query) (isCovered bool, last int64) {
 	return q.At <= m.flushed || len(m.changes) == 0, m.last()
 }
 
-// hasChanged reports whether memory has another state of a record.
+// hasChanged reports whether memory has a change of a record's key.
 func (m *memory) hasChanged(r sqlstore.Record) bool {
 	_, known, _ := m.find(r.Key)
 	return known
@@ -123,8 +127,8 @@ func (m *memory) holdsExpired(now time.Time) bool {
 	return false
 }
 
-// after returns the changes after a revision, as Driver.Changes does. known is false where
-// the database has the first of them.
+// after returns the changes after a revision, as Driver.Changes does. known is false if memory
+// does not have the first of them.
 func (m *memory) after(revision int64, limit, size int) (changes []sqlstore.Change, known bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -148,14 +152,14 @@ func (m *memory) after(revision int64, limit, size int) (changes []sqlstore.Chan
 	return changes, true
 }
 
-// covers reports whether the database holds all up to a revision.
+// covers reports whether the database holds all changes up to a revision.
 func (m *memory) covers(revision int64) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return len(m.changes) == 0 || revision <= m.flushed
 }
 
-// commitToMemory applies the writes as a transaction would, and gives them revisions.
+// commitToMemory makes the writes in memory, as a transaction makes them in the database.
 func (d *Driver) commitToMemory(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	m, state := d.memory, *d.state.Load()
 	outcomes := make([]sqlstore.Outcome, len(batch))
@@ -171,7 +175,7 @@ func (d *Driver) commitToMemory(ctx context.Context, batch []sqlstore.Write) ([]
 			continue
 		}
 		state.Revision++
-		change := changed(w, current, state.Revision, now)
+		change := changeOf(w, current, state.Revision, now)
 		outcomes[i] = sqlstore.Outcome{Revision: change.Revision, Time: now, Created: change.New.Created, OldBytes: change.OldBytes}
 		if change.Old != nil {
 			outcomes[i].UID = change.Old.UID
@@ -205,7 +209,8 @@ func (d *Driver) currentRecord(ctx context.Context, key sqlstore.Key) (*sqlstore
 	return &record, err
 }
 
-// precondition is the error of a write that finds a record, or nil for none.
+// precondition returns the error of a write if its key has the record current; nil means that
+// there is no record.
 func precondition(w *sqlstore.Write, current *sqlstore.Record) error {
 	switch {
 	case w.Op == sqlstore.Create && current != nil:
@@ -220,8 +225,9 @@ func precondition(w *sqlstore.Write, current *sqlstore.Record) error {
 	return nil
 }
 
-// changed is the change that a write makes, as it would be read from the database.
-func changed(w *sqlstore.Write, old *sqlstore.Record, revision int64, now time.Time) sqlstore.Change {
+// changeOf returns the change that a write makes, as Driver.Changes would read it from the
+// database.
+func changeOf(w *sqlstore.Write, old *sqlstore.Record, revision int64, now time.Time) sqlstore.Change {
 	c := sqlstore.Change{
 		Op: w.Op, Revision: revision, Time: now, Author: w.Author,
 		New: sqlstore.Record{Key: w.Key, Created: revision, Revision: revision},
@@ -240,8 +246,8 @@ func changed(w *sqlstore.Write, old *sqlstore.Record, revision int64, now time.T
 	return c
 }
 
-// transaction flushes memory and runs f in one transaction. After it the database holds
-// everything up to state.
+// transaction writes the changes in memory to the database and runs f, in one transaction.
+// After it the database holds every change up to state.Revision. f may change state.
 func (d *Driver) transaction(state *sqlstore.State, f func() error) error {
 	m := d.memory
 	if m == nil {
@@ -279,7 +285,7 @@ func (d *Driver) transaction(state *sqlstore.State, f func() error) error {
 	return nil
 }
 
-// replay makes a change in the database that memory has acknowledged.
+// replay writes a change to the database that was acknowledged from memory.
 func (w *writer) replay(c *volatileChange) error {
 	stamp := formatTime(c.Time)
 	var o sqlstore.Outcome
@@ -295,7 +301,7 @@ func (w *writer) replay(c *volatileChange) error {
 	return err
 }
 
-// flush commits what memory holds.
+// flush writes the changes in memory to the database, in one transaction.
 func (d *Driver) flush() error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -305,9 +311,10 @@ func (d *Driver) flush() error {
 	return d.translate(d.flushLocked())
 }
 
-// flushDue flushes if a change has been in memory for Options.FlushInterval, and returns after
-// what time to look again. A transaction that was made for another change has flushed the
-// earlier ones: each flush writes whole pages, so that one flush less is worth the wait.
+// flushDue flushes if the oldest change in memory is Options.FlushInterval old, and returns the
+// time until the next call. It measures the age of the changes, and not the time since the last
+// call, because a transaction for another resource may have flushed meanwhile. Each flush
+// writes whole pages, so that it is worth saving one.
 func (d *Driver) flushDue() (next time.Duration, err error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -323,16 +330,17 @@ func (d *Driver) flushDue() (next time.Duration, err error) {
 	return d.options.FlushInterval, d.translate(d.flushLocked())
 }
 
+// flushLocked is flush for a caller that holds Driver.writing.
 func (d *Driver) flushLocked() error {
 	if d.memory == nil || len(d.memory.changes) == 0 {
 		return nil
 	}
 	err := d.transaction(d.state.Load(), func() error { return nil })
-	d.walGrew()
+	d.signalLogGrown()
 	return err
 }
 
-// flushBefore flushes if a read of the database would miss changes.
+// flushBefore flushes if isMissed says that a read of the database would miss changes.
 func (d *Driver) flushBefore(isMissed func(*memory) bool) error {
 	if d.memory == nil || !isMissed(d.memory) {
 		return nil
@@ -340,8 +348,8 @@ func (d *Driver) flushBefore(isMissed func(*memory) bool) error {
 	return d.flush()
 }
 
-// openMemory skips the revisions that an earlier process may have given to changes in its
-// memory only, and reserves revisions for this process.
+// openMemory makes memory, if there are volatile resources. After a crash it first skips the
+// revisions that the earlier process may have given to changes in its memory.
 func (d *Driver) openMemory(ctx context.Context, state *sqlstore.State) error {
 	reserved, err := d.readers.reserved(ctx)
 	if err != nil {
@@ -364,8 +372,7 @@ func (d *Driver) openMemory(ctx context.Context, state *sqlstore.State) error {
 	return nil
 }
 
-// closeMemory flushes, and clears the reservation, so that the next start skips no
-// revision.
+// closeMemory flushes, and sets the reservation to 0, so that the next start skips no revision.
 func (d *Driver) closeMemory() error {
 	if d.memory == nil || d.writer == nil || d.writer.closed {
 		return nil
@@ -377,7 +384,7 @@ func (d *Driver) closeMemory() error {
 	}))
 }
 
-// durable is the last revision that the database holds.
+// durable returns the last revision in the database.
 func (d *Driver) durable() int64 {
 	if d.memory == nil {
 		return d.state.Load().Revision

@@ -29,8 +29,7 @@ func openVolatile(t testing.TB, path string, isVolatile func(sqlstore.Key) bool)
 	return driver
 }
 
-// What is promised of a driver holds of one whose changes are in memory first, those of
-// some keys.
+// A driver that holds the changes of some keys in memory first passes the suite.
 func TestVolatile_PassesTheSuite(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -50,8 +49,9 @@ func commitOne(t *testing.T, driver *sqlite.Driver, w sqlstore.Write) sqlstore.O
 	return o[0]
 }
 
-// crashed is what a process that was killed leaves: the files as they are.
-func crashed(t *testing.T, path string) string {
+// copyOpenFiles copies the files of an open database. They are what a process that is killed
+// leaves.
+func copyOpenFiles(t *testing.T, path string) string {
 	t.Helper()
 	copied := filepath.Join(t.TempDir(), "byre.db")
 	for _, suffix := range []string{"", "-wal"} {
@@ -66,7 +66,7 @@ func crashed(t *testing.T, path string) string {
 	return copied
 }
 
-// A renewal of a lease is not written before the next flush, and many of them share one.
+// The driver writes renewals of a lease at the next flush, all of them in one transaction.
 func TestVolatile_WritesTogether(t *testing.T) {
 	t.Parallel()
 	driver := openVolatile(t, migrated(t), isLease)
@@ -92,9 +92,9 @@ func TestVolatile_WritesTogether(t *testing.T) {
 	}
 }
 
-// Whenever the process is killed: what is durable is there, with all that came before it;
-// what is lost is the end of the history, all of it volatile; no revision that was given
-// is given again, and no watch goes on from before.
+// Whenever the process is killed, the durable changes exist, with all changes before them. Only
+// the end of the history is lost, all of it volatile. No revision is given twice, and no watch
+// continues from a revision of before the crash.
 func TestVolatile_CrashRepeatsNoRevision(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -129,7 +129,7 @@ func TestVolatile_CrashRepeatsNoRevision(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		path = crashed(t, path)
+		path = copyOpenFiles(t, path)
 		if err := driver.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -141,8 +141,8 @@ func TestVolatile_CrashRepeatsNoRevision(t *testing.T) {
 	}
 }
 
-// checkAfterCrash compares the store with what was written, and leaves in current what is
-// there.
+// checkAfterCrash compares the store with what was written, and sets current to the objects
+// that exist.
 func checkAfterCrash(t *testing.T, driver *sqlite.Driver, last sqlstore.State, durable int64, written map[int64]string, current map[sqlstore.Key]int64) {
 	t.Helper()
 	state, err := driver.State(t.Context())
@@ -170,8 +170,8 @@ func checkAfterCrash(t *testing.T, driver *sqlite.Driver, last sqlstore.State, d
 	}
 }
 
-// A process that ends as it should loses nothing, and the next one goes on where it ended,
-// whether it keeps resources in memory or not.
+// A process that closes the driver loses nothing. The next one continues at the same revision,
+// with volatile resources or without.
 func TestVolatile_StopLosesNothing(t *testing.T) {
 	t.Parallel()
 	path := migrated(t)
@@ -189,8 +189,9 @@ func TestVolatile_StopLosesNothing(t *testing.T) {
 	}
 }
 
-// While the database takes no writes no change is acknowledged from memory for longer than
-// until the next flush; afterwards nothing is missing.
+// While the database takes no writes, the driver acknowledges changes from memory only until
+// the next flush fails. Once the database takes writes again, no acknowledged change is
+// missing.
 func TestVolatile_FailsWithTheDatabase(t *testing.T) {
 	t.Parallel()
 	path := migrated(t)
@@ -223,8 +224,8 @@ func TestVolatile_FailsWithTheDatabase(t *testing.T) {
 	}
 }
 
-// A change is in memory for Options.FlushInterval, counted from the change: what a commit of
-// another resource has flushed meanwhile is not followed by a flush of its own.
+// A change is in memory for up to Options.FlushInterval, counted from the change. If a commit
+// of another resource has flushed it meanwhile, no other flush follows.
 func TestVolatile_FlushesWhatIsDue(t *testing.T) {
 	t.Parallel()
 	path := migrated(t)
@@ -250,7 +251,7 @@ func TestVolatile_FlushesWhatIsDue(t *testing.T) {
 		}
 		create("leases", "a")
 		wait(10 * time.Second)
-		create("pods", "a") // which flushes the lease
+		create("pods", "a") // its transaction flushes the lease
 		flushed := wait(time.Second)
 		create("leases", "b")
 		if pages := wait(14900 * time.Millisecond); pages != flushed {

@@ -9,8 +9,8 @@ import (
 	"byre/sqlstore/sqlite"
 )
 
-// An update of a small object writes the page of its row, that of its change, and that
-// of its key in the index of changes, and few others: what a heartbeat costs the disk.
+// An update of a small object, such as the renewal of a Lease, writes the page of its row, that
+// of its change, and that of its key in the index of changes, and few others.
 func TestUpdate_WritesFewPages(t *testing.T) {
 	t.Parallel()
 	driver, _ := open(t)
@@ -46,7 +46,7 @@ func TestUpdate_WritesFewPages(t *testing.T) {
 	}
 }
 
-// The log is copied back when it is long, and not after each commit.
+// Maintain copies the log back when it is long, and not after each commit.
 func TestMaintain_LeavesAShortLog(t *testing.T) {
 	t.Parallel()
 	driver, _ := openWith(t, 1000)

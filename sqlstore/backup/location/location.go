@@ -9,23 +9,24 @@ import (
 	"path/filepath"
 )
 
-// Location is where a file is, or will be.
+// Location is the place of a file that an operator names.
 type Location struct {
 	// Name is a path, "-", or s3://BUCKET/KEY.
 	Name string
-	// Force replaces what is there already.
+	// Force has Write replace a file that exists.
 	Force bool
-	// S3 says how s3://BUCKET/KEY is reached.
+	// S3 says how to reach the service for s3://BUCKET/KEY.
 	S3 S3
-	// Stdin and Stdout are what "-" means.
+	// Stdin is what Open reads, and Stdout what Write writes to, if Name is "-".
 	Stdin  io.Reader
 	Stdout io.Writer
 }
 
-// ErrExists means that something is there already.
+// ErrExists means that the file exists and Location.Force is not set.
 var ErrExists = errors.New("exists already")
 
-// Write makes the file; fill writes what it contains.
+// Write makes the file. It calls fill, which writes the content. It fails with ErrExists,
+// with the error of fill, and with those of the file system or the service.
 func (l Location) Write(ctx context.Context, fill func(io.Writer) error) error {
 	if l.Name == "-" {
 		return fill(l.Stdout)
@@ -40,8 +41,8 @@ func (l Location) Write(ctx context.Context, fill func(io.Writer) error) error {
 	return l.writeFile(fill)
 }
 
-// Open opens the file for reading at any place. What comes from elsewhere is first copied
-// to a temporary file, which has no name.
+// Open opens the file for reading and seeking. It copies standard input that can't seek, and
+// an object of S3, to a temporary file that has no name. The caller closes the file.
 func (l Location) Open(ctx context.Context) (*os.File, error) {
 	address, ok, err := parseS3(l.Name)
 	switch {
@@ -55,14 +56,13 @@ func (l Location) Open(ctx context.Context) (*os.File, error) {
 	return spool(l.Stdin)
 }
 
-// writeFile writes to a file of another name in the same directory, which then gets the
-// name.
+// writeFile writes to a temporary file in the same directory, syncs it, and renames it.
 func (l Location) writeFile(fill func(io.Writer) error) (err error) {
 	if err := l.checkFree(); err != nil {
 		return err
 	}
 	dir, base := filepath.Split(filepath.Clean(l.Name))
-	file, err := os.CreateTemp(dir, "."+base+".*") // of mode 0600: there are Secrets in it
+	file, err := os.CreateTemp(dir, "."+base+".*") // with mode 0600, because backups hold Secrets
 	if err != nil {
 		return err
 	}
@@ -83,6 +83,8 @@ func (l Location) writeFile(fill func(io.Writer) error) (err error) {
 	return syncDirectory(filepath.Dir(l.Name))
 }
 
+// checkFree fails if Write must not write to the path: a file exists there and Force is not
+// set, or it is no regular file.
 func (l Location) checkFree() error {
 	switch file, err := os.Lstat(l.Name); {
 	case errors.Is(err, os.ErrNotExist):
@@ -90,7 +92,7 @@ func (l Location) checkFree() error {
 	case err != nil:
 		return err
 	case !file.Mode().IsRegular():
-		return fmt.Errorf("%s is not a regular file: write to - and redirect that", l.Name)
+		return fmt.Errorf("%s is not a regular file: write to - and redirect standard output", l.Name)
 	case !l.Force:
 		return fmt.Errorf("%s %w", l.Name, ErrExists)
 	}
@@ -105,7 +107,8 @@ func syncDirectory(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// spool copies what can only be read once to a file without a name.
+// spool returns r if it is a file that can seek. Otherwise it copies r to a temporary file
+// without a name.
 func spool(r io.Reader) (_ *os.File, err error) {
 	if file, ok := r.(*os.File); ok {
 		if _, err := file.Seek(0, io.SeekCurrent); err == nil {

@@ -55,7 +55,8 @@ func TestLocation_S3(t *testing.T) {
 	if err := backend.CreateBucket("backups"); err != nil {
 		t.Fatal(err)
 	}
-	// gofakes3 does not support the form in which parts are sent without TLS.
+	// TLS, because gofakes3 does not support the chunked signatures that minio-go sends
+	// without it.
 	s3 := httptest.NewTLSServer(gofakes3.New(backend).Server())
 	defer s3.Close()
 	ca := filepath.Join(t.TempDir(), "ca.crt")
@@ -98,7 +99,7 @@ func TestLocation_S3(t *testing.T) {
 	}
 	for _, endpoint := range []string{"localhost:9000", "ftp://localhost", "https://localhost/path", "://"} {
 		l.S3.Endpoint = endpoint
-		if err := l.Write(t.Context(), fill(small)); err == nil || !strings.Contains(err.Error(), "must be an URL") {
+		if err := l.Write(t.Context(), fill(small)); err == nil || !strings.Contains(err.Error(), "must be a URL") {
 			t.Errorf("endpoint %s: %v", endpoint, err)
 		}
 	}

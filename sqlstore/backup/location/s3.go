@@ -16,21 +16,23 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// partSize is the size of the parts that are uploaded one after the other: 64 MiB. An
-// upload has up to 10,000 parts, and one part is in memory.
+// partSize is the size in bytes of the parts of an upload. S3 takes up to 10,000 parts. One
+// part at a time is in memory.
 const partSize = 64 << 20
 
-// S3 says how to reach an S3 service. What is empty is taken from the environment
-// variables of the AWS tools. Credentials are those of the environment, of the
-// shared credentials file, or of the machine's or Pod's role, in this order.
+// S3 says how to reach an S3 service. An empty field means what the environment variables
+// of the AWS tools say. Credentials come from the environment, from the shared credentials
+// file, or from the role of the machine or Pod; the first of them that has any counts.
 type S3 struct {
-	// Endpoint is an URL; AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or AWS itself.
+	// Endpoint is a URL without a path; empty means AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
+	// or else AWS.
 	Endpoint string
-	// Region is AWS_REGION, AWS_DEFAULT_REGION, or what the service says.
+	// Region is that of the bucket; empty means AWS_REGION, AWS_DEFAULT_REGION, or else
+	// the region that the service tells.
 	Region string
 }
 
-// AddFlags adds the flags.
+// AddFlags adds the flags --s3-endpoint and --s3-region.
 func (s *S3) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Endpoint, "s3-endpoint", s.Endpoint,
 		"URL of the S3 service; $AWS_ENDPOINT_URL_S3 or $AWS_ENDPOINT_URL if not set, or else AWS. "+
@@ -39,7 +41,7 @@ func (s *S3) AddFlags(fs *pflag.FlagSet) {
 		"Region of the bucket; $AWS_REGION or $AWS_DEFAULT_REGION if not set, or else what the service says.")
 }
 
-// s3Address is a place in S3.
+// s3Address names an object in S3.
 type s3Address struct{ bucket, key string }
 
 func parseS3(name string) (address s3Address, ok bool, err error) {
@@ -57,7 +59,7 @@ func (s S3) client() (*minio.Client, error) {
 	endpoint := cmp.Or(s.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), "https://s3.amazonaws.com")
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" {
-		return nil, errors.New("the S3 endpoint must be an URL such as https://s3.example.com")
+		return nil, errors.New("the S3 endpoint must be a URL such as https://s3.example.com")
 	}
 	client, err := minio.New(u.Host, &minio.Options{
 		Creds: credentials.NewChainCredentials([]credentials.Provider{
@@ -73,7 +75,7 @@ func (s S3) client() (*minio.Client, error) {
 	return client, nil
 }
 
-// writeS3 uploads in parts: the object appears when all of them are there.
+// writeS3 uploads the file in parts. S3 makes the object when it has all of them.
 func (l Location) writeS3(ctx context.Context, address s3Address, fill func(io.Writer) error) error {
 	client, err := l.S3.client()
 	if err != nil {
@@ -97,7 +99,7 @@ func (l Location) writeS3(ctx context.Context, address s3Address, fill func(io.W
 	_, err = client.PutObject(ctx, address.bucket, address.key, read, -1, minio.PutObjectOptions{
 		ContentType: "application/zstd", PartSize: partSize, SendContentMd5: true,
 	})
-	read.CloseWithError(errUpload) // ends fill where the upload has failed
+	read.CloseWithError(errUpload) // so that the writes of fill fail after a failed upload
 	if fillErr := <-filled; fillErr != nil && !errors.Is(fillErr, errUpload) {
 		return fillErr
 	}
@@ -120,7 +122,7 @@ func (l Location) openS3(ctx context.Context, address s3Address) (*os.File, erro
 	return file, l.explain(err)
 }
 
-// explain names the object; the service's message is about the rest.
+// explain adds the name of the object to an error of the service.
 func (l Location) explain(err error) error {
 	if err == nil {
 		return nil

@@ -17,15 +17,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Config says where a server keeps its files, and how it is set. The zero value is a
+// Config says where a server keeps its files, and which settings it has. The zero value is a
 // server in a temporary folder.
 type Config struct {
-	// Data and WAL are empty folders for the data and for the write-ahead log; empty
-	// means below the server's own folder. The caller removes what is left in them.
+	// Data and WAL are empty folders for the data and for the write-ahead log; an empty
+	// text means a folder below the server's temporary folder. The caller removes Data and
+	// WAL.
 	Data, WAL string
 	// WALSegment is the size of a file of the write-ahead log in MiB; 0 means 16.
 	WALSegment int
-	// Settings are further ones, name=value, in force in its standbys too.
+	// Settings are more settings, each name=value. The server's standbys have them too.
 	Settings []string
 	// Archive has the server archive its write-ahead log, for Recover.
 	Archive bool
@@ -40,7 +41,9 @@ type Cluster struct {
 	leash io.Closer
 }
 
-// guardScript runs the server $2 on the folder $1 until standard input ends. SIGQUIT is an immediate shutdown: no checkpoint is made.
+// guardScript runs the server $2 on the folder $1 until standard input ends, and then stops
+// it with SIGQUIT: an immediate shutdown, without a checkpoint. It removes the folder unless
+// the folder has a file "keep".
 const guardScript = `
 dir=$1
 shift
@@ -55,10 +58,10 @@ wait $server
 // settings are those of every server.
 var settings = []string{"listen_addresses=''", "shared_buffers=64MB", "max_connections=200", "max_wal_size=512MB", "autovacuum_naptime=5s"}
 
-// Start makes a server and waits until it answers.
+// Start makes a server with the zero Config and waits until it answers. The caller stops it.
 func Start(ctx context.Context) (*Cluster, error) { return Config{}.Start(ctx) }
 
-// Start makes a server and waits until it answers.
+// Start makes a server and waits until it answers. The caller stops it.
 func (config Config) Start(ctx context.Context) (*Cluster, error) {
 	arguments := []string{"--auth=trust", "--username=byre", "--encoding=UTF8", "--locale=C.UTF-8"}
 	if config.Data == "" && config.WAL == "" {
@@ -79,10 +82,10 @@ func (c *Cluster) Standby(ctx context.Context) (*Cluster, error) {
 		"--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--host="+c.dir, "--username=byre")
 }
 
-// promoteAttempts is how often Promote asks for it. Each attempt waits 10 seconds.
+// promoteAttempts is how often Promote calls pg_promote, which waits 10 seconds each time.
 const promoteAttempts = 9
 
-// Promote makes a standby a primary.
+// Promote makes a standby a primary, and waits until it is.
 func (c *Cluster) Promote(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
 	if err != nil {
@@ -100,11 +103,11 @@ func (c *Cluster) Promote(ctx context.Context) error {
 	return fmt.Errorf("the standby is not promoted:\n%s", c.logTail())
 }
 
-// Rewind makes the server, which has been halted, a standby of the one that took over
-// from it, and starts it. What only it had written is lost. It needs the setting
-// wal_log_hints=on.
+// Rewind makes the server, which was halted, a standby of the server that was promoted in its
+// place, and starts it. Changes that the promoted server does not have are lost. Both need
+// the setting wal_log_hints=on.
 func (c *Cluster) Rewind(ctx context.Context, primary *Cluster) error {
-	// pg_rewind reads from the control file where the histories part.
+	// The checkpoint writes the new timeline to the control file, where pg_rewind reads it.
 	if err := primary.Exec(ctx, `CHECKPOINT`); err != nil {
 		return err
 	}
@@ -131,7 +134,7 @@ func (c *Cluster) Restart(ctx context.Context) error {
 	return c.Resume(ctx)
 }
 
-// start has a program make the data of a server, and starts it.
+// start makes the data of a server by a program, such as initdb, and starts the server.
 func (config Config) start(ctx context.Context, program string, arguments ...string) (*Cluster, error) {
 	c, err := config.prepare(ctx, program, arguments...)
 	if err != nil {
@@ -143,7 +146,7 @@ func (config Config) start(ctx context.Context, program string, arguments ...str
 	return c, nil
 }
 
-// prepare has a program make the data of a server.
+// prepare makes the data of a server by a program.
 func (config Config) prepare(ctx context.Context, program string, arguments ...string) (_ *Cluster, err error) {
 	if program, err = find(program); err != nil {
 		return nil, err
@@ -180,8 +183,8 @@ func (config Config) prepare(ctx context.Context, program string, arguments ...s
 	return c, nil
 }
 
-// configure writes the settings to the server's file, of which the last one of a name
-// counts. The server's tools read them there too.
+// configure appends settings to postgresql.conf, in which the last setting of a name counts.
+// They are not arguments of the server, because its tools read the file too.
 func (c *Cluster) configure(more []string) error {
 	file, err := os.OpenFile(filepath.Join(c.dir, "data", "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -191,8 +194,8 @@ func (c *Cluster) configure(more []string) error {
 	return errors.Join(err, file.Close())
 }
 
-// WriteFile writes a file of the server's data, such as pg_hba.conf or a certificate, that
-// only the server can read. The server reads it when its configuration is loaded again.
+// WriteFile writes a file in the server's data folder, such as pg_hba.conf or a certificate,
+// that only the server can read. The server reads it at its next start or reload.
 func (c *Cluster) WriteFile(name string, content []byte) error {
 	path := filepath.Join(c.dir, "data", name)
 	err := os.WriteFile(path, content, 0o600)
@@ -222,7 +225,7 @@ func (c *Cluster) Resume(ctx context.Context) error {
 	return c.await(ctx)
 }
 
-// Halt stops the server as a crash would and keeps its data.
+// Halt stops the server as a crash would, and keeps its data for Resume.
 func (c *Cluster) Halt() error {
 	if err := os.WriteFile(c.keep(), nil, 0o600); err != nil {
 		return err
@@ -230,12 +233,12 @@ func (c *Cluster) Halt() error {
 	err := c.Stop()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return nil // the shell tells of the server's signal
+		return nil // the exit status of the shell is that of the server's signal
 	}
 	return err
 }
 
-// PID is the process ID of the server's first process.
+// PID returns the process ID of the server's first process.
 func (c *Cluster) PID() (int, error) {
 	text, err := os.ReadFile(filepath.Join(c.dir, "data", "postmaster.pid"))
 	if err != nil {
@@ -245,35 +248,39 @@ func (c *Cluster) PID() (int, error) {
 	return strconv.Atoi(first)
 }
 
-// Stop stops the server and, unless it was called by Halt, removes its data.
+// Stop stops the server and removes its folder. Its error may only say that a signal ended
+// the server.
 func (c *Cluster) Stop() error { return errors.Join(c.leash.Close(), c.guard.Wait()) }
 
 func (c *Cluster) keep() string { return filepath.Join(c.dir, "keep") }
 
-// confine keeps a child from the terminal's signals and from root's rights.
+// confine has a child process run in a process group of its own, which the terminal's signals
+// do not reach, and as an unprivileged user if this process is root.
 func (c *Cluster) confine(cmd *exec.Cmd) {
 	cmd.Dir = c.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c.credential}
 }
 
+// await waits until the server answers. If it does not, await stops it.
 func (c *Cluster) await(ctx context.Context) error {
-	err := answers(ctx, c.DSN("postgres"))
+	err := awaitAnswer(ctx, c.DSN("postgres"))
 	if err != nil {
 		err = errors.Join(fmt.Errorf("PostgreSQL does not start: %w\n%s", err, c.logTail()), c.Stop())
 	}
 	return err
 }
 
-// logTail is the end of what the server has logged.
+// logTail returns the end of the server's log.
 func (c *Cluster) logTail() []byte {
-	log, _ := os.ReadFile(filepath.Join(c.dir, "log")) // a server without a log has said nothing
+	log, _ := os.ReadFile(filepath.Join(c.dir, "log")) // there is none if the server did not start
 	return log[max(0, len(log)-2000):]
 }
 
-// Program finds a program of the PostgreSQL that Start runs.
+// Program returns the path of a program of the PostgreSQL that Start runs.
 func Program(name string) (string, error) { return find(name) }
 
-// find looks for one of the server's programs.
+// find returns the path of one of the server's programs: that in PATH, or the newest one in
+// the folders of distributions.
 func find(program string) (string, error) {
 	if path, err := exec.LookPath(program); err == nil {
 		return path, nil
@@ -292,7 +299,8 @@ func find(program string) (string, error) {
 	return slices.Max(found), nil
 }
 
-// unprivileged is nil unless we are root.
+// unprivileged returns the user as whom PostgreSQL runs; nil, which means this process's user,
+// unless that is root.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil

@@ -10,15 +10,16 @@ import (
 	"testing"
 )
 
-// Disk is a small file system of its own, in a file, whose faults are real ones.
+// Disk is a small file system in a file. A test can fill it, or make it fail, as a real disk
+// does.
 type Disk struct {
-	// Dir is where it is mounted.
+	// Dir is the folder where it is mounted.
 	Dir   string
 	image string
 }
 
-// NewDisk makes an ext4 file system; it goes with the test. The test is skipped where
-// no file system can be mounted: that takes root and a loop device.
+// NewDisk makes and mounts an ext4 file system, which is removed when the test ends. It skips
+// the test if it can't mount a file system, which takes root and a loop device.
 func NewDisk(t testing.TB, megabytes int64) *Disk {
 	t.Helper()
 	if os.Getuid() != 0 || runtime.GOOS != "linux" {
@@ -30,7 +31,7 @@ func NewDisk(t testing.TB, megabytes int64) *Disk {
 	}
 	d := &Disk{Dir: filepath.Join(dir, "mounted"), image: filepath.Join(dir, "image")}
 	t.Cleanup(func() {
-		_ = run("umount", "--lazy", d.Dir) // or it was never mounted
+		_ = run("umount", "--lazy", d.Dir) // it fails if the disk was never mounted
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
@@ -42,7 +43,7 @@ func NewDisk(t testing.TB, megabytes int64) *Disk {
 	if err := errors.Join(image.Truncate(megabytes<<20), image.Close(), os.Chmod(dir, 0o755), os.Mkdir(d.Dir, 0o755)); err != nil { //nolint:gosec // another user goes through it
 		t.Fatal(err)
 	}
-	// Without blocks that only root gets, full is full for everybody.
+	// -m 0: no blocks are reserved for root, so that a full disk is full for every user.
 	if err := run("mkfs.ext4", "-q", "-m", "0", d.image); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,7 @@ func (d *Disk) Mkdir(name string) (string, error) {
 	return path, os.Chown(path, int(credential.Uid), int(credential.Gid))
 }
 
-// Fill takes all the space that is left.
+// Fill writes a file that takes all free space.
 func (d *Disk) Fill() error {
 	ballast, err := os.OpenFile(d.ballast(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -82,21 +83,21 @@ func (d *Disk) Fill() error {
 	return errors.Join(ballast.Sync(), ballast.Close())
 }
 
-// Free gives back what Fill took.
+// Free removes the file of Fill.
 func (d *Disk) Free() error { return os.Remove(d.ballast()) }
 
 func (d *Disk) ballast() string { return filepath.Join(d.Dir, "ballast") }
 
-// Fail makes the file system read-only at once, also for files that are open, as the
-// kernel does upon an error of the device: ext4 aborts its journal.
+// Fail makes the file system read-only at once, also for open files: ext4 aborts its journal,
+// as it does after an I/O error of the device.
 func (d *Disk) Fail() error { return run("mount", "-o", "remount,abort", d.Dir) }
 
-// Repair mounts it anew, writable. No process may use it.
+// Repair checks the file system and mounts it again, writable. No process may use it.
 func (d *Disk) Repair() error {
 	if err := run("umount", d.Dir); err != nil {
 		return err
 	}
-	// Status 1 says that it found something and repaired it.
+	// Status 1 of fsck means that it has found errors and repaired them.
 	var exit *exec.ExitError
 	if err := run("fsck.ext4", "-p", d.image); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		return err

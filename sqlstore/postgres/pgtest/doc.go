@@ -1,15 +1,15 @@
-// Package pgtest gives tests databases on a throwaway PostgreSQL server, one
-// server a test process, made when the first test asks.
+// Package pgtest gives tests databases on a PostgreSQL server that it starts. There is one
+// server for each test process; the first test that asks for a database starts it.
 //
-// It needs initdb and postgres in PATH or where Debian and others put them. The
-// server listens on a Unix socket in its own temporary folder. It syncs like a
-// real one. A shell stands between the test and the server: when the test
-// process ends, in whatever way, the shell's standard input ends; it stops the
-// server and removes the folder. PostgreSQL refuses to run as root, so under
-// root it runs as "postgres" or "nobody".
+// The package needs initdb and postgres in PATH or in a folder of a common distribution. The
+// server listens on a Unix socket in a temporary folder, and syncs its files as a production
+// server does. A shell is its parent process. When the test process ends, for whatever
+// reason, the standard input of the shell ends, and the shell stops the server and removes
+// the folder. PostgreSQL refuses to run as root; if the tests run as root, it runs as
+// "postgres" or "nobody".
 //
-// For tests of faults there are four more: a Site is a server, perhaps with a standby and
-// a disk of its own, that a test can stop, break or promote; a Proxy stands between a
-// client and a server, and can act at a chosen moment of a statement; a Pooler is
-// PgBouncer; a Disk is a small file system that can be full or fail.
+// For tests of faults there are four more types. A Site is a server, perhaps with a standby
+// and a disk of its own, that a test can stop, break or promote. A Proxy stands between
+// clients and a server, and can act at a chosen moment of a statement. A Pooler is PgBouncer.
+// A Disk is a small file system that can be full or fail.
 package pgtest

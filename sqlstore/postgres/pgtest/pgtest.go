@@ -12,16 +12,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// shared is the one server of this process: to make one takes seconds, and a
-// test binary has no other place for what its tests share.
+// shared starts the server that all tests of this process share. It is a package variable
+// because to start a server takes seconds, and tests of one binary share nothing else.
 var shared = sync.OnceValues(func() (*Cluster, error) { return Start(context.Background()) })
 
 // databases numbers the databases of the shared server.
 var databases atomic.Int64
 
-// DSN returns the URL of an empty database, dropped when the test ends. Where
-// there is no PostgreSQL the test is skipped, and with -short: to start a server takes
-// more than a second.
+// DSN returns the URL of an empty database, which is dropped when the test ends. It skips the
+// test if there is no PostgreSQL, and with -short, because to start a server takes more than
+// a second.
 func DSN(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -47,13 +47,13 @@ func DSN(t testing.TB) string {
 	return cluster.DSN(name)
 }
 
-// DSN is the URL of a database of the server.
+// DSN returns the URL of a database of the server.
 func (c *Cluster) DSN(database string) string {
 	u := url.URL{Scheme: "postgres", User: url.User("byre"), Path: "/" + database, RawQuery: url.Values{"host": {c.dir}}.Encode()}
 	return u.String()
 }
 
-// Exec runs a statement in the server's first database.
+// Exec executes a statement in the database "postgres".
 func (c *Cluster) Exec(ctx context.Context, statement string) error {
 	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
 	if err != nil {
@@ -64,7 +64,8 @@ func (c *Cluster) Exec(ctx context.Context, statement string) error {
 	return err
 }
 
-// awaitSynchronous waits until commits wait for a standby, which has all earlier ones.
+// awaitSynchronous waits until there is a synchronous standby, and until it has received all
+// commits of before it was one.
 func (c *Cluster) awaitSynchronous(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
 	if err != nil {
@@ -72,7 +73,8 @@ func (c *Cluster) awaitSynchronous(ctx context.Context) error {
 	}
 	defer conn.Close(ctx)
 	const has = `SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state = 'sync' AND flush_lsn >= $1::pg_lsn`
-	// First any synchronous standby, then one that has what is committed by then.
+	// The first round waits for any synchronous standby, the second one until it has what
+	// is committed by then.
 	for _, position := range []string{`SELECT '0/0'`, `SELECT pg_current_wal_lsn()::text`} {
 		var from string
 		if err := conn.QueryRow(ctx, position).Scan(&from); err != nil {

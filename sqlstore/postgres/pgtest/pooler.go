@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// poolerConfig has PgBouncer lend a session of the server to each transaction.
+// poolerConfig has PgBouncer assign a session of the server to each transaction.
 const poolerConfig = `
 [databases]
 * = host=%s user=byre %s
@@ -29,7 +29,7 @@ max_client_conn = 200
 %s
 `
 
-// PoolerConfig is what a PgBouncer has besides.
+// PoolerConfig has additions to poolerConfig.
 type PoolerConfig struct {
 	// Database are parameters of its databases, such as connect_query='...'.
 	Database string
@@ -56,13 +56,13 @@ wait $pooler
 rm -f .s.PGSQL.*
 `
 
-// NewPooler starts PgBouncer before the server of a DSN; it ends with the test.
+// NewPooler starts PgBouncer in front of the server of a DSN. It ends with the test.
 func NewPooler(t testing.TB, dsn string) *Pooler {
 	t.Helper()
 	return PoolerConfig{}.New(t, dsn)
 }
 
-// New starts PgBouncer before the server of a DSN; it ends with the test.
+// New starts PgBouncer in front of the server of a DSN. It ends with the test.
 func (c PoolerConfig) New(t testing.TB, dsn string) *Pooler {
 	t.Helper()
 	config, err := pgx.ParseConfig(dsn)
@@ -73,7 +73,8 @@ func (c PoolerConfig) New(t testing.TB, dsn string) *Pooler {
 	if p.credential, err = unprivileged(); err != nil {
 		t.Fatal(err)
 	}
-	// A socket's path has about 100 bytes at most, fewer than a test's own folder takes.
+	// Not t.TempDir: the path of a Unix socket has about 100 bytes at most, and that of the
+	// test's folder may be longer.
 	if p.dir, err = os.MkdirTemp("", "byre-bouncer"); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,7 @@ func (p *Pooler) Start(ctx context.Context) error {
 	if err := p.guard.Start(); err != nil {
 		return err
 	}
-	if err := answers(ctx, p.DSN()); err != nil {
+	if err := awaitAnswer(ctx, p.DSN()); err != nil {
 		text, _ := os.ReadFile(filepath.Join(p.dir, "log"))
 		return fmt.Errorf("PgBouncer does not start: %w\n%s", err, text)
 	}
@@ -125,12 +126,12 @@ func (p *Pooler) Kill() {
 	if p.leash == nil {
 		return
 	}
-	// The shell tells of the signal.
+	// The errors only say that a signal ended PgBouncer.
 	_, _ = p.leash.Close(), p.guard.Wait()
 	p.leash = nil
 }
 
-// DSN is the URL of the database through PgBouncer.
+// DSN returns the URL of the database through PgBouncer.
 func (p *Pooler) DSN() string {
 	u := url.URL{
 		Scheme: "postgres", User: url.User("byre"), Path: "/" + p.database,
@@ -139,14 +140,14 @@ func (p *Pooler) DSN() string {
 	return u.String()
 }
 
-// answers waits until a server answers, for a minute.
-func answers(ctx context.Context, dsn string) error {
+// awaitAnswer waits up to a minute until a server answers.
+func awaitAnswer(ctx context.Context, dsn string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		err := ask(ctx, dsn)
+		err := ping(ctx, dsn)
 		if err == nil {
 			return nil
 		}
@@ -158,7 +159,7 @@ func answers(ctx context.Context, dsn string) error {
 	}
 }
 
-func ask(ctx context.Context, dsn string) error {
+func ping(ctx context.Context, dsn string) error {
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return err

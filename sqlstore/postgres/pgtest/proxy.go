@@ -13,15 +13,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The codes of the messages that come first on a connection and are no start.
+// The codes of the messages that a client may send first on a connection instead of a
+// StartupMessage.
 const (
 	cancelRequest = 80877102
 	sslRequest    = 80877103
 	gssRequest    = 80877104
 )
 
-// Proxy stands between clients and a server on a loopback port, and can behave
-// like a host that died silently.
+// Proxy forwards connections from a loopback port to a server. It can behave like a host that
+// has failed without closing its connections.
 type Proxy struct {
 	listener net.Listener
 	database string
@@ -32,20 +33,21 @@ type Proxy struct {
 	mu        sync.Mutex
 	blackhole bool
 	cut       bool
-	// delay is how long each chunk waits, in either direction.
+	// delay is how long the proxy waits before it forwards what it has read, in either
+	// direction.
 	delay      time.Duration
 	failpoints []*setFailpoint
-	// conns are the open connections; true says that nothing more is forwarded on it.
+	// conns are the open connections. The value is true if the proxy forwards nothing more
+	// that it reads from the connection.
 	conns   map[net.Conn]bool
 	cancels int
-	// roundTrips counts the requests: bytes of a client that follow on those of the
-	// server.
+	// roundTrips is how often a client has sent something first, or after an answer.
 	roundTrips int
 	// closed receives when a client has closed its connection. Its capacity is 1.
 	closed chan struct{}
 }
 
-// NewProxy starts a proxy before the server of a DSN; it ends with the test.
+// NewProxy starts a proxy in front of the server of a DSN. It ends with the test.
 func NewProxy(t testing.TB, dsn string) *Proxy {
 	t.Helper()
 	config, err := pgx.ParseConfig(dsn)
@@ -65,7 +67,7 @@ func NewProxy(t testing.TB, dsn string) *Proxy {
 	return p
 }
 
-// DSN is the URL of the proxy's database, with the other proxies as further hosts.
+// DSN returns the URL of the database through the proxy, with other proxies as further hosts.
 func (p *Proxy) DSN(others ...*Proxy) string {
 	hosts := []string{p.listener.Addr().String()}
 	for _, other := range others {
@@ -75,7 +77,8 @@ func (p *Proxy) DSN(others ...*Proxy) string {
 	return u.String()
 }
 
-// Blackhole keeps connections open and accepts new ones, but forwards nothing until Forward.
+// Blackhole keeps connections open and accepts new ones, but forwards nothing that comes until
+// Forward is called.
 func (p *Proxy) Blackhole() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,22 +88,22 @@ func (p *Proxy) Blackhole() {
 	}
 }
 
-// Forward forwards new connections again. Nothing more is forwarded on the others: what they
-// sent is lost.
+// Forward ends Blackhole for new connections. Connections of before stay open, and the proxy
+// forwards nothing on them: what was sent on them is lost.
 func (p *Proxy) Forward() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.blackhole = false
 }
 
-// Delay delays what either side sends by a time, as a slow network does; 0 ends that.
+// Delay delays what either side sends, as a slow network does. 0 ends the delay.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
 }
 
-// Drop closes all connections. New ones are served.
+// Drop closes all connections. The proxy forwards new ones.
 func (p *Proxy) Drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +112,7 @@ func (p *Proxy) Drop() {
 	}
 }
 
-// Cut closes all connections and takes no more.
+// Cut closes all connections and accepts no more.
 func (p *Proxy) Cut() {
 	p.listener.Close()
 	p.mu.Lock()
@@ -120,21 +123,21 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Cancels is the number of cancel requests seen.
+// Cancels returns the number of cancel requests that clients have sent.
 func (p *Proxy) Cancels() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cancels
 }
 
-// RoundTrips is how often a client has sent something after an answer, or first.
+// RoundTrips returns how often a client has sent something first, or after an answer.
 func (p *Proxy) RoundTrips() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.roundTrips
 }
 
-// Closed receives after a client has closed a connection.
+// Closed returns a channel that receives after a client has closed a connection.
 func (p *Proxy) Closed() <-chan struct{} { return p.closed }
 
 func (p *Proxy) accept() {
@@ -147,7 +150,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// serve forwards one connection, both ways.
+// serve forwards one connection in both directions until either side closes it.
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
 	server, err := net.Dial(p.network, p.address)
@@ -183,15 +186,15 @@ func (p *Proxy) serve(client net.Conn) {
 	back.Wait()
 }
 
-// connection is one that the proxy forwards.
+// connection is a connection that the proxy forwards.
 type connection struct {
 	client, server net.Conn
 	wire           *wire
-	// isAnswered says that the server spoke last. The proxy's mu guards it.
+	// isAnswered says that the server was the last to send. The proxy's mu guards it.
 	isAnswered bool
 }
 
-// copyRequests forwards what the client says until either side closes.
+// copyRequests forwards what the client sends until either side closes.
 func (p *Proxy) copyRequests(c *connection) {
 	isFirst := true
 	p.copy(c.server, c.client, func(chunk []byte) {
@@ -224,7 +227,7 @@ func (p *Proxy) copyRequests(c *connection) {
 	})
 }
 
-// copyAnswers forwards what the server says until either side closes.
+// copyAnswers forwards what the server sends until either side closes.
 func (p *Proxy) copyAnswers(c *connection) {
 	p.copy(c.client, c.server, func([]byte) { c.isAnswered = true }, func(stream []byte, out *pending) (rest []byte, ok bool) {
 		for message, rest := cutMessage(stream, false); message != nil; message, rest = cutMessage(stream, false) {
@@ -246,9 +249,10 @@ func (p *Proxy) copyAnswers(c *connection) {
 	})
 }
 
-// copy forwards until either side closes; of a silent connection it swallows all. It
-// calls inspect under mu with what it has read. pass forwards the whole messages of a
-// stream and returns what is left.
+// copy reads from one side and forwards to the other until either side closes. If the
+// connection is in a black hole it drops what it reads. It calls inspect, under mu, with each
+// chunk that it has read. It calls pass with the bytes that are not forwarded yet; pass
+// forwards the complete messages and returns the rest.
 func (p *Proxy) copy(to, from net.Conn, inspect func([]byte), pass func(stream []byte, out *pending) (rest []byte, ok bool)) {
 	chunk := make([]byte, 64<<10)
 	var stream []byte
@@ -276,7 +280,7 @@ func (p *Proxy) copy(to, from net.Conn, inspect func([]byte), pass func(stream [
 	}
 }
 
-// pending is what one side of a connection gets next.
+// pending holds the messages that the proxy is about to write to one side of a connection.
 type pending struct {
 	proxy    *Proxy
 	to, from net.Conn
@@ -285,7 +289,7 @@ type pending struct {
 
 func (o *pending) add(message []byte) { o.bytes = append(o.bytes, message...) }
 
-// flush forwards what is pending, unless the connection has become silent.
+// flush writes the pending messages, or drops them if the connection is in a black hole.
 func (o *pending) flush() bool {
 	o.proxy.mu.Lock()
 	silent := o.proxy.conns[o.from]
@@ -298,15 +302,15 @@ func (o *pending) flush() bool {
 	return err == nil
 }
 
-// inspect looks at the first message of a connection, under mu.
+// inspect counts cancel requests. It gets the first message of a connection, under mu.
 func (p *Proxy) inspect(message []byte) {
 	if len(message) >= 8 && binary.BigEndian.Uint32(message[4:]) == cancelRequest {
 		p.cancels++
 	}
 }
 
-// asksForEncryption reports whether a client's first message does, which the proxy
-// refuses.
+// asksForEncryption reports whether a client's first message asks for encryption, which the
+// proxy refuses.
 func asksForEncryption(message []byte) bool {
 	if len(message) != 8 {
 		return false

@@ -10,15 +10,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// archive is where a server with Config.Archive puts its write-ahead log.
+// archive returns the folder to which a server with Config.Archive copies its write-ahead log.
 func (c *Cluster) archive() string { return filepath.Join(c.dir, "archive") }
 
-// BaseBackup copies the server's data. The copy is not started: see Recover.
+// BaseBackup copies the server's data, and does not start the copy; see Recover.
 func (c *Cluster) BaseBackup(ctx context.Context) (*Cluster, error) {
 	return Config{}.prepare(ctx, "pg_basebackup", "--no-sync", "--checkpoint=fast", "--host="+c.dir, "--username=byre")
 }
 
-// SetRestorePoint names the present moment, and waits until the log up to it is archived.
+// SetRestorePoint makes a named restore point, and waits until the write-ahead log up to it is
+// archived.
 func (c *Cluster) SetRestorePoint(ctx context.Context, name string) error {
 	conn, err := pgx.Connect(ctx, c.DSN("postgres"))
 	if err != nil {
@@ -44,8 +45,8 @@ func (c *Cluster) SetRestorePoint(ctx context.Context, name string) error {
 	}
 }
 
-// Recover starts a base backup of another server, which has been halted, as that one was at
-// a restore point. The server begins a timeline of its own.
+// Recover starts a base backup of the server from, which was halted, and recovers it to a
+// restore point of that server. The server begins a new timeline.
 func (c *Cluster) Recover(ctx context.Context, from *Cluster, point string) error {
 	if err := c.configure([]string{
 		"archive_mode=off",
@@ -80,7 +81,7 @@ func (c *Cluster) Recover(ctx context.Context, from *Cluster, point string) erro
 // Remove stops the server, if it runs, and removes what is left of it.
 func (c *Cluster) Remove() {
 	if c.leash != nil {
-		_ = c.Stop() // it may have been halted before
+		_ = c.Stop() // it fails if the server was halted
 	}
 	_ = os.RemoveAll(c.dir)
 }

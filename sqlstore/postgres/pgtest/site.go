@@ -16,15 +16,14 @@ import (
 )
 
 // Site is a PostgreSQL server of one test, perhaps with a standby. Each replica of byre
-// reaches each of the two servers through a proxy of its own. The functions of this file
-// inject a fault and return when it is over. Afterwards Primary is the server that takes
-// writes.
+// connects to each of the two servers through a proxy of its own. The methods that inject a
+// fault return when the fault is over. Then Primary is the server that takes writes.
 type Site struct {
 	Primary, Standby *Cluster
 	// Disk holds the server's data, or with DiskForWAL only its write-ahead log; nil if
 	// the site has no disk of its own.
 	Disk *Disk
-	// Replicas are the proxies of each replica: to the first server and to the second.
+	// Replicas are the proxies of each replica, in the order of the servers.
 	Replicas [][]*Proxy
 
 	config SiteConfig
@@ -32,19 +31,19 @@ type Site struct {
 	clusters []*Cluster
 }
 
-// SiteConfig says what a site has.
+// SiteConfig says what a site consists of.
 type SiteConfig struct {
-	// Replicas is the number of replicas, 1 if it is 0.
+	// Replicas is the number of replicas; 0 means 1.
 	Replicas int
-	// Standby adds a standby, asynchronous unless Synchronous is set.
+	// Standby adds a standby, which is asynchronous unless Synchronous is set.
 	Standby, Synchronous bool
-	// Disk is the size in MiB of a file system for the server; 0 means that it has none
-	// of its own. With DiskForWAL it holds only the write-ahead log.
+	// Disk is the size in MiB of the Disk that holds the server's data, or with
+	// DiskForWAL only its write-ahead log; 0 means no Disk.
 	Disk       int64
 	DiskForWAL bool
 }
 
-// NewSite makes a site, which ends with the test. It skips the test where DSN skips it.
+// NewSite makes a site, which ends with the test. It skips the test if DSN would.
 func NewSite(t testing.TB, config SiteConfig) *Site {
 	t.Helper()
 	DSN(t)
@@ -52,7 +51,7 @@ func NewSite(t testing.TB, config SiteConfig) *Site {
 	server := Config{Settings: []string{"wal_log_hints=on"}}
 	if config.Standby {
 		server.Settings = append(server.Settings, "wal_keep_size=256MB", // pg_rewind reads it
-			// What the standby replays waits for a statement, and does not cancel it.
+			// The standby's replay waits for running statements instead of cancelling them.
 			"max_standby_streaming_delay=-1", "max_standby_archive_delay=-1")
 	}
 	if config.Disk > 0 {
@@ -99,17 +98,18 @@ func NewSite(t testing.TB, config SiteConfig) *Site {
 func stopAtEnd(t testing.TB, c *Cluster) {
 	t.Cleanup(func() {
 		if err := c.Stop(); err != nil {
-			t.Logf("stop: %v", err) // the shell tells of the server's signal
+			t.Logf("stop: %v", err) // it may only say that a signal ended the server
 		}
 	})
 }
 
-// DSN is the URL of the database for a replica: of all servers, through its proxies.
+// DSN returns the URL of the database for a replica. Its hosts are the replica's proxies.
 func (s *Site) DSN(replica int) string {
 	return s.Replicas[replica][0].DSN(s.Replicas[replica][1:]...)
 }
 
-// DirectDSN is the URL of the database past the proxies: of the server that takes writes.
+// DirectDSN returns the URL of the database without proxies. It leads to the server that takes
+// writes.
 func (s *Site) DirectDSN() string {
 	var folders []string
 	for _, c := range s.clusters {
@@ -130,15 +130,14 @@ func (s *Site) each(f func(*Proxy)) {
 	}
 }
 
-// Terminate ends every session of clients, as an administrator does with
-// pg_terminate_backend.
+// Terminate terminates the sessions of all clients by pg_terminate_backend.
 func (s *Site) Terminate(ctx context.Context) error {
 	return s.Primary.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`)
 }
 
-// KillBackend kills the server's process of one session. The server then ends all
-// sessions, and recovers as after a crash.
+// KillBackend kills the server process of one session. The server then ends all sessions and
+// recovers as after a crash.
 func (s *Site) KillBackend(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.Primary.DSN("postgres"))
 	if err != nil {
@@ -157,29 +156,29 @@ func (s *Site) DropConnections(context.Context) error {
 	return nil
 }
 
-// Delay delays what replicas and servers send by a time, for a while.
+// Delay delays what replicas and servers send to each other, for a while.
 func (s *Site) Delay(ctx context.Context, by, during time.Duration) error {
 	s.each(func(p *Proxy) { p.Delay(by) })
 	defer s.each(func(p *Proxy) { p.Delay(0) })
 	return pause(ctx, during)
 }
 
-// Blackhole forwards nothing between the replicas and the servers, for a while. The
-// connections of that time stay without an answer until they are closed.
+// Blackhole drops what replicas and servers send to each other, for a while. Connections of
+// that time stay open and get no answer.
 func (s *Site) Blackhole(ctx context.Context, during time.Duration) error {
 	s.each((*Proxy).Blackhole)
 	defer s.each((*Proxy).Forward)
 	return pause(ctx, during)
 }
 
-// AtCommit waits for the next transaction that writes, and executes an action at a point of
-// its COMMIT. do, which may be nil, is called there first, with the number of the replica.
+// AtCommit waits for the next transaction that writes. At a point of its COMMIT it calls do,
+// which may be nil, with the number of the replica, and then executes an action.
 func (s *Site) AtCommit(ctx context.Context, point Point, action Action, do func(replica int)) error {
 	return s.AtStatement(ctx, Failpoint{Statement: "COMMIT", After: "INSERT INTO changes", Point: point}, action, do)
 }
 
-// AtStatement waits until a replica has triggered a failpoint, whose Do is set here: it calls
-// do, which may be nil, with the number of the replica.
+// AtStatement waits until a replica triggers a failpoint. Then it calls do, which may be nil,
+// with the number of the replica, and executes an action. It sets the failpoint's Do itself.
 func (s *Site) AtStatement(ctx context.Context, failpoint Failpoint, action Action, do func(replica int)) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -208,8 +207,8 @@ func (s *Site) AtStatement(ctx context.Context, failpoint Failpoint, action Acti
 	}
 }
 
-// FillDisk fills the disk for a while. Where the write-ahead log is on it, the server
-// panics and may not come back by itself: it is started again.
+// FillDisk fills the disk for a while. If the write-ahead log is on it, the server panics and
+// may not start by itself; FillDisk then restarts it.
 func (s *Site) FillDisk(ctx context.Context, during time.Duration) error {
 	if err := s.Disk.Fill(); err != nil {
 		return err
@@ -223,8 +222,8 @@ func (s *Site) FillDisk(ctx context.Context, during time.Duration) error {
 	return nil
 }
 
-// FailDisk makes the disk read-only for a while. Then an administrator repairs it and
-// starts the server again.
+// FailDisk makes the disk read-only for a while. Then it stops the server, repairs the disk
+// and starts the server again, as an administrator would.
 func (s *Site) FailDisk(ctx context.Context, during time.Duration) error {
 	if err := s.Disk.Fail(); err != nil {
 		return err
@@ -235,28 +234,28 @@ func (s *Site) FailDisk(ctx context.Context, during time.Duration) error {
 	return s.Primary.Resume(ctx)
 }
 
-// Failover loses the primary and promotes the standby. What was committed in the time
-// before is lost where behind is not 0: the standby is stopped for so long. The old
-// primary comes back as the standby of the new one.
+// Failover stops the primary as a crash would, and promotes the standby. If behind is not 0,
+// Failover stops the standby for that time before, so that commits of that time are lost. The
+// old primary becomes the standby of the new one.
 func (s *Site) Failover(ctx context.Context, behind time.Duration) error {
 	return s.FailoverWith(ctx, behind, FailoverSteps{})
 }
 
-// FailoverSteps are called during a failover; each may be nil.
+// FailoverSteps are functions that FailoverWith calls; each may be nil.
 type FailoverSteps struct {
-	// Halt is called before the primary is lost.
+	// Halt is called before the primary is stopped.
 	Halt func()
-	// Promoted is called when the standby, then Primary, is a primary. Nobody has written
-	// to it, and nobody can until it returns.
+	// Promoted is called when the standby has been promoted and is Site.Primary. It is
+	// read-only until Promoted returns, so that nobody has written to it.
 	Promoted func(ctx context.Context) error
 }
 
-// FailoverWith is Failover with steps between. Promoted needs a standby that is behind.
+// FailoverWith is Failover with steps. Promoted is allowed only if behind is not 0.
 func (s *Site) FailoverWith(ctx context.Context, behind time.Duration, steps FailoverSteps) error {
 	const readOnly = "default_transaction_read_only"
 	if behind > 0 {
 		if steps.Promoted != nil {
-			// It holds from the standby's next start.
+			// The setting takes effect at the standby's next start.
 			if err := s.Standby.Set(ctx, readOnly, "on"); err != nil {
 				return err
 			}
@@ -289,21 +288,22 @@ func (s *Site) FailoverWith(ctx context.Context, behind time.Duration, steps Fai
 		return err
 	}
 	if s.config.Synchronous {
-		// What the new primary has committed so far waited for no standby: the next failover
-		// would lose it.
+		// So far the new primary's commits have not waited for a standby. awaitSynchronous
+		// waits until the standby has them; the next failover would lose them otherwise.
 		return errors.Join(s.Primary.Set(ctx, "synchronous_standby_names", "*"), s.Primary.awaitSynchronous(ctx))
 	}
 	return nil
 }
 
-// SetClock sets the clock that the replicas see forward by a time, or back where that is
-// negative. See StartClock.
+// SetClock sets how far the server's clock, as the replicas see it, is ahead of the right
+// time; negative means behind. It needs StartClock.
 func (s *Site) SetClock(ctx context.Context, by time.Duration) error {
 	return s.Primary.Exec(ctx, fmt.Sprintf(`UPDATE clock SET ahead = make_interval(secs => %f)`, by.Seconds()))
 }
 
-// StartClock makes SetClock work for sessions that begin later: functions of the schema
-// come before the server's own. The database has been migrated before.
+// StartClock makes SetClock work for sessions that begin later: it defines functions of time
+// in the schema, which is before pg_catalog in their search_path. The database must have been
+// migrated.
 func (s *Site) StartClock(ctx context.Context) error {
 	return s.Primary.Exec(ctx, `
 CREATE TABLE clock AS SELECT interval '0' AS ahead;
@@ -314,7 +314,7 @@ AS 'SELECT pg_catalog.statement_timestamp() + (SELECT ahead FROM public.clock)';
 ALTER ROLE byre SET search_path = public, pg_catalog`)
 }
 
-// pause waits.
+// pause waits for a time, or until ctx ends.
 func pause(ctx context.Context, during time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// Point is a moment of a statement, as the proxy sees it.
+// Point is a moment in the execution of a statement, as the proxy sees it.
 type Point int
 
-// The points. A statement that fails has only the first.
+// The points. A statement that fails has only Sent.
 const (
 	// Sent: the client has sent the statement, and the server has not received it. The
 	// server has received what the client sent before.
@@ -18,7 +18,7 @@ const (
 	// Answered: the server has executed the statement, and the client has not received the
 	// answer.
 	Answered
-	// Delivered: the client has the answer, as far as the kernel can say.
+	// Delivered: the proxy has written the answer to the client's connection.
 	Delivered
 )
 
@@ -31,12 +31,12 @@ const (
 	Forward Action = iota
 	// Drop closes the connection on both sides.
 	Drop
-	// Swallow keeps it open on both sides and forwards nothing more.
+	// Swallow keeps the connection open on both sides and forwards nothing more.
 	Swallow
 )
 
-// Failpoint is a point of a statement at which a Proxy calls a function, and then drops the
-// connection, swallows what it carries, or forwards as before.
+// Failpoint is a point of a statement at which a Proxy calls a function and then executes the
+// Action that the function returns.
 type Failpoint struct {
 	// Statement is a part of the statement's text.
 	Statement string
@@ -44,14 +44,14 @@ type Failpoint struct {
 	// empty means any transaction.
 	After string
 	Point Point
-	// Skip is how many such points pass before the failpoint triggers.
+	// Skip is how often the point is passed before the failpoint triggers.
 	Skip int
 	// Do is called when a connection reaches the point. The proxy forwards nothing on that
 	// connection in that direction until it returns.
 	Do func() Action
 }
 
-// Set sets a failpoint. It triggers once. The channel is closed when Do has returned.
+// Set sets a failpoint, which triggers once. The channel is closed when Do has returned.
 func (p *Proxy) Set(failpoint Failpoint) (triggered <-chan struct{}) {
 	set := &setFailpoint{Failpoint: failpoint, done: make(chan struct{})}
 	p.mu.Lock()
@@ -89,27 +89,29 @@ func (p *Proxy) take(point Point, s statement) *setFailpoint {
 	return nil
 }
 
-// statement is one that a client has sent.
+// statement is a statement that a client has sent, or the end of a pipeline.
 type statement struct {
 	text string
-	// before are the statements of the same transaction before it.
+	// before has the texts of the earlier statements of the same transaction.
 	before string
-	// isSimple says that it came by the simple protocol, whose one message may have
-	// several answers; isSync that it is none, but the end of a pipeline.
+	// isSimple says that it came by the simple query protocol, in which one message may
+	// have several answers. isSync says that it is no statement but a Sync, the end of a
+	// pipeline.
 	isSimple, isSync bool
 }
 
-// wire follows what one connection says, message by message.
-// https://www.postgresql.org/docs/current/protocol-message-formats.html
+// wire follows the messages of one connection, to know which statement each answer belongs
+// to. See https://www.postgresql.org/docs/current/protocol-message-formats.html.
 type wire struct {
 	mu sync.Mutex
-	// prepared are the texts of statements by name, portals those of bound ones.
+	// prepared has the texts of prepared statements by name, portals those of bound
+	// statements by the name of the portal.
 	prepared, portals map[string]string
-	// transaction holds the statements since BEGIN.
+	// transaction has the texts of the statements since BEGIN.
 	transaction string
 	// sent are the statements that the server has not answered yet.
 	sent []statement
-	// delivering is a statement whose answer is followed by ReadyForQuery.
+	// delivering is the statement that was answered last, until ReadyForQuery comes.
 	delivering *statement
 }
 
@@ -117,24 +119,25 @@ func newWire() *wire {
 	return &wire{prepared: map[string]string{}, portals: map[string]string{}}
 }
 
-// client follows a message of the client; the statement is one that it executes.
+// client follows a message of the client. If the message executes a statement, client returns
+// the statement.
 func (w *wire) client(message []byte) (s statement, isStatement bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	body := message[5:]
 	switch message[0] {
 	case 'P': // Parse
-		name, rest := word(body)
-		w.prepared[name], _ = word(rest)
+		name, rest := cutText(body)
+		w.prepared[name], _ = cutText(rest)
 	case 'B': // Bind
-		portal, rest := word(body)
-		name, _ := word(rest)
+		portal, rest := cutText(body)
+		name, _ := cutText(rest)
 		w.portals[portal] = w.prepared[name]
 	case 'E': // Execute
-		portal, _ := word(body)
+		portal, _ := cutText(body)
 		return w.execute(w.portals[portal], false), true
 	case 'Q': // Query
-		text, _ := word(body)
+		text, _ := cutText(body)
 		return w.execute(text, true), true
 	case 'S': // Sync
 		w.sent = append(w.sent, statement{isSync: true})
@@ -152,8 +155,8 @@ func (w *wire) execute(text string, isSimple bool) statement {
 	return s
 }
 
-// server follows a message of the server. The statement is the one whose answer the
-// message is; point says which moment that is.
+// server follows a message of the server. If the message brings a statement to a point, server
+// returns the statement and the point.
 func (w *wire) server(message []byte) (s statement, point Point, isAnswer bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -183,14 +186,14 @@ func (w *wire) server(message []byte) (s statement, point Point, isAnswer bool) 
 	return s, Answered, false
 }
 
-// word cuts a text that ends with a zero byte.
-func word(b []byte) (string, []byte) {
-	text, rest, _ := bytes.Cut(b, []byte{0})
-	return string(text), rest
+// cutText cuts a text that ends with a zero byte from the beginning of b.
+func cutText(b []byte) (text string, rest []byte) {
+	before, rest, _ := bytes.Cut(b, []byte{0})
+	return string(before), rest
 }
 
-// cutMessage cuts the first message of a stream; nil where it is not there wholly. The
-// first message of a client has no type.
+// cutMessage cuts the first message of a stream; nil if the stream does not have all of it.
+// isFirst says that it is the first message of a client, which has no type byte.
 func cutMessage(stream []byte, isFirst bool) (message, rest []byte) {
 	begin := 1
 	if isFirst {
