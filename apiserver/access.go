@@ -13,8 +13,8 @@ import (
 	"byre/apiserver/filters"
 )
 
-// buildAccess makes what decides who may do what: authentication, authorization, audit,
-// admission, and priority and fairness. ctx ends what they start with construction.
+// buildAccess makes authentication, authorization, audit, admission, and priority and
+// fairness. ctx ends the goroutines that their constructors start.
 func (s *Server) buildAccess(ctx context.Context, resolver webhook.ServiceResolver, webhooks webhook.AuthenticationInfoResolverWrapper) error {
 	o := s.config.Options
 	var err error

@@ -12,11 +12,12 @@ import (
 	"byre/sqlstore"
 )
 
-// backupCollector asks the database for its last backup at each scrape: another process
-// makes it. Without one there is no metric.
+// backupCollector is the metric byre_store_last_backup_timestamp_seconds. It asks the
+// database for the last backup at each scrape, because other processes make the
+// backups. A database without a backup has no metric.
 type backupCollector struct{ sqlstore.BackupRecorder }
 
-// backupTimeout bounds the question at a scrape.
+// backupTimeout bounds the query that one scrape makes.
 const backupTimeout = 5 * time.Second
 
 var lastBackupDesc = prometheus.NewDesc("byre_store_last_backup_timestamp_seconds",
@@ -28,7 +29,7 @@ func (backupCollector) Describe(descriptions chan<- *prometheus.Desc) { descript
 
 // Collect implements prometheus.Collector.
 func (c backupCollector) Collect(metrics chan<- prometheus.Metric) {
-	// The interface has no context.
+	// Prometheus passes no context to a collector.
 	ctx, cancel := context.WithTimeout(context.Background(), backupTimeout)
 	defer cancel()
 	last, err := c.LastBackup(ctx)

@@ -6,23 +6,27 @@ import (
 	"byre/watch/representation"
 )
 
-// stateFraction is the part of the memory limit that the values of resources may
-// take that nobody watches (watch.Options.StateBytes). The rest is for what is derived
-// from them, for requests, and for garbage that has not been collected yet.
+// stateFraction is the divisor of the memory limit: the values of resources that nobody
+// watches may take a quarter of it (watch.Options.StateBytes). The rest is for what is
+// derived from the values, for requests, and for garbage that has not been collected
+// yet.
 const stateFraction = 4
 
-// stateBytes is that part, in bytes. An int of 32 bits does not hold a quarter of every limit.
+// stateBytes is this quarter of limit, in bytes. Where an int has 32 bits, it is at
+// most the largest int.
 func stateBytes(limit int64) int { return int(min(limit/stateFraction, math.MaxInt)) }
 
-// The representations of objects get a part of the memory limit, within bounds.
+// The cache of representations gets a sixteenth of the memory limit, within bounds in
+// bytes.
 const (
 	representationFraction = 16
 	minRepresentationBytes = 32 << 20
 	maxRepresentationBytes = 128 << 20
 )
 
-// representationBytes is the budget of the cache of representations, in bytes: the value
-// of the flag, or a part of the memory limit, which is 0 where there is none.
+// representationBytes is the budget of the cache of representations, in bytes: flag
+// where it is set, and otherwise a part of limit, the memory limit. A limit of 0 means
+// that there is none.
 func representationBytes(flag, limit int64) int64 {
 	switch {
 	case flag > 0:

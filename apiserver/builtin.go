@@ -13,8 +13,9 @@ import (
 	"byre/apiserver/pki"
 )
 
-// newBuiltin makes the storages of the built-in groups. files are the certificates that
-// the server keeps itself.
+// newBuiltin makes the REST storages of the built-in groups. files are the certificates
+// and keys that the server issues itself; the kubelet client uses them unless flags
+// name others.
 func (s *Server) newBuiltin(files pki.Files) (*builtin.Builtin, error) {
 	o := s.config.Options
 	kubelet := *o.Cluster.Kubelet
@@ -54,7 +55,8 @@ func (s *Server) newBuiltin(files pki.Files) (*builtin.Builtin, error) {
 	})
 }
 
-// newBootstrap makes what writes the objects that every cluster has.
+// newBootstrap makes the component that writes the objects that every cluster has, such
+// as the system namespaces and the Service "kubernetes".
 func (s *Server) newBootstrap() (*bootstrap.Bootstrap, error) {
 	port, err := strconv.Atoi(s.port)
 	if err != nil {
@@ -89,8 +91,9 @@ func (s *Server) newBootstrap() (*bootstrap.Bootstrap, error) {
 // Service "kubernetes"; kube-apiserver's value.
 const replicaTTL = 15 * time.Second
 
-// clusterAuthenticationInfo is what aggregated API servers must know to believe this
-// server; it goes into the ConfigMap extension-apiserver-authentication.
+// clusterAuthenticationInfo is what an aggregated API server needs to authenticate the
+// requests that this server proxies to it. The bootstrap component writes it into the
+// ConfigMap extension-apiserver-authentication.
 func (s *Server) clusterAuthenticationInfo() *clusterauthenticationtrust.ClusterAuthenticationInfo {
 	info := &clusterauthenticationtrust.ClusterAuthenticationInfo{ClientCA: s.auth.ClientCA}
 	if h := s.auth.RequestHeader; h != nil {

@@ -26,7 +26,8 @@ func effectiveVersion() basecompatibility.EffectiveVersion {
 	return compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
 }
 
-// newStorage says where the objects of every server of the chain are kept.
+// newStorage makes the storage configuration that all servers of the delegation chain
+// share.
 func (s *Server) newStorage() objectstore.StorageConfig {
 	o := s.config.Options.Store
 	return objectstore.StorageConfig{
@@ -44,8 +45,9 @@ func (s *Server) externalAddress() string {
 	return net.JoinHostPort(s.config.Options.AdvertiseAddress.String(), s.port)
 }
 
-// newDiscovery makes the registry of what is served. It tells clients within the
-// cluster the address of the kubernetes Service, and others the external one.
+// newDiscovery makes the registry of the API groups that are served. It tells clients
+// within the cluster the address of the kubernetes Service, and other clients the
+// external address.
 func (s *Server) newDiscovery() *discovery.Registry {
 	return discovery.NewRegistry(s.externalAddress(), discovery.CIDRRule{
 		IPRange: s.config.Options.ServiceIPRange,
@@ -57,7 +59,7 @@ func (s *Server) newDiscovery() *discovery.Registry {
 type builtinModels struct {
 	groups []endpoints.Group
 	models *openapi.Models
-	// types are those of the models that the groups use.
+	// types are the types of those models that the groups use.
 	types *managedfields.TypeConverter
 }
 
@@ -67,15 +69,15 @@ func newBuiltinModels(groups []endpoints.Group) (builtinModels, error) {
 	return builtinModels{groups, models, managedfields.NewTypeConverter(models.Schemas(names...))}, err
 }
 
-// fieldSetBytes bounds what is kept of the managed fields of what is created: enough for
-// a thousand shapes of Pods.
+// fieldSetBytes bounds the cache of the managed fields of created objects, in bytes:
+// enough for a thousand shapes of Pods.
 const fieldSetBytes = 4 << 20
 
-// parsedFieldBytes bounds what is kept of the parsed managed fields of what is updated: those
-// of some five hundred shapes of Pods.
+// parsedFieldBytes bounds the cache of the parsed managed fields of updated objects, in
+// bytes: enough for about five hundred shapes of Pods.
 const parsedFieldBytes = 8 << 20
 
-// newServing is what all resources are served with.
+// newServing makes what the handlers of all resources share.
 func (s *Server) newServing(builtin builtinModels) endpoints.Serving {
 	return endpoints.Serving{
 		Admission:         s.admission.Plugins,
@@ -87,8 +89,9 @@ func (s *Server) newServing(builtin builtinModels) endpoints.Serving {
 	}
 }
 
-// buildChain makes the handler behind the filters, from the last delegate to the
-// first: 404, custom resources, this server's API, its other paths, the aggregator.
+// buildChain makes the delegation chain, which the filters pass requests to. It builds
+// from the last delegate to the first: 404, custom resources, the built-in API, the
+// other paths of this server, the aggregator.
 func (s *Server) buildChain(builtin builtinModels, d delegation.Dependencies) (http.Handler, error) {
 	notFound := notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)
 	handler, err := s.addServer(s.config.CustomResources, d, notFound)
@@ -112,12 +115,14 @@ func (s *Server) buildChain(builtin builtinModels, d delegation.Dependencies) (h
 	if handler, err = s.addServer(s.config.Aggregator, d, paths); err != nil {
 		return nil, err
 	}
-	// Last: the checks of the other servers are among the paths.
+	// The paths include the health checks of the other servers, so these are made
+	// before.
 	s.installPaths(paths, d)
 	return handler, nil
 }
 
-// addServer puts a server before its delegate; without one the delegate stays first.
+// addServer makes a server of the chain that delegates to delegate. Where newServer is
+// nil, the chain begins with delegate.
 func (s *Server) addServer(newServer delegation.NewServer, d delegation.Dependencies, delegate http.Handler) (http.Handler, error) {
 	if newServer == nil {
 		return delegate, nil

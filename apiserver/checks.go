@@ -9,8 +9,8 @@ import (
 	"byre/apiserver/health"
 )
 
-// checks are what /livez, /readyz and /healthz ask. A part that upstream has too
-// goes by upstream's name, as probes and dashboards know it.
+// checks are the checks of /livez, /readyz and /healthz. A check that kube-apiserver
+// has too bears kube-apiserver's name, because probes and dashboards name it.
 func (s *Server) checks() health.Checks {
 	store, storeReady := health.Store(s.core.checkDatabase)
 	checks := health.Checks{
@@ -26,11 +26,12 @@ func (s *Server) checks() health.Checks {
 	return checks
 }
 
-// bootChecks are the parts of this server's own start.
+// bootChecks are the checks that pass once the parts of this server have started.
 func (s *Server) bootChecks() []health.Checker {
 	started := s.signals.MuxAndDiscoveryComplete.Signaled()
 	checks := health.PostStartHooks(started,
-		// The store's first revision is there, and the feed follows it.
+		// MuxAndDiscoveryComplete is signaled after the store has its first revision
+		// and the feed follows the store.
 		"storage-readiness",
 		"start-apiserver-admission-initializer",
 		"generic-apiserver-start-informers",

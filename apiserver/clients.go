@@ -16,20 +16,20 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// clients reach the whole delegation chain, in the process, as the server's own
-// privileged user.
+// clients send requests to the delegation chain within the process, as the user of
+// package loopback.
 type clients struct {
 	loopback *rest.Config
 	kube     kubernetes.Interface
 	dynamic  dynamic.Interface
-	// reader reads the stores instead of the chain.
+	// reader reads built-in objects from their stores, without a request.
 	reader *lookup.Reader
 	// informers are started after every part of the server has registered its own.
 	informers informers.SharedInformerFactory
 }
 
-// newClients makes clients over a transport that need not serve yet. stores finds the
-// store of a resource.
+// newClients makes clients over roundTripper. Their requests fail until roundTripper
+// serves the chain. stores finds the store of a resource.
 func newClients(roundTripper *loopback.Transport, tracer tracing.TracerProvider, stores func(schema.GroupResource) *objectstore.Store) (clients, error) {
 	config := loopback.Config(roundTripper)
 	if tracer != nil {

@@ -11,8 +11,8 @@ import (
 // Config is what New needs.
 type Config struct {
 	Options options.Completed
-	// OpenDatabase brings the database of the options to the program's schema and
-	// opens it.
+	// OpenDatabase opens the database that the options name, after it has migrated the
+	// database to the program's schema.
 	OpenDatabase func(context.Context, options.StoreOptions) (Database, error)
 	// Aggregator delegates to this server, and this server delegates to
 	// CustomResources; nil for none.

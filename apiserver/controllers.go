@@ -14,8 +14,8 @@ import (
 	"byre/apiserver/pki"
 )
 
-// newControllers makes the controllers. Of the servers on a shared database, one runs them
-// at a time: the holder of a Lease.
+// newControllers makes the runner of the controllers. Of the servers on a shared
+// database, only the holder of a Lease runs them.
 func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 	rootCA, err := os.ReadFile(files.CACert)
 	if err != nil {
@@ -51,7 +51,8 @@ func (s *Server) watchStored(gr schema.GroupResource) *objectstore.MetadataWatch
 	return s.getter.WatchMetadata(gr)
 }
 
-// newControlPlane makes what every server runs for itself.
+// newControlPlane makes the components that every server of a cluster runs, such as its
+// identity Lease.
 func (s *Server) newControlPlane() (*controlplane.ControlPlane, error) {
 	hostname, err := os.Hostname()
 	if err != nil {

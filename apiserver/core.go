@@ -26,7 +26,7 @@ import (
 	"byre/watch"
 )
 
-// core is the store with its feed.
+// core is the database with the store and the feed over it.
 type core struct {
 	database Database
 	store    *sqlstore.Store
@@ -75,8 +75,8 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 	return &core{database: database, store: store, feed: feed}, nil
 }
 
-// newStoreInfo makes the metric that tells which database the server uses, without secrets, and
-// how long it keeps history. Its value is 1.
+// newStoreInfo makes the metric byre_store_info. Its labels tell which database the
+// server uses, without secrets, and how long the server keeps history. Its value is 1.
 func newStoreInfo(database Database, o options.StoreOptions) prometheus.Collector {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "byre_store_info",
@@ -90,13 +90,14 @@ func newStoreInfo(database Database, o options.StoreOptions) prometheus.Collecto
 	return info
 }
 
-// ensureFirstRevision writes the first record of an empty store. The store and the
-// feed must be running.
+// ensureFirstRevision writes the first record of an empty store. The caller runs the
+// store and the feed before.
 func (c *core) ensureFirstRevision(ctx context.Context) error {
 	return objectstore.EnsureFirstRevision(ctx, c.store, c.feed)
 }
 
-// unlimited turns a flag's 0, no limit, into the store's.
+// unlimited turns 0, which means no limit in a flag, into -1, which means no limit in
+// sqlstore.Options.
 func unlimited[T time.Duration | int64](limit T) T {
 	if limit == 0 {
 		return -1
@@ -104,9 +105,10 @@ func unlimited[T time.Duration | int64](limit T) T {
 	return limit
 }
 
-// makeDataDir makes the directory, readable by its owner only: private keys and Secrets
-// will be in it. A directory that exists keeps its mode. makeDataDir also writes a file,
-// so that a directory that cannot be written is reported before anything else is done.
+// makeDataDir makes the directory, with the mode 0700, because private keys and Secrets
+// will be in it. A directory that exists keeps its mode. makeDataDir also creates and
+// removes a file, so that a directory that cannot be written is reported before
+// anything else is done.
 func makeDataDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
@@ -136,8 +138,8 @@ func (c *core) checkDatabase(ctx context.Context) (err error) {
 	return errors.New(sqlstore.Public(err))
 }
 
-// writable makes a check that fails where the given one does, and also while the database
-// takes no writes.
+// writable makes a check that fails where the given check fails, and also while the
+// database takes no writes.
 func (c *core) writable(check health.Checker) health.Checker {
 	return healthz.NamedCheck(check.Name(), func(r *http.Request) error {
 		if err := c.store.Writable(); err != nil {
@@ -147,8 +149,8 @@ func (c *core) writable(check health.Checker) health.Checker {
 	})
 }
 
-// quotaCheck is the check of /readyz that fails while the database is at its quota. There
-// is none without a quota.
+// quotaCheck is the check of /readyz that fails while the database is at its quota.
+// Without a quota (0 bytes) there is no such check.
 func (c *core) quotaCheck(quota int64) []health.Checker {
 	if quota == 0 {
 		return nil

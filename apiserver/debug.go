@@ -22,8 +22,8 @@ import (
 // zpagesName is what a kube-apiserver calls itself on /statusz and /flagz.
 const zpagesName = "apiserver"
 
-// installZPages adds /flagz and /statusz under upstream's feature gates. They
-// come after all other paths: /statusz lists these.
+// installZPages adds /flagz and /statusz where upstream's feature gates enable them.
+// The caller adds all other paths before, because /statusz lists them.
 func (s *Server) installZPages(paths *mux.PathRecorderMux, listed func() []string) {
 	if utilfeature.DefaultFeatureGate.Enabled(zpages.ComponentFlagz) {
 		flagz.Install(paths, zpagesName, s.config.Options.Options)
@@ -35,8 +35,8 @@ func (s *Server) installZPages(paths *mux.PathRecorderMux, listed func() []strin
 	}
 }
 
-// release is an effective version whose binary version is that of /version, with
-// the patch level.
+// release is an effective version that has the binary version of /version, which
+// includes the patch level.
 type release struct{ compatibility.EffectiveVersion }
 
 func (r release) BinaryVersion() *version.Version {

@@ -1,20 +1,21 @@
 // Package apiserver assembles the server: it opens the store, makes the parts (access,
-// built-in groups, discovery, health), joins them with the other servers of the delegation
-// chain into one handler, and serves that until it is told to stop.
+// built-in groups, discovery, health), joins them with the other servers of the
+// delegation chain into one handler, and serves this handler until it is told to stop.
 //
 //	options.Options --Complete--> Config --New--> Server --Run--> exit
 //
-// Server.build (server.go) lists the parts in the order in which they are made, and
-// Server.stages (stages.go) what runs, in the order in which it starts.
+// Server.build (server.go) makes the parts in the order in which each needs those
+// before it. Server.stages (stages.go) lists the components that run, in the order in
+// which they start.
 //
 // # What is promised
 //
-//   - The port is bound before the slow part of a start; /readyz is 200 once
-//     every verb works, including what the first start must write.
-//   - Run returns nil after an ordered stop: that of package lifecycle, then the
-//     controllers, the feed, the store, and the database.
-//   - A part that fails stops the whole server, with that part's error: a
-//     server without its feed or its writer must not look alive.
+//   - The port is bound before the slow part of a start. /readyz answers 200 once every
+//     verb works and the objects that a first start must write are written.
+//   - Run returns nil after an ordered stop: first what package lifecycle orders, then
+//     the controllers, the feed, the store, and the database.
+//   - A component that fails stops the whole server with the component's error, because
+//     a server without its feed or its writer must not look healthy.
 //
 // # What the caller owes
 //

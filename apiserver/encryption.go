@@ -13,16 +13,17 @@ import (
 	"byre/apiserver/options"
 )
 
-// encryption is encryption at rest by upstream's providers.
+// encryption is encryption at rest, by upstream's providers.
 type encryption struct {
 	transformers func(schema.GroupResource) value.Transformer
 	checks       []health.Checker
-	// reload follows the file; nil unless asked for.
+	// reload reads the configuration file again when it changes; nil without
+	// --encryption-provider-config-automatic-reload.
 	reload *encryptionreload.DynamicEncryptionConfigContent
 }
 
-// newEncryption reads the file; with none it encrypts nothing. ctx bounds the
-// connections to key services that upstream opens with construction.
+// newEncryption reads the configuration file. Without a file, nothing is encrypted. The
+// connections to key services, which upstream opens here, stay open until ctx ends.
 func newEncryption(ctx context.Context, o options.StoreOptions, serverID string) (encryption, error) {
 	if o.EncryptionConfig == "" {
 		return encryption{}, nil
@@ -43,8 +44,8 @@ func newEncryption(ctx context.Context, o options.StoreOptions, serverID string)
 			},
 		}, nil
 	}
-	// The first transformers end with ctx; those of later files have contexts of
-	// their own.
+	// The transformers of the first file end with ctx, so their cancel function does
+	// nothing. Upstream gives the transformers of later files contexts of their own.
 	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], func() {}, loaded.KMSCloseGracePeriod)
 	return encryption{
 		checks:       []health.Checker{dynamic},
@@ -54,16 +55,17 @@ func newEncryption(ctx context.Context, o options.StoreOptions, serverID string)
 	}, nil
 }
 
-// Transformers returns what decrypts the values of a resource with the keys of a
-// configuration file; nil for a resource without a rule. ctx bounds the connections to key
-// services, which stay open until it ends.
+// Transformers reads the encryption configuration file at path. The function it returns
+// gives what decrypts the values of a resource; nil for a resource without a rule. The
+// connections to key services stay open until ctx ends.
 func Transformers(ctx context.Context, path string) (func(schema.GroupResource) value.Transformer, error) {
 	e, err := newEncryption(ctx, options.StoreOptions{EncryptionConfig: path}, "")
 	return e.transformers, err
 }
 
-// covered reports whether a rule of the configuration applies to the resource. A resource
-// without a rule is stored as it is, and is read without a transformer.
+// covered reports whether a rule of the configuration applies to the resource. The
+// values of a resource without a rule are stored as they are, and are read without a
+// transformer.
 func covered(rules map[schema.GroupResource]value.Transformer, gr schema.GroupResource) bool {
 	for _, rule := range []schema.GroupResource{gr, {Group: gr.Group, Resource: "*"}, {Group: "*", Resource: "*"}} {
 		if rules[rule] != nil {

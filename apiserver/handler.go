@@ -16,11 +16,11 @@ import (
 	"byre/apiserver/serving"
 )
 
-// buildHTTP puts the filters before the chain and makes the HTTP servers.
+// buildHTTP makes the HTTP servers, whose requests pass the filters and then the chain.
 func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Files) error {
 	o := s.config.Options.Serving
-	// The server's own requests pass the same filters, but are neither counted
-	// nor turned away when it drains: its controllers stop after its clients.
+	// Loopback requests pass the same filters, but a shutdown neither counts nor
+	// refuses them: the controllers stop after the clients of the listeners.
 	never := make(chan struct{})
 	s.transport.Serve(filters.Chain(s.filterConfig(filters.Lifecycle{
 		MuxAndDiscoveryComplete: s.signals.MuxAndDiscoveryComplete.Signaled(),
@@ -59,8 +59,8 @@ func (s *Server) buildHTTP(ctx context.Context, chain http.Handler, files pki.Fi
 	return err
 }
 
-// newInsecureServer makes the server of --insecure-port. The filters before its chain are
-// those of every other request, but each user is an administrator.
+// newInsecureServer makes the server of --insecure-port. Its requests pass the same
+// filters as all others, but every request is an administrator's.
 func (s *Server) newInsecureServer(chain http.Handler, life filters.Lifecycle) (*http.Server, error) {
 	config := s.filterConfig(life)
 	config.Authenticator = serving.NewInsecureAuthenticator()

@@ -18,7 +18,8 @@ import (
 	"byre/apiserver/routing"
 )
 
-// newServiceResolver finds the Services of webhooks by reading the store.
+// newServiceResolver makes the resolver that finds the Services of webhooks. It reads
+// them from the store.
 func (s *Server) newServiceResolver() (webhook.ServiceResolver, error) {
 	self, err := s.self()
 	if err != nil {
@@ -27,7 +28,8 @@ func (s *Server) newServiceResolver() (webhook.ServiceResolver, error) {
 	return routing.NewResolver(s.clients.reader, s.config.Options.Cluster.RouteToEndpoints, self), nil
 }
 
-// newWebhookAuthentication says by what credentials the server shows itself to webhooks.
+// newWebhookAuthentication makes what chooses the credentials with which the server
+// authenticates itself to a webhook.
 func (s *Server) newWebhookAuthentication() webhook.AuthenticationInfoResolverWrapper {
 	self := loopback.SelfConfig(s.transport)
 	tracer := s.tracer
@@ -39,11 +41,11 @@ func (s *Server) newWebhookAuthentication() webhook.AuthenticationInfoResolverWr
 	return webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, s.egress.selector, self, tracer)
 }
 
-// self is where this server listens.
+// self is the URL at which this server reaches its own listener.
 func (s *Server) self() (*url.URL, error) { return url.Parse(s.config.Options.LocalURL(s.port)) }
 
-// backends says how aggregated API servers are reached; files are the certificates that
-// the server keeps itself.
+// backends says how aggregated API servers are reached. files are the certificates and
+// keys that the server issues itself; flags may name others.
 func (s *Server) backends(files pki.Files) (delegation.Backends, error) {
 	self, err := s.self()
 	if err != nil {
@@ -67,8 +69,8 @@ func (s *Server) backends(files pki.Files) (delegation.Backends, error) {
 	return b, nil
 }
 
-// egress is how connections out of the server are made. A nil dial function connects
-// directly.
+// egress holds the dial functions of connections that the server makes. A nil dial
+// function connects directly.
 type egress struct {
 	selector *egressselector.EgressSelector // nil without --egress-selector-config-file
 	// controlPlane dials issuers, webhooks by URL and trace collectors; cluster dials
@@ -92,8 +94,8 @@ func newEgress(file string) (egress, error) {
 	return e, nil
 }
 
-// newProxyTransport makes the transport to the Pods, Services and nodes that clients
-// are proxied to. It does not verify names, as proxying goes by IP; see
+// newProxyTransport makes the transport of the proxy subresources of Pods, Services and
+// nodes. It does not verify certificates, because it connects to IP addresses; see
 // kube-apiserver's CreateProxyTransport.
 func newProxyTransport(dial utilnet.DialFunc) *http.Transport {
 	return utilnet.SetTransportDefaults(&http.Transport{

@@ -22,7 +22,7 @@ import (
 	"byre/sqlstore"
 )
 
-// installPaths adds the paths that are not of any API group.
+// installPaths adds the paths that belong to no API group.
 func (s *Server) installPaths(paths *mux.PathRecorderMux, d delegation.Dependencies) {
 	index := routes.ListedPathProviders{paths, listed(d.Discovery.Paths)}
 	routes.Index{}.Install(index, paths)
@@ -43,7 +43,8 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux, d delegation.Dependenc
 	}
 	documents, err := s.auth.TokenIssuer.OpenIDMetadataHandlers()
 	if err != nil {
-		// Tokens work without: only other servers can't find the keys.
+		// Tokens are issued all the same, but other servers cannot discover the keys
+		// that verify them.
 		klog.InfoS("Service account issuer discovery is off", "reason", err)
 	}
 	for path, handler := range documents {
@@ -52,15 +53,14 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux, d delegation.Dependenc
 	s.installZPages(paths, index.ListedPaths)
 }
 
-// handleDocument serves what can only be read, with or without a slash at the end of
-// its path.
+// handleDocument serves a path that can only be read, also with a slash at its end.
 func handleDocument(paths *mux.PathRecorderMux, path string, h http.Handler) {
 	h = endpoints.GetOnly(h, legacyscheme.Codecs)
 	paths.Handle(path, h)
 	paths.UnlistedHandle(path+"/", h)
 }
 
-// listed is a function that lists paths for the index.
+// listed is a function that lists paths for the index of paths at "/".
 type listed func() []string
 
 func (l listed) ListedPaths() []string { return l() }
@@ -76,8 +76,7 @@ func serveVersion(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(body) // fails only if the client has gone
 }
 
-// withStorageMetrics brings the gauges of what is stored up to date before they
-// are read.
+// withStorageMetrics updates the gauges of what is stored before next reports them.
 func (s *Server) withStorageMetrics(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s.getter.UpdateMetrics()

@@ -12,8 +12,8 @@ import (
 	"byre/apiserver/systemd"
 )
 
-// Run serves until ctx ends, then stops in order. It returns nil after a stop
-// that was asked for, and otherwise what went wrong.
+// Run serves until ctx ends or a component fails, and then stops in order. It returns
+// nil when ctx ended, and otherwise the component's error.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -39,7 +39,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// runControlPlane waits until there is the namespace that it writes to.
+// runControlPlane runs the control plane once the bootstrap component has created the
+// namespace that the control plane writes to.
 func (s *Server) runControlPlane(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -49,7 +50,8 @@ func (s *Server) runControlPlane(ctx context.Context) error {
 	}
 }
 
-// runControllers waits until the server is ready: its controllers must not delay that.
+// runControllers runs the controllers once the server is ready, so that they do not
+// delay the start.
 func (s *Server) runControllers(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -59,7 +61,8 @@ func (s *Server) runControllers(ctx context.Context) error {
 	}
 }
 
-// runWatchdog serves systemd's watchdog, which waits for READY=1 too.
+// runWatchdog serves systemd's watchdog once the server is ready: systemd, too, starts
+// its watchdog at READY=1.
 func (s *Server) runWatchdog(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -69,8 +72,9 @@ func (s *Server) runWatchdog(ctx context.Context) error {
 	}
 }
 
-// checkLive asks this server's /livez, through all filters. It leaves the database out:
-// while that is away, reads that may be stale go on, and a restart would end them.
+// checkLive requests this server's /livez, through all filters. It excludes the check
+// of the database: while the database is away, the server still answers reads from its
+// watch cache, and a restart would end that.
 func (s *Server) checkLive(ctx context.Context) error {
 	return s.clients.kube.Discovery().RESTClient().Get().AbsPath("/livez").Param("exclude", "etcd").Do(ctx).Error()
 }

@@ -35,25 +35,25 @@ import (
 	"byre/apiserver/serving"
 )
 
-// Server is everything that runs, made but not started. The fields are in the order in
-// which build sets them.
+// Server holds all parts of the server, made but not started. Its fields are in the
+// order in which build sets them.
 type Server struct {
 	config Config
-	// id is the name of this server among those of a cluster.
+	// id names this server among the servers of a cluster.
 	id      string
 	signals *lifecycle.Signals
-	// requests counts requests over the listener that are not long-running,
-	// watches the watches.
+	// requests counts the requests over a listener that are not long-running; watches
+	// counts the watches.
 	requests *waitgroup.SafeWaitGroup
 	watches  *waitgroup.RateLimitedSafeWaitGroup
-	// endBase ends what upstream's constructors started.
+	// endBase ends the goroutines that upstream's constructors started.
 	endBase context.CancelFunc
 
 	egress   egress
 	tracer   tracing.TracerProvider // nil without --tracing-config-file
 	core     *core
 	listener net.Listener
-	port     string       // that listener is bound to
+	port     string       // the port that listener is bound to
 	insecure net.Listener // nil without --insecure-port
 
 	transport  *loopback.Transport
@@ -66,25 +66,25 @@ type Server struct {
 	flow       *filters.FlowControl // nil without priority and fairness
 	builtin    *builtin.Builtin
 	bootstrap  *bootstrap.Bootstrap
-	// controlplane is what every server runs, controllers what one server of the
-	// cluster runs.
+	// controlplane is what every server of a cluster runs; controllers is what one
+	// server of the cluster runs.
 	controlplane *controlplane.ControlPlane
 	controllers  *controllers.Runner
 
 	// chain are the other servers of the delegation chain.
 	chain []delegation.Server
-	// readyChecks are those of /readyz.
+	// readyChecks are the checks of /readyz.
 	readyChecks []health.Checker
 	certs       *serving.Certificates
 	http        *http.Server
 	plain       *http.Server // nil without --insecure-port
-	// endRequests ends the contexts of all requests that came over a listener.
+	// endRequests cancels the contexts of all requests that came over a listener.
 	endRequests context.CancelFunc
 }
 
-// New opens the store, binds the port and joins the parts. Nothing of what it
-// makes runs before Run, except what upstream's constructors start, which ends
-// with Run; a Server that is not Run must be closed by Close.
+// New opens the database, binds the ports and makes the parts. Nothing that it makes
+// runs before Run, except the goroutines that upstream's constructors start; these end
+// with Run. The caller calls either Run or Close.
 func New(ctx context.Context, config Config) (*Server, error) {
 	s := &Server{
 		config:    config,
@@ -97,7 +97,8 @@ func New(ctx context.Context, config Config) (*Server, error) {
 	if s.id, err = newID(); err != nil {
 		return nil, err
 	}
-	// What upstream starts with construction must go on while the server drains.
+	// The goroutines that upstream's constructors start must go on while the server
+	// drains.
 	base, endBase := context.WithCancel(context.WithoutCancel(ctx))
 	s.endBase = endBase
 	if err := s.build(ctx, base); err != nil {
@@ -106,8 +107,8 @@ func New(ctx context.Context, config Config) (*Server, error) {
 	return s, nil
 }
 
-// newID is the name of this server: upstream's, by the host, where servers tell
-// one another of themselves, and otherwise one of its own.
+// newID makes the name of this server. Where servers have identity Leases, it is
+// upstream's, derived from the host name; otherwise it is random.
 func newID() (string, error) {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.APIServerIdentity) {
 		return "byre-" + uuid.NewString(), nil
@@ -119,7 +120,7 @@ func newID() (string, error) {
 	return controlplane.ServerID(hostname)
 }
 
-// Close releases what New took, for a server that is not Run.
+// Close releases what New opened, for a server that is not Run.
 func (s *Server) Close() error {
 	s.endBase()
 	if s.builtin != nil {
@@ -135,8 +136,8 @@ func (s *Server) Close() error {
 // Address is the host and port that the server listens on.
 func (s *Server) Address() net.Addr { return s.listener.Addr() }
 
-// build makes the parts, each from those before it. ctx bounds the building, base the
-// life of what upstream starts meanwhile.
+// build makes the parts, each from those before it. ctx bounds the building; the
+// goroutines that upstream's constructors start run until base ends.
 func (s *Server) build(ctx, base context.Context) error {
 	files, err := s.prepare(ctx, base)
 	if err != nil {
@@ -171,8 +172,8 @@ func (s *Server) build(ctx, base context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The first write needs the types of managed fields. They take about as long as what is
-	// left to build.
+	// The first write needs the types of managed fields. Making them takes about as
+	// long as the rest of build, so it runs beside it.
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	beside.Go(models.types.Prepare)
@@ -201,7 +202,7 @@ func (s *Server) build(ctx, base context.Context) error {
 }
 
 // prepare opens what lies outside the process: the database, the ports, and the files
-// with certificates and keys, which it creates where they are missing.
+// with certificates and keys. It creates those files that are missing.
 func (s *Server) prepare(ctx, base context.Context) (pki.Files, error) {
 	o := s.config.Options
 	var files pki.Files
@@ -215,8 +216,8 @@ func (s *Server) prepare(ctx, base context.Context) (pki.Files, error) {
 	if s.core, err = openCore(ctx, s.config); err != nil {
 		return files, err
 	}
-	// Before the slow parts: a port in use is found at once, and clients that come
-	// early wait in the listener's queue instead of being refused.
+	// The ports are bound before the slow parts of a start. A port in use is found at
+	// once, and early clients wait in the listener's queue instead of being refused.
 	if err := s.listen(ctx); err != nil {
 		return files, err
 	}
@@ -244,7 +245,7 @@ func (s *Server) listen(ctx context.Context) error {
 	return err
 }
 
-// ensurePKI brings the certificates into order and says what was done.
+// ensurePKI creates and renews certificates where necessary, and logs what it wrote.
 func (s *Server) ensurePKI() (pki.Files, error) {
 	files, report, err := pki.Ensure(pki.Config{
 		Dir:        s.config.Options.CertDir,

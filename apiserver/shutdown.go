@@ -16,24 +16,25 @@ import (
 )
 
 const (
-	// closeTimeout is how long a shutdown waits for connections whose requests
-	// have ended; upstream's value with --shutdown-send-retry-after is 2 s, which
-	// a client on a slow line may need to receive an answer that is all sent.
+	// closeTimeout bounds how long a shutdown waits for connections whose requests have
+	// ended. Upstream waits 2 s with --shutdown-send-retry-after; a client on a slow
+	// line may need longer to receive an answer that the server has sent.
 	closeTimeout = 5 * time.Second
-	// leaveTimeout bounds how long a shutdown waits for the server to leave the
-	// kubernetes Service. After as long its entry has expired.
+	// leaveTimeout bounds how long a shutdown waits until this server's entry in the
+	// kubernetes Service is removed. After this time the entry expires by itself.
 	leaveTimeout = replicaTTL
-	// minWatchesPerSecond is how many watches end in a second at least while
-	// watches are drained; upstream's value.
+	// minWatchesPerSecond is the lowest rate at which draining ends watches, per
+	// second; upstream's value.
 	minWatchesPerSecond = 200
 )
 
-// shutdown does what the steps of lifecycle.Signals.Shutdown stand for.
+// shutdown implements the steps of lifecycle.Signals.Shutdown.
 type shutdown struct {
 	server *Server
 	stages *lifecycle.Stages
-	// leaving counts the end of membership; closing counts requests and connections.
-	// Steps wait for either with a bound in time.
+	// leaving counts the goroutine that stops the membership stage; closing counts
+	// those that wait for requests and connections. Steps wait for them for a bounded
+	// time.
 	leaving, closing sync.WaitGroup
 }
 
@@ -41,8 +42,8 @@ func newShutdown(s *Server, stages *lifecycle.Stages) *shutdown {
 	return &shutdown{server: s, stages: stages}
 }
 
-// run stops serving, in the order of package lifecycle. Other stages still run when it
-// returns.
+// run stops serving, in the order that package lifecycle gives. The stages other than
+// membership and serving still run when it returns.
 func (d *shutdown) run() {
 	o := d.server.config.Options
 	klog.InfoS("Stopping", "delay", o.ShutdownDelay)
@@ -59,11 +60,11 @@ func (d *shutdown) run() {
 	klog.InfoS("Drained")
 }
 
-// wait joins what run's steps did not wait for.
+// wait joins the goroutine that leave may have stopped waiting for.
 func (d *shutdown) wait() { d.leaving.Wait() }
 
-// leave takes this server out of the kubernetes Service and gives the controllers'
-// lease back. If the database doesn't answer, both expire.
+// leave removes this server from the endpoints of the kubernetes Service and releases
+// the controllers' Lease. If the database does not answer, both expire by themselves.
 func (d *shutdown) leave() {
 	left := make(chan struct{})
 	d.leaving.Go(func() {
@@ -77,8 +78,8 @@ func (d *shutdown) leave() {
 	}
 }
 
-// drainRequests waits for requests that are not long-running. From its start such a
-// request on a connection that is still open is refused (filters.Chain).
+// drainRequests waits until the requests that are not long-running have ended. While it
+// waits, filters.Chain refuses new ones on connections that are still open.
 func (d *shutdown) drainRequests() {
 	drained := make(chan struct{})
 	d.closing.Go(func() {
@@ -92,9 +93,9 @@ func (d *shutdown) drainRequests() {
 	}
 }
 
-// drainWatches waits until watches have ended, spread over the grace period so
-// that their clients don't come to the other replicas all at once. Without a grace
-// period closeConnections ends them.
+// drainWatches ends the watches, spread over the grace period so that their clients do
+// not all reconnect to the other replicas at once. Without a grace period
+// closeConnections ends them.
 func (d *shutdown) drainWatches() {
 	grace := d.server.config.Options.Filters.ShutdownWatchTerminationGracePeriod
 	if grace <= 0 {
@@ -108,8 +109,8 @@ func (d *shutdown) drainWatches() {
 	klog.V(1).InfoS("Watches have ended", "before", before, "after", after, "err", err)
 }
 
-// closeListeners closes the listeners, sends GOAWAY to HTTP/2 clients, and has closing
-// wait for the connections.
+// closeListeners closes the listeners and sends GOAWAY to HTTP/2 clients. It does not
+// wait for the connections; closing counts the goroutines that do.
 func (d *shutdown) closeListeners() {
 	o := d.server.config.Options.Filters
 	timeout := closeTimeout
@@ -123,14 +124,15 @@ func (d *shutdown) closeListeners() {
 	}
 }
 
-// closeConnections ends what is still served, such as watches without a grace
-// period and streams to containers, and waits until connections are closed.
+// closeConnections ends the requests that are still served, such as watches without a
+// grace period and streams to containers, and waits until the connections are closed.
 func (d *shutdown) closeConnections() {
 	d.server.endRequests()
 	d.closing.Wait()
 }
 
-// closeServer waits for connections to become idle, and closes those that don't.
+// closeServer waits until connections are idle, and after timeout closes those that are
+// not.
 func closeServer(timeout time.Duration, server *http.Server) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -140,7 +142,7 @@ func closeServer(timeout time.Duration, server *http.Server) {
 	}
 }
 
-// closeListener closes a listener that nobody serves; nil is none.
+// closeListener closes a listener that no server serves; nil means that there is none.
 func closeListener(listener net.Listener) error {
 	if listener == nil {
 		return nil

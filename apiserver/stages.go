@@ -12,15 +12,15 @@ import (
 	"byre/apiserver/memory"
 )
 
-// The stages that a shutdown stops before the others, in an order of its own.
+// The names of the stages that a shutdown stops before all others.
 const (
 	membershipStage = "membership"
 	servingStage    = "serving"
 )
 
-// stages are what runs, in the order in which it starts. It stops in the reverse order,
-// except that a shutdown stops membership and serving first (see shutdown). release
-// closes the listeners.
+// stages are the stages of components, in the order in which they start. They stop in
+// the reverse order, except that a shutdown stops membership and serving first (see
+// shutdown). release closes the listeners.
 func (s *Server) stages(release func()) []lifecycle.Stage {
 	return []lifecycle.Stage{
 		{
@@ -58,7 +58,7 @@ func (s *Server) stages(release func()) []lifecycle.Stage {
 	}
 }
 
-// requestComponents are what answering a request relies on.
+// requestComponents are the components that the handling of a request relies on.
 func (s *Server) requestComponents() []lifecycle.Component {
 	components := []lifecycle.Component{
 		{Name: "audit", Run: s.audit.Run},
@@ -79,15 +79,15 @@ func (s *Server) requestComponents() []lifecycle.Component {
 	return components
 }
 
-// startInformers opens the loopback: every handler is there, and what answers requests
-// has been started.
+// startInformers signals that every handler is installed and that the components that
+// they rely on have started. Then it starts the informers.
 func (s *Server) startInformers(ctx context.Context) {
 	s.signals.MuxAndDiscoveryComplete.Signal()
 	s.clients.informers.StartWithContext(ctx)
 }
 
-// stopLoopback ends the server's own requests. Those that are left are watches of
-// informers that nobody reads any more.
+// stopLoopback ends the loopback requests. Those that are left are watches of informers
+// that nobody reads any more.
 func (s *Server) stopLoopback() {
 	s.endBase()
 	s.transport.Close()
@@ -95,8 +95,9 @@ func (s *Server) stopLoopback() {
 	s.clients.informers.Shutdown()
 }
 
-// workComponents are what makes requests by itself. A server that has the database for
-// itself runs the controllers here; replicas run them as members.
+// workComponents are the components that make requests themselves. They include the
+// controllers where no other server uses the database; otherwise the controllers are
+// among membershipComponents.
 func (s *Server) workComponents() []lifecycle.Component {
 	components := []lifecycle.Component{
 		{Name: "bootstrap objects", Run: s.bootstrap.Run},
@@ -113,9 +114,9 @@ func (s *Server) workComponents() []lifecycle.Component {
 	return components
 }
 
-// membershipComponents are what this server is for the cluster: one of the endpoints
-// of the kubernetes Service, a server with an identity Lease, and, where there are
-// other replicas that can take over, a candidate for running the controllers.
+// membershipComponents are what this server does as a member of a cluster: it is an
+// endpoint of the kubernetes Service, holds an identity Lease, and, where other servers
+// use the database too, is a candidate for running the controllers.
 func (s *Server) membershipComponents() []lifecycle.Component {
 	components := []lifecycle.Component{
 		{Name: "endpoint of the kubernetes Service", Run: s.bootstrap.PublishEndpoints},
@@ -127,7 +128,7 @@ func (s *Server) membershipComponents() []lifecycle.Component {
 	return components
 }
 
-// servingComponents accept the connections that wait at the listeners.
+// servingComponents serve the connections that the listeners accept.
 func (s *Server) servingComponents() []lifecycle.Component {
 	components := []lifecycle.Component{{Name: "listener", Run: func(context.Context) error {
 		return ignoreClosed(s.http.ServeTLS(s.listener, "", ""))

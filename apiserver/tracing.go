@@ -17,11 +17,11 @@ import (
 	"byre/apiserver/options"
 )
 
-// traceTimeout bounds how long a stop waits until the last spans are sent.
+// traceTimeout bounds how long a shutdown waits until the last spans are sent.
 const traceTimeout = 5 * time.Second
 
-// newTracer makes the provider that sends spans, and starts sending; it is nil without a
-// configuration. dial, if not nil, connects to the collector.
+// newTracer makes the provider that sends spans, which starts sending; it is nil
+// without a configuration. dial, if not nil, connects to the collector.
 func newTracer(ctx context.Context, file, serverID string, dial utilnet.DialFunc) (tracing.TracerProvider, error) {
 	config, err := options.ReadTracing(file)
 	if config == nil || err != nil {
@@ -42,7 +42,7 @@ func newTracer(ctx context.Context, file, serverID string, dial utilnet.DialFunc
 	return provider, nil
 }
 
-// closeTracer sends the last spans.
+// closeTracer sends the spans that are left, for at most traceTimeout.
 func closeTracer(tracer tracing.TracerProvider) {
 	if tracer == nil {
 		return

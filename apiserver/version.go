@@ -9,10 +9,10 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 )
 
-// Version describes the program as /version does: the Kubernetes release whose
-// API it serves, and the commit it was built from. Both are read from what the
-// Go toolchain records in every binary, so that they are right after a plain `go build` or
-// `go install` too.
+// Version is the answer of /version: the Kubernetes release whose API the program
+// serves, and the commit that it was built from. Both come from the build information
+// that the Go toolchain records in every binary, so they are also right after a plain
+// `go build` or `go install`.
 func Version(effective basecompatibility.EffectiveVersion) version.Info {
 	info := version.Info{
 		GitVersion:   "v" + effective.BinaryVersion().String(),
@@ -39,7 +39,7 @@ func Version(effective basecompatibility.EffectiveVersion) version.Info {
 		}
 	}
 	info.Major, info.Minor = majorMinor(info.GitVersion)
-	// Build metadata marks whose build it is; it takes no part in comparisons.
+	// Semantic versions that differ only in build metadata compare as equal.
 	info.GitVersion += "+byre"
 	if v := effective.EmulationVersion(); v != nil {
 		info.EmulationMajor, info.EmulationMinor = majorMinor(v.String())
@@ -50,8 +50,8 @@ func Version(effective basecompatibility.EffectiveVersion) version.Info {
 	return info
 }
 
-// ProgramVersion is the version of byre itself: of the module where it was
-// installed by version, else the commit.
+// ProgramVersion is the version of byre itself: the version of the module where it was
+// installed by version, otherwise the commit.
 func ProgramVersion() string {
 	build, ok := debug.ReadBuildInfo()
 	if !ok || build.Main.Version == "" {

@@ -23,7 +23,7 @@ type action struct {
 	allNamespaces bool
 }
 
-// restOfPath is the path parameter that matches the rest of the path.
+// restOfPath is the path parameter that matches the rest of a path.
 const restOfPath = "/{path:*}"
 
 // withRest reports whether the path ends in restOfPath.

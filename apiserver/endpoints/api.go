@@ -11,11 +11,11 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// An API serves a set of groups. It is immutable and safe for concurrent use.
+// An API serves a set of groups. It does not change, and is safe for concurrent use.
 type API struct {
 	versions []*Version
-	// openAPIRoots has all routes, by the root of the OpenAPI v3 document that
-	// describes them.
+	// openAPIRoots has all routes, grouped by the OpenAPI v3 document that describes
+	// them.
 	openAPIRoots []openAPIRoot
 	// groupPaths has the paths of the groups ("/api", "/apis/apps"). A path below
 	// one of them that has no route is answered with 404.
@@ -119,10 +119,11 @@ func discoveryRoute(path string, document discovery.Handler) Route {
 	}
 }
 
-// ServeHTTP serves the routes of the groups. A path below one of these groups without a
-// route is answered with a 404 Status, even if another server has more versions of the
-// group; kube-apiserver does the same. Then come the discovery documents of other servers'
-// groups. All other requests go to Config.NotFound, the delegate.
+// ServeHTTP serves the routes of the groups. A path below one of these groups that has
+// no route is answered with a 404 Status, even if another server of the chain has more
+// versions of the group; kube-apiserver does the same. The discovery documents of the
+// groups of other servers are served too. All other requests go to Config.NotFound, the
+// delegate.
 func (a *API) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	if at := a.mux.find(path); at != nil {

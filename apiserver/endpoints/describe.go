@@ -134,8 +134,8 @@ func (d *operationBuilder) connect(kind string) {
 	}
 }
 
-// named sets the operation's name: "listNamespacedPod", "readNamespacedPodLog",
-// "listPodForAllNamespaces", "watchNodeList".
+// named sets the operation's name, such as "listNamespacedPod", "readNamespacedPodLog",
+// "listPodForAllNamespaces" or "watchNodeList".
 func (d *operationBuilder) named(verb, list string) {
 	name := verb
 	if d.r.namespaced && !d.a.allNamespaces {
@@ -151,8 +151,8 @@ func (d *operationBuilder) named(verb, list string) {
 	d.op.Name = name
 }
 
-// doc sets the operation's text: resource for a resource, and for a subresource its name
-// between before and after.
+// doc sets the operation's text. It is resource for a resource; for a subresource it is
+// the subresource's name between before and after.
 func (d *operationBuilder) doc(resource, before, after string) {
 	if d.r.subresource == "" {
 		d.op.Doc = resource

@@ -17,15 +17,16 @@
 //
 // # Reads from bytes
 //
-// The response of a GET, LIST or WATCH in plain JSON and in the storage version is written
-// from the stored bytes, without decoding an object. All other requests (another version,
-// a table, protobuf, YAML, pretty printing, a storage with a decorator) are served by
-// upstream's handlers. Both give the same response; a test sends each request both ways
-// and compares.
+// The response of a GET, LIST or WATCH is made from the stored bytes and their
+// representations, without upstream's handlers, where the resource's storage is a plain
+// registry and the request asks for JSON, protobuf, metadata or a table. All other
+// requests, such as those for YAML, for pretty printing, or with a shard selector, are
+// served by upstream's handlers. Both give the same response; a test sends each request
+// both ways and compares.
 //
-// A LIST from bytes is streamed: its memory does not grow with the list. If reading fails
-// after the first byte of the response is sent, the connection is aborted, so that an
-// incomplete list never looks like a complete one.
+// A LIST from bytes is streamed, so its memory does not grow with the list. If reading
+// fails after the first byte of the response was sent, the connection is aborted: a
+// client never takes an incomplete list for a complete one.
 //
 // # What the caller owes
 //

@@ -15,24 +15,24 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// encoded answers reads of a resource, and writes, from the bytes that its store
-// keeps. It only ever answers what would succeed; anything else, errors in the request
-// included, is left to upstream's handlers, so that there is one place that
-// words them.
+// encoded answers the reads and the writes of a resource from bytes of its store. It
+// answers only requests that it can serve completely. It passes all others on to
+// upstream's handlers, also those with errors in their parameters, so that one place
+// words the errors.
 type encoded struct {
 	resource *Resource
 	registry *genericregistry.Store
 	store    *objectstore.Store
 	listKind string
-	// unstructured is set where objects have no Go type. Their lists always say
-	// where to continue, even if that is nowhere.
+	// unstructured is true where objects have no Go type. The metadata of their lists
+	// always has the member continue, even if it is empty.
 	unstructured bool
 	formats      formats
 }
 
-// newEncoded finds the store behind a resource, or behind the main one of a
-// subresource that is of the same kind. It returns nil for a storage that wraps the
-// registry other than by embedding it.
+// newEncoded finds the store of a resource, or that of the main resource for a
+// subresource of the same kind. It returns nil for a storage that wraps its registry in
+// another way than by embedding it.
 func newEncoded(r *Resource, main rest.Storage) *encoded {
 	if r.serving.decodeReads || r.kind.Kind != r.docKind {
 		return nil
@@ -56,21 +56,21 @@ func newEncoded(r *Resource, main rest.Storage) *encoded {
 	return e
 }
 
-// answersWrites reports whether a write is answered with what is stored: not where the
-// registry decorates objects or the version is another.
+// answersWrites reports whether a write may be answered with the stored bytes. This is
+// not so where the registry decorates objects, or where the storage version is another
+// one.
 func (e *encoded) answersWrites() bool {
 	return e.registry.Decorator == nil && e.registry.AfterCreate == nil && e.registry.AfterUpdate == nil &&
 		e.store.StorageVersion() == e.resource.kind.GroupVersion()
 }
 
-// auditsResponses reports whether what the request is answered with goes into the
-// audit log, as an object.
+// auditsResponses reports whether the object of the response goes into the audit log.
 func auditsResponses(req *http.Request) bool {
 	log := audit.AuditContextFrom(req.Context())
 	return log != nil && !log.GetEventLevel().Less(auditinternal.LevelRequestResponse)
 }
 
-// groupResource is what errors name the resource by.
+// groupResource is the resource that errors name.
 func (e *encoded) groupResource(req *http.Request) schema.GroupResource {
 	if info, ok := request.RequestInfoFrom(req.Context()); ok {
 		return schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}

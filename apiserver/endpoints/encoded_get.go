@@ -15,12 +15,11 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// slow is how long a read may take before it is traced as slow, as upstream has
-// it.
-const slow = 500 * time.Millisecond
+// slowRead is how long a read may take before its trace is logged; upstream's value.
+const slowRead = 500 * time.Millisecond
 
-// get returns a handler that answers from bytes what it can and leaves the rest
-// to other.
+// get returns a handler that answers from bytes, and passes requests that it cannot
+// answer on to other.
 func (e *encoded) get(other http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		options, ok := e.getOptions(req)
@@ -35,7 +34,7 @@ func (e *encoded) get(other http.HandlerFunc) http.HandlerFunc {
 			return
 		}
 		ctx, span := tracing.Start(request.WithNamespace(req.Context(), namespace), "Get", traceFields(req)...)
-		defer span.End(slow)
+		defer span.End(slowRead)
 		object, err := e.getEncoded(ctx, name, options, f)
 		if err != nil {
 			e.fail(w, req, storeerr.InterpretGetError(err, e.groupResource(req), name))
@@ -50,8 +49,8 @@ func (e *encoded) get(other http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// getOptions reads the request's options; false if there is more to them than
-// is served here.
+// getOptions reads the options of a request. It returns false for options that only
+// upstream's handler serves.
 func (e *encoded) getOptions(req *http.Request) (metav1.GetOptions, bool) {
 	options := metav1.GetOptions{}
 	if req.URL.RawQuery == "" {

@@ -21,8 +21,8 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// list returns a handler that answers lists and watches from bytes where it can
-// and leaves the rest to other.
+// list returns a handler that answers lists and watches from bytes, and passes requests
+// that it cannot answer on to other.
 func (e *encoded) list(other http.HandlerFunc, forceWatch bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		namespace, err := e.resource.scope.Namer.Namespace(req)
@@ -36,7 +36,7 @@ func (e *encoded) list(other http.HandlerFunc, forceWatch bool) http.HandlerFunc
 			other(w, req)
 		case !options.Watch && !forceWatch:
 			ctx, span := tracing.Start(request.WithNamespace(req.Context(), namespace), "List", traceFields(req)...)
-			defer span.End(slow)
+			defer span.End(slowRead)
 			if f := e.negotiate(req, partialObjectMetadata+"List"); f != nil {
 				e.serveList(ctx, w, req, options, f)
 				return
@@ -53,8 +53,8 @@ func (e *encoded) list(other http.HandlerFunc, forceWatch bool) http.HandlerFunc
 	}
 }
 
-// listOptions reads the request's options as upstream's listOpts does; false if
-// they are wrong or if there is more to them than is served here.
+// listOptions reads the options of a request as upstream's handler does. It returns
+// false for invalid options and for those that only upstream's handler serves.
 func (e *encoded) listOptions(req *http.Request) (internalversion.ListOptions, bool) {
 	options := internalversion.ListOptions{}
 	scope := e.resource.scope
@@ -75,8 +75,8 @@ func (e *encoded) listOptions(req *http.Request) (internalversion.ListOptions, b
 			return options, false
 		}
 	}
-	// A watch of one object comes with its name: in the path of the deprecated
-	// routes, or out of a field selector.
+	// A watch of one object names it either in the path, on the deprecated routes, or
+	// in a field selector.
 	if _, name, err := scope.Namer.Name(req); err == nil {
 		if options.FieldSelector == nil || options.FieldSelector.Empty() {
 			options.FieldSelector = fields.OneTermEqualSelector("metadata.name", name)
@@ -87,8 +87,8 @@ func (e *encoded) listOptions(req *http.Request) (internalversion.ListOptions, b
 	return options, true
 }
 
-// selection translates options into what the store is asked for, and under which
-// key, as the registry does.
+// selection translates the options of a request to a key and the options of the store,
+// as the registry does.
 func (e *encoded) selection(ctx context.Context, options internalversion.ListOptions) (string, storage.ListOptions) {
 	label, field := labels.Everything(), fields.Everything()
 	if options.LabelSelector != nil {
@@ -132,9 +132,9 @@ func (e *encoded) serveList(ctx context.Context, w http.ResponseWriter, req *htt
 	})
 }
 
-// writeList writes the list while it is being read. If reading fails the client
-// gets the error as long as nothing was sent, and afterwards a broken connection:
-// there is no other way left to tell it that the list isn't whole.
+// writeList writes the list while it is read. If reading fails before anything was
+// sent, the client gets the error. If it fails later, the connection is aborted,
+// because nothing else tells the client that the list is incomplete.
 func (e *encoded) writeList(ctx context.Context, out *answerWriter, f format, list *objectstore.EncodedList) {
 	defer out.release()
 	err := f.writeList(ctx, out, list)

@@ -32,8 +32,8 @@ func canStream(w http.ResponseWriter, req *http.Request) bool {
 	return flushes && !wsstream.IsWebSocketRequest(req)
 }
 
-// serveWatch starts a watch and serves it: after this handler has returned, where the
-// filters in front prepare for that (routine.WithRoutine).
+// serveWatch starts a watch and serves it. Where the filters have prepared the request
+// for it (routine.WithRoutine), the watch is served after this handler has returned.
 func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *http.Request, options internalversion.ListOptions, f format) {
 	timeout := e.watchTimeout(options)
 	klog.FromContext(ctx).V(3).Info("Starting watch", "path", req.URL.Path, "resourceVersion", options.ResourceVersion,
@@ -63,9 +63,9 @@ func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *ht
 	serve()
 }
 
-// watchTimeout is how long a watch stays open: as long as it asks for, else
-// between one and two times the least time there is, so that clients that came
-// all at once do not come back all at once.
+// watchTimeout is how long a watch stays open. If the client does not say, it is a
+// random time between one and two times MinRequestTimeout, so that clients that have
+// come at once do not all come back at once.
 func (e *encoded) watchTimeout(options internalversion.ListOptions) time.Duration {
 	if options.TimeoutSeconds != nil && *options.TimeoutSeconds != 0 {
 		return time.Duration(*options.TimeoutSeconds) * time.Second
@@ -73,7 +73,7 @@ func (e *encoded) watchTimeout(options internalversion.ListOptions) time.Duratio
 	return time.Duration(float64(e.resource.serving.MinRequestTimeout) * (rand.Float64() + 1))
 }
 
-// stream is a watch's answer.
+// stream is the response of one watch.
 type stream struct {
 	w        http.ResponseWriter
 	encoded  *encoded
@@ -81,7 +81,7 @@ type stream struct {
 	count    compbasemetrics.CounterMetric
 	size     compbasemetrics.ObserverMetric
 	buf      []byte
-	initial  bool // the client waits for the end of the initial events
+	initial  bool // the end of the initial events has not been sent, and its latency is recorded
 	scope    string
 	received time.Time
 }
@@ -101,8 +101,8 @@ func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, options 
 	}
 }
 
-// run sends events until ctx ends, the server shuts down, the client is gone, or
-// the watch ends with an error, which is the last event then.
+// run sends events until ctx ends, the server shuts down, the client is gone, or the
+// watch ends with an error, which run sends as the last event.
 func (s *stream) run(ctx context.Context, cancel context.CancelFunc, events objectstore.EncodedWatch) {
 	s.w.Header().Set("Content-Type", s.format.streamType())
 	s.w.Header().Set("Transfer-Encoding", "chunked")
@@ -123,15 +123,16 @@ func (s *stream) run(ctx context.Context, cancel context.CancelFunc, events obje
 	}
 }
 
-// sendBatch sends events, and the error that ends them if there is one; false
-// if the client is gone. It has a buffer only meanwhile: most watches wait most
-// of the time, and there are many.
+// sendBatch sends events, and then the error that ends the watch, if err is not nil. It
+// returns false if the client is gone. The stream has a buffer only during the call,
+// because there are many watches, and most of them have nothing to send most of the
+// time.
 func (s *stream) sendBatch(ctx context.Context, batch []objectstore.EncodedEvent, err error) bool {
-	s.buf = takeBuffer()
+	s.buf = getBuffer()
 	defer func() {
 		buf := s.buf
 		s.buf = nil
-		giveBuffer(buf)
+		putBuffer(buf)
 	}()
 	for _, event := range batch {
 		s.appendEvent(ctx, event)
@@ -145,8 +146,9 @@ func (s *stream) sendBatch(ctx context.Context, batch []objectstore.EncodedEvent
 	return s.send()
 }
 
-// endOnShutdown cancels a watch when the server begins to shut down. The
-// function returned ends the waiting.
+// endOnShutdown cancels a watch when the server begins to shut down. The caller calls
+// the returned function when the watch has ended; it joins the goroutine that waits for
+// the shutdown.
 func endOnShutdown(ctx context.Context, cancel context.CancelFunc) func() {
 	signals := request.ServerShutdownSignalFrom(ctx)
 	if signals == nil {
@@ -184,8 +186,8 @@ func (s *stream) appendEvent(ctx context.Context, event objectstore.EncodedEvent
 	}
 }
 
-// initialEventsSent records how long the initial events took, once their end is
-// announced.
+// initialEventsSent records how long the initial events took, if the bookmark marks
+// their end.
 func (s *stream) initialEventsSent(ctx context.Context, bookmark []byte) {
 	if !bytes.Contains(bookmark, []byte(metav1.InitialEventsAnnotationKey)) {
 		return
@@ -196,7 +198,7 @@ func (s *stream) initialEventsSent(ctx context.Context, bookmark []byte) {
 	httplog.AddKeyValue(ctx, "watchlist_init_latency", latency)
 }
 
-// appendError appends the error that ends a watch, as an event.
+// appendError appends the ERROR event of the error that ends a watch.
 func (s *stream) appendError(err error) {
 	s.buf = s.format.appendError(s.buf, responsewriters.ErrorToAPIStatus(err))
 	s.count.Inc()

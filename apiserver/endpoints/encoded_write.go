@@ -10,9 +10,9 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// writeHandler returns a handler of writes, which upstream makes for each request. It
-// answers with the bytes that were stored where the client asks for that encoding (see
-// objectstore.WriteResult).
+// writeHandler returns a handler of writes. It calls upstream to make a handler for
+// each request. Where the client asks for the encoding that is stored, the response
+// consists of the bytes that were stored (see objectstore.WriteResult).
 func (r *Resource) writeHandler(upstream func(*handlers.RequestScope) http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		if r.written == nil || r.serving.without.writeResult || r.written.negotiate(req, "") != r.written.formats.json {
@@ -26,7 +26,8 @@ func (r *Resource) writeHandler(upstream func(*handlers.RequestScope) http.Handl
 	}
 }
 
-// writtenSerializer makes encoders that know what the request has written.
+// writtenSerializer makes encoders that answer with the bytes that the request has
+// stored.
 type writtenSerializer struct {
 	runtime.NegotiatedSerializer
 	result *objectstore.WriteResult
@@ -36,6 +37,8 @@ func (s writtenSerializer) EncoderForVersion(encoder runtime.Encoder, version ru
 	return writtenEncoder{s.NegotiatedSerializer.EncoderForVersion(encoder, version), s.result}
 }
 
+// writtenEncoder encodes the object that the request has stored by copying its stored
+// bytes.
 type writtenEncoder struct {
 	runtime.Encoder
 	result *objectstore.WriteResult
@@ -46,8 +49,8 @@ func (e writtenEncoder) Encode(obj runtime.Object, w io.Writer) error {
 	if !ok {
 		return e.Encoder.Encode(obj, w)
 	}
-	buf := append(object.AppendJSON(takeBuffer(), true), '\n')
-	defer giveBuffer(buf)
+	buf := append(object.AppendJSON(getBuffer(), true), '\n')
+	defer putBuffer(buf)
 	_, err := w.Write(buf)
 	return err
 }

@@ -19,38 +19,40 @@ import (
 	"byre/apiserver/transcode"
 )
 
-// format is one way to answer reads of a resource from encoded bytes.
+// format is one way to answer the reads of a resource from bytes.
 type format interface {
-	// objects is what the store is asked for.
+	// objects is the Format of the objects that the store is asked for.
 	objects() *objectstore.Format
-	// mediaType is that of an answer, and streamType that of a watch.
+	// mediaType is the media type of a response, streamType that of a watch.
 	mediaType() string
 	streamType() string
-	// appendObject appends the answer to a get.
+	// appendObject appends the response of a get.
 	appendObject(dst []byte, o objectstore.Encoded) []byte
 	// writeList writes a list while it is read.
 	writeList(ctx context.Context, out *answerWriter, list *objectstore.EncodedList) error
-	// appendEvent appends a frame of a watch, and returns the size of the event in it.
+	// appendEvent appends the frame of one event of a watch. It returns the size of the
+	// event in bytes, for the metrics.
 	appendEvent(dst []byte, event string, o objectstore.Encoded) ([]byte, int)
-	// appendError appends the frame that a watch ends with.
+	// appendError appends the frame of the ERROR event that ends a watch.
 	appendError(dst []byte, status *metav1.Status) []byte
 }
 
-// formats are the ways in which one resource is answered; nil fields are left to
-// upstream's handlers.
+// formats are the formats of one resource. Requests for a format that is nil are passed
+// on to upstream's handlers.
 type formats struct {
 	json, protobuf format
-	// metadata is by the version of PartialObjectMetadata.
+	// metadata has the formats of PartialObjectMetadata, by its version.
 	metadata map[schema.GroupVersion]metadataFormats
-	// tables is nil where tables are left to upstream's handlers.
+	// tables is nil where upstream's handlers serve tables.
 	tables *tables
 }
 
+// metadataFormats are the formats of one kind, by encoding.
 type metadataFormats struct{ json, protobuf format }
 
-// newFormats makes the formats of a resource. Full objects of another version than the
-// stored one, and those that the registry decorates, are decoded and encoded again once
-// for all readers.
+// newFormats makes the formats of a resource. Where the requested version is not the
+// storage version, or the registry decorates objects, an object is decoded and encoded
+// again, once for all readers.
 func (e *encoded) newFormats() formats {
 	kind := e.resource.kind
 	stored := e.store.Stored()
@@ -93,14 +95,15 @@ func (e *encoded) jsonMetadata(gv schema.GroupVersion, stored *objectstore.Forma
 	f := &jsonFormat{e: e, stored: stored, partial: true, version: gv, head: e.listHead(gv, partialObjectMetadata+"List")}
 	f.item = `{"kind":"` + partialObjectMetadata + `","apiVersion":"` + gv.String() + `","metadata":`
 	if e.unstructured || e.convertsMetadata() {
-		// Its members are in another order, or not those that are stored.
+		// The members of the metadata are stored in another order, or conversion
+		// changes them.
 		f.stored = objectstore.JSON("metadata", func(_ context.Context, obj runtime.Object) ([]byte, error) {
 			partial, err := partialOf(obj)
 			if err != nil {
 				return nil, err
 			}
-			// The store finds the place of the resourceVersion by the kind, which
-			// comes first in JSON of a Go type.
+			// The store inserts the resourceVersion in the order of a Go type, which it
+			// recognises by the leading kind.
 			partial.Kind, partial.APIVersion = partialObjectMetadata, gv.String()
 			return marshalJSON(partial)
 		})
@@ -123,16 +126,17 @@ func (e *encoded) protobufMetadata(gv schema.GroupVersion, whole *objectstore.Fo
 	return newProtobufFormat(e, f, gv, partialObjectMetadata, partialObjectMetadata+"List")
 }
 
-// convertsMetadata reports whether upstream's conversion to the version in memory, whose
-// metadata upstream answers, changes the metadata: the annotations
-// deprecated.daemonset.template.generation and deprecated.deployment.rollback.to become
-// fields of the spec (k8s.io/kubernetes/pkg/apis/apps/v1/conversion.go).
+// convertsMetadata reports whether conversion to the version in memory changes the
+// metadata. Upstream answers with the metadata of that version. The conversion turns
+// the annotations deprecated.daemonset.template.generation and
+// deprecated.deployment.rollback.to into fields of the spec
+// (k8s.io/kubernetes/pkg/apis/apps/v1/conversion.go).
 func (e *encoded) convertsMetadata() bool {
 	kind := e.resource.kind.GroupKind()
 	return !e.unstructured && kind.Group == "apps" && (kind.Kind == "DaemonSet" || kind.Kind == "Deployment")
 }
 
-// partialMessage transcodes metadata.
+// partialMessage transcodes metadata to PartialObjectMetadata.
 var partialMessage = sync.OnceValue(func() *transcode.Message {
 	return messageOf(reflect.TypeFor[metav1.PartialObjectMetadata]())
 })
@@ -145,9 +149,9 @@ func partialOf(obj runtime.Object) (*metav1.PartialObjectMetadata, error) {
 	return meta.AsPartialObjectMetadata(m), nil
 }
 
-// message returns what transcodes the resource's kind, or nil for a kind that has to be
-// decoded. It is made when it is first needed: it takes some milliseconds for large
-// kinds.
+// message returns a function that makes what transcodes the resource's kind; its result
+// is nil for a kind that has to be decoded. The function makes it at the first call,
+// because that takes some milliseconds for large kinds.
 func (e *encoded) message() func() *transcode.Message {
 	return sync.OnceValue(func() *transcode.Message {
 		object, err := e.resource.types.Creater.New(e.resource.kind)
@@ -166,8 +170,8 @@ func messageOf(t reflect.Type) *transcode.Message {
 	return m
 }
 
-// encoder returns what encodes objects as upstream's handlers do, in the resource's
-// version.
+// encoder returns a function that encodes objects in the resource's version, as
+// upstream's handlers do.
 func (e *encoded) encoder(mediaType string) func(context.Context, runtime.Object) ([]byte, error) {
 	scope := e.resource.scope
 	info, ok := runtime.SerializerInfoForMediaType(scope.Serializer.SupportedMediaTypes(), mediaType)
@@ -190,8 +194,9 @@ func (e *encoded) encoder(mediaType string) func(context.Context, runtime.Object
 	}
 }
 
-// negotiate returns the format of the answer; nil leaves the request to upstream's
-// handler. partial is the kind that metadata must be asked for as.
+// negotiate returns the format of the response. It returns nil if upstream's handler
+// must serve the request. partial is the kind by which the client asks for metadata:
+// PartialObjectMetadata, or its list.
 func (e *encoded) negotiate(req *http.Request, partial string) format {
 	scope := e.resource.scope
 	media, info, err := negotiation.NegotiateOutputMediaType(req, scope.Serializer, scope)
@@ -216,7 +221,8 @@ func (e *encoded) negotiate(req *http.Request, partial string) format {
 			return nil
 		}
 	}
-	// The negotiation has put the indenting serializer in if one is asked for.
+	// Where pretty printing is asked for, the negotiation has chosen the indenting
+	// serializer.
 	if info.PrettySerializer != nil && info.Serializer == info.PrettySerializer {
 		return nil
 	}
@@ -229,7 +235,7 @@ func (e *encoded) negotiate(req *http.Request, partial string) format {
 	return nil
 }
 
-// streams says whether a watch in a format is what the request asks for.
+// streams reports whether the request asks for a watch in the format.
 func (e *encoded) streams(req *http.Request, f format) bool {
 	info, err := negotiation.NegotiateOutputMediaTypeStream(req, e.resource.scope.Serializer, e.resource.scope)
 	return err == nil && info.MediaType == f.mediaType()

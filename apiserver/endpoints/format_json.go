@@ -13,13 +13,14 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// jsonFormat is JSON, of whole objects or of their metadata.
+// jsonFormat is JSON, either of whole objects or of their metadata only.
 type jsonFormat struct {
 	e      *encoded
 	stored *objectstore.Format
-	// head begins a list.
+	// head is the text with which a list begins.
 	head string
-	// partial marks metadata, which item begins, in a version.
+	// partial is true for metadata. item is the text with which an item begins, in
+	// version.
 	partial bool
 	version schema.GroupVersion
 	item    string
@@ -86,19 +87,20 @@ func (f *jsonFormat) writeList(_ context.Context, out *answerWriter, list *objec
 	case !isEmpty || !f.partial:
 		out.buf = append(out.buf, "]}\n"...)
 	default:
-		out.buf = append(out.buf, "null}\n"...) // upstream makes no empty list of metadata
+		out.buf = append(out.buf, "null}\n"...) // upstream's empty list of metadata has null
 	}
 	out.close()
 	return nil
 }
 
-// listHead begins a list of a kind, up to its metadata.
+// listHead returns the text with which a list of a kind begins, up to the value of its
+// metadata.
 func (e *encoded) listHead(gv schema.GroupVersion, kind string) string {
 	return `{"kind":"` + kind + `","apiVersion":"` + gv.String() + `","metadata":`
 }
 
-// appendHead appends the list up to its first item. The metadata is small and
-// fixed: encoding it can't fail.
+// appendHead appends the text of the list up to its first item. Encoding the list's
+// metadata can't fail.
 func (f *jsonFormat) appendHead(dst []byte, list *objectstore.EncodedList) []byte {
 	head := listMeta(list)
 	meta, _ := json.Marshal(head)
@@ -122,13 +124,15 @@ func listMeta(list *objectstore.EncodedList) metav1.ListMeta {
 	}
 }
 
-// unstructuredListMeta is the metadata of a list of objects without a Go type.
+// unstructuredListMeta is the metadata of a list of objects without a Go type. It has
+// the member continue even if that is empty.
 type unstructuredListMeta struct {
 	metav1.ListMeta `json:",inline"`
 	Continue        string `json:"continue"`
 }
 
-// marshalJSON encodes as upstream's serializer does, which ends with a newline.
+// marshalJSON encodes as upstream's serializer does, but without the newline at the
+// end.
 func marshalJSON(object any) ([]byte, error) {
 	var buf bytes.Buffer
 	err := json.NewEncoder(&buf).Encode(object)

@@ -15,13 +15,15 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// protobufFormat is Kubernetes' protobuf: a message inside a runtime.Unknown, after four
-// bytes that say so (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
+// protobufFormat is Kubernetes' protobuf: four magic bytes, followed by a
+// runtime.Unknown that contains the object's message
+// (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
 type protobufFormat struct {
 	e            *encoded
 	stored       *objectstore.Format
 	object, list envelope
-	// swapped marks lists that number their fields the other way round.
+	// swapped is true for a list whose items have the field number 1, and its metadata
+	// 2.
 	swapped bool
 }
 
@@ -41,21 +43,22 @@ const (
 	streamSuffix        = ";stream=watch"
 )
 
-// envelope is a runtime.Unknown: head comes before the length of the message in it, tail
-// after the message.
+// envelope is the constant part of a runtime.Unknown. head comes before the length of
+// the message in it, tail after the message.
 type envelope struct{ head, tail string }
 
 func newEnvelope(gv schema.GroupVersion, kind string) envelope {
 	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: gv.String(), Kind: kind}, Raw: []byte{}}
 	text, err := unknown.Marshal()
 	if err != nil {
-		panic(err) // it has two strings
+		panic(err) // a message of two strings can always be encoded
 	}
 	typeMeta := unknown.TypeMeta.Size()
-	at := 1 + sizeOfVarint(typeMeta) + typeMeta + 1 // behind the tag of Raw
+	at := 1 + sizeOfVarint(typeMeta) + typeMeta + 1 // after the tag of Raw
 	return envelope{protobufMagic + string(text[:at]), string(text[at+1:])}
 }
 
+// size is the size of an envelope with a message of n bytes, in bytes.
 func (v envelope) size(n int) int { return len(v.head) + sizeOfVarint(n) + n + len(v.tail) }
 
 func (v envelope) append(dst, message []byte) []byte {
@@ -98,6 +101,8 @@ func (f *protobufFormat) appendEvent(dst []byte, event string, o objectstore.Enc
 	return f.object.append(dst, message), size
 }
 
+// appendEventHead appends a WatchEvent up to its object, which has object bytes. It
+// returns the size of the whole event in bytes.
 func appendEventHead(dst []byte, event string, object int) ([]byte, int) {
 	raw := 1 + sizeOfVarint(object) + object
 	size := 1 + sizeOfVarint(len(event)) + len(event) + 1 + sizeOfVarint(raw) + raw
@@ -121,8 +126,8 @@ func (f *protobufFormat) appendError(dst []byte, status *metav1.Status) []byte {
 
 var statusEnvelope = newEnvelope(schema.GroupVersion{Version: "v1"}, "Status")
 
-// writeList writes the items as they are read, after it has asked for their sizes: the
-// length of the whole comes first.
+// writeList writes the items while they are read. Before the items it writes the length
+// of the whole list, for which it reads the lengths of all items.
 func (f *protobufFormat) writeList(ctx context.Context, out *answerWriter, list *objectstore.EncodedList) error {
 	total, err := list.MessagesBytes(ctx)
 	if err != nil {

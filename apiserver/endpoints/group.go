@@ -34,41 +34,42 @@ type Group struct {
 	ParameterCodec runtime.ParameterCodec
 }
 
-// Serving is what all resources of a server have in common.
+// Serving is what all resources of a server share.
 type Serving struct {
-	// Admission is consulted by every write and connect; nil admits everything.
+	// Admission is called for every write and connect; nil admits everything.
 	Admission admission.Interface
-	// Authorizer decides the checks that depend on a request's body or its
-	// effect; without it, a write that would create by an update fails.
+	// Authorizer answers the checks that depend on a request's body or its effect. If
+	// it is nil, an update that would create an object fails.
 	Authorizer authorizer.Authorizer
-	// TypeConverter gives managed fields the schema of the types. It is first
-	// used by the first write and may be built only then.
+	// TypeConverter has the schemas by which managed fields are computed. The first
+	// write uses it first, so it may be built only then.
 	TypeConverter upstream.TypeConverter
-	// FieldSets holds the managed fields of what is created, for all resources. Nil
-	// has them computed for every object.
+	// FieldSets caches the managed fields of created objects, for all resources. If it
+	// is nil, they are computed for every object.
 	FieldSets *managedfields.Cache
-	// ParsedFields holds the parsed managed fields of what is updated, for all resources.
-	// Nil leaves the managed fields of updates to upstream.
+	// ParsedFields caches the parsed managed fields of updated objects, for all
+	// resources. If it is nil, upstream computes the managed fields of updates.
 	ParsedFields *managedfields.Sets
-	// EquivalentResources learns every resource and its kind; admission reads it
-	// to match a resource by its other versions. Nil makes a new one.
+	// EquivalentResources learns every resource and its kind. Admission reads it to
+	// match a resource by its other versions. If it is nil, a new one is made.
 	EquivalentResources runtime.EquivalentResourceRegistry
 
-	// MinRequestTimeout is the least time a watch without timeoutSeconds stays
-	// open; it is between one and two times as long. Zero means 30 minutes,
-	// kube-apiserver's default.
+	// MinRequestTimeout bounds a watch without timeoutSeconds from below: such a watch
+	// stays open for one to two times as long. Zero means 30 minutes, kube-apiserver's
+	// default.
 	MinRequestTimeout time.Duration
-	// MaxRequestBodyBytes bounds the body of a write. Zero means 3 MiB.
+	// MaxRequestBodyBytes bounds the body of a write, in bytes. Zero means 3 MiB.
 	MaxRequestBodyBytes int64
 
-	// decodeReads answers no read from bytes, so that tests can compare.
+	// decodeReads passes all reads on to upstream's handlers, so that tests can
+	// compare.
 	decodeReads bool
 	// without turns optimizations off, so that a benchmark can measure each.
 	without optimizations
 }
 
-// optimizations are those of writes: the files write_result.go of objectstore, managed.go,
-// and the package stack say what each relies on.
+// optimizations names the optimizations of writes. write_result.go of objectstore,
+// managed.go and package stack describe them.
 type optimizations struct{ writeResult, fieldRemoval, stackGrowth bool }
 
 const (
@@ -94,12 +95,12 @@ type Config struct {
 	Groups  []Group
 	Serving Serving
 
-	// Discovery is where New enters the groups and where /api, /apis and the
-	// documents below are answered from. Groups that are entered at run time by
-	// others are answered too.
+	// Discovery is the registry to which New adds the groups. The API answers /api,
+	// /apis and the documents below from it, also for groups that other servers add
+	// later.
 	Discovery *discovery.Registry
 
-	// NotFound answers the paths that no group here claims.
+	// NotFound is the delegate: it serves the paths that belong to none of the groups.
 	NotFound http.Handler
 }
 
@@ -127,8 +128,8 @@ func (g *Group) types() Types {
 	}
 }
 
-// rootPath is the path below which a group version is served, without a slash at
-// its end.
+// rootPath is the path below which a group version is served, without a slash at its
+// end.
 func rootPath(gv schema.GroupVersion) string {
 	if gv.Group == "" {
 		return "/api/" + gv.Version

@@ -22,8 +22,8 @@ import (
 // (BenchmarkGzip).
 const gzipLevel = 2
 
-// compressor is a gzip.Writer whose output is buffered: it writes 240 bytes at a time, and
-// net/http sends a frame for each 4 kB (BenchmarkFirstList).
+// compressor is a gzip.Writer with a buffer for its output. The gzip.Writer writes 240
+// bytes at a time, and net/http sends a frame for each 4 kB (BenchmarkFirstList).
 type compressor struct {
 	*gzip.Writer
 	out *bufio.Writer
@@ -38,14 +38,15 @@ var compressors = sync.Pool{New: func() any {
 	return &compressor{w, out}
 }}
 
-// takeCompressor returns a compressor that writes to w; giveCompressor takes it back.
-func takeCompressor(w io.Writer) *compressor {
+// getCompressor returns a compressor that writes to w. The caller returns it with
+// putCompressor.
+func getCompressor(w io.Writer) *compressor {
 	c := compressors.Get().(*compressor)
 	c.reset(w)
 	return c
 }
 
-func giveCompressor(c *compressor) {
+func putCompressor(c *compressor) {
 	c.reset(io.Discard)
 	compressors.Put(c)
 }

@@ -48,30 +48,30 @@ import (
 //
 // One value serves one request.
 type createdFields struct {
-	tracker *managedfields.Tracker // nil: upstream's field manager has computed the fields
-	keeps   bool                   // leaves out the second
-	manager string
-	live    *managedfields.Live // nil until the handler asks for it
+	tracker     *managedfields.Tracker // nil: upstream's field manager has computed the fields
+	keepsFields bool                   // the fields are not removed after admission
+	manager     string
+	live        *managedfields.Live // nil until the handler asks for it
 
 	object  metav1.Object
 	removed []metav1.ManagedFieldsEntry // nil: none were removed
 }
 
-// plugins are what admission is made of wherever it both changes and validates.
+// plugins is the interface of admission that both changes and validates.
 type plugins interface {
 	admission.MutationInterface
 	admission.ValidationInterface
 }
 
-// createResource is upstream's handler but for what createdFields does. A tracker may be
-// nil.
-func createResource(creater rest.Creater, scope *handlers.RequestScope, admit admission.Interface, tracker *managedfields.Tracker, keeps bool) http.HandlerFunc {
+// createResource is upstream's handler of creates with what createdFields describes.
+// tracker may be nil.
+func createResource(creater rest.Creater, scope *handlers.RequestScope, admit admission.Interface, tracker *managedfields.Tracker, keepsFields bool) http.HandlerFunc {
 	both, ok := admit.(plugins)
 	if !ok || !both.Handles(admission.Create) {
 		return handlers.CreateResource(creater, scope, admit)
 	}
 	return func(w http.ResponseWriter, req *http.Request) {
-		f := &createdFields{tracker: tracker, keeps: keeps, manager: managerOfAgent(req.UserAgent())}
+		f := &createdFields{tracker: tracker, keepsFields: keepsFields, manager: managerOfAgent(req.UserAgent())}
 		scope := scope
 		if tracker != nil {
 			tracked := *scope
@@ -82,8 +82,8 @@ func createResource(creater rest.Creater, scope *handlers.RequestScope, admit ad
 	}
 }
 
-// liveCreater makes a Live of the first object that upstream's handler asks for, which
-// stands for what the created object was before.
+// liveCreater makes a Live of the first object that upstream's handler asks for. The
+// handler uses this object as the empty state before the create.
 type liveCreater struct {
 	runtime.ObjectCreater
 	f *createdFields
@@ -98,8 +98,8 @@ func (c *liveCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) 
 	return c.f.live, nil
 }
 
-// managedFieldsAdmission is admission that sets managed fields before, and removes
-// those that it left unchanged.
+// managedFieldsAdmission is admission before which the managed fields are set. If
+// admission leaves them unchanged, they are removed afterwards.
 type managedFieldsAdmission struct {
 	plugins
 	f *createdFields
@@ -112,15 +112,15 @@ func (a managedFieldsAdmission) Admit(ctx context.Context, attributes admission.
 	}
 	a.f.track(attributes, object)
 	unchanged, err := admitWithFields(ctx, a.plugins, attributes, o, object)
-	if err == nil && unchanged != nil && !a.f.keeps {
+	if err == nil && unchanged != nil && !a.f.keepsFields {
 		a.f.object, a.f.removed = object, unchanged
 		object.SetManagedFields(nil)
 	}
 	return err
 }
 
-// admitWithFields calls admission and returns the managed fields if it has left them
-// unchanged, or else nil. It undoes a change that makes them invalid.
+// admitWithFields calls admission. It returns the managed fields if admission has left
+// them unchanged, and otherwise nil. It undoes a change that makes them invalid.
 func admitWithFields(ctx context.Context, p plugins, attributes admission.Attributes, o admission.ObjectInterfaces, object metav1.Object) (unchanged []metav1.ManagedFieldsEntry, err error) {
 	before := slices.Clone(object.GetManagedFields())
 	if err := p.Admit(ctx, attributes, o); err != nil {
@@ -130,7 +130,8 @@ func admitWithFields(ctx context.Context, p plugins, attributes admission.Attrib
 	if slices.Equal(before, after) {
 		return after, nil
 	}
-	// Upstream's handler can't restore what it has not seen.
+	// Upstream's handler can't undo this change, because it has not seen the fields
+	// before.
 	if err := upstream.ValidateManagedFields(after); err != nil {
 		object.SetManagedFields(before)
 		warning.AddWarning(ctx, "", fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err.Error()))
@@ -138,7 +139,8 @@ func admitWithFields(ctx context.Context, p plugins, attributes admission.Attrib
 	return nil, nil
 }
 
-// track sets the managed fields unless upstream's field manager has.
+// track sets the managed fields of the object, unless upstream's field manager has set
+// them.
 func (f *createdFields) track(attributes admission.Attributes, object metav1.Object) {
 	if f.tracker == nil || f.live == nil || f.live.IsUsed() || len(object.GetManagedFields()) > 0 {
 		return
@@ -150,9 +152,9 @@ func (f *createdFields) track(attributes admission.Attributes, object metav1.Obj
 	f.tracker.Track(attributes.GetObject(), manager)
 }
 
-// managerOfAgent is the manager of a request that names none, as upstream's
-// handlers.prefixFromUserAgent has it: what stands before the first slash, without
-// characters that can't be printed.
+// managerOfAgent is the field manager of a request that names none: the user agent up
+// to the first slash, without characters that can't be printed, as in upstream's
+// handlers.prefixFromUserAgent.
 func managerOfAgent(agent string) string {
 	name, _, _ := strings.Cut(agent, "/")
 	var b bytes.Buffer
@@ -168,7 +170,8 @@ func managerOfAgent(agent string) string {
 	return b.String()
 }
 
-// managedFieldsRestorer creates objects with the managed fields that were removed.
+// managedFieldsRestorer restores the managed fields that were removed, before it
+// creates the object.
 type managedFieldsRestorer struct {
 	rest.Creater
 	f *createdFields
@@ -176,7 +179,8 @@ type managedFieldsRestorer struct {
 
 func (r managedFieldsRestorer) Create(ctx context.Context, object runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
 	if r.f.removed != nil {
-		// Once: an object that is too large is created again without them.
+		// Only for the first call: upstream creates an object that is too large again,
+		// without managed fields.
 		r.f.object.SetManagedFields(r.f.removed)
 		r.f.removed = nil
 	}

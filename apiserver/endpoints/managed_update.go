@@ -24,21 +24,21 @@ import (
 
 // updatedFields are the managed fields of one update or patch.
 //
-// What upstream does: the managed fields are part of both objects in all steps: a patch is
-// merged with their JSON, the field manager parses and writes them, and after admission
-// they are parsed once more, in case a plugin has made them invalid.
+// What upstream does: the managed fields are part of both objects in all steps. A patch
+// is merged with their JSON. The field manager parses and writes them. After admission
+// the handler parses them once more, in case a plugin has made them invalid.
 //
-// What is done instead: the live object is without managed fields while the request is
-// applied to it, and so is the object in the body of an update. Upstream's field manager
-// then computes none. When admission begins, which is what the handler does next, a
-// managedfields.Updater sets those of both objects. Where admission leaves them unchanged
-// they are removed from the new object again, and restored when the handler is done with
-// it (as for creates: see createdFields).
+// What is done instead: the managed fields are removed from the live object, and from
+// the object in the body of an update, while the request is applied. Upstream's field
+// manager then computes none. When admission begins, which is the handler's next step,
+// a managedfields.Updater sets the managed fields of both objects. If admission leaves
+// them unchanged, they are removed from the new object again, and restored after the
+// handler is done with the object (as for creates: see createdFields).
 //
-// What it relies on: the field manager computes nothing for an object that has a UID and no
-// managed fields; the handler calls admission with the objects that it has given to the
-// field manager. Where the request says anything about managed fields, or admission is not
-// reached, upstream does all of it: its errors may show the object.
+// What it relies on: the field manager computes nothing for an object that has a UID
+// and no managed fields. The handler calls admission with the objects that it has given
+// to the field manager. Where the request mentions managed fields, or admission is not
+// reached, upstream handles the whole request, because its errors may show the object.
 // TestUpdate_HasManagedFieldsOfUpstream fails when upstream does otherwise.
 //
 // What it earns: a quarter of the processor time of the handler and the storage of a patch of
@@ -49,23 +49,23 @@ import (
 type updatedFields struct {
 	updater *managedfields.Updater
 	manager string
-	// decoded is the object in the body of an update, whose managed fields are brought.
-	decoded metav1.Object
-	brought []metav1.ManagedFieldsEntry
+	// decoded is the object in the body of an update; bodyEntries are its managed fields.
+	decoded     metav1.Object
+	bodyEntries []metav1.ManagedFieldsEntry
 	// patch is the body of a patch; nil for an update.
 	patch *copiedBody
-	// isRepeated says that upstream writes again without managed fields, because the
-	// object was too large with them.
+	// isRepeated is true when upstream tries the write again without managed fields,
+	// because the object was too large with them.
 	isRepeated bool
 
-	// entries are the managed fields of the live object during an attempt, nil where
-	// upstream does the work. isAdmitted says that admission has begun, and removed are
-	// what it has left unchanged.
+	// entries are the managed fields of the live object during an attempt; nil where
+	// upstream computes the managed fields. isAdmitted is true after admission has
+	// begun. removed are the managed fields that admission has left unchanged.
 	entries, removed []metav1.ManagedFieldsEntry
 	isAdmitted       bool
 }
 
-// updateResource is upstream's handler of updates but for what updatedFields does.
+// updateResource is upstream's handler of updates with what updatedFields describes.
 func (r *Resource) updateResource(updater rest.Updater, scope *handlers.RequestScope, admit admission.Interface) http.HandlerFunc {
 	both, ok := admit.(plugins)
 	if r.updater == nil || !ok || !both.Handles(admission.Update) {
@@ -78,12 +78,12 @@ func (r *Resource) updateResource(updater rest.Updater, scope *handlers.RequestS
 		}
 		f := &updatedFields{updater: r.updater, manager: managerOfAgent(req.UserAgent())}
 		scope := *scope
-		scope.Serializer = fieldTakingSerializer{scope.Serializer, f}
+		scope.Serializer = fieldRemovingSerializer{scope.Serializer, f}
 		handlers.UpdateResource(fieldsUpdater{updater, f}, &scope, updatedFieldsAdmission{both, f})(w, req)
 	}
 }
 
-// patchResource is upstream's handler of patches but for what updatedFields does.
+// patchResource is upstream's handler of patches with what updatedFields describes.
 func (r *Resource) patchResource(patcher rest.Patcher, scope *handlers.RequestScope, admit admission.Interface) http.HandlerFunc {
 	both, ok := admit.(plugins)
 	if r.updater == nil || !ok || !both.Handles(admission.Update) {
@@ -102,13 +102,13 @@ func (r *Resource) patchResource(patcher rest.Patcher, scope *handlers.RequestSc
 	}
 }
 
-// auditsRequests says whether the body of a request goes into the audit log.
+// auditsRequests reports whether the body of a request goes into the audit log.
 func auditsRequests(req *http.Request) bool {
 	log := audit.AuditContextFrom(req.Context())
 	return log != nil && !log.GetEventLevel().Less(auditinternal.LevelRequest)
 }
 
-// copiedBody keeps what is read of a request's body.
+// copiedBody keeps a copy of what the handler reads of a request's body.
 type copiedBody struct {
 	io.ReadCloser
 	read []byte
@@ -120,47 +120,49 @@ func (b *copiedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// isOf says whether the body is a patch that names all that it changes. A JSON patch may
-// copy and test whole objects, and an apply computes the fields in another way.
+// isOf reports whether a body of the content type names all the fields that it changes.
+// A JSON patch may copy and test whole objects, and an apply computes the managed
+// fields in another way.
 func (*copiedBody) isOf(contentType string) bool {
 	contentType, _, _ = strings.Cut(contentType, ";")
 	return contentType == string(types.MergePatchType) || contentType == string(types.StrategicMergePatchType)
 }
 
-// mayNameManagedFields says whether the patch says anything about managed fields. Names
-// can be written with escapes.
+// mayNameManagedFields reports whether the patch may mention managed fields. A name
+// that is written with escapes counts as such.
 func (b *copiedBody) mayNameManagedFields() bool {
 	return bytes.Contains(b.read, []byte("managedFields")) || bytes.Contains(b.read, []byte(`\u`))
 }
 
-// fieldTakingSerializer takes the managed fields from what is decoded.
-type fieldTakingSerializer struct {
+// fieldRemovingSerializer removes the managed fields from the decoded body and keeps them
+// in updatedFields.
+type fieldRemovingSerializer struct {
 	runtime.NegotiatedSerializer
 	f *updatedFields
 }
 
-func (s fieldTakingSerializer) DecoderToVersion(decoder runtime.Decoder, version runtime.GroupVersioner) runtime.Decoder {
-	return fieldTakingDecoder{s.NegotiatedSerializer.DecoderToVersion(decoder, version), s.f}
+func (s fieldRemovingSerializer) DecoderToVersion(decoder runtime.Decoder, version runtime.GroupVersioner) runtime.Decoder {
+	return fieldRemovingDecoder{s.NegotiatedSerializer.DecoderToVersion(decoder, version), s.f}
 }
 
-type fieldTakingDecoder struct {
+type fieldRemovingDecoder struct {
 	runtime.Decoder
 	f *updatedFields
 }
 
-func (d fieldTakingDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (d fieldRemovingDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	object, kind, err := d.Decoder.Decode(data, defaults, into)
 	if object == nil {
 		return object, kind, err
 	}
 	if accessor, notMeta := meta.Accessor(object); notMeta == nil {
-		d.f.decoded, d.f.brought = accessor, accessor.GetManagedFields()
+		d.f.decoded, d.f.bodyEntries = accessor, accessor.GetManagedFields()
 		accessor.SetManagedFields(nil)
 	}
 	return object, kind, err
 }
 
-// fieldsUpdater is a storage that is given the update of updatedFields.
+// fieldsUpdater passes the storage an update that updatedFields controls.
 type fieldsUpdater struct {
 	rest.Updater
 	f *updatedFields
@@ -181,7 +183,7 @@ type fieldsPatcher struct {
 	fieldsUpdater
 }
 
-// fieldsInfo is an update whose managed fields are those of updatedFields.
+// fieldsInfo is an update whose managed fields updatedFields sets.
 type fieldsInfo struct {
 	rest.UpdatedObjectInfo
 	f *updatedFields
@@ -215,15 +217,15 @@ func (i *fieldsInfo) UpdatedObject(ctx context.Context, live runtime.Object) (ru
 func (f *updatedFields) leaveToUpstream(ctx context.Context, info rest.UpdatedObjectInfo, live runtime.Object) (runtime.Object, error) {
 	f.entries = nil
 	if f.decoded != nil {
-		f.decoded.SetManagedFields(f.brought)
+		f.decoded.SetManagedFields(f.bodyEntries)
 		defer f.decoded.SetManagedFields(nil)
 	}
 	return info.UpdatedObject(ctx, live)
 }
 
-// canUpdate says whether the object is updated in a request that says nothing about its
-// managed fields. A client that sends back what it has read says nothing. A subresource
-// ignores what the body says.
+// canUpdate reports whether updatedFields can set the managed fields: they exist, and
+// the request does not change them. A client that sends back what it has read changes
+// nothing. A subresource ignores the managed fields of the body.
 func (f *updatedFields) canUpdate(live metav1.Object) bool {
 	if live.GetUID() == "" || len(live.GetManagedFields()) == 0 {
 		return false
@@ -231,7 +233,7 @@ func (f *updatedFields) canUpdate(live metav1.Object) bool {
 	if f.patch != nil {
 		return !f.patch.mayNameManagedFields()
 	}
-	return f.brought == nil || f.updater.Subresource != "" || slices.EqualFunc(f.brought, live.GetManagedFields(), sameEntry)
+	return f.bodyEntries == nil || f.updater.Subresource != "" || slices.EqualFunc(f.bodyEntries, live.GetManagedFields(), sameEntry)
 }
 
 func sameEntry(a, b metav1.ManagedFieldsEntry) bool {
@@ -239,8 +241,9 @@ func sameEntry(a, b metav1.ManagedFieldsEntry) bool {
 		a.Time.Equal(b.Time) && a.FieldsType == b.FieldsType && a.FieldsV1 != nil && b.FieldsV1 != nil && a.FieldsV1.Equal(*b.FieldsV1)
 }
 
-// updatedFieldsAdmission is admission that sets managed fields before, and removes those
-// that it left unchanged.
+// updatedFieldsAdmission is admission before which the managed fields of both objects
+// are set. If admission leaves those of the new object unchanged, they are removed
+// afterwards.
 type updatedFieldsAdmission struct {
 	plugins
 	f *updatedFields

@@ -34,7 +34,7 @@ func ModelNames(groups []Group) ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// Roots returns the OpenAPI descriptions of all routes.
+// Roots returns the routes with their OpenAPI descriptions, by OpenAPI v3 document.
 func (a *API) Roots() []openapi.Root {
 	var roots []openapi.Root
 	for _, at := range a.openAPIRoots {

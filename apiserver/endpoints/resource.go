@@ -37,11 +37,12 @@ type Resource struct {
 	serving    Serving
 	patchTypes []string
 	scope      *handlers.RequestScope
-	// tracker sets the managed fields of what is created; nil leaves that to upstream.
+	// tracker sets the managed fields of created objects; nil means that upstream does.
 	tracker *managedfields.Tracker
-	// updater sets the managed fields of what is updated; nil leaves that to upstream.
+	// updater sets the managed fields of updated objects; nil means that upstream does.
 	updater *managedfields.Updater
-	// encoded answers reads from bytes, and written writes; nil where that can't be.
+	// encoded answers reads from bytes, and written answers writes; nil where
+	// upstream's handlers answer.
 	encoded, written *encoded
 
 	deprecated     bool

@@ -75,8 +75,8 @@ func (r *Resource) newScope(adjust func(string, *handlers.RequestScope) error) (
 	return scope, nil
 }
 
-// setFieldManager gives the scope upstream's field manager, and the resource what computes
-// managed fields in its place.
+// setFieldManager sets the scope's field manager to upstream's, and makes the
+// resource's tracker and updater, which compute managed fields in its place.
 func (r *Resource) setFieldManager(scope *handlers.RequestScope) error {
 	reset, err := r.resetFields()
 	if err != nil {
@@ -112,9 +112,9 @@ func (r *Resource) setFieldManager(scope *handlers.RequestScope) error {
 	return nil
 }
 
-// stackGrowingCreater grows the stack of the goroutine in which upstream's create handler
-// finishes the request: that goroutine first calls New. The goroutine of an update first
-// calls the storage, which grows the stack itself.
+// stackGrowingCreater grows the stack of the goroutine in which upstream's create
+// handler finishes the request, because this goroutine calls New first. The goroutine
+// of an update calls the storage first, which grows the stack itself.
 type stackGrowingCreater struct{ runtime.ObjectCreater }
 
 func (c stackGrowingCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) {

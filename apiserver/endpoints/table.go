@@ -21,22 +21,22 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// tables answers lists as tables from rows that are printed once.
+// tables answers lists as tables, from rows that are printed once.
 //
-// What upstream does: it decodes all objects of the list and prints each for each request.
+// What upstream does: it decodes all objects of the list and prints each for each
+// request.
 //
 // What is done instead: the cells of an object are kept in the cache of
-// representations. Time enters a row in two ways: the cell of the column Age, which is
-// put in when the row is written out, and other cells with a duration, whose rows are
-// printed anew each time.
+// representations. A row depends on the time in two ways. The cell of the column Age is
+// printed when the row is sent. A row that has a duration in another cell is not kept,
+// but printed for each request.
 //
-// What it relies on: printers see the time only through
-// duration.HumanDuration, which gives digits and a unit, or "<invalid>"; a list is
-// printed as its objects are, one row each, in their order (all but those of
-// flowcontrol.apiserver.k8s.io, which are left to upstream). TestPrintRow_FollowsTime prints every built-in
-// kind at two times and fails when that changes.
+// What it relies on: printers see the time only through duration.HumanDuration, whose
+// result is digits and a unit, or "<invalid>". A list has one row for each object, in
+// the order of the objects. The kinds of flowcontrol.apiserver.k8s.io do not, so
+// upstream's handlers serve their tables. TestPrintRow_FollowsTime prints every
+// built-in kind at two times and fails when that changes.
 //
-// What it earns: a table of 1,000 Pods in memory takes 31,000 allocations, of 5 MB, instead of
 // 95,000, of 22 MB, and a tenth of the time (BenchmarkLists).
 type tables struct {
 	e    *encoded
@@ -48,7 +48,7 @@ const ageColumn = "Age"
 func (e *encoded) newTables(protobuf *protobufFormat) *tables {
 	convertor := e.resource.scope.TableConvertor
 	if convertor == nil || e.resource.kind.Group == flowcontrol.GroupName {
-		return nil // these are sorted, other than by name, when they are printed
+		return nil // upstream sorts the rows of these kinds, not by name
 	}
 	t := &tables{e: e}
 	wrap := func(message []byte) []byte {
@@ -64,16 +64,16 @@ func (e *encoded) newTables(protobuf *protobufFormat) *tables {
 	return t
 }
 
-// A printed row is the time that its Age begins at, in seconds, and the place of the Age
-// in the text, or 0 where it has none; and the text, which is what encoding/json gives
-// for a metav1.TableRow up to its object.
+// A printed row begins with two numbers: the creation time, in seconds, and the offset
+// of the Age in the text, or 0 if the row has no Age. The text follows, which is what
+// encoding/json writes for a metav1.TableRow, up to its object.
 const (
 	rowCreated = 8
 	rowPlace   = 4
 	rowHead    = rowCreated + rowPlace
 )
 
-// print prints a row; false where it is true at this moment only.
+// print prints a row. It returns false if the row is valid only at this moment.
 func (t *tables) print(ctx context.Context, obj runtime.Object) ([]byte, bool, error) {
 	if t.e.registry.Decorator != nil {
 		t.e.registry.Decorator(obj)
@@ -125,10 +125,10 @@ func (t *tables) print(ctx context.Context, obj runtime.Object) ([]byte, bool, e
 	return text, constant, nil
 }
 
-// age is what upstream's printers print for the time since.
+// age is what upstream's printers print for the time since created.
 func age(created time.Time) string { return duration.HumanDuration(time.Since(created)) }
 
-// mayBeDuration says whether a text may have a duration in it.
+// mayBeDuration reports whether a text may contain a duration.
 func mayBeDuration(text string) bool {
 	for i := 1; i < len(text); i++ {
 		if '0' <= text[i-1] && text[i-1] <= '9' {
@@ -141,7 +141,7 @@ func mayBeDuration(text string) bool {
 	return bytes.Contains([]byte(text), []byte("<invalid>"))
 }
 
-// appendRow appends a printed row, and the metadata of its object.
+// appendRow appends a printed row with the metadata of its object.
 func (t *tables) appendRow(ctx context.Context, dst []byte, o objectstore.Encoded, item *jsonFormat) ([]byte, error) {
 	row := o.Body()
 	if len(row) == 0 {
@@ -165,7 +165,7 @@ func (t *tables) appendRow(ctx context.Context, dst []byte, o objectstore.Encode
 	return append(item.append(dst, stored, true), '}'), nil
 }
 
-// appendPrinted appends a printed row with the Age of now.
+// appendPrinted appends a printed row with the current Age.
 func appendPrinted(dst, row []byte) ([]byte, error) {
 	place := int(binary.BigEndian.Uint32(row[rowCreated:]))
 	if place == 0 {
@@ -180,7 +180,8 @@ func appendPrinted(dst, row []byte) ([]byte, error) {
 	return append(dst, row[place:]...), nil
 }
 
-// tableOptions reads the request's options; false if more is asked for than metadata.
+// tableOptions reads the options of a request. It returns false if the rows should
+// contain more than metadata.
 func tableOptions(req *http.Request) (*metav1.TableOptions, bool) {
 	options := &metav1.TableOptions{}
 	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), metav1.SchemeGroupVersion, options); err != nil {
@@ -192,9 +193,9 @@ func tableOptions(req *http.Request) (*metav1.TableOptions, bool) {
 	return options, options.IncludeObject == "" || options.IncludeObject == metav1.IncludeMetadata
 }
 
-// tableFormat is one request's table, of one version. It serves lists only.
+// tableFormat is the table of one request, in one version. It serves only lists.
 type tableFormat struct {
-	*jsonFormat // of the metadata
+	*jsonFormat // the format of the metadata in the rows
 	t           *tables
 	options     *metav1.TableOptions
 }

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 )
 
-// traceFields returns the attributes of a request's trace, which are those of upstream's
+// traceFields returns the attributes of a request's trace; they are those of upstream's
 // handlers.
 func traceFields(req *http.Request) []attribute.KeyValue {
 	return []attribute.KeyValue{

@@ -18,10 +18,12 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// handler returns the handler of an action. Invariant: upstream's handlers of writes are
-// made for each request. Several of them wrap the admission chain that they captured and
-// assign the result to the captured variable. A handler that serves several requests would
-// wrap the chain again in each of them, which is also a data race.
+// handler returns the handler of an action.
+//
+// Invariant: upstream's handlers of writes are made for each request. Several of them
+// wrap the admission chain that they captured and assign the result to the captured
+// variable. A handler that serves several requests would wrap the chain again in each
+// of them, which is also a data race.
 func (r *Resource) handler(a action) http.HandlerFunc {
 	admit := r.serving.Admission
 	switch a.verb {

@@ -65,7 +65,7 @@ func NewVersion(c VersionConfig) (*Version, error) {
 	return v, nil
 }
 
-// GroupVersion is the group version served.
+// GroupVersion is the group version that is served.
 func (v *Version) GroupVersion() schema.GroupVersion { return v.gv }
 
 // Resource returns the resource at "resource" or "resource/subresource", or nil.

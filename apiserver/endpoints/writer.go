@@ -11,47 +11,47 @@ import (
 )
 
 const (
-	// writeSize is how much is gathered before it is written.
+	// writeSize is how many bytes are collected before they are written.
 	writeSize = 32 * 1024
-	// gzipThreshold is the size from which an answer is compressed for those who
-	// take it, as upstream has it.
+	// gzipThreshold is the size in bytes above which a response is compressed for a
+	// client that accepts gzip; upstream's value.
 	gzipThreshold = 128 * 1024
-	// keepBuffer bounds the buffers that are kept for the next answer: one that
-	// had to hold a huge object is not worth its memory.
-	keepBuffer = 256 * 1024
+	// maxPooledBuffer is the capacity in bytes of the largest buffer that is kept for the
+	// next response.
+	maxPooledBuffer = 256 * 1024
 )
 
-// answerWriter writes an answer that is made bit by bit. What is appended to buf
-// goes out by flush, whenever it is enough, and by close. Nothing is sent, not
-// even a status, before the first of it is.
+// answerWriter writes a response piece by piece. The caller appends to buf. flush sends
+// buf if it is large enough, and close sends the rest. Nothing is sent before, not even
+// the status, so that the caller can still answer with an error.
 type answerWriter struct {
 	w         http.ResponseWriter
 	req       *http.Request
 	mediaType string
 	buf       []byte
 
-	threshold int       // what must be in buf before the first byte is sent
-	out       io.Writer // nil before that
+	threshold int       // the bytes that must be in buf before the first byte is sent
+	out       io.Writer // nil until then
 	gzip      *compressor
 	err       error
 }
 
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// takeBuffer returns an empty buffer; giveBuffer takes it back. The caller must
-// have let go of it.
-func takeBuffer() []byte { return (*buffers.Get().(*[]byte))[:0] }
+// getBuffer returns an empty buffer. The caller returns it with putBuffer, and does
+// not use it afterwards.
+func getBuffer() []byte { return (*buffers.Get().(*[]byte))[:0] }
 
-func giveBuffer(buf []byte) {
-	if cap(buf) <= keepBuffer {
+func putBuffer(buf []byte) {
+	if cap(buf) <= maxPooledBuffer {
 		buffers.Put(&buf)
 	}
 }
 
 func newAnswerWriter(w http.ResponseWriter, req *http.Request, mediaType string) *answerWriter {
-	j := &answerWriter{w: w, req: req, mediaType: mediaType, buf: takeBuffer(), threshold: writeSize}
+	j := &answerWriter{w: w, req: req, mediaType: mediaType, buf: getBuffer(), threshold: writeSize}
 	if acceptsGzip(req) {
-		// Whether to compress is decided by what there is to send.
+		// Whether to compress depends on the size of the response.
 		j.threshold = gzipThreshold
 	}
 	return j
@@ -69,18 +69,18 @@ func acceptsGzip(req *http.Request) bool {
 	return false
 }
 
-// started says whether anything has been sent.
+// started reports whether anything has been sent.
 func (j *answerWriter) started() bool { return j.out != nil }
 
-// flush sends what is gathered, if it is enough to be worth it.
+// flush sends buf if it is large enough.
 func (j *answerWriter) flush() {
 	if len(j.buf) >= writeSize && (j.started() || len(j.buf) > j.threshold) {
 		j.send()
 	}
 }
 
-// close sends the rest. A client that has gone away is not reported: there is
-// nobody to report it to.
+// close sends the rest. It returns no error, because it fails only if the client has
+// gone.
 func (j *answerWriter) close() {
 	j.send()
 	if j.gzip != nil && j.err == nil {
@@ -104,21 +104,20 @@ func (j *answerWriter) start() {
 	if j.threshold == gzipThreshold && len(j.buf) > gzipThreshold {
 		header.Set("Content-Encoding", "gzip")
 		header.Add("Vary", "Accept-Encoding")
-		j.gzip = takeCompressor(j.w)
+		j.gzip = getCompressor(j.w)
 		j.out = j.gzip
 	}
 	header.Set("Content-Type", j.mediaType)
 	j.w.WriteHeader(http.StatusOK)
 }
 
-// release gives the writer's memory back. It must be called, also after an
-// error, and nothing else after it.
+// release returns the writer's buffers. The caller calls it last, also after an error.
 func (j *answerWriter) release() {
 	buf := j.buf
 	j.buf = nil
-	giveBuffer(buf)
+	putBuffer(buf)
 	if j.gzip != nil {
-		giveCompressor(j.gzip)
+		putCompressor(j.gzip)
 		j.gzip = nil
 	}
 }

@@ -8,13 +8,15 @@ import (
 )
 
 const (
-	// aheadRecords and aheadBytes bound what is decoded or encoded ahead together.
+	// aheadRecords and aheadBytes bound the records, and the bytes of their values,
+	// that are decoded or encoded ahead together.
 	aheadRecords = 500
 	aheadBytes   = 1 << 20
 )
 
-// decodeAhead tells Config.DecodeAhead of entries that are about to be decoded. It skips
-// an entry that can't be decrypted: the reader of that entry gets the error.
+// decodeAhead passes the values of entries that are about to be decoded to
+// Config.DecodeAhead. It skips an entry that can't be decrypted: the reader of that
+// entry gets the error.
 func (s *Store) decodeAhead(ctx context.Context, entries []*watch.Entry) {
 	if s.cfg.DecodeAhead == nil {
 		return
@@ -23,7 +25,7 @@ func (s *Store) decodeAhead(ctx context.Context, entries []*watch.Entry) {
 	size := 0
 	for _, e := range entries {
 		if s.cfg.Feed.Representations().Get(&e.Representations, &s.stored.form) != nil {
-			continue // it is decoded from that
+			continue // the entry is decoded from this representation
 		}
 		if data, _, err := s.open(ctx, &e.Record); err == nil {
 			values = append(values, data)
@@ -39,15 +41,16 @@ func (s *Store) decodeAhead(ctx context.Context, entries []*watch.Entry) {
 	}
 }
 
-// ahead yields the same entries. It decodes them ahead one page at a time.
-func (s *Store) ahead(ctx context.Context, entries iter.Seq[*watch.Entry]) iter.Seq[*watch.Entry] {
+// withDecodeAhead yields the same entries. Before it yields the first entry of a page, it decodes
+// the page ahead.
+func (s *Store) withDecodeAhead(ctx context.Context, entries iter.Seq[*watch.Entry]) iter.Seq[*watch.Entry] {
 	if s.cfg.DecodeAhead == nil {
 		return entries
 	}
 	return func(yield func(*watch.Entry) bool) {
 		var page []*watch.Entry
 		size := 0
-		give := func() bool {
+		yieldPage := func() bool {
 			s.decodeAhead(ctx, page)
 			for _, e := range page {
 				if !yield(e) {
@@ -59,16 +62,16 @@ func (s *Store) ahead(ctx context.Context, entries iter.Seq[*watch.Entry]) iter.
 		}
 		for e := range entries {
 			page, size = append(page, e), size+len(e.Value)
-			if (len(page) == aheadRecords || size >= aheadBytes) && !give() {
+			if (len(page) == aheadRecords || size >= aheadBytes) && !yieldPage() {
 				return
 			}
 		}
-		give()
+		yieldPage()
 	}
 }
 
-// decodePicked decodes ahead what a page with a limit will give.
-func (s *Store) decodePicked(ctx context.Context, picked []selected) {
+// decodePageAhead decodes the entries of a page with a limit ahead.
+func (s *Store) decodePageAhead(ctx context.Context, picked []selected) {
 	if s.cfg.DecodeAhead == nil {
 		return
 	}
@@ -81,12 +84,13 @@ func (s *Store) decodePicked(ctx context.Context, picked []selected) {
 	s.decodeAhead(ctx, entries)
 }
 
-// decodeEvents decodes ahead what a watch with a predicate looks at, or gives.
-func (c *cursor) decodeEvents(ctx context.Context, events []watch.Event) {
+// decodeEventsAhead decodes ahead the states that a watch compares with its predicate or
+// sends.
+func (c *cursor) decodeEventsAhead(ctx context.Context, events []watch.Event) {
 	if c.s.cfg.DecodeAhead == nil {
 		return
 	}
-	all := everything(&c.opts.Predicate)
+	all := selectsEverything(&c.opts.Predicate)
 	var entries []*watch.Entry
 	for _, ev := range events {
 		if ev.New != nil {

@@ -13,8 +13,8 @@ import (
 	"byre/watch/representation"
 )
 
-// labelSet is what label selectors look at, in a form that costs little to keep for
-// every object in memory.
+// labelSet holds the labels of one object. It takes less memory than a map, because one
+// is kept for every object in memory.
 type labelSet []sqlstore.Label
 
 var _ labels.Labels = labelSet(nil)
@@ -35,6 +35,7 @@ func (l labelSet) Has(label string) bool { _, ok := l.Lookup(label); return ok }
 // Get implements labels.Labels.
 func (l labelSet) Get(label string) string { v, _ := l.Lookup(label); return v }
 
+// fieldSet holds the selectable fields of one object, in little memory.
 type fieldSet struct {
 	names  []string // sorted, shared
 	values []string
@@ -53,9 +54,11 @@ func (f fieldSet) Get(field string) string {
 	return ""
 }
 
-// fieldNames keeps the names that the last object's fields had.
+// fieldNames keeps the field names of the last object. Objects of one resource nearly
+// always have the same names, so their field sets share one slice.
 type fieldNames struct{ last atomic.Pointer[[]string] }
 
+// of returns the names of the fields of set, sorted. The slice is shared.
 func (n *fieldNames) of(set fields.Set) []string {
 	if last := n.last.Load(); last != nil && len(*last) == len(set) {
 		same := true
@@ -78,6 +81,7 @@ func (n *fieldNames) of(set fields.Set) []string {
 	return names
 }
 
+// compact makes the attributes that are kept of an object with these labels and fields.
 func (n *fieldNames) compact(view string, l labels.Set, f fields.Set) *sqlstore.Attributes {
 	var found labelSet
 	if len(l) > 0 {
@@ -104,7 +108,8 @@ func matchAttributes(p *storage.SelectionPredicate, a *sqlstore.Attributes) bool
 
 func fieldSetOf(a *sqlstore.Attributes) fieldSet { return fieldSet{a.Fields, a.Values} }
 
-// scanLabels reads the labels from an object's JSON; false where that takes a decoder.
+// scanLabels reads the labels from an object's JSON. It returns false where only a
+// decoder can read them.
 func scanLabels(r *representation.Representation) (labelSet, bool) {
 	if r.Marks[markMetadata] == 0 {
 		return nil, true

@@ -8,8 +8,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// preTimeout is the time between the last bookmark of a watch and its end, as in
-// upstream's watch cache.
+// preTimeout is how long before the end of a watch its last bookmark is due; upstream's
+// watch cache has the same value.
 const preTimeout = 2 * time.Second
 
 // bookmarkSchedule says when the next bookmark of a watch is due: after an

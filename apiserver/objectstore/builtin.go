@@ -8,12 +8,14 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// Program is how a record's Form names the program that serves a version of the API.
+// Program names the program in a record's Form, by the version of the API that it
+// serves.
 func Program(effective compatibility.EffectiveVersion) string {
 	return "v" + effective.BinaryVersion().String()
 }
 
-// BuiltinResources describes the built-in resources as a server of a version keeps them.
+// BuiltinResources describes how a server of the effective version stores the built-in
+// resources.
 func BuiltinResources(effective compatibility.EffectiveVersion) *SchemeResources {
 	return &SchemeResources{
 		Scheme:          legacyscheme.Scheme,
@@ -26,9 +28,9 @@ func BuiltinResources(effective compatibility.EffectiveVersion) *SchemeResources
 	}
 }
 
-// GroupResources describes resources of a group that is not built in, whose types scheme
-// knows. Their keys begin with group and resource, like those of a stock server that is
-// not kube-apiserver itself.
+// GroupResources describes resources of a group that is not built in, whose types
+// scheme knows. Their keys begin with group and resource, as in stock API servers other
+// than kube-apiserver.
 func GroupResources(scheme *runtime.Scheme, codecs runtime.StorageSerializer, effective compatibility.EffectiveVersion, resources ...schema.GroupResource) *SchemeResources {
 	prefixes := map[schema.GroupResource]string{}
 	for _, gr := range resources {
@@ -59,16 +61,18 @@ func builtinPrefixes() map[schema.GroupResource]string {
 	}
 }
 
-// builtinCohabitants are the built-in resources that are kept as another one.
+// builtinCohabitants are the built-in resources whose objects are stored as those of
+// another resource.
 func builtinCohabitants() map[schema.GroupResource]schema.GroupResource {
 	return map[schema.GroupResource]schema.GroupResource{
 		{Group: "events.k8s.io", Resource: "events"}: {Resource: "events"},
 	}
 }
 
-// builtinDefaultedOnRead are the built-in resources with defaults that depend on what
-// their strategies set. A Job's labels default to those of its Pods, which the strategy
-// sets on create. The strategy of a claim resets the phase, which defaults to Pending.
+// builtinDefaultedOnRead are the built-in resources whose defaults depend on what their
+// strategies set after defaulting. The labels of a Job default to the labels of its Pod
+// template, which the strategy sets on create. The strategy of a PersistentVolumeClaim
+// resets the phase, which defaults to Pending.
 func builtinDefaultedOnRead() map[schema.GroupResource]bool {
 	return map[schema.GroupResource]bool{
 		{Group: "batch", Resource: "jobs"}:   true,
@@ -76,9 +80,9 @@ func builtinDefaultedOnRead() map[schema.GroupResource]bool {
 	}
 }
 
-// builtinEncoding picks storage versions for the built-in resources: the
-// group's preferred version that the effective version knows, except for those
-// that a downgraded server must still be able to read.
+// builtinEncoding chooses the storage versions of the built-in resources. It is the
+// preferred version of the group that the effective version knows. The resources in the
+// list have an older one, so that a server can read them after a downgrade.
 func builtinEncoding(scheme *runtime.Scheme, effective compatibility.EffectiveVersion) serverstorage.ResourceEncodingConfig {
 	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, effective)
 	for _, gvr := range []schema.GroupVersionResource{

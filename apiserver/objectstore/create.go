@@ -10,7 +10,7 @@ import (
 
 // Create implements storage.Interface.
 func (s *Store) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
-	at, err := s.place(key)
+	at, err := s.locate(key)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"byre/watch"
 )
 
-// change is one event of a watch, with the entry that its object is made of.
+// change is one event of a watch, with the entry that the event's object is made of.
 type change struct {
 	typ apiwatch.EventType
 	// entry is the object's state in the event; nil for a bookmark.
@@ -27,8 +27,8 @@ type change struct {
 	initialEnd bool
 }
 
-// cursor is the position of one watch: in the initial events, and then in the feed. It is
-// for one goroutine.
+// cursor is the position of one watch: first in the initial events, then in the feed.
+// Only one goroutine may use it.
 type cursor struct {
 	s    *Store
 	span span
@@ -38,14 +38,15 @@ type cursor struct {
 
 	subscription *watch.Subscription
 	initial      *initialEvents // nil when all have been returned, or none are wanted
-	// initialized returns the seats of priority and fairness. The cursor calls it with the
-	// last initial event: until then the watch costs as much as a list.
+	// initialized returns the seats that priority and fairness gave the request. The
+	// cursor calls it with the last initial event, because until then the watch costs
+	// as much as a list.
 	initialized func()
 
-	// startRevision is the revision that the watch starts after, and upTo the one up to which
-	// everything has been read.
+	// startRevision is the revision after which the watch starts. readRevision is the
+	// revision up to which the cursor has read the feed.
 	startRevision, readRevision int64
-	// nextError is the error that comes after the changes that have been returned.
+	// nextError is the error that next returns after the changes that it has returned.
 	nextError error
 	bookmarks bookmarkSchedule
 }
@@ -180,7 +181,7 @@ func (c *cursor) next(ctx context.Context) ([]change, error) {
 	}
 	for c.initial != nil {
 		if last, ending := c.s.cfg.Ending.revision(); ending && c.startRevision > last {
-			return nil, watch.ErrClosed // the initial objects are of another definition
+			return nil, watch.ErrClosed // the initial objects belong to a later definition
 		}
 		batch, err := c.nextInitial(ctx)
 		if err != nil || len(batch) > 0 {
@@ -215,16 +216,16 @@ func (c *cursor) next(ctx context.Context) ([]change, error) {
 	}
 }
 
-// poll reads the events that the feed has. Where the watch is about to end, it reads none
-// after the last revision.
+// poll reads the events that the feed has, and the revision up to which it has read.
+// Where Config.Ending has begun, it returns no event after Ending's last revision.
 func (c *cursor) poll(ctx context.Context) ([]watch.Event, int64, error) {
 	last, ending := c.s.cfg.Ending.revision()
 	if ending {
 		if c.readRevision >= last {
 			return nil, 0, watch.ErrClosed
 		}
-		// A subscription is not woken by changes that it is not interested in, so it may be
-		// behind last without more events to come.
+		// The feed does not wake a subscription for changes that do not interest it.
+		// The subscription may therefore be behind last although no event is to come.
 		if err := c.s.cfg.Feed.WaitFor(ctx, last); err != nil {
 			return nil, 0, err
 		}
@@ -235,7 +236,7 @@ func (c *cursor) poll(ctx context.Context) ([]watch.Event, int64, error) {
 	}
 	c.readRevision = upTo
 	if ending {
-		// Later events are of another definition.
+		// The events after last belong to a later definition.
 		if later := slices.IndexFunc(events, func(ev watch.Event) bool { return ev.Revision > last }); later >= 0 {
 			events = events[:later]
 		}
@@ -244,7 +245,7 @@ func (c *cursor) poll(ctx context.Context) ([]watch.Event, int64, error) {
 	return events, upTo, nil
 }
 
-// watcherError is the error as the client of the watch gets it.
+// watcherError converts an error to the one that the watch's client gets.
 func (c *cursor) watcherError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -257,7 +258,8 @@ func (c *cursor) watcherError(ctx context.Context, err error) error {
 	return c.s.watchError(err)
 }
 
-// nextInitial returns the next initial events.
+// nextInitial returns at most initialBatch initial events. After the last of them it
+// returns the bookmark that ends the initial events, if the request asked for it.
 func (c *cursor) nextInitial(ctx context.Context) ([]change, error) {
 	in := c.initial
 	var batch []change
@@ -283,10 +285,10 @@ func (c *cursor) nextInitial(ctx context.Context) ([]change, error) {
 	return batch, nil
 }
 
-// selectEvents makes the events of the watch from those of the feed: an object that starts
-// to match the selectors is ADDED, one that stops to match is DELETED.
+// selectEvents converts events of the feed to events of the watch. An object that
+// begins to match the selectors is ADDED; an object that ceases to match is DELETED.
 func (c *cursor) selectEvents(ctx context.Context, events []watch.Event) ([]change, error) {
-	c.decodeEvents(ctx, events)
+	c.decodeEventsAhead(ctx, events)
 	var batch []change
 	p := &c.opts.Predicate
 	for _, ev := range events {
@@ -319,11 +321,11 @@ func (c *cursor) selects(ctx context.Context, p *storage.SelectionPredicate, e *
 	return c.s.matches(ctx, p, e)
 }
 
-// deletedError is the error for a deleted object that cannot be read.
+// deletedError is the error of a DELETED event whose object cannot be read.
 func (s *Store) deletedError(err error, e *watch.Entry) error {
 	var corrupt *corruptError
 	if unsafeDeletion() && errors.As(err, &corrupt) {
-		return deletedCorrupt(err)
+		return corruptDeletedError(err)
 	}
 	return s.entryError(err, e)
 }

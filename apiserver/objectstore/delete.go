@@ -15,7 +15,7 @@ func (s *Store) Delete(
 	ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
 	validateDeletion storage.ValidateObjectFunc, cachedExistingObject runtime.Object, opts storage.DeleteOptions,
 ) error {
-	at, err := s.place(key)
+	at, err := s.locate(key)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,8 @@ func (s *Store) Delete(
 	}
 }
 
-// setDeletedOutput sets out to what was deleted, at the revision of the delete.
+// setDeletedOutput sets out to the object that was deleted, at the revision of the
+// delete.
 func (s *Store) setDeletedOutput(out runtime.Object, from *state, suggested runtime.Object, revision int64) error {
 	if from.obj == suggested || reflect.TypeOf(out) != reflect.TypeOf(from.obj) {
 		return s.decodeInto(from.data, out, revision)

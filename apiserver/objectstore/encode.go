@@ -17,11 +17,12 @@ import (
 	"byre/sqlstore"
 )
 
-// programName is the author of what no request asked for.
+// programName is the author of changes that no request asked for.
 const programName = "byre"
 
-// buffers are shared by all Stores of a process: an encoding is copied out to
-// its exact size, because it stays in memory for as long as it is current.
+// buffers holds the buffers that a Store encodes into. An encoding is copied from its
+// buffer to memory of its exact size, because it stays in memory for as long as it is
+// current.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) get() *bytes.Buffer {
@@ -31,6 +32,7 @@ func (b *buffers) get() *bytes.Buffer {
 	return &bytes.Buffer{}
 }
 
+// maxPooledBuffer is the capacity, in bytes, of the largest buffer that is reused.
 const maxPooledBuffer = 256 << 10
 
 func (b *buffers) put(buf *bytes.Buffer) {
@@ -52,37 +54,40 @@ func (s *Store) encodeBy(encoder runtime.Encoder, obj runtime.Object) ([]byte, e
 	return bytes.Clone(trimNewline(buf.Bytes())), nil
 }
 
-// written is one object made ready to be stored.
-type written struct {
+// preparedWrite is one object in the form in which it is to be stored.
+type preparedWrite struct {
 	obj        runtime.Object
 	data       []byte // encoded
 	value      []byte // encrypted
 	uid        string
-	attributes *sqlstore.Attributes // nil where they can't be told
-	grows      bool                 // it makes the database larger than what it replaces
+	attributes *sqlstore.Attributes // nil where AttrFunc fails
+	grows      bool                 // whether the write makes the database larger
 }
 
-// prepare encrypts what was encoded, and finds the attributes that the feed will be asked for.
-func (s *Store) prepare(ctx context.Context, obj runtime.Object, data []byte, at object) (written, error) {
-	w := written{obj: obj, data: data}
+// prepare encrypts data, the encoding of obj, and finds the attributes that readers of
+// the feed will need.
+func (s *Store) prepare(ctx context.Context, obj runtime.Object, data []byte, at location) (preparedWrite, error) {
+	w := preparedWrite{obj: obj, data: data}
 	var err error
 	if w.value, err = s.sealer.seal(ctx, data, at.path); err != nil {
-		return written{}, storage.NewInternalError(err)
+		return preparedWrite{}, storage.NewInternalError(err)
 	}
 	accessor, err := meta.Accessor(obj)
 	if err != nil {
-		return written{}, err
+		return preparedWrite{}, err
 	}
 	w.uid = string(accessor.GetUID())
-	// An object whose attributes can't be told is stored all the same.
+	// An object whose attributes cannot be found is stored all the same.
 	if a, err := s.attributesOfObject(obj); err == nil {
 		w.attributes = a
 	}
 	return w, nil
 }
 
-// commit writes a prepared object in place of the revision it replaces (0: none).
-func (s *Store) commit(ctx context.Context, at object, w written, replaces int64, ttl uint64) (int64, error) {
+// commit writes a prepared object in place of the revision replaces, where 0 means a
+// create. ttl is in seconds; 0 means that the object does not expire. commit returns
+// the revision of the write.
+func (s *Store) commit(ctx context.Context, at location, w preparedWrite, replaces int64, ttl uint64) (int64, error) {
 	write := sqlstore.Write{
 		Op:         sqlstore.Update,
 		Key:        at.Key,
@@ -108,13 +113,13 @@ func (s *Store) commit(ctx context.Context, at object, w written, replaces int64
 	return change.Revision, err
 }
 
-// setOutput sets out to obj at a revision. It neither decodes nor copies: an object that
-// was just written equals what a decode of its encoding would give, and what obj refers
-// to belongs to out from then on.
+// setOutput sets out to obj at a revision. It neither decodes nor copies, because an
+// object that was just written equals what a decode of its encoding would give. From
+// then on out owns what obj refers to.
 func (s *Store) setOutput(out, obj runtime.Object, data []byte, revision int64) error {
 	to, from := reflect.ValueOf(out), reflect.ValueOf(obj)
 	if s.cfg.Lossy || to.Type() != from.Type() {
-		return undecodable(s.decodeInto(data, out, revision))
+		return undecodableError(s.decodeInto(data, out, revision))
 	}
 	to.Elem().Set(from.Elem())
 	return s.versioner.UpdateObject(out, uint64(revision))
@@ -122,8 +127,9 @@ func (s *Store) setOutput(out, obj runtime.Object, data []byte, revision int64) 
 
 type verbKey struct{}
 
-// WithVerb names the verb that changes made under the context are kept with,
-// where it is not the request's own: an apply comes as a patch.
+// WithVerb returns a context whose changes are recorded with verb instead of the
+// request's verb. The handler of an apply uses it, because an apply request has the
+// verb patch.
 func WithVerb(ctx context.Context, verb string) context.Context {
 	return context.WithValue(ctx, verbKey{}, verb)
 }

@@ -14,13 +14,14 @@ type Encoded struct {
 	format   *Format
 	r        *representation.Representation
 	revision int64
-	// store and entry are where it comes from; nil for a bookmark and a write's result.
+	// store and entry say what the object was made of; nil for a bookmark and for the
+	// result of a write.
 	store *Store
 	entry *watch.Entry
 }
 
-// newEncoded is an entry's object at a revision. The representation of an entry in
-// protobuf is at the entry's own revision.
+// newEncoded makes the Encoded of an entry at a revision. The representation of an
+// entry in protobuf contains the entry's own revision.
 func (s *Store) newEncoded(f *Format, r *representation.Representation, e *watch.Entry, revision int64) Encoded {
 	if f.protobuf && revision != e.Revision {
 		other := withRevision(r, revision)
@@ -29,7 +30,7 @@ func (s *Store) newEncoded(f *Format, r *representation.Representation, e *watch
 	return Encoded{f, r, revision, s, e}
 }
 
-// In returns an object that was got from a Store in another of its Formats.
+// In returns the object in another Format of the Store that it was read from.
 func (e Encoded) In(ctx context.Context, f *Format) (Encoded, error) {
 	r, err := e.store.represent(ctx, e.entry, f)
 	if err != nil {
@@ -38,7 +39,8 @@ func (e Encoded) In(ctx context.Context, f *Format) (Encoded, error) {
 	return e.store.newEncoded(f, r, e.entry, e.revision), nil
 }
 
-// Object decodes the object for its Format, apart from the cache. It is the caller's own.
+// Object decodes the object as its Format needs it, without keeping the result in the
+// cache. The caller owns the object.
 func (e Encoded) Object(ctx context.Context) (runtime.Object, error) {
 	obj, err := e.store.decodeFor(ctx, e.entry, e.format)
 	if err != nil {
@@ -47,27 +49,32 @@ func (e Encoded) Object(ctx context.Context) (runtime.Object, error) {
 	return obj, nil
 }
 
-// Body is what the Format has made of the object. The caller must not write to it.
+// Body is what the Format's encoder made of the object. The caller must not write to
+// it.
 func (e Encoded) Body() []byte { return e.r.Body }
 
-// ResourceVersion is the revision of this state, or of the delete it ended with.
+// ResourceVersion is the revision of the object's state, or of the delete that ended
+// it.
 func (e Encoded) ResourceVersion() int64 { return e.revision }
 
-// Len is about how many bytes AppendJSON appends, and not less.
+// Len is an upper bound of the bytes that AppendJSON appends, and close to their
+// number.
 func (e Encoded) Len() int { return len(e.r.Body) + memberLen }
 
-// AppendJSON appends the object to dst, with its resourceVersion. Without
-// typeMeta it leaves out the leading kind and apiVersion of a typed object, as
-// the items of a typed list do; unstructured objects keep theirs. The Format is one of
-// JSON.
+// AppendJSON appends the object to dst, with its resourceVersion. Without typeMeta it
+// leaves out the kind and the apiVersion that a typed object begins with, as the items
+// of a typed list do. Unstructured objects keep theirs. The Encoded must be in a Format
+// of JSON.
 func (e Encoded) AppendJSON(dst []byte, typeMeta bool) []byte {
 	return appendJSON(dst, e.r, e.revision, typeMeta)
 }
 
-// AppendMetadataJSON appends the object's metadata alone, as AppendJSON has it.
+// AppendMetadataJSON appends only the object's metadata to dst, in the form that
+// AppendJSON writes.
 func (e Encoded) AppendMetadataJSON(dst []byte) []byte {
 	return appendMetadata(dst, e.r, e.revision)
 }
 
-// Message is the object in a Format of protobuf. The caller must not write to it.
+// Message is the object's message, for an Encoded in a Format of protobuf. The caller
+// must not write to it.
 func (e Encoded) Message() []byte { return e.r.Body }

@@ -2,9 +2,9 @@ package objectstore
 
 import "sync"
 
-// Ending ends the watches of the Stores that have it in their Config: those that
-// are open, and those that begin afterwards. Clients see a watch that ends like
-// any other, without an error.
+// Ending ends the watches of all Stores that have it in their Config, those that are
+// open and those that begin later. To a client, such a watch ends like any other,
+// without an error.
 type Ending struct {
 	once  sync.Once
 	begun chan struct{}
@@ -30,7 +30,8 @@ func (e *Ending) After(revision int64) {
 	})
 }
 
-// Begun is closed when the watches are to end. It is nil for no Ending.
+// Begun returns a channel that is closed when the watches are to end; nil for a nil
+// Ending.
 func (e *Ending) Begun() <-chan struct{} {
 	if e == nil {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"byre/watch"
 )
 
-// The messages are upstream's (storage/etcd3/errors.go): clients show them.
+// These messages are upstream's (storage/etcd3/errors.go), because clients show them.
 const (
 	expiredList     = "The resourceVersion for the provided list is too old."
 	expiredWatch    = "The resourceVersion for the provided watch is too old."
@@ -39,11 +39,11 @@ const (
 	noSpace = "etcdserver: mvcc: database space exceeded"
 )
 
-// retrySeconds is the Retry-After for a database that is unavailable, and for a revision
-// of the future.
+// retrySeconds is the Retry-After, in seconds, of the errors for a database that is
+// unavailable and for a revision that does not exist yet.
 const retrySeconds = 1
 
-// apiError is the one place where the store's errors become the API's.
+// apiError is the one place that converts errors of the store to errors of the API.
 func (s *Store) apiError(err error, path string) error {
 	switch {
 	case err == nil:
@@ -82,8 +82,8 @@ func isContextError(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// keyTooLong refuses a name whose key is longer than the databases allow. Upstream's
-// validation, which comes before, has shorter bounds for most names.
+// keyTooLong is the error for a name whose key is longer than the databases allow.
+// Upstream's validation, which runs before, has shorter limits for most names.
 func (s *Store) keyTooLong(key sqlstore.Key) error {
 	gr := s.cfg.GroupResource
 	longest := max(sqlstore.MaxKeyBytes-(key.Len()-len(key.Name)), 0)
@@ -91,7 +91,8 @@ func (s *Store) keyTooLong(key sqlstore.Key) error {
 		field.ErrorList{field.TooLong(field.NewPath("metadata", "name"), key.Name, longest)})
 }
 
-// unavailableMessage has the cause where there is one that a client may read.
+// unavailableMessage returns the message of a 503. It contains the cause where a client
+// may read it.
 func unavailableMessage(err error) string {
 	const message = "the database is not available"
 	var cause *sqlstore.Cause
@@ -101,13 +102,13 @@ func unavailableMessage(err error) string {
 	return message
 }
 
-// tooLarge is the error for a revision of the future.
+// tooLarge is the error for a revision that does not exist yet.
 func (s *Store) tooLarge(asked int64) error {
 	return storage.NewTooLargeResourceVersionError(uint64(asked), uint64(s.cfg.Feed.Revision()), retrySeconds)
 }
 
-// waitFor waits, for Config.FutureTimeout at most, until the feed has applied a revision.
-// The client may have seen it on another replica.
+// waitFor waits, for at most Config.FutureTimeout, until the feed has applied a
+// revision. The client may have learned the revision from another replica.
 func (s *Store) waitFor(ctx context.Context, revision int64) error {
 	if revision <= 0 || s.cfg.Feed.Revision() >= revision {
 		return nil
@@ -121,8 +122,8 @@ func (s *Store) waitFor(ctx context.Context, revision int64) error {
 	return s.apiError(err, "")
 }
 
-// expired is the error for a list at a compacted revision. For a paged list it has a
-// token that continues at the latest revision.
+// expired is the error for a list at a compacted revision. For a paged list the error
+// has a continue token that continues at the latest revision.
 func expired(start, path string, paging bool) error {
 	if !paging {
 		return apierrors.NewResourceExpired(expiredList)
@@ -136,7 +137,7 @@ func expired(start, path string, paging bool) error {
 	return status
 }
 
-// corruptError: a stored value can't be made into an object.
+// corruptError says that a stored value cannot be decrypted or decoded.
 type corruptError struct {
 	sealed   bool // it could not be decrypted; else it could not be decoded
 	revision int64
@@ -173,9 +174,10 @@ func readError(err error, path string) error {
 	return corrupt.err
 }
 
-// undecodable is the error that a caller gets for a value that it has just written and
-// that can't be decoded. It has the reason and nothing of the storage.
-func undecodable(err error) error {
+// undecodableError is the error that a caller gets for an object that it has just written
+// and that can't be decoded. It contains the decoder's reason, and nothing about the
+// storage.
+func undecodableError(err error) error {
 	var corrupt *corruptError
 	if errors.As(err, &corrupt) {
 		return corrupt.err
@@ -189,6 +191,8 @@ type corruptObjects struct {
 	stop   error
 }
 
+// maxCorruptObjects is the greatest number of corrupt objects that an error names;
+// upstream's value.
 const maxCorruptObjects = 100
 
 // add records an error. It returns false if the list must end.
@@ -229,7 +233,7 @@ func (c *corruptObjects) err(s *Store) error {
 	}}
 }
 
-// watchError is the status that a watch ends with.
+// watchError converts an error to the status of the ERROR event that ends a watch.
 func (s *Store) watchError(err error) error {
 	if errors.Is(err, sqlstore.ErrCompacted) {
 		return apierrors.NewResourceExpired(expiredWatch)
@@ -242,8 +246,8 @@ func (s *Store) watchError(err error) error {
 	return &apierrors.StatusError{ErrStatus: api.Status()}
 }
 
-// deletedCorrupt is the error for a deleted object whose last state can't be decoded.
-func deletedCorrupt(err error) error {
+// corruptDeletedError is the error for a deleted object whose last state can't be decoded.
+func corruptDeletedError(err error) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,
 		Code:    http.StatusInternalServerError,

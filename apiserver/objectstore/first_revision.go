@@ -9,11 +9,13 @@ import (
 	"byre/watch"
 )
 
-// EnsureFirstRevision writes a first record to a store without one, so that the store's
-// revision is at least 1, as etcd's is. Nothing can be listed at revision 0, because to
-// clients a resourceVersion of 0 means "any". The store and the feed must be running.
+// EnsureFirstRevision writes a first record to a store that has none, so that the
+// store's revision is at least 1, as etcd's is. A list at revision 0 is not possible,
+// because to clients the resourceVersion "0" means any. The caller runs the store and
+// the feed.
 //
-// The record's key is stored data: every database has it, and it must not change.
+// The record's key and value are stored data: every database has them, and they must
+// not change.
 func EnsureFirstRevision(ctx context.Context, store *sqlstore.Store, feed *watch.Feed) error {
 	if revision, err := feed.Latest(ctx); err != nil || revision > 0 {
 		return err
@@ -31,8 +33,8 @@ func EnsureFirstRevision(ctx context.Context, store *sqlstore.Store, feed *watch
 	return feed.WaitFor(ctx, max(change.Revision, 1))
 }
 
-// ensureFirstRevision is EnsureFirstRevision for a reader that comes before the server
-// has called it.
+// ensureFirstRevision calls EnsureFirstRevision for a reader that comes before the
+// server has called it.
 func (s *Store) ensureFirstRevision(ctx context.Context) error {
 	return s.apiError(EnsureFirstRevision(ctx, s.cfg.Store, s.cfg.Feed), s.prefix)
 }

@@ -36,7 +36,7 @@ func exampleScheme() *runtime.Scheme {
 	return scheme
 }
 
-// fixture is a store with everything behind it running.
+// fixture is a store with selectsEverything behind it running.
 type fixture struct {
 	*Store
 	store *sqlstore.Store
@@ -148,7 +148,7 @@ func (f *fixture) compactAndIncrease(ctx context.Context, t *testing.T, resource
 
 // stored checks the encoding of a stored value, as upstream's test of etcd does.
 func (f *fixture) stored(ctx context.Context, t *testing.T, key string) {
-	at, err := f.place(key)
+	at, err := f.locate(key)
 	if err != nil {
 		t.Fatal(err)
 	}

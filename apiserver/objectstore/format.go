@@ -12,67 +12,74 @@ import (
 	"byre/watch/representation"
 )
 
-// Format is one way to show the objects of a Store: in a version, an encoding, whole or
-// in part. A Format belongs to one Store. It is safe for concurrent use.
+// Format is one way to present the objects of a Store: a version, an encoding, and
+// which part of the object. A Format belongs to one Store. It is safe for concurrent
+// use.
 type Format struct {
 	form     representation.Form
 	protobuf bool
-	// message returns what transcodes the stored JSON, or its metadata; nil if nothing
-	// can.
+	// message returns what transcodes the stored JSON, or its metadata; nil, or a nil
+	// result, means that the objects are decoded and encoded.
 	message func() *transcode.Message
-	// metadata marks that message is of what surrounds the metadata alone. whole is the
+	// metadata is true if message transcodes only the metadata. whole is then the
 	// Format of the whole object in the storage version in protobuf, or nil.
 	metadata bool
 	whole    *Format
 	// encode encodes an object without a resourceVersion. It may change the object. In
-	// protobuf it gives the message alone.
+	// protobuf it returns the message without the envelope of runtime.Unknown.
 	encode func(context.Context, runtime.Object) ([]byte, error)
 	// opaque is true for bodies into which no resourceVersion is inserted.
 	opaque bool
-	// from is a Format of protobuf that objects are decoded from, in the envelope that
-	// wrap puts a message into; nil is for the stored JSON.
+	// from is the Format of protobuf that objects are decoded from, after wrap has put
+	// the message into an envelope. Where from is nil, objects are decoded from the
+	// stored JSON.
 	from *Format
 	wrap func(message []byte) []byte
-	// beside is the Format in which readers ask for each object too, or nil.
-	beside *Format
+	// companion is the Format in which readers also ask for each object, or nil.
+	companion *Format
 }
 
-// Opaque returns a Format for what encode makes of objects, as it is. encode gets objects
-// in the version in memory, and may change them. Where from is not nil, it is a Format of
-// protobuf in the storage version, and wrap makes a message of it decodable: objects are
-// then decoded from that, which takes a fraction of the time. Such objects may have nil
-// where the stored JSON has empty lists and maps. Readers ask for each object in the
-// Format beside too (Encoded.In), unless that is nil: a list then makes both together.
-func Opaque(name string, from, beside *Format, wrap func([]byte) []byte, encode func(context.Context, runtime.Object) ([]byte, error)) *Format {
-	return &Format{form: representation.Form{Name: name}, encode: encode, opaque: true, from: from, wrap: wrap, beside: beside}
+// Opaque returns a Format whose bytes are what encode returns, without an inserted
+// resourceVersion. encode gets objects in the version in memory, and may change them.
+//
+// Where from is not nil, it is a Format of protobuf in the storage version. Objects are
+// then decoded from its message, after wrap has put the message into an envelope; this
+// takes a fraction of the time of decoding JSON. Such objects may have nil where the
+// stored JSON has empty lists and maps.
+//
+// Where companion is not nil, readers also ask for each object in this Format
+// (Encoded.In), so a list makes both representations of an object together.
+func Opaque(name string, from, companion *Format, wrap func([]byte) []byte, encode func(context.Context, runtime.Object) ([]byte, error)) *Format {
+	return &Format{form: representation.Form{Name: name}, encode: encode, opaque: true, from: from, wrap: wrap, companion: companion}
 }
 
-// JSON returns a Format that encode makes JSON for, and Protobuf one that it makes
-// messages for. encode gets objects in the version in memory, without a resourceVersion,
-// and may change them.
+// JSON returns a Format of JSON. encode gets objects in the version in memory, without
+// a resourceVersion, and may change them.
 func JSON(name string, encode func(context.Context, runtime.Object) ([]byte, error)) *Format {
 	return &Format{form: representation.Form{Name: name}, encode: encode}
 }
 
-// Protobuf is like JSON.
+// Protobuf returns a Format of protobuf. encode gets objects as with JSON and returns
+// messages without the envelope of runtime.Unknown.
 func Protobuf(name string, encode func(context.Context, runtime.Object) ([]byte, error)) *Format {
 	return &Format{form: representation.Form{Name: name}, protobuf: true, encode: encode}
 }
 
-// Transcoded is a Format of the storage version in protobuf. Objects that can't be
-// transcoded are encoded as with Protobuf. message makes what transcodes, or returns
-// nil, when it is first needed.
+// Transcoded returns a Format of the storage version in protobuf. It transcodes the
+// stored JSON; objects that can't be transcoded are decoded and encoded, as with
+// Protobuf. message returns what transcodes, or nil; it is called for each object that
+// is made.
 func Transcoded(name string, message func() *transcode.Message, encode func(context.Context, runtime.Object) ([]byte, error)) *Format {
 	f := Protobuf(name, encode)
 	f.message = message
 	return f
 }
 
-// MetadataProtobuf is a Format of the metadata in protobuf, without the rest of the
-// object. Objects that can't be transcoded are encoded as with Protobuf. Where whole is
-// not nil, it is the Format of the whole object in the storage version in protobuf: an
-// object that is in memory in that Format is cut out of it, because both messages begin
-// with the metadata.
+// MetadataProtobuf returns a Format of only the metadata in protobuf. Objects that
+// can't be transcoded are decoded and encoded, as with Protobuf. Where whole is not
+// nil, it is the Format of the whole object in the storage version in protobuf. If an
+// object is in memory in that Format, its metadata is cut out of the message: both
+// messages begin with the metadata.
 func MetadataProtobuf(name string, whole *Format, message func() *transcode.Message, encode func(context.Context, runtime.Object) ([]byte, error)) *Format {
 	f := Transcoded(name, message, encode)
 	f.metadata, f.whole = true, whole
@@ -82,7 +89,8 @@ func MetadataProtobuf(name string, whole *Format, message func() *transcode.Mess
 // Stored is the Format of the stored objects: JSON in the storage version.
 func (s *Store) Stored() *Format { return &s.stored }
 
-// inMemory returns an entry in a Format where that need not be made, or nil.
+// inMemory returns the representation of an entry in a Format if it is in memory, and
+// otherwise nil.
 func (s *Store) inMemory(e *watch.Entry, f *Format) *representation.Representation {
 	cache := s.cfg.Feed.Representations()
 	r := cache.Get(&e.Representations, &f.form)
@@ -94,7 +102,8 @@ func (s *Store) inMemory(e *watch.Entry, f *Format) *representation.Representati
 	return r
 }
 
-// represent returns an entry in a Format.
+// represent returns the representation of an entry in a Format, and makes it if
+// necessary.
 func (s *Store) represent(ctx context.Context, e *watch.Entry, f *Format) (*representation.Representation, error) {
 	if r := s.inMemory(e, f); r != nil {
 		return r, nil
@@ -102,7 +111,8 @@ func (s *Store) represent(ctx context.Context, e *watch.Entry, f *Format) (*repr
 	return s.cfg.Feed.Representations().GetOrMake(ctx, &e.Representations, &f.form, s.maker(e, f))
 }
 
-// representItem is represent for an item of a list.
+// representItem is represent for an item of a list. It uses Representations.Scan, so
+// that a large list does not evict what other readers use.
 func (s *Store) representItem(ctx context.Context, e *watch.Entry, f *Format) (*representation.Representation, error) {
 	if r := s.inMemory(e, f); r != nil {
 		return r, nil
@@ -119,7 +129,8 @@ func (s *Store) maker(e *watch.Entry, f *Format) representation.Make {
 	}
 }
 
-// makeStored makes JSON in the storage version, as a decode and an encode would give it.
+// makeStored makes the JSON in the storage version that a decode and an encode would
+// give.
 func (s *Store) makeStored(ctx context.Context, e *watch.Entry) (representation.Representation, error) {
 	data, _, err := s.open(ctx, &e.Record)
 	if err == nil && e.Form != s.cfg.Form {
@@ -161,14 +172,14 @@ func (s *Store) makeFormat(ctx context.Context, e *watch.Entry, f *Format) (made
 	return newJSON(body), nil
 }
 
-// decodeFor decodes an entry to be encoded in a Format, from the cheapest representation
-// that will do.
+// decodeFor decodes an entry that is to be encoded in a Format. It decodes the
+// representation that takes the least time.
 func (s *Store) decodeFor(ctx context.Context, e *watch.Entry, f *Format) (runtime.Object, error) {
 	if f.from == nil || f.from.message == nil || f.from.message() == nil {
 		return s.object(ctx, e)
 	}
-	// The message is not kept, because the readers of this Format may never ask for the
-	// other.
+	// The message is not kept in the cache, because the readers of this Format may
+	// never ask for it.
 	obj := s.cfg.NewFunc()
 	decode := func(message []byte) error { return s.decodeInto(f.wrap(message), obj, e.Revision) }
 	if r := s.cfg.Feed.Representations().Get(&e.Representations, &f.from.form); r != nil {
@@ -189,8 +200,9 @@ func (s *Store) encodeUnversioned(ctx context.Context, obj runtime.Object, f *Fo
 	return f.encode(ctx, obj)
 }
 
-// storedJSON returns what makeStored makes of an entry. It makes no representation of a
-// value that is stored in this form: that takes a quarter of the time of a transcode.
+// storedJSON returns the JSON that makeStored makes of an entry. Where the value
+// already has that form, storedJSON makes no representation, which would take a quarter
+// of the time of a transcode.
 func (s *Store) storedJSON(ctx context.Context, e *watch.Entry) ([]byte, error) {
 	if s.sealer.plain && e.Form == s.cfg.Form && !IsWrapped(e.Value) {
 		return e.Value, nil
@@ -202,8 +214,8 @@ func (s *Store) storedJSON(ctx context.Context, e *watch.Entry) ([]byte, error) 
 	return stored.Body, nil
 }
 
-// transcode makes a message of the stored JSON, or of its metadata, and calls use with it,
-// which must not keep it.
+// transcode transcodes the stored JSON, or its metadata, to a message and calls use
+// with it. use must not keep the message.
 func (s *Store) transcode(ctx context.Context, e *watch.Entry, f *Format, message *transcode.Message, use func([]byte) error) error {
 	stored, err := s.storedJSON(ctx, e)
 	switch {
@@ -215,7 +227,7 @@ func (s *Store) transcode(ctx context.Context, e *watch.Entry, f *Format, messag
 	return message.Transcode(stored, use)
 }
 
-// bookmark returns an empty object in a Format.
+// bookmark returns the object of a bookmark in a Format.
 func (s *Store) bookmark(ctx context.Context, f *Format, revision int64, initialEnd bool) (*representation.Representation, error) {
 	obj, err := s.newBookmark(revision, initialEnd)
 	if err != nil {

@@ -125,12 +125,12 @@ func FuzzKey(f *testing.F) {
 	}
 	s := newFixture(f, backends()[0])
 	f.Fuzz(func(t *testing.T, key string) {
-		at, err := s.place(key)
+		at, err := s.locate(key)
 		if err == nil {
 			if at.Resource != "pods" || at.Group != "" || strings.Contains(at.Namespace, "/") || at.Name == "" {
 				t.Errorf("%q leads to %q", key, at.Key)
 			}
-			if again, err := s.place(strings.TrimPrefix(at.path, s.cfg.KeyPrefix)); err != nil || again != at {
+			if again, err := s.locate(strings.TrimPrefix(at.path, s.cfg.KeyPrefix)); err != nil || again != at {
 				t.Errorf("%q has the path %q, which leads to %q: %v", key, at.path, again.Key, err)
 			}
 			if at.path != s.pathOf(at.Key) {

@@ -16,7 +16,7 @@ import (
 
 // Get implements storage.Interface.
 func (s *Store) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
-	at, err := s.place(key)
+	at, err := s.locate(key)
 	if err != nil {
 		return err
 	}
@@ -33,8 +33,8 @@ func (s *Store) Get(ctx context.Context, key string, opts storage.GetOptions, ou
 	return readError(s.readInto(ctx, e, out), at.path)
 }
 
-// Load loads the resource into memory, so that later reads at resourceVersion "0" do not
-// query the database.
+// Load loads the resource into memory, so that later reads at resourceVersion "0" are
+// answered without a query.
 func (s *Store) Load(ctx context.Context) error {
 	if _, _, loaded := s.cfg.Feed.Lookup(s.at("", "").Key); loaded {
 		return nil
@@ -43,14 +43,14 @@ func (s *Store) Load(ctx context.Context) error {
 	return s.apiError(err, s.prefix)
 }
 
-// Prefix is what the keys of the Store's objects start with, without a slash at
-// its end.
+// Prefix is what the keys of the Store's objects begin with, without a slash at its
+// end.
 func (s *Store) Prefix() string { return strings.TrimSuffix(s.prefix, "/") }
 
 // GetEncoded is Get in a Format. It fails with NotFound if the object does not exist,
-// whatever opts say.
+// even where opts.IgnoreNotFound is set.
 func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOptions, f *Format) (Encoded, error) {
-	at, err := s.place(key)
+	at, err := s.locate(key)
 	if err != nil {
 		return Encoded{}, err
 	}
@@ -68,9 +68,9 @@ func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOpti
 	return s.newEncoded(f, r, e, e.Revision), nil
 }
 
-// entry reads one object, as fresh as resourceVersion demands; nil when there
-// is none.
-func (s *Store) entry(ctx context.Context, at object, resourceVersion string) (*watch.Entry, error) {
+// entry reads one object that is at least as recent as resourceVersion demands. It
+// returns nil if the object does not exist.
+func (s *Store) entry(ctx context.Context, at location, resourceVersion string) (*watch.Entry, error) {
 	asked, err := s.parseVersion(resourceVersion)
 	if err != nil {
 		return nil, err
@@ -86,14 +86,15 @@ func (s *Store) entry(ctx context.Context, at object, resourceVersion string) (*
 		return nil, err
 	}
 	e, _, loaded := s.cfg.Feed.Lookup(at.Key)
-	if !loaded { // dropped meanwhile
+	if !loaded { // the feed has dropped the resource in the meantime
 		return s.storedEntry(ctx, at, asked)
 	}
 	return e, nil
 }
 
-// storedEntry reads from the database, for a resource that nobody lists.
-func (s *Store) storedEntry(ctx context.Context, at object, asked int64) (*watch.Entry, error) {
+// storedEntry reads one object from the database. It serves resources that the feed has
+// not loaded.
+func (s *Store) storedEntry(ctx context.Context, at location, asked int64) (*watch.Entry, error) {
 	if err := s.waitFor(ctx, asked); err != nil {
 		return nil, err
 	}

@@ -16,42 +16,44 @@ import (
 	"byre/watch"
 )
 
-// StorageConfig is what the Stores and the registries of all resources have in common,
-// built-in and custom. Store, Feed and Program are required.
+// StorageConfig is what the Stores and the registries of all resources share, built-in
+// and custom. Store, Feed and Program are required.
 type StorageConfig struct {
-	// Store is where objects are written, Feed where they are read.
+	// Store is where objects are written; Feed is where they are read.
 	Store *sqlstore.Store
 	Feed  *watch.Feed
-	// Program is the part of a record's Form that says which version of the
-	// API the program wrote it by, such as "v1.36".
+	// Program is the part of a record's Form that names the program's version of the
+	// API, such as "v1.36".
 	Program string
 	// Transformers gives the encryption of a resource; nil, or a nil result,
 	// means none.
 	Transformers func(schema.GroupResource) value.Transformer
 	// DeleteCollectionWorkers is how many objects of a collection a registry deletes
-	// at a time; 0 means 1.
+	// concurrently; 0 means 1.
 	DeleteCollectionWorkers int
-	// NoGarbageCollection has registries delete an owner at once, whatever its
-	// dependents.
+	// NoGarbageCollection makes registries delete an owner at once, whether or not it
+	// has dependents.
 	NoGarbageCollection bool
 }
 
-// Resources describes how the objects of each resource are encoded and keyed.
-// SchemeResources does it for types that a scheme knows, package crd for instances.
+// Resources describes how the objects of each resource are encoded and what keys they
+// have. SchemeResources implements it for types that a scheme knows; package crd
+// implements it for instances.
 type Resources interface {
-	// StoredAs returns the resource that the objects are kept under, which is gr
-	// itself for all but events.k8s.io.
+	// StoredAs returns the resource under which the objects of gr are stored. It is gr
+	// itself for all resources but events.k8s.io.
 	StoredAs(gr schema.GroupResource) schema.GroupResource
-	// StoreConfig returns the part of a Store's Config that depends on the resource:
-	// GroupResource, Owner, ResourcePrefix (without a slash before it), Codec,
-	// StorageVersion, Form and what else differs from the default; and the versioner
-	// that finds the storage version among an object's kinds. Other fields are the
-	// Getter's; IndexFields are the registry's where nil.
+	// StoreConfig returns two things. The first is the part of a Store's Config that
+	// depends on the resource: GroupResource, Owner, ResourcePrefix (without a slash
+	// before it), Codec, StorageVersion, Form and what else differs from the default.
+	// The Getter sets the other fields; the registry gives IndexFields where
+	// StoreConfig does not. The second is the versioner that finds the storage version
+	// among an object's kinds.
 	StoreConfig(gr schema.GroupResource, example runtime.Object) (Config, runtime.GroupVersioner, error)
 }
 
-// Getter is the generic.RESTOptionsGetter of all resources. The registries that it
-// serves get Stores; it keeps the first one of each resource.
+// Getter is the generic.RESTOptionsGetter of all resources. It makes a Store for each
+// registry that asks, and keeps the first Store of each resource for Lookup.
 type Getter struct {
 	cfg       StorageConfig
 	resources Resources
@@ -71,7 +73,7 @@ func NewRESTOptionsGetter(cfg StorageConfig, resources Resources) *Getter {
 	return &Getter{cfg: cfg, resources: resources, stores: map[schema.GroupResource]*Store{}}
 }
 
-// Lookup returns the Store that was built for a resource, or nil.
+// Lookup returns the Store of a resource, or nil if no registry has asked for one yet.
 func (g *Getter) Lookup(gr schema.GroupResource) *Store {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -99,8 +101,9 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 	}, nil
 }
 
-// decorator makes the Store of one resource, and keeps the first one: two
-// registries over one resource (events) have Stores that differ in nothing.
+// decorator returns what makes the Store of one resource. It keeps only the first Store
+// of a resource: two registries over one resource (events) have Stores with equal
+// configurations.
 func (g *Getter) decorator(cfg Config) generic.StorageDecorator {
 	return func(
 		backend *storagebackend.ConfigForResource,
@@ -133,7 +136,7 @@ func (g *Getter) decorator(cfg Config) generic.StorageDecorator {
 }
 
 // indexFields returns the fields by which upstream's watch cache indexes watchers. It
-// leaves out metadata.name, because a range can name one object.
+// leaves out metadata.name: a range of the feed can name one object without an index.
 func indexFields(triggers storage.IndexerFuncs) []string {
 	var fields []string
 	for field := range triggers {

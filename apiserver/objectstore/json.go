@@ -6,16 +6,16 @@ import (
 	"byre/watch/representation"
 )
 
-// The marks of a representation in JSON. The resourceVersion is the only part of an
-// answer that is not stored: it is put in when the object is written out.
+// The marks of a representation in JSON, as offsets into its body. The body has no
+// resourceVersion; AppendJSON inserts it.
 const (
-	// markSplice is where the member goes.
+	// markSplice is where the resourceVersion is inserted.
 	markSplice = iota
 	// markTypeMeta is where the members after kind and apiVersion begin, in a typed
-	// object, which has these two first; 0 elsewhere.
+	// object, which begins with these two; 0 in other objects.
 	markTypeMeta
-	// markMetadata and markMetadataEnd enclose the metadata; both are 0 where there is
-	// none.
+	// markMetadata and markMetadataEnd enclose the value of the metadata; both are 0
+	// where the object has none.
 	markMetadata
 	markMetadataEnd
 )
@@ -23,13 +23,13 @@ const (
 const (
 	memberStart = `"resourceVersion":"`
 	memberEnd   = `"`
-	// memberLen is what a resourceVersion adds at most, about.
+	// memberLen is an upper bound of the bytes that inserting a resourceVersion adds.
 	memberLen = 48
 )
 
-// newJSON finds the marks. A typed object gets its resourceVersion where
-// encoding/json would put it, after uid; an unstructured one, whose keys are
-// sorted, in order.
+// newJSON makes the representation of an object's JSON and finds its marks. The
+// resourceVersion of a typed object is inserted where encoding/json would write it,
+// after uid. In an unstructured object, whose keys are sorted, it is inserted in order.
 func newJSON(body []byte) representation.Representation {
 	r := representation.Representation{Body: body}
 	top := scanner{body, 0}
@@ -50,18 +50,19 @@ func newJSON(body []byte) representation.Representation {
 			return r
 		}
 	}
-	// An object without metadata gets one.
+	// An object without metadata gets metadata with only the resourceVersion.
 	r.Marks[markSplice] = max(1, r.Marks[markTypeMeta])
 	return r
 }
 
-// splicePlace finds the place in the metadata that begins at an offset.
+// splicePlace returns where the resourceVersion is inserted into the metadata that
+// begins at offset.
 func splicePlace(body []byte, offset int, typed bool) int {
 	in := scanner{body, offset}
 	last := offset + 1
 	for in.nextMember() {
 		key := in.readKey()
-		if typed && !beforeVersion(key) || !typed && string(key) > "resourceVersion" {
+		if typed && !isBeforeResourceVersion(key) || !typed && string(key) > "resourceVersion" {
 			break
 		}
 		in.skipValue()
@@ -70,8 +71,9 @@ func splicePlace(body []byte, offset int, typed bool) int {
 	return last
 }
 
-// beforeVersion says which members of ObjectMeta come before resourceVersion.
-func beforeVersion(key []byte) bool {
+// isBeforeResourceVersion reports whether encoding/json writes a member of ObjectMeta before
+// resourceVersion.
+func isBeforeResourceVersion(key []byte) bool {
 	switch string(key) {
 	case "name", "generateName", "namespace", "selfLink", "uid":
 		return true
@@ -99,7 +101,8 @@ func appendMetadata(dst []byte, r *representation.Representation, revision int64
 	return appendSpliced(dst, r, int(r.Marks[markMetadata]), int(r.Marks[markMetadataEnd]), revision)
 }
 
-// appendSpliced appends a part of the body that has the place for the resourceVersion.
+// appendSpliced appends the part of the body from from to to, and inserts the
+// resourceVersion. markSplice is within this part.
 func appendSpliced(dst []byte, r *representation.Representation, from, to int, revision int64) []byte {
 	splice := int(r.Marks[markSplice])
 	dst = append(dst, r.Body[from:splice]...)

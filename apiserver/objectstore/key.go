@@ -9,32 +9,31 @@ import (
 	"byre/sqlstore"
 )
 
-// object is the place of one object: its key, and the path that errors and
-// encryption know it by.
-type object struct {
+// location says where one object is stored: its key in the store, and its path in etcd's
+// form, which errors contain and with which encryption authenticates the value.
+type location struct {
 	sqlstore.Key
 	path string
 }
 
-// place turns a registry's key ("<prefix>/<namespace>/<name>", or without a
-// namespace) into a place. Keys that could leave the prefix are refused as
-// upstream refuses them.
-func (s *Store) place(key string) (object, error) {
+// locate parses a registry's key ("<prefix>/<namespace>/<name>", or without a
+// namespace). It refuses keys that would leave the prefix, as upstream does.
+func (s *Store) locate(key string) (location, error) {
 	prepared, err := storage.PrepareKey(s.prefix, key, false)
 	if err != nil {
-		return object{}, err
+		return location{}, err
 	}
 	namespace, name := splitName(prepared[len(s.prefix):])
 	if namespace == "" && name != noName && strings.Contains(name, "/") {
-		// It would share its path with another key, and encryption authenticates values
-		// with the path.
-		return object{}, fmt.Errorf("invalid key: %q has a name of two parts and no namespace", key)
+		// This key would have the same path as another one, and encryption
+		// authenticates values with the path.
+		return location{}, fmt.Errorf("invalid key: %q has a name of two parts and no namespace", key)
 	}
 	return s.at(namespace, name), nil
 }
 
-func (s *Store) at(namespace, name string) object {
-	return object{
+func (s *Store) at(namespace, name string) location {
+	return location{
 		Key: sqlstore.Key{
 			Group:     s.cfg.GroupResource.Group,
 			Resource:  s.cfg.GroupResource.Resource,
@@ -46,9 +45,9 @@ func (s *Store) at(namespace, name string) object {
 	}
 }
 
-// span is what a list or a watch covers.
+// span is the range of objects of a list or a watch.
 type span struct {
-	// path is the prepared key; for a recursive span it ends in a slash, and
+	// path is the prepared key. The path of a recursive span ends in a slash, and
 	// continue tokens are relative to it.
 	path      string
 	recursive bool
@@ -64,7 +63,7 @@ func (s *Store) span(key string, recursive bool) (span, error) {
 	sp := span{path: prepared, recursive: recursive}
 	rest := prepared[len(s.prefix):]
 	if recursive {
-		// A path below a name matches no object, because no namespace has a slash.
+		// A path below a name matches no object, because a namespace contains no slash.
 		sp.namespace = strings.Trim(rest, "/")
 	} else {
 		sp.namespace, sp.name = splitName(rest)
@@ -72,8 +71,8 @@ func (s *Store) span(key string, recursive bool) (span, error) {
 	return sp, nil
 }
 
-// noName stands for an empty name in rows. No API has objects without a name,
-// but the interface allows them, and the store does not.
+// noName is stored in place of an empty name. The API has no objects without a name,
+// but storage.Interface allows them and sqlstore does not.
 const noName = "/"
 
 func splitName(rest string) (namespace, name string) {

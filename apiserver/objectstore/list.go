@@ -19,15 +19,15 @@ import (
 	"byre/watch/representation"
 )
 
-// EncodedList is a list whose items are read while they are iterated.
+// EncodedList is a list in a Format. Its items are read while they are iterated.
 type EncodedList struct {
-	// ResourceVersion, Continue and RemainingItemCount are the list's
-	// metadata. They are complete before the first item is read.
+	// ResourceVersion, Continue and RemainingItemCount are the list's metadata. They
+	// are known before the first item is read.
 	ResourceVersion    string
 	Continue           string
 	RemainingItemCount *int64
-	// Items gives each object once, in key order. After an error, which may
-	// come in the middle, nothing more comes.
+	// Items yields each object once, in key order. It ends with the first error, which
+	// may come in the middle.
 	Items iter.Seq2[Encoded, error]
 
 	s      *Store
@@ -36,9 +36,10 @@ type EncodedList struct {
 }
 
 // MessagesBytes returns how many bytes the items take as the elements of a list in a
-// Format of protobuf: each with the tag of its field, which is one byte, and its length.
-// It comes before the first item is read. The items that are read from the database are
-// in memory from then on, encoded.
+// Format of protobuf. Each element consists of the tag of its field, which is one byte,
+// its length and the message. The caller may iterate Items afterwards. Items that are
+// read from the database are read by MessagesBytes and kept in memory, because they can
+// be read only once.
 func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) {
 	add := func(n int) { total += 1 + sizeOfVarint(n) + n }
 	if l.page.readsOnce {
@@ -68,7 +69,8 @@ func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) 
 	return total, nil
 }
 
-// sizes finds the lengths of messages, which need not be in memory.
+// sizes finds the lengths of the items' messages. A length may be known without its
+// message being in memory.
 func (s *Store) sizes(ctx context.Context, f *Format) parallel[int] {
 	return parallel[int]{
 		find: func(e *watch.Entry) (int, bool) {
@@ -91,7 +93,7 @@ func (s *Store) sizes(ctx context.Context, f *Format) parallel[int] {
 	}
 }
 
-// representations makes the items of a list in a Format.
+// representations makes the representations of the items of a list in a Format.
 func (s *Store) representations(ctx context.Context, f *Format) parallel[*representation.Representation] {
 	return parallel[*representation.Representation]{
 		find: func(e *watch.Entry) (*representation.Representation, bool) {
@@ -99,8 +101,8 @@ func (s *Store) representations(ctx context.Context, f *Format) parallel[*repres
 			return r, r != nil
 		},
 		make: func(e *watch.Entry) (*representation.Representation, error) {
-			if f.beside != nil {
-				_, _ = s.representItem(ctx, e, f.beside) // who asks for it gets the error
+			if f.companion != nil {
+				_, _ = s.representItem(ctx, e, f.companion) // whoever asks for this Format gets the error
 			}
 			return s.representItem(ctx, e, f)
 		},
@@ -108,7 +110,8 @@ func (s *Store) representations(ctx context.Context, f *Format) parallel[*repres
 	}
 }
 
-// entryError is the error for an entry of a list; it is nil where the list itself failed.
+// entryError is the error for an entry of a list. Where e is nil, the list itself
+// failed and err is returned as it is.
 func (s *Store) entryError(err error, e *watch.Entry) error {
 	if e == nil {
 		return err
@@ -118,9 +121,8 @@ func (s *Store) entryError(err error, e *watch.Entry) error {
 
 func sizeOfVarint(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }
 
-// ListEncoded is GetList in a Format. The list's metadata is known, and
-// errors about resourceVersion and continue are returned, before the first
-// item.
+// ListEncoded is GetList in a Format. It returns errors of resourceVersion and
+// continue. Errors of items are yielded by Items.
 func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions, f *Format) (*EncodedList, error) {
 	p, err := s.page(ctx, key, opts)
 	if err != nil {
@@ -182,7 +184,7 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 		return err
 	}
 	if items.IsNil() {
-		// Never a nil slice: an empty list has items too.
+		// Clients expect an empty list as items: [], not null.
 		items.Set(reflect.MakeSlice(items.Type(), 0, 0))
 	}
 	if err := s.versioner.UpdateList(listObj, uint64(p.revision), p.continueToken, p.remaining); err != nil {

@@ -20,41 +20,41 @@ import (
 // MetadataEvent is one event of a MetadataWatch: ADDED, MODIFIED or DELETED.
 type MetadataEvent struct {
 	Type apiwatch.EventType
-	// Object has what the garbage collector's graph is made of, and nothing
-	// else: name, namespace, uid, resourceVersion, owners, finalizers and the
-	// time of deletion. After a DELETED it is the last state, but for the owners.
+	// Object has the metadata that the garbage collector's graph consists of, and
+	// nothing else: name, namespace, uid, resourceVersion, owners, finalizers and
+	// deletionTimestamp. With DELETED it is the last state, without the owners.
 	Object *metav1.PartialObjectMetadata
-	// Old is the state before a MODIFIED, but for the owners.
+	// Old is the state before a MODIFIED, without the owners.
 	Old *metav1.PartialObjectMetadata
 }
 
-// MetadataWatch follows all objects of one resource, whichever server of this
-// program serves it. It reads stored bytes and decodes no object, and doesn't
-// need the records in memory. It has no goroutine and no buffer. It is for one
-// goroutine.
+// MetadataWatch follows all objects of one resource, whichever server of the delegation
+// chain serves it. It reads stored bytes, decodes no object, and does not need the
+// resource's records in memory. It has no goroutine and no buffer. Only one goroutine
+// may use it.
 type MetadataWatch struct {
 	store    *sqlstore.Store
 	feed     *watch.Feed
 	resource watch.Resource
-	path     string // of every object, before its namespace and name
+	path     string // the path of every object, up to its namespace and name
 	sealer   sealer
 	sub      *watch.Subscription // nil before the first Next
-	// known are the objects that exist. They tell what an event changed, and what was
-	// deleted while history was lost.
+	// known are the objects that exist. By them the watch tells what an event changed,
+	// and which objects were deleted in history that it could not read.
 	known map[types.NamespacedName]knownObject
 }
 
-// knownObject is what is remembered of an object.
+// knownObject is what the watch remembers of an object.
 type knownObject struct {
 	uid      types.UID
 	revision int64
-	// leaving has the finalizers and the time of deletion; nil where there are
+	// deletion has the finalizers and the deletionTimestamp; nil for an object with
 	// neither.
-	leaving *metav1.ObjectMeta
+	deletion *metav1.ObjectMeta
 }
 
-// WatchMetadata makes a MetadataWatch of a resource whose objects are in the
-// store, under this Getter's configuration or as custom resources are kept.
+// WatchMetadata makes a MetadataWatch of a resource. If the Getter has no Store of the
+// resource, its objects are read as the instances of a definition.
 func (g *Getter) WatchMetadata(gr schema.GroupResource) *MetadataWatch {
 	kept := g.resources.StoredAs(gr)
 	w := &MetadataWatch{
@@ -75,9 +75,10 @@ func (g *Getter) WatchMetadata(gr schema.GroupResource) *MetadataWatch {
 	return w
 }
 
-// Next returns the objects that exist, perhaps none, when it is called first. Each later
-// call waits for changes and returns at least one. After an error it can be called again.
-// Errors: watch.ErrClosed when the server stops; ctx's own; those of reading history.
+// Next returns the objects that exist, perhaps none, at its first call. Each later call
+// waits for changes and returns at least one. The caller may call Next again after an
+// error. Errors: watch.ErrClosed when the server stops; ctx's own; those of reading
+// history.
 func (w *MetadataWatch) Next(ctx context.Context) ([]MetadataEvent, error) {
 	if w.sub == nil {
 		return w.begin(ctx)
@@ -97,7 +98,7 @@ func (w *MetadataWatch) Next(ctx context.Context) ([]MetadataEvent, error) {
 	return events, nil
 }
 
-// Close frees what the watch holds.
+// Close ends the subscription to the feed. A later Next begins anew.
 func (w *MetadataWatch) Close() {
 	if w.sub != nil {
 		w.sub.Close()
@@ -105,7 +106,8 @@ func (w *MetadataWatch) Close() {
 	}
 }
 
-// begin reads what exists, and compares it with what was known.
+// begin lists the objects that exist, and returns how they differ from those that were
+// known.
 func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 	sub, err := w.feed.Follow(ctx, w.resource, 0)
 	if err != nil {
@@ -121,7 +123,7 @@ func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 			event.Type, event.Old = apiwatch.Modified, before.object(name)
 		}
 		events = append(events, event)
-		now[name] = knownAs(object, r.Revision)
+		now[name] = newKnownObject(object, r.Revision)
 	})
 	if err != nil {
 		sub.Close()
@@ -137,10 +139,11 @@ func (w *MetadataWatch) begin(ctx context.Context) ([]MetadataEvent, error) {
 	return events, nil
 }
 
-// list calls yield for each record as of the revision it returns. It reads a resource that
-// is not too large from the feed, which then has it for the clients that list it next:
-// after a start the garbage collector is the first reader of a resource. It reads others
-// from the database, one page at a time, and keeps no records.
+// list calls yield for each record of the resource at one revision, which it returns. A
+// resource that is not too large is read from the feed: after a start the garbage
+// collector is its first reader, and the clients that list the resource next find it in
+// memory. Other resources are read from the database, one page at a time, and are not
+// kept.
 func (w *MetadataWatch) list(ctx context.Context, yield func(*sqlstore.Record)) (int64, error) {
 	snapshot, ok, err := w.feed.SnapshotSmall(ctx, w.resource)
 	if err != nil {
@@ -185,14 +188,14 @@ func (w *MetadataWatch) event(ctx context.Context, c watch.Event) MetadataEvent 
 	if existed && before.uid == event.Object.UID {
 		event.Type, event.Old = apiwatch.Modified, before.object(name)
 	}
-	w.known[name] = knownAs(event.Object, c.Revision)
+	w.known[name] = newKnownObject(event.Object, c.Revision)
 	return event
 }
 
-func knownAs(o *metav1.PartialObjectMetadata, revision int64) knownObject {
+func newKnownObject(o *metav1.PartialObjectMetadata, revision int64) knownObject {
 	k := knownObject{uid: o.UID, revision: revision}
 	if len(o.Finalizers) > 0 || o.DeletionTimestamp != nil {
-		k.leaving = &metav1.ObjectMeta{Finalizers: o.Finalizers, DeletionTimestamp: o.DeletionTimestamp}
+		k.deletion = &metav1.ObjectMeta{Finalizers: o.Finalizers, DeletionTimestamp: o.DeletionTimestamp}
 	}
 	return k
 }
@@ -204,8 +207,8 @@ func (k knownObject) object(name types.NamespacedName) *metav1.PartialObjectMeta
 		UID:             k.uid,
 		ResourceVersion: strconv.FormatInt(k.revision, 10),
 	}}
-	if k.leaving != nil {
-		o.Finalizers, o.DeletionTimestamp = k.leaving.Finalizers, k.leaving.DeletionTimestamp
+	if k.deletion != nil {
+		o.Finalizers, o.DeletionTimestamp = k.deletion.Finalizers, k.deletion.DeletionTimestamp
 	}
 	return o
 }
@@ -240,15 +243,17 @@ func (w *MetadataWatch) metadata(ctx context.Context, r *sqlstore.Record, revisi
 	return o
 }
 
-// protobufPrefix is what a value in Kubernetes' protobuf begins with. Only a value that
-// was imported encrypted is one, until it is written again.
+// protobufPrefix begins a value in Kubernetes' protobuf. Only a value that was imported
+// in encrypted form is stored so, until an update writes it again.
 var protobufPrefix = []byte("k8s\x00")
 
-// readProtobufMetadata is readMetadata for a message of runtime.Unknown.
+// readProtobufMetadata is readMetadata for an object in protobuf, as a message of
+// runtime.Unknown.
 func readProtobufMetadata(message []byte, into *metav1.ObjectMeta) {
 	var unknown runtime.Unknown
 	var o metav1.PartialObjectMetadata
-	// Metadata is the first field of every API type, and others are skipped.
+	// The metadata is the first field of every API type. Unmarshal skips the other
+	// fields.
 	if unknown.Unmarshal(message) != nil || o.Unmarshal(unknown.Raw) != nil {
 		return
 	}
@@ -258,7 +263,8 @@ func readProtobufMetadata(message []byte, into *metav1.ObjectMeta) {
 	}
 }
 
-// readMetadata decodes what the graph needs from an object's metadata.
+// readMetadata decodes those members of an object's metadata that the garbage collector
+// needs.
 func readMetadata(data []byte, into *metav1.ObjectMeta) {
 	for in := (scanner{data, 0}); in.nextMember(); {
 		var field any

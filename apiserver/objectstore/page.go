@@ -16,16 +16,18 @@ import (
 	"byre/watch"
 )
 
-// page is the answer to a list. Its entries are what the snapshot or the database holds;
-// Encoded, or an object, is made of each while it is sent.
+// page is the result of a list. Its entries are those of the snapshot or of the
+// database. A representation or an object is made of each entry while it is sent.
 type page struct {
 	revision      int64
 	continueToken string
 	remaining     *int64
-	// items yields the entries that the predicate selects, in key order. An error with an
-	// entry is that entry's, an error without one ends the iteration.
+	// items yields the entries that the predicate selects, in key order. An error with
+	// an entry is an error of this entry only; an error without an entry ends the
+	// iteration.
 	items iter.Seq2[*watch.Entry, error]
-	// readsOnce is true where items reads the database: it can be iterated once.
+	// readsOnce is true if items reads the database, and can therefore be iterated only
+	// once.
 	readsOnce bool
 }
 
@@ -33,17 +35,17 @@ type page struct {
 type listRequest struct {
 	span
 	opts storage.ListOptions
-	// exact is the revision to read at; 0 means the latest that the feed has once it is as
-	// fresh as the request demands.
+	// exact is the revision to read at. 0 means the feed's latest revision, after the
+	// feed has become as recent as the request demands.
 	exact int64
-	// continueKey is the key in the continue token. The page begins behind after; where
-	// from is set, entries before from are left out too.
+	// continueKey is the key in the continue token. The page begins after the position
+	// after. Where from is set, entries before from are left out too.
 	continueKey string
 	after       *sqlstore.Position
 	from        *sqlstore.Position
 	limit       int64
-	// issued is the time at which the first page was read, from the continue token. It is
-	// zero on a first page, and where the token has no time.
+	// issued is the time at which the first page was read, from the continue token. It
+	// is zero for a first page, and for a token without a time.
 	issued time.Time
 }
 
@@ -84,9 +86,9 @@ func (l *listRequest) decodeContinue() error {
 		at.Namespace, at.Name = splitName(name)
 	}
 	if !exclusive {
-		// Upstream's tokens are exclusive; this one was not made by upstream. The named
-		// object belongs to the page, so the read begins before it and isOutside drops
-		// what lies between.
+		// Upstream's tokens are exclusive, so upstream did not make this one. The
+		// object that the token names belongs to the page: the read begins before that
+		// object, and isOutside drops the entries in between.
 		l.from = &sqlstore.Position{Namespace: at.Namespace, Name: at.Name}
 		_, size := utf8.DecodeLastRuneInString(at.Name)
 		at.Name = at.Name[:len(at.Name)-size]
@@ -95,7 +97,8 @@ func (l *listRequest) decodeContinue() error {
 	return nil
 }
 
-// isOutside reports whether an entry does not belong to the page, whatever the selectors.
+// isOutside reports whether an entry does not belong to the page, regardless of the
+// selectors.
 func (l *listRequest) isOutside(e *watch.Entry) bool {
 	if !l.recursive {
 		return e.Namespace != l.namespace || e.Name != l.name
@@ -158,9 +161,10 @@ func (s *Store) checkHistory(ctx context.Context, l *listRequest) error {
 	return nil
 }
 
-// currentState reads the state of the database. Memory may still hold a revision that is
-// compacted there; the state decides, so that every replica gives the same answer. While
-// the database is not available, the state is the feed's and Time is zero.
+// currentState reads the state of the database. A revision that is compacted there may
+// still be in this process's memory. The state decides, so that every replica gives the
+// same answer. While the database is not available, currentState returns the feed's
+// state, with a zero Time.
 func (s *Store) currentState(ctx context.Context) sqlstore.State {
 	state, err := s.cfg.Feed.State(ctx)
 	if err != nil {
@@ -176,8 +180,8 @@ func (s *Store) snapshot(ctx context.Context, l *listRequest) (watch.Snapshot, e
 	return s.cfg.Feed.Snapshot(ctx, s.resource())
 }
 
-// narrowing returns the index and the value for a predicate that demands one value of an
-// indexed field, or nil. An index has the name of its field.
+// narrowing returns an index and a value for a predicate that demands one value of an
+// indexed field, and otherwise nil. An index has the name of its field.
 func (s *Store) narrowing(p *storage.SelectionPredicate) *watch.Narrowing {
 	if p.Field == nil {
 		return nil
@@ -207,7 +211,8 @@ func (s *Store) candidates(l *listRequest, snapshot watch.Snapshot) iter.Seq[*wa
 	return snapshot.Indexed(*n, l.namespace, l.after)
 }
 
-// selected is one entry of a page with a limit, or the error of reading it.
+// selected is one entry of a page with a limit, with the error of comparing it with the
+// selectors.
 type selected struct {
 	entry *watch.Entry
 	err   error
@@ -225,8 +230,8 @@ func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot w
 		p.items = s.selectEntries(ctx, l, candidates)
 		return p, nil
 	}
-	if !everything(&l.opts.Predicate) {
-		candidates = s.ahead(ctx, candidates)
+	if !selectsEverything(&l.opts.Predicate) {
+		candidates = s.withDecodeAhead(ctx, candidates)
 	}
 	var picked []selected
 	var last *watch.Entry
@@ -238,8 +243,8 @@ func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot w
 		total++
 		if int64(len(picked)) == l.limit {
 			more = true
-			if !everything(&l.opts.Predicate) {
-				break // with a selector, remainingItemCount is not set
+			if !selectsEverything(&l.opts.Predicate) {
+				break // remainingItemCount is not set for a list with a selector
 			}
 			continue
 		}
@@ -255,11 +260,12 @@ func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot w
 }
 
 // finishPage sets the items, the continue token and remainingItemCount of a page with a
-// limit. total is the number of candidates from the page's start; where more is true and a
-// selector hides the count, it is only more than the number of those that were examined.
+// limit. total is the number of candidates from the start of the page. Where more is
+// true and there is a selector, total is only greater than the number of candidates
+// that were examined; upstream's token needs no more.
 func (s *Store) finishPage(ctx context.Context, p *page, l *listRequest, picked []selected, last *watch.Entry, total int64, more bool) error {
 	p.items = func(yield func(*watch.Entry, error) bool) {
-		s.decodePicked(ctx, picked)
+		s.decodePageAhead(ctx, picked)
 		for _, item := range picked {
 			if !yield(item.entry, item.err) {
 				return
@@ -286,8 +292,8 @@ func (s *Store) finishPage(ctx context.Context, p *page, l *listRequest, picked 
 	return err
 }
 
-// pageFromDatabase answers from the database: lists at revisions that are not in memory,
-// and pages of resources that the feed has not loaded.
+// pageFromDatabase answers from the database: lists at revisions that are not in
+// memory, and pages of resources that the feed has not loaded.
 func (s *Store) pageFromDatabase(ctx context.Context, l *listRequest) (*page, error) {
 	pager := &pager{s: s, query: sqlstore.Query{
 		Range: sqlstore.Range{
@@ -312,7 +318,7 @@ func (s *Store) pageFromDatabase(ctx context.Context, l *listRequest) (*page, er
 	var last *watch.Entry
 	seen := int64(0)
 	for size := l.limit; ; {
-		if !everything(&l.opts.Predicate) {
+		if !selectsEverything(&l.opts.Predicate) {
 			s.decodeAhead(ctx, pager.entries)
 		}
 		for _, e := range pager.entries {
@@ -331,7 +337,8 @@ func (s *Store) pageFromDatabase(ctx context.Context, l *listRequest) (*page, er
 		if int64(len(picked)) == l.limit || !pager.more {
 			break
 		}
-		// The selectors select few: double the size of the next read, as upstream does.
+		// The selectors select few of the records: double the size of the next read, as
+		// upstream does.
 		size = min(2*size, maxPageRecords)
 		if err := pager.read(ctx, size); err != nil {
 			return nil, s.pagerError(err, l)
@@ -341,8 +348,8 @@ func (s *Store) pageFromDatabase(ctx context.Context, l *listRequest) (*page, er
 	return p, s.finishPage(ctx, p, l, picked, last, pager.seen+pager.remaining, more)
 }
 
-// itemsFromDatabase yields the entries that the predicate selects. It reads the next page
-// of records when the one before has been iterated.
+// itemsFromDatabase yields the entries that the predicate selects. It reads the next
+// page of records after the previous one has been iterated.
 func (s *Store) itemsFromDatabase(ctx context.Context, l *listRequest, p *pager) iter.Seq2[*watch.Entry, error] {
 	return func(yield func(*watch.Entry, error) bool) {
 		for {
@@ -362,7 +369,8 @@ func (s *Store) itemsFromDatabase(ctx context.Context, l *listRequest, p *pager)
 	}
 }
 
-// pagerError is the answer for an error of reading the history or the database.
+// pagerError converts an error of reading history or the database to the error of the
+// list.
 func (s *Store) pagerError(err error, l *listRequest) error {
 	switch {
 	case errors.Is(err, sqlstore.ErrCompacted):

@@ -8,22 +8,21 @@ import (
 )
 
 const (
-	// pageRecords is how many records are read at a time where the request
-	// sets no limit; maxPageRecords where selectors made them grow.
+	// pageRecords is how many records one read returns where the request sets no limit.
+	// maxPageRecords is the most that one read returns where selectors select few.
 	pageRecords    = 500
 	maxPageRecords = 10_000
 )
 
-// pager reads a range of the database in pages, all at one revision.
+// pager reads a range of the database page by page, all pages at one revision.
 type pager struct {
 	s     *Store
 	query sqlstore.Query
-	// entries is the page read last.
+	// entries is the page that was read last.
 	entries []*watch.Entry
 	// seen is how many records were read in all pages.
 	seen int64
-	// more is true when there are records after entries; remaining is then
-	// how many.
+	// more is true if there are records after entries; remaining is their number then.
 	more      bool
 	remaining int64
 }
@@ -42,7 +41,7 @@ func (p *pager) read(ctx context.Context, size int64) error {
 	if err != nil {
 		return err
 	}
-	// The pages after the first are of the first one's revision.
+	// The later pages are read at the revision of the first.
 	p.query.At = listed.Revision
 	p.seen += int64(len(p.entries))
 	p.more, p.remaining = listed.More && len(p.entries) > 0, listed.Remaining

@@ -7,8 +7,8 @@ import (
 	"byre/watch"
 )
 
-// What a list shows of its entries is made on all processors and read in the order of the
-// list.
+// The representations of a list's entries are made on all processors, and read in the
+// order of the list.
 //
 // What upstream does: it converts and encodes the objects of a list one after the other,
 // in the goroutine of the request.
@@ -27,41 +27,45 @@ import (
 // is the whole list).
 
 const (
-	// aheadBatch is how many entries a goroutine makes at a time. A batch whose values have
-	// aheadBytes has fewer: what is made of it is in memory until it is read.
+	// aheadBatch is how many entries one goroutine makes. A batch ends earlier when its
+	// values have aheadBytes, because what is made of them stays in memory until it is
+	// read.
 	aheadBatch = 64
 	// aheadBatches bounds the batches that are made and not yet read.
 	aheadBatches = 8
 )
 
-// made is what was made of one entry of a list, or the error. An error without an entry
-// is the list's.
+// made is what was made of one entry of a list, or an error. An error without an entry
+// is an error of the whole list.
 type made[T any] struct {
 	entry *watch.Entry
 	value T
 	err   error
 }
 
-// parallel makes something of entries. find returns what is in memory; the reader calls it.
-// Several goroutines call make.
+// parallel makes a value of each entry of a list. find returns the value if it is in
+// memory; only the reader's goroutine calls it. Several goroutines call make
+// concurrently.
 type parallel[T any] struct {
 	find func(*watch.Entry) (T, bool)
 	make func(*watch.Entry) (T, error)
-	// sequential makes one entry after the other, in the goroutine of the reader.
+	// sequential makes one value after the other, in the goroutine of the reader.
 	sequential bool
 }
 
-// batch are entries that one goroutine makes. The reader reads it when done is closed.
+// batch holds entries whose values one goroutine makes. The reader reads it after done
+// is closed.
 type batch[T any] struct {
 	items []made[T]
 	// bytes is the size of the values of the items.
 	bytes int
-	// complete is how many of the items are made. It is less than all after a panic.
+	// complete is how many of the items have been made. After a panic it is less than
+	// all.
 	complete int
 	done     chan struct{}
 }
 
-// add adds an entry that is to be made.
+// add adds an entry whose value is to be made.
 func (b *batch[T]) add(e *watch.Entry, err error) {
 	b.items = append(b.items, made[T]{entry: e, err: err})
 	if e != nil {
@@ -69,8 +73,8 @@ func (b *batch[T]) add(e *watch.Entry, err error) {
 	}
 }
 
-// one makes one entry.
-func (p parallel[T]) one(e *watch.Entry, err error) made[T] {
+// makeOne makes the value of one entry.
+func (p parallel[T]) makeOne(e *watch.Entry, err error) made[T] {
 	item := made[T]{entry: e, err: err}
 	if err == nil {
 		item.value, item.err = p.make(e)
@@ -78,17 +82,17 @@ func (p parallel[T]) one(e *watch.Entry, err error) made[T] {
 	return item
 }
 
-// atOnce returns what needs no goroutine: an error, what is in memory, and everything
-// where sequential is set.
-func (p parallel[T]) atOnce(e *watch.Entry, err error) (made[T], bool) {
+// makeInline returns what needs no goroutine: an error, a value that is in memory, and any
+// value where sequential is set. Otherwise it returns false.
+func (p parallel[T]) makeInline(e *watch.Entry, err error) (made[T], bool) {
 	if err != nil || p.sequential {
-		return p.one(e, err), true
+		return p.makeOne(e, err), true
 	}
 	value, ok := p.find(e)
 	return made[T]{entry: e, value: value}, ok
 }
 
-// all yields what is made of each entry, in the order of the entries.
+// all yields the value of each entry, in the order of the entries.
 func (p parallel[T]) all(entries iter.Seq2[*watch.Entry, error]) iter.Seq[made[T]] {
 	return func(yield func(made[T]) bool) {
 		var started []*batch[T]
@@ -104,7 +108,7 @@ func (p parallel[T]) all(entries iter.Seq2[*watch.Entry, error]) iter.Seq[made[T
 			started = started[1:]
 			for i, item := range b.items {
 				if i >= b.complete {
-					item = p.one(item.entry, item.err) // the reader gets the panic
+					item = p.makeOne(item.entry, item.err) // panics again, in the reader's goroutine
 				}
 				if !yield(item) {
 					return false
@@ -116,7 +120,7 @@ func (p parallel[T]) all(entries iter.Seq2[*watch.Entry, error]) iter.Seq[made[T
 		var next *batch[T]
 		for e, err := range entries {
 			if next == nil && len(started) == 0 {
-				if item, ok := p.atOnce(e, err); ok {
+				if item, ok := p.makeInline(e, err); ok {
 					if !yield(item) {
 						return
 					}
@@ -147,11 +151,11 @@ func (p parallel[T]) all(entries iter.Seq2[*watch.Entry, error]) iter.Seq[made[T
 	}
 }
 
-// fill makes the entries of a batch.
+// fill makes the values of a batch.
 func (p parallel[T]) fill(b *batch[T]) {
 	defer close(b.done)
-	defer func() { _ = recover() }() // the reader makes the entry again
+	defer func() { _ = recover() }() // the reader makes the item again, and gets the panic
 	for ; b.complete < len(b.items); b.complete++ {
-		b.items[b.complete] = p.one(b.items[b.complete].entry, b.items[b.complete].err)
+		b.items[b.complete] = p.makeOne(b.items[b.complete].entry, b.items[b.complete].err)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"byre/watch/representation"
 )
 
-// The marks of a representation in protobuf. Its body is the message of the object, at
-// the revision of its record: only the last state of a deleted object is shown at
-// another one.
+// The marks of a representation in protobuf, as offsets into its body. The body is the
+// message of the object, with the resourceVersion of the record. Only the last state of
+// a deleted object is shown with another resourceVersion, that of the delete.
 const (
 	// markMessage and markMessageEnd enclose the content of the metadata.
 	markMessage = iota
@@ -29,8 +29,9 @@ const (
 
 var errNoMetadata = errors.New("a protobuf message of an API object does not begin with its metadata")
 
-// newProtobuf makes the representation of a message without a resourceVersion. Upstream
-// writes an empty one, as it does with all fields of ObjectMeta that are not pointers.
+// newProtobuf makes the representation of a message whose resourceVersion is empty.
+// Upstream writes the empty field, as it does with all fields of ObjectMeta that are
+// not pointers.
 func newProtobuf(message []byte, revision int64) (representation.Representation, error) {
 	r := representation.Representation{Body: message}
 	in := messageFields{message, 0}
@@ -54,7 +55,7 @@ func newProtobuf(message []byte, revision int64) (representation.Representation,
 	return withRevision(&r, revision), nil
 }
 
-// withRevision makes the same representation at another revision, in memory of its own.
+// withRevision makes a copy of a representation that has another resourceVersion.
 func withRevision(r *representation.Representation, revision int64) representation.Representation {
 	start, end := int(r.Marks[markMessage]), int(r.Marks[markMessageEnd])
 	from, to := int(r.Marks[markVersion]), int(r.Marks[markVersionEnd])
@@ -79,8 +80,8 @@ func withRevision(r *representation.Representation, revision int64) representati
 }
 
 // cutMetadata returns the metadata of a whole object as a message of
-// PartialObjectMetadata, in the memory of the other: the metadata is the first field of
-// both messages.
+// PartialObjectMetadata. The metadata is the first field of both messages, so the
+// result shares the memory of whole.
 func cutMetadata(whole *representation.Representation) *representation.Representation {
 	end := whole.Marks[markMessageEnd]
 	return &representation.Representation{Body: whole.Body[:end:end], Marks: whole.Marks}
@@ -92,8 +93,9 @@ type messageFields struct {
 	pos int
 }
 
-// next returns the next field's tag and where its content is; end is negative when there
-// is none, or none that has a length or is a varint.
+// next returns the tag of the next field and the offsets of its content. end is
+// negative after the last field, and for a field that is neither a varint nor has a
+// length.
 func (f *messageFields) next() (tag uint64, start, end int) {
 	tag, n := binary.Uvarint(f.b[f.pos:])
 	if n <= 0 {

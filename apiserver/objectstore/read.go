@@ -15,7 +15,8 @@ func (s *Store) pathOf(key sqlstore.Key) string {
 	return s.cfg.KeyPrefix + s.prefix + joinName(key.Namespace, key.Name)
 }
 
-// open decrypts a record.
+// open decrypts a record's value. stale reports whether the value should be written
+// again, because it would now be encrypted or encoded otherwise.
 func (s *Store) open(ctx context.Context, r *sqlstore.Record) (data []byte, stale bool, err error) {
 	data, stale, err = s.sealer.open(ctx, r.Value, s.pathOf(r.Key))
 	if err != nil {
@@ -24,7 +25,8 @@ func (s *Store) open(ctx context.Context, r *sqlstore.Record) (data []byte, stal
 	return data, stale || r.Form != s.cfg.Form, nil
 }
 
-// decodeInto decodes data, as of a revision, into an empty object.
+// decodeInto decodes data into an empty object and sets the object's resourceVersion to
+// revision.
 func (s *Store) decodeInto(data []byte, into runtime.Object, revision int64) error {
 	if _, err := conversion.EnforcePtr(into); err != nil {
 		return err
@@ -35,13 +37,13 @@ func (s *Store) decodeInto(data []byte, into runtime.Object, revision int64) err
 	return s.versioner.UpdateObject(into, uint64(revision))
 }
 
-// object returns an entry's object, which is the caller's alone.
+// object decodes an entry. The caller owns the object.
 func (s *Store) object(ctx context.Context, e *watch.Entry) (runtime.Object, error) {
 	obj := s.cfg.NewFunc()
 	return obj, s.readInto(ctx, e, obj)
 }
 
-// readInto decodes an entry into an object that is the caller's alone.
+// readInto decodes an entry into an object that the caller owns.
 func (s *Store) readInto(ctx context.Context, e *watch.Entry, into runtime.Object) error {
 	if r := s.cfg.Feed.Representations().Get(&e.Representations, &s.stored.form); r != nil {
 		return s.decodeInto(r.Body, into, e.Revision)
@@ -53,6 +55,7 @@ func (s *Store) readInto(ctx context.Context, e *watch.Entry, into runtime.Objec
 	return s.decodeInto(data, into, e.Revision)
 }
 
+// reencode decodes data and encodes it in the current form.
 func (s *Store) reencode(data []byte, revision int64) ([]byte, error) {
 	obj := s.cfg.NewFunc()
 	if err := s.decodeInto(data, obj, revision); err != nil {
@@ -64,8 +67,8 @@ func (s *Store) reencode(data []byte, revision int64) ([]byte, error) {
 	return s.encodeBy(s.cfg.Plain, obj)
 }
 
-// attributes returns what selectors look at. The entry is decoded only when its writer
-// was another process or an earlier one, and nobody has asked before.
+// attributes returns the labels and fields that selectors compare. It decodes the entry
+// only where this process did not write it, and keeps the result with the entry.
 func (s *Store) attributes(ctx context.Context, e *watch.Entry) (*sqlstore.Attributes, error) {
 	if a := s.knownAttributes(e); a != nil && a.Fields != nil {
 		return a, nil
@@ -82,8 +85,8 @@ func (s *Store) attributes(ctx context.Context, e *watch.Entry) (*sqlstore.Attri
 	return a, nil
 }
 
-// knownAttributes returns attributes that were found in this Store's View; nil if none
-// were. Their Fields are nil where only the labels are known.
+// knownAttributes returns the attributes that were found in this Store's View, or nil.
+// Their Fields are nil where only the labels have been read.
 func (s *Store) knownAttributes(e *watch.Entry) *sqlstore.Attributes {
 	if a := e.Attributes(); a != nil && a.View == s.cfg.View {
 		return a
@@ -91,8 +94,8 @@ func (s *Store) knownAttributes(e *watch.Entry) *sqlstore.Attributes {
 	return nil
 }
 
-// labels returns an entry's labels. They are read from its bytes where those are what a
-// decode and an encode would give.
+// labels returns an entry's labels. It reads them from the entry's bytes where these
+// equal what a decode and an encode would give.
 func (s *Store) labels(ctx context.Context, e *watch.Entry) (labelSet, error) {
 	if a := s.knownAttributes(e); a != nil {
 		return labelSet(a.Labels), nil
@@ -120,9 +123,8 @@ func (s *Store) attributesOfObject(obj runtime.Object) (*sqlstore.Attributes, er
 	return s.fields.compact(s.cfg.View, labels, fields), nil
 }
 
-// matches reports whether a predicate selects an entry. An object whose
-// attributes can't be told is not selected, as upstream has it; one that can't
-// be read is an error.
+// matches reports whether a predicate selects an entry. It returns an error for an
+// entry that cannot be read.
 func (s *Store) matches(ctx context.Context, p *storage.SelectionPredicate, e *watch.Entry) (bool, error) {
 	if p.ShardSelector != nil && !p.ShardSelector.Empty() {
 		obj, err := s.object(ctx, e)
@@ -133,7 +135,7 @@ func (s *Store) matches(ctx context.Context, p *storage.SelectionPredicate, e *w
 			return false, err
 		}
 	}
-	if everything(p) {
+	if selectsEverything(p) {
 		return true, nil
 	}
 	if p.Field == nil || p.Field.Empty() {
@@ -144,7 +146,7 @@ func (s *Store) matches(ctx context.Context, p *storage.SelectionPredicate, e *w
 	return err == nil && matchAttributes(p, a), err
 }
 
-// everything is SelectionPredicate.Empty for predicates with nil selectors too.
-func everything(p *storage.SelectionPredicate) bool {
+// selectsEverything is SelectionPredicate.Empty, which would panic for nil selectors.
+func selectsEverything(p *storage.SelectionPredicate) bool {
 	return (p.Label == nil || p.Label.Empty()) && (p.Field == nil || p.Field.Empty())
 }

@@ -10,9 +10,9 @@ import (
 	"byre/sqlstore"
 )
 
-// getRecord, listRecords and writeRecord are the requests to the revision store, each in
-// kube-apiserver's metrics of requests to etcd (etcd_request_duration_seconds and
-// its kin), which dashboards and alerts ask for.
+// getRecord, listRecords and writeRecord are the requests to the revision store. Each
+// is counted in kube-apiserver's metrics of requests to etcd, such as
+// etcd_request_duration_seconds, because dashboards and alerts query these.
 
 func (s *Store) getRecord(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
 	start := time.Now()
@@ -35,8 +35,8 @@ func (s *Store) writeRecord(ctx context.Context, w sqlstore.Write) (sqlstore.Cha
 	return change, err
 }
 
-// recordRequest counts as an error what etcd would answer with one: a missing key
-// and a lost compare-and-swap are answers.
+// recordRequest counts a request, as an error where etcd would answer with one. etcd
+// does not answer with an error for a missing key or a failed precondition.
 func (s *Store) recordRequest(operation string, start time.Time, err error) {
 	for _, answer := range []error{sqlstore.ErrNotFound, sqlstore.ErrExists, sqlstore.ErrConflict} {
 		if errors.Is(err, answer) {

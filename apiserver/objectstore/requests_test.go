@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// all returns the options of a list or a watch of everything.
+// all returns the options of a list or a watch of selectsEverything.
 func all(change ...func(*storage.ListOptions)) storage.ListOptions {
 	opts := storage.ListOptions{Recursive: true, Predicate: storage.Everything}
 	for _, c := range change {

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// Members yields the members of a JSON object as they are written: keys with their escapes,
-// and values. The text must be valid JSON, as the bodies of a Store are.
+// Members yields the members of a JSON object as they are written: keys with their
+// escapes, and values. The text must be valid JSON, as the bodies of a Store are. The
+// values share its memory.
 func Members(object []byte) iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
 		for s := (scanner{object, 0}); s.nextMember(); {
@@ -20,8 +21,8 @@ func Members(object []byte) iter.Seq2[string, []byte] {
 	}
 }
 
-// Elements yields the elements of a JSON array as they are written. The text must be valid
-// JSON.
+// Elements yields the elements of a JSON array as they are written. The text must be
+// valid JSON. The elements share its memory.
 func Elements(array []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for s := (scanner{array, 0}); s.nextIs('[') || s.nextIs(','); {
@@ -29,15 +30,15 @@ func Elements(array []byte) iter.Seq[[]byte] {
 			s.skipSpace()
 			start := s.pos
 			if s.skipValue(); s.pos == start || !yield(array[start:s.pos]) {
-				return // an empty array, or the reader has ended
+				return // an empty array, or the caller has stopped
 			}
 		}
 	}
 }
 
-// scanner reads the members of one JSON object. The text must be valid JSON, as encoders
-// write it and as both databases check it. In invalid JSON the scanner stops early; it never
-// reads outside the text.
+// scanner reads the members of one JSON object. The text must be valid JSON: encoders
+// write valid JSON, and both databases check it. In invalid JSON the scanner stops
+// early; it never reads outside the text.
 type scanner struct {
 	b   []byte
 	pos int
@@ -79,8 +80,8 @@ func (s *scanner) readKey() []byte {
 	return key
 }
 
-// readString returns the string that begins here as it is written, with its escapes, and
-// moves behind it.
+// readString returns the string that begins here as it is written, with its escapes,
+// and moves past it.
 func (s *scanner) readString() []byte {
 	start := s.pos + 1
 	s.pos = endOfString(s.b, s.pos)
@@ -90,7 +91,7 @@ func (s *scanner) readString() []byte {
 	return s.b[start : s.pos-1]
 }
 
-// endOfString returns where the text goes on behind the string that begins at pos.
+// endOfString returns the offset after the string that begins at pos.
 func endOfString(b []byte, pos int) int {
 	for start := pos + 1; ; {
 		quote := bytes.IndexByte(b[min(pos+1, len(b)):], '"')
@@ -108,10 +109,10 @@ func endOfString(b []byte, pos int) int {
 	}
 }
 
-// skipValue moves behind the value that begins here.
+// skipValue moves past the value that begins here.
 func (s *scanner) skipValue() { s.pos = endOfValue(s.b, s.pos) }
 
-// endOfValue returns where the text goes on behind the value that begins at pos.
+// endOfValue returns the offset after the value that begins at pos.
 func endOfValue(b []byte, pos int) int {
 	for depth := 0; pos < len(b); {
 		switch b[pos] {
@@ -170,8 +171,8 @@ func scalarAt(data []byte, path []string) (text string, exists, ok bool) {
 	return "", false, true
 }
 
-// readScalar returns the string, number or boolean that begins here. It returns false where
-// a decoded value would be written otherwise.
+// readScalar returns the string, number or boolean that begins here. It returns false
+// for a value that an encoder might write differently, such as 1.0.
 func (s *scanner) readScalar() (string, bool) {
 	if s.nextIs('"') {
 		return s.readPlainString()

@@ -20,18 +20,18 @@ type SchemeResources struct {
 	Scheme *runtime.Scheme
 	// Codecs is the scheme's codec factory.
 	Codecs runtime.StorageSerializer
-	// Encoding picks the storage version and the version in memory of a
-	// resource.
+	// Encoding chooses the storage version and the version in memory of a resource.
 	Encoding serverstorage.ResourceEncodingConfig
 	// Program is StorageConfig.Program.
 	Program string
 	// Prefixes are the key prefixes that differ from the resource's name.
 	Prefixes map[schema.GroupResource]string
-	// Cohabitants are resources that are kept as another one.
+	// Cohabitants are the resources whose objects are stored as those of another
+	// resource.
 	Cohabitants map[schema.GroupResource]schema.GroupResource
-	// DefaultedOnRead are resources whose strategies leave defaults open that the
-	// next decode fills in. Their objects are stored with these defaults, as bytes
-	// are answered as they are stored.
+	// DefaultedOnRead are the resources whose strategies reset fields that the next
+	// decode defaults. Their objects are stored with these defaults, because reads are
+	// answered with the stored bytes.
 	DefaultedOnRead map[schema.GroupResource]bool
 }
 
@@ -45,8 +45,8 @@ func (r *SchemeResources) StoredAs(gr schema.GroupResource) schema.GroupResource
 	return gr
 }
 
-// ResourcePrefix is what the keys of a resource begin with in etcd, after the prefix of
-// all and without slashes around it.
+// ResourcePrefix is what the keys of a resource begin with in etcd, after "/registry",
+// without slashes around it.
 func (r *SchemeResources) ResourcePrefix(gr schema.GroupResource) string {
 	stored := r.StoredAs(gr)
 	if prefix, ok := r.Prefixes[stored]; ok {
@@ -107,7 +107,8 @@ func (r *SchemeResources) codec(gr, stored schema.GroupResource, example runtime
 	return codec, versioner, version, nil
 }
 
-// roundTripCodec encodes what a decode of the encoding would give.
+// roundTripCodec encodes an object, decodes it with its defaults, and encodes the
+// result.
 type roundTripCodec struct{ runtime.Codec }
 
 // Encode implements runtime.Encoder.
@@ -123,15 +124,16 @@ func (c roundTripCodec) Encode(obj runtime.Object, w io.Writer) error {
 	return c.Codec.Encode(decoded, w)
 }
 
-// decoders puts one before upstream's that finds the kind where encoders put
-// it: to find it, upstream's parses the whole value, and then parses it again.
+// decoders puts a decoder before upstream's that expects the kind at the beginning of
+// an object, where encoders write it. Upstream's decoder parses the whole value to find
+// the kind, and then parses it again.
 func (r *SchemeResources) decoders(all []runtime.Decoder) []runtime.Decoder {
 	quick := json.NewSerializerWithOptions(kindFirst{}, r.Scheme, r.Scheme, json.SerializerOptions{})
 	return append([]runtime.Decoder{quick}, all...)
 }
 
-// kindFirst reads the type of an object that begins with it, and leaves others
-// to upstream.
+// kindFirst reads the kind of an object that begins with it. Upstream's factory reads
+// the kind of other objects.
 type kindFirst struct{}
 
 var _ json.MetaFactory = kindFirst{}

@@ -13,10 +13,10 @@ import (
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 )
 
-// A stored value is always JSON text. A value that is not encrypted is the object itself.
-// An encrypted value is a JSON string: the readable prefix that upstream puts before the
-// ciphertext ("k8s:enc:aescbc:v1:key1:"), and the rest in base64. Bytes of a transformer
-// that has no such prefix get rawPrefix.
+// A stored value is always JSON text. A value that is not encrypted is the object
+// itself. An encrypted value is a JSON string: the readable prefix that upstream puts
+// before the ciphertext ("k8s:enc:aescbc:v1:key1:"), followed by the ciphertext in
+// base64. If a transformer writes no such prefix, the string begins with rawPrefix.
 const (
 	encryptedPrefix = "k8s:enc:"
 	rawPrefix       = "byre:raw:"
@@ -39,7 +39,7 @@ func newSealer(transformer value.Transformer) sealer {
 	return sealer{transformer: transformer}
 }
 
-// seal turns an encoded object into what is stored under a path.
+// seal encrypts an encoded object. path is the path under which the object is stored.
 func (s *sealer) seal(ctx context.Context, data []byte, path string) ([]byte, error) {
 	if s.plain {
 		return data, nil
@@ -55,7 +55,7 @@ func (s *sealer) seal(ctx context.Context, data []byte, path string) ([]byte, er
 }
 
 // open is the reverse of seal. stale reports whether the value should be written again,
-// because seal would now encrypt it otherwise.
+// because seal would now use another key or provider.
 func (s *sealer) open(ctx context.Context, stored []byte, path string) (data []byte, stale bool, err error) {
 	wrapped := IsWrapped(stored)
 	if s.plain && !wrapped {
@@ -69,24 +69,24 @@ func (s *sealer) open(ctx context.Context, stored []byte, path string) (data []b
 	return s.transformer.TransformFromStorage(ctx, stored, value.DefaultContext(path))
 }
 
-// Decrypt returns the plain text of a Record's Value as a Store does that has the
-// transformer, which may be nil, and keeps the object under the path.
+// Decrypt returns the plain text of a Record's Value. transformer is the one of the
+// object's resource, which may be nil, and path is the object's path in etcd's form.
 func Decrypt(ctx context.Context, transformer value.Transformer, stored []byte, path string) ([]byte, error) {
 	s := newSealer(transformer)
 	data, _, err := s.open(ctx, stored, path)
 	return data, err
 }
 
-// IsEncrypted reports whether bytes are what a transformer of an EncryptionConfiguration
-// has made, in the form in which etcd has them.
+// IsEncrypted reports whether bytes, in the form in which etcd has them, were written
+// by a provider of an EncryptionConfiguration.
 func IsEncrypted(sealed []byte) bool { return bytes.HasPrefix(sealed, []byte(encryptedPrefix)) }
 
-// IsWrapped reports whether a Record's Value is what WrapEncrypted returned.
+// IsWrapped reports whether a Record's Value has the form that WrapEncrypted returns.
 func IsWrapped(stored []byte) bool { return bytes.HasPrefix(stored, []byte(`"`)) }
 
-// WrapEncrypted makes the Value of a Record of encrypted bytes. They can be decrypted
-// where a Store gives the object the path that it was encrypted with, which for all but
-// allocations is its key in etcd.
+// WrapEncrypted makes the Value of a Record from encrypted bytes. A Store can decrypt
+// it if the object has the path with which it was encrypted. That path is the object's
+// key in etcd, except for allocations.
 func WrapEncrypted(sealed []byte) []byte {
 	prefix := readablePrefix(sealed)
 	rest := sealed[len(prefix):]
@@ -100,8 +100,8 @@ func WrapEncrypted(sealed []byte) []byte {
 	return append(out, '"')
 }
 
-// readablePrefix returns the leading "k8s:enc:<provider>:<version>:<key>:",
-// where that can stand in a JSON string as it is.
+// readablePrefix returns the leading "k8s:enc:<provider>:<version>:<key>:" if a JSON
+// string can contain it without escapes, and otherwise nil.
 func readablePrefix(sealed []byte) []byte {
 	if !bytes.HasPrefix(sealed, []byte(encryptedPrefix)) {
 		return nil

@@ -15,7 +15,7 @@ const contextInterval = 256
 // selectEntries yields the candidates that the predicate selects.
 func (s *Store) selectEntries(ctx context.Context, l *listRequest, candidates iter.Seq[*watch.Entry]) iter.Seq2[*watch.Entry, error] {
 	return func(yield func(*watch.Entry, error) bool) {
-		for item := range s.selection(ctx, &l.opts.Predicate).all(s.inside(ctx, l, candidates)) {
+		for item := range s.selection(ctx, &l.opts.Predicate).all(s.candidatesInPage(ctx, l, candidates)) {
 			if (item.value || item.err != nil) && !yield(item.entry, item.err) {
 				return
 			}
@@ -23,11 +23,12 @@ func (s *Store) selectEntries(ctx context.Context, l *listRequest, candidates it
 	}
 }
 
-// firstMatches is how many entries are compared with a predicate before other processors
-// help: it takes less than half a microsecond where the labels are known.
+// firstMatches is how many entries the reader's goroutine compares with a predicate
+// before other goroutines help. A comparison takes less than half a microsecond where
+// the labels are known.
 const firstMatches = 256
 
-// selection compares entries with a predicate.
+// selection compares the entries of a list with a predicate.
 func (s *Store) selection(ctx context.Context, p *storage.SelectionPredicate) parallel[bool] {
 	n := 0
 	return parallel[bool]{
@@ -39,17 +40,17 @@ func (s *Store) selection(ctx context.Context, p *storage.SelectionPredicate) pa
 			return ok, err == nil
 		},
 		make:       func(e *watch.Entry) (bool, error) { return s.matches(ctx, p, e) },
-		sequential: s.cfg.DecodeAhead != nil || everything(p),
+		sequential: s.cfg.DecodeAhead != nil || selectsEverything(p),
 	}
 }
 
-// inside yields the candidates that may belong to the page and may have the labels that the
-// predicate demands, until ctx ends.
-func (s *Store) inside(ctx context.Context, l *listRequest, candidates iter.Seq[*watch.Entry]) iter.Seq2[*watch.Entry, error] {
+// candidatesInPage yields the candidates that are not outside the page and may have the labels
+// that the predicate demands. When ctx ends, it yields an error and stops.
+func (s *Store) candidatesInPage(ctx context.Context, l *listRequest, candidates iter.Seq[*watch.Entry]) iter.Seq2[*watch.Entry, error] {
 	return func(yield func(*watch.Entry, error) bool) {
 		n := 0
 		demanded := demandedLabels(&l.opts.Predicate)
-		for e := range s.ahead(ctx, candidates) {
+		for e := range s.withDecodeAhead(ctx, candidates) {
 			if n++; n%contextInterval == 0 && ctx.Err() != nil {
 				yield(nil, timedOut(l.path))
 				return

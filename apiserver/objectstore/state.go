@@ -15,30 +15,32 @@ import (
 	"byre/watch"
 )
 
-// state is an object as an update or a delete found it.
+// state is the state of an object that an update or a delete begins with.
 type state struct {
 	obj      runtime.Object
 	data     []byte // its encoding
 	revision int64  // 0: it does not exist
-	// stale is true if the stored value should be written again although nothing changed.
+	// stale is true if the stored value should be written again even if nothing
+	// changes.
 	stale bool
-	// current is true if the state was read from the database, and not suggested or in
-	// memory.
+	// current is true if the state was read from the database. A state that the caller
+	// suggested or that was in memory may be older than the stored one.
 	current bool
 }
 
-// stateReader reads one object's state for a change that may have to try again.
+// stateReader reads the state of one object for a write, which may need it several
+// times.
 type stateReader struct {
 	s              *Store
-	at             object
+	at             location
 	empty          func() runtime.Object
 	ignoreNotFound bool
-	// skipValue leaves the value unread: the object is deleted because its value can't
-	// be read.
+	// skipValue leaves the value unread, for the deletion of an object whose value
+	// can't be read.
 	skipValue bool
 }
 
-func (s *Store) newStateReader(at object, like runtime.Object) (*stateReader, error) {
+func (s *Store) newStateReader(at location, like runtime.Object) (*stateReader, error) {
 	v, err := conversion.EnforcePtr(like)
 	if err != nil {
 		return nil, fmt.Errorf("unable to convert output object to pointer: %w", err)
@@ -53,8 +55,9 @@ func (s *Store) newStateReader(at object, like runtime.Object) (*stateReader, er
 	return r, nil
 }
 
-// getInitialState returns what a change starts from: the caller's suggestion, or what is
-// in memory, or what is in the database. Only the last is sure to be current.
+// getInitialState returns the state that a write begins with: the one that the caller
+// suggests, otherwise the one in memory, otherwise the one in the database. Only the
+// last is certain to be current.
 func (r *stateReader) getInitialState(ctx context.Context, suggested runtime.Object) (*state, error) {
 	if suggested != nil {
 		return r.s.suggestedState(suggested)
@@ -100,7 +103,7 @@ func (r *stateReader) decodeState(ctx context.Context, e *watch.Entry) (*state, 
 	return st, r.s.decodeInto(data, st.obj, e.Revision)
 }
 
-// suggestedState takes an object that a caller has read before.
+// suggestedState makes a state of an object that the caller has read before.
 func (s *Store) suggestedState(obj runtime.Object) (*state, error) {
 	revision, err := s.versioner.ObjectResourceVersion(obj)
 	if err != nil {
@@ -120,8 +123,8 @@ func (st *state) meta() storage.ResponseMeta {
 	return storage.ResponseMeta{ResourceVersion: uint64(st.revision)}
 }
 
-// unchanged reports whether data equals what is stored, and would be stored in the same
-// way now.
+// unchanged reports whether the object is stored with data as its encoding, and need
+// not be written again.
 func (st *state) unchanged(data []byte) bool {
 	return !st.stale && st.revision > 0 && bytes.Equal(data, st.data)
 }

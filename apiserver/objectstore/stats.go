@@ -25,7 +25,7 @@ func (s *Store) Stats(ctx context.Context) (storage.Stats, error) {
 	return statsOf(usage), nil
 }
 
-// statsOf gives counts upstream's form.
+// statsOf converts counts to upstream's type.
 func statsOf(usage watch.Usage) storage.Stats {
 	stats := storage.Stats{ObjectCount: usage.Objects}
 	if usage.Objects > 0 {
@@ -35,14 +35,14 @@ func statsOf(usage watch.Usage) storage.Stats {
 	return stats
 }
 
-// EnableResourceSizeEstimation implements storage.Interface: sizes are always
-// known, and the keys are not needed for them.
+// EnableResourceSizeEstimation implements storage.Interface. It does nothing, because
+// the feed always knows the sizes.
 func (s *Store) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
 
-// Stats returns what is stored of a resource, built-in or custom, by its name
-// ("pods", "widgets.example.com") without asking the database. It never blocks.
-// Like upstream's tracker it is flowcontrolrequest.ObjectCountNotFoundErr for
-// what is not counted yet.
+// Stats returns the number and the average size of the objects of a resource, built-in
+// or custom, by its name ("pods", "widgets.example.com"). It never blocks and makes no
+// query. Like upstream's tracker, it returns flowcontrolrequest.ObjectCountNotFoundErr
+// for a resource that has not been counted yet.
 func (g *Getter) Stats(resource string) (storage.Stats, error) {
 	kept := g.resources.StoredAs(schema.ParseGroupResource(resource))
 	r := watch.Resource{Group: kept.Group, Name: kept.Resource, Owner: sqlstore.BuiltIn}
@@ -58,8 +58,8 @@ func (g *Getter) Stats(resource string) (storage.Stats, error) {
 }
 
 // UpdateMetrics sets upstream's gauges of what is stored: apiserver_storage_objects,
-// apiserver_resource_objects and apiserver_resource_size_estimate_bytes. Resources
-// with a built-in Store are there when they are empty, too, as upstream's are.
+// apiserver_resource_objects and apiserver_resource_size_estimate_bytes. As upstream
+// does, it also reports resources with a Store and no objects.
 func (g *Getter) UpdateMetrics() {
 	all := g.cfg.Feed.AllUsage()
 	if all == nil {
@@ -91,8 +91,9 @@ func (g *Getter) UpdateMetrics() {
 // compactTimeout bounds CompactRevision, which has no context.
 const compactTimeout = 2 * time.Second
 
-// CompactRevision implements storage.Interface: what the database says, or,
-// while it can't be asked, what the feed saw last.
+// CompactRevision implements storage.Interface. It returns the compacted revision of
+// the database, or, while the database does not answer, the last one that the feed has
+// seen.
 func (s *Store) CompactRevision() int64 {
 	ctx, cancel := context.WithTimeout(context.Background(), compactTimeout)
 	defer cancel()
@@ -103,6 +104,6 @@ func (s *Store) CompactRevision() int64 {
 	return state.Compacted
 }
 
-// RequestWatchProgress implements storage.Interface. Bookmarks need no help
-// here: every watch knows how far the feed is.
+// RequestWatchProgress implements storage.Interface. It does nothing, because every
+// watch knows the feed's revision and needs no request for a bookmark.
 func (s *Store) RequestWatchProgress(context.Context) error { return nil }

@@ -18,74 +18,76 @@ import (
 	"byre/watch/representation"
 )
 
-// Config says what a Store keeps and how. Store, Feed, GroupResource,
-// ResourcePrefix, Codec, NewFunc and NewListFunc are required.
+// Config is what New needs. Store, Feed, GroupResource, ResourcePrefix, Codec, NewFunc
+// and NewListFunc are required.
 type Config struct {
 	// Store is where objects are written, and read at old revisions.
 	Store *sqlstore.Store
 	// Feed has the current state and the changes.
 	Feed *watch.Feed
-	// GroupResource is the resource that the rows are kept under, Owner says who
-	// defines it.
+	// GroupResource is the resource under which the records are stored. Owner is who
+	// defines this resource.
 	GroupResource schema.GroupResource
 	Owner         sqlstore.Owner
-	// ResourcePrefix is what every key of this resource starts with, as
-	// registry.Store makes them: "/pods", "/services/specs".
+	// ResourcePrefix is what every key of this resource begins with, as registry.Store
+	// makes the keys: "/pods", "/services/specs".
 	ResourcePrefix string
-	// KeyPrefix comes before ResourcePrefix in what encryption at rest
-	// authenticates values with; empty means "/registry".
+	// KeyPrefix comes before ResourcePrefix in the path with which encryption at rest
+	// authenticates a value; empty means "/registry".
 	KeyPrefix string
 	// Codec encodes to the storage version and decodes to the version in
 	// memory, with defaults.
 	Codec runtime.Codec
-	// DecodeAhead is called with values that the Store is about to decode with Codec, one
-	// by one. It can prepare them together, as one call of a conversion webhook does. It
-	// returns no error, because Codec does. Nil prepares nothing.
+	// DecodeAhead is called with values that the Store will decode with Codec, one by
+	// one. It can prepare them together, as one call of a conversion webhook does. It
+	// returns no error, because decoding a value that it could not prepare returns the
+	// error. Nil prepares nothing.
 	DecodeAhead func(ctx context.Context, values [][]byte)
-	// Plain encodes objects for the raw side where Codec's own encoding would add to what
-	// Codec has decoded; nil means Codec.
+	// Plain encodes a decoded object for the Formats where Codec would add to the
+	// object what only a write adds; nil means Codec.
 	Plain runtime.Encoder
 	// StorageVersion is the group and version that Codec encodes to.
 	StorageVersion schema.GroupVersion
-	// Form marks the records that this program writes; a record of another
-	// Form is decoded before it is answered. It names the program's API
-	// version and the storage version, and what else the bytes depend on.
+	// Form marks the records that this program writes; a record of another Form is
+	// decoded before it is answered. The Form names the program's API version, the
+	// storage version, and whatever else the bytes depend on.
 	Form string
-	// View names what a Store decodes records to: the version in memory and the schema.
-	// Stores of one resource with different Views share nothing that they derive from its
-	// records. It is empty where all Stores of a resource decode alike.
+	// View names what the Store decodes records to: the version in memory and the
+	// schema. Stores of one resource with different Views do not share the attributes
+	// that they derive from its records. It is empty where all Stores of a resource
+	// decode alike.
 	View string
-	// Lossy is true if encoding may change more than the form of an object, as a
-	// conversion does. What was written is then decoded again to be returned.
+	// Lossy is true if encoding may change the content of an object, as a conversion
+	// does. An object that was written is then decoded again to be returned.
 	Lossy bool
 	// NewFunc and NewListFunc make empty objects.
 	NewFunc     func() runtime.Object
 	NewListFunc func() runtime.Object
-	// AttrFunc gives labels and selectable fields; nil means metadata.name
-	// and metadata.namespace.
+	// AttrFunc returns the labels and the selectable fields of an object; nil means the
+	// fields metadata.name and metadata.namespace.
 	AttrFunc storage.AttrFunc
-	// IndexFields name the selectable fields that lists and watches are often
-	// narrowed by ("spec.nodeName" of pods). They are the paths of scalars in the
-	// storage version, too.
+	// IndexFields name the selectable fields by which lists and watches are often
+	// narrowed, such as "spec.nodeName" of pods. They must also be the paths of scalars
+	// in the storage version.
 	IndexFields []string
 	// Transformer encrypts at rest; nil means no encryption.
 	Transformer value.Transformer
-	// Ending ends the watches; nil means that they end by themselves only.
+	// Ending ends all watches before their time; nil means that nothing does.
 	Ending *Ending
-	// Clock is for expiry and bookmarks; nil means the real one.
+	// Clock is for expiry and bookmarks; nil means the real clock.
 	Clock clock.Clock
-	// BookmarkInterval is the greatest time between two bookmarks of a watch
-	// that asked for them; 0 means a minute, as the watch cache has it.
+	// BookmarkInterval is the greatest time between two bookmarks of a watch that asked
+	// for them; 0 means a minute, as in upstream's watch cache.
 	BookmarkInterval time.Duration
-	// FutureTimeout is how long a read waits for a revision of the future; 0 means three
-	// seconds, as in upstream's watch cache.
+	// FutureTimeout bounds how long a read waits for a revision that does not exist
+	// yet; 0 means three seconds, as in upstream's watch cache.
 	FutureTimeout time.Duration
 }
 
 const (
-	// defaultKeyPrefix is etcd's prefix in a stock kube-apiserver; it is only
-	// part of what encryption authenticates, so that values can be carried
-	// over.
+	// defaultKeyPrefix is etcd's prefix in a stock kube-apiserver. Encryption
+	// authenticates values with it, so that encrypted values of a stock server can be
+	// imported.
 	defaultKeyPrefix        = "/registry"
 	defaultBookmarkInterval = time.Minute
 	defaultFutureTimeout    = 3 * time.Second
@@ -101,7 +103,7 @@ type Store struct {
 	sealer  sealer
 	fields  fieldNames
 	buffers buffers
-	// stored is the Format of the stored objects.
+	// stored is the Format of the stored JSON.
 	stored Format
 }
 
@@ -147,10 +149,10 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// StorageVersion is the group and version of the bytes that the raw side gives.
+// StorageVersion is the group and version of the objects in the Format Stored.
 func (s *Store) StorageVersion() schema.GroupVersion { return s.cfg.StorageVersion }
 
-// resource is the resource as the feed knows it.
+// resource identifies the resource to the feed.
 func (s *Store) resource() watch.Resource {
 	gr := s.cfg.GroupResource
 	return watch.Resource{Group: gr.Group, Name: gr.Resource, Owner: s.cfg.Owner}
@@ -162,6 +164,6 @@ func (s *Store) GroupResource() schema.GroupResource { return s.cfg.GroupResourc
 // Versioner implements storage.Interface.
 func (s *Store) Versioner() storage.Versioner { return s.versioner }
 
-// ReadinessCheck implements storage.Interface: a Store is ready as soon as it
-// is made, since a read loads what it needs.
+// ReadinessCheck implements storage.Interface. A Store is ready as soon as it is made,
+// because a read loads what it needs.
 func (s *Store) ReadinessCheck() error { return nil }

@@ -8,14 +8,14 @@ import (
 )
 
 // tokenLifetime is how long a paged list can be continued at its revision. It is
-// upstream's --etcd-compaction-interval (storagebackend.DefaultCompactInterval), after
-// which etcd compacts the token's revision. Here history lasts longer, so the token
-// itself ends.
+// upstream's --etcd-compaction-interval (storagebackend.DefaultCompactInterval): after
+// this time etcd compacts the token's revision. This server keeps history for longer,
+// so it refuses the token by its age.
 const tokenLifetime = 5 * time.Minute
 
-// continueToken is upstream's token (apiserver/pkg/storage/continue.go) with the
-// time of the list's first page, by the database's clock. Upstream's decoder
-// ignores the addition.
+// continueToken is upstream's token (apiserver/pkg/storage/continue.go) with the time
+// of the list's first page, by the database's clock. Upstream's decoder ignores this
+// member.
 type continueToken struct {
 	APIVersion      string `json:"v"`
 	ResourceVersion int64  `json:"rv"`
@@ -23,8 +23,8 @@ type continueToken struct {
 	IssuedSeconds   int64  `json:"issued,omitempty"`
 }
 
-// stampToken adds the time of a list's first page to a token. A zero time, of a
-// page that was read while the database was away, adds nothing.
+// stampToken adds the time of a list's first page to a token. A zero time adds nothing:
+// the time is not known if the page was read while the database was not available.
 func stampToken(token string, issued time.Time) (string, error) {
 	if issued.IsZero() {
 		return token, nil
@@ -42,7 +42,7 @@ func stampToken(token string, issued time.Time) (string, error) {
 }
 
 // tokenIssued returns the time in a token that upstream's decoder has accepted. It is
-// zero if the token has none, as a token of another server.
+// zero for a token without a time, such as a token of another server.
 func tokenIssued(token string) time.Time {
 	c, err := decodeToken(token)
 	if err != nil || c.IssuedSeconds <= 0 {
@@ -62,7 +62,8 @@ func decodeToken(token string) (c continueToken, err error) {
 	return c, nil
 }
 
-// tokenExpired: where either time is unknown, a token lasts as long as history.
+// tokenExpired reports whether a token is older than tokenLifetime. A token does not
+// expire if either time is unknown; it then lasts as long as the history.
 func tokenExpired(issued, now time.Time) bool {
 	return !issued.IsZero() && !now.IsZero() && now.Sub(issued) > tokenLifetime
 }

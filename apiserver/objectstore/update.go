@@ -11,16 +11,17 @@ import (
 	"byre/apiserver/stack"
 )
 
-// GuaranteedUpdate implements storage.Interface. It starts from the object in memory,
-// which may be an old one. A failure with an old object is not an answer: the update is
-// tried again from the database, as upstream does after a suggested object.
+// GuaranteedUpdate implements storage.Interface. It begins with the object in memory,
+// which may be an old one. If the update fails with an old object, it is tried again
+// with the object in the database, as upstream does after a suggested object.
 func (s *Store) GuaranteedUpdate(
 	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, cachedExistingObject runtime.Object,
 ) error {
-	// Upstream's handler runs an update on a fresh goroutine, and calls this first.
+	// Upstream's handler runs an update in a new goroutine, which calls
+	// GuaranteedUpdate first.
 	stack.GrowForHandler()
-	at, err := s.place(key)
+	at, err := s.locate(key)
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,8 @@ func (s *Store) GuaranteedUpdate(
 		}
 		if from.unchanged(data) {
 			if !from.current {
-				// The object that was compared may not be the stored one.
+				// The object that was compared may not be the stored one, so read the
+				// stored one.
 				if from, err = r.getCurrentState(ctx); err != nil {
 					return err
 				}
@@ -81,8 +83,9 @@ func (s *Store) GuaranteedUpdate(
 // nodes would become NotReady, and the controllers that delete objects would stop.
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// grows reports whether an update makes the database larger. An update of a delete request
-// (a deletion timestamp, for example) does not, for it leads to a delete.
+// grows reports whether an update makes the database larger. An update by a delete
+// request, such as one that sets the deletionTimestamp, does not, because it leads to a
+// delete.
 func (s *Store) grows(ctx context.Context, size, replaced int) bool {
 	if size <= replaced || s.cfg.GroupResource == leases {
 		return false
@@ -91,8 +94,9 @@ func (s *Store) grows(ctx context.Context, size, replaced int) bool {
 	return verb != "delete" && verb != "deletecollection"
 }
 
-// attempt lets the caller make the new object.
-func (s *Store) attempt(at object, from *state, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc) (runtime.Object, uint64, error) {
+// attempt calls tryUpdate with the object, after its preconditions were checked. It
+// returns the new object and its time to live in seconds; 0 means unlimited.
+func (s *Store) attempt(at location, from *state, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc) (runtime.Object, uint64, error) {
 	if err := preconditions.Check(at.path, from.obj); err != nil {
 		return nil, 0, err
 	}
@@ -109,8 +113,8 @@ func (s *Store) attempt(at object, from *state, preconditions *storage.Precondit
 	return obj, *ttl, nil
 }
 
-// getStateAfterFailure returns the current state if the one that a change failed with
-// was not current, and otherwise the failure.
+// getStateAfterFailure returns the current state if a write failed with a state that
+// was not current, so that the caller can try again. Otherwise it returns the failure.
 func (r *stateReader) getStateAfterFailure(ctx context.Context, failed *state, failure error) (*state, error) {
 	if failed.current {
 		return nil, failure

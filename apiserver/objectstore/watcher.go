@@ -13,22 +13,22 @@ import (
 	"byre/watch"
 )
 
-// EncodedEvent is one event of a watch. Where Type is Bookmark, Object is an
-// empty object with a resourceVersion.
+// EncodedEvent is one event of a watch. Where Type is Bookmark, Object is an empty
+// object with a resourceVersion.
 type EncodedEvent struct {
 	Type   apiwatch.EventType
 	Object Encoded
 }
 
-// EncodedWatch is a watch without decoding. It has no goroutine and no buffer, so a
-// caller that does not call Next costs the others nothing. It is for one goroutine, and
-// must be closed.
+// EncodedWatch is a watch in a Format. It has no goroutine and no buffer, so a caller
+// that does not call Next costs the other watches nothing. Only one goroutine may use
+// it. The caller must close it.
 type EncodedWatch interface {
-	// Next waits for events and returns at least one; a bookmark that is due
-	// is one. Errors: ctx's own; io.EOF when the server stops; an API status
-	// that ends the watch and is to be sent as its ERROR event (410 Expired).
+	// Next waits for events and returns at least one; a bookmark that is due is an
+	// event. Errors: ctx's own; io.EOF when the server stops; an API status that ends
+	// the watch and that the caller sends as its ERROR event, such as 410 Expired.
 	Next(ctx context.Context) ([]EncodedEvent, error)
-	// Close frees what the watch holds.
+	// Close ends the subscription to the feed.
 	Close()
 }
 
@@ -39,7 +39,7 @@ type encodedWatch struct {
 
 // WatchEncoded is Watch in a Format. It returns the errors of the request, except those
 // of its resourceVersion, which the first Next returns. The watch ends at the context's
-// deadline, if there is one, and gets a bookmark shortly before.
+// deadline, if there is one, and sends a bookmark shortly before.
 func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions, f *Format) (EncodedWatch, error) {
 	c, err := s.cursor(ctx, key, opts)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Store) decodedChange(ctx context.Context, ch change) (runtime.Object, e
 	if ch.typ == apiwatch.Bookmark {
 		return s.newBookmark(ch.revision, ch.initialEnd)
 	}
-	// Registries decorate what they get from a watch in place.
+	// Each watch gets an object of its own, because registries decorate it in place.
 	obj, err := s.object(ctx, ch.entry)
 	if err != nil {
 		return nil, s.encodeError(err, ch)
@@ -104,15 +104,16 @@ func (s *Store) encodeError(err error, ch change) error {
 	return s.entryError(err, ch.entry)
 }
 
-// watcher is a cursor with a goroutine, as watch.Interface wants it.
+// watcher implements apimachinery's watch.Interface: a cursor with a goroutine.
 type watcher struct {
 	cursor *cursor
 	cancel context.CancelFunc
 	result chan apiwatch.Event
 }
 
-// resultBuffer saves a reader that keeps up some switches between goroutines;
-// for one that does not, events wait in the feed, not here.
+// resultBuffer is the number of events that the goroutine may be ahead of the reader.
+// It saves a reader that keeps up some switches between goroutines. The events of a
+// slow reader wait in the feed.
 const resultBuffer = 16
 
 // Watch implements storage.Interface.
@@ -156,8 +157,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// end sends the error that the watch ends with, unless its reader, or the
-// server, ended it.
+// end sends the error that ended the watch, unless the reader or the server ended it.
 func (w *watcher) end(ctx context.Context, err error) {
 	var status apierrors.APIStatus
 	if ctx.Err() == nil && errors.As(err, &status) {

@@ -53,7 +53,7 @@ func (r *WriteResult) Of(object runtime.Object) (Encoded, bool) {
 var anyStored Format
 
 // recordWriteResult records what a write returns.
-func recordWriteResult(ctx context.Context, object runtime.Object, w written, revision int64) {
+func recordWriteResult(ctx context.Context, object runtime.Object, w preparedWrite, revision int64) {
 	if r, ok := ctx.Value(writeResultKey{}).(*WriteResult); ok {
 		stored := newJSON(w.data)
 		r.last.Store(&writtenObject{object, stored, revision})

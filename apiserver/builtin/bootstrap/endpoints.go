@@ -73,7 +73,7 @@ func (p *endpointPublisher) renew(ctx context.Context) {
 	// other if each reconciled the ports in every round.
 	reconcilePorts := true
 	retry := minRetryDelay
-	isReported := false // that this outage keeps it from working
+	isReported := false // whether the failures since the last success have been logged
 	for wait := time.Duration(0); p.sleep(ctx, wait); {
 		err := p.reconciler.ReconcileEndpoints(serviceName, p.config.Service.AdvertiseAddress, p.ports, reconcilePorts)
 		if err == nil {

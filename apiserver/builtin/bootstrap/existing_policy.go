@@ -55,8 +55,8 @@ func (b *Bootstrap) listPolicy(ctx context.Context) (existingPolicy, error) {
 	return list, nil
 }
 
-// Cluster-scoped objects have an empty namespace, so one map holds roles and cluster
-// roles.
+// addRole and addBinding take objects of both scopes: the key of a cluster-scoped
+// object has an empty namespace.
 
 func (l existingPolicy) addRole(role reconciliation.RuleOwner) {
 	l.roles[role.GetNamespace()+"/"+role.GetName()] = role
