@@ -25,10 +25,10 @@ type Config struct {
 	Options *Options
 	// ServerID identifies this process in the metrics of configuration reloads.
 	ServerID string
-	// Client reaches this server over the loopback transport, for what upstream does by
-	// a clientset or an informer: it removes Secrets of unused tokens, and the Node
-	// authorizer follows Pods. Authentication of its requests must not call Client, or
-	// it would never end.
+	// Client sends requests to this server over the loopback transport. Upstream's
+	// components that need a clientset or an informer use it: the one that removes
+	// Secrets of unused tokens, and the Node authorizer, which follows Pods.
+	// Authenticating a request of Client must not call Client, or it would never end.
 	Client kubernetes.Interface
 	// Reader reads the objects that credentials name.
 	Reader *lookup.Reader

@@ -21,20 +21,21 @@ import (
 	"byre/sqlstore"
 )
 
-// trustedKeys names the public keys that a server verifies credentials with, by their SHA-256.
-// It is stored in the database. A server compares it with its own keys at its start, and
-// does not start if it would refuse the credentials that other servers, or the one before
-// it, have issued.
+// trustedKeys names the public keys by which a server verifies credentials, by their
+// SHA-256. It is stored in the database. A server compares it with its own keys at its
+// start. The server does not start if it would refuse credentials that other servers,
+// or an earlier start of itself, have issued.
 type trustedKeys struct {
 	// ClientCAs are the keys of the certificates in --client-ca-file.
 	ClientCAs []string `json:"clientCAs"`
-	// ServiceAccountKeys are the keys that verify tokens, and the one of them
+	// ServiceAccountKeys are the keys that verify tokens. SigningKey is the one of them
 	// that signs.
 	ServiceAccountKeys []string `json:"serviceAccountKeys"`
 	SigningKey         string   `json:"serviceAccountSigningKey"`
 }
 
-// trustedKeysRecord is trustedKeys as they are stored: JSON with a kind, like an object.
+// trustedKeysRecord is trustedKeys in the stored form: JSON with a kind, like an API
+// object.
 type trustedKeysRecord struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -54,7 +55,7 @@ func readTrustedKeys(o AuthenticationOptions) (trustedKeys, error) {
 		cas.Insert(fingerprintOf(ca.RawSubjectPublicKeyInfo))
 	}
 	if o.ServiceAccounts.SigningEndpoint != "" {
-		// The keys are the external signer's, which rotates them by itself.
+		// The keys are those of the external signer, which rotates them itself.
 		return trustedKeys{ClientCAs: sets.List(cas)}, nil
 	}
 	for _, file := range o.ServiceAccounts.KeyFiles {
@@ -71,8 +72,8 @@ func readTrustedKeys(o AuthenticationOptions) (trustedKeys, error) {
 	return trustedKeys{ClientCAs: sets.List(cas), ServiceAccountKeys: sets.List(verifying), SigningKey: signing}, nil
 }
 
-// signingFingerprint is that of the public key of the private key in a file, in each form
-// that kube-apiserver reads.
+// signingFingerprint is the fingerprint of the public key of the private key in a file.
+// The file may have any form that kube-apiserver reads.
 func signingFingerprint(file string) (string, error) {
 	key, err := keyutil.PrivateKeyFromFile(file)
 	if err != nil {
@@ -89,8 +90,8 @@ func signingFingerprint(file string) (string, error) {
 	return fingerprintOf(der), nil
 }
 
-// keyFingerprints are those of the public keys in a file, also where it has the
-// private ones.
+// keyFingerprints are the fingerprints of the public keys in a file, also if the file
+// has the private keys.
 func keyFingerprints(file string) ([]string, error) {
 	keys, err := keyutil.PublicKeysFromFile(file)
 	if err != nil {
@@ -112,9 +113,9 @@ func fingerprintOf(publicKey []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// check compares a server's own keys with those of the database. Keys may be
-// rotated without either refusing the other's credentials: each step keeps a CA in
-// common, and both verify what either signs.
+// check compares a server's own keys with those of the database. It accepts each step
+// of a rotation in which the servers still accept each other's credentials: the two
+// have a CA in common, and each verifies the tokens that the other signs.
 func (own trustedKeys) check(stored trustedKeys) error {
 	common := func(ca string) bool { return slices.Contains(stored.ClientCAs, ca) }
 	switch {
@@ -143,14 +144,15 @@ func (e *untrustedKeyError) Error() string { return e.reason }
 
 // keyFiles are the files that a server's keys were read from.
 type keyFiles struct {
-	// certDir is the directory of the server's own PKI. Files that no flag gives
-	// lie in it.
+	// certDir is the directory of the server's own PKI. The files that no flag names
+	// are in it.
 	certDir              string
 	clientCA, signingKey string
 	serviceAccountKeys   []string
 }
 
-// remedy says how to give the server the keys that the others have.
+// remedy says how an administrator gives the server the keys that the other servers
+// have.
 func (f keyFiles) remedy(e *untrustedKeyError) string {
 	files := map[string][]string{
 		"client-ca-file":                   {f.clientCA},
@@ -169,13 +171,14 @@ func (own trustedKeys) equal(other trustedKeys) bool {
 		slices.Equal(own.ServiceAccountKeys, other.ServiceAccountKeys) && own.SigningKey == other.SigningKey
 }
 
-// EnsureTrustedKeys compares the keys in the files of o with those that the database was
-// served with, and refuses to go on if this server or the others would not accept each
-// other's credentials, unless acceptNew is set. It leaves the keys in the database for the
-// next server. certDir is the directory of the server's own PKI; files that no flag gives
-// lie in it.
+// EnsureTrustedKeys compares the keys in the files of o with those that are stored in
+// the database. It returns an error if this server and the others would not accept each
+// other's credentials, unless acceptNew is set. It stores the keys for the servers that
+// start later. certDir is the directory of the server's own PKI; the files that no flag
+// names are in it.
 //
-// The caller calls it before the store runs: meanwhile it is the driver's only writer.
+// The caller calls it before the store runs, because the driver must have no other
+// writer in this process.
 func EnsureTrustedKeys(ctx context.Context, driver sqlstore.Driver, o AuthenticationOptions, certDir string, acceptNew bool) error {
 	own, err := readTrustedKeys(o)
 	if err != nil {
@@ -226,6 +229,6 @@ func ensureTrustedKeys(ctx context.Context, driver sqlstore.Driver, own trustedK
 		if outcomes[0].Err == nil {
 			return nil
 		}
-		// Another server that starts now was faster: compare with its keys.
+		// Another server has stored its keys in the meantime: compare with these.
 	}
 }

@@ -55,9 +55,10 @@ type cachedX509Authenticator struct {
 	cache        *lru.Cache // of uint64, a hash of the presented certificates, to *verifiedChain
 }
 
-// verifiedChain is the result of a successful verification of the presented certificates.
-// It is valid with the pool roots and before notAfter. Certificates with the same hash are
-// no danger: the presented ones are compared with those of the entry.
+// verifiedChain is the result of a successful verification of the presented
+// certificates. It is valid with the pool roots and before notAfter. Another
+// certificate with the same hash does no harm, because the presented certificates are
+// compared with those of the entry.
 type verifiedChain struct {
 	presented []*x509.Certificate
 	roots     *x509.CertPool
@@ -104,7 +105,7 @@ func (c *cachedX509Authenticator) hash(certificates []*x509.Certificate) uint64 
 	var h maphash.Hash
 	h.SetSeed(c.seed)
 	for _, certificate := range certificates {
-		_, _ = h.Write(certificate.Raw) // it never fails
+		_, _ = h.Write(certificate.Raw) // a maphash.Hash returns no error
 	}
 	return h.Sum64()
 }

@@ -25,7 +25,7 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// Numbers of workers and periods, as kube-controller-manager has them by default.
+// Numbers of workers and periods; kube-controller-manager's defaults.
 const (
 	namespaceWorkers    = 10
 	namespaceSyncPeriod = 5 * time.Minute

@@ -44,8 +44,8 @@ type Config struct {
 	Lease *Lease
 }
 
-// Files are paths of PEM files. The controllers that need a file which does not exist do
-// not run: it is kept elsewhere.
+// Files are paths of PEM files. A controller that needs a file that does not exist does
+// not run: the key is kept elsewhere.
 type Files struct {
 	// CACert and CAKey are the CA that signs CertificateSigningRequests.
 	CACert, CAKey string
@@ -175,7 +175,7 @@ func (r *Runner) runControllers(ctx context.Context) error {
 	return r.runEssential(ctx, clients, always)
 }
 
-// runEssential runs controllers of that class until ctx ends.
+// runEssential runs the controllers of the class essential until ctx ends.
 func (r *Runner) runEssential(ctx context.Context, clients clients, controllers map[string]descriptor) error {
 	cc := &controllerContext{
 		clients:          clients,

@@ -14,11 +14,11 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// onDemand runs the controllers that stop while a kube-controller-manager leads, each
-// from the time when there is an object for it to work on.
+// onDemand runs the controllers that stop while a kube-controller-manager leads. Each
+// starts when there is an object for it to work on.
 //
-// All controllers share the informers of cc, so that the server keeps each object at most
-// once. A controller that starts late adds its informers to those that run.
+// All controllers share the informers of cc, so that the server keeps each object at
+// most once. A controller that starts late adds its informers to those that run.
 type onDemand struct {
 	cc          *controllerContext
 	controllers map[string]descriptor
@@ -110,14 +110,15 @@ func (o *onDemand) awaitObject(ctx context.Context, gr schema.GroupResource) boo
 	return false
 }
 
-// isWork reports whether an event shows an object that a controller works on. The Service
-// of the API server itself is none: the server keeps its endpoints.
+// isWork reports whether an event shows an object that a controller works on. The
+// Service of the API server itself is not one, because package bootstrap keeps its
+// endpoints.
 func isWork(gr schema.GroupResource, event objectstore.MetadataEvent) bool {
 	return gr != services || event.Object.Namespace != v1.NamespaceDefault || event.Object.Name != "kubernetes"
 }
 
-// informersOf returns an informer factory for the given controllers. If none of them is a
-// workload controller, the Pods in memory are without what the others do not read.
+// informersOf returns an informer factory for the given controllers. If none of them is
+// a workload controller, its Pods lack the fields that only workload controllers read.
 func informersOf(c clients, controllers map[string]descriptor) informers.SharedInformerFactory {
 	transform := trimPod
 	for _, d := range controllers {

@@ -100,8 +100,8 @@ func (l *leader) runWithout(ctx context.Context, work func(context.Context)) {
 }
 
 // expiry returns when a Lease that was seen just now expires; the zero time if nobody
-// holds it. It does not read the renewal's time, as client-go's leader election does not:
-// the clock of the holder may be another.
+// holds it. Like client-go's leader election, it does not use the time of the renewal,
+// because the holder's clock may differ from this one.
 func expiry(lease *coordinationv1.Lease) time.Time {
 	spec := lease.Spec
 	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || spec.LeaseDurationSeconds == nil {

@@ -29,7 +29,7 @@ import (
 	"k8s.io/metrics/pkg/client/external_metrics"
 )
 
-// Delays between two tries to make a failed Pod of a DaemonSet again, as in
+// Delays between two attempts to replace a failed Pod of a DaemonSet, as in
 // kube-controller-manager.
 const (
 	daemonMinBackoff = time.Second
@@ -75,7 +75,8 @@ func newDaemonSet(ctx context.Context, cc *controllerContext) (func(context.Cont
 }
 
 func newJob(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	// Workloads and PodGroups are read with a feature that is off by default only.
+	// The informers of Workloads and PodGroups are nil, because only a feature that is
+	// off by default reads them.
 	c, err := job.NewController(ctx, cc.kube, cc.informers.Core().V1().Pods(), cc.informers.Batch().V1().Jobs(), nil, nil)
 	if err != nil {
 		return nil, err

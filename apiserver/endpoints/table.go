@@ -37,7 +37,8 @@ import (
 // upstream's handlers serve their tables. TestPrintRow_FollowsTime prints every
 // built-in kind at two times and fails when that changes.
 //
-// 95,000, of 22 MB, and a tenth of the time (BenchmarkLists).
+// What it earns: a table of 1,000 Pods in memory takes 31,000 allocations, of 5 MB, instead
+// of 95,000, of 22 MB, and a tenth of the time (BenchmarkLists).
 type tables struct {
 	e    *encoded
 	rows *objectstore.Format

@@ -12,8 +12,9 @@ type Cache struct {
 // NewCache returns an empty cache of at most limit bytes.
 func NewCache(limit int) *Cache { return &Cache{sets: newGenerations[string, string](limit)} }
 
-// get does not keep the shape. It looks into the maps itself: only there the compiler
-// converts the shape to a string without a copy.
+// get returns the fields of a shape, and does not keep the slice. It looks up the maps
+// here, and not in a method of generations, because the compiler converts a slice to a
+// key without a copy only in an index expression.
 func (c *Cache) get(shape []byte) (fields string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,14 +5,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Live is what upstream's field manager is told that a created object was before: an
-// empty object with a UID. It takes an object that has a UID and no managed fields for
-// one whose fields nobody tracks, and computes none. Where the request brings managed
-// fields it computes, with what Unwrap returns.
+// Live stands for the object before a create: an empty object with a UID. Upstream's
+// field manager computes nothing for it, because an object that has a UID and no
+// managed fields counts as one whose fields are not tracked. Where the request has
+// managed fields, upstream's field manager does compute, with the object that Unwrapper
+// converts.
 type Live struct {
 	runtime.Object
 	meta metav1.ObjectMeta
-	// isUsed says that upstream has computed the managed fields.
+	// isUsed is true after upstream has computed the managed fields.
 	isUsed bool
 }
 
@@ -21,13 +22,15 @@ func NewLive(empty runtime.Object) *Live {
 	return &Live{Object: empty, meta: metav1.ObjectMeta{UID: "not tracked"}}
 }
 
-// GetObjectMeta is what upstream reads the UID from.
+// GetObjectMeta returns the metadata that upstream reads the UID from.
 func (l *Live) GetObjectMeta() metav1.Object { return &l.meta }
 
-// IsUsed reports whether upstream has computed the managed fields: nobody else is to.
+// IsUsed reports whether upstream has computed the managed fields. The caller then must
+// not compute them again.
 func (l *Live) IsUsed() bool { return l.isUsed }
 
-// Unwrapper converts a Live as the empty object in whose place it stands.
+// Unwrapper is an object converter that converts the empty object of a Live in its
+// place.
 type Unwrapper struct{ runtime.ObjectConvertor }
 
 // ConvertToVersion converts an object, or the empty object of a Live.

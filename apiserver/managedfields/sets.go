@@ -8,12 +8,12 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
-// parsedSize is about what a parsed set takes, in bytes for each of its JSON.
+// parsedSize is about how many bytes a parsed set takes for each byte of its JSON.
 const parsedSize = 12
 
-// Sets holds the parsed field sets of updated objects, up to about a number of bytes.
-// Objects of one kind that were made alike have the same sets. It is safe for concurrent
-// use.
+// Sets caches the parsed field sets of updated objects, in about a number of bytes.
+// Objects of one kind that were made in the same way have the same sets. It is safe for
+// concurrent use.
 type Sets struct {
 	mu     sync.Mutex
 	parsed generations[setKey, *parsedSet]
@@ -21,18 +21,18 @@ type Sets struct {
 
 type setKey struct{ kind, fields string }
 
-// parsedSet is what a manager's fields are when an update begins. Nobody changes it.
+// parsedSet is the field set of a manager before an update. It is immutable.
 type parsedSet struct {
 	*fieldpath.Set
-	// isStored says that encoding the set gives the JSON that it was parsed from.
+	// isStored is true if encoding the set gives the JSON that it was parsed from.
 	isStored bool
 }
 
 // NewSets returns an empty Sets of about limit bytes.
 func NewSets(limit int) *Sets { return &Sets{parsed: newGenerations[setKey, *parsedSet](limit)} }
 
-// parse returns the set that fields of an object of a kind are, where live is such an
-// object.
+// parse returns the set that fields, in JSON, is for objects of a kind. live is an
+// object of the kind.
 func (s *Sets) parse(kind, fields string, live *typed.TypedValue) (*parsedSet, error) {
 	key := setKey{kind, fields}
 	if parsed := s.get(key); parsed != nil {
@@ -42,7 +42,7 @@ func (s *Sets) parse(kind, fields string, live *typed.TypedValue) (*parsedSet, e
 	if err := set.FromJSON(strings.NewReader(fields)); err != nil {
 		return nil, err
 	}
-	// Of the live object this looks at the schema alone.
+	// ReconcileFieldSetWithSchema reads only the schema of live.
 	reconciled, err := typed.ReconcileFieldSetWithSchema(set, live)
 	if err != nil {
 		return nil, err
@@ -50,8 +50,8 @@ func (s *Sets) parse(kind, fields string, live *typed.TypedValue) (*parsedSet, e
 	if reconciled != nil {
 		set = reconciled
 	}
-	// The new object has no managed fields when upstream compares, so that the comparison
-	// removes them from all sets.
+	// Upstream compares the live object with a new object that has no managed fields,
+	// so the comparison removes them from all sets.
 	set = set.Difference(managedFieldsSet)
 	encoded, err := set.ToJSON()
 	if err != nil {

@@ -12,24 +12,25 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// errNoShape is the error for an object with a part whose shape is not known.
+// errNoShape is the error for an object with a value of a type that has no shape.
 var errNoShape = errors.New("managedfields: the value has no shape")
 
-// shaper appends the shape of values of one Go type and one schema type. Invariant:
-// what it appends says where it ends, so that two values whose shapes are equal have
-// equal parts.
+// shaper appends the shape of values of one Go type and one schema type. Invariant: the
+// appended bytes determine where they end. Two values with equal shapes therefore have
+// equal shapes in all their parts.
 type shaper interface {
 	appendShape(shape []byte, v reflect.Value) ([]byte, error)
 }
 
-// These are the first byte of the shape of a value that may be null or zero.
+// These are the first byte of the shape of a value that can be null or zero.
 const (
 	isNull byte = iota
 	isZero
 	isPresent
 )
 
-// compiler makes shapers. Types may contain themselves.
+// compiler makes shapers. known has the shapers of named types, because a type may
+// contain itself.
 type compiler struct {
 	schema *schema.Schema
 	known  map[compiledType]*link
@@ -40,11 +41,11 @@ type compiledType struct {
 	named  string // empty for a type that the schema does not name
 }
 
-// link refers to a shaper that is compiled later: types may contain themselves.
+// link refers to a shaper that is compiled later, for a type that contains itself.
 type link struct{ shaper }
 
-// compile returns the shaper of a type. For a type without a known shape it returns
-// noShape, whose appendShape fails for values that are not null.
+// compile returns the shaper of a type. For a type whose values have no shape it
+// returns noShape, whose appendShape fails for values that are not null.
 func (c *compiler) compile(t reflect.Type, of schema.TypeRef) shaper {
 	atom, ok := c.schema.Resolve(of)
 	if !ok {
@@ -101,7 +102,7 @@ func (c *compiler) compileAtom(t reflect.Type, atom schema.Atom) shaper {
 	}
 }
 
-// noShape is the shaper of values without a known shape; only null has one.
+// noShape is the shaper of a type whose values have no shape, except null.
 type noShape struct{}
 
 func (noShape) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
@@ -114,6 +115,7 @@ func (noShape) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
 	return nil, errNoShape
 }
 
+// pointer is the shaper of pointers.
 type pointer struct{ to shaper }
 
 func (p pointer) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
@@ -123,7 +125,7 @@ func (p pointer) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
 	return p.to.appendShape(append(shape, isPresent), v.Elem())
 }
 
-// scalar is the shaper of values that the comparison with the empty object compares by ==.
+// scalar is the shaper of values that upstream's comparison compares by ==.
 type scalar struct{}
 
 func compileScalar(t reflect.Type) shaper {
@@ -146,8 +148,8 @@ func (scalar) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
 	return append(shape, isPresent), nil
 }
 
-// whole is the shaper of slices that one manager owns as a whole: of bytes, which upstream
-// treats as a string, and of atomic lists.
+// whole is the shaper of slices that have one manager as a whole: atomic lists, and
+// slices of bytes, which upstream treats as strings.
 type whole struct{}
 
 func (whole) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
@@ -175,7 +177,8 @@ func newMarshaled(t reflect.Type, entry *value.TypeReflectCacheEntry) shaper {
 	return marshaled{entry, zero}
 }
 
-// The Go types of what a scalar marshals to.
+// The second byte of the shape of a scalar that marshals itself: the Go type of the
+// result.
 const (
 	isString byte = iota + isPresent + 1
 	isInt
@@ -234,7 +237,7 @@ func (c *compiler) compileStruct(t reflect.Type, entry *value.TypeReflectCacheEn
 	return all
 }
 
-// typeOf returns the schema's type of a map's field.
+// typeOf returns the schema type of the field name of a map.
 func typeOf(m *schema.Map, name string) schema.TypeRef {
 	if known, ok := m.FindField(name); ok {
 		return known.Type
@@ -302,7 +305,7 @@ func appendString(shape []byte, s string) []byte {
 	return append(binary.AppendUvarint(shape, uint64(len(s))), s...)
 }
 
-// list is the shaper of lists whose items have managers of their own.
+// list is the shaper of lists whose items have managers.
 type list struct {
 	items shaper
 	// keys are the fields that identify an item; without keys the item's value identifies
@@ -359,8 +362,8 @@ func (l list) appendShape(shape []byte, v reflect.Value) ([]byte, error) {
 	return shape, nil
 }
 
-// appendKey appends the value of a key. The item's shape contains whether the key is
-// present, and its type.
+// appendKey appends the value of a key of a list item. Whether the key is present, and
+// its type, are part of the item's shape.
 func appendKey(shape []byte, v reflect.Value) ([]byte, error) {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {

@@ -15,12 +15,11 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
-// Config is what a Tracker is made of.
+// Config is what NewTracker needs.
 type Config struct {
-	// Kind is that of the requests.
+	// Kind is the kind of the requests' objects.
 	Kind schema.GroupVersionKind
-	// Manager is upstream's field manager of the resource. Its object converter must
-	// convert a Live as Live.Unwrap says.
+	// Manager is upstream's field manager of the resource, made with Unwrapper.
 	Manager   *upstream.FieldManager
 	Types     upstream.TypeConverter
 	Converter runtime.ObjectConvertor
@@ -35,20 +34,21 @@ type Tracker struct {
 	prepare func() prepared
 }
 
-// prepared is what the first create finds out.
+// prepared is what a tracker finds out at the first create.
 type prepared struct {
 	shaper shaper // nil where upstream computes the fields of every object
-	prefix []byte // of this tracker's shapes in the cache
+	prefix []byte // of the cache keys of this tracker's shapes
 }
 
-// NewTracker returns a tracker. It looks at the types when it is first used.
+// NewTracker returns a Tracker. Its first use compiles the types.
 func NewTracker(c Config) *Tracker {
 	t := &Tracker{Config: c}
 	t.prepare = sync.OnceValue(t.compile)
 	return t
 }
 
-// compile finds out whether the kind has shapes.
+// compile makes the shaper of the kind. Its result has no shaper if the kind has no
+// shapes.
 func (t *Tracker) compile() prepared {
 	empty, err := t.Creater.New(t.Kind)
 	if err != nil {
@@ -65,8 +65,8 @@ func (t *Tracker) compile() prepared {
 	if err != nil {
 		return prepared{}
 	}
-	// Every object is compared with this one. A scalar that is zero is no change only
-	// as long as all of this one is zero.
+	// Upstream compares every object with this one. A zero scalar is no change only if
+	// the same field of this object is zero.
 	zero := versioned.DeepCopyObject()
 	zero.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	v := reflect.ValueOf(zero)
@@ -77,11 +77,11 @@ func (t *Tracker) compile() prepared {
 	return prepared{c.compile(v.Elem().Type(), converted.TypeRef()), appendString(nil, t.Kind.String())}
 }
 
-// Track sets the managed fields of an object that a manager creates and that has none,
-// as upstream's field manager does. The object is of the internal version.
+// Track sets the managed fields of an object that manager creates, as upstream's field
+// manager does. The object has no managed fields and is of the internal version.
 func (t *Tracker) Track(object runtime.Object, manager string) {
 	shape, err := t.shape(object)
-	// Upstream replaces what is not UTF-8 in a manager's name.
+	// In a manager's name upstream replaces what is not UTF-8.
 	if err != nil || !utf8.ValidString(manager) {
 		t.compute(object, manager)
 		return
@@ -99,7 +99,7 @@ func (t *Tracker) Track(object runtime.Object, manager string) {
 	}
 }
 
-// shape returns the key of an object's fields in the cache.
+// shape returns the cache key of an object's field set.
 func (t *Tracker) shape(object runtime.Object) ([]byte, error) {
 	p := t.prepare()
 	if p.shaper == nil {
@@ -116,8 +116,8 @@ func (t *Tracker) shape(object runtime.Object) ([]byte, error) {
 	return p.shaper.appendShape(append(make([]byte, 0, 2048), p.prefix...), v.Elem())
 }
 
-// compute has upstream set the managed fields, and returns them as JSON, empty where
-// there are none. isKnown says that they are those of one manager.
+// compute makes upstream set the managed fields, and returns them as JSON. isKnown is
+// true if they are one entry that Track can repeat for other objects of the shape.
 func (t *Tracker) compute(object runtime.Object, manager string) (fields string, isKnown bool) {
 	live, err := t.Creater.New(t.Kind)
 	if err != nil {
@@ -132,8 +132,8 @@ func (t *Tracker) compute(object runtime.Object, manager string) (fields string,
 	}
 	entries := accessor.GetManagedFields()
 	if len(entries) != 1 || entries[0].FieldsV1 == nil {
-		// None are the fields of an object that has nothing but its name, or a failure,
-		// which upstream logs each time.
+		// There are none for an object that has nothing but its name, and after a
+		// failure. Upstream logs each failure, so the result is not cached.
 		return "", false
 	}
 	fields = entries[0].FieldsV1.GetRawString()
@@ -142,7 +142,7 @@ func (t *Tracker) compute(object runtime.Object, manager string) (fields string,
 	return fields, entries[0] == expected
 }
 
-// entry is the managed fields of one manager who has just created an object.
+// entry makes the managed fields of a manager that has just created an object.
 func (t *Tracker) entry(manager, fields string) metav1.ManagedFieldsEntry {
 	if manager == "" {
 		manager = "unknown"

@@ -14,19 +14,19 @@ import (
 // NewTypeConverter returns a type converter of Go objects for managed fields. It calls
 // schemas once, at its first use or in Prepare.
 //
-// What upstream does: its converter validates every object against its schema, and makes a
-// new object of a typed value whenever it is asked for one, which it is for every manager of
-// an object's fields.
+// What upstream does: its converter validates every object against its schema. It makes
+// a new object of a typed value at each request for one, which its field manager makes
+// for every manager of an object's fields.
 //
-// What is done instead: only the first object of a kind is validated, and a typed value refers
-// to the object that it was made of. A value leaves what is unchanged out of comparisons
+// What is done instead: only the first object of a kind is validated. A typed value
+// refers to the object that it was made of. Comparisons leave out parts that are equal
 // (unchanged.go).
 //
-// What it relies on: a Go object has the fields of its type, so that an object of a kind can
-// violate the schema only by duplicates, which the caller allows, and by missing keys of list
-// items, which the comparison after the conversion reports too.
-// TestTypeConverter_Converts, TestTypeConverter_Validates and FuzzUpdate fail when upstream
-// does otherwise.
+// What it relies on: a Go object has the fields of its type. An object of a kind can
+// therefore violate the schema in two ways only: by duplicates, which the caller
+// allows, and by missing keys of list items, which the comparison after the conversion
+// reports too. TestTypeConverter_Converts, TestTypeConverter_Validates and FuzzUpdate
+// fail when upstream does otherwise.
 //
 // What it earns: a fourteenth of the processor time of a Pod's create, and a fifth of a status
 // patch (BenchmarkUpdate compares it, together with unchanged.go).
@@ -45,19 +45,20 @@ var _ managedfields.TypeConverter = (*TypeConverter)(nil)
 // TypeConverter implements managedfields.TypeConverter. It is safe for concurrent use.
 type TypeConverter struct {
 	build func() (managedfields.TypeConverter, error)
-	// types has the knownType of each schema.GroupVersionKind of which an object was
-	// validated.
+	// types maps each schema.GroupVersionKind of which an object was validated to its
+	// knownType.
 	types sync.Map
 }
 
-// knownType is that of a kind.
+// knownType is the schema type of a kind, with the fields that a comparison may leave
+// out.
 type knownType struct {
 	typed.ParseableType
 	parts []*value.FieldCacheEntry
 }
 
-// Prepare builds the schemas, so that the first use does not wait for them. The first use
-// gets the error if there is one.
+// Prepare builds the schemas, so that the first use does not wait for them. If that
+// fails, the first use returns the error.
 func (c *TypeConverter) Prepare() { _, _ = c.build() }
 
 // ObjectToTyped implements managedfields.TypeConverter.
@@ -85,9 +86,9 @@ func (c *TypeConverter) ObjectToTyped(object runtime.Object, opts ...typed.Valid
 	return converted, err
 }
 
-// TypedToObject implements managedfields.TypeConverter. It returns the object that the
-// value was made of, if it was made of one. Upstream calls it for every manager of an
-// object's fields, mostly to compare the object's version with the manager's.
+// TypedToObject implements managedfields.TypeConverter. If the value was made of an
+// object, it returns this object. Upstream calls it for every manager of an object's
+// fields, mostly to compare the object's version with the manager's.
 func (c *TypeConverter) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
 	if of, ok := v.AsValue().(objectValue); ok {
 		return of.object, nil

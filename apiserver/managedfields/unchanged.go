@@ -11,26 +11,30 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// What upstream does: at an update its field manager compares the whole live object with
-// the whole new one, value by value by reflection, and keeps the paths that differ.
+// What upstream does: at an update its field manager compares the whole live object
+// with the whole new one, value by value by reflection, and keeps the paths that
+// differ.
 //
-// What is done instead: parts that are deeply equal are left out of the comparison. A part is
-// a field of the object, as spec and status are, but for its metadata.
+// What is done instead: parts that are deeply equal are left out of the comparison. A
+// part is a top-level field of the object other than its metadata, such as spec and
+// status.
 //
-// What it relies on: two properties, each checked when a kind is first seen, and by FuzzUpdate:
+// What it relies on: two properties, which are checked when a kind is first seen, and
+// by FuzzUpdate:
 //
-//   - equal Go values have equal values, so that a comparison of them adds no path;
-//   - a comparison of the part cannot fail. It fails, and the object loses its managed
-//     fields, at an item of a list that lacks what identifies it. A part whose type has
-//     such items is compared always.
+//   - equal Go values have equal typed values, so that comparing them adds no path;
+//   - comparing the part cannot fail. A comparison fails at a list item that lacks what
+//     identifies it, and the object then loses its managed fields. A part whose type
+//     can have such items is always compared.
 //
-// Besides, it relies on this: upstream visits two Go objects together only to compare them.
-// What it merges, for server-side apply, is an object with an unstructured one.
+// It also relies on this: upstream visits the fields of two Go objects together only to
+// compare them. A merge, for server-side apply, visits an object and an unstructured
+// one.
 //
 // What it earns: half the time and a third of the allocations of the managed fields of an
 // update of a Pod's status (BenchmarkUpdate, together with type_converter.go).
 
-// objectValue is the value of a Go object, with the object.
+// objectValue is the typed value of a Go object. It refers to the object.
 type objectValue struct {
 	value.Value
 	object runtime.Object
@@ -45,7 +49,7 @@ func (v objectValue) AsMapUsing(a value.Allocator) value.Map {
 	return objectMap{v.Value.AsMapUsing(a), v}
 }
 
-// objectMap is an objectValue by its fields.
+// objectMap is an objectValue as a map of its fields.
 type objectMap struct {
 	value.Map
 	of objectValue
@@ -68,7 +72,7 @@ func (m objectMap) ZipUsing(a value.Allocator, other value.Map, order value.MapT
 	})
 }
 
-// equalParts returns the names of the parts that two objects have equal.
+// equalParts returns the names of the parts that are equal in two objects.
 func (v objectValue) equalParts(other objectValue) (names []string) {
 	lhs, rhs := reflect.ValueOf(v.object), reflect.ValueOf(other.object)
 	if lhs.Type() != rhs.Type() || lhs.Kind() != reflect.Pointer {
@@ -83,8 +87,8 @@ func (v objectValue) equalParts(other objectValue) (names []string) {
 	return names
 }
 
-// partsOf returns the fields of an object that may be left out of a comparison where they
-// are equal.
+// partsOf returns the fields of an object that a comparison may leave out if they are
+// equal.
 func partsOf(object runtime.Object, of *typed.TypedValue) (parts []*value.FieldCacheEntry) {
 	t := reflect.TypeOf(object)
 	atom, ok := of.Schema().Resolve(of.TypeRef())
@@ -102,11 +106,12 @@ func partsOf(object runtime.Object, of *typed.TypedValue) (parts []*value.FieldC
 	return parts
 }
 
-// comparison tells which types upstream's comparison cannot fail at.
+// comparison finds out for which types upstream's comparison cannot fail.
 type comparison struct {
 	schema *schema.Schema
-	// known are the types that were looked at, or are. A type that contains itself can
-	// fail only where something else in it can.
+	// known has the result for each type that was examined, and true for a type whose
+	// examination has not ended. A type that contains itself can fail only at something
+	// else in it.
 	known map[compiledType]bool
 }
 
@@ -140,7 +145,7 @@ func (c *comparison) atomCannotFail(t reflect.Type, atom schema.Atom) bool {
 	case atom.Scalar != nil && atom.List == nil && atom.Map == nil:
 		return isMarshaled || hasScalar(t, *atom.Scalar)
 	case t == reflect.TypeFor[intstr.IntOrString]():
-		// Its schema takes any value; what it marshals to is a scalar.
+		// The schema allows any value, but an IntOrString marshals to a scalar.
 		return atom.Scalar != nil && *atom.Scalar == schema.Untyped
 	case isMarshaled:
 		return false
@@ -168,7 +173,7 @@ func (c *comparison) atomCannotFail(t reflect.Type, atom schema.Atom) bool {
 	return true
 }
 
-// listCannotFail says whether all items have what identifies them.
+// listCannotFail reports whether every possible item has what identifies it.
 func (c *comparison) listCannotFail(t reflect.Type, list *schema.List) bool {
 	if list.ElementRelationship == schema.Atomic {
 		return true
@@ -195,7 +200,7 @@ func (c *comparison) listCannotFail(t reflect.Type, list *schema.List) bool {
 	return false
 }
 
-// hasScalar says whether values of a Go type are those of a scalar.
+// hasScalar reports whether all values of a Go type are scalars of a kind.
 func hasScalar(t reflect.Type, scalar schema.Scalar) bool {
 	switch t.Kind() {
 	case reflect.String:
@@ -204,7 +209,7 @@ func hasScalar(t reflect.Type, scalar schema.Scalar) bool {
 		return scalar == schema.Boolean || scalar == schema.Untyped
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Float32, reflect.Float64:
 		return scalar == schema.Numeric || scalar == schema.Untyped
-	case reflect.Slice: // null where it is nil, which any scalar may be
+	case reflect.Slice: // a nil slice is null, which any scalar may be
 		return t.Elem().Kind() == reflect.Uint8 && (scalar == schema.String || scalar == schema.Untyped)
 	default:
 		return false

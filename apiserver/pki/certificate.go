@@ -49,7 +49,7 @@ func servingProfile(hosts []string) certificateProfile {
 	return p
 }
 
-// clientProfile is that of a user with groups.
+// clientProfile is the profile of the client certificate of a user with groups.
 func clientProfile(name string, groups ...string) certificateProfile {
 	return certificateProfile{commonName: name, organizations: groups, usage: x509.ExtKeyUsageClientAuth}
 }
@@ -74,8 +74,8 @@ func (p certificateProfile) isSatisfiedBy(cert, by *x509.Certificate, now time.T
 	return true
 }
 
-// addNamesOf adds the names of the certificate that is renewed. Otherwise servers that share
-// a directory would remove each other's names at each start.
+// addNamesOf adds the names of the certificate that is replaced. Otherwise servers that
+// share a directory would remove each other's names at each start.
 func (p *certificateProfile) addNamesOf(before *x509.Certificate) {
 	for _, name := range before.DNSNames {
 		if !slices.Contains(p.dnsNames, name) {

@@ -14,8 +14,8 @@
 //   - Only the owner can read keys and the kubeconfig. Each file is written under a
 //     temporary name and renamed, so that no reader sees a partial file.
 //
-//   - Inspect changes nothing. Renew issues named certificates anew, and NewKubeconfig one for a
-//     user; neither replaces a CA.
+//   - Inspect changes nothing. Renew issues named certificates anew, and NewKubeconfig
+//     issues one for a user; neither replaces a CA.
 //
 // # What the caller owes
 //

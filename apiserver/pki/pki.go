@@ -26,8 +26,8 @@ type Config struct {
 	Now time.Time
 }
 
-// kubeletClientName is the common name of the client certificate that kubelets are shown;
-// kubeadm's.
+// kubeletClientName is the common name of the client certificate that the server
+// presents to kubelets; kubeadm's.
 const kubeletClientName = "kube-apiserver-kubelet-client"
 
 // FrontProxyName is the common name of the front proxy's client certificate.

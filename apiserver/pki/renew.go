@@ -11,16 +11,17 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// RenewableNames are the names that Renew takes.
+// RenewableNames are the names of certificates that Renew accepts.
 func RenewableNames() []string {
 	return []string{nameAdmin, nameServing, nameKubeletClient, nameFrontProxy}
 }
 
-// Renew issues the named certificates anew, each with a new key and with the names of the
-// one before, for a year from c.Now. It uses Dir, Kubeconfig and Now of c. CAs and the service
-// account key are not renewed: whatever they have signed would no longer be trusted. A running
-// server reloads the files. The error of a certificate that is not there or cannot be renewed
-// names it; those before it are renewed then.
+// Renew issues the named certificates anew. Each gets a new key, keeps its DNS names
+// and IP addresses, and is valid for a year from c.Now. Renew uses Dir, Kubeconfig and
+// Now of c. It does not renew CAs and the service account key, because everything that
+// they have signed would no longer be trusted. A running server reloads the files. An
+// error names the certificate that does not exist or cannot be renewed; those before it
+// in names have been renewed.
 func Renew(c Config, names ...string) error {
 	for _, name := range names {
 		switch {
@@ -50,7 +51,7 @@ func Renew(c Config, names ...string) error {
 	return nil
 }
 
-// loadCAs loads the CAs, and makes none.
+// loadCAs loads the CAs. Unlike ensureCAs it does not create missing ones.
 func (k *ensurer) loadCAs() error {
 	for _, path := range []string{k.files.CACert, k.files.FrontProxyCA} {
 		if !exists(path) {
@@ -93,8 +94,8 @@ func (k *ensurer) renewLeaf(certPath, keyPath string, by certificateAuthority, p
 	return k.writePair(certPath, keyPath, [][]byte{der}, key)
 }
 
-// renewKubeconfig renews the administrator's certificate, and changes nothing else of the
-// file.
+// renewKubeconfig renews the administrator's certificate. It changes nothing else in
+// the file.
 func (k *ensurer) renewKubeconfig() error {
 	if _, err := readAdminCert(k.config.Kubeconfig); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s has no certificate of %s: \"byre serve\" makes the file when it starts", k.config.Kubeconfig, adminName)

@@ -12,18 +12,19 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Status tells of the certificates of a directory, in the form of "kubeadm certs
+// Status describes the certificates of a directory, in the form of "kubeadm certs
 // check-expiration".
 type Status struct {
 	Certificates           []CertificateStatus `json:"certificates"`
 	CertificateAuthorities []CertificateStatus `json:"certificateAuthorities"`
 }
 
-// CertificateStatus tells of one certificate.
+// CertificateStatus describes one certificate.
 type CertificateStatus struct {
-	// Name is that of the file, without ".crt".
+	// Name is the name of the file, without ".crt".
 	Name string `json:"name"`
-	// Missing says that there is no such file, and hence nothing else to tell.
+	// Missing is true if the file does not exist; all other fields but Name are zero
+	// then.
 	Missing bool `json:"missing,omitempty"`
 	// Subject is the distinguished name, and Names are the DNS names and IP addresses.
 	Subject string   `json:"subject,omitempty"`
@@ -31,10 +32,10 @@ type CertificateStatus struct {
 	// ExpirationDate is the end of the validity; ResidualTimeSeconds is negative after it.
 	ExpirationDate      time.Time `json:"expirationDate,omitzero"`
 	ResidualTimeSeconds int64     `json:"residualTimeSeconds"`
-	// CAName is the name of the CA of the directory that has signed the certificate, or the
-	// distinguished name of another one. It is empty for a CA.
+	// CAName is the name of the CA of the directory that has signed the certificate. If
+	// another CA has, it is that CA's distinguished name. It is empty for a CA.
 	CAName string `json:"caName,omitempty"`
-	// ExternallyManaged says that the key that renews the certificate is not in the
+	// ExternallyManaged is true if the key that renews the certificate is not in the
 	// directory.
 	ExternallyManaged bool `json:"externallyManaged"`
 }
@@ -88,8 +89,8 @@ func Inspect(dir, kubeconfig string, now time.Time) (Status, error) {
 	return status, nil
 }
 
-// inspectCA adds a CA to the status and returns it; its cert is nil if it is missing, and its
-// signer if its key is.
+// inspectCA adds a CA to the status and returns it. The result has no cert if the
+// certificate is missing, and no signer if the key is.
 func inspectCA(name, certPath, keyPath string, now time.Time, status *Status) (certificateAuthority, error) {
 	ca := certificateAuthority{name: name}
 	cert, err := readCert(certPath)

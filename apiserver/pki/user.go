@@ -37,10 +37,10 @@ func (u User) validate() error {
 	return nil
 }
 
-// NewKubeconfig issues a client certificate for the user and returns a kubeconfig with it, which
-// nothing else keeps. The address and CA of the server are those of c.Kubeconfig; c.Server, if
-// it is not empty, replaces the address. It uses Dir, Kubeconfig, Server and Now of c, and writes
-// nothing.
+// NewKubeconfig issues a client certificate for the user and returns a kubeconfig with
+// it. It writes nothing and keeps no copy. The address and the CA of the server are
+// those of c.Kubeconfig; c.Server, if not empty, replaces the address. NewKubeconfig
+// uses Dir, Kubeconfig, Server and Now of c.
 func NewKubeconfig(c Config, user User) ([]byte, error) {
 	if err := user.validate(); err != nil {
 		return nil, err
@@ -78,8 +78,9 @@ func NewKubeconfig(c Config, user User) ([]byte, error) {
 	})
 }
 
-// clusterOf returns how a client reaches the server: the entry of the administrator's
-// kubeconfig, which the administrator may have changed, or without one the CA of the directory.
+// clusterOf returns how a client reaches the server. It is the cluster of the
+// administrator's kubeconfig, which the administrator may have changed; if there is
+// none, it has the CA of the directory.
 func (k *ensurer) clusterOf(kubeconfig string) (*api.Cluster, error) {
 	cluster := new(api.Cluster)
 	config, err := clientcmd.LoadFromFile(kubeconfig)

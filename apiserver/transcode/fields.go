@@ -34,15 +34,15 @@ const (
 	kindRaw
 )
 
-// value says how a JSON value is encoded.
+// value says how the values of one JSON member or item are encoded.
 type value struct {
 	kind     kind
-	optional bool   // a pointer
-	tag      []byte // comes before the value
+	optional bool   // the Go type is a pointer
+	tag      []byte // the field's tag, which comes before the value
 	message  *Message
-	// item is of a list or a map.
+	// item says how the items of a list, or the values of a map, are encoded.
 	item *value
-	// wrapped marks a list that is a message with one field; item is that field.
+	// wrapped is true for a list that is a message with one field; item is that field.
 	wrapped bool
 }
 
@@ -56,7 +56,7 @@ func (v *value) wire() int {
 	return wireBytes
 }
 
-// absent is the encoding of a value that JSON leaves out.
+// absent is the encoding of a member that JSON leaves out.
 func (v *value) absent() []byte {
 	if v.optional || v.wrapped || v.kind == kindList || v.kind == kindMap || v.kind == kindBytes {
 		return nil
@@ -64,7 +64,7 @@ func (v *value) absent() []byte {
 	return v.zero()
 }
 
-// zero is the encoding of the type's zero value, with its tag.
+// zero is the encoding of the type's zero value, with the tag.
 func (v *value) zero() []byte {
 	body := []byte(nil)
 	switch v.kind {
@@ -99,11 +99,11 @@ func appendVarint(dst []byte, v uint64) []byte { return binary.AppendUvarint(dst
 
 func sizeOfVarint(v int) int { return (bits.Len64(uint64(v)|1) + 6) / 7 }
 
-// segment is where the encoding of one field is in the scratch buffer; it is empty where
-// there is none.
+// segment is the range of the scratch buffer that has the encoding of one field. It is
+// empty for a field that JSON leaves out.
 type segment struct{ start, end int }
 
-// size is that of the message whose fields are in slots.
+// size is the size in bytes of the message whose fields are in slots.
 func (m *Message) size(slots []segment) (n int) {
 	for i := range m.fields {
 		n += m.fields[i].size(slots)
@@ -126,7 +126,7 @@ func (f *field) size(slots []segment) int {
 	return len(f.tag) + sizeOfVarint(n) + n
 }
 
-// append appends the message whose fields are in slots, which refer to scratch.
+// append appends the message whose fields are in slots, as ranges of scratch.
 func (m *Message) append(dst []byte, slots []segment, scratch []byte) []byte {
 	for i := range m.fields {
 		f := &m.fields[i]

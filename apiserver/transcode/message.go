@@ -11,17 +11,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Message says how the JSON of one Go struct becomes a protobuf message.
+// Message describes how the JSON of one Go struct is converted to a protobuf message.
 type Message struct {
 	name string
-	// keys finds a member of the JSON object. Members of structs that JSON inlines are
-	// members of the struct around them.
+	// keys maps a key of the JSON object to an index of members. The members of a
+	// struct that JSON inlines are members of the struct that contains it.
 	keys map[string]int
 	// members are in the order in which encoding/json writes them.
 	members []member
-	// fields are in ascending order of their numbers, as they are marshalled.
+	// fields are in ascending order of their numbers, in which they are marshalled.
 	fields []field
-	// slots is how many fields there are, those of inlined structs included.
+	// slots is the number of fields, including those of inlined structs.
 	slots int
 	// empty is the message of an object without members.
 	empty []byte
@@ -37,11 +37,11 @@ type member struct {
 // field is one field of a message.
 type field struct {
 	tag []byte
-	// slot is the field's place among the slots of the message. The slots of an inlined
-	// struct begin there.
+	// slot is the index of the field among the slots of the message. For an inlined
+	// struct, it is the index of the struct's first slot.
 	slot int
-	// inlined is the struct that JSON inlines here, or nil. An optional one is left out
-	// when it has no members.
+	// inlined is the struct whose members JSON inlines, or nil. If optional is true,
+	// the field is left out when none of these members is present.
 	inlined  *Message
 	optional bool
 	// absent is the encoding of a field that JSON leaves out.
@@ -51,13 +51,14 @@ type field struct {
 // ignored is the slot of members that protobuf does not have.
 const ignored = -1
 
-// New returns the Message of a struct type, or an error that names what can't be
+// New returns the Message of a struct type. The error names the field that can't be
 // transcoded.
 func New(t reflect.Type) (*Message, error) {
 	return builder{}.message(t)
 }
 
-// builder has the Messages of the types seen so far: types may refer to themselves.
+// builder has the Messages of the types seen so far, because a type may refer to
+// itself.
 type builder map[reflect.Type]*Message
 
 func (b builder) message(t reflect.Type) (*Message, error) {
@@ -127,7 +128,7 @@ func (b builder) add(m *Message, f reflect.StructField, numbered map[int]field) 
 	return nil
 }
 
-// inline adds a struct whose members JSON has among those of m.
+// inline adds a struct whose members JSON writes among those of m.
 func (b builder) inline(m *Message, t reflect.Type, number int, numbered map[int]field) error {
 	optional := t.Kind() == reflect.Pointer
 	if optional {
@@ -151,7 +152,8 @@ func (b builder) inline(m *Message, t reflect.Type, number int, numbered map[int
 	return nil
 }
 
-// parseTag reads `bytes,1,opt,name=metadata`; the number is 0 where there is no tag.
+// parseTag parses a tag such as `bytes,1,opt,name=metadata`. The number is 0 for an
+// empty tag.
 func parseTag(tag string) (number int, wire string, err error) {
 	if tag == "" || tag == "-" {
 		return 0, "", nil
@@ -163,7 +165,7 @@ func parseTag(tag string) (number int, wire string, err error) {
 	return number, wire, nil
 }
 
-// value finds how a Go type is encoded.
+// value finds out how the values of a Go type are encoded.
 func (b builder) value(t reflect.Type, wire string) (*value, error) {
 	v := &value{}
 	if t.Kind() == reflect.Pointer {
@@ -197,7 +199,7 @@ func (b builder) value(t reflect.Type, wire string) (*value, error) {
 	return v, nil
 }
 
-// refer has v encode a struct. Its Message may be incomplete yet.
+// refer makes v encode a struct. The struct's Message may not be complete yet.
 func (b builder) refer(v *value, t reflect.Type) (err error) {
 	v.message, err = b.message(t)
 	return err
@@ -245,7 +247,7 @@ func (b builder) dictionary(v *value, t reflect.Type) (err error) {
 	return nil
 }
 
-// special are the types whose JSON is not what their Go type says.
+// special has the types whose JSON does not follow from their Go type.
 var special = map[reflect.Type]kind{
 	reflect.TypeFor[metav1.Time]():        kindTime,
 	reflect.TypeFor[metav1.MicroTime]():   kindMicroTime,

@@ -29,7 +29,7 @@ func (t *transcoder) space() {
 	}
 }
 
-// take moves behind c, if it is here.
+// take moves past c and returns true, if c is the next byte.
 func (t *transcoder) take(c byte) bool {
 	if t.pos < len(t.json) && t.json[t.pos] == c {
 		t.pos++
@@ -63,7 +63,7 @@ func (t *transcoder) key() ([]byte, error) {
 	return key, nil
 }
 
-// string returns the string that begins here and moves behind it. The result is valid
+// string returns the string that begins here and moves past it. The result is valid
 // until the next call.
 func (t *transcoder) string() ([]byte, error) {
 	t.space()
@@ -91,7 +91,7 @@ func (t *transcoder) string() ([]byte, error) {
 	return t.text, nil
 }
 
-// skipString moves behind a string; its first quote is passed.
+// skipString moves past a string whose first quote has been read.
 func (t *transcoder) skipString() error {
 	for t.pos < len(t.json) {
 		switch t.json[t.pos] {
@@ -108,7 +108,7 @@ func (t *transcoder) skipString() error {
 	return ErrUnexpected
 }
 
-// skip moves behind the value that begins here.
+// skip moves past the value that begins here.
 func (t *transcoder) skip() error {
 	depth := 0
 	for t.pos < len(t.json) {

@@ -9,18 +9,20 @@ import (
 	"time"
 )
 
-// ErrUnexpected is the error for JSON that encoding/json would not have written from the
-// Message's type. Such an object has to be decoded.
+// ErrUnexpected is the error for JSON that encoding/json would not have written from
+// the Message's type. The caller has to decode such an object.
 var ErrUnexpected = errors.New("not the JSON of the type")
 
-// Transcode makes the message of a JSON object and returns what use returns of it. The
-// message is valid until then.
+// Transcode converts a JSON object to its message, calls use with the message and
+// returns use's error. The message is valid only during the call of use. Errors:
+// ErrUnexpected.
 func (m *Message) Transcode(object []byte, use func(message []byte) error) error {
 	return m.transcode(object, false, use)
 }
 
-// TranscodeHead is Transcode for an object that begins with the members of m and has
-// others after them, which it does not look at. Every field of m must be there.
+// TranscodeHead is Transcode for an object that begins with the members of m. It does
+// not read the other members, which come after them. It fails with ErrUnexpected if the
+// object lacks a field of m.
 func (m *Message) TranscodeHead(object []byte, use func(message []byte) error) error {
 	return m.transcode(object, true, use)
 }
@@ -40,21 +42,21 @@ func (m *Message) transcode(object []byte, head bool, use func(message []byte) e
 
 var transcoders = sync.Pool{New: func() any { return &transcoder{} }}
 
-// maxPooled bounds the buffers that are kept, in bytes.
+// maxPooled is the capacity, in bytes, of the largest buffer that is reused.
 const maxPooled = 256 << 10
 
-// transcoder works on one object.
+// transcoder converts one object at a time.
 type transcoder struct {
 	json []byte
 	pos  int
-	// head marks that the object may have other members behind those of its Message.
+	// head is true if the object may have other members after those of its Message.
 	head bool
-	// out is the scratch buffer: what is complete, and the encodings of the fields of
-	// the messages that are not.
+	// out is the scratch buffer. It holds the complete messages, and the encoded fields
+	// of messages that are not complete yet.
 	out []byte
-	// slots are those of all messages that are not complete.
+	// slots holds the slots of all messages that are not complete yet.
 	slots []segment
-	// text is the last string that had escapes.
+	// text is the last string that had escapes, without them.
 	text []byte
 }
 
@@ -116,7 +118,7 @@ func (t *transcoder) object(m *Message) error {
 	return nil
 }
 
-// isComplete reports whether every field is there.
+// isComplete reports whether every field is present.
 func isComplete(slots []segment) bool {
 	for _, s := range slots {
 		if s.end == s.start {
@@ -126,7 +128,8 @@ func isComplete(slots []segment) bool {
 	return true
 }
 
-// find finds a member; most often it is the one expected or one of those after it.
+// find finds a member by its key. Usually it is the expected one, or one of the next
+// two.
 func (m *Message) find(key []byte, expected int) (int, bool) {
 	for i := expected; i < len(m.members) && i < expected+3; i++ {
 		if m.members[i].key == string(key) {
@@ -137,7 +140,7 @@ func (m *Message) find(key []byte, expected int) (int, bool) {
 	return i, ok
 }
 
-// value appends a field: its tag and what follows from the JSON value that begins here.
+// value appends a field: its tag, and the encoding of the JSON value that begins here.
 func (t *transcoder) value(v *value) error {
 	if t.space(); t.null() {
 		if !v.optional {
@@ -169,7 +172,8 @@ func (t *transcoder) value(v *value) error {
 	return nil
 }
 
-// body appends what has to be there before its length is known.
+// body appends the content of a field whose length comes before it. prefix inserts the
+// length.
 func (t *transcoder) body(v *value) error {
 	switch v.kind {
 	case kindMessage:
@@ -211,7 +215,7 @@ func (t *transcoder) body(v *value) error {
 	return nil
 }
 
-// prefix puts a tag and the length before what was appended since start.
+// prefix inserts a tag and the length before the bytes that were appended since start.
 func (t *transcoder) prefix(tag []byte, start int) {
 	n := len(t.out) - start
 	head := len(tag) + sizeOfVarint(n)
@@ -262,12 +266,13 @@ func (t *transcoder) list(v *value) error {
 	}
 }
 
-// dictionary appends an entry for each member. encoding/json has sorted them.
+// dictionary appends an entry for each member. It fails unless the members are sorted
+// by key, as encoding/json sorts them.
 func (t *transcoder) dictionary(v *value) error {
 	if !t.take('{') {
 		return ErrUnexpected
 	}
-	last := -1 // where the last key is in t.out
+	last := -1 // the offset of the last key in t.out
 	var lastLen int
 	for first := true; ; first = false {
 		t.space()
@@ -298,7 +303,7 @@ func (t *transcoder) dictionary(v *value) error {
 	}
 }
 
-// headLen is the length of the tag and of the length at start.
+// headLen is the length of the tag and of the length that begin at start.
 func (t *transcoder) headLen(tag []byte, start int) int {
 	n := start + len(tag)
 	for t.out[n]&0x80 != 0 {
