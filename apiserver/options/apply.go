@@ -28,7 +28,7 @@ func (o *Options) Apply() error {
 	if err := logsapi.ValidateAndApply(o.Logs, utilfeature.DefaultFeatureGate); err != nil {
 		return err
 	}
-	quietUpstream(o.Logs)
+	filterLog(o.Logs)
 	utilfeature.DefaultMutableFeatureGate.AddMetrics()
 	compatibility.DefaultComponentGlobalsRegistry.AddMetrics()
 	// Upstream complains in the log about flags that nobody set.

@@ -10,78 +10,142 @@ import (
 	"k8s.io/klog/v2/textlogger"
 )
 
-// quietUpstream keeps what upstream's packages say of their own working (caches
-// that sync, controllers that start) out of the text log unless -v is 1 or more.
-// Warnings and errors stay, and so does all that this program says itself. The
-// log in JSON is left to those who filter it by machine, and a log split into two
-// streams as it is.
-func quietUpstream(config *logsapi.LoggingConfiguration) {
-	sink := klog.Background().GetSink()
+// filterLog puts a logSink before the log, except where the log is split into two streams.
+func filterLog(config *logsapi.LoggingConfiguration) {
+	sink, ok := klog.Background().GetSink().(logr.CallDepthLogSink)
+	if ok && !config.Options.Text.SplitStream && !config.Options.JSON.SplitStream {
+		setFilteredLog(sink)
+	}
+}
+
+func setFilteredLog(sink logr.CallDepthLogSink) {
+	options := []klog.LoggerOption{klog.ContextualLogger(true)}
 	text, isText := sink.(textlogger.KlogBufferWriter)
-	if !isText || config.Options.Text.SplitStream {
+	// The logSink is one call more between a line's place in the source and the sink
+	// that prints it.
+	filtered := logSink{LogSink: sink.WithCallDepth(1), isText: isText, repeats: newRepeats()}
+	if isText {
+		options = append(options, klog.WriteKlogBuffer(func(line []byte) { filtered.writeBuffer(text, line) }))
+	}
+	klog.SetLoggerWithOptions(logr.New(filtered), options...)
+}
+
+// logSink leaves lines out of the log:
+//   - in text and without -v, the information of upstream's packages about their own work
+//     (caches that sync, controllers that start). The log in JSON keeps it for those who
+//     filter it by machine.
+//   - warnings and errors that one place in the source repeats faster than repeats admits.
+type logSink struct {
+	logr.LogSink
+	isText  bool
+	repeats *repeats
+}
+
+// Init implements logr.LogSink. The sink behind is initialized: Init would add to the call
+// depth of a sink of zap.
+func (s logSink) Init(logr.RuntimeInfo) {}
+
+// Info implements logr.LogSink. klog passes warnings without a structure to a sink for JSON
+// as information.
+func (s logSink) Info(level int, message string, keysAndValues ...any) {
+	from := findOrigin()
+	if from.isWarning {
+		suppressed, ok := s.repeats.admit(from.place)
+		if !ok {
+			return
+		}
+		keysAndValues = appendSuppressed(keysAndValues, suppressed)
+	} else if s.isText && !from.isWanted() {
 		return
 	}
-	klog.SetLoggerWithOptions(logr.New(quietSink{sink}), klog.ContextualLogger(true),
-		klog.WriteKlogBuffer(func(line []byte) {
-			// A line begins with the letter of its severity.
-			if len(line) == 0 || line[0] != 'I' || isWanted() {
-				text.WriteKlogBuffer(line)
-			}
-		}))
+	s.LogSink.Info(level, message, keysAndValues...)
 }
 
-// quietSink drops the information that isWanted does not want.
-type quietSink struct{ logr.LogSink }
-
-// Init implements logr.LogSink. Info is one call more between a line's place in the
-// source and the sink that prints it.
-func (s quietSink) Init(info logr.RuntimeInfo) {
-	info.CallDepth++
-	s.LogSink.Init(info)
-}
-
-func (s quietSink) Info(level int, message string, keysAndValues ...any) {
-	if isWanted() {
-		s.LogSink.Info(level, message, keysAndValues...)
+// Error implements logr.LogSink.
+func (s logSink) Error(err error, message string, keysAndValues ...any) {
+	if suppressed, ok := s.repeats.admit(findOrigin().place); ok {
+		s.LogSink.Error(err, message, appendSuppressed(keysAndValues, suppressed)...)
 	}
 }
 
-func (s quietSink) WithValues(keysAndValues ...any) logr.LogSink {
-	return quietSink{s.LogSink.WithValues(keysAndValues...)}
+// writeBuffer writes a line of text that klog has formatted. It begins with the letter of its
+// severity.
+func (s logSink) writeBuffer(text textlogger.KlogBufferWriter, line []byte) {
+	from := findOrigin()
+	switch {
+	case len(line) == 0 || line[0] == 'F': // fatal: it is the last one
+	case line[0] == 'I':
+		if !from.isWanted() {
+			return
+		}
+	default:
+		suppressed, ok := s.repeats.admit(from.place)
+		if !ok {
+			return
+		}
+		line = appendSuppressedText(line, suppressed)
+	}
+	text.WriteKlogBuffer(line)
 }
 
-func (s quietSink) WithName(name string) logr.LogSink { return quietSink{s.LogSink.WithName(name)} }
+// WithValues implements logr.LogSink.
+func (s logSink) WithValues(keysAndValues ...any) logr.LogSink {
+	s.LogSink = s.LogSink.WithValues(keysAndValues...)
+	return s
+}
+
+// WithName implements logr.LogSink.
+func (s logSink) WithName(name string) logr.LogSink {
+	s.LogSink = s.LogSink.WithName(name)
+	return s
+}
 
 // WithCallDepth implements logr.CallDepthLogSink.
-func (s quietSink) WithCallDepth(depth int) logr.LogSink {
+func (s logSink) WithCallDepth(depth int) logr.LogSink {
 	if deeper, ok := s.LogSink.(logr.CallDepthLogSink); ok {
-		return quietSink{deeper.WithCallDepth(depth)}
+		s.LogSink = deeper.WithCallDepth(depth)
 	}
 	return s
 }
 
-// isWanted reports whether a line of information comes from this program's own
-// code, or all of them are wanted.
-func isWanted() bool {
-	if klog.V(1).Enabled() {
-		return true
-	}
+// origin is where a line of the log comes from.
+type origin struct {
+	place
+	function  string
+	isWarning bool
+}
+
+// isWanted reports whether a line of information comes from this program's own code, or all
+// of them are wanted.
+func (o origin) isWanted() bool {
+	return klog.V(1).Enabled() || strings.HasPrefix(o.function, "byre/") || strings.HasPrefix(o.function, "main.")
+}
+
+// findOrigin finds the first caller that is not a part of the way to the log.
+func findOrigin() (o origin) {
 	var callers [24]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(3, callers[:])])
 	for {
 		frame, more := frames.Next()
 		if !isLogging(frame.Function) {
-			return strings.HasPrefix(frame.Function, "byre/") || strings.HasPrefix(frame.Function, "main.")
+			o.place, o.function = place{frame.File, frame.Line}, frame.Function
+			return o
 		}
+		o.isWarning = o.isWarning || strings.HasPrefix(frame.Function, "k8s.io/klog/v2.Warning")
 		if !more {
-			return false
+			return o
 		}
 	}
 }
 
 // isLogging reports whether a function is a part of the way to the log.
 func isLogging(function string) bool {
-	for _, prefix := range []string{"k8s.io/klog/v2.", "github.com/go-logr/logr.", "log/slog.", "byre/apiserver/options.quiet", "byre/apiserver/options.(*quiet"} {
+	for _, prefix := range []string{
+		"k8s.io/klog/v2.", "github.com/go-logr/logr.", "log/slog.", "byre/apiserver/options.logSink.", "byre/apiserver/options.(*logSink).",
+		"byre/apiserver/options.setFilteredLog.",
+		// HandleError, by which most packages of Kubernetes log errors.
+		"k8s.io/apimachinery/pkg/util/runtime.",
+	} {
 		if strings.HasPrefix(function, prefix) {
 			return true
 		}

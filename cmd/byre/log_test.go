@@ -2,10 +2,17 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
@@ -97,5 +104,43 @@ func TestLog_HasNoPassword(t *testing.T) {
 				t.Errorf("byre %s with %s: status %d, %q", args[0], bad, status, p.log)
 			}
 		}
+	}
+}
+
+// TestLog_LimitsRepeatedLines: a webhook that fails at every request and a client without a
+// valid token take some lines of the log, not one a request, in both formats.
+func TestLog_LimitsRepeatedLines(t *testing.T) {
+	const requests, most = 150, 60
+	for format, ready := range map[string]string{"text": `"Ready" address=`, "json": `"msg":"Ready"`} {
+		t.Run(format, func(t *testing.T) {
+			dir := t.TempDir()
+			server := command(t, dir, serveArgs(dir, "--logging-format", format, "-v=2")...)
+			eventually.True(t, "the log says Ready", func() bool {
+				server.mustRun(t)
+				return strings.Contains(server.log.String(), ready)
+			})
+			config := server.config(t)
+			config.QPS = -1 // no limit
+			client := kubernetes.NewForConfigOrDie(config)
+			hook := newSlowHook(t)
+			hook.install(t, client)
+			stranger := rest.AnonymousClientConfig(config)
+			stranger.BearerToken = "wrong"
+			for range requests {
+				probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe"}} // which the webhook that fails is asked about
+				if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), probe, metav1.CreateOptions{}); !apierrors.IsInternalError(err) {
+					t.Fatalf("the webhook's failure is %v", err)
+				}
+				if status, _, err := get(t.Context(), stranger, "/api"); err != nil || status != http.StatusUnauthorized {
+					t.Fatalf("a wrong token: status %d, %v", status, err)
+				}
+			}
+			log := server.log.String()
+			for _, message := range []string{"failed calling webhook", "Unable to authenticate the request"} {
+				if n := strings.Count(log, message); n == 0 || n > most {
+					t.Errorf("%d requests make %d lines with %q", requests, n, message)
+				}
+			}
+		})
 	}
 }
