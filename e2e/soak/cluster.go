@@ -58,6 +58,8 @@ type load struct {
 	target     *target
 	clientset  kubernetes.Interface
 	components map[string]*servers.Process
+	// ended is closed when the server has ended.
+	ended      <-chan struct{}
 	rollouts   atomic.Int64
 	errors     atomic.Int64
 	firstError atomic.Pointer[string]
@@ -78,7 +80,7 @@ func soak(ctx context.Context, t *target, s sizes, dir string) (_ *soaked, err e
 	if err != nil {
 		return nil, err
 	}
-	l := &load{sizes: s, target: t, clientset: clientset, components: map[string]*servers.Process{}}
+	l := &load{sizes: s, target: t, clientset: clientset, components: map[string]*servers.Process{}, ended: t.server.Done()}
 	defer func() {
 		for _, p := range l.components {
 			p.Kill()
@@ -168,17 +170,14 @@ func (l *load) fill(ctx context.Context) error {
 // refused, and without a ready node it is unschedulable. The controllers then try again after
 // longer and longer pauses, which the measurement would include.
 func (l *load) awaitNodes(ctx context.Context) error {
-	const most = 10 * time.Minute
-	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("the nodes and service accounts are not there within %v", most))
-	defer cancel()
-	for {
+	return l.await(ctx, 10*time.Minute, "the nodes and service accounts", func(ctx context.Context) error {
 		ready, err := l.readyNodes(ctx)
 		if err != nil {
-			return errors.Join(err, context.Cause(ctx))
+			return err
 		}
 		accounts, err := l.clientset.CoreV1().ServiceAccounts("").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=default"})
 		if err != nil {
-			return errors.Join(err, context.Cause(ctx))
+			return err
 		}
 		made := 0
 		for _, account := range accounts.Items {
@@ -186,11 +185,37 @@ func (l *load) awaitNodes(ctx context.Context) error {
 				made++
 			}
 		}
-		if ready == l.Nodes && made == namespaces {
+		if ready != l.Nodes || made != namespaces {
+			return fmt.Errorf("%d of %d nodes are ready, %d of %d service accounts are there", ready, l.Nodes, made, namespaces)
+		}
+		return nil
+	})
+}
+
+// await calls check each second until it returns nil, for as long as most, and logs now and
+// then what it returns. A request that fails is made again, as every client of a cluster does.
+func (l *load) await(ctx context.Context, most time.Duration, what string, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	var last error
+	for told := time.Now(); ; {
+		err := check(ctx)
+		if err == nil {
 			return nil
 		}
-		if err := sleep(ctx, time.Second); err != nil {
-			return fmt.Errorf("%d nodes are ready, %d service accounts are there: %w", ready, made, context.Cause(ctx))
+		if ctx.Err() == nil {
+			last = err // not the error of a request that the end of the wait breaks off
+		}
+		if time.Since(told) > 10*time.Second {
+			told = time.Now()
+			logf("%s: waiting for %s: %v", l.target.name, what, last)
+		}
+		select {
+		case <-l.ended:
+			return fmt.Errorf("the server ended while %s were waited for: %w", what, last)
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s for at most %v: %w", what, most, errors.Join(ctx.Err(), last))
+		case <-time.After(time.Second):
 		}
 	}
 }
@@ -211,15 +236,13 @@ func (l *load) readyNodes(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// awaitPods waits until each Deployment is rolled out, and then counts the Pods.
+// awaitPods waits until each Deployment is rolled out and exactly the wanted Pods are there:
+// those of the rollout before may still be going.
 func (l *load) awaitPods(ctx context.Context) error {
-	const most = 30 * time.Minute
-	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("the Pods are not ready within %v", most))
-	defer cancel()
-	for told := time.Now(); ; {
+	return l.await(ctx, 30*time.Minute, "the Pods", func(ctx context.Context) error {
 		list, err := l.clientset.AppsV1().Deployments("").List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return errors.Join(err, context.Cause(ctx))
+			return err
 		}
 		ready, done := 0, 0
 		for _, d := range list.Items {
@@ -228,39 +251,20 @@ func (l *load) awaitPods(ctx context.Context) error {
 				done++
 			}
 		}
-		if done == l.deployments() {
-			return l.checkPods(ctx)
+		if done != l.deployments() {
+			return fmt.Errorf("%d of %d Pods are ready", ready, l.Pods)
 		}
-		if time.Since(told) > 10*time.Second {
-			told = time.Now()
-			logf("%s: %d of %d Pods are ready", l.target.name, ready, l.Pods)
+		pods, err := l.clientset.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+		if err == nil && len(pods.Items) != l.Pods {
+			err = fmt.Errorf("there are %d Pods, not %d", len(pods.Items), l.Pods)
 		}
-		if err := sleep(ctx, time.Second); err != nil {
-			return context.Cause(ctx)
-		}
-	}
+		return err
+	})
 }
 
 func isRolledOut(d *appsv1.Deployment) bool {
 	n, s := *d.Spec.Replicas, d.Status
 	return s.ObservedGeneration == d.Generation && s.Replicas == n && s.UpdatedReplicas == n && s.AvailableReplicas == n
-}
-
-// checkPods waits until exactly the wanted Pods are there: those of the rollout before may
-// still be going.
-func (l *load) checkPods(ctx context.Context) error {
-	for {
-		pods, err := l.clientset.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		if len(pods.Items) == l.Pods {
-			return nil
-		}
-		if err := sleep(ctx, time.Second); err != nil {
-			return fmt.Errorf("there are %d Pods, not %d: %w", len(pods.Items), l.Pods, context.Cause(ctx))
-		}
-	}
 }
 
 // measure lets the load run and takes samples.

@@ -2,12 +2,19 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // A short run shows that the harness works: it judges errors, but neither speed nor memory.
@@ -75,6 +82,37 @@ func runSoak(t *testing.T, o options) *results {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// TestAwaitPods_SurvivesFailedRequests: a request that fails does not end a run, and a server
+// that ends does.
+func TestAwaitPods_SurvivesFailedRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		clientset := fake.NewClientset()
+		failures := 3
+		clientset.PrependReactor("list", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) {
+			failures--
+			if failures >= 0 {
+				return true, nil, errors.New("connection refused")
+			}
+			return true, &appsv1.DeploymentList{Items: []appsv1.Deployment{{Spec: appsv1.DeploymentSpec{Replicas: new(int32(0))}}}}, nil
+		})
+		l := &load{target: &target{name: "a server"}, clientset: clientset}
+		if err := l.awaitPods(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if failures != -1 {
+			t.Errorf("%d requests after the failed ones", -failures)
+		}
+		failures = math.MaxInt
+		ended := make(chan struct{})
+		l.ended = ended
+		time.AfterFunc(time.Minute, func() { close(ended) })
+		if err := l.awaitPods(t.Context()); err == nil || !strings.Contains(err.Error(), "the server ended") {
+			t.Errorf("a server that has ended: %v", err)
+		}
+	})
 }
 
 func TestTrend_IsThatOfTheSecondHalf(t *testing.T) {
