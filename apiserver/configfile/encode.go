@@ -9,10 +9,11 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
-// Encode returns the configuration file that sets every flag to its value, in the order of
-// the names. It leaves out empty values of flags that nobody has set. Defaults that mean
-// something else when they are given stand in comments: --authentication-config excludes the
-// flags of OpenID Connect, whatever they are set to.
+// Encode returns the configuration file that sets every flag to its value, in the order
+// of the names. It leaves out empty values of flags that are not set. Some defaults are
+// written as comments, because a flag that is given excludes others even if it has its
+// default value; --authentication-config, for example, excludes the flags of OpenID
+// Connect.
 func Encode(flags *pflag.FlagSet) ([]byte, error) {
 	text := form{kind: yaml.ScalarNode, tags: []string{tagString}}
 	file, tracked := new(yaml.Node), new(yaml.Node)

@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The tags of YAML's scalars, with the words that errors use.
+// The tags of YAML's scalars.
 const (
 	tagBool   = "!!bool"
 	tagInt    = "!!int"
@@ -19,18 +19,18 @@ const (
 	tagString = "!!str"
 )
 
-// A form is how the values of a type of flag are written in YAML, and in the syntax of the
-// command line.
+// A form describes how the values of one type of flag are written in YAML, and in the
+// syntax of the command line.
 type form struct {
 	// what names the form in an error.
 	what string
 	kind yaml.Kind
-	// tags are those that the scalars may have; the first is that of an encoded value.
+	// tags are the tags that a scalar may have. A value is encoded with the first.
 	tags []string
-	// join makes the values for successive calls of pflag.Value.Set from the items of a
-	// list or the pairs of a mapping; nil sets each by a call of its own.
+	// join converts the items of a list, or the pairs of a mapping, to the values of
+	// successive calls of pflag.Value.Set. If it is nil, each item is a value.
 	join func(items []string) []string
-	// split is the reverse, from pflag.Value.String.
+	// split is the reverse of join, for a result of pflag.Value.String.
 	split func(value string) []string
 }
 
@@ -62,7 +62,7 @@ func formOf(flag *pflag.Flag) form {
 	}
 }
 
-// decode returns the values to set a flag to, one after another.
+// decode returns the values for successive calls of pflag.Value.Set.
 func (f form) decode(node *yaml.Node) ([]string, error) {
 	if node.Kind != f.kind {
 		return nil, fmt.Errorf("must be %s, not %s", f.what, nameOf(node))
@@ -140,15 +140,15 @@ func (f form) encode(value string) *yaml.Node {
 	node := &yaml.Node{Kind: f.kind}
 	items := f.split(value)
 	if f.kind == yaml.MappingNode {
-		slices.Sort(items) // the order in which some flags print is that of a map
+		slices.Sort(items) // some flags print their pairs in the random order of a map
 	}
 	for _, item := range items {
 		if f.kind == yaml.SequenceNode {
 			node.Content = append(node.Content, f.scalar(item))
 			continue
 		}
-		// A feature gate of the default component begins with the colon that ends its
-		// empty name.
+		// A feature gate of the default component is printed as :NAME=VALUE, because
+		// the component's name is empty.
 		name, value, _ := strings.Cut(strings.TrimPrefix(item, ":"), "=")
 		key, content := f.scalar(name), f.scalar(value)
 		if value == "true" || value == "false" {
@@ -167,7 +167,7 @@ func (f form) scalar(value string) *yaml.Node {
 	return node
 }
 
-// joinCSV makes the one value that pflag splits into the items.
+// joinCSV joins items to one value, which pflag splits again.
 func joinCSV(items []string) []string {
 	if len(items) == 0 {
 		return []string{""}
@@ -179,7 +179,7 @@ func joinCSV(items []string) []string {
 	return []string{strings.TrimSuffix(b.String(), "\n")}
 }
 
-// splitCSV is the reverse of joinCSV for what pflag prints: in brackets.
+// splitCSV is the reverse of joinCSV. pflag prints the value in brackets.
 func splitCSV(value string) []string {
 	value = strings.TrimSuffix(strings.TrimPrefix(value, "["), "]")
 	if value == "" {

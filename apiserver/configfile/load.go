@@ -42,8 +42,8 @@ func (f field) errorf(format string, args ...any) error {
 	return fmt.Errorf("line %d: %s %w", f.key.Line, f.key.Value, fmt.Errorf(format, args...))
 }
 
-// parse returns the fields of the one document of a file, each once, without apiVersion and
-// kind, which it checks.
+// parse returns the fields of the file, which must be one YAML document without
+// duplicate fields. It checks apiVersion and kind, and leaves them out.
 func parse(data []byte) ([]field, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var document yaml.Node
@@ -79,7 +79,7 @@ func parse(data []byte) ([]field, error) {
 	return fields, nil
 }
 
-// pairs returns the keys and values of a mapping. It refuses a key that stands twice.
+// pairs returns the keys and values of a mapping. It refuses a duplicate key.
 func pairs(mapping *yaml.Node) ([]field, error) {
 	var fields []field
 	lines := make(map[string]int)

@@ -23,31 +23,32 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// Dependencies is what every server of the chain works with. The assembly makes it
-// once, complete, before the first of them; nobody changes it afterwards. A server
-// reads the fields that it needs.
+// Dependencies is what every server of the chain is made with. The assembly makes it
+// completely before the first server. Nobody changes it afterwards. A server reads the
+// fields that it needs.
 type Dependencies struct {
 	// Storage says where objects are kept.
 	Storage objectstore.StorageConfig
 	// EffectiveVersion is the version that the server emulates.
 	EffectiveVersion compatibility.EffectiveVersion
-	// Serving is what all resources are served with. Its TypeConverter knows the
-	// built-in groups only; ServeGroup replaces it.
+	// Serving is what the handlers of all resources share. Its TypeConverter has only
+	// the built-in groups; ServeGroup replaces it.
 	Serving endpoints.Serving
-	// Discovery and OpenAPI are told what is served; they take entries at any time.
+	// Discovery and OpenAPI have the groups that are served. Servers may add entries at
+	// any time.
 	Discovery *discovery.Registry
 	OpenAPI   *openapi.Service
 	// Build identifies the program in the documents of OpenAPI; see
 	// openapi.BuildIdentity.
 	Build string
 
-	// Loopback, Client and Informers reach the whole chain as the server's own
-	// privileged user. The informers start after every server was made.
+	// Loopback, Client and Informers send requests to the whole chain as the server's
+	// own privileged user. The informers are started after every server has been made.
 	Loopback  *rest.Config
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
-	// ServiceResolver finds the Service of a webhook, and WebhookAuthentication says
-	// by what credentials the server shows itself to webhooks.
+	// ServiceResolver finds the Service of a webhook. WebhookAuthentication chooses the
+	// credentials with which the server authenticates itself to webhooks.
 	ServiceResolver       webhook.ServiceResolver
 	WebhookAuthentication webhook.AuthenticationInfoResolverWrapper
 	// Backends says how aggregated API servers are reached.
@@ -56,27 +57,27 @@ type Dependencies struct {
 
 // Backends says how aggregated API servers are reached.
 type Backends struct {
-	// ProxyCert and ProxyKey are the files of the client certificate that is shown to
-	// them. The files are followed.
+	// ProxyCert and ProxyKey are the files of the client certificate with which this
+	// server authenticates itself to them. The files are read again when they change.
 	ProxyCert, ProxyKey string
-	// Dial connects to them; nil means directly.
+	// Dial connects to them; nil connects directly.
 	Dial utilnet.DialFunc
-	// Trace, if not nil, adds spans to requests to them and sends the trace's
-	// context on.
+	// Trace, if not nil, adds spans to requests to them and passes the trace context
+	// on.
 	Trace transport.WrapperFunc
-	// RouteToEndpoints sends requests to the endpoints of a Service that has any,
+	// RouteToEndpoints sends requests to the endpoints of a Service, if it has any,
 	// instead of to its cluster IP.
 	RouteToEndpoints bool
-	// Self is where this server listens, which the Service kubernetes leads to; nil
-	// if that Service is like any other.
+	// Self is the URL of this server's own listener, to which requests to the Service
+	// kubernetes are sent. If it is nil, that Service is resolved like any other.
 	Self *url.URL
-	// RejectRedirects answers a redirect of theirs with 502 instead of passing it on.
-	// None is ever followed.
+	// RejectRedirects answers with 502 where an aggregated API server answers with a
+	// redirect. Otherwise the client gets the redirect. This server never follows one.
 	RejectRedirects bool
 }
 
-// Validate names what a server of the chain cannot be made without. A server checks
-// what only it needs itself.
+// Validate returns an error if a field is missing that every server of the chain needs.
+// A server itself checks the fields that only it needs.
 func (d *Dependencies) Validate() error {
 	if d.EffectiveVersion == nil || d.Discovery == nil || d.OpenAPI == nil || d.Loopback == nil {
 		return errors.New("EffectiveVersion, Discovery, OpenAPI and Loopback are required")
@@ -84,7 +85,8 @@ func (d *Dependencies) Validate() error {
 	return nil
 }
 
-// RESTOptions gives the registries of types that are not built in their stores.
+// RESTOptions returns the RESTOptionsGetter of resources that are not built in, whose
+// types scheme knows.
 func (d *Dependencies) RESTOptions(scheme *runtime.Scheme, codecs runtime.StorageSerializer, resources ...schema.GroupResource) *objectstore.Getter {
 	return objectstore.NewRESTOptionsGetter(d.Storage, objectstore.GroupResources(scheme, codecs, d.EffectiveVersion, resources...))
 }

@@ -11,17 +11,18 @@ import (
 
 // Server is a server of the chain other than the built-in API.
 type Server interface {
-	// ServeHTTP answers what is the server's own and passes on the rest.
+	// ServeHTTP serves the server's own requests and passes all others on to its
+	// delegate.
 	http.Handler
-	// Run does what the server does besides answering requests. It returns nil after
-	// ctx has ended, and before that only with an error.
+	// Run runs the goroutines of the server. It returns nil after ctx has ended; before
+	// that it returns only with an error.
 	Run(ctx context.Context) error
-	// Checks are the parts of the server's start, for /readyz.
+	// Checks are the checks of /readyz that pass once the server has started.
 	Checks() []health.Checker
 	// Stores reports whether the server keeps the objects of a resource in the store.
 	Stores(schema.GroupResource) bool
 }
 
-// NewServer makes a Server that passes what is not its own on to delegate. It starts
-// nothing.
+// NewServer makes a Server that passes requests that are not its own on to delegate. It
+// starts nothing.
 type NewServer func(d Dependencies, delegate http.Handler) (Server, error)

@@ -22,18 +22,19 @@ import (
 )
 
 const (
-	// startTimeout bounds how long Launch waits for the server: a loaded machine is slow.
+	// startTimeout bounds how long Launch waits for the server. It allows for a loaded
+	// machine.
 	startTimeout = time.Minute
 	// stopTimeout is how long Stop waits before it kills the server.
 	stopTimeout = 20 * time.Second
-	// readyInterval is the time between two questions whether the server is ready.
+	// readyInterval is the time between two requests to /readyz.
 	readyInterval = 10 * time.Millisecond
 )
 
-// Start starts a server for a test and returns an administrator's access to it, without
-// client-side rate limits. The server ends with the test. args are flags of "byre serve".
-// A server that does not start ends the test; if the test fails, the log of the server
-// joins that of the test.
+// Start starts a server for a test and returns an administrator's client configuration,
+// without client-side rate limits. The server ends with the test. args are flags of
+// "byre serve". If the server does not start, Start fails the test. If the test fails,
+// the server's log is added to the test's log.
 func Start(t testing.TB, args ...string) *rest.Config {
 	t.Helper()
 	s, err := Launch(t.Context(), args...)
@@ -52,22 +53,22 @@ func Start(t testing.TB, args ...string) *rest.Config {
 	return s.Config()
 }
 
-// A Server is byre in a process of its own. Whoever launches it must Stop it.
+// A Server is byre in a process of its own. The caller of Launch calls Stop.
 type Server struct {
 	dir     string
 	config  *rest.Config
 	process *exec.Cmd
 	exited  chan struct{} // closed when the process has ended
 	err     error         // how it ended; read after exited
-	// end ends the stand-in for etcd, which the server ends with at the latest; ended
-	// yields how that ended.
+	// end ends the stand-in for etcd; the server ends when the stand-in does. ended
+	// receives the error of the stand-in.
 	end   context.CancelFunc
 	ended chan error
 }
 
-// Launch starts a server and waits until it is ready, for TestMain and other places
-// without a testing.TB. It fails if the server is not ready within a minute, or when ctx
-// ends before it is. The server itself goes on after ctx has ended, until Stop.
+// Launch starts a server and waits until it is ready, for callers without a testing.TB,
+// such as TestMain. It fails if the server is not ready within a minute or before ctx
+// ends. The server itself runs until Stop, also after ctx has ended.
 func Launch(ctx context.Context, args ...string) (*Server, error) {
 	program, err := findProgram(ctx)
 	if err != nil {
@@ -89,7 +90,7 @@ func Launch(ctx context.Context, args ...string) (*Server, error) {
 }
 
 // start starts the stand-in and the process. The process is byre under the name
-// kube-apiserver, as that one ends with the stand-in.
+// kube-apiserver, because under this name byre ends when the stand-in does.
 func (s *Server) start(ctx context.Context, program string, args []string) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -121,7 +122,7 @@ func (s *Server) start(ctx context.Context, program string, args []string) error
 	return nil
 }
 
-// awaitReady waits until /readyz is 200, and sets config.
+// awaitReady waits until /readyz answers 200, and sets config.
 func (s *Server) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -142,7 +143,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	}
 }
 
-// probe asks once whether the server is ready.
+// probe requests /readyz once. If the server is ready, it sets config.
 func (s *Server) probe(ctx context.Context) error {
 	kubeconfig := filepath.Join((&standin.Standin{About: standin.About{DataDir: s.dir}}).Dir("registry"), "admin.kubeconfig")
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -171,7 +172,8 @@ func (s *Server) probe(ctx context.Context) error {
 	return nil
 }
 
-// Config is an administrator's access to the server, without client-side rate limits.
+// Config returns an administrator's client configuration, without client-side rate
+// limits. The caller owns the result.
 func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.config) }
 
 // Log is what the server has logged so far.
@@ -185,8 +187,8 @@ func (s *Server) Log() string {
 
 func (s *Server) logFile() string { return filepath.Join(s.dir, "byre.log") }
 
-// Stop ends the server and deletes its files. A server that takes longer than 20 seconds
-// is killed, which is an error.
+// Stop ends the server and deletes its files. It kills a server that takes longer than
+// 20 seconds, and returns an error then.
 func (s *Server) Stop() error {
 	var err error
 	if e := s.process.Process.Signal(syscall.SIGTERM); e != nil && !errors.Is(e, os.ErrProcessDone) {
@@ -216,7 +218,7 @@ func findProgram(ctx context.Context) (string, error) {
 	if path, err := exec.LookPath("byre"); err == nil {
 		return path, nil
 	}
-	// It builds the tool if it is not in the build cache.
+	// The go command builds the tool if it is not in the build cache.
 	path, err := exec.CommandContext(ctx, "go", "tool", "-n", "byre/cmd/byre").Output()
 	if err != nil {
 		return "", errors.New("no byre found: put it on the PATH, set BYRE_BINARY to its path, or run \"go get -tool byre/cmd/byre\" in this module")

@@ -11,14 +11,15 @@ import (
 	"byre/sqlstore"
 )
 
-// allocations are what Services use, and what the allocators have given them. A server
-// repairs both every few minutes (upstream's repair controllers), so that a difference may
-// be a Service that is being created.
+// allocations are the cluster IPs and node ports that Services use, and those that the
+// allocators have allocated. A running server repairs differences every few minutes
+// (upstream's repair controllers), so a difference may be a Service that is being
+// created.
 type allocations struct {
 	ips       map[string]string // Services by cluster IP
 	ports     map[int]string    // Services by node port
 	addresses map[string]string // Services by IPAddress
-	allocated *big.Int          // node ports, as a bitmap; nil where there is none
+	allocated *big.Int          // node ports, as a bitmap; nil if none is stored
 	base      int
 }
 
@@ -28,7 +29,8 @@ func newAllocations() allocations {
 
 type reporter func(row, reason string, arguments ...any)
 
-// add takes up an object that takes part in allocations.
+// add records an object of a resource that takes part in allocations, and ignores
+// others.
 func (a *allocations) add(k sqlstore.Key, value []byte, report reporter) {
 	var err error
 	if k.Owner != sqlstore.BuiltIn {
@@ -75,7 +77,8 @@ func (a *allocations) addService(k sqlstore.Key, value []byte, report reporter) 
 		ports = append(ports, port.NodePort)
 	}
 	for _, port := range ports {
-		// The ports of one Service may be one number with several protocols.
+		// Several ports of one Service may have the same number, with different
+		// protocols.
 		if other, taken := a.ports[port]; taken && other != name {
 			report("objects: "+k.Display(), "has the node port %d of Service %s", port, other)
 		}
@@ -122,7 +125,7 @@ func (a *allocations) addPorts(value []byte) error {
 	return nil
 }
 
-// compare reports where Services and allocators differ.
+// compare reports the differences between Services and allocators.
 func (a *allocations) compare(report reporter) {
 	for ip, service := range a.ips {
 		switch owner, allocated := a.addresses[ip]; {

@@ -15,21 +15,23 @@ type Result struct {
 	Revision int64 `json:"revision"`
 	Objects  int64 `json:"objects"`
 	Changes  int64 `json:"changes"`
-	// Encrypted is how many values are encrypted, Decrypted how many of them were
-	// decrypted. Of the others only the envelope was checked.
+	// Encrypted is the number of encrypted values. Decrypted is how many of them were
+	// decrypted; of the others only the envelope was checked.
 	Encrypted int64 `json:"encrypted"`
 	Decrypted int64 `json:"decrypted"`
-	// MissingUpTo is the last revision of the history that is missing; 0 where none is.
-	// To compact up to there is all that can be repaired: clients list again.
+	// MissingUpTo is the last revision of history that is missing; 0 if none is. The
+	// only repair is to compact up to this revision; clients list again then.
 	MissingUpTo int64              `json:"missingUpTo,omitempty"`
 	Findings    []sqlstore.Finding `json:"findings"`
 }
 
-// maxFindings bounds the findings that are kept; a note says that there are more.
+// maxFindings is the greatest number of findings that are kept. A note says that there
+// are more.
 const maxFindings = 1000
 
-// Open decrypts a stored value and returns the object in it as JSON. It is given values that
-// are not encrypted too, and fails where their resource has no provider that reads them.
+// Open decrypts a stored value and returns the object in it as JSON. It is also called
+// with values that are not encrypted, and fails if no provider of their resource reads
+// such values.
 type Open func(key sqlstore.Key, stored []byte) ([]byte, error)
 
 // checker checks one snapshot.
@@ -43,18 +45,18 @@ type checker struct {
 	allocations allocations
 }
 
-// keyHash stands for a key: keys are long, and there are many.
+// keyHash stands for a key, because keys are long and there are many.
 type keyHash [16]byte
 
-// place is where an object is in its history.
+// place is one point in the history of an object.
 type place struct {
 	revision, created int64
 	uid               [8]byte
 	gone              bool
 }
 
-// Check reads a snapshot to its end. An error means that it could not be read; the result
-// then has what was found until there. open is nil without the keys of encrypted values.
+// Check reads a snapshot to its end. If reading fails, it returns the error and what
+// was found until then. open is nil if the keys of encrypted values are not available.
 func Check(s sqlstore.Snapshot, open Open) (Result, error) {
 	c := &checker{
 		open:    open,
@@ -122,7 +124,7 @@ func (c *checker) checkObject(r *sqlstore.ObjectRow) {
 	}
 }
 
-// checkDensity reports what is missing before a revision.
+// checkDensity reports the revisions that are missing between want and got.
 func (c *checker) checkDensity(want, got int64) {
 	if got <= want || got <= c.header.Compacted {
 		return
@@ -131,7 +133,7 @@ func (c *checker) checkDensity(want, got int64) {
 	c.report("changes", "revisions %d to %d are missing: watches that resume before them would miss changes", want, got-1)
 }
 
-// checkChange compares a change with the one before it of the same key.
+// checkChange compares a change with the previous change of the same key.
 func (c *checker) checkChange(r *sqlstore.ChangeRow) {
 	c.result.Changes++
 	row := fmt.Sprintf("changes: revision %d, %s", r.Revision, r.Display())
@@ -167,7 +169,7 @@ func (c *checker) checkChange(r *sqlstore.ChangeRow) {
 	c.chains[h] = after
 }
 
-// compareEnds compares the ends of the undo chains with the objects.
+// compareEnds compares the last change of each key with the object.
 func (c *checker) compareEnds() {
 	for h, end := range c.chains {
 		object, exists := c.objects[h]
@@ -187,8 +189,8 @@ func (c *checker) compareEnds() {
 	}
 }
 
-// checkValue decodes a value and compares it with its key. It returns nil where there is
-// nothing to look into.
+// checkValue decodes a value and compares it with its key. It returns the text of the
+// object, or nil if the value could not be read.
 func (c *checker) checkValue(row string, key sqlstore.Key, uid string, stored []byte) []byte {
 	if !json.Valid(stored) {
 		c.report(row, "its value is not JSON")
@@ -216,13 +218,13 @@ func (c *checker) checkValue(row string, key sqlstore.Key, uid string, stored []
 	case isEncrypted:
 		return nil
 	}
-	// An import that had no keys could not see the uid of what was encrypted.
+	// An import without the keys could not read the uid of an encrypted object.
 	isImported := isEncrypted && uid == ""
 	return c.checkObjectText(row, key, uid, stored, isImported)
 }
 
-// checkObjectText compares the text of an object with its key, and with the uid of its row
-// unless anyUID is true.
+// checkObjectText compares the text of an object with its key and, unless anyUID is
+// true, with the uid of its row.
 func (c *checker) checkObjectText(row string, key sqlstore.Key, uid string, text []byte, anyUID bool) []byte {
 	var object struct {
 		APIVersion string `json:"apiVersion"`
@@ -256,8 +258,8 @@ func (c *checker) checkObjectText(row string, key sqlstore.Key, uid string, text
 	return text
 }
 
-// isNameless reports whether objects under the key have no metadata: allocations, and what
-// byre stores for itself.
+// isNameless reports whether the objects under the key have no metadata: allocations,
+// and the records that byre stores for itself.
 func isNameless(key sqlstore.Key) bool {
 	return key.Group == "byre" || key.Group == "" && (key.Resource == "servicenodeportallocations" || key.Resource == "serviceipallocations")
 }

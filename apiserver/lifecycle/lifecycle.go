@@ -17,10 +17,10 @@ type Signal struct {
 // NewSignal returns a signal of an event that has not happened.
 func NewSignal(name string) *Signal { return &Signal{name: name, signaled: make(chan struct{})} }
 
-// Name is what upstream calls the event.
+// Name is the name of the event in upstream.
 func (s *Signal) Name() string { return s.name }
 
-// Signal says that the event has happened. Further calls do nothing.
+// Signal records that the event has happened. Further calls do nothing.
 func (s *Signal) Signal() {
 	s.once.Do(func() {
 		close(s.signaled)
@@ -28,7 +28,7 @@ func (s *Signal) Signal() {
 	})
 }
 
-// Signaled is closed when the event has happened.
+// Signaled returns a channel that is closed when the event has happened.
 func (s *Signal) Signaled() <-chan struct{} { return s.signaled }
 
 // HasHappened reports whether Signal was called.
@@ -43,28 +43,32 @@ func (s *Signal) HasHappened() bool {
 
 // Signals are the events of a server's life.
 type Signals struct {
-	// MuxAndDiscoveryComplete: every route is there; an unknown path is a 404.
+	// MuxAndDiscoveryComplete: every route is installed. From now on an unknown path is
+	// answered with 404.
 	MuxAndDiscoveryComplete *Signal
 	// HasBeenReady: all checks of /readyz have passed at once.
 	HasBeenReady *Signal
-	// ShutdownInitiated: a signal to stop was received. /readyz fails from now on.
+	// ShutdownInitiated: the server was told to stop. /readyz fails from now on.
 	ShutdownInitiated *Signal
-	// AfterShutdownDelayDuration: load balancers have had time to notice.
+	// AfterShutdownDelayDuration: load balancers have had time to notice that /readyz
+	// fails.
 	AfterShutdownDelayDuration *Signal
 	// PreShutdownHooksStopped: this server has left the kubernetes Service, and
 	// released the leases that it held.
 	PreShutdownHooksStopped *Signal
-	// NotAcceptingNewRequest: a request that comes now is refused, and watches end.
+	// NotAcceptingNewRequest: new requests are refused, and watches end.
 	NotAcceptingNewRequest *Signal
-	// NonLongRunningRequestsDrained: requests that have an end have been answered.
+	// NonLongRunningRequestsDrained: the requests that are not long-running have been
+	// answered.
 	NonLongRunningRequestsDrained *Signal
 	// WatchesDrained: watches have ended, or their grace period is over.
 	WatchesDrained *Signal
-	// InFlightRequestsDrained is both of the above.
+	// InFlightRequestsDrained: NonLongRunningRequestsDrained and WatchesDrained have
+	// happened.
 	InFlightRequestsDrained *Signal
 	// HTTPServerStoppedListening: new connections are refused.
 	HTTPServerStoppedListening *Signal
-	// ConnectionsClosed: nothing is served any more.
+	// ConnectionsClosed: no request is served any more.
 	ConnectionsClosed *Signal
 }
 
@@ -89,18 +93,19 @@ func NewSignals() *Signals {
 type Step struct {
 	// Done is signaled when Do has returned.
 	Done *Signal
-	// After has been signaled before Do is called.
+	// After are the signals that must be signaled before Do is called.
 	After []*Signal
-	// Do is what there is to do; nil for nothing.
+	// Do is the work of the step; nil means none.
 	Do func()
 }
 
-// Actions is what a server does in the steps of its shutdown. Each has its own
-// bound in time.
+// Actions are what a server does in the steps of its shutdown. Each action ends within
+// a time that it bounds itself.
 type Actions struct {
 	// Delay waits for --shutdown-delay-duration.
 	Delay func()
-	// PreShutdown leaves the kubernetes Service and gives leases back.
+	// PreShutdown removes the server from the kubernetes Service and releases its
+	// Leases.
 	PreShutdown func()
 	// DrainRequests waits for requests that are not long-running.
 	DrainRequests func()
@@ -108,12 +113,13 @@ type Actions struct {
 	DrainWatches func()
 	// StopListening closes the listeners.
 	StopListening func()
-	// CloseConnections ends what is still served.
+	// CloseConnections ends the requests that are still served, and closes the
+	// connections.
 	CloseConnections func()
 }
 
-// Shutdown is the order in which a server stops. With sendRetryAfter it keeps
-// listening while it drains, to tell those who come to try again later.
+// Shutdown returns the steps in which a server stops. With sendRetryAfter the server
+// keeps listening while it drains, to answer new requests with Retry-After.
 func (s *Signals) Shutdown(a Actions, sendRetryAfter bool) []Step {
 	stopListening := s.NotAcceptingNewRequest
 	if sendRetryAfter {
@@ -131,9 +137,9 @@ func (s *Signals) Shutdown(a Actions, sendRetryAfter bool) []Step {
 	}
 }
 
-// Run carries the steps out, each when what it comes after has been signaled, and
-// returns when all are done. It panics if a step waits for a signal that has not happened
-// and that no step before it gives: Run would never return.
+// Run runs the steps, each as soon as its After signals have been sent, and returns
+// when all are done. It panics if a step waits for a signal that has not happened and
+// that no earlier step sends, because it would never return.
 func Run(steps []Step) {
 	given := map[*Signal]bool{}
 	for _, step := range steps {

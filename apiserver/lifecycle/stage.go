@@ -9,8 +9,9 @@ import (
 // Component is a part of a server that runs in a goroutine of its own.
 type Component struct {
 	Name string
-	// Run works until its context ends. An error fails the server, and so does an end
-	// before that, unless MayEnd is set.
+	// Run runs the component until its context ends. If it returns an error, the server
+	// fails. The server also fails if Run returns before its context ends, unless
+	// MayEnd is set.
 	Run    func(context.Context) error
 	MayEnd bool
 }
@@ -21,8 +22,8 @@ type Stage struct {
 	Components []Component
 	// Prepare, if not nil, is called before the components start, with their context.
 	Prepare func(context.Context)
-	// Await, if not nil, is called after they have started, with the context of
-	// Start. The next stage starts after it has returned nil.
+	// Await, if not nil, is called after the components have started, with the context
+	// of Start. The next stage starts after Await has returned nil.
 	Await func(context.Context) error
 	// Release, if not nil, is called after the components' context has ended, before
 	// Stop waits for them.
@@ -31,8 +32,8 @@ type Stage struct {
 
 // Stages starts stages one after another and stops them in reverse order.
 //
-// Invariant: while a stage runs, all stages started before it run. Stop keeps it; a
-// stage that Stop is called for by name must be one that no later stage relies on.
+// Invariant: while a stage runs, all stages that were started before it run. Stop keeps
+// it. The caller of StopStage keeps it by naming a stage that no later stage relies on.
 type Stages struct {
 	// failed is called with the error of each component that ends too early.
 	failed  func(error)
@@ -46,10 +47,11 @@ type runningStage struct {
 	stop       sync.Once
 }
 
-// NewStages makes Stages without a stage.
+// NewStages returns Stages without a stage. failed is called when a component fails.
 func NewStages(failed func(error)) *Stages { return &Stages{failed: failed} }
 
-// Start starts a stage. Its components go on when ctx ends: only Stop ends them.
+// Start starts a stage. Its components run until Stop or StopStage; they do not end
+// with ctx.
 func (s *Stages) Start(ctx context.Context, stage Stage) error {
 	r := &runningStage{Stage: stage}
 	var own context.Context
@@ -77,8 +79,8 @@ func (s *Stages) run(ctx context.Context, c Component) {
 	}
 }
 
-// StopStage ends one stage's components and waits for them. It may be called together
-// with Stop; a stage that is not running is left alone.
+// StopStage ends one stage's components and waits for them. It may be called
+// concurrently with Stop. It does nothing for a stage that is not running.
 func (s *Stages) StopStage(name string) {
 	for _, r := range s.running {
 		if r.Name == name {
@@ -87,15 +89,15 @@ func (s *Stages) StopStage(name string) {
 	}
 }
 
-// Stop ends all stages that were started, the last one first, and waits for each before
-// it ends the one before.
+// Stop ends all stages, the last one first. It waits for each stage before it ends the
+// previous one.
 func (s *Stages) Stop() {
 	for i := len(s.running) - 1; i >= 0; i-- {
 		s.running[i].end()
 	}
 }
 
-// end returns when the stage has ended, whoever ends it.
+// end ends the stage if nobody else has, and returns when the stage has ended.
 func (r *runningStage) end() {
 	r.stop.Do(func() {
 		r.cancel()

@@ -16,12 +16,12 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// Timeout bounds a read that is made for an interface of upstream's that passes no
-// context, such as a lister.
+// Timeout bounds a read for an interface of upstream that passes no context, such as a
+// lister.
 const Timeout = 10 * time.Second
 
-// Reader reads built-in objects, each field those of one resource. It is immutable and
-// safe for concurrent use.
+// Reader reads built-in objects. Each field reads those of one resource. It is
+// immutable and safe for concurrent use.
 type Reader struct {
 	ServiceAccounts Resource[v1.ServiceAccount]
 	Pods            Resource[v1.Pod]
@@ -44,15 +44,15 @@ func NewReader(stores func(schema.GroupResource) *objectstore.Store) *Reader {
 	}
 }
 
-// Resource reads the objects of one resource. T is the Go type of its storage version. The
-// errors are those of the API, such as NotFound; the objects are the caller's own.
+// Resource reads the objects of one resource. T is the Go type of its storage version.
+// Errors are API errors, such as NotFound. The caller owns the objects.
 type Resource[T any] struct {
 	stores   func(schema.GroupResource) *objectstore.Store
 	resource schema.GroupResource
 }
 
-// Get reads the object as it is now, like a GET without resourceVersion. The namespace
-// of a resource without namespaces is "".
+// Get reads the current object, like a GET without resourceVersion. For a resource
+// without namespaces, namespace is "".
 func (r Resource[T]) Get(ctx context.Context, namespace, name string) (*T, error) {
 	store, err := r.store()
 	if err != nil {
@@ -61,9 +61,9 @@ func (r Resource[T]) Get(ctx context.Context, namespace, name string) (*T, error
 	return r.get(ctx, store, namespace, name, "")
 }
 
-// GetCached reads the object from the watch cache, like a GET with resourceVersion "0". It
-// reads the database only to fill the cache, so that reads of objects that do not exist
-// cause no queries. What another replica has written a moment ago may be missing.
+// GetCached reads the object from the watch cache, like a GET with resourceVersion "0".
+// It queries the database only to fill the cache, so reads of objects that do not exist
+// cause no queries. It may miss what another replica has just written.
 func (r Resource[T]) GetCached(ctx context.Context, namespace, name string) (*T, error) {
 	store, err := r.store()
 	if err != nil {
@@ -75,8 +75,8 @@ func (r Resource[T]) GetCached(ctx context.Context, namespace, name string) (*T,
 	return r.get(ctx, store, namespace, name, "0")
 }
 
-// ListCached reads the objects of a namespace, or of all if it is "", that have the labels
-// from the watch cache.
+// ListCached reads the objects of a namespace that the selector selects from the watch
+// cache. If namespace is "", it reads those of all namespaces.
 func (r Resource[T]) ListCached(ctx context.Context, namespace string, selector labels.Selector) ([]*T, error) {
 	store, err := r.store()
 	if err != nil {
@@ -130,8 +130,8 @@ func (r Resource[T]) decode(encoded objectstore.Encoded) (*T, error) {
 	return object, nil
 }
 
-// keyOf is what follows a store's prefix in the key of an object, or of all objects of a
-// namespace if the name is "".
+// keyOf returns the part of a key after the store's prefix, for an object, or, if name
+// is "", for all objects of a namespace.
 func keyOf(namespace, name string) string {
 	if namespace == "" {
 		return "/" + name

@@ -24,9 +24,9 @@ func Limit() int64 {
 	return limit
 }
 
-// groupLimit is the lowest limit of the control groups that /proc/self/cgroup
-// names, of version 2 or 1, and of those around them. In a container the names
-// may be those of the host, and only the outermost group be there.
+// groupLimit is the lowest limit of the control groups, version 2 or 1, that
+// /proc/self/cgroup names, and of their parents. In a container the names may be those
+// of the host, while only the outermost group exists.
 func groupLimit(root fs.FS, groups string) int64 {
 	limit := int64(math.MaxInt64)
 	for line := range strings.Lines(groups) {
@@ -43,7 +43,7 @@ func groupLimit(root fs.FS, groups string) int64 {
 			continue
 		}
 		for dir := path.Clean("/" + fields[2]); ; dir = path.Dir(dir) {
-			// What can't be read or is "max" is no limit.
+			// A file that can't be read, or contains "max", is no limit.
 			if text, err := fs.ReadFile(root, path.Join(mount, dir, file)); err == nil {
 				if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 {
 					limit = min(limit, n)

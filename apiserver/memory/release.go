@@ -2,9 +2,9 @@ package memory
 
 import "runtime/debug"
 
-// releaseUnused returns the memory that only the start of the process, or a burst of
-// requests, needed: the heap that it left as garbage, and the pages of the program file
-// that it ran or read (schemes, routes, the descriptions of types).
+// releaseUnused returns to the system the memory that only the start of the process, or
+// a burst of requests, needed: garbage on the heap, and pages of the program file that
+// it executed or read (schemes, routes, the descriptions of types).
 //
 // What upstream does: nothing; these pages stay in the resident set for the life of the
 // process.
@@ -13,9 +13,9 @@ import "runtime/debug"
 // madvise(MADV_DONTNEED) on the read-only mappings of the program file.
 //
 // What it relies on: a page of a private, read-only mapping of a file has no content of
-// its own. The kernel drops it without a write, and the next access reads it again, from
-// the page cache as long as that has it. TestReleaseUnused_FreesProgramPages fails when
-// the mappings of the program are not found or dropping them frees nothing.
+// its own. The kernel drops the page without a write, and reads it again at the next
+// access, from the page cache if it is still there. TestReleaseUnused_FreesProgramPages
+// fails when the mappings of the program are not found or dropping them frees nothing.
 //
 // What it earns: at the start, the resident set of a server on an empty SQLite database goes
 // from 164 MB (63 of heap, 101 of the program file) to 76 MB at once, and stays at a third less

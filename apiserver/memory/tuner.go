@@ -12,61 +12,61 @@ import (
 
 // Tuning: the garbage collector is paced by what it scans.
 //
-// What upstream does: nothing. By default the collector runs when the heap has doubled, or
-// after two minutes.
+// What upstream does: nothing. By default the collector runs when the heap has doubled,
+// or after two minutes.
 //
-// What is done instead: the cost of a collection is what it scans, the part of the heap that
-// may hold pointers. Most of a server's heap holds none: the values of objects and their
-// representations are bytes. The heap therefore grows between two collections by a multiple of
-// what is scanned, and not of all that is live: a server that holds 10,000 Pods in 200 MB scans 30 of them.
-// With the default its heap grows to 400 MB, and what stays alive of it is scattered over
-// pages that are never returned.
+// What is done instead: a collection costs what it scans, which is the part of the heap
+// that may hold pointers. Most of a server's heap holds none: the values of objects and
+// their representations are bytes. Between two collections the heap therefore grows by
+// a multiple of the scanned part, not of all that is live. A server that holds 10,000
+// Pods in 200 MB scans 30 MB. By default its heap would grow to 400 MB, and the live
+// part of it would be scattered over pages that are never returned to the system.
 //
-// While the server is busy the collector runs less often: the heap may grow by twice of what
-// is scanned, and by busyGrowth at least, which is a few hundred requests' garbage more. When
-// the server is idle again, the heap that the burst left is collected and returned to the
-// system at once; the runtime would keep it for minutes. So are the pages of the program file
-// that only the burst has used.
+// While the server is busy the collector runs less often: the heap may grow by twice
+// the scanned part, and by busyGrowth at least, which is the garbage of a few hundred
+// requests more. When the server is idle again, the heap that the burst left is
+// collected and returned to the system at once; the runtime would keep it for minutes.
+// The pages of the program file that only the burst used are returned too.
 //
-// What it relies on: the runtime lets the heap grow by GOGC percent of the live heap, the
-// stacks and the global variables, and its metrics tell these sizes.
+// What it relies on: the runtime lets the heap grow by GOGC percent of the live heap,
+// the stacks and the global variables, and reports these sizes in its metrics.
 // TestPercent_IsHowTheRuntimeGrowsTheHeap fails when that changes.
 //
-// What it earns: BenchmarkTuner in cmd/byre compares it with a control whose GOGC is 100, while
-// 10,000 objects of 8 kB are created and listed. It takes 7 to 9 percent less processor time;
-// the peak of the resident set is 8 to 15 percent higher, and after the burst both are the
-// same.
+// What it earns: 7 to 9 percent less processor time while 10,000 objects of 8 kB are
+// created and listed, compared with a control whose GOGC is 100 (BenchmarkTuner in
+// cmd/byre). The peak of the resident set is 8 to 15 percent higher. After the burst
+// both have the same resident set.
 const (
 	// observeInterval is the time between two observations.
 	observeInterval = 500 * time.Millisecond
-	// startupDelay is how long after readiness the start is taken to be over. The
-	// controllers make their first round in it.
+	// startupDelay is how long after readiness the start counts as over. The
+	// controllers make their first round in this time.
 	startupDelay = 5 * time.Second
-	// busyBytes is the least that a busy server allocates between two observations,
-	// idleBytes the most that an idle one does. A server is idle after idleObservations
-	// of these in a row.
+	// busyBytes is the least, in bytes, that a busy server allocates between two
+	// observations. idleBytes is the most that an idle one does. A server is idle after
+	// idleObservations such observations in a row.
 	busyBytes        = 16 << 20
 	idleBytes        = 512 << 10
 	idleObservations = 4
-	// worthBytes is how much must have been allocated since the last release for
-	// another one to be worth its processor time.
+	// worthBytes is how many bytes must have been allocated since the last release for
+	// another release to be worth its processor time.
 	worthBytes = 64 << 20
 	// busyPercent and defaultPercent are how much the heap may grow between two
-	// collections, in percent of what is scanned.
+	// collections, in percent of the scanned part.
 	busyPercent    = 200
 	defaultPercent = 100
-	// minGrowth is the least that the heap may grow, in bytes, and minPercent the lowest
-	// value that the collector is given. busyGrowth is the least of a busy server, but at
-	// most a busyFraction of what the process may use.
+	// minGrowth is the least that the heap may grow, in bytes. minPercent is the lowest
+	// value of GOGC that is set. busyGrowth is the least growth of a busy server, in
+	// bytes, but not more than the memory limit divided by busyFraction.
 	minGrowth    = 32 << 20
 	busyGrowth   = 128 << 20
 	busyFraction = 8
 	minPercent   = 10
 )
 
-// Tune releases what the start needed once ready is closed and the controllers have made
-// their first round, and then adapts the garbage collector to the load until ctx ends.
-// A process calls it once. It returns nil.
+// Tune waits until ready is closed and the controllers have made their first round, and
+// releases the memory that only the start needed. Then it adapts the garbage collector
+// to the load until ctx ends. A process calls it once. It returns nil.
 func Tune(ctx context.Context, ready <-chan struct{}) error {
 	select {
 	case <-ctx.Done():
@@ -104,7 +104,7 @@ func Tune(ctx context.Context, ready <-chan struct{}) error {
 	}
 }
 
-// release returns memory to the system that is not in use.
+// release returns unused memory to the system.
 func release() {
 	if err := releaseUnused(); err != nil {
 		klog.V(2).InfoS("Unused memory was not released", "err", err)
@@ -113,8 +113,9 @@ func release() {
 
 // heap is what the last collection found, in bytes.
 type heap struct {
-	// live is what the heap's next size is reckoned from: the live heap, the stacks and
-	// the global variables. scanned is the part of it that may hold pointers.
+	// live is the size by which the runtime computes the heap's next size: the live
+	// heap, the stacks and the global variables. scanned is the part of it that may
+	// hold pointers.
 	live, scanned uint64
 }
 
@@ -125,8 +126,8 @@ func readHeap() heap {
 	return heap{live + scanned - min(ofHeap, scanned), scanned}
 }
 
-// percent is the value of GOGC with which the heap grows by so many percent of what is
-// scanned, but by least at least, in bytes.
+// percent is the value of GOGC with which the heap grows by ofScanned percent of the
+// scanned part, but by least bytes at least.
 func (h heap) percent(ofScanned int, least uint64) int {
 	if h.live == 0 {
 		return ofScanned
@@ -135,8 +136,8 @@ func (h heap) percent(ofScanned int, least uint64) int {
 	return min(max(int(growth*100/h.live), minPercent), ofScanned)
 }
 
-// leastBusyGrowth is the least growth of a busy server's heap where the process may use so
-// many bytes; 0 says that there is no limit.
+// leastBusyGrowth is the least growth of a busy server's heap, in bytes, under a memory
+// limit in bytes. A limit of 0 means that there is none.
 func leastBusyGrowth(limit int64) uint64 {
 	if limit <= 0 {
 		return busyGrowth
@@ -144,13 +145,13 @@ func leastBusyGrowth(limit int64) uint64 {
 	return min(busyGrowth, max(uint64(limit)/busyFraction, minGrowth))
 }
 
-// workload derives the load from how much the process allocates. The zero value is that
-// of a process that has just started.
+// workload derives the load from how much the process allocates. The zero value is for
+// a process that has just started.
 type workload struct {
-	// lastObserved and lastReleased are how much had been allocated at the last
-	// observation, and at the last release of memory.
+	// lastObserved and lastReleased are the total of bytes allocated until the last
+	// observation, and until the last release of memory.
 	lastObserved, lastReleased uint64
-	// idleFor counts the observations since the server was last not idle.
+	// idleFor counts the observations in a row in which the server was idle.
 	idleFor int
 }
 
@@ -165,7 +166,8 @@ const (
 	burstOver
 )
 
-// observe takes how much was ever allocated, in bytes.
+// observe returns the load since the last observation. allocated is the total of bytes
+// that the process has allocated.
 func (w *workload) observe(allocated uint64) load {
 	since := allocated - w.lastObserved
 	w.lastObserved = allocated
@@ -185,26 +187,26 @@ func (w *workload) observe(allocated uint64) load {
 	return idle
 }
 
-// released is called after memory was released, with how much was ever allocated.
+// released records a release of memory. allocated is the total of bytes that the
+// process has allocated.
 func (w *workload) released(allocated uint64) {
 	w.lastObserved, w.lastReleased = allocated, allocated
 }
 
-// gcPercent sets in percent how much the heap may grow between two collections, unless the operator
-// has set it by GOGC.
+// gcPercent sets GOGC, unless the operator has set it.
 type gcPercent struct{ current int }
 
 func (c *gcPercent) set(percent int) {
-	// The collector adapts to what is live by itself: a small change is not worth
-	// stopping the world.
+	// The collector itself adapts to what is live. A small change is not worth stopping
+	// the world.
 	if abs := max(percent-c.current, c.current-percent); abs*4 < c.current || os.Getenv("GOGC") != "" {
 		return
 	}
 	c.current = percent
-	debug.SetGCPercent(percent) // which stops the world for a moment
+	debug.SetGCPercent(percent) // stops the world for a moment
 }
 
-// allocated is how much the process has ever allocated on its heap, in bytes.
+// allocated is the total of bytes that the process has allocated on its heap.
 func allocated() uint64 {
 	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(sample)

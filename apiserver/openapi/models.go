@@ -21,11 +21,11 @@ type Models struct {
 	names       *openapi.DefinitionNamer
 }
 
-// NewModels makes models of generated definitions. The version heads every
-// document made of them; the schemes say of which kind each type is. The kinds of apiextensions.k8s.io and
-// apiregistration.k8s.io are always known: some types are of a kind in every
-// group, and documents made by different servers are merged, in which a type
-// must have one definition.
+// NewModels makes models of generated definitions. version is the version in every
+// document that is built from them. schemes know the kinds of the types. The kinds of
+// apiextensions.k8s.io and apiregistration.k8s.io are always known, because some types
+// are kinds of every group: documents of different servers are merged, and a merged
+// document must have one definition of a type.
 func NewModels(version string, definitions common.GetOpenAPIDefinitions, schemes ...*runtime.Scheme) *Models {
 	everywhere := runtime.NewScheme()
 	apiextensions.Install(everywhere)

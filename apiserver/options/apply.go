@@ -14,8 +14,8 @@ import (
 	"k8s.io/kubernetes/pkg/capabilities"
 )
 
-// maxPatchCopy is how many bytes the copies of one JSON patch may add up to;
-// kube-apiserver's bound.
+// maxPatchCopy bounds the bytes that the copy operations of one JSON patch add up to;
+// kube-apiserver's value.
 const maxPatchCopy = 3 << 20
 
 // Apply sets what upstream keeps process-wide: feature gates, logging, which
@@ -31,15 +31,15 @@ func (o *Options) Apply() error {
 	filterLog(o.Logs)
 	utilfeature.DefaultMutableFeatureGate.AddMetrics()
 	compatibility.DefaultComponentGlobalsRegistry.AddMetrics()
-	// Upstream complains in the log about flags that nobody set.
+	// Upstream logs warnings about metrics options even if none is set.
 	if !equality.Semantic.DeepEqual(o.Metrics, metrics.NewOptions()) {
 		o.Metrics.Apply()
 	}
-	// Upstream's clients count their requests in OpenTelemetry's metrics too, which
-	// nothing reads and which would keep each client for ever.
+	// Upstream's clients also count their requests in OpenTelemetry's metrics. Nothing
+	// reads these here, and they would keep every client in memory for ever.
 	otel.SetMeterProvider(noop.NewMeterProvider())
-	// A JSON patch copies within a document: without a bound, a small patch of a
-	// small object makes an answer that fills the memory.
+	// A JSON patch can copy within a document. Without a bound, a small patch of a
+	// small object could make an object that exhausts the memory.
 	atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopy)
 	capabilities.Setup(o.Cluster.AllowPrivileged, o.Cluster.MaxConnectionBytesPerSec)
 	return nil

@@ -21,26 +21,29 @@ type ClusterOptions struct {
 	// ServiceIPRanges is one CIDR, or two of different families, comma-separated.
 	ServiceIPRanges string
 	NodePortRange   utilnet.PortRange
-	// ServiceNodePort makes the Service "kubernetes" one of type NodePort; 0 doesn't.
+	// ServiceNodePort makes the Service "kubernetes" one of type NodePort with this
+	// port; 0 does not.
 	ServiceNodePort int
-	// EndpointReconciler says how this server becomes one of that Service's
-	// endpoints: reconcilers.LeaseEndpointReconcilerType or NoneEndpointReconcilerType.
+	// EndpointReconciler says how this server becomes an endpoint of that Service:
+	// reconcilers.LeaseEndpointReconcilerType or NoneEndpointReconcilerType.
 	EndpointReconciler string
 	EventTTL           time.Duration
 	AllowPrivileged    bool
-	// MaxConnectionBytesPerSec throttles each long-running connection; 0 doesn't.
+	// MaxConnectionBytesPerSec throttles each long-running connection, in bytes a
+	// second; 0 does not.
 	MaxConnectionBytesPerSec int64
-	// ProxyCertFile and ProxyKeyFile are what this server shows to the servers
-	// behind it; empty means the pair it keeps itself.
+	// ProxyCertFile and ProxyKeyFile are the client certificate with which this server
+	// authenticates itself to aggregated API servers; empty means the pair that it
+	// issues itself.
 	ProxyCertFile, ProxyKeyFile string
-	// RouteToEndpoints goes to the endpoints of an aggregated server's Service, or of
-	// a webhook's, where there are any, instead of to its cluster IP.
+	// RouteToEndpoints sends requests to the endpoints of the Service of an aggregated
+	// API server or a webhook, if there are any, instead of to its cluster IP.
 	RouteToEndpoints bool
-	// RejectRedirects keeps redirects of aggregated servers from clients.
+	// RejectRedirects does not pass redirects of aggregated API servers on to clients.
 	RejectRedirects bool
 	Kubelet         *kubeletclient.KubeletClientConfig
-	// EgressSelectorFile says through which proxies the server connects to nodes,
-	// Pods, Services and the control plane; empty means directly.
+	// EgressSelectorFile configures the proxies through which the server connects to
+	// nodes, Pods, Services and the control plane; empty means direct connections.
 	EgressSelectorFile string
 }
 
@@ -50,7 +53,7 @@ func NewClusterOptions() ClusterOptions {
 		NodePortRange:      builtin.DefaultNodePortRange(),
 		EndpointReconciler: string(reconcilers.LeaseEndpointReconcilerType),
 		EventTTL:           time.Hour,
-		// A server that is no node of the cluster has no way to cluster IPs.
+		// A server that is not on a node of the cluster cannot reach cluster IPs.
 		RouteToEndpoints: true,
 		RejectRedirects:  true,
 		Kubelet:          builtin.DefaultKubelet(),
@@ -94,7 +97,7 @@ func (o *ClusterOptions) addKubeletFlags(fs *pflag.FlagSet) {
 	fs.UintVar(&o.Kubelet.ReadOnlyPort, "kubelet-read-only-port", o.Kubelet.ReadOnlyPort,
 		"Read-only port of kubelets; nothing asks for it any more.")
 	for _, name := range []string{"kubelet-port", "kubelet-read-only-port"} {
-		// It fails for a flag that isn't there only.
+		// MarkDeprecated fails only for a flag that does not exist.
 		_ = fs.MarkDeprecated(name, name+" is deprecated and will be removed.")
 	}
 	fs.DurationVar(&o.Kubelet.HTTPTimeout, "kubelet-timeout", o.Kubelet.HTTPTimeout,
@@ -107,7 +110,7 @@ func (o *ClusterOptions) addKubeletFlags(fs *pflag.FlagSet) {
 		"File with the CA that kubelets' serving certificates are checked against. If not set, they are not checked.")
 }
 
-// serviceNets parses ServiceIPRanges; the second is zero without a second range.
+// serviceNets parses ServiceIPRanges. secondary is zero if there is only one range.
 func (o *ClusterOptions) serviceNets() (primary, secondary net.IPNet, err error) {
 	if o.ServiceIPRanges == "" {
 		return builtin.DefaultClusterIPRange(), net.IPNet{}, nil
@@ -139,7 +142,7 @@ func (o *ClusterOptions) serviceNets() (primary, secondary net.IPNet, err error)
 // minServiceIPs is kube-apiserver's lower bound.
 const minServiceIPs = 8
 
-// Validate returns one error for each wrong flag.
+// Validate returns one error for each invalid flag.
 func (o *ClusterOptions) Validate() []error {
 	var errs []error
 	if _, _, err := o.serviceNets(); err != nil {

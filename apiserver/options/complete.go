@@ -24,32 +24,33 @@ import (
 	"byre/apiserver/pki"
 )
 
-// delegateGroups are the API groups of the other servers of the delegation chain, which
-// --runtime-config may name too.
+// delegateGroups are the API groups of the other servers of the delegation chain.
+// --runtime-config may name them too.
 var delegateGroups = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
 
-// Completed are valid Options with everything that follows from the flags. Only Complete
-// makes them; nobody changes them afterwards.
+// Completed are valid Options with everything that follows from the flags. Only
+// Complete makes them. Nobody changes them afterwards.
 type Completed struct {
 	*Options
 	// EnabledControllers are the names of the controllers to run.
 	EnabledControllers []string
 	// APIResources says which API groups, versions and resources are served.
 	APIResources serverstorage.APIResourceConfigSource
-	// ServiceIPRange has the cluster IPs of Services; the secondary one has those of
-	// the other IP family, and is zero without one.
+	// ServiceIPRange is the range of the cluster IPs of Services.
+	// SecondaryServiceIPRange is the range of the other IP family, or zero.
 	ServiceIPRange, SecondaryServiceIPRange net.IPNet
 	// ServiceIP is the cluster IP of the Service "kubernetes".
 	ServiceIP net.IP
-	// AdvertiseAddress is where members of the cluster find this server.
+	// AdvertiseAddress is the address at which members of the cluster reach this
+	// server.
 	AdvertiseAddress net.IP
-	// CertDir holds the certificates that the server makes itself.
+	// CertDir is the directory of the certificates that the server issues itself.
 	CertDir string
 }
 
-// Complete fills in what the flags imply, and validates everything. It touches
-// nothing outside the process but the files that the flags name, which it reads; every
-// wrong flag is one of the joined errors.
+// Complete validates all flags and sets what follows from them. It reads the files that
+// the flags name, and touches nothing else outside the process. The error joins one
+// error for each invalid flag.
 func (o *Options) Complete() (Completed, error) {
 	c := Completed{Options: o, CertDir: o.Serving.CertDir}
 	if c.CertDir == "" {
@@ -136,7 +137,7 @@ func (c *Completed) CertificateHosts() []string {
 	return hosts
 }
 
-// LocalURL is where a client on this machine reaches the server at port.
+// LocalURL is the URL at which a client on this machine reaches the server at port.
 func (c *Completed) LocalURL(port string) string {
 	host := "127.0.0.1"
 	if ip := c.Serving.BindAddress; !ip.IsUnspecified() {
@@ -152,9 +153,9 @@ func (c *Completed) Kubeconfig() string {
 	return filepath.Join(c.Store.DataDir, "admin.kubeconfig")
 }
 
-// EndpointAddress is the address that the Service "kubernetes" leads to, or nil if this
-// server is none of its endpoints. A loopback address is not one: the API refuses it, and
-// it would lead a Pod to itself.
+// EndpointAddress is this server's address in the endpoints of the Service
+// "kubernetes", or nil if the server is not one of them. A loopback address is never
+// one: the API refuses it, and a Pod that connects to it would reach itself.
 func (c *Completed) EndpointAddress() net.IP {
 	none := reconcilers.Type(c.Cluster.EndpointReconciler) == reconcilers.NoneEndpointReconcilerType
 	if none || c.AdvertiseAddress.IsLoopback() {

@@ -2,13 +2,14 @@ package options
 
 import "github.com/spf13/pflag"
 
-// DebugOptions say who may look into the running process.
+// DebugOptions say how the running process can be profiled.
 type DebugOptions struct {
 	// Profiling serves profiles over the API's port.
 	Profiling bool
-	// Contention has the profile of blocking filled.
+	// Contention fills the profile of blocking.
 	Contention bool
-	// SocketPath is a Unix socket that serves profiles too; empty is none.
+	// SocketPath is the path of a Unix socket that serves profiles too; empty means
+	// none.
 	SocketPath string
 }
 

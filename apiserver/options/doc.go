@@ -1,9 +1,10 @@
 // Package options holds the flags of "byre serve".
 //
-// Options are plain data: New gives the defaults, Flags declares the flags in the
-// sections of kube-apiserver's --help, Apply sets what upstream keeps process-wide, and
+// Options are plain data. New returns the defaults. Flags declares the flags in the
+// sections of kube-apiserver's --help. Apply sets what upstream keeps process-wide.
 // Complete validates the flags and derives what follows from them. Nothing is opened,
-// made or started before all flags are validated. The error of a wrong flag is one line.
+// made or started before all flags are validated. The error of an invalid flag is one
+// line.
 //
 // Flags of one part of the server are declared by that part (auth.Options,
 // filters.Options, ...). Flags of kube-apiserver that have no meaning here are refused

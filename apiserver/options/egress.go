@@ -6,7 +6,8 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 )
 
-// ReadEgressSelector reads --egress-selector-config-file; nil without one.
+// ReadEgressSelector reads --egress-selector-config-file. Without a file it returns
+// nil.
 func ReadEgressSelector(file string) (*egressselector.EgressSelector, error) {
 	if file == "" {
 		return nil, nil
@@ -19,7 +20,8 @@ func ReadEgressSelector(file string) (*egressselector.EgressSelector, error) {
 		return nil, fmt.Errorf("--egress-selector-config-file: %w", errs.ToAggregate())
 	}
 	for _, selection := range config.EgressSelections {
-		// Upstream's validation takes it, and its constructor ends in a nil pointer.
+		// Upstream's validation accepts this, but its constructor dereferences the nil
+		// pointer.
 		if t := selection.Connection.Transport; t != nil && t.TCP != nil && t.TCP.TLSConfig == nil {
 			return nil, fmt.Errorf("--egress-selector-config-file: %s: a proxy by TCP needs a tlsConfig; without TLS use uds", selection.Name)
 		}

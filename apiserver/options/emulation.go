@@ -12,8 +12,8 @@ import (
 	"byre/apiserver/builtin"
 )
 
-// EmulationOptions say which APIs are served although they came after the release
-// of --emulated-version.
+// EmulationOptions say which APIs are served although a later release than
+// --emulated-version introduced them.
 type EmulationOptions struct{ ForwardCompatible, RuntimeConfigForwardCompatible bool }
 
 // AddFlags adds the flags.
@@ -24,7 +24,7 @@ func (o *EmulationOptions) AddFlags(fs *pflag.FlagSet) {
 		"Serve APIs that --runtime-config names though they came after --emulated-version; otherwise they are an error. Only with an --emulated-version below the program's own.")
 }
 
-// Validate returns one error for each wrong flag.
+// Validate returns one error for each invalid flag.
 func (o *EmulationOptions) Validate() []error {
 	var errs []error
 	if gate := features.DisableAllocatorDualWrite; !utilfeature.DefaultFeatureGate.Enabled(gate) {
@@ -48,7 +48,7 @@ func (o *EmulationOptions) Validate() []error {
 	return errs
 }
 
-// Of returns what the built-in groups need to know to emulate a release.
+// Of returns the emulation of the built-in groups for an effective version.
 func (o *EmulationOptions) Of(effective basecompatibility.EffectiveVersion) builtin.Emulation {
 	return builtin.Emulation{
 		Version:                        effective.EmulationVersion(),

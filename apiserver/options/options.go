@@ -42,23 +42,26 @@ type Options struct {
 	// RuntimeConfig turns API groups and versions on and off.
 	RuntimeConfig cliflag.ConfigurationMap
 	Emulation     EmulationOptions
-	// Controllers is the list of --controllers, not yet resolved.
+	// Controllers is the list of --controllers as it was given; Completed has the
+	// names.
 	Controllers []string
 	// WithControllerManager adds the rest of kube-controller-manager's controllers to
-	// those that are on by default, and WithScheduler runs kube-scheduler's scheduler.
+	// those that are on by default. WithScheduler runs kube-scheduler's scheduler.
 	WithControllerManager, WithScheduler bool
 	Debug                                DebugOptions
 	Peers                                PeerOptions
-	// Election times the election among servers that coordinate leader elections.
+	// Election has the timers of the election of the server that coordinates leader
+	// elections.
 	Election controlplane.LeaderElectionTimers
-	// LivezGracePeriod is for how long /livez takes an unfinished start as alive.
+	// LivezGracePeriod is how long /livez ignores parts that have not started yet.
 	LivezGracePeriod time.Duration
-	// ShutdownDelay is between /readyz failing and connections being refused.
+	// ShutdownDelay is the time between the failing of /readyz and the refusing of
+	// connections.
 	ShutdownDelay time.Duration
-	// TracingFile says where to send spans, and of how many requests.
+	// TracingFile configures where spans are sent, and for how many requests.
 	TracingFile string
 
-	// flags are what Flags returned last; /flagz shows them.
+	// flags is the last result of Flags, for /flagz.
 	flags cliflag.NamedFlagSets
 }
 
@@ -84,8 +87,9 @@ func New() *Options {
 
 // Flags returns all flags in their sections.
 func (o *Options) Flags() cliflag.NamedFlagSets {
-	// Logging has gates of its own, which --feature-gates must know; they clash
-	// with nothing that upstream has. A process has one set of gates.
+	// Logging has feature gates of its own, which --feature-gates must accept. Their
+	// names differ from all others. A process has one set of gates, so they are added
+	// once.
 	if _, known := utilfeature.DefaultMutableFeatureGate.GetAll()[logsapi.ContextualLogging]; !known {
 		utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
 	}
@@ -143,7 +147,7 @@ func (o *Options) addControllerFlags(fs *pflag.FlagSet) {
 	o.Peers.AddFlags(fs)
 }
 
-// Validate returns one error for each wrong flag. Complete calls it.
+// Validate returns one error for each invalid flag. Complete calls it.
 func (o *Options) Validate() []error {
 	var errs []error
 	errs = append(errs, o.Store.Validate()...)
@@ -173,7 +177,8 @@ func (o *Options) Validate() []error {
 	return errs
 }
 
-// GetFlagz implements flagz.Reader: the flags that can be set, with their values.
+// GetFlagz implements flagz.Reader. It returns the flags that can be set, with their
+// values.
 func (o *Options) GetFlagz() map[string]string {
 	all := flagz.NamedFlagSetsReader{FlagSets: o.flags}.GetFlagz()
 	for name := range refusedFlags() {

@@ -11,8 +11,9 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// PeerOptions say where other servers of the control plane reach this one. Both
-// are empty or both are set; empty means --advertise-address and --secure-port.
+// PeerOptions are the address at which other servers of the control plane reach this
+// one. It counts only if both fields are set; otherwise it is --advertise-address and
+// --secure-port.
 type PeerOptions struct{ IP, Port string }
 
 // AddFlags adds the flags.
@@ -23,7 +24,7 @@ func (o *PeerOptions) AddFlags(fs *pflag.FlagSet) {
 		"Port by which other servers of the control plane reach this one, as its identity Lease tells them. Counts together with --peer-advertise-ip. If not set, --secure-port.")
 }
 
-// Validate returns one error for each wrong flag.
+// Validate returns one error for each invalid flag.
 func (o *PeerOptions) Validate() []error {
 	var errs []error
 	for _, given := range []struct{ flag, value string }{{"peer-advertise-ip", o.IP}, {"peer-advertise-port", o.Port}} {
@@ -40,7 +41,8 @@ func (o *PeerOptions) Validate() []error {
 	return errs
 }
 
-// Address returns what the identity Lease says of this server, which listens on port.
+// Address returns the address for the identity Lease of this server, which listens on
+// port.
 func (o *PeerOptions) Address(advertise net.IP, port string) string {
 	if o.IP != "" && o.Port != "" {
 		return net.JoinHostPort(o.IP, o.Port)

@@ -7,9 +7,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// refusedFlags are kube-apiserver's flags that mean nothing here, with what to
-// use instead. They are refused rather than ignored: whoever sets them expects
-// something of them.
+// refusedFlags are kube-apiserver's flags that have no meaning here, with what to use
+// instead. They are refused and not ignored, because whoever sets one expects an
+// effect.
 func refusedFlags() map[string]string {
 	const (
 		endpoint = "objects are kept in SQLite or PostgreSQL: use --endpoint"
@@ -57,14 +57,13 @@ func addRefusedFlags(fs *pflag.FlagSet) {
 		fs.Var(refused{reason}, name, reason)
 		flag := fs.Lookup(name)
 		flag.Hidden = true
-		// So that the flag is refused whether or not a value follows.
+		// With NoOptDefVal the flag is refused even if no value follows.
 		flag.NoOptDefVal = "set"
 	}
 }
 
-// fixedFlags are kube-apiserver's flags that can only have their default here:
-// it says what is the case, and any other value asks for something that there
-// isn't.
+// fixedFlags are kube-apiserver's flags that can only have their default here, which
+// describes what this server does. Any other value is refused.
 func fixedFlags() map[string]fixed {
 	return map[string]fixed{
 		"apiserver-count":     {"int", "1", "replicas find one another in the database: leave the flag out"},

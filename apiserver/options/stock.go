@@ -13,21 +13,21 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Stock are Options that are read from a command line which was written for
-// kube-apiserver. They differ from those of byre serve in this:
+// Stock are Options for a command line that was written for kube-apiserver. They differ
+// from those of byre serve as follows:
 //
-//   - A flag about etcd is taken, and so is every other flag that byre serve refuses.
+//   - The flags about etcd, and all other flags that byre serve refuses, are accepted.
 //     Ignored names those that were given.
-//   - No controllers run unless --controllers asks for them, as none run in
+//   - No controllers run unless --controllers names them, because none run in
 //     kube-apiserver.
 //   - --cert-dir has kube-apiserver's meaning: it holds the serving certificate,
-//     apiserver.crt, which is used if it exists and made otherwise.
+//     apiserver.crt, which is used if it exists and created otherwise.
 //   - --endpoint-reconciler-type=master-count, which is deprecated, means lease.
 type Stock struct {
 	*Options
 	// EtcdServers are the URLs of --etcd-servers.
 	EtcdServers []string
-	// EtcdPrefix is what tells clusters apart that share an etcd.
+	// EtcdPrefix distinguishes the clusters that share an etcd.
 	EtcdPrefix string
 
 	ignored    []*pflag.Flag
@@ -68,7 +68,7 @@ func (s *Stock) Flags() cliflag.NamedFlagSets {
 	return sets
 }
 
-// ignore makes a flag take every value. A switch takes none, too.
+// ignore makes a flag accept every value. A switch accepts no value, too.
 func (s *Stock) ignore(flag *pflag.Flag, isSwitch bool) {
 	flag.Value, flag.DefValue, flag.NoOptDefVal = new(ignored), "", ""
 	if isSwitch {
@@ -92,15 +92,17 @@ func (s *Stock) Ignored() []string {
 	return names
 }
 
-// ChoosesDatabase reports whether a flag of byre's own says where objects are kept.
+// ChoosesDatabase reports whether one of byre's own flags says where objects are
+// stored.
 func (s *Stock) ChoosesDatabase() bool {
 	fs := s.flags.FlagSet("store")
 	return fs.Changed("endpoint") || fs.Changed("data-dir")
 }
 
-// CompleteCertificates gives --cert-dir its meaning in kube-apiserver: apiserver.crt and
-// apiserver.key in it serve, unless --tls-cert-file names others; where they are missing,
-// a self-signed pair is written there.
+// CompleteCertificates gives --cert-dir its meaning in kube-apiserver. The pair
+// apiserver.crt and apiserver.key in it is the serving certificate, unless
+// --tls-cert-file names another one. If the files do not exist, a self-signed pair is
+// written there.
 func (s *Stock) CompleteCertificates() error {
 	serving := &s.Serving
 	dir := serving.CertDir
@@ -119,7 +121,7 @@ func (s *Stock) CompleteCertificates() error {
 	upstream := genericoptions.NewSecureServingOptions()
 	upstream.BindAddress = serving.BindAddress
 	upstream.ServerCert.CertDirectory, upstream.ServerCert.PairName = dir, "apiserver"
-	// These names are those of kube-apiserver's own call, in completeOptions of
+	// These names are those that kube-apiserver passes, in completeOptions of
 	// k8s.io/kubernetes/pkg/controlplane/apiserver/options.
 	err = upstream.MaybeDefaultWithSelfSignedCerts(
 		serving.Advertised(netutils.IsIPv6CIDR(&primary)).String(),
@@ -134,16 +136,17 @@ func (s *Stock) CompleteCertificates() error {
 	return nil
 }
 
-// ignored is the value of a flag that changes nothing.
+// ignored is the value of a flag that has no effect.
 type ignored struct{ value string }
 
 func (i *ignored) String() string         { return i.value }
 func (*ignored) Type() string             { return "string" }
 func (i *ignored) Set(value string) error { i.value = value; return nil }
 
-// reconcilerType is the value of --endpoint-reconciler-type. It takes master-count for
-// lease: both make this server an endpoint of the Service kubernetes, and the count of
-// --apiserver-count, with which master-count forgets servers, is not needed.
+// reconcilerType is the value of --endpoint-reconciler-type. It accepts master-count as
+// lease: both make this server an endpoint of the Service kubernetes, and
+// master-count's --apiserver-count is not needed, because lease learns from the Leases
+// which servers are gone.
 type reconcilerType struct {
 	name          *string
 	isMasterCount bool

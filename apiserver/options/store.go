@@ -20,7 +20,7 @@ import (
 	"byre/sqlstore"
 )
 
-// StoreOptions say where objects are kept, and for how long their history is.
+// StoreOptions say where objects are stored, and for how long their history is kept.
 type StoreOptions struct {
 	// DataDir holds the database, the certificates and the administrator's
 	// kubeconfig unless other flags put them elsewhere.
@@ -28,45 +28,43 @@ type StoreOptions struct {
 	// Endpoint is sqlite:///PATH or a PostgreSQL DSN; empty means SQLite in
 	// DataDir.
 	Endpoint string
-	// DatabaseSchema is the schema of a PostgreSQL database that holds the objects; empty
-	// means that of the endpoint's search_path, or of the server's.
+	// DatabaseSchema is the PostgreSQL schema that holds the objects. Empty means the
+	// first schema of the endpoint's search_path, or of the role's.
 	DatabaseSchema string
-	// Retention is how old a change may be before its history is forgotten; 0
-	// means never.
+	// Retention is the age at which a change is compacted; 0 means never.
 	Retention time.Duration
-	// RetentionChanges is how many changes are remembered at most; 0 means any
-	// number.
+	// RetentionChanges is the greatest number of changes that are kept; 0 means no
+	// limit.
 	RetentionChanges int64
-	// RetentionFor is for how long the history of single resources is kept, where that is
-	// longer than Retention: durations by "resource.group", "resource" or "*".
+	// RetentionFor is how long the history of single resources is archived, where that
+	// is longer than Retention: durations by "resource.group", "resource" or "*".
 	RetentionFor map[string]string
-	// DatabaseQuota is how large the database may become before it takes only writes
-	// that don't make it larger; 0 means any size.
+	// DatabaseQuota is the size in bytes at which the database takes only writes that
+	// do not make it larger; 0 means no limit.
 	DatabaseQuota resource.QuantityValue
-	// CompactionInterval is how often history is looked at for what to forget.
+	// CompactionInterval is the time between two compactions.
 	CompactionInterval time.Duration
-	// Volatile names resources whose changes are in memory only for up to 15 seconds,
-	// by "resource.group" or "resource".
+	// Volatile names the resources whose changes may be in memory only for up to 15
+	// seconds, by "resource.group" or "resource".
 	Volatile []string
-	// RepresentationCacheBytes bounds what objects take in memory in other forms than
-	// the stored one; 0 derives it from what the process may use.
+	// RepresentationCacheBytes bounds the memory of the cache of representations, in
+	// bytes; 0 derives it from the memory limit of the process.
 	RepresentationCacheBytes int64
-	// AllowUnsafeDurability lets a PostgreSQL be used that may forget
-	// acknowledged writes.
+	// AllowUnsafeDurability allows a PostgreSQL that may lose acknowledged writes.
 	AllowUnsafeDurability bool
-	// AcceptNewKeys takes a CA and service account keys that are not those of the
-	// database.
+	// AcceptNewKeys allows a CA and service account keys other than those that are
+	// recorded in the database.
 	AcceptNewKeys bool
-	// GarbageCollection keeps an owner until its dependents are deleted or
-	// orphaned, as whoever deletes it asks for.
+	// GarbageCollection keeps an owner until its dependents are deleted or orphaned, as
+	// the delete request demands.
 	GarbageCollection bool
-	// DeleteCollectionWorkers is how many objects of a collection are deleted at
-	// a time.
+	// DeleteCollectionWorkers is how many objects of a collection are deleted
+	// concurrently.
 	DeleteCollectionWorkers int
-	// EncryptionConfig is a file that says which resources are encrypted at
-	// rest, and by which keys; empty means none.
+	// EncryptionConfig is the file that says which resources are encrypted at rest, and
+	// with which keys; empty means none.
 	EncryptionConfig string
-	// EncryptionReload follows changes of that file.
+	// EncryptionReload reads that file again when it changes.
 	EncryptionReload bool
 }
 
@@ -79,12 +77,12 @@ func NewStoreOptions() StoreOptions {
 	}
 }
 
-// AddDatabaseFlags adds the flags that say which database it is.
+// AddDatabaseFlags adds the flags that name the database.
 func (o *StoreOptions) AddDatabaseFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "Directory of the SQLite database if there is no --endpoint.")
 	fs.StringVar(&o.Endpoint, "endpoint", o.Endpoint,
 		"Database: sqlite:///PATH, or postgres://... in any form that libpq takes; passwordfile=FILE in it names a file with the password, which is read for every connection. If not set, SQLite in byre.db below --data-dir.")
-	// It may hold a password: /flagz says that it is set, not to what.
+	// The endpoint may contain a password. /flagz shows only that the flag is set.
 	_ = fs.SetAnnotation("endpoint", "classified", []string{"true"})
 	fs.StringVar(&o.DatabaseSchema, "database-schema", o.DatabaseSchema,
 		"Schema of the PostgreSQL database that holds the objects, so that one database can hold those of many servers. It is made if there is none. If not set, the first schema of the endpoint's search_path, or of the role's.")
@@ -122,7 +120,7 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 		"Follow changes of --encryption-provider-config.")
 }
 
-// DSN is the endpoint with its default, and with the schema as its search_path.
+// DSN returns the endpoint, or its default, with DatabaseSchema as its search_path.
 func (o *StoreOptions) DSN() (string, error) {
 	endpoint := o.Endpoint
 	if endpoint == "" {
@@ -144,7 +142,7 @@ func (o *StoreOptions) DSN() (string, error) {
 	return endpoint, nil
 }
 
-// Validate returns one error for each wrong flag.
+// Validate returns one error for each invalid flag.
 func (o *StoreOptions) Validate() []error {
 	var errs []error
 	if o.DataDir == "" {
@@ -180,7 +178,7 @@ func (o *StoreOptions) Validate() []error {
 	return errs
 }
 
-// ResourceRetentions are RetentionFor, parsed, in the order of the names.
+// ResourceRetentions returns RetentionFor, parsed, in the order of the names.
 func (o *StoreOptions) ResourceRetentions() ([]sqlstore.ResourceRetention, error) {
 	var all []sqlstore.ResourceRetention
 	for _, name := range slices.Sorted(maps.Keys(o.RetentionFor)) {
@@ -209,7 +207,7 @@ func (o *StoreOptions) checkVolatile() error {
 	}
 	dsn, err := o.DSN()
 	if err != nil || len(o.Volatile) == 0 {
-		return nil // Validate tells of the endpoint
+		return nil // Validate reports the error of the endpoint
 	}
 	if dialect, _, err := migrations.ParseEndpoint(dsn); err == nil && dialect != migrations.SQLite {
 		return errors.New("--volatile needs SQLite: on PostgreSQL other replicas would not see what one of them has in memory")
@@ -217,8 +215,8 @@ func (o *StoreOptions) checkVolatile() error {
 	return nil
 }
 
-// IsVolatile reports whether Volatile names the resource of a key. It is nil where Volatile
-// names none.
+// IsVolatile returns a function that reports whether Volatile names the resource of a
+// key. It returns nil if Volatile is empty.
 func (o *StoreOptions) IsVolatile() func(sqlstore.Key) bool {
 	if len(o.Volatile) == 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 )
 
-// ReadTracing reads --tracing-config-file; nil without one.
+// ReadTracing reads --tracing-config-file. Without a file it returns nil.
 func ReadTracing(file string) (*tracingapi.TracingConfiguration, error) {
 	if file == "" {
 		return nil, nil

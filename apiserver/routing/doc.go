@@ -1,6 +1,7 @@
-// Package routing finds the address of a Service that this server calls: that of a
-// webhook, of a conversion, or of an aggregated API server. One rule holds for all, as in
-// kube-apiserver.
+// Package routing resolves the Services that this server calls: those of admission
+// webhooks, conversion webhooks and aggregated API servers. One rule holds for all, as
+// in kube-apiserver.
 //
-// It starts nothing. A Resolver is safe for concurrent use if its listers are.
+// The package starts no goroutine. A Resolver is safe for concurrent use if its listers
+// are.
 package routing

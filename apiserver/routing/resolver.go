@@ -9,16 +9,17 @@ import (
 	listers "k8s.io/client-go/listers/core/v1"
 )
 
-// Resolver finds where a Service is. It implements the ServiceResolver of upstream's
-// webhooks and aggregator.
+// Resolver resolves a Service to an address. It implements the ServiceResolver of
+// upstream's webhooks and aggregator.
 type Resolver struct {
 	Services listers.ServiceLister
 	Slices   proxy.EndpointSliceGetter
-	// ToEndpoints leads to the endpoints of a Service that has any, instead of to its
-	// cluster IP: this server need not be on a node that routes these.
+	// ToEndpoints resolves a Service to one of its endpoints, if it has any, instead of
+	// to its cluster IP: this server need not be on a node that routes cluster IPs.
 	ToEndpoints bool
-	// Self is where this server listens: the Service kubernetes in default leads
-	// there. Nil if that Service is like any other.
+	// Self is the URL of this server's own listener, to which the Service
+	// default/kubernetes is resolved. If it is nil, that Service is resolved like any
+	// other.
 	Self *url.URL
 }
 

@@ -13,9 +13,9 @@ import (
 	"byre/apiserver/lookup"
 )
 
-// NewResolver returns a Resolver that reads each Service and its endpoints when it is
-// asked: connections to webhooks are seldom opened, and no informer need follow Services
-// for them.
+// NewResolver returns a Resolver that reads a Service and its endpoints at each call.
+// Connections to webhooks are opened so seldom that no informer needs to follow
+// Services for them.
 func NewResolver(reader *lookup.Reader, toEndpoints bool, self *url.URL) *Resolver {
 	return &Resolver{Services: services{reader}, Slices: slices{reader}, ToEndpoints: toEndpoints, Self: self}
 }

@@ -10,20 +10,22 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
-// Certificates are the contents of certificate files, reloaded as they change.
+// Certificates are the serving certificates, which are reloaded when their files
+// change.
 type Certificates struct {
 	files   []fileContent
 	dynamic *dynamiccertificates.DynamicServingCertificateController
 }
 
-// fileContent is a file's content that is kept up to date while it runs.
+// fileContent is the content of a file. It is updated while its Run runs.
 type fileContent interface {
 	dynamiccertificates.Notifier
 	dynamiccertificates.ControllerRunner
 }
 
-// NewCertificates reads the files. clientCAs are named to clients as those whose
-// Certificates are taken; whoever gives them follows their changes.
+// NewCertificates reads the files and sets base.GetConfigForClient. The TLS handshake
+// tells clients that certificates of clientCAs are accepted; the caller runs clientCAs,
+// which follows changes of its files.
 func NewCertificates(base *tls.Config, certFile, keyFile string, clientCAs dynamiccertificates.CAContentProvider, sni []cliflag.NamedCertKey) (*Certificates, error) {
 	serving, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", certFile, keyFile)
 	if err != nil {
@@ -31,7 +33,8 @@ func NewCertificates(base *tls.Config, certFile, keyFile string, clientCAs dynam
 	}
 	c := &Certificates{files: []fileContent{serving}}
 	var named []dynamiccertificates.SNICertKeyContentProvider
-	// The first match counts for a client: upstream hands the flags on in reverse.
+	// A client gets the first certificate that matches. Upstream expects the reverse
+	// order of the flags.
 	for i := len(sni) - 1; i >= 0; i-- {
 		cert, err := dynamiccertificates.NewDynamicSNIContentFromFiles("sni-serving-cert", sni[i].CertFile, sni[i].KeyFile, sni[i].Names...)
 		if err != nil {

@@ -21,12 +21,13 @@ const (
 	idleTimeout       = 90 * time.Second
 	readHeaderTimeout = 32 * time.Second
 	defaultMaxStreams = 100
-	// streamBuffer holds all but the largest request bodies in one frame.
+	// streamBuffer is the size in bytes that holds all but the largest request bodies
+	// in one frame.
 	streamBuffer = 256 << 10
 )
 
-// NewTLSConfig makes the part of the configuration that does not change while the server
-// runs; the certificates are those of Certificates.
+// NewTLSConfig makes the part of the TLS configuration that does not change while the
+// server runs. NewCertificates adds the certificates.
 func NewTLSConfig(o Options) (*tls.Config, error) {
 	version, err := cliflag.TLSVersion(o.MinVersion)
 	if err != nil {
@@ -40,8 +41,8 @@ func NewTLSConfig(o Options) (*tls.Config, error) {
 		MinVersion:   max(version, minTLSVersion),
 		CipherSuites: suites,
 		NextProtos:   []string{"h2", "http/1.1"},
-		// Take a client's certificate without demanding one; authentication
-		// judges it, and other ways to authenticate stay open.
+		// The server requests a client certificate and does not require one. The
+		// authenticators verify it; clients may use other credentials.
 		ClientAuth: tls.RequestClientCert,
 	}
 	for _, curve := range o.CurvePreferences {
@@ -53,8 +54,8 @@ func NewTLSConfig(o Options) (*tls.Config, error) {
 	return config, nil
 }
 
-// NewHTTPServer makes the server of a handler. It changes config, which is nil for plain
-// HTTP.
+// NewHTTPServer makes the server of a handler. It modifies config; a nil config makes a
+// server of plain HTTP.
 func NewHTTPServer(o Options, handler http.Handler, config *tls.Config) (*http.Server, error) {
 	server := &http.Server{
 		Handler:           handler,
@@ -81,8 +82,8 @@ func NewHTTPServer(o Options, handler http.Handler, config *tls.Config) (*http.S
 	return server, err
 }
 
-// connectionErrors logs what net/http reports of single connections at a level that an
-// operator does not see by default: any client can cause it.
+// connectionErrors logs what net/http reports about single connections, at a verbosity
+// that is off by default: any client can cause such errors.
 type connectionErrors struct{}
 
 func (connectionErrors) Write(p []byte) (int, error) {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// unsecuredName is the user of requests over the insecure port, as in kube-apiserver
-// while it had one.
+// unsecuredName is the user of requests over the insecure port; kube-apiserver's, when
+// it had such a port.
 const unsecuredName = "system:unsecured"
 
 // NewInsecureAuthenticator authenticates every request as an administrator.
@@ -25,10 +25,11 @@ func NewInsecureAuthenticator() authenticator.Request {
 	})
 }
 
-// WithLocalOrigin refuses requests that a browser sends for a page of another host. Such a
-// page can have a name of its own resolve to this machine (DNS rebinding): then the Host
-// header names it. Or it can send requests here without reading the answers, which is
-// enough to do harm: then the Origin header names it.
+// WithLocalOrigin refuses requests that a browser sends for a page of another host.
+// Such a page can let its own host name resolve to this machine (DNS rebinding); the
+// Host header has that name then. It can also send requests to this machine without
+// being able to read the responses, which is enough to do harm; the Origin header has
+// the page's host then.
 func WithLocalOrigin(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isLocal(r.Host) {

@@ -29,7 +29,7 @@ func Listen(ctx context.Context, o Options) (net.Listener, error) {
 	return bind(ctx, config, o.BindAddress, o.Port, "--bind-address", "--secure-port")
 }
 
-// bind listens; its errors name the flags that are to be changed.
+// bind listens. Its errors name the flags to change.
 func bind(ctx context.Context, config net.ListenConfig, ip net.IP, port int, ipFlag, portFlag string) (net.Listener, error) {
 	address := net.JoinHostPort(ip.String(), strconv.Itoa(port))
 	listener, err := config.Listen(ctx, "tcp", address)
@@ -44,7 +44,8 @@ func bind(ctx context.Context, config net.ListenConfig, ip net.IP, port int, ipF
 	return listener, err
 }
 
-// setSocketOption leaves the system's default where on is false.
+// setSocketOption sets a socket option if on is true, and otherwise keeps the system's
+// default.
 func setSocketOption(c syscall.RawConn, option int, on bool) error {
 	if !on {
 		return nil
@@ -56,7 +57,7 @@ func setSocketOption(c syscall.RawConn, option int, on bool) error {
 	return errors.Join(control, err)
 }
 
-// ListenInsecure binds --insecure-port; nil where it is off.
+// ListenInsecure binds --insecure-port. It returns nil if the port is off.
 func ListenInsecure(ctx context.Context, o Options) (net.Listener, error) {
 	if o.InsecurePort == 0 {
 		return nil, nil

@@ -14,22 +14,23 @@ import (
 // Options say where and how the server listens. They are plain data.
 type Options struct {
 	BindAddress net.IP
-	// Port is where to listen; 0 lets the system choose.
+	// Port is the port of HTTPS; 0 lets the system choose.
 	Port             int
 	AdvertiseAddress net.IP
 	ExternalHostname string
-	// InsecurePort is where to serve plain HTTP to whoever asks; 0 doesn't.
+	// InsecurePort is the port of plain HTTP without authentication; 0 means off.
 	InsecurePort        int
 	InsecureBindAddress net.IP
 
-	// CertDir holds the server's own certificates; empty means DATA/pki.
+	// CertDir is the directory of the server's own certificates; empty means pki in the
+	// data directory.
 	CertDir      string
 	CertFile     string
 	KeyFile      string
 	SNICertKeys  []cliflag.NamedCertKey
 	MinVersion   string
 	CipherSuites []string
-	// CurvePreferences are the identifiers of crypto/tls.
+	// CurvePreferences are identifiers of crypto/tls (tls.CurveID).
 	CurvePreferences []int32
 
 	DisableHTTP2 bool
@@ -83,7 +84,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"Set SO_REUSEADDR, so as not to wait for sockets in TIME_WAIT.")
 }
 
-// Validate returns one error for each wrong flag.
+// Validate returns one error for each invalid flag.
 func (o *Options) Validate() []error {
 	var errs []error
 	if o.Port < 0 || o.Port > 65535 {
@@ -123,9 +124,9 @@ func (o *Options) AddGenericFlags(fs *pflag.FlagSet) {
 		"Host name by which clients outside the cluster reach this server; part of the serving certificate.")
 }
 
-// Advertised returns the address that members of the cluster are told: the one
-// given, the one bound, or else that of the default route. A machine without a
-// network still serves its own loopback address.
+// Advertised returns the address that members of the cluster use: --advertise-address,
+// otherwise --bind-address, otherwise the address of the default route. On a machine
+// without a network it is the loopback address.
 func (o *Options) Advertised(ipv6 bool) net.IP {
 	if o.AdvertiseAddress != nil && !o.AdvertiseAddress.IsUnspecified() {
 		return o.AdvertiseAddress

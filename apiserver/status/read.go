@@ -22,10 +22,11 @@ import (
 	"byre/sqlstore"
 )
 
-// identityLabel is on the Leases with which servers tell of themselves; KEP-1965.
+// identityLabel is the label of the identity Leases of servers; KEP-1965.
 const identityLabel = "apiserver.kubernetes.io/identity"
 
-// Read asks the server of a client configuration. now is the clock by which Leases expire.
+// Read reads the status of the server that config names. now is the time by which
+// Leases expire.
 func Read(ctx context.Context, config *rest.Config, now time.Time) (Status, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -54,10 +55,11 @@ func Read(ctx context.Context, config *rest.Config, now time.Time) (Status, erro
 	return s, nil
 }
 
-// failedCheck is the line of a check of /readyz that fails.
+// failedCheck matches the line of a check of /readyz that fails.
 var failedCheck = regexp.MustCompile(`(?m)^\[-\](\S+)`)
 
-// addReadiness adds what /readyz has answered; it answers 500 with the checks if one fails.
+// addReadiness adds the answer of /readyz, which is 500 with the list of checks if one
+// fails.
 func (s *Status) addReadiness(body []byte, err error) {
 	s.Server.Ready = err == nil
 	if err == nil {
@@ -112,7 +114,8 @@ func (s *Status) addMetrics(text []byte) error {
 	return nil
 }
 
-// sum adds the values of a family of gauges, of those with a label if one is named.
+// sum adds the values of a family of gauges. If name is not empty, it adds only those
+// with the label name=value.
 func sum(family *dto.MetricFamily, name, value string) int64 {
 	var total float64
 	for _, metric := range family.GetMetric() {

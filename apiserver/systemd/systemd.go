@@ -11,14 +11,15 @@ import (
 // NotifyReady tells systemd that the start is done. status is what "systemctl status" shows.
 func NotifyReady(status string) { notify(daemon.SdNotifyReady + "\nSTATUS=" + status) }
 
-// NotifyStopping tells systemd that the server stops. systemd expects no more signs of
-// life from then on.
+// NotifyStopping tells systemd that the server stops. From then on systemd expects no
+// watchdog notifications.
 func NotifyStopping() { notify(daemon.SdNotifyStopping + "\nSTATUS=Stopping") }
 
-// RunWatchdog tells systemd that the server is alive, three times in WatchdogSec=, as long
-// as isLive returns nil. systemd restarts a server that it has not heard of for as long. The
-// context of isLive ends after a third of that time. RunWatchdog returns when ctx ends, and
-// at once if systemd expects no signs of life.
+// RunWatchdog notifies systemd that the server is alive, three times in WatchdogSec=,
+// as long as isLive returns nil. systemd restarts a server from which it has received
+// no notification for WatchdogSec=. The context of isLive ends after a third of that
+// time. RunWatchdog returns when ctx ends. If systemd expects no notifications, it
+// returns at once.
 func RunWatchdog(ctx context.Context, isLive func(context.Context) error) error {
 	limit, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"byre/sqlstore"
 )
 
-// carriedForm is the Form of values that are not encoded by this program. A reader
-// decodes them before it answers with them.
+// carriedForm is the Form of values that this program has not encoded. A Store decodes
+// such a value before it answers with it.
 const carriedForm = "etcd"
 
 // codec encodes and decodes the objects of one resource.
@@ -26,7 +26,7 @@ type codec struct {
 	stock runtime.Encoder
 }
 
-// prepare makes the codec of the resource, of which value is an object.
+// prepare makes the codec of the resource. value is one of its objects.
 func (r *resource) prepare(value []byte) error {
 	if r.codec != nil {
 		return nil
@@ -51,18 +51,18 @@ func (r *resource) prepare(value []byte) error {
 	return nil
 }
 
-// object is one object, read from either side.
+// object is one object, read from etcd or from a row.
 type object struct {
 	place place
 	uid   string
-	// typed is nil where the value is carried over as it is.
+	// typed is nil if the value is carried over as it is.
 	typed runtime.Object
-	// carried is such a value, as etcd has it.
+	// carried is the value that is carried over, in the form in which etcd has it.
 	carried     []byte
 	isEncrypted bool
 }
 
-// read reads a value as etcd has it.
+// read reads a value in the form in which etcd has it.
 func read(at place, value []byte) (*object, error) {
 	o := &object{place: at}
 	if objectstore.IsEncrypted(value) {
@@ -79,7 +79,7 @@ func read(at place, value []byte) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What is in etcd has none; this makes sure of it.
+	// Objects in etcd have no resourceVersion. This makes sure of it.
 	if err := (storage.APIObjectVersioner{}).PrepareObjectForStorage(typed); err != nil {
 		return nil, err
 	}
@@ -91,8 +91,8 @@ func read(at place, value []byte) (*object, error) {
 	return o, o.checkName(accessor.GetNamespace(), accessor.GetName())
 }
 
-// readCustom reads a custom resource, whose definition may convert, default and prune it
-// when it is read by a client. Here it stays as it is.
+// readCustom reads a custom resource. The value stays as it is, because only its
+// definition says how it is converted, defaulted and pruned when a client reads it.
 func (o *object) readCustom(value []byte) error {
 	var custom metav1.PartialObjectMetadata
 	if err := json.Unmarshal(value, &custom); err != nil {
@@ -111,7 +111,7 @@ func (o *object) checkName(namespace, name string) error {
 	return nil
 }
 
-// readRow reads a value as byre has it.
+// readRow reads a value in the form in which byre stores it.
 func readRow(at place, value []byte) (*object, error) {
 	if objectstore.IsWrapped(value) {
 		sealed, err := objectstore.UnwrapEncrypted(value)
@@ -126,7 +126,7 @@ func readRow(at place, value []byte) (*object, error) {
 	return read(at, value)
 }
 
-// row fills in what byre stores of the object.
+// row sets the fields of a record that depend on the object.
 func (o *object) row(into *sqlstore.Record) error {
 	into.Key, into.UID, into.Form = o.place.Key, o.uid, carriedForm
 	switch {
@@ -145,7 +145,7 @@ func (o *object) row(into *sqlstore.Record) error {
 	return nil
 }
 
-// stockValue is what a stock server stores of the object.
+// stockValue is the value that a stock server stores for the object.
 func (o *object) stockValue() ([]byte, error) {
 	if o.typed == nil {
 		return o.carried, nil

@@ -1,29 +1,33 @@
-// Package transfer moves the objects of a cluster between etcd's key space, as a stock
-// kube-apiserver keeps them there, and the rows of byre's database.
+// Package transfer translates the objects of a cluster between etcd's key space, as a
+// stock kube-apiserver stores them, and the rows of byre's database.
 //
 // In etcd an object of a built-in resource is protobuf in its storage version, under
-// /registry/PREFIX/[NAMESPACE/]NAME; a custom resource, a CustomResourceDefinition and an
-// APIService are JSON, under /registry/GROUP/RESOURCE/[NAMESPACE/]NAME. byre keeps all of
-// them as JSON in the storage version, under a key that has group, resource and owner.
+// /registry/PREFIX/[NAMESPACE/]NAME. A custom resource, a CustomResourceDefinition and
+// an APIService are JSON, under /registry/GROUP/RESOURCE/[NAMESPACE/]NAME. byre stores
+// all of them as JSON in the storage version, under a key that has group, resource and
+// owner.
 //
 // # What is promised
 //
-//   - uid, time of creation, and the revisions that created and wrote an object stay
-//     what they are. What etcd's compaction could have forgotten is forgotten: there is
-//     no history before the last revision.
-//   - A value that is encrypted at rest is carried over as it is, in both directions:
-//     its key in etcd, which authenticates it, is the path that byre opens it with.
-//   - What is left out is counted, with the reason. A key of etcd that belongs to no
-//     resource that this version knows, and an object that it can't decode, are errors.
-//   - Summarize and SummarizeRows give one hash for the same objects, whichever side
-//     they are read from: each is decoded from what is stored there and encoded anew.
+//   - An object keeps its uid, its creationTimestamp, and the revisions that created
+//     and last wrote it. History is not carried over, because etcd's compaction could
+//     have removed it: there is none before the last revision.
+//   - A value that is encrypted at rest is carried over as it is, in both directions.
+//     Its key in etcd, with which it is authenticated, is the path with which byre
+//     decrypts it.
+//   - What is left out is counted, by the reason. A key of etcd that belongs to no
+//     resource that this version knows is an error, and so is an object that cannot be
+//     decoded.
+//   - Summarize and SummarizeRows give the same hash for the same objects, whether they
+//     are read from etcd or from rows, because each object is decoded and encoded anew.
 //
 // # What is left out
 //
-// Keys outside the prefix (kube-apiserver's compact_rev_key, other programs'), the
-// addresses of the servers that ran (masterleases, peerserverleases), kine's health, and
-// the allocators' ranges, which a server rebuilds from the Services at its start. In the
-// other direction: byre's own records.
+// These keys of etcd are left out: keys outside the prefix (kube-apiserver's
+// compact_rev_key, those of other programs), the addresses of the servers that ran
+// (masterleases, peerserverleases), kine's health key, and the allocators' ranges,
+// which a server rebuilds from the Services at its start. In the other direction byre's
+// own records are left out.
 //
 // A Translator is safe for use by one goroutine.
 package transfer

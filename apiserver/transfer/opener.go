@@ -13,8 +13,8 @@ import (
 	"byre/sqlstore"
 )
 
-// Opener decrypts and decodes stored values, with the keys of a server and without the
-// server.
+// Opener decrypts and decodes stored values with the keys of a server. It needs no
+// running server.
 type Opener struct {
 	table        *table
 	transformers func(schema.GroupResource) value.Transformer
@@ -26,15 +26,15 @@ func NewOpener(effective compatibility.EffectiveVersion, transformers func(schem
 	return &Opener{table, transformers}, err
 }
 
-// Open returns the object in a stored value as JSON. It fails where a server could not read
-// the object: the value does not decrypt with the keys of its resource and under its path,
-// or what comes out does not decode.
+// Open returns the object in a stored value as JSON. It fails if a server could not
+// read the object: the value cannot be decrypted with the keys of its resource and its
+// path, or the result cannot be decoded.
 func (o *Opener) Open(ctx context.Context, key sqlstore.Key, stored []byte) ([]byte, error) {
 	path, resource, reason, err := o.table.key(key)
 	if err != nil {
 		return nil, err
 	}
-	if reason != "" { // a stock server keeps it elsewhere, or has none such
+	if reason != "" { // a stock server stores it elsewhere, or not at all
 		path = o.table.prefix + key.Resource + "/" + nameIn(key)
 	}
 	data, err := objectstore.Decrypt(ctx, o.transformers(schema.GroupResource{Group: key.Group, Resource: key.Resource}), stored, path)
@@ -51,6 +51,7 @@ func (o *Opener) Open(ctx context.Context, key sqlstore.Key, stored []byte) ([]b
 	if json.Valid(data) {
 		return data, nil
 	}
-	// An import carries over what a stock server has encrypted: protobuf.
+	// An imported value that is encrypted contains protobuf, because a stock server
+	// encrypted it.
 	return json.Marshal(object)
 }

@@ -25,9 +25,9 @@ const DefaultPrefix = "/registry"
 type resource struct {
 	schema.GroupResource
 	resources *objectstore.SchemeResources
-	// mediaType is what a stock server stores it as.
+	// mediaType is the media type in which a stock server stores the objects.
 	mediaType string
-	// codec is made with the first object: it depends on its kind.
+	// codec is made with the first object, because it depends on the object's kind.
 	codec *codec
 }
 
@@ -49,7 +49,7 @@ func newTable(prefix string, effective compatibility.EffectiveVersion) (*table, 
 			return nil, err
 		}
 	}
-	// The codecs of these groups have no protobuf in a stock server either.
+	// A stock server's codecs of these groups have no protobuf either.
 	for gr, install := range map[schema.GroupResource]func(*runtime.Scheme){
 		apiextensions.Resource("customresourcedefinitions"): apiextensionsinstall.Install,
 		apiregistration.Resource("apiservices"):             apiregistrationinstall.Install,
@@ -74,7 +74,7 @@ func (t *table) add(gr schema.GroupResource, resources *objectstore.SchemeResour
 	return nil
 }
 
-// place is where an object is on both sides.
+// place identifies an object in etcd and in the database.
 type place struct {
 	sqlstore.Key
 	// resource is nil for a custom resource.
@@ -90,7 +90,7 @@ const (
 	ownRecord      = "record of byre's own"
 )
 
-// leftOut says why a key below the prefix is left out; "" if it is not.
+// leftOut returns the reason why a key below the prefix is left out; "" if it is not.
 func leftOut(rest string) string {
 	first, _, _ := strings.Cut(rest, "/")
 	switch first {
@@ -104,8 +104,8 @@ func leftOut(rest string) string {
 	return ""
 }
 
-// find returns the place of a key of etcd, or the reason for which it is left out. An
-// UnknownKeyError is a key of neither.
+// find returns the place of a key of etcd, or the reason why the key is left out. If
+// the key has neither, it returns an UnknownKeyError.
 func (t *table) find(key string) (place, string, error) {
 	rest, below := strings.CutPrefix(key, t.prefix)
 	if !below {
@@ -121,7 +121,8 @@ func (t *table) find(key string) (place, string, error) {
 			return p.named(key, parts[n:])
 		}
 	}
-	// The group of a definition has a dot, and no built-in prefix does.
+	// The group of a definition contains a dot, and no prefix of a built-in resource
+	// does.
 	if len(parts) < 3 || !strings.Contains(parts[0], ".") {
 		return place{}, "", &UnknownKeyError{key}
 	}
@@ -150,7 +151,7 @@ func (e *UnknownKeyError) Error() string {
 	return fmt.Sprintf("%s belongs to no resource that this version knows", e.Key)
 }
 
-// key returns the key of etcd for a row, or the reason for which it is left out.
+// key returns the key of etcd for a row, or the reason why the row is left out.
 func (t *table) key(k sqlstore.Key) (key string, r *resource, reason string, err error) {
 	name := nameIn(k)
 	gr := schema.GroupResource{Group: k.Group, Resource: k.Resource}
@@ -171,7 +172,8 @@ func (t *table) key(k sqlstore.Key) (key string, r *resource, reason string, err
 	return t.prefix + r.resources.ResourcePrefix(r.GroupResource) + "/" + name, r, "", nil
 }
 
-// nameIn is the end of a key of etcd.
+// nameIn is the part of a key of etcd that follows the resource: NAME or
+// NAMESPACE/NAME.
 func nameIn(k sqlstore.Key) string {
 	if k.Namespace == "" {
 		return k.Name

@@ -16,14 +16,15 @@ import (
 	"byre/sqlstore/etcd"
 )
 
-// Summary is what one side has: how many objects of each resource, and a hash over them.
+// Summary summarizes the objects of etcd or of a database: how many there are of each
+// resource, and a hash over them.
 type Summary struct {
-	// Revision is the last revision given.
+	// Revision is the last revision of the source.
 	Revision  int64
 	resources map[owned]*tally
 	// LeftOut counts the keys that are not carried over, by the reason.
 	LeftOut map[string]int
-	// Encrypted is how many objects are carried over encrypted.
+	// Encrypted is the number of objects that are carried over in encrypted form.
 	Encrypted int
 }
 
@@ -33,7 +34,7 @@ type owned struct {
 }
 
 // tally counts and hashes the objects of one resource. The hash is the sum of the
-// objects' hashes, modulo 2^256, so that the order does not matter.
+// objects' hashes, modulo 2^256, so it does not depend on their order.
 type tally struct {
 	objects int
 	sum     [4]uint64
@@ -43,7 +44,7 @@ func newSummary() *Summary {
 	return &Summary{resources: map[owned]*tally{}, LeftOut: map[string]int{}}
 }
 
-// add adds an object, with what a stock server stores of it.
+// add adds an object. kv is the key with the value that a stock server stores for it.
 func (s *Summary) add(o *object, kv etcd.KeyValue) {
 	if o.isEncrypted {
 		s.Encrypted++
@@ -106,7 +107,7 @@ func (s *Summary) sorted() []owned {
 	})
 }
 
-// MismatchError says that two sides differ.
+// MismatchError says that a copy differs from its source.
 type MismatchError struct{ differences []string }
 
 // Error implements error.
@@ -114,7 +115,7 @@ func (e *MismatchError) Error() string {
 	return "the copy is not what was read: " + strings.Join(e.differences, "; ")
 }
 
-// Compare returns a *MismatchError unless the other side has the same objects.
+// Compare returns a *MismatchError unless copied has the same objects.
 func (s *Summary) Compare(copied *Summary) error {
 	var differences []string
 	all := map[owned]bool{}

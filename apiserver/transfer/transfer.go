@@ -16,7 +16,7 @@ import (
 	"byre/sqlstore/etcd"
 )
 
-// author is who wrote imported rows, as far as byre knows.
+// The author of imported rows, because etcd does not record who wrote a key.
 const (
 	authorUser = "byre"
 	authorVerb = "import"
@@ -24,28 +24,29 @@ const (
 
 // Source is a key space of etcd at one revision: an etcd.Snapshot or a kine.Database.
 type Source interface {
-	// Revision is the last revision given.
+	// Revision is the last revision of the key space.
 	Revision() int64
 	// Len is the number of keys.
 	Len() int
-	// Each calls yield for each key, each time the same ones in the same order.
+	// Each calls yield for each key. Each call yields the same keys in the same order.
 	Each(ctx context.Context, yield func(etcd.KeyValue) error) error
 }
 
-// Options of a Translator.
+// Options configure a Translator.
 type Options struct {
-	// EffectiveVersion is that of the server that will read what is imported.
+	// EffectiveVersion is the version of the server that will read the imported
+	// objects.
 	EffectiveVersion compatibility.EffectiveVersion
 	// Prefix is the --etcd-prefix of the stock server; empty means DefaultPrefix.
 	Prefix string
 	// Skip are prefixes of keys of etcd that are left out.
 	Skip []string
-	// Now is when leases are counted from.
+	// Now is the time from which the remaining lifetimes of leases are counted.
 	Now time.Time
-	// BumpRevision is how far the revision is moved on by an import.
+	// BumpRevision is added to the source's revision by an import.
 	BumpRevision int64
-	// Progress is called for each key or row, with the length of its value; nil for
-	// nobody.
+	// Progress is called for each key or row, with the length of its value in bytes;
+	// nil means that it is not called.
 	Progress func(bytes int)
 }
 
@@ -67,11 +68,11 @@ func New(options Options) (*Translator, error) {
 	return &Translator{options, table}, err
 }
 
-// maxUnknown is how many keys of no known resource an error names.
+// maxUnknown is how many keys that belong to no known resource an error names.
 const maxUnknown = 5
 
-// Summarize reads all keys of a source, decodes their values and summarizes them.
-// Keys of no known resource are one error, that names the first of them.
+// Summarize reads all keys of a source, decodes their values and summarizes them. If
+// keys belong to no known resource, it returns one error that names the first of them.
 func (t *Translator) Summarize(ctx context.Context, source Source) (*Summary, error) {
 	summary := newSummary()
 	summary.Revision = source.Revision()
@@ -121,7 +122,7 @@ func unknownKeys(keys []string, more int) error {
 		strings.Join(keys, ", "), also)
 }
 
-// object reads a key; it is nil with the reason if the key is left out.
+// object reads a key. If the key is left out, it returns nil and the reason.
 func (t *Translator) object(kv etcd.KeyValue) (*object, string, error) {
 	for _, prefix := range t.options.Skip {
 		if strings.HasPrefix(kv.Key, prefix) {
@@ -146,8 +147,8 @@ func atKey(kv etcd.KeyValue, err error) error {
 	return fmt.Errorf("%s at revision %d: %w", kv.Key, kv.Revision, err)
 }
 
-// checkEncrypted refuses what could not be decrypted on the other side: encryption
-// authenticates a value with its key in etcd.
+// checkEncrypted refuses an encrypted value if its key would change: encryption
+// authenticates a value with its key in etcd, so the other side could not decrypt it.
 func (t *Translator) checkEncrypted(o *object) error {
 	if !o.isEncrypted || t.table.prefix == DefaultPrefix+"/" {
 		return nil
@@ -156,9 +157,9 @@ func (t *Translator) checkEncrypted(o *object) error {
 		t.table.prefix, DefaultPrefix)
 }
 
-// Import returns what a database is loaded with: the objects of a source, which
-// Summarize has found to be without fault, with no history and a new epoch. It is read
-// as Snapshot says.
+// Import returns a snapshot with which a database is loaded. It has the objects of a
+// source, no history and a new epoch. The caller has called Summarize before, which
+// reports the faults of the source. The snapshot is read as sqlstore.Snapshot says.
 func (t *Translator) Import(ctx context.Context, source Source) (sqlstore.Snapshot, error) {
 	epoch := make([]byte, 16)
 	if _, err := rand.Read(epoch); err != nil {
@@ -186,10 +187,10 @@ func (t *Translator) Import(ctx context.Context, source Source) (sqlstore.Snapsh
 	}, nil
 }
 
-// errStopped ends a loop over keys whose reader has had enough.
+// errStopped ends a loop over keys when the reader of the snapshot stops.
 var errStopped = errors.New("stopped")
 
-// row is nil for a key that is left out.
+// row returns the row of a key, or nil if the key is left out.
 func (t *Translator) row(kv etcd.KeyValue) (*sqlstore.ObjectRow, error) {
 	o, _, err := t.object(kv)
 	if err != nil || o == nil {
@@ -208,8 +209,8 @@ func (t *Translator) SummarizeRows(snapshot sqlstore.Snapshot) (*Summary, error)
 	return t.rows(snapshot.Header, snapshot.Objects, func(etcd.KeyValue) error { return nil })
 }
 
-// Export calls put with what a stock server has of each object of a database, and
-// summarizes them.
+// Export calls put with each object of a database in the form in which a stock server
+// stores it, and summarizes the objects.
 func (t *Translator) Export(snapshot sqlstore.Snapshot, put func(etcd.KeyValue) error) (*Summary, error) {
 	return t.rows(snapshot.Header, snapshot.Objects, put)
 }
@@ -242,7 +243,8 @@ func (t *Translator) rows(header sqlstore.Header, rows iter.Seq2[*sqlstore.Objec
 			return nil, atKey(kv, err)
 		}
 		if !row.Expires.IsZero() {
-			// What has expired and is not deleted yet lives for a moment longer.
+			// An object that has expired and is not deleted yet keeps living for a
+			// second.
 			kv.TTL = max(row.Expires.Sub(t.options.Now), time.Second)
 		}
 		summary.add(o, kv)

@@ -1,10 +1,11 @@
-// Package assets makes the folder that KUBEBUILDER_ASSETS names, out of byre alone.
+// Package assets makes the folder that KUBEBUILDER_ASSETS names. It needs no program
+// but byre.
 //
 // controller-runtime's envtest starts the programs "kube-apiserver" and "etcd" of that
-// folder, and "kubectl" for whoever asks for it. All three are links to byre, which acts
-// by the name that it is started under. byre holds no kubectl: under that name it runs
-// the one that the user has (FindKubectl). kubectl would add to the program what a server
-// never runs, and users have one already.
+// folder; tests may start "kubectl". All three are links to byre, which behaves
+// according to the name that it is started under. byre contains no kubectl: under that
+// name it runs the user's kubectl (FindKubectl). A kubectl of its own would enlarge a
+// program that is mostly run as a server.
 package assets
 
 import (
@@ -18,17 +19,17 @@ import (
 	"path/filepath"
 )
 
-// The names that byre answers to.
+// The names of the links to byre.
 const (
 	KubeAPIServer = "kube-apiserver"
 	Etcd          = "etcd"
 	Kubectl       = "kubectl"
 )
 
-// Make returns the path of the folder for an executable of byre, and makes it if it is
-// missing. The folder lies below cache; its name has the Kubernetes version and a hash of
-// the executable's path, so that two programs never share one. Several processes may
-// call Make at the same time.
+// Make returns the path of the folder for an executable of byre, and makes the folder
+// if it is missing. The folder is below cache. Its name has the Kubernetes version and
+// a hash of the executable's path, so that two programs never share a folder. Several
+// processes may call Make at the same time.
 func Make(cache, version, executable string) (string, error) {
 	sum := sha256.Sum256([]byte(executable))
 	dir := filepath.Join(cache, "byre", "envtest", version+"-"+hex.EncodeToString(sum[:4]))
@@ -43,7 +44,8 @@ func Make(cache, version, executable string) (string, error) {
 	return dir, nil
 }
 
-// link makes path a symbolic link to target, in one step for whoever starts it now.
+// link makes path a symbolic link to target. It replaces an existing link atomically,
+// because another process may start the program at the same time.
 func link(target, path string) error {
 	if is, err := os.Readlink(path); err == nil && is == target {
 		return nil
@@ -60,12 +62,12 @@ func link(target, path string) error {
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// ErrNoKubectl is returned by FindKubectl.
+// ErrNoKubectl is the error of FindKubectl if there is no kubectl.
 var ErrNoKubectl = errors.New("byre has no kubectl of its own: put one on the PATH or set KUBECTL to its path " +
 	"(https://kubernetes.io/docs/tasks/tools/, or \"make kubectl\" in byre's repository)")
 
-// FindKubectl returns the kubectl to run: that of the variable KUBECTL, or the first of
-// the directories in PATH that is not self.
+// FindKubectl returns the path of the kubectl to run: the one that the variable KUBECTL
+// names, or the first one in the directories of PATH that is not self.
 func FindKubectl(self string, getenv func(string) string) (string, error) {
 	own, err := os.Stat(self)
 	if err != nil {
@@ -83,7 +85,7 @@ func FindKubectl(self string, getenv func(string) string) (string, error) {
 	}
 	for _, dir := range filepath.SplitList(getenv("PATH")) {
 		if !filepath.IsAbs(dir) {
-			continue // as exec.LookPath, which runs nothing of the working directory
+			continue // exec.LookPath does not run programs of the working directory either
 		}
 		path, err := exec.LookPath(filepath.Join(dir, Kubectl))
 		if err == nil && !isFile(path, own) {
@@ -93,7 +95,7 @@ func FindKubectl(self string, getenv func(string) string) (string, error) {
 	return "", ErrNoKubectl
 }
 
-// isFile reports whether path leads to the file that info is of.
+// isFile reports whether path leads to the file that info describes.
 func isFile(path string, info fs.FileInfo) bool {
 	found, err := os.Stat(path)
 	return err == nil && os.SameFile(found, info)

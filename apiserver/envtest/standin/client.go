@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	// patience is how long Find tries to reach a server that refuses connections:
-	// scripts start etcd and kube-apiserver at the same time.
+	// patience is how long Find tries to reach a server that refuses connections,
+	// because scripts start etcd and kube-apiserver at the same time.
 	patience = 5 * time.Second
 	// retryInterval is the time between two attempts.
 	retryInterval = 20 * time.Millisecond
-	// answerTimeout bounds one question.
+	// answerTimeout bounds one request for About.
 	answerTimeout = 5 * time.Second
 )
 
-// A Standin is a server of this package, as its clients see it.
+// A Standin is a running server of this package, from a client's point of view.
 type Standin struct {
 	About
 	url string
 }
 
-// ErrNone is returned by Find where no URL leads to a stand-in.
+// ErrNone is the error of Find if no URL leads to a stand-in.
 var ErrNone = errors.New("no stand-in for etcd")
 
 // Find returns the stand-in that one of the URLs leads to, or ErrNone. A server that
@@ -57,7 +57,8 @@ func Find(ctx context.Context, urls []string) (*Standin, error) {
 	}
 }
 
-// ask returns the stand-in at a URL. It asks http:// only: no stand-in serves https://.
+// ask returns the stand-in at a URL. It tries only http://, because no stand-in serves
+// https://.
 func ask(ctx context.Context, given string) (*Standin, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -87,7 +88,7 @@ func (s *Standin) Wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Dir returns the directory of the cluster that --etcd-prefix names.
+// Dir returns the directory of the cluster that has prefix as its --etcd-prefix.
 func (s *Standin) Dir(prefix string) string {
 	name := url.PathEscape(strings.Trim(prefix, "/"))
 	if name == "" || strings.Trim(name, ".") == "" {
@@ -101,7 +102,7 @@ func (s *Standin) get(ctx context.Context, path string) (*http.Response, error) 
 	if err != nil {
 		return nil, err
 	}
-	// A connection of its own, past any proxy.
+	// Each request has a connection of its own, and uses no proxy.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Do(req)
 	if err != nil {

@@ -20,11 +20,11 @@ const (
 	endPath   = "/byre/standin/wait" // answers when the server ends
 )
 
-// Version is the etcd that the server says to be: kubeadm's DefaultEtcdVersion of
+// Version is the etcd version that the server reports: kubeadm's DefaultEtcdVersion of
 // Kubernetes 1.36 (k8s.io/kubernetes/cmd/kubeadm/app/constants).
 const Version = "3.6.8"
 
-// About is what a stand-in tells of itself.
+// About is what a stand-in reports about itself.
 type About struct {
 	// DataDir is the absolute path of the directory that the test has chosen.
 	DataDir string `json:"dataDir"`
@@ -34,15 +34,16 @@ type About struct {
 type Options struct {
 	// ListenURLs are the URLs of etcd's --listen-client-urls: http://HOST:PORT.
 	ListenURLs []string
-	// Listeners are listeners to serve on instead. Serve closes them.
+	// Listeners are listeners to serve on in place of ListenURLs. Serve closes them.
 	Listeners []net.Listener
 	// DataDir is etcd's --data-dir. Serve creates it.
 	DataDir string
-	// Parent is the process that the server ends with; 0 is none.
+	// Parent is the ID of the process with which the server ends; 0 means none.
 	Parent int
 }
 
-// Serve answers for etcd until ctx or the parent process ends; then it returns nil.
+// Serve answers in place of etcd until ctx or the parent process ends. It then returns
+// nil.
 func Serve(ctx context.Context, o Options) error {
 	dir, err := filepath.Abs(o.DataDir)
 	if err != nil {
@@ -105,7 +106,7 @@ func listenAt(ctx context.Context, given string) (net.Listener, error) {
 	return new(net.ListenConfig).Listen(ctx, "tcp", u.Host)
 }
 
-// parentInterval is how often the parent process is looked for.
+// parentInterval is how often Serve checks whether the parent process has ended.
 const parentInterval = 250 * time.Millisecond
 
 // awaitEnd returns when ctx ends or parent is no longer the parent of this process.
@@ -124,7 +125,7 @@ func awaitEnd(ctx context.Context, parent int) {
 	}
 }
 
-// newHandler answers until ended is done.
+// newHandler makes the handler of the server. ended is done when the server ends.
 func newHandler(ended context.Context, about About) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", answer(map[string]string{"health": "true", "reason": ""}))
@@ -134,7 +135,7 @@ func newHandler(ended context.Context, about About) http.Handler {
 	}
 	mux.HandleFunc("GET "+aboutPath, answer(about))
 	mux.HandleFunc("GET "+endPath, func(w http.ResponseWriter, r *http.Request) {
-		// The header tells the client that it waits.
+		// The header tells the client that its request waits.
 		w.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(w).Flush() // a client that is gone is not waiting
 		select {

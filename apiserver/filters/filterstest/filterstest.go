@@ -1,5 +1,5 @@
-// Package filterstest is the part of the filter chain that the tests of servers need in front
-// of them. Package filters has the whole chain.
+// Package filterstest has the part of the filter chain that the tests of other servers
+// need before their handlers. Package filters has the whole chain.
 package filterstest
 
 import (
@@ -12,9 +12,9 @@ import (
 	"byre/apiserver/filters"
 )
 
-// WithContext adds to the context of each request what upstream's handlers read from it: the
-// request info, the user who, a recorder of warnings, the time of receipt and an audit context.
-// The handler may replace the user.
+// WithContext adds to the context of each request what upstream's handlers read from
+// it: the request info, the user who, a recorder of warnings, the time of receipt and
+// an audit context. The handler may replace the user.
 func WithContext(handler http.Handler, who user.Info) http.Handler {
 	handler = withUser(handler, who)
 	handler = endpointfilters.WithRequestInfo(handler, filters.NewRequestInfoResolver())

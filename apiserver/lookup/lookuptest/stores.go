@@ -1,4 +1,5 @@
-// Package lookuptest has the stores that package lookup reads, in memory, for tests.
+// Package lookuptest has stores in memory for the tests of packages that use package
+// lookup.
 package lookuptest
 
 import (
@@ -34,7 +35,7 @@ type Stores struct {
 	store  *sqlstore.Store
 }
 
-// New makes stores that hold nothing.
+// New makes empty stores.
 func New(t testing.TB) *Stores {
 	t.Helper()
 	driver := storetest.NewModel()
@@ -60,13 +61,13 @@ func New(t testing.TB) *Stores {
 	return &Stores{Reader: lookup.NewReader(getter.Lookup), driver: driver, store: store}
 }
 
-// Object is an object of the API: of a resource's storage version.
+// Object is an API object in the storage version of its resource.
 type Object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// Create stores an object of a resource. It takes it as it is: nothing validates it.
+// Create stores an object of a resource without validating it.
 func (s *Stores) Create(t testing.TB, resource schema.GroupResource, object Object) {
 	t.Helper()
 	kinds, _, err := scheme.Scheme.ObjectKinds(object)
