@@ -9,7 +9,8 @@ import (
 )
 
 // TestAccess_OfEveryKind starts byre with the flags and files of docs/operations.md, all
-// sections at once, and comes to it by every way in.
+// sections at once, and uses every authenticator, authorizer and admission plugin that they
+// configure.
 func TestAccess_OfEveryKind(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {

@@ -19,7 +19,7 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// testAdmissionConfig finds the plugins turned on and set up as the file says.
+// testAdmissionConfig checks that the plugins are enabled and configured as the file says.
 func testAdmissionConfig(t *testing.T, site *site, s *servers.Server) {
 	const ns = "admitted"
 	c := client(t, s)
@@ -54,8 +54,8 @@ func newPod(name string, exposed bool) *corev1.Pod {
 	}
 }
 
-// testNodeRestriction comes as a node: it may change itself and the status of its
-// Pods, and nothing of another's.
+// testNodeRestriction sends requests as a node, which may change its own Node and the status
+// of its Pods, and nothing of another node's.
 func testNodeRestriction(t *testing.T, s *servers.Server, ns string, pod *corev1.Pod) {
 	t.Helper()
 	config := s.Config(servers.AdminToken)
@@ -87,8 +87,8 @@ func labelNode(t *testing.T, c kubernetes.Interface, label string) error {
 	return second(c.CoreV1().Nodes().Patch(t.Context(), "own", "application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+label+`":"1"}}}`), metav1.PatchOptions{}))
 }
 
-// testWebhookCredentials has a webhook tell by which token it was called, and what
-// it noted in the audit log.
+// testWebhookCredentials checks the token with which a webhook was called, and the audit
+// annotations that the webhook returned.
 func testWebhookCredentials(t *testing.T, site *site, s *servers.Server, ns string) {
 	t.Helper()
 	c := client(t, s)

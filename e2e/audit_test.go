@@ -21,11 +21,11 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// auditedSecret is in a Secret that is written and read under the policy's eyes.
+// auditedSecret is the value of a Secret whose writes and reads are audited.
 const auditedSecret = "what-the-log-must-not-have"
 
-// testAudit does what the rules of the policy speak of, and looks for it in the
-// log, in what the webhook got, and in the database.
+// testAudit sends a request for each rule of the audit policy, and looks for the events in
+// the log, at the audit webhook, and in the database.
 func testAudit(t *testing.T, site *site, s *servers.Server, db database) {
 	const ns = "audited"
 	token := doAudited(t, s, ns)
@@ -147,7 +147,7 @@ func describe(e auditv1.Event) string {
 	return text
 }
 
-// checkAuditWebhook finds the same events at the webhook, many at a time.
+// checkAuditWebhook checks that the webhook got the same events, in batches.
 func checkAuditWebhook(t *testing.T, site *site, events []auditv1.Event) {
 	t.Helper()
 	eventually.Succeeds(t, "the audit webhook", func() error {
@@ -170,8 +170,8 @@ func checkAuditWebhook(t *testing.T, site *site, events []auditv1.Event) {
 	})
 }
 
-// checkAuditIDs finds the writes in the database, with the user and the ID that
-// the log has.
+// checkAuditIDs checks that the database has the writes with the same user and audit ID as
+// the log.
 func checkAuditIDs(t *testing.T, db database, ns string, events []auditv1.Event) {
 	t.Helper()
 	logged := map[string]bool{}
@@ -189,7 +189,8 @@ func checkAuditIDs(t *testing.T, db database, ns string, events []auditv1.Event)
 	}
 }
 
-// testRotation writes more than the log may hold, and misses nothing of it.
+// testRotation causes more events than one log file may hold, and checks that the rotated
+// files have all of them.
 func testRotation(t *testing.T, site *site, s *servers.Server) {
 	const ns, objects = "rotated", 12
 	c := client(t, s)
@@ -228,7 +229,7 @@ func testRotation(t *testing.T, site *site, s *servers.Server) {
 	}
 }
 
-// auditLogs are the log's files, oldest first.
+// auditLogs returns the log's files, oldest first.
 func auditLogs(t *testing.T, site *site) []string {
 	t.Helper()
 	rotated, err := filepath.Glob(filepath.Join(site.dir, "audit-*.log"))

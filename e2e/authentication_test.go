@@ -31,7 +31,7 @@ import (
 // bootstrapToken is that of the Secret that makeBootstrapToken makes.
 const bootstrapToken = "abcdef.0123456789abcdef"
 
-// testWhoami comes by each authenticator and has kubectl ask who it is.
+// testWhoami runs "kubectl auth whoami" with the credentials of each authenticator.
 func testWhoami(t *testing.T, site *site, s *servers.Server) {
 	makeBootstrapToken(t, s)
 	cert, key := clientCertificate(t, site.users, "carol", "dev", "ops")
@@ -68,7 +68,7 @@ func testWhoami(t *testing.T, site *site, s *servers.Server) {
 	}
 }
 
-// testStrangers comes with what looks like a credential and is none.
+// testStrangers sends credentials that are not valid.
 func testStrangers(t *testing.T, site *site, s *servers.Server) {
 	strange := newAuthority(t, "users")
 	cert, key := clientCertificate(t, strange, "carol", "system:masters")
@@ -90,15 +90,15 @@ func testStrangers(t *testing.T, site *site, s *servers.Server) {
 		})
 	}
 	t.Run("headers without the proxy's certificate", func(t *testing.T) {
-		// The name is the proxy's, the authority is not.
+		// The certificate has the proxy's name, and is of another authority.
 		proxy := proxyWith(t, s, users, usersKey, "peter")
 		if got := whoami(t, kubeconfig(t, proxy, s.CAFile, &api.AuthInfo{})); got.Username != "front-proxy" {
-			t.Errorf("the server believes in %q", got.Username)
+			t.Errorf("the server accepts the proxy's headers of a client that is not the proxy: it is %q", got.Username)
 		}
 	})
 }
 
-// testAnonymous comes without credentials, to the paths that are open and others.
+// testAnonymous sends requests without credentials, to paths that allow that and to others.
 func testAnonymous(t *testing.T, s *servers.Server) {
 	for path, want := range map[string]int{
 		"/livez": http.StatusOK, "/readyz": http.StatusOK, "/healthz": http.StatusOK,
@@ -176,7 +176,7 @@ func clientCertificate(t *testing.T, a *peers.Authority, name string, organizati
 	return cert, key
 }
 
-// frontProxy stands before the server and lets everybody in as peter.
+// frontProxy is an authenticating proxy before the server: each of its requests is peter's.
 func frontProxy(t *testing.T, site *site, s *servers.Server) string {
 	t.Helper()
 	cert, key := clientCertificate(t, site.proxies, "front-proxy")
@@ -241,7 +241,7 @@ func kubectl(t *testing.T, kubeconfig string, args ...string) (stdout, stderr st
 	return out.String(), errs.String(), err
 }
 
-// get asks for a path, with a bearer token unless that is empty.
+// get requests a path, with a bearer token unless that is empty.
 func get(t *testing.T, s *servers.Server, token, path string) (status int, body string) {
 	t.Helper()
 	raw := clientFor(t, s.Config(token)).Discovery().RESTClient().Get().AbsPath(path).Do(t.Context())

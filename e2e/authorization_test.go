@@ -44,13 +44,13 @@ func testAuthorizationConfig(t *testing.T, site *site, s *servers.Server) {
 		t.Errorf("where the webhook has no opinion, RBAC decides: %v", err)
 	}
 	if err := list(alice, vault); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "the vault is closed") {
-		t.Errorf("what the webhook denies answers: %v", err)
+		t.Errorf("a request that the webhook denies: %v", err)
 	}
 	if _, err := alice.CoreV1().Secrets(open).Get(t.Context(), "shared", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("what the webhook allows answers: %v", err)
+		t.Errorf("a request that the webhook allows: %v", err)
 	}
 	if _, err := alice.CoreV1().Secrets(open).Get(t.Context(), "other", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("what nobody allows answers: %v", err)
+		t.Errorf("a request that no authorizer allows: %v", err)
 	}
 	asked := site.hooks.Asked()
 	if err := mayBoth(wanda); err != nil || site.hooks.Asked() != asked {
@@ -69,7 +69,7 @@ func testAuthorizationConfig(t *testing.T, site *site, s *servers.Server) {
 		return nil
 	})
 	if err := mayBoth(alice); err != nil {
-		t.Errorf("with a broken file, what was in force is not: %v", err)
+		t.Errorf("with an invalid file, the configuration before it does not stay in force: %v", err)
 	}
 	site.edit(t, "authorization.yaml", "'unfinished", "'contractors' in request.groups")
 	eventually.Succeeds(t, "the failure policy of a webhook that is gone", func() error {
@@ -79,7 +79,7 @@ func testAuthorizationConfig(t *testing.T, site *site, s *servers.Server) {
 		return nil
 	})
 	if err := mayBoth(wanda); err != nil {
-		t.Errorf("a webhook that is gone hinders those whom it is not asked about: %v", err)
+		t.Errorf("without its webhook, a request about which the webhook is not asked: %v", err)
 	}
 }
 
@@ -140,7 +140,7 @@ func testRulesOnReplicas(t *testing.T, a, b *servers.Server) {
 		follow(false)
 	}
 	t.Logf("the replicas followed within %v", slowest)
-	// A loaded machine is late now and then.
+	// On a loaded machine a few rounds may take longer.
 	if late > rounds {
 		t.Errorf("the replicas took more than %v %d times of %d", most, late, 2*rounds)
 	}

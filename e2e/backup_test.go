@@ -185,9 +185,9 @@ func awaitStores(t *testing.T, c *restoreClient, stores map[schema.GroupVersionR
 	}
 }
 
-// TestRestore_KilledLeavesNothingHalfDone kills backups and restores at any time. A backup
-// is there as a whole or not at all; so is what was restored, and what stays empty takes
-// another restore.
+// TestRestore_KilledLeavesNothingHalfDone kills backups and restores at random moments. The
+// file of a backup is then complete or absent. A restored database is complete or empty; an
+// empty one can be restored into again.
 func TestRestore_KilledLeavesNothingHalfDone(t *testing.T) {
 	t.Parallel()
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(11, 11)))

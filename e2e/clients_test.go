@@ -65,8 +65,8 @@ func (c *cutter) cut() int {
 	defer c.mu.Unlock()
 	n := len(c.conns)
 	for conn := range c.conns {
-		// Without lingering the peer sees a reset. Either may have closed it
-		// already: then it is cut enough.
+		// Without lingering the peer sees a reset. An error means that one end has closed
+		// the connection already.
 		_ = conn.SetLinger(0)
 		_ = conn.Close()
 	}

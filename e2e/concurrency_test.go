@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// each runs f n times at once and fails the test with what went wrong.
+// each calls f n times concurrently, with 0 to n-1, and fails the test with the first error.
 func each(t *testing.T, n int, f func(ctx context.Context, i int) error) {
 	t.Helper()
 	errs := make([]error, n)

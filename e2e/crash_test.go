@@ -114,7 +114,7 @@ func checkSurvivors(t *testing.T, c kubernetes.Interface, ns string, acknowledge
 	}
 }
 
-// checkDense finds the log without a gap.
+// checkDense checks that the changes' revisions have no gap.
 func checkDense(t *testing.T, db database) {
 	t.Helper()
 	rows := mustQuery(t, db, "SELECT count(*), max(revision) - min(revision) + 1 FROM changes")

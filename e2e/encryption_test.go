@@ -73,9 +73,9 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
-// TestEncryption_FollowsTheGuide follows docs/operations.md: every provider at work, a
-// new key for one resource and encryption turned on for another, and then the old key
-// gone.
+// TestEncryption_FollowsTheGuide follows docs/operations.md: each provider encrypts a
+// resource; then one resource gets a new key and encryption is turned on for another; then
+// the old key is removed.
 func TestEncryption_FollowsTheGuide(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
@@ -107,7 +107,7 @@ func testEncryption(t *testing.T, site *site, db database) {
 		"widgets":         "k8s:enc:kms:v2:keeper:",
 	})
 	if rows := mustQuery(t, db, "SELECT value FROM objects WHERE resource = 'configmaps' AND name = 'sealed'"); len(rows) != 1 || !strings.Contains(rows[0], plainText) {
-		t.Errorf("what is not to be encrypted is stored as %q", rows)
+		t.Errorf("an object that must not be encrypted is stored as %q", rows)
 	}
 	mustNotHold(t, db)
 	mustRead(t, s)
@@ -233,7 +233,7 @@ func mustRead(t *testing.T, s *servers.Server) {
 	}
 }
 
-// mustDecrypt has byre check read all values with all keys.
+// mustDecrypt runs "byre check", which must be able to decrypt all values.
 func mustDecrypt(t *testing.T, db database, flags []string) {
 	t.Helper()
 	at := slices.Index(flags, "--encryption-provider-config")
@@ -248,7 +248,7 @@ func mustDecrypt(t *testing.T, db database, flags []string) {
 	}
 }
 
-// mustNotHold searches all that the database has: on SQLite its files, with the
+// mustNotHold searches the whole database for the text: on SQLite its files, with the
 // write-ahead log, on PostgreSQL all rows.
 func mustNotHold(t *testing.T, db database) {
 	t.Helper()

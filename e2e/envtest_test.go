@@ -63,7 +63,7 @@ func tryEnvironment(t *testing.T, assets string) {
 		ErrorIfCRDPathMissing:    true,
 		ControlPlaneStartTimeout: eventually.Patience, ControlPlaneStopTimeout: eventually.Patience,
 	}
-	// As a project asks for a feature that is off by default.
+	// Projects enable features that are off by default this way.
 	env.ControlPlane.GetAPIServer().Configure().Append("runtime-config", "resource.k8s.io/v1beta1=true")
 	started := time.Now()
 	config, err := env.Start()
@@ -89,8 +89,8 @@ func tryEnvironment(t *testing.T, assets string) {
 	}
 }
 
-// useEnvironment does a bit of everything that envtest offers: definitions, users with few
-// rights, and kubectl.
+// useEnvironment uses each facility of envtest once: definitions, users with few rights, and
+// kubectl.
 func useEnvironment(t *testing.T, env *envtest.Environment, config *rest.Config) {
 	t.Helper()
 	c, err := runtimeclient.New(config, runtimeclient.Options{})

@@ -13,8 +13,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestHistory_ExpiredIsGone asks for history that is no longer kept: 410, and a token with
-// which a list can go on at the present.
+// TestHistory_ExpiredIsGone requests history that has been compacted: the answer is 410, and
+// that to a list has a token with which the list continues at the current revision.
 func TestHistory_ExpiredIsGone(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
@@ -45,7 +45,7 @@ func testExpired(t *testing.T, s *servers.Server) {
 		}
 	}
 
-	// History is looked at once a minute.
+	// byre compacts once a minute.
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	timeout := time.After(eventually.Patience)

@@ -20,7 +20,7 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// A manager is a running one.
+// manager is a controller-runtime manager that is running.
 type manager struct {
 	ctrl.Manager
 	cancel context.CancelFunc
@@ -36,8 +36,8 @@ func startManager(t *testing.T, access *rest.Config, name string, finalized *syn
 		LeaderElectionID:              "gadgets",
 		LeaderElectionNamespace:       gadgetNamespace,
 		LeaderElectionReleaseOnCancel: true,
-		// A free lease is taken at once, and one that is held outlasts a restart of
-		// the server on a busy machine.
+		// A free Lease is taken at once. A held one lasts longer than a restart of the
+		// server takes on a loaded machine.
 		LeaseDuration: new(90 * time.Second),
 		RenewDeadline: new(60 * time.Second),
 		RetryPeriod:   new(250 * time.Millisecond),
@@ -70,7 +70,7 @@ func (m *manager) awaitLead(t *testing.T) {
 	case <-m.done:
 		t.Fatalf("a manager ended with: %v", m.err)
 	case <-time.After(eventually.Patience):
-		t.Fatal("a manager does not come to lead")
+		t.Fatal("a manager is not elected")
 	}
 }
 
@@ -80,7 +80,7 @@ func (m *manager) stop() error {
 	return m.err
 }
 
-// A reconciler is the controller of gadgets.
+// reconciler is the controller of gadgets.
 type reconciler struct {
 	runtimeclient.Client
 	name      string

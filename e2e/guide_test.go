@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A chapter is what a section of docs/operations.md tells an operator to do.
+// chapter is what a section of docs/operations.md tells an operator to do.
 type chapter struct {
 	// commands are the flags of each "byre serve", in their order.
 	commands [][]string

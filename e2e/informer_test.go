@@ -34,9 +34,9 @@ const (
 )
 
 // TestInformers_SeeTheSameObjects lists and watches 5,000 objects while 8 writers
-// change them, and compares what three clients came to see with the database: an
-// informer, a dynamic informer, and a watch that is cut 50 times, which must have seen
-// every single change in order.
+// change them, and compares what three clients have seen with the database: an
+// informer, a dynamic informer, and a watch whose connection is cut 50 times, which must
+// have seen every single change in order.
 func TestInformers_SeeTheSameObjects(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
@@ -141,14 +141,14 @@ func changeObject(ctx context.Context, c kubernetes.Interface, ns string, random
 			_, err = configMaps.Update(ctx, object, metav1.UpdateOptions{})
 		}
 	}
-	// Others change it at the same time: that is the point.
+	// The writers change the same objects concurrently, so that these are expected.
 	if apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err
 }
 
-// A follower watches from where it was cut, without ever listing again.
+// follower watches again from the last event after each cut, without ever listing.
 type follower struct {
 	mu   sync.Mutex
 	last string   // resourceVersion of the last event
@@ -170,8 +170,8 @@ func (f *follower) follow(ctx context.Context, s *servers.Server, ns string) {
 	f.err = err
 }
 
-// watchOnce watches until the connection breaks, and breaks it after a share of
-// the changes. Only what makes going on senseless is an error.
+// watchOnce watches until the connection breaks, which it breaks itself after a share of
+// the changes. It returns an error only where another watch would fail, too.
 func (f *follower) watchOnce(ctx context.Context, c kubernetes.Interface, ns string, net *cutter) error {
 	w, err := c.CoreV1().ConfigMaps(ns).Watch(ctx, metav1.ListOptions{ResourceVersion: f.last, AllowWatchBookmarks: true})
 	if err != nil {
@@ -203,7 +203,7 @@ func (f *follower) watchOnce(ctx context.Context, c kubernetes.Interface, ns str
 		}
 		f.mu.Unlock()
 		if cut {
-			return nil // what had come by then comes again
+			return nil // the next watch begins after the last event that was handled
 		}
 	}
 	return nil

@@ -18,8 +18,8 @@ import (
 )
 
 // TestKubectl_Scripts runs the scripts of testdata/scripts, all at once, against one
-// server for each database. A script has a namespace of its own, $NS, which is
-// where its kubectl works, and names what lives in no namespace after it.
+// server for each database. A script has a namespace of its own, $NS, which is the
+// default of its kubectl; the names of its cluster-scoped objects contain $NS.
 func TestKubectl_Scripts(t *testing.T) {
 	t.Parallel()
 	for _, db := range databases {
@@ -31,9 +31,9 @@ func TestKubectl_Scripts(t *testing.T) {
 	}
 }
 
-// TestKubectl_ScriptsAgainstStock runs them against a stock kube-apiserver: that is how a
-// script is shown to expect what Kubernetes does. It needs what only
-// kube-controller-manager does there, so it is asked for by name.
+// TestKubectl_ScriptsAgainstStock runs the scripts against a stock kube-apiserver, which
+// shows that they expect what Kubernetes does. It runs only with E2E_STOCK set: with a stock
+// server some scripts fail, which need controllers of kube-controller-manager.
 func TestKubectl_ScriptsAgainstStock(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("E2E_STOCK") == "" {
@@ -107,7 +107,7 @@ func runScripts(t *testing.T, s *servers.Server, db database) {
 	})
 }
 
-// makeNamespace makes $NS and makes it kubectl's own.
+// makeNamespace creates the namespace $NS and makes it kubectl's default.
 func makeNamespace(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: namespace")
@@ -116,7 +116,7 @@ func makeNamespace(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(ts.Exec("kubectl", "create", "namespace", ns))
 	ts.Check(ts.Exec("kubectl", "config", "set-context", "--current", "--namespace", ns))
 	if ts.Getenv("STOCK") == "" {
-		// A Pod needs it, and a controller makes it.
+		// Pods need the service account, which a controller creates.
 		runUntilItSucceeds(ts, false, []string{"", "kubectl", "get", "serviceaccount", "default"})
 	}
 }
@@ -152,7 +152,7 @@ func expandFiles(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// runSQL asks the database itself; the answer, one row a line, must hold a text.
+// runSQL queries the database; the answer, one row a line, must contain a text.
 // NS in the query stands for the namespace of the script.
 func runSQL(ts *testscript.TestScript, db database, neg bool, args []string) {
 	if len(args) != 2 {

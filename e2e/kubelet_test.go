@@ -21,7 +21,8 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// TestKubelet_IsReachedThroughByre reaches, through byre, what a node and a Pod offer.
+// TestKubelet_IsReachedThroughByre uses all that byre forwards to kubelets and Pods: logs,
+// exec, attach, port-forward and the proxies.
 func TestKubelet_IsReachedThroughByre(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
@@ -80,7 +81,7 @@ func (f *singleNode) testExec(t *testing.T, env []string) {
 
 func (f *singleNode) testAttach(t *testing.T, env []string) {
 	lines := followKubectl(t, f.command(t, env, "attach", "web-0"))
-	// Nothing tells when it is attached, and what was said before is not heard.
+	// Nothing says when kubectl is attached, and lines written before are not shown.
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	timeout := time.After(eventually.Patience)
@@ -94,7 +95,7 @@ func (f *singleNode) testAttach(t *testing.T, env []string) {
 		case <-tick.C:
 			f.say(t, "hear me")
 		case <-timeout:
-			t.Fatal("nothing was heard")
+			t.Fatal("kubectl attach printed nothing")
 		}
 	}
 }
@@ -110,8 +111,8 @@ func (f *singleNode) testPortForward(t *testing.T, env []string) {
 	}
 }
 
-// ask sends a request over a connection of its own: kubectl forwards each by a
-// stream.
+// ask sends a request over a new connection, so that kubectl forwards each request by a
+// stream of its own.
 func ask(t *testing.T, method, address, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
@@ -156,8 +157,7 @@ func (f *singleNode) testProxies(t *testing.T) {
 	}
 }
 
-// testKubectlProxy asks through kubectl's proxy, which passes on what its filters
-// let through.
+// testKubectlProxy sends requests through "kubectl proxy", with several filters.
 func (f *singleNode) testKubectlProxy(t *testing.T) {
 	const pods, services = "/api/v1/namespaces/default/pods/", "/api/v1/namespaces/default/services/"
 	type request struct {
@@ -271,8 +271,8 @@ func (r *resize) Next() *remotecommand.TerminalSize {
 	return nil
 }
 
-// checkStreamsCounted sees that the metrics know of the streams by WebSocket:
-// the command on a terminal and the forwarded port ended well.
+// checkStreamsCounted checks that the metrics count the streams by WebSocket: the command
+// on a terminal and the forwarded port, both of which ended without an error.
 func (f *singleNode) checkStreamsCounted(t *testing.T) {
 	t.Helper()
 	eventually.Succeeds(t, "the streams that ended are counted", func() error {

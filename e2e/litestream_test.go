@@ -42,7 +42,7 @@ func TestLitestream_RestoresWhatItReplicated(t *testing.T) {
 	if err := litestream.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = litestream.Process.Kill(); _ = litestream.Wait() }) // where the test did not get to its stop
+	t.Cleanup(func() { _ = litestream.Process.Kill(); _ = litestream.Wait() }) // if the test fails before it stops it
 	eventually.Succeeds(t, "Litestream has the file open", func() error { _, err := os.Stat(filepath.Join(dir, "replica")); return err })
 
 	c := newRestoreClient(t, server)

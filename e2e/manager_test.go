@@ -163,7 +163,7 @@ func gadgetClient(t *testing.T, access *rest.Config) runtimeclient.Client {
 	return c
 }
 
-// defineGadgets serves the conversion and defines the resource by it.
+// defineGadgets starts the conversion webhook and creates the definition that names it.
 func defineGadgets(t *testing.T, c runtimeclient.Client) {
 	t.Helper()
 	converter, err := newGadgetConverter(c.Scheme())
@@ -200,7 +200,8 @@ func sizeOf(gadget string) int {
 	return n + 1
 }
 
-// createGadget makes a gadget in one of the two versions, however often it takes.
+// createGadget creates a gadget in one of the two versions, and tries again while the server
+// is being restarted.
 func createGadget(ctx context.Context, c runtimeclient.Client, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, eventually.Patience)
 	defer cancel()
@@ -226,7 +227,7 @@ func createGadget(ctx context.Context, c runtimeclient.Client, i int) error {
 }
 
 // awaitGadgets waits until the status of every gadget is of its last generation, its
-// ConfigMap has its size, and ok has nothing to say.
+// ConfigMap has its size, and ok returns nil for it.
 func awaitGadgets(t *testing.T, c runtimeclient.Client, ok func(*gadgetV1) error) {
 	t.Helper()
 	eventually.Succeeds(t, "every gadget is reconciled", func() error {
@@ -255,7 +256,7 @@ func awaitGadgets(t *testing.T, c runtimeclient.Client, ok func(*gadgetV1) error
 	})
 }
 
-// checkOldGadgets reads all gadgets in the version in which none is stored.
+// checkOldGadgets reads all gadgets in v1beta1, in which none is stored.
 func checkOldGadgets(t *testing.T, c runtimeclient.Client) {
 	t.Helper()
 	var all oldGadgetList

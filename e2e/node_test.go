@@ -151,7 +151,7 @@ func (f *singleNode) say(t *testing.T, lines ...string) {
 	}
 }
 
-// command is a kubectl with more of an environment.
+// command returns a kubectl with additional environment variables.
 func (f *singleNode) command(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := kubectlCommand(t, f.Server, args...)

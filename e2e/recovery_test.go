@@ -40,7 +40,7 @@ func TestRecovery_InformersConverge(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.change(t)
-	awaitStores(t, c, stores) // the informers have seen what is about to be undone
+	awaitStores(t, c, stores) // the informers have seen the changes that the recovery undoes
 
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)

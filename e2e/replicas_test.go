@@ -80,7 +80,7 @@ func testSameRevisions(t *testing.T, db database, ns string, replicas ...*server
 		return nil
 	})
 	want := mustQuery(t, db, fmt.Sprintf("SELECT revision, name FROM changes WHERE resource = 'configmaps' AND namespace = '%s' AND revision > %s ORDER BY revision", ns, list.ResourceVersion))
-	// A controller makes one of its own in a new namespace.
+	// A controller creates one more ConfigMap in a new namespace.
 	if len(want) != 8*each8 && len(want) != 8*each8+1 {
 		t.Fatalf("%d creates left %d changes", 8*each8, len(want))
 	}
@@ -136,7 +136,7 @@ func testStoppedReplica(t *testing.T, ns string, stopped, other *servers.Server)
 		c := client(t, stopped)
 		busy.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				// What fails here fails because the replica is stopped.
+				// Errors are expected, since the replica is stopped.
 				_ = createConfigMap(ctx, c, ns, fmt.Sprintf("busy-%d-%d", w, i))
 				select {
 				case written <- struct{}{}:
@@ -164,7 +164,7 @@ func testStoppedReplica(t *testing.T, ns string, stopped, other *servers.Server)
 		if err := stopped.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
-		// It must not take what it knew before for the latest.
+		// It must not answer with the state that it had read before it was stopped.
 		if _, err := client(t, stopped).CoreV1().ConfigMaps(ns).Get(t.Context(), name, metav1.GetOptions{}); err != nil {
 			t.Errorf("the replica that goes on: %v", err)
 		}

@@ -19,7 +19,7 @@ import (
 	"byre/e2e/servers"
 )
 
-// restoreClient talks to a server whose address changes.
+// restoreClient is a client of a server whose address changes when it is started again.
 type restoreClient struct {
 	*cluster.Cluster
 	address atomic.Value

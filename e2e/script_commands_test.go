@@ -33,8 +33,8 @@ func countMatches(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// runUntilItSucceeds runs a program until it succeeds and, where the first argument is
-// not empty, its output matches. With a negation the program must come to fail.
+// runUntilItSucceeds runs a program again and again until it succeeds and, if the first
+// argument is not empty, its output matches. With a negation it runs it until it fails.
 func runUntilItSucceeds(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 2 {
 		ts.Fatalf("usage: [!] eventually REGEXP PROGRAM [ARG...]")
@@ -57,8 +57,8 @@ func runUntilItSucceeds(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// makeDependents makes a ReplicaSet and a ConfigMap that a Deployment owns. The
-// ReplicaSet holds up the Deployment's deletion in the foreground.
+// makeDependents creates a ReplicaSet and a ConfigMap that a Deployment owns. The ReplicaSet
+// blocks the Deployment's deletion in the foreground.
 func makeDependents(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: dependents DEPLOYMENT")

@@ -16,12 +16,12 @@ import (
 	"byre/e2e/servers"
 )
 
-// A site is a machine set up as docs/operations.md says, with everything around
-// it that its files speak of.
+// site is a machine set up as docs/operations.md says, with all the servers to which the
+// files of that page refer.
 type site struct {
 	dir    string // in place of /etc/byre and /var/log/byre
 	guide  map[string]*chapter
-	here   *strings.Replacer // from the guide's addresses and keys to those here
+	here   *strings.Replacer // replaces the page's addresses and keys by those of this site
 	issuer *peers.Issuer
 	hooks  *peers.Hooks
 	keeper *peers.Keeper
@@ -90,7 +90,7 @@ func newAuthority(t *testing.T, name string) *peers.Authority {
 	return a
 }
 
-// follow writes the files of a section and gives the flags of its nth command.
+// follow writes the files of a section and returns the flags of its n-th command.
 func (s *site) follow(t *testing.T, section string, n int) []string {
 	t.Helper()
 	c := s.guide[section]
@@ -111,8 +111,7 @@ func (s *site) follow(t *testing.T, section string, n int) []string {
 	return flags
 }
 
-// write puts a file in place at once, as whoever changes what a server follows
-// should.
+// write replaces a file atomically, as one should a file that a server reloads.
 func (s *site) write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(s.dir, name)
@@ -125,7 +124,7 @@ func (s *site) write(t *testing.T, name, text string) string {
 	return path
 }
 
-// edit changes a file that a server follows.
+// edit changes a file that a server reloads.
 func (s *site) edit(t *testing.T, name string, fromTo ...string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, name))

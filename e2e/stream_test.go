@@ -111,14 +111,13 @@ func startKubectl(t *testing.T, s *servers.Server, args ...string) <-chan string
 	return followKubectl(t, kubectlCommand(t, s, args...))
 }
 
-// kubectlCommand is a kubectl that knows nothing of the server yet.
+// kubectlCommand returns a kubectl with an empty discovery cache.
 func kubectlCommand(t *testing.T, s *servers.Server, args ...string) *exec.Cmd {
 	t.Helper()
 	return exec.CommandContext(t.Context(), programs.Kubectl.Path(), append([]string{"--kubeconfig", s.Kubeconfig, "--cache-dir", t.TempDir()}, args...)...)
 }
 
-// runKubectl runs kubectl to its end, which must be a good one, and returns what
-// it prints.
+// runKubectl runs kubectl, which must succeed, and returns what it prints.
 func runKubectl(t *testing.T, s *servers.Server, args ...string) string {
 	t.Helper()
 	out, complaints, err := tryKubectl(t, s, "", args...)
@@ -128,7 +127,7 @@ func runKubectl(t *testing.T, s *servers.Server, args ...string) string {
 	return out
 }
 
-// tryKubectl runs kubectl to its end, with an input.
+// tryKubectl runs kubectl with an input, and returns what it prints.
 func tryKubectl(t *testing.T, s *servers.Server, input string, args ...string) (out, complaints string, err error) {
 	t.Helper()
 	cmd := kubectlCommand(t, s, args...)
@@ -165,7 +164,7 @@ func followKubectl(t *testing.T, cmd *exec.Cmd) <-chan string {
 	}()
 	t.Cleanup(func() {
 		<-done
-		// It was killed by the end of the test: its exit status says nothing.
+		// The end of the test killed it, so that its exit status says nothing.
 		_ = cmd.Wait()
 		if t.Failed() {
 			t.Logf("kubectl said: %s", complaints.String())

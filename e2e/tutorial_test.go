@@ -14,9 +14,10 @@ import (
 )
 
 // TestTutorial_CustomResources does what docs/custom-resources.md tells its reader to
-// do, and gets the answers that the page shows. Of a page it knows these blocks: yaml
-// is a file, named in its first line; console is what is typed, and answered; sql is a
-// query for the database of its name, and rows is what the one before answers.
+// do, and compares the answers with those that the page shows. The page may have these
+// blocks: yaml is a file, named in its first line; console has commands and their output;
+// sql is a query for the database that its block names, and rows is the answer to the query
+// before it.
 func TestTutorial_CustomResources(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
@@ -32,7 +33,7 @@ func TestTutorial_CustomResources(t *testing.T) {
 	}
 }
 
-// A tutorial is a page that is being followed.
+// tutorial is a page whose commands are being run.
 type tutorial struct {
 	db   database
 	dir  string // where its files are
@@ -99,8 +100,8 @@ func (p *tutorial) run(t *testing.T, command string) string {
 	return string(out)
 }
 
-// settled is what a command prints in the end, where a reader would take longer to
-// type it than the server to know of a definition.
+// settled runs a command until it prints the wanted answer, since the server may take a
+// moment to serve a definition; a reader takes longer to type the command.
 func (p *tutorial) settled(t *testing.T, command string) string {
 	t.Helper()
 	var got string
@@ -116,7 +117,7 @@ func (p *tutorial) settled(t *testing.T, command string) string {
 	return got
 }
 
-// compare takes ages, and the widths of columns, for equal.
+// compare compares the texts; ages, and the widths of columns, may differ.
 func (p *tutorial) compare(t *testing.T, what, want, got string) {
 	t.Helper()
 	even := func(text string) string {

@@ -29,8 +29,8 @@ const wardleService = "apiservice/v1alpha1.wardle.example.com"
 
 var flunders = schema.GroupVersionResource{Group: "wardle.example.com", Version: "v1alpha1", Resource: "flunders"}
 
-// TestAggregation_SampleAPIServer puts the sample API server of Kubernetes behind
-// byre, which to its clients is one server with it.
+// TestAggregation_SampleAPIServer registers the sample API server of Kubernetes with byre;
+// clients use its resources through byre as they do byre's own.
 func TestAggregation_SampleAPIServer(t *testing.T) {
 	t.Parallel()
 	for _, name := range databases {
@@ -64,7 +64,7 @@ func testAggregated(t *testing.T, db database) {
 	t.Run("death", a.testDeath)
 }
 
-// testKubectl does what one does with a resource.
+// testKubectl uses a resource of the sample server with kubectl.
 func (a *aggregated) testKubectl(t *testing.T) {
 	eventually.Succeeds(t, "discovery of the sample server", func() error {
 		got, complaints, err := tryKubectl(t, a.Server, "", "api-resources", "--api-group=wardle.example.com", "--no-headers")
@@ -100,7 +100,7 @@ spec: {reference: other}
 		t.Fatalf("create: %v\n%s%s", err, out, complaints)
 	}
 	expect("ADDED", "good")
-	// What the backend decides arrives as it said it.
+	// byre forwards the backend's refusals unchanged.
 	bad := strings.ReplaceAll(strings.Split(manifests, "---")[1], "good", "bad")
 	eventually.Succeeds(t, "the refusal of a flunder that is disallowed", func() error {
 		_, complaints, err := tryKubectl(t, a.Server, bad, "create", "--dry-run=server", "-f", "-")
@@ -126,7 +126,7 @@ spec: {reference: other}
 	expect("DELETED", "good")
 }
 
-// testAccess: who somebody is and may do what, byre says.
+// testAccess checks that byre authenticates and authorizes for the backend.
 func (a *aggregated) testAccess(t *testing.T) {
 	const list, create = "/apis/wardle.example.com/v1alpha1/namespaces/default/flunders", `{"metadata":{"name":"alices"}}`
 	if code, body := get(t, a.Server, servers.AliceToken, list); code != http.StatusForbidden || !strings.Contains(body, `User \"alice\" cannot list resource \"flunders\" in API group \"wardle.example.com\"`) {
@@ -145,7 +145,7 @@ func (a *aggregated) testAccess(t *testing.T) {
 	if err := raw.Error(); !apierrors.IsForbidden(err) {
 		t.Errorf("with a right to read, a create: %v", err)
 	}
-	// Nobody is somebody else by saying so.
+	// byre does not forward a client's own headers of a front proxy.
 	config := a.Config(servers.AliceToken)
 	pretending := clientFor(t, config).Discovery().RESTClient().Delete().AbsPath(list).
 		SetHeader("X-Remote-User", "admin").SetHeader("X-Remote-Group", "system:masters").Do(t.Context())
@@ -154,7 +154,7 @@ func (a *aggregated) testAccess(t *testing.T) {
 	}
 }
 
-// testVersions adds a version that comes before the other, and takes it away.
+// testVersions registers a second version with a higher priority, and removes it.
 func (a *aggregated) testVersions(t *testing.T) {
 	c, err := dynamic.NewForConfig(a.Config(servers.AdminToken))
 	if err != nil {
@@ -180,7 +180,7 @@ func (a *aggregated) testVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.awaitVersion(t, "v1beta1")
-	// It has no fischers, whose preferred version stays.
+	// The new version has no fischers, whose preferred version stays the other one.
 	if got := runKubectl(t, a.Server, "api-resources", "--api-group=wardle.example.com", "--no-headers"); !strings.Contains(got, "wardle.example.com/v1beta1") || !strings.Contains(got, "wardle.example.com/v1alpha1") {
 		t.Errorf("api-resources: %s", got)
 	}
@@ -193,8 +193,7 @@ func (a *aggregated) testVersions(t *testing.T) {
 	}
 }
 
-// awaitVersion waits until a kubectl that was told none asks for flunders of a
-// version.
+// awaitVersion waits until kubectl, without a version given, requests flunders in a version.
 func (a *aggregated) awaitVersion(t *testing.T, version string) {
 	t.Helper()
 	eventually.Succeeds(t, "flunders of "+version, func() error {
@@ -221,8 +220,8 @@ func (a *aggregated) make(t *testing.T, name string) {
 	}
 }
 
-// testRestart kills the backend while clients watch: what is its own is
-// unavailable until it is back, and then the watches go on.
+// testRestart kills the backend while clients watch: the backend's resources are unavailable
+// until it is back, and then the watches continue.
 func (a *aggregated) testRestart(t *testing.T) {
 	const clients = 5
 	seen := make(chan string, 1000)
@@ -256,7 +255,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 	if err := a.wardle.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// It serves before it has read whom to believe in the names of others.
+	// The backend serves before it has read which front proxy to trust.
 	eventually.Succeeds(t, "a server that knows its front", func() error {
 		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
@@ -267,18 +266,18 @@ func (a *aggregated) testRestart(t *testing.T) {
 	expect("after")
 }
 
-// testDeath: that a backend is gone is noticed without a request, and nobody
-// else's discovery suffers.
+// testDeath: byre notices without a request that a backend has gone, and discovery of other
+// groups still works.
 func (a *aggregated) testDeath(t *testing.T) {
 	a.wardle.Kill()
 	runKubectl(t, a.Server, "wait", "--for=condition=Available=False", wardleService, "--timeout=300s")
-	// kubectl asks for all of discovery before.
+	// kubectl reads all of discovery first.
 	if got := runKubectl(t, a.Server, "get", "namespace", "wardle", "-o", "name"); got != "namespace/wardle\n" {
 		t.Errorf("a namespace: %q", got)
 	}
 }
 
-// inform follows flunders as controllers do, and tells which were added.
+// inform watches flunders by an informer, and sends the names of those that are added.
 func (a *aggregated) inform(t *testing.T, added chan<- string) {
 	t.Helper()
 	c, err := dynamic.NewForConfig(a.Config(servers.AdminToken))

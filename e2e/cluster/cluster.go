@@ -36,7 +36,8 @@ type Cluster struct {
 	Discovery *discovery.DiscoveryClient
 }
 
-// Connect returns a Cluster of the server at which a configuration leads.
+// Connect returns a Cluster of a configuration's server. It changes the configuration: the
+// client has no limits of its own, and discards warnings.
 func Connect(t *testing.T, config *rest.Config) *Cluster {
 	t.Helper()
 	c := &Cluster{}
@@ -52,8 +53,9 @@ func Connect(t *testing.T, config *rest.Config) *Cluster {
 	return c
 }
 
-// definitions are of custom resources and of what a cluster has one of; objects are of their
-// resources, and of what the manifests have none of. ${NS} stands for the namespace.
+// definitions are CustomResourceDefinitions and objects of which a cluster has one. objects
+// are instances of the definitions, and objects of the built-in kinds that package manifests
+// lacks; each namespace has them, with its name for ${NS}.
 var (
 	//go:embed definitions.yaml
 	definitions string
@@ -61,14 +63,15 @@ var (
 	objects string
 )
 
-// single are kinds of which one a namespace is enough: each costs every request, or
-// refuses other objects.
+// single are kinds of which Fill creates no copies: each object slows every request, or makes
+// the server refuse other objects.
 var single = []string{
 	"Namespace", "ResourceQuota", "LimitRange", "FlowSchema", "PriorityLevelConfiguration", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
 	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "Service", "Endpoints",
 }
 
-// Fill makes about n objects of all kinds, and returns how many it made.
+// Fill creates about n objects of all kinds, in the namespaces "shop" and "office", and
+// returns how many it created: at least one of each kind, also if n is smaller.
 func (c *Cluster) Fill(t *testing.T, n int) int {
 	t.Helper()
 	defined, err := manifests.Parse(definitions)
@@ -79,7 +82,7 @@ func (c *Cluster) Fill(t *testing.T, n int) int {
 	eventually.Succeeds(t, "the definitions are in discovery", func() error {
 		list, err := c.Discovery.ServerResourcesForGroupVersion("example.com/v1")
 		if err == nil && len(list.APIResources) < 2 {
-			err = errors.New("one of them is not")
+			err = errors.New("a resource of example.com/v1 is missing")
 		}
 		return err
 	})
@@ -97,7 +100,7 @@ func (c *Cluster) Fill(t *testing.T, n int) int {
 			switch o.GetKind() {
 			case "Namespace":
 				made += c.create(t, 1, o)
-			case "ResourceQuota", "LimitRange": // would refuse the others
+			case "ResourceQuota", "LimitRange": // with them the server may refuse the others
 				last = append(last, o)
 			default:
 				all = append(all, o)
@@ -117,12 +120,13 @@ func (c *Cluster) Fill(t *testing.T, n int) int {
 			}
 		}
 	}
-	made += c.create(t, 1, first...) // in the order in which they need each other
+	made += c.create(t, 1, first...) // one at a time: some need objects before them
 	made += c.create(t, 8, all[len(first):]...)
 	return made + c.create(t, 1, last...)
 }
 
-// create creates objects, some at a time. Discovery may be a moment behind a definition.
+// create creates objects, as many at a time as there are workers, and returns their number.
+// Discovery must have their resources already.
 func (c *Cluster) create(t *testing.T, workers int, all ...*unstructured.Unstructured) int {
 	t.Helper()
 	groups, err := restmapper.GetAPIGroupResources(c.Discovery)
@@ -171,7 +175,7 @@ func (c *Cluster) createOne(ctx context.Context, mapper meta.RESTMapper, o *unst
 		if !apierrors.IsForbidden(err) {
 			return err
 		}
-		// Admission may not have seen yet what the object needs: its namespace, its class.
+		// Admission may not have seen yet an object that this one needs: its namespace, its class.
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -186,7 +190,7 @@ func (c *Cluster) Resources(t *testing.T) []schema.GroupVersionResource {
 	t.Helper()
 	lists, err := c.Discovery.ServerPreferredResources()
 	var partly *discovery.ErrGroupDiscoveryFailed
-	if err != nil && !errors.As(err, &partly) { // the APIService leads nowhere
+	if err != nil && !errors.As(err, &partly) { // no backend serves the group of the APIService
 		t.Fatal(err)
 	}
 	var all []schema.GroupVersionResource
@@ -202,8 +206,8 @@ func (c *Cluster) Resources(t *testing.T) []schema.GroupVersionResource {
 	return all
 }
 
-// Dump is everything that a server shows, by its path. It fails the test if the server has no
-// object of a resource: a comparison would say nothing about the resource.
+// Dump returns all objects that a server serves, by group, version, resource, namespace and
+// name. It fails the test if a resource has no object, since a comparison would not cover it.
 func (c *Cluster) Dump(t *testing.T) map[string]*unstructured.Unstructured {
 	t.Helper()
 	all := map[string]*unstructured.Unstructured{}
@@ -228,8 +232,10 @@ func (c *Cluster) Dump(t *testing.T) map[string]*unstructured.Unstructured {
 	return all
 }
 
-// Compare compares two dumps, object by object with resourceVersions. Whatever has a
-// revision after the given one was written after the move.
+// Compare fails the test unless two dumps have the same objects with the same
+// resourceVersions. An object whose resourceVersion is greater than the given revision was
+// written by the servers after the first dump: of that only the spec is compared, and it must
+// not be one that only Fill writes.
 func Compare(t *testing.T, before, after map[string]*unstructured.Unstructured, revision int64) {
 	t.Helper()
 	compared, rewritten, complaints := 0, 0, 0
@@ -281,8 +287,8 @@ func isIdentity(o *unstructured.Unstructured) bool {
 	return o.GetKind() == "Lease" && o.GetLabels()["apiserver.kubernetes.io/identity"] != ""
 }
 
-// isOurs reports whether Fill made an object that no controller of a server writes the
-// status of.
+// isOurs reports whether Fill created the object, and no controller of a server writes its
+// status.
 func isOurs(o *unstructured.Unstructured) bool {
 	if slices.Contains([]string{
 		"FlowSchema", "PriorityLevelConfiguration", "APIService", "CustomResourceDefinition", "ServiceCIDR", "ResourceQuota", "ValidatingAdmissionPolicy",

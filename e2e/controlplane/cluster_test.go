@@ -24,7 +24,7 @@ type cluster struct {
 	replicas []*replica
 	server   *servers.Server
 	client   kubernetes.Interface
-	// components are the programs that work on the server. None of them may end.
+	// components are the programs that are clients of the server. None of them may exit.
 	components map[string]*servers.Process
 	// lost keeps the node lostNode; killing it ends that node's heartbeats.
 	lost *servers.Process
@@ -155,8 +155,8 @@ func (r *replica) start(t *testing.T) {
 	}
 }
 
-// election is for a machine so busy that a leader can't renew its Lease in ten seconds,
-// which would end it.
+// election are flags that lengthen the leaders' Leases: with the defaults a leader that
+// cannot renew its Lease for ten seconds exits, which happens on a loaded machine.
 var election = []string{"--leader-elect-lease-duration=90s", "--leader-elect-renew-deadline=80s", "--leader-elect-retry-period=1s"}
 
 func (c *cluster) startComponents(t *testing.T, dir string) {

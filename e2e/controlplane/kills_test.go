@@ -86,7 +86,7 @@ func startWriter(t *testing.T, c *cluster, namespace string) *writer {
 		for i := 0; ctx.Err() == nil; i++ {
 			name := fmt.Sprintf("written-%d", i)
 			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
-			// A write that fails met a server that was killed.
+			// A write fails if its server is killed meanwhile.
 			if _, err := c.client.CoreV1().ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{}); err == nil || apierrors.IsAlreadyExists(err) {
 				w.names = append(w.names, name)
 			}

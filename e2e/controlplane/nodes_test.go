@@ -130,7 +130,8 @@ func tolerationOf(node string) corev1.Toleration {
 	return corev1.Toleration{Key: nodeLabel, Value: node, Effect: corev1.TaintEffectNoSchedule}
 }
 
-// testPreemption gives the processor of a small node to the more important Pod.
+// testPreemption creates a Pod whose priority is higher than that of the Pod that fills a
+// small node, which is preempted.
 func testPreemption(t *testing.T, c *cluster) {
 	const ns = "preemption"
 	c.namespace(t, ns)
@@ -176,7 +177,8 @@ func (c *cluster) awaitPod(t *testing.T, namespace, name string) {
 	})
 }
 
-// testQuota lets as many Pods be made as a quota allows, and more when it does.
+// testQuota checks that as many Pods are created as a quota allows, and more once the quota
+// is raised.
 func testQuota(t *testing.T, c *cluster) {
 	const ns = "quota"
 	c.namespace(t, ns)
@@ -227,8 +229,8 @@ func testQuota(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The controller has waited ever longer between its attempts: a change of the
-	// Deployment wakes it up.
+	// The controller's next attempt may be minutes away. A change of the Deployment makes it
+	// try at once.
 	c.kubectl(t, "scale", "deployment/web", "-n", ns, "--replicas=4")
 	c.awaitRollout(t, ns, firstImage, 4)
 	eventually.Succeeds(t, "the quota is used up", used("4"))

@@ -37,7 +37,8 @@ func (c *cluster) createVolume(t *testing.T, namespace, name string, mode storag
 	}
 }
 
-// testClaims binds claims to volumes at once, and when a Pod needs one.
+// testClaims checks that one claim is bound to its volume at once, and the other when a Pod
+// uses it.
 func testClaims(t *testing.T, c *cluster) {
 	const ns = "claims"
 	c.namespace(t, ns)

@@ -19,7 +19,7 @@ import (
 
 var kubectlPath = programs.Kubectl.Path()
 
-// scenarios are what a control plane is for. They run at the same time, each in a
+// scenarios use the features of a control plane. They run at the same time, each in a
 // namespace of its own.
 var scenarios = []struct {
 	name string
@@ -117,7 +117,7 @@ func isPodReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// testDeployment rolls an update out and back, and looks at the endpoints meanwhile.
+// testDeployment rolls an update out and back, and checks the endpoints meanwhile.
 func testDeployment(t *testing.T, c *cluster) {
 	const ns = "deployment"
 	c.namespace(t, ns)
@@ -147,7 +147,7 @@ func testDeployment(t *testing.T, c *cluster) {
 	}
 }
 
-// testStatefulSet looks at the order in which Pods come and go.
+// testStatefulSet checks the order in which the Pods of a StatefulSet are created and deleted.
 func testStatefulSet(t *testing.T, c *cluster) {
 	const ns = "statefulset"
 	c.namespace(t, ns)
@@ -252,7 +252,7 @@ func testDaemonSet(t *testing.T, c *cluster) {
 	runsOn("node-1", "node-2")
 }
 
-// testJob runs a Job to its end, after which it goes by itself.
+// testJob runs a Job until it is complete, and checks that its TTL deletes it.
 func testJob(t *testing.T, c *cluster) {
 	const ns = "job"
 	c.namespace(t, ns)
@@ -289,8 +289,8 @@ func testJob(t *testing.T, c *cluster) {
 	})
 }
 
-// testCronJob gives a CronJob a time that it has missed, so that nobody waits for the
-// next minute.
+// testCronJob gives a CronJob a start that it has missed, so that the test need not wait for
+// the next minute.
 func testCronJob(t *testing.T, c *cluster) {
 	const ns = "cronjob"
 	c.namespace(t, ns)

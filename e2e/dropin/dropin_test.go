@@ -47,8 +47,8 @@ apiServer:
   - {name: runtime-config, value: api/v1}
 `
 
-// A cluster is what "kubeadm init" has made before it starts kube-apiserver: its
-// certificates, and kubeconfigs of administrators.
+// cluster is what "kubeadm init" creates before it starts kube-apiserver: certificates, and
+// kubeconfigs of administrators.
 type cluster struct {
 	dir, port string
 	config    *kubeadmapi.InitConfiguration
@@ -108,7 +108,7 @@ func (c cluster) kubectl(t *testing.T, conf string, args ...string) string {
 	return string(out)
 }
 
-// tryCluster does what shows that nodes, credentials and objects work.
+// tryCluster checks that nodes, credentials and objects work.
 func (c cluster) tryCluster(t *testing.T) {
 	t.Helper()
 	if got := c.kubectl(t, "super-admin.conf", "get", "--raw", "/readyz"); got != "ok" {
@@ -156,7 +156,8 @@ func TestKubeadm_StaticPodStartsByre(t *testing.T) {
 	c.kubectl(t, "admin.conf", "get", "nodes")
 }
 
-// checkProbe asks as the kubelet does, without credentials and without a CA.
+// checkProbe sends the requests of the kubelet's probes: without credentials, and without
+// verifying the server's certificate.
 func checkProbe(t *testing.T, url string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)

@@ -73,7 +73,7 @@ func (n *node) attachToOutput(t *testing.T, pod string) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "tick\n" {
 		t.Errorf("the output is %q, %v", line, err)
 	}
-	_ = cmd.Process.Kill() // it ends by nothing else
+	_ = cmd.Process.Kill() // kubectl attach does not end by itself
 	_ = cmd.Wait()
 }
 

@@ -85,7 +85,8 @@ const (
 	podNetwork  = "198.51.100.0/24"
 )
 
-// prepareNamespaces makes what the kubelet and containerd write to private, and a network.
+// prepareNamespaces mounts private directories where the kubelet and containerd write, and
+// creates a network.
 func prepareNamespaces() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("mounts: %w", err)

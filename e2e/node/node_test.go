@@ -58,7 +58,8 @@ func TestNode_RunsPods(t *testing.T) {
 	}
 }
 
-// joining is what lets a bootstrap token of its group join, as kubeadm has it.
+// joining are the objects with which a node can join by a bootstrap token, as kubeadm
+// creates them.
 const joining = `
 apiVersion: v1
 kind: Secret
@@ -222,7 +223,7 @@ func (n *node) testPortForward(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = cmd.Process.Kill() // it ends by nothing else
+		_ = cmd.Process.Kill() // kubectl port-forward does not end by itself
 		_ = cmd.Wait()
 	}()
 	first := make([]byte, 200)

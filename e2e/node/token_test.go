@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// tokenLifetime is the shortest that a token may have.
+// tokenLifetime is the shortest lifetime that a projected token can have.
 const tokenLifetime = 600 * time.Second
 
 // agent runs on the node for as long as the node does, and has a projected token.
@@ -49,7 +49,7 @@ func (n *node) agentToken(t *testing.T) token {
 	return token{n.kubectl(t, "exec", "daemonset/agent", "--", "cat", "/token/token"), time.Now()}
 }
 
-// review asks byre whether a token is good, and whose it is.
+// review asks byre by a TokenReview whether a token is valid, and whose it is.
 func (n *node) review(t *testing.T, token string) string {
 	t.Helper()
 	answer, err := n.tryKubectl(t, fmt.Sprintf(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":%q}}`, token),
@@ -71,7 +71,7 @@ func (n *node) testToken(t *testing.T) {
 }
 
 // testRenewal: the kubelet renews a token when a fifth of its lifetime is left, so that the
-// file never holds one that has ended. Both are good until the first ends.
+// file never holds an expired one. Both tokens are valid until the first expires.
 func (n *node) testRenewal(t *testing.T, first token) {
 	end := time.After(time.Until(first.read.Add(tokenLifetime)))
 	renewed := first

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// badBodies cannot be decoded, or not as what they are sent for.
+// badBodies are bodies that cannot be decoded, or are not of the kind that the path takes.
 func badBodies() []request {
 	requests := []request{}
 	post := func(name, contentType, body string) {

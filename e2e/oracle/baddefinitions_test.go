@@ -31,7 +31,8 @@ spec:
 `, group, schema)
 }
 
-// badDefinitions are refused, or taken where that is a surprise. None is kept.
+// badDefinitions are definitions that are refused, and some that are unexpectedly accepted.
+// They are dry runs: none is stored.
 func badDefinitions() []request {
 	var requests []request
 	post := func(name, body string) {
@@ -54,7 +55,7 @@ func badDefinitions() []request {
 	return requests
 }
 
-// badSchemas are schemas by the name of what is wrong with them.
+// badSchemas are schemas, each after the name of its fault.
 func badSchemas() [][2]string {
 	nested := strings.Repeat("{type: object, properties: {a: ", 60) + "{type: string}" + strings.Repeat("}}", 60)
 	lists := func(depth int, rule string) string {

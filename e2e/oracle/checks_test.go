@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// onlyStock are the health checks that byre has not, and onlyByre those that a
-// stock server has not, with the reason.
+// onlyStock are the health checks that only a stock server has, and onlyByre those that
+// only byre has, with the reason.
 var (
 	onlyStock = map[string]string{
 		"loopback-serving-certificate":                      "the server's own requests don't leave the process: there is no certificate that could expire",
@@ -52,7 +52,7 @@ func compareChecks(t *testing.T, stock, byre *peer) {
 	}
 }
 
-// checksOf are the names of the checks below a path, all of which must pass.
+// checksOf returns the names of the checks at a path, all of which must pass.
 func checksOf(t *testing.T, p *peer, path string) []string {
 	t.Helper()
 	a, err := p.ask(t.Context(), request{path: path + "?verbose"})
@@ -72,7 +72,7 @@ func checksOf(t *testing.T, p *peer, path string) []string {
 	return names
 }
 
-// ofTheControlPlane is what every server does for itself and tells of itself.
+// ofTheControlPlane are reads of what a server writes about itself, and of its status pages.
 func ofTheControlPlane() []request {
 	const structured = "application/json;v=v1beta1;g=config.k8s.io;as="
 	return []request{
@@ -97,7 +97,7 @@ func ofTheControlPlane() []request {
 	}
 }
 
-// evenRenewals evens out what a Lease says of one process.
+// evenRenewals evens out the fields of a Lease that are of one process.
 func evenRenewals(body any) any {
 	list, _ := body.(map[string]any)
 	items, _ := list["items"].([]any)
@@ -112,7 +112,7 @@ func evenRenewals(body any) any {
 	return body
 }
 
-// evenStatus evens out which build of the program it is.
+// evenStatus evens out the build of the program, and when it was started.
 func evenStatus(body any) any {
 	if status, ok := body.(map[string]any); ok {
 		for _, key := range []string{"goVersion", "binaryVersion", "startTime", "uptimeSeconds"} {
@@ -124,7 +124,7 @@ func evenStatus(body any) any {
 	return body
 }
 
-// evenFlags leaves the flags' names and values to another comparison.
+// evenFlags keeps one flag alone: another test compares the flags' names and values.
 func evenFlags(body any) any {
 	if answer, ok := body.(map[string]any); ok {
 		flags, _ := answer["flags"].(map[string]any)

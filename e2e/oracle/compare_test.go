@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// patience bounds waits for what is sure to happen. It only ends a test that would
-// fail anyway: on a loaded machine a stock server takes more than a minute to
-// finish with half a hundred definitions that are deleted together.
+// patience bounds each wait. It is long, since only a test that fails waits so long: on a
+// loaded machine a stock server takes more than a minute to delete fifty definitions that
+// are deleted together.
 const patience = 5 * time.Minute
 
 // compare sends a request to both servers and reports how their answers differ. A
@@ -42,8 +42,8 @@ func compare(t *testing.T, stock, byre *peer, r request) {
 	}
 }
 
-// askUntilAlike repeats a request whose answers differ, if they may still become
-// alike, and returns how the last ones differ.
+// askUntilAlike repeats a request that settles until both answers are alike, and returns how
+// the last ones differ.
 func askUntilAlike(ctx context.Context, stock, byre *peer, r request, timeout time.Duration) ([]string, error) {
 	var earlier answers
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -113,7 +113,7 @@ func askBoth(ctx context.Context, stock, byre *peer, r request, earlier *answers
 	return found, nil
 }
 
-// isRefusal reports whether an answer is an error of the client's.
+// isRefusal reports whether an answer's status is 4xx.
 func isRefusal(a answer) bool {
 	return a.status >= http.StatusBadRequest && a.status < http.StatusInternalServerError
 }

@@ -18,7 +18,8 @@ const (
 	oldCronsPath = "/apis/jobs.example.com/v1beta1/namespaces/custom/crons"
 )
 
-// cronDefinition is converted by a webhook: client is how it is reached.
+// cronDefinition is a definition whose instances are converted by a webhook; client is its
+// clientConfig.
 func cronDefinition(plural, client string, ca []byte) string {
 	return fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
@@ -51,8 +52,8 @@ func cron(version, name, spec string) string {
 	return fmt.Sprintf(`{"apiVersion":"jobs.example.com/%s","kind":"Kind-crons","metadata":{"name":%q},"spec":{%s}}`, version, name, spec)
 }
 
-// compareConversions has both servers ask one webhook, which first does what it
-// should and then does not.
+// compareConversions has both servers call one conversion webhook, which first converts
+// correctly and then misbehaves in each way of badConversions and oddConversions.
 func compareConversions(t *testing.T, stock, byre *peer) {
 	c := newConverter(t, "converter.custom.svc")
 	defineOnBoth(t, stock, byre, cronDefinition("crons", "url: "+c.URL+"/convert", c.ca))
@@ -92,9 +93,9 @@ func compareConversions(t *testing.T, stock, byre *peer) {
 	deleteOnBoth(t, stock, byre, "crons.jobs.example.com", "services.jobs.example.com")
 }
 
-// compareBadConversion reads and creates on both servers. Lists and changes are
-// byre's alone: the stock server starts those from a cache that it filled while
-// the webhook was well.
+// compareBadConversion reads and creates on both servers. It lists and updates on byre
+// alone: the stock server serves these from a cache that it filled while the webhook
+// converted correctly.
 func compareBadConversion(t *testing.T, stock, byre *peer, name string) {
 	name = "convert with " + name + ": "
 	stored, err := byre.ask(t.Context(), request{path: cronsPath + "/a"})
@@ -147,7 +148,7 @@ func evenPorts(port string) func(any) any {
 	}
 }
 
-// converted are requests that a webhook has its part in.
+// converted are requests that need a conversion by the webhook.
 func converted() []request {
 	return []request{
 		{name: "convert: create", method: http.MethodPost, path: oldCronsPath, body: cron("v1beta1", "a", `"cron":"* *","unknown":1`)},
@@ -206,7 +207,7 @@ func badConversions() []badConversion {
 	}
 }
 
-// oddConversions are wrong, and nobody minds.
+// oddConversions are wrong conversions that both servers accept.
 func oddConversions() []badConversion {
 	return []badConversion{
 		{"an object with an owner", edits(func(u *unstructured.Unstructured) {

@@ -20,21 +20,21 @@ import (
 // v1beta1's spec.cron is v1's spec.schedule.
 type converter struct {
 	*httptest.Server
-	// ca is the certificate that it shows, of itself and of a Service.
+	// ca is its self-signed certificate, for its own address and the name of a Service.
 	ca []byte
 
 	mu    sync.Mutex
 	spoil spoiled
 }
 
-// spoiled is what a webhook does wrong. At most one of the two is set.
+// spoiled is how a webhook misbehaves. At most one of the fields is set.
 type spoiled struct {
-	answer  http.HandlerFunc                          // instead of converting
-	convert func(*apiextensionsv1.ConversionResponse) // to what it has converted
+	answer  http.HandlerFunc                          // answers instead of the converter
+	convert func(*apiextensionsv1.ConversionResponse) // changes a correct answer
 }
 
-// newConverter starts a webhook that can also be reached as a Service of a host
-// name in the cluster.
+// newConverter starts a webhook whose certificate is also valid for the host name of a
+// Service.
 func newConverter(t *testing.T, service string) *converter {
 	t.Helper()
 	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", nil, []string{service})
@@ -53,7 +53,7 @@ func newConverter(t *testing.T, service string) *converter {
 	return c
 }
 
-// spoilt does something wrong from now on; nothing any more, if it is empty.
+// spoilt makes the webhook misbehave so from now on, or convert correctly if s is empty.
 func (c *converter) spoilt(s spoiled) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,7 +88,7 @@ func (c *converter) serve(w http.ResponseWriter, req *http.Request) {
 	}
 	review.Request = nil
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(review) // who has gone asks again
+	_ = json.NewEncoder(w).Encode(review) // it fails when the server has closed the connection
 }
 
 func rename(object *unstructured.Unstructured, version string) {
@@ -103,7 +103,7 @@ func rename(object *unstructured.Unstructured, version string) {
 	object.SetAPIVersion(version)
 }
 
-// edits changes each object that was converted.
+// edits changes each converted object.
 func edits(change func(*unstructured.Unstructured)) spoiled {
 	return spoiled{convert: func(r *apiextensionsv1.ConversionResponse) {
 		for i := range r.ConvertedObjects {
@@ -112,16 +112,16 @@ func edits(change func(*unstructured.Unstructured)) spoiled {
 	}}
 }
 
-// says answers a fixed text.
+// says answers each request with a fixed status and text.
 func says(status int, media, text string) spoiled {
 	return spoiled{answer: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", media)
 		w.WriteHeader(status)
-		_, _ = w.Write([]byte(text)) // who has gone asks again
+		_, _ = w.Write([]byte(text)) // it fails when the server has closed the connection
 	}}
 }
 
-// hangs answers when nobody waits any more.
+// hangs does not answer: a request ends when its client has gone or ctx has ended.
 func hangs(ctx context.Context) spoiled {
 	return spoiled{answer: func(_ http.ResponseWriter, req *http.Request) {
 		select {

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// compareDefinitions defines resources on both servers, and uses them.
+// compareDefinitions creates definitions on both servers, and uses their resources.
 func compareDefinitions(t *testing.T, stock, byre *peer) {
 	text, err := os.ReadFile(filepath.Join("..", "testdata", "definitions", "gizmos.yaml"))
 	if err != nil {
@@ -53,8 +53,8 @@ func compareDefinitions(t *testing.T, stock, byre *peer) {
 	})
 }
 
-// defineOnBoth defines the same on both servers and waits until each has decided
-// about the names.
+// defineOnBoth creates a definition on both servers and waits until each has accepted or
+// refused its names.
 func defineOnBoth(t *testing.T, stock, byre *peer, text string) {
 	t.Helper()
 	var meta struct{ Metadata struct{ Name string } }
@@ -115,13 +115,13 @@ func (p *peer) deleteDefinition(ctx context.Context, name string) error {
 	return p.awaitDefinition(ctx, name, isGone)
 }
 
-// decided reports whether a definition is served now, or is not going to be.
+// decided reports whether a definition is established, or its names are refused.
 func decided(_ int, conditions map[string]string) bool {
 	return conditions["Established"] == "True" || conditions["NamesAccepted"] == "False"
 }
 
-// awaitDefinition waits until a definition is as wanted, which is told the answer
-// and the definition's conditions.
+// awaitDefinition reads a definition until wanted returns true. wanted gets the status of the
+// answer and the definition's conditions.
 func (p *peer) awaitDefinition(ctx context.Context, name string, wanted func(status int, conditions map[string]string) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -163,8 +163,8 @@ func conditionsOf(body any) map[string]string {
 	return found
 }
 
-// evenDefinition takes out of a definition what depends on when it is read: its
-// controllers are at work.
+// evenDefinition removes from a definition what its controllers change, which depends on
+// when it is read.
 func evenDefinition(body any) any {
 	object, ok := body.(map[string]any)
 	if !ok {
@@ -225,7 +225,8 @@ spec:
   - {name: v1, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}
 `
 
-// inBuiltInGroup: whatever discovery says, the group is the server's own.
+// inBuiltInGroup are requests to a built-in group for which there is a definition. The group
+// stays the server's own.
 func inBuiltInGroup() []request {
 	var requests []request
 	for _, path := range []string{
@@ -247,7 +248,7 @@ func namesTaken() []request {
 	}
 }
 
-// changedDefinitions are changes that a definition refuses, or takes at once.
+// changedDefinitions are changes of a definition that are refused, or in force at once.
 func changedDefinitions() []request {
 	const at = definitionsPath + "/gizmos.shop.example.com"
 	patch := func(name, body string) request {
@@ -262,7 +263,7 @@ func changedDefinitions() []request {
 		patch("status by the main resource", `[{"op":"replace","path":"/status/storedVersions","value":["v7"]}]`),
 		{name: "change a definition: stored versions", method: http.MethodPatch, path: at + "/status", contentType: jsonPatch, body: `[{"op":"replace","path":"/status/storedVersions","value":["v1beta1"]}]`, even: evenDefinition},
 		{name: "change a definition: no stored versions", method: http.MethodPatch, path: at + "/status", contentType: jsonPatch, body: `[{"op":"replace","path":"/status/storedVersions","value":[]}]`, even: evenDefinition},
-		// What exists keeps a color that nothing new may have.
+		// An existing object keeps a color that new objects may not have.
 		patch("no more red", `[{"op":"replace","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/color/enum","value":["green","blue"]}]`),
 		{name: "create what may not be any more", method: http.MethodPost, path: gizmosPath + "?dryRun=All", body: gizmo("late", `"color":"red"`), settles: true},
 		{name: "change what may not be any more", method: http.MethodPatch, path: gizmosPath + "/a", contentType: mergePatch, body: `{"spec":{"replicas":4}}`, settles: true},

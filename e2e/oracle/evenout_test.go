@@ -20,18 +20,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// compared are the headers whose value matters.
+// compared are the headers whose values are compared.
 var compared = []string{
 	"Cache-Control", "Content-Encoding", "Content-Type", "Location", "Retry-After", "Vary",
 	"Warning", "Www-Authenticate", "X-Content-Type-Options", "Strict-Transport-Security",
 }
 
-// present are the headers that must be there or not, with whatever value.
+// present are the headers that both answers or neither must have, with any value.
 var present = []string{
 	"Audit-Id", "Date", "Etag", "Last-Modified", "X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid",
 }
 
-// changing is what of a text differs from server to server and from run to run.
+// changing are the parts of a text that differ between servers and between runs.
 var changing = []struct {
 	pattern *regexp.Regexp
 	with    string
@@ -140,7 +140,7 @@ func evenValue(value any) any {
 			}
 			v[key] = evenValue(field)
 		}
-		// What the server does itself it does under its own name.
+		// A server names its own changes after itself.
 		if v["manager"] == "byre" {
 			v["manager"] = "kube-apiserver"
 		}

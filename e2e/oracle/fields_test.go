@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// managedFields are writes whose answers show who manages which fields, and reads of what
-// they leave in each form.
+// managedFields are writes whose answers show who manages which fields, and reads of the
+// objects that they leave, in each form.
 func managedFields() []request {
 	const (
 		base  = "/api/v1/namespaces/fields"

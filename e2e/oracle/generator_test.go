@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// generator makes schemas and values by chance: the same ones for the same seed.
+// generator makes random schemas and values, the same ones for the same seed.
 type generator struct{ *rand.Rand }
 
 func newGenerator(seed uint64) generator { return generator{rand.New(rand.NewPCG(seed, 0))} }
@@ -20,7 +20,7 @@ func (g generator) chance(n int) bool { return g.IntN(n) == 0 }
 
 func pick[T any](g generator, from ...T) T { return from[g.IntN(len(from))] }
 
-// schema makes a schema whose parts nest up to a depth. Most are good.
+// schema makes a schema whose parts nest up to a depth. Most are valid.
 func (g generator) schema(depth int) object {
 	makers := []func() object{g.stringSchema, g.stringSchema, g.numberSchema, g.intOrString, g.boolean}
 	if depth > 0 {
@@ -213,7 +213,7 @@ func (g generator) preserving(depth int) object {
 	return s
 }
 
-// value makes a value for a schema. Many are good.
+// value makes a value for a schema. Many are valid.
 func (g generator) value(schema object) any {
 	if g.chance(30) {
 		return pick[any](g, nil, "hello", 7, 1.5, true, []any{}, object{})
@@ -289,7 +289,7 @@ func (g generator) embeddedValue(schema object) object {
 	return o
 }
 
-// tightened is a schema that takes less than it did.
+// tightened returns a copy of the schema that accepts fewer values.
 func (g generator) tightened(schema object) object {
 	text, err := json.Marshal(schema)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// gizmos takes custom resources through what a client can do with them.
+// gizmos are all kinds of requests that a client can send for custom resources.
 func gizmos() []request {
 	create := func(name, spec string) request {
 		return request{name: "gizmo: create " + name, method: http.MethodPost, path: gizmosPath, body: gizmo(name, spec)}
@@ -100,7 +100,7 @@ func gizmos() []request {
 	}
 }
 
-// oldGizmos uses the versions that are deprecated.
+// oldGizmos are requests for the deprecated versions.
 func oldGizmos() []request {
 	const beta, alpha = "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos", "/apis/shop.example.com/v1alpha1/namespaces/custom/gizmos"
 	old := func(version, name, spec string) string {

@@ -50,7 +50,7 @@ const (
 	apply            = "application/apply-patch+yaml"
 )
 
-// objects takes each object of the manifests through its life.
+// objects returns the requests of life for each object of the manifests.
 func objects(t *testing.T) []request {
 	t.Helper()
 	var all, gone []request
@@ -62,7 +62,8 @@ func objects(t *testing.T) []request {
 	return append(all, gone...)
 }
 
-// life makes, reads, lists, changes an object, and then deletes it.
+// life returns requests that create, read, list and change an object, and those that delete
+// it.
 func life(t *testing.T, object *unstructured.Unstructured) (created, deleted []request) {
 	t.Helper()
 	kind := plural[object.GetKind()]
@@ -134,7 +135,7 @@ func life(t *testing.T, object *unstructured.Unstructured) (created, deleted []r
 		{name: id + "delete the rest", method: http.MethodDelete, path: collection + "?labelSelector=oracle%3Dyes"},
 	}
 	if object.GetKind() == "Namespace" {
-		return created, nil // the others live in it
+		return created, nil // the other objects are in this namespace
 	}
 	return created, deleted
 }

@@ -39,22 +39,22 @@ type request struct {
 	body        string
 	// events is how many events to read of a watch.
 	events int
-	// even evens out what is special about the body of this answer.
+	// even evens out differences of the body that only this request's answers may have.
 	even func(body any) any
-	// settles is set where the answers become the same only after a while.
+	// settles is set if the answers may become the same only after a while.
 	settles bool
 }
 
-// answer is what a server says to a request, evened out.
+// answer is a server's answer to a request, evened out.
 type answer struct {
 	status int
 	header map[string]string
 	body   any // decoded JSON, or text
 }
 
-// TestAnswers_EqualStock puts every table to both servers, with byre on each of its
-// databases. With E2E_STOCK set the second server is a stock one too: what differs
-// then, the comparison does not even out.
+// TestAnswers_EqualStock sends the requests of every table to both servers, with byre on each
+// kind of database. With E2E_STOCK set the second server is a stock one, too: a difference is
+// then a fault of the comparison, which fails to even it out.
 func TestAnswers_EqualStock(t *testing.T) {
 	if os.Getenv("E2E_STOCK") != "" {
 		stock, err := startStock(t)
@@ -81,7 +81,7 @@ func compareAll(t *testing.T, stock, byre *peer) {
 	for _, table := range []struct {
 		name     string
 		requests []request
-		// readOnly tables change nothing: the order of their requests is of no account.
+		// readOnly tables change nothing, so that their requests are sent concurrently.
 		readOnly bool
 	}{
 		{name: "start", requests: atStart(), readOnly: true},
@@ -244,7 +244,8 @@ func (p *peer) askOnce(ctx context.Context, r request) (answer, error) {
 	return a, nil
 }
 
-// must asks what has to succeed for the comparison to mean something.
+// must sends a request on which the comparison depends, and fails the test unless the answer
+// has the status.
 func (p *peer) must(t *testing.T, status int, r request) {
 	t.Helper()
 	if err := p.expect(t.Context(), status, r); err != nil {
@@ -327,7 +328,7 @@ func readEvents(r io.Reader, n int) ([]byte, error) {
 			return nil, fmt.Errorf("after %d events: %w", bytes.Count(all, []byte("\n")), err)
 		}
 	}
-	// How many come at once is chance.
+	// A read may have returned more events than were asked for.
 	if lines := bytes.SplitAfter(all, []byte("\n")); len(lines) > n {
 		return bytes.Join(lines[:n], nil), nil
 	}

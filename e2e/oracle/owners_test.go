@@ -54,13 +54,13 @@ func (s shadowed) object(version string) string {
 	return fmt.Sprintf(`{"apiVersion":"%s/%s","kind":%q,"metadata":{"name":"over"}}`, s.group, version, s.kind)
 }
 
-// compareOwners makes a definition over every built-in resource of a group, and
-// takes it away. A stock server has the two under different keys in etcd; but for
-// definitions and APIServices, which its own servers keep where definitions keep
-// their instances: those are left out.
+// compareOwners creates a definition with the group and the name of each built-in resource,
+// deletes it, and checks that no built-in object changed. A stock server keeps the objects of
+// both under different keys in etcd, except definitions and APIServices, which are left out:
+// these have the keys that instances of a definition have.
 func compareOwners(t *testing.T, stock, byre *peer) {
 	all := append(served(t, stock), shadowed{
-		// No server has this group unless it is asked to: it is the definition's.
+		// No server serves this group by default, so that it is the definition's alone.
 		group: "internal.apiserver.k8s.io", version: "v1alpha1", plural: "storageversions", kind: "OverStorageVersion",
 	})
 	if len(all) < 40 {
@@ -95,8 +95,8 @@ func compareOwners(t *testing.T, stock, byre *peer) {
 	}
 }
 
-// inParallel calls do for all, a few at a time: neither server hurries with one
-// definition, but both work at several.
+// inParallel calls do for all, a few at a time: both servers take long for one definition,
+// and handle several at a time.
 func inParallel(t *testing.T, all []shadowed, do func(shadowed) error) {
 	t.Helper()
 	var group errgroup.Group
@@ -124,8 +124,7 @@ func overlapping(s shadowed) []request {
 	return requests
 }
 
-// evenKind leaves of a list what it is a list of: which objects there are is not
-// for two servers to agree on.
+// evenKind keeps only the kind of a list, since the two servers have different objects.
 func evenKind(body any) any {
 	if object, ok := body.(map[string]any); ok && object["items"] != nil {
 		return fmt.Sprint(object["apiVersion"], " ", object["kind"])
@@ -133,7 +132,8 @@ func evenKind(body any) any {
 	return body
 }
 
-// served are the resources of all groups with a dot: no definition can have another.
+// served returns the resources of all groups whose name has a dot, as a definition's group
+// must.
 func served(t *testing.T, p *peer) (all []shadowed) {
 	t.Helper()
 	var list struct {
@@ -170,8 +170,8 @@ func served(t *testing.T, p *peer) (all []shadowed) {
 	return all
 }
 
-// objectsOf are the objects of built-in resources, with their uids. What a server
-// renews by itself is left out.
+// objectsOf returns the UIDs of the objects of built-in resources. Objects that a server
+// renews by itself are left out.
 func objectsOf(t *testing.T, p *peer, all []shadowed) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -192,7 +192,8 @@ func objectsOf(t *testing.T, p *peer, all []shadowed) map[string]string {
 	return found
 }
 
-// decode reads an answer as it is, if it is one of success.
+// decode decodes the body of an answer with status 200 into a value. Other answers leave the
+// value as it is.
 func (p *peer) decode(t *testing.T, r request, into any) {
 	t.Helper()
 	req, err := p.request(t.Context(), r)

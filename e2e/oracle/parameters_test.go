@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// badReadParameters are queries of lists and watches that mean nothing. Watches that
-// are not refused and have nothing to tell last until their time-out.
+// badReadParameters are lists and watches with invalid parameters. A watch that is accepted
+// and has no events lasts until its time-out.
 func badReadParameters() []request {
 	var requests []request
 	list := func(query string) {
@@ -40,7 +40,7 @@ func badReadParameters() []request {
 	)
 }
 
-// badWriteParameters are queries of writes that mean nothing.
+// badWriteParameters are writes with invalid parameters.
 func badWriteParameters() []request {
 	var requests []request
 	for _, query := range []string{"dryRun=Widget", "dryRun=", "dryRun=All&dryRun=All", "fieldManager=%00", "fieldManager=" + strings.Repeat("a", 129), "pretty=widget"} {

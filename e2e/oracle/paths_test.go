@@ -6,7 +6,8 @@ import (
 	"byre/e2e/servers"
 )
 
-// badPaths lead nowhere, or take another method.
+// badPaths are requests for paths that do not exist, or with a method that a path does not
+// take.
 func badPaths() []request {
 	var requests []request
 	for _, path := range []string{
@@ -53,7 +54,7 @@ func bodyFor(method string) string {
 	return ""
 }
 
-// access asks as those who may not.
+// access are requests of users who lack the rights for them.
 func access() []request {
 	var requests []request
 	for _, token := range []string{"none", "wrong", servers.AliceToken} {

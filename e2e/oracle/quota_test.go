@@ -14,7 +14,8 @@ import (
 	"byre/e2e/servers"
 )
 
-// large is about how long the value is of the objects that fill a database.
+// large is the approximate length of the value, in bytes, of the objects that fill a
+// database.
 const large = 200_000
 
 func mapOf(name, more string, size int) string {
@@ -25,7 +26,7 @@ const configMaps = "/api/v1/namespaces/default/configmaps"
 
 // TestDatabaseQuota_AnswersEqualStock fills byre's database up to --database-quota and the
 // etcd of a stock server up to --quota-backend-bytes. Clients of both get the same answers,
-// but where byre takes a write that lets it recover. Then both recover.
+// except that byre accepts the writes that free space or elect leaders. Then both recover.
 func TestDatabaseQuota_AnswersEqualStock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -81,8 +82,8 @@ func TestDatabaseQuota_AnswersEqualStock(t *testing.T) {
 		compare(t, stock, byre, r)
 	}
 
-	// What a stock server refuses too, and byre takes: without it neither space nor leaders
-	// come back.
+	// A stock server refuses these writes, too. byre accepts them: without them no space is
+	// freed and no leader elected.
 	for _, test := range []struct {
 		request
 		stock, byre int
@@ -109,7 +110,7 @@ func TestDatabaseQuota_AnswersEqualStock(t *testing.T) {
 		}
 	}
 	recoverEtcd(t, etcd)
-	// byre compacts and goes on by itself.
+	// byre compacts by itself, and accepts all writes again.
 	for _, p := range peers {
 		p.await(t, http.StatusCreated, request{method: http.MethodPost, path: configMaps, body: mapOf("afterwards", "", 10)})
 		p.await(t, http.StatusOK, request{path: "/readyz"})

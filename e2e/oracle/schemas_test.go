@@ -15,16 +15,16 @@ import (
 
 const (
 	schemaCount = 300
-	// together is how many schemas are the fields of one definition.
+	// together is how many schemas one definition has, each as a field.
 	together = 12
 	// objectsEach is how many objects are made for a schema.
 	objectsEach = 3
 	asking      = 8 // requests at a time
 )
 
-// compareSchemas generates schemas and objects, and compares what becomes of
-// them: taken, pruned, defaulted, refused and why; when they are made, changed,
-// and changed after their schema takes less.
+// compareSchemas generates schemas and objects, and compares how both servers accept, prune,
+// default or refuse them, with which reasons: when they are created, updated, and updated
+// after their schema was tightened.
 func compareSchemas(t *testing.T, stock, byre *peer) {
 	c := &comparison{t: t, stock: stock, byre: byre}
 	g := newGenerator(1)
@@ -34,7 +34,7 @@ func compareSchemas(t *testing.T, stock, byre *peer) {
 	}
 	good := c.define(all)
 	if len(good) < schemaCount/2 || len(good) == schemaCount {
-		t.Errorf("%d of %d schemas are good: the generator is no good", len(good), schemaCount)
+		t.Errorf("%d of %d schemas are valid: the generator makes too many of a kind", len(good), schemaCount)
 	}
 	var definitions []generated
 	for n := 0; n < len(good); n += together {
@@ -58,15 +58,15 @@ func compareSchemas(t *testing.T, stock, byre *peer) {
 	taken, refused := c.taken.Load(), c.refused.Load()
 	t.Logf("%d schemas taken of %d, %d objects taken, %d refused", len(good), schemaCount, taken, refused)
 	if taken < 400 || refused < 200 {
-		t.Errorf("%d objects were taken and %d refused: the generator is no good", taken, refused)
+		t.Errorf("%d objects were accepted and %d refused: the generator makes too many of a kind", taken, refused)
 	}
 }
 
-// generated is a definition made of schemas, with objects for each.
+// generated is a definition with generated schemas, and objects for each.
 type generated struct {
 	number  int
 	schemas []object
-	// first and second are the objects as they are made and as they become.
+	// first and second are the objects as they are created and as they are updated.
 	first, second []string
 }
 
@@ -124,15 +124,15 @@ func mustJSON(value any) string {
 	return string(text)
 }
 
-// comparison asks both servers many things at a time.
+// comparison sends many requests at a time to both servers.
 type comparison struct {
 	t              *testing.T
 	stock, byre    *peer
 	taken, refused atomic.Int64
 }
 
-// define compares what becomes of each schema by itself, and returns the good
-// ones.
+// define compares the answers to a definition with each schema alone, and returns the
+// schemas that are valid.
 func (c *comparison) define(schemas []object) []object {
 	good := make([]bool, len(schemas))
 	var group errgroup.Group
@@ -163,7 +163,7 @@ func (c *comparison) define(schemas []object) []object {
 
 func evenDefinitionCauses(body any) any { return evenCauses(evenDefinition(body)) }
 
-// objects makes and changes all objects.
+// objects creates and updates all objects, and compares the answers.
 func (c *comparison) objects(definitions []generated) {
 	var group errgroup.Group
 	group.SetLimit(asking)
@@ -198,8 +198,8 @@ func (c *comparison) object(d generated, i int) error {
 	return nil
 }
 
-// tighten makes the schemas take less, and compares what becomes of changes to
-// objects that were made before.
+// tighten tightens the schemas, and compares the answers to updates of objects that were
+// created before.
 func (c *comparison) tighten(g generator, definitions []generated) {
 	var changes sync.WaitGroup
 	for _, d := range definitions {
@@ -229,9 +229,9 @@ func (c *comparison) tightenOne(d generated, schemas []object) {
 	}
 }
 
-// evenFirst is for answers that name the first of several mistakes, where it is
-// chance which that is: of an apply that can't be typed, and of embedded metadata,
-// whose fields and places are gone through as maps.
+// evenFirst is for answers that name one of several mistakes, a random one, since the server
+// iterates over a map: the refusal of an apply whose object does not match the schema's
+// types, and that of embedded metadata.
 func evenFirst(body any) any {
 	if status, ok := body.(map[string]any); ok {
 		switch message, _ := status["message"].(string); {

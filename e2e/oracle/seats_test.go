@@ -29,8 +29,8 @@ type charged struct {
 	group, resource string
 	path            string // below which its objects are
 	object          func(name string) string
-	// sizes reports whether the sizes that two servers have for the same objects may be
-	// the sizes of both.
+	// sizes reports whether the average sizes that the two servers estimate for the same
+	// objects are plausible together.
 	sizes func(stock, byre float64) bool
 }
 
@@ -38,7 +38,7 @@ func chargedResources() []charged {
 	value := strings.Repeat("x", 4000)
 	return []charged{
 		{
-			// Nothing else makes any of these: their number and size are known.
+			// The test creates all objects of this resource: their number and size are known.
 			group: "apps", resource: "controllerrevisions", path: "/apis/apps/v1/namespaces/seats/controllerrevisions",
 			object: func(name string) string {
 				return fmt.Sprintf(`{"metadata":{"name":%q},"revision":1,"data":{"value":%q}}`, name, value)
@@ -123,7 +123,7 @@ func compareSeats(t *testing.T, stock, byre *peer) {
 	}
 }
 
-// compareCharges compares what two servers charge for what ask asks them.
+// compareCharges compares what two servers charge for the requests that ask sends.
 func compareCharges(t *testing.T, stock, byre *peer, name string, ask func(*peer) error) {
 	t.Helper()
 	// The gauges that averageSize reads are set just before the estimator's own counts.
@@ -221,8 +221,8 @@ func (p *peer) averageSize(ctx context.Context, r charged) (float64, error) {
 	return samples(string(text), "apiserver_resource_size_estimate_bytes")[labels] / objects, nil
 }
 
-// charges are the seats, and how many requests had up to so many of them, by flow
-// schema and priority level, that a server counts while ask asks it.
+// charges returns by how much the server's histograms of seats, by flow schema and priority
+// level, grow while ask sends its requests.
 func (p *peer) charges(ctx context.Context, ask func(*peer) error) (map[string]float64, error) {
 	read := func() (map[string]float64, error) {
 		text, err := p.raw(ctx, http.StatusOK, request{path: "/metrics", accept: "text/plain"})

@@ -1,7 +1,7 @@
 package oracle
 
-// atStart is what a server has before anybody asked it for anything, and what it
-// says about itself.
+// atStart are reads of discovery, of the objects that a new server creates, and of what it
+// reports about itself.
 func atStart() []request {
 	const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 	var requests []request

@@ -9,7 +9,7 @@ const (
 	deployment = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`
 )
 
-// writes are changes, preconditions and what goes wrong with them.
+// writes are writes with and without preconditions, valid and invalid.
 func writes() []request {
 	post := func(name, path, body string) request {
 		return request{name: name, method: http.MethodPost, path: path, body: body}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// repository is where this repository lies.
+// repository is the root of this repository.
 var repository = func() string {
 	dir, err := filepath.Abs("../..")
 	if err != nil {
@@ -53,14 +53,14 @@ func needs(t *testing.T, program string) {
 	}
 }
 
-// service is a program that runs as systemd runs it, under the eyes of a socket of its own.
+// service is a program that runs as a unit of systemd, with a notify socket of its own.
 type service struct {
 	cmd    *exec.Cmd
 	notify *net.UnixConn
 }
 
-// startService starts cmd as a unit of Type=notify and waits until it is ready. A cmd with
-// another root finds the socket in the directory tmp of that.
+// startService starts cmd as a unit of Type=notify and waits until it is ready. The notify
+// socket is in /tmp, below the root directory that cmd's SysProcAttr may set.
 func startService(t *testing.T, cmd *exec.Cmd) *service {
 	t.Helper()
 	root := ""

@@ -18,8 +18,8 @@ import (
 	"byre/e2e/servers"
 )
 
-// TestKustomize_IsAcceptedAsItIs has byre validate every field of the base, as the server
-// that runs the replicas would.
+// TestKustomize_IsAcceptedAsItIs applies the base to byre with strict validation of fields,
+// as an operator applies it to the cluster that runs the replicas.
 func TestKustomize_IsAcceptedAsItIs(t *testing.T) {
 	t.Parallel()
 	manifests := renderBase(t)
@@ -37,7 +37,7 @@ func TestKustomize_IsAcceptedAsItIs(t *testing.T) {
 	mustRun(t, programs.Byre.Path(), append(flags, "--version")...)
 }
 
-// TestHelm_RendersWhatKustomizeDoes keeps the chart and the base alike.
+// TestHelm_RendersWhatKustomizeDoes compares the objects of the chart with those of the base.
 func TestHelm_RendersWhatKustomizeDoes(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("E2E_PACKAGES") == "" {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// host is a directory that dpkg takes for a machine.
+// host is a directory that dpkg uses as the root of a machine.
 type host struct{ root string }
 
 func newHost(t *testing.T) host {
@@ -57,7 +57,7 @@ func (h host) start(t *testing.T) *service {
 	return startService(t, exec.Command(words[0], words[1:]...))
 }
 
-// clientset reaches the service as root of that machine does.
+// clientset is a client with the kubeconfig that the service writes for root of that machine.
 func (h host) clientset(t *testing.T) kubernetes.Interface {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", h.path("var/lib/byre/admin.kubeconfig"))
@@ -111,13 +111,13 @@ func TestDeb_KeepsTheData(t *testing.T) {
 	h.mustHaveObject(t)
 }
 
-// mustHaveObject starts the service with what was configured at first, and looks for what
-// was created at first.
+// mustHaveObject starts the service, with the configuration made at the beginning, and checks
+// that the object created at the beginning is there.
 func (h host) mustHaveObject(t *testing.T) {
 	t.Helper()
 	server := h.start(t)
 	if _, err := h.clientset(t).CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{}); err != nil {
-		t.Errorf("what was stored: %v", err)
+		t.Errorf("the object created at the beginning: %v", err)
 	}
 	server.stop(t)
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// TestImage_IsValidAndServes checks every digest and manifest, and starts what the image
-// of this platform holds, as its user, with nothing else around it.
+// TestImage_IsValidAndServes checks every digest and manifest, and starts the program of this
+// platform's image, as the image's user, with the image's files as the root directory.
 func TestImage_IsValidAndServes(t *testing.T) {
 	t.Parallel()
 	index := openImage(t, built(t, "*.oci.tar"))

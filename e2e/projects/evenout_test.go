@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// changing is what differs from server to server and from run to run.
+// changing are the parts of a text that differ between servers and between runs.
 var changing = []struct {
 	pattern *regexp.Regexp
 	with    string
@@ -39,7 +39,7 @@ func evenOut(out []byte) string {
 	for _, c := range changing {
 		text = c.pattern.ReplaceAllString(text, c.with)
 	}
-	// Upstream gives the causes of a refusal in the order of a map: none.
+	// Upstream gives the causes of a refusal in a random order, that of a map.
 	return causes.ReplaceAllStringFunc(text, func(all string) string {
 		list := causes.FindStringSubmatch(all)[1]
 		lines := strings.Split(nextCause.ReplaceAllString(list, "\n\t$1"), "\n\t")
@@ -61,14 +61,14 @@ func evenObjects(value any) {
 				v[key] = strings.ToUpper(key)
 			}
 		}
-		// What the server does itself it does under its own name.
+		// A server names its own changes after itself.
 		if v["manager"] == "byre" {
 			v["manager"] = "kube-apiserver"
 		}
 		for _, item := range v {
 			evenObjects(item)
 		}
-		// Which condition came first is chance, as is within which second.
+		// The order of the conditions is random, as are the seconds of their changes.
 		for _, key := range []string{"conditions", "managedFields"} {
 			if list, ok := v[key].([]any); ok {
 				slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	os.Exit(programs.Main(m, programs.Kubectl, programs.APIServer, programs.Etcd, programs.Byre))
 }
 
-// TestProjects_WorkAsOnStock takes every project through its life on three servers at
+// TestProjects_WorkAsOnStock installs, uses and removes every project on three servers at
 // once, all projects at once on each, and compares what kubectl printed.
 func TestProjects_WorkAsOnStock(t *testing.T) {
 	manifests := make([]Manifests, len(All))
@@ -62,8 +62,7 @@ func TestProjects_WorkAsOnStock(t *testing.T) {
 	}
 }
 
-// expect checks what a stock server itself says: that the comparison compares
-// what it is meant to.
+// expect checks the stock server's own answers, without which an empty comparison would pass.
 func expect(t *testing.T, p Project, m Manifests, stock map[string]said) {
 	count := func(name, ending string, want int) {
 		t.Helper()
@@ -107,7 +106,7 @@ func fetch(t *testing.T, p Project) Manifests {
 }
 
 // startAll starts the stock server, which comes first, and byre on both databases.
-// Nobody has controllers that change objects while they are compared.
+// None has controllers that change objects while they are compared.
 func startAll(t *testing.T) []target {
 	t.Helper()
 	const noServiceAccounts = "--disable-admission-plugins=ServiceAccount"

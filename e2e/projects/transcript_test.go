@@ -15,7 +15,7 @@ import (
 	"byre/e2e/servers"
 )
 
-// A target is one of the servers under comparison.
+// target is one of the servers under comparison.
 type target struct {
 	name   string
 	server *servers.Server
@@ -25,12 +25,12 @@ type target struct {
 	slots chan struct{}
 }
 
-// A step is one call of kubectl in a project's life.
+// step is one call of kubectl in a project's life.
 type step struct {
 	name string
 	args []string
-	// until is what the output must come to hold: what a definition brings is
-	// published a moment after it is established.
+	// until is a text that the output must contain in the end: what discovery and OpenAPI
+	// say of a definition is published a moment after it is established.
 	until string
 	// untilEmpty waits until nothing is printed.
 	untilEmpty bool
@@ -38,7 +38,7 @@ type step struct {
 	full bool
 }
 
-// said is what kubectl answered to a step, evened out.
+// said is what kubectl printed in a step, evened out.
 type said struct {
 	step
 	stdout, stderr string
@@ -128,7 +128,7 @@ func (s target) kubectl(ctx context.Context, home, dir string, do step) (said, e
 			}
 		}
 		if time.Since(begun) > patience {
-			return answer, fmt.Errorf("%s does not come to say %q: %s", s.name, do.until, answer)
+			return answer, fmt.Errorf("%s does not answer with %q in time: %s", s.name, do.until, answer)
 		}
 		select {
 		case <-ctx.Done():

@@ -140,7 +140,7 @@ type collector struct {
 
 func (c *collector) add(r *Result) {
 	if r == nil {
-		return // it did not come so far
+		return // the test failed before it had a result
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 
 var isLongUpgrade = flag.Bool("upgrade", false, "upgrade from each older schema, and fail without an older program")
 
-// olderSteps added the schemas that are newer than those of the programs which the tests
-// begin with, the newest last. The programs before them lack flags that the tests use.
+// olderSteps are migrations, the newest last. The tests begin with the program of the commit
+// before the one that added each. Still older programs lack flags that the tests use.
 var olderSteps = []string{
 	"migrations/postgres/0004_archive.up.sql",
 	"migrations/postgres/0005_trigger_schemas.up.sql",
@@ -77,11 +77,12 @@ func testUpgrade(t *testing.T, kind, older string) {
 	}
 }
 
-// upgrade is a way from one program to another, and back.
+// upgrade replaces one program by another, and back.
 type upgrade struct{ older, newer, endpoint string }
 
-// up replaces one process after the other. Between two of them both programs serve; an
-// older one is refused a start then, which the newer schema tells.
+// up replaces one process after the other, so that both programs serve for a while. During
+// that time the older program must refuse to start, with an error that names the newer
+// schema.
 func (u upgrade) up(ctx context.Context, e *Env) error {
 	for _, r := range e.Replicas {
 		if err := r.Stop(); err != nil {

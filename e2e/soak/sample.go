@@ -45,8 +45,8 @@ type sampler struct {
 	goroutines int
 }
 
-// scrapeInterval is that of Prometheus, about. To answer with all metrics takes a server as
-// much as a dozen requests, so that more of that would be what is measured.
+// scrapeInterval is about what Prometheus is commonly set to. Answering /metrics costs a
+// server as much as a dozen requests, so that scraping more often would distort the results.
 const scrapeInterval = 30 * time.Second
 
 // run takes samples until the context ends.
@@ -156,7 +156,7 @@ func (m metrics) failures() map[string]float64 {
 	return n
 }
 
-// added is what came to counters after an earlier state.
+// added returns by how much the counters have grown since an earlier state.
 func added(after, before map[string]float64) map[string]float64 {
 	n := map[string]float64{}
 	for name := range after {
@@ -188,7 +188,7 @@ func (m metrics) durations() map[operation]histogram {
 	return all
 }
 
-// since is what came after an earlier state.
+// since returns the histogram of what was observed after an earlier state.
 func (h histogram) since(earlier histogram) histogram {
 	later := histogram{}
 	for bound, n := range h {

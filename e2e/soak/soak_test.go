@@ -17,7 +17,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// A short run shows that the harness works: it judges errors, but neither speed nor memory.
+// The tests run the load for a short time, which shows that the harness works. Errors are
+// judged, speed and memory are not.
 func TestSoak_RunsForAMoment(t *testing.T) {
 	t.Parallel()
 	o := options{
@@ -47,7 +48,7 @@ func TestSoak_RunsForAMoment(t *testing.T) {
 	}
 }
 
-// k0smotron's loads have a thousand clients, however few ConfigMaps they make.
+// The loads of k0smotron's benchmark have 1,000 clients, however few ConfigMaps they create.
 func TestSoak_RunsK0smotronsLoads(t *testing.T) {
 	t.Parallel()
 	for _, server := range []string{"sqlite", "postgres"} {
@@ -69,7 +70,7 @@ func TestSoak_RunsK0smotronsLoads(t *testing.T) {
 	}
 }
 
-// runSoak runs what must pass, and reads its results.
+// runSoak runs a load that must pass, and returns its results.
 func runSoak(t *testing.T, o options) *results {
 	t.Helper()
 	isGood, err := run(t.Context(), o)

@@ -74,7 +74,7 @@ func startStock(ctx context.Context, dir string, _ *pgtest.Cluster) (*target, er
 
 func startOnKineSQLite(ctx context.Context, dir string, _ *pgtest.Cluster) (*target, error) {
 	database := filepath.Join(dir, "state.db")
-	// The parameters are kine's own of an endpoint that is not given, which k3s uses.
+	// These are the parameters that kine uses where no endpoint is given, as k3s runs it.
 	kine, err := servers.StartKine(ctx, dir, "sqlite://"+database+"?_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate&cache=shared")
 	if err != nil {
 		return nil, err

@@ -31,8 +31,8 @@ func objectCount(t *testing.T) int {
 	return n
 }
 
-// keyValue is a key of etcd as a client sees it. ttl is how many seconds its lease lasts from
-// a start of etcd on, which does not note how long it has run before.
+// keyValue is a key of etcd as a client sees it. ttl is the lease's TTL in seconds, 0 if it
+// has none. It is not the remaining time: an etcd that starts grants each lease its full TTL.
 type keyValue struct {
 	value            []byte
 	created, written int64
@@ -114,7 +114,7 @@ func connect(t *testing.T, s *servers.Server) *server {
 	return &server{s, cluster.Connect(t, s.Config(servers.AdminToken))}
 }
 
-// stockCluster starts a stock server over an etcd, or what stands in for one.
+// stockCluster starts a stock server that stores in etcd or kine.
 func stockCluster(t *testing.T, dir string, etcd *servers.Etcd, args ...string) *server {
 	t.Helper()
 	s, err := servers.Stock{Dir: dir, Etcd: etcd, Args: args}.Start(t.Context())
@@ -172,7 +172,7 @@ func TestEtcd_ThereAndBack(t *testing.T) {
 	if out := refused(t, programs.Byre, "import", "etcd", snapshot, "--data-dir", data); !strings.Contains(out, "holds data") {
 		t.Errorf("a second import says %s", out)
 	}
-	// Straight back, so that what byre itself writes does not come between.
+	// The export follows at once, before byre itself has served and written anything.
 	exported := filepath.Join(dir, "exported.db")
 	t.Log(timed(t, programs.Byre, "export", "etcd", exported, "--data-dir", data))
 	t.Log(command(t, programs.Etcdutl, "snapshot", "status", exported, "-w", "table"))

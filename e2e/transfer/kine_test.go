@@ -74,10 +74,10 @@ func TestKine_ToByre(t *testing.T) {
 	}
 }
 
-// likeK3s adds what a k3s's kine has beside the objects of a stock server: the record with
-// the cluster's CAs, encrypted by its token. (k3s itself can't be built from its module: it
-// needs the replacements in its go.mod. It embeds kine, whose table and statements are those
-// of the program that runs here.)
+// likeK3s adds to kine the key that k3s keeps beside the objects of Kubernetes: the
+// cluster's CAs, encrypted by the cluster's token. (k3s itself cannot be built from its
+// module: it needs the replacements in its go.mod. It embeds kine, with the same table and
+// statements as the program that the test runs.)
 func likeK3s(t *testing.T, kine *servers.Etcd) {
 	t.Helper()
 	const key = "/bootstrap/75c3b0a5d6c2"
@@ -90,7 +90,8 @@ func likeK3s(t *testing.T, kine *servers.Etcd) {
 	}
 }
 
-// TestImport_RefusesWhatIsNoSource names what is wrong, and what to do next, in a line.
+// TestImport_RefusesWhatIsNoSource: the error names what is wrong, and what to do next, in
+// one line.
 func TestImport_RefusesWhatIsNoSource(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -69,7 +69,7 @@ func (c *server) works(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually.Succeeds(t, "a namespace goes with all that is in it", func() error {
-		// No kubelet and no controller of volumes confirm what they would.
+		// There is no kubelet and no controller of volumes to remove their finalizers.
 		if err := client.CoreV1().Pods("office").DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}); err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ var (
 
 var errStillThere = errors.New("still there")
 
-// removeFinalizers does what the controllers do that the finalizers are of.
+// removeFinalizers removes the finalizers, in place of the controllers that set them.
 func (c *server) removeFinalizers(ctx context.Context, kept schema.GroupVersionResource, namespace string) error {
 	resource := c.Dynamic.Resource(kept).Namespace(namespace)
 	listed, err := resource.List(ctx, metav1.ListOptions{})
@@ -120,8 +120,8 @@ func (c *server) removeFinalizers(ctx context.Context, kept schema.GroupVersionR
 	return nil
 }
 
-// allocates makes Services: none gets an address or a port that another one has, and
-// those that are taken are refused.
+// allocates creates Services: none must be given an address or a port that another one has,
+// and those that ask for one that is taken must be refused.
 func (c *server) allocates(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	all, err := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})

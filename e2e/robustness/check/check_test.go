@@ -10,8 +10,8 @@ import (
 
 const second = time.Second
 
-// good is a history of one object that keeps every promise: it is created red at 11,
-// updated to blue at 12, deleted at 13, created red again at 14.
+// good is a history of one object without a violation: the object is created red at revision
+// 11, updated to blue at 12, deleted at 13, and created red again at 14.
 func good() *history.History {
 	red1 := history.Object{Name: "k", Value: "v1", Color: "red"}
 	blue2 := history.Object{Name: "k", Value: "v2", Color: "blue"}
@@ -68,8 +68,8 @@ func TestHistory_AcceptsWhatKeepsPromises(t *testing.T) {
 	}
 }
 
-// TestHistory_AcceptsBothEndsOfAnUnknownOutcome has an update without an answer, that
-// took effect, and one that did not.
+// TestHistory_AcceptsBothEndsOfAnUnknownOutcome has two updates without an answer, of which
+// one took effect and the other did not.
 func TestHistory_AcceptsBothEndsOfAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	h := good()

@@ -8,8 +8,8 @@ import (
 	"byre/e2e/robustness/history"
 )
 
-// lossy is the good history followed by a failover that lost revision 14. Somebody created
-// the object again at 14, before a new epoch began, and updated it in that.
+// lossy is the good history followed by a failover that lost revision 14. A client created
+// the object again, at 14, before a new epoch began, and updated it in the new epoch.
 func lossy() *history.History {
 	h := good()
 	op := func(o history.Operation, begin int) *history.Operation {

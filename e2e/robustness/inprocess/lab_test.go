@@ -29,8 +29,7 @@ type lab struct {
 	rounds   int
 }
 
-// fault is what a test puts between the layers of the first replica; the zero value is
-// nothing.
+// fault wraps layers of the first replica to make them faulty; the zero value wraps none.
 type fault struct {
 	layers func(sqlstore.Driver) Layers
 	driver func(sqlstore.Driver) sqlstore.Driver
@@ -111,7 +110,7 @@ func (l *lab) stop(i int) error {
 	return l.drivers[i].Close()
 }
 
-// round is half a second of traffic, judged.
+// round runs half a second of traffic and judges its history.
 func (l *lab) round() ([]check.Violation, error) {
 	l.rounds++
 	r := Round{
@@ -128,7 +127,7 @@ func (l *lab) round() ([]check.Violation, error) {
 	return violations, err
 }
 
-// everyNth is true at each n-th call.
+// everyNth returns a function that returns true at each n-th call.
 func everyNth(n int64) func() bool {
 	var calls atomic.Int64
 	return func() bool { return calls.Add(1)%n == 0 }

@@ -20,7 +20,7 @@ import (
 	"byre/sqlstore"
 )
 
-// TestStore_KeepsPromises judges byre as it is.
+// TestStore_KeepsPromises judges byre without a fault.
 func TestStore_KeepsPromises(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{tables.SQLite, tables.Postgres} {
@@ -95,8 +95,8 @@ func TestJudge_FindsSeededFaults(t *testing.T) {
 	}
 }
 
-// patience bounds the search for a fault. How many operations a round has depends on the
-// machine, so that the number of rounds that a fault takes does too.
+// patience bounds the search for a fault. It is a time and not a number of rounds, since a
+// round has fewer operations on a slower machine.
 const patience = 3 * time.Minute
 
 // find returns the first violation, and after how long it was found.
@@ -116,7 +116,7 @@ func find(t *testing.T, l *lab) (check.Violation, time.Duration) {
 	return check.Violation{}, 0
 }
 
-// losesEvents has some changes never reach the watchers of their resource.
+// losesEvents withholds some changes from the watchers of their resource.
 func losesEvents() fault {
 	loses := everyNth(40)
 	return fault{layers: func(sqlstore.Driver) Layers {
@@ -146,8 +146,8 @@ func reordersEvents() fault {
 		return Layers{Publish: func(next sqlstore.Publish) sqlstore.Publish {
 			var mu sync.Mutex
 			var held *sqlstore.Change
-			// release publishes a held change that no other has followed: nothing else would
-			// tell a feed on SQLite of it.
+			// release publishes a held change that no other change has followed. Without it a feed
+			// on SQLite would never get that change.
 			release := func() {
 				mu.Lock()
 				defer mu.Unlock()
@@ -182,8 +182,8 @@ func reordersEvents() fault {
 	}}
 }
 
-// takesRevisionFromRows restarts as a store would that takes the greatest revision of the
-// rows that are left for its own.
+// takesRevisionFromRows restarts the store with the greatest revision of the remaining rows
+// as its current revision.
 func takesRevisionFromRows() fault {
 	return fault{during: func(ctx context.Context, l *lab) error {
 		return l.restart(ctx, func(ctx context.Context) error {
@@ -195,7 +195,7 @@ func takesRevisionFromRows() fault {
 	}}
 }
 
-// forgetsCommits crashes and has what was acknowledged last not on the disk.
+// forgetsCommits crashes the replica and removes the last acknowledged commits from the disk.
 func forgetsCommits() fault {
 	return fault{during: func(ctx context.Context, l *lab) error {
 		synced := l.address + ".synced"
@@ -235,7 +235,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// forgetsTombstones has compactions take a delete with them that is still in the history.
+// forgetsTombstones makes compactions remove a delete that is still within the history.
 func forgetsTombstones() fault {
 	return fault{during: func(ctx context.Context, l *lab) error {
 		for ctx.Err() == nil {
@@ -252,8 +252,8 @@ func forgetsTombstones() fault {
 	}}
 }
 
-// staleDriver now and then answers for a while what it knew before, as a standby does
-// that a replica took for the primary.
+// staleDriver answers for a while, from time to time, with an older state, as a standby does
+// that a replica takes for the primary.
 type staleDriver struct {
 	sqlstore.Driver
 	mu    sync.Mutex
@@ -280,14 +280,15 @@ func (d *staleDriver) State(ctx context.Context) (sqlstore.State, error) {
 func readsStaleState() fault {
 	return fault{
 		driver: func(d sqlstore.Driver) sqlstore.Driver { return &staleDriver{Driver: d, begin: time.Now()} },
-		// What it writes itself, it would know.
+		// Without published changes the replica has only the driver's stale state, even of
+		// its own writes.
 		layers: func(sqlstore.Driver) Layers {
 			return Layers{Publish: func(sqlstore.Publish) sqlstore.Publish { return func([]sqlstore.Change) {} }}
 		},
 	}
 }
 
-// swapsRepresentations has the cache keep the protobuf of another object for some.
+// swapsRepresentations makes the cache keep the protobuf of another object for some objects.
 func swapsRepresentations() fault {
 	swaps := everyNth(20)
 	var mu sync.Mutex

@@ -29,8 +29,8 @@ var docs = flag.String("docs", "", "write the table into reliability.md of this 
 
 var step = flag.Int("step", 9, "kill each migration at each so many-th point of it")
 
-// The tests run this program again as the process that is killed. role is "up" or "down",
-// place the database.
+// The tests run this program again as the process that is killed. role is the environment
+// variable for "up" or "down", place that for the database.
 const (
 	role  = "BYRE_MIGRATE"
 	place = "BYRE_ENDPOINT"
@@ -83,8 +83,8 @@ func migrate(ctx context.Context, direction, endpoint string) error {
 	return err
 }
 
-// killed runs a migration in a process, which may be killed: by do, which gets a function
-// that does it, or by itself. It says whether it was.
+// killed runs a migration in a process that may be killed: by do, which gets a function that
+// kills it, or by itself. It reports whether the process was killed.
 func killed(t *testing.T, direction, endpoint string, do func(kill func()), env ...string) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -147,7 +147,8 @@ type database struct {
 	how            string
 	schema         func() []string
 	rows           func() snapshot.Digest
-	// run runs a migration that is killed at the n-th point, and says whether it was.
+	// run runs a migration that is killed at the n-th point, and reports whether it was
+	// killed: a migration with fewer points ends by itself.
 	run func(direction string, n int) bool
 }
 
@@ -179,8 +180,9 @@ func fill(t *testing.T, driver sqlstore.Driver) {
 	}
 }
 
-// killAtEachPoint kills a migration up, and one down, at each of its points. The schema is
-// then one of those on the way, and the next migration ends as if nothing had happened.
+// killAtEachPoint kills a migration up, and one down, at each of its points. The schema must
+// then be one of the versions on the way, and the next migration must end with the same
+// contents as one that was not interrupted.
 func killAtEachPoint(t *testing.T, d database) {
 	t.Helper()
 	up := func() migrations.State {
@@ -261,7 +263,7 @@ func sqliteDatabase(t *testing.T, path, name string, env []string) database {
 	}
 }
 
-// digestInto sums up a snapshot.
+// digestInto adds a snapshot's rows to a digest.
 func digestInto(d *snapshot.Digest) func(sqlstore.Snapshot) error {
 	return func(s sqlstore.Snapshot) (err error) {
 		*d, err = snapshot.DigestOf(s)
@@ -269,8 +271,8 @@ func digestInto(d *snapshot.Digest) func(sqlstore.Snapshot) error {
 	}
 }
 
-// TestSQLite_MakingADatabaseMayBeKilled: what is left of a database that was not made to
-// the end is taken for our own by the next migration.
+// TestSQLite_MakingADatabaseMayBeKilled: the next migration completes a database whose
+// creation was interrupted.
 func TestSQLite_MakingADatabaseMayBeKilled(t *testing.T) {
 	t.Parallel()
 	for name, env := range map[string][]string{"kill -9": nil, "power failure": {loses + "=1"}} {

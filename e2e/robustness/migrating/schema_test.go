@@ -41,7 +41,7 @@ func postgresSchema(t *testing.T, dsn string) []string {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context())
-	// What has no name of its own has one that differs from run to run.
+	// PostgreSQL generates names for what has none, and these differ between runs.
 	rows, err := conn.Query(t.Context(), `
 SELECT c.relkind::text || ' ' || c.relname || ' ' || coalesce(array_to_string(c.reloptions, ','), '') || ' ' ||
        coalesce(string_agg(a.attname || ' ' || a.atttypid::regtype::text || ' ' || a.attnotnull || ' ' || a.attcompression::text, ', ' ORDER BY a.attnum), '')

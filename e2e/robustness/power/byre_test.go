@@ -22,8 +22,8 @@ import (
 type byre struct {
 	connections
 	driver *sqlite.Driver
-	// model has what was acknowledged, and pending adds what was under way when the power
-	// failed.
+	// model has the acknowledged writes, and pending in addition the write that was in
+	// progress when the power failed.
 	model     *storetest.Model
 	pending   func(context.Context) error
 	hasFailed bool
@@ -115,7 +115,7 @@ func (b *byre) step(ctx context.Context, r *rand.Rand) error {
 	switch n := r.IntN(20); {
 	case n < 4:
 		return b.connections.step(ctx, r)
-	case n == 4: // seldom, so that there is enough to forget for the file to shrink
+	case n == 4: // seldom, so that a compaction removes enough for the file to shrink
 		state, err := b.model.State(ctx)
 		if err != nil {
 			return err
@@ -139,7 +139,7 @@ func (b *byre) step(ctx context.Context, r *rand.Rand) error {
 	})
 }
 
-// both does something to the store and then to the model.
+// both applies a write to the store and then to the model.
 func (b *byre) both(ctx context.Context, do func(context.Context, sqlstore.Driver) error) error {
 	if err := do(ctx, b.driver); err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 type plain struct {
 	connections
 	db *sql.DB
-	// rows are what was acknowledged, and pending what they are with the transaction under
-	// way; nil if there is none.
+	// rows are the acknowledged rows, and pending the rows with the transaction in progress
+	// applied; pending is nil if there is none.
 	rows, pending map[int64]string
 	hasFailed     bool
 }

@@ -31,15 +31,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// store is a database with what must be in it.
+// store is a database together with a model of its contents.
 type store interface {
-	// open opens the file at path, which need not be there, and fails if it is damaged or
-	// has other contents than what was acknowledged, with or without what was under way
-	// when the power failed.
+	// open opens the file at path, which need not exist. It fails if the file is damaged or
+	// its contents are neither those acknowledged nor these with the write that was in
+	// progress when the power failed.
 	open(ctx context.Context, path string) error
 	// step reads, writes or does maintenance.
 	step(ctx context.Context, r *rand.Rand) error
-	// powerFailed is called within open or step: what they do from now on is not in the
+	// powerFailed is called during open or step: later writes of that call are not in the
 	// file that is opened next.
 	powerFailed()
 	close() error

@@ -19,8 +19,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// The tests run this program again, since a process has one VFS and ends where its power
-// fails. role says what it does then.
+// The tests run this program again, since a process has one VFS and ends when its power
+// fails. role is the environment variable that says what the process does.
 const role = "BYRE_VFS_ROLE"
 
 func TestMain(m *testing.M) {
@@ -59,7 +59,7 @@ func openWAL(ctx context.Context, path string) (*sql.DB, error) {
 	return db, err
 }
 
-// insertUntilPowerFails inserts 1, 2, 3, ... and says which are committed.
+// insertUntilPowerFails inserts 1, 2, 3, ... and prints each number once it is committed.
 func insertUntilPowerFails(ctx context.Context, path string) error {
 	if err := Register(); err != nil {
 		return err
@@ -79,7 +79,7 @@ func insertUntilPowerFails(ctx context.Context, path string) error {
 	}
 }
 
-// again runs this program in a role, and returns the last number that it said.
+// again runs this program in a role, and returns the last number that it printed.
 func again(t *testing.T, as, path string) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -118,8 +118,8 @@ func inspect(t *testing.T, path string) (int, error) {
 	return n, err
 }
 
-// TestPowerFails_LosesWhatWasNotSynced: SQLite keeps all that it has acknowledged when it
-// syncs, and loses some when it does not.
+// TestPowerFails_LosesWhatWasNotSynced: SQLite keeps all acknowledged rows if the VFS syncs
+// files, and loses some if the VFS ignores syncs.
 func TestPowerFails_LosesWhatWasNotSynced(t *testing.T) {
 	t.Parallel()
 	const rounds = 10
@@ -130,7 +130,7 @@ func TestPowerFails_LosesWhatWasNotSynced(t *testing.T) {
 		for range rounds {
 			total += again(t, "syncs", path)
 			n, err := inspect(t, path)
-			// The last one may have been committed and not said.
+			// The last number may have been committed and not printed.
 			if err != nil || n != total && n != total+1 {
 				t.Fatalf("%d acknowledged, %d there, %v", total, n, err)
 			}
@@ -151,7 +151,7 @@ func TestPowerFails_LosesWhatWasNotSynced(t *testing.T) {
 	})
 }
 
-// failPowerWhenTold has the power fail when a line comes in.
+// failPowerWhenTold makes the power fail when it reads a line from standard input.
 func failPowerWhenTold(ctx context.Context, path string) error {
 	if err := Register(); err != nil {
 		return err
@@ -167,8 +167,9 @@ func failPowerWhenTold(ctx context.Context, path string) error {
 	return nil
 }
 
-// TestPowerFails_WaitsForOtherProcesses: a process that has the database open would keep
-// an index of the write-ahead log that is not true of the disk.
+// TestPowerFails_WaitsForOtherProcesses: the power must not fail while another process has
+// the database open, since that process would keep an index of the write-ahead log that does
+// not match the disk.
 func TestPowerFails_WaitsForOtherProcesses(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "numbers.db")
@@ -227,7 +228,7 @@ func TestFail_FailsOperations(t *testing.T) {
 	again(t, "faults", filepath.Join(t.TempDir(), "numbers.db"))
 }
 
-// meetFaults has each fault fail what it should, and nothing after it.
+// meetFaults checks that each fault fails the operations it should, and none after them.
 func meetFaults(ctx context.Context, path string) error {
 	if err := Register(); err != nil {
 		return err
