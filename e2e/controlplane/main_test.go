@@ -21,7 +21,8 @@ func TestMain(m *testing.M) {
 	os.Exit(programs.Main(m, programs.Byre, programs.Kubectl, programs.ControllerManager, programs.Scheduler, programs.Kwok))
 }
 
-// checkNotFound takes the error of a read, which must say that the object is gone.
+// checkNotFound returns nil if err, the error of a read, says that the object does not exist,
+// and otherwise an error.
 func checkNotFound(err error) error {
 	switch {
 	case err == nil:
