@@ -28,7 +28,7 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 	chunk, deleted := firstChunk, int64(0)
 	for {
 		start := time.Now()
-		done, err := s.Driver.Compact(ctx, revision, chunk)
+		n, done, err := s.Driver.Compact(ctx, revision, chunk)
 		if err != nil {
 			return fmt.Errorf("compact: %w", err)
 		}
@@ -37,7 +37,7 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 		if done {
 			return s.recordState(ctx)
 		}
-		deleted += int64(chunk)
+		deleted += n
 		if err := s.pause(ctx, &p, took, deleted); err != nil {
 			return err
 		}

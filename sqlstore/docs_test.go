@@ -157,7 +157,7 @@ func makeDocumentedChanges(t *testing.T, driver sqlstore.Driver) {
 	write(sqlstore.Delete, settings, "", "configmaps", "settings", "")
 	write(sqlstore.Create, 0, "", "events", "started", `{"reason":"Started"}`)
 	write(sqlstore.Create, 0, "example.com", "widgets", "one", `{"spec":{"size":7}}`)
-	if _, err := driver.Compact(t.Context(), 1, 10); err != nil {
+	if _, _, err := driver.Compact(t.Context(), 1, 10); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -33,8 +33,9 @@ type Driver interface {
 	// that were acknowledged before they began.
 	State(ctx context.Context) (State, error)
 	// Compact deletes up to limit changes with a revision <= upTo, the oldest first,
-	// and moves State.Compacted forward; done is true when no such change is left.
-	Compact(ctx context.Context, upTo int64, limit int) (done bool, err error)
+	// and moves State.Compacted forward. deleted is how many changes it has deleted; done
+	// is true when no such change is left.
+	Compact(ctx context.Context, upTo int64, limit int) (deleted int64, done bool, err error)
 	// Expired returns up to limit records, without their Values, whose expiry is not
 	// after now, those first that expired first.
 	Expired(ctx context.Context, now time.Time, limit int) ([]Record, error)

@@ -87,7 +87,7 @@ func compactAll(t *testing.T, driver sqlstore.Driver) {
 	t.Helper()
 	state, err := driver.State(t.Context())
 	for done := false; !done && err == nil; {
-		done, err = driver.Compact(t.Context(), state.Revision, 5000)
+		_, done, err = driver.Compact(t.Context(), state.Revision, 5000)
 	}
 	if err != nil {
 		t.Fatal(err)

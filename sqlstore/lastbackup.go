@@ -17,6 +17,12 @@ type LastBackup struct {
 	Location string `json:"location"`
 }
 
+// LastBackupKey is the key of the record of the last backup, which no API serves, in a database
+// that has it as a row. Its resource is one that the migrations take for a built-in one, in all
+// versions of the schema. The record is of the database in which it was made: a restore replaces
+// its value by NoBackup.
+var LastBackupKey = Key{Group: "byre", Resource: "foundations", Owner: BuiltIn, Name: "last-backup"}
+
 // BackupRecorder is a Driver whose database has a record of its last backup.
 type BackupRecorder interface {
 	// LastBackup returns the record. It fails with ErrNotFound if there is none.
@@ -41,11 +47,17 @@ func (b LastBackup) Encode() ([]byte, error) {
 	return text, nil
 }
 
-// DecodeLastBackup decodes a text of Encode.
+// NoBackup returns the text of a record that says that there was no backup: one without a time.
+func NoBackup() []byte { return []byte(`{"apiVersion":"byre/1","kind":"LastBackup"}`) }
+
+// DecodeLastBackup decodes a text of Encode. It fails with ErrNotFound if the text is NoBackup.
 func DecodeLastBackup(text []byte) (LastBackup, error) {
 	var record lastBackupRecord
 	if err := json.Unmarshal(text, &record); err != nil {
 		return LastBackup{}, fmt.Errorf("last backup: %w", err)
+	}
+	if record.Time.IsZero() {
+		return LastBackup{}, fmt.Errorf("last backup: %w", ErrNotFound)
 	}
 	return record.LastBackup, nil
 }

@@ -26,12 +26,13 @@ func (b *busy) State(context.Context) (sqlstore.State, error) {
 	return sqlstore.State{Revision: 1_000_000 + written, Compacted: b.compacted}, nil
 }
 
-func (b *busy) Compact(_ context.Context, upTo int64, limit int) (done bool, err error) {
+func (b *busy) Compact(_ context.Context, upTo int64, limit int) (deleted int64, done bool, err error) {
 	took := time.Duration(limit) * time.Millisecond
 	time.Sleep(took)
 	b.working += took
+	before := b.compacted
 	b.compacted = min(b.compacted+int64(limit), upTo)
-	return b.compacted == upTo, nil
+	return b.compacted - before, b.compacted == upTo, nil
 }
 
 // A compaction leaves nine tenths of the time to the writers. Where they make more changes

@@ -127,7 +127,7 @@ func TestReset_EndsSubscriptionsOfLostHistory(t *testing.T) {
 		"compaction": func(f *fixture) {
 			f.put(pod("a", "2"), "x")
 			f.put(pod("a", "3"), "x")
-			if _, err := f.source.Compact(context.Background(), 3, 100); err != nil {
+			if _, _, err := f.source.Compact(context.Background(), 3, 100); err != nil {
 				f.t.Fatal(err)
 			}
 		},

@@ -175,7 +175,7 @@ func TestHistory_ResumesNextToACompaction(t *testing.T) {
 	s := written(t, n, "x")
 	f := startOver(t, s, Options{RingEvents: 4})
 	f.snapshot()
-	if _, err := s.Compact(t.Context(), compacted, compacted); err != nil {
+	if _, _, err := s.Compact(t.Context(), compacted, compacted); err != nil {
 		t.Fatal(err)
 	}
 	f.history.forget()

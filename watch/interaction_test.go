@@ -91,7 +91,7 @@ func (in *interaction) command(t *testing.T, d *datadriven.TestData) string {
 	case "compact":
 		var revision int
 		d.ScanArgs(t, "revision", &revision)
-		if _, err := in.source.Compact(t.Context(), int64(revision), revision); err != nil {
+		if _, _, err := in.source.Compact(t.Context(), int64(revision), revision); err != nil {
 			d.Fatalf(t, "%v", err)
 		}
 	case "restore": // as if the database were another one

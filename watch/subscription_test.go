@@ -119,7 +119,7 @@ func TestSubscription_CompactedEnds(t *testing.T) {
 	for i := range 10 {
 		f.write(pod("a", fmt.Sprint(i)), "x")
 	}
-	if _, err := f.source.Compact(t.Context(), 5, 100); err != nil {
+	if _, _, err := f.source.Compact(t.Context(), 5, 100); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := f.subscribe(Interest{}, 4).Next(t.Context()); !errors.Is(err, ErrCompacted) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,6 +18,7 @@ import (
 	"byre/apiserver/status"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // TestStatus_OfAServerAndOfItsDatabase compares the status of a running server with the
@@ -79,6 +81,39 @@ func TestStatus_OfAServerAndOfItsDatabase(t *testing.T) {
 			t.Errorf("of a stopped server:\n%s", text)
 		}
 	})
+}
+
+// A restored database has had no backup, whatever is known of those of the database that the
+// backup was made of: its record is a row on PostgreSQL, a file beside the database on SQLite.
+func TestStatus_RestoredHasNoBackup(t *testing.T) {
+	dir := t.TempDir()
+	rows := sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(14, 14))))
+	source, file := pgtest.DSN(t), filepath.Join(dir, "second.zst")
+	succeed(t, "copy", "--from", rows, "--to", source)
+	succeed(t, "backup", "--endpoint", source, filepath.Join(dir, "first.zst"))
+	succeed(t, "backup", "--endpoint", source, file)
+	expectBackup(t, file, "status", "--data-dir", dir, "--endpoint", source)
+
+	path := filepath.Join(dir, "byre.db")
+	sqlite, postgres := "sqlite://"+path, pgtest.DSN(t)
+	succeed(t, "copy", "--from", source, "--to", sqlite)
+	succeed(t, "backup", "--endpoint", sqlite, filepath.Join(dir, "third.zst"))
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	again := pgtest.DSN(t)
+	for _, restore := range [][]string{{sqlite, file}, {postgres, file}, {again, "--from", sqlite}} {
+		succeed(t, append([]string{"restore", "--endpoint"}, restore...)...)
+		args := []string{"status", "--data-dir", dir, "--endpoint", restore[0]}
+		if last := readJSONStatus(t, args...).Database.LastBackup; last != nil {
+			t.Errorf("status of %s tells of a backup %+v", restore[0], last)
+		}
+		if _, text, _ := call(args...); !strings.Contains(text, "Last backup  none is recorded") {
+			t.Errorf("no line of the last backup in\n%s", text)
+		}
+	}
+	succeed(t, "backup", "--endpoint", postgres, filepath.Join(dir, "fourth.zst"))
+	expectBackup(t, filepath.Join(dir, "fourth.zst"), "status", "--data-dir", dir, "--endpoint", postgres)
 }
 
 // expectBackup has status tell of a backup that was just made.

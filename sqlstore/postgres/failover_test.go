@@ -130,7 +130,7 @@ func TestFailover_CompactionFindsLostCommits(t *testing.T) {
 		}
 		return pgtest.Forward
 	}})
-	if done, err := driver.Compact(t.Context(), last, 100); !errors.Is(err, sqlstore.ErrUnavailable) {
+	if _, done, err := driver.Compact(t.Context(), last, 100); !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("compaction: done %v, %v", done, err)
 	}
 	if state, err := driver.State(t.Context()); err != nil || state.Epoch == before.Epoch || state.Revision <= last {

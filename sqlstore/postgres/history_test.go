@@ -128,7 +128,7 @@ func TestLostCommits_AreNoticed(t *testing.T) {
 				}
 				// Compaction deletes the remaining rows in several steps.
 				for done := false; !done; {
-					if done, err = driver.Compact(t.Context(), state.Revision+1, 1); err != nil {
+					if _, done, err = driver.Compact(t.Context(), state.Revision+1, 1); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -225,7 +225,7 @@ func TestLostCommits_AfterACompaction(t *testing.T) {
 	first, dsn := open(t, postgres.Options{})
 	defer first.Close()
 	mustCreate(t, first, "a", "b", "c")
-	if done, err := first.Compact(t.Context(), 3, 10); err != nil || !done {
+	if _, done, err := first.Compact(t.Context(), 3, 10); err != nil || !done {
 		t.Fatal(done, err)
 	}
 	driver := openMore(t, dsn, postgres.Options{})
@@ -260,7 +260,7 @@ func TestStaleRead_AfterACompactionBeginsNoEpoch(t *testing.T) {
 		}
 	}
 	exec(`CREATE TABLE saved AS SELECT * FROM changes`)
-	if done, err := first.Compact(t.Context(), 3, 10); err != nil || !done {
+	if _, done, err := first.Compact(t.Context(), 3, 10); err != nil || !done {
 		t.Fatal(done, err)
 	}
 	driver := openMore(t, dsn, postgres.Options{})

@@ -8,10 +8,6 @@ import (
 	"byre/sqlstore"
 )
 
-// lastBackupKey is the key of a record that no API serves. Its resource is one that the
-// migrations take for a built-in one, in all versions of the schema.
-var lastBackupKey = sqlstore.Key{Group: "byre", Resource: "foundations", Owner: sqlstore.BuiltIn, Name: "last-backup"}
-
 // RecordBackup stores the record of a backup in its database, which may be in use.
 func RecordBackup(ctx context.Context, dsn string, b sqlstore.LastBackup) (err error) {
 	value, err := b.Encode()
@@ -26,10 +22,10 @@ func RecordBackup(ctx context.Context, dsn string, b sqlstore.LastBackup) (err e
 	const attempts = 5 // other processes may record a backup at the same time
 	for range attempts {
 		w := sqlstore.Write{
-			Op: sqlstore.Create, Key: lastBackupKey, Form: "byre/1", Value: value,
+			Op: sqlstore.Create, Key: sqlstore.LastBackupKey, Form: "byre/1", Value: value,
 			Author: sqlstore.Author{User: "byre", Verb: "backup"},
 		}
-		switch record, _, err := d.Get(ctx, lastBackupKey); {
+		switch record, _, err := d.Get(ctx, sqlstore.LastBackupKey); {
 		case err == nil:
 			w.Op, w.Replaces = sqlstore.Update, record.Revision
 		case !errors.Is(err, sqlstore.ErrNotFound):
@@ -49,7 +45,7 @@ func RecordBackup(ctx context.Context, dsn string, b sqlstore.LastBackup) (err e
 
 // LastBackup implements sqlstore.BackupRecorder.
 func (d *Driver) LastBackup(ctx context.Context) (sqlstore.LastBackup, error) {
-	record, _, err := d.Get(ctx, lastBackupKey)
+	record, _, err := d.Get(ctx, sqlstore.LastBackupKey)
 	if err != nil {
 		return sqlstore.LastBackup{}, fmt.Errorf("last backup: %w", err)
 	}

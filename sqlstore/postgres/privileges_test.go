@@ -55,7 +55,7 @@ func TestRole_NeedsNoOwnership(t *testing.T) {
 		{"Notify", func(ctx context.Context) error { return driver.Notify(ctx, last) }},
 		// This is the last one: Changes cannot read what it compacts.
 		{"WithLock", func(ctx context.Context) error {
-			_, err := driver.WithLock(ctx, "x", func(ctx context.Context) error { _, err := driver.Compact(ctx, last, 1); return err })
+			_, err := driver.WithLock(ctx, "x", func(ctx context.Context) error { _, _, err := driver.Compact(ctx, last, 1); return err })
 			return err
 		}},
 	} {

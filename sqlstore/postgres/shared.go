@@ -21,7 +21,7 @@ import (
 // Invariant: a compaction changes only a store that holds the driver's position. Its own
 // transaction checks that. Otherwise a compaction on a server that has lost commits would
 // move the revision past the lost ones, and no process could notice the loss.
-func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool, err error) {
+func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (deleted int64, done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
 	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
@@ -36,12 +36,15 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 			w.pause() // ctx bounds the time of the deletion
 			last := min(upTo, o.Revision)
 			target := max(o.Compacted, min(last, o.Compacted+int64(limit)))
-			deleted, err := d.deleteChanges(ctx, tx, target, limit)
+			deleted, err = d.deleteChanges(ctx, tx, target, limit)
 			done = target >= last && deleted < int64(limit)
 			return err
 		})
 	})
-	return done && err == nil, err
+	if err != nil {
+		return 0, false, err
+	}
+	return deleted, done, nil
 }
 
 // deleteChanges deletes up to limit changes up to a revision, in a transaction, and moves the

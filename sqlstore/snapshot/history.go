@@ -124,9 +124,23 @@ func undo(s sqlstore.Snapshot, revision int64, yield func(*sqlstore.ObjectRow, e
 // history, in a new epoch. Its revision is moved forward by bump; the caller chooses bump so
 // that the result is beyond every revision that a client may have seen. All revisions before
 // are compacted, so that a watch that continues from one of them ends with 410 and its client
-// lists again.
+// lists again. The record of the last backup says that there was none: it is of the database
+// that the snapshot was made of.
 func Restored(s sqlstore.Snapshot, bump int64, epoch string) sqlstore.Snapshot {
 	s.Revision += bump
 	s.Compacted, s.Epoch, s.Changes = s.Revision, epoch, none
+	objects := s.Objects
+	s.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
+		for row, err := range objects {
+			if err == nil && row.Key == sqlstore.LastBackupKey {
+				none := *row
+				none.Value = sqlstore.NoBackup()
+				row = &none
+			}
+			if !yield(row, err) {
+				return
+			}
+		}
+	}
 	return s
 }

@@ -54,7 +54,7 @@ func makeFilled(t *testing.T) (path string) {
 	if err := driver.Archive(t.Context(), 0, 10, everything); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := driver.Compact(t.Context(), 30, 1000); err != nil {
+	if _, _, err := driver.Compact(t.Context(), 30, 1000); err != nil {
 		t.Fatal(err)
 	}
 	if err := driver.Close(); err != nil {
@@ -269,7 +269,7 @@ func TestOpen_RefusesMissingChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := driver.Compact(t.Context(), 31, 1000); err != nil {
+	if _, _, err := driver.Compact(t.Context(), 31, 1000); err != nil {
 		t.Error(err)
 	}
 	if err := driver.Close(); err != nil {

@@ -165,7 +165,7 @@ func TestCompaction_ShrinksTheFile(t *testing.T) {
 	}
 	for done := false; !done; {
 		var err error
-		if done, err = driver.Compact(t.Context(), 100, 10); err != nil {
+		if _, done, err = driver.Compact(t.Context(), 100, 10); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -14,6 +14,9 @@ import (
 // lastBackupSuffix is the suffix of the file, beside the database, that has the record of the
 // last backup. The record is no row of the database, because only the process that serves the
 // database writes to it.
+//
+// Invariant: the record is of the database that it lies beside, and not of one that was there
+// before. Load deletes it, and Open if the store has never held anything.
 const lastBackupSuffix = ".last-backup"
 
 // lastBackupFile returns the name of that file. If path is a symbolic link, the file is beside

@@ -44,8 +44,9 @@ func Load(ctx context.Context, path string, s sqlstore.Snapshot) (err error) {
 		err = errors.Join(removeDatabase(d.path), d.load(ctx, s, replaced))
 	}
 	if err == nil {
-		// The log of the old file must not stay: SQLite would apply it to the new one.
-		err = errors.Join(removeLog(lock.Path), os.Rename(d.path, lock.Path), syncDirectory(filepath.Dir(lock.Path)))
+		// The log of the old file must not stay: SQLite would apply it to the new one. Nor must
+		// the record of the old one's last backup.
+		err = errors.Join(removeLog(lock.Path), remove(lock.Path+lastBackupSuffix), os.Rename(d.path, lock.Path), syncDirectory(filepath.Dir(lock.Path)))
 	}
 	return errors.Join(d.translate(err), removeDatabase(d.path))
 }

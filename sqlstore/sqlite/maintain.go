@@ -14,22 +14,23 @@ import (
 // The calls after the one that has deleted the last change shrink the file, by some pages
 // each, until few pages are free; only then done is true. Earlier calls don't: SQLite would
 // move pages of changes that the next calls delete.
-func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool, err error) {
+func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (deleted int64, done bool, err error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if d.writer.closed {
-		return false, sqlstore.ErrClosed
+		return 0, false, sqlstore.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
-		return false, err
+		return 0, false, err
 	}
 	state := *d.state.Load()
 	upTo = min(upTo, state.Revision)
 	w := d.writer
 	if upTo <= state.Compacted {
-		return d.shrink(&state)
+		done, err = d.shrink(&state)
+		return 0, done, err
 	}
-	var deleted int64
+	var last int64
 	var excess int
 	err = d.transaction(&state, func() error {
 		// After a skip of revisions (openMemory) there are changes of before it, which
@@ -38,9 +39,13 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 		if err := w.selectOldest.QueryRow().Scan(&oldest); err != nil {
 			return err
 		}
-		deleted = min(upTo, oldest-1+int64(limit))
-		state.Compacted = max(state.Compacted, deleted)
-		if _, err := w.deleteChanges.Exec(deleted); err != nil {
+		last = min(upTo, oldest-1+int64(limit))
+		state.Compacted = max(state.Compacted, last)
+		result, err := w.deleteChanges.Exec(last)
+		if err != nil {
+			return err
+		}
+		if deleted, err = result.RowsAffected(); err != nil {
 			return err
 		}
 		if _, err := w.updateCompacted.Exec(state.Compacted); err != nil {
@@ -50,11 +55,11 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (done bool,
 		return err
 	})
 	if err != nil {
-		return false, d.translate(err)
+		return 0, false, d.translate(err)
 	}
 	d.state.Store(&state)
 	d.signalLogGrown()
-	return deleted == upTo && excess <= 0, nil
+	return deleted, last == upTo && excess <= 0, nil
 }
 
 const (

@@ -162,6 +162,11 @@ func (d *Driver) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if state.Revision == 0 {
+		if err := remove(d.path + lastBackupSuffix); err != nil {
+			return err
+		}
+	}
 	if err := d.openMemory(ctx, &state); err != nil {
 		return err
 	}

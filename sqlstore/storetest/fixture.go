@@ -65,18 +65,20 @@ func (f fixture) changes(after int64) []sqlstore.Change {
 	return changes
 }
 
-func (f fixture) compact(upTo int64) {
+// compact returns how many changes it has deleted.
+func (f fixture) compact(upTo int64) (deleted int64) {
 	f.Helper()
 	for range 1_000_000 {
-		done, err := f.Compact(f.Context(), upTo, 7)
+		n, done, err := f.Compact(f.Context(), upTo, 7)
 		if err != nil {
 			f.Fatalf("compact: %v", err)
 		}
-		if done {
-			return
+		if deleted += n; done {
+			return deleted
 		}
 	}
 	f.Fatal("compaction does not end")
+	return 0
 }
 
 func collect(ctx context.Context, d sqlstore.Driver, q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, error) {

@@ -203,16 +203,17 @@ func (m *Model) ReadIndex() sqlstore.State {
 }
 
 // Compact implements sqlstore.Driver.
-func (m *Model) Compact(_ context.Context, upTo int64, limit int) (bool, error) {
+func (m *Model) Compact(_ context.Context, upTo int64, limit int) (deleted int64, done bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	upTo = min(upTo, m.state.Revision)
 	if upTo <= m.state.Compacted {
-		return true, nil
+		return 0, true, nil
 	}
+	before := len(m.changes)
 	m.state.Compacted = min(upTo, m.state.Compacted+int64(limit))
 	m.changes = slices.DeleteFunc(m.changes, func(c sqlstore.Change) bool { return c.Revision <= m.state.Compacted })
-	return m.state.Compacted == upTo, nil
+	return int64(before - len(m.changes)), m.state.Compacted == upTo, nil
 }
 
 // Expired implements sqlstore.Driver.

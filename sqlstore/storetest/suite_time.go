@@ -19,12 +19,16 @@ func testCompaction(f fixture) {
 	if state := f.state(); state.Compacted != 0 {
 		f.Fatalf("compacting nothing moved the compacted revision to %d", state.Compacted)
 	}
-	done, err := f.Compact(f.Context(), 10, 4)
-	if state := f.state(); err != nil || done || state.Compacted != 4 {
-		f.Fatalf("first chunk: done %v, %v, %+v", done, err, state)
+	deleted, done, err := f.Compact(f.Context(), 10, 4)
+	if state := f.state(); err != nil || done || deleted != 4 || state.Compacted != 4 {
+		f.Fatalf("first chunk: deleted %d, done %v, %v, %+v", deleted, done, err, state)
 	}
-	f.compact(10)
-	f.compact(5) // backwards is nowhere
+	if deleted := f.compact(10); deleted != 6 { // the last chunk is not full
+		f.Errorf("deleted %d changes from 5 to 10", deleted)
+	}
+	if deleted := f.compact(5); deleted != 0 { // backwards is nowhere
+		f.Errorf("deleted %d changes that were compacted before", deleted)
+	}
 	state := f.state()
 	if state.Revision != 22 || state.Compacted != 10 {
 		f.Fatalf("state %+v, want 22 and 10", state)
@@ -44,7 +48,9 @@ func testCompaction(f fixture) {
 		}
 	}
 	// All of history can go; the clock stays.
-	f.compact(1000)
+	if deleted := f.compact(1000); deleted != 12 {
+		f.Errorf("deleted %d changes from 11 to 22", deleted)
+	}
 	if state := f.state(); state.Revision != 22 || state.Compacted != 22 {
 		f.Errorf("state %+v, want 22 and 22", state)
 	}

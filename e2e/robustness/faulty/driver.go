@@ -47,10 +47,10 @@ func (d *driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 }
 
 // Compact implements sqlstore.Driver.
-func (d *driver) Compact(ctx context.Context, upTo int64, limit int) (bool, error) {
+func (d *driver) Compact(ctx context.Context, upTo int64, limit int) (int64, bool, error) {
 	d.pass("before a compaction", 0)
 	d.pass("during a compaction", during)
-	done, err := d.Driver.Compact(ctx, upTo, limit)
+	deleted, done, err := d.Driver.Compact(ctx, upTo, limit)
 	d.pass("after a compaction", 0)
-	return done, err
+	return deleted, done, err
 }
