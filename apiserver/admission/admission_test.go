@@ -157,8 +157,8 @@ func TestChain_RefusesWhatPluginsForbid(t *testing.T) {
 	}
 }
 
-// TestChain_InitializesEveryPlugin turns on all plugins that need no configuration: New
-// would return an error if one of them lacked what it asks for.
+// TestChain_InitializesEveryPlugin turns on all plugins that need no configuration. New
+// returns an error if one of them does not get a dependency that it requires.
 func TestChain_InitializesEveryPlugin(t *testing.T) {
 	o := NewOptions()
 	for _, p := range plugins() {

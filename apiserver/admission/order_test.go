@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// TestPlugins_OrderIsUpstreams compares our table of plugins, with its order and its
-// defaults, with the lists in the source of kube-apiserver: it fails when upstream adds,
-// moves or turns on a plugin. Plugins are named by their import paths.
+// TestPlugins_OrderIsUpstreams compares the table of plugins, with its order and its
+// defaults, with the lists in the source of kube-apiserver. It fails when upstream
+// adds, moves or turns on a plugin. Plugins are identified by their import paths.
 func TestPlugins_OrderIsUpstreams(t *testing.T) {
 	upstream := parse(t, filepath.Join(packageDir(t, "k8s.io/kubernetes/pkg/kubeapiserver/options"), "plugins.go"))
 	defaultOn := sets.New(upstream.list(t, "defaultOnPlugins")...)
@@ -101,7 +101,8 @@ func (s source) packages(exprs []ast.Expr) []string {
 	return found
 }
 
-// table reads our own table: each row is {p.PluginName, p.Register, on}.
+// table reads this package's table of plugins: each row is {p.PluginName, p.Register,
+// on}.
 func (s source) table(t *testing.T) []string {
 	t.Helper()
 	var rows []string
@@ -120,8 +121,8 @@ func (s source) table(t *testing.T) []string {
 				t.Errorf("row %d pairs the name of one plugin with another's Register", len(rows))
 			}
 		case *ast.Ident:
-			// A function of this package, which wraps upstream's. That it registers what
-			// the row names is seen when the chain is built.
+			// This package's function wraps upstream's. The tests that build the chain
+			// show that it registers the plugin that the row names.
 		}
 		rows = append(rows, strings.Join(append(pkgs, row.Elts[2].(*ast.Ident).Name), " "))
 		return true

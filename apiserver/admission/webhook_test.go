@@ -106,8 +106,9 @@ func TestWebhooks_AreCalled(t *testing.T) {
 	}
 }
 
-// TestWebhooks_CallAServiceOfThisServer calls a webhook that the server itself leads
-// to, as it does to those behind an aggregated API: as itself, without a connection.
+// TestWebhooks_CallAServiceOfThisServer calls a webhook whose Service is this server
+// itself, as that of a webhook behind an aggregated API is. The server calls it in the
+// process, as its own user.
 func TestWebhooks_CallAServiceOfThisServer(t *testing.T) {
 	transport := new(loopback.Transport)
 	answer, called := reviewer(t), false

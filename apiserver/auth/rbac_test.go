@@ -36,7 +36,7 @@ import (
 	"byre/watch/watchtest"
 )
 
-// rules is a store of RBAC objects and the tables over it.
+// rules is a store of RBAC objects with the listers over it.
 type rules struct {
 	*rbac.Listers
 	getter *objectstore.Getter
@@ -187,8 +187,8 @@ func TestRBAC_WritesAreInForceAtOnce(t *testing.T) {
 	expect("superuser", question("root", "get", "pods", "n", user.SystemPrivilegedGroup), true)
 }
 
-// TestRBAC_ListersSelect lists as other users of listers do: by selector, in all
-// namespaces, and for names that do not exist.
+// TestRBAC_ListersSelect lists objects as readers other than the authorizer do: by
+// selector, in all namespaces, and by names that do not exist.
 func TestRBAC_ListersSelect(t *testing.T) {
 	t.Parallel()
 	r := newRules(t)
@@ -228,8 +228,8 @@ func TestRBAC_ListersSelect(t *testing.T) {
 	}
 }
 
-// TestRBAC_ConcurrentWritersSeeTheirOwnWrites: while readers ask and bindings are created
-// and deleted, each writer sees its own write in force.
+// TestRBAC_ConcurrentWritersSeeTheirOwnWrites: while other goroutines make decisions
+// and bindings are created and deleted, each writer's decisions reflect its own writes.
 func TestRBAC_ConcurrentWritersSeeTheirOwnWrites(t *testing.T) {
 	t.Parallel()
 	r := newRules(t)
@@ -289,8 +289,8 @@ func policy() []metav1.Object {
 	return objects
 }
 
-// TestRBAC_DecidesAsUpstream puts 2,000 generated questions to our authorizer over the
-// store and to upstream's over informers: the decisions are equal.
+// TestRBAC_DecidesAsUpstream makes 2,000 generated decisions with the authorizer over
+// the store and with upstream's authorizer over informers. The decisions are equal.
 func TestRBAC_DecidesAsUpstream(t *testing.T) {
 	t.Parallel()
 	r := newRules(t)

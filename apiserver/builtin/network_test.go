@@ -24,8 +24,9 @@ import (
 	"byre/apiserver/pki"
 )
 
-// network maps addresses, most of which no machine has, to the test's own servers: the
-// proxies refuse the loopback addresses that these listen on.
+// network maps addresses, most of which belong to no machine, to the test's own
+// servers, because the proxies refuse the loopback addresses that these servers listen
+// on.
 type network struct {
 	mu    sync.Mutex
 	hosts map[string]string // from host:port to host:port
@@ -122,7 +123,7 @@ func double(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// asked returns what the backend was asked since the last call.
+// asked returns the requests that the backend has received since the last call.
 func (b *backend) asked() []heard {
 	b.mu.Lock()
 	defer b.mu.Unlock()

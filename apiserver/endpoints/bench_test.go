@@ -49,9 +49,9 @@ func BenchmarkLists(b *testing.B) {
 	}
 }
 
-// BenchmarkFirstList lists Pods whose representations nobody has made yet, and reports the
-// processor time of a Pod, client included. BenchmarkParallel in apiserver/objectstore has
-// the control.
+// BenchmarkFirstList lists Pods whose representations have not been made yet. It
+// reports the processor time for each Pod, including the client's. BenchmarkParallel in
+// apiserver/objectstore has the control.
 func BenchmarkFirstList(b *testing.B) {
 	const pods = 2000
 	for name, accept := range map[string]string{

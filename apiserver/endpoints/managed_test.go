@@ -15,8 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// meddler is an admission plugin that changes managed fields as the object's name says, and
-// records their managers when the object is validated.
+// meddler is an admission plugin that changes managed fields in the way that the
+// object's name says. It records their managers when the object is validated.
 type meddler struct {
 	mu        sync.Mutex
 	validated map[string]string

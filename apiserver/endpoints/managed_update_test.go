@@ -17,8 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// updateMeddler does to updated objects what their annotation says, and remembers the
-// managed fields that plugins see.
+// updateMeddler is an admission plugin that changes updated objects in the way that
+// their annotation says. It records the managed fields that plugins see.
 type updateMeddler struct {
 	mu   sync.Mutex
 	seen map[string][]string
@@ -79,9 +79,9 @@ func withoutTimes(fields []metav1.ManagedFieldsEntry) string {
 	return string(text)
 }
 
-// TestUpdate_HasManagedFieldsOfUpstream: an update or a patch has the answer that upstream
-// gives, and leaves the managed fields that upstream does, whatever it says about managed
-// fields, and whatever admission does. Plugins see the same.
+// TestUpdate_HasManagedFieldsOfUpstream: an update or a patch has the same response and
+// stores the same managed fields as with upstream's handlers, whatever the request says
+// about managed fields and whatever admission does. Plugins see the same.
 func TestUpdate_HasManagedFieldsOfUpstream(t *testing.T) {
 	m := &updateMeddler{seen: map[string][]string{}}
 	s := newAdmittingServer(t, nil, m)
@@ -171,7 +171,8 @@ func TestUpdate_HasManagedFieldsOfUpstream(t *testing.T) {
 
 var variable = regexp.MustCompile(`"(uid|resourceVersion|creationTimestamp|time)":"[^"]*"`)
 
-// changeTwice creates a Pod and changes it twice, and returns all that is seen of it.
+// changeTwice creates a Pod and changes it twice. It returns the responses and what
+// plugins saw.
 func changeTwice(t *testing.T, s *server, by *httptest.Server, name, contentType, sub, query, agent, body string, edit func(string) string) string {
 	t.Helper()
 	path := "/api/v1/namespaces/first/pods/" + name

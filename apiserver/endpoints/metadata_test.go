@@ -8,9 +8,9 @@ import (
 	"byre/watch"
 )
 
-// TestMetadata_CutOutOfTheWholeObject: metadata in protobuf is the same whether it is made,
-// or cut out of whole objects that are in memory, or encoded by upstream's handlers; in
-// gets and lists, of both versions.
+// TestMetadata_CutOutOfTheWholeObject: metadata in protobuf is the same whether it is
+// transcoded, cut out of whole objects that are in memory, or encoded by upstream's
+// handlers, in gets and lists, in both versions.
 func TestMetadata_CutOutOfTheWholeObject(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)

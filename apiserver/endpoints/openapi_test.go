@@ -121,7 +121,7 @@ func asMap(v any) map[string]any {
 	return m
 }
 
-// notHere reports whether an entry may be missing. Each of these is missing on purpose.
+// notHere reports whether an entry is missing on purpose.
 func notHere(name string) bool {
 	return name == "logs" || slices.ContainsFunc([]string{
 		// Served by crd and aggregator, which describe their own groups.

@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/randfill"
 )
 
-// TestPrintRow_FollowsTime prints random objects of every built-in kind, lets time pass,
-// and compares the kept rows with those that upstream prints then: of each object by itself
-// and of all in a list.
+// TestPrintRow_FollowsTime prints random objects of every built-in kind and lets time
+// pass. It compares the kept rows with those that upstream prints then, of each object
+// and of all objects in a list.
 func TestPrintRow_FollowsTime(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)

@@ -12,8 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestChain_OrderIsUpstreams compares the calls in our chain with those in upstream's, in
-// the order of their source: it fails when upstream adds, removes or moves a filter.
+// TestChain_OrderIsUpstreams compares the calls in Chain with those in upstream's
+// function, in the order of their source. It fails when upstream adds, removes or moves
+// a filter.
 func TestChain_OrderIsUpstreams(t *testing.T) {
 	upstream := calls(t, filepath.Join(packageDir(t, "k8s.io/apiserver/pkg/server/filters"), "..", "config.go"),
 		"DefaultBuildHandlerChain")

@@ -15,8 +15,8 @@ import (
 	"byre/apiserver/openapi"
 )
 
-// TestParts_HaveTheSpec: an update of the status of the kinds that are updated most is not
-// compared with their spec.
+// TestParts_HaveTheSpec: for the kinds that are updated most, an update of the status
+// does not compare the spec.
 func TestParts_HaveTheSpec(t *testing.T) {
 	for _, object := range []runtime.Object{&corev1.Pod{}, &corev1.Node{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}} {
 		kinds, _, err := legacyscheme.Scheme.ObjectKinds(object)

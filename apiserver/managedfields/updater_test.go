@@ -19,8 +19,8 @@ import (
 	"byre/apiserver/managedfields"
 )
 
-// updaterOf returns an Updater that ignores a field, and upstream's field manager with
-// upstream's own converter that does.
+// updaterOf returns an Updater and upstream's field manager with upstream's own
+// converter. Both ignore the same field.
 func updaterOf(t testing.TB, kind schema.GroupVersionKind, subresource, ignored string) (*managedfields.Updater, *upstream.FieldManager) {
 	t.Helper()
 	version := fieldpath.APIVersion(kind.GroupVersion().String())
@@ -40,8 +40,8 @@ func updaterOf(t testing.TB, kind schema.GroupVersionKind, subresource, ignored 
 	}), managers[1]
 }
 
-// updated returns what an Updater makes of an object, and checks that it leaves the live
-// one its managed fields.
+// updated returns the managed fields that an Updater sets on object. It checks that the
+// live object keeps its managed fields.
 func updated(t testing.TB, u *managedfields.Updater, live, object runtime.Object, by string) runtime.Object {
 	t.Helper()
 	live, object = live.DeepCopyObject(), object.DeepCopyObject()
@@ -95,8 +95,9 @@ func FuzzUpdater(f *testing.F) {
 	})
 }
 
-// TestUpdater_LeavesTheUnusualToUpstream: managers of other versions, too many managers,
-// and what is not in upstream's form get what upstream makes of them.
+// TestUpdater_LeavesTheUnusualToUpstream: where there are entries of other versions,
+// too many managers, or entries that are not in upstream's form, the result is what
+// upstream computes.
 func TestUpdater_LeavesTheUnusualToUpstream(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	ours, theirs := updaterOf(t, kind, "", "status")

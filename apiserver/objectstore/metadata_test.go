@@ -24,8 +24,8 @@ import (
 	"byre/watch/watchtest"
 )
 
-// story is an event as text: what the garbage collector's graph gets of it.
-func story(e MetadataEvent) string {
+// eventText is an event as text: the parts that the garbage collector's graph uses.
+func eventText(e MetadataEvent) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s/%s", e.Type, e.Object.Namespace, e.Object.Name)
 	for _, owner := range e.Object.OwnerReferences {
@@ -107,7 +107,7 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 				t.Fatalf("after %q: %v", got, err)
 			}
 			for _, e := range events {
-				seen, got = append(seen, e), append(got, story(e))
+				seen, got = append(seen, e), append(got, eventText(e))
 			}
 		}
 		slices.Sort(got)
@@ -260,7 +260,7 @@ func TestWatch_MetadataOfImportedValues(t *testing.T) {
 		if err != nil || len(events) != 1 {
 			t.Fatalf("%d events, %v", len(events), err)
 		}
-		if got := story(events[0]); got != "ADDED ns/imported of ReplicaSet web keeps x/y" || events[0].Object.UID != "the-uid" {
+		if got := eventText(events[0]); got != "ADDED ns/imported of ReplicaSet web keeps x/y" || events[0].Object.UID != "the-uid" {
 			t.Errorf("it is %q with uid %q", got, events[0].Object.UID)
 		}
 		if err := f.Delete(t.Context(), "/pods/ns/imported", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {

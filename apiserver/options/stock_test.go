@@ -43,7 +43,7 @@ func TestStock_TakesWhatServeRefuses(t *testing.T) {
 	}
 }
 
-// kube-apiserver takes the deprecated master-count, and refuses what it doesn't know.
+// kube-apiserver's flags accept the deprecated master-count, and refuse unknown values.
 func TestStock_TakesMasterCountForLease(t *testing.T) {
 	o := parseStock(t, "--endpoint-reconciler-type=master-count", "--apiserver-count=3")
 	if got := o.Cluster.EndpointReconciler; got != "lease" {

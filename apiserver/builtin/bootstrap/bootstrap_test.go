@@ -63,7 +63,7 @@ func ensure(t *testing.T, c bootstrap.Config) *bootstrap.Bootstrap {
 	return b
 }
 
-// writes returns the writes that the client was asked for.
+// writes returns the writes among the requests that the client has received.
 func writes(client *fake.Clientset) []string {
 	var all []string
 	for _, action := range client.Actions() {
