@@ -94,7 +94,7 @@ type backend struct {
 	*httptest.Server
 	name string
 	ca   *authority
-	at   net.Addr // where the Service leads to, if not to the server
+	at   net.Addr // the address of the Service's endpoint; the server's where nil
 }
 
 const namespace = "backends"

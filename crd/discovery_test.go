@@ -15,7 +15,7 @@ import (
 )
 
 // TestDiscovery_FollowsDefinitions: both discovery documents show a definition after it was
-// established, and drop it after its deletion. Nothing polls: the change brings it about.
+// established, and drop it after its deletion. The server reacts to the change: nothing polls.
 func TestDiscovery_FollowsDefinitions(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, testDiscovery)

@@ -127,7 +127,7 @@ func TestLog_LimitsRepeatedLines(t *testing.T) {
 			stranger := rest.AnonymousClientConfig(config)
 			stranger.BearerToken = "wrong"
 			for range requests {
-				probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe"}} // which the webhook that fails is asked about
+				probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe"}} // the webhook's rules match this name
 				if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), probe, metav1.CreateOptions{}); !apierrors.IsInternalError(err) {
 					t.Fatalf("the webhook's failure is %v", err)
 				}

@@ -42,8 +42,9 @@ func compare(t *testing.T, stock, byre *peer, r request) {
 	}
 }
 
-// askUntilAlike repeats a request that settles until both answers are alike, and returns how
-// the last ones differ.
+// askUntilAlike repeats a request while the answers differ: one that settles until the
+// timeout, and one that changes nothing up to 40 times (see askBoth). It returns how the last
+// answers differ.
 func askUntilAlike(ctx context.Context, stock, byre *peer, r request, timeout time.Duration) ([]string, error) {
 	var earlier answers
 	tick := time.NewTicker(50 * time.Millisecond)

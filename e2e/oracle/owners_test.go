@@ -55,9 +55,9 @@ func (s shadowed) object(version string) string {
 }
 
 // compareOwners creates a definition with the group and the name of each built-in resource,
-// deletes it, and checks that no built-in object changed. A stock server keeps the objects of
-// both under different keys in etcd, except definitions and APIServices, which are left out:
-// these have the keys that instances of a definition have.
+// deletes it, and checks that the built-in objects keep their UIDs. A stock server keeps the
+// objects of both under different keys in etcd, except definitions and APIServices, which are
+// left out: these have the keys that instances of a definition have.
 func compareOwners(t *testing.T, stock, byre *peer) {
 	all := append(served(t, stock), shadowed{
 		// No server serves this group by default, so that it is the definition's alone.

@@ -204,7 +204,7 @@ func (l *load) await(ctx context.Context, most time.Duration, what string, check
 			return nil
 		}
 		if ctx.Err() == nil {
-			last = err // not the error of a request that the end of the wait breaks off
+			last = err // a request that the end of the wait cancels does not replace it
 		}
 		if time.Since(told) > 10*time.Second {
 			told = time.Now()

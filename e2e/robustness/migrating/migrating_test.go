@@ -263,7 +263,7 @@ func sqliteDatabase(t *testing.T, path, name string, env []string) database {
 	}
 }
 
-// digestInto adds a snapshot's rows to a digest.
+// digestInto returns a function that sets d to the digest of a snapshot.
 func digestInto(d *snapshot.Digest) func(sqlstore.Snapshot) error {
 	return func(s sqlstore.Snapshot) (err error) {
 		*d, err = snapshot.DigestOf(s)
