@@ -45,6 +45,13 @@ type Driver interface {
 	Close() error
 }
 
+// LockWaiter is a Driver whose Compact waits for a lock that writers hold.
+type LockWaiter interface {
+	// LockWaited returns how long all calls of Compact have waited for the lock. The waits
+	// cost the writers nothing.
+	LockWaited() time.Duration
+}
+
 // Sizer is a Driver that can say how large its database is.
 type Sizer interface {
 	// Size is the number of bytes that the database takes on disk.

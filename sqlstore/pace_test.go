@@ -17,9 +17,12 @@ type busy struct {
 	perSecond int64
 	began     time.Time
 	compacted int64
-	// working is the time that the compaction has taken.
-	working time.Duration
+	// working is the time that the compaction has taken, without that for which each chunk
+	// waits for the writers' lock; waited is the sum of the waits.
+	working, wait, waited time.Duration
 }
+
+func (b *busy) LockWaited() time.Duration { return b.waited }
 
 func (b *busy) State(context.Context) (sqlstore.State, error) {
 	written := b.perSecond * int64(time.Since(b.began)) / int64(time.Second)
@@ -28,7 +31,8 @@ func (b *busy) State(context.Context) (sqlstore.State, error) {
 
 func (b *busy) Compact(_ context.Context, upTo int64, limit int) (deleted int64, done bool, err error) {
 	took := time.Duration(limit) * time.Millisecond
-	time.Sleep(took)
+	time.Sleep(took + b.wait)
+	b.waited += b.wait
 	b.working += took
 	before := b.compacted
 	b.compacted = min(b.compacted+int64(limit), upTo)
@@ -71,5 +75,27 @@ func TestCompact_KeepsUpWithTheWriters(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A chunk that waits for the writers' lock does not get smaller, and the pause after it no longer:
+// the writers lose nothing while it waits.
+func TestCompact_DoesNotPauseForItsWaits(t *testing.T) {
+	t.Parallel()
+	compacted := func(wait time.Duration) (changes int64, chunks time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			b := &busy{Model: storetest.NewModel(), perSecond: 90, began: time.Now(), wait: wait}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_ = sqlstore.New(b, sqlstore.Options{}).Compact(ctx, 1_000_000)
+			changes, chunks = b.compacted, b.waited/max(wait, 1)
+		})
+		return changes, chunks
+	}
+	without, _ := compacted(0)
+	// A chunk takes 20 ms of work at most, and is followed by a pause of 60 to 180 ms.
+	with, chunks := compacted(50 * time.Millisecond)
+	if with < without/2 {
+		t.Errorf("%d changes are compacted in %d chunks that wait, and %d without waits", with, chunks, without)
 	}
 }

@@ -53,8 +53,10 @@ type Driver struct {
 	reads, writes, locks *pgxpool.Pool
 	// unlocked is when a lock by name was last released, in nanoseconds since 1970.
 	unlocked atomic.Int64
-	history  history
-	waiting  batchWait
+	// lockWaited is how long compactions have waited for the writers' lock, in nanoseconds.
+	lockWaited atomic.Int64
+	history    history
+	waiting    batchWait
 }
 
 var (
@@ -62,6 +64,7 @@ var (
 	_ sqlstore.Maintainer = (*Driver)(nil)
 	_ sqlstore.Locker     = (*Driver)(nil)
 	_ sqlstore.Notifier   = (*Driver)(nil)
+	_ sqlstore.LockWaiter = (*Driver)(nil)
 
 	_ sqlstore.BackupRecorder = (*Driver)(nil)
 )

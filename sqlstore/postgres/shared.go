@@ -56,9 +56,17 @@ func (d *Driver) deleteChanges(ctx context.Context, tx pgx.Tx, upTo int64, limit
 		deleted = tag.RowsAffected()
 		return nil
 	})
-	b.Queue(updateCompacted, upTo)
-	return deleted, tx.SendBatch(ctx, &b).Close()
+	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	_, err = tx.Exec(ctx, updateCompacted, upTo) // waits for the writers' lock
+	d.lockWaited.Add(int64(time.Since(start)))
+	return deleted, err
 }
+
+// LockWaited implements sqlstore.LockWaiter.
+func (d *Driver) LockWaited() time.Duration { return time.Duration(d.lockWaited.Load()) }
 
 // WithLock implements sqlstore.Locker by an advisory lock of a transaction that is otherwise
 // idle. The transaction has an idle timeout, so that the server releases the lock of a
