@@ -182,10 +182,12 @@ upgrade-test: build test-setup
 # Has containerd, runc and kubelet join byre and run Pods. It needs root, and Debian's packages
 # containerd, runc, containernetworking-plugins, iproute2 and busybox-static. With RENEWAL=1
 # it waits until the kubelet has renewed a projected token: ten minutes, because no token
-# lives shorter.
+# lives shorter. Where the machine can't run containers, and with HOLLOW=1, upstream's hollow
+# kubelets join instead.
 RENEWAL ?=
+HOLLOW  ?=
 node-test: build
-	cd e2e && E2E_NODE=1 $(GO) test -count=1 -v -timeout 30m ./node -args $(if $(RENEWAL),-renewal)
+	cd e2e && E2E_NODE=1 $(GO) test -count=1 -v -timeout 30m ./node -args $(if $(RENEWAL),-renewal) $(if $(HOLLOW),-hollow)
 
 # Runs upstream's kube-controller-manager and kube-scheduler on byre and kills the servers
 # in the middle of rollouts: of 20 Pods in `make test`, and here of ROLLOUT_PODS, KILLS times

@@ -7,4 +7,7 @@
 // and /run, and all processes end with the test. It builds its image from the machine's static
 // busybox. The kubelet makes no cgroups (cgroupsPerQOS is off); containers have cgroups of their
 // own while they run.
+//
+// Where the machine cannot run containers the test says so, and upstream's hollow kubelets
+// (kubemark) join instead; "make node-test HOLLOW=1" runs them on any machine, and without root.
 package node

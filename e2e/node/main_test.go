@@ -22,27 +22,52 @@ const (
 	inside = "E2E_NODE_INSIDE"
 )
 
-var awaitRenewal = flag.Bool("renewal", false, "wait until the kubelet has renewed a projected token: ten minutes")
+// noContainers is the exit status of a process that cannot prepare its namespaces.
+const noContainers = 77
+
+// errNoContainers means that this machine cannot run containers.
+var errNoContainers = errors.New("this machine can't run containers")
+
+var (
+	awaitRenewal = flag.Bool("renewal", false, "wait until the kubelet has renewed a projected token: ten minutes")
+	hollow       = flag.Bool("hollow", false, "run upstream's hollow kubelets, also where the machine can run containers")
+)
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if os.Getenv(wanted) == "" {
+	switch {
+	case os.Getenv(wanted) == "":
 		fmt.Println("make node-test runs a real node")
 		os.Exit(m.Run()) // which skips
-	}
-	if os.Getenv(inside) != "" {
+	case os.Getenv(inside) != "":
 		if err := prepareNamespaces(); err != nil {
-			fmt.Fprintln(os.Stderr, "node: this machine can't run containers:", err)
-			os.Exit(1)
+			fmt.Fprintln(os.Stderr, "node:", err)
+			os.Exit(noContainers)
 		}
 		os.Exit(m.Run())
+	case *hollow:
+		os.Exit(runHollow(m))
 	}
 	status, err := runInside()
+	if errors.Is(err, errNoContainers) {
+		fmt.Fprintf(os.Stderr, "node: %v: upstream's hollow kubelets run instead\n", err)
+		os.Exit(runHollow(m))
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "node:", err)
 		os.Exit(1)
 	}
 	os.Exit(status)
+}
+
+// runHollow runs the test that needs no containers.
+func runHollow(m *testing.M) (status int) {
+	*hollow = true
+	if err := programs.Build(context.Background(), programs.Byre, programs.Kubectl, programs.Kubemark); err != nil {
+		fmt.Fprintln(os.Stderr, "node:", err)
+		return 1
+	}
+	return m.Run()
 }
 
 // system are the programs of the system that a node needs, and their packages in Debian.
@@ -54,11 +79,11 @@ var system = map[string]string{
 // runInside runs this program again in namespaces of its own.
 func runInside() (status int, err error) {
 	if os.Geteuid() != 0 {
-		return 0, errors.New("run it as root: containers need namespaces and cgroups")
+		return 0, fmt.Errorf("%w without root: they need namespaces and cgroups", errNoContainers)
 	}
 	for program, pkg := range system {
 		if _, err := exec.LookPath(program); err != nil {
-			return 0, fmt.Errorf("there is no %s: install the package %s", program, pkg)
+			return 0, fmt.Errorf("%w: there is no %s: install the package %s", errNoContainers, program, pkg)
 		}
 	}
 	if err := programs.Build(context.Background(), programs.Byre, programs.Kubectl, programs.Kubelet); err != nil {
@@ -70,8 +95,14 @@ func runInside() (status int, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL,
 	}
-	err = cmd.Run()
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("%w: %w", errNoContainers, err)
+	}
+	err = cmd.Wait()
 	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == noContainers {
+		return 0, errNoContainers // the process has said why
+	}
 	if errors.As(err, &exit) {
 		return max(1, exit.ExitCode()), nil
 	}

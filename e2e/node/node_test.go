@@ -19,11 +19,15 @@ import (
 
 const nodeName = "node-1"
 
-// node is byre with one real node.
+// node is byre with one real node, or with hollow ones.
 type node struct {
 	server *servers.Server
 	config servers.Byre
 	dir    string
+	// names are those of the nodes.
+	names []string
+	// bootstrap is a kubeconfig with a bootstrap token.
+	bootstrap string
 }
 
 // TestNode_RunsPods: byre with its scheduler and controllers, and a kubelet, are a cluster.
@@ -32,7 +36,7 @@ func TestNode_RunsPods(t *testing.T) {
 		t.Skip("make node-test runs a real node")
 	}
 	n := startCluster(t)
-	n.runWeb(t)
+	n.runWeb(t, web)
 	first := n.startAgent(t)
 	for _, step := range []struct {
 		name string
@@ -84,9 +88,9 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:c
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: system:bootstrappers:nodes}]
 `
 
-// startCluster has a node join by a bootstrap token and certificate signing requests: that
-// of the client is approved by byre, that of the server by the administrator.
-func startCluster(t *testing.T) *node {
+// startServer starts byre with its scheduler and controllers, and lets nodes join by a bootstrap
+// token.
+func startServer(t *testing.T, names ...string) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "byre-node-")
 	if err != nil {
@@ -98,10 +102,9 @@ func startCluster(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	data := filepath.Join(dir, "byre")
-	ca := filepath.Join(data, "pki", "ca.crt")
-	n := &node{dir: dir, config: servers.Byre{Dir: data, Port: port, Args: []string{
+	n := &node{dir: dir, names: names, bootstrap: filepath.Join(dir, "bootstrap.kubeconfig"), config: servers.Byre{Dir: data, Port: port, Args: []string{
 		"--with-scheduler", "--with-controller-manager", "--enable-bootstrap-token-auth",
-		"--kubelet-certificate-authority", ca, "--kubelet-preferred-address-types", "InternalIP",
+		"--kubelet-certificate-authority", filepath.Join(data, "pki", "ca.crt"), "--kubelet-preferred-address-types", "InternalIP",
 	}}}
 	if n.server, err = n.config.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -115,12 +118,19 @@ func startCluster(t *testing.T) *node {
 		}
 	})
 	n.apply(t, joining)
-	bootstrap := filepath.Join(dir, "bootstrap.kubeconfig")
-	if err := n.server.WriteKubeconfig(bootstrap, "abcdef.0123456789abcdef", ""); err != nil {
+	if err := n.server.WriteKubeconfig(n.bootstrap, "abcdef.0123456789abcdef", ""); err != nil {
 		t.Fatal(err)
 	}
-	startContainerd(t, dir)
-	startKubelet(t, dir, ca, bootstrap)
+	return n
+}
+
+// startCluster has a node join by a bootstrap token and certificate signing requests: that
+// of the client is approved by byre, that of the server by the administrator.
+func startCluster(t *testing.T) *node {
+	t.Helper()
+	n := startServer(t, nodeName)
+	startContainerd(t, n.dir)
+	startKubelet(t, n.dir, filepath.Join(n.config.Dir, "pki", "ca.crt"), n.bootstrap)
 	waitFor(t, "the kubelet asks for a serving certificate", func() error {
 		pending := n.kubectl(t, "get", "csr", "--field-selector=spec.signerName=kubernetes.io/kubelet-serving", "-o", "name")
 		if pending == "" {
@@ -162,13 +172,13 @@ spec:
       volumes: [{name: www, emptyDir: {}}]
 `
 
-func (n *node) runWeb(t *testing.T) {
+func (n *node) runWeb(t *testing.T, manifest string) {
 	t.Helper()
 	waitFor(t, "the service account of Pods", func() error {
 		_, err := n.tryKubectl(t, "", "get", "serviceaccount", "default")
 		return err
 	})
-	n.apply(t, web)
+	n.apply(t, manifest)
 	n.kubectl(t, "rollout", "status", "deployment/web", "--timeout=5m")
 }
 
@@ -278,6 +288,14 @@ func (n *node) testProbes(t *testing.T) {
 
 // testRestart: while byre is stopped, Pods keep running and the kubelet keeps serving.
 func (n *node) testRestart(t *testing.T) {
+	n.restart(t)
+	n.testLogs(t)
+	n.scale(t, 3)
+}
+
+// restart restarts byre under running Pods, which must not change.
+func (n *node) restart(t *testing.T) {
+	t.Helper()
 	before := n.restarts(t)
 	if err := n.server.Stop(); err != nil {
 		t.Fatal(err)
@@ -287,20 +305,37 @@ func (n *node) testRestart(t *testing.T) {
 	if n.server, err = n.config.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	restarted := time.Now().Add(-time.Second).UTC()
-	waitFor(t, "the node renews its Lease", func() error {
-		renewed, err := time.Parse(time.RFC3339Nano, n.kubectl(t, "get", "lease", nodeName, "--namespace=kube-node-lease", "-o", "jsonpath={.spec.renewTime}"))
-		if err == nil && renewed.Before(restarted) {
-			err = fmt.Errorf("renewed at %v", renewed)
-		}
-		return err
-	})
-	n.kubectl(t, "wait", "--for=condition=Ready", "node/"+nodeName, "--timeout=5m")
+	n.awaitRenewals(t)
+	for _, name := range n.names {
+		n.kubectl(t, "wait", "--for=condition=Ready", "node/"+name, "--timeout=5m")
+	}
 	if after := n.restarts(t); after != before {
 		t.Errorf("before:\n%safter:\n%s", before, after)
 	}
-	n.testLogs(t)
-	n.kubectl(t, "scale", "deployment/web", "--replicas=3")
+}
+
+// awaitRenewals waits until each node has renewed its Lease after now.
+func (n *node) awaitRenewals(t *testing.T) {
+	t.Helper()
+	now := time.Now().Add(-time.Second).UTC()
+	for _, name := range n.names {
+		waitFor(t, "the node renews its Lease", func() error {
+			text, err := n.tryKubectl(t, "", "get", "lease", name, "--namespace=kube-node-lease", "-o", "jsonpath={.spec.renewTime}")
+			if err != nil {
+				return err // a kubelet may be ready before it has a Lease
+			}
+			renewed, err := time.Parse(time.RFC3339Nano, text)
+			if err == nil && renewed.Before(now) {
+				err = fmt.Errorf("%s renewed at %v", name, renewed)
+			}
+			return err
+		})
+	}
+}
+
+func (n *node) scale(t *testing.T, replicas int) {
+	t.Helper()
+	n.kubectl(t, "scale", "deployment/web", fmt.Sprintf("--replicas=%d", replicas))
 	n.kubectl(t, "rollout", "status", "deployment/web", "--timeout=5m")
 }
 
@@ -313,6 +348,11 @@ func (n *node) testDrain(t *testing.T) {
 	}
 	n.kubectl(t, "uncordon", nodeName)
 	n.kubectl(t, "rollout", "status", "deployment/web", "--timeout=5m")
+	n.deleteWeb(t)
+}
+
+func (n *node) deleteWeb(t *testing.T) {
+	t.Helper()
 	n.kubectl(t, "delete", "deployment", "web")
 	waitFor(t, "all Pods are gone", func() error {
 		if left := n.kubectl(t, "get", "pods", "--selector=app!=agent", "-o", "name"); left != "" {
