@@ -93,7 +93,14 @@ func (s *Store) Run(ctx context.Context) error {
 	var services sync.WaitGroup
 	services.Go(func() { s.write(ctx) })
 	services.Go(func() { s.runEvery(ctx, "expire", s.options.ExpireInterval, s.expireDue) })
-	services.Go(func() { s.runEvery(ctx, "compact", s.options.CompactInterval, s.retainAlone) })
+	services.Go(func() {
+		// The metrics have the history of a store that was compacted or restored before the
+		// first compaction too.
+		if err := s.recordState(ctx); err != nil && ctx.Err() == nil {
+			s.options.Logger.Warn("store: metrics of the history are missing until the next compaction", "err", err)
+		}
+		s.runEvery(ctx, "compact", s.options.CompactInterval, s.retainAlone)
+	})
 	if maintainer, ok := s.Driver.(Maintainer); ok {
 		services.Go(func() { s.maintain(ctx, maintainer) })
 	}

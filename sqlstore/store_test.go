@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -337,4 +338,41 @@ func TestStore_StopEndsWrites(t *testing.T) {
 	r.answers <- nil
 	r.expectResults("first 1 <nil>", "waiting 0 store is closed")
 	r.stopped.Wait()
+}
+
+// TestStore_MeasuresTheHistoryFromTheStart: the metrics of a store that was compacted, or
+// restored, before its start are right before the first compaction.
+func TestStore_MeasuresTheHistoryFromTheStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		model := storetest.NewModel()
+		for i := range 3 {
+			write := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Value: []byte("1")}
+			if _, err := model.Commit(t.Context(), []sqlstore.Write{write}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := model.Compact(t.Context(), 2, 10); err != nil {
+			t.Fatal(err)
+		}
+		metrics := prometheus.NewRegistry()
+		store := sqlstore.New(model, sqlstore.Options{Registerer: metrics, CompactInterval: time.Hour})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = store.Run(ctx) })
+		synctest.Wait()
+		want := `
+# HELP byre_store_compacted_revision Last revision whose history is gone.
+# TYPE byre_store_compacted_revision gauge
+byre_store_compacted_revision 2
+# HELP byre_store_revision Last revision that this process has seen in the store.
+# TYPE byre_store_revision gauge
+byre_store_revision 3
+`
+		if err := testutil.GatherAndCompare(metrics, strings.NewReader(want), "byre_store_compacted_revision", "byre_store_revision"); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		running.Wait()
+	})
 }
