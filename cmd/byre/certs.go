@@ -120,8 +120,13 @@ func newCertsRenewCommand() *cobra.Command {
 			"A running server loads them by itself: the serving and front-proxy certificates\n" +
 			"within a minute, the client certificate for kubelets within five. Copies of\n" +
 			"admin.kubeconfig keep the certificate before, which is valid until it expires.",
-		Example:           "  byre certs renew all\n  byre certs renew apiserver front-proxy-client",
-		Args:              cobra.MinimumNArgs(1),
+		Example: "  byre certs renew all\n  byre certs renew apiserver front-proxy-client",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return fmt.Errorf("name the certificates to renew: %s, or all", strings.Join(pki.RenewableNames(), ", "))
+			}
+			return nil
+		},
 		ValidArgsFunction: cobra.FixedCompletions(append([]string{"all"}, pki.RenewableNames()...), cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return renewCertificates(cmd.OutOrStdout(), flags.config(), args)

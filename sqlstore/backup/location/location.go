@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -63,6 +64,9 @@ func (l Location) writeFile(fill func(io.Writer) error) (err error) {
 	}
 	dir, base := filepath.Split(filepath.Clean(l.Name))
 	file, err := os.CreateTemp(dir, "."+base+".*") // with mode 0600, because backups hold Secrets
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: there is no directory %s", l.Name, filepath.Clean(dir))
+	}
 	if err != nil {
 		return err
 	}

@@ -130,6 +130,10 @@ func TestLocation_File(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectContent(t, l, []byte("two"))
+	l.Name = filepath.Join(dir, "absent", "byre.zst")
+	if err := l.Write(t.Context(), fill(nil)); err == nil || !strings.HasSuffix(err.Error(), "there is no directory "+filepath.Join(dir, "absent")) {
+		t.Errorf("in a directory that does not exist: %v", err)
+	}
 }
 
 func TestLocation_StandardStreams(t *testing.T) {
