@@ -30,6 +30,13 @@ func TestNode_RunsHollowPods(t *testing.T) {
 	// The fake of the runtime has no image before a kubelet has pulled it.
 	n.runWeb(t, strings.ReplaceAll(web, "imagePullPolicy: Never", "imagePullPolicy: IfNotPresent"))
 	n.scale(t, 4)
+	// The fake of the probes reports a container as ready before it runs.
+	waitFor(t, "the Pods run", func() error {
+		if running := len(n.pods(t)); running != 4 {
+			return fmt.Errorf("%d run", running)
+		}
+		return nil
+	})
 	for _, step := range []struct {
 		name string
 		test func(*testing.T)
