@@ -352,7 +352,7 @@ func TestStore_MeasuresTheHistoryFromTheStart(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := model.Compact(t.Context(), 2, 10); err != nil {
+		if _, _, err := model.Compact(t.Context(), 2, 10); err != nil {
 			t.Fatal(err)
 		}
 		metrics := prometheus.NewRegistry()
