@@ -77,10 +77,13 @@ func (o *onDemand) runController(ctx context.Context, name string, d descriptor)
 func (o *onDemand) build(ctx context.Context, name string, d descriptor) (func(context.Context), error) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
-	run, err := d.build(klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), name)), o.cc)
+	built, cc := make(chan struct{}), *o.cc
+	cc.informers = gatedFactory{o.cc.informers, gate{built: built, ended: ctx.Done()}}
+	run, err := d.build(klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), name)), &cc)
 	if err != nil {
 		return nil, err
 	}
+	close(built)
 	o.cc.informers.StartWithContext(ctx)
 	return run, nil
 }
