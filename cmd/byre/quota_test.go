@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -150,24 +151,31 @@ func makeBounded(t *testing.T, kube kubernetes.Interface, ns string) {
 	settle(t, kube, ns)
 }
 
-// settle waits until the quota has not changed for half a second. Upstream's controller
-// repeats a count that conflicted with another change some milliseconds later. A count that
-// runs while clients create misses objects that were admitted and not created yet, and so
-// makes their quota free again.
+// settle waits until the quota has not changed for half a second, in which the server has
+// committed fifty other writes. Upstream's controller repeats a count that conflicted with
+// another change some milliseconds later; where the disk delays its write, it delays those of
+// settle too. A count that runs while clients create misses objects that were admitted and
+// not created yet, and so makes their quota free again.
 func settle(t *testing.T, kube kubernetes.Interface, ns string) {
 	t.Helper()
-	const calm = 500 * time.Millisecond
+	const calm, writes = 500 * time.Millisecond, 50
 	var seen string
 	var since time.Time
+	var written int
 	eventually.Done(t, "the quota is settled", func(ctx context.Context) (bool, error) {
+		written++
+		count := fmt.Appendf(nil, `{"metadata":{"annotations":{"writes":"%d"}}}`, written)
+		if _, err := kube.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, count, metav1.PatchOptions{}); err != nil {
+			return false, err
+		}
 		quota, err := kube.CoreV1().ResourceQuotas(ns).Get(ctx, "bounds", metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
 		if quota.ResourceVersion != seen {
-			seen, since = quota.ResourceVersion, time.Now()
+			seen, since, written = quota.ResourceVersion, time.Now(), 0
 		}
-		return time.Since(since) > calm, nil
+		return time.Since(since) > calm && written >= writes, nil
 	})
 }
 

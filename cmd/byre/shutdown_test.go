@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -230,11 +231,15 @@ func (h *slowHook) install(t *testing.T, client kubernetes.Interface) {
 // TestShutdown_DuringStart: a server that is told to stop while it waits for its database
 // exits with status 0.
 func TestShutdown_DuringStart(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	silent, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close()
+	// A server that exits before it connects must not leave the test waiting.
+	if err := silent.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
 	server := command(t, dir, "serve", "--data-dir", dir, "--secure-port=0",
 		"--endpoint=postgres://byre@"+silent.Addr().String()+"/byre?sslmode=disable&connect_timeout=600")
