@@ -8,9 +8,9 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// The connection of a migration breaks after any of its statements, before the answer
-// arrives, as when its process is killed. The schema is then either the old or the new one,
-// and the next migration completes.
+// If the connection of a migration breaks after any of its statements, before the answer
+// arrives, the schema is either the old or the new one, and the next migration completes. The
+// same holds if the process is killed.
 func TestUp_BrokenAtAnyStatement(t *testing.T) {
 	t.Parallel()
 	d := postgresDatabase(t)

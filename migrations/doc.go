@@ -1,21 +1,23 @@
-// Package migrations brings a database to the schema that this program knows.
+// Package migrations brings a database to the schema of this program.
 //
-// The steps are numbered SQL files, one folder a dialect, embedded in the program and run
-// by golang-migrate. Its own database drivers are not used: byre's drivers run all steps,
-// and write the version, in one transaction that holds the lock. So a migration happens
-// wholly or not at all, no database is ever left "dirty", and the lock needs no session
-// of its own, which a connection pooler in transaction mode could not give.
+// The steps are numbered SQL files, one folder for each dialect. They are embedded in the
+// program, and golang-migrate runs them. The package does not use golang-migrate's database
+// drivers. Its own drivers run all steps, and write the version, in one transaction that holds
+// the lock of the migration. So a migration happens completely or not at all, and never leaves a
+// database "dirty". The lock needs no session of its own, which a connection pooler in
+// transaction mode could not give.
 //
 // # What is promised
 //
-//   - A database of another program, or of a newer version of this one, is
-//     refused and left as it is (ErrForeign, ErrNewer).
-//   - Two programs that start at once migrate one after the other.
-//   - Down reverses Up.
+//   - Up and Down refuse a database of another program (ErrForeign) or of a newer release
+//     (ErrNewer), and do not change it.
+//   - If two processes start at the same time, one migrates, and the other waits or fails with
+//     an *InUseError.
+//   - Down reverses one step of Up.
 //
 // # Endpoints
 //
-// An endpoint is "sqlite:///absolute/path", "sqlite:relative/path", or anything
-// that pgx takes as a connection string, by its scheme "postgres://" or
-// "postgresql://" or by its keywords ("host=... dbname=...").
+// An endpoint is "sqlite:///absolute/path", "sqlite:relative/path", or a connection string of
+// pgx: a URL with the scheme "postgres://" or "postgresql://", or keywords and values
+// ("host=... dbname=...").
 package migrations

@@ -10,14 +10,15 @@ import (
 // Dialect is a kind of database.
 type Dialect string
 
-// The dialects; each is also the name of its folder of steps.
+// The dialects. Each is also the name of the folder with its steps.
 const (
 	SQLite   Dialect = "sqlite"
 	Postgres Dialect = "postgres"
 )
 
-// ParseEndpoint says which database an endpoint means: a file's path for
-// SQLite, a connection string for PostgreSQL.
+// ParseEndpoint returns the kind of database of an endpoint, and its place: the path of the file
+// for SQLite, the connection string for PostgreSQL. Its errors do not repeat the endpoint, which
+// may have a password.
 func ParseEndpoint(endpoint string) (Dialect, string, error) {
 	scheme, rest, found := strings.Cut(endpoint, ":")
 	switch {
@@ -36,7 +37,7 @@ func ParseEndpoint(endpoint string) (Dialect, string, error) {
 	case !strings.Contains(endpoint, "://") && strings.Contains(endpoint, "="):
 		return Postgres, endpoint, nil
 	default:
-		// The endpoint itself may hold a password: it is not repeated.
+		// The error does not repeat the endpoint, which may have a password.
 		return "", "", errors.New("endpoint: want sqlite:///path or postgres://user@host/database")
 	}
 }

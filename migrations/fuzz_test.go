@@ -8,9 +8,8 @@ import (
 	"byre/migrations"
 )
 
-// FuzzParseEndpoint: each text is a file, a connection string, or an error that does not
-// contain what may be a password. The name of a file is the same after its way through
-// SQLite's URI.
+// FuzzParseEndpoint: ParseEndpoint returns a file, a connection string, or an error that does not
+// contain a password. SQLiteDSN escapes the path of a file so that unescaping returns the path.
 func FuzzParseEndpoint(f *testing.F) {
 	for _, endpoint := range []string{
 		"", ":", "sqlite:", "sqlite://", "sqlite:///var/lib/byre.db", "sqlite:relative.db", "sqlite://%3Fmode=memory", "sqlite:///a%00b", "sqlite:///%zz",
@@ -29,7 +28,7 @@ func FuzzParseEndpoint(f *testing.F) {
 				t.Errorf("the error repeats the endpoint: %v", err)
 			}
 		case place == "":
-			t.Error("an endpoint of nowhere is taken")
+			t.Error("an endpoint without a place is accepted")
 		case dialect == migrations.SQLite:
 			name, parameters, some := strings.Cut(strings.TrimPrefix(migrations.SQLiteDSN(place), "file:"), "?")
 			if path, err := url.PathUnescape(name); err != nil || path != place || some || strings.Contains(name, "#") {

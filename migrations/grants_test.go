@@ -8,8 +8,8 @@ import (
 	"byre/migrations"
 )
 
-// A privilege that an administrator granted on the table counters holds for the view of
-// that name too, and again for the table after the step down.
+// A privilege that an administrator has granted on the table counters also holds for the view
+// counters after the step up, and for the table again after the step down.
 func TestGrants_FollowTheName(t *testing.T) {
 	t.Parallel()
 	d := postgresDatabase(t)

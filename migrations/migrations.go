@@ -19,36 +19,38 @@ import (
 var steps embed.FS
 
 var (
-	// ErrForeign means that the database holds something that isn't ours.
+	// ErrForeign means that the database is another program's.
 	ErrForeign = dbfile.ErrForeign
-	// ErrNewer means that a newer version of this program has migrated the database.
+	// ErrNewer means that a newer release has migrated the database.
 	ErrNewer = errors.New("database was made by a newer version of byre")
-	// ErrDirty means that another program has begun a migration of the database and not
-	// ended it. Ours are made wholly or not at all.
+	// ErrDirty means that another program, such as golang-migrate's command, has begun a
+	// migration of the database and not ended it. Migrations of this package never leave that
+	// state.
 	ErrDirty = errors.New("database is dirty: another program left a migration half done; restore a backup")
-	// ErrOlder means that the database has to be migrated first.
+	// ErrOlder means that the caller must migrate the database first.
 	ErrOlder = errors.New("database has not been migrated to this version of byre")
 )
 
-// Version is a number of steps taken; 0 is an empty database.
+// Version is the number of steps that were run; that of an empty database is 0.
 type Version int
 
-// State says where a database stands.
+// State is the version of a database.
 type State struct {
 	Dialect Dialect
-	// Current is the version the database is at, Latest the program's.
+	// Current is the version of the database, Latest that of this program.
 	Current Version
 	Latest  Version
 }
 
-// Up brings the database to the latest version, making it if there is none.
+// Up brings the database at an endpoint to the latest version. It makes a SQLite file that does
+// not exist. It fails with ErrForeign, ErrNewer and ErrDirty, and for SQLite with an *InUseError.
 func Up(ctx context.Context, endpoint string) (State, error) {
 	return run(ctx, endpoint, func(_ context.Context, _ session, m *migrate.Migrate) error { return m.Up() })
 }
 
-// Down takes back the last step. It fails with an *InUseError while a process uses
-// the database. The first step made the tables: to take that back deletes all that
-// is stored, which fails with a *DeletesError unless deleteAll is set.
+// Down reverses the last step. It fails with an *InUseError while a process uses the database.
+// To reverse the first step, which makes the tables, deletes all data: it fails with a
+// *DeletesError unless deleteAll is set. Other errors are those of Up.
 func Down(ctx context.Context, endpoint string, deleteAll bool) (State, error) {
 	return run(ctx, endpoint, func(ctx context.Context, db session, m *migrate.Migrate) error {
 		if err := db.exclude(ctx); err != nil {
@@ -72,7 +74,7 @@ func Down(ctx context.Context, endpoint string, deleteAll bool) (State, error) {
 // firstStep is the version of the step that makes the tables.
 const firstStep = 1
 
-// DeletesError means that a step down would delete what is stored.
+// DeletesError means that Down would delete all data: the numbers are those of the rows.
 type DeletesError struct {
 	Objects, Changes int64
 }
@@ -82,20 +84,20 @@ func (e *DeletesError) Error() string {
 	return fmt.Sprintf("this deletes all data: %d objects, and %d changes of history", e.Objects, e.Changes)
 }
 
-// UseLock names the advisory lock that a process shares with others as long as it
-// uses a PostgreSQL database.
+// UseLock names the advisory lock that each process holds in shared mode while it uses a
+// PostgreSQL database: the lock of use.
 const UseLock = "in use"
 
 // InUseError means that a process uses the database.
 type InUseError = dbfile.InUseError
 
-// Status reads where the database stands and changes nothing. With ErrNewer and
-// ErrDirty the State is valid.
+// Status returns the version of a database, and changes nothing. With ErrNewer and ErrDirty the
+// State is valid.
 func Status(ctx context.Context, endpoint string) (State, error) {
 	return run(ctx, endpoint, nil)
 }
 
-// Latest is the version that this program wants of a dialect.
+// Latest returns the version of this program's schema in a dialect.
 func Latest(dialect Dialect) (Version, error) {
 	steps, err := iofs.New(steps, string(dialect))
 	if err != nil {
@@ -115,7 +117,7 @@ func Latest(dialect Dialect) (Version, error) {
 	return Version(latest), nil
 }
 
-// Check compares a database's version with the one this program wants.
+// Check fails with ErrNewer or ErrOlder if current is not the version of this program's schema.
 func Check(dialect Dialect, current Version) error {
 	latest, err := Latest(dialect)
 	switch {
@@ -129,26 +131,28 @@ func Check(dialect Dialect, current Version) error {
 	return nil
 }
 
-// session is one connection that can hold one transaction: the lock.
+// session is one connection to a database, with the transaction of one migration.
 type session interface {
 	database.Driver
-	// begin starts the transaction and waits for the lock; it fails with
-	// ErrForeign before anything is changed.
+	// begin begins the transaction and waits for the lock of the migration, which the
+	// transaction holds. It fails with ErrForeign, and changes nothing.
 	begin(ctx context.Context) error
-	// exclude fails with an *InUseError unless nobody else uses the database, and
-	// keeps it so until the end.
+	// exclude fails with an *InUseError if another process uses the database, and keeps
+	// other processes from using it until end.
 	exclude(ctx context.Context) error
-	// count counts what is stored.
+	// count counts the rows of objects and of changes.
 	count(ctx context.Context) (objects, changes int64, err error)
-	// end commits or rolls back; keep says which.
+	// end commits the transaction if keep is true, and otherwise rolls it back.
 	end(ctx context.Context, keep bool) error
 }
 
-// move changes the schema in the transaction of a session.
+// move runs steps in the transaction of a session.
 type move func(context.Context, session, *migrate.Migrate) error
 
 const selectCounts = `SELECT (SELECT count(*) FROM objects), (SELECT count(*) FROM changes)`
 
+// run calls move in a transaction and returns the state after it. Without a move it only reads the
+// state.
 func run(ctx context.Context, endpoint string, move move) (state State, err error) {
 	dialect, dsn, err := ParseEndpoint(endpoint)
 	if err != nil {
@@ -171,12 +175,12 @@ func run(ctx context.Context, endpoint string, move move) (state State, err erro
 	}
 	err = step(ctx, db, dialect, latest, move)
 	if err == nil || move == nil {
-		// After a step that failed the transaction could only say that it failed.
+		// After a step that failed, the transaction can't read the version any more.
 		current, _, versionErr := db.Version()
 		err = errors.Join(err, versionErr)
 		state = State{Dialect: dialect, Current: max(Version(current), 0), Latest: latest}
 	}
-	// The end of the transaction is not the caller's to cancel half way.
+	// The end of the caller's context does not cancel a COMMIT.
 	return state, errors.Join(err, db.end(context.WithoutCancel(ctx), move != nil && err == nil))
 }
 
@@ -187,7 +191,7 @@ func open(ctx context.Context, dialect Dialect, dsn string, change bool) (sessio
 	return openPostgres(ctx, dsn)
 }
 
-// step moves the database, unless it is beyond us or already there.
+// step calls move, if there is one. It fails if the database is newer or dirty.
 func step(ctx context.Context, db session, dialect Dialect, latest Version, move move) error {
 	current, dirty, err := db.Version()
 	switch {

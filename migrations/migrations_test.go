@@ -70,7 +70,7 @@ func sqliteDatabase(t *testing.T) database {
 
 func postgresDatabase(t *testing.T) database {
 	dsn := pgtest.DSN(t)
-	// A test that waits queries often: each connection ends with its query.
+	// Each query has a connection of its own, because tests that wait make many queries.
 	connect := func(t *testing.T) (conn *pgx.Conn, done func()) {
 		conn, err := pgx.Connect(t.Context(), dsn)
 		if err != nil {
@@ -102,7 +102,7 @@ func postgresDatabase(t *testing.T) database {
 
 const (
 	sqliteSchema = `SELECT type || ' ' || name || ' ' || coalesce(sql, '') FROM sqlite_schema ORDER BY 1`
-	// The server generates names that differ from run to run.
+	// Names of constraints are left out, because the server generates them.
 	postgresSchema = `
 SELECT c.relkind::text || ' ' || c.relname || ' ' || coalesce(array_to_string(c.reloptions, ','), '') || ' ' ||
        coalesce(string_agg(a.attname || ' ' || a.atttypid::regtype::text || ' ' || a.attnotnull || ' ' || a.attcompression::text, ', ' ORDER BY a.attnum), '')
@@ -160,7 +160,7 @@ func TestMigrate_UpDownUpGivesTheSameSchema(t *testing.T) {
 		state, err = migrations.Up(t.Context(), d.endpoint)
 		expect("up once more", state, err, latest)
 		if second := d.query(t, schema); strings.Join(second, "\n") != strings.Join(first, "\n") {
-			t.Errorf("the schema is another the second time:\n%s\n\n%s", strings.Join(first, "\n"), strings.Join(second, "\n"))
+			t.Errorf("the second up gives another schema:\n%s\n\n%s", strings.Join(first, "\n"), strings.Join(second, "\n"))
 		}
 		state, err = migrations.Status(t.Context(), d.endpoint)
 		expect("status", state, err, latest)
@@ -189,13 +189,13 @@ func TestMigrate_RefusesANewerSchema(t *testing.T) {
 			t.Errorf("status: %+v, %v", state, err)
 		}
 		if after := d.query(t, schema); strings.Join(before, "\n") != strings.Join(after, "\n") {
-			t.Errorf("a newer database was touched:\n%s", strings.Join(after, "\n"))
+			t.Errorf("a newer database was changed:\n%s", strings.Join(after, "\n"))
 		}
 	})
 }
 
-// The step down that deletes all data says so, and does nothing unless the caller allows
-// it.
+// Down does not run the step that deletes all data unless the caller allows it. Its error tells the
+// number of rows.
 func TestMigrate_DownRefusesToDeleteData(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {
@@ -238,12 +238,12 @@ func TestMigrate_RefusesAForeignDatabase(t *testing.T) {
 			t.Errorf("up: %v", err)
 		}
 		if after := d.query(t, schema); strings.Join(before, "\n") != strings.Join(after, "\n") {
-			t.Errorf("another program's database was touched:\n%s", strings.Join(after, "\n"))
+			t.Errorf("another program's database was changed:\n%s", strings.Join(after, "\n"))
 		}
 	})
 }
 
-// Of several programs that start at once, one migrates.
+// Of several processes that start at the same time, one migrates.
 func TestMigrate_ConcurrentProcessesMigrateOnce(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {
@@ -295,7 +295,7 @@ func TestSQLite_RefusesWhatIsNoDatabase(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got, err := os.ReadFile(path); err != nil || string(got) != content {
-			t.Errorf("%s was touched", name)
+			t.Errorf("%s was changed", name)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// The writing statements of the first release.
+// The statements with which the first release writes.
 const (
 	olderLock  = `SELECT revision FROM counters WHERE id = 1 FOR UPDATE`
 	olderBatch = `
@@ -169,8 +169,8 @@ func TestOlderReplica_UpWaitsForItsWrite(t *testing.T) {
 	}
 }
 
-// The migration up gives up if a table is in use for long: all other users of the database
-// wait behind it.
+// Up fails if another session holds a table for long: while Up waits for that table, all other
+// sessions wait for Up.
 func TestMigrate_UpGivesUpDuringABackup(t *testing.T) {
 	t.Parallel()
 	d := postgresDatabase(t)

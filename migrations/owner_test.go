@@ -10,9 +10,10 @@ import (
 	"byre/migrations"
 )
 
-// stored are rows of the schema without owners: a built-in object, an instance in a group
-// of its own, one in a built-in group, and one over a built-in resource that the server
-// does not serve. Each was created, and the first and the last were updated.
+// stored inserts rows of the first schema, which has no owners: two built-in objects, an instance
+// in a group of its own, one in a built-in group, and one whose group and resource are those of a
+// built-in resource that the server does not serve. The first and the last object were also
+// updated.
 const stored = `
 INSERT INTO objects (revision, "group", resource, namespace, name, uid, created_revision, time, verb, who, form, value) VALUES
     (3, 'rbac.authorization.k8s.io', 'clusterroles', '', 'a', '', 1, '2026-01-01T00:00:00.000000Z', '', '', 'v1.36/rbac.authorization.k8s.io/v1', '{}'),
@@ -30,7 +31,7 @@ INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource,
     (7, '2026-01-01T00:00:00.000000Z', 'update', '', '', '', 'internal.apiserver.k8s.io', 'storageversions', '', 'a', '', 2, 2, 'v1.36/v7/0d1f7a4e.12', '{}');
 UPDATE counters SET revision = 7`
 
-// at migrates to a version with this program's steps.
+// at migrates the database up to the latest version and then down to a version.
 func (d database) at(t *testing.T, version migrations.Version) {
 	t.Helper()
 	state, err := migrations.Up(t.Context(), d.endpoint)
@@ -107,8 +108,8 @@ VALUES (1, 'internal.apiserver.k8s.io', 'storageversions', 'custom', '', 'a', ''
 	})
 }
 
-// A replica of the first release may write after another replica has migrated. Its rows
-// name no owner.
+// A replica of the first release may write after another replica has migrated. Its statements name
+// no owner, and triggers set it.
 func TestOwners_OfRowsOfAnOlderReplica(t *testing.T) {
 	t.Parallel()
 	d := postgresDatabase(t)

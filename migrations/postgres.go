@@ -13,24 +13,25 @@ import (
 	"byre/migrations/dbserver"
 )
 
-// migrationLock is the key of the advisory lock that programs which know no schemas take
-// alone: "byre" in ASCII.
+// migrationLock is the key of the advisory lock that earlier releases, which support only one
+// schema in a database, take in exclusive mode: "byre" in ASCII.
 const migrationLock = 0x62797265
 
 const (
-	// unlimited: a step takes as long as there are rows.
+	// unlimited turns off statement_timeout: the time of a step depends on the number of
+	// rows.
 	unlimited = `SELECT set_config('statement_timeout', '0', true)`
-	// lockMigration keeps other migrations from the schema $2, and, by sharing a lock that
-	// they take alone, those of programs that know no schemas from all. Migrations of
-	// different schemas don't wait for each other.
+	// lockMigration keeps other migrations from the schema $2. It also takes the lock $1 of
+	// earlier releases in shared mode, so that their migrations wait. Migrations of different
+	// schemas don't wait for each other.
 	lockMigration = `
 SELECT pg_advisory_xact_lock_shared($1),
        pg_advisory_xact_lock(hashtextextended('byre migration ' || coalesce(NULLIF($2::text, ''), current_schema(), ''), 0))`
-	// limitLocks: while a step waits for a table (a pg_dump reads it, for an hour),
-	// all who use the database wait behind it.
+	// limitLocks bounds how long a step waits for a table, which a pg_dump may hold for an
+	// hour. All other sessions that use the table wait behind the step.
 	limitLocks = `SELECT set_config('lock_timeout', '10s', true)`
-	// countForeign counts the tables of the schema we would write to, without
-	// those that an extension brought along.
+	// countForeign counts the tables in the schema that the migration would use, without
+	// those of extensions.
 	countForeign = `
 SELECT count(*) FROM pg_catalog.pg_class c
 WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind IN ('r', 'p')
@@ -46,7 +47,7 @@ type postgresSession struct {
 	ctx  context.Context
 	conn *pgx.Conn
 	tx   pgx.Tx
-	// isMissing is true where the endpoint names a schema that does not exist yet.
+	// isMissing is true if the endpoint names a schema that does not exist yet.
 	isMissing bool
 }
 
@@ -56,7 +57,8 @@ func openPostgres(ctx context.Context, dsn string) (session, error) {
 		return nil, err
 	}
 	config := pool.ConnConfig
-	// Without prepared statements, which a pooler in transaction mode may lose.
+	// QueryExecModeExec uses no prepared statements, which a pooler in transaction mode may
+	// lose.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -121,8 +123,8 @@ func (s *postgresSession) end(ctx context.Context, keep bool) error {
 	return s.tx.Rollback(ctx)
 }
 
-// Run implements database.Driver. Without arguments pgx takes several
-// statements in one string.
+// Run implements database.Driver. It uses the simple query protocol, in which one text may have
+// several statements.
 func (s *postgresSession) Run(migration io.Reader) error {
 	text, err := io.ReadAll(migration)
 	if err != nil {
@@ -131,7 +133,7 @@ func (s *postgresSession) Run(migration io.Reader) error {
 	return s.explain(s.conn.PgConn().Exec(s.ctx, string(text)).Close())
 }
 
-// explain puts what the server refused into the operator's words.
+// explain adds the server and the next step to an error of the server.
 func (s *postgresSession) explain(err error) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) {

@@ -7,8 +7,8 @@ import (
 	"byre/migrations"
 )
 
-// The last revision stays the same over the migration up from the first release and down
-// again, whether or not changes are committed or compacted in between.
+// The migration up from the first release, and down again, keeps the last revision, also if changes
+// are committed or compacted in between.
 func TestRevision_OutlivesUpAndDown(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {

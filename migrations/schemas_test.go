@@ -9,7 +9,7 @@ import (
 	"byre/migrations/dbserver"
 )
 
-// migrateSchema migrates a schema of its own in the database to a version.
+// migrateSchema migrates a schema of the database to a version.
 func migrateSchema(t *testing.T, d database, schema string, version migrations.Version) {
 	t.Helper()
 	endpoint, err := dbserver.WithSchema(d.endpoint, schema)
@@ -20,9 +20,9 @@ func migrateSchema(t *testing.T, d database, schema string, version migrations.V
 	d.at(t, version)
 }
 
-// What a session of any search_path writes to the tables and the view of a schema stays in
-// that schema: another store whose tables have the same names keeps its own, and a schema
-// without a store is none that is missed.
+// A session with any search_path may write to the tables and the view of a schema by their full
+// names. The triggers then write to that schema only: not to another store on the search_path, and
+// they do not fail if the search_path leads to no store.
 func TestTriggers_WriteToTheirOwnSchema(t *testing.T) {
 	t.Parallel()
 	for name, path := range map[string]string{"another store": "other", "no store": "nothing", "none": `''`} {
@@ -35,7 +35,7 @@ func TestTriggers_WriteToTheirOwnSchema(t *testing.T) {
 			}
 			migrateSchema(t, d, "first name", latest)
 			migrateSchema(t, d, "other", latest)
-			// As pg_dump's output does that was put into a schema of another name.
+			// An operator may restore a dump into a schema of another name.
 			d.exec(t, `ALTER SCHEMA "first name" RENAME TO "a ""schema"""; CREATE SCHEMA nothing`)
 			writeInto(t, d, path)
 			expectWritten(t, d)
@@ -43,8 +43,8 @@ func TestTriggers_WriteToTheirOwnSchema(t *testing.T) {
 	}
 }
 
-// writeInto writes from a session with another search_path, as processes of the first
-// release do, which name no owner.
+// writeInto writes from a session with another search_path, without owners, as processes of the
+// first release do.
 func writeInto(t *testing.T, d database, path string) {
 	t.Helper()
 	const row = `'2026-01-01T00:00:00.000000Z', 'create', '', '', '', 'storagemigration.k8s.io', 'storageversionmigrations', '', 'a', ''`
@@ -75,7 +75,8 @@ func expectWritten(t *testing.T, d database) {
 	}
 }
 
-// The schema of each release leads to that of this one, and back to itself.
+// Up from the schema of each release gives the schema of this one, and Down gives the schema of each
+// release again.
 func TestMigrate_FromEachVersion(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, schema string) {
@@ -92,7 +93,7 @@ func TestMigrate_FromEachVersion(t *testing.T) {
 		}
 		d.exec(t, stored)
 		for from := migrations.Version(1); from < latest; from++ {
-			if from > 1 { // it is there already, and what is stored keeps step 2 from being taken back
+			if from > 1 { // the database is at version 1 already, and the step down to it refuses the rows of stored
 				d.at(t, from)
 			}
 			if got := d.query(t, schema); !slices.Equal(got, schemas[from]) {

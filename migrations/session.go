@@ -6,8 +6,8 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 )
 
-// versionTable notes the version, one row; there is none before the first
-// step. Its name tells our databases from others.
+// versionTable has the version in one row. It exists once the first step was run. Its name
+// distinguishes databases of byre from those of other programs.
 const versionTable = "byre_schema"
 
 const (
@@ -15,15 +15,16 @@ const (
 	dropVersionTable   = `DROP TABLE IF EXISTS ` + versionTable
 	clearVersion       = `DELETE FROM ` + versionTable
 	insertVersion      = `INSERT INTO ` + versionTable + ` (version, dirty) VALUES ($1, $2)`
-	// SelectVersion reads the version of a migrated database; a table of that
-	// name is missing from any other.
+	// SelectVersion selects the version of a database and whether it is dirty. Only a migrated
+	// database has the table.
 	SelectVersion = `SELECT version, dirty FROM ` + versionTable
 )
 
 var errUnused = errors.New("migrations: not a part of a migration")
 
-// inTransaction is what both of our golang-migrate drivers share: the
-// transaction around them is the lock, and they are not opened by URL.
+// inTransaction has the methods of golang-migrate's database.Driver that both sessions share. Lock
+// does nothing, because the transaction of a session holds the lock. golang-migrate does not call
+// Open and Drop.
 type inTransaction struct{}
 
 func (inTransaction) Open(string) (database.Driver, error) { return nil, errUnused }

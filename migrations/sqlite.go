@@ -27,8 +27,8 @@ type sqliteSession struct {
 	conn *sql.Conn
 }
 
-// openSQLite opens the database at path. It returns nil where there is none
-// and none is to be made.
+// openSQLite opens the database at path. If there is none, it makes one if change is set, and
+// returns nil otherwise.
 func openSQLite(ctx context.Context, path string, change bool) (session, error) {
 	if change {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -50,7 +50,8 @@ func openSQLite(ctx context.Context, path string, change bool) (session, error) 
 		path = s.lock.Path
 	}
 	if fresh {
-		// There are Secrets in it. SQLite gives its log the file's own mode.
+		// The mode is 0600 because the database holds Secrets. SQLite gives the write-ahead
+		// log the mode of the file.
 		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("make %s: %w", path, err), s.Close())
@@ -67,12 +68,14 @@ func openSQLite(ctx context.Context, path string, change bool) (session, error) 
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), s.Close())
 	}
 	if fresh {
-		// auto_vacuum comes before the first table: later only a VACUUM could turn it on.
-		// Invariant: the first transaction has the application_id, and it ends before the
-		// file becomes a WAL database. So the header alone tells whose file it is,
-		// whenever we crash (dbfile.Inspect).
+		// auto_vacuum must be set before the first table is made; later only a VACUUM could
+		// turn it on.
+		// Invariant: the header of the file has the application_id, or the file is empty or
+		// will be after a rollback. The first transaction sets the application_id, and ends
+		// before the file is in WAL mode. So dbfile.Inspect recognizes the file by its header,
+		// whenever the process crashes.
 		for _, statement := range []string{
-			`BEGIN`, // not IMMEDIATE, which would write a header without them
+			`BEGIN`, // not BEGIN IMMEDIATE, which would write a header without these settings
 			`PRAGMA auto_vacuum = INCREMENTAL`,
 			fmt.Sprintf(`PRAGMA application_id = %d`, dbfile.ApplicationID),
 			`COMMIT`,
@@ -86,7 +89,7 @@ func openSQLite(ctx context.Context, path string, change bool) (session, error) 
 	return s, nil
 }
 
-// SQLiteDSN is the URI of the database file at path, without parameters.
+// SQLiteDSN returns the URI of the database file at path, without parameters.
 func SQLiteDSN(path string) string {
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath()}).String()
 }
@@ -94,7 +97,7 @@ func SQLiteDSN(path string) string {
 func (s *sqliteSession) begin(ctx context.Context) error {
 	query := `BEGIN IMMEDIATE`
 	if s.lock == nil {
-		query = `BEGIN` // a look at the database doesn't hold up who works with it
+		query = `BEGIN` // Status only reads, and must not block other processes
 	}
 	_, err := s.conn.ExecContext(ctx, query)
 	return err

@@ -38,7 +38,9 @@ type Header struct {
 	ObjectCount int64
 }
 
-// ObjectRow is a row of the table objects: one current object.
+// ObjectRow is a row of the table objects: one current object. It embeds Record, which embeds Key,
+// and is not flat as ChangeRow is, because it holds a whole Record: what makes or reads Records
+// gets &row.Record.
 type ObjectRow struct {
 	Record
 	// Time is when the object was last written; User and Verb are the author's.

@@ -44,7 +44,7 @@ func (s *staged) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 // running is a Store on a staged driver.
 type running struct {
 	*testing.T
-	*staged
+	driver  *staged
 	store   *sqlstore.Store
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
@@ -55,9 +55,9 @@ type running struct {
 }
 
 func run(t *testing.T, options sqlstore.Options) *running {
-	r := &running{T: t, staged: newStaged(), metrics: prometheus.NewRegistry(), results: make(chan string, 100)}
+	r := &running{T: t, driver: newStaged(), metrics: prometheus.NewRegistry(), results: make(chan string, 100)}
 	options.Registerer = r.metrics
-	r.store = sqlstore.New(r.staged, options)
+	r.store = sqlstore.New(r.driver, options)
 	ctx, cancel := context.WithCancel(t.Context())
 	r.stop = cancel
 	r.stopped.Go(func() {
@@ -115,7 +115,7 @@ func (r *running) occupyWriter() {
 // expectBatch waits until a transaction begins, and compares its number of writes.
 func (r *running) expectBatch(size int) {
 	r.Helper()
-	if got := <-r.begun; got != size {
+	if got := <-r.driver.begun; got != size {
 		r.Errorf("a batch of %d, want %d", got, size)
 	}
 }
@@ -143,15 +143,15 @@ func TestStore_BatchesGather(t *testing.T) {
 	}
 	r.create(t.Context(), "large", 2000)
 	r.create(t.Context(), "small", 10)
-	r.answers <- nil
+	r.driver.answers <- nil
 	r.expectBatch(3) // a b c: the second write of a may not share a transaction with the first
-	r.answers <- nil
+	r.driver.answers <- nil
 	r.expectBatch(2) // a d: the large one does not fit any more
-	r.answers <- nil
+	r.driver.answers <- nil
 	r.expectBatch(1) // the large one alone
-	r.answers <- nil
+	r.driver.answers <- nil
 	r.expectBatch(1)
-	r.answers <- nil
+	r.driver.answers <- nil
 	r.expectResults("first 1 <nil>", "a 2 <nil>", "b 3 <nil>", "c 4 <nil>", "a 0 object exists", "d 5 <nil>", "large 6 <nil>", "small 7 <nil>")
 }
 
@@ -207,9 +207,9 @@ func TestStore_CancelledWriteLeavesTheQueue(t *testing.T) {
 	r.create(t.Context(), "other", 1)
 	cancel()
 	r.expectResults("waiting 0 context canceled")
-	r.answers <- nil
+	r.driver.answers <- nil
 	r.expectBatch(1) // without the one that left the queue
-	r.answers <- nil
+	r.driver.answers <- nil
 	r.expectResults("first 1 <nil>", "other 2 <nil>")
 
 	// After the transaction has begun, its outcome is the outcome of the write.
@@ -217,7 +217,7 @@ func TestStore_CancelledWriteLeavesTheQueue(t *testing.T) {
 	r.commit(ctx, "begun", 1)
 	r.expectBatch(1)
 	cancel()
-	r.answers <- nil
+	r.driver.answers <- nil
 	r.expectResults("begun 3 <nil>")
 }
 
@@ -234,9 +234,9 @@ func TestStore_FailureIsOfItsOperation(t *testing.T) {
 		r.create(t.Context(), "a", 1)
 		r.create(t.Context(), "b", 1)
 		err := fmt.Errorf("%w: why", sentinel)
-		r.answers <- err
+		r.driver.answers <- err
 		r.expectBatch(2)
-		r.answers <- err
+		r.driver.answers <- err
 		r.expectResults("first 0 "+err.Error(), "a 0 "+err.Error(), "b 0 "+err.Error())
 	}
 	// An error that does not concern the database fails its own write only.
@@ -244,11 +244,11 @@ func TestStore_FailureIsOfItsOperation(t *testing.T) {
 	r.create(t.Context(), "a", 1)
 	r.create(t.Context(), "bad", 1)
 	r.create(t.Context(), "c", 1)
-	r.answers <- nil
+	r.driver.answers <- nil
 	r.expectBatch(3)
 	poison := errors.New("poison")
 	for i, answer := range []error{poison, nil, poison, poison, nil} {
-		r.answers <- answer
+		r.driver.answers <- answer
 		if half := []int{1, 2, 1, 1}; i < len(half) {
 			r.expectBatch(half[i])
 		}
@@ -296,7 +296,7 @@ func TestStore_OutageIsLoggedOnce(t *testing.T) {
 	}
 	fails := func(cause error) {
 		t.Helper()
-		r.answers <- cause
+		r.driver.answers <- cause
 		r.expectBatch(0) // the next try: the outcome of the last one is known
 		if err := r.store.Writable(); err == nil || err.Error() != sqlstore.Public(cause) {
 			t.Errorf("writable: %v", err)
@@ -312,16 +312,16 @@ func TestStore_OutageIsLoggedOnce(t *testing.T) {
 	logged("level=ERROR", `cause="input or output failed"`)
 	fails(full)
 	logged()
-	r.answers <- nil
+	r.driver.answers <- nil
 	r.occupyWriter()
 	if err := r.store.Writable(); err != nil {
 		t.Errorf("writable: %v", err)
 	}
 	logged("level=INFO", "takes writes again")
 	// An error of one write is no outage.
-	r.answers <- errors.New("poison")
+	r.driver.answers <- errors.New("poison")
 	r.occupyWriter()
-	r.answers <- nil
+	r.driver.answers <- nil
 	r.expectResults("first 0 "+full.Error(), "first 0 poison", "first 1 <nil>")
 	if err := r.store.Writable(); err != nil {
 		t.Errorf("writable: %v", err)
@@ -335,7 +335,7 @@ func TestStore_StopEndsWrites(t *testing.T) {
 	r.occupyWriter()
 	r.create(t.Context(), "waiting", 1)
 	r.stop()
-	r.answers <- nil
+	r.driver.answers <- nil
 	r.expectResults("first 1 <nil>", "waiting 0 store is closed")
 	r.stopped.Wait()
 }

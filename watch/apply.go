@@ -2,17 +2,16 @@ package watch
 
 import "byre/sqlstore"
 
-// Publish applies changes that this process committed, in revision order. A change
-// whose predecessors are missing, because another process made them, waits for the
-// tail to read those. Publish does not block. It is meant for
-// sqlstore.Options.Publish.
+// Publish applies changes that this process committed, in revision order. If changes before
+// them are missing, because another process made those, they wait until the tail has read
+// those. Publish does not block. It is the function for sqlstore.Options.Publish.
 func (f *Feed) Publish(changes []sqlstore.Change) {
 	events := f.prepare(changes)
 	f.mu.Lock()
 	for _, ev := range events {
 		switch {
 		case ev.Revision <= f.revision:
-			// The tail has read it from the store already.
+			// The tail has read this change from the store already.
 		case f.begun && len(f.pending) == 0 && ev.Revision == f.revision+1:
 			f.applyLocked(ev)
 		case len(f.pending) < maxPending:
@@ -32,21 +31,23 @@ func (f *Feed) Publish(changes []sqlstore.Change) {
 	}
 }
 
-// prepare makes the events of changes, and the index values of their entries. Invariant:
-// no index looks into a record under Feed.mu, because that may take as long as a
-// decryption. Publish and the tail therefore call prepare before they lock.
+// prepare makes the events of changes, and computes the index values of their entries.
+//
+// Invariant: Index.Value is never called while Feed.mu is held, because it may take as long
+// as a decryption, and every reader and writer would wait. Publish and the tail therefore
+// call prepare before they lock Feed.mu.
 func (f *Feed) prepare(changes []sqlstore.Change) []Event {
 	events := make([]Event, len(changes))
 	for i, c := range changes {
 		events[i] = eventOf(c)
 	}
 	for _, v := range f.unindexed(events) {
-		v.index.of(v.entry)
+		v.index.locate(v.entry)
 	}
 	return events
 }
 
-// unindexed is an entry whose value an index is going to need.
+// unindexed is an entry whose value an index needs when its event is applied.
 type unindexed struct {
 	index *Index
 	entry *Entry
@@ -66,7 +67,7 @@ func (f *Feed) unindexed(events []Event) (all []unindexed) {
 				rc = nil
 				continue
 			}
-			indexes = rc.inUse()
+			indexes = rc.indexesInUse()
 		}
 		if len(indexes) == 0 {
 			continue
@@ -83,7 +84,7 @@ func (f *Feed) unindexed(events []Event) (all []unindexed) {
 	return all
 }
 
-// applyPendingLocked applies the pending events that follow on the last one applied.
+// applyPendingLocked applies those pending events that are next in the order of revisions.
 func (f *Feed) applyPendingLocked() {
 	for f.begun && len(f.pending) > 0 && f.pending[0].Revision <= f.revision+1 {
 		ev := f.pending[0]
@@ -97,7 +98,7 @@ func (f *Feed) applyPendingLocked() {
 	}
 }
 
-// applyLocked applies the event of revision+1.
+// applyLocked applies an event, whose revision is that after Feed.revision.
 func (f *Feed) applyLocked(ev Event) {
 	f.revision = ev.Revision
 	f.metrics.applied.Inc()

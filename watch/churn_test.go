@@ -12,8 +12,8 @@ import (
 )
 
 // Each kind of subscription gets every change of its interest once and in order, and the
-// counts stay right, while records, pages of history and indexes are unloaded, loaded,
-// forgotten and reset.
+// counts of usage stay right, while the feed unloads, loads, forgets and resets records, pages
+// of history and indexes.
 func TestSubscription_SeesEachChangeWhileStateIsUnloaded(t *testing.T) {
 	t.Parallel()
 	const n = 4000
@@ -134,8 +134,8 @@ func (f *fixture) publishRandomly(n int) (changes []sqlstore.Change) {
 	return changes
 }
 
-// readWithBreaks reads changes up to the last one. From time to time, and when it has to,
-// it continues with another subscription.
+// readWithBreaks reads changes up to the last one. It continues with another subscription from
+// time to time, and when a subscription has ended.
 func readWithBreaks(ctx context.Context, subscribe func(int64) (*Subscription, error), after, last int64, revisions *[]int64) error {
 	random := rand.New(rand.NewPCG(3, 4))
 	for after < last {

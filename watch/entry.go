@@ -7,8 +7,12 @@ import (
 	"byre/watch/representation"
 )
 
-// Entry is one record in memory, with what readers have made of it and the values of
-// indexes. The record is immutable.
+// Entry is one record in memory, with its representations and its index values. The record
+// is immutable.
+//
+// Entry embeds Record, which embeds Key. It has both, and not a copy of their fields, because
+// readers pass &e.Record to what decodes records, of the store as well as of the feed: a
+// flat Entry would be copied to a Record for each read.
 type Entry struct {
 	sqlstore.Record
 	// Representations are the forms in which readers have shown the record.
@@ -17,18 +21,19 @@ type Entry struct {
 	values          atomic.Pointer[indexValue]
 }
 
-// NewEntry wraps a record that did not come from the feed.
+// NewEntry makes an entry of a record. Readers call it for a record that they have read from
+// the store.
 func NewEntry(r sqlstore.Record) *Entry { return &Entry{Record: r} }
 
-// Attributes returns what SetAttributes has set last, or else the attributes of the Write
-// that made the record, or nil.
+// Attributes returns the attributes that SetAttributes has set last, or else those of the
+// Write that made the record; nil if there are none.
 func (e *Entry) Attributes() *sqlstore.Attributes { return e.attributes.Load() }
 
-// SetAttributes keeps the attributes that a reader has found, for as long as the entry
-// lives. If two readers find them at the same time, the entry keeps those of the last
-// one.
+// SetAttributes stores the attributes that a reader has computed from the record in the
+// entry. The last call counts.
 func (e *Entry) SetAttributes(a *sqlstore.Attributes) { e.attributes.Store(a) }
 
+// lessEntry orders the entries of one resource by their keys.
 func lessEntry(a, b *Entry) bool {
 	if a.Namespace != b.Namespace {
 		return a.Namespace < b.Namespace

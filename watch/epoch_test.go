@@ -10,8 +10,8 @@ import (
 	"byre/sqlstore"
 )
 
-// A read of the latest state is not answered with a state of an earlier epoch, even if the
-// feed has no hint of the new epoch and the revision is not later.
+// Latest never returns a revision of an earlier epoch, even if the feed has got no hint of the
+// new epoch and the new epoch's revision is lower.
 func TestLatest_FollowsTheEpoch(t *testing.T) {
 	t.Parallel()
 	f := startShared(t, Options{Interval: never})
@@ -36,8 +36,8 @@ func TestLatest_FollowsTheEpoch(t *testing.T) {
 	}
 }
 
-// A list that is older than what the feed has applied does not become the current state: no
-// later change would add what it lacks.
+// The feed does not load a list that is older than what it has applied: no later change would
+// add what the list lacks.
 func TestLoad_RefusesAListOlderThanTheFeed(t *testing.T) {
 	t.Parallel()
 	f := startShared(t, Options{Interval: never})
@@ -59,8 +59,8 @@ func TestLoad_RefusesAListOlderThanTheFeed(t *testing.T) {
 	}
 }
 
-// A read may learn its revision just before the feed adopts another epoch. It is answered
-// from the new epoch, because nothing else would end its wait.
+// A call of Latest may learn a revision just before the feed adopts another epoch, which may
+// never reach that revision. Latest then asks again and returns a revision of the new epoch.
 func TestLatest_AfterTheEpochWasAdopted(t *testing.T) {
 	t.Parallel()
 	f := startShared(t, Options{Interval: never})

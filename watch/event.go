@@ -2,22 +2,22 @@ package watch
 
 import "byre/sqlstore"
 
-// Event is one change of one record. A watcher gets the same Event that was made
-// from the committed change.
+// Event is one change of one record. All watchers get the same entries, so that each
+// representation of a record is made once.
 type Event struct {
-	// Revision is the change's own.
+	// Revision is the revision of the change.
 	Revision int64
-	// New is the state that the change wrote; nil when it deleted.
+	// New is the state that the change wrote; nil for a delete.
 	New *Entry
-	// Old is the state that it replaced; nil when it created. Its Value may be nil
-	// until the event is applied to a resource cache that holds the records.
+	// Old is the state that the change replaced; nil for a create. Its Value is nil if
+	// this process made the change and the records of the resource are not in memory.
 	Old *Entry
 	// oldBytes is the length of the value that the change replaced, also if Old has no
 	// Value.
 	oldBytes int64
 }
 
-// Key is the key of the record that changed.
+// Key returns the key of the record that changed.
 func (ev Event) Key() sqlstore.Key {
 	if ev.New != nil {
 		return ev.New.Key

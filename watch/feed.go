@@ -22,9 +22,9 @@ var (
 	ErrClosed = errors.New("feed is closed")
 )
 
-// Source is the part of a sqlstore.Driver that the feed reads. A Source that is a
-// sqlstore.ReadIndexer too has no other writer than this process: nothing is polled,
-// and Latest costs no round trip.
+// Source is the part of a sqlstore.Driver that the feed reads. If the Source is a
+// sqlstore.ReadIndexer too, only this process writes to the store: the feed does not poll
+// it, and Latest costs no round trip.
 type Source interface {
 	List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error)
 	Changes(ctx context.Context, after int64, limit, size int) ([]sqlstore.Change, error)
@@ -32,22 +32,21 @@ type Source interface {
 	Usage(ctx context.Context) (sqlstore.Usage, error)
 }
 
-// Options tune a Feed; the zero value is right for every database.
+// Options of a Feed. The zero value is right for every database.
 type Options struct {
-	// Interval is how often the store is polled, which bounds how late a change of
-	// another process is seen when no hint comes; 0 means a second.
+	// Interval is the time between two polls of the store; 0 means a second. It bounds the
+	// delay of a change of another process for which no hint arrives.
 	Interval time.Duration
-	// RingEvents and RingBytes bound the events kept in memory for each
-	// resource, by number and by the bytes of replaced values; 0 means 4,096
-	// and 8 MiB.
+	// RingEvents and RingBytes bound the events in memory for each resource, by number
+	// and by the bytes of replaced values; 0 means 4,096 and 8 MiB.
 	RingEvents int
 	RingBytes  int
-	// StateBytes is how many bytes of values may stay in memory for resources
-	// that nobody watches; 0 means any number. Above it the resource that was not
-	// read for longest leaves first. (One not read for ten minutes leaves anyway.)
+	// StateBytes is how many bytes of values may be in memory before the feed unloads
+	// resources that nobody watches, those first that were not read for longest; 0 means
+	// any number. A resource that was not read for ten minutes is unloaded in any case.
 	StateBytes int
-	// RepresentationBytes bounds the representations of records (representation.Cache); 0
-	// means representation.DefaultBytes.
+	// RepresentationBytes is the budget of the representations of records in bytes
+	// (representation.Cache); 0 means representation.DefaultBytes.
 	RepresentationBytes int64
 	// Logger logs alarms and outages; nil means slog.Default().
 	Logger *slog.Logger
@@ -61,12 +60,12 @@ const (
 	defaultRingEvents = 4096
 	defaultRingBytes  = 8 << 20
 
-	// pageChanges and pageBytes bound the changes that are read from the store
-	// at a time, by number and by the bytes of their values.
+	// pageChanges and pageBytes bound the changes of one read from the store, by number
+	// and by the bytes of their values.
 	pageChanges = 256
 	pageBytes   = 2 << 20
-	// maxPending bounds the events that wait for earlier ones. The feed drops further
-	// events and reads them from the store later.
+	// maxPending bounds Feed.pending. The feed drops further events and reads them from
+	// the store later.
 	maxPending = 4096
 )
 
@@ -76,21 +75,22 @@ type Feed struct {
 	readIndex readIndex
 	opts      Options
 	metrics   metrics
-	// representations are those of all records, of the feed and of the database.
+	// representations has the representations of all records: those in memory, and those
+	// that readers have read from the store.
 	representations *representation.Cache
 
-	// behind receives when the store may have changes that the feed lacks; the tail
-	// reads them. eventsAdded receives when resource caches are dirty; wakeWatchers
-	// wakes their watchers. Each holds one token at most: a second event before the
-	// first is handled needs no handling of its own.
+	// behind receives when the store may have changes that the feed lacks; the tail then
+	// reads them. eventsAdded receives when resource caches are dirty; wakeWatchers then
+	// wakes their watchers. The capacity of both is 1: a second signal before the first
+	// is received would change nothing.
 	behind      chan struct{}
 	eventsAdded chan struct{}
-	// started is closed when the first revision is known, done when Run is
-	// about to return.
+	// started is closed when the feed has adopted the store's state for the first time,
+	// done when Run is about to return.
 	started chan struct{}
 	done    chan struct{}
-	// running is the context of Run. Invariant: it is set before started is closed,
-	// and not written afterwards.
+	// running is the context of Run. Run sets it before it closes started, and nobody
+	// writes it afterwards.
 	running context.Context
 	group   sync.WaitGroup
 	// wakeInterval is defaultWakeInterval, except in benchmarks.
@@ -101,45 +101,46 @@ type Feed struct {
 	history    history
 
 	mu sync.RWMutex
-	// begun is true when revision is known.
+	// begun is true once the feed has adopted the store's state.
 	begun bool
-	// revision is the last revision applied. Invariant: within an adoption it rises
-	// by one with each event applied, so that no event is missed or applied twice.
+	// revision is the last revision applied. Invariant: within an adoption applyLocked
+	// increments it by one for each event. Otherwise events would be missed or applied
+	// twice.
 	revision int64
-	// compacted is the store's compacted revision, as last seen.
+	// compacted is the store's compacted revision, as the feed has last read it.
 	compacted int64
-	// adopted is the state of the store that the feed goes on from.
+	// adopted is the last adoption of the store's state.
 	adopted *adoption
 	closed  bool
 	caches  map[Resource]*resourceCache
-	// pending are published events that wait for the ones before them, ascending.
-	// Invariant: the first is later than revision+1.
+	// pending has published events that wait for earlier ones, ascending. Invariant: the
+	// revision of the first is greater than revision+1; applyPendingLocked keeps it.
 	pending []Event
-	// target is the highest revision that is said to exist. While it is greater
-	// than revision, the tail reads changes from the store.
+	// target is the highest revision of which a hint, a publication, a read or a client
+	// has told. While it is greater than revision, the tail reads changes from the store.
 	target int64
-	// pollRequested is true when a hint may have been lost: the tail then asks the
-	// store for its state.
+	// pollRequested is true when a hint may have been lost: the tail then reads the
+	// store's state.
 	pollRequested bool
-	// dirty are the resource caches with events that their watchers were not yet
-	// woken for.
+	// dirty has the resource caches with events for which wakeWatchers has not woken
+	// their watchers yet.
 	dirty map[*resourceCache]struct{}
-	// usages are running counts of what is stored.
+	// usages counts the objects and bytes of each resource.
 	usages usages
-	// waits are the callers of awaitApplied. Invariant: each waits for a revision
-	// greater than Feed.revision.
+	// waits has the calls of awaitApplied that wait. Invariant: each waits for a revision
+	// greater than Feed.revision; endWaitsLocked ends the others.
 	waits []revisionWait
 }
 
-// adoption is one time that the feed took over the store's state: at its start, and
-// after it lost the store's history. Revisions of two epochs can't be compared.
+// adoption is one time that the feed has taken over the store's state: at its start, and
+// after each loss of the store's history. Revisions of two epochs can't be compared.
 type adoption struct {
 	epoch string
 	// ended is closed when the feed adopts another state.
 	ended chan struct{}
 }
 
-// New makes a Feed; it starts nothing.
+// New makes a Feed, which starts no goroutine before Run.
 func New(source Source, opts Options) *Feed {
 	if opts.Interval <= 0 {
 		opts.Interval = defaultInterval
@@ -176,8 +177,8 @@ func New(source Source, opts Options) *Feed {
 // Representations returns the cache of the representations of records.
 func (f *Feed) Representations() *representation.Cache { return f.representations }
 
-// Forget releases a resource's records, events and indexes. The next reader loads
-// them again; subscriptions end with ErrCompacted.
+// Forget removes the records, events and indexes of a resource from memory. Subscriptions of
+// the resource end with ErrCompacted. The next reader loads the records again.
 func (f *Feed) Forget(r Resource) {
 	f.mu.Lock()
 	rc := f.caches[r]
@@ -193,27 +194,29 @@ func (f *Feed) Forget(r Resource) {
 // dropLocked removes a resource cache. Its subscriptions end with ErrCompacted; the
 // next reader of the resource makes and loads another cache.
 func (f *Feed) dropLocked(rc *resourceCache) {
-	rc.gone = true
+	rc.dropped = true
 	delete(f.caches, rc.resource)
 	f.dirty[rc] = struct{}{}
 }
 
-// Revision is the last revision applied; 0 before Run has read the first.
+// Revision returns the last revision that the feed has applied; 0 before Run has read the
+// store's state.
 func (f *Feed) Revision() int64 {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.revision
 }
 
-// Compacted is the last revision whose history is gone, as last seen. It may
-// be older than what the database says now.
+// Compacted returns the store's compacted revision as the feed has last read it. The store may
+// be ahead of it.
 func (f *Feed) Compacted() int64 {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.compacted
 }
 
-// spawn runs a goroutine that Run joins; false when the feed is closed.
+// spawn runs a goroutine that Run joins. It returns false, and runs nothing, if the feed is
+// closed.
 func (f *Feed) spawn(do func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -224,7 +227,8 @@ func (f *Feed) spawn(do func()) bool {
 	return true
 }
 
-// wait waits for c to be closed.
+// wait waits for a value of c, or for c to be closed. It fails with ErrClosed when the feed
+// stops.
 func (f *Feed) wait(ctx context.Context, c <-chan struct{}) error {
 	select {
 	case <-c:
@@ -241,7 +245,7 @@ func (f *Feed) wait(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// signal leaves a token in c unless there is one.
+// signal sends to c, whose capacity is 1, unless it is full.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -51,7 +51,7 @@ func TestFeed_ReadsAForgottenResourceAgain(t *testing.T) {
 	f.Forget(pods)
 	f.Forget(pods)
 	if _, _, err := sub.Next(t.Context()); !errors.Is(err, ErrCompacted) {
-		t.Errorf("a subscription goes on: %v", err)
+		t.Errorf("a subscription of a forgotten resource: %v", err)
 	}
 	f.write(pod("a", "y"), "2")
 	if got := f.snapshot(); got.Len() != 2 || before.Len() != 1 {
@@ -87,7 +87,7 @@ func TestFeed_KeepsOwnersApart(t *testing.T) {
 	}
 }
 
-// Two processes write; the feed is told of the changes of one only.
+// Two processes write, and the feed gets only the changes of one of them by Publish.
 func TestFeed_ReadsGapsFromTheStore(t *testing.T) {
 	t.Parallel()
 	f := startShared(t, Options{Interval: never})

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// source is a model whose answers a test can change and count.
+// source is a model that counts its answers, and whose answers a test can change.
 type source struct {
 	*storetest.Model
 	states  atomic.Int64
@@ -143,8 +143,8 @@ func (f *fixture) awaitUsage() {
 	}
 }
 
-// byValue indexes records by their values. For values that begin with a question mark it
-// cannot tell what they are found by.
+// byValue indexes records by their values. The index value of a record whose value begins with
+// a question mark is unknown.
 func byValue() *Index {
 	return &Index{Name: "value", Value: func(e *Entry) (string, bool) {
 		return string(e.Value), !strings.HasPrefix(string(e.Value), "?")
@@ -157,7 +157,7 @@ func pod(namespace, name string) sqlstore.Key {
 	return sqlstore.Key{Resource: "pods", Namespace: namespace, Name: name}
 }
 
-// put creates or updates a record without telling the feed.
+// put creates or updates a record, and does not publish the change.
 func (f *fixture) put(key sqlstore.Key, value string) sqlstore.Change {
 	f.t.Helper()
 	w := sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(value)}
@@ -192,7 +192,7 @@ func (f *fixture) commit(w sqlstore.Write) sqlstore.Change {
 	return changes[0]
 }
 
-// write is put by this process: the feed is told.
+// write is put, and publishes the change to the feed.
 func (f *fixture) write(key sqlstore.Key, value string) sqlstore.Change {
 	f.t.Helper()
 	c := f.put(key, value)

@@ -2,15 +2,15 @@ package watch
 
 import "context"
 
-// Listener is a Source that can say that there are new changes
-// (sqlstore.Notifier). Listen blocks until ctx ends or the connection breaks. A
-// hint may be late, lost or wrong; 0 says that hints may have been lost.
+// Listener is a Source that gets hints of new changes (sqlstore.Notifier).
 type Listener interface {
+	// Listen calls hint for each hint until ctx ends or the connection breaks. A hint may
+	// be late, lost or wrong. 0 means that hints may have been lost.
 	Listen(ctx context.Context, hint func(revision int64)) error
 }
 
-// listen keeps a Listener listening. The poll goes on meanwhile, so that a broken
-// Listener costs a delay and nothing else.
+// listen calls Listen again and again until ctx ends. The tail polls meanwhile, so that
+// changes are only delayed if Listen fails.
 func (f *Feed) listen(ctx context.Context, l Listener) {
 	for {
 		err := l.Listen(ctx, f.hint)
@@ -24,8 +24,8 @@ func (f *Feed) listen(ctx context.Context, l Listener) {
 	}
 }
 
-// hint records that a revision exists, or, with 0, that others may, and has the tail
-// read them.
+// hint records that a revision exists, and has the tail read the changes up to it. With 0 it
+// has the tail read the store's state.
 func (f *Feed) hint(revision int64) {
 	f.mu.Lock()
 	f.pollRequested = f.pollRequested || revision == 0

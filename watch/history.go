@@ -10,37 +10,39 @@ import (
 	"byre/sqlstore"
 )
 
-// historyBytes bounds the pages of history that are kept in memory.
+// historyBytes bounds the pages of history in memory.
 const historyBytes = 16 << 20
 
-// history reads the changes that have left the rings, each page once for all
-// subscriptions that need it: after a restart thousands of watchers resume, and all of
-// them follow the same log.
+// history reads the changes that have left the rings. It reads each page once for all
+// subscriptions that need it, because after a restart thousands of watchers resume and read
+// the same history.
 //
-// Pages begin at a multiple of pageChanges, so that subscribers at any revisions
-// share them. A page that ends early, because of its bytes, is followed by one
-// that begins where it ended.
+// A page begins after a multiple of pageChanges, so that subscriptions share pages whatever
+// their revisions are. If a page ends before the next multiple, because of pageBytes, another
+// page begins where it ends.
 type history struct {
 	mu sync.Mutex
 	// cells are the pages in memory, by revision/pageChanges.
 	cells map[int64][]*page
-	// recent are the same pages, the one used last in front.
+	// recent has the same pages; the one that was used last is at the front.
 	recent list.List
-	bytes  int
-	// reads are the reads in flight, by the revision that their page begins after.
+	// bytes is the sum of the pages' bytes.
+	bytes int
+	// reads are the reads in flight, by the revision after which their page begins.
 	reads map[int64]*pageRead
-	// resets counts calls of forget. A page whose read began before one is not kept.
+	// resets counts the calls of forget. fetch does not add a page whose read began
+	// before the last one.
 	resets int
 }
 
-// page is the changes after one revision, up to and including another. It is
-// immutable.
+// page has the changes after one revision, up to and including another. It is immutable
+// except for recent and used.
 type page struct {
 	after, end int64
 	events     map[Resource][]Event
 	bytes      int
-	// recent is its place among the pages in memory; used is set since the last
-	// look. Both are guarded by history.mu.
+	// recent is its element in history.recent. used is set when the page is used, and
+	// cleared by dropUnused. history.mu guards both.
 	recent *list.Element
 	used   bool
 }
@@ -52,11 +54,11 @@ type pageRead struct {
 	err  error
 }
 
-// eventBytes is about the memory of an event beside its values.
+// eventBytes is about the memory of an event without its values.
 const eventBytes = 400
 
-// newPage groups changes by resource. A state that one change wrote and a later
-// one replaced is one Entry, so that it is decoded once.
+// newPage makes a page of the changes after a revision. If one change wrote a state and a later
+// one of the page replaced it, both events have the same Entry, so that it is decoded once.
 func newPage(after int64, changes []sqlstore.Change) (*page, error) {
 	p := &page{after: after, end: after, events: map[Resource][]Event{}}
 	written := make(map[int64]*Entry, len(changes))
@@ -95,7 +97,8 @@ func (f *Feed) page(ctx context.Context, revision int64) (*page, error) {
 		p, err := f.readPage(ctx, after, revision)
 		switch {
 		case errors.Is(err, ErrCompacted) && after < revision:
-			// The first part of the page is compacted, perhaps not all of it.
+			// The beginning of the page is compacted. If its end is not, the page
+			// begins after the compacted revision.
 			state, err := f.State(ctx)
 			if err != nil {
 				return nil, err
@@ -111,8 +114,8 @@ func (f *Feed) page(ctx context.Context, revision int64) (*page, error) {
 	}
 }
 
-// readPage returns a page in memory that has the change after a revision, or
-// reads the page after another revision.
+// readPage returns a page that is in memory and has the change after revision. If there is
+// none it reads the page that begins after the revision after.
 func (f *Feed) readPage(ctx context.Context, after, revision int64) (*page, error) {
 	f.history.mu.Lock()
 	if p := f.history.find(after, revision); p != nil {
@@ -140,7 +143,7 @@ func (f *Feed) readPage(ctx context.Context, after, revision int64) (*page, erro
 func (f *Feed) fetch(read *pageRead, after int64, resets int) {
 	limit := min(pageChanges-after%pageChanges, f.Revision()-after)
 	var changes []sqlstore.Change
-	if read.err = ErrCompacted; limit > 0 { // else a reset has gone back before it
+	if read.err = ErrCompacted; limit > 0 { // otherwise the feed has adopted a state before the page
 		changes, read.err = f.source.Changes(f.running, after, int(limit), pageBytes)
 	}
 	if read.err == nil {
@@ -152,14 +155,14 @@ func (f *Feed) fetch(read *pageRead, after int64, resets int) {
 	if h.resets == resets {
 		delete(h.reads, after)
 		if read.err == nil {
-			h.keep(read.page)
+			h.add(read.page)
 		}
 	}
 	close(read.done)
 }
 
-// find returns the page in memory that begins after a revision, or another one
-// that has the change after the other revision; nil when there is none.
+// find returns a page in memory that has the change after revision, or else the one that begins
+// after the revision after; nil if there is neither.
 func (h *history) find(after, revision int64) *page {
 	var found *page
 	for _, p := range h.cells[after/pageChanges] {
@@ -178,12 +181,12 @@ func (h *history) find(after, revision int64) *page {
 	return found
 }
 
-// keep adds a page, and drops those that were not used for longest.
-func (h *history) keep(p *page) {
+// add adds a page, and drops those that were not used for longest until the rest fits.
+func (h *history) add(p *page) {
 	cell := p.after / pageChanges
 	for _, other := range h.cells[cell] {
 		if other.after == p.after {
-			h.drop(other) // it was read when there was less to read
+			h.drop(other) // it was read earlier, when the store had fewer changes
 			break
 		}
 	}
@@ -211,7 +214,7 @@ func (h *history) drop(p *page) {
 	h.bytes -= p.bytes
 }
 
-// forget drops all pages: their changes may be of a history that was lost.
+// forget drops all pages, because their changes may belong to a history that was lost.
 func (h *history) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -222,13 +225,14 @@ func (h *history) forget() {
 	h.resets++
 }
 
-// fillRing reads back into a resource cache's ring what was committed before the resource
-// was loaded, newest first, so that watchers that resume after a restart find it in
-// memory. It ends where the history does, and when it has read three quarters of the
-// pages that stay in memory: the next resource is filled from the same pages.
+// fillRing adds the events of before the resource was loaded to the ring of a resource cache,
+// page by page, the newest page first. Watchers that resume after a restart then find them in
+// memory. It ends at the beginning of the history, when the ring is full, and when it has read
+// three quarters of historyBytes: then the pages are still in memory when the ring of the next
+// resource is filled.
 //
-// It waits an interval first: at a start, reading history would delay what the server needs
-// to become ready. Watchers that resume earlier read the pages themselves.
+// It waits for an Interval first, because at a start it would delay what the server needs to
+// become ready. Watchers that resume earlier read the pages themselves.
 func (f *Feed) fillRing(ctx context.Context, rc *resourceCache) {
 	if !sleep(ctx, f.opts.Interval) {
 		return
@@ -243,7 +247,7 @@ func (f *Feed) fillRing(ctx context.Context, rc *resourceCache) {
 		for end := after; end < since; {
 			p, err := f.page(ctx, end)
 			if err != nil {
-				return // a subscription that needs the page reads it, and gets the error
+				return // a subscription that needs the page reads it again, and returns the error
 			}
 			for _, ev := range p.events[rc.resource] {
 				if ev.Revision > end && ev.Revision <= since {
@@ -259,24 +263,27 @@ func (f *Feed) fillRing(ctx context.Context, rc *resourceCache) {
 	}
 }
 
+// ringStart returns the revision after which the ring is complete, the compacted revision, and
+// whether the ring takes no more events at its beginning.
 func (f *Feed) ringStart(rc *resourceCache) (since, compacted int64, full bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return rc.ring.since, f.compacted, rc.gone || !rc.loaded || rc.ring.full()
+	return rc.ring.since, f.compacted, rc.dropped || !rc.loaded || rc.ring.full()
 }
 
-// prepend puts the events between two revisions before those of a ring that
-// begins at the second. It returns false when the ring has moved on, or is full.
+// prepend adds the events after one revision, up to another (since), at the beginning of a ring
+// that is complete after since. It returns false if the ring is not complete after since any
+// more, or is full.
 func (f *Feed) prepend(rc *resourceCache, events []Event, after, since int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if rc.gone || !rc.loaded || rc.ring.since != since {
+	if rc.dropped || !rc.loaded || rc.ring.since != since {
 		return false
 	}
 	for i := len(events) - 1; i >= 0; i-- {
 		ev := events[i]
 		if ev.New != nil {
-			// What is still current is in memory already.
+			// If the state is still current, the event uses the entry in the tree.
 			if e, _ := rc.tree.Get(ev.New); e != nil && e.Revision == ev.Revision {
 				ev.New = e
 			}

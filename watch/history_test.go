@@ -13,8 +13,8 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// written is a store with n changes of Pods, and as many of other resources.
-func written(t testing.TB, n int, value string) *source {
+// newWrittenSource makes a store with n changes of Pods, and as many of another resource.
+func newWrittenSource(t testing.TB, n int, value string) *source {
 	t.Helper()
 	s := &source{Model: storetest.NewModel()}
 	var batch []sqlstore.Write
@@ -39,8 +39,8 @@ func written(t testing.TB, n int, value string) *source {
 	return s
 }
 
-// resume makes watchers of Pods continue after revisions that are spread over the whole
-// history, and read everything.
+// resume subscribes to Pods after revisions that are spread over the whole history, and reads
+// all changes from there.
 func resume(t testing.TB, f *Feed, watchers int, last int64) {
 	t.Helper()
 	const workers = 64
@@ -86,14 +86,14 @@ func readOn(t testing.TB, f *Feed, after, last int64) error {
 	return nil
 }
 
-// Watchers that resume after a restart share what is read of the log, whether or not it
-// fits in the ring.
+// Watchers that resume after a restart share what the feed reads of the history, whether or not
+// it fits in the ring.
 func TestHistory_IsSharedByResumingWatchers(t *testing.T) {
 	t.Parallel()
 	const n, watchers = 500, 10_000
 	for name, ring := range map[string]int{"ring": 0, "pages": 4} {
 		t.Run(name, func(t *testing.T) {
-			f := startOver(t, written(t, n, "x"), Options{RingEvents: ring})
+			f := startOver(t, newWrittenSource(t, n, "x"), Options{RingEvents: ring})
 			resume(t, f.Feed, watchers, 2*n)
 			if rows := f.source.rows.Load(); rows > 2*n*11/10 {
 				t.Errorf("%d rows are read for %d changes", rows, 2*n)
@@ -102,11 +102,11 @@ func TestHistory_IsSharedByResumingWatchers(t *testing.T) {
 	}
 }
 
-// The ring of a resource soon has what was committed before the resource was loaded.
+// Soon after a resource was loaded, its ring has the events of before.
 func TestRing_IsFilledFromTheLog(t *testing.T) {
 	t.Parallel()
 	const n = 2 * pageChanges
-	f := startOver(t, written(t, n, "x"), Options{})
+	f := startOver(t, newWrittenSource(t, n, "x"), Options{})
 	f.snapshot()
 	eventually.True(t, "the ring is full", func() bool {
 		since, _, _ := f.ringStart(f.caches[pods])
@@ -123,15 +123,15 @@ func TestRing_IsFilledFromTheLog(t *testing.T) {
 	}
 	h := f.caches[pods]
 	if ev := h.ring.at(h.ring.size - 1); ev.New != f.snapshot().Get("a", ev.New.Name) {
-		t.Error("what is current is in memory twice")
+		t.Error("the ring and the tree have different entries of a current record")
 	}
 }
 
-// Large changes are read a few at a time, and do not stay in memory for long.
+// The feed reads only a few large changes at a time, and drops their pages when others are read.
 func TestHistory_PagesAreBoundedByBytes(t *testing.T) {
 	t.Parallel()
 	const n, size = 40, 1 << 20
-	s := written(t, n, strings.Repeat("x", size))
+	s := newWrittenSource(t, n, strings.Repeat("x", size))
 	f := startOver(t, s, Options{RingBytes: 1})
 	most := 0
 	s.answer(func(s *source) {
@@ -172,7 +172,7 @@ func TestHistory_PagesAreBoundedByBytes(t *testing.T) {
 func TestHistory_ResumesNextToACompaction(t *testing.T) {
 	t.Parallel()
 	const n, compacted = 300, 100
-	s := written(t, n, "x")
+	s := newWrittenSource(t, n, "x")
 	f := startOver(t, s, Options{RingEvents: 4})
 	f.snapshot()
 	if _, _, err := s.Compact(t.Context(), compacted, compacted); err != nil {
@@ -196,7 +196,7 @@ func TestHistory_ResumesNextToACompaction(t *testing.T) {
 // A reset drops the pages that were read of the replaced history.
 func TestHistory_IsForgottenByAReset(t *testing.T) {
 	t.Parallel()
-	f := startOver(t, written(t, 300, "x"), Options{Interval: never, RingEvents: 4})
+	f := startOver(t, newWrittenSource(t, 300, "x"), Options{Interval: never, RingEvents: 4})
 	if err := readOn(t, f.Feed, 0, 600); err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestHistory_IsForgottenByAReset(t *testing.T) {
 // revision of the log.
 func BenchmarkResume(b *testing.B) {
 	const n, watchers = 2000, 10_000
-	s := written(b, n, strings.Repeat("x", 1000))
+	s := newWrittenSource(b, n, strings.Repeat("x", 1000))
 	for name, ring := range map[string]int{"ring": 0, "pages": 4} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

@@ -6,26 +6,25 @@ import (
 	"github.com/google/btree"
 )
 
-// Index finds records by something other than their key: one value for each record ("" is
-// a value too). A caller may use another Index of the same name while the feed runs. Of
-// two indexes of one resource and one name, the feed keeps the values of the one that was
-// used last.
+// Index finds records by a value that each record has, such as the node of a Pod; "" is a value
+// too. A caller may replace an Index by another one of the same name while the feed runs. The
+// feed holds the values of one Index of each name: the one that was used last.
 type Index struct {
-	// Name tells the indexes of a resource apart.
+	// Name distinguishes the indexes of a resource.
 	Name string
 	// Value returns the value of a record, always the same for the same record. It
 	// returns false if the record alone does not tell the value. The feed calls it once
-	// for each entry, and never with its lock held.
+	// for each entry, and never while it holds its lock.
 	Value func(*Entry) (value string, ok bool)
-	// Find returns the value of a record for which Value returns false. The feed calls it
-	// once for each such record that exists when the index is built. It may be slow; nil
-	// means that there is no other way. A record without a known value is found by every
-	// value.
+	// Find returns the value of a record for which Value returns false; nil means that
+	// there is no way to find it. The feed calls it once for each such record that exists
+	// when the index is built. It may be slow. A record whose value is unknown matches
+	// every value.
 	Find func(*Entry) (value string, ok bool)
 }
 
-// indexValue is the value of one record in one index. An Entry keeps one for each name of
-// an index: of two indexes of one name, that of the one that was used last. It is
+// indexValue is the value of one record in one index. An Entry has one for each name of an
+// index; if two indexes have the same name, it is that of the one that was used last. It is
 // immutable.
 type indexValue struct {
 	index *Index
@@ -33,7 +32,7 @@ type indexValue struct {
 	next *indexValue
 }
 
-// place is a value, if it is known.
+// place is the place of a record in an index: its value, or that its value is unknown.
 type place struct {
 	known bool
 	value string
@@ -46,7 +45,7 @@ func placeOf(value string, known bool) place {
 	return place{true, value}
 }
 
-// cached returns the value that an entry keeps; false if it keeps none.
+// cached returns the place that an entry has stored; false if it has stored none.
 func (x *Index) cached(e *Entry) (place, bool) {
 	for v := e.values.Load(); v != nil; v = v.next {
 		if v.index == x {
@@ -56,9 +55,9 @@ func (x *Index) cached(e *Entry) (place, bool) {
 	return place{}, false
 }
 
-// of returns the value of a record, and keeps it in the entry. It may look into the
-// record, so the caller must not hold Feed.mu.
-func (x *Index) of(e *Entry) place {
+// locate returns the place of a record, and stores it in the entry. It may call Value, so that
+// the caller must not hold Feed.mu.
+func (x *Index) locate(e *Entry) place {
 	p, ok := x.cached(e)
 	if !ok {
 		p = placeOf(x.Value(e))
@@ -67,6 +66,7 @@ func (x *Index) of(e *Entry) place {
 	return p
 }
 
+// remember stores a place in an entry, instead of that of another index of the same name.
 func (x *Index) remember(e *Entry, p place) {
 	for {
 		before := e.values.Load()
@@ -76,7 +76,7 @@ func (x *Index) remember(e *Entry, p place) {
 	}
 }
 
-// without leaves out the value of an index's name.
+// without returns the list v without the value of the index of a name.
 func (v *indexValue) without(name string) *indexValue {
 	switch {
 	case v == nil:
@@ -87,7 +87,7 @@ func (v *indexValue) without(name string) *indexValue {
 	return &indexValue{v.index, v.place, v.next.without(name)}
 }
 
-// indexed is one record in an index: those without a known value come first.
+// indexed is one record in an index. Records whose value is unknown come first.
 type indexed struct {
 	place
 	entry *Entry
@@ -104,22 +104,23 @@ func lessIndexed(a, b indexed) bool {
 	}
 }
 
-// indexTree is one index of a resource cache, guarded as the resource cache is once it is part of it.
+// indexTree is one index of a resource cache. Once it is part of the resource cache, Feed.mu
+// guards it.
 type indexTree struct {
 	*Index
 	tree *btree.BTreeG[indexed]
-	// places is where each record is in the tree.
+	// places has the place of each record in the tree.
 	places map[*Entry]place
 }
 
-// newIndexTree indexes a snapshot; it returns nil when ctx ends meanwhile.
+// newIndexTree makes an index of the records of a snapshot. It returns nil if ctx ends meanwhile.
 func newIndexTree(ctx context.Context, index *Index, s Snapshot) *indexTree {
 	t := &indexTree{Index: index, tree: btree.NewG(treeDegree, lessIndexed), places: make(map[*Entry]place, s.Len())}
 	for e := range s.All("", nil) {
 		if ctx.Err() != nil {
 			return nil
 		}
-		p := index.of(e)
+		p := index.locate(e)
 		if !p.known && index.Find != nil {
 			if p = placeOf(index.Find(e)); p.known {
 				index.remember(e, p)
@@ -135,8 +136,8 @@ func (t *indexTree) insert(e *Entry, p place) {
 	t.tree.ReplaceOrInsert(indexed{p, e})
 }
 
-// apply applies one event. It does not look into a record: a record whose value was not
-// computed yet is found by every value.
+// apply applies one event. It does not call Value: a record whose value was not computed before
+// matches every value.
 func (t *indexTree) apply(ev Event) {
 	if ev.Old != nil {
 		t.tree.Delete(indexed{t.places[ev.Old], ev.Old})
@@ -148,24 +149,25 @@ func (t *indexTree) apply(ev Event) {
 	}
 }
 
-// Narrowing is one value of an index.
+// Narrowing selects the records that have one value of an index.
 type Narrowing struct {
 	Index *Index
 	Value string
 }
 
-// may returns false if the record certainly does not have the value. The caller must not
+// mayMatch returns false if the record certainly does not have the value. The caller must not
 // hold Feed.mu.
-func (n Narrowing) may(e *Entry) bool {
+func (n Narrowing) mayMatch(e *Entry) bool {
 	if e == nil {
 		return false
 	}
-	p := n.Index.of(e)
+	p := n.Index.locate(e)
 	return !p.known || p.value == n.Value
 }
 
-// SnapshotIndexed is Snapshot with an index. The first call with an index builds it. The
-// feed keeps it until a call with another index of the same name.
+// SnapshotIndexed returns a Snapshot that has an index; see Snapshot.Indexed. The first call
+// with an index builds the index. The feed maintains it until a call with another index of the
+// same name. The errors are those of Snapshot.
 func (f *Feed) SnapshotIndexed(ctx context.Context, r Resource, index *Index) (Snapshot, error) {
 	for {
 		rc, err := f.cacheOf(ctx, r)
@@ -209,9 +211,9 @@ func (f *Feed) joinBuild(rc *resourceCache, index *Index) <-chan struct{} {
 	return built
 }
 
-// build makes an index of a snapshot, and then applies what has changed since. It looks
-// into records without the lock. The values of later changes are computed before the
-// changes are applied (prepare).
+// build makes an index of a snapshot, and then applies the later changes to it. It does not hold
+// Feed.mu while it computes the values of the snapshot's records. prepare computes the values of
+// later changes before the feed applies them.
 func (f *Feed) build(rc *resourceCache, index *Index) {
 	for f.running.Err() == nil {
 		s, ok := f.snapshotOf(rc)
@@ -228,12 +230,12 @@ func (f *Feed) build(rc *resourceCache, index *Index) {
 	delete(rc.builds, index)
 }
 
-// install brings an index from a revision to the feed's and makes it part of
-// the resource cache. It returns false when the changes between are not in memory.
+// install applies the events after a revision to an index, and makes it part of the resource
+// cache. It returns false if those events are not in memory.
 func (f *Feed) install(rc *resourceCache, t *indexTree, revision int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if rc.gone || !rc.loaded || rc.ring.since > revision {
+	if rc.dropped || !rc.loaded || rc.ring.since > revision {
 		return false
 	}
 	for i := rc.ring.first(revision); i < rc.ring.size; i++ {

@@ -15,8 +15,8 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// A feed stops without waiting until an index has asked for every record: to find the value
-// of one record may take as long as the timeout of a decryption.
+// A feed stops before an index that is being built has called Find for every record: each call
+// may take as long as the timeout of a decryption.
 func TestIndex_BuildEndsWithTheFeed(t *testing.T) {
 	t.Parallel()
 	f := New(&source{Model: storetest.NewModel()}, Options{})
@@ -41,7 +41,7 @@ func TestIndex_BuildEndsWithTheFeed(t *testing.T) {
 		t.Error(err)
 	}
 	if n := asked.Load(); n != 1 {
-		t.Errorf("%d records were asked for", n)
+		t.Errorf("Find was called for %d records, want 1", n)
 	}
 }
 
@@ -78,8 +78,8 @@ func TestIndex_FindsAndForgets(t *testing.T) {
 	}
 }
 
-// Each record is looked through once for an index, by however many concurrent lookups, and
-// never under the lock that every reader and writer needs.
+// The feed calls Index.Value once for each record, however many lookups there are at the same
+// time, and never while it holds the lock that every reader and writer needs.
 func TestIndex_LooksOnceAndOutsideTheLock(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})
@@ -137,7 +137,7 @@ func TestIndex_LooksOnceAndOutsideTheLock(t *testing.T) {
 	}
 }
 
-// A page of an index begins where the page before it ended, whatever was found before that.
+// A page of an index begins after any position, whatever the records before that position are.
 func TestIndex_PageBeginsAnywhere(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})
@@ -174,8 +174,8 @@ func TestIndex_PageBeginsAnywhere(t *testing.T) {
 	}
 }
 
-// A record whose value is unknown is found by every value, at its place, unless Find knows
-// the value.
+// A record whose value is unknown is found by every value, in key order, unless Find returns
+// its value.
 func TestIndex_FindsUnknownValuesByEveryValue(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})

@@ -41,7 +41,7 @@ func TestFeed_FollowsScripts(t *testing.T) {
 
 // interaction is a feed, the store that it follows and the subscriptions to it.
 type interaction struct {
-	*fixture
+	f             *fixture
 	log           bytes.Buffer
 	subscriptions map[string]*Subscription
 }
@@ -49,7 +49,7 @@ type interaction struct {
 func (in *interaction) run(t *testing.T, d *datadriven.TestData) string {
 	in.log.Reset()
 	returned := in.command(t, d)
-	time.Sleep(10 * defaultWakeInterval) // the clock is the bubble's
+	time.Sleep(10 * defaultWakeInterval) // by the clock of synctest
 	synctest.Wait()
 	out := returned + in.log.String()
 	for _, name := range slices.Sorted(maps.Keys(in.subscriptions)) {
@@ -68,35 +68,35 @@ func (in *interaction) command(t *testing.T, d *datadriven.TestData) string {
 		in.start(t, d)
 	case "write": // by this process
 		for _, pair := range d.CmdArgs {
-			in.write(parseKey(pair.Key), pair.Vals[0])
+			in.f.write(parseKey(pair.Key), pair.Vals[0])
 		}
 	case "commit": // by another process, or not published yet
 		for _, pair := range d.CmdArgs {
-			in.put(parseKey(pair.Key), pair.Vals[0])
+			in.f.put(parseKey(pair.Key), pair.Vals[0])
 		}
 	case "delete":
-		in.Publish([]sqlstore.Change{in.remove(parseKey(d.CmdArgs[0].Key))})
+		in.f.Publish([]sqlstore.Change{in.f.remove(parseKey(d.CmdArgs[0].Key))})
 	case "publish":
 		var after int64
 		d.ScanArgs(t, "revision", &after)
-		changes, err := in.source.Model.Changes(t.Context(), after-1, 1, 0)
+		changes, err := in.f.source.Model.Changes(t.Context(), after-1, 1, 0)
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
-		in.Publish(changes)
+		in.f.Publish(changes)
 	case "hint":
 		var revision int64
 		d.ScanArgs(t, "revision", &revision)
-		in.hint(revision)
+		in.f.hint(revision)
 	case "compact":
 		var revision int
 		d.ScanArgs(t, "revision", &revision)
-		if _, _, err := in.source.Compact(t.Context(), int64(revision), revision); err != nil {
+		if _, _, err := in.f.source.Compact(t.Context(), int64(revision), revision); err != nil {
 			d.Fatalf(t, "%v", err)
 		}
 	case "restore": // as if the database were another one
 		epoch := d.CmdArgs[0].Key
-		in.source.answer(func(s *source) {
+		in.f.source.answer(func(s *source) {
 			s.state = func(state sqlstore.State) sqlstore.State { state.Epoch = epoch; return state }
 		})
 	case "subscribe":
@@ -104,9 +104,9 @@ func (in *interaction) command(t *testing.T, d *datadriven.TestData) string {
 	case "poll":
 		return in.poll(t, d)
 	case "unload":
-		in.checks(idleChecks + 1)
+		in.f.checks(idleChecks + 1)
 	case "state":
-		return fmt.Sprintf("revision %d, %d resources in memory, %d changes read from the store\n", in.Revision(), in.resources(), in.source.rows.Load())
+		return fmt.Sprintf("revision %d, %d resources in memory, %d changes read from the store\n", in.f.Revision(), in.f.resources(), in.f.source.rows.Load())
 	default:
 		d.Fatalf(t, "no such command: %s", d.Cmd)
 	}
@@ -125,9 +125,9 @@ func (in *interaction) start(t *testing.T, d *datadriven.TestData) {
 	}))}
 	scan(t, d, "ring", &opts.RingEvents)
 	if d.HasArg("shared") {
-		in.fixture = startShared(t, opts)
+		in.f = startShared(t, opts)
 	} else {
-		in.fixture = start(t, opts)
+		in.f = start(t, opts)
 	}
 }
 
@@ -142,9 +142,9 @@ func (in *interaction) add(t *testing.T, d *datadriven.TestData) string {
 	if scan(t, d, "value", &value) {
 		want.Narrow = Narrowing{byValue(), value}
 	}
-	subscribe := func() (*Subscription, error) { return in.Subscribe(t.Context(), want, after) }
+	subscribe := func() (*Subscription, error) { return in.f.Subscribe(t.Context(), want, after) }
 	if d.HasArg("follow") {
-		subscribe = func() (*Subscription, error) { return in.Follow(t.Context(), pods, after) }
+		subscribe = func() (*Subscription, error) { return in.f.Follow(t.Context(), pods, after) }
 	}
 	s, err := subscribe()
 	if err != nil {

@@ -9,8 +9,9 @@ import (
 	"byre/sqlstore"
 )
 
-// Snapshot returns a resource's records as of the feed's revision. The first
-// call for a resource loads it.
+// Snapshot returns the records of a resource at the feed's revision. The first call for a
+// resource loads it. It fails with ErrClosed, with the context's error, and with the errors of
+// the store's List.
 func (f *Feed) Snapshot(ctx context.Context, r Resource) (Snapshot, error) {
 	for {
 		rc, err := f.cacheOf(ctx, r)
@@ -23,13 +24,14 @@ func (f *Feed) Snapshot(ctx context.Context, r Resource) (Snapshot, error) {
 	}
 }
 
-// maxSmallBytes bounds the values in memory up to which SnapshotSmall loads more.
+// maxSmallBytes bounds the values in memory that SnapshotSmall may load.
 const maxSmallBytes = 128 << 20
 
-// SnapshotSmall is Snapshot for a resource that is small enough to be kept for its next
-// reader: the values of all resources in memory then take no more than maxSmallBytes, or
-// than half of what they may take. It loads nothing and returns false for other resources
-// and for one without objects. After a start it waits until the sizes are known.
+// SnapshotSmall is Snapshot for a resource that is small enough to be held for its next reader:
+// with it, the values of all resources in memory take at most maxSmallBytes, and at most half
+// of Options.StateBytes. For other resources, and for one without objects, it loads nothing and
+// returns false, unless their records are in memory already. After a start it waits until the
+// sizes are known.
 func (f *Feed) SnapshotSmall(ctx context.Context, r Resource) (Snapshot, bool, error) {
 	most := maxSmallBytes
 	if f.opts.StateBytes > 0 {
@@ -53,11 +55,12 @@ func (f *Feed) isLoaded(r Resource) bool {
 	return rc != nil && rc.loaded
 }
 
+// snapshotOf returns a snapshot of a resource cache; false if its records are not in memory.
 func (f *Feed) snapshotOf(rc *resourceCache) (Snapshot, bool) {
 	f.mu.RLock()
-	if rc.cloned != nil && !rc.gone {
+	if rc.cloned != nil && !rc.dropped {
 		defer f.mu.RUnlock()
-		rc.use()
+		rc.markUsed()
 		s := *rc.cloned
 		s.revision = f.revision
 		return s, true
@@ -65,17 +68,17 @@ func (f *Feed) snapshotOf(rc *resourceCache) (Snapshot, bool) {
 	f.mu.RUnlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if rc.gone || !rc.loaded {
+	if rc.dropped || !rc.loaded {
 		return Snapshot{}, false
 	}
-	rc.use()
+	rc.markUsed()
 	s := *rc.snapshot()
 	s.revision = f.revision
 	return s, true
 }
 
-// Lookup returns one record and the feed's revision without loading anything.
-// loaded is false, and the others are zero, where the resource is not in memory.
+// Lookup returns one record, or nil if it does not exist, and the feed's revision. It does not
+// load the resource: if its records are not in memory, loaded is false and the others are zero.
 func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) {
 	p := probe(key.Namespace, key.Name)
 	f.mu.RLock()
@@ -84,7 +87,7 @@ func (f *Feed) Lookup(key sqlstore.Key) (e *Entry, revision int64, loaded bool) 
 	if rc == nil || !rc.loaded {
 		return nil, 0, false
 	}
-	rc.use()
+	rc.markUsed()
 	e, _ = rc.tree.Get(p)
 	return e, f.revision, true
 }
@@ -115,8 +118,8 @@ func (f *Feed) cacheOf(ctx context.Context, r Resource) (*resourceCache, error) 
 	}
 }
 
-// join returns the resource cache of r and its loading, which it starts unless another
-// reader has started it. It returns nil if the feed is closed.
+// join returns the resource cache of r and the loading of its records, which it starts unless
+// another reader has. It returns nil if the feed is closed.
 func (f *Feed) join(r Resource) (*resourceCache, *loading) {
 	f.mu.RLock()
 	rc := f.caches[r]
@@ -149,8 +152,8 @@ func (f *Feed) cacheOfLocked(r Resource) *resourceCache {
 	return rc
 }
 
-// load reads the records at one revision, and then takes what has changed
-// since the resource cache was made.
+// load reads the records at one revision, and then applies the changes that were made since
+// loading began.
 func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 	bytes := 0
 	a := f.adoption()
@@ -158,7 +161,7 @@ func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 	q := sqlstore.Query{Range: sqlstore.Range{Group: rc.resource.Group, Resource: rc.resource.Name, Owner: rc.resource.Owner}}
 	namespaces := map[string]string{}
 	listed, err := f.source.List(ctx, q, func(r sqlstore.Record) error {
-		// One copy of the strings that all records share.
+		// All records share one copy of these strings.
 		r.Group, r.Resource = rc.resource.Group, rc.resource.Name
 		if ns, ok := namespaces[r.Namespace]; ok {
 			r.Namespace = ns
@@ -172,26 +175,28 @@ func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 	switch {
 	case err != nil:
 	case listed.Revision < load.from:
-		// The backlog begins at load.from: it lacks the changes between the two.
+		// The backlog begins after load.from: the changes between the list's revision and
+		// load.from would be missing.
 		err = fmt.Errorf("%w: list of revision %d, when %d was applied", sqlstore.ErrUnavailable, listed.Revision, load.from)
 	default:
-		// Invariant: a loaded resource cache is at the feed's revision. When the feed
-		// adopts another state meanwhile, it has dropped the cache.
+		// The records of a loaded resource cache are those of the feed's revision. So the
+		// feed must first apply the changes up to the list's revision. If it adopts
+		// another state meanwhile, it drops the cache.
 		err = f.awaitApplied(ctx, listed.Revision, a)
 	}
-	if f.loaded(rc, load, err, func() { rc.begin(tree, bytes, listed.Revision) }) {
+	if f.endLoading(rc, load, err, func() { rc.begin(tree, bytes, listed.Revision) }) {
 		f.fillRing(ctx, rc)
 	}
 }
 
-// loaded ends a loading, by begin unless it failed. It returns true when the resource
-// cache has its records.
-func (f *Feed) loaded(rc *resourceCache, load *loading, err error, begin func()) bool {
+// endLoading ends a loading. Unless the loading has failed it calls begin, which puts the records
+// into the resource cache, and returns true.
+func (f *Feed) endLoading(rc *resourceCache, load *loading, err error, begin func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer close(load.done)
 	switch {
-	case rc.gone:
+	case rc.dropped:
 		return false
 	case err != nil:
 		load.err, rc.load = err, nil

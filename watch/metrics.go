@@ -14,7 +14,7 @@ type metrics struct {
 	resets  *prometheus.CounterVec
 }
 
-// newMetrics registers with r unless it is nil.
+// newMetrics makes the metrics of a feed, and registers them with r unless r is nil.
 func newMetrics(r prometheus.Registerer, f *Feed) metrics {
 	m := metrics{
 		applied: prometheus.NewCounter(prometheus.CounterOpts{
@@ -27,7 +27,7 @@ func newMetrics(r prometheus.Registerer, f *Feed) metrics {
 		}, []string{"reason"}),
 	}
 	for _, reason := range []string{resetCompacted, resetHole, resetRestored} {
-		m.resets.WithLabelValues(reason) // an alarm needs the zero, too
+		m.resets.WithLabelValues(reason) // so that an alert sees the counter at 0 before its first increment
 	}
 	if r != nil {
 		f.representations.Register(r)
@@ -48,6 +48,7 @@ func newMetrics(r prometheus.Registerer, f *Feed) metrics {
 	return m
 }
 
+// resources returns the number of resources whose records are in memory.
 func (f *Feed) resources() int {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

@@ -9,12 +9,13 @@ import (
 	"byre/sqlstore"
 )
 
-// readIndex is how a linearizable read learns the last revision (the read index of
-// Raft, 6.4). There is one for each kind of driver.
+// readIndex tells linearizable reads the last revision (the read index of Raft, 6.4). It has one
+// implementation for each kind of driver.
 //
-// Invariant: the state that it returns is never older than what any process was
-// told, by a commit or a read, before the call. A read that waits until the feed has
-// applied this revision is therefore linearizable.
+// Invariant: the state that it returns is never older than the result of any commit or read, of
+// any process, that returned before the call. The drivers keep it (sqlstore.Driver.State), and
+// sharedReadIndex keeps it by never sharing a round trip that began before the call. So a read
+// that waits until the feed has applied that revision is linearizable.
 type readIndex interface {
 	state(ctx context.Context) (sqlstore.State, error)
 }
@@ -27,23 +28,23 @@ func newReadIndex(f *Feed) readIndex {
 	return &sharedReadIndex{feed: f}
 }
 
-// isSoleWriter reports whether no other process writes to the store. Then Publish
-// delivers every change.
+// isSoleWriter reports whether only this process writes to the store. Then the feed gets every
+// change by Publish.
 func (f *Feed) isSoleWriter() bool {
 	_, local := f.readIndex.(localReadIndex)
 	return local
 }
 
-// localReadIndex is for a driver that knows the last revision itself.
+// localReadIndex is for a driver that knows the last revision without a round trip.
 type localReadIndex struct{ driver sqlstore.ReadIndexer }
 
 func (r localReadIndex) state(context.Context) (sqlstore.State, error) {
 	return r.driver.ReadIndex(), nil
 }
 
-// sharedReadIndex asks the database, and shares round trips among callers. A caller that
-// comes while a round trip is in flight waits for the next one, because the answer of the
-// first may be from before the call.
+// sharedReadIndex asks the database, and shares round trips among callers. A call that is made
+// while a round trip is in flight waits for the next one, because the database may have answered
+// the first one before the call.
 type sharedReadIndex struct {
 	feed *Feed
 
@@ -88,7 +89,7 @@ func (r *sharedReadIndex) join() *roundTrip {
 	return trip
 }
 
-// run makes round trips until nobody waits for one.
+// run makes round trips until no caller waits for one.
 func (r *sharedReadIndex) run() {
 	for {
 		r.mu.Lock()
@@ -104,8 +105,8 @@ func (r *sharedReadIndex) run() {
 	}
 }
 
-// State returns the store's state as of now or later. It does not wait until the feed
-// has applied it.
+// State returns a state of the store that is not older than the call. It does not wait until the
+// feed has applied that state's revision.
 func (f *Feed) State(ctx context.Context) (sqlstore.State, error) {
 	if err := f.wait(ctx, f.started); err != nil {
 		return sqlstore.State{}, err
@@ -113,9 +114,9 @@ func (f *Feed) State(ctx context.Context) (sqlstore.State, error) {
 	return f.readIndex.state(ctx)
 }
 
-// Latest returns the last revision as of now or later, once the feed has applied it:
-// what is read from the feed afterwards is linearizable. Errors: ErrClosed, the
-// context's, what the driver's State gives.
+// Latest returns a last revision of the store that is not older than the call, once the feed has
+// applied it: reads from the feed after that are linearizable. It fails with ErrClosed, with the
+// context's error, and with the errors of the driver's State.
 func (f *Feed) Latest(ctx context.Context) (int64, error) {
 	if err := f.wait(ctx, f.started); err != nil {
 		return 0, err
@@ -129,8 +130,8 @@ func (f *Feed) Latest(ctx context.Context) (int64, error) {
 	return revision, err
 }
 
-// latest asks again when the feed adopts another state meanwhile, and waits for that
-// where the database is in an epoch that the feed does not know.
+// latest is Latest without a span. If the database is in another epoch than the feed, it waits
+// until the feed has adopted another state. It asks again after each adoption.
 func (f *Feed) latest(ctx context.Context) (int64, error) {
 	for {
 		a := f.adoption()
@@ -160,7 +161,7 @@ func (f *Feed) readState(ctx context.Context) (sqlstore.State, error) {
 	return state, err
 }
 
-// ClockAhead is how far the store's clock was ahead of this process's when its
-// state was read last, which is once an Interval at least. It is 0 for a store with
-// one writer, whose clock is the process's.
+// ClockAhead returns how far the store's clock was ahead of this process's clock when the feed
+// last read the store's state, which is at least once an Interval. It is 0 for a store that only
+// this process writes to, because that store uses this process's clock.
 func (f *Feed) ClockAhead() time.Duration { return time.Duration(f.clockAhead.Load()) }

@@ -9,8 +9,8 @@ import (
 	"byre/sqlstore"
 )
 
-// Callers of Latest share round trips, but none gets the answer to a question that was
-// asked before its call.
+// Calls of Latest share round trips, but none gets the answer of a round trip that began before
+// the call.
 func TestReadIndex_SharesRoundTrips(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

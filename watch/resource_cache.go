@@ -19,44 +19,45 @@ func resourceOf(k sqlstore.Key) Resource { return Resource{k.Group, k.Resource, 
 
 const treeDegree = 32
 
-// resourceCache is the current state of one resource and its last events.
+// resourceCache has the current records of one resource and its last events. Feed.mu guards
+// everything but the watchers, which have a lock of their own.
 //
-// Everything but the watchers is guarded by Feed.mu. Invariant: the records of a
-// resource cache that is loaded are those of Feed.revision; applyLocked applies every
-// event of the resource to it.
+// Invariant: the records of a resource cache that is loaded are those at Feed.revision, because
+// applyLocked applies every event of the resource to it. Otherwise a snapshot would show
+// records of another revision than its own.
 type resourceCache struct {
 	resource Resource
 
-	// load reads the records; nil while no reader wants them. loaded is true from
-	// its success on. A resource cache without records serves followers (Feed.Follow),
-	// from its ring.
+	// load reads the records; nil while no reader needs them. loaded is true once load
+	// has succeeded. A resource cache without records serves followers (Feed.Follow) from
+	// its ring.
 	load   *loading
 	loaded bool
-	// gone is true when the resource cache was dropped. It is then at no revision, and
-	// its subscriptions end.
-	gone bool
+	// dropped is true once the feed has removed the resource cache. No more events are
+	// applied to it, and its subscriptions end.
+	dropped bool
 
 	// subscribers counts the subscriptions that need the records, followers those that
-	// do not. They are raised with Feed.mu held, for reading at least, so that unload
-	// sees them.
+	// do not. A caller that increments them holds Feed.mu, at least for reading, so that
+	// unload sees them.
 	subscribers, followers atomic.Int64
-	// used is set by a read of the records and cleared by unload's check; idle is the
-	// number of checks in a row that found it cleared.
+	// used is set when the records are read, and cleared by each check of unload. idle is
+	// the number of checks in a row that found it cleared.
 	used atomic.Bool
 	idle int
-	// bytes is the size of the records' values.
+	// bytes is the size of the values of the records in memory.
 	bytes int
 
 	tree    *btree.BTreeG[*Entry]
 	indexes map[string]*indexTree // by name
-	// builds are the indexes that are being built; each channel is closed at
-	// the end.
+	// builds are the indexes that are being built. Each channel is closed when its index
+	// is built.
 	builds map[*Index]chan struct{}
-	// cloned is the last snapshot handed out; nil when an event was applied since.
-	// A clone is cheap, but makes the next writes copy tree nodes.
+	// cloned is the last snapshot; nil if an event was applied since. Reusing it saves
+	// clones: a clone is cheap, but the next writes must copy tree nodes.
 	cloned *Snapshot
-	// changed is the revision of the last event, or, where there was none since the
-	// records were loaded, a revision since which the resource has not changed.
+	// changed is the revision of the last event. If there was none since the records were
+	// loaded, it is a revision since which the resource has not changed.
 	changed int64
 	ring    ring
 
@@ -69,8 +70,8 @@ type loading struct {
 	err  error
 	// unchanged is the revision of the last change before loading began.
 	unchanged int64
-	// from is the feed's revision when loading began; backlog is what was applied
-	// meanwhile.
+	// from is the feed's revision when loading began. backlog has the events that were
+	// applied since.
 	from    int64
 	backlog []Event
 }
@@ -88,7 +89,7 @@ func newResourceCache(r Resource, opts Options, revision int64) *resourceCache {
 	return rc
 }
 
-// begin takes what was listed at a revision, and then the backlog.
+// begin sets the records to those listed at a revision, and then applies the backlog.
 func (rc *resourceCache) begin(tree *btree.BTreeG[*Entry], bytes int, revision int64) {
 	since := min(rc.load.unchanged, revision)
 	for _, ev := range rc.load.backlog {
@@ -107,29 +108,28 @@ func (rc *resourceCache) begin(tree *btree.BTreeG[*Entry], bytes int, revision i
 	rc.load.backlog = nil
 }
 
-// use records that the records are read.
-func (rc *resourceCache) use() {
-	if !rc.used.Load() { // readers don't contend for it
+// markUsed records that the records are read.
+func (rc *resourceCache) markUsed() {
+	if !rc.used.Load() { // a load first, so that readers do not contend for the cache line
 		rc.used.Store(true)
 	}
 }
 
-// unload drops the records. The next reader loads them again; followers go on.
+// unload drops the records. The next reader loads them again. Followers continue.
 func (rc *resourceCache) unload() {
 	rc.tree, rc.bytes, rc.loaded, rc.load, rc.cloned = nil, 0, false, nil, nil
 	rc.indexes = map[string]*indexTree{}
 	rc.ring.reset(rc.changed, true)
 }
 
-// intern lets an entry share the strings of its resource, which live as long as the
-// process does. It comes before the entry's first apply: entries of the ring are read
-// without a lock.
+// intern has an entry share the strings of its resource. applyLocked calls it before the entry
+// is in the ring, because readers read entries of the ring without a lock.
 func (rc *resourceCache) intern(e *Entry) {
 	e.Group, e.Resource = rc.resource.Group, rc.resource.Name
 }
 
-// apply applies the event after the last one. It returns false when the event does
-// not fit the state, which means that the state is wrong.
+// apply applies the next event of the resource. It returns false if the event creates a record
+// that exists, or replaces or deletes one that does not: then the records are wrong.
 func (rc *resourceCache) apply(ev Event) bool {
 	rc.cloned, rc.changed = nil, ev.Revision
 	if !rc.loaded {
@@ -159,8 +159,9 @@ func (rc *resourceCache) apply(ev Event) bool {
 	return true
 }
 
-// inUse returns the indexes that records are found by or subscriptions narrow by.
-func (rc *resourceCache) inUse() []*Index {
+// indexesInUse returns the indexes that snapshots have, that are being built, or by which
+// subscriptions narrow.
+func (rc *resourceCache) indexesInUse() []*Index {
 	indexes := rc.watchers.indexes()
 	for _, t := range rc.indexes {
 		indexes = append(indexes, t.Index)
@@ -171,7 +172,8 @@ func (rc *resourceCache) inUse() []*Index {
 	return indexes
 }
 
-// snapshot needs Feed.mu for writing unless cloned is set.
+// snapshot returns a snapshot of the records, without a revision. The caller holds Feed.mu for
+// writing.
 func (rc *resourceCache) snapshot() *Snapshot {
 	if rc.cloned == nil {
 		rc.cloned = &Snapshot{since: rc.changed, tree: rc.tree.Clone()}

@@ -2,9 +2,8 @@ package watch
 
 import "sort"
 
-// ring keeps the last events of one resource, bounded by their number and by
-// the bytes of the values they replaced (a value that is still current costs
-// the ring nothing).
+// ring has the last events of one resource. It is bounded by their number, and by the bytes of
+// the values that they replaced. Current values do not count, because the tree holds them too.
 type ring struct {
 	events []Event // circular
 	head   int     // index of the oldest
@@ -13,22 +12,25 @@ type ring struct {
 
 	maxEvents int
 	maxBytes  int
-	// bare is true while the resource cache has no records. The ring's events then hold
-	// the written values in memory, and lack the replaced ones.
+	// bare is true while the resource cache has no records. Then only the ring holds the
+	// values that its events wrote, and its events may lack the values that they replaced.
 	bare bool
-	// since is the revision after which the ring is complete. Invariant: the ring
-	// holds every event of the resource in (since, Feed.revision], in order.
+	// since is the revision after which the ring is complete.
+	// Invariant: the ring holds every event of the resource after since, up to
+	// Feed.revision, in order. push, drop and prepend keep it. Otherwise a subscription
+	// that reads the ring would miss events.
 	since int64
 }
 
+// ringStart is the number of events for which the first memory is allocated.
 const ringStart = 16
 
-// reset empties the ring: it is complete after a revision.
+// reset empties the ring, which is then complete after a revision.
 func (r *ring) reset(since int64, bare bool) {
 	*r = ring{maxEvents: r.maxEvents, maxBytes: r.maxBytes, since: since, bare: bare}
 }
 
-// bareFraction divides the bounds of a bare ring: followers are few, and seldom fall
+// bareFraction divides the bounds of a bare ring, because followers are few and seldom fall
 // behind.
 const bareFraction = 8
 
@@ -39,7 +41,7 @@ func (r *ring) bounds() (events, bytes int) {
 	return r.maxEvents, r.maxBytes
 }
 
-// cost is the number of bytes that only the ring keeps in memory, for an event.
+// cost returns the number of bytes of an event's values that only the ring holds in memory.
 func (r *ring) cost(ev Event) int {
 	e := ev.Old
 	if r.bare {
@@ -69,7 +71,7 @@ func (r *ring) push(ev Event) {
 	}
 }
 
-// unshift puts an event before the oldest; false when the ring is full. The caller
+// unshift adds an event before the oldest one. It returns false if the ring is full. The caller
 // sets since.
 func (r *ring) unshift(ev Event) bool {
 	maxEvents, maxBytes := r.bounds()
@@ -108,7 +110,7 @@ func (r *ring) grow(most int) {
 	r.events, r.head = bigger, 0
 }
 
-// first is the index of the oldest event after a revision.
+// first returns the index of the oldest event after a revision; size if there is none.
 func (r *ring) first(after int64) int {
 	return sort.Search(r.size, func(i int) bool { return r.at(i).Revision > after })
 }

@@ -8,8 +8,8 @@ import (
 	"byre/sqlstore"
 )
 
-// Snapshot is one resource as it was at one revision. It is immutable, and
-// safe for concurrent use; holding it keeps the records it shows in memory.
+// Snapshot shows the records of one resource at one revision. It is immutable and safe for
+// concurrent use. Who holds it keeps its records in memory.
 type Snapshot struct {
 	revision int64
 	since    int64
@@ -22,28 +22,28 @@ type indexSnapshot struct {
 	tree  *btree.BTreeG[indexed]
 }
 
-// Revision is the revision that the snapshot shows.
+// Revision returns the revision of the snapshot.
 func (s Snapshot) Revision() int64 { return s.revision }
 
-// Same reports whether two snapshots of one resource have the same state: nothing has
-// changed between them. It does not look at records.
+// Same reports whether two snapshots of one resource have the same records, because nothing has
+// changed between them. It does not compare records.
 func (s Snapshot) Same(other Snapshot) bool { return s.tree == other.tree }
 
-// Since is the earliest revision for which it is known that the resource was
-// the same then as it is at Revision.
+// Since returns a revision since which the resource has not changed, up to Revision: the
+// earliest one that the feed knows.
 func (s Snapshot) Since() int64 { return s.since }
 
-// Len is the number of records in all namespaces.
+// Len returns the number of records in all namespaces.
 func (s Snapshot) Len() int { return s.tree.Len() }
 
-// Get returns the record of a name, or nil.
+// Get returns the record with a namespace and name; nil if there is none.
 func (s Snapshot) Get(namespace, name string) *Entry {
 	e, _ := s.tree.Get(probe(namespace, name))
 	return e
 }
 
-// All yields the records of one namespace, or of all namespaces if it is empty, in key
-// order. If after is not nil, it begins behind that position.
+// All yields the records of one namespace, or of all if namespace is empty, in key order. Unless
+// after is nil, it yields only records after that position.
 func (s Snapshot) All(namespace string, after *sqlstore.Position) iter.Seq[*Entry] {
 	start := startOf(namespace, after)
 	return func(yield func(*Entry) bool) {
@@ -56,7 +56,7 @@ func (s Snapshot) All(namespace string, after *sqlstore.Position) iter.Seq[*Entr
 	}
 }
 
-// startOf is where a walk over a namespace begins.
+// startOf returns an entry with the first key of an iteration over a namespace.
 func startOf(namespace string, after *sqlstore.Position) *Entry {
 	if after != nil && (after.Namespace > namespace || after.Namespace == namespace) {
 		// No name ends in a NUL, so this is the first key after the position.
@@ -65,9 +65,9 @@ func startOf(namespace string, after *sqlstore.Position) *Entry {
 	return probe(namespace, "")
 }
 
-// Indexed is All for the records that have a value of an index, or may have it. It does
-// not look at other records. The snapshot must come from Feed.SnapshotIndexed with that
-// index.
+// Indexed is All for the records that have a value of an index, or may have it because their
+// value is unknown. It does not iterate over other records. The snapshot must come from
+// Feed.SnapshotIndexed with that index.
 func (s Snapshot) Indexed(n Narrowing, namespace string, after *sqlstore.Position) iter.Seq[*Entry] {
 	tree, start := s.indexes[n.Index.Name].tree, startOf(namespace, after)
 	at := func(p place) iter.Seq[*Entry] {
@@ -109,6 +109,7 @@ func merge(a, b iter.Seq[*Entry]) iter.Seq[*Entry] {
 // has reports whether the snapshot has an index.
 func (s Snapshot) has(index *Index) bool { return s.indexes[index.Name].index == index }
 
+// probe returns an entry with which a tree is searched.
 func probe(namespace, name string) *Entry {
 	return &Entry{Record: sqlstore.Record{Key: sqlstore.Key{Namespace: namespace, Name: name}}}
 }

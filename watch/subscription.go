@@ -6,39 +6,42 @@ import (
 	"sync/atomic"
 )
 
-// maxBatch is about how many events are handed out at a time.
+// maxBatch bounds the events of one Poll from the ring.
 const maxBatch = 256
 
-// Interest says which changes a subscription is for.
+// Interest selects the changes that a subscription yields.
 type Interest struct {
 	Resource Resource
-	// Namespace narrows to one namespace; empty means all.
+	// Namespace selects one namespace; empty means all.
 	Namespace string
-	// Name narrows to one name; empty means all.
+	// Name selects one name; empty means all.
 	Name string
-	// Narrow narrows to the records that have or had a value of an index, or may have had
-	// it. A Narrowing without an Index narrows nothing.
+	// Narrow selects the changes of records that have a value of an index after or before
+	// the change, or may have it. A Narrowing without an Index selects all.
 	Narrow Narrowing
 }
 
-// Subscription is a cursor over the changes of an Interest. It costs no processor time
-// while it is not read, and while no event of its interest comes. It is for one
-// goroutine; it must be closed.
+// Subscription is a cursor over the changes of an Interest. It costs no processor time while
+// nobody reads it, and while there is no event of its interest. Only one goroutine may use it
+// at a time. The caller closes it.
 type Subscription struct {
 	feed  *Feed
 	cache *resourceCache
 	want  Interest
-	// pos is the revision up to which everything has been handed out.
+	// pos is the revision up to which the subscription has returned all its changes.
 	pos int64
 	// waiting is true from the Poll that added watcher to its group to the next Poll.
 	waiting bool
 	watcher watcher
-	// counted is the resource cache's number of such subscriptions; nil when closed.
+	// counted is the counter in the resource cache of such subscriptions; nil once the
+	// subscription is closed.
 	counted *atomic.Int64
 }
 
-// Subscribe follows the changes after a revision. If the revision is compacted, the first
-// Poll or Next fails with ErrCompacted. If it is of the future, Next waits for it.
+// Subscribe returns a subscription to the changes after a revision. It loads the resource. If
+// the revision is compacted, the first Poll or Next fails with ErrCompacted. If the revision does
+// not exist yet, Next waits for the first change after it. Subscribe fails with the errors of
+// Snapshot.
 func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subscription, error) {
 	for {
 		rc, err := f.cacheOf(ctx, want.Resource)
@@ -46,7 +49,7 @@ func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subs
 			return nil, err
 		}
 		f.mu.RLock()
-		loaded := rc.loaded && !rc.gone
+		loaded := rc.loaded && !rc.dropped
 		if loaded {
 			rc.subscribers.Add(1)
 		}
@@ -57,8 +60,8 @@ func (f *Feed) Subscribe(ctx context.Context, want Interest, after int64) (*Subs
 	}
 }
 
-// Follow is Subscribe to all changes of a resource without loading its records. An
-// event's Old may be without a Value.
+// Follow is Subscribe to all changes of a resource without loading its records. The Old of an
+// event may have no Value.
 func (f *Feed) Follow(ctx context.Context, r Resource, after int64) (*Subscription, error) {
 	if err := f.wait(ctx, f.started); err != nil {
 		return nil, err
@@ -79,21 +82,22 @@ func (f *Feed) subscription(rc *resourceCache, counted *atomic.Int64, want Inter
 	s.watcher.want = want
 	switch {
 	case want.Name != "":
-		s.watcher.want.Narrow = Narrowing{} // one name changes seldom enough
+		s.watcher.want.Narrow = Narrowing{} // one name changes so seldom that any change may wake it
 	case want.Narrow.Index != nil:
 		rc.watchers.count(want.Narrow.Index, 1)
 	}
 	return s
 }
 
-// SkipTo leaves out the changes up to a revision. A caller subscribes first, then takes a
-// snapshot, and skips to the snapshot's revision. If a new epoch began between the two,
-// the subscription ends with ErrCompacted.
+// SkipTo has the subscription leave out the changes up to a revision. A caller subscribes first,
+// then takes a snapshot, and skips to the snapshot's revision. If a new epoch begins between the
+// two, the subscription ends with ErrCompacted, and no change is lost unnoticed.
 func (s *Subscription) SkipTo(revision int64) { s.pos = max(s.pos, revision) }
 
-// Next waits until there are events and returns them, with the revision up to
-// which everything has now been handed out. Errors: ErrCompacted, after which
-// the subscription is of no use; the context's; what reading history gives.
+// Next waits until there are events and returns them, with the revision up to which the
+// subscription has now returned all its changes. It fails with ErrCompacted, after which the
+// caller can only close the subscription; with ErrClosed; with the context's error; and with
+// the errors of reading the store's history.
 func (s *Subscription) Next(ctx context.Context) (events []Event, upTo int64, err error) {
 	for {
 		events, upTo, err = s.Poll(ctx)
@@ -106,14 +110,15 @@ func (s *Subscription) Next(ctx context.Context) (events []Event, upTo int64, er
 	}
 }
 
-// Ready receives when a Poll may give events, once the last Poll gave none.
+// Ready returns a channel that receives when there may be events, after a Poll that returned
+// none.
 func (s *Subscription) Ready() <-chan struct{} { return s.watcher.ready }
 
-// Done is closed when the feed stops.
+// Done returns a channel that is closed when the feed stops.
 func (s *Subscription) Done() <-chan struct{} { return s.feed.done }
 
-// Poll is Next without waiting for changes: it returns no events when there
-// are none up to the revision it returns. It may read history from the store.
+// Poll is Next without waiting for changes: it returns no events if there are none up to the
+// revision that it returns. It may read history from the store.
 func (s *Subscription) Poll(ctx context.Context) (events []Event, upTo int64, err error) {
 	for {
 		events, isSynced, err := s.readRing()
@@ -126,51 +131,53 @@ func (s *Subscription) Poll(ctx context.Context) (events []Event, upTo int64, er
 	}
 }
 
-// readRing reads from the ring; it returns false when that does not go back to pos.
+// readRing reads events from the ring. It returns false if the ring does not have all events
+// after pos.
 func (s *Subscription) readRing() (events []Event, ok bool, err error) {
 	for {
 		events, ok, err := s.nextInRing()
 		if err != nil || !ok || len(events) == 0 {
 			return nil, ok, err
 		}
-		if events = s.narrowed(events); len(events) > 0 {
+		if events = s.filterByIndex(events); len(events) > 0 {
 			return events, true, nil
 		}
 	}
 }
 
-// narrowed leaves out what doesn't have the value of an index. It looks through
-// records, which is not done under the feed's lock.
-func (s *Subscription) narrowed(events []Event) []Event {
+// filterByIndex leaves out the events of records that don't have the value of the index. The
+// caller must not hold Feed.mu.
+func (s *Subscription) filterByIndex(events []Event) []Event {
 	if s.want.Narrow.Index == nil {
 		return events
 	}
 	return slices.DeleteFunc(events, func(ev Event) bool {
-		return !s.want.Narrow.may(ev.Old) && !s.want.Narrow.may(ev.New)
+		return !s.want.Narrow.mayMatch(ev.Old) && !s.want.Narrow.mayMatch(ev.New)
 	})
 }
 
-// nextInRing is readRing but for the index. When it returns no events, s waits.
+// nextInRing is readRing without the filter by index. If there are no events, it adds the
+// subscription's watcher to the group of the resource cache.
 func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 	f, rc := s.feed, s.cache
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	if rc.gone {
+	if rc.dropped {
 		return nil, false, ErrCompacted
 	}
 	if s.waiting {
-		first, seen := rc.watchers.woke(&s.watcher)
+		first, matched := rc.watchers.firstEvent(&s.watcher)
 		switch {
 		case first > 0:
 			// Events before first do not match the interest.
 			s.pos = max(s.pos, first-1)
-		case rc.changed <= seen:
+		case rc.changed <= matched:
 			s.pos = max(s.pos, f.revision)
 			return nil, true, nil
 		default:
 			// wakeWatchers has not matched the last events yet, so they are read here.
 			rc.watchers.remove(&s.watcher)
-			s.pos = max(s.pos, seen)
+			s.pos = max(s.pos, matched)
 		}
 		s.waiting = false
 	}
@@ -195,7 +202,8 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 	return events, true, nil
 }
 
-// readHistory reads a page of history. It moves pos, and may find nothing wanted.
+// readHistory returns the events of one page of history, of which there may be none, and moves
+// pos to the end of the page.
 func (s *Subscription) readHistory(ctx context.Context) ([]Event, error) {
 	p, err := s.feed.page(ctx, s.pos)
 	if err != nil {
@@ -208,7 +216,7 @@ func (s *Subscription) readHistory(ctx context.Context) ([]Event, error) {
 		}
 	}
 	s.pos = p.end
-	return s.narrowed(events), nil
+	return s.filterByIndex(events), nil
 }
 
 // wants reports whether the interest includes the key of a change.
@@ -218,7 +226,7 @@ func (s *Subscription) wants(ev Event) bool {
 		(s.want.Name == "" || key.Name == s.want.Name)
 }
 
-// Close ends the subscription.
+// Close ends the subscription. A second call does nothing.
 func (s *Subscription) Close() {
 	if s.counted == nil {
 		return

@@ -9,8 +9,8 @@ import (
 	"byre/sqlstore"
 )
 
-// Run follows the store until ctx ends, and returns nil then. It reads the store's
-// state first and tries again while that fails.
+// Run follows the store until ctx ends. Then it joins its goroutines and returns nil. It first
+// reads the store's state, and tries again while that fails. It may be called once.
 func (f *Feed) Run(ctx context.Context) error {
 	f.running = ctx
 	if f.begin(ctx) {
@@ -54,7 +54,8 @@ func (f *Feed) begin(ctx context.Context) bool {
 	}
 }
 
-// adoptLocked goes on from a state of the store, whatever was applied before.
+// adoptLocked makes a state of the store the feed's state, whatever was applied before. Waits for
+// revisions of before end.
 func (f *Feed) adoptLocked(state sqlstore.State) {
 	f.begun = true
 	f.revision, f.compacted = state.Revision, state.Compacted
@@ -64,10 +65,10 @@ func (f *Feed) adoptLocked(state sqlstore.State) {
 	f.resetUsageLocked()
 }
 
-// tail reads from the store the changes that do not come by Publish: those of other
-// processes. It reads when Feed.behind receives, and polls once an Interval, because a
-// hint may be lost. The store of a sole writer is not polled; it is read again only after
-// a failure.
+// tail reads from the store the changes that the feed does not get by Publish: those of other
+// processes. It reads when Feed.behind receives. It also polls once an Interval, because hints
+// may be lost. It does not poll a store that only this process writes to; it reads from that
+// store again only after a failure.
 func (f *Feed) tail(ctx context.Context) {
 	timer := time.NewTimer(f.opts.Interval)
 	defer timer.Stop()
@@ -104,7 +105,7 @@ func (f *Feed) takePollRequest() bool {
 	return requested
 }
 
-// report logs that the tail begins to fail, or works again.
+// report logs that the tail fails with err, or works again if err is nil.
 func (f *Feed) report(err error) {
 	if err != nil {
 		f.opts.Logger.Warn("watch: can't follow the store; trying again", "error", err)
@@ -113,11 +114,11 @@ func (f *Feed) report(err error) {
 	f.opts.Logger.Info("watch: following the store again")
 }
 
-// errHole: the store's revisions are not dense.
+// errHole means that a revision is missing in the store, whose revisions must be dense.
 var errHole = errors.New("revisions have a hole")
 
-// catchUp applies the changes that the store has and the feed has not. It reads the
-// store's state only for a poll; otherwise target says what exists.
+// catchUp applies the changes up to Feed.target that the feed lacks. For a poll it first reads
+// the store's state, which may raise target.
 func (f *Feed) catchUp(ctx context.Context, poll bool) error {
 	if poll && !f.isSoleWriter() {
 		if err := f.poll(ctx); err != nil {
@@ -144,8 +145,8 @@ func (f *Feed) catchUp(ctx context.Context, poll bool) error {
 	}
 }
 
-// poll reads the store's state. It finds changes without a hint, and a new epoch: the
-// store has lost commits, or was restored.
+// poll reads the store's state, and raises target to its revision. If the state is of another
+// epoch, because the store has lost commits or was restored, it resets the feed.
 func (f *Feed) poll(ctx context.Context) error {
 	before := f.Revision()
 	state, err := f.readState(ctx)
@@ -165,15 +166,15 @@ func (f *Feed) poll(ctx context.Context) error {
 	return nil
 }
 
-// gap is a range of changes that the feed lacks: up to limit of them after a
-// revision, because target is said to exist. A limit of 0 means that none is lacking.
+// gap is a range of changes that the feed lacks: up to limit changes after a revision. target is
+// Feed.target when the gap was found. A limit of 0 means that the feed lacks none.
 type gap struct {
 	after, target int64
 	limit         int
 }
 
-// nextGap returns the changes between the last event applied and the first pending
-// one, or target.
+// nextGap returns the gap between the last event applied and the first pending one, or else
+// target.
 func (f *Feed) nextGap() gap {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -187,8 +188,8 @@ func (f *Feed) nextGap() gap {
 	return g
 }
 
-// fill applies the changes read for a gap, and the pending events that follow on
-// them. It fails where the changes show a hole.
+// fill applies the changes that were read for a gap, and then the pending events that are next.
+// It fails with errHole if a revision is missing.
 func (f *Feed) fill(g gap, changes []sqlstore.Change) error {
 	for i, c := range changes {
 		if c.Revision != g.after+int64(i)+1 {
@@ -208,8 +209,8 @@ func (f *Feed) fill(g gap, changes []sqlstore.Change) error {
 		if len(f.pending) > 0 {
 			err = fmt.Errorf("%w: %d was committed, %d is not there", errHole, f.pending[0].Revision, g.after+1)
 		}
-		// The store does not have target. A hint was wrong, or a client asked for a
-		// revision of the future.
+		// The store does not have target: a hint was wrong, or a client asked for a
+		// revision that does not exist yet.
 		f.target = f.revision
 	}
 	dirty := len(f.dirty) > 0
@@ -220,7 +221,8 @@ func (f *Feed) fill(g gap, changes []sqlstore.Change) error {
 	return err
 }
 
-// reset drops all state in memory and adopts the store's state as of now.
+// reset drops all state in memory and adopts the store's current state. reason is one of the
+// reasons in metrics.go.
 func (f *Feed) reset(ctx context.Context, reason string) error {
 	state, err := f.readState(ctx)
 	if err != nil {
@@ -234,11 +236,11 @@ func (f *Feed) reset(ctx context.Context, reason string) error {
 	}
 	f.pending = nil
 	if state.Epoch != f.adopted.epoch {
-		f.target = 0 // it is a revision of another epoch
+		f.target = 0 // target is a revision of the earlier epoch
 	}
-	// Changes that were published after the state was read are later than the state.
-	// They were not applied, so that target stays above revision and the tail reads
-	// them.
+	// Changes that were published after the state was read are later than the state, and
+	// were dropped from pending. target stays at their revision, so that the tail reads
+	// them from the store.
 	f.target = max(f.target, state.Revision)
 	f.adoptLocked(state)
 	behind := f.target > f.revision
@@ -250,7 +252,7 @@ func (f *Feed) reset(ctx context.Context, reason string) error {
 	return nil
 }
 
-// sleep returns false when ctx ends first.
+// sleep waits for a time. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

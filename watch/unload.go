@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Once an unloadInterval the feed checks which records were read. Those of a resource
-// that nobody watches leave memory when they were not read for idleChecks checks in a
-// row, or, above Options.StateBytes, for one.
+// Once an unloadInterval the feed checks which resources were read. It unloads the records of a
+// resource that nobody watches and nobody has read for idleChecks checks in a row, or, above
+// Options.StateBytes, for one check.
 const (
 	unloadInterval = time.Minute
 	idleChecks     = 10
@@ -19,7 +19,7 @@ const (
 func (f *Feed) unloadUnread(ctx context.Context) {
 	for sleep(ctx, unloadInterval) {
 		f.unload()
-		signal(f.eventsAdded) // the watchers of a dropped cache are woken to see that
+		signal(f.eventsAdded) // wakes the watchers of dropped resource caches, whose subscriptions end
 		f.history.dropUnused()
 	}
 }
@@ -55,7 +55,7 @@ func (f *Feed) unload() {
 	}
 }
 
-// stateBytes is the size of the values of current state in memory.
+// stateBytes returns the size of the values of all current records in memory, in bytes.
 func (f *Feed) stateBytes() (total int) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -65,7 +65,7 @@ func (f *Feed) stateBytes() (total int) {
 	return total
 }
 
-// dropUnused drops the pages that were not used since it was called last.
+// dropUnused drops the pages that were not used since the last call.
 func (h *history) dropUnused() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

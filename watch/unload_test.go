@@ -18,15 +18,15 @@ func (f *fixture) has(r Resource) bool {
 	return loaded
 }
 
-// checks makes the feed check n times what is unused.
+// checks calls Feed.unload n times.
 func (f *fixture) checks(n int) {
 	for range n {
 		f.unload()
 	}
 }
 
-// Records of a resource that is neither read nor watched leave memory. When they are loaded
-// again they have the current state.
+// The feed unloads the records of a resource that is neither read nor watched. When it loads them
+// again they are the current ones.
 func TestUnload_UnreadStateLeavesMemory(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})
@@ -37,14 +37,14 @@ func TestUnload_UnreadStateLeavesMemory(t *testing.T) {
 		f.unload()
 	}
 	if !f.has(pods) {
-		t.Fatal("what is read has left memory")
+		t.Fatal("records that are read were unloaded")
 	}
 	sub := f.subscribe(Interest{}, f.Revision())
 	f.checks(3 * idleChecks)
 	f.write(pod("a", "y"), "2")
 	f.next(sub, 1)
 	if !f.has(pods) {
-		t.Fatal("what is watched has left memory")
+		t.Fatal("records that are watched were unloaded")
 	}
 	sub.Close()
 	sub.Close()
@@ -161,8 +161,8 @@ func TestFollow_SeesEachChangeOnce(t *testing.T) {
 	group.Wait()
 }
 
-// A follower that was idle for long does not read history because others load and unload
-// the records.
+// A follower whose resource did not change for long reads no history from the store when others
+// have loaded and unloaded the records meanwhile.
 func TestFollow_IdleReadsNoHistory(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})

@@ -12,20 +12,21 @@ import (
 // values.
 type Usage struct{ Objects, Bytes int64 }
 
-// usages counts objects and bytes by resource. The database adds them up once, in the
-// background; then every event changes the counts. It is guarded by Feed.mu.
+// usages counts objects and bytes by resource. After each adoption the database counts them
+// once, in the background. From then on every event changes the counts. Feed.mu guards it.
 type usages struct {
-	// counted is closed when the feed has adopted the database's sums, and when it waits
-	// for other sums instead.
+	// counted is closed when the feed has adopted the database's counts, and when the
+	// feed adopts another state before that.
 	counted chan struct{}
-	// byResource has no entry for a resource without objects; it is nil before the
-	// sums are there. Invariant: it is what the store holds at Feed.revision.
+	// byResource is nil until the feed has the database's counts. It has no entry for a
+	// resource without objects. Invariant: the counts are those of the store at
+	// Feed.revision, because applyLocked counts every event.
 	byResource map[Resource]Usage
-	// backlog are the events applied since the database began to add up, of which
-	// its sums may lack the last ones. Invariant: it is complete from the revision
-	// after from on, or isCounting is false and the sums of this attempt are void.
-	// It is empty between two attempts, and has at most maxUsageBacklog entries, so
-	// that a database that can't add up for hours costs no memory.
+	// backlog has the events that were applied since the database began to count: the
+	// database's counts may lack the last of them. Invariant: while isCounting is true, it
+	// has all events after the revision from; otherwise adoptUsage refuses the counts. It
+	// is empty between two attempts, and has at most maxUsageBacklog entries, so that it
+	// takes bounded memory however long the database can't count.
 	backlog    []usageChange
 	from       int64
 	isCounting bool
@@ -38,23 +39,25 @@ type usageChange struct {
 }
 
 const (
-	// usageTimeout bounds one attempt to add up: millions of objects take seconds.
+	// usageTimeout bounds one attempt of the database to count. Millions of objects take
+	// seconds.
 	usageTimeout = 5 * time.Minute
-	// maxUsageBacklog takes about 16 MiB.
+	// maxUsageBacklog bounds usages.backlog: that many entries take about 16 MiB.
 	maxUsageBacklog = 1 << 18
 )
 
 func newUsages() usages { return usages{counted: make(chan struct{})} }
 
-// Usage returns what is stored of a resource. It is false while that is not
-// known yet, which is for a moment after the start.
+// Usage returns the usage of a resource. It returns false while the usage is not known yet, for a
+// moment after each adoption.
 func (f *Feed) Usage(r Resource) (Usage, bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.usages.byResource[r], f.usages.byResource != nil
 }
 
-// WaitForUsage waits until the usage is known, and returns it.
+// WaitForUsage waits until the usage of a resource is known, and returns it. It fails with
+// ErrClosed and with the context's error.
 func (f *Feed) WaitForUsage(ctx context.Context, r Resource) (Usage, error) {
 	for {
 		f.mu.RLock()
@@ -69,16 +72,17 @@ func (f *Feed) WaitForUsage(ctx context.Context, r Resource) (Usage, error) {
 	}
 }
 
-// AllUsage returns what is stored of every resource that has objects; nil while
-// it is not known.
+// AllUsage returns the usage of every resource that has objects; nil while it is not known. The
+// map is the caller's.
 func (f *Feed) AllUsage() map[Resource]Usage {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return maps.Clone(f.usages.byResource)
 }
 
-// countUsage asks the database for the sums until it has answered or ctx ends. Each
-// adoption calls it again, and drops the sums from before.
+// countUsage asks the database for the counts until the feed has adopted them or ctx ends. Each
+// adoption of the store's state starts it again, with another channel counted; then an earlier
+// call returns.
 func (f *Feed) countUsage(ctx context.Context, counted chan struct{}) {
 	isFailing := false
 	for f.beginCount(counted) {
@@ -99,8 +103,8 @@ func (f *Feed) countUsage(ctx context.Context, counted chan struct{}) {
 	}
 }
 
-// beginCount begins an attempt. It returns false when the sums are not wanted any
-// more.
+// beginCount begins an attempt to count. It returns false if the feed has adopted another state
+// since.
 func (f *Feed) beginCount(counted chan struct{}) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,8 +116,8 @@ func (f *Feed) beginCount(counted chan struct{}) bool {
 	return true
 }
 
-// endCount ends an attempt that has failed. It returns false when the sums are not
-// wanted any more.
+// endCount ends an attempt that has failed. It returns false if the feed has adopted another
+// state since.
 func (f *Feed) endCount(counted chan struct{}) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,7 +129,7 @@ func (f *Feed) endCount(counted chan struct{}) bool {
 	return true
 }
 
-// readUsage returns sums of a revision that the feed has applied.
+// readUsage reads the database's counts, and waits until the feed has applied their revision.
 func (f *Feed) readUsage(ctx context.Context) (sqlstore.Usage, error) {
 	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
 	defer cancel()
@@ -137,8 +141,8 @@ func (f *Feed) readUsage(ctx context.Context) (sqlstore.Usage, error) {
 	return usage, f.awaitApplied(ctx, usage.Revision, a)
 }
 
-// adoptUsage adopts sums. It returns false if the backlog does not have the events that
-// the sums lack.
+// adoptUsage adopts the database's counts, and adds the events after their revision. It returns
+// false if the backlog does not have all of those events.
 func (f *Feed) adoptUsage(usage sqlstore.Usage, counted chan struct{}) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,10 +164,10 @@ func (f *Feed) adoptUsage(usage sqlstore.Usage, counted chan struct{}) bool {
 	return true
 }
 
-// resetUsageLocked drops the sums and has the database add up again.
+// resetUsageLocked drops the counts and has the database count again.
 func (f *Feed) resetUsageLocked() {
 	if f.usages.byResource == nil {
-		close(f.usages.counted) // who waits for these sums waits for the next ones
+		close(f.usages.counted) // so that WaitForUsage waits for the next counts
 	}
 	f.usages = newUsages()
 	if f.closed {

@@ -8,7 +8,7 @@ import (
 	"byre/sqlstore"
 )
 
-// usage adds up the records of the source.
+// usage counts the records of the source.
 func (f *fixture) usage(r Resource) Usage {
 	f.t.Helper()
 	var sum Usage
@@ -33,7 +33,7 @@ func (f *fixture) checkUsage(what string, resources ...Resource) {
 	}
 }
 
-// The counts equal the store's, whether this process or another one writes, and whether or
+// The feed's counts equal the store's, whether this process or another one writes, and whether or
 // not the resource is in memory. A built-in and a custom resource of one name have separate
 // counts.
 func TestUsage_EqualsTheStores(t *testing.T) {
@@ -52,7 +52,7 @@ func TestUsage_EqualsTheStores(t *testing.T) {
 		} else {
 			c = f.put(key, fmt.Sprintf("%0*d", 1+random.IntN(50), 0))
 		}
-		if random.IntN(2) == 0 { // otherwise it is found in the history
+		if random.IntN(2) == 0 { // otherwise the feed reads it from the store
 			f.Publish([]sqlstore.Change{c})
 		}
 		if i%50 == 0 {
@@ -75,7 +75,7 @@ func TestUsage_EqualsTheStores(t *testing.T) {
 	f.checkUsage("after a reset", all...)
 }
 
-// Changes that are written while the database adds up are counted once.
+// Changes that are made while the database counts are counted once.
 func TestUsage_CountsWritesDuringTheCountOnce(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{})
@@ -101,8 +101,8 @@ func TestUsage_CountsWritesDuringTheCountOnce(t *testing.T) {
 	f.checkUsage("counted", pods)
 }
 
-// While the database cannot add up, the feed uses no memory for it: changes between two
-// attempts are not stored, and those during an attempt are bounded.
+// While the database can't count, the feed's memory is bounded: it stores no events between two
+// attempts, and a bounded number of events during an attempt.
 func TestUsage_BacklogIsBounded(t *testing.T) {
 	t.Parallel()
 	f := start(t, Options{Interval: never})
@@ -130,7 +130,7 @@ func TestUsage_BacklogIsBounded(t *testing.T) {
 		t.Errorf("%d events are kept", kept)
 	}
 	if f.adoptUsage(sqlstore.Usage{Revision: f.Revision()}, u.counted) {
-		t.Error("sums are taken over without the events that they lack")
+		t.Error("the feed has adopted counts without the events that they lack")
 	}
 	f.endCount(u.counted)
 	if kept := apply(10); kept > 0 {

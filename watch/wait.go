@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// revisionWait is one caller that waits until a revision is applied.
+// revisionWait is one call that waits until a revision is applied.
 type revisionWait struct {
 	revision int64
 	// applied is closed when the revision is applied.
@@ -16,9 +16,9 @@ type revisionWait struct {
 // awaited revision may never come.
 var errAdopted = errors.New("the feed has started again")
 
-// WaitFor waits until the feed has applied a revision. Errors: ErrCompacted if the store
-// starts a new epoch meanwhile, because the revision belongs to the old one; ErrClosed;
-// the context's error if the revision does not come in time.
+// WaitFor waits until the feed has applied a revision. It fails with ErrCompacted if the store
+// begins a new epoch meanwhile, because the revision belongs to the old one; with ErrClosed; and
+// with the context's error.
 func (f *Feed) WaitFor(ctx context.Context, revision int64) error {
 	if err := f.wait(ctx, f.started); err != nil {
 		return err
@@ -34,16 +34,16 @@ func (f *Feed) WaitFor(ctx context.Context, revision int64) error {
 	}
 }
 
-// adoption returns the adoption that the feed goes on from.
+// adoption returns the last adoption.
 func (f *Feed) adoption() *adoption {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.adopted
 }
 
-// awaitApplied waits until the feed has applied a revision that was read from the
-// store during an adoption. It fails with errAdopted when the adoption has ended:
-// nothing else would end the wait where the new state is at a lower revision.
+// awaitApplied waits until the feed has applied a revision, which the caller has learned while a
+// was the last adoption. It fails with errAdopted when the feed adopts another state, which may
+// be at a lower revision and never reach the awaited one.
 func (f *Feed) awaitApplied(ctx context.Context, revision int64, a *adoption) error {
 	f.mu.RLock()
 	applied, ended := f.revision >= revision, f.adopted != a
@@ -72,8 +72,9 @@ func (f *Feed) awaitApplied(ctx context.Context, revision int64, a *adoption) er
 	return err
 }
 
-// addWait registers a wait; nil when the revision is applied already. Where other
-// processes write, the revision may be theirs: the tail then reads it at once.
+// addWait adds a wait to Feed.waits. It returns nil if the revision is applied already. If other
+// processes write to the store, the change may be theirs, and addWait has the tail read it at
+// once.
 func (f *Feed) addWait(revision int64, a *adoption) (*revisionWait, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

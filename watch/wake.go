@@ -21,8 +21,8 @@ import (
 // events a second and above; below 500 a second nothing changes (BenchmarkWake).
 const defaultWakeInterval = 2 * time.Millisecond
 
-// wakeWatchers wakes the watchers whose interest has new events. It has a goroutine of
-// its own, so that a writer does not wait for it.
+// wakeWatchers wakes the watchers for whose interest there are new events, until ctx ends. It
+// runs in a goroutine of its own, so that a writer does not wait for it.
 func (f *Feed) wakeWatchers(ctx context.Context) {
 	var woken []*watcher
 	for {
@@ -36,8 +36,8 @@ func (f *Feed) wakeWatchers(ctx context.Context) {
 		f.dirty = map[*resourceCache]struct{}{}
 		f.mu.Unlock()
 		for rc := range dirty {
-			woken = f.touchedWatchers(rc, woken[:0])
-			notify(woken)
+			woken = f.takeConcerned(rc, woken[:0])
+			wake(woken)
 			clear(woken)
 		}
 		if f.wakeInterval > 0 && !sleep(ctx, f.wakeInterval) {
@@ -46,16 +46,16 @@ func (f *Feed) wakeWatchers(ctx context.Context) {
 	}
 }
 
-// touchedWatchers takes the watchers that new events of rc concern out of their
-// group.
-func (f *Feed) touchedWatchers(rc *resourceCache, woken []*watcher) []*watcher {
+// takeConcerned removes the watchers that new events of rc concern from their group and appends
+// them to woken.
+func (f *Feed) takeConcerned(rc *resourceCache, woken []*watcher) []*watcher {
 	ws := &rc.watchers
-	events, revision, complete := f.unseen(rc)
+	events, revision, complete := f.unmatchedEvents(rc)
 	for _, index := range ws.indexes() {
 		for _, ev := range events {
 			for _, e := range []*Entry{ev.Old, ev.New} {
 				if e != nil {
-					index.of(e)
+					index.locate(e) // before the lock, because locate may call Index.Value
 				}
 			}
 		}
@@ -65,32 +65,33 @@ func (f *Feed) touchedWatchers(rc *resourceCache, woken []*watcher) []*watcher {
 	if !complete {
 		return ws.takeAll(woken)
 	}
-	// A watcher that was added after unseen returned has read all of events: its pos
-	// is not before their revisions.
+	// A watcher that was added after unmatchedEvents returned has read all of events: its
+	// pos is at least their revisions.
 	for _, ev := range events {
 		woken = ws.take(ev, woken)
 	}
-	ws.woken = max(ws.woken, revision)
+	ws.matched = max(ws.matched, revision)
 	return woken
 }
 
-// unseen returns the events that the watchers of rc have not been woken for, up
-// to a revision; complete is false when they are not in memory any more.
-func (f *Feed) unseen(rc *resourceCache) (events []Event, revision int64, complete bool) {
+// unmatchedEvents returns the events of rc that were not matched with its watchers yet, and the
+// revision up to which these are all. complete is false if the ring does not have all of them
+// any more.
+func (f *Feed) unmatchedEvents(rc *resourceCache) (events []Event, revision int64, complete bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	woken, hasWatchers := rc.watchers.wokenUpTo()
-	if rc.gone || woken < rc.ring.since {
+	matched, hasWatchers := rc.watchers.matchedUpTo()
+	if rc.dropped || matched < rc.ring.since {
 		return nil, 0, false
 	}
-	for i := rc.ring.first(woken); i < rc.ring.size && hasWatchers; i++ {
+	for i := rc.ring.first(matched); i < rc.ring.size && hasWatchers; i++ {
 		events = append(events, *rc.ring.at(i))
 	}
 	return events, f.revision, true
 }
 
-func notify(woken []*watcher) {
-	for _, w := range woken {
+func wake(watchers []*watcher) {
+	for _, w := range watchers {
 		signal(w.ready)
 	}
 }

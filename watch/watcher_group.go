@@ -5,51 +5,52 @@ import (
 	"sync/atomic"
 )
 
-// watcherGroup holds the synced watchers of one resource cache that wait for events
-// (as etcd's watcherGroup does). Locks are taken in the order Feed.mu,
-// watcherGroup.mu.
+// watcherGroup holds the synced watchers of one resource cache that wait for events, as etcd's
+// watcherGroup does. Who takes both locks takes Feed.mu before watcherGroup.mu.
 type watcherGroup struct {
 	// number is how many watchers are in lists. A writer reads it without the lock.
 	number atomic.Int64
 
 	mu sync.Mutex
-	// lists are the watchers by what they watch. An event looks up the few
-	// interests that it may concern, and no watcher besides.
+	// lists has the watchers by their interest. For an event take looks up only the few
+	// interests that the event may concern.
 	lists map[Interest]*watcherList
-	// indexed is how many subscriptions narrow by an index, waiting or not.
+	// indexed is how many subscriptions narrow by an index, whether they wait or not.
 	indexed map[*Index]int
-	// woken is the revision up to which events were matched with watchers.
-	// Invariant: a watcher in lists has no event of its interest in (pos, woken].
-	woken int64
+	// matched is the revision up to which events were matched with watchers.
+	// Invariant: there is no event of the interest of a watcher in lists after its pos, up
+	// to matched. takeConcerned and add keep it. Otherwise a subscription would skip an
+	// event (Subscription.nextInRing).
+	matched int64
 }
 
 type watcherList struct{ list []*watcher }
 
-// watcher is a subscription's place in a watcherList; its fields but for ready
-// are guarded by watcherGroup.mu.
+// watcher is a subscription's place in a watcherList. watcherGroup.mu guards all fields but
+// ready.
 type watcher struct {
-	ready chan struct{} // holds one token at most
-	// want is the subscription's interest, without its index where it has a name.
+	ready chan struct{} // its capacity is 1
+	// want is the subscription's interest. If the interest has a name, want has no index.
 	want Interest
 	// pos is the revision up to which the subscription has read everything.
 	pos int64
-	// first is the first revision after pos with an event of want, or 0.
-	// Invariant: while it is 0 the watcher is in the list of want, at slot.
+	// first is the revision of the first event of want after pos, or 0.
+	// Invariant: while first is 0, the watcher is in the list of want, at slot.
 	first int64
 	slot  int
 }
 
-// add registers w. Feed.mu is held for reading, so that no event can come
-// between the subscriber's last look and this; revision is the feed's.
+// add adds w to the list of its interest. The caller has held Feed.mu, at least for reading,
+// since it found no more events, so that no event was applied since. revision is the feed's.
 func (ws *watcherGroup) add(w *watcher, pos, revision int64) {
 	select {
-	case <-w.ready: // left over from a wake that was handled already
+	case <-w.ready: // the subscription has read the events of this wake already
 	default:
 	}
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if len(ws.lists) == 0 {
-		ws.woken = max(ws.woken, revision) // there was nobody to match events with
+		ws.matched = max(ws.matched, revision) // there were no watchers to match events with
 	}
 	l := ws.lists[w.want]
 	if l == nil {
@@ -70,7 +71,7 @@ func (ws *watcherGroup) count(index *Index, n int) {
 	}
 }
 
-// indexes are those that subscriptions narrow by.
+// indexes returns the indexes by which subscriptions narrow.
 func (ws *watcherGroup) indexes() []*Index {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -81,20 +82,20 @@ func (ws *watcherGroup) indexes() []*Index {
 	return indexes
 }
 
-// wokenUpTo returns the revision up to which events were matched with watchers, and
-// whether the group has watchers.
-func (ws *watcherGroup) wokenUpTo() (revision int64, hasWatchers bool) {
+// matchedUpTo returns the revision up to which events were matched with watchers, and whether
+// the group has watchers.
+func (ws *watcherGroup) matchedUpTo() (revision int64, hasWatchers bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	return ws.woken, len(ws.lists) > 0
+	return ws.matched, len(ws.lists) > 0
 }
 
-// woke returns the first revision with an event for w since it was added, or 0 when
-// there is none up to the revision seen.
-func (ws *watcherGroup) woke(w *watcher) (first, seen int64) {
+// firstEvent returns the revision of the first event for w since w was added; 0 if there is none
+// up to the revision matched.
+func (ws *watcherGroup) firstEvent(w *watcher) (first, matched int64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	return w.first, ws.woken
+	return w.first, ws.matched
 }
 
 func (ws *watcherGroup) remove(w *watcher) {
@@ -143,10 +144,10 @@ func (ws *watcherGroup) take(ev Event, taken []*watcher) []*watcher {
 	return taken
 }
 
-// takeIndexed takes the watchers of an index's value that a record has or may have.
+// takeIndexed takes the watchers that narrow by a value of an index that a record has or may have.
 func (ws *watcherGroup) takeIndexed(e *Entry, revision int64, taken []*watcher) []*watcher {
 	for index := range ws.indexed {
-		p := index.of(e)
+		p := index.locate(e)
 		if !p.known {
 			for want := range ws.lists {
 				if want.Narrow.Index == index {
@@ -164,7 +165,7 @@ func (ws *watcherGroup) takeIndexed(e *Entry, revision int64, taken []*watcher) 
 	return taken
 }
 
-// takeList takes the watchers of one interest that have not read a revision.
+// takeList takes the watchers of one interest that have not read the event of a revision.
 func (ws *watcherGroup) takeList(want Interest, revision int64, taken []*watcher) []*watcher {
 	l := ws.lists[want]
 	if l == nil {
@@ -180,7 +181,7 @@ func (ws *watcherGroup) takeList(want Interest, revision int64, taken []*watcher
 	return taken
 }
 
-// takeAll removes every watcher from the group; each then reads the ring itself.
+// takeAll takes every watcher. Each subscription then finds its events itself.
 func (ws *watcherGroup) takeAll(taken []*watcher) []*watcher {
 	for _, l := range ws.lists {
 		for _, w := range l.list {

@@ -12,16 +12,17 @@ import (
 	"syscall"
 )
 
-// ApplicationID marks our databases in SQLite's file header: "byre" in ASCII.
+// ApplicationID marks byre's databases in SQLite's file header: "byre" in ASCII.
 const ApplicationID = 0x62797265
 
-// ErrForeign means that the file is not a database of this program.
+// ErrForeign means that the file is not a database of byre.
 var ErrForeign = errors.New("not a byre database")
 
-// InUseError means that another process has the database.
+// InUseError means that another process uses the database.
 type InUseError struct {
+	// Path names the database: its file, or for PostgreSQL its name.
 	Path string
-	// PID is the other process's; 0 if it could not be read.
+	// PID is the process ID of the other process; 0 if it is not known.
 	PID int
 }
 
@@ -33,20 +34,20 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("%s is in use by another byre process (pid %d)", e.Path, e.PID)
 }
 
-// Lock is the right to open one database. Close gives it back.
+// Lock is the lock of one database. Close releases it.
 type Lock struct {
-	// Path is the file to open: it has no symbolic link in it, so that a link
-	// that is changed meanwhile does not lead past the lock.
+	// Path is the path of the database without symbolic links. The holder opens this path,
+	// so that changing a link meanwhile does not lead it to another file.
 	Path string
 	file *os.File
 }
 
-// Acquire takes the lock for the database at path, or fails at once with an
-// *InUseError. The database need not exist yet, its directory must.
+// Acquire takes the lock of the database at path. It fails with an *InUseError, without waiting, if
+// another process or this one holds the lock. The directory of the database must exist; the database
+// need not.
 //
-// Invariant: all paths that lead to one file lead to one lock. Resolve sees to
-// it; two processes would else write to one database, each with counters of its
-// own.
+// Invariant: all paths of one file lead to the same lock, because Acquire resolves symbolic links.
+// Otherwise two processes could write to one database, each with its own counters in memory.
 func Acquire(path string) (*Lock, error) {
 	path, err := Resolve(path)
 	if err != nil {
@@ -61,25 +62,26 @@ func Acquire(path string) (*Lock, error) {
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock database: %w", err)
 		}
-		return nil, &InUseError{Path: path, PID: holder(file)}
+		return nil, &InUseError{Path: path, PID: readPID(file)}
 	}
-	if err := errors.Join(sign(file), checkWritable(path)); err != nil {
+	if err := errors.Join(writePID(file), checkWritable(path)); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("lock database: %w", err)
 	}
 	return &Lock{Path: path, file: file}, nil
 }
 
-// Close gives the lock back. The file stays: to remove it would let two
-// processes lock two files of the same name. The lock is released by name, not by
-// closing the file: a child process that is being started holds a copy of the
-// descriptor until it executes its program.
+// Close releases the lock. It does not remove the lock file: otherwise two processes could lock two
+// files of the same name, one after the other. It unlocks explicitly, because closing the file is
+// not enough: a child process that is being started holds a copy of the descriptor until it executes
+// its program.
 func (l *Lock) Close() error {
 	return errors.Join(syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN), l.file.Close())
 }
 
-// checkWritable is for the holder of the lock: while SQLite has the file open in
-// this process, to close it here would give up SQLite's own locks.
+// checkWritable fails if the file exists and can't be written. The caller holds the lock, so that
+// SQLite does not have the file open in this process: closing the file here would release SQLite's
+// own locks.
 func checkWritable(path string) error {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -94,8 +96,8 @@ func checkWritable(path string) error {
 // maxLinks bounds a chain of symbolic links, as Linux does.
 const maxLinks = 40
 
-// Resolve follows the symbolic links of a path, of its directories and of the
-// file, which need not exist.
+// Resolve returns the absolute path without symbolic links, of its directories and of the file. The
+// file need not exist.
 func Resolve(path string) (string, error) {
 	for range maxLinks {
 		absolute, err := filepath.Abs(path)
@@ -109,7 +111,7 @@ func Resolve(path string) (string, error) {
 		path = filepath.Join(dir, filepath.Base(absolute))
 		target, err := os.Readlink(path)
 		switch {
-		case err != nil: // it is no link, or not there yet
+		case err != nil: // it is no link, or does not exist
 			return path, nil
 		case filepath.IsAbs(target):
 			path = target
@@ -120,7 +122,8 @@ func Resolve(path string) (string, error) {
 	return "", &os.PathError{Op: "resolve", Path: path, Err: syscall.ELOOP}
 }
 
-func sign(file *os.File) error {
+// writePID writes the process ID of the holder to the lock file.
+func writePID(file *os.File) error {
 	if err := file.Truncate(0); err != nil {
 		return err
 	}
@@ -128,7 +131,8 @@ func sign(file *os.File) error {
 	return err
 }
 
-func holder(file *os.File) int {
+// readPID reads the process ID of the holder from the lock file; 0 if it can't.
+func readPID(file *os.File) int {
 	text := make([]byte, 32)
 	n, err := file.ReadAt(text, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -141,10 +145,10 @@ func holder(file *os.File) int {
 	return pid
 }
 
-// Inspect reads the header of the file at path without opening it as a
-// database: fresh is true when there is no file, or an empty one, or one whose first
-// transaction did not end, which SQLite takes back. A file that isn't ours gives
-// ErrForeign.
+// Inspect reads the header of the file at path without opening it as a database. fresh is true if
+// there is no file, if it is empty, or if its first transaction did not complete, which SQLite rolls
+// back. Inspect fails with ErrForeign if the file is not a database of byre. A process that has the
+// file open must not call it: closing the file releases SQLite's own locks.
 func Inspect(path string) (fresh bool, err error) {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -173,8 +177,8 @@ func Inspect(path string) (fresh bool, err error) {
 	return false, nil
 }
 
-// journalOfEmptyFile reports whether a rollback journal stands beside the file that makes it
-// empty again. SQLite syncs the journal before it writes to the file.
+// journalOfEmptyFile reports whether there is a rollback journal beside the file with which SQLite
+// makes the file empty again. SQLite syncs the journal before it writes to the file.
 func journalOfEmptyFile(path string) (bool, error) {
 	file, err := os.Open(path + "-journal")
 	if errors.Is(err, os.ErrNotExist) {
@@ -187,7 +191,7 @@ func journalOfEmptyFile(path string) (bool, error) {
 	// https://sqlite.org/fileformat2.html#the_rollback_journal
 	var header [28]byte
 	if _, err := io.ReadFull(file, header[:]); err != nil {
-		return false, nil //nolint:nilerr // a journal that is no journal makes nothing empty
+		return false, nil //nolint:nilerr // it is no journal, and SQLite will not roll back
 	}
 	pages := binary.BigEndian.Uint32(header[16:20])
 	return string(header[:8]) == "\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" && pages == 0, nil

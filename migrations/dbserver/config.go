@@ -13,19 +13,20 @@ import (
 )
 
 const (
-	// connectTimeout is what one host has to accept a connection, unless the
-	// endpoint has connect_timeout.
+	// connectTimeout is the time in which one host must accept a connection, unless the
+	// endpoint sets connect_timeout.
 	connectTimeout = 3 * time.Second
 
+	// TCP keepalives end an idle connection whose peer does not answer for about 25 seconds.
 	keepAliveIdle     = 10 * time.Second
 	keepAliveInterval = 5 * time.Second
 	keepAliveCount    = 3
-	// userTimeout is how long sent data may stay unacknowledged.
+	// userTimeout is how long sent data may be unacknowledged; see setUserTimeout.
 	userTimeout = 15 * time.Second
 )
 
-// Parse reads an endpoint: a URL or keywords, with what configures a pool, too. Its
-// BeforeConnect is RefreshCredentials for the endpoint.
+// Parse parses an endpoint: a URL, or keywords and values, which may have parameters of the pool. The
+// BeforeConnect of the configuration calls RefreshCredentials with the endpoint.
 func Parse(dsn string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {

@@ -10,22 +10,23 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// passwordFile is the parameter of an endpoint that names a file with the password and nothing
-// else: a mounted Secret, or the token of a cloud's identity service. libpq has only passfile,
-// whose lines have the server's name too.
+// passwordFile is the parameter of an endpoint that names a file with only the password, such as a
+// mounted Secret or the token of a cloud's identity service. libpq has only passfile, whose lines
+// have the name of the server too.
 const passwordFile = "passwordfile"
 
-// RefreshCredentials reads the files that an endpoint names once more, and sets the password,
-// the client certificate and the root certificates of a configuration for a new connection.
-// pgx reads them when it parses the endpoint, and would use those for as long as the process
-// runs. A file that cannot be read fails this connection; those that exist go on.
+// RefreshCredentials reads the files that an endpoint names again, and sets the password, the client
+// certificate and the root certificates of the configuration of a new connection. pgx alone reads
+// the files only when it parses the endpoint. If a file can't be read, the new connection fails; the
+// existing ones keep working.
 func RefreshCredentials(dsn string, config *pgx.ConnConfig) error {
 	fresh, err := pgx.ParseConfig(dsn)
 	if err == nil {
 		err = readPasswordFile(fresh)
 	}
 	if err != nil {
-		// What pgx says of an endpoint contains it.
+		// The message of a ParseConfigError contains the endpoint; that of the error that it
+		// wraps does not.
 		if parse := new(pgconn.ParseConfigError); errors.As(err, &parse) && parse.Unwrap() != nil {
 			err = parse.Unwrap()
 		}
@@ -35,8 +36,8 @@ func RefreshCredentials(dsn string, config *pgx.ConnConfig) error {
 	return nil
 }
 
-// readPasswordFile sets the password from the file of the parameter, if there is one. It removes
-// the parameter, which pgx would send to the server.
+// readPasswordFile sets the password to the content of the file that the parameter passwordfile
+// names, if it is set. It removes the parameter, which pgx would otherwise send to the server.
 func readPasswordFile(config *pgx.ConnConfig) error {
 	path, given := config.RuntimeParams[passwordFile]
 	if !given {

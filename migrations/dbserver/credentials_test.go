@@ -51,7 +51,7 @@ func TestRefreshCredentials_NamesTheFile(t *testing.T) {
 			!strings.HasSuffix(err.Error(), ": correct the file that the endpoint names") || strings.Contains(err.Error(), "hidden") {
 			t.Errorf("%s: %v", parameter, err)
 		}
-		// An error that has its explanation already stays as it is.
+		// Explain returns an error that is explained already unchanged.
 		if again := dbserver.Explain(pool.ConnConfig, err); again.Error() != err.Error() {
 			t.Errorf("explained again it is %v", again)
 		}

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserTimeout bounds how long sent data may stay unacknowledged: keepalives
-// are not sent meanwhile, and the kernel's own limit is about 15 minutes.
+// setUserTimeout bounds how long sent data may be unacknowledged. The kernel sends no keepalives
+// while data is unacknowledged, and its own limit is about 15 minutes.
 func setUserTimeout(network, _ string, conn syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil

@@ -4,5 +4,6 @@ package dbserver
 
 import "syscall"
 
-// setUserTimeout: there is no such option; the driver's own deadlines remain.
+// setUserTimeout does nothing, because only Linux has the option TCP_USER_TIMEOUT. The driver's own
+// deadlines bound the waits.
 func setUserTimeout(string, string, syscall.RawConn) error { return nil }

@@ -1,11 +1,10 @@
-// Package dbserver connects to a PostgreSQL server: it has the defaults of a connection,
-// and explains a failed connection to the operator. Migrations and the store's driver use
-// it.
+// Package dbserver has the configuration of connections to a PostgreSQL server, and explains failed
+// connections to the operator. Migrations and the store's driver use it.
 //
-// The files that an endpoint names (passfile, passwordfile, sslcert, sslkey, sslrootcert) are
-// read for every new connection, so that credentials rotate without a restart.
+// Each new connection reads the files that the endpoint names (passfile, passwordfile, sslcert,
+// sslkey, sslrootcert), so that credentials rotate without a restart.
 //
-// Every session is read-write: of several hosts it uses the primary, and never a standby.
-// The kernel notices a silent server: keepalives while a connection is idle,
-// TCP_USER_TIMEOUT (Linux) while data waits to be acknowledged.
+// Every session is read-write: of several hosts, a connection is made to the primary, and never to a
+// standby. The kernel ends a connection whose server does not answer: by TCP keepalives while the
+// connection is idle, and by TCP_USER_TIMEOUT (on Linux) while sent data is unacknowledged.
 package dbserver

@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The codes of https://www.postgresql.org/docs/current/errcodes-appendix.html
-// that have a next step of their own.
+// SQLSTATE codes for which there is a next step; see
+// https://www.postgresql.org/docs/current/errcodes-appendix.html.
 const (
 	codeInvalidPassword       = "28P01"
 	codeInvalidAuthorization  = "28000"
@@ -33,7 +33,7 @@ const (
 	codeProtocolViolation     = "08P01"
 )
 
-// explained is an error in the operator's words. It matches what it explains.
+// explained is an error with a text for the operator. It wraps the error that it explains.
 type explained struct {
 	text string
 	err  error
@@ -42,8 +42,8 @@ type explained struct {
 func (e *explained) Error() string { return e.text }
 func (e *explained) Unwrap() error { return e.err }
 
-// Explain says in one line which server an error is of, what is wrong, and what
-// to do. The error still matches (errors.Is, errors.As) what it matched before.
+// Explain returns an error whose text tells in one line the server, what is wrong, and what to do. It
+// wraps err. It returns an error that is explained already unchanged.
 func Explain(config *pgx.ConnConfig, err error) error {
 	var already *explained
 	if err == nil || errors.As(err, &already) {
@@ -52,7 +52,7 @@ func Explain(config *pgx.ConnConfig, err error) error {
 	return &explained{text: "PostgreSQL at " + Address(config) + ": " + describe(config, err), err: err}
 }
 
-// Address names the hosts of an endpoint.
+// Address returns the hosts of an endpoint with their ports, separated by commas.
 func Address(config *pgx.ConnConfig) string {
 	addresses := []string{address(config.Host, config.Port)}
 	for _, f := range config.Fallbacks {
@@ -68,8 +68,8 @@ func address(host string, port uint16) string {
 	return address
 }
 
-// describe is Explain without the server's name. Where several hosts were tried
-// it tells of each, as each may have its own reason.
+// describe returns the text of Explain without the server. If pgx has tried several hosts, it tells
+// the cause for each host.
 func describe(config *pgx.ConnConfig, err error) string {
 	var connect *pgconn.ConnectError
 	if !errors.As(err, &connect) {
@@ -79,12 +79,12 @@ func describe(config *pgx.ConnConfig, err error) string {
 	if !errors.As(connect.Unwrap(), &joined) {
 		return cause(config, err)
 	}
-	// A host is tried with TLS and without where sslmode allows both: the last
-	// error is the one that counts.
+	// If sslmode allows both, pgx tries a host with TLS and then without. The last error of a
+	// host is its cause.
 	var addresses []string
 	causes := map[string]string{}
 	for _, one := range joined.Unwrap() {
-		at, _, _ := strings.Cut(one.Error(), " (") // pgconn's error has no field for it
+		at, _, _ := strings.Cut(one.Error(), " (") // pgconn's error has no field for the address
 		if _, seen := causes[at]; !seen {
 			addresses = append(addresses, at)
 		}
@@ -100,7 +100,7 @@ func describe(config *pgx.ConnConfig, err error) string {
 	return strings.Join(texts, "; ")
 }
 
-// cause says what is wrong and what to do about it.
+// cause returns a text that tells what is wrong and what to do about it.
 func cause(config *pgx.ConnConfig, err error) string {
 	var server *pgconn.PgError
 	var dns *net.DNSError
@@ -121,7 +121,7 @@ func cause(config *pgx.ConnConfig, err error) string {
 		return "the socket or file may not be opened: correct its permissions"
 	case errors.As(err, &unknownAuthority), errors.As(err, &certificate):
 		return oneLine(fmt.Sprintf("the server's certificate is not accepted (%v): correct sslrootcert, sslmode or the certificate", root(err)))
-	case strings.Contains(err.Error(), "server refused TLS connection"): // pgconn has no name for it
+	case strings.Contains(err.Error(), "server refused TLS connection"): // pgconn has no sentinel for this error
 		return "the server refuses TLS: turn ssl on in postgresql.conf, or set sslmode=prefer in the endpoint"
 	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), errors.Is(err, syscall.ETIMEDOUT):
 		return "no answer in time: check that host and port are reachable"
@@ -131,8 +131,8 @@ func cause(config *pgx.ConnConfig, err error) string {
 	return oneLine(root(err).Error())
 }
 
-// serverCause is the server's own message, which names the user, the database or
-// the table, and the next step.
+// serverCause returns the server's own message, which names the user, the database or the table,
+// and the next step.
 func serverCause(config *pgx.ConnConfig, err *pgconn.PgError) string {
 	next := map[string]string{
 		codeInvalidPassword:       "correct the password in the endpoint, PGPASSWORD or the passfile",
@@ -148,7 +148,7 @@ func serverCause(config *pgx.ConnConfig, err *pgconn.PgError) string {
 	}[err.Code]
 	text := oneLine(err.Message)
 	if err.Code == codeProtocolViolation && strings.Contains(text, "search_path") {
-		// PgBouncer's words.
+		// PgBouncer sends this error.
 		next = "the pooler takes no search_path: name no schema in the endpoint, and set search_path for the role (ALTER ROLE) or at the pooler"
 	}
 	if next == "" {
@@ -157,7 +157,7 @@ func serverCause(config *pgx.ConnConfig, err *pgconn.PgError) string {
 	return text + ": " + next
 }
 
-// root is the innermost error: the outer ones say again what the line says.
+// root returns the innermost error. The texts of the outer ones repeat what the explanation tells.
 func root(err error) error {
 	for {
 		inner := errors.Unwrap(err)

@@ -10,13 +10,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maxIdentifier is the length of the longest name in PostgreSQL, in bytes. The server
-// cuts off what is longer.
+// maxIdentifier is the length of the longest name in PostgreSQL, in bytes. The server truncates
+// longer names.
 const maxIdentifier = 63
 
-// WithSchema returns a connection string whose sessions have only the named schema in
-// their search_path. Every table, view, lock and channel of byre is found by the current
-// schema, so that one database holds any number of stores.
+// WithSchema returns a connection string whose sessions have only the named schema in their
+// search_path. byre finds all its tables, views, locks and channels by the current schema, so that
+// one database can have any number of stores. It fails if the name is not one of a schema that byre
+// may use, or if the connection string names another schema.
 func WithSchema(dsn, schema string) (string, error) {
 	switch {
 	case schema == "" || len(schema) > maxIdentifier || strings.ContainsRune(schema, 0):
@@ -37,7 +38,7 @@ func WithSchema(dsn, schema string) (string, error) {
 		return dsn, nil
 	}
 	path := pgx.Identifier{schema}.Sanitize()
-	// libpq takes no + for a space.
+	// libpq does not read + as a space.
 	escaped := strings.ReplaceAll(url.QueryEscape(path), "+", "%20")
 	switch isURL := strings.Contains(dsn, "://"); {
 	case isURL && strings.Contains(dsn, "?"):
@@ -47,22 +48,22 @@ func WithSchema(dsn, schema string) (string, error) {
 	default:
 		dsn += " search_path='" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(path) + "'"
 	}
-	// Whatever is wrong with the string, byre must not end in another schema.
+	// If the connection string is unusual, the parameter may have no effect. byre must not use
+	// another schema then.
 	if config, err = Parse(dsn); err == nil && Schema(config.ConnConfig) != schema {
 		err = errors.New("endpoint: it takes no search_path")
 	}
 	return dsn, err
 }
 
-// Schema is the schema that an endpoint names: the first of its search_path. It is empty
-// where the endpoint has no search_path, or one that begins with "$user", so that the
-// server decides.
+// Schema returns the schema that an endpoint names: the first one of its search_path. It is empty if
+// the endpoint has no search_path, or one that begins with "$user": then the server decides.
 func Schema(config *pgx.ConnConfig) string {
 	path := strings.TrimSpace(config.RuntimeParams["search_path"])
 	name, _, _ := strings.Cut(path, ",")
 	name = strings.ToLower(strings.TrimSpace(name))
 	if quoted, ok := strings.CutPrefix(path, `"`); ok {
-		// A quotation mark inside is doubled.
+		// A quotation mark in the name is doubled.
 		const mark = "\x00"
 		name, _, _ = strings.Cut(strings.ReplaceAll(quoted, `""`, mark), `"`)
 		name = strings.ReplaceAll(name, mark, `"`)
@@ -73,8 +74,8 @@ func Schema(config *pgx.ConnConfig) string {
 	return name
 }
 
-// Name is what an operator knows a store by: its database, and its schema where the
-// endpoint names one.
+// Name returns the name of a store for the operator: its database, and its schema if the endpoint
+// names one.
 func Name(config *pgx.ConnConfig) string {
 	if schema := Schema(config); schema != "" {
 		return fmt.Sprintf("schema %q of database %q", schema, config.Database)
@@ -85,13 +86,13 @@ func Name(config *pgx.ConnConfig) string {
 const selectSchema = `
 SELECT coalesce(current_schema(), ''), EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)`
 
-// HasSchema reports whether the schema that the endpoint names exists. It fails where the
-// session uses another one.
+// HasSchema reports whether the schema that the endpoint names exists. It fails if the session uses
+// another one.
 //
-// Invariant: no statement of byre runs in a session whose current schema is not the one
-// that the endpoint names. The server keeps it by search_path, and HasSchema asks whether
-// it does: the server passes over a schema that is missing or that the role may not use,
-// and a pooler may drop the setting. byre would otherwise write to the store of another
+// Invariant: byre executes no statement in a session whose current schema is not the one that the
+// endpoint names. The endpoint's search_path sets the current schema, and every program that opens a
+// store calls HasSchema first: the server skips a schema that does not exist or that the role may
+// not use, and a pooler may drop the setting. Otherwise byre would write to the store in another
 // schema.
 func HasSchema(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	config := conn.Config()

@@ -7,8 +7,8 @@ import (
 	"byre/migrations/dbserver"
 )
 
-// The endpoint with a schema names the schema, for every name and every form of endpoint,
-// and changes in nothing else.
+// WithSchema returns an endpoint that names the schema and is otherwise the same, for every name and
+// every form of endpoint.
 func TestWithSchema_NamesTheSchema(t *testing.T) {
 	t.Parallel()
 	for _, endpoint := range []string{
@@ -59,8 +59,7 @@ func TestWithSchema_Refuses(t *testing.T) {
 	}
 }
 
-// The schema of an endpoint is the first of its search_path, in which the server looks up
-// names first.
+// Schema returns the first schema of the search_path, in which the server creates objects.
 func TestSchema_IsTheFirstOfTheSearchPath(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{

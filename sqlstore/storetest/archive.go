@@ -12,13 +12,13 @@ import (
 	"byre/sqlstore"
 )
 
-// HistoryQuery reads the view history as one text a row.
+// HistoryQuery selects the rows of the view history, each as one text.
 const HistoryQuery = `
 SELECT revision || ' ' || op || ' ' || resource || '/' || name || ' ' || coalesce(value, '-') || ' ' || coalesce(replaced, '-')
 FROM history ORDER BY revision`
 
-// Archive tests a driver that is a sqlstore.Archiver, on an empty database. history runs
-// HistoryQuery.
+// Archive tests a driver that is a sqlstore.Archiver, on an empty database. history returns the
+// rows of HistoryQuery.
 func Archive(t *testing.T, driver sqlstore.Driver, history func() []string) {
 	f := fixture{TB: t, Driver: driver}
 	of := func(group, resource, name string) sqlstore.Key {
@@ -45,26 +45,27 @@ func Archive(t *testing.T, driver sqlstore.Driver, history func() []string) {
 			t.Fatal(err)
 		}
 	}
-	// All of the deployments', the current ones of the others, and what is not compacted.
+	// The history still has all changes of deployments, the changes of other resources that
+	// wrote a current state, and the changes that are not compacted.
 	want := slices.DeleteFunc(slices.Clone(whole), func(row string) bool {
 		return strings.HasPrefix(row, "2 ") || strings.HasPrefix(row, "3 ")
 	})
 	for i, row := range want {
-		if strings.HasPrefix(row, "5 ") { // the current state says nothing of what it replaced
+		if strings.HasPrefix(row, "5 ") { // the replaced value of a change that is not archived is gone
 			want[i] = strings.TrimSuffix(row, `"2"`) + "-"
 		}
 	}
 	if diff := cmp.Diff(want, history()); diff != "" {
 		t.Errorf("history after the compaction (-want +got):\n%s", diff)
 	}
-	// It is history for people alone: nothing reads or resumes there.
+	// Only SQL reads the archive: Changes and List fail at compacted revisions.
 	if _, err := driver.Changes(t.Context(), 3, 10, 0); !errors.Is(err, sqlstore.ErrCompacted) {
 		t.Errorf("changes after a compacted revision: %v", err)
 	}
 	if _, _, err := collect(t.Context(), driver, sqlstore.Query{Range: sqlstore.Range{Group: "apps", Resource: "deployments"}, At: 4}); !errors.Is(err, sqlstore.ErrCompacted) {
 		t.Errorf("list at a compacted revision: %v", err)
 	}
-	// A chain that begins in the archive ends in changes, and moves over whole.
+	// Changes whose earlier ones of the same object are in the archive join them there.
 	if err := store.Compact(t.Context(), 9); err != nil {
 		t.Fatal(err)
 	}
@@ -74,11 +75,11 @@ func Archive(t *testing.T, driver sqlstore.Driver, history func() []string) {
 		t.Errorf("history after everything was compacted (-want +got):\n%s", diff)
 	}
 
-	prune(t, driver, history)
+	testDeleteArchived(t, driver, history)
 }
 
-// prune deletes the archive by age, oldest first.
-func prune(t *testing.T, driver sqlstore.Driver, history func() []string) {
+// testDeleteArchived deletes the archive of Archive by age, the oldest changes first.
+func testDeleteArchived(t *testing.T, driver sqlstore.Driver, history func() []string) {
 	archiver := driver.(sqlstore.Archiver)
 	deployments := sqlstore.GroupResource{Group: "apps", Resource: "deployments"}
 	if next, ok, err := archiver.NextArchived(t.Context(), sqlstore.GroupResource{}); err != nil || !ok || next != deployments {

@@ -12,11 +12,11 @@ import (
 	"byre/sqlstore"
 )
 
-// benchValue is about the size of a Pod.
+// benchValue is a value of about the size of a Pod.
 var benchValue = append(append([]byte(`{"spec":"`), bytes.Repeat([]byte("0123456789abcdef"), 300)...), `"}`...)
 
-// Benchmark measures what the layers above wait for. Each operation is one
-// object.
+// Benchmark measures the operations of a driver. open returns a driver on an empty database. Each
+// operation is one object.
 func Benchmark(b *testing.B, open func(b *testing.B) sqlstore.Driver) {
 	for _, size := range []int{1, 64, 512} {
 		b.Run(fmt.Sprintf("Create/batch=%d", size), func(b *testing.B) { benchCreate(b, open(b), size) })

@@ -10,7 +10,7 @@ import (
 	"byre/sqlstore"
 )
 
-// fixture is a driver under test with short words for what tests do.
+// fixture is a driver under test, with methods that fail the test on an error.
 type fixture struct {
 	testing.TB
 	sqlstore.Driver
@@ -28,7 +28,7 @@ func (f fixture) commit(batch ...sqlstore.Write) []sqlstore.Outcome {
 	return outcomes
 }
 
-// revision commits one write that must take effect.
+// revision commits one write, whose precondition must hold, and returns its revision.
 func (f fixture) revision(w sqlstore.Write) int64 {
 	f.Helper()
 	o := f.commit(w)[0]
@@ -117,7 +117,7 @@ func remove(k sqlstore.Key, replaces int64) sqlstore.Write {
 
 func quoted(value string) []byte { return fmt.Appendf(nil, "%q", value) }
 
-// sameError compares what callers may tell apart.
+// sameError reports whether two errors match the same errors of sqlstore.
 func sameError(a, b error) bool {
 	var x, y *sqlstore.ConflictError
 	if errors.As(a, &x) && errors.As(b, &y) {
@@ -134,5 +134,5 @@ func sameError(a, b error) bool {
 	return (a == nil) == (b == nil)
 }
 
-// anHour is far enough from now for no test to see it pass.
+// anHour is longer than any test takes.
 const anHour = time.Hour

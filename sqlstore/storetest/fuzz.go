@@ -8,11 +8,10 @@ import (
 	"byre/sqlstore"
 )
 
-// Fuzz gives the driver keys and ranges of any text and compares it with the
-// model: what is written is found under its key and no other, and every range
-// has the same records in the same order.
+// Fuzz compares the driver with the Model for keys and ranges of any text: a record is found under
+// its key and no other, and every range has the same records in the same order.
 func Fuzz(f *testing.F, open func(testing.TB) sqlstore.Driver) {
-	const writes = 8 // among the bits: not always, it is slow
+	const writes = 8 // the bit of inputs that also write, which is slow
 	for _, name := range oddNames {
 		f.Add(name, name, name, name, byte(1|writes))
 		f.Add("same", name, "same", "same", byte(3))
@@ -59,13 +58,13 @@ func Fuzz(f *testing.F, open func(testing.TB) sqlstore.Driver) {
 		if !sameError(err, wantErr) || listed != modelled {
 			t.Fatalf("list %+v: %+v, %v; the model says %+v, %v", q, listed, err, modelled, wantErr)
 		}
-		if !slices.Equal(described(got), described(want)) {
-			t.Errorf("list %+v: %v; the model has %v", q, described(got), described(want))
+		if !slices.Equal(describe(got), describe(want)) {
+			t.Errorf("list %+v: %v; the model has %v", q, describe(got), describe(want))
 		}
 	})
 }
 
-func described(records []sqlstore.Record) []string {
+func describe(records []sqlstore.Record) []string {
 	var all []string
 	for _, r := range records {
 		all = append(all, fmt.Sprintf("%q %d %s", r.Key, r.Revision, r.Value))

@@ -12,10 +12,10 @@ import (
 	"byre/sqlstore"
 )
 
-// Model is a driver in memory, which no other process writes to. It keeps all changes,
-// each with both of its states, and works out everything else from them.
+// Model is a driver in memory, to which no other process writes. It holds the current records, and
+// all changes with both of their states.
 type Model struct {
-	// Clock gives the time of changes.
+	// Clock returns the time of changes.
 	Clock func() time.Time
 
 	mu      sync.Mutex
@@ -30,11 +30,11 @@ var (
 	_ sqlstore.ReadIndexer = (*Model)(nil)
 )
 
-// Shared returns a driver without the ReadIndex that it may have, as if other
+// Shared returns a driver without its optional interfaces, such as ReadIndexer, as if other
 // processes wrote to its database.
 func Shared(driver sqlstore.Driver) sqlstore.Driver { return struct{ sqlstore.Driver }{driver} }
 
-// NewModel returns an empty store.
+// NewModel returns an empty Model.
 func NewModel() *Model {
 	return &Model{
 		Clock:   time.Now,
@@ -133,7 +133,7 @@ func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, 
 	}
 	var records []sqlstore.Record
 	for _, r := range m.at(listed.Revision) {
-		if within(q.Range, r.Key) {
+		if isWithin(q.Range, r.Key) {
 			records = append(records, r)
 		}
 	}
@@ -147,7 +147,7 @@ func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, 
 	return records, listed, nil
 }
 
-// at undoes the changes after a revision.
+// at returns the records at a revision: the current ones, with the changes after it undone.
 func (m *Model) at(revision int64) map[sqlstore.Key]sqlstore.Record {
 	then := make(map[sqlstore.Key]sqlstore.Record, len(m.current))
 	maps.Copy(then, m.current)
@@ -164,7 +164,7 @@ func (m *Model) at(revision int64) map[sqlstore.Key]sqlstore.Record {
 	return then
 }
 
-func within(r sqlstore.Range, k sqlstore.Key) bool {
+func isWithin(r sqlstore.Range, k sqlstore.Key) bool {
 	if k.Group != r.Group || k.Resource != r.Resource || k.Owner != r.Owner ||
 		r.Namespace != "" && k.Namespace != r.Namespace || r.Name != "" && k.Name != r.Name {
 		return false

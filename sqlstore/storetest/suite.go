@@ -10,8 +10,8 @@ import (
 	"byre/sqlstore"
 )
 
-// Run runs the suite. open returns a driver on an empty database, which lasts
-// as long as its test.
+// Run runs the suite. open returns a driver on an empty database, which exists until its test
+// ends. Run closes the driver.
 func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 	for name, test := range map[string]func(fixture){
 		"Lifecycle":      testLifecycle,
@@ -126,7 +126,7 @@ func testPreconditions(f fixture) {
 	}
 }
 
-// A failed precondition is its own write's outcome; revisions stay dense.
+// A failed precondition is the outcome of its own write, and takes no revision.
 func testBatch(f fixture) {
 	f.commit(create(key("n", "a"), "1"), create(key("n", "b"), "1"), create(key("n", "c"), "1"))
 	got := f.commit(
@@ -144,7 +144,7 @@ func testBatch(f fixture) {
 			f.Errorf("write %d: revision %d, %v; want %d, %v", i, o.Revision, o.Err, wantRevisions[i], wantErrs[i])
 		}
 	}
-	// An empty batch finds out whether there can be another.
+	// The store commits an empty batch to find out whether the database takes writes.
 	if got, err := f.Commit(f.Context(), nil); err != nil || len(got) > 0 {
 		f.Errorf("empty batch: %v, %v", got, err)
 	}

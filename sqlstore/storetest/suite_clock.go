@@ -9,13 +9,14 @@ import (
 	"byre/sqlstore"
 )
 
-// shifted is a driver whose clock is set forward or back: by is how much it is
-// ahead. What is written is stamped by the real one.
+// shifted is a driver whose State tells a clock that is ahead of the right time, or behind it.
+// Changes have the right time.
 type shifted struct {
 	sqlstore.Driver
 	mu sync.Mutex
+	// by is how far the clock is ahead; negative means behind.
 	by time.Duration
-	// read is how often the clock was read since it was set.
+	// reads is how often the clock was read since it was set.
 	reads int
 }
 
@@ -40,9 +41,9 @@ func (s *shifted) count() int {
 	return s.reads
 }
 
-// While a process runs, a clock that is set forward, by years or more than once,
-// or set back, makes nothing be deleted or forgotten before its time. What is
-// written afterwards expires as it should.
+// While a process runs, the database's clock is set forward, by years and more than once, and set
+// back. The store deletes no record and compacts no change before its time because of that. Records
+// that are written afterwards expire at their time.
 func testStoreClock(f fixture) {
 	clock := &shifted{Driver: f.Driver}
 	f.Driver = clock
@@ -68,8 +69,8 @@ func testStoreClock(f fixture) {
 		}
 		return w.Key
 	}
-	// looked waits until the store has looked at the clock a few times.
-	looked := func() { f.until("looks at the clock", func() bool { return clock.count() > 20 }) }
+	// awaitReads waits until the store has read the clock a few times.
+	awaitReads := func() { f.until("reads of the clock", func() bool { return clock.count() > 20 }) }
 	expect := func(what string, want sqlstore.Key) {
 		f.Helper()
 		select {
@@ -78,22 +79,22 @@ func testStoreClock(f fixture) {
 				f.Fatalf("%s: %v expired, want %v", what, c.New.Key, want)
 			}
 		case <-time.After(patience):
-			f.Fatalf("%s: nothing expires", what)
+			f.Fatalf("%s: %v does not expire", what, want)
 		}
 	}
 	clock.set(0)
 	young := write(time.Now().Add(anHour))
-	looked()
+	awaitReads()
 	for _, by := range []time.Duration{2 * anHour, 10_000 * anHour, -10_000 * anHour, 3 * anHour, 0} {
 		clock.set(by)
-		looked()
+		awaitReads()
 		after := write(time.Now().Add(by + 10*time.Millisecond))
 		expect(fmt.Sprint("written when the clock was ahead by ", by), after)
 	}
 	if _, _, err := store.Get(f.Context(), young); err != nil {
-		f.Errorf("what should live for an hour: %v", err)
+		f.Errorf("the record that expires in an hour: %v", err)
 	}
 	if state := f.state(); state.Compacted != 0 {
-		f.Errorf("history is forgotten up to %d", state.Compacted)
+		f.Errorf("history is compacted up to %d", state.Compacted)
 	}
 }

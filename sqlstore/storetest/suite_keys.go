@@ -10,8 +10,7 @@ import (
 	"byre/sqlstore"
 )
 
-// oddNames are what SQL, globs, collations and encodings are known to trip
-// over.
+// oddNames are names that SQL, glob patterns, collations and encodings may treat specially.
 var oddNames = []string{
 	"a", "A", "aa", "a-b", "a.b", "a b", "a:b", "a/b", "a%b", "a_b", `a\b`, `a'b`, `a"b`, "a;b", "a--b", "a$1", "a?1",
 	"a*", "[a]", "{a}", "NULL", "null", "0", "00", "1e3", "-1", "'; DROP TABLE objects; --", " a", "a ", "\t", "\n", "\x01", "\x7f",
@@ -19,7 +18,7 @@ var oddNames = []string{
 	strings.Repeat("x", 253), strings.Repeat("ü", 126),
 }
 
-// Keys order as bytes, and nothing in them means anything.
+// Keys are ordered as bytes, and no character in them is special.
 func testOddKeys(f fixture) {
 	for _, name := range oddNames {
 		k := sqlstore.Key{Group: name, Resource: name, Namespace: name, Name: name}
@@ -49,7 +48,7 @@ func testOddKeys(f fixture) {
 			f.Fatalf("namespace %d is %q, want %q", i, r.Namespace, sorted[i])
 		}
 	}
-	// One by one, now and then, the order is the same.
+	// Pages of one record at an earlier revision have the same order.
 	for _, r := range records {
 		f.revision(remove(r.Key, r.Revision))
 	}
@@ -63,8 +62,7 @@ func testOddKeys(f fixture) {
 	}
 }
 
-// A built-in and a custom resource of one group and plural have no object in
-// common.
+// A built-in and a custom resource with the same group and plural share no object.
 func testOwners(f fixture) {
 	builtIn, custom := key("n", "a"), key("n", "a")
 	custom.Owner = sqlstore.Custom
@@ -110,8 +108,8 @@ func testOwners(f fixture) {
 	}
 }
 
-// The longest key is stored, however little it compresses; a longer one is refused
-// alone.
+// The longest key is stored, however little it compresses. The store refuses a longer key, and only
+// the write of that key.
 func testLongKeys(f fixture) {
 	store, stop := start(f, sqlstore.Options{})
 	defer stop()
@@ -144,7 +142,8 @@ func testLongKeys(f fixture) {
 	}
 }
 
-// What cannot be stored is not there, and asking for it is no failure.
+// A read of a key or range that can't be stored finds nothing, and is no failure of the database. A
+// write of such a key or value fails with ErrInvalid.
 func testUnstorable(f fixture) {
 	store, stop := start(f, sqlstore.Options{})
 	defer stop()

@@ -12,19 +12,22 @@ import (
 	"byre/sqlstore"
 )
 
-// operation is one call on one key; found and revision are its answer.
+// operation is one call on one key: a read if op is empty, or else a write.
 type operation struct {
-	op       sqlstore.Op // "" reads
+	op       sqlstore.Op
 	key      sqlstore.Key
 	replaces int64
 }
 
+// answer is the result of an operation.
 type answer struct {
-	ok       bool
-	revision int64 // of the record read, or of the change
+	// ok is false if the precondition of a write did not hold.
+	ok bool
+	// revision is that of the record read, or of the change; 0 if there is no record.
+	revision int64
 }
 
-// register is one key: the revision it is at, 0 for nothing.
+// register is the model of one key. Its state is the key's revision; 0 if there is no record.
 var register = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		keys := make(map[sqlstore.Key][]porcupine.Operation)
@@ -103,7 +106,7 @@ func testLinearizable(f fixture) {
 		})
 	}
 	clients.Wait()
-	// Unknown says that the search took too long, on a busy machine.
+	// porcupine.Unknown means that the search took too long, as on a busy machine.
 	if got := porcupine.CheckOperationsTimeout(register, history, patience); got == porcupine.Illegal {
 		f.Errorf("the history of %d operations is not linearizable", len(history))
 	}

@@ -11,30 +11,30 @@ import (
 	"byre/sqlstore"
 )
 
-// rounds of random work that the model and the driver are given.
+// rounds is the number of rounds of a random walk.
 const rounds = 150
 
-// testAgainstModel gives the driver and the model the same work and compares
-// all that they answer.
+// testAgainstModel makes the same random calls of the driver and of the Model, and compares all
+// their results.
 func testAgainstModel(f fixture) {
 	seed := uint64(time.Now().UnixNano())
 	f.Logf("seed %d", seed)
-	w := walk{fixture: f, model: fixture{TB: f.TB, Driver: NewModel()}, random: rand.New(rand.NewPCG(seed, 0))}
+	w := walk{driver: f, model: fixture{TB: f.TB, Driver: NewModel()}, random: rand.New(rand.NewPCG(seed, 0))}
 	for range rounds {
 		w.write()
 		w.read()
 		if w.random.IntN(20) == 0 {
-			upTo := w.random.Int64N(w.state().Revision + 2)
-			w.compact(upTo)
+			upTo := w.random.Int64N(w.driver.state().Revision + 2)
+			w.driver.compact(upTo)
 			w.model.compact(upTo)
 		}
 	}
-	w.compareChanges(w.state().Compacted, 1_000_000, 0)
+	w.compareChanges(w.driver.state().Compacted, 1_000_000, 0)
 }
 
-// walk is a random walk of two drivers side by side.
+// walk makes the same random calls of two drivers.
 type walk struct {
-	fixture
+	driver fixture
 	model  fixture
 	random *rand.Rand
 }
@@ -61,16 +61,17 @@ func (w *walk) write() {
 		keys[k] = true
 		batch = append(batch, w.writeOf(k))
 	}
-	got, want := w.commit(batch...), w.model.commit(batch...)
+	got, want := w.driver.commit(batch...), w.model.commit(batch...)
 	ignoreTime := cmpopts.IgnoreFields(sqlstore.Outcome{}, "Time")
 	if diff := cmp.Diff(want, got, ignoreTime, cmp.Comparer(sameError)); diff != "" {
-		w.Fatalf("outcomes of %+v (-model +driver):\n%s", batch, diff)
+		w.driver.Fatalf("outcomes of %+v (-model +driver):\n%s", batch, diff)
 	}
 }
 
+// writeOf returns a random write of a key. Its precondition holds in four of five cases.
 func (w *walk) writeOf(k sqlstore.Key) sqlstore.Write {
 	var at int64
-	if r, _, err := w.model.Get(w.Context(), k); err == nil {
+	if r, _, err := w.model.Get(w.driver.Context(), k); err == nil {
 		at = r.Revision
 	}
 	if w.random.IntN(5) == 0 {
@@ -92,10 +93,10 @@ func (w *walk) writeOf(k sqlstore.Key) sqlstore.Write {
 
 func (w *walk) read() {
 	k := w.key()
-	gotRecord, gotAt, gotErr := w.Get(w.Context(), k)
-	wantRecord, wantAt, wantErr := w.model.Get(w.Context(), k)
+	gotRecord, gotAt, gotErr := w.driver.Get(w.driver.Context(), k)
+	wantRecord, wantAt, wantErr := w.model.Get(w.driver.Context(), k)
 	if diff := cmp.Diff(wantRecord, gotRecord); diff != "" || gotAt != wantAt || !sameError(gotErr, wantErr) {
-		w.Fatalf("get %v: %d, %v; model %d, %v\n%s", k, gotAt, gotErr, wantAt, wantErr, diff)
+		w.driver.Fatalf("get %v: %d, %v; model %d, %v\n%s", k, gotAt, gotErr, wantAt, wantErr, diff)
 	}
 	for range 3 {
 		w.compareList()
@@ -104,10 +105,10 @@ func (w *walk) read() {
 	w.compareChanges(w.random.Int64N(last+2), 1+w.random.IntN(10), w.random.IntN(2)*w.random.IntN(200))
 
 	now := time.Unix(w.random.Int64N(4_000_000_000), 0)
-	got, err := w.Expired(w.Context(), now, 5)
-	want, _ := w.model.Expired(w.Context(), now, 5)
+	got, err := w.driver.Expired(w.driver.Context(), now, 5)
+	want, _ := w.model.Expired(w.driver.Context(), now, 5)
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); err != nil || diff != "" {
-		w.Fatalf("expired at %v: %v\n%s", now, err, diff)
+		w.driver.Fatalf("expired at %v: %v\n%s", now, err, diff)
 	}
 }
 
@@ -130,19 +131,19 @@ func (w *walk) compareList() {
 		after := w.key()
 		q.After = &sqlstore.Position{Namespace: after.Namespace, Name: after.Name}
 	}
-	got, gotListed, gotErr := collect(w.Context(), w.Driver, q)
-	want, wantListed, wantErr := collect(w.Context(), w.model.Driver, q)
+	got, gotListed, gotErr := collect(w.driver.Context(), w.driver.Driver, q)
+	want, wantListed, wantErr := collect(w.driver.Context(), w.model.Driver, q)
 	diff := cmp.Diff(want, got, cmpopts.EquateEmpty())
 	if diff != "" || gotListed != wantListed || !sameError(gotErr, wantErr) {
-		w.Fatalf("list %+v after %+v: %+v, %v; model %+v, %v\n%s", q, q.After, gotListed, gotErr, wantListed, wantErr, diff)
+		w.driver.Fatalf("list %+v after %+v: %+v, %v; model %+v, %v\n%s", q, q.After, gotListed, gotErr, wantListed, wantErr, diff)
 	}
 }
 
 func (w *walk) compareChanges(after int64, limit, size int) {
-	got, gotErr := w.Changes(w.Context(), after, limit, size)
-	want, wantErr := w.model.Changes(w.Context(), after, limit, size)
+	got, gotErr := w.driver.Changes(w.driver.Context(), after, limit, size)
+	want, wantErr := w.model.Changes(w.driver.Context(), after, limit, size)
 	ignoreTime := cmpopts.IgnoreFields(sqlstore.Change{}, "Time")
 	if diff := cmp.Diff(want, got, ignoreTime, cmpopts.EquateEmpty()); diff != "" || !sameError(gotErr, wantErr) {
-		w.Fatalf("changes after %d: %v; model %v\n%s", after, gotErr, wantErr, diff)
+		w.driver.Fatalf("changes after %d: %v; model %v\n%s", after, gotErr, wantErr, diff)
 	}
 }

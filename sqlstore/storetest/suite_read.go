@@ -60,8 +60,8 @@ func testChanges(f fixture) {
 	}
 }
 
-// A page of changes ends with the one that fills it: what was replaced counts
-// as well as what was written, and one change always fits.
+// Changes ends with the change with which the size is reached. The replaced and the written value
+// of a change count. It returns at least one change.
 func testChangesBySize(f fixture) {
 	value := func(size int) string { return strings.Repeat("x", size-2) } // without its quotation marks
 	f.revision(create(key("n", "a"), value(100)))                         // 1: 100
@@ -167,7 +167,7 @@ func testRanges(f fixture) {
 		f.revision(create(k, "v"))
 	}
 	last := f.state().Revision
-	// A change of all makes the lists at last come from history.
+	// After an update of every object, the lists at last read the undo log.
 	for i := range last {
 		r := f.changes(i)[0].New
 		f.revision(update(r.Key, r.Revision, "w"))
@@ -217,8 +217,7 @@ func testRanges(f fixture) {
 	}
 }
 
-// A list that the caller breaks off gives the caller's error and leaves the
-// driver in order.
+// A List whose yield fails returns that error, and the driver works afterwards.
 func testYieldError(f fixture) {
 	for i := range 50 {
 		f.revision(create(key("n", fmt.Sprint(i)), "v"))
@@ -256,8 +255,7 @@ func testLargeValue(f fixture) {
 	f.compact(2)
 }
 
-// Whoever reads during writes sees one snapshot: as many objects as its
-// revision says.
+// A List during writes reads one snapshot: it has as many objects as its revision says.
 func testReadersDuring(f fixture) {
 	ctx, cancel := context.WithCancel(f.Context())
 	var readers sync.WaitGroup
@@ -285,8 +283,8 @@ func testReadersDuring(f fixture) {
 	readers.Wait()
 }
 
-// Usage adds up by owner, too, and each outcome and change says how long the
-// value was that it replaced: with these the sums can be carried on.
+// Usage counts the objects of a built-in and of a custom resource separately. Each outcome and each
+// change has the length of the value that it replaced, with which the feed updates its counts.
 func testUsage(f fixture) {
 	custom := sqlstore.Key{Resource: "pods", Owner: sqlstore.Custom, Name: "a"}
 	grouped := sqlstore.Key{Group: "apps", Resource: "deployments", Namespace: "n", Name: "a"}

@@ -7,8 +7,8 @@ import (
 	"byre/sqlstore"
 )
 
-// testReadIndex: State is never older than what a read has returned, even a read that
-// sees a commit before Commit has returned.
+// testReadIndex: State is never older than what a read has returned, even if that read has seen a
+// commit before Commit returned.
 func testReadIndex(f fixture) {
 	k := key("n", "a")
 	last := f.revision(create(k, "0"))

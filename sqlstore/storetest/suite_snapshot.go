@@ -16,7 +16,8 @@ import (
 	"byre/sqlstore"
 )
 
-// Database is one that may not have been migrated yet, read and loaded as a whole.
+// Database is a database that may not have been migrated yet. ReadSnapshot and Load are those of
+// its driver.
 type Database struct {
 	// Open migrates the database and opens it.
 	Open         func(*testing.T) sqlstore.Driver
@@ -24,8 +25,8 @@ type Database struct {
 	Load         func(context.Context, sqlstore.Snapshot) error
 }
 
-// RunSnapshots runs the suite of ReadSnapshot and Load. create returns a database that
-// does not exist yet, or has no tables.
+// RunSnapshots runs the tests of ReadSnapshot and Load. create returns a database that does not
+// exist yet, or has no tables.
 func RunSnapshots(t *testing.T, create func(*testing.T) Database) {
 	for name, test := range map[string]func(*testing.T, func(*testing.T) Database){
 		"RoundTrip":   testRoundTrip,
@@ -39,7 +40,7 @@ func RunSnapshots(t *testing.T, create func(*testing.T) Database) {
 	}
 }
 
-// Rows are a whole Snapshot in memory.
+// Rows is a whole Snapshot in memory.
 type Rows struct {
 	sqlstore.Header
 	Objects []*sqlstore.ObjectRow
@@ -64,7 +65,7 @@ func Collect(s sqlstore.Snapshot) (rows Rows, err error) {
 	return rows, nil
 }
 
-// Snapshot yields the rows.
+// Snapshot returns a snapshot that yields the rows.
 func (r Rows) Snapshot() sqlstore.Snapshot {
 	return sqlstore.Snapshot{Header: r.Header, Objects: sequence(r.Objects), Changes: sequence(r.Changes)}
 }
@@ -79,24 +80,25 @@ func sequence[T any](rows []*T) iter.Seq2[*T, error] {
 	}
 }
 
-// RandomRows are those of a model after random writes and a compaction. The archive has
-// some of the compacted changes.
+// RandomRows returns the rows of a Model after random writes and a compaction. Some of the
+// compacted changes are in the archive.
 func RandomRows(t testing.TB, random *rand.Rand) Rows {
 	t.Helper()
 	model := NewModel()
-	w := walk{fixture: fixture{TB: t, Driver: model}, model: fixture{TB: t, Driver: model}, random: random}
+	f := fixture{TB: t, Driver: model}
+	w := walk{driver: f, model: f, random: random}
 	for range rounds {
 		keys := make(map[sqlstore.Key]bool)
 		for range 1 + random.IntN(8) {
 			k := w.key()
 			if !keys[k] {
 				keys[k] = true
-				w.commit(w.writeOf(k))
+				f.commit(w.writeOf(k))
 			}
 		}
 	}
 	all := model.rows().Changes
-	w.compact(random.Int64N(model.state.Revision + 1))
+	f.compact(random.Int64N(model.state.Revision + 1))
 	rows := model.rows()
 	var archived []*sqlstore.ChangeRow
 	for _, change := range all {
@@ -108,7 +110,7 @@ func RandomRows(t testing.TB, random *rand.Rand) Rows {
 	return rows
 }
 
-// rows are those that a database would have.
+// rows returns the rows that a database would have.
 func (m *Model) rows() Rows {
 	rows := Rows{Header: sqlstore.Header{
 		Revision: m.state.Revision, Compacted: m.state.Compacted, Epoch: m.state.Epoch,
@@ -157,7 +159,7 @@ func openFixture(t *testing.T, db Database) fixture {
 	return fixture{TB: t, Driver: driver}
 }
 
-// compareRows compares all but the time when a snapshot was taken.
+// compareRows compares snapshots, except for the times when they were taken.
 func compareRows(t *testing.T, want, got Rows) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(sqlstore.Header{}, "Time"), cmpopts.EquateEmpty()); diff != "" {
@@ -165,8 +167,8 @@ func compareRows(t *testing.T, want, got Rows) {
 	}
 }
 
-// A store that is loaded with a snapshot has the snapshot, answers as the first one did,
-// and goes on from there.
+// A database that is loaded with a snapshot has the same snapshot, answers as the first one did, and
+// continues at the next revision.
 func testRoundTrip(t *testing.T, create func(*testing.T) Database) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -175,11 +177,11 @@ func testRoundTrip(t *testing.T, create func(*testing.T) Database) {
 	load(t, first, want)
 	compareRows(t, want, read(t, first))
 	f := openFixture(t, first)
-	// What is read from is a store that has been written to as usual.
-	w := walk{fixture: f, model: f, random: rand.New(rand.NewPCG(seed, 1))}
+	// The driver's own writes are part of the snapshot too.
+	w := walk{driver: f, model: f, random: rand.New(rand.NewPCG(seed, 1))}
 	for range 20 {
 		k := w.key()
-		w.commit(w.writeOf(k))
+		f.commit(w.writeOf(k))
 	}
 	want = read(t, first)
 
@@ -246,7 +248,7 @@ func testEmptyStore(t *testing.T, create func(*testing.T) Database) {
 		t.Fatalf("an empty store has %+v", want)
 	}
 	load(t, second, want)
-	load(t, second, want) // it still holds nothing
+	load(t, second, want) // an empty store may be loaded again
 	compareRows(t, want, read(t, second))
 }
 
@@ -272,7 +274,7 @@ func testRefusesData(t *testing.T, create func(*testing.T) Database) {
 	})
 }
 
-// A load that fails leaves an empty store, which another load fills.
+// A Load that fails leaves an empty store, which another Load fills.
 func testAllOrNone(t *testing.T, create func(*testing.T) Database) {
 	rows := RandomRows(t, rand.New(rand.NewPCG(2, 2)))
 	errSource := errors.New("source failed")
@@ -307,7 +309,7 @@ func testAllOrNone(t *testing.T, create func(*testing.T) Database) {
 	compareRows(t, rows, read(t, db))
 }
 
-// Breaks are what can be wrong with Rows whose archive is empty.
+// Breaks has functions that break Rows, by what is then wrong. The Rows must have no archive.
 var Breaks = map[string]func(*Rows){
 	"no epoch":             func(r *Rows) { r.Epoch = "" },
 	"compacted too high":   func(r *Rows) { r.Compacted = r.Revision + 1 },
@@ -331,7 +333,7 @@ var Breaks = map[string]func(*Rows){
 	},
 }
 
-// WithoutArchive are the rows without what is compacted.
+// WithoutArchive returns the rows without compacted changes.
 func (r Rows) WithoutArchive() Rows {
 	r.Changes = slices.DeleteFunc(r.Changes, func(c *sqlstore.ChangeRow) bool { return c.Revision <= r.Compacted })
 	return r

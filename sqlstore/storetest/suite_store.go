@@ -23,23 +23,23 @@ func start(f fixture, options sqlstore.Options) (store *sqlstore.Store, stop fun
 	return store, func() { cancel(); running.Wait() }
 }
 
-// recorder is a Publish that checks what it is promised.
+// recorder records published changes, and checks that they are committed and in order.
 type recorder struct {
-	fixture
+	f       fixture
 	mu      sync.Mutex
 	changes []sqlstore.Change
 }
 
 func (r *recorder) publish(changes []sqlstore.Change) {
-	state := r.state()
+	state := r.f.state()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range changes {
 		if c.Revision > state.Revision {
-			r.Errorf("published revision %d before it was committed (%d)", c.Revision, state.Revision)
+			r.f.Errorf("published revision %d before it was committed (%d)", c.Revision, state.Revision)
 		}
 		if n := len(r.changes); n > 0 && r.changes[n-1].Revision >= c.Revision {
-			r.Errorf("published %d after %d", c.Revision, r.changes[n-1].Revision)
+			r.f.Errorf("published %d after %d", c.Revision, r.changes[n-1].Revision)
 		}
 		r.changes = append(r.changes, c)
 	}
@@ -56,16 +56,16 @@ func (r *recorder) has(revision int64) bool {
 	return false
 }
 
-// Many writers at once: each is answered with its own outcome, after it was
+// Many writers commit at the same time. Each gets the outcome of its own write, after its change was
 // published, and the revisions are dense.
 func testStoreBatches(f fixture) {
-	published := &recorder{fixture: f}
+	published := &recorder{f: f}
 	store, stop := start(f, sqlstore.Options{Publish: published.publish, BatchWrites: 7, BatchBytes: 50})
 	const writers, each = 16, 12
 	var all sync.WaitGroup
 	for i := range writers {
 		all.Go(func() {
-			k := key("n", fmt.Sprint(i%4)) // four writers fight for each key
+			k := key("n", fmt.Sprint(i%4)) // four writers write each key
 			for range each {
 				current, _, err := store.Get(f.Context(), k)
 				w := create(k, "v")
@@ -140,25 +140,24 @@ func testStoreRetention(f fixture) {
 	if err := store.Compact(f.Context(), 22); err != nil || f.state().Compacted != 22 {
 		f.Errorf("compact: %v, %+v", err, f.state())
 	}
-	// By age: all that is older than an hour, from an hour in the future.
+	// By age: with a clock that is nearly an hour ahead, all changes are soon an hour old.
 	f.Driver = &shifted{Driver: f.Driver, by: anHour - time.Millisecond}
 	_, stop = start(f, sqlstore.Options{Retention: anHour, CompactInterval: time.Millisecond})
 	f.until("the age of changes", func() bool { return f.state().Compacted == 30 })
 	stop()
 }
 
-// patience is how long the suite waits for what other goroutines bring about: far longer
-// than a busy machine takes.
+// patience bounds the suite's waits for other goroutines. It is far longer than a busy machine takes.
 const patience = time.Minute
 
-// until waits for what other goroutines bring about.
-func (f fixture) until(what string, happened func() bool) {
+// until waits until a condition is true that other goroutines bring about.
+func (f fixture) until(what string, condition func() bool) {
 	f.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	poll := time.NewTicker(time.Millisecond)
 	defer poll.Stop()
-	for !happened() {
+	for !condition() {
 		select {
 		case <-poll.C:
 		case <-deadline.C:

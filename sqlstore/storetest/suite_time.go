@@ -26,7 +26,7 @@ func testCompaction(f fixture) {
 	if deleted := f.compact(10); deleted != 6 { // the last chunk is not full
 		f.Errorf("deleted %d changes from 5 to 10", deleted)
 	}
-	if deleted := f.compact(5); deleted != 0 { // backwards is nowhere
+	if deleted := f.compact(5); deleted != 0 { // it does not move back
 		f.Errorf("deleted %d changes that were compacted before", deleted)
 	}
 	state := f.state()
@@ -47,7 +47,7 @@ func testCompaction(f fixture) {
 			f.Errorf("at %d: list %+v, %v, changes %v", at, records, err, changesErr)
 		}
 	}
-	// All of history can go; the clock stays.
+	// When all history is compacted, the last revision stays.
 	if deleted := f.compact(1000); deleted != 12 {
 		f.Errorf("deleted %d changes from 11 to 22", deleted)
 	}
@@ -85,7 +85,7 @@ func testExpiry(f fixture) {
 	if expired, err = f.Expired(f.Context(), now, 1); err != nil || len(expired) != 1 || expired[0].Name != "first" {
 		f.Errorf("one expired: %+v, %v", expired, err)
 	}
-	// An update gives a new lease, or none.
+	// An update sets a new expiry, or none.
 	f.revision(update(key("n", "first"), 3, "v"))
 	w := update(key("n", "second"), 2, "v")
 	w.Expires = now.Add(anHour)

@@ -9,22 +9,22 @@ import (
 )
 
 const (
-	// DefaultBytes is the budget where none is given.
+	// DefaultBytes is the default budget in bytes.
 	DefaultBytes = 64 << 20
 	// overhead is about the memory of a representation without its body, in bytes.
 	overhead = 160
 	// laps bounds how many representations evict passes over because they were used.
 	laps = 16
-	// scanFraction: at a full budget, one in so many representations that scans make is
-	// kept (bimodal insertion: Qureshi et al., Adaptive Insertion Policies for High
-	// Performance Caching, 2007).
+	// scanFraction is the divisor of the representations that scans make at a full budget:
+	// the cache keeps one in scanFraction (bimodal insertion: Qureshi et al., Adaptive
+	// Insertion Policies for High Performance Caching, 2007).
 	scanFraction = 64
-	// sweepFraction: at a full budget, each addition of this part of the budget leads to
-	// one sweep.
+	// sweepFraction is a divisor of the budget: a full cache sweeps each time when that
+	// part of the budget was added.
 	sweepFraction = 4
 )
 
-// Cache keeps representations within a budget. Its methods are safe for concurrent use.
+// Cache holds representations within a budget. Its methods are safe for concurrent use.
 //
 // What upstream does: its watch cache encodes an event once for all watchers of an encoding,
 // and each list encodes every object again.
@@ -46,11 +46,12 @@ type Cache struct {
 	scanned atomic.Int64
 
 	mu sync.Mutex
-	// queue has every representation in memory except the shared ones. Invariant: the queue
-	// has weak pointers only. A representation belongs to its record, and is freed with it.
+	// queue has every representation in memory except the shared ones. Invariant: it has
+	// only weak pointers to them, so that a representation is freed with its record, and
+	// the cache does not keep replaced records in memory.
 	queue queue
-	// bytes is the sum of the sizes in the queue; added is what was added since the last
-	// sweep, or refused by admits.
+	// bytes is the sum of the sizes in the queue. added is the sum of those that were
+	// added since the last sweep, or refused by admits.
 	bytes, added int64
 }
 
@@ -77,7 +78,7 @@ func (c *Cache) Register(r prometheus.Registerer) {
 		}, func() float64 { return float64(c.Bytes()) }))
 }
 
-// Bytes is the size of the representations in memory. Representations whose records were
+// Bytes returns the size of the representations in memory. Representations whose records were
 // freed count until the next sweep.
 func (c *Cache) Bytes() int64 {
 	c.mu.Lock()
@@ -85,9 +86,9 @@ func (c *Cache) Bytes() int64 {
 	return c.bytes
 }
 
-// admits reports whether a representation that a scan has made is kept. What it does not
-// keep counts as added, so that scans sweep too: otherwise the representations of freed
-// records would take the place of those that a list makes.
+// admits reports whether the cache keeps a representation that a scan has made. A refused one
+// counts as added, so that scans lead to sweeps too. Otherwise representations of freed records
+// would take the place of those that scans make.
 func (c *Cache) admits(size int) bool {
 	bytes := int64(size) + overhead
 	c.mu.Lock()
@@ -145,7 +146,7 @@ func (c *Cache) sweep() {
 	c.added = 0
 }
 
-// cached is a representation in the queue.
+// cached is a representation in the queue, with its size.
 type cached struct {
 	node  weak.Pointer[node]
 	bytes int64

@@ -160,8 +160,8 @@ func TestCache_UnderConcurrentUse(t *testing.T) {
 	}
 }
 
-// A list that is larger than the budget does not evict what others use. When it is read
-// again, most of what fits is in the cache.
+// A scan of more than the budget does not evict what others use. When the same list is scanned
+// again, the cache still has a part of it.
 func TestScan_LeavesWhatIsThere(t *testing.T) {
 	t.Parallel()
 	const size, budget = 1000, 100_000
@@ -205,8 +205,8 @@ func TestScan_LeavesWhatIsThere(t *testing.T) {
 	}
 }
 
-// A list takes the place of representations whose records were freed: when it is read
-// again, all of it is in the cache.
+// The representations of a scan take the place of those whose records were freed: when the list
+// is scanned again, all of it is in the cache.
 func TestScan_TakesThePlaceOfWhatIsFreed(t *testing.T) {
 	t.Parallel()
 	const size, budget = 1000, 100_000

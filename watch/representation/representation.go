@@ -4,14 +4,14 @@
 // # What is promised
 //
 //   - A representation is made once for all concurrent callers, and again only after it
-//     was evicted.
-//   - The bodies of all representations together stay within one budget. Those that nobody
-//     has read recently are evicted first. Those of freed records stop to count at the next
+//     was evicted. A scan (Cache.Scan) of more than fits may make it again.
+//   - The bodies of all representations together stay within one budget. The cache evicts
+//     those first that nobody has read recently. Those of freed records count until the next
 //     sweep.
 //
 // # What the caller owes
 //
-// One Form always makes the same bytes of the same record. Nobody writes to a
+// The representations of a record in one Form always have the same bytes. Nobody writes to a
 // Representation.
 package representation
 
@@ -30,15 +30,15 @@ type Form struct {
 // Representation is a record in one Form.
 type Representation struct {
 	Body []byte
-	// Marks are offsets in Body. The function that made the representation defines them.
+	// Marks are offsets in Body, whose meaning the Make of the form defines.
 	Marks [4]int32
-	// Shared reports whether Body is part of the record itself: it does not count, and is
-	// not evicted.
+	// Shared says that Body is a part of the record itself. It does not count toward the
+	// budget and is not evicted.
 	Shared bool
 }
 
-// Set has the representations of one record. The zero value is empty. It must not be
-// copied once it is used.
+// Set has the representations of one record. The zero value is empty. It must not be copied after
+// its first use.
 type Set struct{ first atomic.Pointer[node] }
 
 // node holds the representation of one Form in a Set. The node stays when the
@@ -49,7 +49,7 @@ type node struct {
 	// number is how many nodes come after it.
 	number int
 	value  atomic.Pointer[Representation]
-	// size is the length of the body that was made last; 0 before the first one.
+	// size is the length of the last body that was made; 0 before the first.
 	size atomic.Int64
 	// used is set when the representation is read, and cleared by evict.
 	used atomic.Bool
@@ -70,8 +70,8 @@ func (s *Set) find(form *Form) *node {
 	return nil
 }
 
-// maxForms bounds the forms of one record. Forms come and go with the definitions of
-// custom resources, while a record may stay.
+// maxForms bounds the forms of one record. A record may outlive many forms, because each change of
+// a CustomResourceDefinition makes new ones.
 const maxForms = 16
 
 // node returns the node of a form, and adds it if there is none. If there are too many
@@ -99,7 +99,7 @@ func (c *Cache) Get(s *Set, form *Form) *Representation {
 	if n := s.find(form); n != nil {
 		if r := n.value.Load(); r != nil {
 			c.hits.Add(1)
-			n.use()
+			n.markUsed()
 			return r
 		}
 	}
@@ -109,8 +109,8 @@ func (c *Cache) Get(s *Set, form *Form) *Representation {
 // Clear removes all representations.
 func (s *Set) Clear() { s.first.Store(nil) }
 
-// Size is the length of a representation's body, which may have left memory; 0 if it was
-// never made.
+// Size returns the length of a representation's body, even if it was evicted; 0 if it was never
+// made.
 func (s *Set) Size(form *Form) int {
 	if n := s.find(form); n != nil {
 		return int(n.size.Load())
@@ -118,14 +118,15 @@ func (s *Set) Size(form *Form) int {
 	return 0
 }
 
-func (n *node) use() {
-	if !n.used.Load() { // readers don't contend for it
+func (n *node) markUsed() {
+	if !n.used.Load() { // a load first, so that readers do not contend for the cache line
 		n.used.Store(true)
 	}
 }
 
-// begin returns the representation if it is in memory. Otherwise it returns a channel that
-// is closed when the representation is made, and whether the caller must make it.
+// begin returns the representation if it is in memory. Otherwise it returns a channel that is
+// closed when the representation is made or has failed; mine is true if the caller must make it
+// and then call end.
 func (n *node) begin() (r *Representation, done chan struct{}, mine bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -139,7 +140,7 @@ func (n *node) begin() (r *Representation, done chan struct{}, mine bool) {
 	return nil, n.done, true
 }
 
-// end must be called by the caller that begin told to make the representation.
+// end wakes the callers that wait for the representation.
 func (n *node) end() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -150,15 +151,16 @@ func (n *node) end() {
 // Make makes a representation.
 type Make func(context.Context) (Representation, error)
 
-// GetOrMake returns a representation, and makes it if it is not in memory. Concurrent
-// callers wait for the one that makes it; if that fails, the next of them tries.
+// GetOrMake returns a representation, and makes it if it is not in memory. Concurrent callers wait
+// for the one that makes it; if that fails, the next of them tries. It fails with the error of
+// produce, and with the context's error.
 func (c *Cache) GetOrMake(ctx context.Context, s *Set, form *Form, produce Make) (*Representation, error) {
 	return c.getOrMake(ctx, s, form, produce, true)
 }
 
-// Scan is GetOrMake for a reader of many records. At a full budget most of what it makes is
-// not kept: otherwise a list larger than the budget would evict what other readers use, and
-// each of its own representations before the next list reads it.
+// Scan is GetOrMake for a reader of many records. At a full budget the cache keeps only a few of
+// the representations that Scan makes. Otherwise a list that is larger than the budget would evict
+// what other readers use, and its own representations before the next list reads them.
 func (c *Cache) Scan(ctx context.Context, s *Set, form *Form, produce Make) (*Representation, error) {
 	return c.getOrMake(ctx, s, form, produce, false)
 }
@@ -170,7 +172,7 @@ func (c *Cache) getOrMake(ctx context.Context, s *Set, form *Form, produce Make,
 		switch {
 		case r != nil:
 			c.hits.Add(1)
-			n.use()
+			n.markUsed()
 			return r, nil
 		case mine:
 			return c.fill(ctx, n, produce, keep)

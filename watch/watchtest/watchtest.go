@@ -1,4 +1,4 @@
-// Package watchtest runs a store with its feed for tests of what stands on them.
+// Package watchtest runs a store with its feed for tests of the packages that use them.
 package watchtest
 
 import (
@@ -9,8 +9,8 @@ import (
 	"byre/watch"
 )
 
-// Run runs a store and its feed over a driver, as one server does, until the
-// test ends. The driver stays the caller's.
+// Run runs a store and its feed on a driver, as one server does, until the test ends. The caller
+// closes the driver.
 func Run(t testing.TB, driver sqlstore.Driver, opts watch.Options) (*sqlstore.Store, *watch.Feed) {
 	t.Helper()
 	feed := watch.New(driver, opts)
@@ -20,8 +20,8 @@ func Run(t testing.TB, driver sqlstore.Driver, opts watch.Options) (*sqlstore.St
 	return store, feed
 }
 
-// Serve runs a service until the test ends, and reports how it ended if it did
-// not end well. What was served last ends first.
+// Serve runs a service until the test ends, and fails the test if run returns an error. Services
+// end in the reverse order of the calls.
 func Serve(t testing.TB, name string, run func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
