@@ -78,7 +78,7 @@ func createOf(name string, size int) sqlstore.Write {
 	}
 }
 
-// commits commits a batch of two creates. It returns the errors of the batch and of both
+// commits makes one batch of two creates. It returns the errors of the batch and of both
 // writes.
 func commits(t *testing.T, driver *sqlite.Driver, prefix string, size int) error {
 	t.Helper()
