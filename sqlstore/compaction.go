@@ -45,10 +45,9 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 	}
 }
 
-// nextChunk returns the number of changes of the next chunk, after one that took so long.
 // lockWaited returns how long compactions have waited for the writers' lock. A chunk that waits
-// takes no time from the writers: it would otherwise be made smaller, and the pause after it
-// longer, the more is written.
+// takes no time from the writers. If Compact counted the wait, chunks would be the smaller, and
+// the pauses after them the longer, the more is written.
 func (s *Store) lockWaited() time.Duration {
 	if d, ok := s.Driver.(LockWaiter); ok {
 		return d.LockWaited()
@@ -56,6 +55,7 @@ func (s *Store) lockWaited() time.Duration {
 	return 0
 }
 
+// nextChunk returns the number of changes of the next chunk, after one that took so long.
 func nextChunk(chunk int, took time.Duration) int {
 	switch {
 	case took > 2*chunkTime:
