@@ -101,7 +101,7 @@ func appendMetadata(dst []byte, r *representation.Representation, revision int64
 	return appendSpliced(dst, r, int(r.Marks[markMetadata]), int(r.Marks[markMetadataEnd]), revision)
 }
 
-// appendSpliced appends the part of the body from from to to, and inserts the
+// appendSpliced appends the part of the body between from and to, and inserts the
 // resourceVersion. markSplice is within this part.
 func appendSpliced(dst []byte, r *representation.Representation, from, to int, revision int64) []byte {
 	splice := int(r.Marks[markSplice])
