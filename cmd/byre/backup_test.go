@@ -159,7 +159,7 @@ func TestBackup_Refusals(t *testing.T) {
 	expectFailure(t, "exists already: name another file, or replace it with --force", "backup", "--endpoint", database, file)
 	succeed(t, "backup", "--endpoint", database, "--force", file)
 	expectFailure(t, "not a regular file", "backup", "--endpoint", database, "--force", dir)
-	expectFailure(t, "no such file", "backup", "--endpoint", database, filepath.Join(dir, "no", "dir"))
+	expectFailure(t, "there is no directory "+filepath.Join(dir, "no"), "backup", "--endpoint", database, filepath.Join(dir, "no", "dir"))
 	expectFailure(t, "want s3://BUCKET/KEY", "backup", "--endpoint", database, "s3://bucket")
 	expectFailure(t, "accepts 1 arg", "backup", "--endpoint", database)
 
