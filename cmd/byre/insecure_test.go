@@ -1,10 +1,8 @@
 package main
 
 import (
-	"math/rand/v2"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -13,24 +11,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"byre/apiserver/envtest/freeport"
 )
 
 // freePort returns a port of 127.0.0.1 that nobody listens on: --insecure-port=0 opens no
-// port. It is below the range from which the kernels of Linux and macOS choose, so that no
-// other program gets it by chance before the test uses it.
+// port.
 func freePort(t *testing.T) string {
 	t.Helper()
-	for range 100 {
-		port := strconv.Itoa(15_000 + rand.IntN(15_000))
-		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
-			return port
-		}
+	port, err := freeport.Take()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free")
-	return ""
+	return port
 }
 
 func TestInsecurePort_ServesHealthAndMetrics(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/kubernetes/cmd/kubeadm/app/phases/kubeconfig"
 	kubeadmconfig "k8s.io/kubernetes/cmd/kubeadm/app/util/config"
 
+	"byre/apiserver/envtest/freeport"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
 )
@@ -56,7 +57,7 @@ type cluster struct {
 
 func newCluster(t *testing.T) cluster {
 	t.Helper()
-	port, err := servers.FreePort()
+	port, err := freeport.Take()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +240,7 @@ func TestLocalUpCluster_FlagsStartByre(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	etcdPort, err := servers.FreePort()
+	etcdPort, err := freeport.Take()
 	if err != nil {
 		t.Fatal(err)
 	}

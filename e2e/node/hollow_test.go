@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"byre/apiserver/envtest/freeport"
 	"byre/e2e/programs"
-	"byre/e2e/servers"
 )
 
 // TestNode_RunsHollowPods: upstream's hollow kubelets join byre as real ones do and take Pods.
@@ -55,7 +55,7 @@ func TestNode_RunsHollowPods(t *testing.T) {
 // startHollowKubelet starts a hollow kubelet that has nothing but a bootstrap token.
 func (n *node) startHollowKubelet(t *testing.T, name string) {
 	t.Helper()
-	port, err := servers.FreePort()
+	port, err := freeport.Take()
 	if err != nil {
 		t.Fatal(err)
 	}

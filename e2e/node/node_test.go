@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"byre/apiserver/envtest/freeport"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
 )
@@ -97,7 +98,7 @@ func startServer(t *testing.T, names ...string) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	port, err := servers.FreePort()
+	port, err := freeport.Take()
 	if err != nil {
 		t.Fatal(err)
 	}

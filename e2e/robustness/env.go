@@ -2,15 +2,14 @@ package robustness
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
 
+	"byre/apiserver/envtest/freeport"
 	"byre/e2e/robustness/history"
 	"byre/e2e/servers"
 )
@@ -84,7 +83,7 @@ var flags = []string{
 func newEnv(t testing.TB, database *Database, replicas int) (*Env, error) {
 	e := &Env{TB: t, Dir: t.TempDir(), Database: database}
 	for i := range replicas {
-		port, err := freePort()
+		port, err := freeport.Take()
 		if err != nil {
 			return nil, err
 		}
@@ -146,18 +145,4 @@ func (e *Env) Pause(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	}
-}
-
-// freePort returns a free port below those of outgoing connections, so that no other program
-// takes it while the process is down.
-func freePort() (string, error) {
-	for range 100 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 5_000+time.Now().UnixNano()/1000%5_000))
-		if err != nil {
-			continue
-		}
-		_, port, err := net.SplitHostPort(l.Addr().String())
-		return port, errors.Join(err, l.Close())
-	}
-	return "", errors.New("no free port")
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"byre/apiserver/envtest/freeport"
 	"byre/e2e/programs"
 )
 
@@ -37,7 +38,7 @@ func (b Byre) Start(ctx context.Context) (*Server, error) {
 	}
 	port := b.Port
 	if port == "" {
-		if port, err = freePort(); err != nil {
+		if port, err = freeport.Take(); err != nil {
 			return nil, err
 		}
 	}

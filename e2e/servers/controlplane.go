@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"byre/apiserver/envtest/freeport"
 	"byre/e2e/programs"
 )
 
@@ -55,7 +56,7 @@ func startComponent(ctx context.Context, server *Server, dir string, program pro
 	if err := server.WriteKubeconfig(kubeconfig, token, ""); err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := freeport.Take()
 	if err != nil {
 		return nil, err
 	}

@@ -64,6 +64,3 @@ func (s *Server) awaitKubeconfig(ctx context.Context) error {
 	client := &http.Client{Transport: freshTransport(trust)}
 	return s.await(ctx, func(ctx context.Context) error { return probe(ctx, client, s.URL+"/readyz") })
 }
-
-// FreePort is a port that nobody listens on, for a command line that must name one.
-func FreePort() (string, error) { return freePort() }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"byre/apiserver/envtest/freeport"
 	"byre/e2e/programs"
 )
 
@@ -40,7 +41,7 @@ func (k Kwok) Start(ctx context.Context) (*Process, error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := freeport.Take()
 	if err != nil {
 		return nil, err
 	}

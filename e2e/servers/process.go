@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 )
@@ -140,19 +137,4 @@ func (p *Process) await(ctx context.Context, ready func(context.Context) error) 
 		case <-tick.C:
 		}
 	}
-}
-
-// freePort finds a port that nobody listens on, by chance and below the range from which
-// systems take the ports of outgoing connections: a port of that range, once closed, may
-// be taken by any client on the machine before the server listens on it.
-func freePort() (string, error) {
-	var err error
-	for range 100 {
-		port := strconv.Itoa(10_000 + rand.IntN(20_000))
-		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", port)); err == nil {
-			return port, l.Close()
-		}
-	}
-	return "", err
 }

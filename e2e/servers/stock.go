@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"byre/apiserver/envtest/freeport"
 	"byre/apiserver/pki"
 	"byre/e2e/programs"
 )
@@ -72,11 +73,11 @@ func StartEtcd(ctx context.Context, dir string, args ...string) (*Etcd, error) {
 
 // StartEtcdOf is StartEtcd of another version of etcd.
 func StartEtcdOf(ctx context.Context, program programs.Program, dir string, args ...string) (*Etcd, error) {
-	client, err := freePort()
+	client, err := freeport.Take()
 	if err != nil {
 		return nil, err
 	}
-	peer, err := freePort()
+	peer, err := freeport.Take()
 	if err != nil {
 		return nil, err
 	}
@@ -97,11 +98,11 @@ func StartEtcdOf(ctx context.Context, program programs.Program, dir string, args
 
 // StartKine starts a kine that keeps its data at an endpoint: sqlite://PATH or postgres://...
 func StartKine(ctx context.Context, dir, endpoint string) (*Etcd, error) {
-	client, err := freePort()
+	client, err := freeport.Take()
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := freePort()
+	metrics, err := freeport.Take()
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +138,7 @@ func (s Stock) startAPIServer(ctx context.Context, etcdURL string) (*Server, err
 	if err := writeKey(key); err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := freeport.Take()
 	if err != nil {
 		return nil, err
 	}

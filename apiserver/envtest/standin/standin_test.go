@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"byre/apiserver/envtest/freeport"
 	"byre/apiserver/envtest/standin"
 	"byre/sqlstore/eventually"
 )
@@ -51,19 +51,14 @@ func beParent() int {
 	return 0
 }
 
-// freeURL is a URL with a port that nobody listens on. It is below the range from which the
-// kernels of Linux and macOS choose, so that no other program gets it by chance before the
-// test uses it.
+// freeURL returns a URL with a port that nobody listens on.
 func freeURL(t *testing.T) string {
 	t.Helper()
-	for range 100 {
-		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(15_000+rand.IntN(15_000))); err == nil {
-			defer l.Close()
-			return "http://" + l.Addr().String()
-		}
+	port, err := freeport.Take()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free")
-	return ""
+	return "http://127.0.0.1:" + port
 }
 
 // start serves until the test ends or the returned function is called.
