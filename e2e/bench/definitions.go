@@ -112,13 +112,7 @@ func (b *bench) definitionPhases(ctx context.Context) ([]phase, error) {
 	phases = append(phases, grown("one list of each made")...)
 	phases = append(phases, phase{name: "OpenAPI v2", run: b.openAPI})
 	phases = append(phases, grown("OpenAPI v2 asked for once")...)
-	phases = append(phases, phase{name: "restart", run: func(ctx context.Context, t *target) error {
-		if err := t.restart(ctx); err != nil {
-			return err
-		}
-		b.addDuration("ready after a restart", t.name, t.server.StartTime)
-		return nil
-	}})
+	phases = append(phases, b.startAgain("ready after a restart", (*target).restart))
 	return append(phases, grown("after a restart")...), nil
 }
 

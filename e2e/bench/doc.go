@@ -17,6 +17,8 @@
 //   - rates are requests answered with success in a second, over all clients;
 //   - CPU is the processor time of the server's process and its store's processes
 //     (etcd, all of PostgreSQL) a request, "of the store" that of the latter alone;
+//   - a restart is a stop by SIGTERM and a start, a crash is SIGKILL and a start. The time of
+//     either is that of the start, from the process to /readyz; etcd is started before;
 //   - times of lists are medians, to the last byte of the body. The client asks for
 //     gzip, as client-go does, unless the name says otherwise;
 //   - a page is one of the 500 objects that a list by continue tokens reads at a time;

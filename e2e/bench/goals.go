@@ -55,7 +55,7 @@ func goals() []goal {
 	all = append(all, atMost("standard", 80, "MB", "memory, idle"), atMost("standard", 200, "MB", "memory, with the Pods"), atMost("standard", 300, "MB", "memory, after everything"))
 	all = append(all, better(4, "memory, after everything, with the store")...)
 	all = append(all, atMost("standard", 300, "ms", "ready after start"),
-		atMost("large", 1000, "ms", "ready after a restart, with the definitions"),
+		atMost("large", 1000, "ms", "ready after a restart, with the definitions"), atMost("large", 1000, "ms", "ready after a crash, with the definitions"),
 		atMost("large", 600, "MB", "memory, with the Pods"), atMost("large", 600, "MB", "memory, after everything"))
 	for _, f := range listRepresentations {
 		all = append(all, goal{suite: "large", measurement: "list all Pods, " + f.name, ratio: 4})

@@ -149,16 +149,8 @@ func (b *bench) largePhases(ctx context.Context) ([]phase, error) {
 	}
 	phases = append(phases, definitions)
 	phases = append(phases, b.repeated(func() []phase {
-		return []phase{{name: "ready after a restart", run: func(ctx context.Context, t *target) error {
-			if t.name == stock {
-				return nil
-			}
-			if err := t.restart(ctx); err != nil {
-				return err
-			}
-			b.addDuration("ready after a restart, with the definitions", t.name, t.server.StartTime)
-			return nil
-		}}}
+		return []phase{b.startAgain("ready after a crash, with the definitions", (*target).crash, stock),
+			b.startAgain("ready after a restart, with the definitions", (*target).restart, stock)}
 	})...)
 	return append(phases, b.memory("memory, after a restart")), nil
 }

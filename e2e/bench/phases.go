@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -41,7 +42,7 @@ func (b *bench) standardPhases(context.Context) ([]phase, error) {
 	for _, f := range listRepresentations {
 		phases = append(phases, b.firstListAfterStart(f))
 	}
-	return phases, nil
+	return append(phases, b.repeated(func() []phase { return []phase{b.startAgain("ready after a crash", (*target).crash)} })...), nil
 }
 
 // sendLoad runs a load and records its rate, its latency, and the processor time of a
@@ -217,5 +218,20 @@ func (b *bench) firstListAfterStart(f representation) phase {
 			return err
 		}
 		return b.measureList(ctx, t, name, request{accept: f.accept, path: podsPath("", "")}, 1)
+	}}
+}
+
+// startAgain ends and starts the servers, except those that it is to leave out, and measures
+// how long each start takes.
+func (b *bench) startAgain(name string, again func(*target, context.Context) error, except ...string) phase {
+	return phase{name: name, run: func(ctx context.Context, t *target) error {
+		if slices.Contains(except, t.name) {
+			return nil
+		}
+		if err := again(t, ctx); err != nil {
+			return err
+		}
+		b.addDuration(name, t.name, t.server.StartTime)
+		return nil
 	}}
 }

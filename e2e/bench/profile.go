@@ -30,7 +30,7 @@ func (b *bench) profiled(ctx context.Context, s suite, p phase, t *target) error
 	})
 	err := p.run(ctx, t)
 	done.Wait()
-	if strings.Contains(p.name, "restart") || strings.Contains(p.name, "after a start") {
+	if strings.Contains(p.name, "restart") || strings.Contains(p.name, "crash") || strings.Contains(p.name, "after a start") {
 		cpu = nil // the server was restarted or stopped meanwhile
 	}
 	_ = t.admin.save(ctx, "/metrics", filepath.Join(dir, name+".metrics"))

@@ -95,8 +95,17 @@ func (t *target) open(ctx context.Context) error {
 	return err
 }
 
-// restart kills the server and starts it with what it has stored.
+// restart stops the server with SIGTERM, as an operator does, and starts it with what it has
+// stored.
 func (t *target) restart(ctx context.Context) error {
+	if err := t.server.Stop(); err != nil {
+		return fmt.Errorf("stop %s: %w", t.name, err)
+	}
+	return t.open(ctx)
+}
+
+// crash kills the server and starts it with what it has stored.
+func (t *target) crash(ctx context.Context) error {
 	t.server.Kill()
 	return t.open(ctx)
 }

@@ -3,11 +3,14 @@ package servers
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -66,11 +69,22 @@ func (s *Server) Config(token string) *rest.Config {
 func (s *Server) Stop() error {
 	err := s.Process.Stop()
 	for _, p := range s.Beside {
-		if e := p.Stop(); err == nil {
+		if e := p.Stop(); err == nil && !isTerminated(e) {
 			err = e
 		}
 	}
 	return err
+}
+
+// isTerminated reports whether SIGTERM has ended a program. etcd, once it has closed its data,
+// sends this signal to itself.
+func isTerminated(err error) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGTERM
 }
 
 // Kill ends the server and what it needs at once.

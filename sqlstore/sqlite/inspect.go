@@ -181,7 +181,7 @@ func (d *Driver) inspectAfterCrash(ctx context.Context, logger *slog.Logger) err
 	defer slow.Stop()
 	if err := d.quickCheck(ctx); err != nil {
 		var e *engine.Error
-		if !errors.As(err, &e) {
+		if ctx.Err() == nil && !errors.As(err, &e) {
 			return fmt.Errorf("%w: %s: %w: %s", sqlstore.ErrDamaged, d.path, err, nextWhenDamaged)
 		}
 		return d.translate(err)
@@ -194,6 +194,7 @@ func (d *Driver) quickCheck(ctx context.Context) error {
 	if err := d.compareWithLog(ctx); err != nil {
 		return err
 	}
+	readAhead(ctx, d.path)
 	db := d.connect(1, d.reading())
 	defer db.Close()
 	problems, err := texts(ctx, db, quickCheck)
