@@ -90,7 +90,7 @@ func (d *Driver) DeleteArchived(ctx context.Context, of sqlstore.GroupResource, 
 		if err != nil || excess <= 0 {
 			return err
 		}
-		return d.writer.vacuumSome()
+		return d.writer.vacuumSome(limit)
 	})
 	return deleted, err
 }

@@ -148,7 +148,8 @@ func TestOpen_RefusesAnotherNameOfAnOpenFile(t *testing.T) {
 	}
 }
 
-// Compaction returns space to the file system.
+// Compaction returns space to the file system, by no more pages a call than changes may be
+// deleted, so that a call takes the writers little time however long the list of free pages is.
 func TestCompaction_ShrinksTheFile(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
@@ -163,11 +164,17 @@ func TestCompaction_ShrinksTheFile(t *testing.T) {
 			t.Fatal(err, o)
 		}
 	}
-	for done := false; !done; {
+	const limit = 10 // of changes, and of pages
+	for done, before := false, pagesOf(t, path); !done; {
 		var err error
-		if _, done, err = driver.Compact(t.Context(), 100, 10); err != nil {
+		if _, done, err = driver.Compact(t.Context(), 100, limit); err != nil {
 			t.Fatal(err)
 		}
+		pages := pagesOf(t, path)
+		if before-pages > limit+1 { // and a page of the map that auto_vacuum keeps of the pages
+			t.Errorf("one call returned %d pages, want at most %d", before-pages, limit+1)
+		}
+		before = pages
 	}
 	if err := driver.Close(); err != nil {
 		t.Fatal(err)
@@ -175,6 +182,20 @@ func TestCompaction_ShrinksTheFile(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Size() > 1_000_000 {
 		t.Errorf("the file has %d bytes, %v", info.Size(), err)
 	}
+}
+
+// pagesOf returns the number of pages of the file as the last commit left it.
+func pagesOf(t *testing.T, path string) (pages int) {
+	t.Helper()
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path)+"?mode=ro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.QueryRowContext(t.Context(), `PRAGMA page_count`).Scan(&pages); err != nil {
+		t.Fatal(err)
+	}
+	return pages
 }
 
 // TestKill_KeepsAcknowledgedWrites writes in another process and kills that process: every

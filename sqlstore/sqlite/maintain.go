@@ -11,9 +11,9 @@ import (
 // Compact implements sqlstore.Driver. Revisions are dense, so that limit changes are a range of
 // the primary key.
 //
-// The calls after the one that has deleted the last change shrink the file, by some pages
-// each, until few pages are free; only then done is true. Earlier calls don't: SQLite would
-// move pages of changes that the next calls delete.
+// The calls after the one that has deleted the last change shrink the file, by up to limit
+// pages each, until few pages are free; only then done is true. Earlier calls don't: SQLite
+// would move pages of changes that the next calls delete.
 func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (deleted int64, done bool, err error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -27,7 +27,7 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (deleted in
 	upTo = min(upTo, state.Revision)
 	w := d.writer
 	if upTo <= state.Compacted {
-		done, err = d.shrink(&state)
+		done, err = d.shrink(&state, limit)
 		return 0, done, err
 	}
 	var last int64
@@ -63,27 +63,28 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (deleted in
 }
 
 const (
-	// vacuumPages is how many pages one transaction returns to the file system. It writes
-	// up to three pages for each.
-	vacuumPages = 500
 	// The file keeps keptPages free pages, or one in keptShare of its pages if that is
 	// more, for the next changes. To return a page costs moving another one, and growing
 	// the file again later.
 	keptPages, keptShare = 128, 10
 )
 
-// shrink returns up to vacuumPages free pages to the file system. done is true if no more are
-// to be returned.
-func (d *Driver) shrink(state *sqlstore.State) (done bool, err error) {
+// shrink returns up to limit free pages to the file system. done is true if no more are to be
+// returned.
+//
+// How long a page takes depends on the file: SQLite writes up to three pages for each, and
+// looks for it in the list of all free pages. With 1,800,000 of them a page took 0.7 ms, and
+// with a few thousand 0.02. The caller bounds the time of a call by its limit.
+func (d *Driver) shrink(state *sqlstore.State, limit int) (done bool, err error) {
 	excess, err := d.writer.excessPages()
 	if err != nil || excess <= 0 {
 		return true, d.translate(err)
 	}
-	if err := d.transaction(state, d.writer.vacuumSome); err != nil {
+	if err := d.transaction(state, func() error { return d.writer.vacuumSome(limit) }); err != nil {
 		return false, d.translate(err)
 	}
 	d.signalLogGrown()
-	return excess <= vacuumPages, nil
+	return excess <= limit, nil
 }
 
 // excessPages returns how many more free pages the file has than it is to keep. The number is
@@ -94,10 +95,15 @@ func (w *writer) excessPages() (int, error) {
 	return free - max(keptPages, pages/keptShare), err
 }
 
-// vacuumSome returns up to vacuumPages free pages to the file system.
-func (w *writer) vacuumSome() error {
-	_, err := w.vacuum.Exec()
-	return err
+// vacuumSome returns up to limit free pages to the file system.
+func (w *writer) vacuumSome(limit int) error {
+	rows, err := w.vacuum.Query()
+	if err != nil {
+		return err
+	}
+	for n := 0; n < limit && rows.Next(); n++ {
+	}
+	return errors.Join(rows.Err(), rows.Close())
 }
 
 const (

@@ -99,8 +99,9 @@ const (
 	updateCompacted = `UPDATE store SET compacted = ?1, revision = max(revision, ?1) WHERE id = 1`
 	// selectPages counts the pages that are free, and all pages.
 	selectPages = `SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count`
-	// vacuum returns up to 500 free pages (vacuumPages) to the file system.
-	vacuum = `PRAGMA incremental_vacuum(500)`
+	// vacuum returns free pages to the file system, one with each row that is read of its
+	// result.
+	vacuum = `PRAGMA incremental_vacuum`
 )
 
 const (
