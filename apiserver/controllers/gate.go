@@ -54,6 +54,7 @@ func (g gate) wait() bool {
 
 // gatedFactory is a SharedInformerFactory for one constructor. The informers are those of
 // the factory below it, in all namespaces; the handlers that are added wait at the gate.
+// Those of ForResource do not wait: no constructor of a controller calls it.
 type gatedFactory struct {
 	informers.SharedInformerFactory
 	gate gate

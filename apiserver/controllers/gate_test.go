@@ -2,9 +2,12 @@ package controllers
 
 import (
 	"context"
+	"reflect"
+	"slices"
 	"testing"
 	"testing/synctest"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -46,4 +49,52 @@ func TestOnDemand_NoEventBeforeTheConstructorReturns(t *testing.T) {
 			t.Error("the handler was not called for the object that is there")
 		}
 	})
+}
+
+// TestGatedFactory_GatesEveryInformer asks a gatedFactory for every informer of every group
+// that upstream's factory has. It fails when upstream adds a group that gatedFactory does
+// not name: that group's informers would come from the factory below it, without the gate.
+func TestGatedFactory_GatesEveryInformer(t *testing.T) {
+	t.Parallel()
+	// These return no group. ForResource is not gated: no constructor calls it.
+	others := []string{
+		"ForResource", "InformerFor", "InformerName", "Shutdown", "Start", "StartWithContext",
+		"WaitForCacheSync", "WaitForCacheSyncWithContext",
+	}
+	factory := reflect.ValueOf(gatedFactory{SharedInformerFactory: informers.NewSharedInformerFactory(fake.NewClientset(), 0)})
+	for method := range reflect.TypeFor[informers.SharedInformerFactory]().Methods() {
+		if slices.Contains(others, method.Name) {
+			continue
+		}
+		group := factory.MethodByName(method.Name).Call(nil)[0]
+		resources := 0
+		for version := range group.Type().Methods() {
+			for resource, of := range group.MethodByName(version.Name).Call(nil)[0].Methods() {
+				informer := of.Call(nil)[0].MethodByName("Informer").Call(nil)[0].Interface()
+				if _, isGated := informer.(gatedInformer); !isGated {
+					t.Errorf("%s().%s().%s().Informer() is not gated", method.Name, version.Name, resource.Name)
+				}
+				resources++
+			}
+		}
+		if resources == 0 {
+			t.Errorf("%s() has no informers", method.Name)
+		}
+	}
+}
+
+// TestGatedInformer_GatesEveryHandler fails when upstream adds a way to add a handler, which
+// gatedInformer would pass on without the gate.
+func TestGatedInformer_GatesEveryHandler(t *testing.T) {
+	t.Parallel()
+	var adders []string
+	for method := range reflect.TypeFor[cache.SharedIndexInformer]().Methods() {
+		if method.Type.NumIn() > 0 && method.Type.In(0) == reflect.TypeFor[cache.ResourceEventHandler]() {
+			adders = append(adders, method.Name)
+		}
+	}
+	want := []string{"AddEventHandler", "AddEventHandlerWithOptions", "AddEventHandlerWithResyncPeriod"}
+	if diff := cmp.Diff(want, adders); diff != "" {
+		t.Errorf("the methods that add a handler (-gated +upstream):\n%s", diff)
+	}
 }
