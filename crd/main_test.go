@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -30,10 +31,19 @@ func TestAllFeatureGates_On(t *testing.T) {
 	if os.Getenv(gatesVariable) != "" {
 		t.Skip("this is that process")
 	}
-	test := exec.CommandContext(t.Context(), os.Args[0],
-		"-test.run=^(TestInstance_FieldSelectorsAndWatches|TestVersions_.*|TestInstance_Tables|TestInstance_Apply|TestFinalizer_Watches.*|TestStorageVersion_Watches.*|TestInstance_ReadFollows.*|TestInstance_Invalid.*)$/^(sqlite)?$")
+	tests := []string{
+		"TestInstance_FieldSelectorsAndWatches", "TestInstance_Tables", "TestInstance_Apply", "TestInstance_ReadFollows",
+		"TestInstance_Invalid", "TestVersions_", "TestFinalizer_Watches", "TestStorageVersion_Watches",
+	}
+	test := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run=^("+strings.Join(tests, "|")+")/^(sqlite)?$")
 	test.Env = append(os.Environ(), gatesVariable+"=AllAlpha=true,AllBeta=true")
-	if out, err := test.CombinedOutput(); err != nil {
+	out, err := test.CombinedOutput()
+	if err != nil {
 		t.Errorf("%v:\n%s", err, out)
+	}
+	for _, name := range tests {
+		if !strings.Contains(string(out), "--- PASS: "+name) {
+			t.Errorf("no test %s passed", name)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,7 +167,7 @@ func TestAuthenticationConfig_ExcludesFlags(t *testing.T) {
 	i := newIssuer(t)
 	file := write(t, "authn.yaml", configuration(i, "blue"))
 	o := options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file, "--anonymous-auth=true")
-	if _, err := New(t.Context(), Config{Options: o, Client: fake.NewClientset()}); err == nil {
-		t.Error("--anonymous-auth and the file's anonymous section are both accepted")
+	if _, err := New(t.Context(), Config{Options: o, Client: fake.NewClientset()}); err == nil || !strings.Contains(err.Error(), "exclude each other") {
+		t.Errorf("--anonymous-auth beside the file's anonymous section: %v", err)
 	}
 }

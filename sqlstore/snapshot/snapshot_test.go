@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"byre/migrations"
+	"byre/migrations/dbfile"
 	"byre/sqlstore"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
@@ -231,8 +232,9 @@ func TestReadIdle_RefusesAStoreInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := sqlite.ReadIdle(t.Context(), path, ignore); err == nil {
-		t.Error("a SQLite database in use counts as idle")
+	var inUse *dbfile.InUseError
+	if err := sqlite.ReadIdle(t.Context(), path, ignore); !errors.As(err, &inUse) {
+		t.Errorf("of a SQLite database in use: %v", err)
 	}
 	driver.Close()
 
