@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -13,13 +12,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"byre/apiserver/upstreamtest"
 )
 
 // TestPlugins_OrderIsUpstreams compares the table of plugins, with its order and its
 // defaults, with the lists in the source of kube-apiserver. It fails when upstream
 // adds, moves or turns on a plugin. Plugins are identified by their import paths.
 func TestPlugins_OrderIsUpstreams(t *testing.T) {
-	upstream := parse(t, filepath.Join(packageDir(t, "k8s.io/kubernetes/pkg/kubeapiserver/options"), "plugins.go"))
+	upstream := parse(t, filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "pkg/kubeapiserver/options/plugins.go"))
 	defaultOn := sets.New(upstream.list(t, "defaultOnPlugins")...)
 	var want []string
 	for _, name := range upstream.list(t, "AllOrderedPlugins") {
@@ -128,13 +129,4 @@ func (s source) table(t *testing.T) []string {
 		return true
 	})
 	return rows
-}
-
-func packageDir(t *testing.T, pkg string) string {
-	t.Helper()
-	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", pkg).Output()
-	if err != nil {
-		t.Fatalf("go list %s: %v", pkg, err)
-	}
-	return strings.TrimSpace(string(out))
 }

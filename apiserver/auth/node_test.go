@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,6 +24,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
+	"byre/apiserver/upstreamtest"
 	"byre/sqlstore/eventually"
 )
 
@@ -106,11 +106,7 @@ func listReferences(pod *v1.Pod) []string {
 // set: every field that the Node authorizer reads stays, and most others go.
 func TestTrimPod_KeepsWhatTheNodeAuthorizerReads(t *testing.T) {
 	t.Parallel()
-	out, err := exec.Command("go", "list", "-f", "{{.Module.Dir}}", "k8s.io/api/core/v1").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	full, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), "testdata", "HEAD", "core.v1.Pod.json"))
+	full, err := os.ReadFile(filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/api"), "testdata", "HEAD", "core.v1.Pod.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"byre/apiserver/endpoints"
+	"byre/apiserver/upstreamtest"
 )
 
 // delegatedGroups are served by the other servers of the delegation chain.
@@ -32,11 +32,7 @@ type document map[string]map[string]metav1.APIResource
 // on (hack/update-openapi-spec.sh).
 func upstream(t *testing.T, versions *regexp.Regexp) document {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
-	if err != nil {
-		t.Fatalf("find the Kubernetes module: %v", err)
-	}
-	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(out)), "api/discovery/api*__v*.json"))
+	files, err := filepath.Glob(filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "api/discovery/api*__v*.json"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("find its discovery documents: %d found, %v", len(files), err)
 	}

@@ -4,8 +4,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"os/exec"
-	"strings"
 	"testing"
 
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
@@ -79,14 +77,4 @@ func newEverything(t *testing.T) *endpoints.API {
 		t.Fatal(err)
 	}
 	return api
-}
-
-// release is the directory of the Kubernetes release that byre is built on.
-func release(t *testing.T) string {
-	t.Helper()
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
-	if err != nil {
-		t.Fatalf("find the Kubernetes module: %v", err)
-	}
-	return strings.TrimSpace(string(out))
 }

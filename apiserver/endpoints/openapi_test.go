@@ -14,6 +14,7 @@ import (
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
 	"byre/apiserver/openapi"
+	"byre/apiserver/upstreamtest"
 )
 
 // TestOpenAPIV2_IsTheReleases: paths, operations, parameters and definitions equal those of
@@ -31,7 +32,7 @@ func TestOpenAPIV2_IsTheReleases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := readJSON(t, filepath.Join(release(t), "api/openapi-spec/swagger.json")).(map[string]any)
+	want := readJSON(t, filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "api/openapi-spec/swagger.json")).(map[string]any)
 	compareDocuments(t, want, parse(t, text), "paths", "definitions", "parameters")
 }
 
@@ -41,7 +42,7 @@ func TestOpenAPIV3_IsTheReleases(t *testing.T) {
 		t.Skip("takes more than a second")
 	}
 	source := openAPISource(t)
-	files, err := filepath.Glob(filepath.Join(release(t), "api/openapi-spec/v3/*.json"))
+	files, err := filepath.Glob(filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "api/openapi-spec/v3/*.json"))
 	if err != nil || len(files) < 50 {
 		t.Fatalf("%d documents found: %v", len(files), err)
 	}

@@ -4,20 +4,20 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"byre/apiserver/upstreamtest"
 )
 
 // TestChain_OrderIsUpstreams compares the calls in Chain with those in upstream's
 // function, in the order of their source. It fails when upstream adds, removes or moves
 // a filter.
 func TestChain_OrderIsUpstreams(t *testing.T) {
-	upstream := calls(t, filepath.Join(packageDir(t, "k8s.io/apiserver/pkg/server/filters"), "..", "config.go"),
-		"DefaultBuildHandlerChain")
+	upstream := calls(t, filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/apiserver"), "pkg/server/config.go"), "DefaultBuildHandlerChain")
 	ours := calls(t, "chain.go", "addAuthorizationFilters", "addAuthenticationFilters", "addTimeoutFilters", "addOuterFilters")
 	if diff := cmp.Diff(upstream, ours); diff != "" {
 		t.Errorf("filters, innermost first, are not upstream's (-upstream +ours):\n%s", diff)
@@ -53,13 +53,4 @@ func calls(t *testing.T, file string, functions ...string) []string {
 		})
 	}
 	return found
-}
-
-func packageDir(t *testing.T, pkg string) string {
-	t.Helper()
-	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", pkg).Output()
-	if err != nil {
-		t.Fatalf("go list %s: %v", pkg, err)
-	}
-	return strings.TrimSpace(string(out))
 }

@@ -3,7 +3,6 @@ package objectstore
 import (
 	"bytes"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/api/testing" // installs every built-in group
+
+	"byre/apiserver/upstreamtest"
 )
 
 const revision = 1234567
@@ -56,11 +57,7 @@ func internal(gvk schema.GroupVersionKind) schema.GroupVersion {
 
 // fixtures are upstream's own objects, one of each kind, with every field set.
 func fixtures(t *testing.T) []string {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/api").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(out)), "testdata", "HEAD", "*.json"))
+	files, err := filepath.Glob(filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/api"), "testdata", "HEAD", "*.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

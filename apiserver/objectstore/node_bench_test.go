@@ -52,20 +52,7 @@ func BenchmarkListByNode(b *testing.B) {
 			}
 			f := podStore(b, podsStored(b, n, storedPod))
 			list := func(node int) {
-				list, err := f.ListEncoded(b.Context(), "/pods", everythingOf(fmt.Sprintf("spec.nodeName=node-%d", node)), f.Stored())
-				if err != nil {
-					b.Fatal(err)
-				}
-				got := 0
-				for _, err := range list.Items {
-					if err != nil {
-						b.Fatal(err)
-					}
-					got++
-				}
-				if got != podsPerNode {
-					b.Fatal(got, "Pods are listed")
-				}
+				listPods(b, f, everythingOf(fmt.Sprintf("spec.nodeName=node-%d", node)), podsPerNode)
 			}
 			const nodes = 400
 			at := func(i int) int { return i % nodes * (n / podsPerNode / nodes) }

@@ -71,6 +71,7 @@ var parts = []part{
 	{"apiserver/serving", 3.3, noSQL},
 	{"apiserver/memory", 3.3, noSQL},
 	{"apiserver/systemd", 3.3, noSQL},
+	{"apiserver/upstreamtest", 0, []string{"byre/", "k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"apiserver/envtest", 3.0, []string{"byre/sqlstore", "byre/watch", "byre/migrations", "k8s.io/kubernetes", "k8s.io/apiserver"}},
 	{"apiserver/options", 3.5, noSQL},
 	{"apiserver/status", 3.6, noSQL},

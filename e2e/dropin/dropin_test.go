@@ -21,6 +21,7 @@ import (
 	kubeadmconfig "k8s.io/kubernetes/cmd/kubeadm/app/util/config"
 
 	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/upstreamtest"
 	"byre/e2e/programs"
 	"byre/e2e/servers"
 )
@@ -199,14 +200,9 @@ wait
 
 func (c cluster) localUpArgs(t *testing.T, etcdPort string) []string {
 	t.Helper()
-	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
-	dir, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", localUp)
 	cmd.Env = append(os.Environ(),
-		"SCRIPT="+filepath.Join(strings.TrimSpace(string(dir)), "hack", "local-up-cluster.sh"),
+		"SCRIPT="+filepath.Join(upstreamtest.ModuleDir(t, "k8s.io/kubernetes"), "hack", "local-up-cluster.sh"),
 		"CERT_DIR="+filepath.Join(c.dir, "certs"), "TMP_DIR="+c.dir, "LOG_DIR="+c.dir, "REUSE_CERTS=true",
 		"API_SECURE_PORT="+c.port, "ETCD_PORT="+etcdPort, "RUNTIME_CONFIG=api/v1", "ALLOW_PRIVILEGED=true",
 		"SERVICE_ACCOUNT_LOOKUP=true", // the script's default, which it sets in another function
