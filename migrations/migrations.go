@@ -85,7 +85,7 @@ func (e *DeletesError) Error() string {
 }
 
 // UseLock names the advisory lock that each process holds in shared mode while it uses a
-// PostgreSQL database: the lock of use.
+// PostgreSQL database: the in-use lock.
 const UseLock = "in use"
 
 // InUseError means that a process uses the database.

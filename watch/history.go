@@ -89,9 +89,9 @@ func newPage(after int64, changes []sqlstore.Change) (*page, error) {
 	return p, nil
 }
 
-// page returns a page that has the change after a revision, which the feed has
-// applied.
-func (f *Feed) page(ctx context.Context, revision int64) (*page, error) {
+// loadPage returns a page that has the change after a revision, which the feed has applied. The
+// page comes from memory or from the store.
+func (f *Feed) loadPage(ctx context.Context, revision int64) (*page, error) {
 	after := revision - revision%pageChanges
 	for {
 		p, err := f.readPage(ctx, after, revision)
@@ -245,7 +245,7 @@ func (f *Feed) fillRing(ctx context.Context, rc *resourceCache) {
 		after := max((since-1)/pageChanges*pageChanges, compacted)
 		var events []Event
 		for end := after; end < since; {
-			p, err := f.page(ctx, end)
+			p, err := f.loadPage(ctx, end)
 			if err != nil {
 				return // a subscription that needs the page reads it again, and returns the error
 			}

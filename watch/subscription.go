@@ -205,7 +205,7 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 // readHistory returns the events of one page of history, of which there may be none, and moves
 // pos to the end of the page.
 func (s *Subscription) readHistory(ctx context.Context) ([]Event, error) {
-	p, err := s.feed.page(ctx, s.pos)
+	p, err := s.feed.loadPage(ctx, s.pos)
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ func (t *transfer) lock(tx pgx.Tx) error {
 	if _, err := tx.Exec(t.ctx, configureLoad, "10000"); err != nil {
 		return t.explain(err)
 	}
-	if err := t.checkIdle(); err != nil { // the transaction keeps the lock of use
+	if err := t.checkIdle(); err != nil { // the transaction keeps the in-use lock
 		return err
 	}
 	if _, err := tx.Exec(t.ctx, lockStore); err != nil {

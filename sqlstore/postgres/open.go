@@ -49,9 +49,9 @@ type Driver struct {
 	// refresh reads the files with the credentials again, for each new connection.
 	refresh beforeConnect
 	// writes has one connection, which only the writer uses; locks has connections whose
-	// transactions hold locks by name, while their holders use other connections.
+	// transactions hold advisory locks, while their holders use other connections.
 	reads, writes, locks *pgxpool.Pool
-	// unlocked is when a lock by name was last released, in nanoseconds since 1970.
+	// unlocked is when an advisory lock was last released, in nanoseconds since 1970.
 	unlocked atomic.Int64
 	// lockWaited is how long compactions have waited for the writers' lock, in nanoseconds.
 	lockWaited atomic.Int64

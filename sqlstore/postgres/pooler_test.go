@@ -71,7 +71,7 @@ func TestPooler_ChangesArriveWithoutHints(t *testing.T) {
 	}
 }
 
-// A lock by name belongs to a transaction, which a pooler keeps on one session: no two
+// An advisory lock belongs to a transaction, which a pooler keeps on one session: no two
 // processes hold it at the same time.
 func TestPooler_LocksByName(t *testing.T) {
 	t.Parallel()

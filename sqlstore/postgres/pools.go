@@ -15,7 +15,7 @@ const (
 	defaultReads = 10
 	// defaultIdleTime is how long a connection may be idle before the pool closes it. An
 	// idle process keeps four connections: for the poll, for the writer, for hints and for
-	// the lock of use.
+	// the in-use lock.
 	defaultIdleTime = 5 * time.Second
 	// defaultCheckPeriod is the time between two checks for idle connections. It must be
 	// longer than the idle time: each check reverses the order in which the pool uses its
@@ -24,7 +24,7 @@ const (
 	defaultCheckPeriod = 10 * time.Second
 )
 
-// maxLocks is how many locks by name this process can hold at the same time, the lock of use
+// maxLocks is how many advisory locks this process can hold at the same time, the in-use lock
 // included.
 const maxLocks = 5
 
@@ -32,7 +32,7 @@ const maxLocks = 5
 //
 // Invariant: whoever holds a connection of the pool for reads does not wait for another
 // connection of this process. So this pool can't deadlock, whatever its size is. The writer
-// and the holders of locks by name have pools of their own for that, and Listen has a
+// and the holders of advisory locks have pools of their own for that, and Listen has a
 // connection outside of the pools.
 func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err error) {
 	// The pool pings a connection that was idle before it gives it out. The ping goes on

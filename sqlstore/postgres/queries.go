@@ -155,7 +155,7 @@ SELECT NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = $1
                    AND (a.state LIKE 'idle%' AND a.state_change < clock_timestamp() - interval '1 second') IS NOT TRUE)`
 )
 
-// Compaction and locks by name.
+// Compaction and advisory locks.
 const (
 	// deleteChanges deletes the $2 oldest changes up to revision $1. After a new epoch began
 	// there are rows of compacted revisions, which it deletes too.

@@ -185,7 +185,7 @@ func TestSchemas_AreStoresOfTheirOwn(t *testing.T) {
 	if !ran || err != nil {
 		t.Errorf("the lock: %v, %v", ran, err)
 	}
-	eventually.Done(t, "each plane shares its lock of use", func(ctx context.Context) (bool, error) {
+	eventually.Done(t, "each plane shares its in-use lock", func(ctx context.Context) (bool, error) {
 		var shared int
 		err := admin.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted`).Scan(&shared)
 		return shared == len(all), err

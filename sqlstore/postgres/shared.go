@@ -88,7 +88,7 @@ func (d *Driver) WithLock(ctx context.Context, name string, f func(context.Conte
 	return true, err
 }
 
-// tryLock begins a transaction that tries to take a lock by name; query says which. If locked
+// tryLock begins a transaction that tries to take an advisory lock; query says which. If locked
 // is true, the transaction on conn holds the lock. The caller passes conn to unlock unless it
 // is nil.
 func (d *Driver) tryLock(ctx context.Context, query, name string) (conn *pgxpool.Conn, locked bool, err error) {

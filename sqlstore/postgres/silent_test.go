@@ -339,7 +339,7 @@ func TestRead_WaitForAConnectionIsNoSilence(t *testing.T) {
 	work.Wait()
 }
 
-// The holder of a lock by name needs a second connection for its work. It gets one even if
+// The holder of an advisory lock needs a second connection for its work. It gets one even if
 // the pool for reads has only one connection.
 func TestLocker_WorksWithTheSmallestPool(t *testing.T) {
 	t.Parallel()

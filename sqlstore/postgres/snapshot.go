@@ -127,12 +127,12 @@ const (
 	// idleTimeLimit is how long the server may take to end the session of a process that
 	// has ended, and to release its locks.
 	idleTimeLimit = 2 * time.Second
-	// idlePause is the time between two attempts to take the lock of use.
+	// idlePause is the time between two attempts to take the in-use lock.
 	idlePause = 50 * time.Millisecond
 )
 
 // checkIdle fails with a *migrations.InUseError if a process uses the store. It tries to take
-// the lock of use. In a transaction the lock is held until the end of the transaction, and
+// the in-use lock. In a transaction the lock is held until the end of the transaction, and
 // otherwise only until the end of the statement.
 func (t *transfer) checkIdle() error {
 	for range idleTimeLimit / idlePause {

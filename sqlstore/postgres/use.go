@@ -7,10 +7,10 @@ import (
 	"byre/migrations"
 )
 
-// Maintain implements sqlstore.Maintainer. It holds the lock of use in shared mode, which
+// Maintain implements sqlstore.Maintainer. It holds the in-use lock in shared mode, which
 // keeps "byre migrate down" and Load from a database that a process serves. When the lock is
-// lost, because the server was restarted for example, it takes the lock again. Like all locks
-// by name, the lock belongs to a transaction, which a pooler keeps on one session.
+// lost, because the server was restarted for example, it takes the lock again. Like all advisory
+// locks of byre it belongs to a transaction, which a pooler keeps on one session.
 func (d *Driver) Maintain(ctx context.Context) error {
 	for {
 		d.holdUse(ctx)
@@ -22,7 +22,7 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	}
 }
 
-// holdUse holds the lock of use until it is lost or ctx ends.
+// holdUse holds the in-use lock until it is lost or ctx ends.
 func (d *Driver) holdUse(ctx context.Context) {
 	conn, locked, err := d.tryLock(ctx, tryShare, migrations.UseLock)
 	if conn != nil {
