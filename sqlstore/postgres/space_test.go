@@ -1,0 +1,73 @@
+package postgres_test
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"byre/sqlstore"
+	"byre/sqlstore/eventually"
+	"byre/sqlstore/postgres"
+)
+
+// TestCompaction_SpaceIsUsedAgain compacts changes of some tens of megabytes and makes as many
+// again. The tables' settings have autovacuum free the space of the deleted rows soon, and
+// PostgreSQL then uses it for the new ones.
+func TestCompaction_SpaceIsUsedAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for autovacuum")
+	}
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{})
+	const objects, rounds = 1000, 30
+	revisions := make([]int64, objects)
+	value := []byte(`{"data":"` + strings.Repeat("x", 1000) + `"}`)
+	update := func() (size int64) {
+		for range rounds {
+			writes := make([]sqlstore.Write, objects)
+			for i := range writes {
+				key := sqlstore.Key{Resource: "configmaps", Namespace: "space", Name: strconv.Itoa(i)}
+				writes[i] = sqlstore.Write{Op: sqlstore.Update, Key: key, Replaces: revisions[i], UID: "uid", Value: value}
+				if revisions[i] == 0 {
+					writes[i].Op = sqlstore.Create
+				}
+			}
+			outcomes, err := driver.Commit(t.Context(), writes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, o := range outcomes {
+				if o.Err != nil {
+					t.Fatal(o.Err)
+				}
+				revisions[i] = o.Revision
+			}
+		}
+		size, err := driver.Size(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return size
+	}
+	first := update()
+	for done := false; !done; {
+		var err error
+		if _, done, err = driver.Compact(t.Context(), revisions[objects-1], 5000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	compacted, conn := time.Now(), connect(t, dsn)
+	eventually.Succeeds(t, "autovacuum of the changes", func() error {
+		var vacuumed bool
+		err := conn.QueryRow(t.Context(), `SELECT coalesce(last_autovacuum > $1, false) FROM pg_stat_user_tables WHERE relname = 'changes'`, compacted).Scan(&vacuumed)
+		if err == nil && !vacuumed {
+			err = errors.New("the table was not vacuumed since the compaction")
+		}
+		return err
+	})
+	if second := update(); float64(second) > 1.2*float64(first) {
+		t.Errorf("the tables have %d bytes after the first changes, and %d after a compaction and as many changes again: want at most 1.2 times as many", first, second)
+	}
+}
