@@ -61,7 +61,7 @@ func testAggregated(t *testing.T, db database) {
 	t.Run("access", a.testAccess)
 	t.Run("versions", a.testVersions)
 	t.Run("restart", a.testRestart)
-	t.Run("death", a.testDeath)
+	t.Run("killed backend", a.testKilledBackend)
 }
 
 // testKubectl uses a resource of the sample server with kubectl.
@@ -246,7 +246,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 	expect("before")
 
 	a.wardle.Kill()
-	eventually.Succeeds(t, "a refusal by the paths of the dead", func() error {
+	eventually.Succeeds(t, "503 for the resources of the killed backend", func() error {
 		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusServiceUnavailable {
 			return fmt.Errorf("%d %s", code, body)
 		}
@@ -256,7 +256,7 @@ func (a *aggregated) testRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The backend serves before it has read which front proxy to trust.
-	eventually.Succeeds(t, "a server that knows its front", func() error {
+	eventually.Succeeds(t, "the restarted backend trusts byre as its front proxy", func() error {
 		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}
@@ -266,9 +266,9 @@ func (a *aggregated) testRestart(t *testing.T) {
 	expect("after")
 }
 
-// testDeath: byre notices without a request that a backend has gone, and discovery of other
+// testKilledBackend: byre notices without a request that a backend has gone, and discovery of other
 // groups still works.
-func (a *aggregated) testDeath(t *testing.T) {
+func (a *aggregated) testKilledBackend(t *testing.T) {
 	a.wardle.Kill()
 	runKubectl(t, a.Server, "wait", "--for=condition=Available=False", wardleService, "--timeout=300s")
 	// kubectl reads all of discovery first.

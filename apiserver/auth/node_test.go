@@ -73,7 +73,7 @@ func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 	if err := client.CoreV1().Pods("n").Delete(context.Background(), "p", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "the Pod's end", func() bool { return !ask("a", "get", "secrets", "secret-p") })
+	eventually.True(t, "the graph without the deleted Pod", func() bool { return !ask("a", "get", "secrets", "secret-p") })
 }
 
 // listReferences returns what the Node authorizer finds in a Pod.

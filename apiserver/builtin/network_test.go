@@ -46,13 +46,13 @@ func (n *network) dial(ctx context.Context, protocol, address string) (net.Conn,
 	to, ok := n.hosts[address]
 	n.mu.Unlock()
 	if !ok {
-		return nil, fmt.Errorf("the test leads %s nowhere", address)
+		return nil, fmt.Errorf("no server of the test has the address %s", address)
 	}
 	return new(net.Dialer).DialContext(ctx, protocol, to)
 }
 
-// heard is a request that a backend received.
-type heard struct {
+// backendRequest is a request that a backend received.
+type backendRequest struct {
 	method, path, query, body string
 	header                    http.Header
 }
@@ -62,7 +62,7 @@ type heard struct {
 type backend struct {
 	*httptest.Server
 	mu       sync.Mutex
-	requests []heard
+	requests []backendRequest
 	instead  http.HandlerFunc // answers in place of the default handler, unless nil
 }
 
@@ -87,22 +87,22 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	b.mu.Lock()
-	b.requests = append(b.requests, heard{req.Method, req.URL.EscapedPath(), req.URL.RawQuery, string(body), req.Header})
+	b.requests = append(b.requests, backendRequest{req.Method, req.URL.EscapedPath(), req.URL.RawQuery, string(body), req.Header})
 	instead := b.instead
 	b.mu.Unlock()
 	switch {
 	case instead != nil:
 		instead(w, req)
 	case req.Header.Get("Upgrade") != "":
-		double(w, req)
+		answerTwice(w, req)
 	default:
 		w.Header().Set("X-Backend", "here")
 		_, _ = fmt.Fprintf(w, "answer to %s", req.Method) // the client may be gone
 	}
 }
 
-// double accepts the upgrade and answers each line with the line twice.
-func double(w http.ResponseWriter, req *http.Request) {
+// answerTwice accepts the upgrade and answers each line with the line twice.
+func answerTwice(w http.ResponseWriter, req *http.Request) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
@@ -124,7 +124,7 @@ func double(w http.ResponseWriter, req *http.Request) {
 }
 
 // asked returns the requests that the backend has received since the last call.
-func (b *backend) asked() []heard {
+func (b *backend) asked() []backendRequest {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	asked := b.requests

@@ -164,9 +164,9 @@ func TestToken_IsBoundToItsRequest(t *testing.T) {
 	}
 }
 
-// TestNamespace_GoesByItsFinalizer: a namespace is deleted only when its finalizer is
+// TestNamespace_IsDeletedAfterItsFinalizer: a namespace is deleted only when its finalizer is
 // removed.
-func TestNamespace_GoesByItsFinalizer(t *testing.T) {
+func TestNamespace_IsDeletedAfterItsFinalizer(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	namespaces := s.client.CoreV1().Namespaces()

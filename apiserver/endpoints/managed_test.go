@@ -15,16 +15,18 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// meddler is an admission plugin that changes managed fields in the way that the
+// fieldsPlugin is an admission plugin that changes managed fields in the way that the
 // object's name says. It records their managers when the object is validated.
-type meddler struct {
+type fieldsPlugin struct {
 	mu        sync.Mutex
 	validated map[string]string
 }
 
-func (m *meddler) Handles(operation admission.Operation) bool { return operation == admission.Create }
+func (m *fieldsPlugin) Handles(operation admission.Operation) bool {
+	return operation == admission.Create
+}
 
-func (m *meddler) Admit(_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
+func (m *fieldsPlugin) Admit(_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
 	object, err := meta.Accessor(attributes.GetObject())
 	if err != nil {
 		return err
@@ -32,17 +34,17 @@ func (m *meddler) Admit(_ context.Context, attributes admission.Attributes, _ ad
 	fields := object.GetManagedFields()
 	switch object.GetName() {
 	case "renamed":
-		fields[0].Manager = "meddler"
+		fields[0].Manager = "plugin"
 	case "dropped":
 		fields = nil
 	case "spoilt":
-		fields = []metav1.ManagedFieldsEntry{{Manager: "meddler", Operation: "Destroy"}}
+		fields = []metav1.ManagedFieldsEntry{{Manager: "plugin", Operation: "Destroy"}}
 	}
 	object.SetManagedFields(fields)
 	return nil
 }
 
-func (m *meddler) Validate(_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
+func (m *fieldsPlugin) Validate(_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
 	object, err := meta.Accessor(attributes.GetObject())
 	if err != nil {
 		return err
@@ -65,14 +67,14 @@ func managers(fields []metav1.ManagedFieldsEntry) string {
 // are stored, unless they are malformed.
 func TestManagedFields_AdmissionsChangesAreStored(t *testing.T) {
 	t.Parallel()
-	m := &meddler{validated: map[string]string{}}
+	m := &fieldsPlugin{validated: map[string]string{}}
 	s := newAdmittingServer(t, nil, m)
 	for name, want := range map[string]struct {
 		managers string
 		warned   bool
 	}{
 		"left-alone": {managers: "tester"},
-		"renamed":    {managers: "meddler"},
+		"renamed":    {managers: "plugin"},
 		"dropped":    {managers: ""},
 		"spoilt":     {managers: "tester", warned: true},
 	} {
@@ -111,7 +113,7 @@ func TestManagedFields_AdmissionsChangesAreStored(t *testing.T) {
 // upstream computes, for each manager and for requests that bring managed fields.
 func TestCreate_HasManagedFieldsOfUpstream(t *testing.T) {
 	t.Parallel()
-	s := newAdmittingServer(t, nil, &meddler{validated: map[string]string{}})
+	s := newAdmittingServer(t, nil, &fieldsPlugin{validated: map[string]string{}})
 	brought := func(fields string) string {
 		return `{"metadata":{"name":"NAME","labels":{"l":""},"managedFields":` + fields + `},"data":{"a":"b"}}`
 	}

@@ -17,45 +17,45 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// updateMeddler is an admission plugin that changes updated objects in the way that
+// updatePlugin is an admission plugin that changes updated objects in the way that
 // their annotation says. It records the managed fields that plugins see.
-type updateMeddler struct {
+type updatePlugin struct {
 	mu   sync.Mutex
 	seen map[string][]string
 }
 
-func (m *updateMeddler) Handles(admission.Operation) bool { return true }
+func (m *updatePlugin) Handles(admission.Operation) bool { return true }
 
-func (m *updateMeddler) Admit(_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
+func (m *updatePlugin) Admit(_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
 	object, err := meta.Accessor(attributes.GetObject())
 	if err != nil || attributes.GetOperation() != admission.Update {
 		return err
 	}
 	m.see(object.GetName(), attributes)
 	fields := object.GetManagedFields()
-	switch object.GetAnnotations()["meddle"] {
+	switch object.GetAnnotations()["change"] {
 	case "rename":
-		fields[0].Manager = "meddler"
+		fields[0].Manager = "plugin"
 	case "drop":
 		object.SetManagedFields(nil)
 	case "spoil":
-		object.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "meddler", Operation: "Destroy"}})
+		object.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "plugin", Operation: "Destroy"}})
 	case "label":
-		object.SetLabels(map[string]string{"by": "meddler"})
+		object.SetLabels(map[string]string{"by": "plugin"})
 	case "deny":
 		return errors.New("denied")
 	}
 	return nil
 }
 
-func (m *updateMeddler) Validate(_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
+func (m *updatePlugin) Validate(_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
 	if object, err := meta.Accessor(attributes.GetObject()); err == nil && attributes.GetOperation() == admission.Update {
 		m.see(object.GetName(), attributes)
 	}
 	return nil
 }
 
-func (m *updateMeddler) see(name string, attributes admission.Attributes) {
+func (m *updatePlugin) see(name string, attributes admission.Attributes) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, o := range []any{attributes.GetOldObject(), attributes.GetObject()} {
@@ -83,7 +83,7 @@ func withoutTimes(fields []metav1.ManagedFieldsEntry) string {
 // stores the same managed fields as with upstream's handlers, whatever the request says
 // about managed fields and whatever admission does. Plugins see the same.
 func TestUpdate_HasManagedFieldsOfUpstream(t *testing.T) {
-	m := &updateMeddler{seen: map[string][]string{}}
+	m := &updatePlugin{seen: map[string][]string{}}
 	s := newAdmittingServer(t, nil, m)
 	const (
 		merge     = "application/merge-patch+json"
@@ -116,11 +116,11 @@ func TestUpdate_HasManagedFieldsOfUpstream(t *testing.T) {
 		"put-field-manager":      {query: "?fieldManager=me", edit: replacer(`"l":"one"`, `"l":"two"`)},
 		"put-dry-run":            {query: "?dryRun=All", edit: replacer(`"l":"one"`, `"l":"two"`)},
 		"put-odd-agent":          {agent: "a\tb \xff/1", edit: replacer(`"l":"one"`, `"l":"two"`)},
-		"put-renamed":            {edit: replacer(`"l":"one"}`, `"l":"one"},"annotations":{"meddle":"rename"}`)},
-		"put-dropped":            {edit: replacer(`"l":"one"}`, `"l":"one"},"annotations":{"meddle":"drop"}`)},
-		"put-spoilt":             {edit: replacer(`"l":"one"}`, `"l":"one"},"annotations":{"meddle":"spoil"}`)},
-		"put-labelled":           {edit: replacer(`"l":"one"}`, `"l":"one"},"annotations":{"meddle":"label"}`)},
-		"put-denied":             {edit: replacer(`"l":"one"}`, `"l":"one"},"annotations":{"meddle":"deny"}`)},
+		"put-renamed":            {edit: replacer(`"l":"one"}`, `"l":"one"},"annotations":{"change":"rename"}`)},
+		"put-dropped":            {edit: replacer(`"l":"one"}`, `"l":"one"},"annotations":{"change":"drop"}`)},
+		"put-spoilt":             {edit: replacer(`"l":"one"}`, `"l":"one"},"annotations":{"change":"spoil"}`)},
+		"put-labelled":           {edit: replacer(`"l":"one"}`, `"l":"one"},"annotations":{"change":"label"}`)},
+		"put-denied":             {edit: replacer(`"l":"one"}`, `"l":"one"},"annotations":{"change":"deny"}`)},
 		"merge":                  {contentType: merge, body: `{"metadata":{"labels":{"l":"two","m":""}}}`},
 		"merge-nothing":          {contentType: merge, body: `{}`},
 		"merge-same":             {contentType: merge, body: `{"metadata":{"labels":{"l":"one"}}}`},
@@ -138,10 +138,10 @@ func TestUpdate_HasManagedFieldsOfUpstream(t *testing.T) {
 		"merge-status":           {contentType: merge, sub: "/status", body: `{"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"}]}}`},
 		"merge-status-reset":     {contentType: merge, sub: "/status", body: `{"status":{"message":"m"},"metadata":{"managedFields":[{}]}}`},
 		"merge-charset":          {contentType: merge + "; charset=utf-8", body: `{"metadata":{"labels":{"l":"two"}}}`},
-		"merge-renamed":          {contentType: merge, body: `{"metadata":{"annotations":{"meddle":"rename"}}}`},
-		"merge-dropped":          {contentType: merge, body: `{"metadata":{"annotations":{"meddle":"drop"}}}`},
-		"merge-spoilt":           {contentType: merge, body: `{"metadata":{"annotations":{"meddle":"spoil"}}}`},
-		"merge-denied":           {contentType: merge, body: `{"metadata":{"annotations":{"meddle":"deny"}}}`},
+		"merge-renamed":          {contentType: merge, body: `{"metadata":{"annotations":{"change":"rename"}}}`},
+		"merge-dropped":          {contentType: merge, body: `{"metadata":{"annotations":{"change":"drop"}}}`},
+		"merge-spoilt":           {contentType: merge, body: `{"metadata":{"annotations":{"change":"spoil"}}}`},
+		"merge-denied":           {contentType: merge, body: `{"metadata":{"annotations":{"change":"deny"}}}`},
 		"strategic":              {contentType: strategic, body: `{"spec":{"containers":[{"name":"c","image":"j"}]}}`},
 		"strategic-replace":      {contentType: strategic, body: `{"metadata":{"$patch":"replace","name":"NAME","namespace":"first"}}`},
 		"strategic-delete":       {contentType: strategic, body: `{"metadata":{"$patch":"delete"}}`},

@@ -114,12 +114,12 @@ func TestUnknownOutcome_IsNotRetriedByClients(t *testing.T) {
 	before := stored()
 	driver.commits, driver.failures = 0, []failure{{err: sqlstore.ErrUnavailable}}
 	if _, err := maps.Create(t.Context(), generated, metav1.CreateOptions{}); err != nil || driver.commits != 2 || stored() != before+1 {
-		t.Errorf("create while the database is away: %v, %d commits, %d objects more", err, driver.commits, stored()-before)
+		t.Errorf("create while the database is unavailable: %v, %d commits, %d objects more", err, driver.commits, stored()-before)
 	}
 	driver.failures = []failure{{err: sqlstore.ErrUnavailable}}
 	resp, body := call{method: http.MethodPost, path: configMaps, body: `{"metadata":{"name":"x"}}`}.answer(t, s.bytes)
 	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("away: %d %v %s", resp.StatusCode, resp.Header, body)
+		t.Errorf("unavailable: %d %v %s", resp.StatusCode, resp.Header, body)
 	}
 	driver.failures = []failure{{err: sqlstore.ErrUnknown}}
 	resp, body = call{method: http.MethodPost, path: configMaps, body: `{"metadata":{"name":"x"}}`}.answer(t, s.bytes)

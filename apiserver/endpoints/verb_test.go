@@ -17,9 +17,9 @@ const (
 	deployments = "/apis/apps/v1/namespaces/first/deployments"
 )
 
-// TestVerbs_ServeAnObjectsLife sends one object through every verb, and another through the
+// TestVerbs_ServeOneObject sends one object through every verb, and another through the
 // verbs of its scale.
-func TestVerbs_ServeAnObjectsLife(t *testing.T) {
+func TestVerbs_ServeOneObject(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
 	for _, step := range []struct {
@@ -160,9 +160,9 @@ func TestDeprecatedVersion_Warns(t *testing.T) {
 	}
 }
 
-// TestDiscovery_TakesAnyMethod: discovery answers every method, as kube-aggregator's lists
+// TestDiscovery_AnswersAnyMethod: discovery answers every method, as kube-aggregator's lists
 // of groups do.
-func TestDiscovery_TakesAnyMethod(t *testing.T) {
+func TestDiscovery_AnswersAnyMethod(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
 	for _, path := range []string{"/apis", "/apis/", "/apis/apps"} {

@@ -50,7 +50,7 @@ func testGatesAndShutdown(t *testing.T) {
 	down = errors.New("no route to 192.0.2.1")
 	time.Sleep(time.Second) // requests of one second share an answer
 	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError || strings.Contains(body, "192.0.2.1") {
-		t.Errorf("with the database away: %d %s, and the reason is not for everyone", status, body)
+		t.Errorf("with the database unavailable: %d %s, want 500 without the reason", status, body)
 	}
 	if status, _ := ask(t, mux, "/readyz?exclude=etcd&exclude=etcd-readiness"); status != http.StatusOK {
 		t.Errorf("with the check excluded: %d", status)

@@ -65,7 +65,7 @@ func TestStages_StopInReverseOrder(t *testing.T) {
 
 // A stage continues after the context of Start has ended: a server drains requests after
 // that.
-func TestStages_GoOnAfterTheContextOfStart(t *testing.T) {
+func TestStages_OutliveTheContextOfStart(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	stages := NewStages(noFailure(t))

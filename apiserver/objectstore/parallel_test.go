@@ -129,9 +129,9 @@ func TestParallel_BoundsBytesAhead(t *testing.T) {
 	}
 }
 
-// TestParallel_ThePanicIsTheReaders: a panic reaches the goroutine of the request, which
+// TestParallel_PanicReachesTheReader: a panic reaches the goroutine of the request, which
 // has somebody to recover it.
-func TestParallel_ThePanicIsTheReaders(t *testing.T) {
+func TestParallel_PanicReachesTheReader(t *testing.T) {
 	t.Parallel()
 	p := parallel[int64]{
 		find: func(*watch.Entry) (int64, bool) { return 0, false },

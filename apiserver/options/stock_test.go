@@ -27,7 +27,7 @@ func parseStock(t *testing.T, args ...string) *options.Stock {
 	return o
 }
 
-func TestStock_TakesWhatServeRefuses(t *testing.T) {
+func TestStock_AcceptsWhatServeRefuses(t *testing.T) {
 	o := parseStock(t, "--etcd-servers=http://127.0.0.1:2379,http://127.0.0.1:2380", "--etcd-prefix", "/other",
 		"--etcd-cafile", "ca.crt", "--storage-backend=etcd3", "--watch-cache", "--watch-cache-sizes=pods#1",
 		"--apiserver-count", "3", "--enable-logs-handler")
@@ -44,7 +44,7 @@ func TestStock_TakesWhatServeRefuses(t *testing.T) {
 }
 
 // kube-apiserver's flags accept the deprecated master-count, and refuse unknown values.
-func TestStock_TakesMasterCountForLease(t *testing.T) {
+func TestStock_AcceptsMasterCountAsLease(t *testing.T) {
 	o := parseStock(t, "--endpoint-reconciler-type=master-count", "--apiserver-count=3")
 	if got := o.Cluster.EndpointReconciler; got != "lease" {
 		t.Errorf("the reconciler is %q", got)
@@ -59,7 +59,7 @@ func TestStock_TakesMasterCountForLease(t *testing.T) {
 		t.Errorf("none became %q, ignored are %q", o.Cluster.EndpointReconciler, o.Ignored())
 	}
 	if _, err := parseStock(t, "--endpoint-reconciler-type=gossip").Complete(); err == nil {
-		t.Error("an unknown reconciler is taken")
+		t.Error("an unknown reconciler is accepted")
 	}
 }
 

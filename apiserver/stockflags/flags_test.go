@@ -58,9 +58,9 @@ func TestFlags_EveryStockFlagIsKnown(t *testing.T) {
 	}
 }
 
-// TestFlags_FixedOnesTakeTheirDefaultOnly: a flag with a fixed value accepts that value
+// TestFlags_FixedOnesAcceptTheirDefaultOnly: a flag with a fixed value accepts that value
 // only.
-func TestFlags_FixedOnesTakeTheirDefaultOnly(t *testing.T) {
+func TestFlags_FixedOnesAcceptTheirDefaultOnly(t *testing.T) {
 	for name, value := range map[string]string{
 		"apiserver-count":     "3",
 		"enable-logs-handler": "true",
@@ -73,9 +73,9 @@ func TestFlags_FixedOnesTakeTheirDefaultOnly(t *testing.T) {
 	}
 }
 
-// TestFlags_EachIsTakenUnderTheNameOfKubeAPIServer: byre under the name kube-apiserver
+// TestFlags_EachIsAcceptedUnderTheNameOfKubeAPIServer: byre under the name kube-apiserver
 // parses every command line that kube-apiserver parses, to the same values.
-func TestFlags_EachIsTakenUnderTheNameOfKubeAPIServer(t *testing.T) {
+func TestFlags_EachIsAcceptedUnderTheNameOfKubeAPIServer(t *testing.T) {
 	stockFlags().VisitAll(func(want *pflag.Flag) {
 		flags := flagSet(options.NewStock().Flags())
 		got := flags.Lookup(want.Name)

@@ -104,7 +104,7 @@ func snapshotOf(rows []*sqlstore.ObjectRow) sqlstore.Snapshot {
 	}}
 }
 
-func TestTransfer_ThereAndBack(t *testing.T) {
+func TestTransfer_RoundTripKeepsObjects(t *testing.T) {
 	t.Parallel()
 	translator, from := newTranslator(t), cluster(t)
 	found, err := translator.Summarize(t.Context(), from)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestResume_TakesWhatIsComplete(t *testing.T) {
+func TestResume_ReadsCompleteSuites(t *testing.T) {
 	path := filepath.Join(t.TempDir(), resultsFile)
 	earlier := newResults("byre 1")
 	for _, suite := range []string{"standard", "large"} {

@@ -79,17 +79,17 @@ func ofTheControlPlane() []request {
 		{
 			name: "identity Leases", path: "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases?labelSelector=apiserver.kubernetes.io/identity%3Dkube-apiserver",
 			// A server writes its Lease after it is ready.
-			settles: true, even: evenRenewals,
+			settles: true, normalize: normalizeRenewals,
 		},
 		{
 			name: "legacy token tracking", path: "/api/v1/namespaces/kube-system/configmaps/kube-apiserver-legacy-service-account-token-tracking",
 			settles: true,
 		},
-		{name: "statusz", path: "/statusz", accept: structured + "Statusz", even: evenStatus},
+		{name: "statusz", path: "/statusz", accept: structured + "Statusz", normalize: normalizeStatus},
 		{name: "statusz in an unknown version", path: "/statusz", accept: "application/json;v=v9;g=config.k8s.io;as=Statusz"},
 		{name: "statusz in protobuf", path: "/statusz", accept: "application/vnd.kubernetes.protobuf"},
 		{name: "statusz for anybody", path: "/statusz", accept: "text/plain", token: "none"},
-		{name: "flagz", path: "/flagz", accept: structured + "Flagz", even: evenFlags},
+		{name: "flagz", path: "/flagz", accept: structured + "Flagz", normalize: normalizeFlags},
 		{name: "flagz for anybody", path: "/flagz", accept: "text/plain", token: "none"},
 		{name: "one check", path: "/readyz/etcd-readiness"},
 		{name: "one part of a start", path: "/livez/poststarthook/start-apiextensions-controllers"},
@@ -97,8 +97,8 @@ func ofTheControlPlane() []request {
 	}
 }
 
-// evenRenewals evens out the fields of a Lease that are of one process.
-func evenRenewals(body any) any {
+// normalizeRenewals normalizes the fields of a Lease that are of one process.
+func normalizeRenewals(body any) any {
 	list, _ := body.(map[string]any)
 	items, _ := list["items"].([]any)
 	for _, item := range items {
@@ -112,8 +112,8 @@ func evenRenewals(body any) any {
 	return body
 }
 
-// evenStatus evens out the build of the program, and when it was started.
-func evenStatus(body any) any {
+// normalizeStatus normalizes the build of the program, and when it was started.
+func normalizeStatus(body any) any {
 	if status, ok := body.(map[string]any); ok {
 		for _, key := range []string{"goVersion", "binaryVersion", "startTime", "uptimeSeconds"} {
 			if _, there := status[key]; there {
@@ -124,8 +124,8 @@ func evenStatus(body any) any {
 	return body
 }
 
-// evenFlags keeps one flag alone: another test compares the flags' names and values.
-func evenFlags(body any) any {
+// normalizeFlags keeps one flag alone: another test compares the flags' names and values.
+func normalizeFlags(body any) any {
 	if answer, ok := body.(map[string]any); ok {
 		flags, _ := answer["flags"].(map[string]any)
 		answer["flags"] = flags["profiling"]

@@ -129,8 +129,8 @@ func compareBadConversion(t *testing.T, stock, byre *peer, name string) {
 func compareService(t *testing.T, stock, byre *peer, c *converter) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(c.URL, "https://"), ":")
 	compare(t, stock, byre, request{name: "create the Service of a webhook", method: http.MethodPost, path: "/api/v1/namespaces/custom/services",
-		body: `{"metadata":{"name":"converter"},"spec":{"type":"ExternalName","externalName":"localhost","ports":[{"port":` + port + `}]}}`,
-		even: evenPorts(port)})
+		body:      `{"metadata":{"name":"converter"},"spec":{"type":"ExternalName","externalName":"localhost","ports":[{"port":` + port + `}]}}`,
+		normalize: normalizePorts(port)})
 	defineOnBoth(t, stock, byre, cronDefinition("services", "service: {namespace: custom, name: converter, path: /convert, port: "+port+"}", c.ca))
 	body := strings.ReplaceAll(cron("v1beta1", "a", `"cron":"* *"`), "crons", "services")
 	for _, r := range []request{
@@ -142,7 +142,7 @@ func compareService(t *testing.T, stock, byre *peer, c *converter) {
 	}
 }
 
-func evenPorts(port string) func(any) any {
+func normalizePorts(port string) func(any) any {
 	return func(body any) any {
 		return strings.ReplaceAll(show(body), port, "PORT")
 	}

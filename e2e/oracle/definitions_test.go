@@ -163,9 +163,9 @@ func conditionsOf(body any) map[string]string {
 	return found
 }
 
-// evenDefinition removes from a definition what its controllers change, which depends on
+// normalizeDefinition removes from a definition what its controllers change, which depends on
 // when it is read.
-func evenDefinition(body any) any {
+func normalizeDefinition(body any) any {
 	object, ok := body.(map[string]any)
 	if !ok {
 		return body
@@ -199,13 +199,13 @@ func definitionReads(name string) []request {
 		return nil
 	}
 	return []request{
-		{name: "get " + name, path: definitionsPath + "/" + name, even: evenDefinition, settles: true},
-		{name: "get the status of " + name, path: definitionsPath + "/" + name + "/status", even: evenDefinition, settles: true},
+		{name: "get " + name, path: definitionsPath + "/" + name, normalize: normalizeDefinition, settles: true},
+		{name: "get the status of " + name, path: definitionsPath + "/" + name + "/status", normalize: normalizeDefinition, settles: true},
 		{name: "get " + name + " as table", path: definitionsPath + "/" + name + "?includeObject=None", accept: table},
 		{name: "discovery of the group of " + name, path: "/apis/" + group, settles: true},
 		{name: "discovery of v1 of " + name, path: "/apis/" + group + "/v1", settles: true},
 		{name: "discovery of v1beta1 of " + name, path: "/apis/" + group + "/v1beta1", settles: true},
-		{name: "aggregated discovery of " + name, path: "/apis", accept: aggregated, even: only, settles: true},
+		{name: "aggregated discovery of " + name, path: "/apis", accept: aggregated, normalize: only, settles: true},
 	}
 }
 
@@ -252,7 +252,7 @@ func namesTaken() []request {
 func changedDefinitions() []request {
 	const at = definitionsPath + "/gizmos.shop.example.com"
 	patch := func(name, body string) request {
-		return request{name: "change a definition: " + name, method: http.MethodPatch, path: at, contentType: jsonPatch, body: body, even: evenDefinition}
+		return request{name: "change a definition: " + name, method: http.MethodPatch, path: at, contentType: jsonPatch, body: body, normalize: normalizeDefinition}
 	}
 	return []request{
 		patch("scope", `[{"op":"replace","path":"/spec/scope","value":"Cluster"}]`),
@@ -261,8 +261,8 @@ func changedDefinitions() []request {
 		patch("kind", `[{"op":"replace","path":"/spec/names/kind","value":"Thing"}]`),
 		patch("without the stored version", `[{"op":"remove","path":"/spec/versions/0"}]`),
 		patch("status by the main resource", `[{"op":"replace","path":"/status/storedVersions","value":["v7"]}]`),
-		{name: "change a definition: stored versions", method: http.MethodPatch, path: at + "/status", contentType: jsonPatch, body: `[{"op":"replace","path":"/status/storedVersions","value":["v1beta1"]}]`, even: evenDefinition},
-		{name: "change a definition: no stored versions", method: http.MethodPatch, path: at + "/status", contentType: jsonPatch, body: `[{"op":"replace","path":"/status/storedVersions","value":[]}]`, even: evenDefinition},
+		{name: "change a definition: stored versions", method: http.MethodPatch, path: at + "/status", contentType: jsonPatch, body: `[{"op":"replace","path":"/status/storedVersions","value":["v1beta1"]}]`, normalize: normalizeDefinition},
+		{name: "change a definition: no stored versions", method: http.MethodPatch, path: at + "/status", contentType: jsonPatch, body: `[{"op":"replace","path":"/status/storedVersions","value":[]}]`, normalize: normalizeDefinition},
 		// An existing object keeps a color that new objects may not have.
 		patch("no more red", `[{"op":"replace","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/color/enum","value":["green","blue"]}]`),
 		{name: "create what may not be any more", method: http.MethodPost, path: gizmosPath + "?dryRun=All", body: gizmo("late", `"color":"red"`), settles: true},

@@ -143,14 +143,14 @@ func managedFields() []request {
 		}
 	}
 	for i := range all {
-		all[i].even = evenManagers
+		all[i].normalize = normalizeManagers
 	}
 	return all
 }
 
-// evenManagers orders the managers of each object, which servers order by the seconds of
+// normalizeManagers orders the managers of each object, which servers order by the seconds of
 // their last changes.
-func evenManagers(body any) any {
+func normalizeManagers(body any) any {
 	switch v := body.(type) {
 	case map[string]any:
 		for key, field := range v {
@@ -158,11 +158,11 @@ func evenManagers(body any) any {
 				slices.SortFunc(managers, func(a, b any) int { return strings.Compare(show(a), show(b)) })
 				continue
 			}
-			evenManagers(field)
+			normalizeManagers(field)
 		}
 	case []any:
 		for _, item := range v {
-			evenManagers(item)
+			normalizeManagers(item)
 		}
 	}
 	return body

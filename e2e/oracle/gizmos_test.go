@@ -11,7 +11,7 @@ func gizmos() []request {
 		return request{name: "gizmo: create " + name, method: http.MethodPost, path: gizmosPath, body: gizmo(name, spec)}
 	}
 	refused := func(name, spec string) request {
-		return request{name: "gizmo: create with " + name, method: http.MethodPost, path: gizmosPath, body: gizmo("refused", spec), even: evenCauses}
+		return request{name: "gizmo: create with " + name, method: http.MethodPost, path: gizmosPath, body: gizmo("refused", spec), normalize: normalizeCauses}
 	}
 	get := func(name, query, accept string) request {
 		return request{name: "gizmo: " + name, path: gizmosPath + query, accept: accept}

@@ -39,13 +39,13 @@ type request struct {
 	body        string
 	// events is how many events to read of a watch.
 	events int
-	// even evens out differences of the body that only this request's answers may have.
-	even func(body any) any
+	// normalize removes differences of the body that only this request's answers may have.
+	normalize func(body any) any
 	// settles is set if the answers may become the same only after a while.
 	settles bool
 }
 
-// answer is a server's answer to a request, evened out.
+// answer is a server's answer to a request, normalized.
 type answer struct {
 	status int
 	header map[string]string
@@ -54,7 +54,7 @@ type answer struct {
 
 // TestAnswers_EqualStock sends the requests of every table to both servers, with byre on each
 // kind of database. With E2E_STOCK set the second server is a stock one, too: a difference is
-// then a fault of the comparison, which fails to even it out.
+// then a fault of the comparison, which fails to normalize it.
 func TestAnswers_EqualStock(t *testing.T) {
 	if os.Getenv("E2E_STOCK") != "" {
 		stock, err := startStock(t)
@@ -201,7 +201,7 @@ func newPeer(s *servers.Server) (*peer, error) {
 	}}, nil
 }
 
-// ask sends a request and evens out the answer. It asks again where a watch cache of the
+// ask sends a request and normalizes the answer. It asks again where a watch cache of the
 // stock server is not ready, as clients do: each change of a definition makes new ones.
 func (p *peer) ask(ctx context.Context, r request) (answer, error) {
 	for begun := time.Now(); ; {
@@ -237,9 +237,9 @@ func (p *peer) askOnce(ctx context.Context, r request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	a := evenOut(res, body)
-	if r.even != nil {
-		a.body = r.even(a.body)
+	a := normalize(res, body)
+	if r.normalize != nil {
+		a.body = r.normalize(a.body)
 	}
 	return a, nil
 }

@@ -82,7 +82,7 @@ func compareOwners(t *testing.T, stock, byre *peer) {
 	})
 	inParallel(t, all, func(s shadowed) error {
 		err := onBoth(stock, byre, func(p *peer) error { return p.deleteDefinition(t.Context(), s.name()) })
-		compare(t, stock, byre, request{name: "list after the definition of " + s.name(), path: s.path(s.version), even: evenKind, settles: true})
+		compare(t, stock, byre, request{name: "list after the definition of " + s.name(), path: s.path(s.version), normalize: normalizeKind, settles: true})
 		return err
 	})
 	for i, p := range []*peer{stock, byre} {
@@ -111,11 +111,11 @@ func inParallel(t *testing.T, all []shadowed, do func(shadowed) error) {
 
 // overlapping are the requests of which a definition might answer some.
 func overlapping(s shadowed) []request {
-	requests := []request{{name: "definition over " + s.name(), path: definitionsPath + "/" + s.name(), even: evenDefinition, settles: true}}
+	requests := []request{{name: "definition over " + s.name(), path: definitionsPath + "/" + s.name(), normalize: normalizeDefinition, settles: true}}
 	for _, version := range []string{s.version, "v77"} {
 		at, as := s.path(version), s.name()+" in "+version
 		requests = append(requests,
-			request{name: "list " + as, path: at, even: evenKind, settles: true},
+			request{name: "list " + as, path: at, normalize: normalizeKind, settles: true},
 			request{name: "create one of " + as, method: http.MethodPost, path: at, body: s.object(version)},
 			request{name: "get one of " + as, path: at + "/over"},
 			request{name: "delete one of " + as, method: http.MethodDelete, path: at + "/over"},
@@ -124,8 +124,8 @@ func overlapping(s shadowed) []request {
 	return requests
 }
 
-// evenKind keeps only the kind of a list, since the two servers have different objects.
-func evenKind(body any) any {
+// normalizeKind keeps only the kind of a list, since the two servers have different objects.
+func normalizeKind(body any) any {
 	if object, ok := body.(map[string]any); ok && object["items"] != nil {
 		return fmt.Sprint(object["apiVersion"], " ", object["kind"])
 	}

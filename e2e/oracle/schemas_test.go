@@ -141,7 +141,7 @@ func (c *comparison) define(schemas []object) []object {
 		group.Go(func() error {
 			r := request{
 				name: fmt.Sprintf("schema %d", i), method: http.MethodPost, path: definitionsPath + "?dryRun=All&fieldValidation=Strict",
-				body: definitionOf("trials", "Trial", schema), even: evenDefinitionCauses,
+				body: definitionOf("trials", "Trial", schema), normalize: normalizeDefinitionCauses,
 			}
 			compare(c.t, c.stock, c.byre, r)
 			a, err := c.byre.ask(c.t.Context(), r)
@@ -161,7 +161,7 @@ func (c *comparison) define(schemas []object) []object {
 	return kept
 }
 
-func evenDefinitionCauses(body any) any { return evenCauses(evenDefinition(body)) }
+func normalizeDefinitionCauses(body any) any { return normalizeCauses(normalizeDefinition(body)) }
 
 // objects creates and updates all objects, and compares the answers.
 func (c *comparison) objects(definitions []generated) {
@@ -180,9 +180,9 @@ func (c *comparison) objects(definitions []generated) {
 func (c *comparison) object(d generated, i int) error {
 	name := fmt.Sprintf("%s o%d ", d.plural(), i)
 	path := fmt.Sprintf("%s/o%d", d.path(), i)
-	strict := request{name: name + "strictly", method: http.MethodPost, path: d.path() + "?dryRun=All&fieldValidation=Strict", body: d.first[i], even: evenFirst}
+	strict := request{name: name + "strictly", method: http.MethodPost, path: d.path() + "?dryRun=All&fieldValidation=Strict", body: d.first[i], normalize: normalizeFirstError}
 	compare(c.t, c.stock, c.byre, strict)
-	compare(c.t, c.stock, c.byre, request{name: name + "create", method: http.MethodPost, path: d.path(), body: d.first[i], even: evenFirst})
+	compare(c.t, c.stock, c.byre, request{name: name + "create", method: http.MethodPost, path: d.path(), body: d.first[i], normalize: normalizeFirstError})
 	a, err := c.byre.ask(c.t.Context(), request{path: path})
 	if err != nil {
 		return err
@@ -193,8 +193,8 @@ func (c *comparison) object(d generated, i int) error {
 	}
 	c.taken.Add(1)
 	compare(c.t, c.stock, c.byre, request{name: name + "get", path: path})
-	compare(c.t, c.stock, c.byre, request{name: name + "merge patch", method: http.MethodPatch, path: path + "?dryRun=All", contentType: mergePatch, body: d.second[i], even: evenFirst})
-	compare(c.t, c.stock, c.byre, request{name: name + "apply", method: http.MethodPatch, path: path + "?fieldManager=other&dryRun=All", contentType: apply, body: d.second[i], even: evenFirst})
+	compare(c.t, c.stock, c.byre, request{name: name + "merge patch", method: http.MethodPatch, path: path + "?dryRun=All", contentType: mergePatch, body: d.second[i], normalize: normalizeFirstError})
+	compare(c.t, c.stock, c.byre, request{name: name + "apply", method: http.MethodPatch, path: path + "?fieldManager=other&dryRun=All", contentType: apply, body: d.second[i], normalize: normalizeFirstError})
 	return nil
 }
 
@@ -224,15 +224,15 @@ func (c *comparison) tightenOne(d generated, schemas []object) {
 	for i := range d.first {
 		path := fmt.Sprintf("%s/o%d?dryRun=All", d.path(), i)
 		name := fmt.Sprintf("%s o%d after its schema has changed: ", d.plural(), i)
-		compare(c.t, c.stock, c.byre, request{name: name + "label", method: http.MethodPatch, path: path, contentType: mergePatch, body: `{"metadata":{"labels":{"a":"b"}}}`, even: evenFirst, settles: true})
-		compare(c.t, c.stock, c.byre, request{name: name + "merge patch", method: http.MethodPatch, path: path, contentType: mergePatch, body: d.second[i], even: evenFirst, settles: true})
+		compare(c.t, c.stock, c.byre, request{name: name + "label", method: http.MethodPatch, path: path, contentType: mergePatch, body: `{"metadata":{"labels":{"a":"b"}}}`, normalize: normalizeFirstError, settles: true})
+		compare(c.t, c.stock, c.byre, request{name: name + "merge patch", method: http.MethodPatch, path: path, contentType: mergePatch, body: d.second[i], normalize: normalizeFirstError, settles: true})
 	}
 }
 
-// evenFirst is for answers that name one of several mistakes, a random one, since the server
-// iterates over a map: the refusal of an apply whose object does not match the schema's
-// types, and that of embedded metadata.
-func evenFirst(body any) any {
+// normalizeFirstError removes the mistake that an answer names where an object has several: the
+// server iterates over a map, and so names a random one. These are the refusal of an apply whose
+// object does not match the schema's types, and that of embedded metadata.
+func normalizeFirstError(body any) any {
 	if status, ok := body.(map[string]any); ok {
 		switch message, _ := status["message"].(string); {
 		case strings.Contains(message, "metadata: Invalid value: ") && strings.Contains(message, ": json: cannot unmarshal "):
@@ -245,5 +245,5 @@ func evenFirst(body any) any {
 			status["message"], _, _ = strings.Cut(message, ": ")
 		}
 	}
-	return evenCauses(body)
+	return normalizeCauses(body)
 }

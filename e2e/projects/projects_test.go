@@ -28,15 +28,15 @@ func TestProjects_WorkAsOnStock(t *testing.T) {
 		manifests[i] = fetch(t, p)
 	}
 	targets := startAll(t)
-	answers := make([][][]said, len(targets)) // by target and project
+	answers := make([][][]output, len(targets)) // by target and project
 	errs := make([]error, len(targets)*len(All))
 	var group sync.WaitGroup
 	for i, target := range targets {
-		answers[i] = make([][]said, len(All))
+		answers[i] = make([][]output, len(All))
 		for j, p := range All {
 			home := t.TempDir()
 			group.Go(func() {
-				answers[i][j], errs[i*len(All)+j] = target.live(t.Context(), home, p, manifests[j])
+				answers[i][j], errs[i*len(All)+j] = target.runLifecycle(t.Context(), home, p, manifests[j])
 			})
 		}
 	}
@@ -45,7 +45,7 @@ func TestProjects_WorkAsOnStock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for j, p := range All {
-		stock := map[string]said{}
+		stock := map[string]output{}
 		for _, answer := range answers[0][j] {
 			stock[answer.name] = answer
 		}
@@ -63,7 +63,7 @@ func TestProjects_WorkAsOnStock(t *testing.T) {
 }
 
 // expect checks the stock server's own answers, without which an empty comparison would pass.
-func expect(t *testing.T, p Project, m Manifests, stock map[string]said) {
+func expect(t *testing.T, p Project, m Manifests, stock map[string]output) {
 	count := func(name, ending string, want int) {
 		t.Helper()
 		answer := stock[name]

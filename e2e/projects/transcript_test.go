@@ -19,13 +19,13 @@ import (
 type target struct {
 	name   string
 	server *servers.Server
-	// short lives are enough where another target differs in the database alone.
+	// short lifecycles are enough where another target differs in the database alone.
 	short bool
 	// slots bounds how many kubectl run at once.
 	slots chan struct{}
 }
 
-// step is one call of kubectl in a project's life.
+// step is one call of kubectl in the lifecycle of a project.
 type step struct {
 	name string
 	args []string
@@ -34,23 +34,23 @@ type step struct {
 	until string
 	// untilEmpty waits until nothing is printed.
 	untilEmpty bool
-	// full is of the steps that a short life leaves out.
+	// full is of the steps that a short lifecycle leaves out.
 	full bool
 }
 
-// said is what kubectl printed in a step, evened out.
-type said struct {
+// output is what kubectl printed in a step, normalized.
+type output struct {
 	step
 	stdout, stderr string
 	failed         bool
 }
 
-func (s said) String() string {
+func (s output) String() string {
 	return fmt.Sprintf("kubectl %s\nfailed: %t\n%s%s", strings.Join(s.args, " "), s.failed, s.stdout, s.stderr)
 }
 
-// life is all that happens to a project, in order.
-func life(p Project, m Manifests) []step {
+// lifecycle is all that happens to a project, in order.
+func lifecycle(p Project, m Manifests) []step {
 	in := func(name string, args ...string) step { return step{name: name, args: append(args, "-n", p.Name)} }
 	full := func(s step) step { s.full = true; return s }
 	var names []string
@@ -92,10 +92,10 @@ func life(p Project, m Manifests) []step {
 	)
 }
 
-// live takes a project through its life on the server.
-func (s target) live(ctx context.Context, home string, p Project, m Manifests) ([]said, error) {
-	var all []said
-	for _, step := range life(p, m) {
+// runLifecycle runs the lifecycle of a project on the server.
+func (s target) runLifecycle(ctx context.Context, home string, p Project, m Manifests) ([]output, error) {
+	var all []output
+	for _, step := range lifecycle(p, m) {
 		if step.full && s.short {
 			continue
 		}
@@ -112,7 +112,7 @@ func (s target) live(ctx context.Context, home string, p Project, m Manifests) (
 const patience = 5 * time.Minute
 
 // kubectl runs a step, again and again where it waits for something.
-func (s target) kubectl(ctx context.Context, home, dir string, do step) (said, error) {
+func (s target) kubectl(ctx context.Context, home, dir string, do step) (output, error) {
 	begun := time.Now()
 	for attempt := 0; ; attempt++ {
 		answer, err := s.once(ctx, home, dir, do)
@@ -138,12 +138,12 @@ func (s target) kubectl(ctx context.Context, home, dir string, do step) (said, e
 	}
 }
 
-func (s target) once(ctx context.Context, home, dir string, do step) (said, error) {
+func (s target) once(ctx context.Context, home, dir string, do step) (output, error) {
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	case <-ctx.Done():
-		return said{}, ctx.Err()
+		return output{}, ctx.Err()
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -155,7 +155,7 @@ func (s target) once(ctx context.Context, home, dir string, do step) (said, erro
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
-		return said{}, fmt.Errorf("%s: kubectl %s: %w", s.name, strings.Join(do.args, " "), errors.Join(err, ctx.Err()))
+		return output{}, fmt.Errorf("%s: kubectl %s: %w", s.name, strings.Join(do.args, " "), errors.Join(err, ctx.Err()))
 	}
-	return said{step: do, stdout: evenOut(stdout.Bytes()), stderr: evenOut(stderr.Bytes()), failed: err != nil}, nil
+	return output{step: do, stdout: normalize(stdout.Bytes()), stderr: normalize(stderr.Bytes()), failed: err != nil}, nil
 }

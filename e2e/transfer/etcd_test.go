@@ -150,8 +150,8 @@ func startByre(t *testing.T, dir string, args ...string) *server {
 	return connect(t, s)
 }
 
-// TestEtcd_ThereAndBack moves a cluster from etcd to byre and on to another etcd.
-func TestEtcd_ThereAndBack(t *testing.T) {
+// TestEtcd_RoundTripKeepsObjects moves a cluster from etcd to byre and on to another etcd.
+func TestEtcd_RoundTripKeepsObjects(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	etcd := startEtcd(t, dir)
@@ -218,9 +218,9 @@ func intoPostgres(t *testing.T, before map[string]*unstructured.Unstructured, ke
 	cluster.Compare(t, before, connect(t, server).Dump(t), revision)
 }
 
-// TestEtcd35_ToByre moves a cluster from an etcd 3.5. Its snapshots differ from those of 3.6
+// TestEtcd35_IsImported moves a cluster from an etcd 3.5. Its snapshots differ from those of 3.6
 // in the bucket "meta", which has no storage version.
-func TestEtcd35_ToByre(t *testing.T) {
+func TestEtcd35_IsImported(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	etcd, err := servers.StartEtcdOf(t.Context(), programs.Etcd35, dir)

@@ -14,8 +14,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// TestKine_ToByre moves a cluster from kine to byre, as from k3s.
-func TestKine_ToByre(t *testing.T) {
+// TestKine_IsImported moves a cluster from kine to byre, as from k3s.
+func TestKine_IsImported(t *testing.T) {
 	t.Parallel()
 	for name, endpoints := range map[string]func(t *testing.T) (kines, byres string){
 		"sqlite": func(t *testing.T) (string, string) {

@@ -101,13 +101,13 @@ func TestClusterIPs_RefuseOneFamilyTwice(t *testing.T) {
 	client := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	if _, err := allocation.NewClusterIPs(client, factory, cidr(t, "10.9.0.0/24"), cidr(t, "10.8.0.0/24"), time.Hour); err == nil {
-		t.Error("two ranges of one family are taken")
+		t.Error("two ranges of one family are accepted")
 	}
 }
 
-// TestClusterIPs_GiveEachAddressOnce: concurrent allocators give out each address once;
+// TestClusterIPs_AllocateEachAddressOnce: concurrent allocators give out each address once;
 // then the range is full.
-func TestClusterIPs_GiveEachAddressOnce(t *testing.T) {
+func TestClusterIPs_AllocateEachAddressOnce(t *testing.T) {
 	ips, _ := newClusterIPs(t, "10.9.0.0/29", "")
 	const addresses = 6 // without the network and broadcast addresses
 	var (

@@ -132,9 +132,9 @@ func TestNodePorts_GiveEachPortOnce(t *testing.T) {
 	}
 }
 
-// TestNodePorts_ConcurrentServersGiveEachPortOnce: servers that allocate concurrently give
+// TestNodePorts_ConcurrentServersAllocateEachPortOnce: servers that allocate concurrently give
 // out each port once.
-func TestNodePorts_ConcurrentServersGiveEachPortOnce(t *testing.T) {
+func TestNodePorts_ConcurrentServersAllocateEachPortOnce(t *testing.T) {
 	options := newOptions(t)
 	client := fake.NewClientset()
 	servers := []*allocation.NodePorts{newNodePorts(t, options, ports, client), newNodePorts(t, options, ports, client)}

@@ -138,7 +138,7 @@ func TestBootstrap_FirstStartCreatesObjects(t *testing.T) {
 	select {
 	case <-b.Done():
 	default:
-		t.Error("Made isn't closed")
+		t.Error("the channel Made is not closed")
 	}
 }
 

@@ -55,7 +55,7 @@ func TestMake_LinksEachNameToTheProgram(t *testing.T) {
 	}
 }
 
-func TestMake_MendsWhatIsThere(t *testing.T) {
+func TestMake_RepairsExistingLinks(t *testing.T) {
 	t.Parallel()
 	cache, byre := t.TempDir(), program(t, filepath.Join(t.TempDir(), "byre"))
 	dir, err := assets.Make(cache, "v1.36.3", byre)

@@ -262,7 +262,7 @@ type staleDriver struct {
 	begin time.Time
 }
 
-// State implements sqlstore.Driver, badly.
+// State implements sqlstore.Driver. At times it returns an older state.
 func (d *staleDriver) State(ctx context.Context) (sqlstore.State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -314,7 +314,7 @@ type carelessDriver struct {
 	ignores func() bool
 }
 
-// Commit implements sqlstore.Driver, badly.
+// Commit implements sqlstore.Driver. Some writes replace whatever is stored.
 func (d carelessDriver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	batch = slices.Clone(batch)
 	for i, w := range batch {
@@ -339,7 +339,7 @@ type repeatingDriver struct {
 	repeats func() bool
 }
 
-// Commit implements sqlstore.Driver, badly.
+// Commit implements sqlstore.Driver. It commits some writes twice.
 func (d repeatingDriver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	outcomes, err := d.Driver.Commit(ctx, batch)
 	if err != nil || len(batch) != 1 || outcomes[0].Err != nil || batch[0].Op == sqlstore.Delete || !d.repeats() {

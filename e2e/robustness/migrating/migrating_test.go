@@ -271,9 +271,9 @@ func digestInto(d *snapshot.Digest) func(sqlstore.Snapshot) error {
 	}
 }
 
-// TestSQLite_MakingADatabaseMayBeKilled: the next migration completes a database whose
+// TestSQLite_CreationMayBeKilled: the next migration completes a database whose
 // creation was interrupted.
-func TestSQLite_MakingADatabaseMayBeKilled(t *testing.T) {
+func TestSQLite_CreationMayBeKilled(t *testing.T) {
 	t.Parallel()
 	for name, env := range map[string][]string{"kill -9": nil, "power failure": {loses + "=1"}} {
 		t.Run(name, func(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestConnect_TakesAnyPath reads a file with characters that mean something in a URI.
-func TestConnect_TakesAnyPath(t *testing.T) {
+// TestConnect_AcceptsAnyPath reads a file with characters that mean something in a URI.
+func TestConnect_AcceptsAnyPath(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a#b?c%20d.db")
 	if err := Exec(t.Context(), SQLite, path, `CREATE TABLE counters (revision INTEGER, compacted INTEGER)`); err != nil {

@@ -49,9 +49,9 @@ var changing = []struct {
 	{regexp.MustCompile(`generated-[a-z0-9]{5}\b`), "generated-XXXXX"},
 }
 
-// evened are the fields whose value, unless it is empty or 0, is replaced by
+// normalizedFields are the fields whose value, unless it is empty or 0, is replaced by
 // their name.
-var evened = []string{"nodePort", "healthCheckNodePort", "targetPort", "resourceVersion", "uid", "continue"}
+var normalizedFields = []string{"nodePort", "healthCheckNodePort", "targetPort", "resourceVersion", "uid", "continue"}
 
 // build are fields that say how a program was built.
 var build = []string{"goVersion", "buildDate", "compiler", "platform", "gitCommit", "gitTreeState"}
@@ -68,11 +68,11 @@ var protobufDecoder = func() runtime.Decoder {
 	return serializer.NewCodecFactory(types).UniversalDeserializer()
 }()
 
-func evenOut(res *http.Response, body []byte) answer {
+func normalize(res *http.Response, body []byte) answer {
 	a := answer{status: res.StatusCode, header: map[string]string{}}
 	for _, name := range compared {
 		if values := res.Header.Values(name); len(values) > 0 {
-			a.header[name] = evenText(strings.Join(values, " | "))
+			a.header[name] = normalizeText(strings.Join(values, " | "))
 		}
 	}
 	for _, name := range present {
@@ -84,24 +84,24 @@ func evenOut(res *http.Response, body []byte) answer {
 	if err != nil {
 		media = ""
 	}
-	a.body = evenBody(media, body)
+	a.body = normalizeBody(media, body)
 	return a
 }
 
-func evenBody(media string, body []byte) any {
+func normalizeBody(media string, body []byte) any {
 	switch media {
 	case "application/json":
 		if lines := bytes.Split(bytes.TrimSpace(body), []byte("\n")); len(lines) > 1 && json.Valid(lines[0]) {
 			var events []any
 			for _, line := range lines {
-				events = append(events, evenJSON(line))
+				events = append(events, normalizeJSON(line))
 			}
 			return events
 		}
-		return evenJSON(body)
+		return normalizeJSON(body)
 	case "application/yaml":
 		if asJSON, err := yaml.YAMLToJSON(body); err == nil {
-			return evenJSON(asJSON)
+			return normalizeJSON(asJSON)
 		}
 	case "application/vnd.kubernetes.protobuf":
 		object, _, err := protobufDecoder.Decode(body, nil, nil)
@@ -113,24 +113,24 @@ func evenBody(media string, body []byte) any {
 		if err != nil {
 			return fmt.Sprintf("unconvertible %T: %v", object, err)
 		}
-		return evenValue(fields)
+		return normalizeValue(fields)
 	}
-	return evenText(string(body))
+	return normalizeText(string(body))
 }
 
-func evenJSON(body []byte) any {
+func normalizeJSON(body []byte) any {
 	var value any
 	if err := json.Unmarshal(body, &value); err != nil {
-		return evenText(string(body))
+		return normalizeText(string(body))
 	}
-	return evenValue(value)
+	return normalizeValue(value)
 }
 
-func evenValue(value any) any {
+func normalizeValue(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
 		for key, field := range v {
-			if slices.Contains(evened, key) && field != "" && field != float64(0) && field != int64(0) {
+			if slices.Contains(normalizedFields, key) && field != "" && field != float64(0) && field != int64(0) {
 				v[key] = strings.ToUpper(key)
 				continue
 			}
@@ -138,7 +138,7 @@ func evenValue(value any) any {
 				v[key] = strings.ToUpper(key)
 				continue
 			}
-			v[key] = evenValue(field)
+			v[key] = normalizeValue(field)
 		}
 		// A server names its own changes after itself.
 		if v["manager"] == "byre" {
@@ -151,18 +151,18 @@ func evenValue(value any) any {
 		}
 	case []any:
 		for i := range v {
-			v[i] = evenValue(v[i])
+			v[i] = normalizeValue(v[i])
 		}
 	case string:
-		return evenText(v)
+		return normalizeText(v)
 	case int64:
 		return float64(v) // what JSON makes of it
 	}
 	return value
 }
 
-// evenCauses is for answers with several causes, which come in any order.
-func evenCauses(body any) any {
+// normalizeCauses orders the causes of a refusal, which servers give in any order.
+func normalizeCauses(body any) any {
 	object, _ := body.(map[string]any)
 	details, _ := object["details"].(map[string]any)
 	causes, _ := details["causes"].([]any)
@@ -173,7 +173,7 @@ func evenCauses(body any) any {
 	return body
 }
 
-func evenText(text string) string {
+func normalizeText(text string) string {
 	for _, c := range changing {
 		text = c.pattern.ReplaceAllString(text, c.with)
 	}

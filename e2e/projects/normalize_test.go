@@ -24,16 +24,16 @@ var (
 	nextCause = regexp.MustCompile(`, (\.?(?:spec|metadata|status|<nil>))`)
 )
 
-// evenOut makes equal what may differ, in objects as JSON and in text.
-func evenOut(out []byte) string {
+// normalize makes equal what may differ, in objects as JSON and in text.
+func normalize(out []byte) string {
 	var object map[string]any
 	if json.Unmarshal(out, &object) == nil {
-		evenObjects(object)
-		even, err := json.MarshalIndent(object, "", " ")
+		normalizeObjects(object)
+		normalized, err := json.MarshalIndent(object, "", " ")
 		if err != nil {
 			return err.Error()
 		}
-		return string(even)
+		return string(normalized)
 	}
 	text := string(out)
 	for _, c := range changing {
@@ -48,12 +48,13 @@ func evenOut(out []byte) string {
 	})
 }
 
-// evenObjects evens out whatever of value, a part of an object, the server set.
-func evenObjects(value any) {
+// normalizeObjects replaces in value, a part of an object, what the server has set, and orders
+// what has a random order.
+func normalizeObjects(value any) {
 	switch v := value.(type) {
 	case []any:
 		for _, item := range v {
-			evenObjects(item)
+			normalizeObjects(item)
 		}
 	case map[string]any:
 		for _, key := range []string{"uid", "resourceVersion", "creationTimestamp", "lastTransitionTime", "time"} {
@@ -66,7 +67,7 @@ func evenObjects(value any) {
 			v["manager"] = "kube-apiserver"
 		}
 		for _, item := range v {
-			evenObjects(item)
+			normalizeObjects(item)
 		}
 		// The order of the conditions is random, as are the seconds of their changes.
 		for _, key := range []string{"conditions", "managedFields"} {
