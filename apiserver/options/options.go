@@ -3,6 +3,7 @@ package options
 import (
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -85,14 +86,15 @@ func New() *Options {
 	return o
 }
 
+// addLoggingGates adds the feature gates of logging, which --feature-gates must accept, to
+// those of the process. It adds them once, because the flags close the set of gates.
+var addLoggingGates = sync.OnceFunc(func() {
+	utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
+})
+
 // Flags returns all flags in their sections.
 func (o *Options) Flags() cliflag.NamedFlagSets {
-	// Logging has feature gates of its own, which --feature-gates must accept. Their
-	// names differ from all others. A process has one set of gates, so they are added
-	// once.
-	if _, known := utilfeature.DefaultMutableFeatureGate.GetAll()[logsapi.ContextualLogging]; !known {
-		utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
-	}
+	addLoggingGates()
 	var sets cliflag.NamedFlagSets
 	o.Store.AddFlags(sets.FlagSet("store"))
 	o.addGenericFlags(sets.FlagSet("generic"))

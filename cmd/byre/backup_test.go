@@ -46,6 +46,7 @@ func restoredDigest(t *testing.T, s sqlstore.Snapshot) snapshot.Digest {
 }
 
 func TestBackup_RestoresToBothDatabases(t *testing.T) {
+	t.Parallel()
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(8, 8)))
 	first := sqliteWith(t, rows)
 	file := filepath.Join(t.TempDir(), "byre.zst")
@@ -103,6 +104,7 @@ func restoreFrom(t *testing.T, input string, want int, args ...string) {
 }
 
 func TestRestore_AtAMoment(t *testing.T) {
+	t.Parallel()
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(9, 9))).WithoutArchive()
 	for i, change := range rows.Changes { // one minute apart
 		change.Time = rows.Time.Add(time.Duration(i-len(rows.Changes)) * time.Minute)
@@ -147,6 +149,7 @@ func TestRestore_AtAMoment(t *testing.T) {
 }
 
 func TestBackup_Refusals(t *testing.T) {
+	t.Parallel()
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(10, 10)))
 	database := sqliteWith(t, rows)
 	dir := t.TempDir()

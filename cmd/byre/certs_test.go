@@ -31,6 +31,7 @@ import (
 // serving certificate and aggregated servers see the new client certificate of the front
 // proxy. The administrator's old certificate stays valid beside the new one.
 func TestCerts_RenewUnderARunningServer(t *testing.T) {
+	t.Parallel()
 	backend := newProxiedServer(t)
 	dir := t.TempDir()
 	server := startServer(t, dir)
@@ -133,6 +134,7 @@ func (s *proxiedServer) register(t *testing.T, config *rest.Config) {
 }
 
 func TestCerts_StatusInEachFormat(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if status, out, errOut := call("certs", "status", "--data-dir", dir); status != 0 || !strings.Contains(out, "!MISSING! apiserver") {
 		t.Errorf("of nothing: status %d, %q, %q", status, out, errOut)
@@ -154,6 +156,7 @@ func TestCerts_StatusInEachFormat(t *testing.T) {
 // TestKubeconfig_IsAUserOfRBAC: the printed kubeconfig authenticates its user, who has no
 // rights until a RoleBinding grants some to the group.
 func TestKubeconfig_IsAUserOfRBAC(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	server := startServer(t, dir)
 	admin := kubernetes.NewForConfigOrDie(server.config(t))
@@ -196,6 +199,7 @@ func TestKubeconfig_IsAUserOfRBAC(t *testing.T) {
 }
 
 func TestKubeconfig_WarnsAndRefuses(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if status, _, errOut := call("kubeconfig", "--user=alice", "--data-dir", dir); status != 1 || !strings.Contains(errOut, "name the directory of a server that has been started") {
 		t.Errorf("without a CA: status %d, %q", status, errOut)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	stdsql "database/sql"
 	"encoding/base64"
@@ -26,6 +25,7 @@ import (
 // A database in use has no findings. Each row that was changed without byre is reported
 // with the reason. A flag makes the check repair a gap in the history.
 func TestCheck_FindsWhatIsBroken(t *testing.T) {
+	t.Parallel()
 	t.Run("sqlite", func(t *testing.T) {
 		dir := t.TempDir()
 		testCheck(t, dir, nil, func(statement string) {
@@ -66,10 +66,8 @@ func testCheck(t *testing.T, dir string, flags []string, exec func(string)) {
 	}
 	check := func(args ...string) (int, string) {
 		t.Helper()
-		var out, errOut bytes.Buffer
-		args = append([]string{"check", "--data-dir", dir}, append(flags, args...)...)
-		status := run(args, &out, &errOut)
-		return status, out.String() + errOut.String()
+		status, out, errOut := call(append([]string{"check", "--data-dir", dir}, append(flags, args...)...)...)
+		return status, out + errOut
 	}
 	if status, out := check(); status != 0 || !strings.Contains(out, " 0 findings") {
 		t.Errorf("while byre runs: %d %s", status, out)
@@ -131,6 +129,7 @@ resources:
 // With the keys the check decrypts and decodes every value, whatever its resource. It
 // reports each value that a server with these keys could not read, in the history too.
 func TestCheck_DecryptsValues(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	config := func(name, key string) string {
 		path := filepath.Join(t.TempDir(), "encryption.yaml")
@@ -165,11 +164,13 @@ func TestCheck_DecryptsValues(t *testing.T) {
 	}
 	check := func(args ...string) (int, integrity.Result) {
 		t.Helper()
-		var out, errOut bytes.Buffer
-		status := run(append([]string{"check", "--data-dir", dir, "-o", "json"}, args...), &out, &errOut)
+		p := command(t, dir, append([]string{"check", "--data-dir", dir, "-o", "json"}, args...)...) // it replaces its process's logger
+		status := p.wait(t)
 		var result integrity.Result
-		if err := json.Unmarshal(out.Bytes(), &result); err != nil {
-			t.Fatalf("%d %v %s%s", status, err, out.String(), errOut.String())
+		// What it writes to standard error, that there are findings, follows the result.
+		text := strings.NewReader(progressLines.ReplaceAllString(p.log.String(), ""))
+		if err := json.NewDecoder(text).Decode(&result); err != nil {
+			t.Fatalf("%d %v %s", status, err, p.log)
 		}
 		return status, result
 	}

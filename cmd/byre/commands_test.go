@@ -27,7 +27,7 @@ var progressLines = regexp.MustCompile(`(?m)^.* \d+ rows, \d+ MiB\n`)
 // makes the command say of its progress.
 func call(args ...string) (status int, out, errOut string) {
 	var stdout, stderr bytes.Buffer
-	status = run(args, &stdout, &stderr)
+	status = run(context.Background(), "byre", args, &stdout, &stderr)
 	return status, stdout.String(), progressLines.ReplaceAllString(stderr.String(), "")
 }
 
@@ -82,6 +82,7 @@ func TestMigrate_UpDownStatus(t *testing.T) {
 
 // A database that a server uses cannot be migrated down.
 func TestMigrate_DownRefusesALiveServer(t *testing.T) {
+	t.Parallel()
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			dir, flags := t.TempDir(), flags(t)

@@ -87,6 +87,7 @@ func configFile(t *testing.T, text string) string {
 // TestConfig_Serves starts a server with the printed file. The port of the command line
 // takes precedence over the file's.
 func TestConfig_Serves(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := configFile(t, output(t, "config", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=1", "--retention=77m"))
 	p := command(t, dir, "serve", "--config", file, "--secure-port=0")

@@ -226,6 +226,7 @@ func checkFlagz(t *testing.T, server *process) {
 
 // TestServe_ZPagesAndIdentityCanBeOff: with upstream's feature gates off, neither exists.
 func TestServe_ZPagesAndIdentityCanBeOff(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir(), "--feature-gates=ComponentFlagz=false,ComponentStatusz=false,APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false")
 	for _, path := range []string{"/statusz", "/flagz", "/readyz/poststarthook/start-kube-apiserver-identity-lease-controller"} {
 		if status, body := server.mustGet(t, path); status != http.StatusNotFound {
@@ -242,6 +243,7 @@ func TestServe_ZPagesAndIdentityCanBeOff(t *testing.T) {
 // TestServe_RefusesWrongFeatureGates: a feature gate that cannot have the given value is
 // refused with one line.
 func TestServe_RefusesWrongFeatureGates(t *testing.T) {
+	t.Parallel()
 	for flags, want := range map[string]string{
 		"--feature-gates=CoordinatedLeaderElection=true":                                          "--feature-gates=CoordinatedLeaderElection=true needs --runtime-config=coordination.k8s.io/v1beta1=true: candidates are kept in that API",
 		"--emulated-version=1.33":                                                                 "the feature gate DisableAllocatorDualWrite must be on, which is off with an --emulated-version below 1.34: cluster IPs are kept as IPAddresses only; set --feature-gates=DisableAllocatorDualWrite=true",
@@ -260,6 +262,7 @@ func TestServe_RefusesWrongFeatureGates(t *testing.T) {
 // TestServe_EmulatesAnOlderRelease: a server that emulates an older release has that
 // release's APIs and feature gates.
 func TestServe_EmulatesAnOlderRelease(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir(), "--emulated-version=1.33", "--feature-gates=DisableAllocatorDualWrite=true")
 	_, body := server.mustGet(t, "/apis")
 	if strings.Contains(body, "resource.k8s.io") || !strings.Contains(body, "apps/v1") {
@@ -270,6 +273,7 @@ func TestServe_EmulatesAnOlderRelease(t *testing.T) {
 // TestZPages_AreForMonitoringOnly: the group system:monitoring may read the pages, also in
 // their structured form; other users are refused.
 func TestZPages_AreForMonitoringOnly(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir())
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	for _, page := range []string{"statusz", "flagz"} {

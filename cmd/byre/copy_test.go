@@ -49,6 +49,7 @@ func expectFailure(t *testing.T, want string, args ...string) {
 }
 
 func TestCopy_BetweenDatabasesAndBack(t *testing.T) {
+	t.Parallel()
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(4, 4)))
 	first, second := sqliteWith(t, rows), pgtest.DSN(t)
 	third := "sqlite://" + filepath.Join(t.TempDir(), "new", "byre.db")
@@ -72,6 +73,7 @@ func TestCopy_BetweenDatabasesAndBack(t *testing.T) {
 // A copy of a database in use is refused: clients may see revisions that the copy does not
 // have.
 func TestCopy_RefusesALiveServer(t *testing.T) {
+	t.Parallel()
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			dir, flags := t.TempDir(), flags(t)

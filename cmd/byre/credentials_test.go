@@ -29,6 +29,7 @@ func otherAuthority(t *testing.T) pki.Files {
 }
 
 func TestServe_ClientCAFile(t *testing.T) {
+	t.Parallel()
 	other := otherAuthority(t)
 	server := startServer(t, t.TempDir(), "--client-ca-file", other.CACert) // ready by its own kubeconfig
 	config := rest.AnonymousClientConfig(server.config(t))
@@ -44,6 +45,7 @@ func TestServe_ClientCAFile(t *testing.T) {
 }
 
 func TestServe_TLSCertFile(t *testing.T) {
+	t.Parallel()
 	other := otherAuthority(t)
 	dir := t.TempDir()
 	server := command(t, dir, "serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0",
@@ -57,6 +59,7 @@ func TestServe_TLSCertFile(t *testing.T) {
 }
 
 func TestServe_TokenAuthFile(t *testing.T) {
+	t.Parallel()
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("secret,ada,1,\"system:masters\"\nweak,bob,2\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -75,6 +78,7 @@ func TestServe_TokenAuthFile(t *testing.T) {
 // TestServe_KubeletIsRestricted: with the default flags, a kubelet may register its Node
 // and may not create a Pod with a service account.
 func TestServe_KubeletIsRestricted(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir())
 	config := server.config(t)
 	admin := kubernetes.NewForConfigOrDie(config)

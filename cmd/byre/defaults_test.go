@@ -15,6 +15,7 @@ import (
 // TestServe_NewInstallNeedsCredentials: the first start of a new installation serves TLS
 // only, requires credentials, and writes secrets that only their owner can read.
 func TestServe_NewInstallNeedsCredentials(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	server := startServer(t, dir)
 	config := server.config(t)
@@ -83,6 +84,7 @@ func checkModes(t *testing.T, dir string) {
 }
 
 func TestServe_ProfilingCanBeOff(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir(), "--profiling=false")
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/flags/v"} {
 		if status, body := server.mustGet(t, path); status != http.StatusNotFound {
@@ -93,6 +95,7 @@ func TestServe_ProfilingCanBeOff(t *testing.T) {
 
 // TestServe_RunsAsAnyUser runs the server as a user who owns only the data directory.
 func TestServe_RunsAsAnyUser(t *testing.T) {
+	t.Parallel()
 	const nobody = 65534
 	if os.Getuid() != 0 {
 		t.Skip("this user is one, and every other test runs as it")

@@ -77,6 +77,7 @@ func (p *refusingProxy) wasAsked(host string) bool {
 // webhooks with a Service go through the proxy for "cluster"; connections to webhooks with
 // a URL go through the one for "controlplane".
 func TestEgressSelector_RoutesThroughTheProxy(t *testing.T) {
+	t.Parallel()
 	cluster, controlPlane := newRefusingProxy(t), newRefusingProxy(t)
 	file := filepath.Join(t.TempDir(), "egress.yaml")
 	config := "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n"

@@ -192,6 +192,7 @@ func testPlainLimits(t *testing.T, flags ...string) {
 // TestWatch_EndsWithinMinRequestTimeout: the server ends a watch after
 // --min-request-timeout at the earliest and twice that at the latest.
 func TestWatch_EndsWithinMinRequestTimeout(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir(), "--min-request-timeout=2", "--request-timeout=1s")
 	client, err := rest.HTTPClientFor(server.config(t))
 	if err != nil {

@@ -128,6 +128,7 @@ var leak = regexp.MustCompile(`(?i)sqlstate|sqlite|postgres|pgx|select .* from|b
 // TestHostile_RequestsAreRefused sends requests that the server must refuse, and checks
 // that the server and its objects are unharmed.
 func TestHostile_RequestsAreRefused(t *testing.T) {
+	t.Parallel()
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			server := startServer(t, t.TempDir(), append(flags(t), "--token-auth-file", hostileTokens(t), "--controllers=")...)
@@ -243,6 +244,7 @@ func (h hostile) send(t *testing.T, config *rest.Config) (int, string) {
 // TestHostile_SpoofedHeadersAreIgnored sends headers with which only front proxies may name
 // a user.
 func TestHostile_SpoofedHeadersAreIgnored(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t))
 	config := server.config(t)
 	for _, spoofed := range []map[string]string{
@@ -266,6 +268,7 @@ func TestHostile_SpoofedHeadersAreIgnored(t *testing.T) {
 // TestProxy_ReachesNoLoopback: the server does not connect to its own machine for a Pod
 // that claims a loopback address.
 func TestProxy_ReachesNoLoopback(t *testing.T) {
+	t.Parallel()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

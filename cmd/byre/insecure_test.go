@@ -71,6 +71,7 @@ func TestInsecurePort_ServesHealthAndMetrics(t *testing.T) {
 }
 
 func TestInsecurePort_RefusesWrongAddresses(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

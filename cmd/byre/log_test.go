@@ -21,6 +21,7 @@ import (
 // TestLog_OfAStartIsShort: without -v the log of a start names what started, the database
 // and the readiness, and leaves out messages of upstream's packages.
 func TestLog_OfAStartIsShort(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		server := startServer(t, t.TempDir(), flags...)
 		eventually.True(t, "the log says Ready", func() bool { return strings.Contains(server.log.String(), `"Ready"`) })
@@ -48,6 +49,7 @@ func TestLog_OfAStartIsShort(t *testing.T) {
 
 // With -v=1 the log has upstream's messages too.
 func TestLog_VerboseStartHasEverything(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir(), "-v=1")
 	// Controllers write it, which the readiness does not wait for.
 	eventually.True(t, "upstream's line is in the log", func() bool {
@@ -60,6 +62,7 @@ func TestLog_VerboseStartHasEverything(t *testing.T) {
 // endpoint of the server contains the password of the database. Every line in JSON is an
 // object.
 func TestLog_HasNoPassword(t *testing.T) {
+	t.Parallel()
 	const password = "Tr0ub4dor"
 	for format, ready := range map[string]string{"text": `"Ready" address=`, "json": `"msg":"Ready"`} {
 		t.Run(format, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 // The server looks up the user of a token in the store without a request: neither the audit
 // log nor the metrics of requests have one, for valid and for invalid tokens.
 func TestLookup_MakesNoRequests(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
 	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600); err != nil {

@@ -22,19 +22,26 @@ import (
 	"byre/apiserver/options"
 )
 
-func main() { os.Exit(runAs(os.Args[0], os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(runProcess()) }
 
-// run runs the program and returns its exit status.
-func run(args []string, out, errOut io.Writer) int { return runAs("byre", args, out, errOut) }
-
-// runAs runs the program as if it was started by that path. The last part of the path selects
-// the command; see newCommand.
-func runAs(name string, args []string, out, errOut io.Writer) int {
+// runProcess sets up what a process has once, klog and the signals, runs the command of the
+// process's arguments, and returns the exit status.
+func runProcess() int {
 	logs.InitLogs()
 	defer logs.FlushLogs()
 	ctx, stop := interruptible(context.Background())
 	defer stop()
-	root := newCommand(filepath.Base(name))
+	return run(ctx, os.Args[0], os.Args[1:], os.Stdout, os.Stderr)
+}
+
+// run runs a command until it is done or ctx ends, and returns the exit status. The last part
+// of path, by which the program was started, selects the root command; see newCommand.
+//
+// Several commands may run at the same time in one process, as tests do, but for those that
+// change the process: a server sets its feature gates and its logger, and check with keys
+// replaces the logger.
+func run(ctx context.Context, path string, args []string, out, errOut io.Writer) int {
+	root := newCommand(filepath.Base(path))
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errOut)

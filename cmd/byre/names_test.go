@@ -103,7 +103,7 @@ func TestNames_AnswerInOneLine(t *testing.T) {
 			"byre: --etcd-servers is not supported: objects are kept in SQLite or PostgreSQL: use --endpoint\n"},
 	} {
 		var out, errOut bytes.Buffer
-		status := runAs(test.name, strings.Fields(test.args), &out, &errOut)
+		status := run(t.Context(), test.name, strings.Fields(test.args), &out, &errOut)
 		if status != test.status || out.String() != test.out || errOut.String() != test.err {
 			t.Errorf("%s %s: %d, %q, %q", test.name, test.args, status, out.String(), errOut.String())
 		}
@@ -144,12 +144,12 @@ func TestNames_EnvtestAssetsPrintsTheFolder(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
 	t.Setenv("HOME", cache) // macOS derives its cache directory from it
-	var out, errOut bytes.Buffer
-	if status := run([]string{"envtest-assets"}, &out, &errOut); status != 0 || !strings.HasPrefix(out.String(), cache) {
-		t.Fatalf("%d, %q, %q", status, out.String(), errOut.String())
+	status, out, errOut := call("envtest-assets")
+	if status != 0 || !strings.HasPrefix(out, cache) {
+		t.Fatalf("%d, %q, %q", status, out, errOut)
 	}
 	for _, name := range []string{"kube-apiserver", "etcd", "kubectl"} {
-		if _, err := os.Stat(filepath.Join(strings.TrimSpace(out.String()), name)); err != nil {
+		if _, err := os.Stat(filepath.Join(strings.TrimSpace(out), name)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -27,6 +27,7 @@ var shadowed = []schema.GroupVersionResource{
 // A definition over a built-in resource owns none of its objects: they exist while the
 // definition does and after its deletion.
 func TestDefinition_OverABuiltInResourceOwnsNothing(t *testing.T) {
+	t.Parallel()
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

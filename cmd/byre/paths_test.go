@@ -8,6 +8,7 @@ import (
 )
 
 func TestPaths_OutsideTheAPI(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir())
 	tests := []struct {
 		path   string
@@ -58,6 +59,7 @@ func TestPaths_OutsideTheAPI(t *testing.T) {
 }
 
 func TestPaths_IndexListsThem(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir())
 	_, body := server.mustGet(t, "/")
 	var index struct{ Paths []string }
@@ -79,6 +81,7 @@ func TestPaths_IndexListsThem(t *testing.T) {
 }
 
 func TestPaths_OpenToAnonymous(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir())
 	host := server.config(t).Host
 	tests := []struct {

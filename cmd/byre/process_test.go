@@ -27,7 +27,7 @@ const asProgram = "BYRE_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		os.Exit(runAs(os.Args[0], os.Args[1:], os.Stdout, os.Stderr))
+		os.Exit(runProcess())
 	}
 	os.Exit(m.Run())
 }

@@ -46,6 +46,7 @@ var counted = []struct {
 }
 
 func TestQuota_IsExact(t *testing.T) {
+	t.Parallel()
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			testQuota(t, startServer(t, t.TempDir(), flags(t)...).config(t))
@@ -54,6 +55,7 @@ func TestQuota_IsExact(t *testing.T) {
 }
 
 func TestQuota_IsExactOnTwoReplicas(t *testing.T) {
+	t.Parallel()
 	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir()}
 	first := startServer(t, t.TempDir(), flags...)
 	second := startServer(t, t.TempDir(), flags...)

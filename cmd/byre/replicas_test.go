@@ -16,6 +16,7 @@ import (
 // TestReplicas_LeaderHandsOver runs two servers on one database, one of which leads and
 // runs the controllers. When the leader stops, the other takes over.
 func TestReplicas_LeaderHandsOver(t *testing.T) {
+	t.Parallel()
 	pki := t.TempDir()
 	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", pki}
 	first := startServer(t, t.TempDir(), flags...)

@@ -23,6 +23,7 @@ func tool(t *testing.T, name string, args ...string) {
 // The copy that a database's own tool makes is a whole store; restore turns it into one
 // that clients can continue with.
 func TestRestore_FromCopiesOfTheDatabasesTools(t *testing.T) {
+	t.Parallel()
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(13, 13)))
 	first := sqliteWith(t, rows)
 	path := strings.TrimPrefix(first, "sqlite://")

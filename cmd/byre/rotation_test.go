@@ -138,6 +138,7 @@ func awaitWrite(t *testing.T, client kubernetes.Interface, what string) {
 // running server, in PostgreSQL and in the files that the endpoint names. Existing
 // connections continue; new ones use the new credentials.
 func TestRotation_OfPostgresCredentials(t *testing.T) {
+	t.Parallel()
 	c := startTLSCluster(t)
 	t.Run("passfile", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "pgpass")

@@ -26,6 +26,7 @@ import (
 // cluster IP leads nowhere here. The lookup is not a request: neither the audit log nor the
 // metrics of requests have it.
 func TestWebhook_IsFoundAtItsEndpoints(t *testing.T) {
+	t.Parallel()
 	host := ownAddress(t)
 	chain, key, err := cert.GenerateSelfSignedCertKey("hooks.default.svc", nil, nil)
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 
 // Every command accepts the schema as a flag or in the endpoint's search_path.
 func TestDatabaseSchema_OfEveryCommand(t *testing.T) {
+	t.Parallel()
 	dsn, dir := pgtest.DSN(t), t.TempDir()
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(4, 4)))
 	source := sqliteWith(t, rows)
@@ -72,6 +73,7 @@ func TestDatabaseSchema_OfEveryCommand(t *testing.T) {
 // Servers share one PostgreSQL database, with a schema each: none sees the objects of
 // another, and an idle one has four connections.
 func TestServe_SchemaEach(t *testing.T) {
+	t.Parallel()
 	dsn := pgtest.DSN(t)
 	names := []string{"tenant-a", "tenant-b"}
 	servers := make([]*process, len(names))

@@ -32,6 +32,7 @@ func onDatabases(t *testing.T, test func(t *testing.T, flags ...string)) {
 }
 
 func TestServe_KeepsDataOverARestart(t *testing.T) {
+	t.Parallel()
 	for name, flags := range databases() {
 		t.Run(name, func(t *testing.T) {
 			dir, flags := t.TempDir(), flags(t)
@@ -65,6 +66,7 @@ func TestServe_KeepsDataOverARestart(t *testing.T) {
 
 // TestServe_DataDirIsItsOwners: only the owner can read the files of a new installation.
 func TestServe_DataDirIsItsOwners(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new")
 	startServer(t, dir)
 	info, err := os.Stat(dir)
@@ -77,11 +79,13 @@ func TestServe_DataDirIsItsOwners(t *testing.T) {
 }
 
 func TestServe_DeletesANamespace(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir())
 	deleteNamespace(t, kubernetes.NewForConfigOrDie(server.config(t)), "gone")
 }
 
 func TestServe_RefusesWrongArguments(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("not a directory"), 0o600); err != nil {
 		t.Fatal(err)
@@ -123,6 +127,7 @@ func TestServe_RefusesWrongArguments(t *testing.T) {
 }
 
 func TestServe_RefusesASecondServer(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	first := startServer(t, dir)
 	t.Run("on the same database", func(t *testing.T) {

@@ -27,6 +27,7 @@ import (
 // endpoint from the kubernetes Service and releases the controllers' Lease. It still serves
 // during that.
 func TestShutdown_EndpointLeavesFirst(t *testing.T) {
+	t.Parallel()
 	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir()}
 	first := startServer(t, t.TempDir(), append(flags, "--advertise-address=192.0.2.1", "--shutdown-delay-duration=10m")...)
 	leader := waitForLeader(t, kubernetes.NewForConfigOrDie(first.config(t)), "")
@@ -106,8 +107,10 @@ func TestShutdown_WatchesGoOnDuringTheDelay(t *testing.T) {
 // are refused: with an error status under --shutdown-send-retry-after, and by a closed
 // connection without it.
 func TestShutdown_RefusesWhileDraining(t *testing.T) {
+	t.Parallel()
 	for _, flag := range []string{"--shutdown-send-retry-after=true", "--shutdown-send-retry-after=false"} {
 		t.Run(flag, func(t *testing.T) {
+			t.Parallel()
 			server := startServer(t, t.TempDir(), flag)
 			config := server.config(t)
 			hook := newSlowHook(t)
@@ -231,6 +234,7 @@ func (h *slowHook) install(t *testing.T, client kubernetes.Interface) {
 // TestShutdown_DuringStart: a server that is told to stop while it waits for its database
 // exits with status 0.
 func TestShutdown_DuringStart(t *testing.T) {
+	t.Parallel()
 	silent, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 // verifies them with that process's keys and limits their lifetime to what the process
 // allows.
 func TestExternalSigner_SignsTokens(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "signer") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)

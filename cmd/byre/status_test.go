@@ -24,6 +24,7 @@ import (
 // TestStatus_OfAServerAndOfItsDatabase compares the status of a running server with the
 // status of its database after the server has stopped.
 func TestStatus_OfAServerAndOfItsDatabase(t *testing.T) {
+	t.Parallel()
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		dir := t.TempDir()
 		server := startServer(t, dir, append([]string{"--database-quota=1Gi", "--retention=77m"}, flags...)...)
@@ -86,6 +87,7 @@ func TestStatus_OfAServerAndOfItsDatabase(t *testing.T) {
 // A restored database has had no backup, whatever is known of those of the database that the
 // backup was made of: its record is a row on PostgreSQL, a file beside the database on SQLite.
 func TestStatus_RestoredHasNoBackup(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	rows := sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(14, 14))))
 	source, file := pgtest.DSN(t), filepath.Join(dir, "second.zst")
@@ -140,6 +142,7 @@ func readJSONStatus(t *testing.T, args ...string) (s status.Status) {
 // byre status leaves the epoch as it is. Where the database is a copy, or a standby has taken
 // over, the next server begins a new epoch.
 func TestStatus_WritesNothing(t *testing.T) {
+	t.Parallel()
 	dsn := pgtest.DSN(t)
 	if code, _, errOut := call("migrate", "up", "--endpoint", dsn); code != 0 {
 		t.Fatal(errOut)
@@ -169,6 +172,7 @@ func TestStatus_WritesNothing(t *testing.T) {
 // TestStatus_RaisesAlarms: the status of a server at its quota is not ready and says what
 // to do.
 func TestStatus_RaisesAlarms(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	server := startServer(t, dir, "--database-quota=2Mi")
 	client := kubernetes.NewForConfigOrDie(server.config(t))

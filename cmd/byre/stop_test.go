@@ -17,6 +17,7 @@ import (
 )
 
 func TestShutdown_WatchesEndCleanly(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir())
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	w, err := client.CoreV1().Namespaces().Watch(t.Context(), metav1.ListOptions{})
@@ -69,6 +70,7 @@ func TestShutdown_NotReadyBeforeStopping(t *testing.T) {
 }
 
 func TestShutdown_SecondSIGTERMExitsAtOnce(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, t.TempDir(), "--shutdown-delay-duration=10m")
 	if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

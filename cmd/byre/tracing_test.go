@@ -85,6 +85,7 @@ func newSpanCollector(t *testing.T) *spanCollector {
 // TestTracing_SpansCrossTheServer: the trace of a sampled request has spans of the filters,
 // the verb and the database, and continues in the webhook that the server calls.
 func TestTracing_SpansCrossTheServer(t *testing.T) {
+	t.Parallel()
 	for name, flags := range map[string][]string{"sqlite": nil, "postgres": {"--endpoint", pgtest.DSN(t)}} {
 		t.Run(name, func(t *testing.T) {
 			c := newSpanCollector(t)

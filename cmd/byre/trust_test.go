@@ -11,6 +11,7 @@ import (
 
 // A server whose pki/ was lost reports it, and can continue with new keys.
 func TestTrust_LostKeysAreReported(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	startServer(t, dir).stop(t)
 	if err := os.RemoveAll(filepath.Join(dir, "pki")); err != nil {
@@ -23,6 +24,7 @@ func TestTrust_LostKeysAreReported(t *testing.T) {
 
 // A replica with other keys does not join.
 func TestTrust_ReplicaWithOtherKeysIsRefused(t *testing.T) {
+	t.Parallel()
 	endpoint := "--endpoint=" + pgtest.DSN(t)
 	startServer(t, t.TempDir(), endpoint)
 	expectRefusedKeys(t, t.TempDir(), endpoint)

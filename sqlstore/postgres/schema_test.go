@@ -121,7 +121,7 @@ WHERE datname = current_database() AND application_name LIKE 'tenant%' GROUP BY 
 func TestSchemas_AreStoresOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	pgtest.DSN(t) // skips the test where there is no PostgreSQL
-	cluster, err := pgtest.Config{Settings: []string{"max_connections=300"}}.Start(t.Context())
+	cluster, err := pgtest.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

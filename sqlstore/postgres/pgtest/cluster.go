@@ -55,8 +55,10 @@ wait $server
 [ -e "$dir/keep" ] || rm -rf "$dir"
 `
 
-// settings are those of every server.
-var settings = []string{"listen_addresses=''", "shared_buffers=64MB", "max_connections=200", "max_wal_size=512MB", "autovacuum_naptime=5s"}
+// settings are those of every server. Tests of cmd/byre run as many at a time as there are
+// processors, some with two byre processes of up to 17 connections each. A place for a
+// connection takes 20 KB of shared memory and no semaphore of System V's on Linux.
+var settings = []string{"listen_addresses=''", "shared_buffers=64MB", "max_connections=1000", "max_wal_size=512MB", "autovacuum_naptime=5s"}
 
 // Start makes a server with the zero Config and waits until it answers. The caller stops it.
 func Start(ctx context.Context) (*Cluster, error) { return Config{}.Start(ctx) }
