@@ -106,6 +106,9 @@ func TestFile_IsReadableWithCommonTools(t *testing.T) {
 // unless it decompresses to the same text.
 func TestVerify_RefusesDamage(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("reads 400 backups")
+	}
 	rows := randomRows(t)
 	file := write(t, rows)
 	text := decompress(t, file)

@@ -27,6 +27,9 @@ func open(t testing.TB, options postgres.Options) (driver *postgres.Driver, dsn 
 
 func TestDriver_PassesTheSuite(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
 	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
 		driver, _ := open(t, postgres.Options{})
 		return driver

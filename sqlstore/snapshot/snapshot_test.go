@@ -44,6 +44,9 @@ func randomRows(t *testing.T) storetest.Rows {
 // At returns, for revisions of the history, the objects of a list at that revision.
 func TestAt_IsWhatAListHas(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	rows := randomRows(t)
 	path := load(t, rows.Snapshot())
 	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})

@@ -42,6 +42,9 @@ func openWith(t testing.TB, logPages int) (driver *sqlite.Driver, path string) {
 
 func TestDriver_PassesTheSuite(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
 		driver, _ := open(t)
 		return driver
