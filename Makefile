@@ -60,10 +60,16 @@ test-unit: test-setup
 test-short:
 	$(GO) test -short -ldflags='-s -w' $$($(GO) list ./...)
 
+# The packages of e2e whose tests run what they test in their own process. Left out are those
+# that start servers or kill processes, which are programs built without the race detector.
+RACE_E2E_PKGS := ./bench ./document ./robustness/check ./robustness/inprocess ./robustness/power ./robustness/tables ./robustness/vfs
+
 # Every package under the race detector, for the night: Kubernetes is built a second
-# time, and what waits for the processor takes several times as long.
+# time, and what waits for the processor takes several times as long. Servers that tests of
+# cmd/byre start run under it too.
 test-race-all: test-setup
 	CGO_ENABLED=1 $(GO) test -race -p 1 -timeout 60m ./...
+	cd e2e && CGO_ENABLED=1 $(GO) test -count=1 -race -p 1 -timeout 60m $(RACE_E2E_PKGS)
 
 # The end-to-end tests build kubectl, kube-apiserver and etcd from their modules
 # into bin/e2e. One package at a time: each starts servers. Several tests at a time,
