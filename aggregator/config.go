@@ -7,8 +7,7 @@ import (
 	"byre/apiserver/delegation"
 )
 
-// Options is what New needs besides the dependencies of every server. All of it is
-// optional.
+// Options are the dependencies of New beside those of every server. All are optional.
 type Options struct {
 	// CustomSynced is closed, by the server of custom resources, when Discovery lists
 	// all custom resources that existed at the start; nil if there is no such server.

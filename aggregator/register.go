@@ -155,7 +155,7 @@ func (r *registrar) onAPIService(object any) {
 	}
 }
 
-var errNotStarted = errors.New("not finished")
+var errNotFinished = errors.New("not finished")
 
 // ready is a health check that fails until every built-in group version has been
 // available.
@@ -163,7 +163,7 @@ func (r *registrar) ready(*http.Request) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.missing == nil {
-		return errNotStarted
+		return errNotFinished
 	}
 	if len(r.missing) > 0 {
 		return fmt.Errorf("missing APIService: %v", sets.List(r.missing))

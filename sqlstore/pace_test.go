@@ -39,9 +39,9 @@ func (b *busy) Compact(_ context.Context, upTo int64, limit int) (deleted int64,
 	return b.compacted - before, b.compacted == upTo, nil
 }
 
-// A compaction leaves nine tenths of the time to the writers. Where they make more changes
-// than it deletes, it leaves them only as much as lets it keep up with them, and never less
-// than six sevenths.
+// A compaction takes a tenth of the time and leaves the rest to the writers. If the writers make
+// changes faster than it deletes them, it takes more, so that it keeps up with them, and a seventh
+// at most.
 func TestCompact_KeepsUpWithTheWriters(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -78,8 +78,8 @@ func TestCompact_KeepsUpWithTheWriters(t *testing.T) {
 	}
 }
 
-// A chunk that waits for the writers' lock does not get smaller, and the pause after it no longer:
-// the writers lose nothing while it waits.
+// If a chunk waits for the writers' lock, the next chunk is not smaller and the pause between them
+// not longer: the writers lose nothing while it waits.
 func TestCompact_DoesNotPauseForItsWaits(t *testing.T) {
 	t.Parallel()
 	compacted := func(wait time.Duration) (changes int64, chunks time.Duration) {

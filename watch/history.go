@@ -268,7 +268,7 @@ func (f *Feed) fillRing(ctx context.Context, rc *resourceCache) {
 func (f *Feed) ringStart(rc *resourceCache) (since, compacted int64, full bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return rc.ring.since, f.compacted, rc.dropped || !rc.loaded || rc.ring.full()
+	return rc.ring.since, f.compacted, rc.dropped || !rc.loaded || rc.ring.isFull()
 }
 
 // prepend adds the events after one revision, up to another (since), at the beginning of a ring
@@ -288,7 +288,7 @@ func (f *Feed) prepend(rc *resourceCache, events []Event, after, since int64) bo
 				ev.New = e
 			}
 		}
-		if !rc.ring.unshift(ev) {
+		if !rc.ring.prepend(ev) {
 			rc.ring.since = ev.Revision
 			return false
 		}

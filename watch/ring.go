@@ -71,11 +71,11 @@ func (r *ring) push(ev Event) {
 	}
 }
 
-// unshift adds an event before the oldest one. It returns false if the ring is full. The caller
+// prepend adds an event before the oldest one. It returns false if the ring is full. The caller
 // sets since.
-func (r *ring) unshift(ev Event) bool {
+func (r *ring) prepend(ev Event) bool {
 	maxEvents, maxBytes := r.bounds()
-	if r.full() || r.size > 0 && r.bytes+r.cost(ev) > maxBytes {
+	if r.isFull() || r.size > 0 && r.bytes+r.cost(ev) > maxBytes {
 		return false
 	}
 	if r.size == len(r.events) {
@@ -88,7 +88,7 @@ func (r *ring) unshift(ev Event) bool {
 	return true
 }
 
-func (r *ring) full() bool {
+func (r *ring) isFull() bool {
 	maxEvents, maxBytes := r.bounds()
 	return r.size == maxEvents || r.bytes >= maxBytes
 }

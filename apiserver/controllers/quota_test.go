@@ -18,8 +18,8 @@ import (
 	"k8s.io/kubernetes/pkg/quota/v1/evaluator/core"
 )
 
-// newQuotas makes a quotas whose discovery returns list and whose namespace has quotas of
-// the names.
+// newQuotas makes a lazyQuotaController with the given discovery. The namespace default has a
+// ResourceQuota for each of the resource names.
 func newQuotas(t *testing.T, discover func() ([]*metav1.APIResourceList, error), names ...v1.ResourceName) *lazyQuotaController {
 	t.Helper()
 	evaluators, err := core.NewEvaluators(nil, informers.NewSharedInformerFactory(fake.NewClientset(), 0), nil)

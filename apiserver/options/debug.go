@@ -6,7 +6,7 @@ import "github.com/spf13/pflag"
 type DebugOptions struct {
 	// Profiling serves profiles over the API's port.
 	Profiling bool
-	// Contention fills the profile of blocking.
+	// Contention turns the block profile on, which is served with the others.
 	Contention bool
 	// SocketPath is the path of a Unix socket that serves profiles too; empty means
 	// none.
@@ -18,7 +18,7 @@ func (o *DebugOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Profiling, "profiling", o.Profiling,
 		"Serve profiles at /debug/pprof/ and log levels at /debug/flags/v to those who are authorized.")
 	fs.BoolVar(&o.Contention, "contention-profiling", o.Contention,
-		"Fill the profile of blocking, /debug/pprof/block, if there is a way to read it.")
+		"Enable block profiling, /debug/pprof/block, if there is a way to read it.")
 	fs.StringVar(&o.SocketPath, "debug-socket-path", o.SocketPath,
 		"Unix socket to serve profiles and log levels on, to whoever may open it, without authentication. What is at this path is replaced.")
 }

@@ -67,28 +67,28 @@ func compareConversions(t *testing.T, stock, byre *peer) {
 	// Each change is converted once, so there has to be a new one for each answer of the
 	// webhook that is to be seen.
 	changes := 0
-	spoil := func(how spoiled) {
-		c.spoilt(spoiled{})
+	misbehave := func(how misbehavior) {
+		c.setMisbehavior(misbehavior{})
 		changes++
 		for _, p := range []*peer{stock, byre} {
 			p.must(t, http.StatusOK, request{method: http.MethodPatch, path: cronsPath + "/a", contentType: mergePatch,
 				body: fmt.Sprintf(`{"metadata":{"annotations":{"change":"%d"}}}`, changes)})
 		}
-		c.spoilt(how)
+		c.setMisbehavior(how)
 	}
 	for _, bad := range badConversions() {
-		spoil(bad.how)
+		misbehave(bad.how)
 		compareBadConversion(t, stock, byre, bad.name)
 	}
 	for _, odd := range oddConversions() {
-		spoil(odd.how)
+		misbehave(odd.how)
 		compare(t, stock, byre, request{name: "convert to " + odd.name, path: oldCronsPath + "/a"})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	spoil(hangs(ctx))
+	misbehave(hanging(ctx))
 	compare(t, stock, byre, request{name: "convert without an end", path: oldCronsPath + "/a?timeout=1s"})
-	spoil(spoiled{})
+	misbehave(misbehavior{})
 	compare(t, stock, byre, request{name: "convert rightly again", path: oldCronsPath + "/a"})
 	deleteOnBoth(t, stock, byre, "crons.jobs.example.com", "services.jobs.example.com")
 }
@@ -168,40 +168,40 @@ func converted() []request {
 
 type badConversion struct {
 	name string
-	how  spoiled
+	how  misbehavior
 }
 
 func badConversions() []badConversion {
 	return []badConversion{
-		{"a failure", spoiled{convert: func(r *apiextensionsv1.ConversionResponse) {
+		{"a failure", misbehavior{convert: func(r *apiextensionsv1.ConversionResponse) {
 			r.Result = metav1.Status{Status: metav1.StatusFailure, Message: "no such zone"}
 		}}},
-		{"no verdict", spoiled{convert: func(r *apiextensionsv1.ConversionResponse) { r.Result = metav1.Status{} }}},
-		{"another uid", spoiled{convert: func(r *apiextensionsv1.ConversionResponse) { r.UID = "another" }}},
-		{"no objects", spoiled{convert: func(r *apiextensionsv1.ConversionResponse) { r.ConvertedObjects = nil }}},
-		{"too many objects", spoiled{convert: func(r *apiextensionsv1.ConversionResponse) {
+		{"no verdict", misbehavior{convert: func(r *apiextensionsv1.ConversionResponse) { r.Result = metav1.Status{} }}},
+		{"another uid", misbehavior{convert: func(r *apiextensionsv1.ConversionResponse) { r.UID = "another" }}},
+		{"no objects", misbehavior{convert: func(r *apiextensionsv1.ConversionResponse) { r.ConvertedObjects = nil }}},
+		{"too many objects", misbehavior{convert: func(r *apiextensionsv1.ConversionResponse) {
 			r.ConvertedObjects = append(r.ConvertedObjects, r.ConvertedObjects...)
 		}}},
-		{"the same version", edits(func(u *unstructured.Unstructured) { u.SetAPIVersion("jobs.example.com/v1") })},
-		{"another group", edits(func(u *unstructured.Unstructured) { u.SetAPIVersion("example.com/v1beta1") })},
-		{"another kind", edits(func(u *unstructured.Unstructured) { u.SetKind("Other") })},
-		{"another name", edits(func(u *unstructured.Unstructured) { u.SetName("b") })},
-		{"another namespace", edits(func(u *unstructured.Unstructured) { u.SetNamespace("b") })},
-		{"another identity", edits(func(u *unstructured.Unstructured) { u.SetUID("b") })},
-		{"no metadata", edits(func(u *unstructured.Unstructured) { delete(u.Object, "metadata") })},
-		{"metadata of another type", edits(func(u *unstructured.Unstructured) { u.Object["metadata"] = 1 })},
-		{"labels of another type", edits(func(u *unstructured.Unstructured) {
+		{"the same version", editing(func(u *unstructured.Unstructured) { u.SetAPIVersion("jobs.example.com/v1") })},
+		{"another group", editing(func(u *unstructured.Unstructured) { u.SetAPIVersion("example.com/v1beta1") })},
+		{"another kind", editing(func(u *unstructured.Unstructured) { u.SetKind("Other") })},
+		{"another name", editing(func(u *unstructured.Unstructured) { u.SetName("b") })},
+		{"another namespace", editing(func(u *unstructured.Unstructured) { u.SetNamespace("b") })},
+		{"another identity", editing(func(u *unstructured.Unstructured) { u.SetUID("b") })},
+		{"no metadata", editing(func(u *unstructured.Unstructured) { delete(u.Object, "metadata") })},
+		{"metadata of another type", editing(func(u *unstructured.Unstructured) { u.Object["metadata"] = 1 })},
+		{"labels of another type", editing(func(u *unstructured.Unstructured) {
 			u.Object["metadata"].(map[string]any)["labels"] = map[string]any{"a": 1}
 		})},
-		{"bad labels", edits(func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a b": "c d"}) })},
-		{"no answer", says(http.StatusOK, "application/json", "")},
-		{"an answer that is no JSON", says(http.StatusOK, "application/json", "hello")},
-		{"an answer that is no review", says(http.StatusOK, "application/json", `{"apiVersion":"v1","kind":"Pod"}`)},
-		{"an empty review", says(http.StatusOK, "application/json", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview"}`)},
-		{"an old review", says(http.StatusOK, "application/json", `{"apiVersion":"apiextensions.k8s.io/v1beta1","kind":"ConversionReview"}`)},
-		{"an error", says(http.StatusInternalServerError, "text/plain", "out of order")},
-		{"a page", says(http.StatusOK, "text/html", "<html>")},
-		{"a redirect", spoiled{answer: func(w http.ResponseWriter, req *http.Request) {
+		{"bad labels", editing(func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a b": "c d"}) })},
+		{"no answer", answering(http.StatusOK, "application/json", "")},
+		{"an answer that is no JSON", answering(http.StatusOK, "application/json", "hello")},
+		{"an answer that is no review", answering(http.StatusOK, "application/json", `{"apiVersion":"v1","kind":"Pod"}`)},
+		{"an empty review", answering(http.StatusOK, "application/json", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview"}`)},
+		{"an old review", answering(http.StatusOK, "application/json", `{"apiVersion":"apiextensions.k8s.io/v1beta1","kind":"ConversionReview"}`)},
+		{"an error", answering(http.StatusInternalServerError, "text/plain", "out of order")},
+		{"a page", answering(http.StatusOK, "text/html", "<html>")},
+		{"a redirect", misbehavior{answer: func(w http.ResponseWriter, req *http.Request) {
 			http.Redirect(w, req, "/elsewhere", http.StatusFound)
 		}}},
 	}
@@ -210,11 +210,11 @@ func badConversions() []badConversion {
 // oddConversions are wrong conversions that both servers accept.
 func oddConversions() []badConversion {
 	return []badConversion{
-		{"an object with an owner", edits(func(u *unstructured.Unstructured) {
+		{"an object with an owner", editing(func(u *unstructured.Unstructured) {
 			u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "u"}})
 		})},
-		{"a spec of another type", edits(func(u *unstructured.Unstructured) { u.Object["spec"] = "x" })},
-		{"an object with other labels", edits(func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a": "b"}) })},
-		{"fields that are not in the schema", edits(func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{"hello": 1} })},
+		{"a spec of another type", editing(func(u *unstructured.Unstructured) { u.Object["spec"] = "x" })},
+		{"an object with other labels", editing(func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a": "b"}) })},
+		{"fields that are not in the schema", editing(func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{"hello": 1} })},
 	}
 }

@@ -23,12 +23,12 @@ type converter struct {
 	// ca is its self-signed certificate, for its own address and the name of a Service.
 	ca []byte
 
-	mu    sync.Mutex
-	spoil spoiled
+	mu          sync.Mutex
+	misbehavior misbehavior
 }
 
-// spoiled is how a webhook misbehaves. At most one of the fields is set.
-type spoiled struct {
+// misbehavior is how a webhook misbehaves. At most one of the fields is set.
+type misbehavior struct {
 	answer  http.HandlerFunc                          // answers instead of the converter
 	convert func(*apiextensionsv1.ConversionResponse) // changes a correct answer
 }
@@ -53,19 +53,19 @@ func newConverter(t *testing.T, service string) *converter {
 	return c
 }
 
-// spoilt makes the webhook misbehave so from now on, or convert correctly if s is empty.
-func (c *converter) spoilt(s spoiled) {
+// setMisbehavior makes the webhook misbehave so from now on, or convert correctly if s is empty.
+func (c *converter) setMisbehavior(s misbehavior) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.spoil = s
+	c.misbehavior = s
 }
 
 func (c *converter) serve(w http.ResponseWriter, req *http.Request) {
 	c.mu.Lock()
-	spoil := c.spoil
+	how := c.misbehavior
 	c.mu.Unlock()
-	if spoil.answer != nil {
-		spoil.answer(w, req)
+	if how.answer != nil {
+		how.answer(w, req)
 		return
 	}
 	review := &apiextensionsv1.ConversionReview{}
@@ -83,8 +83,8 @@ func (c *converter) serve(w http.ResponseWriter, req *http.Request) {
 		rename(object, review.Request.DesiredAPIVersion)
 		review.Response.ConvertedObjects = append(review.Response.ConvertedObjects, runtime.RawExtension{Object: object})
 	}
-	if spoil.convert != nil {
-		spoil.convert(review.Response)
+	if how.convert != nil {
+		how.convert(review.Response)
 	}
 	review.Request = nil
 	w.Header().Set("Content-Type", "application/json")
@@ -103,27 +103,27 @@ func rename(object *unstructured.Unstructured, version string) {
 	object.SetAPIVersion(version)
 }
 
-// edits changes each converted object.
-func edits(change func(*unstructured.Unstructured)) spoiled {
-	return spoiled{convert: func(r *apiextensionsv1.ConversionResponse) {
+// editing changes each converted object.
+func editing(change func(*unstructured.Unstructured)) misbehavior {
+	return misbehavior{convert: func(r *apiextensionsv1.ConversionResponse) {
 		for i := range r.ConvertedObjects {
 			change(r.ConvertedObjects[i].Object.(*unstructured.Unstructured))
 		}
 	}}
 }
 
-// says answers each request with a fixed status and text.
-func says(status int, media, text string) spoiled {
-	return spoiled{answer: func(w http.ResponseWriter, _ *http.Request) {
+// answering answers each request with a fixed status and text.
+func answering(status int, media, text string) misbehavior {
+	return misbehavior{answer: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", media)
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(text)) // it fails when the server has closed the connection
 	}}
 }
 
-// hangs does not answer: a request ends when its client has gone or ctx has ended.
-func hangs(ctx context.Context) spoiled {
-	return spoiled{answer: func(_ http.ResponseWriter, req *http.Request) {
+// hanging does not answer: a request ends when its client has gone or ctx has ended.
+func hanging(ctx context.Context) misbehavior {
+	return misbehavior{answer: func(_ http.ResponseWriter, req *http.Request) {
 		select {
 		case <-req.Context().Done():
 		case <-ctx.Done():

@@ -50,21 +50,21 @@ const (
 	apply            = "application/apply-patch+yaml"
 )
 
-// objects returns the requests of life for each object of the manifests.
+// objects returns the requests that lifecycle makes for each object of the manifests.
 func objects(t *testing.T) []request {
 	t.Helper()
 	var all, gone []request
 	for _, object := range readManifests(t, "life") {
-		created, deleted := life(t, object)
+		created, deleted := lifecycle(t, object)
 		all = append(all, created...)
 		gone = append(gone, deleted...)
 	}
 	return append(all, gone...)
 }
 
-// life returns requests that create, read, list and change an object, and those that delete
+// lifecycle returns requests that create, read, list and change an object, and those that delete
 // it.
-func life(t *testing.T, object *unstructured.Unstructured) (created, deleted []request) {
+func lifecycle(t *testing.T, object *unstructured.Unstructured) (created, deleted []request) {
 	t.Helper()
 	kind := plural[object.GetKind()]
 	collection := "/apis/" + object.GetAPIVersion()

@@ -15,11 +15,11 @@ import (
 
 const (
 	schemaCount = 300
-	// together is how many schemas one definition has, each as a field.
-	together = 12
-	// objectsEach is how many objects are made for a schema.
-	objectsEach = 3
-	asking      = 8 // requests at a time
+	// schemasPerDefinition is how many schemas one definition has, each as a field.
+	schemasPerDefinition = 12
+	// objectsPerSchema is how many objects are made for a schema.
+	objectsPerSchema = 3
+	asking           = 8 // requests at a time
 )
 
 // compareSchemas generates schemas and objects, and compares how both servers accept, prune,
@@ -36,9 +36,9 @@ func compareSchemas(t *testing.T, stock, byre *peer) {
 	if len(good) < schemaCount/2 || len(good) == schemaCount {
 		t.Errorf("%d of %d schemas are valid: the generator makes too many of a kind", len(good), schemaCount)
 	}
-	var definitions []generated
-	for n := 0; n < len(good); n += together {
-		definitions = append(definitions, newGenerated(g, n/together, good[n:min(n+together, len(good))]))
+	var definitions []generatedDefinition
+	for n := 0; n < len(good); n += schemasPerDefinition {
+		definitions = append(definitions, newGeneratedDefinition(g, n/schemasPerDefinition, good[n:min(n+schemasPerDefinition, len(good))]))
 	}
 	err := onBoth(stock, byre, func(p *peer) error {
 		var errs []error
@@ -62,17 +62,17 @@ func compareSchemas(t *testing.T, stock, byre *peer) {
 	}
 }
 
-// generated is a definition with generated schemas, and objects for each.
-type generated struct {
+// generatedDefinition is a definition with generated schemas, and objects for each.
+type generatedDefinition struct {
 	number  int
 	schemas []object
 	// first and second are the objects as they are created and as they are updated.
 	first, second []string
 }
 
-func newGenerated(g generator, number int, schemas []object) generated {
-	d := generated{number: number, schemas: schemas}
-	for i := range len(schemas) * objectsEach {
+func newGeneratedDefinition(g generator, number int, schemas []object) generatedDefinition {
+	d := generatedDefinition{number: number, schemas: schemas}
+	for i := range len(schemas) * objectsPerSchema {
 		field := i % len(schemas)
 		for _, to := range []*[]string{&d.first, &d.second} {
 			*to = append(*to, d.instance(i, object{fmt.Sprintf("f%d", field): g.value(schemas[field])}))
@@ -81,20 +81,20 @@ func newGenerated(g generator, number int, schemas []object) generated {
 	return d
 }
 
-func (d generated) plural() string { return fmt.Sprintf("things%d", d.number) }
+func (d generatedDefinition) plural() string { return fmt.Sprintf("things%d", d.number) }
 
-func (d generated) path() string {
+func (d generatedDefinition) path() string {
 	return "/apis/generated.example.com/v1/namespaces/custom/" + d.plural()
 }
 
-func (d generated) instance(i int, spec object) string {
+func (d generatedDefinition) instance(i int, spec object) string {
 	return mustJSON(object{
 		"apiVersion": "generated.example.com/v1", "kind": fmt.Sprintf("Thing%d", d.number),
 		"metadata": object{"name": fmt.Sprintf("o%d", i)}, "spec": spec,
 	})
 }
 
-func (d generated) definition(schemas []object) string {
+func (d generatedDefinition) definition(schemas []object) string {
 	properties := object{}
 	for i, schema := range schemas {
 		properties[fmt.Sprintf("f%d", i)] = schema
@@ -164,7 +164,7 @@ func (c *comparison) define(schemas []object) []object {
 func normalizeDefinitionCauses(body any) any { return normalizeCauses(normalizeDefinition(body)) }
 
 // objects creates and updates all objects, and compares the answers.
-func (c *comparison) objects(definitions []generated) {
+func (c *comparison) objects(definitions []generatedDefinition) {
 	var group errgroup.Group
 	group.SetLimit(asking)
 	for _, d := range definitions {
@@ -177,7 +177,7 @@ func (c *comparison) objects(definitions []generated) {
 	}
 }
 
-func (c *comparison) object(d generated, i int) error {
+func (c *comparison) object(d generatedDefinition, i int) error {
 	name := fmt.Sprintf("%s o%d ", d.plural(), i)
 	path := fmt.Sprintf("%s/o%d", d.path(), i)
 	strict := request{name: name + "strictly", method: http.MethodPost, path: d.path() + "?dryRun=All&fieldValidation=Strict", body: d.first[i], normalize: normalizeFirstError}
@@ -200,7 +200,7 @@ func (c *comparison) object(d generated, i int) error {
 
 // tighten tightens the schemas, and compares the answers to updates of objects that were
 // created before.
-func (c *comparison) tighten(g generator, definitions []generated) {
+func (c *comparison) tighten(g generator, definitions []generatedDefinition) {
 	var changes sync.WaitGroup
 	for _, d := range definitions {
 		tight := make([]object, len(d.schemas))
@@ -212,7 +212,7 @@ func (c *comparison) tighten(g generator, definitions []generated) {
 	changes.Wait()
 }
 
-func (c *comparison) tightenOne(d generated, schemas []object) {
+func (c *comparison) tightenOne(d generatedDefinition, schemas []object) {
 	definition := request{method: http.MethodPatch, path: definitionsPath + "/" + d.plural() + ".generated.example.com", contentType: mergePatch, body: d.definition(schemas)}
 	for _, p := range []*peer{c.stock, c.byre} {
 		a, err := p.ask(c.t.Context(), definition)

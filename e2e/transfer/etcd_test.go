@@ -192,7 +192,7 @@ func TestEtcd_RoundTripKeepsObjects(t *testing.T) {
 	if err := byre.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	startByre(t, data).works(t)
+	startByre(t, data).checkUsable(t)
 	intoPostgres(t, before, keys, revision, nil, "etcd", snapshot)
 }
 

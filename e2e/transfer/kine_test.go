@@ -68,7 +68,7 @@ func TestKine_IsImported(t *testing.T) {
 			if err := byre.Stop(); err != nil {
 				t.Fatal(err)
 			}
-			startByre(t, data).works(t)
+			startByre(t, data).checkUsable(t)
 			intoPostgres(t, before, keys, revision, nil, "kine", from)
 		})
 	}

@@ -14,10 +14,10 @@ type observation struct {
 	revision int64
 }
 
-// horizon is the greatest revision that anybody had seen by a time.
+// horizon has the greatest revision that anybody had seen by each time, in the order of time.
 type horizon []observation
 
-// newHorizon takes observations of revisions that exist.
+// newHorizon makes the horizon of all observations, which it sorts.
 func newHorizon(all []observation) horizon {
 	slices.SortFunc(all, func(a, b observation) int { return cmp.Compare(a.at, b.at) })
 	var h horizon
@@ -29,6 +29,7 @@ func newHorizon(all []observation) horizon {
 	return h
 }
 
+// before returns the greatest revision that anybody had seen before t; 0 if none.
 func (h horizon) before(t time.Duration) int64 {
 	n, _ := slices.BinarySearchFunc(h, t, func(o observation, t time.Duration) int { return cmp.Compare(o.at, t) })
 	if n == 0 {

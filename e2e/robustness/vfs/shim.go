@@ -36,6 +36,8 @@ var (
 	methods sqlite3.Tsqlite3_io_methods
 )
 
+// register makes the shim the default VFS of SQLite, once in a process. Each method of the shim
+// calls that of SQLite's own VFS, and has the power fail or the operation fail where a test says so.
 var register = sync.OnceValue(func() error {
 	tls := libc.NewTLS()
 	defer tls.Close()
@@ -89,6 +91,7 @@ func fileOf(h uintptr) *file {
 	return files.byID[at[handle](h).id]
 }
 
+// open implements xOpen of sqlite3_vfs.
 func open(tls *libc.TLS, _, name, h uintptr, flags int32, outFlags uintptr) int32 {
 	*at[handle](h) = handle{}
 	o := function[func(*libc.TLS, uintptr, uintptr, uintptr, int32, uintptr) int32](at[sqlite3.Tsqlite3_vfs](own).FxOpen)
@@ -113,6 +116,7 @@ func open(tls *libc.TLS, _, name, h uintptr, flags int32, outFlags uintptr) int3
 	return sqlite3.SQLITE_OK
 }
 
+// remove implements xDelete of sqlite3_vfs.
 func remove(tls *libc.TLS, _, name uintptr, syncDir int32) int32 {
 	path := libc.GoString(name)
 	passChange(path)
@@ -123,8 +127,8 @@ func remove(tls *libc.TLS, _, name uintptr, syncDir int32) int32 {
 	return d(tls, own, name, syncDir)
 }
 
-// closeFile forgets a file that the disk has whole. What is not synced when the last handle
-// goes can be lost still.
+// closeFile implements xClose of sqlite3_io_methods. It forgets a file that the disk has whole.
+// What is not synced when the last handle is closed can still be lost.
 func closeFile(tls *libc.TLS, h uintptr) int32 {
 	files.Lock()
 	id := at[handle](h).id

@@ -20,9 +20,9 @@ import (
 	"byre/sqlstore/eventually"
 )
 
-// works uses a server after an import as a cluster would: informers, the allocators of
+// checkUsable uses a server after an import as a cluster would: informers, the allocators of
 // Services, updates, and the deletion of a namespace with all that is in it.
-func (c *server) works(t *testing.T) {
+func (c *server) checkUsable(t *testing.T) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(c.Config(servers.AdminToken))
 	if err != nil {
@@ -39,7 +39,7 @@ func (c *server) works(t *testing.T) {
 		t.Fatal("the informers do not sync")
 	}
 
-	c.allocates(t, client)
+	c.checkAllocation(t, client)
 
 	listed, err := client.CoreV1().Secrets("shop").List(ctx, metav1.ListOptions{})
 	if err != nil || len(listed.Items) == 0 {
@@ -120,9 +120,9 @@ func (c *server) removeFinalizers(ctx context.Context, kept schema.GroupVersionR
 	return nil
 }
 
-// allocates creates Services: none must be given an address or a port that another one has,
+// checkAllocation creates Services: none must be given an address or a port that another one has,
 // and those that ask for one that is taken must be refused.
-func (c *server) allocates(t *testing.T, client kubernetes.Interface) {
+func (c *server) checkAllocation(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	all, err := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
