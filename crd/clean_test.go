@@ -67,6 +67,9 @@ func (s *server) createMany(t *testing.T, instances, namespaces int, metadata st
 // each is written once and read a bounded number of times, in any number of namespaces.
 func TestFinalizer_CleaningIsLinear(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	const instances, namespaces = 600, 150
 	for _, kind := range dbtest.Kinds() {
 		t.Run(kind.Name, func(t *testing.T) {

@@ -165,6 +165,9 @@ func TestFollow_SeesEachChangeOnce(t *testing.T) {
 // have loaded and unloaded the records meanwhile.
 func TestFollow_IdleReadsNoHistory(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits for checks of the feed")
+	}
 	f := start(t, Options{})
 	f.write(pod("a", "x"), "1")
 	f.snapshot()

@@ -53,6 +53,9 @@ func (f *faulty) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 // write that certainly did not happen with it.
 func TestUnknownOutcome_IsNotRetriedByClients(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	driver := &faulty{}
 	s := newServer(t, func(d sqlstore.Driver) sqlstore.Driver {
 		driver.Driver = d

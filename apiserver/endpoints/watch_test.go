@@ -300,6 +300,9 @@ func TestWatch_EndsAtShutdown(t *testing.T) {
 
 // TestWatch_IsCounted: events and open watches are counted under kube-apiserver's names.
 func TestWatch_IsCounted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a second")
+	}
 	metrics.Register()
 	s := newServer(t, nil)
 	s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
