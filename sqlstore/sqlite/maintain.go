@@ -101,9 +101,10 @@ func (w *writer) vacuumSome(limit int) error {
 	if err != nil {
 		return err
 	}
+	defer rows.Close()
 	for n := 0; n < limit && rows.Next(); n++ {
 	}
-	return errors.Join(rows.Err(), rows.Close())
+	return rows.Err()
 }
 
 const (
