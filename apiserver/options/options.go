@@ -87,9 +87,12 @@ func New() *Options {
 }
 
 // addLoggingGates adds the feature gates of logging, which --feature-gates must accept, to
-// those of the process. It adds them once, because the flags close the set of gates.
+// those of the process. It adds them once, because the flags close the set of gates, and only
+// if no other command of the process, such as kube-apiserver's in a test, has added them.
 var addLoggingGates = sync.OnceFunc(func() {
-	utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
+	if _, known := utilfeature.DefaultMutableFeatureGate.GetAll()[logsapi.ContextualLogging]; !known {
+		utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
+	}
 })
 
 // Flags returns all flags in their sections.

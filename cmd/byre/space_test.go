@@ -47,8 +47,7 @@ func TestDatabaseQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 	})
 }
 
-// largeText is the length of the text of a large object. A few of them fill the database: each
-// costs four commits, and other tests may keep the disk busy.
+// largeText is the length of the text of a large object, of which a few fill the database.
 const largeText = 1_000_000
 
 // randomText can hardly be compressed.
