@@ -32,6 +32,7 @@ type part struct {
 var parts = []part{
 	{"migrations", 0, []string{"k8s.io/", "sigs.k8s.io/"}},
 	{"sqlstore/eventually", 0, []string{"byre/", "database/sql", "github.com/jackc/", "modernc.org/"}},
+	{"sqlstore/elapsed", 0, []string{"byre/", "k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"sqlstore", 1, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"sqlstore/snapshot", 1.1, []string{"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},
 	{"sqlstore/backup/location", 1.1, []string{"byre/", "k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},

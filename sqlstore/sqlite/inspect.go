@@ -16,6 +16,7 @@ import (
 	"byre/migrations"
 	"byre/migrations/dbfile"
 	"byre/sqlstore"
+	"byre/sqlstore/elapsed"
 )
 
 // Inspect reads every page of the file at path and every row of its tables. It calls report
@@ -150,6 +151,11 @@ func texts(ctx context.Context, q querier, query string) (all []string, err erro
 // program reads the file while a Driver closes it, the log stays too; then the check is
 // superfluous and does no harm.
 func InspectAfterCrash(ctx context.Context, path string, logger *slog.Logger) error {
+	return inspectAfterCrash(ctx, path, logger, elapsed.After)
+}
+
+// inspectAfterCrash is InspectAfterCrash, which logs that it goes on after a time.
+func inspectAfterCrash(ctx context.Context, path string, logger *slog.Logger, after time.Duration) error {
 	resolved, err := dbfile.Resolve(path)
 	if err != nil || !hasLog(resolved) {
 		return nil //nolint:nilerr // the file does not exist yet
@@ -159,7 +165,7 @@ func InspectAfterCrash(ctx context.Context, path string, logger *slog.Logger) er
 		return err
 	}
 	d := &Driver{options: Options{Busy: defaultBusy}, path: lock.Path, readOnly: true}
-	return errors.Join(d.inspectAfterCrash(ctx, logger), lock.Close())
+	return errors.Join(d.inspectAfterCrash(ctx, logger, after), lock.Close())
 }
 
 func hasLog(path string) bool {
@@ -167,7 +173,7 @@ func hasLog(path string) bool {
 	return err == nil && wal.Size() > 0
 }
 
-func (d *Driver) inspectAfterCrash(ctx context.Context, logger *slog.Logger) error {
+func (d *Driver) inspectAfterCrash(ctx context.Context, logger *slog.Logger, after time.Duration) error {
 	if !hasLog(d.path) { // another process had the file open and has closed it meanwhile
 		return nil
 	}
@@ -175,11 +181,12 @@ func (d *Driver) inspectAfterCrash(ctx context.Context, logger *slog.Logger) err
 		return err
 	}
 	start := time.Now()
-	slow := time.AfterFunc(2*time.Second, func() {
-		logger.Info("store: byre was not stopped cleanly: checking the database file", "path", d.path)
+	stop := elapsed.Report(after, elapsed.InLog, func(elapsed time.Duration) {
+		logger.Info("store: byre was not stopped cleanly: checking the database file", "path", d.path, "elapsed", elapsed.Round(time.Second))
 	})
-	defer slow.Stop()
-	if err := d.quickCheck(ctx); err != nil {
+	err := d.quickCheck(ctx)
+	stop()
+	if err != nil {
 		var e *engine.Error
 		if ctx.Err() == nil && !errors.As(err, &e) {
 			return fmt.Errorf("%w: %s: %w: %s", sqlstore.ErrDamaged, d.path, err, nextWhenDamaged)
