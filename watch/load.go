@@ -3,10 +3,13 @@ package watch
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"github.com/google/btree"
 
 	"byre/sqlstore"
+	"byre/sqlstore/elapsed"
 )
 
 // Snapshot returns the records of a resource at the feed's revision. The first call for a
@@ -157,6 +160,14 @@ func (f *Feed) cacheOfLocked(r Resource) *resourceCache {
 func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 	bytes := 0
 	a := f.adoption()
+	var objects atomic.Int64
+	stop := elapsed.Report(elapsed.After, elapsed.InLog, func(elapsed time.Duration) {
+		attributes := []any{"group", rc.resource.Group, "resource", rc.resource.Name, "objects", objects.Load(), "elapsed", elapsed.Round(time.Second)}
+		if usage, known := f.Usage(rc.resource); known {
+			attributes = append(attributes, "of", usage.Objects)
+		}
+		f.opts.Logger.Info("watch: loading objects", attributes...)
+	})
 	tree := btree.NewG(treeDegree, lessEntry)
 	q := sqlstore.Query{Range: sqlstore.Range{Group: rc.resource.Group, Resource: rc.resource.Name, Owner: rc.resource.Owner}}
 	namespaces := map[string]string{}
@@ -170,6 +181,7 @@ func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 		}
 		tree.ReplaceOrInsert(NewEntry(r))
 		bytes += len(r.Value)
+		objects.Add(1)
 		return nil
 	})
 	switch {
@@ -184,6 +196,7 @@ func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 		// another state meanwhile, it drops the cache.
 		err = f.awaitApplied(ctx, listed.Revision, a)
 	}
+	stop()
 	if f.endLoading(rc, load, err, func() { rc.begin(tree, bytes, listed.Revision) }) {
 		f.fillRing(ctx, rc)
 	}
