@@ -43,16 +43,17 @@ type State struct {
 }
 
 // Up brings the database at an endpoint to the latest version. It makes a SQLite file that does
-// not exist. It fails with ErrForeign, ErrNewer and ErrDirty, and for SQLite with an *InUseError.
-func Up(ctx context.Context, endpoint string) (State, error) {
-	return run(ctx, endpoint, func(_ context.Context, _ session, m *migrate.Migrate) error { return m.Up() })
+// not exist. It calls each of onStep before each step. It fails with ErrForeign, ErrNewer and
+// ErrDirty, and for SQLite with an *InUseError.
+func Up(ctx context.Context, endpoint string, onStep ...func(Step)) (State, error) {
+	return run(ctx, endpoint, onStep, func(_ context.Context, _ session, m *migrate.Migrate) error { return m.Up() })
 }
 
-// Down reverses the last step. It fails with an *InUseError while a process uses the database.
-// To reverse the first step, which makes the tables, deletes all data: it fails with a
-// *DeletesError unless deleteAll is set. Other errors are those of Up.
-func Down(ctx context.Context, endpoint string, deleteAll bool) (State, error) {
-	return run(ctx, endpoint, func(ctx context.Context, db session, m *migrate.Migrate) error {
+// Down reverses the last step, before which it calls each of onStep. It fails with an *InUseError
+// while a process uses the database. To reverse the first step, which makes the tables, deletes
+// all data: it fails with a *DeletesError unless deleteAll is set. Other errors are those of Up.
+func Down(ctx context.Context, endpoint string, deleteAll bool, onStep ...func(Step)) (State, error) {
+	return run(ctx, endpoint, onStep, func(ctx context.Context, db session, m *migrate.Migrate) error {
 		if err := db.exclude(ctx); err != nil {
 			return err
 		}
@@ -69,6 +70,36 @@ func Down(ctx context.Context, endpoint string, deleteAll bool) (State, error) {
 		}
 		return m.Steps(-1)
 	})
+}
+
+// Step is a step that begins, or whose reversal begins. The version of a database is the number of
+// its last step.
+type Step struct {
+	Number Version
+	// Latest is the version of this program.
+	Latest Version
+}
+
+// observed is a session that calls onStep before each step.
+type observed struct {
+	session
+	latest Version
+	onStep []func(Step)
+}
+
+// SetVersion implements database.Driver. golang-migrate sets the version that a step leads to,
+// dirty, before it runs the step.
+func (o observed) SetVersion(version int, dirty bool) error {
+	if dirty {
+		current, _, err := o.Version()
+		if err != nil {
+			return err
+		}
+		for _, call := range o.onStep {
+			call(Step{Number: Version(max(current, version)), Latest: o.latest})
+		}
+	}
+	return o.session.SetVersion(version, dirty)
 }
 
 // firstStep is the version of the step that makes the tables.
@@ -94,7 +125,7 @@ type InUseError = dbfile.InUseError
 // Status returns the version of a database, and changes nothing. With ErrNewer and ErrDirty the
 // State is valid.
 func Status(ctx context.Context, endpoint string) (State, error) {
-	return run(ctx, endpoint, nil)
+	return run(ctx, endpoint, nil, nil)
 }
 
 // Latest returns the version of this program's schema in a dialect.
@@ -153,7 +184,7 @@ const selectCounts = `SELECT (SELECT count(*) FROM objects), (SELECT count(*) FR
 
 // run calls move in a transaction and returns the state after it. Without a move it only reads the
 // state.
-func run(ctx context.Context, endpoint string, move move) (state State, err error) {
+func run(ctx context.Context, endpoint string, onStep []func(Step), move move) (state State, err error) {
 	dialect, dsn, err := ParseEndpoint(endpoint)
 	if err != nil {
 		return State{}, err
@@ -173,7 +204,7 @@ func run(ctx context.Context, endpoint string, move move) (state State, err erro
 	if err := db.begin(ctx); err != nil {
 		return State{}, err
 	}
-	err = step(ctx, db, dialect, latest, move)
+	err = step(ctx, observed{db, latest, onStep}, dialect, move)
 	if err == nil || move == nil {
 		// After a step that failed, the transaction can't read the version any more.
 		current, _, versionErr := db.Version()
@@ -192,12 +223,12 @@ func open(ctx context.Context, dialect Dialect, dsn string, change bool) (sessio
 }
 
 // step calls move, if there is one. It fails if the database is newer or dirty.
-func step(ctx context.Context, db session, dialect Dialect, latest Version, move move) error {
+func step(ctx context.Context, db observed, dialect Dialect, move move) error {
 	current, dirty, err := db.Version()
 	switch {
 	case err != nil:
 		return err
-	case Version(current) > latest:
+	case Version(current) > db.latest:
 		return Check(dialect, Version(current))
 	case dirty:
 		return ErrDirty

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -141,15 +142,31 @@ func TestMigrate_UpDownUpGivesTheSameSchema(t *testing.T) {
 		}
 		state, err := migrations.Status(t.Context(), d.endpoint)
 		expect("status of nothing", state, err, 0)
-		state, err = migrations.Up(t.Context(), d.endpoint)
+		var steps []migrations.Step
+		onStep := func(s migrations.Step) { steps = append(steps, s) }
+		state, err = migrations.Up(t.Context(), d.endpoint, onStep)
 		expect("up", state, err, latest)
+		expectSteps := func(what string, first, last migrations.Version) {
+			t.Helper()
+			var want []migrations.Step
+			for number := first; number <= last; number++ {
+				want = append(want, migrations.Step{Number: number, Latest: latest})
+			}
+			if !slices.Equal(steps, want) {
+				t.Errorf("%s: steps %v, want %v", what, steps, want)
+			}
+			steps = nil
+		}
+		expectSteps("up", 1, latest)
 		first := d.query(t, schema)
-		state, err = migrations.Up(t.Context(), d.endpoint)
+		state, err = migrations.Up(t.Context(), d.endpoint, onStep)
 		expect("up again", state, err, latest)
+		expectSteps("up again", 1, 0)
 
 		for version := latest - 1; version >= 0; version-- {
-			state, err = migrations.Down(t.Context(), d.endpoint, true)
+			state, err = migrations.Down(t.Context(), d.endpoint, true, onStep)
 			expect("down", state, err, version)
+			expectSteps("down", version+1, version+1)
 		}
 		if left := d.query(t, schema); len(left) > 0 {
 			t.Errorf("down left %q", left)
@@ -173,13 +190,16 @@ func TestMigrate_RefusesANewerSchema(t *testing.T) {
 		if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
 			t.Fatal(err)
 		}
+		up := func(ctx context.Context, endpoint string) (migrations.State, error) {
+			return migrations.Up(ctx, endpoint)
+		}
 		deleteAll := func(ctx context.Context, endpoint string) (migrations.State, error) {
 			return migrations.Down(ctx, endpoint, true)
 		}
 		d.exec(t, `UPDATE byre_schema SET version = 999`)
 		before := d.query(t, schema)
 		for name, move := range map[string]func(context.Context, string) (migrations.State, error){
-			"up": migrations.Up, "down": deleteAll,
+			"up": up, "down": deleteAll,
 		} {
 			if _, err := move(t.Context(), d.endpoint); !errors.Is(err, migrations.ErrNewer) {
 				t.Errorf("%s: %v", name, err)

@@ -60,7 +60,7 @@ func newCheckCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return check(cmd, dsn, open, repair, output)
+			return check(cmd, newProgress(cmd.ErrOrStderr(), "checking"), dsn, open, repair, output)
 		},
 	}
 	store.AddDatabaseFlags(cmd.Flags())
@@ -89,14 +89,17 @@ func newOpener(ctx context.Context, config string) (integrity.Open, error) {
 	return func(key sqlstore.Key, stored []byte) ([]byte, error) { return opener.Open(ctx, key, stored) }, nil
 }
 
-func check(cmd *cobra.Command, endpoint string, open integrity.Open, repair bool, output string) error {
-	ctx, p := cmd.Context(), newProgress(cmd.ErrOrStderr(), "checking")
+func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open, repair bool, output string) error {
+	ctx := cmd.Context()
 	defer p.end()
 	var result integrity.Result
 	var findings []sqlstore.Finding
 	report := func(f sqlstore.Finding) { findings = append(findings, f) }
 	err := withDatabase(endpoint,
-		func(path string) error { return sqlite.Inspect(ctx, path, report) },
+		func(path string) error {
+			defer p.showElapsed(func() string { return "checking the pages of the file and the checksums of its rows" })()
+			return sqlite.Inspect(ctx, path, report)
+		},
 		func(string) error { return nil })
 	if err == nil || errors.Is(err, sqlstore.ErrDamaged) {
 		readErr := readDatabase(ctx, endpoint, func(s sqlstore.Snapshot) (err error) {

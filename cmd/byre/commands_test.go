@@ -21,7 +21,7 @@ import (
 )
 
 // progressLines are what a command of more than two seconds prints meanwhile.
-var progressLines = regexp.MustCompile(`(?m)^.* \d+ rows, \d+ MiB\n`)
+var progressLines = regexp.MustCompile(`(?m)^.* (\d+ rows, \d+ MiB|\d+ s)\n`)
 
 // call runs a command of the program in this process. It leaves out what a slow machine
 // makes the command say of its progress.

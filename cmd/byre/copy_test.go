@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
@@ -91,28 +90,5 @@ func TestCopy_RefusesALiveServer(t *testing.T) {
 			expectFailure(t, "in use by another byre process", "copy", "--to", endpoint,
 				"--from", sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(5, 5)))))
 		})
-	}
-}
-
-// A command of less than two seconds prints no progress; a longer one prints how many rows
-// it has copied.
-func TestProgress_AfterTwoSeconds(t *testing.T) {
-	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(6, 6)))
-	for _, step := range []time.Duration{0, 100 * time.Millisecond} {
-		var out bytes.Buffer
-		p := newProgress(&out, "copying")
-		now := p.start
-		p.clock = func() time.Time {
-			now = now.Add(step)
-			return now
-		}
-		if _, err := snapshot.DigestOf(p.follow(rows.Snapshot())); err != nil {
-			t.Fatal(err)
-		}
-		p.end()
-		lines := strings.Count(out.String(), "\n")
-		if step == 0 && lines > 0 || step > 0 && (lines < 1 || !strings.HasPrefix(out.String(), "copying [") || !strings.Contains(out.String(), "%, ")) {
-			t.Errorf("with %v a row: %q", step, out.String())
-		}
 	}
 }

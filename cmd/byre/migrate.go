@@ -4,11 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"sync/atomic"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"byre/apiserver/options"
 	"byre/migrations"
+	"byre/sqlstore/elapsed"
 )
 
 // Exit statuses of "byre migrate status"; 1 is any other error.
@@ -45,7 +49,9 @@ func newMigrateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			state, err := migrations.Down(cmd.Context(), dsn, deleteAll)
+			state, err := showSteps(newProgress(cmd.ErrOrStderr(), ""), func(onStep func(migrations.Step)) (migrations.State, error) {
+				return migrations.Down(cmd.Context(), dsn, deleteAll, onStep)
+			})
 			var deletes *migrations.DeletesError
 			if errors.As(err, &deletes) {
 				return fmt.Errorf("%w; to do it, add --yes-delete-all-data", err)
@@ -68,7 +74,9 @@ func newMigrateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			state, err := migrations.Up(cmd.Context(), dsn)
+			state, err := showSteps(newProgress(cmd.ErrOrStderr(), ""), func(onStep func(migrations.Step)) (migrations.State, error) {
+				return migrations.Up(cmd.Context(), dsn, onStep)
+			})
 			return show(cmd.OutOrStdout(), state, err)
 		},
 	}, &cobra.Command{
@@ -101,6 +109,45 @@ func newMigrateCommand() *cobra.Command {
 		},
 	})
 	return cmd
+}
+
+// schemaStep holds the step of a migration that runs: nil before the first one.
+type schemaStep struct {
+	running atomic.Pointer[migrations.Step]
+}
+
+func (s *schemaStep) begin(step migrations.Step) { s.running.Store(&step) }
+
+// waitingToMigrate is what a migration does before its first step.
+const waitingToMigrate = "waiting for the database, or for another process that migrates it"
+
+// showSteps shows the progress of a migration.
+func showSteps(p *progress, migrate func(onStep func(migrations.Step)) (migrations.State, error)) (migrations.State, error) {
+	var step schemaStep
+	stop := p.showElapsed(func() string {
+		if s := step.running.Load(); s != nil {
+			return fmt.Sprintf("step %d of %d of the schema", s.Number, s.Latest)
+		}
+		return waitingToMigrate
+	})
+	defer p.end()
+	defer stop()
+	return migrate(step.begin)
+}
+
+// logSteps logs the progress of a migration that takes long.
+func logSteps(logger *slog.Logger, migrate func(onStep func(migrations.Step)) (migrations.State, error)) (migrations.State, error) {
+	var step schemaStep
+	stop := elapsed.Report(elapsed.After, elapsed.InLog, func(elapsed time.Duration) {
+		elapsed = elapsed.Round(time.Second)
+		if s := step.running.Load(); s != nil {
+			logger.Info("store: migrating the schema", "step", s.Number, "latest", s.Latest, "elapsed", elapsed)
+		} else {
+			logger.Info("store: "+waitingToMigrate, "elapsed", elapsed)
+		}
+	})
+	defer stop()
+	return migrate(step.begin)
 }
 
 func show(out io.Writer, state migrations.State, err error) error {

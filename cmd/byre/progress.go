@@ -9,18 +9,19 @@ import (
 	"k8s.io/component-base/term"
 
 	"byre/sqlstore"
+	"byre/sqlstore/elapsed"
 )
 
 const (
-	// progressAfter is how long a command works before it says how far it is.
-	progressAfter = 2 * time.Second
-	// How often progress is shown: a terminal has one line, which is replaced; elsewhere
-	// each time adds a line.
-	progressOnTerminal, progressInLog = 200 * time.Millisecond, 10 * time.Second
+	// rowsOnTerminal and secondsOnTerminal are how often a terminal shows how many rows were
+	// read, and how many seconds have passed. It has one line, which is replaced; elsewhere
+	// each time adds a line, every elapsed.InLog.
+	rowsOnTerminal, secondsOnTerminal = 200 * time.Millisecond, time.Second
 	progressBarWidth                  = 30
 )
 
-// progress tells an operator how far a command is that reads or writes a whole store.
+// progress tells an operator how far a command is that reads or writes a whole store, or
+// migrates it.
 type progress struct {
 	out        io.Writer
 	isTerminal bool
@@ -34,7 +35,7 @@ type progress struct {
 }
 
 // newProgress returns a progress that writes to out how far the work is. It writes nothing
-// in the first progressAfter. work is a phrase such as "backing up".
+// in the first elapsed.After. work is a phrase such as "backing up".
 func newProgress(out io.Writer, work string) *progress {
 	p := &progress{out: out, work: work, clock: time.Now}
 	_, _, err := term.TerminalSize(out)
@@ -72,19 +73,36 @@ func (p *progress) add(bytes int) {
 	p.rows++
 	p.bytes += int64(bytes)
 	now := p.clock()
-	pause := progressInLog
+	pause := elapsed.InLog
 	if p.isTerminal {
-		pause = progressOnTerminal
+		pause = rowsOnTerminal
 	}
-	if now.Sub(p.start) < progressAfter || now.Sub(p.last) < pause {
+	if now.Sub(p.start) < elapsed.After || now.Sub(p.last) < pause {
 		return
 	}
+	p.show(p.line(), now)
+}
+
+func (p *progress) show(line string, now time.Time) {
 	p.last = now
 	if p.isTerminal {
-		fmt.Fprintf(p.out, "\r\x1b[K%s", p.line())
+		fmt.Fprintf(p.out, "\r\x1b[K%s", line)
 	} else {
-		fmt.Fprintln(p.out, p.line())
+		fmt.Fprintln(p.out, line)
 	}
+}
+
+// showElapsed shows what work returns, and how long the command has worked, until stop is called.
+// It is for work whose rows are not counted: nothing else of p is called meanwhile.
+func (p *progress) showElapsed(work func() string) (stop func()) {
+	every := elapsed.InLog
+	if p.isTerminal {
+		every = secondsOnTerminal
+	}
+	return elapsed.Report(elapsed.After-p.clock().Sub(p.start), every, func(time.Duration) {
+		now := p.clock()
+		p.show(fmt.Sprintf("%s, %d s", work(), now.Sub(p.start)/time.Second), now)
+	})
 }
 
 // line returns the progress as text, such as

@@ -90,7 +90,9 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 			return apiserver.Database{}, err
 		}
 	}
-	state, err := migrations.Up(ctx, endpoint)
+	state, err := logSteps(logger, func(onStep func(migrations.Step)) (migrations.State, error) {
+		return migrations.Up(ctx, endpoint, onStep)
+	})
 	if err != nil {
 		return apiserver.Database{}, err
 	}

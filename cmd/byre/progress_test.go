@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"byre/migrations"
+	"byre/sqlstore/eventually"
+	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/snapshot"
+	"byre/sqlstore/storetest"
+)
+
+// A command of less than two seconds prints no progress; a longer one prints how many rows
+// it has copied.
+func TestProgress_AfterTwoSeconds(t *testing.T) {
+	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(6, 6)))
+	for _, step := range []time.Duration{0, 100 * time.Millisecond} {
+		var out bytes.Buffer
+		p := newProgress(&out, "copying")
+		now := p.start
+		p.clock = func() time.Time {
+			now = now.Add(step)
+			return now
+		}
+		if _, err := snapshot.DigestOf(p.follow(rows.Snapshot())); err != nil {
+			t.Fatal(err)
+		}
+		p.end()
+		lines := strings.Count(out.String(), "\n")
+		if step == 0 && lines > 0 || step > 0 && (lines < 1 || !strings.HasPrefix(out.String(), "copying [") || !strings.Contains(out.String(), "%, ")) {
+			t.Errorf("with %v a row: %q", step, out.String())
+		}
+	}
+}
+
+// slowMigration takes three seconds for the lock, and for each of two steps.
+func slowMigration(onStep func(migrations.Step)) (migrations.State, error) {
+	time.Sleep(3 * time.Second)
+	for number := range migrations.Version(2) {
+		onStep(migrations.Step{Number: 1 + number, Latest: 2})
+		time.Sleep(10 * time.Second)
+	}
+	return migrations.State{}, nil
+}
+
+func quickMigration(func(migrations.Step)) (migrations.State, error) { return migrations.State{}, nil }
+
+// A migration of more than two seconds tells its steps, on standard error of a command and in the
+// log of a server; a shorter one tells nothing.
+func TestProgress_OfAMigration(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out, log bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		for _, quick := range []bool{true, false} {
+			migrate := slowMigration
+			if quick {
+				migrate = quickMigration
+			}
+			if _, err := showSteps(newProgress(&out, ""), migrate); err != nil {
+				t.Error(err)
+			}
+			if _, err := logSteps(logger, migrate); err != nil {
+				t.Error(err)
+			}
+			if quick && out.Len()+log.Len() > 0 {
+				t.Errorf("a migration of no time tells %s%s", &out, &log)
+			}
+		}
+		if want := waitingToMigrate + ", 2 s\nstep 1 of 2 of the schema, 12 s\nstep 2 of 2 of the schema, 22 s\n"; out.String() != want {
+			t.Errorf("the command prints\n%swant\n%s", &out, want)
+		}
+		lines := strings.SplitAfter(log.String(), "\n")
+		for i, want := range []string{
+			`msg="store: ` + waitingToMigrate + `" elapsed=2s`,
+			`msg="store: migrating the schema" step=1 latest=2 elapsed=12s`,
+			`msg="store: migrating the schema" step=2 latest=2 elapsed=22s`,
+		} {
+			if len(lines) != 4 || !strings.Contains(lines[i], want) {
+				t.Errorf("line %d of the server's log is not %s:\n%s", i, want, &log)
+			}
+		}
+	})
+}
+
+// A server and a command that wait for the migration of another process say so, and go on when
+// that has ended.
+func TestProgress_WhileAnotherProcessMigrates(t *testing.T) {
+	t.Parallel()
+	dsn, dir := pgtest.DSN(t), t.TempDir()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	// The migrations of the first release hold this lock.
+	if _, err := conn.Exec(t.Context(), "SELECT pg_advisory_lock($1)", 0x62797265); err != nil {
+		t.Fatal(err)
+	}
+	server := command(t, dir, serveArgs(dir, "--endpoint", dsn)...)
+	migration := command(t, dir, "migrate", "up", "--endpoint", dsn)
+	for _, p := range []*process{server, migration} {
+		eventually.True(t, "it tells that it waits", func() bool {
+			p.mustRun(t)
+			return strings.Contains(p.log.String(), waitingToMigrate)
+		})
+	}
+	if _, err := conn.Exec(t.Context(), "SELECT pg_advisory_unlock_all()"); err != nil {
+		t.Fatal(err)
+	}
+	if status := migration.wait(t); status != 0 {
+		t.Errorf("byre migrate up: %d", status)
+	}
+	awaitReady(t, server)
+}
+
+// byre check tells that it checks the file of SQLite, before it reads the first row.
+func TestProgress_OfACheckOfTheFile(t *testing.T) {
+	t.Parallel()
+	endpoint := sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(7, 7))))
+	var out, errOut bytes.Buffer
+	cmd := newCheckCommand()
+	cmd.SetContext(t.Context())
+	cmd.SetOut(&out)
+	p := newProgress(&errOut, "checking")
+	p.start = p.start.Add(-time.Hour)
+	// The rows are random bytes, which the check finds.
+	_ = check(cmd, p, endpoint, nil, false, "text")
+	if want := "checking the pages of the file and the checksums of its rows, 3600 s\n"; !strings.HasPrefix(errOut.String(), want) {
+		t.Errorf("it prints %q, want %q; %s", &errOut, want, &out)
+	}
+}
