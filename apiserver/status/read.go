@@ -25,6 +25,10 @@ import (
 // identityLabel is the label of the identity Leases of servers; KEP-1965.
 const identityLabel = "apiserver.kubernetes.io/identity"
 
+// unseenAfter is six times the period with which a server renews its identity Lease. The Lease
+// lasts for an hour, as upstream's does, and so does not tell that a server was killed.
+const unseenAfter = time.Minute
+
 // Read reads the status of the server that config names. now is the time by which
 // Leases expire.
 func Read(ctx context.Context, config *rest.Config, now time.Time) (Status, error) {
@@ -52,6 +56,7 @@ func Read(ctx context.Context, config *rest.Config, now time.Time) (Status, erro
 	for i := range leases.Items {
 		s.addLease(&leases.Items[i], now)
 	}
+	s.addLeaderHosts()
 	return s, nil
 }
 
@@ -151,9 +156,24 @@ func (s *Status) addLease(lease *coordinationv1.Lease, now time.Time) {
 	}
 	if _, isIdentity := lease.Labels[identityLabel]; isIdentity {
 		l.Host = lease.Labels[corev1.LabelHostname]
+		l.Expired = l.RenewTime.Add(unseenAfter).Before(now)
 		s.Replicas = append(s.Replicas, l)
 		return
 	}
 	s.Leaders = append(s.Leaders, l)
 	slices.SortFunc(s.Leaders, func(a, b Lease) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// addLeaderHosts sets the hosts of those leaders that are replicas. Such a holder is the name of
+// the replica's identity Lease, an underscore, and a UUID.
+func (s *Status) addLeaderHosts() {
+	for i := range s.Leaders {
+		l := &s.Leaders[i]
+		replica, _, _ := strings.Cut(l.Holder, "_")
+		for _, r := range s.Replicas {
+			if r.Name == replica {
+				l.Host = r.Host
+			}
+		}
+	}
 }

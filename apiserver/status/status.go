@@ -15,8 +15,9 @@ type Status struct {
 	// was read instead.
 	Server   *Server  `json:"server,omitempty"`
 	Database Database `json:"database"`
-	// Replicas are the servers of the cluster, by their identity Leases. Leaders are
-	// the holders of the other Leases in kube-system.
+	// Replicas are the hosts whose servers serve the database, by their identity Leases:
+	// servers of one host share a Lease. Leaders are the holders of the other Leases in
+	// kube-system.
 	Replicas     []Lease                 `json:"replicas,omitempty"`
 	Leaders      []Lease                 `json:"leaders,omitempty"`
 	Certificates []pki.CertificateStatus `json:"certificates"`
@@ -72,10 +73,11 @@ func (d *Database) AddBackup(last sqlstore.LastBackup, err error) error {
 type Lease struct {
 	Name   string `json:"name"`
 	Holder string `json:"holder"`
-	// Host is the host name of a replica; empty for other Leases.
+	// Host is the host name of a replica, and of a leader that is one; empty for others.
 	Host      string    `json:"host,omitempty"`
 	RenewTime time.Time `json:"renewTime,omitzero"`
-	// Expired is true if the holder has not renewed the Lease in time.
+	// Expired is true if a replica has not renewed its Lease for a minute, or another
+	// holder for longer than the Lease lasts.
 	Expired bool `json:"expired,omitempty"`
 }
 

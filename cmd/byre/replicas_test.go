@@ -2,13 +2,20 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"byre/apiserver/controlplane"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 )
@@ -25,6 +32,7 @@ func TestReplicas_LeaderHandsOver(t *testing.T) {
 	client := kubernetes.NewForConfigOrDie(second.config(t))
 
 	deleteNamespace(t, client, "before")
+	expectReplicasInStatus(t, client, leader, "--data-dir", second.dir, "--cert-dir", pki)
 	if status := first.stop(t); status != 0 {
 		t.Errorf("exit status of the first is %d", status)
 	}
@@ -39,6 +47,50 @@ func TestReplicas_LeaderHandsOver(t *testing.T) {
 	}
 	waitForLeader(t, client, leader)
 	deleteNamespace(t, client, "after")
+}
+
+// expectReplicasInStatus expects byre status to name each replica and the leader, and not to call a
+// replica alive that was killed. Servers of one host share a Lease: the Leases of two other hosts are
+// written here, one of them so that it is new for as long as the test takes.
+func expectReplicasInStatus(t *testing.T, client kubernetes.Interface, leader string, flags ...string) {
+	t.Helper()
+	for host, seen := range map[string]time.Duration{"other": -time.Hour, "killed": 5 * time.Minute} {
+		id, err := controlplane.ServerID(host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		renewed := metav1.NewMicroTime(time.Now().Add(-seen))
+		_, err = client.CoordinationV1().Leases("kube-system").Create(t.Context(), &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: id, Labels: map[string]string{
+				"apiserver.kubernetes.io/identity": "kube-apiserver", corev1.LabelHostname: host,
+			}},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(id + "_1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: &renewed},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _, _ := strings.Cut(leader, "_")
+	lines := []string{
+		`Replica +` + host + ` ` + id + `, last seen \d+s ago`,
+		`Replica +other apiserver-\S+, last seen 0s ago`,
+		`Replica +killed apiserver-\S+, NOT SEEN for \d+m\S*`,
+		`Leader +byre-controllers: ` + host + ` ` + leader + `, renewed \d+s ago`,
+	}
+	// A server that starts deletes the Lease of its host and writes it again.
+	eventually.Done(t, "byre status names the replicas and the leader", func(context.Context) (bool, error) {
+		_, text, errOut := call(append([]string{"status"}, flags...)...)
+		for _, line := range lines {
+			if !regexp.MustCompile(`(?m)^` + line + `$`).MatchString(text) {
+				return false, fmt.Errorf("no line %s in\n%s%s", line, text, errOut)
+			}
+		}
+		return true, nil
+	})
 }
 
 // waitForLeader waits until another process than old runs the controllers.

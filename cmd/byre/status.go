@@ -185,13 +185,11 @@ func printStatus(out io.Writer, s status.Status, now time.Time) error {
 	} else {
 		line("Last backup", "%s (%s ago), revision %d, to %s", b.Time.UTC().Format(time.RFC3339), duration.HumanDuration(max(0, now.Sub(b.Time))), b.Revision, b.Location)
 	}
-	for _, list := range []struct {
-		name   string
-		leases []status.Lease
-	}{{"Replica", s.Replicas}, {"Leader", s.Leaders}} {
-		for _, l := range list.leases {
-			line(list.name, "%s", leaseText(l, now))
-		}
+	for _, l := range s.Replicas {
+		line("Replica", "%s", replicaText(l, now))
+	}
+	for _, l := range s.Leaders {
+		line("Leader", "%s", leaderText(l, now))
 	}
 	for _, c := range s.Certificates {
 		if c.Missing {
@@ -209,11 +207,21 @@ func printStatus(out io.Writer, s status.Status, now time.Time) error {
 	return w.Flush()
 }
 
-func leaseText(l status.Lease, now time.Time) string {
-	text := l.Name + ": " + l.Holder
-	if l.Host != "" {
-		text = strings.TrimSpace(l.Host + " " + l.Name)
+func replicaText(l status.Lease, now time.Time) string {
+	text := strings.TrimSpace(l.Host + " " + l.Name)
+	unseen := duration.HumanDuration(max(0, now.Sub(l.RenewTime)))
+	if l.Expired {
+		return text + ", NOT SEEN for " + unseen
 	}
+	return text + ", last seen " + unseen + " ago"
+}
+
+func leaderText(l status.Lease, now time.Time) string {
+	text := l.Name + ": "
+	if l.Host != "" {
+		text += l.Host + " "
+	}
+	text += l.Holder
 	if !l.RenewTime.IsZero() {
 		text += ", renewed " + duration.HumanDuration(max(0, now.Sub(l.RenewTime))) + " ago"
 	}
