@@ -37,7 +37,7 @@ func BuildOlder(ctx context.Context, added string) (string, error) {
 		return p.Path(), nil
 	}
 	p.module = filepath.Join("bin", "e2e", "src-"+before[:12])
-	source := filepath.Join(root(), p.module)
+	source := filepath.Join(Root(), p.module)
 	defer os.RemoveAll(source)
 	if err := checkOut(ctx, before, source); err != nil {
 		return "", err
@@ -69,7 +69,7 @@ func checkOut(ctx context.Context, commit, dir string) error {
 
 func gitOutput(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
-	cmd.Dir = root()
+	cmd.Dir = Root()
 	var said strings.Builder
 	cmd.Stderr = &said
 	out, err := cmd.Output()

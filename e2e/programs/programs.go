@@ -63,7 +63,7 @@ func Build(ctx context.Context, programs ...Program) error {
 			args = append(args, "-ldflags", p.ldflags)
 		}
 		cmd := exec.CommandContext(ctx, "go", append(args, p.pkg)...)
-		cmd.Dir = filepath.Join(root(), p.module)
+		cmd.Dir = filepath.Join(Root(), p.module)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("building %s: %w\n%s", p.name, err, strings.TrimSpace(string(out)))
 		}
@@ -72,14 +72,14 @@ func Build(ctx context.Context, programs ...Program) error {
 }
 
 // Path is where the program is once it has been built.
-func (p Program) Path() string { return filepath.Join(root(), p.out) }
+func (p Program) Path() string { return filepath.Join(Root(), p.out) }
 
 // Dir is the directory that holds kubectl and the stock servers, for a PATH.
 func Dir() string { return filepath.Dir(Kubectl.Path()) }
 
-// root is the repository: two directories above this file, or above the
+// Root is the repository: two directories above this file, or above the
 // working directory where the build left file names out.
-func root() string {
+func Root() string {
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
 		return filepath.Dir(filepath.Dir(filepath.Dir(file)))
 	}
