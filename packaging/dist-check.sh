@@ -1,7 +1,8 @@
 #!/bin/sh
-# Builds this commit's archives for PLATFORMS a second time, in another directory, and
-# compares them byte by byte with those in bin/dist. FRESH=1 compiles Kubernetes again too,
-# instead of taking it from Go's build cache.
+# Builds this commit's archives for PLATFORMS a second time, in another directory with another
+# umask, and compares them byte by byte with those in bin/dist; also the packages and the
+# image, if bin/dist has them. FRESH=1 compiles Kubernetes again too, instead of taking it
+# from Go's build cache.
 set -eu
 cd "$(dirname "$0")/.."
 here=$PWD
@@ -10,13 +11,25 @@ here=$PWD
 [ -d .git ] || { echo "dist-check: build in a clone, not in a Git worktree" >&2; exit 1; }
 there=$(mktemp -d)
 trap 'rm -rf "$there"' EXIT
+umask 077
 git clone --quiet --no-hardlinks "$here" "$there/byre"
 mkdir -p "$there/byre/bin/tools"
-cp bin/tools/cyclonedx-gomod "$there/byre/bin/tools/"
+for tool in cyclonedx-gomod nfpm; do
+	[ ! -e bin/tools/$tool ] || cp bin/tools/$tool "$there/byre/bin/tools/"
+done
 [ -z "${FRESH:-}" ] || export GOCACHE="$there/cache"
-(cd "$there/byre" && make --no-print-directory build && PLATFORMS=$PLATFORMS packaging/dist.sh)
+has() { [ -n "$(find "$here/bin/dist" -maxdepth 1 -name "*.$1")" ]; }
+(
+	cd "$there/byre"
+	make --no-print-directory build
+	packaging/dist.sh
+	! has deb || packaging/package.sh deb
+	! has rpm || packaging/package.sh rpm
+	! has oci.tar || packaging/image.sh
+)
 cd "$there/byre/bin/dist"
-for file in *.tar.gz *.cdx.json; do
+find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort >../files
+while read -r file; do
 	cmp "$file" "$here/bin/dist/$file"
 	echo "dist-check: $file is the same"
-done
+done <../files
