@@ -152,9 +152,11 @@ deb rpm image: PLATFORMS := $(filter linux/%,$(PLATFORMS))
 deb rpm: dist bin/tools/nfpm
 	packaging/package.sh $@
 
-# Builds all that is released for this machine's platform, and installs, starts, upgrades
-# and removes it, in directories of the test's own.
+# Builds all that is released for this machine's platform twice, and installs, starts,
+# upgrades and removes it in containers in which systemd runs. It needs root, and Debian's
+# packages rpm and systemd-container.
 packages-test:
+	.ci/packages
 	$(MAKE) deb rpm image dist-check PLATFORMS=linux/$$($(GO) env GOARCH)
 	cd e2e && E2E_PACKAGES=1 $(GO) test -count=1 -v ./packages
 

@@ -21,16 +21,29 @@ var repository = func() string {
 	return dir
 }()
 
-// built returns the one file in bin/dist that the pattern names. Packages take minutes to
-// build, so that their tests run with "make packages-test" only.
-func built(t *testing.T, pattern string) string {
+// dist is the directory of what is released.
+var dist = filepath.Join(repository, "bin", "dist")
+
+// released returns the files in bin/dist that the pattern names, at least one. Packages take
+// minutes to build, so that their tests run with "make packages-test" only.
+func released(t *testing.T, pattern string) []string {
 	t.Helper()
 	if os.Getenv("E2E_PACKAGES") == "" {
 		t.Skip("make packages-test builds the packages first")
 	}
-	names, err := filepath.Glob(filepath.Join(repository, "bin", "dist", pattern))
-	if err != nil || len(names) != 1 {
-		t.Fatalf("bin/dist/%s: %q, want one file, %v", pattern, names, err)
+	names, err := filepath.Glob(filepath.Join(dist, pattern))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("bin/dist has no %s: %v", pattern, err)
+	}
+	return names
+}
+
+// built returns the one file in bin/dist that the pattern names.
+func built(t *testing.T, pattern string) string {
+	t.Helper()
+	names := released(t, pattern)
+	if len(names) != 1 {
+		t.Fatalf("bin/dist/%s: %q, want one file", pattern, names)
 	}
 	return names[0]
 }
@@ -59,9 +72,17 @@ type service struct {
 	notify *net.UnixConn
 }
 
-// startService starts cmd as a unit of Type=notify and waits until it is ready. The notify
-// socket is in /tmp, below the root directory that cmd's SysProcAttr may set.
+// startService starts cmd as a unit of Type=notify and waits until it is ready.
 func startService(t *testing.T, cmd *exec.Cmd) *service {
+	t.Helper()
+	s := startNotifying(t, cmd)
+	s.await(t, "READY=1")
+	return s
+}
+
+// startNotifying starts cmd with a notify socket. The socket is in /tmp, below the root
+// directory that cmd's SysProcAttr may set.
+func startNotifying(t *testing.T, cmd *exec.Cmd) *service {
 	t.Helper()
 	root := ""
 	if cmd.SysProcAttr != nil {
@@ -98,11 +119,11 @@ func startService(t *testing.T, cmd *exec.Cmd) *service {
 			t.Logf("the log of %s:\n%s", cmd.Path, log)
 		}
 	})
-	s.await(t, "READY=1")
 	return s
 }
 
-func (s *service) await(t *testing.T, state string) {
+// await waits until the service sends a line with this prefix, and returns the rest of it.
+func (s *service) await(t *testing.T, prefix string) string {
 	t.Helper()
 	if err := s.notify.SetReadDeadline(time.Now().Add(3 * time.Minute)); err != nil {
 		t.Fatal(err)
@@ -111,10 +132,12 @@ func (s *service) await(t *testing.T, state string) {
 	for {
 		n, err := s.notify.Read(message)
 		if err != nil {
-			t.Fatalf("no %s: %v", state, err)
+			t.Fatalf("no %s: %v", prefix, err)
 		}
-		if strings.HasPrefix(string(message[:n]), state) {
-			return
+		for line := range strings.Lines(string(message[:n])) {
+			if rest, ok := strings.CutPrefix(line, prefix); ok {
+				return strings.TrimSpace(rest)
+			}
 		}
 	}
 }
@@ -131,5 +154,8 @@ func (s *service) stop(t *testing.T) {
 	}
 }
 
-// debArch is this machine's name in the names of debs and archives.
+// debArch is this machine's name in the names of debs and archives, rpmArch that in the names
+// of rpms.
 const debArch = runtime.GOARCH
+
+var rpmArch = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[debArch]

@@ -5,8 +5,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,7 +75,7 @@ func TestDeb_KeepsTheData(t *testing.T) {
 	old := built(t, "*_"+debArch+".deb")
 	needs(t, "dpkg")
 	needs(t, "systemd-sysusers")
-	next := upgrade(t)
+	next := filepath.Join(upgrade(t, "deb"), "byre_99.0.0_"+debArch+".deb")
 	h := newHost(t)
 
 	h.dpkg(t, "--install", old)
@@ -122,16 +124,31 @@ func (h host) mustHaveObject(t *testing.T) {
 	server.stop(t)
 }
 
-// upgrade makes a deb of a later version of the same program.
-func upgrade(t *testing.T) string {
+// upgrade makes a package of a later version of the same program, whose unit sets UPGRADED in
+// the program's environment, and returns the package's directory.
+func upgrade(t *testing.T, kind string) string {
 	t.Helper()
-	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(repository, "packaging", "package.sh"), "deb", dir)
-	cmd.Env = append(os.Environ(), "VERSION=99.0.0", "PLATFORMS=linux/"+debArch)
+	tree, target := t.TempDir(), t.TempDir()
+	if err := os.CopyFS(filepath.Join(tree, "packaging"), os.DirFS(filepath.Join(repository, "packaging"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"bin", "docs", "README.md", "CHANGELOG.md"} {
+		if err := os.Symlink(filepath.Join(repository, name), filepath.Join(tree, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unit := filepath.Join(tree, "packaging", "systemd", "byre.service")
+	text := strings.Replace(readFile(t, unit), "[Service]\n", "[Service]\nEnvironment=UPGRADED=yes\n", 1)
+	if err := os.WriteFile(unit, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(tree, "packaging", "package.sh"), kind, target)
+	later := strconv.FormatInt(time.Now().Unix(), 10)
+	cmd.Env = append(os.Environ(), "VERSION=99.0.0", "SOURCE_DATE_EPOCH="+later, "PLATFORMS=linux/"+debArch)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return filepath.Join(dir, "byre_99.0.0_"+debArch+".deb")
+	return target
 }
 
 // configure is what an administrator changes.
