@@ -2,6 +2,8 @@
 // system, and upstream's kubelet, built from its module. "make node-test" runs the test, as
 // root.
 //
+// The node joins by the commands of docs/operations.md, "An edge node", typed as they stand there.
+//
 // The test starts itself again in a network, a mount and a process namespace of its own, and
 // byre, containerd and the kubelet in these. It does not change the machine's network, /var/lib
 // and /run, and all processes end with the test. It builds its image from the machine's static

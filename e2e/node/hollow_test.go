@@ -73,7 +73,7 @@ func (n *node) startHollowKubelet(t *testing.T, name string) {
 			}
 		}
 	})
-	start(t, dir, programs.Kubemark.Path(), "--morph=kubelet", "--name", name, "--bootstrap-kubeconfig", n.bootstrap,
+	start(t, dir, programs.Kubemark.Path(), "--morph=kubelet", "--name", name, "--bootstrap-kubeconfig", n.bootstrap(),
 		"--kubeconfig", filepath.Join(dir, "kubeconfig"), "--cert-dir", filepath.Join(dir, "pki"),
 		"--kubelet-port", port, "--kubelet-read-only-port=0", "--use-host-image-service=false", "-v=3")
 }

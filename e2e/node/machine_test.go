@@ -122,17 +122,9 @@ func startContainerd(t *testing.T, dir string) {
 	})
 }
 
+// kubeletConfig is what the configuration of the page lacks: what a kubelet needs in a namespace,
+// and shorter intervals.
 const kubeletConfig = `
-apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-authentication:
-  x509: {clientCAFile: AUTHORITY}
-  webhook: {enabled: true}
-  anonymous: {enabled: false}
-authorization: {mode: Webhook}
-rotateCertificates: true
-serverTLSBootstrap: true
-containerRuntimeEndpoint: unix://` + socket + `
 cgroupDriver: cgroupfs
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
@@ -146,13 +138,19 @@ syncFrequency: 10s
 resolvConf: ""
 `
 
-// startKubelet starts a kubelet that has nothing but a bootstrap token.
-func startKubelet(t *testing.T, dir, ca, bootstrap string) {
+// configureKubelet adds to the configuration that was typed, and installs the kubelet.
+func (n *node) configureKubelet(t *testing.T) {
 	t.Helper()
-	config := writeFile(t, filepath.Join(dir, "kubelet.yaml"), strings.ReplaceAll(kubeletConfig, "AUTHORITY", ca))
-	start(t, dir, programs.Kubelet.Path(), "--config", config, "--bootstrap-kubeconfig", bootstrap,
-		"--kubeconfig", filepath.Join(dir, "kubelet.kubeconfig"), "--cert-dir", filepath.Join(dir, "kubelet-pki"),
-		"--hostname-override", nodeName, "--node-ip", nodeAddress)
+	config := n.host.Path("etc/kubernetes/kubelet.yaml")
+	typed, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, config, string(typed)+kubeletConfig)
+	n.host.Args["kubelet"] = []string{"--node-ip=" + nodeAddress}
+	if err := os.Symlink(programs.Kubelet.Path(), n.host.Path("usr/bin/kubelet")); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // kubectl runs kubectl as the administrator and returns what it prints.
@@ -167,7 +165,7 @@ func (n *node) kubectl(t *testing.T, args ...string) string {
 
 func (n *node) tryKubectl(t *testing.T, stdin string, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), append([]string{"--kubeconfig", n.server.Kubeconfig}, args...)...)
+	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), append([]string{"--kubeconfig", n.kubeconfig()}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut

@@ -13,23 +13,27 @@ import (
 	"testing"
 	"time"
 
-	"byre/apiserver/envtest/freeport"
+	"byre/e2e/operator"
 	"byre/e2e/programs"
-	"byre/e2e/servers"
 )
 
 const nodeName = "node-1"
 
 // node is byre with one real node, or with hollow ones.
 type node struct {
-	server *servers.Server
-	config servers.Byre
-	dir    string
+	// host is where docs/operations.md is typed.
+	host *operator.Host
+	// steps are the page's commands for an edge node.
+	steps []string
+	// dir has what the page does not speak of.
+	dir string
 	// names are those of the nodes.
 	names []string
-	// bootstrap is a kubeconfig with a bootstrap token.
-	bootstrap string
 }
+
+// kubeconfig is the administrator's, bootstrap one with a bootstrap token.
+func (n *node) kubeconfig() string { return n.host.Path("var/lib/byre/admin.kubeconfig") }
+func (n *node) bootstrap() string  { return n.host.Path("etc/kubernetes/bootstrap.kubeconfig") }
 
 // TestNode_RunsPods: byre with its scheduler and controllers, and a kubelet, are a cluster.
 func TestNode_RunsPods(t *testing.T) {
@@ -63,34 +67,8 @@ func TestNode_RunsPods(t *testing.T) {
 	}
 }
 
-// joining are the objects with which a node can join by a bootstrap token, as kubeadm
-// creates them.
-const joining = `
-apiVersion: v1
-kind: Secret
-metadata: {name: bootstrap-token-abcdef, namespace: kube-system}
-type: bootstrap.kubernetes.io/token
-stringData:
-  token-id: abcdef
-  token-secret: 0123456789abcdef
-  usage-bootstrap-authentication: "true"
-  auth-extra-groups: system:bootstrappers:nodes
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: bootstrap}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:node-bootstrapper}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: system:bootstrappers:nodes}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: approve}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:certificates.k8s.io:certificatesigningrequests:nodeclient}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: system:bootstrappers:nodes}]
-`
-
 // startServer starts byre with its scheduler and controllers, and lets nodes join by a bootstrap
-// token.
+// token, as docs/operations.md says.
 func startServer(t *testing.T, names ...string) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "byre-node-")
@@ -98,29 +76,10 @@ func startServer(t *testing.T, names ...string) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	port, err := freeport.Take()
-	if err != nil {
-		t.Fatal(err)
-	}
-	data := filepath.Join(dir, "byre")
-	n := &node{dir: dir, names: names, bootstrap: filepath.Join(dir, "bootstrap.kubeconfig"), config: servers.Byre{Dir: data, Port: port, Args: []string{
-		"--with-scheduler", "--with-controller-manager", "--enable-bootstrap-token-auth",
-		"--kubelet-certificate-authority", filepath.Join(data, "pki", "ca.crt"), "--kubelet-preferred-address-types", "InternalIP",
-	}}}
-	if n.server, err = n.config.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("byre's log ends with:\n%s", n.server.LogTail())
-		}
-		if err := n.server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	n.apply(t, joining)
-	if err := n.server.WriteKubeconfig(n.bootstrap, "abcdef.0123456789abcdef", ""); err != nil {
-		t.Fatal(err)
+	n := &node{dir: dir, names: names, host: operator.NewHost(t, nodeName), steps: operator.ReadPage(t).Commands(t, "An edge node", 5)}
+	n.host.Package(t, programs.Byre.Path(), "1.0.0")
+	for _, step := range n.steps[:3] {
+		n.host.Type(t, step)
 	}
 	return n
 }
@@ -131,16 +90,9 @@ func startCluster(t *testing.T) *node {
 	t.Helper()
 	n := startServer(t, nodeName)
 	startContainerd(t, n.dir)
-	startKubelet(t, n.dir, filepath.Join(n.config.Dir, "pki", "ca.crt"), n.bootstrap)
-	waitFor(t, "the kubelet asks for a serving certificate", func() error {
-		pending := n.kubectl(t, "get", "csr", "--field-selector=spec.signerName=kubernetes.io/kubelet-serving", "-o", "name")
-		if pending == "" {
-			return errors.New("no request")
-		}
-		n.kubectl(t, append([]string{"certificate", "approve"}, strings.Fields(pending)...)...)
-		return nil
-	})
-	n.kubectl(t, "wait", "--for=condition=Ready", "node/"+nodeName, "--timeout=5m")
+	n.configureKubelet(t)
+	n.host.Type(t, n.steps[3])
+	n.host.Type(t, n.steps[4])
 	return n
 }
 
@@ -225,7 +177,7 @@ func (n *node) testCopy(t *testing.T) {
 }
 
 func (n *node) testPortForward(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), "--kubeconfig", n.server.Kubeconfig, "port-forward", "deployment/web", ":8080", "--address=127.0.0.1")
+	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), "--kubeconfig", n.kubeconfig(), "port-forward", "deployment/web", ":8080", "--address=127.0.0.1")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -298,14 +250,9 @@ func (n *node) testRestart(t *testing.T) {
 func (n *node) restart(t *testing.T) {
 	t.Helper()
 	before := n.restarts(t)
-	if err := n.server.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	n.host.Type(t, "systemctl stop byre")
 	<-time.After(5 * time.Second) // longer than the kubelet's interval of its status
-	var err error
-	if n.server, err = n.config.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	n.host.Type(t, "systemctl start byre")
 	n.awaitRenewals(t)
 	for _, name := range n.names {
 		n.kubectl(t, "wait", "--for=condition=Ready", "node/"+name, "--timeout=5m")
