@@ -83,6 +83,7 @@ func descriptors() map[string]descriptor {
 		names.CronJobController:                          {workload, "cronjob", on{cronJobs}, newCronJob},
 		names.DaemonSetController:                        {workload, "daemonset", on{groupResource("apps", "daemonsets")}, newDaemonSet},
 		names.DeploymentController:                       {workload, "deployment", on{groupResource("apps", "deployments")}, newDeployment},
+		names.DeviceTaintEvictionController:              {workload, "", on{groupResource("resource.k8s.io", "resourceslices"), groupResource("resource.k8s.io", "devicetaintrules")}, newDeviceTaintEviction},
 		names.DisruptionController:                       {workload, "disruption", on{groupResource("policy", "poddisruptionbudgets")}, newDisruption},
 		names.EphemeralVolumeController:                  {workload, "ephemeral-volume", on{pods}, newEphemeralVolume},
 		names.HorizontalPodAutoscalerController:          {workload, "horizontalpodautoscaling", on{groupResource("autoscaling", "horizontalpodautoscalers")}, newHorizontalPodAutoscaler},

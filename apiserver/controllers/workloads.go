@@ -5,12 +5,10 @@ import (
 	"sync"
 	"time"
 
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/scale"
 	"k8s.io/client-go/util/flowcontrol"
-	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/cronjob"
 	"k8s.io/kubernetes/pkg/controller/daemon"
 	"k8s.io/kubernetes/pkg/controller/deployment"
@@ -20,10 +18,8 @@ import (
 	podmetrics "k8s.io/kubernetes/pkg/controller/podautoscaler/metrics"
 	"k8s.io/kubernetes/pkg/controller/replicaset"
 	"k8s.io/kubernetes/pkg/controller/replication"
-	"k8s.io/kubernetes/pkg/controller/resourceclaim"
 	"k8s.io/kubernetes/pkg/controller/statefulset"
 	"k8s.io/kubernetes/pkg/controller/ttlafterfinished"
-	"k8s.io/kubernetes/pkg/features"
 	resourceclient "k8s.io/metrics/pkg/client/clientset/versioned/typed/metrics/v1beta1"
 	"k8s.io/metrics/pkg/client/custom_metrics"
 	"k8s.io/metrics/pkg/client/external_metrics"
@@ -98,16 +94,6 @@ func newTTLAfterFinished(ctx context.Context, cc *controllerContext) (func(conte
 	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.TTLAfterFinishedController.ConcurrentTTLSyncs)) }, nil
 }
 
-// claimFeatures returns which features of ResourceClaims are on.
-func claimFeatures() resourceclaim.Features {
-	enabled := utilfeature.DefaultFeatureGate.Enabled
-	return resourceclaim.Features{
-		AdminAccess:            enabled(features.DRAAdminAccess),
-		PrioritizedList:        enabled(features.DRAPrioritizedList),
-		WorkloadResourceClaims: enabled(features.DRAWorkloadResourceClaims),
-	}
-}
-
 // scales returns a client of the scale subresources.
 func (cc *controllerContext) scales(config *rest.Config) (scale.ScalesGetter, error) {
 	return scale.NewForConfig(config, cc.mapper, dynamic.LegacyAPIPathResolverFunc, scale.NewDiscoveryScaleKindResolver(cc.kube.Discovery()))
@@ -153,14 +139,4 @@ func newHorizontalPodAutoscaler(ctx context.Context, cc *controllerContext) (fun
 		})
 		c.Run(ctx, int(settings.ConcurrentHorizontalPodAutoscalerSyncs))
 	}, nil
-}
-
-func newResourceClaim(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	resources := cc.informers.Resource().V1()
-	c, err := resourceclaim.NewController(klog.FromContext(ctx), claimFeatures(), cc.kube, cc.informers.Core().V1().Pods(),
-		cc.informers.Scheduling().V1alpha2().PodGroups(), resources.ResourceClaims(), resources.ResourceClaimTemplates())
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.ResourceClaimController.ConcurrentSyncs)) }, nil
 }

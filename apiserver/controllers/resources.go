@@ -1,0 +1,50 @@
+package controllers
+
+import (
+	"context"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/kubernetes/pkg/controller/devicetainteviction"
+	"k8s.io/kubernetes/pkg/controller/resourceclaim"
+	"k8s.io/kubernetes/pkg/features"
+)
+
+// claimFeatures returns which features of ResourceClaims are on.
+func claimFeatures() resourceclaim.Features {
+	enabled := utilfeature.DefaultFeatureGate.Enabled
+	return resourceclaim.Features{
+		AdminAccess:            enabled(features.DRAAdminAccess),
+		PrioritizedList:        enabled(features.DRAPrioritizedList),
+		WorkloadResourceClaims: enabled(features.DRAWorkloadResourceClaims),
+	}
+}
+
+func newResourceClaim(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	resources := cc.informers.Resource().V1()
+	c, err := resourceclaim.NewController(klog.FromContext(ctx), claimFeatures(), cc.kube, cc.informers.Core().V1().Pods(),
+		cc.informers.Scheduling().V1alpha2().PodGroups(), resources.ResourceClaims(), resources.ResourceClaimTemplates())
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.ResourceClaimController.ConcurrentSyncs)) }, nil
+}
+
+// newDeviceTaintEviction builds no controller if the feature of device taints is off.
+func newDeviceTaintEviction(_ context.Context, cc *controllerContext) (func(context.Context), error) {
+	enabled := utilfeature.DefaultFeatureGate.Enabled
+	if !enabled(features.DRADeviceTaints) {
+		return nil, nil
+	}
+	resources := cc.informers.Resource()
+	c := devicetainteviction.New(cc.kube, cc.informers.Core().V1().Pods(), resources.V1().ResourceClaims(), resources.V1().ResourceSlices(),
+		resources.V1beta2().DeviceTaintRules(), resources.V1().DeviceClasses(), names.DeviceTaintEvictionController,
+		enabled(features.DRAWorkloadResourceClaims))
+	return func(ctx context.Context) {
+		if err := c.Run(ctx, int(cc.settings.DeviceTaintEvictionController.ConcurrentSyncs)); err != nil {
+			utilruntime.HandleErrorWithContext(ctx, err, "Eviction by taints of devices has stopped")
+		}
+	}, nil
+}
