@@ -10,6 +10,7 @@ import (
 
 	certificatesinformers "k8s.io/client-go/informers/certificates/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/controller/certificates/approver"
 	"k8s.io/kubernetes/pkg/controller/certificates/cleaner"
 	"k8s.io/kubernetes/pkg/controller/certificates/signer"
@@ -24,8 +25,16 @@ func newCertificateApproving(ctx context.Context, cc *controllerContext) (func(c
 }
 
 func newCertificateCleaner(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	c := cleaner.NewCSRCleanerController(cc.kube.CertificatesV1().CertificateSigningRequests(), cc.informers.Certificates().V1().CertificateSigningRequests())
-	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
+	requests := cc.informers.Certificates().V1().CertificateSigningRequests()
+	synced := requests.Informer().HasSynced
+	c := cleaner.NewCSRCleanerController(cc.kube.CertificatesV1().CertificateSigningRequests(), requests)
+	return func(ctx context.Context) {
+		// Upstream's controller reads the informer at once, and then every hour. With an
+		// informer that has not listed yet, it would find nothing for the first hour.
+		if cache.WaitForCacheSync(ctx.Done(), synced) {
+			c.Run(ctx, 1)
+		}
+	}, nil
 }
 
 // newCertificateSigning builds a controller for each of upstream's signers. It builds none

@@ -2,102 +2,22 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/keyutil"
 
 	"byre/sqlstore/eventually"
 )
-
-// By default, a server without a kube-controller-manager runs upstream's controllers of
-// Services, claims and certificates, each once there are objects for it.
-func TestControllers_ServeServicesClaimsAndCertificates(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, t.TempDir())
-	client := kubernetes.NewForConfigOrDie(server.config(t))
-
-	t.Run("endpoints", func(t *testing.T) {
-		createService(t, client, "web")
-		createReadyNode(t, client, "node1")
-		createReadyPod(t, client, "web", "node1", "192.0.2.7")
-		eventually.Done(t, "a ready endpoint", func(ctx context.Context) (bool, error) {
-			slices, err := client.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=web"})
-			if err != nil || len(slices.Items) != 1 || len(slices.Items[0].Endpoints) != 1 {
-				return false, err
-			}
-			found := slices.Items[0]
-			return found.Endpoints[0].Addresses[0] == "192.0.2.7" && *found.Endpoints[0].Conditions.Ready && *found.Ports[0].Port == 8080, nil
-		})
-	})
-	t.Run("eviction by taints", func(t *testing.T) {
-		taint := []byte(`{"spec":{"taints":[{"key":"k","effect":"NoExecute"}]}}`)
-		if _, err := client.CoreV1().Nodes().Patch(t.Context(), "node1", types.MergePatchType, taint, metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		eventually.Done(t, "the Pod is evicted", func(ctx context.Context) (bool, error) {
-			pod, err := client.CoreV1().Pods("default").Get(ctx, "web", metav1.GetOptions{})
-			return err == nil && pod.DeletionTimestamp != nil, err
-		})
-	})
-	t.Run("protection of claims", func(t *testing.T) {
-		claims := client.CoreV1().PersistentVolumeClaims("default")
-		_, err := claims.Create(t.Context(), &corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Name: "data"},
-			Spec: corev1.PersistentVolumeClaimSpec{
-				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-			},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := claims.Delete(t.Context(), "data", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		eventually.Done(t, "the claim is gone", func(ctx context.Context) (bool, error) {
-			_, err := claims.Get(ctx, "data", metav1.GetOptions{})
-			return apierrors.IsNotFound(err), nil
-		})
-	})
-	t.Run("certificates", func(t *testing.T) {
-		requests := client.CertificatesV1().CertificateSigningRequests()
-		request, err := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{
-			ObjectMeta: metav1.ObjectMeta{Name: "jane"},
-			Spec: certificatesv1.CertificateSigningRequestSpec{
-				Request:    certificateRequest(t, "jane"),
-				SignerName: certificatesv1.KubeAPIServerClientSignerName,
-				Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
-			},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue}}
-		if _, err := requests.UpdateApproval(t.Context(), "jane", request, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		eventually.Done(t, "a certificate", func(ctx context.Context) (bool, error) {
-			request, err := requests.Get(ctx, "jane", metav1.GetOptions{})
-			return err == nil && len(request.Status.Certificate) > 0, err
-		})
-	})
-}
 
 // While a kube-controller-manager holds its Lease, byre's controllers of workloads wait:
 // two of them would write the same endpoints.
@@ -116,6 +36,7 @@ func TestControllers_PauseWhileAControllerManagerLeads(t *testing.T) {
 		return strings.Contains(server.log.String(), `"Paused, because another process leads"`)
 	})
 	createService(t, client, "second")
+	createExpiredRequest(t, client, "expired")
 	// The ServiceAccount controller does not wait: once it has done its work, a controller
 	// of endpoints would have done its own.
 	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{}); err != nil {
@@ -130,6 +51,11 @@ func TestControllers_PauseWhileAControllerManagerLeads(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitSlice(t, client, "second")
+	// The cleaner of CertificateSigningRequests looks when it starts, and then every hour.
+	eventually.Done(t, "the expired request is gone", func(ctx context.Context) (bool, error) {
+		_, err := client.CertificatesV1().CertificateSigningRequests().Get(ctx, "expired", metav1.GetOptions{})
+		return isGone(err)
+	})
 }
 
 // With both flags, one process creates the Pods of a Deployment and binds them to a node.
@@ -160,9 +86,66 @@ func TestControllers_WithSchedulerAndControllerManagerRunADeployment(t *testing.
 		}
 		return pods.Items[0].Spec.NodeName == "node1" && pods.Items[1].Spec.NodeName == "node1", nil
 	})
+	t.Run("eviction by taints of devices", func(t *testing.T) { testDeviceTaintEviction(t, client) })
 	if status := server.stop(t); status != 0 {
 		t.Errorf("exit status is %d", status)
 	}
+}
+
+// testDeviceTaintEviction has the scheduler allocate a device of node1 to a Pod, and then
+// taints the device.
+func testDeviceTaintEviction(t *testing.T, client kubernetes.Interface) {
+	const driver = "gpu.example.com"
+	resources := client.ResourceV1()
+	class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}
+	if _, err := resources.DeviceClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	slice, err := resources.ResourceSlices().Create(t.Context(), &resourcev1.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "node1"},
+		Spec: resourcev1.ResourceSliceSpec{
+			Driver: driver, NodeName: new("node1"), Pool: resourcev1.ResourcePool{Name: "node1", ResourceSliceCount: 1},
+			Devices: []resourcev1.Device{{Name: "gpu0"}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = resources.ResourceClaims("default").Create(t.Context(), &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
+		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{
+			{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu"}},
+		}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := client.CoreV1().Pods("default")
+	_, err = pods.Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "trainer"},
+		Spec: corev1.PodSpec{
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}},
+			Containers: []corev1.Container{{
+				Name: "c", Image: "example.com/trainer", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually.Done(t, "the Pod is bound", func(ctx context.Context) (bool, error) {
+		pod, err := pods.Get(ctx, "trainer", metav1.GetOptions{})
+		return err == nil && pod.Spec.NodeName == "node1", err
+	})
+	slice.Spec.Devices[0].Taints = []resourcev1.DeviceTaint{{Key: "k", Effect: resourcev1.DeviceTaintEffectNoExecute}}
+	slice.Spec.Pool.Generation++
+	if _, err := resources.ResourceSlices().Update(t.Context(), slice, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.Done(t, "the Pod is evicted", func(ctx context.Context) (bool, error) {
+		pod, err := pods.Get(ctx, "trainer", metav1.GetOptions{})
+		return err == nil && pod.DeletionTimestamp != nil, err
+	})
 }
 
 func createService(t *testing.T, client kubernetes.Interface, name string) {
@@ -181,7 +164,7 @@ func createService(t *testing.T, client kubernetes.Interface, name string) {
 
 func slicesOf(t *testing.T, client kubernetes.Interface, service string) int {
 	t.Helper()
-	slices, err := client.DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
+	slices, err := client.DiscoveryV1().EndpointSlices("default").List(t.Context(), ofService(service))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,21 +228,4 @@ func controllerManagerLease(holder string) *coordinationv1.Lease {
 			HolderIdentity: &holder, LeaseDurationSeconds: new(int32((time.Hour / time.Second))), AcquireTime: &now, RenewTime: &now,
 		},
 	}
-}
-
-func certificateRequest(t *testing.T, user string) []byte {
-	t.Helper()
-	data, err := keyutil.MakeEllipticPrivateKeyPEM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := keyutil.ParsePrivateKeyPEM(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.CreateCertificateRequest(nil, &x509.CertificateRequest{Subject: pkix.Name{CommonName: user}}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
