@@ -40,11 +40,15 @@ func recoverySteps(t *testing.T, page operator.Page) (onSQLite, onPostgres []str
 // know all that the page uses. Without the repository's history it is this byre.
 func olderByre(t *testing.T) string {
 	t.Helper()
-	older, err := programs.BuildOlder(t.Context(), "migrations/postgres/0005_trigger_schemas.up.sql")
+	commit, err := programs.CommitBefore(t.Context(), "migrations/postgres/0005_trigger_schemas.up.sql")
 	if errors.Is(err, programs.ErrNoHistory) {
 		t.Log(err)
 		return programs.Byre.Path()
 	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	older, err := programs.BuildOlder(t.Context(), commit)
 	if err != nil {
 		t.Fatal(err)
 	}

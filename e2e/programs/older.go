@@ -10,36 +10,47 @@ import (
 	"strings"
 )
 
-// OlderVariable is the variable of the environment that names a byre of an earlier release,
-// which BuildOlder then returns.
+// OlderVariable is the variable of the environment that names a byre of an earlier release, which
+// tests use instead of those that BuildOlder builds.
 const OlderVariable = "BYRE_OLDER"
 
 // ErrNoHistory means that this repository lacks the commits that an older byre is built from.
 var ErrNoHistory = errors.New("this checkout has no history to build an older byre from (an archive, or a shallow clone): " +
 	"fetch it (git fetch --unshallow), or name the program of an earlier release by " + OlderVariable + "=PATH")
 
-// BuildOlder builds byre as it was before a file was added to this repository, and returns
-// its path. What was built once is not built again.
-func BuildOlder(ctx context.Context, added string) (string, error) {
-	if path := os.Getenv(OlderVariable); path != "" {
-		return filepath.Abs(path)
-	}
-	commit, err := gitOutput(ctx, "log", "-1", "--diff-filter=A", "--format=%H", "--", added)
-	if err != nil || commit == "" {
-		return "", errors.Join(ErrNoHistory, err)
-	}
-	before, err := gitOutput(ctx, "rev-parse", "--verify", "--quiet", commit+"^")
+// CommitBefore returns the last commit of this repository without a file: HEAD, if the file is not
+// committed yet.
+func CommitBefore(ctx context.Context, file string) (string, error) {
+	commit, err := gitOutput(ctx, "log", "-1", "--diff-filter=A", "--format=%H^", "--", file)
 	if err != nil {
 		return "", errors.Join(ErrNoHistory, err)
 	}
-	p := Program{name: "byre of " + before, out: "bin/e2e/byre-" + before[:12], pkg: "./cmd/byre", ldflags: "-s -w"}
+	if commit == "" {
+		commit = "HEAD"
+	}
+	return Commit(ctx, commit)
+}
+
+// Commit returns the full name of a commit of this repository.
+func Commit(ctx context.Context, revision string) (string, error) {
+	commit, err := gitOutput(ctx, "rev-parse", "--verify", "--quiet", revision+"^{commit}")
+	if err != nil {
+		return "", errors.Join(ErrNoHistory, err)
+	}
+	return commit, nil
+}
+
+// BuildOlder builds byre as it was at a commit of this repository, of the full name, and returns
+// its path. What was built once is not built again.
+func BuildOlder(ctx context.Context, commit string) (string, error) {
+	p := Program{name: "byre of " + commit, out: "bin/e2e/byre-" + commit[:12], pkg: "./cmd/byre", ldflags: "-s -w"}
 	if _, err := os.Stat(p.Path()); err == nil {
 		return p.Path(), nil
 	}
-	p.module = filepath.Join("bin", "e2e", "src-"+before[:12])
+	p.module = filepath.Join("bin", "e2e", "src-"+commit[:12])
 	source := filepath.Join(Root(), p.module)
 	defer os.RemoveAll(source)
-	if err := checkOut(ctx, before, source); err != nil {
+	if err := checkOut(ctx, commit, source); err != nil {
 		return "", err
 	}
 	// The program gets its name when it is complete: a build that is killed leaves none.
