@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 
 	"byre/migrations"
@@ -12,29 +11,14 @@ import (
 )
 
 // A role that owns nothing and may only read and write rows can serve, as
-// docs/operations.md says: the statements below are from that page.
+// docs/operations.md says.
 func TestRole_NeedsNoOwnership(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
-	admin := connect(t, dsn)
-	for _, statement := range []string{
-		`CREATE ROLE byre_server LOGIN`,
-		`GRANT USAGE ON SCHEMA public TO byre_server`,
-		`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO byre_server`,
-	} {
-		if _, err := admin.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() { // before the database is dropped: roles belong to the server
-		if _, err := admin.Exec(context.Background(), `DROP OWNED BY byre_server; DROP ROLE byre_server`); err != nil {
-			t.Error(err)
-		}
-	})
-	dsn = strings.Replace(dsn, "postgres://byre@", "postgres://byre_server@", 1)
+	dsn = pgtest.FewRights(t, dsn)
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Errorf("the schema is current: %v", err)
 	}
