@@ -180,7 +180,7 @@ robustness: build test-setup
 	  -duration '$(DURATION)' -faults '$(FAULTS)' -database '$(DATABASE)' $(ARGS)
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness/migrating -args -step 1 $(ARGS)
 
-# Upgrades processes under clients from each older schema to this one, and back. Older
+# Upgrades processes under clients from each older schema and release to this one, and back. Older
 # programs are built from this repository's history; BYRE_OLDER=PATH names another one.
 upgrade-test: build test-setup
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness -run TestUpgrade -args -upgrade
