@@ -199,11 +199,12 @@ node-test: build
 
 # Runs upstream's kube-controller-manager and kube-scheduler on byre and kills the servers
 # in the middle of rollouts: of 20 Pods in `make test`, and here of ROLLOUT_PODS, KILLS times
-# each.
+# each. With IN_PROCESS=1 byre runs the controllers and the scheduler itself.
 ROLLOUT_PODS ?= 200
 KILLS        ?= 10
+IN_PROCESS   ?=
 control-plane: build test-setup
-	cd e2e && $(GO) test -count=1 -v -timeout 60m ./controlplane -args -pods $(ROLLOUT_PODS) -kills $(KILLS)
+	cd e2e && $(GO) test -count=1 -v -timeout 60m ./controlplane -args -pods $(ROLLOUT_PODS) -kills $(KILLS) $(if $(IN_PROCESS),-in-process)
 
 # Runs byre and a stock kube-apiserver with etcd under the same cluster for a long time, one
 # after the other, and judges byre; then k0smotron's loads. The results are in bin/soak;

@@ -112,6 +112,9 @@ func (c *cluster) startReplicas(t *testing.T, dir, endpoint string, n int) {
 	var addresses []string
 	for i := range n {
 		r := &replica{config: servers.Byre{Dir: filepath.Join(dir, fmt.Sprintf("byre-%d", i)), Endpoint: endpoint}}
+		if *inProcess {
+			r.config.Args = []string{"--with-scheduler", "--with-controller-manager"}
+		}
 		if i > 0 { // replicas share their keys
 			from := filepath.Join(c.replicas[0].config.Dir, "pki")
 			if err := os.CopyFS(filepath.Join(r.config.Dir, "pki"), os.DirFS(from)); err != nil {
@@ -161,7 +164,6 @@ var election = []string{"--leader-elect-lease-duration=90s", "--leader-elect-ren
 
 func (c *cluster) startComponents(t *testing.T, dir string) {
 	t.Helper()
-	pki := filepath.Join(filepath.Dir(c.server.CAFile), "ca.")
 	keep := func(name string, p *servers.Process, err error) *servers.Process {
 		if err != nil {
 			t.Fatal(err)
@@ -175,14 +177,16 @@ func (c *cluster) startComponents(t *testing.T, dir string) {
 		return p
 	}
 	start := func(name string, p *servers.Process, err error) { c.components[name] = keep(name, p, err) }
-	manager, err := servers.ControllerManager{Dir: dir, Server: c.server, Args: append([]string{
-		"--cluster-signing-cert-file", pki + "crt", "--cluster-signing-key-file", pki + "key",
-		"--node-monitor-grace-period=30s",
-		"--horizontal-pod-autoscaler-sync-period=1s", "--horizontal-pod-autoscaler-downscale-stabilization=1s",
-	}, election...)}.Start(t.Context())
-	start("kube-controller-manager", manager, err)
-	scheduler, err := servers.Scheduler{Dir: dir, Server: c.server, Args: election}.Start(t.Context())
-	start("kube-scheduler", scheduler, err)
+	if !*inProcess {
+		pki := filepath.Join(filepath.Dir(c.server.CAFile), "ca.")
+		manager, err := servers.ControllerManager{Dir: dir, Server: c.server, Args: append([]string{
+			"--cluster-signing-cert-file", pki + "crt", "--cluster-signing-key-file", pki + "key",
+			"--node-monitor-grace-period=30s", "--horizontal-pod-autoscaler-sync-period=1s",
+		}, election...)}.Start(t.Context())
+		start("kube-controller-manager", manager, err)
+		scheduler, err := servers.Scheduler{Dir: dir, Server: c.server, Args: election}.Start(t.Context())
+		start("kube-scheduler", scheduler, err)
+	}
 	kwok, err := servers.Kwok{Dir: dir, Kubeconfig: c.server.Kubeconfig, Address: "127.0.0.1"}.Start(t.Context())
 	start("kwok", kwok, err)
 	lost, err := servers.Kwok{Dir: filepath.Join(dir, lostNode), Nodes: lostNode, Kubeconfig: c.server.Kubeconfig, Address: "127.0.0.1"}.Start(t.Context())

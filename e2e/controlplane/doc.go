@@ -5,5 +5,7 @@
 //
 // The tests look at what users get: a rollout that ends, a Pod that is evicted, a claim
 // that is bound. In the end each server is killed in turn in the middle of a rollout,
-// and nothing may be lost or restarted by hand. -pods and -kills make that longer.
+// and nothing may be lost or restarted by hand. -pods and -kills make that longer. With
+// -in-process the same scenarios run without kube-controller-manager and kube-scheduler: byre
+// runs their controllers and scheduler in its own processes.
 package controlplane
