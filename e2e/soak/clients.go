@@ -115,6 +115,8 @@ func (l *load) watchNode(ctx context.Context, i int) {
 type probe struct {
 	clientset kubernetes.Interface
 	events    watch.Interface
+	// note counts the errors of the writes.
+	note func(context.Context, error)
 
 	mu     sync.Mutex
 	delays []time.Duration
@@ -126,7 +128,7 @@ const (
 	probeNamespace = metav1.NamespaceDefault
 )
 
-func newProbe(ctx context.Context, clientset kubernetes.Interface) (*probe, error) {
+func newProbe(ctx context.Context, clientset kubernetes.Interface, note func(context.Context, error)) (*probe, error) {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: probeName}}
 	cm, err := clientset.CoreV1().ConfigMaps(probeNamespace).Create(ctx, cm, metav1.CreateOptions{})
 	if err != nil {
@@ -135,7 +137,7 @@ func newProbe(ctx context.Context, clientset kubernetes.Interface) (*probe, erro
 	events, err := clientset.CoreV1().ConfigMaps(probeNamespace).Watch(ctx, metav1.ListOptions{
 		FieldSelector: "metadata.name=" + probeName, ResourceVersion: cm.ResourceVersion, TimeoutSeconds: new(int64(24 * 60 * 60)),
 	})
-	return &probe{clientset: clientset, events: events}, err
+	return &probe{clientset: clientset, events: events, note: note}, err
 }
 
 // run measures until the context ends. An event counts from the time at which its write
@@ -163,8 +165,8 @@ func (p *probe) run(ctx context.Context) error {
 				request, cancel := finishing(ctx)
 				defer cancel()
 				patch := fmt.Appendf(nil, `{"data":{"sent":"%d"}}`, time.Now().UnixNano())
-				// A write that fails shows as a delay that is missing.
-				_, _ = p.clientset.CoreV1().ConfigMaps(probeNamespace).Patch(request, probeName, types.MergePatchType, patch, metav1.PatchOptions{})
+				_, err := p.clientset.CoreV1().ConfigMaps(probeNamespace).Patch(request, probeName, types.MergePatchType, patch, metav1.PatchOptions{})
+				p.note(request, err)
 			})
 		}
 	}

@@ -65,9 +65,11 @@ type load struct {
 	firstError atomic.Pointer[string]
 }
 
+// note counts an error, and so an answer that did not come in time. An error of what was
+// cancelled doesn't count.
 func (l *load) note(ctx context.Context, err error) {
-	if err == nil || ctx.Err() != nil {
-		return // nothing, or it was broken off
+	if err == nil || errors.Is(ctx.Err(), context.Canceled) {
+		return
 	}
 	text := err.Error()
 	l.firstError.CompareAndSwap(nil, &text)
@@ -275,7 +277,7 @@ func (l *load) measure(ctx context.Context, r *soaked) error {
 	for i := range l.Nodes {
 		watches.Go(func() error { l.watchNode(watching, i); return nil })
 	}
-	p, err := newProbe(ctx, l.clientset)
+	p, err := newProbe(ctx, l.clientset, l.note)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"math"
@@ -112,6 +113,49 @@ func TestAwaitPods_SurvivesFailedRequests(t *testing.T) {
 		time.AfterFunc(time.Minute, func() { close(ended) })
 		if err := l.awaitPods(t.Context()); err == nil || !strings.Contains(err.Error(), "the server ended") {
 			t.Errorf("a server that has ended: %v", err)
+		}
+	})
+}
+
+// TestLoad_CountsErrors: a write of the probe that fails is an error, and so is a request that
+// was not answered in time.
+func TestLoad_CountsErrors(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		clientset := fake.NewClientset()
+		failed := false
+		clientset.PrependReactor("patch", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if failed {
+				return false, nil, nil
+			}
+			failed = true
+			return true, nil, errors.New("internal error")
+		})
+		l := &load{clientset: clientset}
+		p, err := newProbe(t.Context(), clientset, l.note)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*probeInterval)
+		defer cancel()
+		if err := p.run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if n := l.errors.Load(); n != 1 {
+			t.Errorf("%d errors after one write that failed", n)
+		}
+		late, stop := finishing(t.Context())
+		defer stop()
+		<-late.Done()
+		l.note(late, late.Err())
+		if n := l.errors.Load(); n != 2 {
+			t.Errorf("%d errors after a request without an answer too", n)
+		}
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		l.note(cancelled, cancelled.Err())
+		if n := l.errors.Load(); n != 2 {
+			t.Errorf("%d errors after a request that was cancelled too", n)
 		}
 	})
 }
