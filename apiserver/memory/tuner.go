@@ -22,6 +22,10 @@ import (
 // Pods in 200 MB scans 30 MB. By default its heap would grow to 400 MB, and the live
 // part of it would be scattered over pages that are never returned to the system.
 //
+// Under a steady load the heap may grow by what was allocated in the last steadyTime, but
+// by no more than a busy server's: a collection of a heap that holds a cluster costs the same
+// whether a lot of garbage or little has come since the last one.
+//
 // While the server is busy the collector runs less often: the heap may grow by twice
 // the scanned part, and by busyGrowth at least, which is the garbage of a few hundred
 // requests more. When the server is idle again, the heap that the burst left is
@@ -35,7 +39,9 @@ import (
 // What it earns: 7 to 9 percent less processor time while 10,000 objects of 8 kB are
 // created and listed, compared with a control whose GOGC is 100 (BenchmarkTuner in
 // cmd/byre). The peak of the resident set is 8 to 15 percent higher. After the burst
-// both have the same resident set.
+// both have the same resident set. Under the cluster of make soak, which has 5,000 Pods and
+// sends 72 requests a second, steadyTime makes 8 collections a minute of 12, and the
+// resident set 455 MB instead of 400.
 const (
 	// observeInterval is the time between two observations.
 	observeInterval = 500 * time.Millisecond
@@ -51,6 +57,9 @@ const (
 	// worthBytes is how many bytes must have been allocated since the last release for
 	// another release to be worth its processor time.
 	worthBytes = 64 << 20
+	// steadyTime is what a server under a steady load has between two collections at
+	// least, unless it allocates so much that its heap reaches busyGrowth before.
+	steadyTime = 15 * time.Second
 	// busyPercent and defaultPercent are how much the heap may grow between two
 	// collections, in percent of the scanned part.
 	busyPercent    = 200
@@ -95,11 +104,11 @@ func Tune(ctx context.Context, ready <-chan struct{}) error {
 		case busy:
 			collector.set(readHeap().percent(busyPercent, busyLeast))
 		case moderate, idle:
-			collector.set(readHeap().percent(defaultPercent, minGrowth))
+			collector.set(readHeap().percent(defaultPercent, observed.leastGrowth(busyLeast)))
 		case burstOver:
 			release()
-			collector.set(readHeap().percent(defaultPercent, minGrowth))
 			observed.released(allocated())
+			collector.set(readHeap().percent(defaultPercent, observed.leastGrowth(busyLeast)))
 		}
 	}
 }
@@ -151,6 +160,9 @@ type workload struct {
 	// lastObserved and lastReleased are the total of bytes allocated until the last
 	// observation, and until the last release of memory.
 	lastObserved, lastReleased uint64
+	// recent is how much was allocated in the last steadyTime: each observation takes away
+	// its share of that and adds what it saw.
+	recent uint64
 	// idleFor counts the observations in a row in which the server was idle.
 	idleFor int
 }
@@ -171,6 +183,7 @@ const (
 func (w *workload) observe(allocated uint64) load {
 	since := allocated - w.lastObserved
 	w.lastObserved = allocated
+	w.recent += since - w.recent*uint64(observeInterval)/uint64(steadyTime)
 	if since < idleBytes {
 		w.idleFor++
 	} else {
@@ -187,10 +200,16 @@ func (w *workload) observe(allocated uint64) load {
 	return idle
 }
 
+// leastGrowth is the least that the heap of a server that is not busy may grow, in bytes.
+// most is the most that it is.
+func (w *workload) leastGrowth(most uint64) uint64 {
+	return min(max(w.recent, minGrowth), most)
+}
+
 // released records a release of memory. allocated is the total of bytes that the
 // process has allocated.
 func (w *workload) released(allocated uint64) {
-	w.lastObserved, w.lastReleased = allocated, allocated
+	w.lastObserved, w.lastReleased, w.recent = allocated, allocated, 0
 }
 
 // gcPercent sets GOGC, unless the operator has set it.

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"testing"
+	"time"
 )
 
 func TestMemory_ReturnedWhenIdle(t *testing.T) {
@@ -49,6 +50,42 @@ func TestMemory_ReturnedWhenIdle(t *testing.T) {
 		if at += 400 << 10; n > 1000 {
 			t.Fatal("what an idle server leaves is never given back")
 		}
+	}
+}
+
+// TestLeastGrowth_IsWhatASteadyLoadAllocates: under a steady load there are steadyTime between two
+// collections, and a server without requests goes back to the least growth.
+func TestLeastGrowth_IsWhatASteadyLoadAllocates(t *testing.T) {
+	const aSecond = 4 << 20
+	var w workload
+	at := uint64(1 << 30)
+	w.released(at)
+	observe := func(d time.Duration, aSecond uint64) {
+		for range d / observeInterval {
+			at += aSecond / uint64(time.Second/observeInterval)
+			w.observe(at)
+		}
+	}
+	if got := w.leastGrowth(busyGrowth); got != minGrowth {
+		t.Errorf("%d bytes before any load", got)
+	}
+	observe(10*steadyTime, aSecond)
+	want := aSecond * uint64(steadyTime/time.Second)
+	if got := w.leastGrowth(busyGrowth); got < want*99/100 || got > want*101/100 {
+		t.Errorf("%d bytes under a steady load, want %d", got, want)
+	}
+	observe(steadyTime, 100*aSecond)
+	if got := w.leastGrowth(busyGrowth); got != busyGrowth {
+		t.Errorf("%d bytes after a burst, want %d", got, uint64(busyGrowth))
+	}
+	observe(10*steadyTime, 0)
+	if got := w.leastGrowth(busyGrowth); got != minGrowth {
+		t.Errorf("%d bytes after the load, want %d", got, uint64(minGrowth))
+	}
+	observe(steadyTime, aSecond)
+	w.released(at)
+	if got := w.leastGrowth(busyGrowth); got != minGrowth {
+		t.Errorf("%d bytes after a release, want %d", got, uint64(minGrowth))
 	}
 }
 
