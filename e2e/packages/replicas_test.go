@@ -161,7 +161,7 @@ func startPod(t *testing.T, name string, deployment *appsv1.Deployment, secrets 
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := os.MkdirTemp("", "pod") //nolint:usetesting // the container's user may not enter t.TempDir
+	root, err := os.MkdirTemp("", "pod") // the container's user may not enter t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
