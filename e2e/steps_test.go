@@ -201,7 +201,7 @@ func newDatabaseHost(t *testing.T) (h *operator.Host, socket string) {
 	if err := cluster.Exec(t.Context(), `CREATE ROLE postgres SUPERUSER LOGIN`); err != nil {
 		t.Fatal(err)
 	}
-	if err := cluster.WriteFile("pg_hba.conf", []byte("local all postgres trust\nlocal all all scram-sha-256\n")); err != nil {
+	if err := cluster.WriteFile("pg_hba.conf", []byte("local all postgres trust\nlocal all byre scram-sha-256\n")); err != nil {
 		t.Fatal(err)
 	}
 	h.Setenv("PGUSER", "postgres")

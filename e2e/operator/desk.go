@@ -3,6 +3,7 @@ package operator
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -94,5 +95,5 @@ func (d *desk) answer(words []string) error {
 	case len(words) > 1 && words[0] == "systemctl":
 		return d.control(words[1:])
 	}
-	return fmt.Errorf("no test stands in for this")
+	return errors.New("no test stands in for this")
 }
