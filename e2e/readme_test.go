@@ -17,8 +17,8 @@ import (
 // test's own because byre then serves on its default port.
 func TestReadme_TwoCommandsDoTheSetUp(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("only root may make a network")
+	if out, err := exec.CommandContext(t.Context(), "unshare", "--net", "--pid", "--fork", "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		t.Skipf("this machine does not let the test make a network: %v\n%s", err, out)
 	}
 	text, err := os.ReadFile(filepath.Join(programs.Root(), "README.md"))
 	if err != nil {
