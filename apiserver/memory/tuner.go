@@ -57,8 +57,8 @@ const (
 	// worthBytes is how many bytes must have been allocated since the last release for
 	// another release to be worth its processor time.
 	worthBytes = 64 << 20
-	// steadyTime is what a server under a steady load has between two collections at
-	// least, unless it allocates so much that its heap reaches busyGrowth before.
+	// steadyTime is the time whose garbage the heap of a server under a steady load may
+	// grow by, up to busyGrowth.
 	steadyTime = 15 * time.Second
 	// busyPercent and defaultPercent are how much the heap may grow between two
 	// collections, in percent of the scanned part.

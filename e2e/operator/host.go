@@ -25,9 +25,9 @@ type Host struct {
 	// Peers are the hosts to which scp copies, by their names in commands.
 	Peers map[string]*Host
 
-	replacer *strings.Replacer
-	env      []string
-	desk     *desk
+	replacer   *strings.Replacer
+	env        []string
+	dispatcher *dispatcher
 }
 
 // paths are those that commands of the page may name. Each is below the Host's directory.
@@ -55,6 +55,7 @@ func NewHost(t *testing.T, name string, replace ...string) *Host {
 	pairs := append(slices.Clone(replace),
 		"https://127.0.0.1:6443", "https://127.0.0.1:"+port,
 		"tar -C / ", "tar -C "+h.Dir+" ",
+		"%H%M%S", "%H%M%S.%N", // a test makes two backups within a second
 		"--owner=byre", fmt.Sprintf("--owner=%d", os.Getuid()), "--group=byre", fmt.Sprintf("--group=%d", os.Getgid()))
 	for _, path := range paths {
 		pairs = append(pairs, path, h.Dir+path)

@@ -30,7 +30,7 @@ type service struct {
 
 // install installs byre's package, as packaging/nfpm.yaml says and packaging/scripts do. The
 // package is a link to the program.
-func (d *desk) install(deb string) error {
+func (d *dispatcher) install(deb string) error {
 	program, err := filepath.EvalSymlinks(deb)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (d *desk) install(deb string) error {
 }
 
 // control does what systemctl would.
-func (d *desk) control(words []string) error {
+func (d *dispatcher) control(words []string) error {
 	verb, names := words[0], words[1:]
 	if verb == "daemon-reload" && len(names) == 0 {
 		return nil
@@ -89,7 +89,7 @@ func (d *desk) control(words []string) error {
 }
 
 // start starts a unit's program. A unit of Type=notify has started when byre is ready.
-func (d *desk) start(name string) error {
+func (d *dispatcher) start(name string) error {
 	unit, err := d.readUnit(name)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (d *desk) start(name string) error {
 	return nil
 }
 
-func (d *desk) readUnit(name string) (map[string]string, error) {
+func (d *dispatcher) readUnit(name string) (map[string]string, error) {
 	for _, dir := range []string{"etc/systemd/system", "usr/lib/systemd/system"} {
 		text, err := os.ReadFile(d.host.Path(filepath.Join(dir, name+".service")))
 		if errors.Is(err, os.ErrNotExist) {
@@ -141,7 +141,7 @@ func (d *desk) readUnit(name string) (map[string]string, error) {
 }
 
 // command is a unit's command. Variables of its environment file are split into words.
-func (d *desk) command(unit map[string]string) ([]string, error) {
+func (d *dispatcher) command(unit map[string]string) ([]string, error) {
 	words := strings.Fields(unit["ExecStart"])
 	file := strings.TrimPrefix(unit["EnvironmentFile"], "-")
 	if file == "" {
@@ -172,7 +172,7 @@ func (h *Host) giveName(cmd *exec.Cmd) {
 }
 
 // awaitReady waits until byre is ready.
-func (d *desk) awaitReady(s *service) error {
+func (d *dispatcher) awaitReady(s *service) error {
 	// The connection's authenticity is not what is waited for.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
 	client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
@@ -232,7 +232,7 @@ func (s *service) logTail() string {
 }
 
 // close stops all services at the end of a test.
-func (d *desk) close(t *testing.T) {
+func (d *dispatcher) close(t *testing.T) {
 	t.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()

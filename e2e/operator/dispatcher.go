@@ -12,10 +12,10 @@ import (
 	"testing"
 )
 
-// desk answers the programs that are stood in for and ask the test to do their work. A question
-// is the program's arguments, a line each, with an empty line at the end; the answer is the exit
-// status on a line, and what goes to standard error.
-type desk struct {
+// dispatcher does the work of the programs that are stood in for. A request is the program's
+// name and arguments, a line each, with an empty line at the end; the response is the exit status
+// on a line, and what goes to standard error.
+type dispatcher struct {
 	host *Host
 	ctx  context.Context
 
@@ -24,8 +24,8 @@ type desk struct {
 	services map[string]*service
 }
 
-// asking is a program that asks the desk, at the port of its only placeholder.
-const asking = `#!/bin/bash
+// requestScript is a program that has the dispatcher do its work; its placeholder is the port.
+const requestScript = `#!/bin/bash
 exec 3<>/dev/tcp/127.0.0.1/%d
 printf '%%s\n' "${0##*/}" "$@" "" >&3
 read -r status <&3
@@ -47,7 +47,7 @@ func (h *Host) standIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.desk = &desk{host: h, ctx: context.WithoutCancel(t.Context()), services: map[string]*service{}}
+	h.dispatcher = &dispatcher{host: h, ctx: context.WithoutCancel(t.Context()), services: map[string]*service{}}
 	var answering sync.WaitGroup
 	answering.Go(func() {
 		for {
@@ -55,23 +55,23 @@ func (h *Host) standIn(t *testing.T) {
 			if err != nil {
 				return // closed
 			}
-			answering.Go(func() { h.desk.serve(conn) })
+			answering.Go(func() { h.dispatcher.serve(conn) })
 		}
 	})
 	t.Cleanup(func() {
 		_ = listener.Close()
 		answering.Wait()
-		h.desk.close(t)
+		h.dispatcher.close(t)
 	})
-	ask := fmt.Sprintf(asking, listener.Addr().(*net.TCPAddr).Port)
-	for name, script := range map[string]string{"apt": ask, "systemctl": ask, "scp": ask, "runuser": runuser} {
+	request := fmt.Sprintf(requestScript, listener.Addr().(*net.TCPAddr).Port)
+	for name, script := range map[string]string{"apt": request, "systemctl": request, "scp": request, "runuser": runuser} {
 		if err := os.WriteFile(filepath.Join(h.Dir, "bin", name), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func (d *desk) serve(conn net.Conn) {
+func (d *dispatcher) serve(conn net.Conn) {
 	defer conn.Close()
 	var words []string
 	for lines := bufio.NewScanner(conn); lines.Scan() && lines.Text() != ""; {
@@ -84,7 +84,7 @@ func (d *desk) serve(conn net.Conn) {
 	fmt.Fprintln(conn, "0")
 }
 
-func (d *desk) answer(words []string) error {
+func (d *dispatcher) answer(words []string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
