@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// defaultWakeInterval is how long wakeWatchers pauses after it has woken watchers.
+// defaultWakeInterval is the least time between two wakes.
 //
 // What upstream does: the watch cache sends each event to the channels of its watchers, one
 // after the other, and each send wakes the watcher's goroutine.
 //
-// What is done instead: an event that comes after the pause wakes its watchers at once; events
-// that come during the pause share the next wake. Under load a watcher then runs once for
-// several events.
+// What is done instead: an event that comes later than that after the last wake wakes its
+// watchers at once; events that come sooner share the next wake. Under load a watcher then
+// runs once for several events. There is no timer after a wake, because for an event that
+// comes alone it would wake a thread for nothing.
 //
 // What it relies on: a watcher reads all events that the feed has when it is woken
 // (TestWake_EventsOfThePauseShareOne).
@@ -25,11 +26,15 @@ const defaultWakeInterval = 2 * time.Millisecond
 // runs in a goroutine of its own, so that a writer does not wait for it.
 func (f *Feed) wakeWatchers(ctx context.Context) {
 	var woken []*watcher
+	var last time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-f.eventsAdded:
+		}
+		if pause := f.wakeInterval - time.Since(last); pause > 0 && !sleep(ctx, pause) {
+			return
 		}
 		f.mu.Lock()
 		dirty := f.dirty
@@ -40,9 +45,7 @@ func (f *Feed) wakeWatchers(ctx context.Context) {
 			wake(woken)
 			clear(woken)
 		}
-		if f.wakeInterval > 0 && !sleep(ctx, f.wakeInterval) {
-			return
-		}
+		last = time.Now()
 	}
 }
 

@@ -72,7 +72,7 @@ func (e *encoded) newFormats() formats {
 	encode := e.encoder(runtime.ContentTypeProtobuf)
 	var whole *objectstore.Format // in the storage version
 	if asStored {
-		full = objectstore.Transcoded(kind.String()+" in protobuf", e.message(), encode)
+		full = objectstore.Transcoded(kind.String()+" in protobuf", e.store.Message(), encode)
 		whole = full
 	} else {
 		full = objectstore.Protobuf(kind.String()+" in protobuf", encode)
@@ -147,19 +147,6 @@ func partialOf(obj runtime.Object) (*metav1.PartialObjectMetadata, error) {
 		return nil, err
 	}
 	return meta.AsPartialObjectMetadata(m), nil
-}
-
-// message returns a function that makes what transcodes the resource's kind; its result
-// is nil for a kind that has to be decoded. The function makes it at the first call,
-// because that takes some milliseconds for large kinds.
-func (e *encoded) message() func() *transcode.Message {
-	return sync.OnceValue(func() *transcode.Message {
-		object, err := e.resource.types.Creater.New(e.resource.kind)
-		if err != nil {
-			return nil
-		}
-		return messageOf(reflect.TypeOf(object).Elem())
-	})
 }
 
 func messageOf(t reflect.Type) *transcode.Message {

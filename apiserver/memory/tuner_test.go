@@ -66,25 +66,25 @@ func TestLeastGrowth_IsWhatASteadyLoadAllocates(t *testing.T) {
 			w.observe(at)
 		}
 	}
-	if got := w.leastGrowth(busyGrowth); got != minGrowth {
+	if got := w.leastGrowth(steadyGrowth); got != minGrowth {
 		t.Errorf("%d bytes before any load", got)
 	}
 	observe(10*steadyTime, aSecond)
 	want := aSecond * uint64(steadyTime/time.Second)
-	if got := w.leastGrowth(busyGrowth); got < want*99/100 || got > want*101/100 {
+	if got := w.leastGrowth(steadyGrowth); got < want*99/100 || got > want*101/100 {
 		t.Errorf("%d bytes under a steady load, want %d", got, want)
 	}
 	observe(steadyTime, 100*aSecond)
-	if got := w.leastGrowth(busyGrowth); got != busyGrowth {
-		t.Errorf("%d bytes after a burst, want %d", got, uint64(busyGrowth))
+	if got := w.leastGrowth(steadyGrowth); got != steadyGrowth {
+		t.Errorf("%d bytes after a burst, want %d", got, uint64(steadyGrowth))
 	}
 	observe(10*steadyTime, 0)
-	if got := w.leastGrowth(busyGrowth); got != minGrowth {
+	if got := w.leastGrowth(steadyGrowth); got != minGrowth {
 		t.Errorf("%d bytes after the load, want %d", got, uint64(minGrowth))
 	}
 	observe(steadyTime, aSecond)
 	w.released(at)
-	if got := w.leastGrowth(busyGrowth); got != minGrowth {
+	if got := w.leastGrowth(steadyGrowth); got != minGrowth {
 		t.Errorf("%d bytes after a release, want %d", got, uint64(minGrowth))
 	}
 }
@@ -150,15 +150,15 @@ func TestPercent_FollowsWhatIsScanned(t *testing.T) {
 		"hardly anything":          {heap{live: 1000 << 20, scanned: 1 << 20}, busyPercent, minPercent, minGrowth},
 		"the least growth":         {heap{live: 64 << 20, scanned: 8 << 20}, defaultPercent, 50, minGrowth},
 		"that of the busy":         {heap{live: 256 << 20, scanned: 30 << 20}, busyPercent, 50, busyGrowth},
-		"a small heap doubles":     {heap{live: 16 << 20, scanned: 8 << 20}, defaultPercent, defaultPercent, minGrowth},
-		"a small heap of the busy": {heap{live: 16 << 20, scanned: 8 << 20}, busyPercent, busyPercent, busyGrowth},
+		"a small heap":             {heap{live: 20 << 20, scanned: 8 << 20}, defaultPercent, 160, minGrowth},
+		"a small heap of the busy": {heap{live: 16 << 20, scanned: 8 << 20}, busyPercent, maxPercent, busyGrowth},
 	} {
 		if got := c.h.percent(c.of, c.least); got != c.percent {
 			t.Errorf("%s: %d, want %d", name, got, c.percent)
 		}
 	}
 	for limit, want := range map[int64]uint64{0: busyGrowth, 128 << 20: minGrowth, 512 << 20: 64 << 20, 8 << 30: busyGrowth} {
-		if got := leastBusyGrowth(limit); got != want {
+		if got := within(limit, busyGrowth); got != want {
 			t.Errorf("with a limit of %d bytes a busy heap grows by %d, want %d", limit, got, want)
 		}
 	}

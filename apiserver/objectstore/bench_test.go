@@ -25,13 +25,12 @@ import (
 // podStore is a Store of real pods.
 func podStore(b testing.TB, on backend) *fixture {
 	pods := schema.GroupResource{Resource: "pods"}
-	codec, _, version, err := BuiltinResources(compatibility.DefaultBuildEffectiveVersion()).codec(pods, pods, &api.Pod{})
+	pod, _, err := BuiltinResources(compatibility.DefaultBuildEffectiveVersion()).StoreConfig(pods, &api.Pod{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	return newFixture(b, on, func(cfg *Config) {
-		cfg.Codec = codec
-		cfg.StorageVersion = version
+		cfg.Codec, cfg.StorageVersion, cfg.Message = pod.Codec, pod.StorageVersion, pod.Message
 		cfg.NewFunc = func() runtime.Object { return &api.Pod{} }
 		cfg.NewListFunc = func() runtime.Object { return &api.PodList{} }
 		cfg.AttrFunc = podstrategy.GetAttrs

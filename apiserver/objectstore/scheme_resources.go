@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
+	"byre/apiserver/transcode"
 	"byre/sqlstore"
 )
 
@@ -58,7 +59,17 @@ func (r *SchemeResources) ResourcePrefix(gr schema.GroupResource) string {
 // StoreConfig implements Resources.
 func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.Object) (Config, runtime.GroupVersioner, error) {
 	stored := r.StoredAs(gr)
-	codec, versioner, version, err := r.codec(gr, stored, example)
+	version, err := r.storageVersion(stored, example)
+	if err != nil {
+		return Config{}, nil, fmt.Errorf("storage version of %s: %w", gr, err)
+	}
+	kinds, _, err := r.Scheme.ObjectKinds(example)
+	if err != nil {
+		return Config{}, nil, fmt.Errorf("kind of %s: %w", gr, err)
+	}
+	kind := version.WithKind(kinds[0].Kind)
+	message := newMessage(r.Scheme, kind)
+	codec, versioner, err := r.codec(gr, stored, kind, message)
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("storage codec of %s: %w", gr, err)
 	}
@@ -68,43 +79,49 @@ func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.O
 		ResourcePrefix: r.ResourcePrefix(stored),
 		Codec:          codec,
 		StorageVersion: version,
+		Message:        message,
 		Lossy:          r.DefaultedOnRead[stored],
 		Form:           r.Program + "/" + version.String(),
 	}, versioner, nil
 }
 
-func (r *SchemeResources) codec(gr, stored schema.GroupResource, example runtime.Object) (runtime.Codec, runtime.GroupVersioner, schema.GroupVersion, error) {
-	fail := func(err error) (runtime.Codec, runtime.GroupVersioner, schema.GroupVersion, error) {
-		return nil, nil, schema.GroupVersion{}, err
-	}
-	var version schema.GroupVersion
-	var err error
+// storageVersion returns the version in which the objects of a resource are stored.
+func (r *SchemeResources) storageVersion(stored schema.GroupResource, example runtime.Object) (schema.GroupVersion, error) {
 	if compatible, ok := r.Encoding.(serverstorage.CompatibilityResourceEncodingConfig); ok {
-		version, err = compatible.BackwardCompatibileStorageEncodingFor(stored, example)
-	} else {
-		version, err = r.Encoding.StorageEncodingFor(stored)
+		return compatible.BackwardCompatibileStorageEncodingFor(stored, example)
 	}
-	if err != nil {
-		return fail(err)
-	}
+	return r.Encoding.StorageEncodingFor(stored)
+}
+
+// codec makes the codec of a resource whose objects are stored as objects of kind.
+func (r *SchemeResources) codec(gr, stored schema.GroupResource, kind schema.GroupVersionKind, message func() *transcode.Message) (runtime.Codec, runtime.GroupVersioner, error) {
 	memory, err := r.Encoding.InMemoryEncodingFor(gr)
 	if err != nil {
-		return fail(err)
+		return nil, nil, err
+	}
+	// The decoder comes before upstream's. It expects the kind at the beginning of an
+	// object, where encoders write it. Upstream's decoder parses the whole value to find the
+	// kind, and then parses it again.
+	decoder := &storedDecoder{
+		Serializer: json.NewSerializerWithOptions(kindFirst{}, r.Scheme, r.Scheme, json.SerializerOptions{}),
+		scheme:     r.Scheme, kind: kind, message: message,
 	}
 	codec, versioner, err := serverstorage.NewStorageCodec(serverstorage.StorageCodecConfig{
-		StorageMediaType:   runtime.ContentTypeJSON,
-		StorageSerializer:  r.Codecs,
-		StorageVersion:     version,
-		MemoryVersion:      memory,
-		DecoderDecoratorFn: r.decoders,
+		StorageMediaType:  runtime.ContentTypeJSON,
+		StorageSerializer: r.Codecs,
+		StorageVersion:    kind.GroupVersion(),
+		MemoryVersion:     memory,
+		DecoderDecoratorFn: func(all []runtime.Decoder) []runtime.Decoder {
+			return append([]runtime.Decoder{decoder}, all...)
+		},
 	})
 	if err != nil {
-		return fail(err)
+		return nil, nil, err
 	}
 	if r.DefaultedOnRead[stored] {
 		codec = roundTripCodec{codec}
 	}
-	return codec, versioner, version, nil
+	return codec, versioner, nil
 }
 
 // roundTripCodec encodes an object, decodes it with its defaults, and encodes the
@@ -124,14 +141,6 @@ func (c roundTripCodec) Encode(obj runtime.Object, w io.Writer) error {
 	return c.Codec.Encode(decoded, w)
 }
 
-// decoders puts a decoder before upstream's that expects the kind at the beginning of
-// an object, where encoders write it. Upstream's decoder parses the whole value to find
-// the kind, and then parses it again.
-func (r *SchemeResources) decoders(all []runtime.Decoder) []runtime.Decoder {
-	quick := json.NewSerializerWithOptions(kindFirst{}, r.Scheme, r.Scheme, json.SerializerOptions{})
-	return append([]runtime.Decoder{quick}, all...)
-}
-
 // kindFirst reads the kind of an object that begins with it. Upstream's factory reads
 // the kind of other objects.
 type kindFirst struct{}
@@ -140,17 +149,26 @@ var _ json.MetaFactory = kindFirst{}
 
 // Interpret implements json.MetaFactory.
 func (kindFirst) Interpret(data []byte) (*schema.GroupVersionKind, error) {
-	s := scanner{data, 0}
-	if s.nextMember() && string(s.readKey()) == "kind" {
-		kind, plain := s.readPlainString()
-		if plain && s.nextMember() && string(s.readKey()) == "apiVersion" {
-			if version, plain := s.readPlainString(); plain {
-				if gv, err := schema.ParseGroupVersion(version); err == nil {
-					gvk := gv.WithKind(kind)
-					return &gvk, nil
-				}
-			}
-		}
+	if kind, ok := leadingKind(data); ok {
+		return &kind, nil
 	}
 	return json.DefaultMetaFactory.Interpret(data)
+}
+
+// leadingKind reads the kind at the beginning of an object.
+func leadingKind(data []byte) (kind schema.GroupVersionKind, ok bool) {
+	s := scanner{data, 0}
+	if !s.nextMember() || string(s.readKey()) != "kind" {
+		return kind, false
+	}
+	name, plain := s.readPlainString()
+	if !plain || !s.nextMember() || string(s.readKey()) != "apiVersion" {
+		return kind, false
+	}
+	version, plain := s.readPlainString()
+	if !plain {
+		return kind, false
+	}
+	gv, err := schema.ParseGroupVersion(version)
+	return gv.WithKind(name), err == nil
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/utils/clock"
 
+	"byre/apiserver/transcode"
 	"byre/sqlstore"
 	"byre/watch"
 	"byre/watch/representation"
@@ -48,6 +49,9 @@ type Config struct {
 	Plain runtime.Encoder
 	// StorageVersion is the group and version that Codec encodes to.
 	StorageVersion schema.GroupVersion
+	// Message returns what transcodes the stored JSON to protobuf, or nil for a kind that
+	// can't be transcoded. Message itself is nil for objects that have no protobuf.
+	Message func() *transcode.Message
 	// Form marks the records that this program writes; a record of another Form is
 	// decoded before it is answered. The Form names the program's API version, the
 	// storage version, and whatever else the bytes depend on.
@@ -151,6 +155,9 @@ func New(cfg Config) (*Store, error) {
 
 // StorageVersion is the group and version of the objects in the Format Stored.
 func (s *Store) StorageVersion() schema.GroupVersion { return s.cfg.StorageVersion }
+
+// Message is Config.Message.
+func (s *Store) Message() func() *transcode.Message { return s.cfg.Message }
 
 // resource identifies the resource to the feed.
 func (s *Store) resource() watch.Resource {

@@ -13,29 +13,51 @@ import (
 // the Message's type. The caller has to decode such an object.
 var ErrUnexpected = errors.New("not the JSON of the type")
 
+// ErrLoss is the error of TranscodeExact for JSON that has what protobuf does not express.
+var ErrLoss = errors.New("protobuf does not express the object")
+
 // Transcode converts a JSON object to its message, calls use with the message and
 // returns use's error. The message is valid only during the call of use. Errors:
 // ErrUnexpected.
 func (m *Message) Transcode(object []byte, use func(message []byte) error) error {
-	return m.transcode(object, false, use)
+	return m.transcode(object, mode{}, use)
+}
+
+// TranscodeExact is Transcode for a caller that decodes the message and wants the object that
+// decoding the JSON gives. It fails with ErrLoss if these differ by more than the kind and
+// apiVersion of the object itself: if the object has an empty list or map, null in a list or
+// map, or the kind of an object inside it.
+func (m *Message) TranscodeExact(object []byte, use func(message []byte) error) error {
+	return m.transcode(object, mode{exact: true}, use)
 }
 
 // TranscodeHead is Transcode for an object that begins with the members of m. It does
 // not read the other members, which come after them. It fails with ErrUnexpected if the
 // object lacks a field of m.
 func (m *Message) TranscodeHead(object []byte, use func(message []byte) error) error {
-	return m.transcode(object, true, use)
+	return m.transcode(object, mode{head: true}, use)
 }
 
-func (m *Message) transcode(object []byte, head bool, use func(message []byte) error) error {
+// mode says what is transcoded.
+type mode struct {
+	// head is true if the object may have other members after those of its Message.
+	head bool
+	// exact is true if everything that the object has must be in the message.
+	exact bool
+}
+
+func (m *Message) transcode(object []byte, mode mode, use func(message []byte) error) error {
 	t := transcoders.Get().(*transcoder)
 	defer t.release()
-	t.json, t.pos, t.head = object, 0, head
+	t.json, t.pos, t.mode, t.loses = object, 0, mode, false
 	if err := t.object(m); err != nil {
 		return fmt.Errorf("%s at %d: %w", m.name, t.pos, err)
 	}
-	if t.space(); t.pos != len(object) && !head {
+	if t.space(); t.pos != len(object) && !mode.head {
 		return fmt.Errorf("%s at %d: %w", m.name, t.pos, ErrUnexpected)
+	}
+	if t.loses && mode.exact {
+		return fmt.Errorf("%s: %w", m.name, ErrLoss)
 	}
 	return use(t.out)
 }
@@ -49,8 +71,9 @@ const maxPooled = 256 << 10
 type transcoder struct {
 	json []byte
 	pos  int
-	// head is true if the object may have other members after those of its Message.
-	head bool
+	mode
+	// loses is true if the object has something that the message does not express.
+	loses bool
 	// out is the scratch buffer. It holds the complete messages, and the encoded fields
 	// of messages that are not complete yet.
 	out []byte
@@ -103,6 +126,7 @@ func (t *transcoder) object(m *Message) error {
 			if _, err := t.string(); err != nil {
 				return err
 			}
+			t.loses = t.loses || base > 0
 			continue
 		}
 		from := len(t.out)
@@ -251,6 +275,7 @@ func (t *transcoder) list(v *value) error {
 	for first := true; ; first = false {
 		t.space()
 		if t.take(']') {
+			t.loses = t.loses || first
 			return nil
 		}
 		if !first && !t.take(',') {
@@ -258,6 +283,7 @@ func (t *transcoder) list(v *value) error {
 		}
 		if t.space(); t.null() {
 			t.out = append(t.out, v.item.zero()...)
+			t.loses = true
 			continue
 		}
 		if err := t.value(v.item); err != nil {
@@ -277,6 +303,7 @@ func (t *transcoder) dictionary(v *value) error {
 	for first := true; ; first = false {
 		t.space()
 		if t.take('}') {
+			t.loses = t.loses || first
 			return nil
 		}
 		if !first && !t.take(',') {
@@ -292,6 +319,7 @@ func (t *transcoder) dictionary(v *value) error {
 		start, keyLen := len(t.out), len(key)
 		t.appendBytes([]byte{0x0a}, key)
 		if t.space(); t.null() {
+			t.loses = true
 			if v.item.kind != kindBytes {
 				t.out = append(t.out, v.item.zero()...)
 			}

@@ -20,9 +20,15 @@ import (
 	"byre/apiserver"
 	"byre/apiserver/envtest/assets"
 	"byre/apiserver/options"
+	"byre/apiserver/timerslack"
 )
 
-func main() { os.Exit(runProcess()) }
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		timerslack.Raise()
+	}
+	os.Exit(runProcess())
+}
 
 // runProcess sets up what a process has once, klog and the signals, runs the command of the
 // process's arguments, and returns the exit status.

@@ -121,7 +121,7 @@ func measure(ctx context.Context, o options, r *results, suite string, kind kind
 	}
 	var postgres *pgtest.Cluster
 	if kind.needsPostgres {
-		if postgres, err = pgtest.Start(ctx); err != nil {
+		if postgres, err = (pgtest.Config{Settings: postgresDefaults}).Start(ctx); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, postgres.Stop()) }()

@@ -42,6 +42,10 @@ func (k kind) isIn(suite, only string) bool {
 	return slices.Contains(k.suites, suite) && (only == "" || slices.Contains(strings.Split(only, ","), k.short))
 }
 
+// postgresDefaults are PostgreSQL's own, in place of those of pgtest, which are for tests.
+// max_connections stays at a thousand, because kine does not bound its connections.
+var postgresDefaults = []string{"shared_buffers=128MB", "max_wal_size=1GB", "autovacuum_naptime=1min"}
+
 // target is a server that is measured.
 type target struct {
 	name   string

@@ -55,8 +55,10 @@ type Driver struct {
 	unlocked atomic.Int64
 	// lockWaited is how long compactions have waited for the writers' lock, in nanoseconds.
 	lockWaited atomic.Int64
-	history    history
-	waiting    batchWait
+	// isAlone is true while this process knows that no other one uses the database.
+	isAlone atomic.Bool
+	history history
+	waiting batchWait
 }
 
 var (

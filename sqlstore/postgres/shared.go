@@ -81,7 +81,7 @@ func (d *Driver) WithLock(ctx context.Context, name string, f func(context.Conte
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var holding sync.WaitGroup
-	holding.Go(func() { d.holdLock(ctx, cancel, conn) })
+	holding.Go(func() { d.holdLock(ctx, cancel, conn, sendTouch) })
 	err = f(ctx)
 	cancel()
 	holding.Wait()
@@ -120,10 +120,10 @@ func (d *Driver) unlock(ctx context.Context, conn *pgxpool.Conn) {
 	}
 }
 
-// holdLock sends a statement now and then, so that the server does not end the idle
-// transaction, until ctx ends. It calls lost when it returns: when the transaction is gone,
-// and when ctx has ended.
-func (d *Driver) holdLock(ctx context.Context, lost func(), conn *pgxpool.Conn) {
+// holdLock calls send now and then, which sends a statement, so that the server does not end
+// the idle transaction, until ctx ends. It calls lost when it returns: when the transaction is
+// gone, and when ctx has ended.
+func (d *Driver) holdLock(ctx context.Context, lost func(), conn *pgxpool.Conn, send func(context.Context, *pgxpool.Conn) error) {
 	defer lost()
 	ticker := time.NewTicker(d.options.LockTimeout / 5)
 	defer ticker.Stop()
@@ -132,24 +132,32 @@ func (d *Driver) holdLock(ctx context.Context, lost func(), conn *pgxpool.Conn) 
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if !d.touch(ctx, conn) {
+			if !d.touch(ctx, conn, send) {
 				return
 			}
 		}
 	}
 }
 
-// touch sends a statement, and reports whether the server has answered before it would end
-// the transaction as idle (Options.LockTimeout).
-func (d *Driver) touch(ctx context.Context, conn *pgxpool.Conn) bool {
+// touch calls send, and reports whether the server has answered before it would end the
+// transaction as idle (Options.LockTimeout).
+func (d *Driver) touch(ctx context.Context, conn *pgxpool.Conn, send func(context.Context, *pgxpool.Conn) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout*3/5)
 	defer cancel()
-	_, err := conn.Exec(ctx, touch)
-	return err == nil
+	return send(ctx, conn) == nil
 }
 
-// Notify implements sqlstore.Notifier.
+func sendTouch(ctx context.Context, conn *pgxpool.Conn) error {
+	_, err := conn.Exec(ctx, touch)
+	return err
+}
+
+// Notify implements sqlstore.Notifier. While no other process uses the database it sends
+// nothing: a hint is a transaction of its own, and wakes this process's own listener.
 func (d *Driver) Notify(ctx context.Context, revision int64) error {
+	if d.isAlone.Load() {
+		return nil
+	}
 	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
 		_, err := conn.Exec(ctx, notify, strconv.FormatInt(revision, 10))
 		return err

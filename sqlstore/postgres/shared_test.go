@@ -195,6 +195,79 @@ func TestLocker_RunsOneAtATime(t *testing.T) {
 	}
 }
 
+// useStore has a connection hold the in-use lock of a schema, as another process would.
+func useStore(t *testing.T, conn *pgx.Conn, schema string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_lock_shared(hashtextextended('byre ' || $1::text || ' ' || $2::text, 0))`,
+		schema, migrations.UseLock); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A process sends hints while another one uses the database, and none while it is alone.
+func TestHints_NotSentWhileAlone(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{LockTimeout: time.Second})
+	defer driver.Close()
+	other := openMore(t, dsn, postgres.Options{}) // listens, but does not hold the lock
+	hints := make(chan int64, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := other.Listen(ctx, func(revision int64) { hints <- revision }); err != nil {
+			t.Errorf("listen: %v", err)
+		}
+	})
+	running.Go(func() {
+		if err := driver.Maintain(ctx); err != nil {
+			t.Errorf("maintain: %v", err)
+		}
+	})
+	expect := func(want int64) {
+		t.Helper()
+		if got := <-hints; got != want {
+			t.Errorf("hint of %d, want %d", got, want)
+		}
+	}
+	notify := func(revision int64) {
+		t.Helper()
+		if err := driver.Notify(ctx, revision); err != nil {
+			t.Error(err)
+		}
+	}
+	isAlone := func(want bool) func(context.Context) (bool, error) {
+		return func(context.Context) (bool, error) { return driver.IsAlone() == want, nil }
+	}
+	expect(0)
+	notify(1) // the driver does not know yet whether it is alone
+	expect(1)
+	eventually.Done(t, "the process is alone", isAlone(true))
+	notify(2)
+	conn := connect(t, dsn)
+	useStore(t, conn, "another schema")
+	useStore(t, conn, currentSchema(t, conn))
+	eventually.Done(t, "there is another process", isAlone(false))
+	notify(3)
+	expect(3)
+	if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`); err != nil {
+		t.Fatal(err)
+	}
+	eventually.Done(t, "the process is alone again", isAlone(true))
+	cancel()
+	running.Wait()
+	if driver.IsAlone() {
+		t.Error("a process that does not hold the lock says that it is alone")
+	}
+}
+
+func currentSchema(t *testing.T, conn *pgx.Conn) (schema string) {
+	t.Helper()
+	if err := conn.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema); err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
 // A Store notifies other processes of its commits. A listener reconnects after its session
 // was terminated, and then gets the hint 0, because it may have missed some.
 func TestHints_ReachOtherProcesses(t *testing.T) {
@@ -210,6 +283,8 @@ func TestHints_ReachOtherProcesses(t *testing.T) {
 			t.Errorf("listen: %v", err)
 		}
 	})
+	conn := connect(t, dsn)
+	useStore(t, conn, currentSchema(t, conn))
 	store := sqlstore.New(driver, sqlstore.Options{})
 	running.Go(func() {
 		if err := store.Run(ctx); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"byre/migrations"
 )
 
@@ -22,13 +24,23 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	}
 }
 
-// holdUse holds the in-use lock until it is lost or ctx ends.
+// holdUse holds the in-use lock until it is lost or ctx ends. Meanwhile it notes whether other
+// processes hold it too: while none does, Notify sends nothing. A process that starts gets no
+// hints until the others have noticed it, a fifth of Options.LockTimeout later at most. Until
+// then it polls, as for every hint that is lost.
 func (d *Driver) holdUse(ctx context.Context) {
 	conn, locked, err := d.tryLock(ctx, tryShare, migrations.UseLock)
 	if conn != nil {
 		defer d.unlock(ctx, conn)
 	}
-	if err == nil && locked {
-		d.holdLock(ctx, func() {}, conn)
+	if err != nil || !locked {
+		return
 	}
+	defer d.isAlone.Store(false)
+	d.holdLock(ctx, func() {}, conn, func(ctx context.Context, conn *pgxpool.Conn) error {
+		var users int64
+		err := conn.QueryRow(ctx, countUsers, migrations.UseLock).Scan(&users)
+		d.isAlone.Store(err == nil && users == 1)
+		return err
+	})
 }
