@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 
+	endpointmetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
@@ -22,6 +23,12 @@ import (
 	"byre/sqlstore"
 )
 
+// counted counts the requests of a path that is no resource's, under the name that the
+// aggregator gives it in kube-apiserver's metrics.
+func counted(name string, handler http.Handler) http.Handler {
+	return endpointmetrics.InstrumentHandlerFunc(http.MethodGet, "", "", "", name, "", "", false, "", handler.ServeHTTP)
+}
+
 // installPaths adds the paths that belong to no API group.
 func (s *Server) installPaths(paths *mux.PathRecorderMux, d delegation.Dependencies) {
 	index := routes.ListedPathProviders{paths, listed(d.Discovery.Paths)}
@@ -29,8 +36,8 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux, d delegation.Dependenc
 	s.readyChecks = health.Install(paths, s.checks())
 	handleDocument(paths, "/version", http.HandlerFunc(serveVersion))
 	paths.Handle("/openapi/v2", d.OpenAPI)
-	paths.Handle("/openapi/v3", d.OpenAPI)
-	paths.HandlePrefix("/openapi/v3/", d.OpenAPI)
+	paths.Handle("/openapi/v3", counted("openapi/v3", d.OpenAPI))
+	paths.HandlePrefix("/openapi/v3/", counted("openapi/v3/", d.OpenAPI))
 	exported := mux.NewPathRecorderMux("metrics")
 	routes.MetricsWithReset{}.Install(exported)
 	serviceaccount.RegisterMetrics()

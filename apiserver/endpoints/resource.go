@@ -12,6 +12,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/deprecation"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/component-base/version"
 
@@ -171,11 +173,27 @@ func (r *Resource) Verbs() map[string]http.Handler {
 	for _, a := range r.actions {
 		for _, verb := range a.discoveryVerbs() {
 			if byVerb[verb] == nil {
-				byVerb[verb] = r.instrument(a, r.handler(a))
+				byVerb[verb] = r.instrumentByRequest(a)
 			}
 		}
 	}
 	return byVerb
+}
+
+// instrumentByRequest is instrument for a handler without a path. As in upstream's handler of
+// custom resources, the scope is that of the request: one handler answers lists of a namespace
+// and of all.
+func (r *Resource) instrumentByRequest(a action) http.Handler {
+	handler := r.handler(a)
+	byScope := map[string]http.HandlerFunc{}
+	for _, scope := range []string{"resource", "namespace", "cluster"} {
+		byScope[scope] = r.instrument(a.verb, scope, handler)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		// Without RequestInfo, a server would not have found the resource.
+		info, _ := request.RequestInfoFrom(req.Context())
+		byScope[metrics.CleanScope(info)](w, req)
+	})
 }
 
 // Discover returns the entry of the resource in the unaggregated discovery document.
@@ -254,7 +272,7 @@ func (r *Resource) route(a action, method string) Route {
 	return Route{
 		Method:   method,
 		Path:     rootPath(r.gv) + "/" + a.path,
-		Handler:  r.instrument(a, r.handler(a)),
+		Handler:  r.instrument(a.verb, a.metricsScope(r.namespaced), r.handler(a)),
 		Consumes: r.consumes(a),
 		Produces: r.produces(a),
 		describe: func(route *Route) (openapi.Operation, error) { return r.describe(a, route) },

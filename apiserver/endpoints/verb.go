@@ -95,14 +95,14 @@ func (r *Resource) listHandler(forceWatch bool) http.HandlerFunc {
 	return handler
 }
 
-// instrument counts the requests of an action and warns of a deprecated version.
-func (r *Resource) instrument(a action, handler http.HandlerFunc) http.HandlerFunc {
-	verb := a.verb
+// instrument counts the requests of a verb and warns of a deprecated version. scope is the
+// value of the label "scope" in upstream's metrics.
+func (r *Resource) instrument(verb, scope string, handler http.HandlerFunc) http.HandlerFunc {
 	if named, ok := r.storage.(endpoints.StorageMetricsOverride); ok && verb == request.MethodGet {
 		verb = named.OverrideMetricsVerb(verb)
 	}
 	handler = metrics.InstrumentHandlerFunc(verb, r.gv.Group, r.gv.Version, r.resource, r.subresource,
-		a.metricsScope(r.namespaced), metrics.APIServerComponent, r.deprecated, r.removedRelease, handler)
+		scope, metrics.APIServerComponent, r.deprecated, r.removedRelease, handler)
 	if len(r.warnings) == 0 {
 		return handler
 	}

@@ -118,6 +118,7 @@ func compareAll(t *testing.T, stock, byre *peer) {
 	t.Run("conversions", func(t *testing.T) { compareConversions(t, stock, byre) })
 	t.Run("schemas", func(t *testing.T) { compareSchemas(t, stock, byre) })
 	t.Run("seats", func(t *testing.T) { compareSeats(t, stock, byre) })
+	t.Run("metrics", func(t *testing.T) { compareMetrics(t, stock, byre) })
 	// This comes last: it leaves a definition.
 	t.Run("managed fields", func(t *testing.T) {
 		for _, r := range managedFields() {

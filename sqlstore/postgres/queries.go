@@ -196,13 +196,12 @@ DELETE FROM archive WHERE revision = ANY(ARRAY(
 	tryShare    = `SELECT pg_try_advisory_xact_lock_shared(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
 	touch       = `SELECT 1`
 
-	// countUsers counts the sessions that hold an advisory lock. pg_locks shows a key of 64
-	// bits in two halves, with objsubid 1.
+	// countUsers counts the sessions that hold the advisory lock that this session holds. It
+	// reads no table: the lock on it would last as long as the transaction, and VACUUM FULL
+	// would wait for that.
 	countUsers = `
-SELECT count(*) FROM pg_catalog.pg_locks
-WHERE locktype = 'advisory' AND granted AND objsubid = 1
-  AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-  AND (classid::bigint << 32 | objid::bigint) = hashtextextended('byre ' || current_schema() || ' ' || $1, 0)`
+SELECT count(*) FROM pg_catalog.pg_locks mine JOIN pg_catalog.pg_locks l USING (locktype, database, classid, objid, objsubid)
+WHERE mine.pid = pg_backend_pid() AND locktype = 'advisory' AND l.granted`
 )
 
 // Hints. The schemas of a database share the names of channels, so that the name has the OID

@@ -39,7 +39,7 @@ func (d *Driver) holdUse(ctx context.Context) {
 	defer d.isAlone.Store(false)
 	d.holdLock(ctx, func() {}, conn, func(ctx context.Context, conn *pgxpool.Conn) error {
 		var users int64
-		err := conn.QueryRow(ctx, countUsers, migrations.UseLock).Scan(&users)
+		err := conn.QueryRow(ctx, countUsers).Scan(&users)
 		d.isAlone.Store(err == nil && users == 1)
 		return err
 	})

@@ -1,0 +1,114 @@
+package oracle
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// notOfByre are the beginnings of the names of stock's metrics that byre does not have: those
+// of etcd's client and of the watch cache, and of documents that byre makes when they are asked
+// for. byre_store_* and byre_watch_* take their place.
+var notOfByre = []string{
+	"etcd_", "grpc_client_", "watch_cache_", "apiserver_watch_cache_", "apiserver_cache_list_", "apiserver_init_events_total",
+	"apiserver_storage_list_", "apiserver_storage_events_received_total", "apiserver_storage_decode_errors_total",
+	"apiextensions_openapi_",
+}
+
+// compareMetrics compares the metrics of both servers, after they got the requests of all
+// tables: which there are, their labels, and of what the requests are counted as. Dashboards,
+// rules and alerts such as kubernetes-mixin's select by these labels. The numbers differ,
+// because requests that were polled and each server's own count.
+func compareMetrics(t *testing.T, stock, byre *peer) {
+	theirs, err := stock.series(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := byre.series(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(theirs) < 200 {
+		t.Fatalf("kube-apiserver has only the metrics %q", slices.Sorted(maps.Keys(theirs)))
+	}
+	for metric, series := range theirs {
+		if ours[metric] == nil {
+			if !slices.ContainsFunc(notOfByre, func(start string) bool { return strings.HasPrefix(metric, start) }) {
+				t.Errorf("byre does not have %s", metric)
+			}
+			continue
+		}
+		if want, got := labelNames(series), labelNames(ours[metric]); !slices.Equal(want, got) {
+			t.Errorf("%s has the labels %q, want %q", metric, got, want)
+		}
+	}
+	for _, metric := range []string{"apiserver_request_total", "apiserver_request_sli_duration_seconds_count", "apiserver_request_duration_seconds_count"} {
+		want, got := ofTheTables(theirs[metric]), ofTheTables(ours[metric])
+		if len(want) < 300 {
+			t.Errorf("%s has only %d series", metric, len(want))
+		}
+		for labels := range want {
+			if !got[labels] {
+				t.Errorf("%s lacks %s", metric, labels)
+			}
+		}
+		for labels := range got {
+			if !want[labels] {
+				t.Errorf("%s has %s, which kube-apiserver's lacks", metric, labels)
+			}
+		}
+	}
+}
+
+// ofItself matches the labels of resources that a server's controllers change by themselves.
+var ofItself = regexp.MustCompile(`resource="(servicecidrs|customresourcedefinitions|apiservices|leases|endpoints|flowschemas)"`)
+
+// code matches the label of the status. A request that is polled has several, and a busy
+// server may answer 429.
+var code = regexp.MustCompile(`code="[0-9]+",?`)
+
+// ofTheTables are the series of resources that only the tables' requests concern, without the
+// status.
+func ofTheTables(series map[string]bool) map[string]bool {
+	kept := map[string]bool{}
+	for labels := range series {
+		if !ofItself.MatchString(labels) {
+			kept[code.ReplaceAllString(labels, "")] = true
+		}
+	}
+	return kept
+}
+
+var sampleLine = regexp.MustCompile(`(?m)^([a-z_0-9]+)(\{.*\})? \S+$`)
+
+// series are the labels of each metric's series.
+func (p *peer) series(ctx context.Context) (map[string]map[string]bool, error) {
+	text, err := p.raw(ctx, http.StatusOK, request{path: "/metrics", accept: "text/plain"})
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]map[string]bool{}
+	for _, match := range sampleLine.FindAllStringSubmatch(string(text), -1) {
+		if all[match[1]] == nil {
+			all[match[1]] = map[string]bool{}
+		}
+		all[match[1]][match[2]] = true
+	}
+	return all, nil
+}
+
+var labelName = regexp.MustCompile(`[{,]([a-z_]+)="`)
+
+func labelNames(series map[string]bool) (names []string) {
+	for labels := range series {
+		for _, match := range labelName.FindAllStringSubmatch(labels, -1) {
+			names = append(names, match[1])
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
