@@ -24,6 +24,9 @@ var notOfByre = []string{
 // rules and alerts such as kubernetes-mixin's select by these labels. The numbers differ,
 // because requests that were polled and each server's own count.
 func compareMetrics(t *testing.T, stock, byre *peer) {
+	for _, p := range []*peer{stock, byre} {
+		p.must(t, http.StatusOK, request{path: "/openapi/v3"}) // which stock asks itself for
+	}
 	theirs, err := stock.series(t.Context())
 	if err != nil {
 		t.Fatal(err)
