@@ -185,7 +185,7 @@ robustness: build test-setup
 upgrade-test: build test-setup
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./robustness -run TestUpgrade -args -upgrade
 
-.PHONY: control-plane node-test soak upgrade-test
+.PHONY: control-plane control-planes node-test soak upgrade-test
 
 # Has containerd, runc and kubelet join byre and run Pods. It needs root, and Debian's packages
 # containerd, runc, containernetworking-plugins, iproute2 and busybox-static. With RENEWAL=1
@@ -205,6 +205,12 @@ KILLS        ?= 10
 IN_PROCESS   ?=
 control-plane: build test-setup
 	cd e2e && $(GO) test -count=1 -v -timeout 60m ./controlplane -args -pods $(ROLLOUT_PODS) -kills $(KILLS) $(if $(IN_PROCESS),-in-process)
+
+# Runs CONTROL_PLANES byre processes on one PostgreSQL, with a schema each, logs what each costs,
+# and moves one with PostgreSQL's tools while the others are written to. `make test` runs four.
+CONTROL_PLANES ?= 20
+control-planes: build test-setup
+	cd e2e && E2E_CONTROL_PLANES=$(CONTROL_PLANES) $(GO) test -count=1 -v -timeout 30m -run TestControlPlanes_ .
 
 # Runs byre and a stock kube-apiserver with etcd under the same cluster for a long time, one
 # after the other, and judges byre; then k0smotron's loads. The results are in bin/soak;
