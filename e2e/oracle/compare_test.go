@@ -20,6 +20,9 @@ const patience = 5 * time.Minute
 // request in the table of differences must have different answers.
 func compare(t *testing.T, stock, byre *peer, r request) {
 	t.Helper()
+	if r.inNextSecond {
+		time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
+	}
 	reason, known := expected[r.name]
 	timeout := 2 * time.Minute
 	if t.Failed() {

@@ -51,10 +51,13 @@ func managedFields() []request {
 	patch("immutable field", by(pods+"/p", "g"), mergePatch, `{"spec":{"dnsPolicy":"Default"}}`)
 	patch("null managedFields", by(pods+"/p", "g"), mergePatch, `{"metadata":{"managedFields":null,"labels":{"a":"u"}}}`)
 	patch("managers with odd names", by(pods+"/p", "%3Ca%26b%3E%E2%80%A8%22"), mergePatch, `{"metadata":{"labels":{"odd":"1"}}}`)
+	all[len(all)-1].inNextSecond = true
 	for i := range 12 {
 		patch(fmt.Sprintf("manager %d", i), by(pods+"/p", fmt.Sprintf("m%02d", i)), mergePatch, fmt.Sprintf(`{"metadata":{"annotations":{"k%d":"v"}}}`, i))
+		all[len(all)-1].inNextSecond = i == 0
 	}
 	patch("another after the oldest are joined", by(pods+"/p", "m01"), mergePatch, `{"metadata":{"annotations":{"k0":"w","k5":null}}}`)
+	all[len(all)-1].inNextSecond = true
 	patch("owners twice", by(pods+"/p", "o"), mergePatch, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n","uid":"u"},{"apiVersion":"v1","kind":"Node","name":"n","uid":"u"}]}}`)
 	add(request{name: "fields: delete the Pod", method: http.MethodDelete, path: pods + "/p?gracePeriodSeconds=0"})
 	patch("remove the finalizer dry", by(pods+"/p", "o")+"&dryRun=All", mergePatch, `{"metadata":{"finalizers":null}}`)

@@ -43,6 +43,10 @@ type request struct {
 	normalize func(body any) any
 	// settles is set if the answers may become the same only after a while.
 	settles bool
+	// inNextSecond is set if the request must not be in the same second as the one before
+	// it. Managers of fields are in the order of the second of their last change, and then of
+	// their names; the oldest are joined.
+	inNextSecond bool
 }
 
 // answer is a server's answer to a request, normalized.
