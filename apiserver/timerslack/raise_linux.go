@@ -29,6 +29,7 @@ func Raise() {
 	}
 	// A kernel may accept a slack and not set it. The program would execute itself for ever.
 	if current() >= slack {
+		// It returns only an error. The server then goes on with the slack that it has.
 		_ = unix.Exec(path, os.Args, os.Environ())
 	}
 }

@@ -204,31 +204,39 @@ func useStore(t *testing.T, conn *pgx.Conn, schema string) {
 	}
 }
 
+// listen has a driver listen until the test ends. expect waits for the next hint.
+func listen(t *testing.T, driver *postgres.Driver) (expect func(want int64)) {
+	t.Helper()
+	hints := make(chan int64, 100)
+	var listening sync.WaitGroup
+	t.Cleanup(listening.Wait) // t.Context() has ended then
+	listening.Go(func() {
+		if err := driver.Listen(t.Context(), func(revision int64) { hints <- revision }); err != nil {
+			t.Errorf("listen: %v", err)
+		}
+	})
+	return func(want int64) {
+		t.Helper()
+		if got := <-hints; got != want {
+			t.Errorf("hint of %d, want %d", got, want)
+		}
+	}
+}
+
 // A process sends hints while another one uses the database, and none while it is alone.
 func TestHints_NotSentWhileAlone(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{LockTimeout: time.Second})
 	defer driver.Close()
 	other := openMore(t, dsn, postgres.Options{}) // listens, but does not hold the lock
-	hints := make(chan int64, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() {
-		if err := other.Listen(ctx, func(revision int64) { hints <- revision }); err != nil {
-			t.Errorf("listen: %v", err)
-		}
-	})
+	expect := listen(t, other)
 	running.Go(func() {
 		if err := driver.Maintain(ctx); err != nil {
 			t.Errorf("maintain: %v", err)
 		}
 	})
-	expect := func(want int64) {
-		t.Helper()
-		if got := <-hints; got != want {
-			t.Errorf("hint of %d, want %d", got, want)
-		}
-	}
 	notify := func(revision int64) {
 		t.Helper()
 		if err := driver.Notify(ctx, revision); err != nil {
@@ -275,14 +283,9 @@ func TestHints_ReachOtherProcesses(t *testing.T) {
 	driver, dsn := open(t, postgres.Options{})
 	defer driver.Close()
 	other := openMore(t, dsn, postgres.Options{})
-	hints := make(chan int64, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() {
-		if err := other.Listen(ctx, func(revision int64) { hints <- revision }); err != nil {
-			t.Errorf("listen: %v", err)
-		}
-	})
+	expect := listen(t, other)
 	conn := connect(t, dsn)
 	useStore(t, conn, currentSchema(t, conn))
 	store := sqlstore.New(driver, sqlstore.Options{})
@@ -291,12 +294,6 @@ func TestHints_ReachOtherProcesses(t *testing.T) {
 			t.Errorf("run: %v", err)
 		}
 	})
-	expect := func(want int64) {
-		t.Helper()
-		if got := <-hints; got != want {
-			t.Errorf("hint of %d, want %d", got, want)
-		}
-	}
 	expect(0)
 	if _, err := store.Commit(ctx, create("a")[0]); err != nil {
 		t.Fatal(err)
