@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -244,6 +245,38 @@ func TestBootstrap_RetriesAFailingStep(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestBootstrap_AnotherReplicaCreatesFirst: objects that another replica creates between this
+// one's list and its writes are as good as its own.
+func TestBootstrap_AnotherReplicaCreatesFirst(t *testing.T) {
+	for _, resource := range []string{"flowschemas", "prioritylevelconfigurations"} {
+		t.Run(resource, func(t *testing.T) {
+			client := fake.NewClientset()
+			ensure(t, config(t, client))
+			var lists, creates atomic.Int32
+			client.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+				switch {
+				case lists.Add(1) > 1:
+					return false, nil, nil
+				case resource == "flowschemas":
+					return true, &flowcontrolv1.FlowSchemaList{}, nil
+				default:
+					return true, &flowcontrolv1.PriorityLevelConfigurationList{}, nil
+				}
+			})
+			client.PrependReactor("create", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+				if creates.Add(1) < 100 {
+					return false, nil, nil
+				}
+				return true, nil, errors.New("created again and again")
+			})
+			ensure(t, config(t, client))
+			if n := lists.Load(); n != 1 {
+				t.Errorf("listed %d times: the step was tried again", n)
+			}
+		})
+	}
 }
 
 // TestBootstrap_SkipsDisabledAPIs: a step whose API is off is skipped.

@@ -7,7 +7,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	listers "k8s.io/client-go/listers/flowcontrol/v1"
 	"k8s.io/client-go/tools/cache"
@@ -18,17 +20,14 @@ import (
 // missing, creates or repairs the mandatory ones, and deletes those that an older release
 // has created and nobody has changed.
 func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
-	levels, err := b.priorityLevels(ctx)
+	levelOps, err := b.priorityLevels(ctx)
 	if err != nil {
 		return fmt.Errorf("list priority levels: %w", err)
 	}
-	schemas, err := b.flowSchemas(ctx)
+	schemaOps, err := b.flowSchemas(ctx)
 	if err != nil {
 		return fmt.Errorf("list flow schemas: %w", err)
 	}
-	client := b.config.Client.FlowcontrolV1()
-	levelOps := ensurer.NewPriorityLevelConfigurationOps(client.PriorityLevelConfigurations(), levels)
-	schemaOps := ensurer.NewFlowSchemaOps(client.FlowSchemas(), schemas)
 
 	// Concurrent writes share a commit, and so its fsync. The flow schemas follow the
 	// priority levels, because a schema names a level.
@@ -67,31 +66,68 @@ func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
 	return nil
 }
 
-// priorityLevels returns a lister of the existing priority levels, which the ensurer
-// requires. One LIST a minute is cheaper than an informer.
-func (b *Bootstrap) priorityLevels(ctx context.Context) (listers.PriorityLevelConfigurationLister, error) {
-	list, err := b.config.Client.FlowcontrolV1().PriorityLevelConfigurations().List(ctx, metav1.ListOptions{})
+// priorityLevels lists the existing priority levels and returns the operations on them that the
+// ensurer requires. One LIST a minute is cheaper than an informer.
+func (b *Bootstrap) priorityLevels(ctx context.Context) (ensurer.ObjectOps[*flowcontrolv1.PriorityLevelConfiguration], error) {
+	client := b.config.Client.FlowcontrolV1().PriorityLevelConfigurations()
+	list, err := client.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	indexer, err := indexerOf(list.Items)
+	listed, err := indexerOf(list.Items)
 	if err != nil {
 		return nil, err
 	}
-	return listers.NewPriorityLevelConfigurationLister(indexer), nil
+	ops := ensurer.NewPriorityLevelConfigurationOps(client, listers.NewPriorityLevelConfigurationLister(listed))
+	return listedOps[*flowcontrolv1.PriorityLevelConfiguration]{ObjectOps: ops, get: client.Get, listed: listed}, nil
 }
 
-// flowSchemas returns a lister of the existing flow schemas.
-func (b *Bootstrap) flowSchemas(ctx context.Context) (listers.FlowSchemaLister, error) {
-	list, err := b.config.Client.FlowcontrolV1().FlowSchemas().List(ctx, metav1.ListOptions{})
+// flowSchemas is to flow schemas what priorityLevels is to priority levels.
+func (b *Bootstrap) flowSchemas(ctx context.Context) (ensurer.ObjectOps[*flowcontrolv1.FlowSchema], error) {
+	client := b.config.Client.FlowcontrolV1().FlowSchemas()
+	list, err := client.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	indexer, err := indexerOf(list.Items)
+	listed, err := indexerOf(list.Items)
 	if err != nil {
 		return nil, err
 	}
-	return listers.NewFlowSchemaLister(indexer), nil
+	ops := ensurer.NewFlowSchemaOps(client, listers.NewFlowSchemaLister(listed))
+	return listedOps[*flowcontrolv1.FlowSchema]{ObjectOps: ops, get: client.Get, listed: listed}, nil
+}
+
+// object is an API object.
+type object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// listedOps are operations whose cache is a list. After a Create that fails with AlreadyExists,
+// the ensurer waits for the object to come into the cache, and so Create adds it: another
+// replica has created it since the list.
+type listedOps[T object] struct {
+	ensurer.ObjectOps[T]
+	get    func(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
+	listed cache.Indexer
+}
+
+func (o listedOps[T]) Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error) {
+	created, err := o.ObjectOps.Create(ctx, obj, opts)
+	if !apierrors.IsAlreadyExists(err) {
+		return created, err
+	}
+	existing, getErr := o.get(ctx, obj.GetName(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(getErr): // deleted meanwhile: the ensurer creates it again
+		return created, err
+	case getErr != nil:
+		return created, getErr
+	}
+	if addErr := o.listed.Add(existing); addErr != nil {
+		return created, addErr
+	}
+	return created, err
 }
 
 // indexerOf returns an indexer of objects, by namespace and name.
