@@ -32,7 +32,7 @@ func (r *results) judge() (all []verdict) {
 		if r.Sizes.Duration < shortestJudged {
 			continue
 		}
-		add(s.Target, "no answers with 5xx", len(s.Failures) == 0, "%v", s.Failures)
+		add(s.Target, "no answers with 5xx", len(s.Failures) == 0, "%v", sum(s.Failures))
 		for _, l := range s.Latencies {
 			add(s.Target, fmt.Sprintf("p99 of %s, scope %s, at most %g s", l.Verb, l.Scope, l.Objective), l.P99 <= l.Objective, "%.3f s", l.P99)
 		}
@@ -51,7 +51,7 @@ func (r *results) judge() (all []verdict) {
 	}
 	for _, l := range r.K0smotron {
 		if isByre(l.Target) {
-			add(l.Target, l.name()+" without errors", l.Errors == 0 && l.MissedEvents == 0, "%d errors, %d events missed", l.Errors, l.MissedEvents)
+			add(l.Target, l.name()+" without errors", l.Errors == 0 && l.MissedEvents == 0 && l.Ended == "", "%d errors, %d events missed", l.Errors, l.MissedEvents)
 		}
 	}
 	return all

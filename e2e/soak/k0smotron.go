@@ -46,13 +46,15 @@ type churn struct {
 	MissedEvents int         `json:"missedEvents"`
 	// Reconnects is how often the server ended a watch, which then went on.
 	Reconnects int `json:"reconnects"`
-	// CPU is the processor time of server and database, in seconds.
+	// CPU is the processor time of server and database, in seconds; 0 if one of them ended.
 	CPU float64 `json:"cpu"`
+	// Ended says which process of the server ended during the load, and how.
+	Ended string `json:"ended,omitempty"`
 }
 
 func (c *churn) name() string { return fmt.Sprintf("%s, %d clients", c.Load, c.Clients) }
 
-// runK0smotron runs the loads on a server.
+// runK0smotron runs the loads on a server, until it ends by itself.
 func runK0smotron(ctx context.Context, t *target, s sizes) (all []*churn, err error) {
 	config := t.server.Config(servers.AdminToken)
 	config.QPS, config.Burst = clientQPS, clientBurst
@@ -71,7 +73,9 @@ func runK0smotron(ctx context.Context, t *target, s sizes) (all []*churn, err er
 			if err != nil {
 				return all, err
 			}
-			all = append(all, c)
+			if all = append(all, c); c.Ended != "" {
+				return all, nil
+			}
 		}
 	}
 	c, err := k.churn(ctx, s.Clients[len(s.Clients)-1])
@@ -123,11 +127,15 @@ func (k *k0smotron) run(ctx context.Context, load string, clients int, do func(c
 	c.PerSecond = float64(len(durations)) / time.Since(begun).Seconds()
 	c.Latency = percentilesOf(durations)
 	serverAfter, storeAfter, err := k.target.used()
-	c.CPU = (serverAfter.CPU - server.CPU + storeAfter.CPU - store.CPU).Seconds()
+	if err == nil {
+		c.CPU = (serverAfter.CPU - server.CPU + storeAfter.CPU - store.CPU).Seconds()
+	} else if c.Ended = k.target.ended(); c.Ended != "" {
+		err = nil
+	}
 	if err == nil {
 		err = ctx.Err()
 	}
-	logf("%s: %s: %.0f/s, p99 %.0f ms, %d errors %s", c.Target, c.name(), c.PerSecond, c.Latency.P99*1e3, c.Errors, c.FirstError)
+	logf("%s: %s: %.0f/s, p99 %.0f ms, %d errors %s%s", c.Target, c.name(), c.PerSecond, c.Latency.P99*1e3, c.Errors, c.FirstError, c.Ended)
 	return c, err
 }
 
@@ -199,7 +207,7 @@ func (k *k0smotron) churn(ctx context.Context, clients int) (*churn, error) {
 		return nil, err
 	}
 	want := int(events.Load()) * churnWatches
-	for deadline := time.Now().Add(drainTimeout); seen.count() < want && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(drainTimeout); seen.count() < want && c.Ended == "" && time.Now().Before(deadline); {
 		if err := sleep(ctx, 50*time.Millisecond); err != nil {
 			return nil, err
 		}

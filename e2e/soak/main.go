@@ -38,8 +38,8 @@ func main() {
 
 // options are the flags.
 type options struct {
-	suites, only string
-	out, docs    string
+	suites, only      string
+	out, docs, report string
 	sizes
 }
 
@@ -68,6 +68,7 @@ func (o *options) register() {
 	flag.StringVar(&o.only, "only", "", "the servers to measure, separated by commas: sqlite, postgres, kine-sqlite, kine-postgres, stock")
 	flag.StringVar(&o.out, "out", "../bin/soak", "the folder for results.json and tables.md")
 	flag.StringVar(&o.docs, "docs", "", "write the tables into this folder too: its soak.md has the places for them")
+	flag.StringVar(&o.report, "report", "", "measure nothing: make the tables of these results (a results.json)")
 	flag.DurationVar(&o.Duration, "duration", 30*time.Minute, "how long each server is measured under the cluster")
 	flag.IntVar(&o.Nodes, "nodes", 200, "how many nodes the cluster has")
 	flag.IntVar(&o.Pods, "pods", 5000, "how many Pods the cluster has")
@@ -78,20 +79,38 @@ func (o *options) register() {
 	flag.Var(&o.Clients, "clients", "the numbers of clients that create and list in k0smotron's loads, separated by commas")
 }
 
-// run measures what is wanted and says whether byre passes all judgements.
+// run measures what is wanted, or reads what was measured, and says whether byre passes all
+// judgements.
 func run(ctx context.Context, o options) (isGood bool, err error) {
+	var r *results
+	if o.report != "" {
+		r, err = readResults(o.report)
+	} else {
+		r, err = measureAll(ctx, o)
+	}
+	if err != nil {
+		return false, err
+	}
+	fmt.Println(r.allTables())
+	if o.docs != "" {
+		err = document.Update(filepath.Join(o.docs, "soak.md"), "soak", r.tables())
+	}
+	return !slices.ContainsFunc(r.judge(), func(v verdict) bool { return !v.IsGood }), err
+}
+
+// measureAll runs the wanted suites and writes the results after each server.
+func measureAll(ctx context.Context, o options) (r *results, err error) {
 	if err := programs.Build(ctx, programs.Byre, programs.APIServer, programs.Etcd, programs.Kine,
 		programs.ControllerManager, programs.Scheduler, programs.Kwok); err != nil {
-		return false, err
+		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "byre-soak-")
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	r, err := newResults(ctx, o.sizes)
-	if err != nil {
-		return false, err
+	if r, err = newResults(ctx, o.sizes); err != nil {
+		return nil, err
 	}
 	for suite := range strings.SplitSeq(o.suites, ",") {
 		for _, kind := range kinds {
@@ -100,18 +119,14 @@ func run(ctx context.Context, o options) (isGood bool, err error) {
 			}
 			logf("%s: %s", suite, kind.name)
 			if err := measure(ctx, o, r, suite, kind, filepath.Join(dir, suite+"-"+kind.short)); err != nil {
-				return false, errors.Join(fmt.Errorf("%s, %s: %w", suite, kind.name, err), r.write(o.out))
+				return nil, errors.Join(fmt.Errorf("%s, %s: %w", suite, kind.name, err), r.write(o.out))
 			}
 			if err := r.write(o.out); err != nil {
-				return false, err
+				return nil, err
 			}
 		}
 	}
-	fmt.Println(r.allTables())
-	if o.docs != "" {
-		err = document.Update(filepath.Join(o.docs, "soak.md"), "soak", r.tables())
-	}
-	return !slices.ContainsFunc(r.judge(), func(v verdict) bool { return !v.IsGood }), err
+	return r, nil
 }
 
 // measure runs a suite on a server of its own.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,19 @@ func newResults(ctx context.Context, s sizes) (*results, error) {
 	}
 	first, _, _ := strings.Cut(string(version), "\n")
 	return &results{Started: time.Now().UTC().Truncate(time.Second), Version: first, CPUs: runtime.NumCPU(), Sizes: s}, nil
+}
+
+// readResults reads what write has written.
+func readResults(path string) (*results, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := &results{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
 }
 
 // write writes results.json and tables.md into a folder.
@@ -222,17 +236,24 @@ func (r *results) requestTable() string {
 
 func (r *results) k0smotronTable() string {
 	var rows [][]string
-	for _, l := range r.K0smotron {
+	loads := slices.Clone(r.K0smotron)
+	slices.SortStableFunc(loads, func(a, b *churn) int {
+		return cmp.Or(strings.Compare(a.Load, b.Load), a.Clients-b.Clients)
+	})
+	for _, l := range loads {
 		lag := ""
 		if l.Watch.Count > 0 {
 			lag = fmt.Sprintf("%.0f ms", l.Watch.P99*1e3)
 		}
+		cpu := fmt.Sprintf("%.1f s", l.CPU)
+		if l.Ended != "" {
+			cpu = "a process ended"
+		}
 		rows = append(rows, []string{
 			l.name(), l.Target, fmt.Sprintf("%.0f /s", l.PerSecond), fmt.Sprintf("%.0f ms", l.Latency.P99*1e3),
-			fmt.Sprint(l.Errors), lag, fmt.Sprintf("%d, %d", l.MissedEvents, l.Reconnects), fmt.Sprintf("%.1f s", l.CPU),
+			fmt.Sprint(l.Errors), lag, fmt.Sprintf("%d, %d", l.MissedEvents, l.Reconnects), cpu,
 		})
 	}
-	slices.SortStableFunc(rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
 	return table([]string{"", "", "", "p99", "errors", "watch lag, p99", "events missed, watches ended", "CPU"}, rows)
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"math"
 	"os"
@@ -47,6 +46,34 @@ func TestSoak_RunsForAMoment(t *testing.T) {
 	if tables, err := os.ReadFile(filepath.Join(o.out, "tables.md")); err != nil || !strings.Contains(string(tables), "| watch latency, p99 |") {
 		t.Errorf("the tables are\n%s, %v", tables, err)
 	}
+	if isGood, err := run(t.Context(), options{report: filepath.Join(o.out, "results.json")}); err != nil || !isGood {
+		t.Errorf("reported later: good: %v, %v", isGood, err)
+	}
+}
+
+// A server that ends under a load is a result, with the end of its log.
+func TestK0smotron_TellsThatTheServerEnded(t *testing.T) {
+	t.Parallel()
+	target, err := startOnSQLite(t.Context(), t.TempDir(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &k0smotron{sizes: sizes{Operations: 2}, target: target}
+	c, err := k.run(t.Context(), "create", 1, func(context.Context, int) error {
+		target.server.Kill()
+		return errors.New("connection refused")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(c.Ended, "signal: killed") || !strings.Contains(c.Ended, "Starting byre") || c.Errors != 2 {
+		t.Errorf("%d errors, ended: %s", c.Errors, c.Ended)
+	}
+	for _, v := range (&results{K0smotron: []*churn{{Target: onSQLite, Ended: "ended"}}}).judge() {
+		if v.IsGood {
+			t.Errorf("judged good: %+v", v)
+		}
+	}
 }
 
 // The loads of k0smotron's benchmark have 1,000 clients, however few ConfigMaps they create.
@@ -75,13 +102,9 @@ func TestSoak_RunsK0smotronsLoads(t *testing.T) {
 func runSoak(t *testing.T, o options) *results {
 	t.Helper()
 	isGood, err := run(t.Context(), o)
-	data, readErr := os.ReadFile(filepath.Join(o.out, "results.json"))
+	r, readErr := readResults(filepath.Join(o.out, "results.json"))
 	if err != nil || readErr != nil || !isGood {
-		t.Fatalf("good: %v, %v, %v\n%s", isGood, err, readErr, data)
-	}
-	r := &results{}
-	if err := json.Unmarshal(data, r); err != nil {
-		t.Fatal(err)
+		t.Fatalf("good: %v, %v, %v, %+v", isGood, err, readErr, r)
 	}
 	return r
 }

@@ -156,3 +156,15 @@ func (t *target) used() (server, store servers.Usage, err error) {
 	store, err = t.store()
 	return server, store, err
 }
+
+// ended says which of the server's processes have ended by themselves, with the ends of their
+// logs; "" if all run.
+func (t *target) ended() string {
+	var all strings.Builder
+	for _, p := range append([]*servers.Process{t.server.Process}, t.server.Beside...) {
+		if state := p.State(); state != "runs" {
+			fmt.Fprintf(&all, "\nprocess %d %s; it logged:\n%s", p.PID(), state, p.LogTail())
+		}
+	}
+	return all.String()
+}
