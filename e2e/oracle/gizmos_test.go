@@ -111,6 +111,9 @@ func oldGizmos() []request {
 		{name: "old gizmo: list as table", path: beta, accept: table},
 		{name: "old gizmo: get", path: beta + "/a"},
 		{name: "old gizmo: scale", path: beta + "/a/scale"},
+		// A later request finds no status. kube-apiserver may serve it for a moment yet, and
+		// count that; this request gives byre the count too.
+		{name: "old gizmo: status", path: beta + "/a/status"},
 		{name: "old gizmo: create", method: http.MethodPost, path: beta, body: old("v1beta1", "beta", `"color":"red","unknown":1`)},
 		{name: "old gizmo: list by color", path: beta + "?fieldSelector=spec.color%3Dred"},
 		{name: "older gizmo: list", path: alpha},
