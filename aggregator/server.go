@@ -185,13 +185,21 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	})
 	parts.Go(func() error {
-		available.Run(workers, ctx.Done())
+		if known(ctx, services) {
+			available.Run(workers, ctx.Done())
+		}
 		return nil
 	})
 	parts.Go(func() error { return s.runRegistrar(ctx, services) })
-	parts.Go(func() error { return s.runBackends(ctx, services, registered.HasSynced) })
+	parts.Go(func() error { return s.runBackends(ctx, services, registered.HasSyncedChecker()) })
 	close(s.started)
 	return parts.Wait()
+}
+
+// known waits until the existing APIServices are known, and returns false if ctx ends before.
+// Upstream's controllers wait too, but look every 0.1 s.
+func known(ctx context.Context, services registration.APIServiceInformer) bool {
+	return cache.WaitFor(ctx, "", services.Informer().HasSyncedChecker())
 }
 
 // resync is upstream's value. Upstream's controllers check a backend again only when its
@@ -211,12 +219,15 @@ func (s *Server) runRegistrar(ctx context.Context, services registration.APIServ
 		case <-s.customSynced:
 		}
 	}
+	if !known(ctx, services) {
+		return nil
+	}
 	return s.registrar.run(ctx, services, s.client.ApiregistrationV1())
 }
 
 // runBackends runs what only backends need, as soon as there is one.
-func (s *Server) runBackends(ctx context.Context, services registration.APIServiceInformer, registered cache.InformerSynced) error {
-	if !cache.WaitForCacheSync(ctx.Done(), registered) {
+func (s *Server) runBackends(ctx context.Context, services registration.APIServiceInformer, registered cache.DoneChecker) error {
+	if !cache.WaitFor(ctx, "", registered) {
 		return nil
 	}
 	claimsSynced := sync.OnceFunc(func() { close(s.claimsSynced) })
@@ -238,7 +249,7 @@ func (s *Server) runBackends(ctx context.Context, services registration.APIServi
 	}
 	s.slices.StartWithContext(ctx)
 	defer s.slices.Shutdown()
-	if !cache.WaitForCacheSync(ctx.Done(), slices.Informer().HasSynced, s.informers.Core().V1().Services().Informer().HasSynced) {
+	if !cache.WaitFor(ctx, "", slices.Informer().HasSyncedChecker(), s.informers.Core().V1().Services().Informer().HasSyncedChecker()) {
 		return nil
 	}
 	close(s.follower.endpointsSynced)

@@ -117,7 +117,7 @@ func (s *Server) buildChain(builtin builtinModels, d delegation.Dependencies) (h
 	}
 	// The paths include the health checks of the other servers, so these are made
 	// before.
-	s.installPaths(paths, d)
+	s.installPaths(paths, api, d)
 	return handler, nil
 }
 

@@ -29,11 +29,14 @@ func counted(name string, handler http.Handler) http.Handler {
 	return endpointmetrics.InstrumentHandlerFunc(http.MethodGet, "", "", "", name, "", "", false, "", handler.ServeHTTP)
 }
 
-// installPaths adds the paths that belong to no API group.
-func (s *Server) installPaths(paths *mux.PathRecorderMux, d delegation.Dependencies) {
-	index := routes.ListedPathProviders{paths, listed(d.Discovery.Paths)}
+// installPaths adds the paths that belong to no API group. api answers requests for paths of
+// health checks that do not exist.
+func (s *Server) installPaths(paths *mux.PathRecorderMux, api http.Handler, d delegation.Dependencies) {
+	checks := newCheckPaths(api)
+	s.readyChecks = health.Install(checks, s.checks())
+	checks.addTo(paths)
+	index := routes.ListedPathProviders{paths, checks, listed(d.Discovery.Paths)}
 	routes.Index{}.Install(index, paths)
-	s.readyChecks = health.Install(paths, s.checks())
 	handleDocument(paths, "/version", http.HandlerFunc(serveVersion))
 	paths.Handle("/openapi/v2", d.OpenAPI)
 	paths.Handle("/openapi/v3", counted("openapi/v3", d.OpenAPI))

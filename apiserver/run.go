@@ -79,8 +79,21 @@ func (s *Server) checkLive(ctx context.Context) error {
 	return s.clients.kube.Discovery().RESTClient().Get().AbsPath("/livez").Param("exclude", "etcd").Do(ctx).Error()
 }
 
-// readyInterval is how often awaitReady runs the checks; upstream's value.
-const readyInterval = 100 * time.Millisecond
+// informersPatience bounds how long runBootstrap waits for the informers.
+const informersPatience = time.Second
+
+// runBootstrap creates the bootstrap objects. It waits for the informers first, since an
+// admission plugin that a write finds without its objects looks for them only every 0.1 s.
+func (s *Server) runBootstrap(ctx context.Context) error {
+	waiting, cancel := context.WithTimeout(ctx, informersPatience)
+	s.clients.informers.WaitForCacheSyncWithContext(waiting)
+	cancel()
+	return s.bootstrap.Run(ctx)
+}
+
+// readyInterval is how often awaitReady runs the checks. Controllers and systemd's
+// notification wait for it.
+const readyInterval = 20 * time.Millisecond
 
 // awaitReady signals HasBeenReady as soon as all checks of /readyz pass, whether or not
 // a client asks for them.

@@ -100,7 +100,7 @@ func (s *Server) stopLoopback() {
 // among membershipComponents.
 func (s *Server) workComponents() []lifecycle.Component {
 	components := []lifecycle.Component{
-		{Name: "bootstrap objects", Run: s.bootstrap.Run},
+		{Name: "bootstrap objects", Run: s.runBootstrap},
 		{Name: "readiness", Run: s.awaitReady, MayEnd: true},
 		{Name: "watchdog", Run: s.runWatchdog, MayEnd: true},
 		{Name: "memory", Run: func(ctx context.Context) error { return memory.Tune(ctx, s.signals.HasBeenReady.Signaled()) }},

@@ -111,7 +111,7 @@ func (f *follower) Run(ctx context.Context) error {
 		group.Go(func() { run(ctx) })
 	}
 	close(f.started)
-	if !cache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
+	if !cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {
 		return nil
 	}
 	f.publish()

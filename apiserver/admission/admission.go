@@ -96,7 +96,10 @@ func New(ctx context.Context, cfg Config) (*Admission, error) {
 		p.register(registry)
 	}
 	chain, err := registry.NewFromPlugins(chosen, settings, initializers,
-		admission.Decorators{admission.DecoratorFunc(admissionmetrics.WithControllerMetrics)})
+		admission.Decorators{
+			idleUnlessConfigured(cfg.Informers, cfg.FeatureGate),
+			admission.DecoratorFunc(admissionmetrics.WithControllerMetrics),
+		})
 	if err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
 	}

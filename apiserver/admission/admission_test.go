@@ -31,14 +31,29 @@ import (
 // start builds a chain over a fake client that has the objects, and starts its informers.
 func start(t *testing.T, o *Options, objects ...runtime.Object) (*Admission, error) {
 	t.Helper()
+	ctx, cfg := newConfig(t, objects...)
+	cfg.Options = o
+	a, err := New(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Informers.Start(ctx.Done())
+	cfg.Informers.WaitForCacheSync(ctx.Done())
+	return a, nil
+}
+
+// newConfig returns a configuration over a fake client that has the objects, and the context
+// that its informers run with.
+func newConfig(t testing.TB, objects ...runtime.Object) (context.Context, Config) {
+	t.Helper()
 	client := fakeClient{fake.NewClientset(objects...), newOpenAPIServer(t).client(t)}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(v1.SchemeGroupVersion)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(func() { cancel(); factory.Shutdown() })
-	a, err := New(ctx, Config{
-		Options:                 o,
+	return ctx, Config{
+		Options:                 NewOptions(),
 		ServerID:                "test",
 		Client:                  client,
 		DynamicClient:           dynamicfake.NewSimpleDynamicClient(legacyscheme.Scheme),
@@ -47,13 +62,7 @@ func start(t *testing.T, o *Options, objects ...runtime.Object) (*Admission, err
 		Authorizer:              authorizerfactory.NewAlwaysAllowAuthorizer(),
 		FeatureGate:             utilfeature.DefaultFeatureGate,
 		APIResourceConfigSource: resources,
-	})
-	if err != nil {
-		return nil, err
 	}
-	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
-	return a, nil
 }
 
 func podAttributes(pod *core.Pod) admission.Attributes {

@@ -11,8 +11,8 @@
 //     in an informer (pods.go).
 //   - The OpenAPI documents are not built before the first MutatingAdmissionPolicy
 //     exists (openapi.go).
-//   - The MutatingAdmissionWebhook plugin is skipped while no webhook configuration
-//     exists (mutating_webhook.go).
+//   - The plugins of policies and webhooks are skipped while no policy and no
+//     configuration of a webhook exists (configured.go).
 //
 // The caller starts the informer factory and calls Run. New registers informers with
 // the factory. New starts no goroutine of its own, but the constructors of upstream's

@@ -33,7 +33,7 @@ type openAPIServer struct {
 	indexRequests atomic.Int32
 }
 
-func newOpenAPIServer(t *testing.T) *openAPIServer {
+func newOpenAPIServer(t testing.TB) *openAPIServer {
 	t.Helper()
 	s := &openAPIServer{}
 	mux := http.NewServeMux()
@@ -59,7 +59,7 @@ func newOpenAPIServer(t *testing.T) *openAPIServer {
 	return s
 }
 
-func (s *openAPIServer) client(t *testing.T) discovery.DiscoveryInterface {
+func (s *openAPIServer) client(t testing.TB) discovery.DiscoveryInterface {
 	t.Helper()
 	client, err := discovery.NewDiscoveryClientForConfig(&rest.Config{Host: s.URL})
 	if err != nil {

@@ -97,7 +97,7 @@ func plugins() []plugin {
 		// Policies, webhooks and quota come last: they see the object as all
 		// other plugins have changed it.
 		{mutatingpolicy.PluginName, mutatingpolicy.Register, on},
-		{mutatingwebhook.PluginName, registerMutatingWebhookPlugin, on},
+		{mutatingwebhook.PluginName, mutatingwebhook.Register, on},
 		{validatingpolicy.PluginName, validatingpolicy.Register, on},
 		{validatingwebhook.PluginName, validatingwebhook.Register, on},
 		{resourcequota.PluginName, resourcequota.Register, on},

@@ -20,15 +20,10 @@ import (
 	"byre/apiserver"
 	"byre/apiserver/envtest/assets"
 	"byre/apiserver/options"
-	"byre/apiserver/timerslack"
+	_ "byre/apiserver/timerslack/early"
 )
 
-func main() {
-	if len(os.Args) > 1 && os.Args[1] == "serve" {
-		timerslack.Raise()
-	}
-	os.Exit(runProcess())
-}
+func main() { os.Exit(runProcess()) }
 
 // runProcess sets up what a process has once, klog and the signals, runs the command of the
 // process's arguments, and returns the exit status.
