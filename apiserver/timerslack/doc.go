@@ -13,8 +13,8 @@
 // What it relies on: a thread has the slack of the thread that starts it, and sysmon starts
 // before the first line of the program. But the slack outlives the execution of a program
 // (PR_SET_TIMERSLACK(2const)), and so the program executes itself again
-// (TestRaise_SetsTheSlackOfAllThreads). Whoever starts it with that slack, as the systemd unit
-// does, saves the time of a second start.
+// (TestRaise_SetsTheSlackOfAllThreads). Package early does that before most of the program is
+// initialized. Whoever starts it with that slack, as the systemd unit does, has one execution.
 //
 // What it earns: 12 to 15 percent of a server's processor time under the cluster of make soak
 // (docs/decisions/0019-timer-slack.md). BenchmarkRaise has a program that does little.
