@@ -185,9 +185,8 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	})
 	parts.Go(func() error {
-		if known(ctx, services) {
-			available.Run(workers, ctx.Done())
-		}
+		known(ctx, services)
+		available.Run(workers, ctx.Done()) // also if ctx has ended: it stops what New started
 		return nil
 	})
 	parts.Go(func() error { return s.runRegistrar(ctx, services) })

@@ -14,8 +14,8 @@ import (
 	"k8s.io/component-base/featuregate"
 )
 
-// configuredPlugin is one of the plugins that do what objects say: policies, or
-// configurations of webhooks.
+// configuration has the objects that tell a plugin what to do: policies, or configurations of
+// webhooks.
 //
 // What upstream does: its plugins prepare each write for policies and webhooks. That of the
 // mutating webhooks copies every object, to detect later whether another plugin has changed
@@ -26,19 +26,50 @@ import (
 // configuration.
 //
 // What it relies on: without these objects upstream's plugins neither change nor refuse
-// anything. TestConfiguredPlugin_IsLikeUpstreamsWithoutObjects fails when they do, or when that
+// anything. TestConfiguration_IsNeededForUpstreamsPlugins fails when they do, or when that
 // of the mutating webhooks copies nothing any more.
 //
-// What it earns: 25 allocations, of 4.7 kB, for each write of a small Pod
-// (BenchmarkConfiguredPlugin), and up to 0.1 s of each start.
-type configuredPlugin struct {
-	admission.Interface
+// What it earns: 33 allocations, of 5.3 kB, for each write of a small Pod
+// (BenchmarkConfiguration), and up to 0.1 s of each start.
+type configuration struct{ objects cache.SharedIndexInformer }
 
-	objects cache.SharedIndexInformer
+// isEmpty reports whether there is certainly no object.
+func (c configuration) isEmpty() bool {
+	return c.objects.HasSynced() && len(c.objects.GetStore().ListKeys()) == 0
+}
+
+// configuredMutation is a plugin that is skipped while its configuration is empty.
+type configuredMutation struct {
+	admission.MutationInterface
+	configuration
+}
+
+// Admit implements admission.MutationInterface.
+func (p configuredMutation) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if p.isEmpty() {
+		return nil
+	}
+	return p.MutationInterface.Admit(ctx, a, o)
+}
+
+// configuredValidation is a plugin that is skipped while its configuration is empty.
+type configuredValidation struct {
+	admission.ValidationInterface
+	configuration
+}
+
+// Validate implements admission.ValidationInterface.
+func (p configuredValidation) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if p.isEmpty() {
+		return nil
+	}
+	return p.ValidationInterface.Validate(ctx, a, o)
 }
 
 // idleUnlessConfigured decorates the plugins that policies and webhook configurations tell what
 // to do. With ManifestBasedAdmissionControlConfig files may tell them too, and none is decorated.
+// The metrics of plugins count by what a plugin implements, so that a decorated one implements
+// the same.
 func idleUnlessConfigured(factory informers.SharedInformerFactory, gate featuregate.FeatureGate) admission.Decorator {
 	registrations := factory.Admissionregistration().V1()
 	objects := map[string]func() cache.SharedIndexInformer{}
@@ -51,32 +82,17 @@ func idleUnlessConfigured(factory informers.SharedInformerFactory, gate featureg
 		}
 	}
 	return admission.DecoratorFunc(func(plugin admission.Interface, name string) admission.Interface {
-		if informer, ok := objects[name]; ok {
-			return configuredPlugin{plugin, informer()}
+		informer, ok := objects[name]
+		if !ok {
+			return plugin
 		}
-		return plugin
+		switch plugin := plugin.(type) {
+		case admission.MutationInterface:
+			return configuredMutation{plugin, configuration{informer()}}
+		case admission.ValidationInterface:
+			return configuredValidation{plugin, configuration{informer()}}
+		default:
+			return plugin
+		}
 	})
-}
-
-// isIdle reports whether there is certainly no object that the plugin acts by.
-func (p configuredPlugin) isIdle() bool {
-	return p.objects.HasSynced() && len(p.objects.GetStore().ListKeys()) == 0
-}
-
-// Admit implements admission.MutationInterface.
-func (p configuredPlugin) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	plugin, ok := p.Interface.(admission.MutationInterface)
-	if !ok || p.isIdle() {
-		return nil
-	}
-	return plugin.Admit(ctx, a, o)
-}
-
-// Validate implements admission.ValidationInterface.
-func (p configuredPlugin) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	plugin, ok := p.Interface.(admission.ValidationInterface)
-	if !ok || p.isIdle() {
-		return nil
-	}
-	return plugin.Validate(ctx, a, o)
 }

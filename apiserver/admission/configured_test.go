@@ -2,13 +2,17 @@ package admission
 
 import (
 	"context"
-	"slices"
+	"errors"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
 	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
@@ -16,6 +20,8 @@ import (
 	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
 	api "k8s.io/kubernetes/pkg/apis/core"
+
+	"byre/sqlstore/eventually"
 )
 
 // configurations has an object for each plugin that objects tell what to do.
@@ -29,59 +35,84 @@ func configurations() map[string]runtime.Object {
 	}
 }
 
-// calls is an admission plugin that records how it is called.
-type calls struct{ names []string }
+// mutation and validation are plugins that count how often they are called.
+type mutation struct{ calls int }
 
-func (c *calls) Handles(admission.Operation) bool { return true }
+func (m *mutation) Handles(admission.Operation) bool { return true }
 
-func (c *calls) Admit(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
-	c.names = append(c.names, "Admit")
+func (m *mutation) Admit(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
+	m.calls++
 	return nil
 }
 
-func (c *calls) Validate(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
-	c.names = append(c.names, "Validate")
+type validation struct{ calls int }
+
+func (v *validation) Handles(admission.Operation) bool { return true }
+
+func (v *validation) Validate(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
+	v.calls++
 	return nil
 }
 
-// TestConfiguredPlugin_CallsUpstreamsOnlyWithObjects: upstream's plugin is called as long as it is
-// not known whether there are objects, and when there are.
-func TestConfiguredPlugin_CallsUpstreamsOnlyWithObjects(t *testing.T) {
+// TestConfiguration_DecidesWhetherAPluginIsCalled: a plugin is called as long as it is not known
+// whether there are objects, and while there are: those of before the start, and those that come
+// later.
+func TestConfiguration_DecidesWhetherAPluginIsCalled(t *testing.T) {
 	for name, object := range configurations() {
-		for _, objects := range [][]runtime.Object{nil, {object}} {
-			ctx, cfg := newConfig(t, objects...)
-			upstream := new(calls)
-			plugin := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate).Decorate(upstream, name)
-			expect := func(when string, want []string) {
-				t.Helper()
-				upstream.names = nil
-				if err := plugin.(admission.MutationInterface).Admit(ctx, nil, nil); err != nil {
-					t.Error(err)
+		t.Run(name, func(t *testing.T) {
+			for _, objects := range [][]runtime.Object{nil, {object}} {
+				ctx, cfg := newConfig(t, objects...)
+				admits, validates := new(mutation), new(validation)
+				decorator := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate)
+				mutating := decorator.Decorate(admits, name).(admission.MutationInterface)
+				validating := decorator.Decorate(validates, name).(admission.ValidationInterface)
+				areCalled := func() bool {
+					before := [2]int{admits.calls, validates.calls}
+					if err := errors.Join(mutating.Admit(ctx, nil, nil), validating.Validate(ctx, nil, nil)); err != nil {
+						t.Error(err)
+					}
+					called := [2]bool{admits.calls > before[0], validates.calls > before[1]}
+					if called[0] != called[1] {
+						t.Errorf("called: %v", called)
+					}
+					return called[0]
 				}
-				if err := plugin.(admission.ValidationInterface).Validate(ctx, nil, nil); err != nil {
-					t.Error(err)
+				if !areCalled() {
+					t.Error("not called before the objects are known")
 				}
-				if !slices.Equal(upstream.names, want) {
-					t.Errorf("%s %s, with %d objects: got the calls %q, want %q", name, when, len(objects), upstream.names, want)
+				cfg.Informers.StartWithContext(ctx)
+				cfg.Informers.WaitForCacheSyncWithContext(ctx)
+				if got := areCalled(); got != (len(objects) > 0) {
+					t.Errorf("with %d objects, called: %v", len(objects), got)
 				}
+				tracker := cfg.Client.(fakeClient).Clientset.Tracker()
+				resource := resourceOf(object)
+				if len(objects) == 0 {
+					if err := tracker.Create(resource, object, ""); err != nil {
+						t.Fatal(err)
+					}
+					eventually.True(t, "called after the first object was created", areCalled)
+				}
+				if err := tracker.Delete(resource, "", "c"); err != nil {
+					t.Fatal(err)
+				}
+				eventually.True(t, "not called after the last object was deleted", func() bool { return !areCalled() })
 			}
-			expect("before the objects are known", []string{"Admit", "Validate"})
-			cfg.Informers.StartWithContext(ctx)
-			cfg.Informers.WaitForCacheSyncWithContext(ctx)
-			if len(objects) == 0 {
-				expect("afterwards", nil)
-			} else {
-				expect("afterwards", []string{"Admit", "Validate"})
-			}
-		}
+		})
 	}
 }
 
-// TestConfiguredPlugin_LeavesOthersAlone: a plugin that no such object tells what to do is not
+// resourceOf returns the resource of an object that configurations returns.
+func resourceOf(object runtime.Object) schema.GroupVersionResource {
+	resource, _ := meta.UnsafeGuessKindToResource(registrationv1.SchemeGroupVersion.WithKind(reflect.TypeOf(object).Elem().Name()))
+	return resource
+}
+
+// TestConfiguration_LeavesOthersAlone: a plugin that no such object tells what to do is not
 // decorated.
-func TestConfiguredPlugin_LeavesOthersAlone(t *testing.T) {
+func TestConfiguration_LeavesOthersAlone(t *testing.T) {
 	_, cfg := newConfig(t)
-	upstream := new(calls)
+	upstream := new(validation)
 	if got := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate).Decorate(upstream, resourcequota.PluginName); got != admission.Interface(upstream) {
 		t.Errorf("got %T", got)
 	}
@@ -142,9 +173,26 @@ func admitPod(ctx context.Context, plugin admission.Interface, pod runtime.Objec
 	return nil
 }
 
-// TestConfiguredPlugin_IsLikeUpstreamsWithoutObjects: without objects no plugin of upstream changes
+// TestConfiguration_KeepsWhatAPluginImplements: a plugin that only mutates does not validate
+// when it is decorated, which the metrics of plugins would count, and the other way round.
+func TestConfiguration_KeepsWhatAPluginImplements(t *testing.T) {
+	for name, pair := range newPluginPairs(t) {
+		if pair.upstream == pair.byre {
+			t.Errorf("%s is not decorated", name)
+		}
+		for _, plugin := range []admission.Interface{pair.upstream, pair.byre} {
+			_, mutates := plugin.(admission.MutationInterface)
+			_, validates := plugin.(admission.ValidationInterface)
+			if want := strings.HasPrefix(name, "Mutating"); mutates != want || validates == want {
+				t.Errorf("%T of %s mutates: %v, validates: %v", plugin, name, mutates, validates)
+			}
+		}
+	}
+}
+
+// TestConfiguration_IsNeededForUpstreamsPlugins: without objects no plugin of upstream changes
 // or refuses a Pod. That of the mutating webhooks copies it nevertheless.
-func TestConfiguredPlugin_IsLikeUpstreamsWithoutObjects(t *testing.T) {
+func TestConfiguration_IsNeededForUpstreamsPlugins(t *testing.T) {
 	for name, pair := range newPluginPairs(t) {
 		for of, plugin := range map[string]admission.Interface{"upstream": pair.upstream, "byre": pair.byre} {
 			pod := &copied{Pod: *newPod()}
@@ -161,8 +209,8 @@ func TestConfiguredPlugin_IsLikeUpstreamsWithoutObjects(t *testing.T) {
 	}
 }
 
-// BenchmarkConfiguredPlugin admits a Pod without objects, by these plugins and by upstream's.
-func BenchmarkConfiguredPlugin(b *testing.B) {
+// BenchmarkConfiguration admits a Pod without objects, by these plugins and by upstream's.
+func BenchmarkConfiguration(b *testing.B) {
 	pairs := newPluginPairs(b)
 	pod := newPod()
 	pod.Spec.Containers = []api.Container{

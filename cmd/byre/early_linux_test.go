@@ -24,9 +24,12 @@ func TestServe_InitializesItsPackagesOnce(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for pkg, want := range map[string]int{"runtime": 2, "k8s.io/client-go/kubernetes/scheme": 1} {
-		if got := strings.Count("\n"+string(out), "\ninit "+pkg+" @"); got != want {
-			t.Errorf("package %s was initialized %d times, want %d", pkg, got, want)
-		}
+	executions := strings.Split("\n"+string(out), "\ninit runtime @")
+	if len(executions) != 3 { // the text before the first, and two executions
+		t.Fatalf("%d executions", len(executions)-1)
+	}
+	first, second := strings.Count(executions[1], "\ninit "), strings.Count(executions[2], "\ninit ")
+	if 4*first > second {
+		t.Errorf("%d packages were initialized first, %d afterwards:\n%s", first, second, executions[1])
 	}
 }

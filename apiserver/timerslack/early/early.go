@@ -1,5 +1,5 @@
 // Package early raises the timer slack of a server when a tenth of the program's packages is
-// initialized: it executes itself again after some milliseconds, instead of after the 30 to 50 that
+// initialized: it executes itself again after some milliseconds, instead of after the 35 to 55 that
 // all packages take.
 //
 // Of the packages whose imports are initialized, the one with the first path comes next (Go's
