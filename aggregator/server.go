@@ -185,7 +185,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	})
 	parts.Go(func() error {
-		known(ctx, services)
+		awaitServices(ctx, services)
 		available.Run(workers, ctx.Done()) // also if ctx has ended: it stops what New started
 		return nil
 	})
@@ -195,9 +195,9 @@ func (s *Server) Run(ctx context.Context) error {
 	return parts.Wait()
 }
 
-// known waits until the existing APIServices are known, and returns false if ctx ends before.
+// awaitServices waits until the existing APIServices are known, and returns false if ctx ends before.
 // Upstream's controllers wait too, but look every 0.1 s.
-func known(ctx context.Context, services registration.APIServiceInformer) bool {
+func awaitServices(ctx context.Context, services registration.APIServiceInformer) bool {
 	return cache.WaitFor(ctx, "", services.Informer().HasSyncedChecker())
 }
 
@@ -218,7 +218,7 @@ func (s *Server) runRegistrar(ctx context.Context, services registration.APIServ
 		case <-s.customSynced:
 		}
 	}
-	if !known(ctx, services) {
+	if !awaitServices(ctx, services) {
 		return nil
 	}
 	return s.registrar.run(ctx, services, s.client.ApiregistrationV1())

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"crypto/tls"
 	"io"
 	"net/http"
 	"os"
@@ -17,7 +18,10 @@ import (
 	runtimeclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"byre/apiserver/envtest/freeport"
+	"byre/apiserver/pki"
 	"byre/e2e/programs"
+	"byre/e2e/servers"
 	"byre/sqlstore/eventually"
 )
 
@@ -45,7 +49,7 @@ func TestEnvtest_RunsInParallelAndLeavesNothing(t *testing.T) {
 }
 
 // envtestAssets is the folder for KUBEBUILDER_ASSETS.
-func envtestAssets(t *testing.T) string {
+func envtestAssets(t testing.TB) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), programs.Byre.Path(), "envtest-assets")
 	cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+t.TempDir())
@@ -141,4 +145,93 @@ func probeOnce(t *testing.T, client *http.Client, url string) bool {
 	}
 	_ = res.Body.Close()
 	return true
+}
+
+// BenchmarkEnvtest_Start reports how long envtest takes to start an environment, with byre's
+// programs and with kube-apiserver and etcd.
+func BenchmarkEnvtest_Start(b *testing.B) {
+	b.Setenv("KUBECTL", programs.Kubectl.Path())
+	for name, assets := range map[string]string{"byre": envtestAssets(b), "stock": filepath.Dir(programs.APIServer.Path())} {
+		b.Run(name, func(b *testing.B) {
+			var took time.Duration
+			for b.Loop() {
+				env := &envtest.Environment{BinaryAssetsDirectory: assets}
+				started := time.Now()
+				if _, err := env.Start(); err != nil {
+					b.Fatal(err)
+				}
+				took += time.Since(started)
+				if err := env.Stop(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(took.Milliseconds())/float64(b.N), "ms-to-start")
+		})
+	}
+}
+
+// BenchmarkEnvtest_KubeAPIServer reports how long byre takes, started as kube-apiserver beside its
+// etcd, from exec to a 200 of /readyz. As in envtest there are a certificate and keys.
+func BenchmarkEnvtest_KubeAPIServer(b *testing.B) {
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // a certificate of this benchmark's
+	var took time.Duration
+	for b.Loop() {
+		dir := b.TempDir()
+		files, _, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), Hosts: []string{"127.0.0.1"}, Now: time.Now()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		etcdURL, port := "http://127.0.0.1:"+freePort(b), freePort(b)
+		etcd, err := servers.InPlace{Dir: dir, Name: "etcd", Args: []string{
+			"--data-dir", filepath.Join(dir, "data"), "--listen-client-urls", etcdURL, "--advertise-client-urls", etcdURL,
+		}}.Start(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		eventually.True(b, "etcd answers", func() bool { return isOK(b, client, etcdURL+"/health") })
+		started := time.Now()
+		server, err := servers.InPlace{Dir: dir, Name: "kube-apiserver", Args: []string{
+			"--etcd-servers", etcdURL, "--cert-dir", filepath.Join(dir, "pki"), "--bind-address=127.0.0.1", "--secure-port", port,
+			"--service-account-issuer=https://127.0.0.1/", "--service-account-key-file", files.ServiceAccount, "--service-account-signing-key-file", files.ServiceAccountKey,
+			"--service-cluster-ip-range=10.0.0.0/24", "--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount",
+		}}.Start(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		for !isOK(b, client, "https://127.0.0.1:"+port+"/readyz") {
+			if time.Since(started) > eventually.Patience {
+				b.Fatalf("not ready; the log ends with:\n%s", server.LogTail())
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		took += time.Since(started)
+		client.CloseIdleConnections()
+		server.Kill()
+		etcd.Kill()
+	}
+	b.ReportMetric(float64(took.Milliseconds())/float64(b.N), "ms-to-ready")
+}
+
+func freePort(t testing.TB) string {
+	t.Helper()
+	port, err := freeport.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// isOK reports whether a server answers with the status 200.
+func isOK(t testing.TB, client *http.Client, url string) bool {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return false
+	}
+	_ = res.Body.Close()
+	return res.StatusCode == http.StatusOK
 }
