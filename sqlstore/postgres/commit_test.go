@@ -214,23 +214,12 @@ func TestCommit_StatementTimeoutWritesNothing(t *testing.T) {
 func TestCommit_EndsWhereItsSessionIsDone(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{CommitTimeout: 10 * time.Minute, ReadTimeout: 2 * time.Second})
-	mustCreate(t, driver, "a")
+	createAvailable(t, driver, "a")
 	proxies[0].Set(pgtest.Failpoint{Statement: "COMMIT", Point: pgtest.Answered, Do: func() pgtest.Action { return pgtest.Swallow }})
-	committed := make(chan error, 1)
-	go func() {
-		_, err := driver.Commit(t.Context(), create("b"))
-		committed <- err
-	}()
-	select {
-	case err := <-committed:
-		if !errors.Is(err, sqlstore.ErrUnknown) {
-			t.Errorf("commit: %v", err)
-		}
-	case <-time.After(2 * time.Minute):
-		t.Fatal("the commit waits for an answer that the server has given")
-	}
-	if _, _, err := driver.Get(t.Context(), create("b")[0].Key); err != nil {
-		t.Errorf("the write whose answer was lost: %v", err)
-	}
-	mustCreate(t, driver, "c")
+	outcomeIsUnknown(t, driver, "b")
+	untilAvailable(t, func(ctx context.Context) error { // the write whose answer was lost
+		_, _, err := driver.Get(ctx, create("b")[0].Key)
+		return err
+	})
+	createAvailable(t, driver, "c")
 }

@@ -51,7 +51,7 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	pods := watch.Resource{Name: "pods"}
 	snapshot := func() watch.Snapshot {
 		var s watch.Snapshot
-		recoverReads(t, func(ctx context.Context) (err error) {
+		untilAvailable(t, func(ctx context.Context) (err error) {
 			if _, err = feed.Latest(ctx); err == nil {
 				s, err = feed.Snapshot(ctx, pods)
 			}

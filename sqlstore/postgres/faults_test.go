@@ -231,7 +231,7 @@ func (w *writers) check(t *testing.T) {
 // drivers' short timeouts.
 func (w *writers) get(t *testing.T, replica int, name string) (r sqlstore.Record, err error) {
 	t.Helper()
-	recoverReads(t, func(ctx context.Context) error {
+	untilAvailable(t, func(ctx context.Context) error {
 		if r, _, err = w.drivers[replica].Get(ctx, create(name)[0].Key); errors.Is(err, sqlstore.ErrNotFound) {
 			return nil
 		}
@@ -243,7 +243,7 @@ func (w *writers) get(t *testing.T, replica int, name string) (r sqlstore.Record
 // state reads the state, as get reads an object.
 func (w *writers) state(t *testing.T, replica int) (state sqlstore.State) {
 	t.Helper()
-	recoverReads(t, func(ctx context.Context) (err error) {
+	untilAvailable(t, func(ctx context.Context) (err error) {
 		state, err = w.drivers[replica].State(ctx)
 		return err
 	})

@@ -107,7 +107,7 @@ func TestPooler_Outage(t *testing.T) {
 	if err := pooler.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	recoverReads(t, func(ctx context.Context) error { _, err := driver.State(ctx); return err })
+	untilAvailable(t, func(ctx context.Context) error { _, err := driver.State(ctx); return err })
 	if last := mustCreate(t, driver, "c"); last != 2 {
 		t.Errorf("revision %d", last)
 	}

@@ -17,9 +17,9 @@ import (
 	"byre/watch"
 )
 
-// recovery is the time within which reads must work after a silent host answers again, or
-// another host does. It takes ten seconds at most where the processors are free; TCP alone
-// would take 15 minutes.
+// recovery is the time within which reads and writes must work after a silent host answers
+// again, or another host does. It takes ten seconds at most where the processors are free;
+// TCP alone would take 15 minutes.
 const recovery = time.Minute
 
 // openThrough opens a driver on an empty database through proxies, which are its hosts.
@@ -60,22 +60,57 @@ func warm(t *testing.T, driver *postgres.Driver) {
 	readers.Wait()
 }
 
-// recoverReads repeats a read until it succeeds. Each failure must be ErrUnavailable.
-func recoverReads(t *testing.T, read func(context.Context) error) {
+// untilAvailable repeats a read or a write until it succeeds. Each failure must be
+// ErrUnavailable, for which a busy machine is enough where timeouts are short.
+func untilAvailable(t *testing.T, work func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), recovery)
 	defer cancel()
 	for {
-		err := read(ctx)
+		err := work(ctx)
 		if err == nil {
 			return
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("no read within %v: %v", recovery, err)
+			t.Fatalf("not available within %v: %v", recovery, err)
 		}
 		if !errors.Is(err, sqlstore.ErrUnavailable) {
-			t.Fatalf("read: %v", err)
+			t.Fatal(err)
 		}
+	}
+}
+
+// createAvailable creates an object as soon as the database is available.
+func createAvailable(t *testing.T, driver *postgres.Driver, name string) {
+	t.Helper()
+	untilAvailable(t, func(ctx context.Context) error {
+		o, err := driver.Commit(ctx, create(name))
+		if err != nil {
+			return err
+		}
+		return o[0].Err
+	})
+}
+
+// outcomeIsUnknown creates an object whose COMMIT gets no answer, and expects that the driver
+// stops waiting for it.
+func outcomeIsUnknown(t *testing.T, driver *postgres.Driver, name string) {
+	t.Helper()
+	committed := make(chan error, 1)
+	go func() {
+		_, err := driver.Commit(t.Context(), create(name))
+		for errors.Is(err, sqlstore.ErrUnavailable) && t.Context().Err() == nil { // not sent
+			_, err = driver.Commit(t.Context(), create(name))
+		}
+		committed <- err
+	}()
+	select {
+	case err := <-committed:
+		if !errors.Is(err, sqlstore.ErrUnknown) {
+			t.Errorf("commit without an answer: %v", err)
+		}
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the commit waits for an answer that does not come")
 	}
 }
 
@@ -119,7 +154,7 @@ func TestSilentHost_ReadsEndAtTheirDeadline(t *testing.T) {
 		t.Fatal("reads waited for longer than a minute")
 	}
 	proxies[0].Forward()
-	recoverReads(t, func(ctx context.Context) error { _, err := driver.State(ctx); return err })
+	untilAvailable(t, func(ctx context.Context) error { _, err := driver.State(ctx); return err })
 }
 
 // A connection whose read or write has timed out soon leaves the pool, even if its server
@@ -136,7 +171,7 @@ func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
 		LockTimeout: 2 * time.Second, CommitTimeout: 3 * time.Second, ReadTimeout: 3 * time.Second,
 	})
 	t.Cleanup(proxy.Cut)
-	mustCreate(t, driver, "a")
+	createAvailable(t, driver, "a")
 	warm(t, driver)
 	for name, work := range map[string]func(context.Context) error{
 		"read": func(ctx context.Context) error { _, err := driver.State(ctx); return err },
@@ -162,7 +197,7 @@ func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
 		}
 		all.Wait()
 		proxy.Forward()
-		recoverReads(t, work)
+		untilAvailable(t, work)
 	}
 }
 
@@ -172,7 +207,7 @@ func TestSilentHost_PlacesAreFreedSoon(t *testing.T) {
 func TestSilentHost_EndsTheCommitUnderWay(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{CommitTimeout: 10 * time.Minute, ReadTimeout: 3 * time.Second})
-	mustCreate(t, driver, "a")
+	createAvailable(t, driver, "a")
 	proxies[0].Set(pgtest.Failpoint{Statement: "COMMIT", Point: pgtest.Answered, Do: func() pgtest.Action {
 		go proxies[0].Blackhole()
 		return pgtest.Swallow
@@ -186,24 +221,9 @@ func TestSilentHost_EndsTheCommitUnderWay(t *testing.T) {
 	})
 	defer reading.Wait()
 	defer cancel()
-	committed := make(chan error, 1)
-	go func() {
-		_, err := driver.Commit(ctx, create("b"))
-		committed <- err
-	}()
-	select {
-	case err := <-committed:
-		if !errors.Is(err, sqlstore.ErrUnknown) {
-			t.Errorf("commit: %v", err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("the commit waits for a silent host")
-	}
+	outcomeIsUnknown(t, driver, "b")
 	proxies[0].Forward()
-	eventually.Done(t, "a commit", func(ctx context.Context) (bool, error) {
-		_, err := driver.Commit(ctx, create("c"))
-		return err == nil, err
-	})
+	createAvailable(t, driver, "c")
 }
 
 // A read that timed out does not delay Close. The pool pings a connection that was idle, and
@@ -249,10 +269,10 @@ func TestSilentHost_TheOtherOfTwoIsUsed(t *testing.T) {
 	}
 	warm(t, driver)
 	proxies[0].Blackhole()
-	recoverReads(t, func(ctx context.Context) error { _, err := feed.Latest(ctx); return err })
+	untilAvailable(t, func(ctx context.Context) error { _, err := feed.Latest(ctx); return err })
 	var outcome []sqlstore.Outcome
-	recoverReads(t, func(ctx context.Context) (err error) { outcome, err = driver.Commit(ctx, create("a")); return err })
-	recoverReads(t, func(ctx context.Context) error { return feed.WaitFor(ctx, outcome[0].Revision) })
+	untilAvailable(t, func(ctx context.Context) (err error) { outcome, err = driver.Commit(ctx, create("a")); return err })
+	untilAvailable(t, func(ctx context.Context) error { return feed.WaitFor(ctx, outcome[0].Revision) })
 }
 
 // A list has a deadline for each row that the server has to send, not for all rows. The
@@ -265,19 +285,22 @@ func TestList_DeadlineIsPerRow(t *testing.T) {
 	for i := range 16 {
 		w := create(fmt.Sprint(i))
 		w[0].Value = []byte(`"` + large + `"`)
-		if o, err := driver.Commit(t.Context(), w); err != nil || o[0].Err != nil {
-			t.Fatal(o, err)
-		}
+		untilAvailable(t, func(ctx context.Context) error { _, err := driver.Commit(ctx, w); return err })
 	}
 	all := sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}
-	n := 0
-	if _, err := driver.List(t.Context(), all, func(sqlstore.Record) error {
-		if n++; n == 1 {
-			<-time.After(2 * timeout) // the reader is slow
-		}
-		return nil
-	}); err != nil || n != 16 {
-		t.Errorf("list with a slow reader: %d records, %v", n, err)
+	var n int
+	untilAvailable(t, func(ctx context.Context) error {
+		n = 0
+		_, err := driver.List(ctx, all, func(sqlstore.Record) error {
+			if n++; n == 1 {
+				<-time.After(2 * timeout) // the reader is slow
+			}
+			return nil
+		})
+		return err
+	})
+	if n != 16 {
+		t.Errorf("list with a slow reader: %d records", n)
 	}
 	n = 0
 	if _, err := driver.List(t.Context(), all, func(sqlstore.Record) error {
@@ -298,7 +321,7 @@ func TestRead_WaitForAConnectionIsNoSilence(t *testing.T) {
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
-	driver := openMore(t, dsn+"&pool_max_conns=1", postgres.Options{ReadTimeout: 2 * time.Second, LockTimeout: recovery, CommitTimeout: recovery})
+	driver := openMore(t, dsn+"&pool_max_conns=1", postgres.Options{LockTimeout: recovery, CommitTimeout: recovery})
 	if o, err := driver.Commit(t.Context(), create("first")); err != nil || o[0].Err != nil {
 		t.Fatal(o, err)
 	}
