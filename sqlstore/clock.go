@@ -23,12 +23,13 @@ const clockTolerance = 10 * time.Second
 // last longer.
 type clock struct {
 	mu sync.Mutex
-	// began is this process's time at the first reading of the clock, and first the last
-	// revision at that time. A change after first is younger than the time since began.
+	// began is this process's time before the first reading of the clock, and first the
+	// last revision of that reading. A change after first is younger than the time since
+	// began.
 	began time.Time
 	first int64
 	// old is the time by which records up to revision jump are judged, as of the last
-	// reading; at is this process's time of that reading. jump is 0 unless the
+	// reading; at is this process's time before that reading. jump is 0 unless the
 	// database's clock was set forward.
 	old  time.Time
 	at   time.Time
@@ -45,21 +46,21 @@ type times struct {
 	jumped bool
 }
 
-// read takes a reading of the database's clock, state.Time, that was made when this
-// process's clock showed local.
-func (c *clock) read(state State, local time.Time) times {
+// read takes a reading of the database's clock, state.Time, that was made between two times of
+// this process's clock. However long the answer took, that time is no jump.
+func (c *clock) read(state State, before, after time.Time) times {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// A driver in this process returns a time with a monotonic reading, which hides that
 	// the clock was set. Round removes that reading.
 	now := state.Time.Round(0)
 	if c.began.IsZero() {
-		c.began, c.first = local, state.Revision
-		c.old, c.at = now, local
+		c.began, c.first = before, state.Revision
+		c.old, c.at = now, before
 	}
-	expected := c.old.Add(local.Sub(c.at))
+	expected := c.old.Add(before.Sub(c.at))
 	ahead := now.Sub(expected)
-	jumped := ahead-c.ahead > clockTolerance
+	jumped := ahead-c.ahead > clockTolerance+after.Sub(before)
 	switch {
 	case jumped:
 		c.jump = state.Revision
@@ -69,7 +70,7 @@ func (c *clock) read(state State, local time.Time) times {
 	default:
 		c.old, c.jump, c.ahead = now, 0, 0
 	}
-	c.at = local
+	c.at = before
 	return times{c.old, now, c.jump, jumped}
 }
 

@@ -14,11 +14,18 @@ const maxCandidates = 10_000
 
 // readClock reads the database's clock, and logs when it was set forward; see clock.
 func (s *Store) readClock(ctx context.Context) (State, times, error) {
+	select {
+	case s.reading <- struct{}{}:
+		defer func() { <-s.reading }()
+	case <-ctx.Done():
+		return State{}, times{}, ctx.Err()
+	}
+	before := time.Now()
 	state, err := s.State(ctx)
 	if err != nil {
 		return state, times{}, err
 	}
-	t := s.clock.read(state, time.Now())
+	t := s.clock.read(state, before, time.Now())
 	if t.jumped {
 		s.options.Logger.Warn("store: the database's clock was set forward; what was written before is kept for as long as it should be",
 			"by", t.now.Sub(t.old), "revision", t.jump)
