@@ -9,6 +9,11 @@ import (
 // process's clock, between two readings, before that counts as a jump.
 const clockTolerance = 10 * time.Second
 
+// maxReading is how long a reading of the database's clock may take. What was read longer ago
+// does not say whether the clock was set, and is not compared. It must be less than
+// clockTolerance, by which a reading that takes so long could otherwise look like a jump.
+const maxReading = clockTolerance / 2
+
 // clock tells which records and changes have reached an age. It uses the database's
 // clock, which stamps the records, and compares it with this process's monotonic clock,
 // which can't be set.
@@ -23,13 +28,12 @@ const clockTolerance = 10 * time.Second
 // last longer.
 type clock struct {
 	mu sync.Mutex
-	// began is this process's time before the first reading of the clock, and first the
-	// last revision of that reading. A change after first is younger than the time since
-	// began.
+	// began is this process's time at the first reading of the clock, and first the last
+	// revision at that time. A change after first is younger than the time since began.
 	began time.Time
 	first int64
 	// old is the time by which records up to revision jump are judged, as of the last
-	// reading; at is this process's time before that reading. jump is 0 unless the
+	// reading that was not late; at is this process's time of that reading. jump is 0 unless the
 	// database's clock was set forward.
 	old  time.Time
 	at   time.Time
@@ -47,20 +51,30 @@ type times struct {
 }
 
 // read takes a reading of the database's clock, state.Time, that was made between two times of
-// this process's clock. However long the answer took, that time is no jump.
-func (c *clock) read(state State, before, after time.Time) times {
+// this process's clock, and counts as made at the second one. A reading that took longer than
+// maxReading changes nothing: the two times go on as this process's clock does.
+func (c *clock) read(state State, before, local time.Time) times {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// A driver in this process returns a time with a monotonic reading, which hides that
 	// the clock was set. Round removes that reading.
 	now := state.Time.Round(0)
 	if c.began.IsZero() {
-		c.began, c.first = before, state.Revision
-		c.old, c.at = now, before
+		c.began, c.first = local, state.Revision
 	}
-	expected := c.old.Add(before.Sub(c.at))
+	isLate := local.Sub(before) > maxReading
+	switch {
+	case isLate && c.at.IsZero():
+		return times{old: now, now: now} // there is nothing to go on from
+	case isLate:
+		old := c.old.Add(before.Sub(c.at)) // the time is this or later
+		return times{old: old, now: old.Add(c.ahead), jump: c.jump}
+	case c.at.IsZero():
+		c.old, c.at = now, local
+	}
+	expected := c.old.Add(local.Sub(c.at))
 	ahead := now.Sub(expected)
-	jumped := ahead-c.ahead > clockTolerance+after.Sub(before)
+	jumped := ahead-c.ahead > clockTolerance
 	switch {
 	case jumped:
 		c.jump = state.Revision
@@ -70,15 +84,19 @@ func (c *clock) read(state State, before, after time.Time) times {
 	default:
 		c.old, c.jump, c.ahead = now, 0, 0
 	}
-	c.at = before
+	c.at = local
 	return times{c.old, now, c.jump, jumped}
 }
 
-// forget makes now the time for all ages again. expiredSince calls it when no record and
-// no change that was stamped before the jump is left.
-func (c *clock) forget() {
+// forget makes now the time for all ages again, unless the clock was set forward again after
+// jump. expiredSince calls it when no record and no change that was stamped before the jump is
+// left.
+func (c *clock) forget(jump int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.jump != jump {
+		return
+	}
 	c.old, c.jump, c.ahead = c.old.Add(c.ahead), 0, 0
 }
 

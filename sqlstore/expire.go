@@ -91,7 +91,7 @@ func (s *Store) expiredSince(ctx context.Context, state State, t times, expired 
 		}
 	}
 	if !mayBeEarly && (s.options.Retention < 0 || state.Compacted >= t.jump) {
-		s.clock.forget()
+		s.clock.forget(t.jump)
 	}
 	return expired, nil
 }
