@@ -33,8 +33,8 @@ type clock struct {
 	began time.Time
 	first int64
 	// old is the time by which records up to revision jump are judged, as of the last
-	// reading that was not late; at is this process's time of that reading. jump is 0 unless the
-	// database's clock was set forward.
+	// reading that was not late; at is this process's time of that reading. jump is 0
+	// unless the database's clock was set forward.
 	old  time.Time
 	at   time.Time
 	jump int64
@@ -52,7 +52,8 @@ type times struct {
 
 // read takes a reading of the database's clock, state.Time, that was made between two times of
 // this process's clock, and counts as made at the second one. A reading that took longer than
-// maxReading changes nothing: the two times go on as this process's clock does.
+// maxReading changes nothing: the two times go on as this process's clock does, up to the time
+// that was read.
 func (c *clock) read(state State, before, local time.Time) times {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,8 +68,9 @@ func (c *clock) read(state State, before, local time.Time) times {
 	case isLate && c.at.IsZero():
 		return times{old: now, now: now} // there is nothing to go on from
 	case isLate:
-		old := c.old.Add(before.Sub(c.at)) // the time is this or later
-		return times{old: old, now: old.Add(c.ahead), jump: c.jump}
+		old := c.old.Add(before.Sub(c.at)) // or later, unless the clock was set back
+		now = earlier(now, old.Add(c.ahead))
+		return times{old: earlier(old, now), now: now, jump: c.jump}
 	case c.at.IsZero():
 		c.old, c.at = now, local
 	}
@@ -86,6 +88,13 @@ func (c *clock) read(state State, before, local time.Time) times {
 	}
 	c.at = local
 	return times{c.old, now, c.jump, jumped}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // forget makes now the time for all ages again, unless the clock was set forward again after

@@ -90,6 +90,9 @@ func TestClock_LateReading(t *testing.T) {
 			t.Errorf("%+v: %+v, at %v", step, got, right)
 		}
 	}
+	if got := read(-time.Hour, 0, time.Minute); got.now.After(right.Add(-time.Hour)) || got.old.After(got.now) {
+		t.Errorf("what is written after the clock was set back expires early: %+v at %v", got, right)
+	}
 	if got := read(time.Hour, 0, 0); got.jump != 1 || !got.old.Equal(right) || !got.now.Equal(right.Add(time.Hour)) {
 		t.Errorf("%+v, want %v and an hour later", got, right)
 	}
