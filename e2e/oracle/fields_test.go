@@ -42,6 +42,8 @@ func managedFields() []request {
 	patch("resize", by(pods+"/p/resize", "e"), strategic, `{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"10m"}}}]}}`)
 	patch("spec by apply", by(pods+"/p", "f")+"&force=true", apply, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{"a":"q"}},"spec":{"containers":[{"name":"c","image":"j"}]}}`)
 	patch("label of an applier", by(pods+"/p", "a"), mergePatch, `{"metadata":{"labels":{"a":"r"}}}`)
+	// From here on "a" is younger than "b" to "e" on both servers: the oldest managers are joined below.
+	all[len(all)-1].inNextSecond = true
 	patch("label in conflict", by(pods+"/p", "f"), apply, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{"a":"q"}},"spec":{"containers":[{"name":"c","image":"j"}]}}`)
 	patch("remove all labels", by(pods+"/p", "g"), mergePatch, `{"metadata":{"labels":null}}`)
 	patch("set order of containers", by(pods+"/p", "g"), strategic, `{"spec":{"$setElementOrder/containers":[{"name":"c"}],"containers":[{"name":"c","image":"k"}]}}`)
