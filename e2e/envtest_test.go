@@ -87,7 +87,7 @@ func tryEnvironment(t *testing.T, assets string) {
 		t.Fatal(err)
 	}
 	for _, url := range []string{apiServer + "healthz", etcd + "/health"} {
-		if probeOnce(t, &http.Client{Transport: &http.Transport{TLSClientConfig: trust}}, url) {
+		if statusOf(t, &http.Client{Transport: &http.Transport{TLSClientConfig: trust}}, url) != 0 {
 			t.Errorf("%s answers after the stop", url)
 		}
 	}
@@ -132,8 +132,8 @@ func useEnvironment(t *testing.T, env *envtest.Environment, config *rest.Config)
 	_, _ = io.Copy(io.Discard, out)
 }
 
-// probeOnce reports whether a server answers.
-func probeOnce(t *testing.T, client *http.Client, url string) bool {
+// statusOf returns the status that a server answers with, and 0 if it does not answer.
+func statusOf(t testing.TB, client *http.Client, url string) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
@@ -141,10 +141,10 @@ func probeOnce(t *testing.T, client *http.Client, url string) bool {
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return false
+		return 0
 	}
 	_ = res.Body.Close()
-	return true
+	return res.StatusCode
 }
 
 // BenchmarkEnvtest_Start reports how long envtest takes to start an environment, with byre's
@@ -188,7 +188,7 @@ func BenchmarkEnvtest_KubeAPIServer(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		eventually.True(b, "etcd answers", func() bool { return isOK(b, client, etcdURL+"/health") })
+		eventually.True(b, "etcd answers", func() bool { return statusOf(b, client, etcdURL+"/health") == http.StatusOK })
 		started := time.Now()
 		server, err := servers.InPlace{Dir: dir, Name: "kube-apiserver", Args: []string{
 			"--etcd-servers", etcdURL, "--cert-dir", filepath.Join(dir, "pki"), "--bind-address=127.0.0.1", "--secure-port", port,
@@ -198,7 +198,7 @@ func BenchmarkEnvtest_KubeAPIServer(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		for !isOK(b, client, "https://127.0.0.1:"+port+"/readyz") {
+		for statusOf(b, client, "https://127.0.0.1:"+port+"/readyz") != http.StatusOK {
 			if time.Since(started) > eventually.Patience {
 				b.Fatalf("not ready; the log ends with:\n%s", server.LogTail())
 			}
@@ -219,19 +219,4 @@ func freePort(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return port
-}
-
-// isOK reports whether a server answers with the status 200.
-func isOK(t testing.TB, client *http.Client, url string) bool {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return false
-	}
-	_ = res.Body.Close()
-	return res.StatusCode == http.StatusOK
 }
