@@ -92,9 +92,15 @@ const (
 type Author struct {
 	// User is the authenticated user's name, or the program's own name.
 	User string
+	// RealUser is the authenticated user who impersonated User; empty if nobody did.
+	RealUser string
 	// Verb is the verb of the request: create, update, patch, apply, delete,
 	// deletecollection, or expire for what the store deleted by itself.
 	Verb string
+	// Subresource is that of the request (status, scale); empty for the object itself.
+	Subresource string
+	// Manager is the field manager of the request; empty if the request changes no fields.
+	Manager string
 	// AuditID is the request's audit ID; it may be empty.
 	AuditID string
 }
@@ -199,7 +205,10 @@ func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s
 // Clean returns the author with U+FFFD in place of what a database can't store. Names come
 // from certificates and tokens, and audit IDs from request headers.
 func (a Author) Clean() Author {
-	return Author{User: clean(a.User), Verb: clean(a.Verb), AuditID: clean(a.AuditID)}
+	return Author{
+		User: clean(a.User), RealUser: clean(a.RealUser), Verb: clean(a.Verb),
+		Subresource: clean(a.Subresource), Manager: clean(a.Manager), AuditID: clean(a.AuditID),
+	}
 }
 
 func clean(s string) string {
