@@ -144,13 +144,17 @@ type Query struct {
 	Limit int
 	// KeysOnly yields Records without their Values.
 	KeysOnly bool
+	// Count asks for ListResult.Remaining. The database then reads the index of the whole
+	// range.
+	Count bool
 }
 
 // ListResult describes what List has yielded, all of it from one snapshot.
 type ListResult struct {
 	// Revision is the revision of the snapshot: Query.At, or the last revision.
 	Revision int64
-	// More is true when Limit left out records; Remaining is how many.
+	// More is true when Limit left out records; Remaining is how many, if Query.Count is
+	// set.
 	More      bool
 	Remaining int64
 }

@@ -107,6 +107,7 @@ func (f *Feed) applyLocked(ev Event) {
 		if ev.New != nil {
 			rc.intern(ev.New)
 		}
+		f.chargeKept(rc, ev)
 		if !rc.apply(ev) {
 			f.opts.Logger.Error("watch: a change does not fit the state it changes; reading the resource again",
 				"revision", ev.Revision, "created", ev.Old == nil, "deleted", ev.New == nil, "key", ev.Key())

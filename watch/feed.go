@@ -113,6 +113,8 @@ type Feed struct {
 	adopted *adoption
 	closed  bool
 	caches  map[Resource]*resourceCache
+	// keptBytes is the sum of keptSnapshot.bytes.
+	keptBytes int
 	// pending has published events that wait for earlier ones, ascending. Invariant: the
 	// revision of the first is greater than revision+1; applyPendingLocked keeps it.
 	pending []Event
@@ -195,6 +197,7 @@ func (f *Feed) Forget(r Resource) {
 // next reader of the resource makes and loads another cache.
 func (f *Feed) dropLocked(rc *resourceCache) {
 	rc.dropped = true
+	f.dropKept(rc, len(rc.kept))
 	delete(f.caches, rc.resource)
 	f.dirty[rc] = struct{}{}
 }

@@ -178,7 +178,7 @@ func (f *Feed) SnapshotIndexed(ctx context.Context, r Resource, index *Index) (S
 		if !ok {
 			continue
 		}
-		if s.has(index) {
+		if s.Has(index) {
 			return s, nil
 		}
 		built := f.joinBuild(rc, index)

@@ -56,6 +56,8 @@ type resourceCache struct {
 	// cloned is the last snapshot; nil if an event was applied since. Reusing it saves
 	// clones: a clone is cheap, but the next writes must copy tree nodes.
 	cloned *Snapshot
+	// kept are the snapshots that Keep keeps, in the order of their revisions.
+	kept []*keptSnapshot
 	// changed is the revision of the last event. If there was none since the records were
 	// loaded, it is a revision since which the resource has not changed.
 	changed int64
@@ -176,7 +178,7 @@ func (rc *resourceCache) indexesInUse() []*Index {
 // writing.
 func (rc *resourceCache) snapshot() *Snapshot {
 	if rc.cloned == nil {
-		rc.cloned = &Snapshot{since: rc.changed, tree: rc.tree.Clone()}
+		rc.cloned = &Snapshot{cache: rc, since: rc.changed, tree: rc.tree.Clone()}
 		for name, t := range rc.indexes {
 			if rc.cloned.indexes == nil {
 				rc.cloned.indexes = map[string]indexSnapshot{}

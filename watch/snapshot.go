@@ -13,6 +13,7 @@ import (
 type Snapshot struct {
 	revision int64
 	since    int64
+	cache    *resourceCache
 	tree     *btree.BTreeG[*Entry]
 	indexes  map[string]indexSnapshot // by name; immutable
 }
@@ -66,8 +67,8 @@ func startOf(namespace string, after *sqlstore.Position) *Entry {
 }
 
 // Indexed is All for the records that have a value of an index, or may have it because their
-// value is unknown. It does not iterate over other records. The snapshot must come from
-// Feed.SnapshotIndexed with that index.
+// value is unknown. It does not iterate over other records. The snapshot must have
+// the index.
 func (s Snapshot) Indexed(n Narrowing, namespace string, after *sqlstore.Position) iter.Seq[*Entry] {
 	tree, start := s.indexes[n.Index.Name].tree, startOf(namespace, after)
 	at := func(p place) iter.Seq[*Entry] {
@@ -106,8 +107,8 @@ func merge(a, b iter.Seq[*Entry]) iter.Seq[*Entry] {
 	}
 }
 
-// has reports whether the snapshot has an index.
-func (s Snapshot) has(index *Index) bool { return s.indexes[index.Name].index == index }
+// Has reports whether the snapshot has an index.
+func (s Snapshot) Has(index *Index) bool { return s.indexes[index.Name].index == index }
 
 // probe returns an entry with which a tree is searched.
 func probe(namespace, name string) *Entry {

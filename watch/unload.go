@@ -30,7 +30,9 @@ func (f *Feed) unload() {
 	defer f.mu.Unlock()
 	var unread []*resourceCache
 	total := 0
+	now := time.Now()
 	for _, rc := range f.caches {
+		f.dropExpired(rc, now)
 		total += rc.bytes
 		switch {
 		case rc.used.Swap(false) || rc.subscribers.Load() > 0 || len(rc.builds) > 0 || !rc.loaded && rc.load != nil:
@@ -50,6 +52,7 @@ func (f *Feed) unload() {
 		if rc.followers.Load() == 0 {
 			f.dropLocked(rc)
 		} else {
+			f.dropKept(rc, len(rc.kept))
 			rc.unload()
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -44,9 +43,11 @@ type listRequest struct {
 	after       *sqlstore.Position
 	from        *sqlstore.Position
 	limit       int64
-	// issued is the time at which the first page was read, from the continue token. It
-	// is zero for a first page, and for a token without a time.
+	// issued is the time at which the first page was read, and left the number of objects
+	// from the start of this page on. Both are from the continue token, and zero for a
+	// first page and for a token without them.
 	issued time.Time
+	left   int64
 }
 
 // parseListRequest decodes the options as upstream's store and watch cache do
@@ -69,7 +70,7 @@ func (s *Store) parseListRequest(key string, opts storage.ListOptions) (*listReq
 		if err := l.decodeContinue(); err != nil {
 			return nil, err
 		}
-		l.issued = tokenIssued(opts.Predicate.Continue)
+		l.issued, l.left = tokenMembers(opts.Predicate.Continue)
 	}
 	return l, nil
 }
@@ -120,16 +121,20 @@ func (s *Store) page(ctx context.Context, key string, opts storage.ListOptions) 
 			return nil, err
 		}
 	}
-	if _, _, loaded := s.cfg.Feed.Lookup(s.at("", "").Key); loaded || l.exact == 0 && l.recursive && l.limit == 0 {
-		snapshot, err := s.snapshot(ctx, l)
-		if err != nil {
-			return nil, s.apiError(err, l.path)
-		}
-		if l.exact == 0 || snapshot.Since() <= l.exact && l.exact <= snapshot.Revision() {
+	if l.exact > 0 {
+		if snapshot, ok := s.cfg.Feed.SnapshotAt(s.resource(), l.exact); ok {
 			return s.pageFromSnapshot(ctx, l, snapshot)
 		}
+		return s.pageFromDatabase(ctx, l)
 	}
-	return s.pageFromDatabase(ctx, l)
+	if _, _, loaded := s.cfg.Feed.Lookup(s.at("", "").Key); !loaded && (!l.recursive || l.limit > 0) {
+		return s.pageFromDatabase(ctx, l)
+	}
+	snapshot, err := s.snapshot(ctx, l)
+	if err != nil {
+		return nil, s.apiError(err, l.path)
+	}
+	return s.pageFromSnapshot(ctx, l, snapshot)
 }
 
 // waitUntilFresh waits until the feed has the revision that the request demands.
@@ -205,7 +210,7 @@ func (s *Store) candidates(l *listRequest, snapshot watch.Snapshot) iter.Seq[*wa
 		}
 	}
 	n := s.narrowing(&l.opts.Predicate)
-	if n == nil {
+	if n == nil || !snapshot.Has(n.Index) {
 		return snapshot.All(l.namespace, l.after)
 	}
 	return snapshot.Indexed(*n, l.namespace, l.after)
@@ -222,9 +227,6 @@ type selected struct {
 // they are iterated, and the page holds none of them.
 func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot watch.Snapshot) (*page, error) {
 	p := &page{revision: snapshot.Revision()}
-	if l.exact > 0 {
-		p.revision = l.exact
-	}
 	candidates := s.candidates(l, snapshot)
 	if l.limit == 0 || !l.recursive {
 		p.items = s.selectEntries(ctx, l, candidates)
@@ -233,18 +235,22 @@ func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot w
 	if !selectsEverything(&l.opts.Predicate) {
 		candidates = s.withDecodeAhead(ctx, candidates)
 	}
+	total := l.left
+	if l.after == nil && l.namespace == "" {
+		total = int64(snapshot.Len())
+	}
+	counts := total == 0 && selectsEverything(&l.opts.Predicate)
 	var picked []selected
 	var last *watch.Entry
-	total, more := int64(0), false
+	seen, more := int64(0), false
 	for e := range candidates {
 		if l.isOutside(e) {
 			continue
 		}
-		total++
+		seen++
 		if int64(len(picked)) == l.limit {
-			more = true
-			if !selectsEverything(&l.opts.Predicate) {
-				break // remainingItemCount is not set for a list with a selector
+			if more = true; !counts {
+				break
 			}
 			continue
 		}
@@ -252,17 +258,25 @@ func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot w
 			picked = append(picked, selected{e, err})
 		}
 		last = e
-		if total%contextInterval == 0 && ctx.Err() != nil {
+		if seen%contextInterval == 0 && ctx.Err() != nil {
 			return nil, timedOut(l.path)
 		}
+	}
+	if counts {
+		total = seen
+	}
+	if more && l.isFirstPage() {
+		s.cfg.Feed.Keep(snapshot, tokenLifetime)
 	}
 	return p, s.finishPage(ctx, p, l, picked, last, total, more)
 }
 
+// isFirstPage reports whether the page begins a list at a revision.
+func (l *listRequest) isFirstPage() bool { return l.exact == 0 || l.continueKey == "" }
+
 // finishPage sets the items, the continue token and remainingItemCount of a page with a
-// limit. total is the number of candidates from the start of the page. Where more is
-// true and there is a selector, total is only greater than the number of candidates
-// that were examined; upstream's token needs no more.
+// limit. total is the number of objects from the start of the page; it is not used where
+// more is false, or where there is a selector.
 func (s *Store) finishPage(ctx context.Context, p *page, l *listRequest, picked []selected, last *watch.Entry, total int64, more bool) error {
 	p.items = func(yield func(*watch.Entry, error) bool) {
 		s.decodePageAhead(ctx, picked)
@@ -284,89 +298,19 @@ func (s *Store) finishPage(ctx context.Context, p *page, l *listRequest, picked 
 	if err != nil || p.continueToken == "" {
 		return err
 	}
+	left := int64(0)
+	if p.remaining != nil {
+		// A total that is not exact, because it is from a changed token or the feed's
+		// counters, is corrected: there are more.
+		left = max(*p.remaining, 1)
+		p.remaining = &left
+	}
 	issued := l.issued
-	if l.exact == 0 || l.opts.Predicate.Continue == "" {
+	if l.isFirstPage() {
 		issued = s.currentState(ctx).Time
 	}
-	p.continueToken, err = stampToken(p.continueToken, issued)
+	p.continueToken, err = extendToken(p.continueToken, issued, left)
 	return err
-}
-
-// pageFromDatabase answers from the database: lists at revisions that are not in
-// memory, and pages of resources that the feed has not loaded.
-func (s *Store) pageFromDatabase(ctx context.Context, l *listRequest) (*page, error) {
-	pager := &pager{s: s, query: sqlstore.Query{
-		Range: sqlstore.Range{
-			Group:     s.cfg.GroupResource.Group,
-			Resource:  s.cfg.GroupResource.Resource,
-			Owner:     s.cfg.Owner,
-			Namespace: l.namespace,
-			Name:      l.name,
-			After:     l.after,
-		},
-		At: l.exact,
-	}}
-	if err := pager.read(ctx, l.limit); err != nil {
-		return nil, s.pagerError(err, l)
-	}
-	p := &page{revision: pager.query.At}
-	if l.limit == 0 || !l.recursive {
-		p.items, p.readsOnce = s.itemsFromDatabase(ctx, l, pager), true
-		return p, nil
-	}
-	var picked []selected
-	var last *watch.Entry
-	seen := int64(0)
-	for size := l.limit; ; {
-		if !selectsEverything(&l.opts.Predicate) {
-			s.decodeAhead(ctx, pager.entries)
-		}
-		for _, e := range pager.entries {
-			if int64(len(picked)) == l.limit {
-				break
-			}
-			seen++
-			last = e
-			if l.isOutside(e) {
-				continue
-			}
-			if ok, err := s.matches(ctx, &l.opts.Predicate, e); ok || err != nil {
-				picked = append(picked, selected{e, err})
-			}
-		}
-		if int64(len(picked)) == l.limit || !pager.more {
-			break
-		}
-		// The selectors select few of the records: double the size of the next read, as
-		// upstream does.
-		size = min(2*size, maxPageRecords)
-		if err := pager.read(ctx, size); err != nil {
-			return nil, s.pagerError(err, l)
-		}
-	}
-	more := pager.more || seen < pager.seen
-	return p, s.finishPage(ctx, p, l, picked, last, pager.seen+pager.remaining, more)
-}
-
-// itemsFromDatabase yields the entries that the predicate selects. It reads the next
-// page of records after the previous one has been iterated.
-func (s *Store) itemsFromDatabase(ctx context.Context, l *listRequest, p *pager) iter.Seq2[*watch.Entry, error] {
-	return func(yield func(*watch.Entry, error) bool) {
-		for {
-			for e, err := range s.selectEntries(ctx, l, slices.Values(p.entries)) {
-				if !yield(e, err) {
-					return
-				}
-			}
-			if !p.more {
-				return
-			}
-			if err := p.read(ctx, 0); err != nil {
-				yield(nil, s.pagerError(err, l))
-				return
-			}
-		}
-	}
 }
 
 // pagerError converts an error of reading history or the database to the error of the

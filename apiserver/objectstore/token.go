@@ -13,19 +13,21 @@ import (
 // so it refuses the token by its age.
 const tokenLifetime = 5 * time.Minute
 
-// continueToken is upstream's token (apiserver/pkg/storage/continue.go) with the time
-// of the list's first page, by the database's clock. Upstream's decoder ignores this
-// member.
+// continueToken is upstream's token (apiserver/pkg/storage/continue.go) with the time of
+// the list's first page, by the database's clock, and the number of objects that come
+// after the page, so that they are counted once a list. Upstream's decoder ignores these
+// members.
 type continueToken struct {
 	APIVersion      string `json:"v"`
 	ResourceVersion int64  `json:"rv"`
 	StartKey        string `json:"start"`
 	IssuedSeconds   int64  `json:"issued,omitempty"`
+	Left            int64  `json:"left,omitempty"`
 }
 
-// stampToken adds the time of a list's first page to a token. A zero time adds nothing:
-// the time is not known if the page was read while the database was not available.
-func stampToken(token string, issued time.Time) (string, error) {
+// extendToken adds our members to upstream's token. A zero time adds nothing: the time is
+// not known if the page was read while the database was not available.
+func extendToken(token string, issued time.Time, left int64) (string, error) {
 	if issued.IsZero() {
 		return token, nil
 	}
@@ -33,7 +35,7 @@ func stampToken(token string, issued time.Time) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c.IssuedSeconds = issued.Unix()
+	c.IssuedSeconds, c.Left = issued.Unix(), left
 	data, err := json.Marshal(c)
 	if err != nil {
 		return "", fmt.Errorf("encode continue token: %w", err)
@@ -41,14 +43,14 @@ func stampToken(token string, issued time.Time) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(data), nil
 }
 
-// tokenIssued returns the time in a token that upstream's decoder has accepted. It is
-// zero for a token without a time, such as a token of another server.
-func tokenIssued(token string) time.Time {
+// tokenMembers returns our members of a token that upstream's decoder has accepted. They
+// are zero where a token lacks them, such as a token of another server.
+func tokenMembers(token string) (issued time.Time, left int64) {
 	c, err := decodeToken(token)
-	if err != nil || c.IssuedSeconds <= 0 {
-		return time.Time{}
+	if err == nil && c.IssuedSeconds > 0 {
+		issued = time.Unix(c.IssuedSeconds, 0)
 	}
-	return time.Unix(c.IssuedSeconds, 0)
+	return issued, max(c.Left, 0)
 }
 
 func decodeToken(token string) (c continueToken, err error) {

@@ -25,7 +25,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 				return
 			}
 			b.Queue(list, arguments...)
-			if q.Limit > 0 {
+			if q.Limit > 0 && q.Count {
 				b.Queue(count, arguments[:7]...)
 			}
 		},
@@ -62,6 +62,10 @@ func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *s
 	defer rows.Close()
 	yielded := int64(0)
 	for ; rows.Next(); yielded++ {
+		if q.Limit > 0 && yielded == int64(q.Limit) {
+			listed.More = true
+			break
+		}
 		w.pause() // the time that yield takes does not count
 		r := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}}
 		var expires *time.Time
@@ -78,7 +82,8 @@ func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *s
 		}
 		w.expect()
 	}
-	if err := rows.Err(); err != nil || q.Limit <= 0 {
+	rows.Close()
+	if err := rows.Err(); err != nil || q.Limit <= 0 || !q.Count {
 		return err
 	}
 	var all int64
@@ -86,13 +91,12 @@ func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *s
 		return err
 	}
 	listed.Remaining = all - yielded
-	listed.More = listed.Remaining > 0
 	return nil
 }
 
-// statements returns the statement that lists, and the one that counts the records if there
-// is a limit. If q.At is the last revision, the statements for the current state would also
-// do, but which revision is the last is known only in the transaction.
+// statements returns the statement that lists, and the one that counts the records. If q.At
+// is the last revision, the statements for the current state would also do, but which
+// revision is the last is known only in the transaction.
 func statements(q sqlstore.Query) (list, count string) {
 	now := q.At == 0
 	switch {
@@ -126,7 +130,7 @@ func argumentsOf(q sqlstore.Query) ([]any, bool) {
 	}
 	var limit *int64
 	if q.Limit > 0 {
-		n := int64(q.Limit)
+		n := int64(q.Limit) + 1 // one more shows whether there are more
 		limit = &n
 	}
 	return []any{q.Group, q.Resource, q.Owner.String(), namespace, name, q.Name, q.At, limit, !q.KeysOnly}, true

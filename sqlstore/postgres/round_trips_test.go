@@ -35,7 +35,7 @@ func TestDriver_OneRoundTripAnOperation(t *testing.T) {
 			return err
 		},
 		"List": func(ctx context.Context) error { return list(ctx, sqlstore.Query{}) },
-		"page": func(ctx context.Context) error { return list(ctx, sqlstore.Query{Limit: 1}) },
+		"page": func(ctx context.Context) error { return list(ctx, sqlstore.Query{Limit: 1, Count: true}) },
 		"Changes": func(ctx context.Context) error {
 			_, err := driver.Changes(ctx, 0, 10, 0)
 			return err

@@ -44,6 +44,9 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 			return err
 		}
 		listed.More = true
+		if !q.Count {
+			return nil
+		}
 		a.namespace, a.name = last.Namespace, last.Name
 		count := statements.countResource
 		if q.Namespace != "" {

@@ -141,7 +141,10 @@ func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, 
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	if q.Limit > 0 && len(records) > q.Limit {
-		listed.More, listed.Remaining = true, int64(len(records)-q.Limit)
+		listed.More = true
+		if q.Count {
+			listed.Remaining = int64(len(records) - q.Limit)
+		}
 		records = records[:q.Limit]
 	}
 	return records, listed, nil
