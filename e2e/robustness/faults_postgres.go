@@ -111,6 +111,31 @@ func serverFaults() []Fault {
 			return primary.Resume(ctx)
 		}},
 		poolerFault(),
+		behindPoolerFault(),
+	}
+}
+
+// behindPoolerFault breaks the connections between PgBouncer and the server when the server has
+// executed a batch, and its answers have not reached PgBouncer.
+func behindPoolerFault() Fault {
+	return Fault{
+		Name: "PgBouncer loses its connection before COMMIT is answered, three times",
+		Prepare: func(_ context.Context, e *Env) error {
+			pooler := pgtest.NewPooler(e.TB, e.Database.Site.DSN(0))
+			for _, r := range e.Replicas {
+				r.Config.Endpoint = pooler.DSN()
+			}
+			return nil
+		},
+		Inject: site(func(ctx context.Context, s *pgtest.Site) error {
+			for range 3 {
+				batch := pgtest.Failpoint{Statement: "FOR UPDATE", Point: pgtest.Answered}
+				if err := s.AtStatement(ctx, batch, pgtest.Drop, nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
 	}
 }
 

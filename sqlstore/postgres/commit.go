@@ -14,7 +14,8 @@ import (
 	"byre/sqlstore"
 )
 
-// attempts is how often Commit sends a batch that does not get the writers' lock.
+// attempts is how often Commit sends a batch that does not get the writers' lock, or that loses
+// a race against another transaction.
 const attempts = 3
 
 // Commit implements sqlstore.Driver. If the batch does not get the writers' lock within
@@ -39,6 +40,8 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 			// new connections find.
 			d.reset()
 			return nil, err
+		case hasLostRace(err) && attempt < attempts:
+			continue
 		case !hasCode(err, codeLockNotAvailable) || attempt == attempts:
 			return nil, err
 		}

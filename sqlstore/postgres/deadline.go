@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -21,7 +22,7 @@ var errNoAnswer = errors.New("no answer in time")
 // reads find out whether it answers.
 var errBusy = errors.New("all connections for reads are in use (pool_max_conns)")
 
-// watchdog cancels a read when the server has not answered for timeout.
+// watchdog calls a function when the server has not answered for timeout.
 //
 // Invariant: its timer runs only while the driver waits for the server. The functions that
 // read call pause before they give a row to the caller, and expect after that. Otherwise a
@@ -29,37 +30,78 @@ var errBusy = errors.New("all connections for reads are in use (pool_max_conns)"
 type watchdog struct {
 	timer   *time.Timer
 	timeout time.Duration
+	// answers counts the calls of expect and pause.
+	answers atomic.Int64
+	// session is the process ID of the read's session; 0 until it has one.
+	session atomic.Uint32
+}
+
+// watch returns a watchdog that cancels a read when the server has not answered for
+// Options.ReadTimeout. In the last quarter of that time the watchdog asks the server, on another
+// connection, whether it works on the read: a read that waits for the lock of a table gets no
+// answer, and the server is there. It asks before it cancels, because that ends the session.
+func (d *Driver) watch(ctx context.Context, cancel context.CancelCauseFunc) *watchdog {
+	quarter := d.options.ReadTimeout / 4
+	w := &watchdog{timeout: d.options.ReadTimeout - quarter}
+	w.timer = time.AfterFunc(w.timeout, func() {
+		asking, stop := context.WithTimeout(ctx, quarter)
+		defer stop()
+		seen, cause := w.answers.Load(), errNoAnswer
+		if d.isWorking(asking, w.session.Load()) {
+			<-asking.Done()
+			cause = errStatementWaits
+		}
+		if w.answers.Load() == seen {
+			cancel(cause)
+		}
+	})
+	return w
 }
 
 // expect starts the timer: the server must send the next row or message within timeout.
-func (w *watchdog) expect() { w.timer.Reset(w.timeout) }
+func (w *watchdog) expect() {
+	w.answers.Add(1)
+	w.timer.Reset(w.timeout)
+}
 
 // pause stops the timer: the server has answered.
-func (w *watchdog) pause() { w.timer.Stop() }
+func (w *watchdog) pause() {
+	w.answers.Add(1)
+	w.timer.Stop()
+}
 
-// read calls f with a connection and with the position that the snapshot of f must hold; f
-// calls check with it.
+// errStatementWaits is the error of a read that got no answer in time from a server that
+// answers others.
+var errStatementWaits = errors.New("the server answers, but has not ended a read in time: see pg_stat_activity for the lock " +
+	"or the load that the statement waits for")
+
+// read is readFrom with the pool for reads.
+func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn, *watchdog, position) error) error {
+	return d.readFrom(ctx, d.reads, f)
+}
+
+// readFrom calls f with a connection of a pool and with the position that the snapshot of f must
+// hold; f calls check with it.
 //
 // Invariant: every read has a deadline and notices lost commits, because every read of the
-// driver calls read. If the server does not answer, or is not the primary any more, read
-// drops the idle connections of the pools, which may lead to the same host. If f fails with
-// errLost, read begins a new epoch.
-func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn, *watchdog, position) error) error {
+// driver calls readFrom. If the server does not answer, or is not the primary any more, readFrom
+// drops the idle connections of the pools, which may lead to the same host. If f fails with errLost, readFrom begins a new epoch.
+func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *pgxpool.Conn, *watchdog, position) error) error {
 	before, began := d.history.last(), time.Now()
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := &watchdog{timeout: d.options.ReadTimeout}
-	w.timer = time.AfterFunc(w.timeout, func() { cancel(errNoAnswer) })
+	w := d.watch(reading, cancel)
 	defer w.pause()
 	err := func() error {
-		conn, err := d.acquireReader(reading)
+		conn, err := acquireReader(reading, pool)
 		if err != nil {
-			if stat := d.reads.Stat(); ctx.Err() == nil && stat.AcquiredConns() == stat.MaxConns() {
+			if stat := pool.Stat(); ctx.Err() == nil && stat.AcquiredConns() == stat.MaxConns() {
 				return errBusy
 			}
 			return err
 		}
 		defer conn.Release()
+		w.session.Store(conn.Conn().PgConn().PID())
 		return f(reading, conn, w, before)
 	}()
 	switch {
@@ -67,6 +109,8 @@ func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn
 		return nil
 	case errors.Is(err, errBusy):
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errBusy)
+	case errors.Is(context.Cause(reading), errStatementWaits):
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errStatementWaits)
 	case errors.Is(context.Cause(reading), errNoAnswer):
 		d.waiting.endIfBefore(began)
 		return d.silent()
@@ -90,7 +134,7 @@ func (d *Driver) silent() error {
 
 // reset drops all connections: idle ones now, those in use when they are released.
 func (d *Driver) reset() {
-	d.reads.Reset()
-	d.writes.Reset()
-	d.locks.Reset()
+	for _, pool := range d.pools() {
+		pool.Reset()
+	}
 }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,8 @@ const (
 	codeNoTable          = "42P01"
 	codeDiskFull         = "53100"
 	codeDuplicate        = "23505"
+	codeSerialization    = "40001"
+	codeDeadlock         = "40P01"
 )
 
 // causes are the codes whose meaning a client may learn; see sqlstore.Cause.
@@ -66,18 +69,49 @@ func (d *Driver) translate(err error) error {
 //
 // The driver sends the whole batch at once. When the connection breaks, the server may
 // have received the COMMIT, and the outcome is unknown. It is certain that the batch did not
-// happen if the server says that an earlier statement failed, or if nothing was sent.
+// happen if the session of the batch says that an earlier statement failed, or if nothing was
+// sent.
 func (d *Driver) translateCommit(err error, committing bool) error {
 	var server *pgconn.PgError
-	isServer := errors.As(err, &server)
+	isProof := errors.As(err, &server) && d.isOfSession(server) && (!committing || strings.HasPrefix(server.Code, "40"))
 	switch {
 	case err == nil:
 		return nil
-	case isServer && (!committing || strings.HasPrefix(server.Code, "40")), nothingWasSent(err):
+	case isProof, nothingWasSent(err):
 		return d.translate(err)
 	default:
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnknown, dbserver.Explain(d.config, err))
 	}
+}
+
+// isOfSession reports whether the session that executes a batch must have sent the error. With
+// an ERROR a session skips the rest of the batch. A pooler answers in the server's name when its
+// own connection to the server breaks, which may be after the COMMIT: PgBouncer with FATAL
+// 08P01, others with codes of their own. On a direct connection a FATAL of class 57 comes from a
+// session that is terminated, by pg_terminate_backend or a shutdown, before it has committed.
+func (d *Driver) isOfSession(err *pgconn.PgError) bool {
+	switch cmp.Or(err.SeverityUnlocalized, err.Severity) {
+	case "ERROR":
+		return true
+	case "FATAL":
+		return d.hasSession() && strings.HasPrefix(err.Code, "57P")
+	}
+	return false
+}
+
+// hasLostRace reports whether the server rolled back a batch that may succeed when it is
+// repeated: a conflict with another transaction, a deadlock, or a revision that another
+// transaction has given meanwhile.
+func hasLostRace(err error) bool {
+	var server *pgconn.PgError
+	if !errors.As(err, &server) || errors.Is(err, sqlstore.ErrUnknown) {
+		return false
+	}
+	switch server.Code {
+	case codeSerialization, codeDeadlock:
+		return true
+	}
+	return server.Code == codeDuplicate && server.TableName == "changes"
 }
 
 // nothingWasSent reports whether a batch failed because the first write to the connection

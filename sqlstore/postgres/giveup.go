@@ -143,7 +143,7 @@ func (d *Driver) watchSession(ctx context.Context, conn *pgxpool.Conn, giveUp fu
 	timer := time.AfterFunc(d.options.ReadTimeout, func() {
 		defer close(ended)
 		for ctx.Err() == nil {
-			if d.isDone(ctx, pid) {
+			if done, err := d.isDone(ctx, pid); err == nil && done {
 				giveUp()
 				return
 			}
@@ -162,10 +162,18 @@ func (d *Driver) watchSession(ctx context.Context, conn *pgxpool.Conn, giveUp fu
 }
 
 // isDone reports whether the server says that a session has had nothing to do for a second,
-// or does not exist. It returns false if the server does not answer.
-func (d *Driver) isDone(ctx context.Context, pid uint32) (done bool) {
-	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
-		return conn.QueryRow(ctx, isDone, int64(pid)).Scan(&done)
-	})
-	return err == nil && done
+// or does not exist. It asks on a connection that waits for no table.
+func (d *Driver) isDone(ctx context.Context, pid uint32) (done bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+	defer cancel()
+	err = d.feed.QueryRow(ctx, isDone, int64(pid)).Scan(&done)
+	return done, err
+}
+
+// isWorking reports whether the server says that a session of it works or waits. Any answer is
+// enough behind a pooler, where the driver does not know the session, and for a read that got no
+// connection (0).
+func (d *Driver) isWorking(ctx context.Context, pid uint32) bool {
+	done, err := d.isDone(ctx, pid)
+	return err == nil && (!done || pid == 0 || !d.hasSession())
 }

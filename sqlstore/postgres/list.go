@@ -19,7 +19,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 	arguments, inRange := argumentsOf(q)
 	nonEmpty = nonEmpty && inRange
 	list, count := statements(q)
-	err = d.snapshot(ctx,
+	err = d.snapshot(ctx, d.reads,
 		func(b *pgx.Batch) {
 			if !nonEmpty {
 				return

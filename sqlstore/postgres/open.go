@@ -48,9 +48,11 @@ type Driver struct {
 	config  *pgx.ConnConfig
 	// refresh reads the files with the credentials again, for each new connection.
 	refresh beforeConnect
-	// writes has one connection, which only the writer uses; locks has connections whose
-	// transactions hold advisory locks, while their holders use other connections.
-	reads, writes, locks *pgxpool.Pool
+	// feed is for State, Changes and Notify, with which the processes follow each other, and
+	// for isDone; reads is for all other reads. writes has one connection, which only the
+	// writer uses. locks has connections whose transactions hold advisory locks, while their
+	// holders use other connections.
+	reads, feed, writes, locks *pgxpool.Pool
 	// unlocked is when an advisory lock was last released, in nanoseconds since 1970.
 	unlocked atomic.Int64
 	// lockWaited is how long compactions have waited for the writers' lock, in nanoseconds.
@@ -123,12 +125,17 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 
 // Close implements sqlstore.Driver. It waits until all connections are released.
 func (d *Driver) Close() error {
-	for _, pool := range []*pgxpool.Pool{d.locks, d.writes, d.reads} {
-		if pool != nil {
-			pool.Close()
-		}
+	for _, pool := range d.pools() {
+		pool.Close()
 	}
 	return nil
+}
+
+// isNeon reports whether commits are durable although fsync is off, because they wait for Neon's
+// safekeepers, which have the write-ahead log. Neon sends the log to them as to a synchronous
+// standby, and has settings of its own. See https://neon.com/docs/introduction/architecture-overview.
+func isNeon(timeline, synchronous, standbys string) bool {
+	return timeline != "" && standbys == "walproposer" && synchronous != "local" && synchronous != "off"
 }
 
 // inspect fails if the driver can't use the server or the schema. pooled is true if the
@@ -147,12 +154,12 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 		return false, migrations.Check(migrations.Postgres, 0)
 	}
 	var (
-		pid                        uint32
-		fsync, synchronous, quorum string
-		migrated, standby          bool
-		standbys                   int
+		pid                              uint32
+		fsync, synchronous, quorum, neon string
+		migrated, standby                bool
+		standbys                         int
 	)
-	err = conn.QueryRow(ctx, selectServer).Scan(&pid, &fsync, &synchronous, &quorum, &standbys, &standby, &migrated)
+	err = conn.QueryRow(ctx, selectServer).Scan(&pid, &fsync, &synchronous, &quorum, &neon, &standbys, &standby, &migrated)
 	switch {
 	case err != nil:
 		return false, dbserver.Explain(config, err)
@@ -160,7 +167,7 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 		return false, migrations.Check(migrations.Postgres, 0)
 	case standby:
 		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, pgconn.ErrStandbyConnection))
-	case !options.AllowLoss && (fsync == "off" || synchronous == "off"):
+	case !options.AllowLoss && (fsync == "off" && !isNeon(neon, synchronous, quorum) || synchronous == "off"):
 		return false, fmt.Errorf("the server may lose commits: fsync is %s, synchronous_commit is %s", fsync, synchronous)
 	}
 	if hosts := strings.Count(dbserver.Address(config), ",") + 1; (hosts > 1 || standbys > 0) && (quorum == "" || synchronous == "local") {

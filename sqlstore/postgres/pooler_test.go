@@ -9,6 +9,7 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/storetest"
@@ -132,4 +133,33 @@ func TestPooler_KeepsWhatWasAcknowledged(t *testing.T) {
 	w.awaitWrites(t, 5)
 	w.stop(t)
 	w.check(t)
+}
+
+// PgBouncer's own connection breaks after the server has committed, and before PgBouncer has
+// passed on any answer. PgBouncer then answers with an error of its own, which does not prove
+// that nothing happened.
+func TestPooler_BrokenBehindItIsUnknown(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t)
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	proxy := pgtest.NewProxy(t, dsn)
+	driver := openMore(t, pgtest.NewPooler(t, proxy.DSN()).DSN(), postgres.Options{})
+	mustCreate(t, driver, "a")
+	admin := openMore(t, dsn, postgres.Options{})
+	isThere := func(ctx context.Context) (bool, error) {
+		_, _, err := admin.Get(ctx, create("b")[0].Key)
+		if errors.Is(err, sqlstore.ErrNotFound) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	proxy.Set(pgtest.Failpoint{Statement: "FOR UPDATE", Point: pgtest.Answered, Do: func() pgtest.Action {
+		eventually.Done(t, "the commit", isThere)
+		return pgtest.Drop
+	}})
+	if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnknown) {
+		t.Errorf("commit: %v", err)
+	}
 }

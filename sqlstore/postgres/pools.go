@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,8 +15,8 @@ const (
 	// not set pool_max_conns. A list uses its connection for as long as it streams.
 	defaultReads = 10
 	// defaultIdleTime is how long a connection may be idle before the pool closes it. An
-	// idle process keeps four connections: for the poll, for the writer, for hints and for
-	// the in-use lock.
+	// idle process keeps four connections: for the poll (feed), for the writer, for hints and
+	// for the in-use lock.
 	defaultIdleTime = 5 * time.Second
 	// defaultCheckPeriod is the time between two checks for idle connections. It must be
 	// longer than the idle time: each check reverses the order in which the pool uses its
@@ -28,12 +29,20 @@ const (
 // included.
 const maxLocks = 5
 
+// maxFeed is the number of connections for State, Changes and Notify, of which a process has one
+// at a time each. Notify and isDone wait for no table.
+const maxFeed = 3
+
 // openPools makes the pools, which connect when they are first used.
 //
 // Invariant: whoever holds a connection of the pool for reads does not wait for another
 // connection of this process. So this pool can't deadlock, whatever its size is. The writer
 // and the holders of advisory locks have pools of their own for that, and Listen has a
 // connection outside of the pools.
+//
+// Invariant: reads that wait, for the lock of a table or for slow clients, do not keep the
+// process from learning the last revision. State and Changes have a pool of their own for that.
+// Otherwise all linearizable reads of cached resources would wait too.
 func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err error) {
 	// The pool pings a connection that was idle before it gives it out. The ping goes on
 	// when the caller's context ends, and therefore has a timeout of its own. Without it,
@@ -44,17 +53,29 @@ func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err err
 	if d.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
 	}
-	writes := config.Copy()
-	writes.MaxConns, writes.MinConns, writes.MinIdleConns = 1, 0, 0
+	if d.feed, err = pgxpool.NewWithConfig(ctx, resized(config, maxFeed)); err != nil {
+		return err
+	}
+	writes := resized(config, 1)
 	writes.BeforeConnect = closeSoon(false, d.refresh)
 	writes.AfterConnect = d.prepareSession
 	if d.writes, err = pgxpool.NewWithConfig(ctx, writes); err != nil {
 		return err
 	}
-	locks := config.Copy()
-	locks.MaxConns, locks.MinConns, locks.MinIdleConns = maxLocks, 0, 0
-	d.locks, err = pgxpool.NewWithConfig(ctx, locks)
+	d.locks, err = pgxpool.NewWithConfig(ctx, resized(config, maxLocks))
 	return err
+}
+
+// resized returns a copy of config for a pool of up to n connections.
+func resized(config *pgxpool.Config, n int32) *pgxpool.Config {
+	config = config.Copy()
+	config.MaxConns, config.MinConns, config.MinIdleConns = n, 0, 0
+	return config
+}
+
+// pools returns the pools that are open.
+func (d *Driver) pools() []*pgxpool.Pool {
+	return slices.DeleteFunc([]*pgxpool.Pool{d.locks, d.writes, d.feed, d.reads}, func(p *pgxpool.Pool) bool { return p == nil })
 }
 
 const (
@@ -65,13 +86,13 @@ const (
 	growthCheck = 500 * time.Microsecond
 )
 
-// acquireReader acquires a connection for a read. It waits for growthPause before the pool
+// acquireReader acquires a connection of a pool for a read. It waits for growthPause before the pool
 // makes another connection, so that reads that coincide now and then, as the poll and a hint
 // do, use one connection after the other. An idle process then keeps one connection for
 // reads.
-func (d *Driver) acquireReader(ctx context.Context) (*pgxpool.Conn, error) {
+func acquireReader(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for deadline := time.Now().Add(growthPause); time.Now().Before(deadline); {
-		stat := d.reads.Stat()
+		stat := pool.Stat()
 		if stat.IdleConns() > 0 || stat.TotalConns() == 0 || stat.TotalConns() == stat.MaxConns() {
 			break // a connection is free, or must be made, or Acquire waits for one
 		}
@@ -81,7 +102,7 @@ func (d *Driver) acquireReader(ctx context.Context) (*pgxpool.Conn, error) {
 		case <-time.After(growthCheck):
 		}
 	}
-	return d.reads.Acquire(ctx)
+	return pool.Acquire(ctx)
 }
 
 // hasSession reports whether the writer's connection is one session of the server. Behind a

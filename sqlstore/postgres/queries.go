@@ -2,7 +2,7 @@ package postgres
 
 const selectServer = `
 SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_commit'),
-       current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery(),
+       current_setting('synchronous_standby_names'), coalesce(current_setting('neon.timeline_id', true), ''), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery(),
        to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
 
 // The lineage of a server is the system identifier of its data and its timeline:

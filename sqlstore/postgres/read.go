@@ -15,7 +15,7 @@ import (
 // State implements sqlstore.Driver.
 func (d *Driver) State(ctx context.Context) (sqlstore.State, error) {
 	var o observation
-	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before position) error {
+	err := d.readFrom(ctx, d.feed, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before position) error {
 		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) ([]s
 		size = math.MaxInt
 	}
 	var changes []sqlstore.Change
-	err := d.snapshot(ctx, func(b *pgx.Batch) { b.Queue(selectChanges, after, limit, size) },
+	err := d.snapshot(ctx, d.feed, func(b *pgx.Batch) { b.Queue(selectChanges, after, limit, size) },
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
 			if after < state.Compacted {
 				return sqlstore.ErrCompacted
@@ -154,11 +154,11 @@ func scanChange(rows pgx.Rows) (c sqlstore.Change, err error) {
 	return c, nil
 }
 
-// snapshot sends a read-only transaction as one pipeline: the statement that selects the
+// snapshot sends a read-only transaction on a connection of a pool, as one pipeline: the statement that selects the
 // state, and the statements that queue adds. After it has checked the state it calls read,
 // which reads the results of the added statements.
-func (d *Driver) snapshot(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults, sqlstore.State, *watchdog) error) error {
-	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
+func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, queue func(*pgx.Batch), read func(pgx.BatchResults, sqlstore.State, *watchdog) error) error {
+	return d.readFrom(ctx, pool, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
 		var b pgx.Batch
 		b.Queue(beginRead)
 		b.Queue(selectState, before.revision)

@@ -25,7 +25,7 @@ func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (deleted in
 	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
 	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
-		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 			var o observation
 			if err := tx.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
 				return err
@@ -158,7 +158,7 @@ func (d *Driver) Notify(ctx context.Context, revision int64) error {
 	if d.isAlone.Load() {
 		return nil
 	}
-	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
+	return d.readFrom(ctx, d.feed, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
 		_, err := conn.Exec(ctx, notify, strconv.FormatInt(revision, 10))
 		return err
 	})

@@ -255,7 +255,7 @@ func TestRead_WaitForAConnectionIsNoSilence(t *testing.T) {
 		}
 	})
 	<-reading
-	if _, err := driver.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {
+	if _, _, err := driver.Get(t.Context(), create("first")[0].Key); !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("a read without a connection: %v", err)
 	}
 	close(done)

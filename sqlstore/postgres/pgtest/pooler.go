@@ -18,7 +18,7 @@ import (
 // poolerConfig has PgBouncer assign a session of the server to each transaction.
 const poolerConfig = `
 [databases]
-* = host=%s user=byre %s
+* = host=%s port=%d user=byre %s
 [pgbouncer]
 unix_socket_dir = %s
 listen_addr =
@@ -89,7 +89,7 @@ func (c PoolerConfig) New(t testing.TB, dsn string) *Pooler {
 			t.Fatal(err)
 		}
 	}
-	text := fmt.Sprintf(poolerConfig, config.Host, c.Database, p.dir, c.Settings)
+	text := fmt.Sprintf(poolerConfig, config.Host, config.Port, c.Database, p.dir, c.Settings)
 	if err := os.WriteFile(filepath.Join(p.dir, "pgbouncer.ini"), []byte(text), 0o644); err != nil { //nolint:gosec // another user reads it
 		t.Fatal(err)
 	}
