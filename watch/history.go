@@ -149,6 +149,10 @@ func (f *Feed) fetch(read *pageRead, after int64, resets int) {
 	if read.err == nil {
 		read.page, read.err = newPage(after, changes)
 	}
+	if errors.Is(read.err, errHole) {
+		f.opts.Logger.Error("watch: history is broken; watches that need it end, and their clients list again", "error", read.err)
+		read.err = fmt.Errorf("%w: %w", ErrCompacted, read.err)
+	}
 	h := &f.history
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -207,6 +208,28 @@ func TestHistory_IsForgottenByAReset(t *testing.T) {
 	defer f.history.mu.Unlock()
 	if len(f.history.cells) > 0 || f.history.bytes > 0 {
 		t.Errorf("%d bytes of history are kept", f.history.bytes)
+	}
+}
+
+// A subscription that finds a hole in the history ends as if the history were compacted, so that
+// its client reads the current state. One that does not need the missing change goes on.
+func TestHistory_AHoleIsCompacted(t *testing.T) {
+	t.Parallel()
+	const n, missing = 300, 101
+	s := newWrittenSource(t, n, "x")
+	f := startOver(t, s, Options{RingEvents: 4})
+	f.snapshot()
+	s.answer(func(s *source) {
+		s.changes = func(changes []sqlstore.Change) []sqlstore.Change {
+			return slices.DeleteFunc(changes, func(c sqlstore.Change) bool { return c.Revision == missing })
+		}
+	})
+	f.history.forget()
+	if err := readOn(t, f.Feed, missing-50, 2*n); !errors.Is(err, ErrCompacted) {
+		t.Errorf("before the hole: %v", err)
+	}
+	if err := readOn(t, f.Feed, missing+1, 2*n); err != nil {
+		t.Errorf("after the hole: %v", err)
 	}
 }
 

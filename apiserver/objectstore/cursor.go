@@ -294,13 +294,13 @@ func (c *cursor) selectEvents(ctx context.Context, events []watch.Event) ([]chan
 	for _, ev := range events {
 		matches, err := c.selects(ctx, p, ev.New)
 		if err != nil {
-			return batch, c.s.entryError(err, ev.New)
+			return batch, c.s.changeError(ctx, err, ev.New)
 		}
 		matched, err := c.selects(ctx, p, ev.Old)
 		if err != nil && ev.New == nil {
-			return batch, c.s.deletedError(err, ev.Old)
+			return batch, c.s.deletedError(ctx, err, ev.Old)
 		} else if err != nil {
-			return batch, c.s.entryError(err, ev.Old)
+			return batch, c.s.changeError(ctx, err, ev.Old)
 		}
 		switch {
 		case matches && matched:
@@ -322,10 +322,18 @@ func (c *cursor) selects(ctx context.Context, p *storage.SelectionPredicate, e *
 }
 
 // deletedError is the error of a DELETED event whose object cannot be read.
-func (s *Store) deletedError(err error, e *watch.Entry) error {
+func (s *Store) deletedError(ctx context.Context, err error, e *watch.Entry) error {
 	var corrupt *corruptError
 	if unsafeDeletion() && errors.As(err, &corrupt) {
 		return corruptDeletedError(err)
+	}
+	return s.changeError(ctx, err, e)
+}
+
+// changeError is the error of an event whose object cannot be read.
+func (s *Store) changeError(ctx context.Context, err error, e *watch.Entry) error {
+	if s.isLostHistory(ctx, err, e) {
+		return watch.ErrCompacted
 	}
 	return s.entryError(err, e)
 }

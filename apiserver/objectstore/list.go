@@ -62,7 +62,7 @@ func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) 
 	}
 	for size := range l.s.sizes(ctx, l.format).all(l.page.items) {
 		if size.err != nil {
-			return 0, l.s.entryError(size.err, size.entry)
+			return 0, l.s.itemError(ctx, l.page, size.err, size.entry)
 		}
 		add(size.value)
 	}
@@ -119,6 +119,14 @@ func (s *Store) entryError(err error, e *watch.Entry) error {
 	return readError(err, s.pathOf(e.Key))
 }
 
+// itemError is entryError for an entry of a page.
+func (s *Store) itemError(ctx context.Context, p *page, err error, e *watch.Entry) error {
+	if e != nil && s.isLostHistory(ctx, err, e) {
+		return p.expired
+	}
+	return s.entryError(err, e)
+}
+
 func sizeOfVarint(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }
 
 // ListEncoded is GetList in a Format. It returns errors of resourceVersion and
@@ -138,7 +146,7 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 	list.Items = func(yield func(Encoded, error) bool) {
 		for item := range s.representations(ctx, f).all(p.items) {
 			if item.err != nil {
-				yield(Encoded{}, s.entryError(item.err, item.entry))
+				yield(Encoded{}, s.itemError(ctx, p, item.err, item.entry))
 				return
 			}
 			if !yield(s.newEncoded(f, item.value, item.entry, item.entry.Revision), nil) {
@@ -170,8 +178,8 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 			obj, err = s.object(ctx, e)
 		}
 		switch {
-		case err != nil && e == nil:
-			return err
+		case err != nil && (e == nil || s.isLostHistory(ctx, err, e)):
+			return s.itemError(ctx, p, err, e)
 		case err != nil:
 			if !corrupt.add(err, s.pathOf(e.Key)) {
 				return corrupt.err(s)

@@ -25,6 +25,8 @@ type page struct {
 	// an entry is an error of this entry only; an error without an entry ends the
 	// iteration.
 	items iter.Seq2[*watch.Entry, error]
+	// expired is the error of an item that is history which can't be decrypted.
+	expired error
 	// readsOnce is true if items reads the database, and can therefore be iterated only
 	// once.
 	readsOnce bool
@@ -121,6 +123,15 @@ func (s *Store) page(ctx context.Context, key string, opts storage.ListOptions) 
 			return nil, err
 		}
 	}
+	p, err := s.readPage(ctx, l)
+	if err == nil {
+		p.expired = l.expired()
+	}
+	return p, err
+}
+
+// readPage reads a page from memory, or else from the database.
+func (s *Store) readPage(ctx context.Context, l *listRequest) (*page, error) {
 	if l.exact > 0 {
 		if snapshot, ok := s.cfg.Feed.SnapshotAt(s.resource(), l.exact); ok {
 			return s.pageFromSnapshot(ctx, l, snapshot)
@@ -313,12 +324,17 @@ func (s *Store) finishPage(ctx context.Context, p *page, l *listRequest, picked 
 	return err
 }
 
+// expired is the error where the history that the list needs is not there any more.
+func (l *listRequest) expired() error {
+	return expired(l.continueKey, l.path, l.opts.Predicate.Continue != "")
+}
+
 // pagerError converts an error of reading history or the database to the error of the
 // list.
 func (s *Store) pagerError(err error, l *listRequest) error {
 	switch {
 	case errors.Is(err, sqlstore.ErrCompacted):
-		return expired(l.continueKey, l.path, l.opts.Predicate.Continue != "")
+		return l.expired()
 	case errors.Is(err, sqlstore.ErrFuture):
 		return s.tooLarge(l.exact)
 	}

@@ -113,6 +113,80 @@ func TestEncryption_RefusesAValueWithoutAKey(t *testing.T) {
 	}
 }
 
+// After a key was removed, as Kubernetes describes it: all objects are written with the new key,
+// and history still needs the old one. What needs that history answers 410, and clients list the
+// current objects. The log names the key once.
+func TestEncryption_HistoryOfARemovedKeyIsExpired(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, b backend) {
+		f := newFixture(t, b, func(cfg *Config) { cfg.Transformer = gcm(t, "k1") })
+		for _, name := range []string{"changed", "deleted", "later"} {
+			f.create(t, "ns", name, "x=1")
+		}
+		past := fmt.Sprint(f.feed.Revision())
+		f.swap(gcm(t, "k2", "k1"))
+		f.label(t, "ns", "changed", "x", "2")
+		f.label(t, "ns", "later", "x", "2")
+		f.delete(t, "ns", "deleted")
+		f.feed.Forget(f.resource()) // a restart with the new key alone
+		f.swap(gcm(t, "k2"))
+
+		if items, _ := f.listed(t, "/pods", all(labelled("x=2"))); len(items) != 2 {
+			t.Errorf("listed %v", items)
+		}
+		at := func(o *storage.ListOptions) {
+			o.ResourceVersion, o.ResourceVersionMatch = past, metav1.ResourceVersionMatchExact
+		}
+		token, err := storage.EncodeContinue("/pods/ns/changed\x00", "/pods/", f.feed.Revision()-3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, option := range map[string]func(*storage.ListOptions){
+			"list":     at,
+			"selector": func(o *storage.ListOptions) { at(o); labelled("x=1")(o) },
+			"page":     func(o *storage.ListOptions) { o.Predicate.Limit, o.Predicate.Continue = 2, token },
+		} {
+			list, err := f.ListEncoded(t.Context(), "/pods", all(option), f.Stored())
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			for _, err = range list.Items {
+			}
+			var status apierrors.APIStatus
+			if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) || (status.Status().Continue != "") != (name == "page") {
+				t.Errorf("%s at a past revision: %v", name, err)
+			}
+			if err := f.GetList(t.Context(), "/pods", all(option), &example.PodList{}); !apierrors.IsResourceExpired(err) {
+				t.Errorf("%s of typed objects at a past revision: %v", name, err)
+			}
+		}
+		for name, selector := range map[string]string{"all": "", "selector": "x=1"} {
+			w := f.watch(t, all(func(o *storage.ListOptions) {
+				o.ResourceVersion = "2"
+				if selector != "" {
+					labelled(selector)(o)
+				}
+			}))
+			if _, err := w.Next(t.Context()); !apierrors.IsResourceExpired(err) {
+				t.Errorf("a watch of %s: %v", name, err)
+			}
+		}
+		var keys []any
+		f.lostKeys.Range(func(key, _ any) bool { keys = append(keys, key); return true })
+		if fmt.Sprint(keys) != "[k8s:enc:aesgcm:v1:k1:]" {
+			t.Errorf("the log names %v", keys)
+		}
+		// A current object that cannot be decrypted is an error, and no history.
+		f.swap(gcm(t, "k3"))
+		if _, err := f.watch(t, all(from(0))).Next(t.Context()); err == nil || apierrors.IsResourceExpired(err) {
+			t.Errorf("the initial events of a watch: %v", err)
+		}
+		if err := f.GetList(t.Context(), "/pods", all(), &example.PodList{}); !storage.IsInternalError(err) {
+			t.Errorf("a list of the current objects: %v", err)
+		}
+	})
+}
+
 func TestEncryption_WrapsValuesAsJSON(t *testing.T) {
 	t.Parallel()
 	for _, sealed := range []string{

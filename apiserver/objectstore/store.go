@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -109,6 +110,8 @@ type Store struct {
 	buffers buffers
 	// stored is the Format of the stored JSON.
 	stored Format
+	// lostKeys has the prefixes of encrypted history that reportLost has logged.
+	lostKeys sync.Map
 }
 
 var _ storage.Interface = (*Store)(nil)

@@ -80,7 +80,7 @@ func (s *Store) encodedChange(ctx context.Context, ch change, f *Format) (Encode
 	}
 	r, err := s.represent(ctx, ch.entry, f)
 	if err != nil {
-		return Encoded{}, s.encodeError(err, ch)
+		return Encoded{}, s.encodeError(ctx, err, ch)
 	}
 	return s.newEncoded(f, r, ch.entry, ch.revision), nil
 }
@@ -92,16 +92,16 @@ func (s *Store) decodedChange(ctx context.Context, ch change) (runtime.Object, e
 	// Each watch gets an object of its own, because registries decorate it in place.
 	obj, err := s.object(ctx, ch.entry)
 	if err != nil {
-		return nil, s.encodeError(err, ch)
+		return nil, s.encodeError(ctx, err, ch)
 	}
 	return obj, s.versioner.UpdateObject(obj, uint64(ch.revision))
 }
 
-func (s *Store) encodeError(err error, ch change) error {
+func (s *Store) encodeError(ctx context.Context, err error, ch change) error {
 	if ch.typ == apiwatch.Deleted {
-		return s.deletedError(err, ch.entry)
+		return s.deletedError(ctx, err, ch.entry)
 	}
-	return s.entryError(err, ch.entry)
+	return s.changeError(ctx, err, ch.entry)
 }
 
 // watcher implements apimachinery's watch.Interface: a cursor with a goroutine.
