@@ -116,6 +116,7 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	o.Cluster.AddFlags(sets.FlagSet("misc"))
 	addRefusedFlags(sets.FlagSet("misc"))
 	addFixedFlags(sets.FlagSet("misc"))
+	addIgnoredFlags(sets.FlagSet("misc"))
 	o.flags = sets
 	return sets
 }

@@ -2,6 +2,7 @@ package options_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -136,15 +137,34 @@ func TestOptions_RefuseUnsupportedFlags(t *testing.T) {
 		"--etcd-cafile=ca.crt":                             "sslrootcert",
 		"--storage-backend=etcd3":                          "use --endpoint",
 		"--storage-media-type=application/json":            "leave the flag out",
-		"--watch-cache":                                    "leave the flag out",
 		"--storage-initialization-timeout=2m":              "fails at once",
-		"--watch-cache=false":                              "leave the flag out",
 		"--etcd-compaction-interval=5m0s --secure-port=-1": "use --retention",
 	} {
 		_, err := parse(strings.Fields(args)...)
 		var refused *options.RefusedFlagError
 		if !errors.As(err, &refused) || !strings.Contains(refused.Error(), want) {
 			t.Errorf("%s: error is %v, want one with %q", args, err, want)
+		}
+	}
+}
+
+// The flags of the watch cache change no answer: kube-apiserver's command lines with them work.
+func TestOptions_IgnoreFlagsOfTheWatchCache(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                    "[]",
+		"--watch-cache":       "[--watch-cache]",
+		"--watch-cache=false": "[--watch-cache]",
+		"--watch-cache-sizes=pods#0,nodes#1000 --default-watch-cache-size=0": "[--default-watch-cache-size --watch-cache-sizes]",
+	} {
+		o, err := parse(strings.Fields(args)...)
+		if err != nil {
+			t.Fatalf("%s: %v", args, err)
+		}
+		if got := fmt.Sprint(o.Ignored()); got != want {
+			t.Errorf("%s: ignored are %s, want %s", args, got, want)
+		}
+		if _, err := o.Complete(); err != nil {
+			t.Errorf("%s: %v", args, err)
 		}
 	}
 }

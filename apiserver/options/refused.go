@@ -14,7 +14,6 @@ func refusedFlags() map[string]string {
 	const (
 		endpoint = "objects are kept in SQLite or PostgreSQL: use --endpoint"
 		tls      = "there is no etcd to connect to: put TLS settings for PostgreSQL into --endpoint (sslmode, sslrootcert, sslcert, sslkey)"
-		cache    = "there is no separate watch cache to tune: leave the flag out"
 	)
 	return map[string]string{
 		"etcd-servers":                   endpoint,
@@ -33,9 +32,6 @@ func refusedFlags() map[string]string {
 		"storage-initialization-timeout": "a start without the database fails at once, to be tried again by what runs this program: leave the flag out",
 		"lease-reuse-duration-seconds":   "each object has an expiry of its own: leave the flag out",
 		"peer-ca-file":                   "every replica serves all there is in the database, so none sends requests on to another: leave the flag out",
-		"watch-cache":                    cache,
-		"watch-cache-sizes":              cache,
-		"default-watch-cache-size":       cache,
 	}
 }
 
@@ -60,6 +56,33 @@ func addRefusedFlags(fs *pflag.FlagSet) {
 		// With NoOptDefVal the flag is refused even if no value follows.
 		flag.NoOptDefVal = "set"
 	}
+}
+
+// addIgnoredFlags adds kube-apiserver's flags of the watch cache. They are accepted, because no
+// value of theirs changes an answer, and change nothing.
+func addIgnoredFlags(fs *pflag.FlagSet) {
+	const usage = "Changes nothing: there is no separate watch cache to tune."
+	fs.Bool("watch-cache", true, usage)
+	fs.StringSlice("watch-cache-sizes", nil, usage)
+	fs.Int("default-watch-cache-size", 100, usage)
+	for _, name := range ignoredFlags() {
+		fs.Lookup(name).Hidden = true
+	}
+}
+
+func ignoredFlags() []string {
+	return []string{"default-watch-cache-size", "watch-cache", "watch-cache-sizes"}
+}
+
+// Ignored are the names of the flags that were given and change nothing, sorted.
+func (o *Options) Ignored() []string {
+	var names []string
+	for _, name := range ignoredFlags() {
+		if o.flags.FlagSet("misc").Changed(name) {
+			names = append(names, "--"+name)
+		}
+	}
+	return names
 }
 
 // fixedFlags are kube-apiserver's flags that can only have their default here, which

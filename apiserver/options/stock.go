@@ -45,9 +45,8 @@ func NewStock() *Stock {
 func (s *Stock) Flags() cliflag.NamedFlagSets {
 	sets := s.Options.Flags()
 	misc := sets.FlagSet("misc")
-	switches := map[string]bool{"watch-cache": true}
 	for name := range refusedFlags() {
-		s.ignore(misc.Lookup(name), switches[name])
+		s.ignore(misc.Lookup(name), false)
 	}
 	for name, value := range fixedFlags() {
 		s.ignore(misc.Lookup(name), value.kind == "bool")
@@ -79,7 +78,7 @@ func (s *Stock) ignore(flag *pflag.Flag, isSwitch bool) {
 
 // Ignored are the names of the flags that were given and change nothing, sorted.
 func (s *Stock) Ignored() []string {
-	var names []string
+	names := s.Options.Ignored()
 	for _, flag := range s.ignored {
 		if flag.Changed {
 			names = append(names, "--"+flag.Name)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"github.com/jackc/pgx/v5"
@@ -52,6 +53,9 @@ func serve(ctx context.Context, o *options.Options) error {
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	if err := o.Apply(); err != nil {
 		return err
+	}
+	if flags := o.Ignored(); len(flags) > 0 {
+		klog.Warningf("%s: these flags change nothing, because there is no separate watch cache to tune: leave them out", strings.Join(flags, ", "))
 	}
 	completed, err := o.Complete()
 	if err != nil {
