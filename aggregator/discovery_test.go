@@ -112,6 +112,39 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 	}
 }
 
+// TestDiscovery_FollowsPrioritiesOfUsers: the priorities of an APIService that a user has made
+// for a group version of this server count in /apis, until it is deleted.
+func TestDiscovery_FollowsPrioritiesOfUsers(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for _, group := range []string{"a.example.com", "b.example.com"} {
+		for _, version := range []string{"v1", "v2"} {
+			add(t, s, discovery.BuiltIn, group, version)
+		}
+	}
+	const first = "apiregistration.k8s.io/v1 "
+	own := first + "a.example.com/v2 a.example.com/v1 b.example.com/v2 b.example.com/v1"
+	if got := strings.Join(s.listed(t), " "); got != own {
+		t.Fatalf("/apis lists %s, want %s", got, own)
+	}
+	for version, priority := range map[string]int32{"v1": 20, "v2": 10} {
+		mine := service("b.example.com", version)
+		place(15000, priority)(&mine.Spec)
+		if _, err := s.services.Create(t.Context(), mine, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{first + "b.example.com/v1 b.example.com/v2 a.example.com/v2 a.example.com/v1", own} {
+		eventually.Done(t, want, func(context.Context) (bool, error) { return strings.Join(s.listed(t), " ") == want, nil })
+		for _, version := range []string{"v1", "v2"} {
+			err := s.services.Delete(t.Context(), version+".b.example.com", metav1.DeleteOptions{})
+			if want != own && err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // TestOpenAPI_MergesBackends: this server's documents contain those of the backends; a
 // broken document of one backend does not affect the others.
 func TestOpenAPI_MergesBackends(t *testing.T) {

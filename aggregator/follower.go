@@ -78,6 +78,7 @@ func (f *follower) onChange(object any) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.place(service, discovery.Priority{Group: service.Spec.GroupPriorityMinimum, Version: service.Spec.VersionPriority})
 	// No other server can claim the group of the APIServices themselves.
 	if service.Spec.Service == nil || service.Spec.Group == apiregistration.GroupName {
 		f.removeClaim(service.Name)
@@ -94,8 +95,15 @@ func (f *follower) onDelete(object any) {
 	if service, ok := object.(*apiregistrationv1.APIService); ok {
 		f.mu.Lock()
 		defer f.mu.Unlock()
+		f.place(service, discovery.Priority{})
 		f.removeClaim(service.Name)
 	}
+}
+
+// place gives a group version of this server the priorities of its APIService, which a user
+// may have set: the registrar leaves an APIService alone that is not labelled as its own.
+func (f *follower) place(service *apiregistrationv1.APIService, at discovery.Priority) {
+	f.registry.Place(schema.GroupVersion{Group: service.Spec.Group, Version: service.Spec.Version}, at)
 }
 
 // addClaim adds the claim of an APIService, or replaces it. The caller holds mu.

@@ -13,7 +13,7 @@
 //   - A definition may change or be deleted at any time. All handlers of its instances
 //     derive from one stored state of it: requests in flight finish by the spec that they
 //     began with. When the spec changes, watches end, and their clients resume where they
-//     were.
+//     were; except for changes that change no answer (definition.SpecHash).
 //   - When a definition is deleted, watches of its instances deliver every DELETED, on
 //     every server of the database, and then end.
 //   - Instances are answered from the stored bytes where these are what a decode would
@@ -21,8 +21,9 @@
 //     schema (their Form); other records are decoded, defaulted and pruned by the current
 //     schema.
 //   - A webhook converts a stored value to a version once for all readers, and a page of
-//     values in one call. The result is used for up to a minute. An object that cannot be
-//     converted hides no other.
+//     values in one call. A GET without resourceVersion, or a write, uses the result for 10
+//     seconds, other readers for a minute. An object that cannot be converted hides no
+//     other.
 //   - A definition costs little more memory than its stored bytes until a client uses its
 //     instances. Readers need the routes of a version, and its schema only where they
 //     need objects; writers need compiled validation and the types of managed fields.

@@ -103,6 +103,7 @@ func (f *follower) Run(ctx context.Context) error {
 		return fmt.Errorf("crd: %w", err)
 	}
 	var group sync.WaitGroup
+	defer f.resolver.env.Drain()
 	defer f.calls.drain()
 	defer group.Wait()
 	f.factory.StartWithContext(ctx)

@@ -35,8 +35,9 @@ func decodeStripped(text []byte, revision int64) (*apiextensionsv1.CustomResourc
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	isWhole := bytes.Contains(text, preserves)
 	var document [][]byte
+	var spec []byte
 	if !isWhole {
-		text, document = cutSchemas(text)
+		text, document, spec = cutSchemas(text)
 	}
 	if err := json.Unmarshal(text, crd); err != nil {
 		return nil, err
@@ -46,20 +47,22 @@ func decodeStripped(text []byte, revision int64) (*apiextensionsv1.CustomResourc
 	if isWhole {
 		definition.Strip(crd)
 	} else {
-		definition.SetHashes(crd, definition.HashJSON(document...))
+		definition.SetHashes(crd, definition.HashJSON(document...), definition.HashSpecJSON(spec))
 	}
 	return crd, nil
 }
 
 // cutSchemas returns the JSON of a definition without schemas and managed fields. document
-// are the parts of what definition.HashOpenAPI is a hash of: the spec without its conversion.
-func cutSchemas(text []byte) (cut []byte, document [][]byte) {
-	var all, spec object
+// are the parts of what definition.HashOpenAPI is a hash of: the spec without its conversion;
+// spec is the whole spec.
+func cutSchemas(text []byte) (cut []byte, document [][]byte, spec []byte) {
+	var all, kept object
 	for key, value := range objectstore.Members(text) {
 		switch key {
 		case "metadata":
 			value = without(value, "managedFields")
 		case "spec":
+			spec = value
 			separator := "{"
 			for key, value := range objectstore.Members(value) {
 				if key != "conversion" {
@@ -69,13 +72,13 @@ func cutSchemas(text []byte) (cut []byte, document [][]byte) {
 				if key == "versions" {
 					value = cutVersions(value)
 				}
-				spec.add(key, value)
+				kept.add(key, value)
 			}
-			value = spec.end()
+			value = kept.end()
 		}
 		all.add(key, value)
 	}
-	return all.end(), append(document, []byte{'}'})
+	return all.end(), append(document, []byte{'}'}), spec
 }
 
 func cutVersions(versions []byte) []byte {

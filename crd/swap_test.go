@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/util/retry"
 
 	"byre/sqlstore/eventually"
 )
@@ -43,7 +42,12 @@ func testDefinitionChangesUnderLoad(t *testing.T, s *server) {
 	}
 	for i := range 20 {
 		before := requests.Load()
-		s.describeSize(t, fmt.Sprintf("the size, as of change %d", i))
+		s.change(t, "widgets.example.com", func(crd *apiextensionsv1.CustomResourceDefinition) {
+			properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties
+			size := properties["size"]
+			size.Maximum = new(float64(100 + i))
+			properties["size"] = size
+		})
 		eventually.True(t, "requests after a change", func() bool { return requests.Load() > before+20 || t.Failed() })
 	}
 	stop()
@@ -123,27 +127,6 @@ func (s *server) watchUntilLast(t *testing.T, watches *atomic.Int64) map[string]
 	}
 	t.Error("the last event did not come")
 	return seen
-}
-
-// describeSize changes a description in the definition of widgets.
-func (s *server) describeSize(t *testing.T, text string) {
-	t.Helper()
-	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		crd, err := definitions.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties
-		size := properties["size"]
-		size.Description = text
-		properties["size"] = size
-		_, err = definitions.Update(t.Context(), crd, metav1.UpdateOptions{})
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestDefinition_ManyAtOnce creates many definitions concurrently: each is established, and

@@ -83,6 +83,8 @@ type Registry struct {
 	// observers are called after each change.
 	observers []func()
 	versions  map[schema.GroupVersion]map[Origin]Version
+	// placed has the priorities that Place has set.
+	placed map[schema.GroupVersion]Priority
 	// groups are the groups in the order of /apis. nil after a change; the next
 	// request builds them.
 	groups []metav1.APIGroup
@@ -109,6 +111,7 @@ func NewRegistry(serverAddress string, rules ...CIDRRule) *Registry {
 		aggregatedGroups: aggregated.NewResourceManager("apis"),
 		priorities:       Priorities(),
 		versions:         map[schema.GroupVersion]map[Origin]Version{},
+		placed:           map[schema.GroupVersion]Priority{},
 	}
 }
 
@@ -172,6 +175,24 @@ func (r *Registry) setPriorities(v *Version) {
 		group, version = int(p.Group), int(p.Version)
 	}
 	v.GroupPriority, v.Priority = cmp.Or(v.GroupPriority, group), cmp.Or(v.Priority, version)
+}
+
+// Place sets the priorities of a group version that this server serves itself in the lists
+// of groups and versions, by its APIService; the zero Priority restores those of Add. As with
+// upstream, the aggregated document does not follow.
+func (r *Registry) Place(gv schema.GroupVersion, p Priority) {
+	if gv.Group == registrationGroup {
+		return // it is always the first
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.placed[gv] == p {
+		return
+	}
+	r.groups = nil
+	if r.placed[gv] = p; p == (Priority{}) {
+		delete(r.placed, gv)
+	}
 }
 
 // Remove removes the group version of the given origin.
@@ -266,6 +287,9 @@ func (r *Registry) buildGroupList() []metav1.APIGroup {
 	byGroup := map[string][]Version{}
 	for gv := range r.versions {
 		if v, ok := r.preferredVersion(gv); ok && gv.Group != "" {
+			if p, ok := r.placed[gv]; ok && v.Origin != Aggregated {
+				v.GroupPriority, v.Priority = int(p.Group), int(p.Version)
+			}
 			byGroup[gv.Group] = append(byGroup[gv.Group], v)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"iter"
 
+	"k8s.io/apiserver/pkg/storage"
+
 	"byre/watch"
 )
 
@@ -14,18 +16,19 @@ const (
 	aheadBytes   = 1 << 20
 )
 
-// decodeAhead passes the values of entries that are about to be decoded to
-// Config.DecodeAhead. It skips an entry that can't be decrypted: the reader of that
-// entry gets the error.
-func (s *Store) decodeAhead(ctx context.Context, entries []*watch.Entry) {
+// decodeAhead passes the values of entries that are about to be decoded, to be compared with
+// a predicate and shown in a Format, to Config.DecodeAhead. f is nil for a reader of objects.
+// It skips an entry that can't be decrypted: the reader of that entry gets the error.
+func (s *Store) decodeAhead(ctx context.Context, p *storage.SelectionPredicate, f *Format, entries []*watch.Entry) {
 	if s.cfg.DecodeAhead == nil {
 		return
 	}
 	var values [][]byte
 	size := 0
 	for _, e := range entries {
-		if s.cfg.Feed.Representations().Get(&e.Representations, &s.stored.form) != nil {
-			continue // the entry is decoded from this representation
+		isSelected := selectsEverything(p) || s.knownAttributes(e) != nil
+		if f != nil && isSelected && s.inMemory(e, f) != nil {
+			continue // it is not decoded
 		}
 		if data, _, err := s.open(ctx, &e.Record); err == nil {
 			values = append(values, data)
@@ -43,7 +46,7 @@ func (s *Store) decodeAhead(ctx context.Context, entries []*watch.Entry) {
 
 // withDecodeAhead yields the same entries. Before it yields the first entry of a page, it decodes
 // the page ahead.
-func (s *Store) withDecodeAhead(ctx context.Context, entries iter.Seq[*watch.Entry]) iter.Seq[*watch.Entry] {
+func (s *Store) withDecodeAhead(ctx context.Context, l *listRequest, entries iter.Seq[*watch.Entry]) iter.Seq[*watch.Entry] {
 	if s.cfg.DecodeAhead == nil {
 		return entries
 	}
@@ -51,7 +54,7 @@ func (s *Store) withDecodeAhead(ctx context.Context, entries iter.Seq[*watch.Ent
 		var page []*watch.Entry
 		size := 0
 		yieldPage := func() bool {
-			s.decodeAhead(ctx, page)
+			s.decodeAhead(ctx, &l.opts.Predicate, l.format, page)
 			for _, e := range page {
 				if !yield(e) {
 					return false
@@ -71,7 +74,7 @@ func (s *Store) withDecodeAhead(ctx context.Context, entries iter.Seq[*watch.Ent
 }
 
 // decodePageAhead decodes the entries of a page with a limit ahead.
-func (s *Store) decodePageAhead(ctx context.Context, picked []selected) {
+func (s *Store) decodePageAhead(ctx context.Context, l *listRequest, picked []selected) {
 	if s.cfg.DecodeAhead == nil {
 		return
 	}
@@ -81,7 +84,7 @@ func (s *Store) decodePageAhead(ctx context.Context, picked []selected) {
 			entries = append(entries, p.entry)
 		}
 	}
-	s.decodeAhead(ctx, entries)
+	s.decodeAhead(ctx, &l.opts.Predicate, l.format, entries)
 }
 
 // decodeEventsAhead decodes ahead the states that a watch compares with its predicate or
@@ -100,5 +103,5 @@ func (c *cursor) decodeEventsAhead(ctx context.Context, events []watch.Event) {
 			entries = append(entries, ev.Old)
 		}
 	}
-	c.s.decodeAhead(ctx, entries)
+	c.s.decodeAhead(ctx, &c.opts.Predicate, c.format, entries)
 }

@@ -33,6 +33,8 @@ type cursor struct {
 	s    *Store
 	span span
 	opts storage.ListOptions
+	// format is the Format of the events; nil for a watch of objects.
+	format *Format
 	// requestedRevision is the resourceVersion of the request; 0 when unset or "0".
 	requestedRevision int64
 
@@ -64,7 +66,7 @@ const initialBatch = 128
 // cursor begins a watch. It returns an error for an invalid request. Any other error is
 // returned by the first call of next, so that the client gets it as an event, as from
 // upstream.
-func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions) (*cursor, error) {
+func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions, f *Format) (*cursor, error) {
 	sp, err := s.span(key, opts.Recursive)
 	if err != nil {
 		return nil, err
@@ -76,7 +78,7 @@ func (s *Store) cursor(ctx context.Context, key string, opts storage.ListOptions
 	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
 		opts.SendInitialEvents = nil
 	}
-	c := &cursor{s: s, span: sp, opts: opts, requestedRevision: int64(asked)}
+	c := &cursor{s: s, span: sp, opts: opts, format: f, requestedRevision: int64(asked)}
 	c.initialized = func() { utilflowcontrol.WatchInitialized(ctx) }
 	if opts.Predicate.AllowWatchBookmarks || opts.ProgressNotify {
 		deadline, _ := ctx.Deadline()
@@ -138,7 +140,7 @@ func (c *cursor) subscribe(ctx context.Context, after int64) (err error) {
 }
 
 func (c *cursor) startInitial(ctx context.Context) error {
-	l := &listRequest{span: c.span, opts: c.opts}
+	l := &listRequest{span: c.span, opts: c.opts, format: c.format}
 	snapshot, err := c.s.snapshot(ctx, l)
 	if err != nil {
 		return err

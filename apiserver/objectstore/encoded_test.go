@@ -2,9 +2,12 @@ package objectstore
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -173,4 +176,71 @@ func decodeDefaults(t *testing.T, f *fixture, data []byte) example.PodSpec {
 		t.Fatal(err)
 	}
 	return obj.(*example.Pod).Spec
+}
+
+// agingCodec counts what it decodes in the labels: each object that is decoded is another.
+type agingCodec struct {
+	runtime.Codec
+	decodes *atomic.Int64
+}
+
+func (c agingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	obj, kind, err := c.Codec.Decode(data, defaults, into)
+	if pod, ok := obj.(*example.Pod); ok {
+		pod.Labels = map[string]string{"decoded": fmt.Sprint(c.decodes.Add(1))}
+	}
+	return obj, kind, err
+}
+
+// Where decoding a record again may give another object, a GET without resourceVersion
+// decodes it again. Other readers share what was made of it until it expires.
+func TestEncoded_DecodesAgainWhatMayChange(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, b backend) {
+		var decodes atomic.Int64
+		var ahead [][]byte
+		f := newFixture(t, b, func(cfg *Config) {
+			cfg.Codec, cfg.Lossy, cfg.DecodedAge = agingCodec{cfg.Codec, &decodes}, true, time.Hour
+			cfg.DecodeAhead = func(_ context.Context, values [][]byte) { ahead = append(ahead, values...) }
+		})
+		f.create(t, "ns", "a", "x=1")
+		f.create(t, "ns", "b", "x=1")
+		converted := JSON("converted", func(_ context.Context, obj runtime.Object) ([]byte, error) { return runtime.Encode(f.codec, obj) })
+		list := func() string {
+			t.Helper()
+			l, err := f.ListEncoded(t.Context(), "/pods", all(), converted)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var texts []string
+			for item, err := range l.Items {
+				if err != nil {
+					t.Fatal(err)
+				}
+				texts = append(texts, string(item.AppendJSON(nil, true)))
+			}
+			return strings.Join(texts, "\n")
+		}
+		get := func(resourceVersion string) string {
+			t.Helper()
+			e, err := f.GetEncoded(t.Context(), "/pods/ns/a", storage.GetOptions{ResourceVersion: resourceVersion}, converted)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(e.AppendJSON(nil, true))
+		}
+		first := list()
+		if len(ahead) != 2 {
+			t.Errorf("%d values were decoded ahead, want 2", len(ahead))
+		}
+		if again := list(); again != first || len(ahead) != 2 {
+			t.Errorf("a list shares nothing, after %d values decoded ahead: %s, was %s", len(ahead), again, first)
+		}
+		if a, z := get("0"), get("0"); a != z || !strings.HasPrefix(first, a) {
+			t.Errorf("a GET of any version shares nothing: %s, then %s", a, z)
+		}
+		if a, z := get(""), get(""); a == z {
+			t.Errorf("a GET of the latest version is shared: %s", a)
+		}
+	})
 }

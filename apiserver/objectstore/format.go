@@ -121,12 +121,23 @@ func (s *Store) representItem(ctx context.Context, e *watch.Entry, f *Format) (*
 }
 
 func (s *Store) maker(e *watch.Entry, f *Format) representation.Make {
-	return func(ctx context.Context) (representation.Representation, error) {
+	return func(ctx context.Context) (made representation.Representation, err error) {
 		if f == &s.stored {
-			return s.makeStored(ctx, e)
+			made, err = s.makeStored(ctx, e)
+		} else {
+			made, err = s.makeFormat(ctx, e, f)
 		}
-		return s.makeFormat(ctx, e, f)
+		if s.mayChange(e) {
+			made.Expires = s.cfg.Feed.Representations().After(s.cfg.DecodedAge)
+		}
+		return made, err
 	}
+}
+
+// mayChange reports whether decoding an entry again may give another object; see
+// Config.DecodedAge.
+func (s *Store) mayChange(e *watch.Entry) bool {
+	return s.cfg.DecodedAge > 0 && (s.cfg.Lossy || e.Form != s.cfg.Form)
 }
 
 // makeStored makes the JSON in the storage version that a decode and an encode would

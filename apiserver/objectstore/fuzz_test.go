@@ -278,7 +278,7 @@ func FuzzSelectors(f *testing.F) {
 			key += namespace + "/"
 		}
 		p := storage.SelectionPredicate{Label: byLabel, Field: byField, GetAttrs: podAttrs}
-		page, err := s.page(t.Context(), key, storage.ListOptions{Recursive: true, Predicate: p})
+		page, err := s.page(t.Context(), key, storage.ListOptions{Recursive: true, Predicate: p}, nil)
 		if err != nil {
 			if !refused(err) {
 				t.Fatal(err)

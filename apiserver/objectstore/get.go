@@ -12,6 +12,7 @@ import (
 
 	"byre/sqlstore"
 	"byre/watch"
+	"byre/watch/representation"
 )
 
 // Get implements storage.Interface.
@@ -61,7 +62,14 @@ func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOpti
 	if e == nil {
 		return Encoded{}, storage.NewKeyNotFoundError(at.path, 0)
 	}
-	r, err := s.represent(ctx, e, f)
+	var r *representation.Representation
+	if opts.ResourceVersion == "" && s.mayChange(e) {
+		var made representation.Representation
+		made, err = s.maker(e, f)(ctx)
+		r = &made
+	} else {
+		r, err = s.represent(ctx, e, f)
+	}
 	if err != nil {
 		return Encoded{}, readError(err, at.path)
 	}

@@ -76,7 +76,7 @@ func TestList_ByLabelFindsWhatSelectorsSelect(t *testing.T) {
 		}
 		page, err := f.page(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
 			Label: selector, Field: fields.Everything(), GetAttrs: podAttrs,
-		}})
+		}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

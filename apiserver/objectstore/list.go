@@ -37,12 +37,12 @@ type EncodedList struct {
 
 // MessagesBytes returns how many bytes the items take as the elements of a list in a
 // Format of protobuf. Each element consists of the tag of its field, which is one byte,
-// its length and the message. The caller may iterate Items afterwards. Items that are
-// read from the database are read by MessagesBytes and kept in memory, because they can
-// be read only once.
+// its length and the message. The caller may iterate Items afterwards. MessagesBytes keeps
+// items in memory that are read from the database, because they can be read only once, and
+// items that a webhook may convert otherwise the next time.
 func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) {
 	add := func(n int) { total += 1 + sizeOfVarint(n) + n }
-	if l.page.readsOnce {
+	if l.page.readsOnce || l.s.cfg.DecodedAge > 0 {
 		items := []Encoded{}
 		for item, err := range l.Items {
 			if err != nil {
@@ -132,7 +132,7 @@ func sizeOfVarint(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }
 // ListEncoded is GetList in a Format. It returns errors of resourceVersion and
 // continue. Errors of items are yielded by Items.
 func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions, f *Format) (*EncodedList, error) {
-	p, err := s.page(ctx, key, opts)
+	p, err := s.page(ctx, key, opts, f)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 	if err != nil || items.Kind() != reflect.Slice {
 		return fmt.Errorf("need ptr to slice: %w", err)
 	}
-	p, err := s.page(ctx, key, opts)
+	p, err := s.page(ctx, key, opts, nil)
 	if err != nil {
 		return err
 	}

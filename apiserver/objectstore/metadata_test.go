@@ -204,7 +204,7 @@ func TestWatch_EndsWhenItsHistoryIsReplaced(t *testing.T) {
 		t.Errorf("the objects were listed %d times", n)
 	}
 
-	c, err := f.cursor(t.Context(), "/pods/", all(withInitialEvents))
+	c, err := f.cursor(t.Context(), "/pods/", all(withInitialEvents), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

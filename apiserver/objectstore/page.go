@@ -45,6 +45,8 @@ type listRequest struct {
 	after       *sqlstore.Position
 	from        *sqlstore.Position
 	limit       int64
+	// format is the Format of the answer; nil for a list of objects.
+	format *Format
 	// issued is the time at which the first page was read, and left the number of objects
 	// from the start of this page on. Both are from the continue token, and zero for a
 	// first page and for a token without them.
@@ -109,12 +111,13 @@ func (l *listRequest) isOutside(e *watch.Entry) bool {
 	return l.from != nil && (e.Namespace < l.from.Namespace || e.Namespace == l.from.Namespace && e.Name < l.from.Name)
 }
 
-// page answers a list.
-func (s *Store) page(ctx context.Context, key string, opts storage.ListOptions) (*page, error) {
+// page answers a list in a Format; nil means that the caller decodes the entries.
+func (s *Store) page(ctx context.Context, key string, opts storage.ListOptions, f *Format) (*page, error) {
 	l, err := s.parseListRequest(key, opts)
 	if err != nil {
 		return nil, err
 	}
+	l.format = f
 	if err := s.waitUntilFresh(ctx, l); err != nil {
 		return nil, err
 	}
@@ -244,7 +247,7 @@ func (s *Store) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot w
 		return p, nil
 	}
 	if !selectsEverything(&l.opts.Predicate) {
-		candidates = s.withDecodeAhead(ctx, candidates)
+		candidates = s.withDecodeAhead(ctx, l, candidates)
 	}
 	total := l.left
 	if l.after == nil && l.namespace == "" {
@@ -290,7 +293,7 @@ func (l *listRequest) isFirstPage() bool { return l.exact == 0 || l.continueKey 
 // more is false, or where there is a selector.
 func (s *Store) finishPage(ctx context.Context, p *page, l *listRequest, picked []selected, last *watch.Entry, total int64, more bool) error {
 	p.items = func(yield func(*watch.Entry, error) bool) {
-		s.decodePageAhead(ctx, picked)
+		s.decodePageAhead(ctx, l, picked)
 		for _, item := range picked {
 			if !yield(item.entry, item.err) {
 				return

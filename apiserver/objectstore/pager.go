@@ -83,7 +83,7 @@ func (s *Store) pageFromDatabase(ctx context.Context, l *listRequest) (*page, er
 	seen := int64(0)
 	for size := l.limit; ; {
 		if !selectsEverything(&l.opts.Predicate) {
-			s.decodeAhead(ctx, pager.entries)
+			s.decodeAhead(ctx, &l.opts.Predicate, l.format, pager.entries)
 		}
 		for _, e := range pager.entries {
 			if int64(len(picked)) == l.limit {

@@ -45,8 +45,10 @@ func (s *Store) object(ctx context.Context, e *watch.Entry) (runtime.Object, err
 
 // readInto decodes an entry into an object that the caller owns.
 func (s *Store) readInto(ctx context.Context, e *watch.Entry, into runtime.Object) error {
-	if r := s.cfg.Feed.Representations().Get(&e.Representations, &s.stored.form); r != nil {
-		return s.decodeInto(r.Body, into, e.Revision)
+	if !s.mayChange(e) {
+		if r := s.cfg.Feed.Representations().Get(&e.Representations, &s.stored.form); r != nil {
+			return s.decodeInto(r.Body, into, e.Revision)
+		}
 	}
 	data, _, err := s.open(ctx, &e.Record)
 	if err != nil {

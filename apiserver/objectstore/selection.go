@@ -50,7 +50,7 @@ func (s *Store) candidatesInPage(ctx context.Context, l *listRequest, candidates
 	return func(yield func(*watch.Entry, error) bool) {
 		n := 0
 		demanded := demandedLabels(&l.opts.Predicate)
-		for e := range s.withDecodeAhead(ctx, candidates) {
+		for e := range s.withDecodeAhead(ctx, l, candidates) {
 			if n++; n%contextInterval == 0 && ctx.Err() != nil {
 				yield(nil, timedOut(l.path))
 				return

@@ -45,6 +45,11 @@ type Config struct {
 	// returns no error, because decoding a value that it could not prepare returns the
 	// error. Nil prepares nothing.
 	DecodeAhead func(ctx context.Context, values [][]byte)
+	// DecodedAge bounds how long lists and watches show what was made of an object that
+	// Codec converted, for a Codec that asks a webhook: the webhook may answer otherwise
+	// later. A GET without resourceVersion decodes the object again. 0 means that Codec
+	// always decodes a record alike.
+	DecodedAge time.Duration
 	// Plain encodes a decoded object for the Formats where Codec would add to the
 	// object what only a write adds; nil means Codec.
 	Plain runtime.Encoder

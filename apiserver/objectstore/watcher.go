@@ -41,7 +41,7 @@ type encodedWatch struct {
 // of its resourceVersion, which the first Next returns. The watch ends at the context's
 // deadline, if there is one, and sends a bookmark shortly before.
 func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions, f *Format) (EncodedWatch, error) {
-	c, err := s.cursor(ctx, key, opts)
+	c, err := s.cursor(ctx, key, opts, f)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ const resultBuffer = 16
 
 // Watch implements storage.Interface.
 func (s *Store) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
-	c, err := s.cursor(ctx, key, opts)
+	c, err := s.cursor(ctx, key, opts, nil)
 	if err != nil {
 		return nil, err
 	}

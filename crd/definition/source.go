@@ -21,12 +21,12 @@ type SourceReader interface {
 	Source(ctx context.Context, name, resourceVersion string) (Source, error)
 }
 
-// ErrReplaced says that the stored definition has another spec than the one that was
+// ErrReplaced says that the stored definition has another SpecHash than the one that was
 // asked about, or is gone. The caller looks the definition up again.
 var ErrReplaced = errors.New("the definition has been replaced")
 
 // ReadSource returns the source of crd, which is stripped, and what it decodes to. It
-// fails with ErrReplaced if the stored definition has another spec by now, or is gone.
+// fails with ErrReplaced if the stored definition has another SpecHash by now, or is gone.
 func ReadSource(ctx context.Context, r SourceReader, crd *apiextensionsv1.CustomResourceDefinition) (Source, *apiextensionsv1.CustomResourceDefinition, error) {
 	source, err := r.Source(ctx, crd.Name, crd.ResourceVersion)
 	if err != nil {

@@ -14,22 +14,13 @@ import (
 // Hashes of a definition's spec, as annotations of a stripped definition. They are
 // never stored: of a stripped definition only the status and the finalizers are written.
 const (
-	// SpecHash is of the whole spec. A change of the generation alone leaves it as it is.
+	// SpecHash is of what the answers for instances depend on: the spec without the texts of
+	// schemas and the certificate authorities of the webhook.
 	SpecHash = "crd.byre/spec"
 	// OpenAPIHash is of what the OpenAPI documents depend on: the spec without its
 	// conversion, whose certificates are rotated.
 	OpenAPIHash = "crd.byre/document"
 )
-
-// HashSpec computes the SpecHash of a definition with its schemas.
-func HashSpec(crd *apiextensionsv1.CustomResourceDefinition) string {
-	return hashSpec(crd, HashOpenAPI(crd))
-}
-
-// hashSpec computes the SpecHash from the OpenAPIHash and from the rest of the spec.
-func hashSpec(crd *apiextensionsv1.CustomResourceDefinition, openAPI string) string {
-	return Hash(openAPI, crd.Spec.Conversion)
-}
 
 // HashOpenAPI computes the OpenAPIHash of a definition with its schemas.
 func HashOpenAPI(crd *apiextensionsv1.CustomResourceDefinition) string {
@@ -71,7 +62,7 @@ func Strip(crd *apiextensionsv1.CustomResourceDefinition) {
 		return
 	}
 	crd.ManagedFields = nil
-	SetHashes(crd, HashOpenAPI(crd))
+	SetHashes(crd, HashOpenAPI(crd), HashSpec(crd))
 	if crd.Spec.PreserveUnknownFields {
 		return
 	}
@@ -81,13 +72,13 @@ func Strip(crd *apiextensionsv1.CustomResourceDefinition) {
 }
 
 // SetHashes gives a stripped definition its hashes, in place of kubectl's copy of the
-// definition. openAPI is the OpenAPIHash.
-func SetHashes(crd *apiextensionsv1.CustomResourceDefinition, openAPI string) {
+// definition.
+func SetHashes(crd *apiextensionsv1.CustomResourceDefinition, openAPI, spec string) {
 	if crd.Annotations == nil {
 		crd.Annotations = map[string]string{}
 	}
 	delete(crd.Annotations, corev1.LastAppliedConfigAnnotation)
-	crd.Annotations[OpenAPIHash], crd.Annotations[SpecHash] = openAPI, hashSpec(crd, openAPI)
+	crd.Annotations[OpenAPIHash], crd.Annotations[SpecHash] = openAPI, spec
 }
 
 // isStripped does not trust the annotations alone, which a client may have set:

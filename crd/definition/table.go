@@ -44,7 +44,8 @@ func (c Change) IsVisible() bool {
 	return !c.IsNone() && (c.After == nil || !c.After.Provisional)
 }
 
-// KeepsHandlers tells whether the handlers of Before's instances serve After's as well.
+// KeepsHandlers tells whether the handlers of Before's instances serve After's as well: no
+// answer depends on what has changed, see SpecHash.
 // The generation is not compared: the deletion of a definition begins with a new
 // generation of the same spec, and watches must not end before the instances are gone.
 func (c Change) KeepsHandlers() bool {

@@ -5,9 +5,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"runtime/debug"
 	"sync"
 	"time"
 
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 )
 
@@ -15,10 +17,14 @@ import (
 // definitions. Results are JSON. maxBytes bounds their size, maxConversionAge their age.
 // It is safe for concurrent use.
 //
-// Invariant: no value is in two calls of a webhook at a time. convertOne and convertAhead
-// keep this: they enter a call in calls before they make it, and a reader of a value that
-// is being converted waits for that call. Otherwise every reader of a list would have the
-// whole list converted.
+// Invariant: no value is in two calls of a webhook at a time. convertOne, convertAhead and
+// renew keep this: they enter a call in calls before they make it, and a reader of a value
+// that is being converted waits for that call. Otherwise every reader of a list would have
+// the whole list converted.
+//
+// A result that is read when half of its age has passed is made again in the background:
+// where clients keep reading a value, none of them waits for the webhook. One goroutine a
+// view does this, many values in a call.
 type conversions struct {
 	maxBytes int
 	clock    clock.PassiveClock
@@ -29,9 +35,16 @@ type conversions struct {
 	bytes  int
 	// calls has the call that each value is in.
 	calls map[conversionKey]*conversionCall
+	// renewing has the values that are to be converted again, by view. A view is in it while
+	// its goroutine runs.
+	renewing map[string][][]byte
+	// drained says that no goroutine begins any more; renewals are those that run.
+	drained  bool
+	renewals sync.WaitGroup
 }
 
-// conversionKey names a stored value and the view (see viewsOf) to make of it.
+// conversionKey names a stored value and the view (see convertingCodec.currentView) to make
+// of it.
 type conversionKey struct {
 	view  string
 	value [sha256.Size]byte
@@ -40,7 +53,10 @@ type conversionKey struct {
 type conversionResult struct {
 	key  conversionKey
 	data []byte
+	// made is when the webhook was asked.
 	made time.Time
+	// isRenewed says that the result is in renewing, or was.
+	isRenewed bool
 }
 
 // conversionCall is one call of a webhook.
@@ -54,12 +70,18 @@ type conversionCall struct {
 const (
 	// maxConversions is how much memory the results may take, in bytes.
 	maxConversions = 32 << 20
-	// maxConversionAge is how long a result is used for new reads of a value: a webhook
-	// may be upgraded while nothing in the definition changes. The bytes that reads share
-	// (package representation) have no such bound. (Upstream asks the webhook for every
-	// GET, but answers lists from a watch cache that keeps what was converted until the
-	// definition changes.)
-	maxConversionAge = time.Minute
+	// maxConversionAge is how long a result is used: a webhook may be upgraded while
+	// nothing in the definition changes. It bounds the age of a GET without resourceVersion
+	// and of what a write begins with.
+	maxConversionAge = 10 * time.Second
+	// sharedConversionAge is how long lists, watches and GETs with a resourceVersion use
+	// what was made of a result, so that they show what a webhook said a minute ago at most.
+	// (Upstream asks the webhook for every GET without resourceVersion and for every write.
+	// It answers lists, watches and other GETs from a watch cache, which keeps what was
+	// converted when the object changed until the definition changes.)
+	sharedConversionAge = time.Minute - maxConversionAge
+	// maxRenewed is how many values are converted again in one call.
+	maxRenewed = 500
 	// conversionOverhead is about the memory of a result beside its data, in bytes.
 	conversionOverhead = 256
 )
@@ -70,6 +92,7 @@ func newConversions(maxBytes int, passive clock.PassiveClock) *conversions {
 		clock:    passive,
 		byKey:    map[conversionKey]*list.Element{},
 		calls:    map[conversionKey]*conversionCall{},
+		renewing: map[string][][]byte{},
 	}
 }
 
@@ -82,9 +105,10 @@ type convertFunc func(values [][]byte) ([][]byte, error)
 func (c *conversions) convertOne(view string, value []byte, convert convertFunc) ([]byte, error) {
 	key := conversionKey{view, sha256.Sum256(value)}
 	c.mu.Lock()
-	if data, ok := c.result(key); ok {
+	if r := c.result(key); r != nil {
+		c.renewLater(r, value, convert)
 		c.mu.Unlock()
-		return data, nil
+		return r.data, nil
 	}
 	call, ok := c.calls[key]
 	if !ok {
@@ -114,7 +138,7 @@ func (c *conversions) convertAhead(ctx context.Context, view string, values [][]
 	seen := map[conversionKey]bool{}
 	for _, value := range values {
 		key := conversionKey{view, sha256.Sum256(value)}
-		if _, ok := c.result(key); ok || seen[key] {
+		if seen[key] || c.result(key) != nil {
 			continue
 		}
 		seen[key] = true
@@ -153,6 +177,7 @@ func (c *conversions) begin(keys []conversionKey) *conversionCall {
 // run makes a call that was entered, and adds its results.
 func (c *conversions) run(call *conversionCall, keys []conversionKey, values [][]byte, convert convertFunc) {
 	call.err = errConversionPanicked
+	made := c.clock.Now()
 	results := map[conversionKey][]byte{}
 	defer func() {
 		c.mu.Lock()
@@ -160,7 +185,7 @@ func (c *conversions) run(call *conversionCall, keys []conversionKey, values [][
 		for _, key := range keys {
 			delete(c.calls, key)
 			if data, ok := results[key]; ok {
-				c.add(conversionResult{key, data, c.clock.Now()})
+				c.add(&conversionResult{key: key, data: data, made: made})
 			}
 		}
 		call.results = results
@@ -175,25 +200,89 @@ func (c *conversions) run(call *conversionCall, keys []conversionKey, values [][
 	}
 }
 
-// result returns what was made of a value at most maxConversionAge ago. The caller
-// holds mu.
-func (c *conversions) result(key conversionKey) ([]byte, bool) {
-	at, ok := c.byKey[key]
-	if !ok {
-		return nil, false
+// renewLater has a value converted again in the background, if half of its result's age has
+// passed. The caller holds mu.
+func (c *conversions) renewLater(r *conversionResult, value []byte, convert convertFunc) {
+	if r.isRenewed || c.drained || c.clock.Since(r.made) < maxConversionAge/2 {
+		return
 	}
-	result := at.Value.(conversionResult)
-	if c.clock.Since(result.made) > maxConversionAge {
-		c.remove(at)
-		return nil, false
+	r.isRenewed = true
+	view := r.key.view
+	values, running := c.renewing[view]
+	c.renewing[view] = append(values, value)
+	if !running {
+		c.renewals.Go(func() { c.renew(view, convert) })
 	}
-	c.recent.MoveToFront(at)
-	return result.data, true
 }
 
-// add adds a result, and evicts the least recently used ones beyond maxBytes. The caller
+// renew converts the values of a view that are to be converted again until there are none.
+// It returns no error: a result that was not renewed expires, and its next reader gets the
+// error.
+func (c *conversions) renew(view string, convert convertFunc) {
+	for {
+		var keys []conversionKey
+		var values [][]byte
+		c.mu.Lock()
+		waiting := c.renewing[view]
+		if len(waiting) == 0 || c.drained {
+			delete(c.renewing, view)
+			c.mu.Unlock()
+			return
+		}
+		n := min(len(waiting), maxRenewed)
+		c.renewing[view] = waiting[n:]
+		for _, value := range waiting[:n] {
+			key := conversionKey{view, sha256.Sum256(value)}
+			if c.calls[key] == nil {
+				keys, values = append(keys, key), append(values, value)
+			}
+		}
+		call := c.begin(keys)
+		c.mu.Unlock()
+		c.runRecovering(call, keys, values, convert)
+	}
+}
+
+// runRecovering is run outside of a request, where a panic would end the program.
+func (c *conversions) runRecovering(call *conversionCall, keys []conversionKey, values [][]byte, convert convertFunc) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			klog.ErrorS(nil, "A conversion panicked", "reason", reason, "stack", string(debug.Stack()))
+		}
+	}()
+	c.run(call, keys, values, convert)
+}
+
+// drain ends the renewals. It waits for the calls of webhooks that they are in.
+func (c *conversions) drain() {
+	c.mu.Lock()
+	c.drained = true
+	c.mu.Unlock()
+	c.renewals.Wait()
+}
+
+// result returns what was made of a value at most maxConversionAge ago, or nil. The caller
 // holds mu.
-func (c *conversions) add(r conversionResult) {
+func (c *conversions) result(key conversionKey) *conversionResult {
+	at, ok := c.byKey[key]
+	if !ok {
+		return nil
+	}
+	r := at.Value.(*conversionResult)
+	if c.clock.Since(r.made) > maxConversionAge {
+		c.remove(at)
+		return nil
+	}
+	c.recent.MoveToFront(at)
+	return r
+}
+
+// add adds a result in place of an older one, and evicts the least recently used ones beyond
+// maxBytes. The caller holds mu.
+func (c *conversions) add(r *conversionResult) {
+	if older, ok := c.byKey[r.key]; ok {
+		c.remove(older)
+	}
 	c.byKey[r.key] = c.recent.PushFront(r)
 	c.bytes += len(r.data) + conversionOverhead
 	for c.bytes > c.maxBytes {
@@ -203,7 +292,7 @@ func (c *conversions) add(r conversionResult) {
 
 // remove removes a result. The caller holds mu.
 func (c *conversions) remove(at *list.Element) {
-	result := c.recent.Remove(at).(conversionResult)
+	result := c.recent.Remove(at).(*conversionResult)
 	delete(c.byKey, result.key)
 	c.bytes -= len(result.data) + conversionOverhead
 }

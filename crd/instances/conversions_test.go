@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/utils/clock"
-	testingclock "k8s.io/utils/clock/testing"
 )
 
 func TestConversions_AreBounded(t *testing.T) {
@@ -85,32 +85,94 @@ func TestConversions_AreShared(t *testing.T) {
 // What the earlier webhook converted is therefore used for a bounded time only.
 func TestConversions_Expire(t *testing.T) {
 	t.Parallel()
-	fake := testingclock.NewFakePassiveClock(time.Now())
-	c := newConversions(1<<20, fake)
-	version := "old"
-	convert := func(values [][]byte) ([][]byte, error) {
-		results := make([][]byte, len(values))
-		for i := range values {
-			results[i] = []byte(version)
-		}
-		return results, nil
-	}
-	values := [][]byte{[]byte("a"), []byte("b")}
-	c.convertAhead(t.Context(), "v", values, convert)
-	version = "new"
-	for _, test := range []struct {
-		after time.Duration
-		want  string
-	}{{0, "old"}, {maxConversionAge, "old"}, {1, "new"}} {
-		fake.SetTime(fake.Now().Add(test.after))
+	synctest.Test(t, func(t *testing.T) {
+		c := newConversions(1<<20, clock.RealClock{})
+		w := &upgradedWebhook{answer: "old"}
+		values := [][]byte{[]byte("a"), []byte("b")}
+		c.convertAhead(t.Context(), "v", values, w.convert)
+		w.answer = "new"
+		time.Sleep(maxConversionAge + 1)
 		for _, value := range values {
-			got, err := c.convertOne("v", value, convert)
-			if err != nil || string(got) != test.want {
-				t.Errorf("%s: %s, %v; want %s", value, got, err, test.want)
+			if got, err := c.convertOne("v", value, w.convert); err != nil || string(got) != "new" {
+				t.Errorf("%s: %s, %v", value, got, err)
 			}
 		}
+		if len(c.byKey) != len(values) || c.recent.Len() != len(values) {
+			t.Errorf("%d results, %d in the list, of %d values", len(c.byKey), c.recent.Len(), len(values))
+		}
+	})
+}
+
+// TestConversions_AreRenewed: what is read again and again is converted again before it
+// expires, many values in one call. The readers do not wait for it, and do not see that it
+// fails until the older result expires.
+func TestConversions_AreRenewed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newConversions(1<<20, clock.RealClock{})
+		w := &upgradedWebhook{answer: "1"}
+		values := [][]byte{[]byte("a"), []byte("b"), []byte("c")}
+		read := func(after time.Duration, want string, wantCalls int) {
+			t.Helper()
+			time.Sleep(after)
+			started := time.Now()
+			for _, value := range values {
+				if got, err := c.convertOne("v", value, w.convert); err != nil || string(got) != want {
+					t.Errorf("%s: %s, %v; want %s", value, got, err, want)
+				}
+			}
+			if waited := time.Since(started); waited > 0 {
+				t.Errorf("the readers waited %v for the webhook", waited)
+			}
+			synctest.Wait()
+			if w.calls != wantCalls {
+				t.Errorf("%d calls, want %d", w.calls, wantCalls)
+			}
+		}
+		c.convertAhead(t.Context(), "v", values, w.convert)
+		w.answer, w.takes = "2", time.Second
+		read(maxConversionAge/2-1, "1", 1)
+		read(1, "1", 2) // the call is under way
+		time.Sleep(w.takes)
+		synctest.Wait()
+		calls := w.calls // a value that was first in a call of its own, and the others
+		if calls > 3 {
+			t.Errorf("%d calls", calls)
+		}
+		w.fails = true
+		time.Sleep(2 * w.takes)
+		calls = w.calls
+		read(maxConversionAge/2, "2", calls+1)
+		time.Sleep(maxConversionAge)
+		w.fails = true
+		if _, err := c.convertOne("v", values[0], w.convert); err == nil {
+			t.Error("no error after the renewal has failed and the result has expired")
+		}
+		c.drain()
+		if len(c.renewing) > 0 || len(c.calls) > 0 {
+			t.Errorf("after drain: %d views, %d calls", len(c.renewing), len(c.calls))
+		}
+	})
+}
+
+// upgradedWebhook is a webhook whose answers change.
+type upgradedWebhook struct {
+	answer string
+	takes  time.Duration
+	fails  bool
+	calls  int
+}
+
+func (w *upgradedWebhook) convert(values [][]byte) ([][]byte, error) {
+	w.calls++
+	answer := w.answer
+	time.Sleep(w.takes)
+	if w.fails {
+		return nil, errors.New("refused")
 	}
-	if len(c.byKey) != len(values) || c.recent.Len() != len(values) {
-		t.Errorf("%d results, %d in the list, of %d values", len(c.byKey), c.recent.Len(), len(values))
+	results := make([][]byte, len(values))
+	for i := range values {
+		results[i] = []byte(answer)
 	}
+	return results, nil
 }

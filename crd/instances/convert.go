@@ -3,6 +3,7 @@ package instances
 import (
 	"bytes"
 	"context"
+	"fmt"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,9 +14,8 @@ import (
 // decode a stored value share what the webhook makes of it.
 type convertingCodec struct {
 	runtime.Codec
-	codecs codecs
-	// unsafe converts in place, by calling the webhook.
-	unsafe      runtime.ObjectConvertor
+	codecs      codecs
+	converter   *converter
 	conversions *conversions
 	// stored is the kind of a list of stored values.
 	stored  schema.GroupVersionKind
@@ -29,7 +29,7 @@ func (c *convertingCodec) Decode(data []byte, defaults *schema.GroupVersionKind,
 	if !ok || c.isOfVersion(data) {
 		return c.Codec.Decode(data, defaults, into)
 	}
-	converted, err := c.conversions.convertOne(c.view, data, c.convert)
+	converted, err := c.conversions.convertOne(c.currentView(), data, c.convert)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -49,7 +49,14 @@ func (c *convertingCodec) convertAhead(ctx context.Context, values [][]byte) {
 			others = append(others, value)
 		}
 	}
-	c.conversions.convertAhead(ctx, c.view, others, c.convert)
+	c.conversions.convertAhead(ctx, c.currentView(), others, c.convert)
+}
+
+// currentView names what the webhook makes of stored values. Each change of the definition's
+// spec is another view, so that a client that changes the definition has the webhook asked
+// anew.
+func (c *convertingCodec) currentView() string {
+	return fmt.Sprintf("%s/%d", c.view, c.converter.current.Load().generation)
 }
 
 // isOfVersion tells whether a stored value is of the codec's version. Stored members are
@@ -91,13 +98,13 @@ func (c *convertingCodec) convert(values [][]byte) ([][]byte, error) {
 // error messages differ.
 func (c *convertingCodec) convertItems(in *unstructured.UnstructuredList) ([]unstructured.Unstructured, error) {
 	if len(in.Items) > 1 {
-		out, err := c.unsafe.ConvertToVersion(in, c.version)
+		out, err := c.converter.unsafe().ConvertToVersion(in, c.version)
 		if err != nil {
 			return nil, err
 		}
 		return out.(*unstructured.UnstructuredList).Items, nil
 	}
-	out, err := c.unsafe.ConvertToVersion(&in.Items[0], c.version)
+	out, err := c.converter.unsafe().ConvertToVersion(&in.Items[0], c.version)
 	if err != nil {
 		return nil, err
 	}

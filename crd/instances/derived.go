@@ -13,7 +13,7 @@ import (
 )
 
 // derived is what all versions of a definition share. All of it derives from source. It
-// is immutable.
+// is immutable, except that converter follows the definition.
 type derived struct {
 	codecs
 	source definition.Source
@@ -22,9 +22,8 @@ type derived struct {
 	storageVersion schema.GroupVersion
 	form           string
 	// views has the objectstore.Config.View of each version.
-	views map[string]string
-	// unsafe converts in place. codecs.convert copies what it converts.
-	unsafe runtime.ObjectConvertor
+	views     map[string]string
+	converter *converter
 	// conversions is nil where no webhook converts. listKind is used only with it.
 	conversions *conversions
 	listKind    string
@@ -44,18 +43,18 @@ func (e *Environment) derive(crd *apiextensionsv1.CustomResourceDefinition, sour
 	if err != nil {
 		return nil, err
 	}
-	safe, unsafe, err := e.Converters.NewConverter(crd)
-	if err != nil {
-		return nil, fmt.Errorf("%s: conversion: %w", crd.Name, err)
+	converter := &converter{factory: e.Converters}
+	if err := converter.use(crd); err != nil {
+		return nil, err
 	}
 	form := formOf(e.Storage.Program, whole, stored)
 	d := &derived{
-		codecs:         codecs{scheme: e.Scheme, schemas: newSchemas(crd, source), convert: safe},
+		codecs:         codecs{scheme: e.Scheme, schemas: newSchemas(crd, source), convert: converter.safe()},
 		source:         source,
 		storageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: stored},
 		form:           form,
 		views:          viewsOf(form, whole),
-		unsafe:         unsafe,
+		converter:      converter,
 		types:          newLazyTypeConverter(source),
 		equivalents:    equivalents(crd),
 		replicas:       replicasPaths(crd),
@@ -76,7 +75,7 @@ func (d *derived) storageCodec(version schema.GroupVersion) runtime.Codec {
 	return &convertingCodec{
 		Codec:       codec,
 		codecs:      d.codecs,
-		unsafe:      d.unsafe,
+		converter:   d.converter,
 		conversions: d.conversions,
 		stored:      d.storageVersion.WithKind(d.listKind),
 		version:     version,
@@ -89,20 +88,17 @@ func (d *derived) storageCodec(version schema.GroupVersion) runtime.Codec {
 // Other changes of a definition leave the records valid.
 func formOf(program string, whole *apiextensionsv1.CustomResourceDefinition, stored string) string {
 	return fmt.Sprintf("%s/%s/%s", program, stored,
-		definition.Hash(whole.Spec.Names.Kind, whole.Spec.PreserveUnknownFields, definition.Version(whole, stored).Schema))
+		definition.Hash(whole.Spec.Names.Kind, whole.Spec.PreserveUnknownFields, definition.HashSchema(definition.Version(whole, stored).Schema)))
 }
 
 // viewsOf returns the View of each version: a name for what its readers derive from
-// records of a form. It depends on the version and on the conversion, but not on the
-// certificates of the webhook.
+// records of a form. The generation is part of it, so that nothing that readers have derived
+// outlives a change of the spec: a conversion that was replaced and restored may have
+// another webhook behind it.
 func viewsOf(form string, whole *apiextensionsv1.CustomResourceDefinition) map[string]string {
-	conversion := whole.Spec.Conversion.DeepCopy()
-	if conversion != nil && conversion.Webhook != nil && conversion.Webhook.ClientConfig != nil {
-		conversion.Webhook.ClientConfig.CABundle = nil
-	}
 	views := map[string]string{}
 	for _, v := range whole.Spec.Versions {
-		views[v.Name] = fmt.Sprintf("%s/%s/%s", form, v.Name, definition.Hash(whole.UID, v, conversion))
+		views[v.Name] = fmt.Sprintf("%s/%s/%s/%d", form, v.Name, whole.UID, whole.Generation)
 	}
 	return views
 }

@@ -16,5 +16,6 @@
 //   - A webhook converts each stored value to a version once for all readers, and many
 //     values in one call. A value that cannot be converted hides no other.
 //
-// It starts no goroutine.
+// Goroutines run only while conversions are made again before they expire. Environment.Drain
+// joins them.
 package instances

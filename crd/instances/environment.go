@@ -30,3 +30,7 @@ func NewEnvironment(e Environment) *Environment {
 	e.conversions = newConversions(maxConversions, clock.RealClock{})
 	return &e
 }
+
+// Drain ends what runs in the background: conversions that are made again before they
+// expire.
+func (e *Environment) Drain() { e.conversions.drain() }

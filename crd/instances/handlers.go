@@ -9,14 +9,16 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+	"k8s.io/klog/v2"
 
 	"byre/apiserver/objectstore"
 	"byre/crd/definition"
 )
 
 // Handlers serve the instances of one definition by one spec and one set of accepted
-// names. When the spec or the names change, new Handlers replace these. Handlers are safe
-// for concurrent use.
+// names. When the spec or the names change, new Handlers replace these, except for changes
+// of the spec that change no answer (definition.SpecHash): Update tells of those. Handlers
+// are safe for concurrent use.
 type Handlers struct {
 	env *Environment
 	// terminating is true while the definition is being deleted. Instances can then be
@@ -41,13 +43,19 @@ func New(env *Environment, crd *apiextensionsv1.CustomResourceDefinition) *Handl
 	return h
 }
 
-// Update tells the handlers of a later state of the definition with the same spec and
-// accepted names.
+// Update tells the handlers of a later state of the definition with the same
+// definition.SpecHash and accepted names.
 func (h *Handlers) Update(crd *apiextensionsv1.CustomResourceDefinition) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.crd = crd
 	h.terminating.Store(definition.IsTerminating(crd))
+	if h.derived == nil {
+		return
+	}
+	if err := h.derived.converter.use(crd); err != nil {
+		klog.ErrorS(err, "The webhook's former configuration stays in use", "definition", crd.Name)
+	}
 }
 
 // EndWatches ends the watches of the instances when they have delivered all events up to
@@ -105,10 +113,11 @@ func (h *Handlers) prepare(ctx context.Context) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.derived == nil {
-		h.derived = d
+	if h.derived != nil {
+		return nil
 	}
-	return nil
+	h.derived = d
+	return d.converter.use(h.crd) // Update may have been called meanwhile
 }
 
 // Stored returns the registry of the version that instances are stored in.

@@ -46,7 +46,7 @@ func (r *resources) StoreConfig(gr schema.GroupResource, _ runtime.Object) (obje
 		Ending:         r.ending,
 	}
 	if converting, ok := codec.(*convertingCodec); ok {
-		config.DecodeAhead = converting.convertAhead
+		config.DecodeAhead, config.DecodedAge = converting.convertAhead, sharedConversionAge
 	}
 	return config, r.derived.storageVersion, nil
 }

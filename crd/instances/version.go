@@ -119,7 +119,7 @@ func (b *versionBuilder) config(v *Version, storages map[string]rest.Storage) en
 			ParameterCodec:  runtime.NewParameterCodec(options),
 			Creater:         creater{},
 			Convertor:       b.derived.convert,
-			UnsafeConvertor: b.derived.unsafe,
+			UnsafeConvertor: b.derived.converter.unsafe(),
 			Defaulter:       defaulter{schemas: b.derived.schemas, others: options},
 			Typer:           b.typer,
 		},

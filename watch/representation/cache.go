@@ -3,6 +3,7 @@ package representation
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,6 +41,8 @@ const (
 // a tenth as a table (BenchmarkLists in apiserver/endpoints).
 type Cache struct {
 	budget int64
+	// start is where Instants begin.
+	start time.Time
 
 	hits, misses, evicted atomic.Int64
 	// scanned counts the representations that scans made at a full budget.
@@ -60,7 +63,7 @@ func NewCache(budget int64) *Cache {
 	if budget <= 0 {
 		budget = DefaultBytes
 	}
-	return &Cache{budget: budget}
+	return &Cache{budget: budget, start: time.Now()}
 }
 
 // Register registers the byre_representation_* metrics.
@@ -102,11 +105,16 @@ func (c *Cache) admits(size int) bool {
 	return c.bytes+bytes <= c.budget || c.scanned.Add(1)%scanFraction == 0
 }
 
-// add counts a representation that was set, and evicts others until the budget is met.
+// add counts a representation that was set, and evicts others until the budget is met. What
+// the queue already counts of an expired representation is not counted again.
 func (c *Cache) add(n *node, size int) {
-	item := cached{weak.Make(n), int64(size) + overhead}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	item := cached{weak.Make(n), int64(size) + overhead - int64(n.queued)}
+	if item.bytes <= 0 {
+		return
+	}
+	n.queued += int32(item.bytes)
 	c.bytes += item.bytes
 	c.added += item.bytes
 	if c.bytes > c.budget && c.added > c.budget/sweepFraction {
@@ -128,6 +136,7 @@ func (c *Cache) evict() {
 		}
 		c.bytes -= item.bytes
 		if n != nil {
+			n.queued -= int32(item.bytes)
 			n.value.Store(nil)
 			c.evicted.Add(1)
 		}

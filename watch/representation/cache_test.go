@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // body returns a Make for a representation of a size. It counts its calls.
@@ -227,4 +229,46 @@ func TestScan_TakesThePlaceOfWhatIsFreed(t *testing.T) {
 	if scan(list); made.Load() > before {
 		t.Errorf("%d of 50 had to be made again, when 80 fit", made.Load()-before)
 	}
+}
+
+// A representation is made again after it has expired. The cache counts it once, however
+// often that happens, and evicts it as others.
+func TestCache_MakesAgainWhatHasExpired(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const size, budget = 1000, 10_000
+		c, form, set := NewCache(budget), &Form{}, &Set{}
+		var made atomic.Int64
+		expiring := func(ctx context.Context) (Representation, error) {
+			r, err := body(size+int(made.Load()%3), &made)(ctx)
+			r.Expires = c.After(time.Minute)
+			return r, err
+		}
+		for want := range int64(50) {
+			for range 3 {
+				if _, err := c.GetOrMake(t.Context(), set, form, expiring); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := made.Load(); n != want+1 {
+				t.Fatalf("made %d times in %d minutes", n, want)
+			}
+			if n := c.Bytes(); n > size+overhead+2 {
+				t.Fatalf("%d bytes are counted", n)
+			}
+			time.Sleep(time.Minute + time.Second)
+			if c.Get(set, form) != nil {
+				t.Fatal("it has not expired")
+			}
+		}
+		others := make([]Set, 20)
+		for i := range others {
+			if _, err := c.GetOrMake(t.Context(), &others[i], form, body(size, &made)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := set.find(form).queued; n != 0 || c.Bytes() > budget {
+			t.Errorf("of an evicted one %d bytes are counted, of all %d", n, c.Bytes())
+		}
+	})
 }

@@ -11,14 +11,15 @@
 //
 // # What the caller owes
 //
-// The representations of a record in one Form always have the same bytes. Nobody writes to a
-// Representation.
+// The representations of a record in one Form always have the same bytes, except those that
+// expire. Nobody writes to a Representation.
 package representation
 
 import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Form is one way to show records. Its identity is its address.
@@ -35,7 +36,14 @@ type Representation struct {
 	// Shared says that Body is a part of the record itself. It does not count toward the
 	// budget and is not evicted.
 	Shared bool
+	// Expires is when the cache makes the representation again; see Cache.After. 0 means
+	// never.
+	Expires Instant
 }
+
+// Instant is a time, in seconds since a Cache was made. It takes no more memory than the
+// padding of a Representation.
+type Instant uint32
 
 // Set has the representations of one record. The zero value is empty. It must not be copied after
 // its first use.
@@ -47,7 +55,10 @@ type node struct {
 	form *Form
 	next *node
 	// number is how many nodes come after it.
-	number int
+	number int32
+	// queued is the sum of the sizes in the cache's queue that are of this node. The cache's
+	// mu guards it.
+	queued int32
 	value  atomic.Pointer[Representation]
 	// size is the length of the last body that was made; 0 before the first.
 	size atomic.Int64
@@ -97,13 +108,27 @@ func (s *Set) node(form *Form) *node {
 // Get returns a representation that is in memory, or nil.
 func (c *Cache) Get(s *Set, form *Form) *Representation {
 	if n := s.find(form); n != nil {
-		if r := n.value.Load(); r != nil {
+		if r := c.current(n); r != nil {
 			c.hits.Add(1)
 			n.markUsed()
 			return r
 		}
 	}
 	return nil
+}
+
+// current returns the representation of a node if it is in memory and has not expired.
+func (c *Cache) current(n *node) *Representation {
+	r := n.value.Load()
+	if r == nil || r.Expires > 0 && c.After(0) >= r.Expires {
+		return nil
+	}
+	return r
+}
+
+// After returns when a time from now will have passed.
+func (c *Cache) After(d time.Duration) Instant {
+	return Instant((time.Since(c.start) + d) / time.Second)
 }
 
 // Clear removes all representations.
@@ -124,13 +149,13 @@ func (n *node) markUsed() {
 	}
 }
 
-// begin returns the representation if it is in memory. Otherwise it returns a channel that is
+// begin returns the current representation if there is one. Otherwise it returns a channel that is
 // closed when the representation is made or has failed; mine is true if the caller must make it
 // and then call end.
-func (n *node) begin() (r *Representation, done chan struct{}, mine bool) {
+func (c *Cache) begin(n *node) (r *Representation, done chan struct{}, mine bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if r = n.value.Load(); r != nil {
+	if r = c.current(n); r != nil {
 		return r, nil, false
 	}
 	if n.done != nil {
@@ -168,7 +193,7 @@ func (c *Cache) Scan(ctx context.Context, s *Set, form *Form, produce Make) (*Re
 func (c *Cache) getOrMake(ctx context.Context, s *Set, form *Form, produce Make, keep bool) (*Representation, error) {
 	n := s.node(form)
 	for {
-		r, done, mine := n.begin()
+		r, done, mine := c.begin(n)
 		switch {
 		case r != nil:
 			c.hits.Add(1)
