@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/version"
 	basecompatibility "k8s.io/component-base/compatibility"
+
+	"byre/apiserver/objectstore"
 )
 
 // Version is the answer of /version: the Kubernetes release whose API the program
@@ -15,18 +17,13 @@ import (
 // `go build` or `go install`.
 func Version(effective basecompatibility.EffectiveVersion) version.Info {
 	info := version.Info{
-		GitVersion:   "v" + effective.BinaryVersion().String(),
+		GitVersion:   objectstore.KubernetesVersion(effective),
 		GitTreeState: "clean",
 		GoVersion:    runtime.Version(),
 		Compiler:     runtime.Compiler,
 		Platform:     runtime.GOOS + "/" + runtime.GOARCH,
 	}
 	if build, ok := debug.ReadBuildInfo(); ok {
-		for _, dep := range build.Deps {
-			if dep.Path == "k8s.io/kubernetes" {
-				info.GitVersion = dep.Version
-			}
-		}
 		for _, setting := range build.Settings {
 			switch {
 			case setting.Key == "vcs.revision":

@@ -8,12 +8,6 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// Program names the program in a record's Form, by the version of the API that it
-// serves.
-func Program(effective compatibility.EffectiveVersion) string {
-	return "v" + effective.BinaryVersion().String()
-}
-
 // BuiltinResources describes how a server of the effective version stores the built-in
 // resources.
 func BuiltinResources(effective compatibility.EffectiveVersion) *SchemeResources {
@@ -69,14 +63,20 @@ func builtinCohabitants() map[schema.GroupResource]schema.GroupResource {
 	}
 }
 
-// builtinDefaultedOnRead are the built-in resources whose defaults depend on what their
-// strategies set after defaulting. The labels of a Job default to the labels of its Pod
-// template, which the strategy sets on create. The strategy of a PersistentVolumeClaim
-// resets the phase, which defaults to Pending.
+// builtinDefaultedOnRead are the built-in resources whose defaults apply to what an encode
+// leaves. The strategies of two set fields after defaulting: the labels of a Job default to the
+// labels of its Pod template, which the strategy sets on create, and the strategy of a
+// PersistentVolumeClaim resets the phase, which defaults to Pending. In others an empty field is
+// not defaulted, but an encode leaves it out: the allocatable of a Node defaults to its
+// capacity. TestDefaults_ThatAnEncodeUndoesAreStored finds those.
 func builtinDefaultedOnRead() map[schema.GroupResource]bool {
 	return map[schema.GroupResource]bool{
-		{Group: "batch", Resource: "jobs"}:   true,
-		{Resource: "persistentvolumeclaims"}: true,
+		{Group: "batch", Resource: "jobs"}:                           true,
+		{Resource: "persistentvolumeclaims"}:                         true,
+		{Resource: "nodes"}:                                          true,
+		{Group: "autoscaling", Resource: "horizontalpodautoscalers"}: true,
+		{Group: "networking.k8s.io", Resource: "ingressclasses"}:     true,
+		{Group: "storage.k8s.io", Resource: "volumeattachments"}:     true,
 	}
 }
 
