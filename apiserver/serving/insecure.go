@@ -29,7 +29,8 @@ func NewInsecureAuthenticator() authenticator.Request {
 // Such a page can let its own host name resolve to this machine (DNS rebinding); the
 // Host header has that name then. It can also send requests to this machine without
 // being able to read the responses, which is enough to do harm; the Origin header has
-// the page's host then.
+// the page's host then. A browser sends a page's GET without Origin, and says by
+// Sec-Fetch-Site that it is of another site.
 func WithLocalOrigin(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isLocal(r.Host) {
@@ -41,6 +42,10 @@ func WithLocalOrigin(handler http.Handler) http.Handler {
 				http.Error(w, "403: this port does not answer pages of other hosts", http.StatusForbidden)
 				return
 			}
+		}
+		if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+			http.Error(w, "403: this port does not answer pages of other sites", http.StatusForbidden)
+			return
 		}
 		handler.ServeHTTP(w, r)
 	})
