@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -109,30 +110,46 @@ func subcommandOnly(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q: %s", args[0], cmd.CommandPath(), next)
 }
 
-// interruptible returns a context that the first SIGTERM or SIGINT ends. The second signal
-// ends the process at once: who sends it does not want to wait for the shutdown.
+// sameSignal is the time in which a second signal is taken for the first one: "timeout", and
+// a shell at Ctrl-C, send theirs to the process and to its group.
+const sameSignal = time.Second
+
+// interruptible returns a context that the first SIGTERM or SIGINT ends. A second one, after
+// sameSignal, ends the process at once: who sends it does not want to wait for the shutdown.
 func interruptible(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	over := make(chan struct{})
 	go func() {
-		for count := 1; ; count++ {
-			select {
-			case <-over:
-				return
-			case <-signals:
-				cancel()
-			}
-			if count > 1 {
-				os.Exit(1) //nolint:revive // the second signal: nothing deferred is waited for
-			}
+		if awaitSecond(signals, over, cancel) {
+			os.Exit(1) //nolint:revive // the second signal: nothing deferred is waited for
 		}
 	}()
 	return ctx, func() {
 		signal.Stop(signals)
 		close(over)
 		cancel()
+	}
+}
+
+// awaitSecond calls first at the first signal, and returns true at the second one. It returns
+// false when over is closed.
+func awaitSecond(signals <-chan os.Signal, over <-chan struct{}, first func()) bool {
+	var at time.Time
+	for {
+		select {
+		case <-over:
+			return false
+		case <-signals:
+		}
+		switch {
+		case at.IsZero():
+			at = time.Now()
+			first()
+		case time.Since(at) >= sameSignal:
+			return true
+		}
 	}
 }
 

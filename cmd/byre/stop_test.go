@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -80,7 +82,53 @@ func TestShutdown_SecondSIGTERMExitsAtOnce(t *testing.T) {
 		status, _, err := get(ctx, config, "/readyz")
 		return status == http.StatusInternalServerError, err
 	})
-	if status := server.stop(t); status != 1 {
+	eventually.True(t, "a later SIGTERM ends the process", func() bool {
+		_ = server.cmd.Process.Signal(syscall.SIGTERM) // it may have exited
+		select {
+		case <-server.exited:
+			return true
+		default:
+			return false
+		}
+	})
+	if status := server.wait(t); status != 1 {
+		t.Errorf("exit status is %d", status)
+	}
+}
+
+// "timeout" sends its signal to the process and to its group.
+func TestShutdown_ASignalSentTwiceIsOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		signals, over := make(chan os.Signal), make(chan struct{})
+		begun, second := 0, make(chan bool, 1)
+		go func() { second <- awaitSecond(signals, over, func() { begun++ }) }()
+		for range 3 {
+			signals <- syscall.SIGTERM
+		}
+		time.Sleep(sameSignal - time.Millisecond)
+		signals <- syscall.SIGTERM
+		synctest.Wait()
+		if begun != 1 || len(second) > 0 {
+			t.Errorf("%d shutdowns were begun, and the process has ended: %v", begun, len(second) > 0)
+		}
+		time.Sleep(time.Millisecond)
+		signals <- syscall.SIGTERM
+		if !<-second {
+			t.Error("the second signal does not end the process")
+		}
+	})
+}
+
+func TestShutdown_UnderTimeoutIsClean(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, t.TempDir())
+	for range 2 {
+		if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status := server.wait(t); status != 0 {
 		t.Errorf("exit status is %d", status)
 	}
 }
