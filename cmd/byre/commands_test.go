@@ -48,6 +48,11 @@ func TestMigrate_UpDownStatus(t *testing.T) {
 	at := func(version migrations.Version) string {
 		return fmt.Sprintf("sqlite: schema %d, this program has %d\n", version, latest)
 	}
+	migrate(1, "there is no schema of byre to take down", "down")
+	migrate(1, "there is no schema of byre to take down", "down", "--yes-delete-all-data")
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("down of nothing has made %v, %v", entries, err)
+	}
 	migrate(2, at(0), "status")
 	migrate(2, "byre migrate up", "status")
 	migrate(0, at(latest), "up")

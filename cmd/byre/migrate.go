@@ -49,6 +49,10 @@ func newMigrateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			// Down would make a database that is not there.
+			if state, err := migrations.Status(cmd.Context(), dsn); err == nil && state.Current == 0 {
+				return errors.New("there is no schema of byre to take down: name the database by --data-dir or --endpoint")
+			}
 			state, err := showSteps(newProgress(cmd.ErrOrStderr(), ""), func(onStep func(migrations.Step)) (migrations.State, error) {
 				return migrations.Down(cmd.Context(), dsn, deleteAll, onStep)
 			})
