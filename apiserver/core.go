@@ -22,6 +22,7 @@ import (
 	"byre/apiserver/memory"
 	"byre/apiserver/objectstore"
 	"byre/apiserver/options"
+	"byre/migrations/fileowner"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -110,7 +111,7 @@ func unlimited[T time.Duration | int64](limit T) T {
 // removes a file, so that a directory that cannot be written is reported before
 // anything else is done.
 func makeDataDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := fileowner.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	probe, err := os.CreateTemp(dir, ".writable-*")

@@ -15,6 +15,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"byre/migrations/dbfile"
+	"byre/migrations/fileowner"
 )
 
 // sqliteSession implements session.
@@ -31,7 +32,7 @@ type sqliteSession struct {
 // returns nil otherwise.
 func openSQLite(ctx context.Context, path string, change bool) (session, error) {
 	if change {
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		if err := fileowner.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return nil, fmt.Errorf("make the database's folder: %w", err)
 		}
 	}
@@ -52,7 +53,7 @@ func openSQLite(ctx context.Context, path string, change bool) (session, error) 
 	if fresh {
 		// The mode is 0600 because the database holds Secrets. SQLite gives the write-ahead
 		// log the mode of the file.
-		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		file, err := fileowner.Open(path, os.O_RDWR, 0o600)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("make %s: %w", path, err), s.Close())
 		}

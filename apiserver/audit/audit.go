@@ -20,6 +20,8 @@ import (
 	"k8s.io/apiserver/plugin/pkg/audit/truncate"
 	"k8s.io/apiserver/plugin/pkg/audit/webhook"
 	"k8s.io/klog/v2"
+
+	"byre/migrations/fileowner"
 )
 
 // Audit holds the policy and the backend that the filter chain records events with.
@@ -113,10 +115,10 @@ func (a *Audit) openLogFile(o *LogOptions) (io.Writer, error) {
 	}
 	// Opening the file here creates it with mode 0600 and makes a path that
 	// cannot be written fail at the start, not at the first event.
-	if err := os.MkdirAll(filepath.Dir(o.Path), 0o700); err != nil {
+	if err := fileowner.MkdirAll(filepath.Dir(o.Path), 0o700); err != nil {
 		return nil, err
 	}
-	file, err := os.OpenFile(o.Path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	file, err := fileowner.Open(o.Path, os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}

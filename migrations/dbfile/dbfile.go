@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"byre/migrations/fileowner"
 )
 
 // ApplicationID marks byre's databases in SQLite's file header: "byre" in ASCII.
@@ -53,7 +55,7 @@ func Acquire(path string) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)
 	}
-	file, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := fileowner.Open(path+".lock", os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"byre/migrations/fileowner"
 	"byre/sqlstore"
 )
 
@@ -46,7 +47,7 @@ func RecordBackup(path string, b sqlstore.LastBackup) error {
 		return fmt.Errorf("last backup: %w", err)
 	}
 	_, err = file.Write(append(text, '\n'))
-	if err = errors.Join(err, file.Close()); err == nil {
+	if err = errors.Join(err, fileowner.Inherit(file), file.Close()); err == nil {
 		err = os.Rename(file.Name(), path)
 	}
 	if err != nil {

@@ -1,0 +1,85 @@
+// Package fileowner gives the files that root makes to the owner of the directory that they
+// are in. Otherwise a command that an administrator runs as root beside a server that runs as
+// another user, or a server that was once started as root, would leave files that the server
+// can't open.
+package fileowner
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Open is os.OpenFile with os.O_CREATE. Only a file that it makes changes its owner: at path there may
+// be a link of the directory's owner to another's file.
+func Open(path string, flag int, mode fs.FileMode) (*os.File, error) {
+	flag |= os.O_CREATE
+	file, err := os.OpenFile(path, flag|os.O_EXCL, mode)
+	if errors.Is(err, fs.ErrExist) {
+		return os.OpenFile(path, flag, mode)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := Inherit(file); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// Inherit gives a file that this process has made to the owner of its directory.
+func Inherit(file *os.File) error {
+	dir, err := os.Stat(filepath.Dir(file.Name()))
+	if err != nil {
+		return err
+	}
+	return give(dir, file.Chown)
+}
+
+// MkdirAll is os.MkdirAll. It gives each directory that it makes to the owner of its parent.
+func MkdirAll(path string, mode fs.FileMode) error {
+	path = filepath.Clean(path)
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
+	}
+	parent, name := filepath.Dir(path), filepath.Base(path)
+	if parent != path {
+		if err := MkdirAll(parent, mode); err != nil {
+			return err
+		}
+	}
+	// The parent's owner may replace it by a link meanwhile: a Root does not follow that.
+	root, err := os.OpenRoot(parent)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	err = root.Mkdir(name, mode)
+	if errors.Is(err, fs.ErrExist) {
+		return os.MkdirAll(path, mode) // another process was faster, or it is no directory
+	}
+	if err != nil {
+		return err
+	}
+	info, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	return give(info, func(uid, gid int) error { return root.Lchown(name, uid, gid) })
+}
+
+// give changes the owner of what is in dir. A file system or a container may forbid that to
+// root too; the file stays root's then.
+func give(dir fs.FileInfo, chown func(uid, gid int) error) error {
+	owner, ok := dir.Sys().(*syscall.Stat_t)
+	if !ok || os.Geteuid() != 0 || owner.Uid == 0 {
+		return nil
+	}
+	err := chown(int(owner.Uid), int(owner.Gid))
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	return err
+}

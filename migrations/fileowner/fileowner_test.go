@@ -1,0 +1,84 @@
+package fileowner
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// other is the user and the group of nobody.
+const other = 65534
+
+func otherDir(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	dir := t.TempDir()
+	if err := os.Chown(dir, other, other); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func expectOwner(t *testing.T, path string, want uint32) {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if owner := info.Sys().(*syscall.Stat_t); owner.Uid != want || owner.Gid != want {
+		t.Errorf("%s belongs to %d and group %d, want %d", path, owner.Uid, owner.Gid, want)
+	}
+}
+
+func TestFiles_OfRootBelongToTheOwnerOfTheDirectory(t *testing.T) {
+	t.Parallel()
+	dir := otherDir(t)
+	made := filepath.Join(dir, "a", "b")
+	if err := MkdirAll(made, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(made, "file")
+	for range 2 {
+		file, err := Open(path, os.O_RDWR, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{filepath.Dir(made), made, path} {
+		expectOwner(t, path, other)
+	}
+}
+
+// A link in another user's directory must not give that user the file that it leads to.
+func TestFiles_ThatExistKeepTheirOwner(t *testing.T) {
+	t.Parallel()
+	dir, mine := otherDir(t), t.TempDir()
+	secret := filepath.Join(mine, "secret")
+	if err := os.WriteFile(secret, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link, linkedDir := filepath.Join(dir, "link"), filepath.Join(dir, "dir")
+	for target, path := range map[string]string{secret: link, mine: linkedDir} {
+		if err := os.Symlink(target, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file, err := Open(link, os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := MkdirAll(linkedDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	expectOwner(t, secret, 0)
+	expectOwner(t, mine, 0)
+}
