@@ -17,7 +17,7 @@ import (
 // newControllers makes the runner of the controllers. Of the servers on a shared
 // database, only the holder of a Lease runs them.
 func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
-	rootCA, err := os.ReadFile(files.CACert)
+	rootCA, err := os.ReadFile(s.rootCA(files))
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/auth"
 	"byre/apiserver/health"
 	"byre/apiserver/lifecycle"
 	"byre/apiserver/systemd"
@@ -58,6 +59,32 @@ func (s *Server) runControllers(ctx context.Context) error {
 		return nil
 	case <-s.signals.HasBeenReady.Signaled():
 		return s.controllers.Run(ctx)
+	}
+}
+
+// recordInterval is the time between two tries to record the keys.
+const recordInterval = 10 * time.Second
+
+// recordTrustedKeys records the server's keys in the database once the server is ready. It
+// fails if another server has recorded keys meanwhile that this one does not trust.
+func (s *Server) recordTrustedKeys(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.signals.HasBeenReady.Signaled():
+	}
+	for {
+		err := s.trust.Record(ctx, s.core.store)
+		var untrusted *auth.UntrustedKeyError
+		if err == nil || errors.As(err, &untrusted) {
+			return err
+		}
+		klog.V(2).InfoS("The keys of this server are not recorded yet", "err", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(recordInterval):
+		}
 	}
 }
 

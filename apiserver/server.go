@@ -15,7 +15,6 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/tracing"
-	"k8s.io/klog/v2"
 
 	"byre/apiserver/admission"
 	"byre/apiserver/audit"
@@ -52,6 +51,7 @@ type Server struct {
 	egress   egress
 	tracer   tracing.TracerProvider // nil without --tracing-config-file
 	core     *core
+	trust    *auth.TrustedKeys
 	listener net.Listener
 	port     string       // the port that listener is bound to
 	insecure net.Listener // nil without --insecure-port
@@ -213,6 +213,10 @@ func (s *Server) prepare(ctx, base context.Context) (pki.Files, error) {
 	if s.tracer, err = newTracer(base, o.TracingFile, s.id, s.egress.controlPlane); err != nil {
 		return files, err
 	}
+	if s.encryption, err = newEncryption(base, o.Store, s.id); err != nil {
+		return files, err
+	}
+	// Nothing is written before this: the files that the flags name have been read.
 	if s.core, err = openCore(ctx, s.config); err != nil {
 		return files, err
 	}
@@ -224,11 +228,10 @@ func (s *Server) prepare(ctx, base context.Context) (pki.Files, error) {
 	if files, err = s.ensurePKI(); err != nil {
 		return files, err
 	}
-	if err := auth.EnsureTrustedKeys(ctx, s.core.database.Driver, o.Auth.Authentication, o.CertDir, o.Store.AcceptNewKeys); err != nil {
+	if s.trust, err = auth.ReadTrustedKeys(o.Auth.Authentication, o.CertDir, o.Store.AcceptNewKeys); err != nil {
 		return files, err
 	}
-	s.encryption, err = newEncryption(base, o.Store, s.id)
-	return files, err
+	return files, s.trust.Check(ctx, s.core.database.Driver)
 }
 
 // listen binds the ports.
@@ -243,25 +246,4 @@ func (s *Server) listen(ctx context.Context) error {
 	}
 	_, s.port, err = net.SplitHostPort(s.listener.Addr().String())
 	return err
-}
-
-// ensurePKI creates and renews certificates where necessary, and logs what it wrote.
-func (s *Server) ensurePKI() (pki.Files, error) {
-	files, report, err := pki.Ensure(pki.Config{
-		Dir:        s.config.Options.CertDir,
-		Kubeconfig: s.config.Options.Kubeconfig(),
-		Server:     s.config.Options.LocalURL(s.port),
-		Hosts:      s.config.Options.CertificateHosts(),
-		Now:        time.Now(),
-	})
-	if err != nil {
-		return files, err
-	}
-	if len(report.Written) > 0 {
-		klog.InfoS("Wrote certificates", "directory", s.config.Options.CertDir, "files", report.Written)
-	}
-	if len(report.NotRenewable) > 0 {
-		klog.InfoS("Certificates need renewal, but the key of their authority is not here", "directory", s.config.Options.CertDir, "files", report.NotRenewable)
-	}
-	return files, nil
 }

@@ -63,6 +63,7 @@ func (s *Server) requestComponents() []lifecycle.Component {
 	components := []lifecycle.Component{
 		{Name: "audit", Run: s.audit.Run},
 		{Name: "certificates", Run: s.certs.Run},
+		{Name: "certificate renewal", Run: s.renewCertificates},
 		{Name: "authentication and authorization", Run: s.auth.Run},
 		{Name: "admission", Run: s.admission.Run},
 		{Name: "priority and fairness", Run: s.flow.Run},
@@ -102,6 +103,7 @@ func (s *Server) workComponents() []lifecycle.Component {
 	components := []lifecycle.Component{
 		{Name: "bootstrap objects", Run: s.runBootstrap},
 		{Name: "readiness", Run: s.awaitReady, MayEnd: true},
+		{Name: "record of trusted keys", Run: s.recordTrustedKeys, MayEnd: true},
 		{Name: "watchdog", Run: s.runWatchdog, MayEnd: true},
 		{Name: "memory", Run: func(ctx context.Context) error { return memory.Tune(ctx, s.signals.HasBeenReady.Signaled()) }},
 	}

@@ -83,7 +83,7 @@ const discoveryRefreshInterval = 30 * time.Second
 // constructors end with ctx. The caller passes the same context to Run.
 func New(ctx context.Context, cfg Config) (*Admission, error) {
 	chosen := cfg.Options.EnabledPluginNames()
-	settings, err := admission.ReadAdmissionConfiguration(chosen, cfg.Options.ConfigFile, configurationScheme())
+	settings, err := cfg.Options.readConfiguration()
 	if err != nil {
 		return nil, fmt.Errorf("--admission-control-config-file: %w", err)
 	}

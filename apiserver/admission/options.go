@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/kubernetes/plugin/pkg/admission/defaulttolerationseconds"
 	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
 )
@@ -79,6 +80,16 @@ func (o *Options) Validate() []error {
 		errs = append(errs, errors.New("--admission-control excludes --enable-admission-plugins and --disable-admission-plugins"))
 	}
 	return errs
+}
+
+// CheckConfiguration reads ConfigFile.
+func (o *Options) CheckConfiguration() error {
+	_, err := o.readConfiguration()
+	return err
+}
+
+func (o *Options) readConfiguration() (admission.ConfigProvider, error) {
+	return admission.ReadAdmissionConfiguration(o.EnabledPluginNames(), o.ConfigFile, configurationScheme())
 }
 
 // EnabledPluginNames returns the plugins that are on, in the order of the chain. The

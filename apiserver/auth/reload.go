@@ -27,6 +27,15 @@ const (
 	updateTimeout = time.Minute
 )
 
+// ReadConfiguration reads the file of --authentication-config.
+func ReadConfiguration(path string) (*apiserver.AuthenticationConfiguration, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return decodeConfiguration(data)
+}
+
 // decodeConfiguration decodes an AuthenticationConfiguration. Decoding is strict: an
 // unknown field is an error, because it may be a misspelt restriction.
 func decodeConfiguration(data []byte) (*apiserver.AuthenticationConfiguration, error) {

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
-	"k8s.io/klog/v2"
 
 	"byre/sqlstore"
 )
@@ -120,27 +119,27 @@ func (own trustedKeys) check(stored trustedKeys) error {
 	common := func(ca string) bool { return slices.Contains(stored.ClientCAs, ca) }
 	switch {
 	case !slices.ContainsFunc(own.ClientCAs, common):
-		return &untrustedKeyError{flag: "client-ca-file", reason: fmt.Sprintf("the CA has the key %s, the CA that the database was served with has %s",
+		return &UntrustedKeyError{flag: "client-ca-file", reason: fmt.Sprintf("the CA has the key %s, the CA that the database was served with has %s",
 			strings.Join(own.ClientCAs, " "), strings.Join(stored.ClientCAs, " "))}
 	case own.SigningKey == "" || stored.SigningKey == "":
 		return nil // an external signer's keys are not known here
 	case !slices.Contains(stored.ServiceAccountKeys, own.SigningKey):
-		return &untrustedKeyError{flag: "service-account-signing-key-file", reason: fmt.Sprintf("service account tokens would be signed by %s, the database was served with %s",
+		return &UntrustedKeyError{flag: "service-account-signing-key-file", reason: fmt.Sprintf("service account tokens would be signed by %s, the database was served with %s",
 			own.SigningKey, strings.Join(stored.ServiceAccountKeys, " "))}
 	case !slices.Contains(own.ServiceAccountKeys, stored.SigningKey):
-		return &untrustedKeyError{flag: "service-account-key-file", reason: "no key verifies the service account tokens signed by " + stored.SigningKey}
+		return &UntrustedKeyError{flag: "service-account-key-file", reason: "no key verifies the service account tokens signed by " + stored.SigningKey}
 	}
 	return nil
 }
 
-// untrustedKeyError says which of a server's own keys the other servers do not trust.
-type untrustedKeyError struct {
+// UntrustedKeyError says which of a server's own keys the other servers do not trust.
+type UntrustedKeyError struct {
 	// flag is the name of the flag that can give the key.
 	flag   string
 	reason string
 }
 
-func (e *untrustedKeyError) Error() string { return e.reason }
+func (e *UntrustedKeyError) Error() string { return e.reason }
 
 // keyFiles are the files that a server's keys were read from.
 type keyFiles struct {
@@ -153,7 +152,7 @@ type keyFiles struct {
 
 // remedy says how an administrator gives the server the keys that the other servers
 // have.
-func (f keyFiles) remedy(e *untrustedKeyError) string {
+func (f keyFiles) remedy(e *UntrustedKeyError) string {
 	files := map[string][]string{
 		"client-ca-file":                   {f.clientCA},
 		"service-account-signing-key-file": {f.signingKey},
@@ -171,64 +170,94 @@ func (own trustedKeys) equal(other trustedKeys) bool {
 		slices.Equal(own.ServiceAccountKeys, other.ServiceAccountKeys) && own.SigningKey == other.SigningKey
 }
 
-// EnsureTrustedKeys compares the keys in the files of o with those that are stored in
-// the database. It returns an error if this server and the others would not accept each
-// other's credentials, unless acceptNew is set. It stores the keys for the servers that
-// start later. certDir is the directory of the server's own PKI; the files that no flag
-// names are in it.
-//
-// The caller calls it before the store runs, because the driver must have no other
-// writer in this process.
-func EnsureTrustedKeys(ctx context.Context, driver sqlstore.Driver, o AuthenticationOptions, certDir string, acceptNew bool) error {
-	own, err := readTrustedKeys(o)
-	if err != nil {
-		return err
-	}
-	files := keyFiles{
-		certDir: certDir, clientCA: o.ClientCAFile,
-		signingKey: o.ServiceAccounts.SigningKeyFile, serviceAccountKeys: o.ServiceAccounts.KeyFiles,
-	}
-	return ensureTrustedKeys(ctx, driver, own, files, acceptNew)
+// TrustedKeys are the keys of a server, which it compares with those of the database.
+type TrustedKeys struct {
+	own       trustedKeys
+	files     keyFiles
+	acceptNew bool
 }
 
-func ensureTrustedKeys(ctx context.Context, driver sqlstore.Driver, own trustedKeys, files keyFiles, acceptNew bool) error {
-	value, err := json.Marshal(trustedKeysRecord{"byre/1", "Trust", own})
+// ReadTrustedKeys reads the keys in the files of o. certDir is the directory of the server's
+// own PKI; the files that no flag names are in it. With acceptNew the server may have other
+// keys than the database.
+func ReadTrustedKeys(o AuthenticationOptions, certDir string, acceptNew bool) (*TrustedKeys, error) {
+	own, err := readTrustedKeys(o)
 	if err != nil {
-		return fmt.Errorf("keys: %w", err)
+		return nil, err
 	}
+	return &TrustedKeys{own: own, acceptNew: acceptNew, files: keyFiles{
+		certDir: certDir, clientCA: o.ClientCAFile,
+		signingKey: o.ServiceAccounts.SigningKeyFile, serviceAccountKeys: o.ServiceAccounts.KeyFiles,
+	}}, nil
+}
+
+// keyReader reads a record of the database, and keyStore also writes one.
+type (
+	keyReader interface {
+		Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error)
+	}
+	keyStore interface {
+		keyReader
+		Commit(ctx context.Context, w sqlstore.Write) (sqlstore.Change, error)
+	}
+)
+
+// Check returns an *UntrustedKeyError if this server and the others would not accept each
+// other's credentials, unless the server may have new keys.
+func (k *TrustedKeys) Check(ctx context.Context, database keyReader) error {
+	_, err := k.compare(ctx, database)
+	return err
+}
+
+// Record stores the keys for the servers that start later. The caller calls it when the server
+// is ready: the keys of a start that failed must not keep out the next one, which may be
+// on another machine and have other keys. It fails as Check does: another server may have
+// stored its keys meanwhile.
+func (k *TrustedKeys) Record(ctx context.Context, database keyStore) error {
 	for {
-		record, _, err := driver.Get(ctx, trustedKeysKey)
-		w := sqlstore.Write{
-			Op: sqlstore.Create, Key: trustedKeysKey, Form: "byre/1", Value: value,
-			Author: sqlstore.Author{User: "byre", Verb: "create"},
+		write, err := k.compare(ctx, database)
+		if err != nil || write == nil {
+			return err
 		}
+		_, err = database.Commit(ctx, *write)
 		switch {
-		case errors.Is(err, sqlstore.ErrNotFound):
-		case err != nil:
-			return fmt.Errorf("read the keys of the database: %w", err)
-		default:
-			var stored trustedKeysRecord
-			if err := json.Unmarshal(record.Value, &stored); err != nil {
-				return fmt.Errorf("read the keys of the database: %w", err)
-			}
-			if own.equal(stored.trustedKeys) {
-				return nil
-			}
-			var untrusted *untrustedKeyError
-			if errors.As(own.check(stored.trustedKeys), &untrusted) && !acceptNew {
-				return fmt.Errorf("%w: %s; if the old keys are not wanted any more, start with --accept-new-keys once",
-					untrusted, files.remedy(untrusted))
-			}
-			klog.InfoS("The database has the keys of this server from now on", "certDir", files.certDir)
-			w.Op, w.Replaces, w.Author.Verb = sqlstore.Update, record.Revision, "update"
-		}
-		outcomes, err := driver.Commit(ctx, []sqlstore.Write{w})
-		if err != nil {
+		case err == nil:
+			return nil
+		case !errors.Is(err, sqlstore.ErrExists) && !errors.Is(err, sqlstore.ErrConflict) && !errors.Is(err, sqlstore.ErrNotFound):
 			return fmt.Errorf("keep the keys in the database: %w", err)
 		}
-		if outcomes[0].Err == nil {
-			return nil
-		}
-		// Another server has stored its keys in the meantime: compare with these.
 	}
+}
+
+// compare returns the write by which the database gets the keys, or nil if it has them.
+func (k *TrustedKeys) compare(ctx context.Context, database keyReader) (*sqlstore.Write, error) {
+	value, err := json.Marshal(trustedKeysRecord{"byre/1", "Trust", k.own})
+	if err != nil {
+		return nil, fmt.Errorf("keys: %w", err)
+	}
+	w := &sqlstore.Write{
+		Op: sqlstore.Create, Key: trustedKeysKey, Form: "byre/1", Value: value,
+		Author: sqlstore.Author{User: "byre", Verb: "create"},
+	}
+	record, _, err := database.Get(ctx, trustedKeysKey)
+	if errors.Is(err, sqlstore.ErrNotFound) {
+		return w, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the keys of the database: %w", err)
+	}
+	var stored trustedKeysRecord
+	if err := json.Unmarshal(record.Value, &stored); err != nil {
+		return nil, fmt.Errorf("read the keys of the database: %w", err)
+	}
+	if k.own.equal(stored.trustedKeys) {
+		return nil, nil
+	}
+	var untrusted *UntrustedKeyError
+	if errors.As(k.own.check(stored.trustedKeys), &untrusted) && !k.acceptNew {
+		return nil, fmt.Errorf("%w: %s; if the old keys are not wanted any more, start with --accept-new-keys once",
+			untrusted, k.files.remedy(untrusted))
+	}
+	w.Op, w.Replaces, w.Author.Verb = sqlstore.Update, record.Revision, "update"
+	return w, nil
 }

@@ -1,18 +1,21 @@
 package auth
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"byre/apiserver/pki"
+	"byre/sqlstore"
 	"byre/sqlstore/storetest"
 )
 
@@ -21,7 +24,7 @@ import (
 func TestTrustedKeys_AcceptsKeysBothWaysWhileRotating(t *testing.T) {
 	t.Parallel()
 	keys := func(names string) []string { return strings.Fields(names) }
-	driver := storetest.NewModel()
+	store := runStore(t)
 	for _, step := range []struct {
 		what    string
 		own     trustedKeys
@@ -44,7 +47,11 @@ func TestTrustedKeys_AcceptsKeysBothWaysWhileRotating(t *testing.T) {
 		{"the old ones", trustedKeys{keys("ca2"), keys("b"), "b"}, false, "the CA has the key"},
 		{"the new ones again", trustedKeys{keys("new"), keys("n"), "n"}, false, ""},
 	} {
-		err := ensureTrustedKeys(t.Context(), driver, step.own, keyFiles{}, step.accept)
+		server := &TrustedKeys{own: step.own, acceptNew: step.accept}
+		err := server.Check(t.Context(), store)
+		if recordErr := server.Record(t.Context(), store); (err == nil) != (recordErr == nil) {
+			t.Errorf("%s: Check %v, Record %v", step.what, err, recordErr)
+		}
 		if step.refused == "" && err != nil {
 			t.Errorf("%s: %v", step.what, err)
 		}
@@ -54,15 +61,53 @@ func TestTrustedKeys_AcceptsKeysBothWaysWhileRotating(t *testing.T) {
 	}
 }
 
+// runStore runs an empty store until the test ends.
+func runStore(t *testing.T) *sqlstore.Store {
+	t.Helper()
+	store := sqlstore.New(storetest.NewModel(), sqlstore.Options{Publish: func([]sqlstore.Change) {}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = store.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return store
+}
+
+// What was not recorded keeps no server out: a start that fails records nothing. Of two
+// servers that start at the same time with different keys, the second to be ready fails.
+func TestTrustedKeys_CountOnceRecorded(t *testing.T) {
+	t.Parallel()
+	store := runStore(t)
+	one := &TrustedKeys{own: trustedKeys{[]string{"ca1"}, []string{"a"}, "a"}}
+	two := &TrustedKeys{own: trustedKeys{[]string{"ca2"}, []string{"b"}, "b"}}
+	for _, server := range []*TrustedKeys{one, two} {
+		if err := server.Check(t.Context(), store); err != nil {
+			t.Errorf("before any is recorded: %v", err)
+		}
+	}
+	if err := two.Record(t.Context(), store); err != nil {
+		t.Fatal(err)
+	}
+	var untrusted *UntrustedKeyError
+	if err := one.Record(t.Context(), store); !errors.As(err, &untrusted) {
+		t.Errorf("the second is recorded, %v", err)
+	}
+}
+
 // The error names the flags that the refused keys came from, or the directory if no flag
 // was set.
 func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 	t.Parallel()
-	driver := storetest.NewModel()
+	store := runStore(t)
 	stored := trustedKeys{[]string{"ca"}, []string{"a"}, "a"}
 	generated := pki.Paths("/data/pki")
 	files := keyFiles{certDir: "/data/pki", clientCA: generated.CACert, signingKey: generated.ServiceAccountKey}
-	if err := ensureTrustedKeys(t.Context(), driver, stored, files, false); err != nil {
+	if err := (&TrustedKeys{own: stored, files: files}).Record(t.Context(), store); err != nil {
 		t.Fatal(err)
 	}
 	otherCA, otherKey := trustedKeys{[]string{"x"}, []string{"a"}, "a"}, trustedKeys{[]string{"ca"}, []string{"x"}, "x"}
@@ -79,7 +124,7 @@ func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 		{"service account key by flag", otherKey, flags, "--service-account-signing-key-file=/etc/sa.key", "pki"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := ensureTrustedKeys(t.Context(), driver, test.own, test.files, false)
+			err := (&TrustedKeys{own: test.own, files: test.files}).Check(t.Context(), store)
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), test.lack) {
 				t.Errorf("got %v, want %q and not %q", err, test.want, test.lack)
 			}

@@ -67,6 +67,9 @@ func (o *Options) Complete() (Completed, error) {
 	if errs := o.Validate(); len(errs) > 0 {
 		return Completed{}, errors.Join(errs...)
 	}
+	if errs := c.checkFiles(); len(errs) > 0 {
+		return Completed{}, errors.Join(errs...)
+	}
 	o.Admission.NodeAuthorizer = o.Auth.Authorization.UsesMode(modes.ModeNode)
 	if err := c.completeControllers(); err != nil {
 		return Completed{}, err

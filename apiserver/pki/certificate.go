@@ -54,11 +54,17 @@ func clientProfile(name string, groups ...string) certificateProfile {
 	return certificateProfile{commonName: name, organizations: groups, usage: x509.ExtKeyUsageClientAuth}
 }
 
-// isSatisfiedBy reports whether cert need not be renewed: it is valid for at least
-// renewBefore, is signed by the CA, and has every name of the profile. It may have more
-// names.
+// isExpiring reports whether cert ends within renewBefore.
+func isExpiring(cert *x509.Certificate, now time.Time) bool {
+	return cert.NotAfter.Sub(now) < renewBefore
+}
+
+// isSatisfiedBy reports whether cert need not be renewed: it is not about to expire, or
+// expires with the CA, is signed by the CA, and has every name of the profile. It may have
+// more names.
 func (p certificateProfile) isSatisfiedBy(cert, by *x509.Certificate, now time.Time) bool {
-	if cert.NotAfter.Sub(now) < renewBefore || cert.CheckSignatureFrom(by) != nil {
+	prolongs := isExpiring(cert, now) && cert.NotAfter.Before(by.NotAfter)
+	if prolongs || cert.CheckSignatureFrom(by) != nil {
 		return false
 	}
 	for _, name := range p.dnsNames {

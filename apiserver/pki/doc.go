@@ -5,10 +5,15 @@
 //
 //   - Ensure creates missing files, keeps valid ones, and renews a certificate that expires
 //     within 30 days or lacks a requested name. It creates the CAs and the service account
-//     key once and never replaces them.
+//     key once and never replaces them. Run renews likewise while the server runs.
+//
+//   - Only what this program has issued is renewed. issued.json in the directory has the
+//     fingerprints of the keys that it has generated. Any other pair is used as it is,
+//     whoever signed it; Report.Foreign names it. What a renewal replaces stays beside it,
+//     with the suffix .bak.
 //
 //   - A directory without ca.key works as long as the certificates exist: the CA's key may
-//     be kept elsewhere. A certificate that cannot be renewed is used until it expires;
+//     be kept elsewhere. A certificate that cannot be renewed is used all the same;
 //     Report.NotRenewable names it.
 //
 //   - Only the owner can read keys and the kubeconfig. Each file is written under a
@@ -21,6 +26,5 @@
 //
 // All servers of a cluster need the same CAs and service account key: each server gets a
 // copy of the directory, or all use one directory, which Ensure locks. The package starts
-// no goroutine and needs no shutdown; certificates are renewed only when Ensure, at the start
-// of the server, or Renew is called.
+// no goroutine.
 package pki

@@ -13,6 +13,8 @@ import (
 
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
+
+	"byre/migrations/fileowner"
 )
 
 const (
@@ -50,12 +52,6 @@ func readKey(path string) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// isPair reports whether the file at keyPath has the key of the certificate.
-func isPair(cert *x509.Certificate, keyPath string) bool {
-	key, err := readKey(keyPath)
-	return err == nil && sameKey(key.Public(), cert.PublicKey)
-}
-
 // writePair writes a certificate and its key. It writes the key first: after a crash
 // between the two, a certificate without its key would look like a CA whose key is kept
 // elsewhere.
@@ -82,21 +78,36 @@ func (k *ensurer) writePublic(path string, key crypto.PublicKey) error {
 	return k.write(path, pem.EncodeToMemory(&pem.Block{Type: keyutil.PublicKeyBlockType, Bytes: der}), certMode)
 }
 
-// write replaces the content of the file at path atomically.
+// write makes a file. A file that it replaces stays as path.bak.
 func (k *ensurer) write(path string, data []byte, mode fs.FileMode) error {
+	replaced, err := os.ReadFile(path)
+	if err == nil {
+		err = writeFile(path+".bak", replaced, mode)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := writeFile(path, data, mode); err != nil {
+		return err
+	}
+	k.report.Written = append(k.report.Written, filepath.Base(path))
+	return nil
+}
+
+// writeFile replaces the content of the file at path atomically.
+func writeFile(path string, data []byte, mode fs.FileMode) error {
 	file, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err
 	}
 	_, err = file.Write(data)
-	err = errors.Join(err, file.Chmod(mode), file.Sync(), file.Close())
+	err = errors.Join(err, file.Chmod(mode), fileowner.Inherit(file), file.Sync(), file.Close())
 	if err == nil {
 		err = os.Rename(file.Name(), path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(file.Name()))
 	}
-	k.report.Written = append(k.report.Written, filepath.Base(path))
 	return nil
 }
 

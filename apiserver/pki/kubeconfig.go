@@ -72,7 +72,7 @@ func (k *ensurer) writeKubeconfig(config *api.Config) error {
 	return k.write(k.config.Kubeconfig, data, keyMode)
 }
 
-// updateCluster sets the server's address and CA, unless the administrator has set the
+// updateCluster sets the server's address and CA, and the name to expect, unless the administrator has set the
 // address of another host or a CA file.
 func (k *ensurer) updateCluster(config *api.Config) (changed bool, err error) {
 	cluster := config.Clusters[clusterName]
@@ -83,14 +83,18 @@ func (k *ensurer) updateCluster(config *api.Config) (changed bool, err error) {
 	if !isOwnAddress(cluster.Server, k.config.Server) || cluster.CertificateAuthority != "" {
 		return false, nil
 	}
-	authority, err := os.ReadFile(k.files.CACert)
+	authority, err := os.ReadFile(k.rootCA())
 	if err != nil {
 		return false, err
 	}
-	if cluster.Server == k.config.Server && bytes.Equal(cluster.CertificateAuthorityData, authority) {
+	serverName := k.serverName
+	if cluster.TLSServerName != "" && k.accepts(cluster.TLSServerName) {
+		serverName = cluster.TLSServerName
+	}
+	if cluster.Server == k.config.Server && bytes.Equal(cluster.CertificateAuthorityData, authority) && cluster.TLSServerName == serverName {
 		return false, nil
 	}
-	cluster.Server, cluster.CertificateAuthorityData = k.config.Server, authority
+	cluster.Server, cluster.CertificateAuthorityData, cluster.TLSServerName = k.config.Server, authority, serverName
 	return true, nil
 }
 
@@ -110,8 +114,7 @@ func isOwnAddress(address, server string) bool {
 }
 
 // needsUserCertificate reports whether the administrator's certificate is missing or must be
-// renewed. It returns false for credentials of another kind, which the administrator has
-// set.
+// renewed. It returns false for other credentials, which the administrator has set.
 func (k *ensurer) needsUserCertificate(user *api.AuthInfo) bool {
 	if user == nil {
 		return true
@@ -124,7 +127,7 @@ func (k *ensurer) needsUserCertificate(user *api.AuthInfo) bool {
 		return true
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
-	return err != nil || !clientProfile(adminName, adminGroup).isSatisfiedBy(cert, k.ca.cert, k.config.Now)
+	return err != nil || isAdmin(cert) && !clientProfile(adminName, adminGroup).isSatisfiedBy(cert, k.ca.cert, k.config.Now)
 }
 
 // updateUser issues a certificate for the administrator. It adds the user and a context if

@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
+
+	"byre/migrations/fileowner"
 )
 
 // Config says which files Ensure provides.
@@ -20,6 +21,9 @@ type Config struct {
 	Kubeconfig string
 	// Server is the URL of the server in the kubeconfig.
 	Server string
+	// ServingCert is the file of the certificate that is served, and RootCA that of the CA
+	// that clients verify it by. If they are empty, those in Dir are used.
+	ServingCert, RootCA string
 	// Hosts are the DNS names and IP addresses that apiserver.crt must have.
 	Hosts []string
 	// Now is the current time.
@@ -47,9 +51,15 @@ type Files struct {
 type Report struct {
 	// Written lists the names of the files that Ensure has written.
 	Written []string
-	// NotRenewable lists the certificates that should be renewed and cannot be,
-	// because the key of their CA is kept elsewhere.
+	// Foreign lists the leaf certificates that this program has not issued. They are used as
+	// they are.
+	Foreign []string
+	// NotRenewable lists the certificates that should be renewed and cannot be, because
+	// another has issued them or because the key of their CA is kept elsewhere.
 	NotRenewable []string
+	// Unverified says why clients that trust the root CA do not accept the certificate that
+	// is served; nil if they do.
+	Unverified error
 }
 
 // Paths returns the paths of the files in dir, whether they exist or not.
@@ -68,16 +78,17 @@ func Paths(dir string) Files {
 // Ensure creates and renews the files in c.Dir and the kubeconfig. See the package comment.
 func Ensure(c Config) (Files, Report, error) {
 	files := Paths(c.Dir)
-	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+	// Others need not see which keys there are. A directory that exists keeps its mode: the
+	// administrator's own may have to be readable by others, as kubeadm's is.
+	if err := fileowner.MkdirAll(c.Dir, 0o700); err != nil {
 		return files, Report{}, fmt.Errorf("certificate directory: %w", err)
 	}
-	unlock, err := lock(c.Dir)
+	k, unlock, err := open(c)
 	if err != nil {
 		return files, Report{}, fmt.Errorf("certificate directory: %w", err)
 	}
 	defer unlock()
-	k := ensurer{config: c, files: files}
-	for _, step := range []func() error{k.ensureCAs, k.ensureLeaves, k.ensureServiceAccountKey, k.ensureKubeconfig} {
+	for _, step := range []func() error{k.ensureCAs, k.ensureLeaves, k.ensureServiceAccountKey, k.checkServing, k.ensureKubeconfig} {
 		if err := step(); err != nil {
 			return files, k.report, err
 		}
@@ -85,14 +96,32 @@ func Ensure(c Config) (Files, Report, error) {
 	return files, k.report, nil
 }
 
+// open locks the directory until unlock is called.
+func open(c Config) (k *ensurer, unlock func(), err error) {
+	if unlock, err = lock(c.Dir); err != nil {
+		return nil, nil, err
+	}
+	k = &ensurer{config: c, files: Paths(c.Dir)}
+	if k.issued, err = readIssued(c.Dir); err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return k, unlock, nil
+}
+
 // ensurer is the state of one call of Ensure.
 type ensurer struct {
 	config Config
 	files  Files
+	issued issued
 	report Report
 	// ca and frontProxyCA are the two CAs. Their signers are nil if the key is kept
 	// elsewhere.
 	ca, frontProxyCA certificateAuthority
+	// accepts reports whether the certificate that is served has a name. serverName is the
+	// name that the kubeconfig must expect of it, if it is not that of the address.
+	accepts    func(name string) bool
+	serverName string
 }
 
 // certificateAuthority is a CA. signer is nil if its key is kept elsewhere.
@@ -141,42 +170,77 @@ func (k *ensurer) ensureCA(name, certPath, keyPath string) (certificateAuthority
 	return a, nil
 }
 
-func (k *ensurer) ensureLeaves() error {
-	return errors.Join(
-		k.ensureLeaf(k.files.ServingCert, k.files.ServingKey, k.ca, servingProfile(k.config.Hosts)),
-		k.ensureLeaf(k.files.KubeletClientCert, k.files.KubeletKey, k.ca,
-			clientProfile(kubeletClientName, adminGroup)),
-		k.ensureLeaf(k.files.FrontProxyCert, k.files.FrontProxyKey, k.frontProxyCA, clientProfile(FrontProxyName)),
-	)
+// leaf is a leaf certificate, and what is issued in its place.
+type leaf struct {
+	certPath, keyPath string
+	by                certificateAuthority
+	profile           certificateProfile
 }
 
-// ensureLeaf keeps the certificate at certPath if it satisfies p, and issues another one
-// otherwise.
-func (k *ensurer) ensureLeaf(certPath, keyPath string, by certificateAuthority, p certificateProfile) error {
-	cert, err := readCert(certPath)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+// leaf returns the leaf of a name. The caller has loaded the CAs.
+func (k *ensurer) leaf(name string) leaf {
+	f := k.files
+	switch name {
+	case nameKubeletClient:
+		return leaf{f.KubeletClientCert, f.KubeletKey, k.ca, clientProfile(kubeletClientName, adminGroup)}
+	case nameFrontProxy:
+		return leaf{f.FrontProxyCert, f.FrontProxyKey, k.frontProxyCA, clientProfile(FrontProxyName)}
+	default:
+		return leaf{f.ServingCert, f.ServingKey, k.ca, servingProfile(k.config.Hosts)}
 	}
-	// A crash between the two writes of writePair leaves a key without its certificate.
-	usable := cert != nil && isPair(cert, keyPath)
-	if usable && p.isSatisfiedBy(cert, by.cert, k.config.Now) {
-		return nil
+}
+
+func (k *ensurer) ensureLeaves() error {
+	var errs []error
+	for _, name := range []string{nameServing, nameKubeletClient, nameFrontProxy} {
+		errs = append(errs, k.ensureLeaf(k.leaf(name)))
 	}
-	if by.signer == nil {
-		if usable && k.config.Now.Before(cert.NotAfter) {
-			k.report.NotRenewable = append(k.report.NotRenewable, filepath.Base(certPath))
-			return nil
-		}
-		return fmt.Errorf("%s is missing or has expired, and there is no key of %s here to make another", certPath, by.name)
-	}
-	if cert != nil {
-		p.addNamesOf(cert)
-	}
-	der, key, err := p.issue(by, k.config.Now)
+	return errors.Join(errs...)
+}
+
+// ensureLeaf issues a certificate if there is none, or if the one that this program has
+// issued does not satisfy the profile. It keeps what another has issued.
+func (k *ensurer) ensureLeaf(l leaf) error {
+	name, now := filepath.Base(l.certPath), k.config.Now
+	current, err := readPair(l)
 	if err != nil {
 		return err
 	}
-	return k.writePair(certPath, keyPath, [][]byte{der}, key)
+	switch owned := k.issued.owns(l.certPath, current); {
+	case owned && current.isWhole() && l.profile.isSatisfiedBy(current.cert, l.by.cert, now):
+		return nil
+	case !owned && !current.isWhole():
+		return fmt.Errorf("%s and %s are not a pair, and byre did not issue them: put a pair there, or move both away, and byre issues one",
+			l.certPath, l.keyPath)
+	case !owned:
+		k.report.Foreign = append(k.report.Foreign, name)
+		if isExpiring(current.cert, now) {
+			k.report.NotRenewable = append(k.report.NotRenewable, name)
+		}
+		return nil
+	case l.by.signer == nil && current.isWhole():
+		k.report.NotRenewable = append(k.report.NotRenewable, name)
+		return nil
+	case l.by.signer == nil:
+		return fmt.Errorf("%s or its key is missing, and there is no key of %s here to issue another", l.certPath, l.by.name)
+	}
+	return k.issue(l, current)
+}
+
+// issue replaces the files of a leaf, which are this program's. A crash between the two
+// writes leaves a key without its certificate, which ensureLeaf repairs.
+func (k *ensurer) issue(l leaf, current pair) error {
+	if current.cert != nil {
+		l.profile.addNamesOf(current.cert)
+	}
+	der, key, err := l.profile.issue(l.by, k.config.Now)
+	if err != nil {
+		return err
+	}
+	if err := k.recordIssued(l, current, key.Public()); err != nil {
+		return err
+	}
+	return k.writePair(l.certPath, l.keyPath, [][]byte{der}, key)
 }
 
 // ensureServiceAccountKey creates the key that signs service account tokens, or sa.pub if

@@ -64,6 +64,9 @@ func TestEnsure_FirstStartIssuesEverything(t *testing.T) {
 	t.Parallel()
 	r := request(t.TempDir())
 	files, report := ensure(t, r)
+	if info, err := os.Stat(r.Dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory is %v, %v, want mode 0700", info, err)
+	}
 	if len(report.Written) != 13 || len(report.NotRenewable) != 0 {
 		t.Errorf("report is %+v, want 13 files made and none stale", report)
 	}
@@ -252,9 +255,12 @@ func TestEnsure_WorksWithoutTheCAKey(t *testing.T) {
 		t.Errorf("report is %+v, want these stale: %v", report, want)
 	}
 	r.Now = start.Add(400 * 24 * time.Hour)
-	_, _, err := pki.Ensure(r)
-	if err == nil || !strings.Contains(err.Error(), "no key of ca.crt here") {
-		t.Errorf("after expiry the error is %v", err)
+	if _, report = ensure(t, r); !slices.Equal(report.NotRenewable, want) {
+		t.Errorf("after expiry the report is %+v", report)
+	}
+	remove(t, files.ServingKey)
+	if _, _, err := pki.Ensure(r); err == nil || !strings.Contains(err.Error(), "no key of ca.crt here") {
+		t.Errorf("without a serving key the error is %v", err)
 	}
 }
 

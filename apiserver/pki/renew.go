@@ -1,12 +1,14 @@
 package pki
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -34,12 +36,11 @@ func Renew(c Config, names ...string) error {
 	if !exists(c.Dir) {
 		return fmt.Errorf("%s does not exist: name the directory of a server that has been started", c.Dir)
 	}
-	unlock, err := lock(c.Dir)
+	k, unlock, err := open(c)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	k := ensurer{config: c, files: Paths(c.Dir)}
 	if err := k.loadCAs(); err != nil {
 		return err
 	}
@@ -49,6 +50,43 @@ func Renew(c Config, names ...string) error {
 		}
 	}
 	return nil
+}
+
+// renewInterval is the time between two checks of a running server. It is short against
+// renewBefore, and also finds soon what expired while the machine slept.
+const renewInterval = time.Hour
+
+// Run renews the certificates of a running server, at the time at which Ensure would renew
+// them, until ctx ends. It sets c.Now, and calls report after each check. The server reloads
+// the files.
+func Run(ctx context.Context, c Config, report func(Report, error)) error {
+	tick := time.NewTicker(renewInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case c.Now = <-tick.C:
+			report(renewExpiring(c))
+		}
+	}
+}
+
+// renewExpiring does what Ensure does to existing certificates. It makes no CA and no service
+// account key, whose loss a running server must not hide.
+func renewExpiring(c Config) (Report, error) {
+	k, unlock, err := open(c)
+	if err != nil {
+		return Report{}, err
+	}
+	defer unlock()
+	if err := k.loadCAs(); err != nil {
+		return Report{}, err
+	}
+	if err := errors.Join(k.ensureLeaves(), k.checkServing()); err != nil {
+		return k.report, err
+	}
+	return k.report, k.ensureKubeconfig()
 }
 
 // loadCAs loads the CAs. Unlike ensureCAs it does not create missing ones.
@@ -62,45 +100,41 @@ func (k *ensurer) loadCAs() error {
 }
 
 func (k *ensurer) renew(name string) error {
-	switch name {
-	case nameAdmin:
+	if name == nameAdmin {
 		return k.renewKubeconfig()
-	case nameKubeletClient:
-		return k.renewLeaf(k.files.KubeletClientCert, k.files.KubeletKey, k.ca, clientProfile(kubeletClientName, adminGroup))
-	case nameFrontProxy:
-		return k.renewLeaf(k.files.FrontProxyCert, k.files.FrontProxyKey, k.frontProxyCA, clientProfile(FrontProxyName))
-	default:
-		return k.renewLeaf(k.files.ServingCert, k.files.ServingKey, k.ca, servingProfile(nil))
 	}
-}
-
-func (k *ensurer) renewLeaf(certPath, keyPath string, by certificateAuthority, p certificateProfile) error {
-	cert, err := readCert(certPath)
+	k.config.Hosts = nil // those of the certificate stay
+	l := k.leaf(name)
+	current, err := readPair(l)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s does not exist: \"byre serve\" makes it when it starts", certPath)
 	case err != nil:
 		return err
-	case cert.CheckSignatureFrom(by.cert) != nil:
-		return fmt.Errorf("it is not signed by %s: renew it where it was issued, and replace %s and %s", by.name, filepath.Base(certPath), filepath.Base(keyPath))
-	case by.signer == nil:
-		return noKey(by)
+	case current.cert == nil:
+		return fmt.Errorf("%s does not exist: \"byre serve\" makes it when it starts", l.certPath)
+	case !k.issued.owns(l.certPath, current):
+		return notIssued(filepath.Base(l.certPath) + " and " + filepath.Base(l.keyPath))
+	case l.by.signer == nil:
+		return noKey(l.by)
 	}
-	p.addNamesOf(cert)
-	der, key, err := p.issue(by, k.config.Now)
-	if err != nil {
-		return err
-	}
-	return k.writePair(certPath, keyPath, [][]byte{der}, key)
+	return k.issue(l, current)
+}
+
+func notIssued(files string) error {
+	return fmt.Errorf("byre did not issue it: renew it where it was issued and replace %s, or move them away, and the next start issues others", files)
 }
 
 // renewKubeconfig renews the administrator's certificate. It changes nothing else in
 // the file.
 func (k *ensurer) renewKubeconfig() error {
-	if _, err := readAdminCert(k.config.Kubeconfig); errors.Is(err, fs.ErrNotExist) {
+	cert, err := readAdminCert(k.config.Kubeconfig)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s has no certificate of %s: \"byre serve\" makes the file when it starts", k.config.Kubeconfig, adminName)
-	}
-	if k.ca.signer == nil {
+	case err != nil:
+		return err
+	case !isAdmin(cert):
+		return fmt.Errorf("byre did not issue it: renew it where it was issued, and replace it in %s", k.config.Kubeconfig)
+	case k.ca.signer == nil:
 		return noKey(k.ca)
 	}
 	config, err := clientcmd.LoadFromFile(k.config.Kubeconfig)

@@ -128,7 +128,7 @@ func TestRenew_SaysWhatToDoInstead(t *testing.T) {
 		{"unknown", "etcd-server", nil, `there is no certificate "etcd-server": name one of admin.kubeconfig, apiserver,`},
 		{"missing", "apiserver", func(t *testing.T, f pki.Files) { remove(t, f.ServingCert) }, `"byre serve" makes it`},
 		{"no key of the CA", "front-proxy-client", func(t *testing.T, f pki.Files) { remove(t, f.FrontProxyCAKey) }, "renew it where the key is kept"},
-		{"of another CA", "apiserver", func(t *testing.T, f pki.Files) { rename(t, f.FrontProxyCert, f.ServingCert) }, "it is not signed by ca.crt"},
+		{"of another CA", "apiserver", func(t *testing.T, f pki.Files) { rename(t, f.FrontProxyCert, f.ServingCert) }, "byre did not issue it"},
 		{"no CA", "apiserver", func(t *testing.T, f pki.Files) { remove(t, f.CACert) }, "ca.crt does not exist"},
 	}
 	for _, test := range tests {
@@ -153,14 +153,27 @@ func TestRenew_SaysWhatToDoInstead(t *testing.T) {
 // repairs the pair.
 func TestEnsure_RepairsAHalfWrittenPair(t *testing.T) {
 	t.Parallel()
-	r := request(t.TempDir())
-	files, _ := ensure(t, r)
-	rename(t, files.KubeletKey, files.ServingKey)
-	ensure(t, r)
-	for _, pair := range [][2]string{{files.ServingCert, files.ServingKey}, {files.KubeletClientCert, files.KubeletKey}} {
-		if _, err := tls.LoadX509KeyPair(pair[0], pair[1]); err != nil {
-			t.Error(err)
-		}
+	for name, crash := range map[string]func(t *testing.T, r pki.Config, f pki.Files){
+		"of a first start": func(t *testing.T, _ pki.Config, f pki.Files) { remove(t, f.ServingCert) },
+		"of a renewal": func(t *testing.T, r pki.Config, f pki.Files) {
+			if err := pki.Renew(r, "apiserver"); err != nil {
+				t.Fatal(err)
+			}
+			rename(t, f.ServingCert+".bak", f.ServingCert)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := request(t.TempDir())
+			files, _ := ensure(t, r)
+			crash(t, r, files)
+			for range 2 { // after the second crash too
+				ensure(t, r)
+				if _, err := tls.LoadX509KeyPair(files.ServingCert, files.ServingKey); err != nil {
+					t.Error(err)
+				}
+				crash(t, r, files)
+			}
+		})
 	}
 }
 

@@ -35,8 +35,8 @@ type CertificateStatus struct {
 	// CAName is the name of the CA of the directory that has signed the certificate. If
 	// another CA has, it is that CA's distinguished name. It is empty for a CA.
 	CAName string `json:"caName,omitempty"`
-	// ExternallyManaged is true if the key that renews the certificate is not in the
-	// directory.
+	// ExternallyManaged is true if this program does not renew the certificate: another has
+	// issued it, or the key of its CA is not in the directory.
 	ExternallyManaged bool `json:"externallyManaged"`
 }
 
@@ -63,26 +63,32 @@ func Inspect(dir, kubeconfig string, now time.Time) (Status, error) {
 	if err != nil {
 		return status, err
 	}
+	issued, err := readIssued(dir)
+	if err != nil {
+		return status, err
+	}
 	for _, c := range []struct {
-		name string
-		by   certificateAuthority
-		read func() (*x509.Certificate, error)
+		name, path string
+		by         certificateAuthority
+		read       func(path string) (*x509.Certificate, error)
+		isIssued   func(path string, cert *x509.Certificate) bool
 	}{
-		{nameAdmin, ca, func() (*x509.Certificate, error) { return readAdminCert(kubeconfig) }},
-		{nameServing, ca, func() (*x509.Certificate, error) { return readCert(files.ServingCert) }},
-		{nameKubeletClient, ca, func() (*x509.Certificate, error) { return readCert(files.KubeletClientCert) }},
-		{nameFrontProxy, frontProxyCA, func() (*x509.Certificate, error) { return readCert(files.FrontProxyCert) }},
+		{nameAdmin, kubeconfig, ca, readAdminCert, func(_ string, cert *x509.Certificate) bool { return isAdmin(cert) }},
+		{nameServing, files.ServingCert, ca, readCert, issued.hasCert},
+		{nameKubeletClient, files.KubeletClientCert, ca, readCert, issued.hasCert},
+		{nameFrontProxy, files.FrontProxyCert, frontProxyCA, readCert, issued.hasCert},
 	} {
-		cert, err := c.read()
+		cert, err := c.read(c.path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return status, err
 		}
 		entry := describe(c.name, cert, now)
 		if cert != nil {
-			entry.CAName, entry.ExternallyManaged = cert.Issuer.String(), true
+			entry.CAName = cert.Issuer.String()
 			if c.by.cert != nil && cert.CheckSignatureFrom(c.by.cert) == nil {
-				entry.CAName, entry.ExternallyManaged = c.by.name, c.by.signer == nil
+				entry.CAName = c.by.name
 			}
+			entry.ExternallyManaged = c.by.signer == nil || !c.isIssued(c.path, cert)
 		}
 		status.Certificates = append(status.Certificates, entry)
 	}
@@ -121,6 +127,10 @@ func describe(name string, cert *x509.Certificate, now time.Time) CertificateSta
 		ResidualTimeSeconds: int64(cert.NotAfter.Sub(now) / time.Second),
 	}
 }
+
+// isAdmin reports whether this program has issued the certificate of an administrator's
+// kubeconfig: nobody else names a user byre-admin.
+func isAdmin(cert *x509.Certificate) bool { return cert.Subject.CommonName == adminName }
 
 // readAdminCert returns the administrator's certificate. Its error is fs.ErrNotExist if there
 // is no kubeconfig or it has other credentials.

@@ -24,9 +24,12 @@ type Options struct {
 
 	// CertDir is the directory of the server's own certificates; empty means pki in the
 	// data directory.
-	CertDir      string
-	CertFile     string
-	KeyFile      string
+	CertDir  string
+	CertFile string
+	KeyFile  string
+	// RootCAFile has the CA that clients verify the server by, as kubeconfigs and Pods get
+	// it; empty means the server's own CA.
+	RootCAFile   string
 	SNICertKeys  []cliflag.NamedCertKey
 	MinVersion   string
 	CipherSuites []string
@@ -66,6 +69,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"File with the serving certificate and its intermediates. Reloaded when it changes. If not set, the server makes its own.")
 	fs.StringVar(&o.KeyFile, "tls-private-key-file", o.KeyFile,
 		"File with the private key of --tls-cert-file.")
+	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile,
+		"File with the CA that --tls-cert-file is verified by, for admin.kubeconfig and for Pods: the ConfigMap kube-root-ca.crt, and the Secrets of service accounts. If not set, the server's own CA.")
 	fs.Var(cliflag.NewNamedCertKeyArray(&o.SNICertKeys), "tls-sni-cert-key",
 		"A certificate and key file, optionally with the domains it is for: 'foo.crt,foo.key:*.foo.com,foo.com'. May be repeated.")
 	fs.StringVar(&o.MinVersion, "tls-min-version", o.MinVersion,

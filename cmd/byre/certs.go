@@ -56,7 +56,7 @@ func newCertsStatusCommand() *cobra.Command {
 				return err
 			}
 			config := flags.config()
-			status, err := pki.Inspect(config.Dir, config.Kubeconfig, config.Now)
+			status, err := inspectCertificates(config)
 			if err != nil {
 				return err
 			}
@@ -66,6 +66,16 @@ func newCertsStatusCommand() *cobra.Command {
 	flags.addTo(cmd)
 	output.addTo(cmd)
 	return cmd
+}
+
+// inspectCertificates fails if there is no certificate at all: the directory is the wrong one.
+func inspectCertificates(config pki.Config) (pki.Status, error) {
+	status, err := pki.Inspect(config.Dir, config.Kubeconfig, config.Now)
+	exists := func(c pki.CertificateStatus) bool { return !c.Missing }
+	if err == nil && !slices.ContainsFunc(slices.Concat(status.Certificates, status.CertificateAuthorities), exists) {
+		err = fmt.Errorf("there are no certificates in %s: name the directory of a server that has been started by --data-dir or --cert-dir", config.Dir)
+	}
+	return status, err
 }
 
 // printCertificates prints the tables of "kubeadm certs check-expiration", and the subjects.
@@ -139,17 +149,20 @@ func newCertsRenewCommand() *cobra.Command {
 // renewCertificates renews the named certificates, or with "all" every one that exists.
 func renewCertificates(out io.Writer, config pki.Config, names []string) error {
 	if slices.Equal(names, []string{"all"}) {
-		status, err := pki.Inspect(config.Dir, config.Kubeconfig, config.Now)
+		status, err := inspectCertificates(config)
 		if err != nil {
 			return err
 		}
 		names = nil
 		for _, c := range status.Certificates {
-			if c.Missing {
+			switch {
+			case c.Missing:
 				fmt.Fprintf(out, "!MISSING! %s\n", c.Name)
-				continue
+			case c.ExternallyManaged:
+				fmt.Fprintf(out, "%s not renewed: it is externally managed\n", c.Name)
+			default:
+				names = append(names, c.Name)
 			}
-			names = append(names, c.Name)
 		}
 	}
 	for _, name := range names {

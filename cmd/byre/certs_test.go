@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -136,8 +138,15 @@ func (s *proxiedServer) register(t *testing.T, config *rest.Config) {
 func TestCerts_StatusInEachFormat(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if status, out, errOut := call("certs", "status", "--data-dir", dir); status != 0 || !strings.Contains(out, "!MISSING! apiserver") {
-		t.Errorf("of nothing: status %d, %q, %q", status, out, errOut)
+	for _, args := range [][]string{{"status"}, {"renew", "all"}, {"renew", "apiserver"}} {
+		wrong := filepath.Join(dir, "wrong")
+		status, out, errOut := call(append([]string{"certs", args[0], "--data-dir", wrong}, args[1:]...)...)
+		if status != 1 || out != "" || !strings.Contains(errOut, wrong) || !strings.Contains(errOut, "name the directory of a server that has been started") {
+			t.Errorf("%v of a wrong directory: status %d, %q, %q", args, status, out, errOut)
+		}
+		if _, err := os.Stat(wrong); !os.IsNotExist(err) {
+			t.Errorf("%v has made the directory: %v", args, err)
+		}
 	}
 	startServer(t, dir)
 	status, out, _ := call("certs", "status", "--data-dir", dir)

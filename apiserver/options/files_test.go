@@ -1,0 +1,97 @@
+package options_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"byre/apiserver/options"
+)
+
+// notRead are flags whose files Complete does not read, with who does.
+var notRead = map[string]string{
+	"encryption-provider-config": "the assembly reads it before it opens the database",
+}
+
+// with are the flags without which another one is refused, or has no effect.
+var with = map[string][]string{
+	"authorization-policy-file":         {"--authorization-mode=ABAC"},
+	"authorization-webhook-config-file": {"--authorization-mode=Webhook"},
+	"kubelet-client-certificate":        {"--kubelet-client-key=FILE"},
+	"kubelet-client-key":                {"--kubelet-client-certificate=FILE"},
+	"oidc-ca-file":                      {"--oidc-issuer-url=https://issuer.example", "--oidc-client-id=byre"},
+	"proxy-client-cert-file":            {"--proxy-client-key-file=FILE"},
+	"proxy-client-key-file":             {"--proxy-client-cert-file=FILE"},
+	"service-account-key-file":          {"--service-account-signing-key-file=FILE"},
+	"service-account-signing-key-file":  {"--service-account-key-file=FILE"},
+	"tls-cert-file":                     {"--tls-private-key-file=FILE"},
+	"tls-private-key-file":              {"--tls-cert-file=FILE"},
+}
+
+// TestOptions_AWrongFileIsFoundBeforeAnythingIsWritten: for each flag that names a file,
+// Complete fails if the file is missing or holds something else. The flags are those whose
+// usage says so.
+func TestOptions_AWrongFileIsFoundBeforeAnythingIsWritten(t *testing.T) {
+	dir := t.TempDir()
+	garbage := filepath.Join(dir, "garbage")
+	if err := os.WriteFile(garbage, []byte("{garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(dir, "data")
+	tested := 0
+	for _, set := range options.New().Flags().FlagSets {
+		set.VisitAll(func(flag *pflag.Flag) {
+			if !namesAFile(flag) || flag.Value.Type() == "refused" || notRead[flag.Name] != "" {
+				return
+			}
+			tested++
+			for _, file := range []string{garbage, filepath.Join(dir, "missing")} {
+				value := file
+				if flag.Name == "tls-sni-cert-key" {
+					value += "," + file
+				}
+				args := []string{"--data-dir=" + data, "--" + flag.Name + "=" + value}
+				for _, companion := range with[flag.Name] {
+					args = append(args, strings.Replace(companion, "FILE", file, 1))
+				}
+				o, err := parse(args...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := o.Complete(); err == nil || !strings.Contains(err.Error(), "--"+flag.Name) {
+					t.Errorf("%v: %v", args, err)
+				}
+			}
+		})
+	}
+	if tested < 20 {
+		t.Errorf("found %d flags, which can't be all", tested)
+	}
+	if _, err := os.Stat(data); !os.IsNotExist(err) {
+		t.Errorf("the data directory was made: %v", err)
+	}
+}
+
+func namesAFile(flag *pflag.Flag) bool {
+	return strings.HasSuffix(flag.Name, "-file") || strings.Contains(flag.Usage, "File with ") || strings.HasPrefix(flag.Usage, "Kubeconfig file") ||
+		strings.HasPrefix(flag.Usage, "CSV file") || strings.HasPrefix(flag.Usage, "Private key of") || strings.Contains(flag.Usage, "lient certificate shown") ||
+		strings.Contains(flag.Usage, "certificate and key file") || strings.HasPrefix(flag.Usage, "Client certificate by which")
+}
+
+// A flag may name a file that the server makes when it starts for the first time.
+func TestOptions_AFileThatTheServerMakesMayBeMissing(t *testing.T) {
+	dir := t.TempDir()
+	pki := func(name string) string { return filepath.Join(dir, "pki", name) }
+	o, err := parse("--data-dir="+dir, "--client-ca-file="+pki("ca.crt"), "--service-account-key-file="+pki("sa.pub"),
+		"--service-account-signing-key-file="+pki("sa.key"), "--kubelet-client-certificate="+pki("apiserver-kubelet-client.crt"),
+		"--kubelet-client-key="+pki("apiserver-kubelet-client.key"), "--root-ca-file="+pki("ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Complete(); err != nil {
+		t.Error(err)
+	}
+}
