@@ -139,6 +139,15 @@ func testOneThatCannotBeConverted(t *testing.T, s *server) {
 	if w := s.do(t, http.MethodGet, crontabPath("v1beta1"), ""); w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "refused") {
 		t.Errorf("list: %d %s", w.Code, w.Body)
 	}
+	// Nothing of a long list is sent before its last object is converted.
+	for i := range 40 {
+		if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", fmt.Sprint("a", i), `{"schedule":"`+strings.Repeat("*", 10_000)+`"}`)); w.Code != http.StatusCreated {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+	}
+	if w := s.do(t, http.MethodGet, crontabPath("v1beta1"), ""); w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), `"kind":"Status"`) {
+		t.Errorf("long list: %d with %d bytes", w.Code, w.Body.Len())
+	}
 	for name, code := range map[string]int{"a": 200, "b": 200, "c": 200, "bad": 500} {
 		if w := s.do(t, http.MethodGet, crontabPath("v1beta1")+"/"+name, ""); w.Code != code {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)

@@ -43,22 +43,11 @@ type EncodedList struct {
 func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) {
 	add := func(n int) { total += 1 + sizeOfVarint(n) + n }
 	if l.page.readsOnce || l.s.cfg.DecodedAge > 0 {
-		items := []Encoded{}
-		for item, err := range l.Items {
-			if err != nil {
-				return 0, err
-			}
+		items, err := l.readItems()
+		for _, item := range items {
 			add(len(item.Message()))
-			items = append(items, item)
 		}
-		l.Items = func(yield func(Encoded, error) bool) {
-			for _, item := range items {
-				if !yield(item, nil) {
-					return
-				}
-			}
-		}
-		return total, nil
+		return total, err
 	}
 	for size := range l.s.sizes(ctx, l.format).all(l.page.items) {
 		if size.err != nil {
@@ -67,6 +56,24 @@ func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) 
 		add(size.value)
 	}
 	return total, nil
+}
+
+// readItems reads all items and keeps them in memory for Items.
+func (l *EncodedList) readItems() (items []Encoded, err error) {
+	for item, err := range l.Items {
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, item)
+	}
+	l.Items = func(yield func(Encoded, error) bool) {
+		for _, item := range items {
+			if !yield(item, nil) {
+				return
+			}
+		}
+	}
+	return items, nil
 }
 
 // sizes finds the lengths of the items' messages. A length may be known without its
@@ -130,7 +137,9 @@ func (s *Store) itemError(ctx context.Context, p *page, err error, e *watch.Entr
 func sizeOfVarint(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }
 
 // ListEncoded is GetList in a Format. It returns errors of resourceVersion and
-// continue. Errors of items are yielded by Items.
+// continue. Errors of items are yielded by Items, except for a Store with
+// Config.DecodeAhead: a webhook may fail for any item, so that all are read first, and
+// the caller can still answer with the error.
 func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions, f *Format) (*EncodedList, error) {
 	p, err := s.page(ctx, key, opts, f)
 	if err != nil {
@@ -152,6 +161,11 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 			if !yield(s.newEncoded(f, item.value, item.entry, item.entry.Revision), nil) {
 				return
 			}
+		}
+	}
+	if s.cfg.DecodeAhead != nil {
+		if _, err := list.readItems(); err != nil {
+			return nil, err
 		}
 	}
 	return list, nil
