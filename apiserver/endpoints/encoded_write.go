@@ -3,6 +3,7 @@ package endpoints
 import (
 	"io"
 	"net/http"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
@@ -15,6 +16,7 @@ import (
 // consists of the bytes that were stored (see objectstore.WriteResult).
 func (r *Resource) writeHandler(upstream func(*handlers.RequestScope) http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
+		req = req.WithContext(objectstore.WithWriter(req.Context(), writerOf(req)))
 		if r.written == nil || r.serving.without.writeResult || r.written.negotiate(req, "") != r.written.formats.json {
 			upstream(r.scope)(w, req)
 			return
@@ -24,6 +26,22 @@ func (r *Resource) writeHandler(upstream func(*handlers.RequestScope) http.Handl
 		scope.Serializer = writtenSerializer{scope.Serializer, result}
 		upstream(&scope)(w, req.WithContext(ctx))
 	}
+}
+
+// writerOf returns what the store records of a create, an update or a patch. The field manager
+// is that of the managed fields, as upstream's handlers.managerOrUserAgent finds it.
+func writerOf(req *http.Request) objectstore.Writer {
+	var w objectstore.Writer
+	if strings.HasPrefix(req.Header.Get("Content-Type"), "application/apply-patch") {
+		w.Verb = "apply" // for routing, an apply is a patch
+	}
+	if req.URL.RawQuery != "" {
+		w.Manager = req.URL.Query().Get("fieldManager")
+	}
+	if w.Manager == "" {
+		w.Manager = managerOfAgent(req.UserAgent())
+	}
+	return w
 }
 
 // writtenSerializer makes encoders that answer with the bytes that the request has

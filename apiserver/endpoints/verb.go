@@ -2,7 +2,6 @@ package endpoints
 
 import (
 	"net/http"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints"
@@ -14,8 +13,6 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
-
-	"byre/apiserver/objectstore"
 )
 
 // handler returns the handler of an action.
@@ -51,8 +48,7 @@ func (r *Resource) handler(a action) http.HandlerFunc {
 	case request.MethodPatch:
 		patcher := r.storage.(rest.Patcher)
 		return r.writeHandler(func(scope *handlers.RequestScope) http.HandlerFunc {
-			patch := r.patchResource(patcher, scope, admit)
-			return func(w http.ResponseWriter, req *http.Request) { patch(w, recordApplyVerb(req)) }
+			return r.patchResource(patcher, scope, admit)
 		})
 	case request.MethodDelete:
 		deleter := r.storage.(rest.GracefulDeleter)
@@ -157,13 +153,4 @@ func (r *Resource) produces(a action) []string {
 	default:
 		return append(own[:len(own):len(own)], media...)
 	}
-}
-
-// recordApplyVerb makes the store record the changes of a server-side apply with the verb
-// "apply". For routing, an apply is a patch.
-func recordApplyVerb(req *http.Request) *http.Request {
-	if !strings.HasPrefix(req.Header.Get("Content-Type"), "application/apply-patch") {
-		return req
-	}
-	return req.WithContext(objectstore.WithVerb(req.Context(), "apply"))
 }

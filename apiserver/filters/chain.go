@@ -148,6 +148,7 @@ func (c *chain) addAuthorizationFilters(handler http.Handler) http.Handler {
 			return impersonation.WithImpersonation(h, c.Authorizer, c.Serializer)
 		})
 	}
+	handler = withRealUser(handler)
 	return c.withLatencyTracking("audit", handler, func(h http.Handler) http.Handler {
 		return endpointfilters.WithAudit(h, c.AuditBackend, c.AuditPolicy, c.longRunning)
 	})

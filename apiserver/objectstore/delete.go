@@ -43,7 +43,7 @@ func (s *Store) Delete(
 			Op:       sqlstore.Delete,
 			Key:      at.Key,
 			Replaces: from.revision,
-			Author:   author(ctx),
+			Author:   author(ctx, sqlstore.Delete),
 		})
 		if isConflict(err) {
 			if from, err = r.getCurrentState(ctx); err != nil {

@@ -10,15 +10,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/audit"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/sqlstore"
 )
-
-// programName is the author of changes that no request asked for.
-const programName = "byre"
 
 // buffers holds the buffers that a Store encodes into. An encoding is copied from its
 // buffer to memory of its exact size, because it stays in memory for as long as it is
@@ -95,13 +90,13 @@ func (s *Store) commit(ctx context.Context, at location, w preparedWrite, replac
 		UID:        w.uid,
 		Form:       s.cfg.Form,
 		Value:      w.value,
-		Author:     author(ctx),
 		Attributes: w.attributes,
 		Grows:      w.grows,
 	}
 	if replaces == 0 {
 		write.Op = sqlstore.Create
 	}
+	write.Author = author(ctx, write.Op)
 	if ttl > 0 {
 		// The store compares expiries with the database's clock.
 		write.Expires = s.cfg.Clock.Now().Add(s.cfg.Feed.ClockAhead() + time.Duration(ttl)*time.Second)
@@ -123,26 +118,4 @@ func (s *Store) setOutput(out, obj runtime.Object, data []byte, revision int64) 
 	}
 	to.Elem().Set(from.Elem())
 	return s.versioner.UpdateObject(out, uint64(revision))
-}
-
-type verbKey struct{}
-
-// WithVerb returns a context whose changes are recorded with verb instead of the
-// request's verb. The handler of an apply uses it, because an apply request has the
-// verb patch.
-func WithVerb(ctx context.Context, verb string) context.Context {
-	return context.WithValue(ctx, verbKey{}, verb)
-}
-
-func author(ctx context.Context) sqlstore.Author {
-	a := sqlstore.Author{User: programName, AuditID: audit.GetAuditIDTruncated(ctx)}
-	if user, ok := request.UserFrom(ctx); ok && user.GetName() != "" {
-		a.User = user.GetName()
-	}
-	if verb, ok := ctx.Value(verbKey{}).(string); ok {
-		a.Verb = verb
-	} else if info, ok := request.RequestInfoFrom(ctx); ok && info != nil {
-		a.Verb = info.Verb
-	}
-	return a
 }

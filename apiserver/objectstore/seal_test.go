@@ -239,18 +239,20 @@ func TestUnsafeDeletion_DeletesUnreadableObjects(t *testing.T) {
 func TestAuthor_IsRecorded(t *testing.T) {
 	t.Parallel()
 	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "ann"})
-	ctx = request.WithRequestInfo(ctx, &request.RequestInfo{Verb: "patch"})
 	ctx = audit.WithAuditContext(ctx)
 	audit.WithAuditID(ctx, "id-1")
+	status := request.WithRequestInfo(ctx, &request.RequestInfo{Verb: "patch", Subresource: "status"})
+	applied := WithRealUser(WithWriter(status, Writer{Verb: "apply", Manager: "kubectl"}), "root")
 	for _, test := range []struct {
 		ctx  context.Context
 		want sqlstore.Author
 	}{
-		{ctx, sqlstore.Author{User: "ann", Verb: "patch", AuditID: "id-1"}},
-		{WithVerb(ctx, "apply"), sqlstore.Author{User: "ann", Verb: "apply", AuditID: "id-1"}},
-		{t.Context(), sqlstore.Author{User: programName}},
+		{status, sqlstore.Author{User: "ann", Verb: "patch", Subresource: "status", AuditID: "id-1"}},
+		{WithWriter(status, Writer{Manager: "m"}), sqlstore.Author{User: "ann", Verb: "patch", Subresource: "status", Manager: "m", AuditID: "id-1"}},
+		{applied, sqlstore.Author{User: "ann", RealUser: "root", Verb: "apply", Subresource: "status", Manager: "kubectl", AuditID: "id-1"}},
+		{t.Context(), sqlstore.Author{User: programName, Verb: "delete"}},
 	} {
-		if got := author(test.ctx); got != test.want {
+		if got := author(test.ctx, sqlstore.Delete); got != test.want {
 			t.Errorf("got %+v, want %+v", got, test.want)
 		}
 	}

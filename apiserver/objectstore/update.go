@@ -90,7 +90,7 @@ func (s *Store) grows(ctx context.Context, size, replaced int) bool {
 	if size <= replaced || s.cfg.GroupResource == leases {
 		return false
 	}
-	verb := author(ctx).Verb
+	verb := author(ctx, "").Verb
 	return verb != "delete" && verb != "deletecollection"
 }
 
