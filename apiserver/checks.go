@@ -16,7 +16,7 @@ func (s *Server) checks() health.Checks {
 	checks := health.Checks{
 		Always:           slices.Concat([]health.Checker{health.Log(), store}, s.encryption.checks),
 		BootSequence:     s.bootChecks(),
-		ReadyzOnly:       []health.Checker{s.core.writable(storeReady), healthz.NewInformerSyncHealthz(s.clients.informers), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
+		ReadyzOnly:       []health.Checker{s.core.writable(storeReady), s.informerCheck(), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
 		LivezGracePeriod: s.config.Options.LivezGracePeriod,
 	}
 	checks.ReadyzOnly = append(checks.ReadyzOnly, s.core.quotaCheck(s.config.Options.Store.DatabaseQuota.Value())...)
@@ -24,6 +24,18 @@ func (s *Server) checks() health.Checks {
 		checks.BootSequence = append(checks.BootSequence, server.Checks()...)
 	}
 	return checks
+}
+
+// informerCheck is kube-apiserver's check of its informers, of which the Node authorizer here
+// has one of its own.
+func (s *Server) informerCheck() health.Checker {
+	synced := healthz.NewInformerSyncHealthz(s.clients.informers)
+	return healthz.NamedCheck(synced.Name(), func(r *http.Request) error {
+		if err := s.auth.Ready(); err != nil {
+			return err
+		}
+		return synced.Check(r)
+	})
 }
 
 // bootChecks are the checks that pass once the parts of this server have started.

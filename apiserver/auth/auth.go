@@ -107,6 +107,14 @@ func (a *Auth) ClientCAs() dynamiccertificates.CAContentProvider {
 	}
 }
 
+// Ready returns nil when the authorizer has read what it decides by.
+func (a *Auth) Ready() error {
+	if a.nodeAuthorizer == nil {
+		return nil
+	}
+	return a.nodeAuthorizer.ready()
+}
+
 // Run watches the CA files, the authentication configuration and the Node authorizer's
 // Pods until ctx ends. It returns when all its goroutines have ended.
 func (a *Auth) Run(ctx context.Context) error {

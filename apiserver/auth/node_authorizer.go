@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -15,23 +16,28 @@ import (
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 )
 
-// lazyNodeAuthorizer starts the Node authorizer's Pod informer when a node makes its
-// first request. A server without kubelets never starts it, and so neither decodes each
-// change of a Pod nor keeps the graph in memory.
+// lazyNodeAuthorizer starts the Node authorizer's Pod informer with the server if there are
+// nodes, and otherwise when a node makes its first request. A server without kubelets never
+// starts it, and so neither decodes each change of a Pod nor keeps the graph in memory.
 type lazyNodeAuthorizer struct {
 	authorizer.Authorizer
+	client     kubernetes.Interface
 	identifier nodeidentifier.NodeIdentifier
 	pods       cache.SharedIndexInformer
 	// nodeAsked is closed, once, by the first request of a node.
 	nodeAsked chan struct{}
 	once      sync.Once
+	// withoutNodes is closed if the server starts without nodes.
+	withoutNodes chan struct{}
 }
 
 func newLazyNodeAuthorizer(client kubernetes.Interface) *lazyNodeAuthorizer {
 	return &lazyNodeAuthorizer{
-		identifier: nodeidentifier.NewDefaultNodeIdentifier(),
-		pods:       newPodInformer(client),
-		nodeAsked:  make(chan struct{}),
+		client:       client,
+		identifier:   nodeidentifier.NewDefaultNodeIdentifier(),
+		pods:         newPodInformer(client),
+		nodeAsked:    make(chan struct{}),
+		withoutNodes: make(chan struct{}),
 	}
 }
 
@@ -53,14 +59,51 @@ func (n *lazyNodeAuthorizer) Authorize(ctx context.Context, a authorizer.Attribu
 	return n.Authorizer.Authorize(ctx, a)
 }
 
-// run waits for the first request of a node, then runs the Pod informer until ctx ends.
+// run runs the Pod informer until ctx ends, once there is a node.
 func (n *lazyNodeAuthorizer) run(ctx context.Context) error {
-	select {
-	case <-n.nodeAsked:
-		n.pods.RunWithContext(ctx)
-	case <-ctx.Done():
+	if !n.hasNodes(ctx) {
+		close(n.withoutNodes)
+		select {
+		case <-n.nodeAsked:
+		case <-ctx.Done():
+			return nil
+		}
 	}
+	n.pods.RunWithContext(ctx)
 	return nil
+}
+
+// nodesRetry is the time after which a failed read of the nodes is tried again.
+const nodesRetry = 100 * time.Millisecond
+
+func (n *lazyNodeAuthorizer) hasNodes(ctx context.Context) bool {
+	for {
+		nodes, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1})
+		if err == nil {
+			return len(nodes.Items) > 0
+		}
+		select {
+		case <-n.nodeAsked:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-time.After(nodesRetry):
+		}
+	}
+}
+
+// ready returns nil when the kubelets of the nodes that there were at the start are allowed
+// what their Pods refer to.
+func (n *lazyNodeAuthorizer) ready() error {
+	select {
+	case <-n.withoutNodes:
+		return nil
+	default:
+	}
+	if n.pods.HasSynced() {
+		return nil
+	}
+	return errors.New("the Node authorizer has not read the Pods yet")
 }
 
 // newPodInformer returns an informer of the Pods that are assigned to a node. It keeps

@@ -17,6 +17,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -74,6 +75,37 @@ func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually.True(t, "the graph without the deleted Pod", func() bool { return !ask("a", "get", "secrets", "secret-p") })
+}
+
+// TestNodeAuthorizer_IsReadyWithItsPods: a server that starts with nodes is not ready before the
+// Node authorizer has read the Pods; without nodes it is, and follows no Pods.
+func TestNodeAuthorizer_IsReadyWithItsPods(t *testing.T) {
+	t.Parallel()
+	for _, objects := range [][]runtime.Object{nil, {&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}} {
+		client := fake.NewClientset(objects...)
+		listed, proceed := make(chan struct{}), make(chan struct{})
+		client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			close(listed)
+			<-proceed
+			return false, nil, nil
+		})
+		a := newAuth(t, client, newRules(t).Listers, options(t))
+		if len(objects) > 0 {
+			<-listed
+			if a.Ready() == nil {
+				t.Error("ready before the Pods are read")
+			}
+		}
+		close(proceed)
+		eventually.True(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
+		select {
+		case <-listed:
+			if len(objects) == 0 {
+				t.Error("Pods are followed though there is no node")
+			}
+		default:
+		}
+	}
 }
 
 // listReferences returns what the Node authorizer finds in a Pod.

@@ -2,14 +2,19 @@ package auth
 
 import (
 	"crypto/x509"
+	"errors"
 	"hash/maphash"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 )
@@ -92,13 +97,20 @@ func (c *cachedX509Authenticator) AuthenticateRequest(r *http.Request) (*authent
 	}
 	presented := r.TLS.PeerCertificates
 	key := c.hash(presented)
-	if found, ok := c.cache.Get(key); ok {
-		v := found.(*verifiedChain)
-		if v.roots == options.Roots && c.clock.Now().Before(v.notAfter) && slices.EqualFunc(v.presented, presented, (*x509.Certificate).Equal) {
-			return v.response, true, nil
+	cached, _ := c.cache.Get(key)
+	v, ok := cached.(*verifiedChain)
+	if !ok || !v.isValid(presented, options.Roots, c.clock.Now()) {
+		if v = c.verify(presented, options); v == nil {
+			return nil, false, nil
 		}
+		c.cache.Add(key, v)
 	}
-	return c.verify(key, options, r)
+	certificateExpiration().Observe(presented[0].NotAfter.Sub(c.clock.Now()).Seconds())
+	return v.response, true, nil
+}
+
+func (v *verifiedChain) isValid(presented []*x509.Certificate, roots *x509.CertPool, now time.Time) bool {
+	return v.roots == roots && now.Before(v.notAfter) && slices.EqualFunc(v.presented, presented, (*x509.Certificate).Equal)
 }
 
 func (c *cachedX509Authenticator) hash(certificates []*x509.Certificate) uint64 {
@@ -110,24 +122,55 @@ func (c *cachedX509Authenticator) hash(certificates []*x509.Certificate) uint64 
 	return h.Sum64()
 }
 
-func (c *cachedX509Authenticator) verify(key uint64, options x509.VerifyOptions, r *http.Request) (*authenticator.Response, bool, error) {
-	v := &verifiedChain{presented: r.TLS.PeerCertificates, roots: options.Roots}
+// verify verifies the certificates that a client presents, as upstream does. It returns nil if
+// they name no user. It does not call upstream's authenticator, which observes the expiry of
+// what it verifies: where the verification fails, upstream's own is called next.
+func (c *cachedX509Authenticator) verify(presented []*x509.Certificate, options x509.VerifyOptions) *verifiedChain {
 	options.CurrentTime = c.clock.Now()
-	verifier := x509request.New(options, x509request.UserConversionFunc(
-		func(chain []*x509.Certificate) (*authenticator.Response, bool, error) {
-			v.notAfter = chain[0].NotAfter
-			for _, certificate := range chain[1:] {
-				if certificate.NotAfter.Before(v.notAfter) {
-					v.notAfter = certificate.NotAfter
-				}
+	if len(presented) > 1 {
+		options.Intermediates = x509.NewCertPool()
+		for _, intermediate := range presented[1:] {
+			options.Intermediates.AddCert(intermediate)
+		}
+	}
+	chains, err := presented[0].Verify(options)
+	if err != nil {
+		return nil
+	}
+	v := &verifiedChain{presented: presented, roots: options.Roots}
+	named := authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+		for _, chain := range chains {
+			if response, ok, err := x509request.CommonNameUserConversion(chain); err == nil && ok {
+				v.notAfter = slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }).NotAfter
+				return response, true, nil
 			}
-			return x509request.CommonNameUserConversion(chain)
-		}))
-	response, ok, err := group.NewAuthenticatedGroupAdder(verifier).AuthenticateRequest(r)
-	if err != nil || !ok {
+		}
 		return nil, false, nil
+	})
+	response, ok, err := group.NewAuthenticatedGroupAdder(named).AuthenticateRequest(nil)
+	if err != nil || !ok {
+		return nil
 	}
 	v.response = response
-	c.cache.Add(key, v)
-	return v.response, true, nil
+	return v
 }
+
+// certificateExpiration returns upstream's histogram of the remaining lifetime of the
+// certificates that requests were authenticated with. Upstream exports no variable of it, but
+// the registry answers the registration of the same metric with it.
+var certificateExpiration = sync.OnceValue(func() metrics.ObserverMetric {
+	same := metrics.NewHistogram(&metrics.HistogramOpts{
+		Namespace:      "apiserver",
+		Subsystem:      "client",
+		Name:           "certificate_expiration_seconds",
+		Help:           "Distribution of the remaining lifetime on the certificate used to authenticate a request.",
+		StabilityLevel: metrics.ALPHA,
+	})
+	var registered prometheus.AlreadyRegisteredError
+	if errors.As(legacyregistry.Register(same), &registered) {
+		if upstream, ok := registered.ExistingCollector.(*metrics.Histogram); ok {
+			return upstream
+		}
+	}
+	return same
+})

@@ -10,7 +10,9 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/union"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/component-base/metrics/legacyregistry"
 )
 
 // verifiedBy returns the options to verify client certificates of a CA.
@@ -62,6 +64,46 @@ func TestCertificateCache_AnswersAsUpstream(t *testing.T) {
 			t.Errorf("%+v, %v, %v; upstream finds %+v", got, ok, err, want)
 		}
 	}
+}
+
+// TestCertificateCache_ObservesTheExpiryForEachRequest: each request adds one observation to
+// upstream's histogram, which alerts on expiring certificates read: those that are answered from
+// the cache, and those whose verification fails, which upstream's authenticator repeats.
+func TestCertificateCache_ObservesTheExpiryForEachRequest(t *testing.T) {
+	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
+	verify := verifiedBy(ca)
+	both := union.New(newCachedX509Authenticator(verify, nil), x509request.NewDynamic(verify, x509request.CommonNameUserConversion))
+	for _, test := range []struct {
+		of   authority
+		isOK bool
+	}{{ca, true}, {other, false}} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{test.of.client(t, "alice").Leaf}}
+		before := expiryObservations(t)
+		for range 51 {
+			if _, ok, _ := both.AuthenticateRequest(r); ok != test.isOK {
+				t.Fatalf("a certificate of %s: authenticated is %v", test.of.cert.Subject, ok)
+			}
+		}
+		if n := expiryObservations(t) - before; n != 51 {
+			t.Errorf("51 requests with a certificate of %s are %d observations", test.of.cert.Subject, n)
+		}
+	}
+}
+
+func expiryObservations(t *testing.T) uint64 {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "apiserver_client_certificate_expiration_seconds" {
+			return family.GetMetric()[0].GetHistogram().GetSampleCount()
+		}
+	}
+	t.Fatal("there is no histogram")
+	return 0
 }
 
 // BenchmarkCertificates authenticates requests of one connection with the cache, and with

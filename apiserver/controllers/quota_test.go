@@ -1,10 +1,14 @@
 package controllers
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -109,4 +113,28 @@ func TestQuota_KeepsCountingWhenDiscoveryFails(t *testing.T) {
 	if !maps.Equal(got, want) {
 		t.Errorf("counted are %v, want %v", got, want)
 	}
+}
+
+// TestQuota_StartsAgain: a controller that could not start is tried again, until it runs or
+// is stopped.
+func TestQuota_StartsAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuotas(t, served)
+		starts := 0
+		q.runUpstream = func(ctx context.Context, _ resourceSet) error {
+			if starts++; starts < 3 {
+				return errors.New("not yet")
+			}
+			<-ctx.Done()
+			return nil
+		}
+		begun := time.Now()
+		stop := q.startController(t.Context(), resourceSet{v1.SchemeGroupVersion.WithResource("pods"): {}})
+		time.Sleep(time.Minute)
+		stop()
+		if starts != 3 {
+			t.Errorf("started %d times in %v", starts, time.Since(begun))
+		}
+	})
 }

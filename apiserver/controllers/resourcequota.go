@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/informers"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/resourcequota"
 	"k8s.io/kubernetes/pkg/quota/v1/evaluator/core"
 	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
@@ -41,6 +42,8 @@ type lazyQuotaController struct {
 	evaluators []quotav1.Evaluator
 	// discover lists the namespaced resources that the server serves.
 	discover resourcequota.NamespacedResourcesFunc
+	// runUpstream runs upstream's controller until ctx ends.
+	runUpstream func(ctx context.Context, counted resourceSet) error
 }
 
 func newResourceQuota(_ context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -59,6 +62,7 @@ func newResourceQuota(_ context.Context, cc *controllerContext) (func(context.Co
 		evaluators:    evaluators,
 		discover:      cc.kube.Discovery().ServerPreferredNamespacedResources,
 	}
+	q.runUpstream = q.runController
 	if _, err := informer.Informer().AddEventHandler(q.handler()); err != nil {
 		return nil, err
 	}
@@ -118,8 +122,8 @@ func (q *lazyQuotaController) run(ctx context.Context) {
 }
 
 // startController runs upstream's controller until stop is called; stop waits for its
-// end. If the controller cannot start, run tries again when the set of resources changes
-// next. Until then admission rejects objects that a quota without a status counts.
+// end. If the controller cannot start, it is tried again every retryPeriod. Until then
+// admission rejects objects that a quota without a status counts.
 func (q *lazyQuotaController) startController(ctx context.Context, counted resourceSet) (stop func()) {
 	if len(counted) == 0 {
 		return func() {}
@@ -128,8 +132,16 @@ func (q *lazyQuotaController) startController(ctx context.Context, counted resou
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := q.runController(ctx, counted); err != nil {
-			utilruntime.HandleErrorWithContext(ctx, err, "The resource quota controller could not start")
+		for ctx.Err() == nil {
+			err := q.runUpstream(ctx, counted)
+			if err == nil {
+				continue
+			}
+			klog.FromContext(ctx).Error(err, "The resource quota controller could not start; will try again")
+			select {
+			case <-ctx.Done():
+			case <-time.After(retryPeriod):
+			}
 		}
 	}()
 	return func() {

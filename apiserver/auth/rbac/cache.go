@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
@@ -35,9 +35,10 @@ type resourceCache[T metav1.Object] struct {
 	objects  atomic.Pointer[map[string][]T]
 	revision atomic.Int64
 
-	// mu is held during sync. It guards snapshot, the feed's snapshot at the last
-	// sync, and byRevision, the objects of that snapshot by their revision.
-	mu         sync.Mutex
+	// loads runs one load at a time, whose result is that of all who wait for it: a load
+	// that fails slowly fails once. snapshot, the feed's snapshot at the last load, and
+	// byRevision, the objects of that snapshot by their revision, are the load's own.
+	loads      singleflight.Group
 	snapshot   watch.Snapshot
 	byRevision map[int64]T
 }
@@ -69,23 +70,27 @@ func find[T metav1.Object](list []T, name string) (int, bool) {
 // written since the last call, and a few if only other resources were written.
 func (c *resourceCache[T]) sync() error {
 	revision := c.feed.Revision()
-	if revision > 0 && c.revision.Load() >= revision {
-		return nil
+	for first := true; first && revision == 0 || c.revision.Load() < revision; first = false {
+		// A load that has begun before this call may be of an earlier revision; the next
+		// one is not.
+		if _, err, _ := c.loads.Do("", func() (any, error) { return nil, c.load() }); err != nil {
+			return fmt.Errorf("reading %s: %w", c.resource, err)
+		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if revision > 0 && c.revision.Load() >= revision {
-		return nil
-	}
+	return nil
+}
+
+// load reads the objects of the feed's revision.
+func (c *resourceCache[T]) load() error {
 	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
 	defer cancel()
 	snapshot, err := c.feed.Snapshot(ctx, watch.Resource{Group: c.resource.Group, Name: c.resource.Resource})
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", c.resource, err)
+		return err
 	}
 	if c.objects.Load() == nil || !snapshot.Same(c.snapshot) {
-		if err := c.load(ctx); err != nil {
-			return fmt.Errorf("reading %s: %w", c.resource, err)
+		if err := c.decodeChanged(ctx); err != nil {
+			return err
 		}
 	}
 	c.snapshot = snapshot
@@ -93,8 +98,9 @@ func (c *resourceCache[T]) sync() error {
 	return nil
 }
 
-// load lists the resource from the watch cache and decodes the objects that have changed.
-func (c *resourceCache[T]) load(ctx context.Context) error {
+// decodeChanged lists the resource from the watch cache and decodes the objects that have
+// changed.
+func (c *resourceCache[T]) decodeChanged(ctx context.Context) error {
 	store := c.lookup(c.resource)
 	if store == nil {
 		return errors.New("not served yet")
