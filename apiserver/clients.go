@@ -1,9 +1,12 @@
 package apiserver
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -16,12 +19,12 @@ import (
 	"byre/apiserver/objectstore"
 )
 
-// clients send requests to the delegation chain within the process, as the user of
-// package loopback.
+// clients send requests to the delegation chain within the process, as the server itself.
 type clients struct {
-	loopback *rest.Config
-	kube     kubernetes.Interface
-	dynamic  dynamic.Interface
+	transport *loopback.Transport
+	loopback  *rest.Config
+	kube      kubernetes.Interface
+	dynamic   dynamic.Interface
 	// reader reads built-in objects from their stores, without a request.
 	reader *lookup.Reader
 	// informers are started after every part of the server has registered its own.
@@ -44,11 +47,23 @@ func newClients(roundTripper *loopback.Transport, tracer tracing.TracerProvider,
 		return clients{}, fmt.Errorf("loopback client: %w", err)
 	}
 	return clients{
-		loopback: config,
-		kube:     kube,
-		dynamic:  dynamicClient,
-		reader:   lookup.NewReader(stores),
+		transport: roundTripper,
+		loopback:  config,
+		kube:      kube,
+		dynamic:   dynamicClient,
+		reader:    lookup.NewReader(stores),
 		informers: informers.NewSharedInformerFactoryWithOptions(kube, 0,
 			informers.WithTransform(loopback.StripManagedFields), informers.WithCustomResyncConfig(builtin.CustomResync())),
 	}, nil
+}
+
+// as returns the configuration of clients whose requests are those of another user. Their user
+// agent is that of a Kubernetes component in upstream's form, from which its name gets into the
+// managed fields.
+func (c clients) as(component string, who user.Info) *rest.Config {
+	config := loopback.As(c.loopback, c.transport, who)
+	info := Version(effectiveVersion())
+	version, _, _ := strings.Cut(info.GitVersion, "+")
+	config.UserAgent = fmt.Sprintf("%s/%s (%s) kubernetes/%.7s", component, version, info.Platform, cmp.Or(info.GitCommit, "unknown"))
+	return config
 }

@@ -3,7 +3,6 @@ package apiserver
 import (
 	"os"
 
-	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
@@ -14,28 +13,28 @@ import (
 	"byre/apiserver/pki"
 )
 
-// newControllers makes the runner of the controllers. Of the servers on a shared
-// database, only the holder of a Lease runs them.
+// newControllers makes the runner of the controllers.
 func (s *Server) newControllers(files pki.Files) (*controllers.Runner, error) {
 	rootCA, err := os.ReadFile(s.rootCA(files))
 	if err != nil {
 		return nil, err
 	}
-	config := controllers.Config{
-		Controllers:   s.config.Options.EnabledControllers,
-		ClientConfig:  s.clients.loopback,
-		RootCA:        rootCA,
-		WithScheduler: s.config.Options.WithScheduler,
+	o := s.config.Options
+	return controllers.New(controllers.Config{
+		Controllers:           o.EnabledControllers,
+		ClientConfig:          s.clients.as,
+		Self:                  s.clients.kube,
+		RootCA:                rootCA,
+		WithControllerManager: o.WithControllerManager,
+		WithScheduler:         o.WithScheduler,
 		Files: controllers.Files{
 			CACert: files.CACert, CAKey: files.CAKey,
-			ServiceAccountKey: s.config.Options.Auth.Authentication.ServiceAccounts.SigningKeyFile,
+			ServiceAccountKey: o.Auth.Authentication.ServiceAccounts.SigningKeyFile,
 		},
 		NewMetadataWatch: s.watchStored,
-	}
-	if s.core.database.Shared {
-		config.Lease = &controllers.Lease{Name: "byre-controllers", Identity: s.id + "_" + uuid.NewString()}
-	}
-	return controllers.New(config)
+		ServerID:         s.id,
+		Shared:           s.core.database.Shared,
+	})
 }
 
 // watchStored watches the metadata of a resource's objects in their stored bytes. It

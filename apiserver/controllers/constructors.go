@@ -5,14 +5,9 @@ import (
 	"time"
 
 	"k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/klog/v2"
 	kubectrlmgrconfig "k8s.io/kubernetes/pkg/controller/apis/config"
@@ -21,7 +16,6 @@ import (
 	"k8s.io/kubernetes/pkg/controller/namespace"
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
 
-	"byre/apiserver/loopback"
 	"byre/apiserver/objectstore"
 )
 
@@ -32,29 +26,13 @@ const (
 	roleWorkers         = 5
 )
 
-// clients are the API clients that the controllers share.
-type clients struct {
-	config   *rest.Config
-	kube     kubernetes.Interface
-	metadata metadata.Interface
-}
-
-func newClients(config *rest.Config) (clients, error) {
-	kube, err := kubeClient(config, "controllers")
-	if err != nil {
-		return clients{}, err
-	}
-	meta, err := metadata.NewForConfig(rest.AddUserAgent(rest.CopyConfig(config), "controllers"))
-	if err != nil {
-		return clients{}, err
-	}
-	return clients{config: config, kube: kube, metadata: meta}, nil
-}
-
 // controllerContext holds what the controllers share while this server holds the lease,
 // as kube-controller-manager's type of the same name.
 type controllerContext struct {
+	// clients are the controller's own.
 	clients
+	// root are the clients of the informers that controllers share.
+	root   clients
 	rootCA []byte
 	// newMetadataWatch is Config.NewMetadataWatch.
 	newMetadataWatch func(schema.GroupResource) *objectstore.MetadataWatch
@@ -65,24 +43,13 @@ type controllerContext struct {
 	// mapper reads discovery again every discoveryRefreshInterval; nil for essential
 	// controllers.
 	mapper *restmapper.DeferredDiscoveryRESTMapper
-	// rootCAMaps watches only the ConfigMaps that the root CA publisher writes; nil
-	// if that controller does not run.
+	// rootCAMaps watches only the ConfigMaps that the root CA publisher writes.
 	rootCAMaps informers.SharedInformerFactory
-	// metadataInformers are the informers of the garbage collector, which starts
-	// them; nil if that controller does not run.
+	// metadataInformers are the informers of the garbage collector, which starts them.
 	metadataInformers metadatainformer.SharedInformerFactory
 	// informersStarted is closed when the informers that the constructors have
 	// requested are started.
 	informersStarted chan struct{}
-}
-
-// factories returns the informer factories of typed objects.
-func (cc *controllerContext) factories() []informers.SharedInformerFactory {
-	all := []informers.SharedInformerFactory{cc.informers}
-	if cc.rootCAMaps != nil {
-		all = append(all, cc.rootCAMaps)
-	}
-	return all
 }
 
 func newNamespace(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
@@ -103,12 +70,6 @@ func newServiceAccount(ctx context.Context, cc *controllerContext) (func(context
 }
 
 func newRootCAPublisher(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	// The publisher reads ConfigMaps of one name. The field selector keeps all other
-	// ConfigMaps out of memory.
-	only := fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName)
-	cc.rootCAMaps = informers.NewSharedInformerFactoryWithOptions(cc.kube, 0,
-		informers.WithTransform(loopback.StripManagedFields),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = only.String() }))
 	c, err := rootcacertpublisher.NewPublisher(cc.rootCAMaps.Core().V1().ConfigMaps(),
 		cc.informers.Core().V1().Namespaces(), cc.kube, cc.rootCA)
 	if err != nil {

@@ -4,21 +4,25 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/user"
 	cacheddiscovery "k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
-	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/klog/v2"
 	kubectrlmgrconfigv1alpha1 "k8s.io/kube-controller-manager/config/v1alpha1"
 	kubectrlmgrconfig "k8s.io/kubernetes/pkg/controller/apis/config"
 	kubectrlmgrconfigscheme "k8s.io/kubernetes/pkg/controller/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
 
 	"byre/apiserver/loopback"
 	"byre/apiserver/objectstore"
@@ -28,8 +32,11 @@ import (
 type Config struct {
 	// Controllers are the names of the controllers to run, as Select returns them.
 	Controllers []string
-	// ClientConfig is the configuration of the controllers' API clients.
-	ClientConfig *rest.Config
+	// ClientConfig returns the configuration of API clients whose requests are those of
+	// a user and have the user agent of a Kubernetes component.
+	ClientConfig func(component string, who user.Info) *rest.Config
+	// Self is a client of this server itself.
+	Self kubernetes.Interface
 	// RootCA is the PEM bundle that the root CA publisher writes to every namespace.
 	RootCA []byte
 	// NewMetadataWatch returns a new watch of a resource that this server stores,
@@ -37,11 +44,16 @@ type Config struct {
 	NewMetadataWatch func(schema.GroupResource) *objectstore.MetadataWatch
 	// Files are the keys that controllers sign with.
 	Files Files
-	// WithScheduler says that kube-scheduler's scheduler runs too.
-	WithScheduler bool
-	// Lease is the lease that this server holds while it runs the controllers. nil
-	// means that no other server shares the database.
-	Lease *Lease
+	// WithControllerManager says that this server does all that a kube-controller-manager
+	// does, and WithScheduler that it does what a kube-scheduler does. It holds the Lease
+	// of that component meanwhile, so that another process waits. Without
+	// WithControllerManager it is this server that gives way.
+	WithControllerManager, WithScheduler bool
+	// ServerID is the name of this server, which the holders of its Leases begin with.
+	ServerID string
+	// Shared says that other servers use the database too. One of them at a time runs the
+	// controllers: the one that holds the Lease ReplicasLease.
+	Shared bool
 }
 
 // Files are paths of PEM files. A controller that needs a file that does not exist does
@@ -56,6 +68,8 @@ type Files struct {
 // Runner runs the selected controllers.
 type Runner struct {
 	config Config
+	// identity is this process as the holder of a Lease.
+	identity string
 }
 
 // New checks the configuration. It starts no goroutine.
@@ -66,80 +80,27 @@ func New(c Config) (*Runner, error) {
 			return nil, fmt.Errorf("there is no controller %q", name)
 		}
 	}
-	return &Runner{config: c}, nil
+	return &Runner{config: c, identity: newIdentity(c.ServerID)}, nil
 }
 
-// Run runs the controllers until ctx ends, or, with a lease, whenever this server holds
-// it. It returns before ctx ends only with an error.
+// Run runs the controllers until ctx ends, or, with a shared database, whenever this server
+// holds the Lease. It returns before ctx ends only with an error.
 func (r *Runner) Run(ctx context.Context) error {
-	if len(r.config.Controllers) == 0 && !r.config.WithScheduler {
+	switch {
+	case len(r.config.Controllers) == 0 && !r.config.WithScheduler:
 		<-ctx.Done()
 		return nil
-	}
-	if r.config.Lease == nil {
+	case !r.config.Shared:
 		return r.runControllers(ctx)
+	default:
+		return r.runAsReplica(ctx)
 	}
-	for ctx.Err() == nil {
-		if err := r.runWhileLeading(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// runWhileLeading waits for the lease and runs the controllers while this server holds
-// it. It returns when the lease is lost or ctx ends.
-func (r *Runner) runWhileLeading(ctx context.Context) error {
-	leading := make(chan context.Context, 1)
-	elector, err := r.newElector(func(held context.Context) { leading <- held })
-	if err != nil {
-		return err
-	}
-	// Invariant: the controllers of two servers never run at the same time. The elector
-	// therefore releases the lease only after the controllers have stopped, and must
-	// not end with ctx.
-	electing, resign := context.WithCancel(context.WithoutCancel(ctx))
-	var election sync.WaitGroup
-	defer election.Wait()
-	defer resign()
-	election.Go(func() { elector.Run(electing) })
-	select {
-	case <-ctx.Done():
-		return nil
-	case held := <-leading:
-		term, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(held, cancel)()
-		return r.runControllers(term)
-	}
-}
-
-// newElector returns an elector that calls lead, with a context that ends when the lease
-// is lost, when this server has acquired the lease.
-func (r *Runner) newElector(lead func(context.Context)) (*leaderelection.LeaderElector, error) {
-	lock, err := r.config.Lease.lock(r.config.ClientConfig)
-	if err != nil {
-		return nil, err
-	}
-	return leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock,
-		// kube-controller-manager's defaults.
-		LeaseDuration:   15 * time.Second,
-		RenewDeadline:   10 * time.Second,
-		RetryPeriod:     2 * time.Second,
-		ReleaseOnCancel: true,
-		Name:            r.config.Lease.Name,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: lead,
-			OnStoppedLeading: func() {},
-		},
-	})
 }
 
 // runControllers runs the controllers until ctx ends. Each call makes new informers,
 // because the event handlers that a controller adds to an informer cannot be removed.
 func (r *Runner) runControllers(ctx context.Context) error {
-	clients, err := newClients(r.config.ClientConfig)
+	root, err := r.config.newComponentClients(controllerManager, "shared-informers")
 	if err != nil {
 		return err
 	}
@@ -152,54 +113,58 @@ func (r *Runner) runControllers(ctx context.Context) error {
 			others[name] = d
 		}
 	}
-	var group sync.WaitGroup
-	defer group.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
 	if len(others) > 0 {
-		manager, err := newLeader(clients.kube, "kube-controller-manager")
-		if err != nil {
-			return err
+		onDemand := func(ctx context.Context) { r.runOnDemand(ctx, root, others) }
+		if r.config.WithControllerManager {
+			group.Go(func() error { return r.runAsComponent(ctx, controllerManager, onDemand) })
+		} else {
+			group.Go(func() error { return runWithout(ctx, root.kube, controllerManager, onDemand) })
 		}
-		group.Go(func() { manager.runWithout(ctx, func(ctx context.Context) { r.runOnDemand(ctx, clients, others) }) })
 	}
 	if r.config.WithScheduler {
-		scheduler, err := newLeader(clients.kube, "kube-scheduler")
-		if err != nil {
-			return err
-		}
-		group.Go(func() {
-			scheduler.runWithout(ctx, func(ctx context.Context) { runScheduler(ctx, r.config.ClientConfig) })
-		})
+		group.Go(func() error { return r.runAsComponent(ctx, kubeScheduler, r.runScheduler) })
 	}
-	return r.runEssential(ctx, clients, always)
+	group.Go(func() error { return r.runEssential(ctx, root, always) })
+	return group.Wait()
 }
 
 // runEssential runs the controllers of the class essential until ctx ends.
-func (r *Runner) runEssential(ctx context.Context, clients clients, controllers map[string]descriptor) error {
-	cc := &controllerContext{
-		clients:          clients,
+func (r *Runner) runEssential(ctx context.Context, root clients, controllers map[string]descriptor) error {
+	// The publisher of the root CA reads ConfigMaps of one name. The field selector keeps
+	// all others out of memory.
+	only := fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName).String()
+	shared := controllerContext{
+		root:             root,
 		rootCA:           r.config.RootCA,
 		newMetadataWatch: r.config.NewMetadataWatch,
-		informers:        informers.NewSharedInformerFactoryWithOptions(clients.kube, 0, informers.WithTransform(loopback.StripManagedFields)),
+		informers:        informers.NewSharedInformerFactoryWithOptions(root.kube, 0, informers.WithTransform(loopback.StripManagedFields)),
+		rootCAMaps: informers.NewSharedInformerFactoryWithOptions(root.kube, 0, informers.WithTransform(loopback.StripManagedFields),
+			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = only })),
+		metadataInformers: metadatainformer.NewSharedInformerFactoryWithOptions(root.metadata, 0,
+			metadatainformer.WithTransform(loopback.StripManagedFields)),
 		informersStarted: make(chan struct{}),
 	}
 	var runs []func(context.Context)
 	for name, d := range controllers {
-		run, err := d.build(ctx, cc)
+		own, err := r.config.newControllerClients(ctx, root, name, d)
+		if err != nil {
+			return err
+		}
+		cc := shared
+		cc.clients = own
+		run, err := d.build(ctx, &cc)
 		if err != nil {
 			return fmt.Errorf("controller %s: %w", name, err)
 		}
 		runs = append(runs, run)
 	}
-	for _, factory := range cc.factories() {
+	for _, factory := range []informers.SharedInformerFactory{shared.informers, shared.rootCAMaps} {
 		factory.StartWithContext(ctx)
 		defer factory.Shutdown()
 	}
-	if cc.metadataInformers != nil {
-		defer cc.metadataInformers.Shutdown()
-	}
-	close(cc.informersStarted)
+	defer shared.metadataInformers.Shutdown()
+	close(shared.informersStarted)
 	var group sync.WaitGroup
 	for _, run := range runs {
 		group.Go(func() { run(ctx) })
@@ -211,27 +176,31 @@ func (r *Runner) runEssential(ctx context.Context, clients clients, controllers 
 }
 
 // runOnDemand runs controllers of the other classes until ctx ends.
-func (r *Runner) runOnDemand(ctx context.Context, clients clients, controllers map[string]descriptor) {
+func (r *Runner) runOnDemand(ctx context.Context, root clients, controllers map[string]descriptor) {
 	settings, err := defaultSettings()
 	if err != nil {
 		utilruntime.HandleErrorWithContext(ctx, err, "Cannot read the defaults of kube-controller-manager")
+		<-ctx.Done()
 		return
 	}
 	cc := &controllerContext{
-		clients:          clients,
+		root:             root,
 		files:            r.config.Files,
 		rootCA:           r.config.RootCA,
 		settings:         settings,
 		newMetadataWatch: r.config.NewMetadataWatch,
-		informers:        informersOf(clients, controllers),
-		mapper:           restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(clients.kube.Discovery())),
+		informers:        informersOf(root, controllers),
+		mapper:           restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(root.kube.Discovery())),
 	}
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Go(func() {
 		wait.UntilWithContext(ctx, func(context.Context) { cc.mapper.Reset() }, discoveryRefreshInterval)
 	})
-	(&onDemand{cc: cc, controllers: controllers}).run(ctx)
+	newClients := func(ctx context.Context, name string, d descriptor) (clients, error) {
+		return r.config.newControllerClients(ctx, root, name, d)
+	}
+	(&onDemand{cc: cc, controllers: controllers, newClients: newClients}).run(ctx)
 }
 
 // defaultSettings returns the settings that kube-controller-manager has without flags.
@@ -241,9 +210,4 @@ func defaultSettings() (kubectrlmgrconfig.KubeControllerManagerConfiguration, er
 	kubectrlmgrconfigscheme.Scheme.Default(&versioned)
 	err := kubectrlmgrconfigscheme.Scheme.Convert(&versioned, &settings, nil)
 	return settings, err
-}
-
-// kubeClient returns a clientset whose user agent ends in name.
-func kubeClient(config *rest.Config, name string) (kubernetes.Interface, error) {
-	return kubernetes.NewForConfig(rest.AddUserAgent(rest.CopyConfig(config), name))
 }

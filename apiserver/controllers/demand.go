@@ -22,6 +22,8 @@ import (
 type onDemand struct {
 	cc          *controllerContext
 	controllers map[string]descriptor
+	// newClients makes the clients of a controller.
+	newClients func(ctx context.Context, name string, d descriptor) (clients, error)
 	// mutex is held while a controller is built: the constructors of upstream's
 	// controllers share informers and the metrics registry.
 	mutex sync.Mutex
@@ -77,7 +79,12 @@ func (o *onDemand) runController(ctx context.Context, name string, d descriptor)
 func (o *onDemand) build(ctx context.Context, name string, d descriptor) (func(context.Context), error) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
+	own, err := o.newClients(ctx, name, d)
+	if err != nil {
+		return nil, err
+	}
 	built, cc := make(chan struct{}), *o.cc
+	cc.clients = own
 	cc.informers = gatedFactory{o.cc.informers, gate{built: built, ended: ctx.Done()}}
 	run, err := d.build(klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), name)), &cc)
 	if err != nil {
@@ -122,12 +129,12 @@ func isWork(gr schema.GroupResource, event objectstore.MetadataEvent) bool {
 
 // informersOf returns an informer factory for the given controllers. If none of them is
 // a workload controller, its Pods lack the fields that only workload controllers read.
-func informersOf(c clients, controllers map[string]descriptor) informers.SharedInformerFactory {
+func informersOf(root clients, controllers map[string]descriptor) informers.SharedInformerFactory {
 	transform := trimPod
 	for _, d := range controllers {
 		if d.class != cluster {
 			transform = stripManagedFields
 		}
 	}
-	return informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithTransform(transform))
+	return informers.NewSharedInformerFactoryWithOptions(root.kube, 0, informers.WithTransform(transform))
 }

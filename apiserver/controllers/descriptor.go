@@ -32,6 +32,10 @@ type descriptor struct {
 	class class
 	// alias is the controller's former name, which --controllers accepts too.
 	alias string
+	// account is the service account in kube-system that the controller is, as in
+	// kube-controller-manager with --use-service-account-credentials. "" means that the
+	// controller is kube-controller-manager itself: it makes the tokens of the others.
+	account string
 	// triggers are resources. The controller starts when there is an object of one of
 	// them, and at once if it has none: the informers of a controller without work
 	// would only take memory.
@@ -59,49 +63,49 @@ func groupResource(group, name string) schema.GroupResource {
 func descriptors() map[string]descriptor {
 	type on = []schema.GroupResource
 	return map[string]descriptor{
-		names.NamespaceController:                       {essential, "namespace", nil, newNamespace},
-		names.GarbageCollectorController:                {essential, "garbagecollector", nil, newGarbageCollector},
-		names.ServiceAccountController:                  {essential, "serviceaccount", nil, newServiceAccount},
-		names.RootCACertificatePublisherController:      {essential, "root-ca-cert-publisher", nil, newRootCAPublisher},
-		names.ClusterRoleAggregationController:          {essential, "clusterrole-aggregation", nil, newRoleAggregation},
-		names.ResourceQuotaController:                   {essential, "resourcequota", nil, newResourceQuota},
-		names.ValidatingAdmissionPolicyStatusController: {essential, "", nil, newPolicyStatus},
+		names.NamespaceController:                       {essential, "namespace", "namespace-controller", nil, newNamespace},
+		names.GarbageCollectorController:                {essential, "garbagecollector", "generic-garbage-collector", nil, newGarbageCollector},
+		names.ServiceAccountController:                  {essential, "serviceaccount", "service-account-controller", nil, newServiceAccount},
+		names.RootCACertificatePublisherController:      {essential, "root-ca-cert-publisher", "root-ca-cert-publisher", nil, newRootCAPublisher},
+		names.ClusterRoleAggregationController:          {essential, "clusterrole-aggregation", "clusterrole-aggregation-controller", nil, newRoleAggregation},
+		names.ResourceQuotaController:                   {essential, "resourcequota", "resourcequota-controller", nil, newResourceQuota},
+		names.ValidatingAdmissionPolicyStatusController: {essential, "", "validatingadmissionpolicy-status-controller", nil, newPolicyStatus},
 
-		names.CertificateSigningRequestApprovingController: {cluster, "csrapproving", on{certificateRequests}, newCertificateApproving},
-		names.CertificateSigningRequestSigningController:   {cluster, "csrsigning", on{certificateRequests}, newCertificateSigning},
-		names.CertificateSigningRequestCleanerController:   {cluster, "csrcleaner", on{certificateRequests}, newCertificateCleaner},
-		names.EndpointsController:                          {cluster, "endpoint", on{services}, newEndpoints},
-		names.EndpointSliceController:                      {cluster, "endpointslice", on{services}, newEndpointSlice},
-		names.EndpointSliceMirroringController:             {cluster, "endpointslicemirroring", on{services}, newEndpointSliceMirroring},
-		names.PodGarbageCollectorController:                {cluster, "podgc", on{nodes}, newPodGarbageCollector},
-		names.TaintEvictionController:                      {cluster, "", on{nodes}, newTaintEviction},
-		names.PersistentVolumeBinderController:             {cluster, "persistentvolume-binder", on{claims, volumes}, newVolumeBinder},
-		names.PersistentVolumeClaimProtectionController:    {cluster, "pvc-protection", on{claims}, newClaimProtection},
-		names.PersistentVolumeProtectionController:         {cluster, "pv-protection", on{volumes}, newVolumeProtection},
-		names.TTLAfterFinishedController:                   {cluster, "ttl-after-finished", on{jobs}, newTTLAfterFinished},
+		names.CertificateSigningRequestApprovingController: {cluster, "csrapproving", "certificate-controller", on{certificateRequests}, newCertificateApproving},
+		names.CertificateSigningRequestSigningController:   {cluster, "csrsigning", "certificate-controller", on{certificateRequests}, newCertificateSigning},
+		names.CertificateSigningRequestCleanerController:   {cluster, "csrcleaner", "certificate-controller", on{certificateRequests}, newCertificateCleaner},
+		names.EndpointsController:                          {cluster, "endpoint", "endpoint-controller", on{services}, newEndpoints},
+		names.EndpointSliceController:                      {cluster, "endpointslice", "endpointslice-controller", on{services}, newEndpointSlice},
+		names.EndpointSliceMirroringController:             {cluster, "endpointslicemirroring", "endpointslicemirroring-controller", on{services}, newEndpointSliceMirroring},
+		names.PodGarbageCollectorController:                {cluster, "podgc", "pod-garbage-collector", on{nodes}, newPodGarbageCollector},
+		names.TaintEvictionController:                      {cluster, "", "node-controller", on{nodes}, newTaintEviction},
+		names.PersistentVolumeBinderController:             {cluster, "persistentvolume-binder", "persistent-volume-binder", on{claims, volumes}, newVolumeBinder},
+		names.PersistentVolumeClaimProtectionController:    {cluster, "pvc-protection", "pvc-protection-controller", on{claims}, newClaimProtection},
+		names.PersistentVolumeProtectionController:         {cluster, "pv-protection", "pv-protection-controller", on{volumes}, newVolumeProtection},
+		names.TTLAfterFinishedController:                   {cluster, "ttl-after-finished", "ttl-after-finished-controller", on{jobs}, newTTLAfterFinished},
 
-		names.CronJobController:                          {workload, "cronjob", on{cronJobs}, newCronJob},
-		names.DaemonSetController:                        {workload, "daemonset", on{groupResource("apps", "daemonsets")}, newDaemonSet},
-		names.DeploymentController:                       {workload, "deployment", on{groupResource("apps", "deployments")}, newDeployment},
-		names.DeviceTaintEvictionController:              {workload, "", on{groupResource("resource.k8s.io", "resourceslices"), groupResource("resource.k8s.io", "devicetaintrules")}, newDeviceTaintEviction},
-		names.DisruptionController:                       {workload, "disruption", on{groupResource("policy", "poddisruptionbudgets")}, newDisruption},
-		names.EphemeralVolumeController:                  {workload, "ephemeral-volume", on{pods}, newEphemeralVolume},
-		names.HorizontalPodAutoscalerController:          {workload, "horizontalpodautoscaling", on{groupResource("autoscaling", "horizontalpodautoscalers")}, newHorizontalPodAutoscaler},
-		names.JobController:                              {workload, "job", on{jobs}, newJob},
-		names.LegacyServiceAccountTokenCleanerController: {workload, "legacy-service-account-token-cleaner", on{groupResource("", "secrets")}, newLegacyTokenCleaner},
-		names.NodeLifecycleController:                    {workload, "nodelifecycle", on{nodes}, newNodeLifecycle},
-		names.PersistentVolumeAttachDetachController:     {workload, "attachdetach", on{volumes, groupResource("storage.k8s.io", "volumeattachments")}, newAttachDetach},
-		names.PersistentVolumeExpanderController:         {workload, "persistentvolume-expander", on{claims}, newVolumeExpander},
-		names.ReplicaSetController:                       {workload, "replicaset", on{groupResource("apps", "replicasets")}, newReplicaSet},
-		names.ReplicationControllerController:            {workload, "replicationcontroller", on{groupResource("", "replicationcontrollers")}, newReplication},
-		names.ResourceClaimController:                    {workload, "resource-claim-controller", on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")}, newResourceClaim},
-		names.ServiceAccountTokenController:              {workload, "serviceaccount-token", on{groupResource("", "secrets")}, newServiceAccountToken},
-		names.ServiceCIDRController:                      {workload, "", on{groupResource("networking.k8s.io", "servicecidrs")}, newServiceCIDR},
-		names.StatefulSetController:                      {workload, "statefulset", on{groupResource("apps", "statefulsets")}, newStatefulSet},
-		names.TTLController:                              {workload, "ttl", on{nodes}, newNodeTTL},
-		names.VolumeAttributesClassProtectionController:  {workload, "", on{groupResource("storage.k8s.io", "volumeattributesclasses")}, newAttributesClassProtection},
+		names.CronJobController:                          {workload, "cronjob", "cronjob-controller", on{cronJobs}, newCronJob},
+		names.DaemonSetController:                        {workload, "daemonset", "daemon-set-controller", on{groupResource("apps", "daemonsets")}, newDaemonSet},
+		names.DeploymentController:                       {workload, "deployment", "deployment-controller", on{groupResource("apps", "deployments")}, newDeployment},
+		names.DeviceTaintEvictionController:              {workload, "", "device-taint-eviction-controller", on{groupResource("resource.k8s.io", "resourceslices"), groupResource("resource.k8s.io", "devicetaintrules")}, newDeviceTaintEviction},
+		names.DisruptionController:                       {workload, "disruption", "disruption-controller", on{groupResource("policy", "poddisruptionbudgets")}, newDisruption},
+		names.EphemeralVolumeController:                  {workload, "ephemeral-volume", "ephemeral-volume-controller", on{pods}, newEphemeralVolume},
+		names.HorizontalPodAutoscalerController:          {workload, "horizontalpodautoscaling", "horizontal-pod-autoscaler", on{groupResource("autoscaling", "horizontalpodautoscalers")}, newHorizontalPodAutoscaler},
+		names.JobController:                              {workload, "job", "job-controller", on{jobs}, newJob},
+		names.LegacyServiceAccountTokenCleanerController: {workload, "legacy-service-account-token-cleaner", "legacy-service-account-token-cleaner", on{groupResource("", "secrets")}, newLegacyTokenCleaner},
+		names.NodeLifecycleController:                    {workload, "nodelifecycle", "node-controller", on{nodes}, newNodeLifecycle},
+		names.PersistentVolumeAttachDetachController:     {workload, "attachdetach", "attachdetach-controller", on{volumes, groupResource("storage.k8s.io", "volumeattachments")}, newAttachDetach},
+		names.PersistentVolumeExpanderController:         {workload, "persistentvolume-expander", "expand-controller", on{claims}, newVolumeExpander},
+		names.ReplicaSetController:                       {workload, "replicaset", "replicaset-controller", on{groupResource("apps", "replicasets")}, newReplicaSet},
+		names.ReplicationControllerController:            {workload, "replicationcontroller", "replication-controller", on{groupResource("", "replicationcontrollers")}, newReplication},
+		names.ResourceClaimController:                    {workload, "resource-claim-controller", "resource-claim-controller", on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")}, newResourceClaim},
+		names.ServiceAccountTokenController:              {workload, "serviceaccount-token", "", on{groupResource("", "secrets")}, newServiceAccountToken},
+		names.ServiceCIDRController:                      {workload, "", "service-cidrs-controller", on{groupResource("networking.k8s.io", "servicecidrs")}, newServiceCIDR},
+		names.StatefulSetController:                      {workload, "statefulset", "statefulset-controller", on{groupResource("apps", "statefulsets")}, newStatefulSet},
+		names.TTLController:                              {workload, "ttl", "ttl-controller", on{nodes}, newNodeTTL},
+		names.VolumeAttributesClassProtectionController:  {workload, "", "volumeattributesclass-protection-controller", on{groupResource("storage.k8s.io", "volumeattributesclasses")}, newAttributesClassProtection},
 
-		names.BootstrapSignerController: {named, "bootstrapsigner", on{groupResource("", "secrets")}, newBootstrapSigner},
-		names.TokenCleanerController:    {named, "tokencleaner", on{groupResource("", "secrets")}, newTokenCleaner},
+		names.BootstrapSignerController: {named, "bootstrapsigner", "bootstrap-signer", on{groupResource("", "secrets")}, newBootstrapSigner},
+		names.TokenCleanerController:    {named, "tokencleaner", "token-cleaner", on{groupResource("", "secrets")}, newTokenCleaner},
 	}
 }

@@ -6,11 +6,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
-
-	"byre/apiserver/loopback"
 )
 
 const (
@@ -23,7 +20,6 @@ const (
 // collector needs only the metadata of objects. kube-controller-manager gives it informers
 // of typed objects, which it shares with many other controllers.
 func newGarbageCollector(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	cc.metadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(cc.metadata, 0, metadatainformer.WithTransform(loopback.StripManagedFields))
 	discovery := cc.kube.Discovery()
 	// The mapper needs a cache of its own: the collector resets the mapper when
 	// discovery, which it reads without a cache, has changed.

@@ -30,7 +30,10 @@ func TestOnDemand_NoEventBeforeTheConstructorReturns(t *testing.T) {
 		synctest.Wait() // the informer has listed
 
 		seen := make(chan string, 1)
-		o := &onDemand{cc: &controllerContext{informers: factory}}
+		o := &onDemand{
+			cc:         &controllerContext{informers: factory},
+			newClients: func(context.Context, string, descriptor) (clients, error) { return clients{}, nil },
+		}
 		_, err := o.build(ctx, "late", descriptor{build: func(_ context.Context, cc *controllerContext) (func(context.Context), error) {
 			_, err := cc.informers.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 				AddFunc: func(object any) { seen <- object.(*corev1.ConfigMap).Name },

@@ -1,48 +1,129 @@
 package controllers
 
 import (
+	"bytes"
 	"context"
+	"strings"
+	"time"
 
+	"github.com/google/uuid"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Lease describes the Lease object with which the servers that share a database elect the
-// one that runs the controllers.
-type Lease struct {
-	// Name is the name of the Lease in the namespace kube-system.
-	Name string
-	// Identity is unique among all processes that use the Lease.
-	Identity string
+// replicasLease is the Lease by which the servers that share a database elect the one that
+// runs the controllers.
+const replicasLease = "byre-controllers"
+
+// identityMark is in the identity of each process of byre that holds a Lease, and in that of
+// no other program: client-go's programs take their host's name, an underscore and a UUID.
+const identityMark = "_byre-"
+
+// newIdentity returns what this process writes into a Lease that it holds. byre status finds
+// the server by what is before the underscore.
+func newIdentity(serverID string) string { return serverID + identityMark + uuid.NewString() }
+
+// lock is a Lease in kube-system, as client-go's leader election takes it. It differs from
+// client-go's in what a process sees that does not hold the Lease: nothing, until it can
+// take the Lease. It then takes it at once, and asks for nothing while it waits.
+type lock struct {
+	resourcelock.Interface
+	// changes has a value when the Lease has changed.
+	changes <-chan *coordinationv1.Lease
+	// isGone says of a holder that it can't be leading any more.
+	isGone func(holder string) bool
+	// holder is who holds the Lease, as far as this process knows; hasLed says that it has
+	// held the Lease itself.
+	holder string
+	hasLed bool
 }
 
-func (l *Lease) lock(config *rest.Config) (resourcelock.Interface, error) {
-	client, err := kubeClient(config, "leader-election")
-	if err != nil {
-		return nil, err
+func newLock(client kubernetes.Interface, name, identity string, changes <-chan *coordinationv1.Lease, isGone func(string) bool) *lock {
+	return &lock{
+		Interface: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: name},
+			Client:     client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+		},
+		changes: changes,
+		isGone:  isGone,
 	}
-	return uncancelledUpdates{&resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: l.Name},
-		Client:     client.CoordinationV1(),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: l.Identity},
-	}}, nil
 }
 
-// uncancelledUpdates is a lock whose updates end with their deadline or their answer,
-// but not when their context is canceled. An elector whose context is canceled reads
-// the Lease and releases it by an update. If it had abandoned a renewal just before,
-// the server could still commit that renewal between the two: the release would end
-// with a conflict, and the other servers would wait until the Lease expires.
-type uncancelledUpdates struct{ resourcelock.Interface }
+// Get returns the Lease as soon as this process can take it, without the holder that is
+// gone. Like client-go, it measures from when this process saw the last renewal, because the
+// holder's clock may differ from this one. A process that has held the Lease gets it as it is:
+// it has to learn who took it.
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	var seen []byte
+	var expires time.Time
+	for {
+		record, raw, err := l.Interface.Get(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		l.observe(*record)
+		if l.hasLed || l.holder == "" {
+			return record, raw, nil
+		}
+		if !bytes.Equal(raw, seen) {
+			seen, expires = raw, time.Now().Add(time.Duration(record.LeaseDurationSeconds)*time.Second)
+		}
+		left := time.Until(expires)
+		if left <= 0 || l.isGone(l.holder) {
+			record.HolderIdentity = ""
+			return record, raw, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, context.Cause(ctx)
+		case <-l.changes:
+		case <-time.After(left):
+		}
+	}
+}
 
-// Update writes the record to the Lease.
-func (l uncancelledUpdates) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+func (l *lock) observe(record resourcelock.LeaderElectionRecord) {
+	l.holder = record.HolderIdentity
+	l.hasLed = l.hasLed || l.holder == l.Identity()
+}
+
+// Create writes the record to a new Lease.
+func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	err := l.Interface.Create(ctx, record)
+	if err == nil {
+		l.observe(record)
+	}
+	return err
+}
+
+// Update writes the record to the Lease. It ends with its deadline or its answer, but not
+// when its context is canceled. An elector whose context is canceled reads the Lease and
+// releases it by an update. If it had abandoned a renewal just before, the server could still
+// commit that renewal between the two: the release would end with a conflict, and the other
+// servers would wait until the Lease expires.
+//
+// It releases nothing that another process holds. client-go would: an elector that was
+// stopped for longer than the Lease lasts does not look who holds it now.
+func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" && l.holder != l.Identity() {
+		return nil
+	}
 	update := context.WithoutCancel(ctx)
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
 		update, cancel = context.WithDeadline(update, deadline)
 		defer cancel()
 	}
-	return l.Interface.Update(update, record)
+	err := l.Interface.Update(update, record)
+	if err == nil {
+		l.observe(record)
+	}
+	return err
 }
+
+// isOtherServer reports whether a holder of a component's Lease is a process of byre. For the
+// server that runs the controllers it is one that is gone: no two servers run them at a time.
+func isOtherServer(holder string) bool { return strings.Contains(holder, identityMark) }

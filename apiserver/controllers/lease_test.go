@@ -3,8 +3,12 @@ package controllers
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
@@ -21,6 +25,8 @@ func (l *blockedLock) Update(ctx context.Context, _ resourcelock.LeaderElectionR
 	return ctx.Err()
 }
 
+func (l *blockedLock) Identity() string { return "me" }
+
 // TestLease_RenewalOutlivesItsElector cancels the context of a renewal before the server
 // has answered: the renewal goes on to its end.
 func TestLease_RenewalOutlivesItsElector(t *testing.T) {
@@ -28,7 +34,7 @@ func TestLease_RenewalOutlivesItsElector(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	renewed := make(chan error, 1)
 	go func() {
-		renewed <- uncancelledUpdates{blocked}.Update(ctx, resourcelock.LeaderElectionRecord{})
+		renewed <- (&lock{Interface: blocked}).Update(ctx, resourcelock.LeaderElectionRecord{HolderIdentity: "me"})
 	}()
 	<-blocked.begun
 	cancel()
@@ -45,7 +51,109 @@ func TestLease_RenewalEndsAtItsDeadline(t *testing.T) {
 	close(blocked.proceed)
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
-	if err := (uncancelledUpdates{blocked}).Update(ctx, resourcelock.LeaderElectionRecord{}); err == nil {
+	if err := (&lock{Interface: blocked}).Update(ctx, resourcelock.LeaderElectionRecord{HolderIdentity: "me"}); err == nil {
 		t.Error("the renewal outlasted its deadline")
+	}
+}
+
+// fakeLease is a Lease that nobody renews unless a test does.
+type fakeLease struct{ client *fake.Clientset }
+
+func newFakeLease(t *testing.T, holder string) fakeLease {
+	t.Helper()
+	client := fake.NewClientset(&coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "l"},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(4))},
+	})
+	return fakeLease{client}
+}
+
+// set writes a renewal, or a release.
+func (f fakeLease) set(t *testing.T, holder string) {
+	t.Helper()
+	leases := f.client.CoordinationV1().Leases(metav1.NamespaceSystem)
+	lease, err := leases.Get(t.Context(), "l", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := metav1.NowMicro()
+	lease.Spec.HolderIdentity, lease.Spec.RenewTime = &holder, &now
+	if _, err := leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLease_StandbySeesItWhenItCanBeTaken: a standby's Get returns the duration of the Lease
+// after the last renewal, and at once after a release.
+func TestLease_StandbySeesItWhenItCanBeTaken(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name       string
+		isReleased bool
+		want       time.Duration
+	}{{"expired", false, 5 * time.Second}, {"released", true, time.Second}} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				lease := newFakeLease(t, "leader")
+				changes := make(chan *coordinationv1.Lease, 1)
+				l := newLock(lease.client, "l", "me", changes, func(string) bool { return false })
+				begun := time.Now()
+				go func() {
+					time.Sleep(time.Second) // the last thing that the leader does
+					if test.isReleased {
+						lease.set(t, "")
+					} else {
+						lease.set(t, "leader")
+					}
+					changes <- nil
+				}()
+				record, _, err := l.Get(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(begun); record.HolderIdentity != "" || took != test.want {
+					t.Errorf("held by %q after %v, want nobody after %v", record.HolderIdentity, took, test.want)
+				}
+			})
+		})
+	}
+}
+
+// TestLease_OfAnotherServerIsTakenAtOnce: a component's Lease is taken at once from a server of
+// byre, and not from another program.
+func TestLease_OfAnotherServerIsTakenAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for holder, want := range map[string]time.Duration{newIdentity("apiserver-x"): 0, "host_0c5e": 4 * time.Second} {
+			l := newLock(newFakeLease(t, holder).client, "l", newIdentity("apiserver-y"), nil, isOtherServer)
+			begun := time.Now()
+			record, _, err := l.Get(t.Context())
+			if took := time.Since(begun); err != nil || record.HolderIdentity != "" || took != want {
+				t.Errorf("%s: %v, %v after %v, want %v", holder, record, err, took, want)
+			}
+		}
+	})
+}
+
+// TestLease_OfTheSuccessorIsNotReleased: a process that was stopped while another one took
+// its Lease leaves it to that one.
+func TestLease_OfTheSuccessorIsNotReleased(t *testing.T) {
+	t.Parallel()
+	lease := newFakeLease(t, "me")
+	l := newLock(lease.client, "l", "me", nil, func(string) bool { return false })
+	if _, _, err := l.Get(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lease.set(t, "successor")
+	// What client-go's elector does when it ends.
+	if record, _, err := l.Get(t.Context()); err != nil || record.HolderIdentity != "successor" {
+		t.Fatal(record, err)
+	}
+	if err := l.Update(t.Context(), resourcelock.LeaderElectionRecord{}); err != nil {
+		t.Error(err)
+	}
+	if record, _, err := l.Get(t.Context()); err != nil || record.HolderIdentity != "successor" {
+		t.Errorf("after the release: %v, %v", record, err)
 	}
 }

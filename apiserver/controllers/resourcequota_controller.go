@@ -29,9 +29,9 @@ const (
 // runController runs upstream's controller, with informers of the given resources, until
 // ctx ends.
 func (q *lazyQuotaController) runController(ctx context.Context, counted resourceSet) error {
-	typed := informers.NewSharedInformerFactoryWithOptions(q.shared.kube, 0, informers.WithTransform(loopback.StripManagedFields))
+	typed := informers.NewSharedInformerFactoryWithOptions(q.shared.root.kube, 0, informers.WithTransform(loopback.StripManagedFields))
 	defer typed.Shutdown()
-	meta := metadatainformer.NewSharedInformerFactoryWithOptions(q.shared.metadata, 0, metadatainformer.WithTransform(loopback.StripManagedFields))
+	meta := metadatainformer.NewSharedInformerFactoryWithOptions(q.shared.root.metadata, 0, metadatainformer.WithTransform(loopback.StripManagedFields))
 	defer meta.Shutdown()
 	factory := quotaInformers{typed, meta}
 	ctx, cancel := context.WithCancel(ctx)

@@ -7,7 +7,6 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/scheduler"
@@ -16,23 +15,25 @@ import (
 
 // runScheduler runs upstream's scheduler, with the configuration that kube-scheduler has
 // without flags, until ctx ends.
-func runScheduler(ctx context.Context, config *rest.Config) {
+func (r *Runner) runScheduler(ctx context.Context) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "scheduler"))
-	if err := scheduleUntilDone(ctx, config); err != nil {
+	if err := r.scheduleUntilDone(ctx); err != nil {
 		utilruntime.HandleErrorWithContext(ctx, err, "The scheduler could not start")
+		<-ctx.Done()
 	}
 }
 
-func scheduleUntilDone(ctx context.Context, config *rest.Config) error {
+func (r *Runner) scheduleUntilDone(ctx context.Context) error {
 	settings, err := latest.Default()
 	if err != nil {
 		return err
 	}
-	client, err := kubeClient(config, "scheduler")
+	own, err := r.config.newComponentClients(kubeScheduler, "scheduler")
 	if err != nil {
 		return err
 	}
-	untyped, err := dynamic.NewForConfig(config)
+	client := own.kube
+	untyped, err := dynamic.NewForConfig(own.config)
 	if err != nil {
 		return err
 	}
@@ -45,7 +46,7 @@ func scheduleUntilDone(ctx context.Context, config *rest.Config) error {
 	s, err := scheduler.New(ctx, client, typed, dynamicInformers,
 		func(name string) events.EventRecorderLogger { return broadcaster.NewRecorder(name) },
 		scheduler.WithComponentConfigVersion(settings.APIVersion),
-		scheduler.WithKubeConfig(config),
+		scheduler.WithKubeConfig(own.config),
 		scheduler.WithProfiles(settings.Profiles...),
 		scheduler.WithPercentageOfNodesToScore(settings.PercentageOfNodesToScore),
 		scheduler.WithPodMaxBackoffSeconds(settings.PodMaxBackoffSeconds),

@@ -13,9 +13,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// leader follows the Lease by which the processes of one upstream program elect their
-// leader, such as kube-controller-manager.
-type leader struct {
+// leaseWatch follows one Lease in kube-system.
+type leaseWatch struct {
 	name    string
 	factory informers.SharedInformerFactory
 	synced  cache.InformerSynced
@@ -23,9 +22,9 @@ type leader struct {
 	leases chan *coordinationv1.Lease
 }
 
-func newLeader(client kubernetes.Interface, name string) (*leader, error) {
+func newLeaseWatch(client kubernetes.Interface, name string) (*leaseWatch, error) {
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	l := &leader{
+	l := &leaseWatch{
 		name:   name,
 		leases: make(chan *coordinationv1.Lease, 1),
 		factory: informers.NewSharedInformerFactoryWithOptions(client, 0,
@@ -47,7 +46,7 @@ func newLeader(client kubernetes.Interface, name string) (*leader, error) {
 }
 
 // put replaces the value in leases. One goroutine calls it.
-func (l *leader) put(object any) {
+func (l *leaseWatch) put(object any) {
 	lease, ok := object.(*coordinationv1.Lease)
 	if !ok {
 		return
@@ -59,14 +58,18 @@ func (l *leader) put(object any) {
 	l.leases <- lease
 }
 
-// runWithout calls work whenever no process holds the Lease. It ends work's context when
-// one takes the Lease, waits for work to return, and calls it again when the Lease has
-// been released or has expired. It returns when ctx ends.
-func (l *leader) runWithout(ctx context.Context, work func(context.Context)) {
+// runWithout calls work whenever no process holds the Lease of that name. It ends work's
+// context when one takes the Lease, waits for work to return, and calls it again when the
+// Lease has been released or has expired. It returns when ctx ends.
+func runWithout(ctx context.Context, client kubernetes.Interface, name string, work func(context.Context)) error {
+	l, err := newLeaseWatch(client, name)
+	if err != nil {
+		return err
+	}
 	l.factory.StartWithContext(ctx)
 	defer l.factory.Shutdown()
 	if !cache.WaitForCacheSync(ctx.Done(), l.synced) {
-		return
+		return nil
 	}
 	var end time.Time // when the Lease expires
 	select {
@@ -91,7 +94,7 @@ func (l *leader) runWithout(ctx context.Context, work func(context.Context)) {
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-expired:
 		case lease := <-l.leases:
 			end = expiry(lease)

@@ -4,8 +4,9 @@
 //
 // # What it promises
 //
-//   - The handler gets a request as if it had come over HTTP/2. The request is
-//     authenticated as the user UserName in the group system:masters (see Authenticator).
+//   - The handler gets a request as if it had come over HTTP/2. Authenticator authenticates
+//     it as the user whom As was given, or else as the server itself, UserName in the group
+//     system:masters.
 //   - A response streams: the client receives a watch event when the handler flushes it.
 //     If the client does not read, the handler's Write blocks when MaxBufferedBytes are
 //     unread.

@@ -8,26 +8,30 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// UserName is the user of loopback requests, as in kube-apiserver.
+// UserName is the user of the server's own requests, as in kube-apiserver.
 const UserName = user.APIServerUser
 
-// loopbackKey is the key of a context value that only requests of a Transport have. A
+// self is the server itself. It is in system:masters, as in kube-apiserver: it creates the
+// roles that authorize everybody else.
+var self user.Info = &user.DefaultInfo{
+	Name:   UserName,
+	UID:    UserName,
+	Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
+}
+
+// userKey is the key of the context value that names the user of a loopback request. A
 // request from the network cannot have it.
-type loopbackKey struct{}
+type userKey struct{}
 
 // Authenticator authenticates loopback requests and no others. It must be the first
 // authenticator.
 func Authenticator() authenticator.Request {
-	response := &authenticator.Response{User: &user.DefaultInfo{
-		Name:   UserName,
-		UID:    UserName,
-		Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
-	}}
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
-		if r.Context().Value(loopbackKey{}) == nil {
+		who, ok := r.Context().Value(userKey{}).(user.Info)
+		if !ok {
 			return nil, false, nil
 		}
-		return response, true, nil
+		return &authenticator.Response{User: who}, true, nil
 	})
 }
 
@@ -42,8 +46,17 @@ func SelfConfig(t *Transport) *rest.Config {
 	}
 }
 
-// Config returns a client configuration over t. Responses are JSON, the encoding in which
-// objects are stored: the server sends the stored bytes and only the client decodes.
+// As returns a copy of a configuration that Config has made. The requests of its clients are
+// those of the user who.
+func As(config *rest.Config, t *Transport, who user.Info) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Transport = userTransport{t, who}
+	return config
+}
+
+// Config returns a client configuration over t, for the server itself. Responses are JSON, the
+// encoding in which objects are stored: the server sends the stored bytes and only the client
+// decodes.
 func Config(t *Transport) *rest.Config {
 	return &rest.Config{
 		Host:      "https://loopback",

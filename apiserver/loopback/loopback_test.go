@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
 
 	"byre/apiserver/loopback"
 )
@@ -240,5 +242,38 @@ func TestTransport_FailsBeforeServe(t *testing.T) {
 	transport := new(loopback.Transport)
 	if _, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", "")); err == nil {
 		t.Error("a request before Serve succeeds")
+	}
+}
+
+// TestConfig_AuthenticatesAsItsUser: the requests of a client are those of the user that it was
+// made for, and those of other clients are the server's own. A request from the network is
+// nobody's, whatever its headers say.
+func TestConfig_AuthenticatesAsItsUser(t *testing.T) {
+	t.Parallel()
+	authenticate := loopback.Authenticator()
+	transport := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if who, ok, err := authenticate.AuthenticateRequest(r); ok && err == nil {
+			fmt.Fprint(w, who.User.GetName(), who.User.GetGroups())
+		}
+	})
+	self := loopback.Config(transport)
+	ann := loopback.As(self, transport, &user.DefaultInfo{Name: "ann", Groups: []string{"g"}})
+	for config, want := range map[*rest.Config]string{self: "system:apiserver[system:masters system:authenticated]", ann: "ann[g]"} {
+		client, err := rest.HTTPClientFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := client.Do(newRequest(t.Context(), t, http.MethodGet, "/", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil || string(body) != want {
+			t.Errorf("%s, %v; want %s", body, err, want)
+		}
+	}
+	if _, ok, _ := authenticate.AuthenticateRequest(newRequest(t.Context(), t, http.MethodGet, "/", "")); ok {
+		t.Error("a request that did not come over the transport is authenticated")
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+
+	"k8s.io/apiserver/pkg/authentication/user"
 )
 
 // ErrClosed is the error of a request after Close.
@@ -64,8 +66,21 @@ func (t *Transport) startRequest() (http.Handler, context.Context, error) {
 	return t.handler, t.stopping, nil
 }
 
+// RoundTrip implements http.RoundTripper. The request is the server's own.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) { return t.roundTrip(r, self) }
+
+// userTransport is a Transport whose requests are those of one user.
+type userTransport struct {
+	*Transport
+	who user.Info
+}
+
 // RoundTrip implements http.RoundTripper.
-func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t userTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	return t.roundTrip(r, t.who)
+}
+
+func (t *Transport) roundTrip(r *http.Request, who user.Info) (*http.Response, error) {
 	handler, stopping, err := t.startRequest()
 	if err != nil {
 		closeBody(r)
@@ -83,7 +98,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	go func() {
 		defer t.requests.Done()
 		defer closeBody(r)
-		w.serve(handler, serverRequest(ctx, r))
+		w.serve(handler, serverRequest(context.WithValue(ctx, userKey{}, who), r))
 		for _, f := range unlink {
 			f()
 		}
@@ -106,7 +121,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // serverRequest converts the client's request to the form that a server's handler gets.
 func serverRequest(ctx context.Context, r *http.Request) *http.Request {
-	in := r.Clone(context.WithValue(ctx, loopbackKey{}, true))
+	in := r.Clone(ctx)
 	in.Proto, in.ProtoMajor, in.ProtoMinor = "HTTP/2.0", 2, 0
 	in.RequestURI = r.URL.RequestURI()
 	in.RemoteAddr = "127.0.0.1:0"

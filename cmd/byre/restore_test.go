@@ -13,11 +13,13 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-func tool(t *testing.T, name string, args ...string) {
+func tool(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	if err != nil {
 		t.Fatalf("%s: %v: %s", name, err, out)
 	}
+	return string(out)
 }
 
 // The copy that a database's own tool makes is a whole store; restore turns it into one

@@ -53,7 +53,12 @@ func TestReplicas_TheOtherFinishesTheRolloutOfAKilledLeader(t *testing.T) {
 	}
 	killed := time.Now()
 	waitForLeader(t, client, leader)
-	t.Logf("the other server leads %v after the leader was killed", time.Since(killed).Round(100*time.Millisecond))
+	// It is promised within 5 s; a loaded machine takes longer.
+	took := time.Since(killed)
+	t.Logf("the other server leads %v after the leader was killed", took.Round(100*time.Millisecond))
+	if took > 10*time.Second {
+		t.Errorf("the other server leads only %v after the leader was killed", took)
+	}
 	awaitRollout(t, client, newImage)
 }
 

@@ -1,0 +1,83 @@
+package controllers
+
+import (
+	"context"
+
+	"k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+// The components whose work this server does. Their names are those of the Leases, too.
+const (
+	controllerManager = "kube-controller-manager"
+	kubeScheduler     = "kube-scheduler"
+)
+
+// clients are the API clients of one user.
+type clients struct {
+	config   *rest.Config
+	kube     kubernetes.Interface
+	metadata metadata.Interface
+}
+
+// newClients makes clients of a component's part, whose name is the end of the user agent.
+func (c *Config) newClients(component, part string, who user.Info) (clients, error) {
+	config := c.ClientConfig(component, who)
+	config.UserAgent += "/" + part
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return clients{}, err
+	}
+	meta, err := metadata.NewForConfig(config)
+	if err != nil {
+		return clients{}, err
+	}
+	return clients{config: config, kube: kube, metadata: meta}, nil
+}
+
+// newComponentClients makes clients of a component itself, which has a user of its own.
+func (c *Config) newComponentClients(component, part string) (clients, error) {
+	return c.newClients(component, part, &user.DefaultInfo{Name: "system:" + component, Groups: []string{user.AllAuthenticated}})
+}
+
+// newControllerClients makes the clients of a controller. It does what upstream's
+// DynamicControllerClientBuilder does, without tokens.
+func (c *Config) newControllerClients(ctx context.Context, root clients, name string, d descriptor) (clients, error) {
+	if d.account == "" {
+		return c.newComponentClients(controllerManager, name)
+	}
+	account, err := ensureServiceAccount(ctx, root.kube, d.account)
+	if err != nil {
+		// Neither RBAC nor admission looks at the object, and the controller may be
+		// needed to repair what failed.
+		klog.FromContext(ctx).Info("Could not create the service account of a controller; it runs without", "controller", name, "serviceAccount", d.account, "err", err)
+		account = new(v1.ServiceAccount)
+	}
+	info := serviceaccount.ServiceAccountInfo{Namespace: metav1.NamespaceSystem, Name: d.account, UID: string(account.UID)}
+	who := info.UserInfo()
+	return c.newClients(controllerManager, who.GetName(), &user.DefaultInfo{
+		Name: who.GetName(), UID: who.GetUID(), Groups: append(who.GetGroups(), user.AllAuthenticated),
+	})
+}
+
+// ensureServiceAccount returns the service account in kube-system of that name, and creates
+// it if there is none.
+func ensureServiceAccount(ctx context.Context, client kubernetes.Interface, name string) (*v1.ServiceAccount, error) {
+	accounts := client.CoreV1().ServiceAccounts(metav1.NamespaceSystem)
+	account, err := accounts.Get(ctx, name, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return account, err
+	}
+	account, err = accounts.Create(ctx, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return accounts.Get(ctx, name, metav1.GetOptions{})
+	}
+	return account, err
+}

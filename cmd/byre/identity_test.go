@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"byre/sqlstore/eventually"
+)
+
+const (
+	deploymentController = "system:serviceaccount:kube-system:deployment-controller"
+	replicaSetController = "system:serviceaccount:kube-system:replicaset-controller"
+	garbageCollector     = "system:serviceaccount:kube-system:generic-garbage-collector"
+)
+
+// TestControllers_ActUnderTheirOwnNames runs a Deployment on a server with all controllers and
+// the scheduler, where a policy lets only service accounts of kube-system create Pods. History
+// in SQL, managed fields, the audit log, and priority and fairness tell one controller from the
+// other.
+func TestControllers_ActUnderTheirOwnNames(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
+	rules := "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- {level: None, users: ['system:apiserver']}\n- {level: Metadata}\n"
+	if err := os.WriteFile(policy, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := startServer(t, dir, "--with-scheduler", "--with-controller-manager", "--audit-policy-file", policy, "--audit-log-path", log)
+	client := kubernetes.NewForConfigOrDie(server.config(t))
+	createReadyNode(t, client, "node1")
+	letOnlyControllersCreatePods(t, client)
+	deployments := client.AppsV1().Deployments("default")
+	if _, err := deployments.Create(t.Context(), webDeployment("example.com/web:1"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var pods []corev1.Pod
+	eventually.Done(t, "two bound Pods", func(ctx context.Context) (bool, error) {
+		list, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+		if err != nil {
+			return false, err
+		}
+		pods = list.Items
+		return len(pods) == 2 && pods[0].Spec.NodeName == "node1" && pods[1].Spec.NodeName == "node1", nil
+	})
+	if manager := pods[0].ManagedFields[0].Manager; manager != "kube-controller-manager" {
+		t.Errorf("the fields of a Pod are managed by %q", manager)
+	}
+	if err := deployments.Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.Done(t, "the ReplicaSet is collected", func(ctx context.Context) (bool, error) {
+		list, err := client.AppsV1().ReplicaSets("default").List(ctx, metav1.ListOptions{})
+		return err == nil && len(list.Items) == 0, err
+	})
+
+	expectHistory(t, filepath.Join(dir, "byre.db"), []string{
+		"create deployments byre-admin", "create replicasets " + deploymentController, "create pods " + replicaSetController,
+		"create pods system:kube-scheduler", "delete replicasets " + garbageCollector,
+	})
+	expectAudited(t, log, deploymentController, replicaSetController, garbageCollector, "system:kube-scheduler", "system:kube-controller-manager")
+	_, metrics := server.mustGet(t, "/metrics")
+	for _, schema := range []string{"kube-system-service-accounts", "kube-scheduler", "kube-controller-manager", "system-leader-election"} {
+		if !strings.Contains(metrics, fmt.Sprintf(`apiserver_flowcontrol_dispatched_requests_total{flow_schema=%q`, schema)) {
+			t.Errorf("no request has the FlowSchema %s", schema)
+		}
+	}
+	if _, err := client.CoreV1().ServiceAccounts("kube-system").Get(t.Context(), "deployment-controller", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// letOnlyControllersCreatePods returns when the policy is in force.
+func letOnlyControllersCreatePods(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	api := client.AdmissionregistrationV1()
+	_, err := api.ValidatingAdmissionPolicies().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "pods"},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+				RuleWithOperations: admissionv1.RuleWithOperations{
+					Operations: []admissionv1.OperationType{admissionv1.Create},
+					Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+				},
+			}}},
+			Validations: []admissionv1.Validation{{Expression: `request.userInfo.username.startsWith("system:serviceaccount:kube-system:")`}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = api.ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "pods"},
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: "pods", ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitAccount(t, client, "default")
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	eventually.Done(t, "the policy denies an administrator's Pod", func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+			return strings.Contains(err.Error(), "ValidatingAdmissionPolicy"), nil
+		}
+		return false, err
+	})
+}
+
+// expectHistory expects changes with a verb, a resource and a user, in the namespace default.
+func expectHistory(t *testing.T, path string, want []string) {
+	t.Helper()
+	const query = `SELECT DISTINCT verb || ' ' || resource || ' ' || who FROM changes WHERE namespace = 'default'`
+	got := strings.Split(strings.TrimSpace(tool(t, "sqlite3", "-readonly", path, query)), "\n")
+	for _, change := range want {
+		if !slices.Contains(got, change) {
+			t.Errorf("no change %q among\n%s", change, strings.Join(got, "\n"))
+		}
+	}
+}
+
+// expectAudited expects events of the users, with a user agent of upstream's form.
+func expectAudited(t *testing.T, path string, users ...string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		var event auditv1.Event
+		if err := json.Unmarshal([]byte(line), &event); err != nil {
+			t.Fatal(err)
+		}
+		agents[event.User.Username] = event.UserAgent
+	}
+	for _, name := range users {
+		component := "kube-controller-manager/v1.36."
+		if name == "system:kube-scheduler" {
+			component = "kube-scheduler/v1.36."
+		}
+		if agent, ok := agents[name]; !ok || !strings.HasPrefix(agent, component) {
+			t.Errorf("%s has the user agent %q; in the audit log are %v", name, agent, slices.Sorted(maps.Keys(agents)))
+		}
+	}
+}
+
+// TestControllers_HoldTheLeasesOfUpstream: beside a server that does the work of a
+// kube-controller-manager and of a kube-scheduler, a real one waits, because the server holds
+// its Lease. When the server is killed, it takes its Leases again at once.
+func TestControllers_HoldTheLeasesOfUpstream(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var before map[string]string
+	for range 2 {
+		server := startServer(t, dir, "--with-scheduler", "--with-controller-manager")
+		client := kubernetes.NewForConfigOrDie(server.config(t))
+		holders := map[string]string{}
+		for _, name := range []string{"kube-controller-manager", "kube-scheduler"} {
+			eventually.Done(t, "the server holds the Lease "+name, func(ctx context.Context) (bool, error) {
+				lease, err := client.CoordinationV1().Leases("kube-system").Get(ctx, name, metav1.GetOptions{})
+				if apierrors.IsNotFound(err) {
+					return false, nil
+				}
+				if err != nil || lease.Spec.HolderIdentity == nil {
+					return false, err
+				}
+				holders[name] = *lease.Spec.HolderIdentity
+				return strings.Contains(holders[name], "_byre-") && holders[name] != before[name], nil
+			})
+			if leads(t, client, name) {
+				t.Errorf("another process took the Lease %s", name)
+			}
+		}
+		before = holders
+		if err := server.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-server.exited
+	}
+}
+
+// leads makes one attempt at a Lease as kube-controller-manager and kube-scheduler do.
+func leads(t *testing.T, client kubernetes.Interface, name string) bool {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	led := make(chan struct{}, 1)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &observedLock{cancel: cancel, Interface: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: "kube-system", Name: name},
+			Client:     client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: "host_0c5e"},
+		}},
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { led <- struct{}{} }, OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	elector.Run(ctx)
+	return len(led) > 0
+}
+
+// observedLock cancels the election after its second look at the Lease.
+type observedLock struct {
+	resourcelock.Interface
+	cancel context.CancelFunc
+	looks  int
+}
+
+func (l *observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	if l.looks++; l.looks == 2 {
+		defer l.cancel()
+	}
+	return l.Interface.Get(ctx)
+}
+
+// TestMetrics_CertificateExpiryOfEachRequest: 51 requests with a client certificate are 51
+// observations, as on a stock server.
+func TestMetrics_CertificateExpiryOfEachRequest(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, t.TempDir(), "--controllers=")
+	count := func() int {
+		_, metrics := server.mustGet(t, "/metrics")
+		for line := range strings.Lines(metrics) {
+			if rest, ok := strings.CutPrefix(line, "apiserver_client_certificate_expiration_seconds_count "); ok {
+				var n int
+				if _, err := fmt.Sscan(rest, &n); err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+		}
+		t.Fatal("there is no such metric")
+		return 0
+	}
+	before := count()
+	for range 50 {
+		if status, _ := server.mustGet(t, "/version"); status != http.StatusOK {
+			t.Fatal(status)
+		}
+	}
+	if n := count() - before; n != 51 { // with the one for the metrics
+		t.Errorf("51 requests are %d observations", n)
+	}
+}
