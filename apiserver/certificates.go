@@ -7,13 +7,19 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
 	"byre/apiserver/pki"
 )
 
 func (s *Server) pkiConfig() pki.Config {
 	o := s.config.Options
+	group := pki.ClusterAdmins
+	if !s.config.Options.Auth.Authorization.UsesMode(modes.ModeRBAC) {
+		group = pki.SystemMasters // no binding would give the other its rights
+	}
 	return pki.Config{
+		AdminGroup:  group,
 		Dir:         o.CertDir,
 		Kubeconfig:  o.Kubeconfig(),
 		Server:      o.LocalURL(s.port),

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -31,6 +32,8 @@ import (
 
 	"byre/apiserver/auth/rbac"
 	"byre/apiserver/objectstore"
+	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
 	"byre/watch"
 	"byre/watch/watchtest"
@@ -44,7 +47,12 @@ type rules struct {
 
 func newRules(t testing.TB) *rules {
 	t.Helper()
-	store, feed := watchtest.Run(t, storetest.NewModel(), watch.Options{})
+	return newRulesOn(t, storetest.NewModel())
+}
+
+func newRulesOn(t testing.TB, driver sqlstore.Driver) *rules {
+	t.Helper()
+	store, feed := watchtest.Run(t, driver, watch.Options{})
 	getter := objectstore.NewRESTOptionsGetter(objectstore.StorageConfig{Store: store, Feed: feed}, objectstore.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 	for _, build := range []func() error{
 		func() error { _, err := role.NewREST(getter); return err },
@@ -378,5 +386,44 @@ func BenchmarkAuthorize(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// stalledDriver is a database whose lists end, with an error, only when they are released.
+type stalledDriver struct {
+	sqlstore.Driver
+	lists    atomic.Int32
+	released chan struct{}
+}
+
+func (d *stalledDriver) List(context.Context, sqlstore.Query, func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+	d.lists.Add(1)
+	<-d.released
+	return sqlstore.ListResult{}, sqlstore.ErrUnavailable
+}
+
+// TestRBAC_RequestsShareALoad: while the database does not answer, the requests that wait for
+// RBAC's objects wait for one read together. When each read again after the one before it had
+// failed, the last of them waited for the sum.
+func TestRBAC_RequestsShareALoad(t *testing.T) {
+	t.Parallel()
+	const requests = 50
+	driver := &stalledDriver{Driver: storetest.NewModel(), released: make(chan struct{})}
+	r := newRulesOn(t, driver)
+	var asking atomic.Int32
+	var done sync.WaitGroup
+	for range requests {
+		done.Go(func() {
+			asking.Add(1)
+			if _, err := r.ClusterRoles().List(labels.Everything()); err == nil {
+				t.Error("a list without a database")
+			}
+		})
+	}
+	eventually.True(t, "the requests wait for a list", func() bool { return asking.Load() == requests && driver.lists.Load() > 0 })
+	close(driver.released)
+	done.Wait()
+	if n := driver.lists.Load(); n > requests/2 {
+		t.Errorf("%d requests made %d lists", requests, n)
 	}
 }

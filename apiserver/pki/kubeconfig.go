@@ -17,15 +17,17 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// The names in the kubeconfig, which follow kubeadm's admin.conf. The user is in the group
-// system:masters, which is authorized without a role binding: the kubeconfig works with an
-// empty database and after the bindings were damaged.
+// The names in the kubeconfig, which follow kubeadm's admin.conf.
 const (
 	clusterName = "byre"
 	adminName   = "byre-admin"
 	adminGroup  = "system:masters"
 	contextName = adminName + "@" + clusterName
 )
+
+// ClusterAdmins is the group of kubeadm's admin.conf. RBAC gives it its rights, and can take
+// them away: the bootstrap policy binds it to the ClusterRole cluster-admin.
+const ClusterAdmins = "kubeadm:cluster-admins"
 
 // ensureKubeconfig creates the administrator's kubeconfig, or updates the entries that this
 // program has written. It keeps everything that the administrator has changed: other
@@ -127,13 +129,14 @@ func (k *ensurer) needsUserCertificate(user *api.AuthInfo) bool {
 		return true
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
-	return err != nil || isAdmin(cert) && !clientProfile(adminName, adminGroup).isSatisfiedBy(cert, k.ca.cert, k.config.Now)
+	return err != nil || isAdmin(cert) && !clientProfile(adminName).isSatisfiedBy(cert, k.ca.cert, k.config.Now)
 }
 
 // updateUser issues a certificate for the administrator. It adds the user and a context if
 // they are missing.
 func (k *ensurer) updateUser(config *api.Config) error {
-	der, key, err := clientProfile(adminName, adminGroup).issue(k.ca, k.config.Now)
+	user := config.AuthInfos[adminName]
+	der, key, err := clientProfile(adminName, k.adminGroups(user)...).issue(k.ca, k.config.Now)
 	if err != nil {
 		return err
 	}
@@ -141,7 +144,6 @@ func (k *ensurer) updateUser(config *api.Config) error {
 	if err != nil {
 		return err
 	}
-	user := config.AuthInfos[adminName]
 	if user == nil {
 		user = api.NewAuthInfo()
 		config.AuthInfos[adminName] = user
@@ -150,4 +152,17 @@ func (k *ensurer) updateUser(config *api.Config) error {
 	}
 	user.ClientCertificateData, user.ClientKeyData = encodeCerts([][]byte{der}), keyPEM
 	return nil
+}
+
+// adminGroups returns the groups of a new certificate of the administrator: those of the
+// certificate that it replaces, so that a renewal changes no rights.
+func (k *ensurer) adminGroups(user *api.AuthInfo) []string {
+	if user != nil {
+		if block, _ := pem.Decode(user.ClientCertificateData); block != nil {
+			if cert, err := x509.ParseCertificate(block.Bytes); err == nil {
+				return cert.Subject.Organization
+			}
+		}
+	}
+	return []string{cmp.Or(k.config.AdminGroup, ClusterAdmins)}
 }

@@ -19,6 +19,8 @@ type Config struct {
 	Dir string
 	// Kubeconfig is the path of the administrator's kubeconfig; empty means none.
 	Kubeconfig string
+	// AdminGroup is the administrator's group in a new kubeconfig; "" means ClusterAdmins.
+	AdminGroup string
 	// Server is the URL of the server in the kubeconfig.
 	Server string
 	// ServingCert is the file of the certificate that is served, and RootCA that of the CA

@@ -112,13 +112,45 @@ func TestKubeconfig_IsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	verify(t, certs[0], cert(t, files.CACert), start, "", x509.ExtKeyUsageClientAuth)
-	if got := certs[0].Subject.Organization; !slices.Equal(got, []string{"system:masters"}) {
+	if got := certs[0].Subject.Organization; !slices.Equal(got, []string{"kubeadm:cluster-admins"}) {
 		t.Errorf("groups are %v", got)
 	}
 
 	r.Server = "https://127.0.0.1:7443"
 	if _, report := ensure(t, r); !slices.Equal(report.Written, []string{"admin.kubeconfig"}) {
 		t.Errorf("after a change of port %v were made, want the kubeconfig only", report.Written)
+	}
+}
+
+// TestKubeconfig_KeepsItsGroupsWhenItIsRenewed: the administrator of an older kubeconfig, or of a
+// server without RBAC, stays in system:masters.
+func TestKubeconfig_KeepsItsGroupsWhenItIsRenewed(t *testing.T) {
+	t.Parallel()
+	r := request(t.TempDir())
+	r.AdminGroup = "system:masters"
+	ensure(t, r)
+	r.AdminGroup = ""
+	renewed := r
+	renewed.Now = start.Add(358 * 24 * time.Hour)
+	for _, step := range []func() error{
+		func() error { return nil },
+		func() error { ensure(t, renewed); return nil },
+		func() error { return pki.Renew(renewed, "admin.kubeconfig") },
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+		config, err := clientcmd.BuildConfigFromFlags("", r.Kubeconfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		certs, err := certutil.ParseCertsPEM(config.CertData)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := certs[0].Subject.Organization; !slices.Equal(got, []string{"system:masters"}) {
+			t.Errorf("groups are %v", got)
+		}
 	}
 }
 

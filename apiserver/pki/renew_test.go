@@ -31,7 +31,7 @@ func TestInspect_ShowsEachCertificate(t *testing.T) {
 	}
 	year, decade := start.Add(365*day), start.Add(3650*day)
 	want := []pki.CertificateStatus{
-		{Name: "admin.kubeconfig", Subject: "CN=byre-admin,O=system:masters", ExpirationDate: year, ResidualTimeSeconds: 360 * 86400, CAName: "ca"},
+		{Name: "admin.kubeconfig", Subject: "CN=byre-admin,O=kubeadm:cluster-admins", ExpirationDate: year, ResidualTimeSeconds: 360 * 86400, CAName: "ca"},
 		{
 			Name: "apiserver", Subject: "CN=kube-apiserver", Names: []string{"localhost", "127.0.0.1", "10.0.0.1"},
 			ExpirationDate: year, ResidualTimeSeconds: 360 * 86400, CAName: "ca",

@@ -6,11 +6,14 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+
+	"byre/apiserver/pki"
 )
 
 // policyWorkers is the number of roles and bindings that are reconciled concurrently.
@@ -50,7 +53,7 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 	for _, role := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
 		reconcileRole(reconciliation.ClusterRoleRuleOwner{ClusterRole: &role}, clusterRoles)
 	}
-	for _, binding := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()) {
+	for _, binding := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings(), []rbacv1.ClusterRoleBinding{adminBinding()}) {
 		reconcileBinding(reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &binding}, clusterBindings)
 	}
 	for _, roles := range bootstrappolicy.NamespaceRoles() {
@@ -64,6 +67,19 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 		}
 	}
 	return group.Wait()
+}
+
+// adminBinding gives the group of admin.kubeconfig its rights, as kubeadm does.
+func adminBinding() rbacv1.ClusterRoleBinding {
+	return rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        pki.ClusterAdmins,
+			Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
+			Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
+		},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: pki.ClusterAdmins}},
+	}
 }
 
 func (b *Bootstrap) reconcileRole(ctx context.Context, role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier) error {
