@@ -18,7 +18,7 @@ import (
 type backupCollector struct{ sqlstore.BackupRecorder }
 
 // backupTimeout bounds the query that one scrape makes.
-const backupTimeout = 5 * time.Second
+const backupTimeout = 2 * time.Second
 
 var lastBackupDesc = prometheus.NewDesc("byre_store_last_backup_timestamp_seconds",
 	"When byre backup has last completed a backup of this database, with its revision and where it was written to.",

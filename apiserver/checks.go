@@ -16,10 +16,10 @@ func (s *Server) checks() health.Checks {
 	checks := health.Checks{
 		Always:           slices.Concat([]health.Checker{health.Log(), store}, s.encryption.checks),
 		BootSequence:     s.bootChecks(),
-		ReadyzOnly:       []health.Checker{s.core.writable(storeReady), s.informerCheck(), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
+		Writes:           append([]health.Checker{s.core.writable(storeReady)}, s.core.quotaCheck(s.config.Options.Store.DatabaseQuota.Value())...),
+		ReadyzOnly:       []health.Checker{s.informerCheck(), health.Shutdown(s.signals.ShutdownInitiated.Signaled())},
 		LivezGracePeriod: s.config.Options.LivezGracePeriod,
 	}
-	checks.ReadyzOnly = append(checks.ReadyzOnly, s.core.quotaCheck(s.config.Options.Store.DatabaseQuota.Value())...)
 	for _, server := range s.chain {
 		checks.BootSequence = append(checks.BootSequence, server.Checks()...)
 	}

@@ -30,7 +30,7 @@ func newEncryption(ctx context.Context, o options.StoreOptions, serverID string)
 	}
 	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, o.EncryptionConfig, o.EncryptionReload, serverID)
 	if err != nil {
-		return encryption{}, fmt.Errorf("--encryption-provider-config: %w", err)
+		return encryption{}, fmt.Errorf("--encryption-provider-config %s: %w", o.EncryptionConfig, err)
 	}
 	if !o.EncryptionReload {
 		static := encryptionconfig.StaticTransformers(loaded.Transformers)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"time"
 
 	endpointmetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/server/mux"
@@ -33,7 +34,7 @@ func counted(name string, handler http.Handler) http.Handler {
 // health checks that do not exist.
 func (s *Server) installPaths(paths *mux.PathRecorderMux, api http.Handler, d delegation.Dependencies) {
 	checks := newCheckPaths(api)
-	s.readyChecks = health.Install(checks, s.checks())
+	s.startChecks = health.Install(checks, s.checks())
 	checks.addTo(paths)
 	index := routes.ListedPathProviders{paths, checks, listed(d.Discovery.Paths)}
 	routes.Index{}.Install(index, paths)
@@ -47,6 +48,7 @@ func (s *Server) installPaths(paths *mux.PathRecorderMux, api http.Handler, d de
 	metrics.SetStorageMonitorGetter(storageMonitors(s.core.database.Driver))
 	paths.Handle("/metrics", s.withStorageMetrics(exported))
 	slis.SLIMetricsWithReset{}.Install(paths)
+	paths.UnlistedHandle(CompactPath, http.HandlerFunc(s.core.serveCompact))
 	installProfiling(s.config.Options.Debug, paths)
 	if s.flow != nil {
 		paths.UnlistedHandlePrefix(filters.DebugPath, s.flow.DebugHandler())
@@ -97,8 +99,14 @@ func (s *Server) withStorageMetrics(next http.Handler) http.Handler {
 // sizeMonitor measures the database for apiserver_storage_size_bytes.
 type sizeMonitor struct{ sqlstore.Sizer }
 
+// sizeTimeout bounds one measurement. Without it /metrics would not be answered while the
+// database is silent.
+const sizeTimeout = 2 * time.Second
+
 // Monitor implements upstream's metrics.Monitor.
 func (m sizeMonitor) Monitor(ctx context.Context) (metrics.StorageMetrics, error) {
+	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
+	defer cancel()
 	size, err := m.Size(ctx)
 	return metrics.StorageMetrics{Size: size}, err
 }

@@ -122,12 +122,12 @@ func (s *Server) runBootstrap(ctx context.Context) error {
 // notification wait for it.
 const readyInterval = 20 * time.Millisecond
 
-// awaitReady signals HasBeenReady as soon as all checks of /readyz pass, whether or not
-// a client asks for them.
+// awaitReady signals HasBeenReady as soon as the start is done, whether or not a client asks for
+// it. It does not wait until the database accepts all writes (health.Checks.Writes).
 func (s *Server) awaitReady(ctx context.Context) error {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
-	for !health.AllPass(ctx, s.readyChecks) {
+	for !health.AllPass(ctx, s.startChecks) {
 		select {
 		case <-ctx.Done():
 			return nil

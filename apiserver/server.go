@@ -73,8 +73,8 @@ type Server struct {
 
 	// chain are the other servers of the delegation chain.
 	chain []delegation.Server
-	// readyChecks are the checks of /readyz.
-	readyChecks []health.Checker
+	// startChecks pass when the start is done.
+	startChecks []health.Checker
 	certs       *serving.Certificates
 	http        *http.Server
 	plain       *http.Server // nil without --insecure-port
@@ -93,10 +93,6 @@ func New(ctx context.Context, config Config) (*Server, error) {
 		watches:   new(waitgroup.RateLimitedSafeWaitGroup),
 		transport: new(loopback.Transport),
 	}
-	var err error
-	if s.id, err = newID(); err != nil {
-		return nil, err
-	}
 	// The goroutines that upstream's constructors start must go on while the server
 	// drains.
 	base, endBase := context.WithCancel(context.WithoutCancel(ctx))
@@ -107,9 +103,9 @@ func New(ctx context.Context, config Config) (*Server, error) {
 	return s, nil
 }
 
-// newID makes the name of this server. Where servers have identity Leases, it is
-// upstream's, derived from the host name; otherwise it is random.
-func newID() (string, error) {
+// newID makes the name of this server. Where servers have identity Leases, it derives from the
+// host name and the port; otherwise it is random.
+func newID(port string) (string, error) {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.APIServerIdentity) {
 		return "byre-" + uuid.NewString(), nil
 	}
@@ -117,7 +113,7 @@ func newID() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("server identity: %w", err)
 	}
-	return controlplane.ServerID(hostname)
+	return controlplane.ServerID(hostname, port)
 }
 
 // Close releases what New opened, for a server that is not Run.
@@ -210,6 +206,14 @@ func (s *Server) prepare(ctx, base context.Context) (pki.Files, error) {
 	if s.egress, err = newEgress(o.Cluster.EgressSelectorFile); err != nil {
 		return files, err
 	}
+	// The ports are bound before the slow parts of a start. A port in use is found at
+	// once, and early clients wait in the listener's queue instead of being refused.
+	if err := s.listen(ctx); err != nil {
+		return files, err
+	}
+	if s.id, err = newID(s.port); err != nil {
+		return files, err
+	}
 	if s.tracer, err = newTracer(base, o.TracingFile, s.id, s.egress.controlPlane); err != nil {
 		return files, err
 	}
@@ -218,11 +222,6 @@ func (s *Server) prepare(ctx, base context.Context) (pki.Files, error) {
 	}
 	// Nothing is written before this: the files that the flags name have been read.
 	if s.core, err = openCore(ctx, s.config); err != nil {
-		return files, err
-	}
-	// The ports are bound before the slow parts of a start. A port in use is found at
-	// once, and early clients wait in the listener's queue instead of being refused.
-	if err := s.listen(ctx); err != nil {
 		return files, err
 	}
 	if files, err = s.ensurePKI(); err != nil {

@@ -156,6 +156,8 @@ func Check(dialect Dialect, current Version) error {
 		return err
 	case current > latest:
 		return fmt.Errorf("%w (schema %d, this program knows %d)", ErrNewer, current, latest)
+	case current == 0:
+		return fmt.Errorf("%w: it has no tables of byre: name the database that \"byre serve\" uses", ErrOlder)
 	case current < latest:
 		return fmt.Errorf("%w (schema %d, wanted %d): run \"byre migrate up\"", ErrOlder, current, latest)
 	}

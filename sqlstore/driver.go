@@ -62,6 +62,14 @@ type Sizer interface {
 	Used(ctx context.Context) (int64, error)
 }
 
+// Reserver is a Driver that keeps space on the disk for the writes that do not make the database
+// larger, such as deletes.
+type Reserver interface {
+	// InReserve reports whether the disk was full, so that the space is in use. If the disk has
+	// space again, it first takes that back.
+	InReserve() bool
+}
+
 // Maintainer is a Driver with work to do in the background. Store.Run runs it.
 type Maintainer interface {
 	// Maintain works until ctx ends. Store.Run logs its error.

@@ -34,7 +34,7 @@ func (q *quota) record(used int64) {
 	case !q.isExceeded && used >= q.limit:
 		q.isExceeded = true
 		q.logger.Error("store: the database has reached its quota and takes no writes that make it larger: "+
-			"delete objects, shorten --retention, or raise --database-quota", "used", used, "quota", q.limit)
+			"delete objects and run \"byre compact\", or raise --database-quota", "used", used, "quota", q.limit)
 	case q.isExceeded && used <= q.limit/100*quotaRecovery:
 		q.isExceeded = false
 		q.logger.Info("store: the database is below its quota again", "used", used, "quota", q.limit)
@@ -50,14 +50,6 @@ func (q *quota) err() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %d bytes are in use, and the quota is %d", ErrQuota, q.used, q.limit)
-}
-
-// check refuses a write that makes the database larger while the quota is exceeded.
-func (q *quota) check(w *Write) error {
-	if w.Op == Delete || w.Op == Update && !w.Grows {
-		return nil
-	}
-	return q.err()
 }
 
 // Quota returns an error that matches ErrQuota while the database has reached

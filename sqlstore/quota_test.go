@@ -55,7 +55,8 @@ func TestQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 		write sqlstore.Write
 		want  error
 	}{
-		"create":       {sqlstore.Write{Op: sqlstore.Create, Key: key("c"), Value: []byte("{}")}, sqlstore.ErrQuota},
+		"create":       {sqlstore.Write{Op: sqlstore.Create, Key: key("c"), Value: []byte("{}"), Grows: true}, sqlstore.ErrQuota},
+		"kept alive":   {sqlstore.Write{Op: sqlstore.Create, Key: key("lease"), Value: []byte("{}")}, nil},
 		"growing":      {sqlstore.Write{Op: sqlstore.Update, Key: key("a"), Replaces: 1, Value: []byte("{}"), Grows: true}, sqlstore.ErrQuota},
 		"not growing":  {sqlstore.Write{Op: sqlstore.Update, Key: key("a"), Replaces: 1, Value: []byte("{}")}, nil},
 		"delete":       {sqlstore.Write{Op: sqlstore.Delete, Key: key("b"), Replaces: 2}, nil},
@@ -69,7 +70,7 @@ func TestQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 		t.Errorf("compact: %v", err)
 	}
 	driver.used.Store(960) // not enough space
-	if _, err := commit(sqlstore.Write{Op: sqlstore.Create, Key: key("c"), Value: []byte("{}")}); !errors.Is(err, sqlstore.ErrQuota) {
+	if _, err := commit(sqlstore.Write{Op: sqlstore.Create, Key: key("c"), Value: []byte("{}"), Grows: true}); !errors.Is(err, sqlstore.ErrQuota) {
 		t.Errorf("just below the quota: %v", err)
 	}
 	driver.used.Store(950)

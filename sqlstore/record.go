@@ -119,8 +119,8 @@ type Write struct {
 	// Expires is the absolute expiry of the new state; zero means never.
 	Expires time.Time
 	Author  Author
-	// Grows says that the Value of an Update makes the database larger. While the quota
-	// is exceeded, such an Update fails with ErrQuota, as every Create does.
+	// Grows says that the write makes the database larger. While the quota is exceeded, such
+	// a write fails with ErrQuota.
 	Grows bool
 	// Attributes are those of the new state; nil if the writer does not know them. The
 	// store does not store them: Publish gets them with the Change.

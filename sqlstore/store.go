@@ -69,7 +69,7 @@ func (s *Store) Commit(ctx context.Context, w Write) (change Change, err error) 
 	if err := w.Check(); err != nil {
 		return Change{}, err
 	}
-	if err := s.quota.check(&w); err != nil {
+	if err := s.checkSpace(&w); err != nil {
 		return Change{}, err
 	}
 	if err := ctx.Err(); err != nil {

@@ -91,6 +91,35 @@ func (s *Store) retryDue() <-chan time.Time {
 // tryWrite commits an empty batch, to find out whether the database takes writes again. A
 // server that is not ready gets no requests: without tryWrite it would never become ready.
 func (s *Store) tryWrite(ctx context.Context) {
-	_, err := s.Driver.Commit(ctx, nil)
+	var err error
+	if !s.inReserve() {
+		_, err = s.Driver.Commit(ctx, nil)
+	}
+	s.recordCommit(err)
+}
+
+// recordCommit records how a transaction ended. While the reserve of a full disk is in use the
+// database counts as one that takes no writes, though it takes deletes.
+func (s *Store) recordCommit(err error) {
+	if err == nil && s.inReserve() {
+		err = ErrDiskFull
+	}
 	s.writable.record(err, time.Now())
+}
+
+func (s *Store) inReserve() bool {
+	r, ok := s.Driver.(Reserver)
+	return ok && r.InReserve()
+}
+
+// checkSpace refuses a write that makes the database larger while the quota is exceeded or the
+// reserve of a full disk is in use.
+func (s *Store) checkSpace(w *Write) error {
+	if w.Op == Delete || !w.Grows {
+		return nil
+	}
+	if s.inReserve() {
+		return ErrDiskFull
+	}
+	return s.quota.err()
 }

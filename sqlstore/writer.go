@@ -68,11 +68,14 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 	start := time.Now()
 	outcomes, err := s.Driver.Commit(ctx, b.writes)
 	s.metrics.observeCommit(len(b.writes), time.Since(start), err)
-	s.writable.record(err, time.Now())
+	s.recordCommit(err)
 	switch {
 	case err == nil:
 		s.finish(b.pending, outcomes)
-	case len(b.pending) == 1 || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknown) || errors.Is(err, ErrClosed):
+	case errors.Is(err, ErrDiskFull) && s.inReserve() && s.failGrowing(b, err):
+		// There is space now for the writes that are left, such as deletes.
+		s.commit(ctx, b)
+	case len(b.pending) == 1 || isOutage(err) || errors.Is(err, ErrClosed):
 		for _, p := range b.pending {
 			p.finish(Change{}, err)
 		}
@@ -85,6 +88,27 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 		s.commit(ctx, &batch{pending: b.pending[:half], writes: b.writes[:half]})
 		s.commit(ctx, &batch{pending: b.pending[half:], writes: b.writes[half:]})
 	}
+}
+
+// failGrowing fails the writes of a batch that make the database larger, and takes them from it. It
+// reports whether it has taken some and left others.
+func (s *Store) failGrowing(b *batch, err error) bool {
+	var rest batch
+	for i, p := range b.pending {
+		if b.writes[i].Op == Delete || !b.writes[i].Grows {
+			rest.pending, rest.writes = append(rest.pending, p), append(rest.writes, b.writes[i])
+		}
+	}
+	if len(rest.pending) == 0 || len(rest.pending) == len(b.pending) {
+		return false
+	}
+	for i, p := range b.pending {
+		if b.writes[i].Op != Delete && b.writes[i].Grows {
+			p.finish(Change{}, err)
+		}
+	}
+	*b = rest
+	return true
 }
 
 // finish publishes the changes of a batch that was committed, then lets its Commits return.

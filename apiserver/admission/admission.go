@@ -85,7 +85,7 @@ func New(ctx context.Context, cfg Config) (*Admission, error) {
 	chosen := cfg.Options.EnabledPluginNames()
 	settings, err := cfg.Options.readConfiguration()
 	if err != nil {
-		return nil, fmt.Errorf("--admission-control-config-file: %w", err)
+		return nil, fmt.Errorf("--admission-control-config-file %s: %w", cfg.Options.ConfigFile, err)
 	}
 	initializers, mapper, err := cfg.initializers(ctx)
 	if err != nil {

@@ -75,7 +75,7 @@ func (o *AuthorizationOptions) Validate() []error {
 			return []error{errors.New("--authorization-config excludes --authorization-mode and the --authorization-webhook-* flags")}
 		}
 		if _, _, err := authorizer.LoadAndValidateFile(o.ConfigFile, authorizationcel.NewDefaultCompiler(), nil); err != nil {
-			return []error{fmt.Errorf("--authorization-config: %w", err)}
+			return []error{fmt.Errorf("--authorization-config %s: %w", o.ConfigFile, err)}
 		}
 		return nil
 	}

@@ -24,9 +24,13 @@ import (
 // TestServerID_IsUpstreams compares the server's identity with the one that upstream
 // derives from the same host name (kubernetes/test/e2e/apimachinery/apiserver_identity.go).
 func TestServerID_IsUpstreams(t *testing.T) {
-	got, err := controlplane.ServerID("vm")
+	got, err := controlplane.ServerID("vm", "6443")
 	if want := "apiserver-wlv32tlttr4jl3gtroqexyxapa"; got != want || err != nil {
 		t.Errorf("%s, %v, want %s", got, err, want)
+	}
+	second, err := controlplane.ServerID("vm", "6444")
+	if second == got || err != nil {
+		t.Errorf("a second server of the host is %s, %v", second, err)
 	}
 }
 

@@ -29,11 +29,19 @@ const (
 	identityGCPeriod = time.Hour
 )
 
-// ServerID returns the ID of the server on the given host, computed as upstream computes
-// it. Two servers on one host have the same ID.
-func ServerID(hostname string) (string, error) {
+// upstreamPort is the default of --secure-port.
+const upstreamPort = "6443"
+
+// ServerID returns the ID of the server on the given host and port. On the default port it is the
+// one that upstream computes, from the host alone; servers on one host would renew one Lease then,
+// and each would take the other's renewals for conflicts.
+func ServerID(hostname, port string) (string, error) {
 	b := cryptobyte.NewBuilder(nil)
-	for _, part := range []string{hostname, identityName} {
+	parts := []string{hostname, identityName}
+	if port != upstreamPort {
+		parts = append(parts, port)
+	}
+	for _, part := range parts {
 		b.AddUint16LengthPrefixed(func(b *cryptobyte.Builder) { b.AddBytes([]byte(part)) })
 	}
 	data, err := b.Bytes()

@@ -40,6 +40,10 @@ type Checks struct {
 	// BootSequence are the checks of the start. All three endpoints run them. On
 	// /livez they pass until LivezGracePeriod is over.
 	BootSequence []Checker
+	// Writes are run by /readyz alone, and tell whether all writes are accepted. A start does
+	// not wait for them: a server whose database is full has started, and clients must reach
+	// it to delete objects.
+	Writes []Checker
 	// ReadyzOnly are run by /readyz alone: a server that drains is not ready, but
 	// alive.
 	ReadyzOnly []Checker
@@ -48,7 +52,8 @@ type Checks struct {
 }
 
 // Install adds the handlers of /livez, /readyz and /healthz to mux, with the given checks
-// and upstream's check "ping". It returns the checks of /readyz.
+// and upstream's check "ping". It returns the checks that pass when the start is done: those of
+// /readyz without Writes.
 func Install(mux Mux, c Checks) []Checker {
 	always := slices.Concat([]Checker{healthz.PingHealthz}, c.Always)
 	all := slices.Concat(always, c.BootSequence)
@@ -58,9 +63,8 @@ func Install(mux Mux, c Checks) []Checker {
 	}
 	healthz.InstallLivezHandler(mux, live...)
 	healthz.InstallHandler(mux, all...)
-	ready := slices.Concat(all, c.ReadyzOnly)
-	healthz.InstallReadyzHandler(mux, ready...)
-	return ready
+	healthz.InstallReadyzHandler(mux, slices.Concat(all, c.Writes, c.ReadyzOnly)...)
+	return slices.Concat(all, c.ReadyzOnly)
 }
 
 // withGracePeriod wraps the checks so that they pass until the given time.

@@ -46,7 +46,7 @@ type Signals struct {
 	// MuxAndDiscoveryComplete: every route is installed. From now on an unknown path is
 	// answered with 404.
 	MuxAndDiscoveryComplete *Signal
-	// HasBeenReady: all checks of /readyz have passed at once.
+	// HasBeenReady: all checks of /readyz but those of writes have passed at once.
 	HasBeenReady *Signal
 	// ShutdownInitiated: the server was told to stop. /readyz fails from now on.
 	ShutdownInitiated *Signal

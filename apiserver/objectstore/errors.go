@@ -57,7 +57,9 @@ func (s *Store) apiError(err error, path string) error {
 	case errors.Is(err, sqlstore.ErrInvalid):
 		return apierrors.NewBadRequest(err.Error())
 	case errors.Is(err, sqlstore.ErrQuota):
-		return errors.New(noSpace)
+		// A Status: of another error, upstream's writer of answers would log a line for
+		// each request.
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: noSpace}}
 	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed), errors.Is(err, watch.ErrClosed):
 		unavailable := apierrors.NewServiceUnavailable(unavailableMessage(err))
 		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retrySeconds}

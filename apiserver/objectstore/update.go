@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/apiserver/stack"
+	"byre/sqlstore"
 )
 
 // GuaranteedUpdate implements storage.Interface. It begins with the object in memory,
@@ -63,7 +66,11 @@ func (s *Store) GuaranteedUpdate(
 		if err != nil {
 			return err
 		}
-		w.grows = s.grows(ctx, len(data), len(from.data))
+		if from.revision == 0 {
+			w.grows = s.createGrows(at.Key)
+		} else {
+			w.grows = s.updateGrows(ctx, len(data), len(from.data))
+		}
 		revision, err := s.commit(ctx, at, w, from.revision, ttl)
 		if isConflict(err) {
 			if from, err = r.getCurrentState(ctx); err != nil {
@@ -83,10 +90,23 @@ func (s *Store) GuaranteedUpdate(
 // nodes would become NotReady, and the controllers that delete objects would stop.
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// grows reports whether an update makes the database larger. An update by a delete
+// createGrows reports whether a create makes the database larger, as far as the quota is concerned.
+// Nodes and servers may create their Leases and addresses at the quota too: a node, or a server, that
+// is started then would otherwise count as gone.
+func (s *Store) createGrows(key sqlstore.Key) bool {
+	switch {
+	case s.cfg.GroupResource == leases:
+		return key.Namespace != metav1.NamespaceSystem && key.Namespace != corev1.NamespaceNodeLease
+	case s.cfg.GroupResource.Resource == "apiserveripinfo":
+		return false
+	}
+	return true
+}
+
+// updateGrows reports whether an update makes the database larger. An update by a delete
 // request, such as one that sets the deletionTimestamp, does not, because it leads to a
 // delete.
-func (s *Store) grows(ctx context.Context, size, replaced int) bool {
+func (s *Store) updateGrows(ctx context.Context, size, replaced int) bool {
 	if size <= replaced || s.cfg.GroupResource == leases {
 		return false
 	}

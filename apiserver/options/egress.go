@@ -14,21 +14,21 @@ func ReadEgressSelector(file string) (*egressselector.EgressSelector, error) {
 	}
 	config, err := egressselector.ReadEgressSelectorConfiguration(file)
 	if err != nil {
-		return nil, fmt.Errorf("--egress-selector-config-file: %w", err)
+		return nil, fmt.Errorf("--egress-selector-config-file %s: %w", file, err)
 	}
 	if errs := egressselector.ValidateEgressSelectorConfiguration(config); len(errs) > 0 {
-		return nil, fmt.Errorf("--egress-selector-config-file: %w", errs.ToAggregate())
+		return nil, fmt.Errorf("--egress-selector-config-file %s: %w", file, errs.ToAggregate())
 	}
 	for _, selection := range config.EgressSelections {
 		// Upstream's validation accepts this, but its constructor dereferences the nil
 		// pointer.
 		if t := selection.Connection.Transport; t != nil && t.TCP != nil && t.TCP.TLSConfig == nil {
-			return nil, fmt.Errorf("--egress-selector-config-file: %s: a proxy by TCP needs a tlsConfig; without TLS use uds", selection.Name)
+			return nil, fmt.Errorf("--egress-selector-config-file %s: %s: a proxy by TCP needs a tlsConfig; without TLS use uds", file, selection.Name)
 		}
 	}
 	selector, err := egressselector.NewEgressSelector(config)
 	if err != nil {
-		return nil, fmt.Errorf("--egress-selector-config-file: %w", err)
+		return nil, fmt.Errorf("--egress-selector-config-file %s: %w", file, err)
 	}
 	return selector, nil
 }

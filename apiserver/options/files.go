@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/apiserver/pkg/audit/policy"
@@ -43,6 +44,9 @@ func (c *Completed) checkFiles() []error {
 			continue
 		}
 		if err := f.read(f.path); err != nil {
+			if !strings.Contains(err.Error(), f.path) { // some of upstream's errors name the file
+				err = fmt.Errorf("%s: %w", f.path, err)
+			}
 			errs = append(errs, fmt.Errorf("--%s: %w", f.flag, err))
 		}
 	}

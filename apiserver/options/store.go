@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/common/model"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/migrations"
+	"byre/migrations/dbfile"
 	"byre/migrations/dbserver"
 	"byre/sqlstore"
 )
@@ -42,6 +42,9 @@ type StoreOptions struct {
 	// DatabaseQuota is the size in bytes at which the database takes only writes that
 	// do not make it larger; 0 means no limit.
 	DatabaseQuota resource.QuantityValue
+	// DiskReserve is the size in bytes of a file beside the SQLite database that is removed when
+	// the disk is full, so that objects can be deleted then; 0 means none.
+	DiskReserve resource.QuantityValue
 	// CompactionInterval is the time between two compactions.
 	CompactionInterval time.Duration
 	// Volatile names the resources whose changes may be in memory only for up to 15
@@ -68,12 +71,16 @@ type StoreOptions struct {
 	EncryptionReload bool
 }
 
+// smallestReserve is 24Mi. When the disk is full, the part of the write-ahead log that is not in the
+// file yet, up to 16 MiB, is copied back first; then the log needs no more space.
+const smallestReserve = 24 << 20
+
 // NewStoreOptions returns the defaults.
 func NewStoreOptions() StoreOptions {
 	return StoreOptions{
 		DataDir: "./byre-data", Retention: 24 * time.Hour, RetentionChanges: 1_000_000,
-		CompactionInterval: time.Minute,
-		GarbageCollection:  true, DeleteCollectionWorkers: 1,
+		CompactionInterval: time.Minute, DiskReserve: resource.QuantityValue{Quantity: resource.MustParse("32Mi")},
+		GarbageCollection: true, DeleteCollectionWorkers: 1,
 	}
 }
 
@@ -100,6 +107,8 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 		"How long the history of single resources is kept for the SQL view \"history\", where that is longer than --retention: a list such as 'deployments.apps=90d,events=2d,*=36h'. A resource without a group means every group, * every resource that is not named; 0 keeps it for ever. Watches and lists at a revision reach back as far as --retention in any case, and a resource with a shorter time here has its history deleted with --retention.")
 	fs.Var(&o.DatabaseQuota, "database-quota",
 		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as kube-apiserver refuses them when its store is full, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the tables and indexes of the PostgreSQL schema.")
+	fs.Var(&o.DiskReserve, "disk-reserve",
+		"Size of a file beside the SQLite database that takes up space until the disk is full. It is removed then, so that objects can be deleted and history compacted, and made again when the disk has an eighth more; at least 24Mi, and 0 makes none. PostgreSQL has none.")
 	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
 		"How often history is looked at for what --retention and --retention-changes no longer keep.")
 	fs.StringSliceVar(&o.Volatile, "volatile", o.Volatile,
@@ -142,6 +151,42 @@ func (o *StoreOptions) DSN() (string, error) {
 	return endpoint, nil
 }
 
+// DatabaseName tells a person, and a metric, which database is meant. It has no password.
+type DatabaseName struct {
+	// Kind is sqlite or postgres.
+	Kind string
+	// Name is the file without symbolic links, or the database and its hosts.
+	Name string
+}
+
+// String implements fmt.Stringer.
+func (n DatabaseName) String() string { return n.Kind + " " + n.Name }
+
+// NameDatabase returns the name of the database of DSN.
+func (o *StoreOptions) NameDatabase() (DatabaseName, error) {
+	endpoint, err := o.DSN()
+	if err != nil {
+		return DatabaseName{}, err
+	}
+	dialect, dsn, err := migrations.ParseEndpoint(endpoint)
+	if err != nil {
+		return DatabaseName{}, err
+	}
+	name := DatabaseName{Kind: string(dialect), Name: dsn}
+	if dialect == migrations.SQLite {
+		if path, err := dbfile.Resolve(dsn); err == nil {
+			name.Name = path
+		}
+		return name, nil
+	}
+	config, err := dbserver.Parse(dsn)
+	if err != nil {
+		return DatabaseName{}, err
+	}
+	name.Name = dbserver.Name(config.ConnConfig) + " at " + dbserver.Address(config.ConnConfig)
+	return name, nil
+}
+
 // Validate returns one error for each invalid flag.
 func (o *StoreOptions) Validate() []error {
 	var errs []error
@@ -169,6 +214,9 @@ func (o *StoreOptions) Validate() []error {
 	if o.DatabaseQuota.Value() < 0 {
 		errs = append(errs, errors.New("--database-quota must not be negative"))
 	}
+	if n := o.DiskReserve.Value(); n != 0 && n < smallestReserve {
+		errs = append(errs, errors.New("--disk-reserve must be 0 or at least 24Mi: the write-ahead log takes up to 16Mi of it"))
+	}
 	if err := o.checkVolatile(); err != nil {
 		errs = append(errs, err)
 	}
@@ -183,17 +231,19 @@ func (o *StoreOptions) ResourceRetentions() ([]sqlstore.ResourceRetention, error
 	var all []sqlstore.ResourceRetention
 	for _, name := range slices.Sorted(maps.Keys(o.RetentionFor)) {
 		of := schema.ParseGroupResource(name)
-		age, err := model.ParseDuration(o.RetentionFor[name])
+		age, err := ParseDuration(o.RetentionFor[name])
 		switch {
 		case of.Resource == "" || strings.Contains(name, "*") && name != "*":
 			return nil, fmt.Errorf("--retention-for: %q is not a resource, such as leases or deployments.apps, nor *", name)
 		case err != nil:
-			return nil, fmt.Errorf("--retention-for: %s: %q is not a time such as 90d, 12h or 5m", name, o.RetentionFor[name])
+			return nil, fmt.Errorf("--retention-for: %s: %w", name, err)
+		case age < 0:
+			return nil, fmt.Errorf("--retention-for: %s must not be negative", name)
 		case age == 0:
 			age = -1 // for ever
 		}
 		all = append(all, sqlstore.ResourceRetention{
-			GroupResource: sqlstore.GroupResource{Group: of.Group, Resource: of.Resource}, Age: time.Duration(age),
+			GroupResource: sqlstore.GroupResource{Group: of.Group, Resource: of.Resource}, Age: age,
 		})
 	}
 	return all, nil

@@ -24,17 +24,17 @@ func ReadTracing(file string) (*tracingapi.TracingConfiguration, error) {
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("--tracing-config-file: %w", err)
+		return nil, fmt.Errorf("--tracing-config-file %s: %w", file, err)
 	}
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	config := &apiserverapi.TracingConfiguration{}
 	codecs := serializer.NewCodecFactory(scheme, serializer.EnableStrict)
 	if err := runtime.DecodeInto(codecs.UniversalDecoder(), data, config); err != nil {
-		return nil, fmt.Errorf("--tracing-config-file: %w", err)
+		return nil, fmt.Errorf("--tracing-config-file %s: %w", file, err)
 	}
 	if errs := tracingapi.ValidateTracingConfiguration(&config.TracingConfiguration, utilfeature.DefaultFeatureGate, nil); len(errs) > 0 {
-		return nil, fmt.Errorf("--tracing-config-file: %w", errs.ToAggregate())
+		return nil, fmt.Errorf("--tracing-config-file %s: %w", file, errs.ToAggregate())
 	}
 	return &config.TracingConfiguration, nil
 }

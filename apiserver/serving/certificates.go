@@ -29,7 +29,7 @@ type fileContent interface {
 func NewCertificates(base *tls.Config, certFile, keyFile string, clientCAs dynamiccertificates.CAContentProvider, sni []cliflag.NamedCertKey) (*Certificates, error) {
 	serving, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", certFile, keyFile)
 	if err != nil {
-		return nil, fmt.Errorf("serving certificate: %w", err)
+		return nil, fmt.Errorf("serving certificate %s with the key %s: %w", certFile, keyFile, err)
 	}
 	c := &Certificates{files: []fileContent{serving}}
 	var named []dynamiccertificates.SNICertKeyContentProvider
@@ -38,7 +38,7 @@ func NewCertificates(base *tls.Config, certFile, keyFile string, clientCAs dynam
 	for i := len(sni) - 1; i >= 0; i-- {
 		cert, err := dynamiccertificates.NewDynamicSNIContentFromFiles("sni-serving-cert", sni[i].CertFile, sni[i].KeyFile, sni[i].Names...)
 		if err != nil {
-			return nil, fmt.Errorf("--tls-sni-cert-key: %w", err)
+			return nil, fmt.Errorf("--tls-sni-cert-key %s,%s: %w", sni[i].CertFile, sni[i].KeyFile, err)
 		}
 		named, c.files = append(named, cert), append(c.files, cert)
 	}

@@ -9,6 +9,6 @@
 //
 // # What the caller owes
 //
-// The caller passes a context with a deadline. The package starts no goroutine and
-// needs no shutdown.
+// Nothing: each request has a deadline of its own, and Read joins the goroutines that it
+// starts.
 package status

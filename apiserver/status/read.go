@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -29,35 +30,62 @@ const identityLabel = "apiserver.kubernetes.io/identity"
 // lasts for an hour, as upstream's does, and so does not tell that a server was killed.
 const unseenAfter = time.Minute
 
-// Read reads the status of the server that config names. now is the time by which
-// Leases expire.
+// requestTimeout bounds each request. While the database is silent, each of the two checks of it that
+// /readyz makes takes 2 s.
+const requestTimeout = 6 * time.Second
+
+// Read reads the status of the server that config names, in at most twice requestTimeout. now is
+// the time by which Leases expire. It fails if the server does not tell its version. What else the
+// server does not tell is an alarm, and its fields are empty.
 func Read(ctx context.Context, config *rest.Config, now time.Time) (Status, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = requestTimeout
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return Status{}, err
 	}
-	version, err := client.Discovery().ServerVersion()
+	server := client.Discovery()
+	version, err := server.ServerVersion()
 	if err != nil {
 		return Status{}, err
 	}
 	s := Status{Server: &Server{Address: config.Host, Version: version.GitVersion}, Alarms: []string{}}
-	metrics, err := client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
-	if err != nil {
-		return s, fmt.Errorf("/metrics: %w", err)
+	var (
+		requests                        sync.WaitGroup
+		metrics, checks                 []byte
+		leases                          *coordinationv1.LeaseList
+		metricsErr, readyErr, leasesErr error
+	)
+	requests.Go(func() { metrics, metricsErr = server.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx) })
+	requests.Go(func() {
+		checks, readyErr = server.RESTClient().Get().AbsPath("/readyz").Param("verbose", "").DoRaw(ctx)
+	})
+	requests.Go(func() {
+		// Resource version 0 lets the server answer from its watch cache, also while its
+		// database does not answer.
+		leases, leasesErr = client.CoordinationV1().Leases(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	})
+	requests.Wait()
+	s.addReadiness(checks, readyErr)
+	if metricsErr == nil {
+		metricsErr = s.addMetrics(metrics)
 	}
-	if err := s.addMetrics(metrics); err != nil {
-		return s, fmt.Errorf("/metrics: %w", err)
+	s.addMissing("database and history", "/metrics", metricsErr)
+	s.addMissing("replicas and leaders", "the list of Leases", leasesErr)
+	if leasesErr == nil {
+		for i := range leases.Items {
+			s.addLease(&leases.Items[i], now)
+		}
+		s.addLeaderHosts()
 	}
-	s.addReadiness(client.Discovery().RESTClient().Get().AbsPath("/readyz").Param("verbose", "").DoRaw(ctx))
-	leases, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return s, err
-	}
-	for i := range leases.Items {
-		s.addLease(&leases.Items[i], now)
-	}
-	s.addLeaderHosts()
 	return s, nil
+}
+
+// addMissing adds an alarm for a part that the server did not tell.
+func (s *Status) addMissing(part, request string, err error) {
+	if err != nil {
+		s.Alarms = append(s.Alarms, fmt.Sprintf("%s are not known, because the server did not answer %s (%v): see its log", part, request, err))
+	}
 }
 
 // failedCheck matches the line of a check of /readyz that fails.
@@ -98,7 +126,7 @@ func (s *Status) addMetrics(text []byte) error {
 	}
 	s.Server.Watchers = sum(families["apiserver_longrunning_requests"], "verb", "WATCH")
 	if sum(families["byre_store_quota_exceeded"], "", "") > 0 {
-		s.Alarms = append(s.Alarms, "the database has reached its quota: delete objects, or raise --database-quota")
+		s.Alarms = append(s.Alarms, "the database has reached its quota: delete objects and run \"byre compact\", or raise --database-quota")
 	}
 	for _, backup := range families["byre_store_last_backup_timestamp_seconds"].GetMetric() {
 		revision, err := strconv.ParseInt(label(backup, "revision"), 10, 64)

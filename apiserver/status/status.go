@@ -15,8 +15,7 @@ type Status struct {
 	// was read instead.
 	Server   *Server  `json:"server,omitempty"`
 	Database Database `json:"database"`
-	// Replicas are the hosts whose servers serve the database, by their identity Leases:
-	// servers of one host share a Lease. Leaders are the holders of the other Leases in
+	// Replicas are the servers that serve the database, by their identity Leases. Leaders are the holders of the other Leases in
 	// kube-system.
 	Replicas     []Lease                 `json:"replicas,omitempty"`
 	Leaders      []Lease                 `json:"leaders,omitempty"`

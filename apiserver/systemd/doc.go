@@ -3,7 +3,8 @@
 //
 // kube-apiserver sends READY=1 once its post-start hooks have been started. Here
 // READY=1 is sent when all checks of /readyz pass, so that units that are ordered after
-// this one find a server that works.
+// this one find a server that works. It does not wait for the checks of writes: "systemctl
+// restart" ends on a full disk too, and objects can be deleted then.
 //
 // Without the variables NOTIFY_SOCKET and WATCHDOG_USEC nothing is sent. A message that
 // can't be sent is logged: the server keeps running.

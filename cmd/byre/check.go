@@ -92,6 +92,9 @@ func newOpener(ctx context.Context, config string) (integrity.Open, error) {
 func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open, repair bool, output string) error {
 	ctx := cmd.Context()
 	defer p.end()
+	if err := checkSource(endpoint); err != nil {
+		return err
+	}
 	var result integrity.Result
 	var findings []sqlstore.Finding
 	report := func(f sqlstore.Finding) { findings = append(findings, f) }

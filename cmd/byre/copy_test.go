@@ -65,7 +65,7 @@ func TestCopy_BetweenDatabasesAndBack(t *testing.T) {
 	expectFailure(t, "holds data", "copy", "--from", first, "--to", second)
 	expectFailure(t, "holds data", "copy", "--from", second, "--to", first)
 	expectFailure(t, "holds data", "copy", "--from", third, "--to", first)
-	expectFailure(t, "no such file", "copy", "--from", "sqlite:///nowhere/byre.db", "--to", first)
+	expectFailure(t, "there is no database in /nowhere/byre.db", "copy", "--from", "sqlite:///nowhere/byre.db", "--to", first)
 	expectFailure(t, "endpoint", "copy", "--from", "redis://x", "--to", first)
 }
 

@@ -1,19 +1,68 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 
+	"k8s.io/klog/v2"
+
+	"byre/apiserver/options"
 	"byre/migrations"
+	"byre/migrations/fileowner"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/snapshot"
 	"byre/sqlstore/sqlite"
 )
 
+// usedDatabase is the file below --data-dir that names the database of --endpoint with which the
+// last server was started there. It does not exist where that server used the file in --data-dir.
+const usedDatabase = "database"
+
+// recordUsedDatabase records the database of a server, for checkUsedDatabase. A failure, such as
+// that of a full disk, is no reason not to serve.
+func recordUsedDatabase(store options.StoreOptions, name options.DatabaseName) {
+	path := filepath.Join(store.DataDir, usedDatabase)
+	var err error
+	if store.Endpoint == "" {
+		if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	} else if last, _ := os.ReadFile(path); string(last) != name.String()+"\n" {
+		var file *os.File
+		if file, err = fileowner.Open(path, os.O_WRONLY|os.O_TRUNC, 0o600); err == nil {
+			_, err = file.WriteString(name.String() + "\n")
+			err = errors.Join(err, file.Close())
+		}
+	}
+	if err != nil {
+		klog.ErrorS(err, "\"byre status\" can't know which database this server uses while it is stopped: make the file writable")
+	}
+}
+
+// checkUsedDatabase fails if no database is named, and the servers of --data-dir use another one
+// than the SQLite file there: that file is what a move to another database has left.
+func checkUsedDatabase(store options.StoreOptions) error {
+	if store.Endpoint != "" {
+		return nil
+	}
+	name, err := os.ReadFile(filepath.Join(store.DataDir, usedDatabase))
+	if err != nil {
+		return nil //nolint:nilerr // no server has used another database
+	}
+	return fmt.Errorf("its servers use %s: name it with --endpoint", bytes.TrimSpace(name))
+}
+
 // readDatabase reads the whole store of an endpoint, which may be in use.
 func readDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snapshot) error) error {
+	if err := checkSource(endpoint); err != nil {
+		return err
+	}
 	return withDatabase(endpoint,
 		func(path string) error { return sqlite.ReadSnapshot(ctx, path, read) },
 		func(dsn string) error { return postgres.ReadSnapshot(ctx, dsn, read) })
@@ -21,6 +70,9 @@ func readDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snaps
 
 // readIdleDatabase reads the whole store of an endpoint that no process serves.
 func readIdleDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snapshot) error) error {
+	if err := checkSource(endpoint); err != nil {
+		return err
+	}
 	return withDatabase(endpoint,
 		func(path string) error { return sqlite.ReadIdle(ctx, path, read) },
 		func(dsn string) error { return postgres.ReadIdle(ctx, dsn, read) })

@@ -15,6 +15,7 @@ import (
 
 	"byre/apiserver/options"
 	"byre/apiserver/transfer"
+	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/etcd"
 	"byre/sqlstore/kine"
@@ -87,14 +88,26 @@ func newImportCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.importFrom(cmd, func(ctx context.Context) (sourceCloser, error) {
 				d, err := kine.Open(ctx, args[0])
-				if errors.Is(err, kine.ErrNotKine) {
-					err = fmt.Errorf("%w: name the database that kine's --endpoint, or k3s's --datastore-endpoint, names", err)
-				}
-				return d, err
+				return d, kineError(args[0], err)
 			})
 		},
 	})
 	return cmd
+}
+
+// kineError adds to an error of kine's database what to do next.
+func kineError(endpoint string, err error) error {
+	dialect, path, parseErr := migrations.ParseEndpoint(endpoint)
+	if err == nil || parseErr != nil {
+		return err
+	}
+	if errors.Is(err, kine.ErrNotKine) {
+		err = fmt.Errorf("%w: name the database that kine's --endpoint, or k3s's --datastore-endpoint, names", err)
+	}
+	if dialect != migrations.SQLite {
+		return err
+	}
+	return explainFile(path, otherSQLite, fmt.Errorf("%s: %w", path, err))
 }
 
 // snapshotError adds to an error of a snapshot file what to do next.
@@ -102,6 +115,12 @@ func snapshotError(path string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, etcd.ErrNoHash), errors.Is(err, etcd.ErrNotEtcd), errors.Is(err, etcd.ErrWrongHash):
+		if kind, _ := recognize(path); kind != etcdSnapshot {
+			return explainFile(path, etcdSnapshot, fmt.Errorf("%s: %w: save one with \"etcdctl snapshot save\"", path, etcd.ErrNotEtcd))
+		}
+	}
+	switch {
 	case errors.Is(err, etcd.ErrNoHash):
 		return fmt.Errorf("%s: %w: save one with \"etcdctl snapshot save\", or take a file of a stopped member with --skip-hash-check", path, err)
 	case errors.Is(err, etcd.ErrWrongHash):

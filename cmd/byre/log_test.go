@@ -25,6 +25,9 @@ func TestLog_OfAStartIsShort(t *testing.T) {
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		server := startServer(t, t.TempDir(), flags...)
 		eventually.True(t, "the log says Ready", func() bool { return strings.Contains(server.log.String(), `"Ready"`) })
+		if errors := regexp.MustCompile(`(?m)^E.*`).FindAllString(server.log.String(), -1); len(errors) > 0 {
+			t.Errorf("errors of a first start: %q", errors)
+		}
 		if status := server.stop(t); status != 0 {
 			t.Errorf("exit status %d", status)
 		}

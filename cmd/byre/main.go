@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -87,10 +88,20 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetVersionTemplate(versionText())
 	root.AddCommand(newServeCommand(), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(),
-		newImportCommand(), newExportCommand(), newCheckCommand(), newStatusCommand(),
+		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
 		newConfigCommand(), newCertsCommand(), newKubeconfigCommand(), newVersionCommand(), newManCommand())
 	root.AddCommand(newEnvtestAssetsCommand())
+	acceptDays(root)
 	return root
+}
+
+// acceptDays makes all flags for durations of a command, and of its subcommands, take days too.
+func acceptDays(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(options.AcceptDays)
+	cmd.PersistentFlags().VisitAll(options.AcceptDays)
+	for _, sub := range cmd.Commands() {
+		acceptDays(sub)
+	}
 }
 
 // help prints the help of a command that has only subcommands.
@@ -162,12 +173,27 @@ func messages(err error) []string {
 	if errors.As(err, &invalid) && errors.As(err, &refused) {
 		return []string{"--" + invalid.GetFlag().Name + " is not supported: " + refused.Error()}
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { // only the outermost is a list of wrong flags
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && isList(err, joined.Unwrap()) { // only the outermost is a list of wrong flags
 		var lines []string
 		for _, err := range joined.Unwrap() {
 			lines = append(lines, messages(err)...)
 		}
 		return lines
 	}
-	return []string{strings.NewReplacer("\r", "", "\n\t", " ", "\n", " ").Replace(err.Error())}
+	text := noObject.ReplaceAllString(err.Error(), "it has no apiVersion and kind, or is neither YAML nor JSON")
+	return []string{strings.NewReplacer("\r", "", "\n\t", " ", "\n", " ").Replace(text)}
 }
+
+// isList reports whether an error is a list of errors, as errors.Join makes it. An error of
+// fmt.Errorf that wraps several has a text of its own, with the file and the remedy.
+func isList(err error, parts []error) bool {
+	var texts []string
+	for _, part := range parts {
+		texts = append(texts, part.Error())
+	}
+	return err.Error() == strings.Join(texts, "\n")
+}
+
+// noObject is the text of upstream's error for a file that is no object. The error has no type by
+// which it could be recognized, and its text shows the Go type of a decoder.
+var noObject = regexp.MustCompile(`couldn't get version/kind; json parse error: .*?Kind string[^}]*}`)

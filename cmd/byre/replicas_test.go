@@ -50,12 +50,12 @@ func TestReplicas_LeaderHandsOver(t *testing.T) {
 }
 
 // expectReplicasInStatus expects byre status to name each replica and the leader, and not to call a
-// replica alive that was killed. Servers of one host share a Lease: the Leases of two other hosts are
+// replica alive that was killed. The Leases of two other hosts are
 // written here, one of them so that it is new for as long as the test takes.
 func expectReplicasInStatus(t *testing.T, client kubernetes.Interface, leader string, flags ...string) {
 	t.Helper()
 	for host, seen := range map[string]time.Duration{"other": -time.Hour, "killed": 5 * time.Minute} {
-		id, err := controlplane.ServerID(host)
+		id, err := controlplane.ServerID(host, "6443")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,5 +128,18 @@ func deleteNamespace(t *testing.T, client kubernetes.Interface, name string) {
 			return true, nil
 		}
 		return false, err
+	})
+}
+
+// Two servers of one host have an identity Lease each: of one, each would take the renewals of the
+// other for conflicts.
+func TestReplicas_OfOneHostHaveALeaseEach(t *testing.T) {
+	t.Parallel()
+	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir()}
+	dir := t.TempDir()
+	startServer(t, dir, flags...)
+	startServer(t, t.TempDir(), flags...)
+	eventually.True(t, "byre status shows both", func() bool {
+		return len(readJSONStatus(t, "status", "--data-dir", dir).Replicas) == 2
 	})
 }

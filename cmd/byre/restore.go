@@ -86,7 +86,10 @@ func (f *restoreFlags) restoreBackup(cmd *cobra.Command) error {
 	}
 	defer file.Close()
 	b, err := backup.Open(file)
-	if err != nil {
+	switch {
+	case errors.Is(err, sqlstore.ErrBroken):
+		return explainFile(f.source.Name, compressed, fmt.Errorf("%s: %w: name a file that \"byre backup\" has written", f.source.Name, err))
+	case err != nil:
 		return fmt.Errorf("%s: %w", f.source.Name, err)
 	}
 	if _, err := b.Verify(p.follow); err != nil {

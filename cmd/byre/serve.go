@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/go-logr/logr"
-	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	k8smetrics "k8s.io/component-base/metrics"
@@ -22,7 +21,6 @@ import (
 	"byre/apiserver/options"
 	"byre/crd"
 	"byre/migrations"
-	"byre/migrations/dbserver"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/sqlite"
 )
@@ -90,6 +88,9 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 	}
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
 	if dialect == migrations.SQLite {
+		if err := sqlite.ReleaseReserve(dsn); err != nil {
+			return apiserver.Database{}, err
+		}
 		if err := sqlite.InspectAfterCrash(ctx, dsn, logger); err != nil {
 			return apiserver.Database{}, err
 		}
@@ -100,25 +101,30 @@ func openDatabase(ctx context.Context, o options.StoreOptions) (apiserver.Databa
 	if err != nil {
 		return apiserver.Database{}, err
 	}
-	database := apiserver.Database{Kind: string(dialect), Name: dsn, Schema: int(state.Current)}
+	name, err := o.NameDatabase()
+	if err != nil {
+		return apiserver.Database{}, err
+	}
+	database := apiserver.Database{Kind: name.Kind, Name: name.Name, Schema: int(state.Current)}
 	switch dialect {
 	case migrations.SQLite:
-		database.Driver, err = sqlite.Open(ctx, dsn, sqlite.Options{Volatile: o.IsVolatile()})
-		return database, err
+		database.Driver, err = sqlite.Open(ctx, dsn, sqlite.Options{
+			Volatile: o.IsVolatile(), Reserve: o.DiskReserve.Value(), Logger: logger,
+		})
 	case migrations.Postgres:
-		config, err := pgx.ParseConfig(dsn)
-		if err != nil {
-			return apiserver.Database{}, fmt.Errorf("endpoint: %w", err)
-		}
-		database.Name, database.Shared = dbserver.Name(config)+" at "+dbserver.Address(config), true
+		database.Shared = true
 		database.Driver, err = postgres.Open(ctx, dsn, postgres.Options{
 			AllowLoss: o.AllowUnsafeDurability,
 			Logger:    logger,
 		})
-		return database, err
 	default:
-		return apiserver.Database{}, fmt.Errorf("no driver for %s", dialect)
+		err = fmt.Errorf("no driver for %s", dialect)
 	}
+	if err != nil {
+		return apiserver.Database{}, err
+	}
+	recordUsedDatabase(o, name)
+	return database, nil
 }
 
 // serverChain makes the other servers of the delegation chain: custom resources first,

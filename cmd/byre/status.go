@@ -12,20 +12,23 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"byre/apiserver/options"
 	"byre/apiserver/pki"
 	"byre/apiserver/status"
 	"byre/migrations"
-	"byre/migrations/dbserver"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/sqlite"
 )
 
-// statusTimeout bounds the reading of a server's status, and of a database's.
-const statusTimeout = 10 * time.Second
+// statusAlarms is the exit status of "byre status" when there are alarms.
+const statusAlarms = 2
+
+// databaseTimeout bounds the reading of a database's status.
+const databaseTimeout = 5 * time.Second
 
 func newStatusCommand() *cobra.Command {
 	store := options.NewStoreOptions()
@@ -35,9 +38,11 @@ func newStatusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show the database, the history, replicas, leaders, certificates and alarms",
 		Long: "Show the database, the history, replicas, leaders, certificates and alarms.\n\n" +
-			"A running server is asked, with admin.kubeconfig of --data-dir. If none answers, the\n" +
-			"database is read instead: that of --endpoint, or the SQLite file in --data-dir. The\n" +
-			"exit status is 1 if neither can be read.",
+			"A running server is asked, with admin.kubeconfig of --data-dir; what it can't tell, such\n" +
+			"as the size of a database that does not answer, is an alarm. If no server answers, the\n" +
+			"database is read instead: that of --endpoint, or the SQLite file in --data-dir if its\n" +
+			"servers use that.\n\n" +
+			"The exit status is 0 without alarms, 2 with alarms, and 1 if nothing can be read.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := output.validate(); err != nil {
@@ -48,7 +53,13 @@ func newStatusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return output.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return printStatus(w, s, time.Now()) })
+			if err := output.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return printStatus(w, s, time.Now()) }); err != nil {
+				return err
+			}
+			if n := len(s.Alarms); n > 0 {
+				return &statusError{fmt.Errorf("%d alarms", n), statusAlarms}
+			}
+			return nil
 		},
 	}
 	store.AddDatabaseFlags(cmd.Flags())
@@ -66,6 +77,14 @@ func readStatus(ctx context.Context, store options.StoreOptions, certs pki.Confi
 			return s, fmt.Errorf("no server answers (%s), nor can the database be read: start \"byre serve\", or name its --data-dir or --endpoint: %w", serverErr.Error(), err)
 		}
 		s.Alarms = append(s.Alarms, "no server answers, and the database was read instead ("+serverErr.Error()+"): start \"byre serve\", or name its --data-dir")
+	} else if store.Endpoint != "" && s.Database.Address != "" {
+		named, err := store.NameDatabase()
+		if err != nil {
+			return s, err
+		}
+		if served := (options.DatabaseName{Kind: s.Database.Kind, Name: s.Database.Address}); named != served {
+			s.Alarms = append(s.Alarms, fmt.Sprintf("the server of --data-dir serves %s, and this is its status, not that of %s: name the other server's --data-dir", served, named))
+		}
 	}
 	certificates, err := pki.Inspect(certs.Dir, certs.Kubeconfig, certs.Now)
 	if err != nil {
@@ -76,35 +95,44 @@ func readStatus(ctx context.Context, store options.StoreOptions, certs pki.Confi
 }
 
 func askServer(ctx context.Context, certs pki.Config) (status.Status, error) {
-	if _, err := os.Stat(certs.Kubeconfig); err != nil {
-		return status.Status{}, err
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", certs.Kubeconfig)
+	config, err := serverConfig(certs)
 	if err != nil {
 		return status.Status{}, err
 	}
-	config.Timeout = statusTimeout
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
 	return status.Read(ctx, config, certs.Now)
+}
+
+// serverConfig returns how the administrator reaches the server of a directory.
+func serverConfig(certs pki.Config) (*rest.Config, error) {
+	if _, err := os.Stat(certs.Kubeconfig); err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", certs.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", certs.Kubeconfig, err)
+	}
+	return config, nil
 }
 
 // readStoppedStatus reads the database. It makes none and migrates none.
 func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
 	s := status.Status{Alarms: []string{}}
+	if err := checkUsedDatabase(store); err != nil {
+		return s, err
+	}
 	endpoint, err := store.DSN()
 	if err != nil {
 		return s, err
 	}
-	dialect, dsn, err := migrations.ParseEndpoint(endpoint)
+	database, err := store.NameDatabase()
 	if err != nil {
 		return s, err
 	}
-	s.Database.Kind, s.Database.Address = string(dialect), dsn
-	if dialect == migrations.SQLite {
-		info, err := os.Stat(dsn)
+	s.Database.Kind, s.Database.Address = database.Kind, database.Name
+	if database.Kind == string(migrations.SQLite) {
+		info, err := os.Stat(database.Name)
 		if err != nil {
 			return s, err
 		}
@@ -113,6 +141,9 @@ func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.
 	schema, err := migrations.Status(ctx, endpoint)
 	if err != nil {
 		return s, err
+	}
+	if schema.Current == 0 {
+		return s, migrations.Check(schema.Dialect, schema.Current)
 	}
 	s.Database.Schema = int(schema.Current)
 	if schema.Current != schema.Latest {
@@ -136,11 +167,6 @@ func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.
 }
 
 func readPostgresStatus(ctx context.Context, dsn string, d *status.Database, header func(sqlstore.Snapshot) error) (err error) {
-	config, err := dbserver.Parse(dsn)
-	if err != nil {
-		return err
-	}
-	d.Address = dbserver.Name(config.ConnConfig) + " at " + dbserver.Address(config.ConnConfig)
 	if err := postgres.ReadSnapshot(ctx, dsn, header); err != nil {
 		return err
 	}
@@ -169,22 +195,7 @@ func printStatus(out io.Writer, s status.Status, now time.Time) error {
 		}
 		line("Server", "%s, %s, Kubernetes API %s, %d watchers", server.Address, state, server.Version, server.Watchers)
 	}
-	d := s.Database
-	line("Database", "%s, %s, schema %d, %s", d.Kind, d.Address, d.Schema, bytesText(d.SizeBytes))
-	line("Revision", "%d", d.Revision)
-	history := fmt.Sprintf("%d changes after revision %d", d.Revision-d.CompactedRevision, d.CompactedRevision)
-	if d.Retention != "" {
-		history += fmt.Sprintf(", at most %s and %s changes (0 is no limit)", d.Retention, d.RetentionChanges)
-	}
-	line("History", "%s", history)
-	if d.QuotaBytes > 0 {
-		line("Quota", "%s of %s", bytesText(d.UsedBytes), bytesText(d.QuotaBytes))
-	}
-	if b := d.LastBackup; b == nil {
-		line("Last backup", "none is recorded")
-	} else {
-		line("Last backup", "%s (%s ago), revision %d, to %s", b.Time.UTC().Format(time.RFC3339), duration.HumanDuration(max(0, now.Sub(b.Time))), b.Revision, b.Location)
-	}
+	printDatabase(line, s.Database, now)
 	for _, l := range s.Replicas {
 		line("Replica", "%s", replicaText(l, now))
 	}
@@ -205,6 +216,29 @@ func printStatus(out io.Writer, s status.Status, now time.Time) error {
 		line("Alarms", "none")
 	}
 	return w.Flush()
+}
+
+// printDatabase prints what is known of the database.
+func printDatabase(line func(name, format string, args ...any), d status.Database, now time.Time) {
+	if d.Kind == "" {
+		line("Database", "not known: see the alarms")
+		return
+	}
+	line("Database", "%s, %s, schema %d, %s", d.Kind, d.Address, d.Schema, bytesText(d.SizeBytes))
+	line("Revision", "%d", d.Revision)
+	history := fmt.Sprintf("%d changes after revision %d", d.Revision-d.CompactedRevision, d.CompactedRevision)
+	if d.Retention != "" {
+		history += fmt.Sprintf(", at most %s and %s changes (0 is no limit)", d.Retention, d.RetentionChanges)
+	}
+	line("History", "%s", history)
+	if d.QuotaBytes > 0 {
+		line("Quota", "%s of %s", bytesText(d.UsedBytes), bytesText(d.QuotaBytes))
+	}
+	if b := d.LastBackup; b == nil {
+		line("Last backup", "none is recorded")
+	} else {
+		line("Last backup", "%s (%s ago), revision %d, to %s", b.Time.UTC().Format(time.RFC3339), duration.HumanDuration(max(0, now.Sub(b.Time))), b.Revision, b.Location)
+	}
 }
 
 func replicaText(l status.Lease, now time.Time) string {

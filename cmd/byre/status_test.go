@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -137,8 +137,11 @@ func expectBackup(t *testing.T, file string, args ...string) {
 func readJSONStatus(t *testing.T, args ...string) (s status.Status) {
 	t.Helper()
 	code, out, errOut := call(append(args, "--output=json")...)
-	if err := json.Unmarshal([]byte(out), &s); err != nil || code != 0 {
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
 		t.Fatalf("byre status: %d, %v, %s%s", code, err, out, errOut)
+	}
+	if want := map[bool]int{false: 0, true: statusAlarms}[len(s.Alarms) > 0]; code != want {
+		t.Errorf("byre status: exit status %d with the alarms %q, want %d", code, s.Alarms, want)
 	}
 	return s
 }
@@ -180,16 +183,75 @@ func TestStatus_RaisesAlarms(t *testing.T) {
 	dir := t.TempDir()
 	server := startServer(t, dir, "--database-quota=2Mi")
 	client := kubernetes.NewForConfigOrDie(server.config(t))
-	eventually.True(t, "the quota is reached", func() bool {
-		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "big-"}, Data: map[string]string{"a": strings.Repeat("x", 500_000)},
-		}, metav1.CreateOptions{})
-		return err != nil
-	})
+	fillQuota(t, client)
 	eventually.True(t, "status tells of the quota", func() bool {
 		all := strings.Join(readJSONStatus(t, "status", "--data-dir", dir).Alarms, "\n")
-		return strings.Contains(all, "reached its quota: delete objects") && strings.Contains(all, "the server is not ready: database-quota")
+		return strings.Contains(all, "reached its quota: delete objects and run \"byre compact\"") && strings.Contains(all, "the server is not ready: database-quota")
 	})
+}
+
+// A server whose database does not answer tells what it knows without it.
+func TestStatus_WithoutTheDatabase(t *testing.T) {
+	t.Parallel()
+	proxy := pgtest.NewProxy(t, pgtest.DSN(t))
+	dir := t.TempDir()
+	startServer(t, dir, "--endpoint", proxy.DSN())
+	eventually.True(t, "the server tells of its Lease", func() bool {
+		return len(readJSONStatus(t, "status", "--data-dir", dir).Replicas) == 1
+	})
+	for _, fault := range []string{"silent", "unreachable"} {
+		if proxy.Blackhole(); fault == "unreachable" {
+			proxy.Cut()
+		}
+		var s status.Status
+		eventually.True(t, "the server is not ready", func() bool {
+			s = readJSONStatus(t, "status", "--data-dir", dir)
+			return s.Server != nil && !s.Server.Ready
+		})
+		if len(s.Replicas) != 1 || s.Database.Kind != "postgres" || s.Database.Revision == 0 {
+			t.Errorf("%s: the status is %+v", fault, s)
+		}
+	}
+}
+
+// The file that a move to PostgreSQL has left is not taken for the servers' database, nor is a
+// server taken for that of another database.
+func TestStatus_GuessesNoDatabase(t *testing.T) {
+	t.Parallel()
+	dir, dsn := t.TempDir(), pgtest.DSN(t)
+	startServer(t, dir).stop(t)
+	server := startServer(t, dir, "--endpoint", dsn)
+	file := "sqlite://" + filepath.Join(dir, "byre.db")
+	if s := readJSONStatus(t, "status", "--data-dir", dir, "--endpoint", file); s.Database.Kind != "postgres" || !strings.Contains(strings.Join(s.Alarms, "\n"), "not that of sqlite ") {
+		t.Errorf("of a server with another database: %+v", s)
+	}
+	if s := readJSONStatus(t, "status", "--data-dir", dir, "--endpoint", dsn); len(s.Alarms) > 0 {
+		t.Errorf("of a server with its own database: %+v", s)
+	}
+	server.stop(t)
+	expectFailure(t, "its servers use postgres ", "status", "--data-dir", dir)
+	if s := readJSONStatus(t, "status", "--data-dir", dir, "--endpoint", file); s.Database.Kind != "sqlite" {
+		t.Errorf("of the file that is named: %+v", s)
+	}
+	startServer(t, dir).stop(t)
+	if s := readJSONStatus(t, "status", "--data-dir", dir); s.Database.Kind != "sqlite" {
+		t.Errorf("after a move back: %+v", s)
+	}
+}
+
+func TestStatus_ShowsNoPassword(t *testing.T) {
+	t.Parallel()
+	u, err := url.Parse(pgtest.DSN(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(u.User.Username(), "open-sesame")
+	for _, endpoint := range []string{u.String(), "postgres://byre:open-sesame@127.0.0.1:1/byre"} {
+		_, out, errOut := call("status", "--data-dir", t.TempDir(), "--endpoint", endpoint)
+		if text := out + errOut; strings.Contains(text, "open-sesame") || text == "" {
+			t.Errorf("the status of a database without the schema is %s", text)
+		}
+	}
 }
 
 func TestStatus_OfNothingIsAnError(t *testing.T) {

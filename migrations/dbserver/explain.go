@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -134,6 +135,9 @@ func cause(config *pgx.ConnConfig, err error) string {
 // serverCause returns the server's own message, which names the user, the database or the table,
 // and the next step.
 func serverCause(config *pgx.ConnConfig, err *pgconn.PgError) string {
+	if err.Code == codeInvalidAuthorization && roleMissing.MatchString(err.Message) {
+		return fmt.Sprintf("%s: create it (CREATE ROLE %s LOGIN) or correct the user in the endpoint", oneLine(err.Message), pgx.Identifier{config.User}.Sanitize())
+	}
 	next := map[string]string{
 		codeInvalidPassword:       "correct the password in the endpoint, PGPASSWORD or the passfile",
 		codeInvalidAuthorization:  "allow the user, host and database in pg_hba.conf, and TLS as that demands (sslmode)",
@@ -156,6 +160,10 @@ func serverCause(config *pgx.ConnConfig, err *pgconn.PgError) string {
 	}
 	return text + ": " + next
 }
+
+// roleMissing is the message, in English, for a role that does not exist or may not log in. It has
+// the code of pg_hba.conf's refusal.
+var roleMissing = regexp.MustCompile(`^role .* (does not exist|is not permitted to log in)$`)
 
 // root returns the innermost error. The texts of the outer ones repeat what the explanation tells.
 func root(err error) error {

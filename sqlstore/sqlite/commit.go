@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -74,12 +75,18 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	if d.memory != nil && d.memory.takes(batch, d.state.Load().Revision) {
 		return d.commitToMemory(ctx, batch)
 	}
-	state := *d.state.Load()
+	var state sqlstore.State
 	outcomes := make([]sqlstore.Outcome, len(batch))
 	now := d.options.Clock().UTC().Truncate(time.Microsecond)
-	err := d.transaction(&state, func() error {
-		return d.writer.apply(batch, outcomes, &state, now)
-	})
+	commit := func() error {
+		state = *d.state.Load()
+		return d.transaction(&state, func() error { return d.writer.apply(batch, outcomes, &state, now) })
+	}
+	wasInReserve := d.reserve.isInUse.Load()
+	err := commit()
+	if err != nil && !wasInReserve && d.reserve.isInUse.Load() && !slices.ContainsFunc(batch, func(w sqlstore.Write) bool { return w.Grows }) {
+		err = commit() // the disk was full, and the reserve has been released
+	}
 	if err != nil {
 		return nil, d.translate(err)
 	}

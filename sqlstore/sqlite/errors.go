@@ -24,7 +24,7 @@ const nextWhenDamaged = "stop byre, keep a copy of the file and its -wal, run \"
 func diagnose(code int) diagnosis {
 	switch code & 0xff {
 	case sqlite3.SQLITE_FULL:
-		return diagnosis{sqlstore.ErrDiskFull, "free space on its file system"}
+		return diagnosis{sqlstore.ErrDiskFull, "delete objects and run \"byre compact\", or free space on its file system"}
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH:
 		return diagnosis{sqlstore.ErrReadOnly, "make the file and its directory writable for byre's user"}
 	case sqlite3.SQLITE_CANTOPEN:

@@ -58,3 +58,10 @@ func (d *Driver) MaintainOnce(ctx context.Context) error { return d.maintain(ctx
 
 // Flush writes the volatile changes in memory to the database.
 func (d *Driver) Flush() error { return d.flush() }
+
+// DuringTransaction calls f in a transaction that flushes the volatile changes in memory.
+func (d *Driver) DuringTransaction(f func() error) error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	return d.transaction(d.state.Load(), f)
+}

@@ -114,6 +114,9 @@ const (
 	// it back into the file: 16 MiB. A checkpoint syncs twice and writes each page once,
 	// however many commits have changed the page since the last checkpoint.
 	checkpointPages = 4096
+	// reservePages is that length on a full disk: a log that is copied back starts over in the
+	// space that it has, and the file becomes smaller only then.
+	reservePages = 1
 	// checkpointIdle is how long after the last commit Maintain copies the log back,
 	// whatever its length, so that the file alone is nearly complete while nothing is
 	// written.
@@ -178,7 +181,11 @@ func (d *Driver) Maintain(ctx context.Context) error {
 func (d *Driver) maintain(ctx context.Context, statement string) error {
 	var busy, pages, copied int
 	err := d.maintenance.QueryRowContext(ctx, statement).Scan(&busy, &pages, &copied)
-	if err != nil || statement == checkpoint || pages-copied < min(checkpointPages, d.options.LogPages/2) {
+	enough := min(checkpointPages, d.options.LogPages/2)
+	if d.reserve.isInUse.Load() {
+		enough = reservePages
+	}
+	if err != nil || statement == checkpoint || pages-copied < enough {
 		return err
 	}
 	return d.maintenance.QueryRowContext(ctx, checkpoint).Scan(&busy, &pages, &copied)

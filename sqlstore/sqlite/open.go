@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -42,6 +43,11 @@ type Options struct {
 	// FlushInterval is how long a volatile change may be in memory only; the default is 15
 	// seconds.
 	FlushInterval time.Duration
+	// Reserve is the size in bytes of a file beside the database that is removed when the disk is
+	// full, so that objects can be deleted then; 0 means none.
+	Reserve int64
+	// Logger logs the use of the reserve; by default nothing is logged.
+	Logger *slog.Logger
 	// AcceptGaps opens a database whose history has gaps, so that the gaps can be
 	// compacted.
 	AcceptGaps bool
@@ -49,7 +55,7 @@ type Options struct {
 
 const defaultBusy = 10 * time.Second
 
-// Driver implements sqlstore.Driver, Maintainer, Prober, ReadIndexer, Sizer, Archiver and
+// Driver implements sqlstore.Driver, Maintainer, Prober, ReadIndexer, Reserver, Sizer, Archiver and
 // BackupRecorder.
 type Driver struct {
 	options Options
@@ -69,7 +75,8 @@ type Driver struct {
 	// maintenance has the connection with which Maintain copies the log back.
 	maintenance *sql.DB
 	// memory is nil without volatile resources.
-	memory *memory
+	memory  *memory
+	reserve diskReserve
 	// grown receives when the log has grown since Maintain measured it. Its capacity is
 	// 1.
 	grown chan struct{}
@@ -87,6 +94,7 @@ var (
 	_ sqlstore.Maintainer  = (*Driver)(nil)
 	_ sqlstore.Prober      = (*Driver)(nil)
 	_ sqlstore.ReadIndexer = (*Driver)(nil)
+	_ sqlstore.Reserver    = (*Driver)(nil)
 
 	_ sqlstore.BackupRecorder = (*Driver)(nil)
 )
@@ -103,6 +111,9 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	if options.Clock == nil {
 		options.Clock = time.Now
 	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
@@ -113,6 +124,7 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 		return nil, err
 	}
 	d.path = d.lock.Path
+	d.reserve.path, d.reserve.size, d.reserve.logger = d.path+reserveSuffix, options.Reserve, options.Logger
 	fresh, err := dbfile.Inspect(d.path)
 	if err == nil && fresh {
 		err = fmt.Errorf("%s: %w", d.path, migrations.ErrOlder)
@@ -174,10 +186,10 @@ func (d *Driver) open(ctx context.Context) (err error) {
 	// This refuses a file that can't be written here, not at the first write. A full disk
 	// is accepted, because the data can be read and deleted.
 	err = d.transaction(&state, d.writer.touchStore)
-	if hasCode(err, sqlite3.SQLITE_FULL) {
-		return nil
+	if err != nil && !hasCode(err, sqlite3.SQLITE_FULL) {
+		return err
 	}
-	return err
+	return d.reserve.open(state.Revision == 0)
 }
 
 // Close implements sqlstore.Driver. It waits for the transaction under way.

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"byre/sqlstore"
 )
@@ -36,11 +39,17 @@ const (
 // takes keeps it. A start after a crash skips the revisions up to reserved, so that no
 // revision is given twice.
 //
-// The fields are written only while both Driver.writing and mu are held. The transaction that
-// flushes the changes holds mu until it has ended: otherwise one read could see, in the
-// database, what follows on a change, while another read still finds that change in memory.
+// Invariant: no read finds a change in memory after another read has returned what follows on it.
+// The transaction that flushes the changes does not hold mu, so that no read waits for its fsync,
+// and its COMMIT becomes visible before memory is cleared. A read of the database that sees it
+// raises Driver.state before it returns (observe); isBehind tells every later read that memory is
+// out of date, and the database has what it held.
+//
+// The fields are written only while both Driver.writing and mu are held.
 type memory struct {
 	isVolatile func(sqlstore.Key) bool
+	// state is Driver.state.
+	state *atomic.Pointer[sqlstore.State]
 
 	mu      sync.RWMutex
 	flushed int64
@@ -65,9 +74,13 @@ type volatileChange struct {
 	write sqlstore.Write
 }
 
-func newMemory(isVolatile func(sqlstore.Key) bool, flushed int64) *memory {
-	return &memory{isVolatile: isVolatile, flushed: flushed, current: make(map[sqlstore.Key]*sqlstore.Record)}
+func newMemory(isVolatile func(sqlstore.Key) bool, state *atomic.Pointer[sqlstore.State], flushed int64) *memory {
+	return &memory{isVolatile: isVolatile, state: state, flushed: flushed, current: make(map[sqlstore.Key]*sqlstore.Record)}
 }
+
+// isBehind reports whether the transaction that flushed the changes is visible already. The caller
+// holds mu.
+func (m *memory) isBehind() bool { return m.state.Load().Revision > m.last() }
 
 // takes reports whether the driver may acknowledge a batch from memory. last is the last
 // revision of the store.
@@ -92,6 +105,9 @@ func (m *memory) last() int64 { return m.flushed + int64(len(m.changes)) }
 func (m *memory) find(key sqlstore.Key) (record *sqlstore.Record, known bool, last int64) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
+	if m.isBehind() {
+		return nil, false, m.last()
+	}
 	record, known = m.current[key]
 	return record, known, m.last()
 }
@@ -101,6 +117,9 @@ func (m *memory) find(key sqlstore.Key) (record *sqlstore.Record, known bool, la
 func (m *memory) covered(q sqlstore.Query) (isCovered bool, last int64) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
+	if m.isBehind() {
+		return true, m.last()
+	}
 	for key := range m.current {
 		if key.Group == q.Group && key.Resource == q.Resource && key.Owner == q.Owner {
 			return false, 0
@@ -132,7 +151,7 @@ func (m *memory) holdsExpired(now time.Time) bool {
 func (m *memory) after(revision int64, limit, size int) (changes []sqlstore.Change, known bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	if revision < m.flushed || len(m.changes) == 0 {
+	if revision < m.flushed || len(m.changes) == 0 || m.isBehind() {
 		return nil, false
 	}
 	for i := range m.changes {
@@ -156,7 +175,7 @@ func (m *memory) after(revision int64, limit, size int) (changes []sqlstore.Chan
 func (m *memory) covers(revision int64) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return len(m.changes) == 0 || revision <= m.flushed
+	return len(m.changes) == 0 || revision <= m.flushed || m.isBehind()
 }
 
 // commitToMemory makes the writes in memory, as a transaction makes them in the database.
@@ -249,14 +268,18 @@ func changeOf(w *sqlstore.Write, old *sqlstore.Record, revision int64, now time.
 // transaction writes the changes in memory to the database and runs f, in one transaction.
 // After it the database holds every change up to state.Revision. f may change state.
 func (d *Driver) transaction(state *sqlstore.State, f func() error) error {
+	err := d.flushAnd(state, f)
+	if hasCode(err, sqlite3.SQLITE_FULL) {
+		d.reserve.release()
+	}
+	return err
+}
+
+// flushAnd is transaction without the reserve.
+func (d *Driver) flushAnd(state *sqlstore.State, f func() error) error {
 	m := d.memory
 	if m == nil {
 		return d.writer.transaction(f)
-	}
-	isFlush := len(m.changes) > 0
-	if isFlush {
-		m.mu.Lock()
-		defer m.mu.Unlock()
 	}
 	reserve := m.reserved
 	err := d.writer.transaction(func() error {
@@ -276,10 +299,8 @@ func (d *Driver) transaction(state *sqlstore.State, f func() error) error {
 	if err != nil {
 		return err
 	}
-	if !isFlush {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.reserved, m.flushed, m.changes, m.bytes = reserve, state.Revision, nil, 0
 	clear(m.current)
 	return nil
@@ -367,7 +388,7 @@ func (d *Driver) openMemory(ctx context.Context, state *sqlstore.State) error {
 		}
 	}
 	if d.options.Volatile != nil {
-		d.memory = newMemory(d.options.Volatile, state.Revision)
+		d.memory = newMemory(d.options.Volatile, &d.state, state.Revision)
 	}
 	return nil
 }

@@ -92,6 +92,86 @@ func TestVolatile_WritesTogether(t *testing.T) {
 	}
 }
 
+// No read waits for a transaction that flushes, and so for its fsync. A read that follows on one
+// that has seen the transaction does not find what the transaction replaced.
+func TestVolatile_ReadsDoNotWaitForAFlush(t *testing.T) {
+	t.Parallel()
+	driver := openVolatile(t, migrated(t), isLease)
+	defer driver.Close()
+	lease := sqlstore.Key{Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-system", Name: "a"}
+	pod := sqlstore.Key{Resource: "pods", Namespace: "n", Name: "p"}
+	commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: pod, Value: []byte(`{}`)})
+	created := commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: lease, Value: []byte(`{}`)}).Revision
+	if err := driver.DuringTransaction(func() error {
+		done := make(chan error, 1)
+		go func() {
+			if r, _, err := driver.Get(t.Context(), lease); err != nil || r.Revision != created {
+				done <- fmt.Errorf("get: %+v, %w", r, err)
+				return
+			}
+			if changes, err := driver.Changes(t.Context(), created-1, 10, 0); err != nil || len(changes) != 1 {
+				done <- fmt.Errorf("changes: %+v, %w", changes, err)
+				return
+			}
+			_, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error { return nil })
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(10 * time.Second):
+			return errors.New("the reads wait for the transaction")
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+
+	// Durable writes of a Pod flush renewals of the Lease. The revisions that a reader is shown
+	// never decrease, whichever key it reads.
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	stop := make(chan struct{})
+	defer close(stop)
+	writing.Go(func() {
+		revisions := map[sqlstore.Key]int64{lease: created, pod: 1}
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			batch := []sqlstore.Write{{Op: sqlstore.Update, Key: lease, Replaces: revisions[lease], Value: []byte(`{}`)}}
+			if i%2 == 0 {
+				batch = append(batch, sqlstore.Write{Op: sqlstore.Update, Key: pod, Replaces: revisions[pod], Value: []byte(`{}`)})
+			}
+			outcomes, err := driver.Commit(context.WithoutCancel(t.Context()), batch)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for j, o := range outcomes {
+				revisions[batch[j].Key] = o.Revision
+			}
+		}
+	})
+	seen := map[sqlstore.Key]int64{}
+	var snapshot int64
+	for range 2000 {
+		for _, key := range []sqlstore.Key{pod, lease} {
+			r, at, err := driver.Get(t.Context(), key)
+			if err != nil || at < snapshot || r.Revision < seen[key] {
+				t.Fatalf("%s is at revision %d of snapshot %d, after %d of %d: %v", key.Name, r.Revision, at, seen[key], snapshot, err)
+			}
+			// The writer changes the Lease in each batch: a Pod at a revision follows on a
+			// renewal just before it.
+			if key == lease && r.Revision < seen[pod]-1 {
+				t.Fatalf("the Lease is at revision %d, and the Pod was at %d before", r.Revision, seen[pod])
+			}
+			seen[key], snapshot = r.Revision, at
+		}
+	}
+}
+
 // Whenever the process is killed, the durable changes exist, with all changes before them. Only
 // the end of the history is lost, all of it volatile. No revision is given twice, and no watch
 // continues from a revision of before the crash.

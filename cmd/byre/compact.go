@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+
+	"byre/apiserver"
+	"byre/apiserver/options"
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/postgres"
+	"byre/sqlstore/sqlite"
+)
+
+func newCompactCommand() *cobra.Command {
+	store := options.NewStoreOptions()
+	var certDir string
+	keep := time.Hour
+	cmd := &cobra.Command{
+		Use:   "compact",
+		Short: "Delete history now, to make space",
+		Long: "Delete history now, to make space.\n\n" +
+			"A delete of objects frees no space while history keeps them. This deletes the history that\n" +
+			"is older than --keep, of all resources, whatever --retention and --retention-for keep. A\n" +
+			"watch that resumes from before lists again.\n\n" +
+			"A running server does it, with admin.kubeconfig of --data-dir; if none answers, or if\n" +
+			"--endpoint names a database, the database is opened instead. A SQLite file becomes\n" +
+			"smaller; PostgreSQL keeps the space for what is written next, until VACUUM FULL.",
+		Example: "  byre compact --data-dir /var/lib/byre --keep 10m",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if keep < 0 {
+				return errors.New("--keep must not be negative")
+			}
+			certs := certsFlags{dataDir: store.DataDir, certDir: certDir}
+			result, err := compact(cmd.Context(), store, certs, keep)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "compacted up to revision %d; the database has %s\n", result.CompactedRevision, bytesText(result.SizeBytes))
+			return err
+		},
+	}
+	store.AddDatabaseFlags(cmd.Flags())
+	cmd.Flags().StringVar(&certDir, "cert-dir", "", "Directory of the certificates. If not set, pki below --data-dir.")
+	cmd.Flags().DurationVar(&keep, "keep", keep, "How long history is kept, such as 10m or 2d; 0 deletes all.")
+	return cmd
+}
+
+// compact has the server compact, or else opens the database.
+func compact(ctx context.Context, store options.StoreOptions, certs certsFlags, keep time.Duration) (apiserver.CompactResult, error) {
+	if store.Endpoint == "" {
+		result, err := askToCompact(ctx, certs, keep)
+		if !errors.Is(err, errNoServer) {
+			return result, err
+		}
+	}
+	if err := checkUsedDatabase(store); err != nil {
+		return apiserver.CompactResult{}, err
+	}
+	endpoint, err := store.DSN()
+	if err != nil {
+		return apiserver.CompactResult{}, err
+	}
+	return compactDatabase(ctx, endpoint, keep)
+}
+
+// errNoServer means that no server answers.
+var errNoServer = errors.New("no server answers")
+
+// askToCompact repeats the request until the server is done.
+func askToCompact(ctx context.Context, certs certsFlags, keep time.Duration) (result apiserver.CompactResult, err error) {
+	config, err := serverConfig(certs.config())
+	if err != nil {
+		return result, fmt.Errorf("%w: %w", errNoServer, err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return result, err
+	}
+	if _, err := client.Discovery().ServerVersion(); err != nil {
+		return result, fmt.Errorf("%w: %w", errNoServer, err)
+	}
+	for !result.Done {
+		answer, err := client.Discovery().RESTClient().Post().AbsPath(apiserver.CompactPath).Param("keep", keep.String()).DoRaw(ctx)
+		if err != nil {
+			return result, fmt.Errorf("the server at %s: %w", config.Host, err)
+		}
+		if err := json.Unmarshal(answer, &result); err != nil {
+			return result, fmt.Errorf("the server at %s: %w", config.Host, err)
+		}
+	}
+	return result, nil
+}
+
+// compactDatabase opens the database of an endpoint, which a server may use if it is PostgreSQL.
+func compactDatabase(ctx context.Context, endpoint string, keep time.Duration) (result apiserver.CompactResult, err error) {
+	if err := checkSource(endpoint); err != nil {
+		return result, err
+	}
+	var driver sqlstore.Driver
+	err = withDatabase(endpoint,
+		func(path string) (err error) {
+			if err := sqlite.ReleaseReserve(path); err != nil {
+				return err
+			}
+			driver, err = sqlite.Open(ctx, path, sqlite.Options{})
+			return err
+		},
+		func(dsn string) (err error) {
+			driver, err = postgres.Open(ctx, dsn, postgres.Options{})
+			return err
+		})
+	var inUse *migrations.InUseError
+	if errors.As(err, &inUse) {
+		return result, fmt.Errorf("%w: name its --data-dir instead of --endpoint", err)
+	}
+	if err != nil {
+		return result, err
+	}
+	result, err = apiserver.Compact(ctx, sqlstore.New(driver, sqlstore.Options{}), keep)
+	return result, errors.Join(err, driver.Close())
+}
