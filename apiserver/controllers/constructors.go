@@ -7,6 +7,7 @@ import (
 	"k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/klog/v2"
@@ -32,7 +33,9 @@ type controllerContext struct {
 	// clients are the controller's own.
 	clients
 	// root are the clients of the informers that controllers share.
-	root   clients
+	root clients
+	// self is a client of this server itself.
+	self   kubernetes.Interface
 	rootCA []byte
 	// newMetadataWatch is Config.NewMetadataWatch.
 	newMetadataWatch func(schema.GroupResource) *objectstore.MetadataWatch
@@ -53,8 +56,10 @@ type controllerContext struct {
 }
 
 func newNamespace(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
+	// Upstream's constructor ends the process where discovery fails. The server's own client
+	// is neither forbidden to read it, in whatever authorization mode, nor turned away.
 	c := namespace.NewNamespaceController(ctx, cc.kube, cc.metadata,
-		cc.kube.Discovery().ServerPreferredNamespacedResources,
+		cc.self.Discovery().ServerPreferredNamespacedResources,
 		cc.informers.Core().V1().Namespaces(), namespaceSyncPeriod, v1.FinalizerKubernetes)
 	return func(ctx context.Context) { c.Run(ctx, namespaceWorkers) }, nil
 }

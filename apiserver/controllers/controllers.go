@@ -136,6 +136,7 @@ func (r *Runner) runEssential(ctx context.Context, root clients, controllers map
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName).String()
 	shared := controllerContext{
 		root:             root,
+		self:             r.config.Self,
 		rootCA:           r.config.RootCA,
 		newMetadataWatch: r.config.NewMetadataWatch,
 		informers:        informers.NewSharedInformerFactoryWithOptions(root.kube, 0, informers.WithTransform(loopback.StripManagedFields)),
