@@ -73,7 +73,11 @@ func (w *writable) lastError() error {
 // read (see Public). It does not ask the database. While transactions fail, the writer
 // tries one every Options.RetryInterval.
 func (s *Store) Writable() error {
-	if err := s.writable.lastError(); err != nil {
+	err := s.writable.lastError()
+	if err == nil && s.inReserve() { // since the start, when no transaction has been made yet
+		err = ErrDiskFull
+	}
+	if err != nil {
 		return errors.New(Public(err))
 	}
 	return nil
