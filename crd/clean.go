@@ -2,6 +2,7 @@ package crd
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
@@ -15,8 +16,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+	storeerr "k8s.io/apiserver/pkg/storage/errors"
+
+	"byre/apiserver/objectstore"
 )
 
 // cleaners makes a cleaner for each definition that is being deleted. It
@@ -32,22 +38,40 @@ func (c cleaners) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.
 	// instances yet.
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	found := c.resolver.get(crd.Name)
-	if found == nil || found.CRD.UID != crd.UID {
+	// crd is what the finalizer has written last. The resolver may not have seen it yet.
+	found := c.resolver.put(crd, true)
+	if found.CRD.UID != crd.UID {
 		return nil, fmt.Errorf("%s is not served", crd.Name)
 	}
 	registry, err := found.handlers.Stored(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return cleaner{registry, c.calls}, nil
+	store, ok := registry.Storage.Storage.(*objectstore.Store)
+	if !ok {
+		return nil, fmt.Errorf("storage of %s is a %T", crd.Name, registry.Storage.Storage)
+	}
+	versions := sets.New[string]()
+	for _, v := range found.CRD.Spec.Versions {
+		versions.Insert(crd.Spec.Group + "/" + v.Name)
+	}
+	return &cleaner{REST: registry, store: store, versions: versions, calls: c.calls}, nil
 }
 
 // cleaner deletes the instances of a definition, a page at a time. Upstream's finalizer
 // lists all of them into memory.
+//
+// Invariant: the cleaner deletes every row of the resource, also one in a version that the
+// definition does not have and that nobody can read therefore. The database deletes the
+// definition only when there is no such row.
 type cleaner struct {
 	*customresource.REST
-	calls *storeCalls
+	store *objectstore.Store // of REST
+	// versions are the apiVersions of the definition.
+	versions sets.Set[string]
+	calls    *storeCalls
+	// issued is true after DeleteCollection.
+	issued bool
 }
 
 const (
@@ -60,70 +84,123 @@ const (
 	cleanWorkers = 16
 )
 
+// instance is what the cleaner reads of an instance.
+type instance struct {
+	APIVersion string            `json:"apiVersion"`
+	Metadata   metav1.ObjectMeta `json:"metadata"`
+}
+
+// isEnding reports whether the instance is being deleted, and others have to remove its
+// finalizers.
+func (i *instance) isEnding() bool {
+	return i.Metadata.DeletionTimestamp != nil && len(i.Metadata.Finalizers) > 0
+}
+
 // List returns one instance if there are any. The finalizer only needs to know whether
-// there are, and calls DeleteCollection once for each namespace in the list: one call
-// deletes all instances.
-func (c cleaner) List(ctx context.Context, _ *internalversion.ListOptions) (list runtime.Object, err error) {
+// there are. It calls DeleteCollection once for each namespace in the list: one call
+// deletes all instances. Then it calls List until there are none: what List finds then that
+// is not being deleted, it deletes.
+func (c *cleaner) List(ctx context.Context, _ *internalversion.ListOptions) (list runtime.Object, err error) {
 	err = c.calls.do(func() error {
-		list, err = c.page(ctx, 1, "")
+		first, _, err := c.page(ctx, 1, "")
+		if err == nil && c.issued && len(first) > 0 && !first[0].isEnding() {
+			if err = c.deleteAll(ctx, rest.ValidateAllObjectFunc, nil); err == nil {
+				first, _, err = c.page(ctx, 1, "")
+			}
+		}
+		list = listOf(first)
 		return err
 	})
 	return list, err
 }
 
-func (c cleaner) page(ctx context.Context, size int64, from string) (*unstructured.UnstructuredList, error) {
-	list, err := c.REST.List(request.WithNamespace(ctx, metav1.NamespaceAll), &internalversion.ListOptions{Limit: size, Continue: from})
-	if err != nil {
-		return nil, err
+// listOf returns instances as the finalizer reads them: it looks at their namespaces.
+func listOf(instances []instance) *unstructured.UnstructuredList {
+	list := &unstructured.UnstructuredList{}
+	for _, i := range instances {
+		var item unstructured.Unstructured
+		item.SetNamespace(i.Metadata.Namespace)
+		list.Items = append(list.Items, item)
 	}
-	return list.(*unstructured.UnstructuredList), nil
+	return list
 }
 
-// DeleteCollection deletes the instances of all namespaces, whatever namespace ctx has.
-func (c cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, _ *internalversion.ListOptions) (last runtime.Object, err error) {
-	err = c.calls.do(func() error {
-		last, err = c.deleteAll(ctx, validate, options)
-		return err
-	})
-	return last, err
+// page returns instances as they are stored, and the token of the next page.
+func (c *cleaner) page(ctx context.Context, size int64, from string) ([]instance, string, error) {
+	predicate := storage.Everything
+	predicate.Limit, predicate.Continue = size, from
+	rows, next, err := c.store.ListRows(ctx, storage.ListOptions{Predicate: predicate, Recursive: true})
+	if err != nil {
+		return nil, "", err
+	}
+	instances := make([]instance, len(rows))
+	for n, row := range rows {
+		// A value that is not JSON is in no version: it is deleted by its key.
+		_ = json.Unmarshal(row.JSON, &instances[n])
+		instances[n].Metadata.Namespace, instances[n].Metadata.Name = row.Namespace, row.Name
+	}
+	return instances, next, nil
 }
 
-// deleteAll deletes every instance that can be deleted, and returns the last page of
-// instances. It goes on after an instance that cannot be deleted: the error tells how many
-// instances could not be deleted, and why the first could not.
-func (c cleaner) deleteAll(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
+// DeleteCollection deletes the instances of all namespaces, whatever namespace ctx has. The
+// finalizer does not read what it returns.
+func (c *cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, _ *internalversion.ListOptions) (runtime.Object, error) {
+	c.issued = true
+	return nil, c.calls.do(func() error { return c.deleteAll(ctx, validate, options) })
+}
+
+// deleteAll deletes every instance that can be deleted. It goes on after an instance that
+// cannot be deleted: the error tells how many instances could not be deleted, and why the
+// first could not.
+func (c *cleaner) deleteAll(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) error {
 	var failed failures
 	for from := ""; ; {
-		page, err := c.page(ctx, cleanPage, from)
+		page, next, err := c.page(ctx, cleanPage, from)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		c.deletePage(ctx, page, validate, options, &failed)
 		if err := ctx.Err(); err != nil {
-			return nil, err
+			return err
 		}
-		if from = page.GetContinue(); from == "" {
-			return page, failed.err()
+		if from = next; from == "" {
+			return failed.err()
 		}
 	}
 }
 
 // deletePage deletes the instances of a page, several at a time.
-func (c cleaner) deletePage(ctx context.Context, page *unstructured.UnstructuredList, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, failed *failures) {
+func (c *cleaner) deletePage(ctx context.Context, page []instance, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, failed *failures) {
 	var workers errgroup.Group
 	workers.SetLimit(cleanWorkers)
-	for i := range page.Items {
-		object := &page.Items[i]
+	for i := range page {
 		workers.Go(func() error {
-			ctx := request.WithNamespace(ctx, object.GetNamespace())
-			_, _, err := c.REST.Delete(ctx, object.GetName(), validate, options.DeepCopy())
-			if err != nil && !apierrors.IsNotFound(err) {
-				failed.add(object, err)
+			if err := c.deleteOne(ctx, &page[i], validate, options.DeepCopy()); err != nil && !apierrors.IsNotFound(err) {
+				failed.add(&page[i], err)
 			}
 			return nil
 		})
 	}
 	_ = workers.Wait() // the workers report to failed
+}
+
+// deleteOne deletes an instance. One that nobody can read, it deletes by its key, without a
+// regard to finalizers.
+func (c *cleaner) deleteOne(ctx context.Context, i *instance, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) error {
+	if i.isEnding() {
+		return nil
+	}
+	ctx = request.WithNamespace(ctx, i.Metadata.Namespace)
+	if c.versions.Has(i.APIVersion) {
+		_, _, err := c.REST.Delete(ctx, i.Metadata.Name, validate, options)
+		return err
+	}
+	key, err := c.KeyFunc(ctx, i.Metadata.Name)
+	if err != nil {
+		return err
+	}
+	err = c.store.Delete(ctx, key, c.New(), nil, storage.ValidateObjectFunc(rest.ValidateAllObjectFunc), nil, storage.DeleteOptions{IgnoreStoreReadError: true})
+	return storeerr.InterpretDeleteError(err, c.store.GroupResource(), i.Metadata.Name)
 }
 
 // failures counts the instances that could not be deleted and keeps the first error:
@@ -134,11 +211,11 @@ type failures struct {
 	first error
 }
 
-func (f *failures) add(object *unstructured.Unstructured, err error) {
+func (f *failures) add(i *instance, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.count++; f.first == nil {
-		f.first = fmt.Errorf("%s/%s: %w", object.GetNamespace(), object.GetName(), err)
+		f.first = fmt.Errorf("%s/%s: %w", i.Metadata.Namespace, i.Metadata.Name, err)
 	}
 }
 

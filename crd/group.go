@@ -11,6 +11,7 @@ import (
 	generated "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -56,6 +57,25 @@ func newGroup(d delegation.Dependencies) (*group, error) {
 	return g, nil
 }
 
+// definitionREST is the registry of definitions, in which the deletion of a collection deletes
+// each definition as a deletion of its own: with its instances. Upstream's deletes the
+// definitions at once, and leaves the instances behind.
+type definitionREST struct{ *customresourcedefinition.REST }
+
+// DeleteCollection implements rest.CollectionDeleter.
+func (r definitionREST) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, selected *internalversion.ListOptions) (runtime.Object, error) {
+	list, err := r.List(ctx, selected)
+	if err != nil {
+		return nil, err
+	}
+	for _, crd := range list.(*apiextensions.CustomResourceDefinitionList).Items {
+		if _, _, err := r.Delete(ctx, crd.Name, validate, options.DeepCopy()); err != nil && !apierrors.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
 // api makes the handler of the group and enters it in discovery and OpenAPI.
 func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*endpoints.API, error) {
 	version := apiextensionsv1.SchemeGroupVersion.Version
@@ -63,7 +83,7 @@ func (g *group) api(d delegation.Dependencies, delegate http.Handler) (*endpoint
 		Name:     apiextensions.GroupName,
 		Versions: []string{version},
 		Storage: map[string]map[string]rest.Storage{version: {
-			"customresourcedefinitions":        g.rest,
+			"customresourcedefinitions":        definitionREST{g.rest},
 			"customresourcedefinitions/status": customresourcedefinition.NewStatusREST(g.scheme, g.rest),
 		}},
 		Scheme:         g.scheme,

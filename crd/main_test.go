@@ -34,6 +34,7 @@ func TestAllFeatureGates_On(t *testing.T) {
 	tests := []string{
 		"TestInstance_FieldSelectorsAndWatches", "TestInstance_Tables", "TestInstance_Apply", "TestInstance_ReadFollows",
 		"TestInstance_Invalid", "TestVersions_", "TestFinalizer_Watches", "TestStorageVersion_Watches",
+		"TestUnreadable_",
 	}
 	test := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run=^("+strings.Join(tests, "|")+")/^(sqlite)?$")
 	test.Env = append(os.Environ(), gatesVariable+"=AllAlpha=true,AllBeta=true")

@@ -43,6 +43,7 @@ type checker struct {
 	revisions   map[int64]struct{} // of the objects
 	chains      map[keyHash]place  // by the newest change of each key
 	allocations allocations
+	customs     customs
 }
 
 // keyHash stands for a key, because keys are long and there are many.
@@ -62,7 +63,7 @@ func Check(s sqlstore.Snapshot, open Open) (Result, error) {
 		open:    open,
 		header:  s.Header,
 		objects: make(map[keyHash]place), revisions: make(map[int64]struct{}), chains: make(map[keyHash]place),
-		allocations: newAllocations(),
+		allocations: newAllocations(), customs: newCustoms(),
 	}
 	c.result.Revision = s.Revision
 	c.result.Findings = []sqlstore.Finding{}
@@ -78,6 +79,7 @@ func (c *checker) read(s sqlstore.Snapshot) error {
 		c.checkObject(row)
 	}
 	c.allocations.compare(c.report)
+	c.customs.compare(c.report)
 	last := int64(0)
 	for row, err := range s.Changes {
 		if err != nil {
@@ -119,9 +121,11 @@ func (c *checker) checkObject(r *sqlstore.ObjectRow) {
 	}
 	c.objects[h] = place{revision: r.Revision, created: r.Created, uid: uidOf(r.UID)}
 	c.revisions[r.Revision] = struct{}{}
-	if value := c.checkValue(row, r.Key, r.UID, r.Value); value != nil {
+	value := c.checkValue(row, r.Key, r.UID, r.Value)
+	if value != nil {
 		c.allocations.add(r.Key, value, c.report)
 	}
+	c.customs.add(r.Key, value)
 }
 
 // checkDensity reports the revisions that are missing between want and got.

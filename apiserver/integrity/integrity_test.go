@@ -90,3 +90,30 @@ func bObject() *sqlstore.ObjectRow {
 	b, value := pod("b", "ub")
 	return &sqlstore.ObjectRow{Record: sqlstore.Record{Key: b, UID: "ub", Created: 4, Revision: 5, Value: value}}
 }
+
+// Custom resources that no definition, or none with their version, lets anybody read are
+// findings.
+func TestCheck_CustomResources(t *testing.T) {
+	t.Parallel()
+	row := func(key sqlstore.Key, revision int64, value string) *sqlstore.ObjectRow {
+		return &sqlstore.ObjectRow{Record: sqlstore.Record{Key: key, Created: revision, Revision: revision, Value: []byte(value)}}
+	}
+	widget := sqlstore.Key{Group: "g", Resource: "widgets", Owner: sqlstore.Custom, Name: "w"}
+	value := `{"apiVersion":"g/v1","kind":"Widget","metadata":{"name":"w"}}`
+	definition := sqlstore.Key{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Name: "widgets.g"}
+	define := func(version string) *sqlstore.ObjectRow {
+		return row(definition, 2, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.g"},"spec":{"group":"g","versions":[{"name":"`+version+`"}]}}`)
+	}
+	for want, objects := range map[string][]*sqlstore.ObjectRow{
+		"":                   {define("v1"), row(widget, 1, value)},
+		"have no definition": {row(widget, 1, value)},
+		`of version "g/v1", which their definition lacks`: {define("v2"), row(widget, 1, value)},
+	} {
+		result, err := integrity.Check(sqlstore.Snapshot{
+			Header: sqlstore.Header{Revision: 2, Compacted: 2}, Objects: rows(objects), Changes: rows([]*sqlstore.ChangeRow{}),
+		}, nil)
+		if text := fmt.Sprint(result.Findings); err != nil || (want == "") != (len(result.Findings) == 0) || !strings.Contains(text, want) {
+			t.Errorf("want %q: %v %s", want, err, text)
+		}
+	}
+}

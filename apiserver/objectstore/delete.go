@@ -23,7 +23,7 @@ func (s *Store) Delete(
 	if err != nil {
 		return err
 	}
-	r.skipValue = opts.IgnoreStoreReadError && unsafeDeletion()
+	r.skipValue = opts.IgnoreStoreReadError
 	from, err := r.getInitialState(ctx, cachedExistingObject)
 	if err != nil {
 		return err

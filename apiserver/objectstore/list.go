@@ -171,6 +171,32 @@ func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOp
 	return list, nil
 }
 
+// Row is an object as it is stored, decrypted.
+type Row struct {
+	Namespace, Name string
+	JSON            []byte
+}
+
+// ListRows lists objects without decoding them, also those that can't be decoded. It returns the
+// continue token of the next page.
+func (s *Store) ListRows(ctx context.Context, opts storage.ListOptions) (rows []Row, next string, err error) {
+	p, err := s.page(ctx, s.Prefix(), opts, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	for entry, err := range p.items {
+		if err != nil {
+			return nil, "", s.entryError(err, entry)
+		}
+		data, _, err := s.open(ctx, &entry.Record)
+		if err != nil {
+			return nil, "", s.entryError(err, entry)
+		}
+		rows = append(rows, Row{entry.Namespace, entry.Name, data})
+	}
+	return rows, p.continueToken, nil
+}
+
 // GetList implements storage.Interface.
 func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOptions, listObj runtime.Object) error {
 	itemsPtr, err := meta.GetItemsPtr(listObj)

@@ -1,0 +1,132 @@
+package crd_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"byre/sqlstore"
+)
+
+// remaining returns the keys of the rows of the widgets.
+func (s *server) remaining(t *testing.T) (keys []string) {
+	t.Helper()
+	of := sqlstore.Range{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom}
+	if _, err := s.store.List(t.Context(), sqlstore.Query{Range: of, KeysOnly: true}, func(r sqlstore.Record) error {
+		keys = append(keys, r.Namespace+"/"+r.Name)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+func (s *server) undefine(t *testing.T) {
+	t.Helper()
+	const name = "widgets.example.com"
+	if err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, name, gone)
+}
+
+// leftBehind makes rows of widgets that need no definition, as databases have them that were
+// written without preconditions.
+func (s *server) leftBehind(t *testing.T, version string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		uid := "uid-" + name
+		if _, err := s.store.Commit(t.Context(), sqlstore.Write{
+			Op: sqlstore.Create, UID: uid, Form: "another",
+			Key:   sqlstore.Key{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom, Namespace: "default", Name: name},
+			Value: fmt.Appendf(nil, `{"apiVersion":"example.com/%s","kind":"Widget","metadata":{"name":%q,"namespace":"default","uid":%q,"finalizers":["example.com/f"]},"spec":{"size":3}}`, version, name, uid),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestDefinition_GoesWithEveryRow: the deletion of a definition deletes the rows that were left
+// behind in a version that nobody can read any more, whatever finalizers they have.
+func TestDefinition_GoesWithEveryRow(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, s *server) {
+		s.leftBehind(t, "v0", "a", "b")
+		s.define(t, widgetDefinition)
+		if w := s.do(t, http.MethodGet, widgetPath, ""); w.Code != http.StatusInternalServerError {
+			t.Errorf("list: %d %s", w.Code, w.Body)
+		}
+		s.undefine(t)
+		if left := s.remaining(t); len(left) > 0 {
+			t.Errorf("rows without a definition: %v", left)
+		}
+	})
+}
+
+// TestUnreadable_IsDeletedByItsKey: with the feature gate AllowUnsafeMalformedObjectDeletion a
+// client deletes an instance that nobody can read, as other malformed objects.
+func TestUnreadable_IsDeletedByItsKey(t *testing.T) {
+	t.Parallel()
+	enabled := utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
+	want := map[bool]int{true: http.StatusOK, false: http.StatusInternalServerError}[enabled]
+	onDatabases(t, func(t *testing.T, s *server) {
+		s.leftBehind(t, "v0", "a")
+		s.define(t, widgetDefinition)
+		const options = `{"kind":"DeleteOptions","apiVersion":"v1","ignoreStoreReadErrorWithClusterBreakingPotential":true}`
+		if w := s.do(t, http.MethodDelete, widgetPath+"/a", options); w.Code != want {
+			t.Errorf("delete: %d %s", w.Code, w.Body)
+		}
+		if w := s.do(t, http.MethodGet, widgetPath, ""); w.Code != want {
+			t.Errorf("list: %d %s", w.Code, w.Body)
+		}
+		if left := s.remaining(t); (len(left) == 0) != enabled {
+			t.Errorf("rows: %v", left)
+		}
+	})
+}
+
+// TestDefinition_CollectionGoesWithItsInstances deletes a collection of definitions.
+func TestDefinition_CollectionGoesWithItsInstances(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, s *server) {
+		crd := s.define(t, widgetDefinition)
+		s.create(t, widget(t, "w", `{"size":3}`))
+		if err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.await(t, crd.Name, gone)
+		if left := s.remaining(t); len(left) > 0 {
+			t.Errorf("rows without a definition: %v", left)
+		}
+	})
+}
+
+// TestCleaning_DeletesWhatItFindsAgain: the cleaner of a definition deletes the instances that
+// others have created meanwhile.
+func TestCleaning_DeletesWhatItFindsAgain(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, s *server) {
+		crd := s.define(t, widgetDefinition)
+		cleaner, err := s.Cleaner(crd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.leftBehind(t, "v0", "a")
+		if _, err := cleaner.DeleteCollection(t.Context(), nil, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		s.leftBehind(t, "v0", "b")
+		list, err := cleaner.List(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, left := meta.LenList(list), s.remaining(t); n != 0 || len(left) > 0 {
+			t.Errorf("%d instances, rows %v", n, left)
+		}
+	})
+}
