@@ -59,6 +59,6 @@ func (s *Server) bootChecks() []health.Checker {
 			return s.bootstrap.Checks()[i].Err
 		}))
 	}
-	checks = append(checks, health.PostStartHook("start-cluster-authentication-info-controller", s.bootstrap.Done()))
+	checks = append(checks, health.PostStartHook("start-cluster-authentication-info-controller", s.triedToRecordKeys.Signaled()))
 	return append(checks, s.controlplane.Checks()...)
 }

@@ -65,19 +65,28 @@ func (s *Server) runControllers(ctx context.Context) error {
 // recordInterval is the time between two tries to record the keys.
 const recordInterval = 10 * time.Second
 
-// recordTrustedKeys records the server's keys in the database once the server is ready. It
-// fails if another server has recorded keys meanwhile that this one does not trust.
+// recordTrustedKeys records the server's keys in the database once the server has started and
+// can encrypt. It fails if another server has recorded keys meanwhile that this one does not
+// trust. The server is ready after the first try: whoever has seen it ready finds its keys
+// recorded, unless the database takes no writes.
 func (s *Server) recordTrustedKeys(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-s.signals.HasBeenReady.Signaled():
+	case <-s.bootstrap.Done():
+	}
+	if !awaitChecks(ctx, s.encryption.checks) {
+		return nil
 	}
 	for {
 		err := s.trust.Record(ctx, s.core.store)
 		var untrusted *auth.UntrustedKeyError
-		if err == nil || errors.As(err, &untrusted) {
+		if errors.As(err, &untrusted) {
 			return err
+		}
+		s.triedToRecordKeys.Signal()
+		if err == nil {
+			return nil
 		}
 		klog.V(2).InfoS("The keys of this server are not recorded yet", "err", err)
 		select {
@@ -118,21 +127,29 @@ func (s *Server) runBootstrap(ctx context.Context) error {
 	return s.bootstrap.Run(ctx)
 }
 
-// readyInterval is how often awaitReady runs the checks. Controllers and systemd's
+// readyInterval is how often awaitChecks runs the checks. Controllers and systemd's
 // notification wait for it.
 const readyInterval = 20 * time.Millisecond
+
+// awaitChecks returns true once all checks pass, and false if ctx ends before.
+func awaitChecks(ctx context.Context, checks []health.Checker) bool {
+	tick := time.NewTicker(readyInterval)
+	defer tick.Stop()
+	for !health.AllPass(ctx, checks) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}
 
 // awaitReady signals HasBeenReady as soon as the start is done, whether or not a client asks for
 // it. It does not wait until the database accepts all writes (health.Checks.Writes).
 func (s *Server) awaitReady(ctx context.Context) error {
-	tick := time.NewTicker(readyInterval)
-	defer tick.Stop()
-	for !health.AllPass(ctx, s.startChecks) {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	if !awaitChecks(ctx, s.startChecks) {
+		return nil
 	}
 	s.signals.HasBeenReady.Signal()
 	systemd.NotifyReady("Serving on " + s.listener.Addr().String())

@@ -48,13 +48,15 @@ type Server struct {
 	// endBase ends the goroutines that upstream's constructors started.
 	endBase context.CancelFunc
 
-	egress   egress
-	tracer   tracing.TracerProvider // nil without --tracing-config-file
-	core     *core
-	trust    *auth.TrustedKeys
-	listener net.Listener
-	port     string       // the port that listener is bound to
-	insecure net.Listener // nil without --insecure-port
+	egress egress
+	tracer tracing.TracerProvider // nil without --tracing-config-file
+	core   *core
+	trust  *auth.TrustedKeys
+	// triedToRecordKeys: the first try to record them is over.
+	triedToRecordKeys *lifecycle.Signal
+	listener          net.Listener
+	port              string       // the port that listener is bound to
+	insecure          net.Listener // nil without --insecure-port
 
 	transport  *loopback.Transport
 	encryption encryption
@@ -87,11 +89,12 @@ type Server struct {
 // with Run. The caller calls either Run or Close.
 func New(ctx context.Context, config Config) (*Server, error) {
 	s := &Server{
-		config:    config,
-		signals:   lifecycle.NewSignals(),
-		requests:  new(waitgroup.SafeWaitGroup),
-		watches:   new(waitgroup.RateLimitedSafeWaitGroup),
-		transport: new(loopback.Transport),
+		config:            config,
+		signals:           lifecycle.NewSignals(),
+		requests:          new(waitgroup.SafeWaitGroup),
+		watches:           new(waitgroup.RateLimitedSafeWaitGroup),
+		transport:         new(loopback.Transport),
+		triedToRecordKeys: lifecycle.NewSignal("TriedToRecordKeys"),
 	}
 	// The goroutines that upstream's constructors start must go on while the server
 	// drains.

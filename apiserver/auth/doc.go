@@ -17,7 +17,7 @@
 // which no authorizer has an opinion is denied; a client certificate is verified
 // against the current content of the CA files, not their content at the start.
 //
-// All servers of a database must accept each other's credentials: EnsureTrustedKeys
+// All servers of a database must accept each other's credentials: TrustedKeys
 // compares a server's keys with those that the database was served with.
 //
 // New reads files and starts no goroutine of its own. Upstream's OIDC authenticators

@@ -210,7 +210,7 @@ func (k *TrustedKeys) Check(ctx context.Context, database keyReader) error {
 }
 
 // Record stores the keys for the servers that start later. The caller calls it when the server
-// is ready: the keys of a start that failed must not keep out the next one, which may be
+// has started: the keys of a start that failed must not keep out the next one, which may be
 // on another machine and have other keys. It fails as Check does: another server may have
 // stored its keys meanwhile.
 func (k *TrustedKeys) Record(ctx context.Context, database keyStore) error {
