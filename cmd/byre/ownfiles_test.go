@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,8 +14,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/client-go/kubernetes"
 
+	"byre/apiserver/objectstore"
 	"byre/sqlstore/eventually"
 )
 
@@ -236,5 +239,15 @@ func TestForm_AnEmptyAllocatable(t *testing.T) {
 	node, err := client.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
 	if err != nil || node.Status.Allocatable.Cpu().String() != "4" {
 		t.Errorf("allocatable is %v, %v", node.Status.Allocatable, err)
+	}
+}
+
+// The form of what is stored has the patch level of Kubernetes. The test of the package itself
+// has no build information to take it from.
+func TestForm_NamesThePatchLevel(t *testing.T) {
+	t.Parallel()
+	name := objectstore.Program(compatibility.DefaultBuildEffectiveVersion())
+	if !regexp.MustCompile(`^v\d+\.\d+\.\d+`).MatchString(name) {
+		t.Errorf("the program is %s", name)
 	}
 }
