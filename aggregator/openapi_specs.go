@@ -97,7 +97,13 @@ func unpackV2(packed []byte) (*spec.Swagger, error) {
 func (s openAPISpecs) source(gv schema.GroupVersion) openapi.Source {
 	source := openapi.Source{V3: map[string]openapi.Document{}}
 	if part := s.v2[gv]; part != nil {
-		source.V2 = func(context.Context) (*spec.Swagger, error) { return unpackV2(part) }
+		source.V2 = func(_ context.Context, add func([]byte) error) error {
+			text, err := openapi.Decompress(part)
+			if err != nil {
+				return err
+			}
+			return add(text)
+		}
 		source.V2Hash = openapi.Hash(string(part))
 	}
 	for _, path := range []string{pathOf(gv), groupPath(gv)} {

@@ -9,7 +9,6 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"byre/apiserver/openapi"
 	"byre/crd/definition"
@@ -91,7 +90,7 @@ func (p *openAPIPublisher) publish() {
 	}
 	slices.Sort(hashes)
 	source.V2Hash = openapi.Hash(strings.Join(hashes, "\n"))
-	source.V2 = func(ctx context.Context) (*spec.Swagger, error) { return p.specs.mergedV2(ctx, all) }
+	source.V2 = func(ctx context.Context, add func([]byte) error) error { return p.specs.addV2(ctx, all, add) }
 	if source.V2Hash == p.published.V2Hash {
 		return // only conditions have changed
 	}

@@ -149,11 +149,10 @@ func addMissing(ctx context.Context, partial error, d specInput, err error) erro
 	return errors.Join(partial, fmt.Errorf("crd: %s: %w", d.crd.Name, openapi.ErrPartial))
 }
 
-// mergedV2 is the OpenAPI v2 spec of all custom resources.
-func (c *specCache) mergedV2(ctx context.Context, definitions []specInput) (*spec.Swagger, error) {
-	whole := newSwagger()
+// addV2 adds the OpenAPI v2 spec of each definition to a document.
+func (c *specCache) addV2(ctx context.Context, definitions []specInput, add func(document []byte) error) error {
 	var partial error
-	var mu sync.Mutex // guards whole and partial
+	var mu sync.Mutex // guards add and partial
 	var builders errgroup.Group
 	builders.SetLimit(runtime.GOMAXPROCS(0))
 	for _, d := range definitions {
@@ -167,15 +166,10 @@ func (c *specCache) mergedV2(ctx context.Context, definitions []specInput) (*spe
 			if text == nil {
 				return nil
 			}
-			part := newSwagger()
-			if err := part.UnmarshalJSON(text); err != nil {
-				return err
-			}
-			addSwagger(whole, part)
-			return nil
+			return add(text)
 		})
 	}
-	return whole, errors.Join(builders.Wait(), partial)
+	return errors.Join(builders.Wait(), partial)
 }
 
 func newSwagger() *spec.Swagger {

@@ -29,8 +29,7 @@ func NewScheme(install func(*runtime.Scheme)) *runtime.Scheme {
 
 // NewCodecs returns the codec factory of a scheme. Like kube-apiserver's, it encodes lists
 // as a stream if the feature gates are on.
-func NewCodecs(scheme *runtime.Scheme) serializer.CodecFactory {
-	var options []serializer.CodecFactoryOptionsMutator
+func NewCodecs(scheme *runtime.Scheme, options ...serializer.CodecFactoryOptionsMutator) serializer.CodecFactory {
 	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToJSON) {
 		options = append(options, serializer.WithStreamingCollectionEncodingToJSON())
 	}

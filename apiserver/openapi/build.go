@@ -61,8 +61,8 @@ func (m *Models) v3Config() *common.OpenAPIV3Config {
 	}
 }
 
-// V2 builds the OpenAPI v2 document of all roots.
-func (m *Models) V2(roots []Root) (*spec.Swagger, error) {
+// V2 builds the OpenAPI v2 document of all roots as JSON.
+func (m *Models) V2(roots []Root) ([]byte, error) {
 	containers := make([]common.RouteContainer, 0, len(roots))
 	for _, root := range roots {
 		operations, err := root.Operations()
@@ -78,7 +78,7 @@ func (m *Models) V2(roots []Root) (*spec.Swagger, error) {
 	// As in kube-apiserver, OpenAPI v2 has no defaults, because clients would apply
 	// them.
 	document.Definitions = handler.PruneDefaults(document.Definitions)
-	return document, nil
+	return document.MarshalJSON()
 }
 
 // V3 builds the OpenAPI v3 document of one root as JSON.

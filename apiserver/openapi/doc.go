@@ -6,7 +6,8 @@
 //
 // A document is built when a client requests it first. The Service keeps only the
 // compressed bytes: the tree that a document is built from is many times its size and is
-// released after encoding.
+// released after encoding. Documents of OpenAPI v2, which describe all groups at once, are
+// merged as text.
 //
 // A Service is safe for concurrent use, starts no goroutine, and needs no shutdown. The
 // caller calls Set and Remove when the routes of a server change.

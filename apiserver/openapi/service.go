@@ -11,11 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/klog/v2"
-	"k8s.io/kube-openapi/pkg/aggregator"
-	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/handler3"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // Service serves the documents of all sources. Sources may be set and removed while it
@@ -199,23 +195,25 @@ func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, err
 		// With many CustomResourceDefinitions the build may take longer than a
 		// request's deadline. It is therefore not cancelled: the client's retry gets
 		// the result.
-		text, partial, err := merge(context.WithoutCancel(ctx), sources)
+		whole, partial, err := merge(context.WithoutCancel(ctx), sources)
 		if err != nil {
 			return nil, err
 		}
-		if built, err = newBuiltDocument(Hash(string(text)), text, s.now()); err != nil {
+		hash, compressed, err := whole.encode()
+		if err != nil {
 			return nil, err
 		}
-		built.partial = partial
-		// The tree of the whole API takes tens of megabytes, more than the rest of an
+		built = &builtDocument{hash: hash, built: s.now(), json: compressed, partial: partial}
+		// The tree of the built-in API takes tens of megabytes, more than the rest of an
 		// idle server. Without this call the process would keep them for minutes.
 		defer debug.FreeOSMemory()
 	}
 	if protobuf && built.protobuf == nil {
 		var err error
-		if built, err = built.withProtobuf(handler.ToProtoBinary); err != nil {
+		if built, err = built.withProtobuf(toProtobufV2); err != nil {
 			return nil, err
 		}
+		defer debug.FreeOSMemory()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,39 +222,6 @@ func (s *Service) getV2(ctx context.Context, protobuf bool) (*builtDocument, err
 	}
 	return built, nil
 }
-
-// merge merges the parts of all sources in the order of their names. If several have a
-// path, the first one is kept. A part that fails does not prevent the others. The document
-// is partial if a part is missing.
-func merge(ctx context.Context, sources map[string]Source) (text []byte, partial bool, err error) {
-	var whole *spec.Swagger
-	for _, name := range slices.Sorted(maps.Keys(sources)) {
-		if sources[name].V2 == nil {
-			continue
-		}
-		part, err := sources[name].V2(ctx)
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "A part of the OpenAPI v2 document is missing", "source", name)
-			if partial = true; !errors.Is(err, ErrPartial) {
-				continue
-			}
-		}
-		if whole == nil {
-			whole = part
-			continue
-		}
-		if err := aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(whole, part); err != nil {
-			klog.FromContext(ctx).Error(err, "Could not merge a part of the OpenAPI v2 document", "source", name)
-		}
-	}
-	if whole == nil {
-		return nil, false, errNoSources
-	}
-	text, err = whole.MarshalJSON()
-	return text, partial, err
-}
-
-var errNoSources = errors.New("openapi: nothing to describe")
 
 func newBuiltDocument(hash string, text []byte, built time.Time) (*builtDocument, error) {
 	compressed, err := Compress(text)

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/handler3"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"byre/apiserver/openapi"
 )
@@ -42,9 +41,9 @@ func counting(source openapi.Source, built *int) openapi.Source {
 		}}
 	}
 	v2 := source.V2
-	source.V2 = func(ctx context.Context) (*spec.Swagger, error) {
+	source.V2 = func(ctx context.Context, add func([]byte) error) error {
 		*built++
-		return v2(ctx)
+		return v2(ctx, add)
 	}
 	return source
 }
@@ -243,13 +242,12 @@ func TestService_RebuildsChangedParts(t *testing.T) {
 	source := func(hash string) openapi.Source {
 		return openapi.Source{
 			V2Hash: hash,
-			V2: func(context.Context) (*spec.Swagger, error) {
+			V2: func(_ context.Context, add func([]byte) error) error {
 				built++
-				document := &spec.Swagger{SwaggerProps: spec.SwaggerProps{Info: &spec.Info{}, Paths: &spec.Paths{}}}
 				if partial {
-					return document, openapi.ErrPartial
+					return errors.Join(add([]byte(`{"info":{},"paths":{}}`)), openapi.ErrPartial)
 				}
-				return document, nil
+				return add([]byte(`{"info":{},"paths":{}}`))
 			},
 			V3: map[string]openapi.Document{"apis/example/v1": {Hash: hash, JSON: func(context.Context) ([]byte, error) {
 				built++
@@ -262,7 +260,7 @@ func TestService_RebuildsChangedParts(t *testing.T) {
 	}
 	// Sources are asked in the order of their names: an error of the first does not hide
 	// the second.
-	service.Set("a", openapi.Source{V2: func(context.Context) (*spec.Swagger, error) { return nil, errors.New("no models") }})
+	service.Set("a", openapi.Source{V2: func(context.Context, func([]byte) error) error { return errors.New("no models") }})
 	service.Set("b", source("1"))
 	for i := range 2 {
 		w := get(t, service, "/openapi/v3/apis/example/v1?hash=1")
@@ -295,10 +293,10 @@ func TestService_VersionsDoNotWaitForEachOther(t *testing.T) {
 	service := openapi.NewService()
 	begun, finish := make(chan struct{}), make(chan struct{})
 	service.Set("example", openapi.Source{
-		V2: func(context.Context) (*spec.Swagger, error) {
+		V2: func(_ context.Context, add func([]byte) error) error {
 			close(begun)
 			<-finish
-			return &spec.Swagger{SwaggerProps: spec.SwaggerProps{Info: &spec.Info{}, Paths: &spec.Paths{}}}, nil
+			return add([]byte(`{"info":{},"paths":{}}`))
 		},
 		V3: map[string]openapi.Document{"apis/example/v1": {Hash: "1", JSON: func(context.Context) ([]byte, error) { return []byte(`{}`), nil }}},
 	})

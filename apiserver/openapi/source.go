@@ -3,18 +3,17 @@ package openapi
 import (
 	"context"
 	"errors"
-
-	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // A Source contributes to the documents: the built-in groups, the custom resources of one
 // CustomResourceDefinition, or one aggregated API server.
 type Source struct {
-	// V2 returns the source's part of the OpenAPI v2 document; nil if it has none. It
-	// must not wait for the network, because every request for the document waits for
-	// it. The result belongs to the caller. V2 may return a result together with
-	// ErrPartial.
-	V2 func(context.Context) (*spec.Swagger, error)
+	// V2 calls add with the source's parts of the OpenAPI v2 document, one after the other;
+	// nil if it has none. Each part is a document as kube-openapi encodes it. V2 must not
+	// wait for the network, because every request for the document waits for it. If it
+	// returns an error, the document is sent without the parts that are missing and not
+	// kept.
+	V2 func(ctx context.Context, add func(document []byte) error) error
 	// V2Hash changes whenever the part changes. Set drops the OpenAPI v2 document if
 	// the hash is another one or empty.
 	V2Hash string
@@ -38,7 +37,13 @@ var ErrPartial = errors.New("a part of the document is missing for now")
 // Source returns a source with the given roots. build is the result of BuildIdentity.
 func (m *Models) Source(roots []Root, build string) Source {
 	source := Source{
-		V2: func(context.Context) (*spec.Swagger, error) { return m.V2(roots) },
+		V2: func(_ context.Context, add func(document []byte) error) error {
+			document, err := m.V2(roots)
+			if err != nil {
+				return err
+			}
+			return add(document)
+		},
 		V3: map[string]Document{},
 	}
 	for _, root := range roots {

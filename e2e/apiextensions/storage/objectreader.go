@@ -6,7 +6,6 @@ package storage
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -65,7 +64,7 @@ func (s *EtcdObjectReader) GetStoredCustomResource(ns, name string) (*unstructur
 		return nil, fmt.Errorf("%s/%s: %w", ns, name, err)
 	}
 	u := &unstructured.Unstructured{}
-	return u, json.Unmarshal(text, &u.Object)
+	return u, u.UnmarshalJSON(text)
 }
 
 var errReadOnly = errors.New("nobody but byre writes to its database")
