@@ -166,7 +166,7 @@ func (d *Driver) watchSession(ctx context.Context, conn *pgxpool.Conn, giveUp fu
 func (d *Driver) isDone(ctx context.Context, pid uint32) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
 	defer cancel()
-	err = d.feed.QueryRow(ctx, isDone, int64(pid)).Scan(&done)
+	err = d.feedPool().QueryRow(ctx, isDone, int64(pid)).Scan(&done)
 	return done, err
 }
 

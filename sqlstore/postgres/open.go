@@ -48,8 +48,8 @@ type Driver struct {
 	config  *pgx.ConnConfig
 	// refresh reads the files with the credentials again, for each new connection.
 	refresh beforeConnect
-	// feed is for State, Changes and Notify, with which the processes follow each other, and
-	// for isDone; reads is for all other reads. writes has one connection, which only the
+	// reads is for reads. feed is for State, Changes and Notify, with which the processes
+	// follow each other, and for isDone, while reads is busy (feedPool). writes has one connection, which only the
 	// writer uses. locks has connections whose transactions hold advisory locks, while their
 	// holders use other connections.
 	reads, feed, writes, locks *pgxpool.Pool

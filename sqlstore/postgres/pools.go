@@ -15,8 +15,8 @@ const (
 	// not set pool_max_conns. A list uses its connection for as long as it streams.
 	defaultReads = 10
 	// defaultIdleTime is how long a connection may be idle before the pool closes it. An
-	// idle process keeps four connections: for the poll (feed), for the writer, for hints and
-	// for the in-use lock.
+	// idle process keeps four connections: for the poll, for the writer, for hints and for
+	// the in-use lock.
 	defaultIdleTime = 5 * time.Second
 	// defaultCheckPeriod is the time between two checks for idle connections. It must be
 	// longer than the idle time: each check reverses the order in which the pool uses its
@@ -41,7 +41,8 @@ const maxFeed = 3
 // connection outside of the pools.
 //
 // Invariant: reads that wait, for the lock of a table or for slow clients, do not keep the
-// process from learning the last revision. State and Changes have a pool of their own for that.
+// process from learning the last revision. State and Changes use a pool of their own where such
+// reads may have all connections (feedPool).
 // Otherwise all linearizable reads of cached resources would wait too.
 func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err error) {
 	// The pool pings a connection that was idle before it gives it out. The ping goes on
@@ -71,6 +72,15 @@ func resized(config *pgxpool.Config, n int32) *pgxpool.Config {
 	config = config.Copy()
 	config.MaxConns, config.MinConns, config.MinIdleConns = n, 0, 0
 	return config
+}
+
+// feedPool returns the pool for State, Changes, Notify and isDone: that of all reads while at
+// least half of it is free, so that an idle process needs no connection more for them.
+func (d *Driver) feedPool() *pgxpool.Pool {
+	if stat := d.reads.Stat(); stat.AcquiredConns() < stat.MaxConns()/2 {
+		return d.reads
+	}
+	return d.feed
 }
 
 // pools returns the pools that are open.

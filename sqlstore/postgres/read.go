@@ -15,7 +15,7 @@ import (
 // State implements sqlstore.Driver.
 func (d *Driver) State(ctx context.Context) (sqlstore.State, error) {
 	var o observation
-	err := d.readFrom(ctx, d.feed, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before position) error {
+	err := d.readFrom(ctx, d.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before position) error {
 		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) ([]s
 		size = math.MaxInt
 	}
 	var changes []sqlstore.Change
-	err := d.snapshot(ctx, d.feed, func(b *pgx.Batch) { b.Queue(selectChanges, after, limit, size) },
+	err := d.snapshot(ctx, d.feedPool(), func(b *pgx.Batch) { b.Queue(selectChanges, after, limit, size) },
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
 			if after < state.Compacted {
 				return sqlstore.ErrCompacted
