@@ -78,7 +78,7 @@ func (k *ensurer) recordIssued(l leaf, current pair, key crypto.PublicKey) error
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(k.config.Dir, issuedName), append(data, '\n'), certMode)
+	return writeFile(filepath.Join(k.config.Dir, issuedName), append(data, '\n'), keyMode)
 }
 
 // pair is what is in the two files of a leaf: nil where a file does not exist.
