@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
@@ -90,17 +91,17 @@ func TestTracing_SpansCrossTheServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newSpanCollector(t)
 			file := filepath.Join(t.TempDir(), "tracing.yaml")
-			config := fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: %s\nsamplingRatePerMillion: 0\n", c.address)
-			if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			tracing := fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: %s\nsamplingRatePerMillion: 0\n", c.address)
+			if err := os.WriteFile(file, []byte(tracing), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			server := startServer(t, t.TempDir(), append(flags, "--tracing-config-file", file)...)
-			client := kubernetes.NewForConfigOrDie(server.config(t))
-			parents := hookParents(t, client)
+			config := privileged(t, server)
+			parents := hookParents(t, kubernetes.NewForConfigOrDie(config))
 			var trace string
 			// The webhook is asked for the ConfigMaps that controllers create too.
 			eventually.Done(t, "the webhook is asked in the trace", func(ctx context.Context) (bool, error) {
-				trace = traced(ctx, t, server.config(t), http.MethodPost, "/api/v1/namespaces/default/configmaps",
+				trace = traced(ctx, t, config, http.MethodPost, "/api/v1/namespaces/default/configmaps",
 					`{"metadata":{"generateName":"traced-"}}`)
 				for {
 					select {
@@ -113,7 +114,7 @@ func TestTracing_SpansCrossTheServer(t *testing.T) {
 					}
 				}
 			})
-			read := traced(t.Context(), t, server.config(t), http.MethodGet, "/api/v1/namespaces/default/configmaps/kube-root-ca.crt", "")
+			read := traced(t.Context(), t, config, http.MethodGet, "/api/v1/namespaces/default/configmaps/kube-root-ca.crt", "")
 			if status := server.stop(t); status != 0 { // the stop sends the last spans
 				t.Errorf("exit status is %d", status)
 			}
@@ -127,6 +128,22 @@ func TestTracing_SpansCrossTheServer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// privileged returns the configuration of a client in system:masters, of whom alone upstream
+// continues a trace (apiserver/pkg/endpoints/filters/traces.go).
+func privileged(t *testing.T, server *process) *rest.Config {
+	t.Helper()
+	status, out, errOut := call("kubeconfig", "--user=root", "--group=system:masters", "--data-dir", server.dir)
+	if status != 0 {
+		t.Fatal(errOut)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Host = server.config(t).Host
+	return config
 }
 
 // traced sends a request that is part of a sampled trace, and returns the trace.
