@@ -139,6 +139,7 @@ type UntrustedKeyError struct {
 	reason string
 }
 
+// Error is one line for the operator.
 func (e *UntrustedKeyError) Error() string { return e.reason }
 
 // keyFiles are the files that a server's keys were read from.

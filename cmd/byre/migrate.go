@@ -39,37 +39,7 @@ func newMigrateCommand() *cobra.Command {
 		RunE:  help,
 	}
 	store.AddDatabaseFlags(cmd.PersistentFlags())
-	var deleteAll bool
-	down := &cobra.Command{
-		Use:   "down",
-		Short: "Take back the last step of the schema, while no process uses the database",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			dsn, err := store.DSN()
-			if err != nil {
-				return err
-			}
-			// Down would make a database that is not there.
-			if state, err := migrations.Status(cmd.Context(), dsn); err == nil && state.Current == 0 {
-				return errors.New("there is no schema of byre to take down: name the database by --data-dir or --endpoint")
-			}
-			state, err := showSteps(newProgress(cmd.ErrOrStderr(), ""), func(onStep func(migrations.Step)) (migrations.State, error) {
-				return migrations.Down(cmd.Context(), dsn, deleteAll, onStep)
-			})
-			var deletes *migrations.DeletesError
-			if errors.As(err, &deletes) {
-				return fmt.Errorf("%w; to do it, add --yes-delete-all-data", err)
-			}
-			var inUse *migrations.InUseError
-			if errors.As(err, &inUse) {
-				return fmt.Errorf("%w: stop all processes that use the database first", err)
-			}
-			return show(cmd.OutOrStdout(), state, err)
-		},
-	}
-	down.Flags().BoolVar(&deleteAll, "yes-delete-all-data", false,
-		"Take back the first step too, and delete all objects and their history with it.")
-	cmd.AddCommand(down, &cobra.Command{
+	cmd.AddCommand(newMigrateDownCommand(&store), &cobra.Command{
 		Use:   "up",
 		Short: "Bring the schema to the version of this program",
 		Args:  cobra.NoArgs,
@@ -112,6 +82,40 @@ func newMigrateCommand() *cobra.Command {
 			return nil
 		},
 	})
+	return cmd
+}
+
+func newMigrateDownCommand(store *options.StoreOptions) *cobra.Command {
+	var deleteAll bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Take back the last step of the schema, while no process uses the database",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dsn, err := store.DSN()
+			if err != nil {
+				return err
+			}
+			// Down would make a database that is not there.
+			if state, err := migrations.Status(cmd.Context(), dsn); err == nil && state.Current == 0 {
+				return errors.New("there is no schema of byre to take down: name the database by --data-dir or --endpoint")
+			}
+			state, err := showSteps(newProgress(cmd.ErrOrStderr(), ""), func(onStep func(migrations.Step)) (migrations.State, error) {
+				return migrations.Down(cmd.Context(), dsn, deleteAll, onStep)
+			})
+			var deletes *migrations.DeletesError
+			if errors.As(err, &deletes) {
+				return fmt.Errorf("%w; to do it, add --yes-delete-all-data", err)
+			}
+			var inUse *migrations.InUseError
+			if errors.As(err, &inUse) {
+				return fmt.Errorf("%w: stop all processes that use the database first", err)
+			}
+			return show(cmd.OutOrStdout(), state, err)
+		},
+	}
+	cmd.Flags().BoolVar(&deleteAll, "yes-delete-all-data", false,
+		"Take back the first step too, and delete all objects and their history with it.")
 	return cmd
 }
 

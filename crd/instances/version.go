@@ -112,12 +112,12 @@ func (b *versionBuilder) config(v *Version, storages map[string]rest.Storage) en
 	// versions already.
 	serving.EquivalentResources = runtime.NewEquivalentResourceRegistry()
 	options := newOptionsScheme(b.gv)
-	serializer := b.derived.negotiated(b.typer)
+	negotiated := b.derived.negotiated(b.typer)
 	return endpoints.VersionConfig{
 		GroupVersion: b.gv,
 		Storage:      storages,
 		Types: endpoints.Types{
-			Serializer:      serializer,
+			Serializer:      negotiated,
 			ParameterCodec:  runtime.NewParameterCodec(options),
 			Creater:         creater{},
 			Convertor:       b.derived.convert,
@@ -129,7 +129,7 @@ func (b *versionBuilder) config(v *Version, storages map[string]rest.Storage) en
 		PatchTypes: patchTypes(),
 		Warnings:   definition.DeprecationWarnings(b.crd, b.spec),
 		Adjust: func(_ string, scope *handlers.RequestScope) error {
-			scope.StandardSerializers = serializer.standard()
+			scope.StandardSerializers = negotiated.standard()
 			return b.adjust(v.registry, scope)
 		},
 	}
