@@ -35,16 +35,16 @@ func TestStages_StartAndStopInOrder(t *testing.T) {
 		"order":            {"store", "feed", "request handling", "built-in API", "controllers", "membership", "serving"},
 		"store":            {"store"},
 		"feed":             {"feed"},
-		"request handling": {"audit", "certificates", "authentication and authorization", "admission", "priority and fairness"},
+		"request handling": {"audit", "certificates", "certificate renewal", "authentication and authorization", "admission", "priority and fairness"},
 		"built-in API":     {"built-in groups"},
-		"controllers":      {"bootstrap objects", "readiness", "watchdog", "memory", "controllers"},
+		"controllers":      {"bootstrap objects", "readiness", "record of trusted keys", "watchdog", "memory", "controllers"},
 		"membership":       {"endpoint of the kubernetes Service", "control plane"},
 		"serving":          {"listener"},
 	}
 	if diff := cmp.Diff(want, order(false)); diff != "" {
 		t.Errorf("a server that has the database for itself (-want +got):\n%s", diff)
 	}
-	want["controllers"] = []string{"bootstrap objects", "readiness", "watchdog", "memory"}
+	want["controllers"] = []string{"bootstrap objects", "readiness", "record of trusted keys", "watchdog", "memory"}
 	want["membership"] = append(want["membership"], "controllers")
 	if diff := cmp.Diff(want, order(true)); diff != "" {
 		t.Errorf("one of several replicas (-want +got):\n%s", diff)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
+	clienttesting "k8s.io/client-go/testing"
 	api "k8s.io/kubernetes/pkg/apis/core"
 
 	"byre/sqlstore/eventually"
@@ -85,8 +87,14 @@ func TestConfiguration_DecidesWhetherAPluginIsCalled(t *testing.T) {
 				if got := areCalled(); got != (len(objects) > 0) {
 					t.Errorf("with %d objects, called: %v", len(objects), got)
 				}
-				tracker := cfg.Client.(fakeClient).Clientset.Tracker()
-				resource := resourceOf(object)
+				client, resource := cfg.Client.(fakeClient).Clientset, resourceOf(object)
+				// A watch of the fake client does not have what happened before it began.
+				eventually.True(t, "watched", func() bool {
+					return slices.ContainsFunc(client.Actions(), func(a clienttesting.Action) bool {
+						return a.Matches("watch", resource.Resource)
+					})
+				})
+				tracker := client.Tracker()
 				if len(objects) == 0 {
 					if err := tracker.Create(resource, object, ""); err != nil {
 						t.Fatal(err)

@@ -85,6 +85,7 @@ func withoutTimes(fields []metav1.ManagedFieldsEntry) string {
 func TestUpdate_HasManagedFieldsOfUpstream(t *testing.T) {
 	m := &updatePlugin{seen: map[string][]string{}}
 	s := newAdmittingServer(t, nil, m)
+	s.create(t, configMaps, `{"metadata":{"name":"first"}}`) // so that no Pod has the version 1
 	const (
 		merge     = "application/merge-patch+json"
 		strategic = "application/strategic-merge-patch+json"

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
@@ -14,7 +15,8 @@ func TestRoundTrip_EncodesWhatDecodingGives(t *testing.T) {
 	t.Parallel()
 	codec := roundTripCodec{legacyscheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion)}
 	// The strategy of a claim clears its status.
-	data, err := runtime.Encode(codec, &corev1.PersistentVolumeClaim{})
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	data, err := runtime.Encode(codec, claim)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
@@ -125,13 +126,17 @@ func (r *SchemeResources) codec(gr, stored schema.GroupResource, kind schema.Gro
 }
 
 // roundTripCodec encodes an object, decodes it with its defaults, and encodes the
-// result.
+// result. An object without a UID is a bookmark, which has no defaults in upstream either.
 type roundTripCodec struct{ runtime.Codec }
 
 // Encode implements runtime.Encoder.
 func (c roundTripCodec) Encode(obj runtime.Object, w io.Writer) error {
 	var first bytes.Buffer
 	if err := c.Codec.Encode(obj, &first); err != nil {
+		return err
+	}
+	if object, err := meta.Accessor(obj); err == nil && object.GetUID() == "" {
+		_, err := first.WriteTo(w)
 		return err
 	}
 	decoded, _, err := c.Decode(first.Bytes(), nil, nil)
