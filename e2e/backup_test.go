@@ -259,7 +259,7 @@ func countRestored(t *testing.T, endpoint string) (objects int64) {
 	}
 	path, isFile := strings.CutPrefix(endpoint, "sqlite://")
 	if !isFile {
-		if rows, err := queryPostgres(t.Context(), endpoint, "SELECT count(*) FROM pg_tables WHERE tablename = 'byre_schema'"); err != nil {
+		if rows, err := queryPostgres(t.Context(), endpoint, "SELECT count(*) FROM pg_tables WHERE tablename = 'byre_schema_version'"); err != nil {
 			t.Fatal(err)
 		} else if !slices.Equal(rows, []string{"0"}) {
 			// The server may still be ending the killed session's transaction, in which

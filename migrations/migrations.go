@@ -27,6 +27,9 @@ var (
 	// migration of the database and not ended it. Migrations of this package never leave that
 	// state.
 	ErrDirty = errors.New("database is dirty: another program left a migration half done; restore a backup")
+	// ErrUnreleased means that a program of before the first release made the database.
+	ErrUnreleased = errors.New("database was made by byre before its first release and is not migrated: " +
+		"carry it over by \"byre backup\" of the program that made it and \"byre restore\" of this one")
 	// ErrOlder means that the caller must migrate the database first.
 	ErrOlder = errors.New("database has not been migrated to this version of byre")
 )
@@ -44,24 +47,32 @@ type State struct {
 
 // Up brings the database at an endpoint to the latest version. It makes a SQLite file that does
 // not exist. It calls each of onStep before each step. It fails with ErrForeign, ErrNewer and
-// ErrDirty, and for SQLite with an *InUseError.
+// ErrDirty, and for SQLite with an *InUseError. It changes nothing if a newer release has
+// migrated the database and lets this one use it.
 func Up(ctx context.Context, endpoint string, onStep ...func(Step)) (State, error) {
-	return run(ctx, endpoint, onStep, func(_ context.Context, _ session, m *migrate.Migrate) error { return m.Up() })
+	return run(ctx, endpoint, onStep, func(_ context.Context, _ observed, m *migrate.Migrate) error {
+		// If a newer release has migrated the database, m does not know its version, and this
+		// is fs.ErrNotExist.
+		return m.Up()
+	})
 }
 
 // Down reverses the last step, before which it calls each of onStep. It fails with an *InUseError
 // while a process uses the database. To reverse the first step, which makes the tables, deletes
 // all data: it fails with a *DeletesError unless deleteAll is set. Other errors are those of Up.
 func Down(ctx context.Context, endpoint string, deleteAll bool, onStep ...func(Step)) (State, error) {
-	return run(ctx, endpoint, onStep, func(ctx context.Context, db session, m *migrate.Migrate) error {
+	return run(ctx, endpoint, onStep, func(ctx context.Context, db observed, m *migrate.Migrate) error {
 		if err := db.exclude(ctx); err != nil {
 			return err
 		}
-		current, _, err := db.Version()
+		current, err := db.schema()
 		if err != nil {
 			return err
 		}
-		if current == firstStep && !deleteAll {
+		if current.Version > db.latest {
+			return newer(current, db.latest)
+		}
+		if current.Version == firstStep && !deleteAll {
 			deletes := &DeletesError{}
 			if deletes.Objects, deletes.Changes, err = db.count(ctx); err != nil {
 				return err
@@ -148,25 +159,33 @@ func Latest(dialect Dialect) (Version, error) {
 	return Version(latest), nil
 }
 
-// Check fails with ErrNewer or ErrOlder if current is not the version of this program's schema.
-func Check(dialect Dialect, current Version) error {
+// Check fails with ErrNewer or ErrOlder unless this program may use a database with the schema:
+// it has this program's version, or a newer one that lets this program use it.
+func Check(dialect Dialect, s Schema) error {
 	latest, err := Latest(dialect)
 	switch {
 	case err != nil:
 		return err
-	case current > latest:
-		return fmt.Errorf("%w (schema %d, this program knows %d)", ErrNewer, current, latest)
-	case current == 0:
+	case s.Version == 0:
 		return fmt.Errorf("%w: it has no tables of byre: name the database that \"byre serve\" uses", ErrOlder)
-	case current < latest:
-		return fmt.Errorf("%w (schema %d, wanted %d): run \"byre migrate up\"", ErrOlder, current, latest)
+	case s.Version < latest:
+		return fmt.Errorf("%w (schema %d, wanted %d): run \"byre migrate up\"", ErrOlder, s.Version, latest)
+	case s.Least > latest:
+		return newer(s, latest)
 	}
 	return nil
+}
+
+func newer(s Schema, latest Version) error {
+	return fmt.Errorf("%w (schema %d, which needs a program that knows schema %d; this one knows %d)",
+		ErrNewer, s.Version, s.Least, latest)
 }
 
 // session is one connection to a database, with the transaction of one migration.
 type session interface {
 	database.Driver
+	// schema returns what the database says of its schema.
+	schema() (Schema, error)
 	// begin begins the transaction and waits for the lock of the migration, which the
 	// transaction holds. It fails with ErrForeign, and changes nothing.
 	begin(ctx context.Context) error
@@ -180,9 +199,9 @@ type session interface {
 }
 
 // move runs steps in the transaction of a session.
-type move func(context.Context, session, *migrate.Migrate) error
+type move func(context.Context, observed, *migrate.Migrate) error
 
-const selectCounts = `SELECT (SELECT count(*) FROM objects), (SELECT count(*) FROM changes)`
+const selectCounts = `SELECT (SELECT count(*) FROM current_objects), (SELECT count(*) FROM undo_log)`
 
 // run calls move in a transaction and returns the state after it. Without a move it only reads the
 // state.
@@ -226,16 +245,15 @@ func open(ctx context.Context, dialect Dialect, dsn string, change bool) (sessio
 
 // step calls move, if there is one. It fails if the database is newer or dirty.
 func step(ctx context.Context, db observed, dialect Dialect, move move) error {
-	current, dirty, err := db.Version()
+	current, err := db.schema()
 	switch {
 	case err != nil:
 		return err
-	case Version(current) > db.latest:
-		return Check(dialect, Version(current))
-	case dirty:
+	case current.Version > db.latest && current.Least > db.latest:
+		return newer(current, db.latest)
+	case current.IsDirty:
 		return ErrDirty
-	}
-	if move == nil {
+	case move == nil:
 		return nil
 	}
 	var files source.Driver

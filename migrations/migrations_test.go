@@ -102,7 +102,8 @@ func postgresDatabase(t *testing.T) database {
 }
 
 const (
-	sqliteSchema = `SELECT type || ' ' || name || ' ' || coalesce(sql, '') FROM sqlite_schema ORDER BY 1`
+	sqliteSchema = `
+SELECT type || ' ' || name || ' ' || coalesce(sql, '') FROM sqlite_schema WHERE name NOT LIKE 'sqlite_stat%' ORDER BY 1`
 	// Names of constraints are left out, because the server generates them.
 	postgresSchema = `
 SELECT c.relkind::text || ' ' || c.relname || ' ' || coalesce(array_to_string(c.reloptions, ','), '') || ' ' ||
@@ -196,7 +197,8 @@ func TestMigrate_RefusesANewerSchema(t *testing.T) {
 		deleteAll := func(ctx context.Context, endpoint string) (migrations.State, error) {
 			return migrations.Down(ctx, endpoint, true)
 		}
-		d.exec(t, `UPDATE byre_schema SET version = 999`)
+		d.exec(t, `UPDATE byre_schema_version SET version = 999`)
+		d.exec(t, `UPDATE store SET least_version = 998`)
 		before := d.query(t, schema)
 		for name, move := range map[string]func(context.Context, string) (migrations.State, error){
 			"up": up, "down": deleteAll,
@@ -214,19 +216,87 @@ func TestMigrate_RefusesANewerSchema(t *testing.T) {
 	})
 }
 
+// A newer schema that lets programs of this one use it is used, and not changed.
+func TestMigrate_UsesANewerSchemaThatAllowsIt(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(t *testing.T, d database, _ string) {
+		latest, err := migrations.Latest(d.dialect)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
+			t.Fatal(err)
+		}
+		d.exec(t, `UPDATE byre_schema_version SET version = 999`)
+		if state, err := migrations.Up(t.Context(), d.endpoint); err != nil || state.Current != 999 {
+			t.Errorf("up: %+v, %v", state, err)
+		}
+		if state, err := migrations.Status(t.Context(), d.endpoint); err != nil || state.Current != 999 {
+			t.Errorf("status: %+v, %v", state, err)
+		}
+		if _, err := migrations.Down(t.Context(), d.endpoint, true); !errors.Is(err, migrations.ErrNewer) {
+			t.Errorf("down: %v", err)
+		}
+		for least, want := range map[migrations.Version]error{1: nil, latest: nil, latest + 1: migrations.ErrNewer} {
+			if err := migrations.Check(d.dialect, migrations.Schema{Version: 999, Least: least}); !errors.Is(err, want) {
+				t.Errorf("least version %d: %v, want %v", least, err, want)
+			}
+		}
+	})
+}
+
+// A database of before the first release is refused with what to do, and not changed.
+func TestMigrate_RefusesAnUnreleasedSchema(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(t *testing.T, d database, schema string) {
+		if d.dialect == migrations.SQLite {
+			d.exec(t, fmt.Sprintf(`PRAGMA application_id = %d`, dbfile.ApplicationID))
+		}
+		d.exec(t, `CREATE TABLE byre_schema (version bigint NOT NULL, dirty boolean NOT NULL)`)
+		d.exec(t, `INSERT INTO byre_schema VALUES (3, false)`)
+		before := d.query(t, schema)
+		for name, move := range map[string]func() (migrations.State, error){
+			"up":     func() (migrations.State, error) { return migrations.Up(t.Context(), d.endpoint) },
+			"down":   func() (migrations.State, error) { return migrations.Down(t.Context(), d.endpoint, true) },
+			"status": func() (migrations.State, error) { return migrations.Status(t.Context(), d.endpoint) },
+		} {
+			_, err := move()
+			if !errors.Is(err, migrations.ErrUnreleased) || !strings.Contains(err.Error(), "schema 3") || !strings.Contains(err.Error(), "byre restore") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if after := d.query(t, schema); !slices.Equal(before, after) {
+			t.Errorf("the database was changed:\n%s", strings.Join(after, "\n"))
+		}
+	})
+}
+
+// stored makes five objects and seven changes.
+const stored = `
+INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision, time, verb, subresource, manager, who, real_user, form, value)
+SELECT n, 1, '', 'o' || n, '', 0, n, '2026-01-01T00:00:00.000000Z', 'create', '', '', '', '', '', '{}'
+FROM (SELECT 1 AS n UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5) five;
+INSERT INTO undo_log (revision, resource_id, time, op, verb, subresource, manager, who, real_user, audit_id, namespace, name, uid, replaces, created_revision)
+SELECT n, 1, '2026-01-01T00:00:00.000000Z', 'create', 'create', '', '', '', '', '', '', 'o' || n, '', 0, n
+FROM (SELECT 1 AS n UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7) seven`
+
 // Down does not run the step that deletes all data unless the caller allows it. Its error tells the
 // number of rows.
 func TestMigrate_DownRefusesToDeleteData(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {
-		d.at(t, 1)
-		d.exec(t, stored)
+		if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
+			t.Fatal(err)
+		}
+		d.exec(t, strings.ReplaceAll(stored, "'2026-01-01T00:00:00.000000Z'", map[migrations.Dialect]string{
+			migrations.SQLite: "'2026-01-01T00:00:00.000000Z'", migrations.Postgres: "now()",
+		}[d.dialect]))
 		_, err := migrations.Down(t.Context(), d.endpoint, false)
 		var deletes *migrations.DeletesError
 		if !errors.As(err, &deletes) || *deletes != (migrations.DeletesError{Objects: 5, Changes: 7}) {
 			t.Fatalf("down: %v", err)
 		}
-		if left := d.query(t, `SELECT name FROM objects`); len(left) != 5 {
+		if left := d.query(t, `SELECT name FROM current_objects`); len(left) != 5 {
 			t.Errorf("the refusal left %d objects", len(left))
 		}
 		if state, err := migrations.Down(t.Context(), d.endpoint, true); err != nil || state.Current != 0 {
@@ -238,12 +308,14 @@ func TestMigrate_DownRefusesToDeleteData(t *testing.T) {
 func TestMigrate_RefusesADirtyDatabase(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, d database, _ string) {
-		d.at(t, 2)
-		d.exec(t, `UPDATE byre_schema SET dirty = true`)
+		if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
+			t.Fatal(err)
+		}
+		d.exec(t, `UPDATE byre_schema_version SET dirty = true`)
 		if _, err := migrations.Up(t.Context(), d.endpoint); !errors.Is(err, migrations.ErrDirty) {
 			t.Errorf("up: %v", err)
 		}
-		if state, err := migrations.Status(t.Context(), d.endpoint); state.Current != 2 || !errors.Is(err, migrations.ErrDirty) {
+		if state, err := migrations.Status(t.Context(), d.endpoint); state.Current != 1 || !errors.Is(err, migrations.ErrDirty) {
 			t.Errorf("status: %+v, %v", state, err)
 		}
 	})

@@ -36,8 +36,7 @@ SELECT pg_advisory_xact_lock_shared($1),
 SELECT count(*) FROM pg_catalog.pg_class c
 WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind IN ('r', 'p')
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e')`
-	tryUse             = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
-	versionTableExists = `SELECT to_regclass(quote_ident(current_schema()) || '.' || $1) IS NOT NULL`
+	tryUse = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
 )
 
 // postgresSession implements session.
@@ -167,21 +166,14 @@ func (s *postgresSession) SetVersion(version int, dirty bool) error {
 
 // Version implements database.Driver.
 func (s *postgresSession) Version() (version int, dirty bool, err error) {
+	return libraryVersion(s.schema())
+}
+
+func (s *postgresSession) schema() (Schema, error) {
 	if s.isMissing {
-		return database.NilVersion, false, nil
+		return Schema{}, nil
 	}
-	var exists bool
-	if err := s.conn.QueryRow(s.ctx, versionTableExists, versionTable).Scan(&exists); err != nil {
-		return 0, false, err
-	}
-	if !exists {
-		return database.NilVersion, false, nil
-	}
-	err = s.conn.QueryRow(s.ctx, SelectVersion).Scan(&version, &dirty)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return database.NilVersion, false, nil
-	}
-	return version, dirty, err
+	return PostgresSchema(s.ctx, s.conn)
 }
 
 // Close implements database.Driver.

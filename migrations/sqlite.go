@@ -148,21 +148,11 @@ func (s *sqliteSession) SetVersion(version int, dirty bool) error {
 }
 
 // Version implements database.Driver.
-func (s *sqliteSession) Version() (int, bool, error) {
-	var tables int
-	err := s.conn.QueryRowContext(s.ctx,
-		`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = $1`, versionTable).Scan(&tables)
-	if err != nil {
-		return 0, false, err
-	}
-	if tables == 0 {
-		return database.NilVersion, false, nil
-	}
-	var version int
-	var dirty bool
-	err = s.conn.QueryRowContext(s.ctx, SelectVersion).Scan(&version, &dirty)
-	return version, dirty, err
+func (s *sqliteSession) Version() (version int, dirty bool, err error) {
+	return libraryVersion(s.schema())
 }
+
+func (s *sqliteSession) schema() (Schema, error) { return SQLiteSchema(s.ctx, s.conn) }
 
 // Close implements database.Driver.
 func (s *sqliteSession) Close() error {

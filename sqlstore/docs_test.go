@@ -18,6 +18,7 @@ import (
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
 )
 
 // documentedQuery is one query of docs/sql.md. An empty dialect means both.
@@ -157,9 +158,7 @@ func makeDocumentedChanges(t *testing.T, driver sqlstore.Driver) {
 	write(sqlstore.Delete, settings, "", "configmaps", "settings", "")
 	write(sqlstore.Create, 0, "", "events", "started", `{"reason":"Started"}`)
 	write(sqlstore.Create, 0, "example.com", "widgets", "one", `{"spec":{"size":7}}`)
-	if _, _, err := driver.Compact(t.Context(), 1, 10); err != nil {
-		t.Fatal(err)
-	}
+	storetest.Compact(t, driver, 1)
 }
 
 // The view history shows each state that is not compacted once, and what each change replaced.

@@ -19,11 +19,9 @@ type Driver interface {
 	Get(ctx context.Context, key Key) (Record, int64, error)
 	// List calls yield for each record of the query in key order.
 	List(ctx context.Context, q Query, yield func(Record) error) (ListResult, error)
-	// Changes returns up to limit changes after a revision, in the order of their
-	// revisions, with the Values of Old and New. It stops after the change with which
-	// the sum of their Sizes reaches size bytes; 0 sets no bound. It fails with
-	// ErrCompacted if after < State.Compacted.
-	Changes(ctx context.Context, after int64, limit, size int) ([]Change, error)
+	// Changes returns the changes of the query in the order of their revisions, with the
+	// Values of Old and New. It fails with ErrCompacted if After < State.Compacted.
+	Changes(ctx context.Context, q ChangesQuery) ([]Change, error)
 	// State returns the last revision, the compacted revision, the epoch and the
 	// database's clock.
 	//
@@ -32,10 +30,19 @@ type Driver interface {
 	// reads wait for the revision that State returns, and would otherwise miss writes
 	// that were acknowledged before they began.
 	State(ctx context.Context) (State, error)
-	// Compact deletes up to limit changes with a revision <= upTo, the oldest first,
-	// and moves State.Compacted forward. deleted is how many changes it has deleted; done
-	// is true when no such change is left.
-	Compact(ctx context.Context, upTo int64, limit int) (deleted int64, done bool, err error)
+	// Histories returns what is left of the history of each resource that has ever had an
+	// object.
+	Histories(ctx context.Context) ([]History, error)
+	// CountChanges counts the newest changes of a resource, up to a limit. oldest is the
+	// revision of the oldest one that it has counted; 0 if there are none.
+	CountChanges(ctx context.Context, of Resource, limit int64) (count, oldest int64, err error)
+	// DeleteHistory deletes changes; see Deletion. deleted is how many; if it is less than
+	// Limit, none is left to delete.
+	//
+	// Invariant: of each resource the newest changes are left, without a gap, and every change
+	// after State.Compacted is left. DeleteHistory keeps it: in its transaction it moves
+	// History.Compacted and State.Compacted forward to the last revision that it deletes.
+	DeleteHistory(ctx context.Context, d Deletion) (deleted int, err error)
 	// Expired returns up to limit records, without their Values, whose expiry is not
 	// after now, those first that expired first.
 	Expired(ctx context.Context, now time.Time, limit int) ([]Record, error)
@@ -45,11 +52,17 @@ type Driver interface {
 	Close() error
 }
 
-// LockWaiter is a Driver whose Compact waits for a lock that writers hold.
+// LockWaiter is a Driver whose DeleteHistory waits for a lock that writers hold.
 type LockWaiter interface {
-	// LockWaited returns how long all calls of Compact have waited for the lock. The waits
+	// LockWaited returns how long all calls of DeleteHistory have waited for the lock. The waits
 	// cost the writers nothing.
 	LockWaited() time.Duration
+}
+
+// Shrinker is a Driver that can return the space of deleted rows to the file system.
+type Shrinker interface {
+	// Shrink returns up to limit pages. done is true if no more are to be returned.
+	Shrink(ctx context.Context, limit int) (done bool, err error)
 }
 
 // Sizer is a Driver that can say how large its database is.
@@ -140,6 +153,58 @@ type ResourceUsage struct {
 	Owner    Owner
 	Objects  int64
 	Bytes    int64
+}
+
+// ChangesQuery is what Changes reads.
+type ChangesQuery struct {
+	// After selects the changes after this revision.
+	After int64
+	// Of selects the changes of one resource, which an index finds; nil selects all changes.
+	Of *Resource
+	// Limit is the greatest number of changes to return.
+	Limit int
+	// Size stops the answer after the change with which the sum of the Sizes reaches it; 0
+	// sets no bound.
+	Size int
+}
+
+// Resource names the objects of one resource.
+type Resource struct {
+	Group    string
+	Resource string
+	Owner    Owner
+}
+
+// String returns the resource as people write it, such as deployments.apps.
+func (r Resource) String() string {
+	if r.Group == "" {
+		return r.Resource
+	}
+	return r.Resource + "." + r.Group
+}
+
+// History is what is left of the history of one resource.
+type History struct {
+	Resource
+	// Compacted is the last revision up to which changes of the resource may be deleted.
+	Compacted int64
+	// First is the revision of the oldest change that is left, and FirstTime its time; 0 if
+	// none is left.
+	First     int64
+	FirstTime time.Time
+}
+
+// Deletion selects the changes that DeleteHistory deletes: the oldest ones of a resource.
+type Deletion struct {
+	Of Resource
+	// UpTo is the last revision to delete.
+	UpTo int64
+	// Before selects the changes made before this time, up to the first that was not. If it
+	// is zero, all changes up to UpTo are deleted, and Compacted reaches UpTo with the last of
+	// them.
+	Before time.Time
+	// Limit is the greatest number of changes to delete.
+	Limit int
 }
 
 // Query is what List reads.

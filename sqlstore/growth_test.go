@@ -86,11 +86,27 @@ func sizeOf(t *testing.T, driver sqlstore.Driver) int64 {
 func compactAll(t *testing.T, driver sqlstore.Driver) {
 	t.Helper()
 	state, err := driver.State(t.Context())
-	for done := false; !done && err == nil; {
-		_, done, err = driver.Compact(t.Context(), state.Revision, 5000)
-	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	histories, err := driver.Histories(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const limit = 5000
+	for _, h := range histories {
+		for n := limit; n == limit; {
+			if n, err = driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: h.Resource, UpTo: state.Revision, Limit: limit}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if shrinker, ok := driver.(sqlstore.Shrinker); ok {
+		for done := false; !done; {
+			if done, err = shrinker.Shrink(t.Context(), limit); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 
@@ -116,7 +132,7 @@ func grown(objects, changesEach int) sqlstore.Snapshot {
 	}
 	all := func(yield func(*sqlstore.ObjectRow, error) bool) {
 		for i := range n {
-			if !yield(&sqlstore.ObjectRow{Record: record(i), Time: now, User: author.User, Verb: author.Verb}, nil) {
+			if !yield(&sqlstore.ObjectRow{Record: record(i), Time: now, Author: author}, nil) {
 				return
 			}
 		}
@@ -188,7 +204,7 @@ func readsOf(ctx context.Context, driver sqlstore.Driver, objects, changesEach i
 		"list of a namespace":     func(place int) error { return list(place, 0, 0) },
 		"list at a past revision": func(place int) error { return list(place, past(place), 0) },
 		"100 changes to resume after": func(place int) error {
-			_, err := driver.Changes(ctx, history(place), 100, 0)
+			_, err := driver.Changes(ctx, sqlstore.ChangesQuery{After: history(place), Limit: 100})
 			return err
 		},
 	}

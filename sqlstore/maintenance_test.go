@@ -144,7 +144,7 @@ func writeDuringMaintenance(t *testing.T, driver sqlstore.Driver, maintain func(
 			}
 		}
 	}
-	changes, err := driver.Changes(ctx, 0, len(answered)+1, 0)
+	changes, err := driver.Changes(ctx, sqlstore.ChangesQuery{After: 0, Limit: len(answered) + 1})
 	if err != nil || len(changes) != len(answered) {
 		t.Errorf("history has %d of %d changes, %v", len(changes), len(answered), err)
 	}

@@ -15,6 +15,7 @@ type metrics struct {
 	compacted   prometheus.Gauge
 	compactions prometheus.Histogram
 	expired     prometheus.Counter
+	cut         *prometheus.CounterVec
 }
 
 // newMetrics makes the metrics of a store, and registers them with r unless r is nil.
@@ -52,9 +53,13 @@ func newMetrics(r prometheus.Registerer, queued func() int, quota *quota) *metri
 			Name: "byre_store_expired_total",
 			Help: "Records deleted because their time had come.",
 		}),
+		cut: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "byre_store_history_cut_total",
+			Help: "Changes deleted before their age because a resource had more than --retention-changes.",
+		}, []string{"group", "resource"}),
 	}
 	if r != nil {
-		r.MustRegister(m.commits, m.seconds, m.sizes, m.revision, m.compacted, m.compactions, m.expired,
+		r.MustRegister(m.commits, m.seconds, m.sizes, m.revision, m.compacted, m.compactions, m.expired, m.cut,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "byre_store_queue_length",
 				Help: "Writes that wait for their transaction to begin.",

@@ -16,15 +16,16 @@ type Options struct {
 	// Registerer registers the byre_store_* metrics. By default they are not registered.
 	Registerer prometheus.Registerer
 
-	// Retention is the age at which changes are compacted; the default is 24 hours.
-	// Negative means never.
+	// Retention is the age at which changes are deleted; the default is 24 hours. Negative
+	// means never.
 	Retention time.Duration
-	// RetentionChanges is the number of changes above which the oldest ones are
-	// compacted, whatever their age; the default is 1,000,000 (with values of 5 kB about
-	// 5 GB of disk). Negative means any number.
+	// RetentionChanges is the number of changes of one resource above which the oldest ones
+	// are deleted, whatever their age; the default is 1,000,000 (with values of 5 kB about 5
+	// GB of disk). There may be a tenth more. Negative means any number. It does not apply to
+	// a resource whose history RetentionFor keeps for longer than Retention.
 	RetentionChanges int64
 	// RetentionFor says for how long the history of single resources is kept for SQL.
-	// Watches resume, and lists read at a revision, only within Retention.
+	// Watches resume, and lists read at a revision, only after State.Compacted.
 	RetentionFor []ResourceRetention
 	// CompactInterval is the time between two compactions; the default is 1 minute.
 	CompactInterval time.Duration

@@ -13,8 +13,8 @@ const (
 	paceInterval = time.Second
 )
 
-// pace divides the time between the writers and a compaction (or the copying to the archive,
-// or the deletion from it). The compaction works in chunks and pauses after each.
+// pace divides the time between the writers and a compaction, which works in chunks and pauses
+// after each.
 //
 // Invariant: the writers have nine tenths of the time, unless they have made more changes
 // since the compaction began than it has processed. Then adjust shortens the pauses step by
@@ -27,15 +27,17 @@ type pace struct {
 	// adjusted is the time of the last adjustment, first the last revision at the first one.
 	adjusted time.Time
 	first    int64
+	// processed is the number of changes that the compaction has deleted so far.
+	processed int64
 }
 
 // adjust compares the changes that writers have made with those that the compaction has
 // processed, both since it began.
-func (p *pace) adjust(now time.Time, revision, processed int64) {
+func (p *pace) adjust(now time.Time, revision int64) {
 	switch {
 	case p.adjusted.IsZero():
 		p.pause, p.first = longestPause, revision
-	case processed < revision-p.first:
+	case p.processed < revision-p.first:
 		p.pause = max(p.pause-1, shortestPause)
 	default:
 		p.pause = min(p.pause+1, longestPause)
@@ -43,16 +45,15 @@ func (p *pace) adjust(now time.Time, revision, processed int64) {
 	p.adjusted = now
 }
 
-// pause leaves time to the writers after a chunk. took is the duration of the chunk, and
-// processed the number of changes processed so far.
-func (s *Store) pause(ctx context.Context, p *pace, took time.Duration, processed int64) error {
+// pause leaves time to the writers after a chunk. took is the duration of the chunk.
+func (s *Store) pause(ctx context.Context, p *pace, took time.Duration) error {
 	if now := time.Now(); now.Sub(p.adjusted) >= paceInterval {
 		// The driver is asked, because other processes make changes too.
 		state, err := s.State(ctx)
 		if err != nil {
 			return err
 		}
-		p.adjust(now, state.Revision, processed)
+		p.adjust(now, state.Revision)
 	}
 	select {
 	case <-ctx.Done():

@@ -29,14 +29,18 @@ func (b *busy) State(context.Context) (sqlstore.State, error) {
 	return sqlstore.State{Revision: 1_000_000 + written, Compacted: b.compacted}, nil
 }
 
-func (b *busy) Compact(_ context.Context, upTo int64, limit int) (deleted int64, done bool, err error) {
-	took := time.Duration(limit) * time.Millisecond
+func (b *busy) Histories(context.Context) ([]sqlstore.History, error) {
+	return []sqlstore.History{{Resource: sqlstore.Resource{Resource: "pods"}}}, nil
+}
+
+func (b *busy) DeleteHistory(_ context.Context, d sqlstore.Deletion) (deleted int, err error) {
+	took := time.Duration(d.Limit) * time.Millisecond
 	time.Sleep(took + b.wait)
 	b.waited += b.wait
 	b.working += took
 	before := b.compacted
-	b.compacted = min(b.compacted+int64(limit), upTo)
-	return b.compacted - before, b.compacted == upTo, nil
+	b.compacted = min(b.compacted+int64(d.Limit), d.UpTo)
+	return int(b.compacted - before), nil
 }
 
 // A compaction takes a tenth of the time and leaves the rest to the writers. If the writers make

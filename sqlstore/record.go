@@ -23,7 +23,7 @@ const (
 
 var ownerNames = [...]string{BuiltIn: "builtin", Custom: "custom"}
 
-// String returns the value of the columns named owner.
+// String returns the value of the columns named defined_by.
 func (o Owner) String() string { return ownerNames[o] }
 
 // Scan implements sql.Scanner.
@@ -34,7 +34,7 @@ func (o *Owner) Scan(column any) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("owner in the database is %v", column)
+	return fmt.Errorf("defined_by in the database is %v", column)
 }
 
 // Key names one object. Namespace is empty for a cluster-scoped object. Keys are
@@ -47,6 +47,9 @@ type Key struct {
 	Namespace string
 	Name      string
 }
+
+// Of returns the resource of the object.
+func (k Key) Of() Resource { return Resource{Group: k.Group, Resource: k.Resource, Owner: k.Owner} }
 
 // Compare returns a negative number, 0 or a positive number if k is before, equal to or
 // after other in the order of keys.
@@ -118,7 +121,9 @@ type Write struct {
 	Value []byte
 	// Expires is the absolute expiry of the new state; zero means never.
 	Expires time.Time
-	Author  Author
+	// Generation is metadata.generation of the new state; 0 if it has none.
+	Generation int64
+	Author     Author
 	// Grows says that the write makes the database larger. While the quota is exceeded, such
 	// a write fails with ErrQuota.
 	Grows bool
@@ -268,8 +273,10 @@ type Position struct {
 type State struct {
 	// Revision is the last revision given; 0 in an empty store.
 	Revision int64
-	// Compacted is the last revision whose change is deleted: a List at, and Changes
-	// after, a revision < Compacted fail with ErrCompacted.
+	// Compacted is the last revision up to which changes may be deleted: a List at, and
+	// Changes after, a revision < Compacted fail with ErrCompacted. Every change after it is
+	// there. Of a resource whose history is kept for longer, earlier ones are too; people
+	// read them by SQL.
 	Compacted int64
 	// Epoch identifies the contents of the database. It changes when the database has
 	// lost commits, or when a restore has replaced its contents: revisions of two epochs

@@ -20,9 +20,9 @@ type Snapshot struct {
 	// Objects are all current objects. ReadSnapshot yields them in key order; Load
 	// accepts any order.
 	Objects iter.Seq2[*ObjectRow, error]
-	// Changes are the rows of the undo log in the order of their revisions: first the
-	// rows that the table archive has of revisions up to Header.Compacted, then one row
-	// for every revision after it, up to Header.Revision.
+	// Changes are the rows of the undo log in the order of their revisions: first those that
+	// are left of revisions up to Header.Compacted, then one row for every revision after it,
+	// up to Header.Revision.
 	Changes iter.Seq2[*ChangeRow, error]
 }
 
@@ -36,20 +36,32 @@ type Header struct {
 	Time time.Time
 	// ObjectCount is the number of Objects; negative if it is not known.
 	ObjectCount int64
+	// HistoryFrom has, for resources whose history is deleted up to a revision other than
+	// Compacted, that revision: History.Compacted.
+	HistoryFrom map[Resource]int64
 }
 
-// ObjectRow is a row of the table objects: one current object. It embeds Record, which embeds Key,
+// CompactedOf returns History.Compacted of a resource.
+func (h *Header) CompactedOf(of Resource) int64 {
+	if from, ok := h.HistoryFrom[of]; ok {
+		return from
+	}
+	return h.Compacted
+}
+
+// ObjectRow is a row of the view objects: one current object. It embeds Record, which embeds Key,
 // and is not flat as ChangeRow is, because it holds a whole Record: what makes or reads Records
 // gets &row.Record.
 type ObjectRow struct {
 	Record
-	// Time is when the object was last written; User and Verb are the author's.
-	Time time.Time
-	User string
-	Verb string
+	// Generation is metadata.generation; 0 if the object has none.
+	Generation int64
+	// Time is when the object was last written, and Author who wrote it, without the AuditID.
+	Time   time.Time
+	Author Author
 }
 
-// ChangeRow is a row of the tables changes and archive: one change, with the state that it
+// ChangeRow is a row of the view changes: one change, with the state that it
 // replaced. The state that it wrote is in the next ChangeRow of the key, or in its ObjectRow
 // if there is no later change.
 type ChangeRow struct {
@@ -143,7 +155,7 @@ func (r *ObjectRow) check(h Header) error {
 		return fmt.Errorf("%w: revision %d: %w", ErrBroken, r.Revision, err)
 	case r.Created <= 0 || r.Created > r.Revision || r.Revision > h.Revision:
 		return fmt.Errorf("%w: %v has revision %d, created at %d; the last revision is %d", ErrBroken, r.Key, r.Revision, r.Created, h.Revision)
-	case !storable(r.User) || !storable(r.Verb) || !isStorableTime(r.Time):
+	case r.Author != r.Author.Clean() || !isStorableTime(r.Time):
 		return fmt.Errorf("%w: author or time of %v", ErrBroken, r.Key)
 	}
 	return nil
@@ -166,7 +178,7 @@ func (r *ChangeRow) check(h Header, last int64) error {
 			ErrBroken, r.Revision, last, h.Compacted, h.Revision)
 	case r.Replaces >= r.Revision || r.Created <= 0 || r.Created > r.Revision:
 		return fmt.Errorf("%w: change %d replaces revision %d, created at %d", ErrBroken, r.Revision, r.Replaces, r.Created)
-	case !storable(r.Author.User) || !storable(r.Author.Verb) || !storable(r.Author.AuditID) || !isStorableTime(r.Time):
+	case r.Author != r.Author.Clean() || !isStorableTime(r.Time):
 		return fmt.Errorf("%w: author or time of change %d", ErrBroken, r.Revision)
 	}
 	return nil

@@ -31,6 +31,8 @@ type Store struct {
 	// compacting is held by the call of Compact that is under way: two at the same time
 	// would leave less time to the writers than pace promises.
 	compacting sync.Mutex
+	// counts has what retain knows of the numbers of changes; compacting guards it.
+	counts map[Resource]changeCount
 	// clock tells which records and changes are old enough to be deleted.
 	clock clock
 	// reading holds a value while readClock reads the database's clock: of two readings at the
@@ -47,6 +49,7 @@ func New(driver Driver, options Options) *Store {
 		Driver:  driver,
 		options: options,
 		queue:   queue,
+		counts:  make(map[Resource]changeCount),
 
 		quota:    quota{limit: options.Quota, logger: options.Logger},
 		writable: writable{logger: options.Logger, logged: make(map[string]time.Time)},

@@ -353,9 +353,7 @@ func TestStore_MeasuresTheHistoryFromTheStart(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, _, err := model.Compact(t.Context(), 2, 10); err != nil {
-			t.Fatal(err)
-		}
+		storetest.Compact(t, model, 2)
 		metrics := prometheus.NewRegistry()
 		store := sqlstore.New(model, sqlstore.Options{Registerer: metrics, CompactInterval: time.Hour})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"byre/sqlstore"
+	"byre/sqlstore/storetest"
 )
 
 // Latest never returns a revision of an earlier epoch, even if the feed has got no hint of the
@@ -127,9 +128,7 @@ func TestReset_EndsSubscriptionsOfLostHistory(t *testing.T) {
 		"compaction": func(f *fixture) {
 			f.put(pod("a", "2"), "x")
 			f.put(pod("a", "3"), "x")
-			if _, _, err := f.source.Compact(context.Background(), 3, 100); err != nil {
-				f.t.Fatal(err)
-			}
+			storetest.Compact(f.t, f.source, 3)
 		},
 		"restore": func(f *fixture) {
 			f.put(pod("a", "2"), "x")

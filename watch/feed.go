@@ -27,7 +27,7 @@ var (
 // it, and Latest costs no round trip.
 type Source interface {
 	List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error)
-	Changes(ctx context.Context, after int64, limit, size int) ([]sqlstore.Change, error)
+	Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error)
 	State(ctx context.Context) (sqlstore.State, error)
 	Usage(ctx context.Context) (sqlstore.Usage, error)
 }

@@ -67,9 +67,9 @@ func (s *source) Usage(ctx context.Context) (sqlstore.Usage, error) {
 	return usage, err
 }
 
-func (s *source) Changes(ctx context.Context, after int64, limit, size int) ([]sqlstore.Change, error) {
+func (s *source) Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error) {
 	s.reads.Add(1)
-	changes, err := s.Model.Changes(ctx, after, limit, size)
+	changes, err := s.Model.Changes(ctx, q)
 	s.rows.Add(int64(len(changes)))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +185,7 @@ func (f *fixture) commit(w sqlstore.Write) sqlstore.Change {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	changes, err := f.source.Model.Changes(context.Background(), outcomes[0].Revision-1, 1, 0)
+	changes, err := f.source.Model.Changes(context.Background(), sqlstore.ChangesQuery{After: outcomes[0].Revision - 1, Limit: 1})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -144,7 +144,7 @@ func (f *Feed) fetch(read *pageRead, after int64, resets int) {
 	limit := min(pageChanges-after%pageChanges, f.Revision()-after)
 	var changes []sqlstore.Change
 	if read.err = ErrCompacted; limit > 0 { // otherwise the feed has adopted a state before the page
-		changes, read.err = f.source.Changes(f.running, after, int(limit), pageBytes)
+		changes, read.err = f.source.Changes(f.running, sqlstore.ChangesQuery{After: after, Limit: int(limit), Size: pageBytes})
 	}
 	if read.err == nil {
 		read.page, read.err = newPage(after, changes)

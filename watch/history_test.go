@@ -176,9 +176,7 @@ func TestHistory_ResumesNextToACompaction(t *testing.T) {
 	s := newWrittenSource(t, n, "x")
 	f := startOver(t, s, Options{RingEvents: 4})
 	f.snapshot()
-	if _, _, err := s.Compact(t.Context(), compacted, compacted); err != nil {
-		t.Fatal(err)
-	}
+	storetest.Compact(t, s, compacted)
 	f.history.forget()
 	rows := s.rows.Load()
 	for after := int64(compacted); after < compacted+100; after++ {

@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"byre/sqlstore"
+	"byre/sqlstore/storetest"
 )
 
 // TestFeed_FollowsScripts runs the scripts in testdata, as etcd-io/raft does. The output of
@@ -79,7 +80,7 @@ func (in *interaction) command(t *testing.T, d *datadriven.TestData) string {
 	case "publish":
 		var after int64
 		d.ScanArgs(t, "revision", &after)
-		changes, err := in.f.source.Model.Changes(t.Context(), after-1, 1, 0)
+		changes, err := in.f.source.Model.Changes(t.Context(), sqlstore.ChangesQuery{After: after - 1, Limit: 1})
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
@@ -91,9 +92,7 @@ func (in *interaction) command(t *testing.T, d *datadriven.TestData) string {
 	case "compact":
 		var revision int
 		d.ScanArgs(t, "revision", &revision)
-		if _, _, err := in.f.source.Compact(t.Context(), int64(revision), revision); err != nil {
-			d.Fatalf(t, "%v", err)
-		}
+		storetest.Compact(t, in.f.source, int64(revision))
 	case "restore": // as if the database were another one
 		epoch := d.CmdArgs[0].Key
 		in.f.source.answer(func(s *source) {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"byre/sqlstore"
+	"byre/sqlstore/storetest"
 )
 
 // Only a change of its interest wakes a subscriber.
@@ -119,9 +120,7 @@ func TestSubscription_CompactedEnds(t *testing.T) {
 	for i := range 10 {
 		f.write(pod("a", fmt.Sprint(i)), "x")
 	}
-	if _, _, err := f.source.Compact(t.Context(), 5, 100); err != nil {
-		t.Fatal(err)
-	}
+	storetest.Compact(t, f.source, 5)
 	if _, _, err := f.subscribe(Interest{}, 4).Next(t.Context()); !errors.Is(err, ErrCompacted) {
 		t.Errorf("from 4: %v", err)
 	}

@@ -130,7 +130,7 @@ func (f *Feed) catchUp(ctx context.Context, poll bool) error {
 		if g.limit == 0 {
 			return nil
 		}
-		changes, err := f.source.Changes(ctx, g.after, g.limit, pageBytes)
+		changes, err := f.source.Changes(ctx, sqlstore.ChangesQuery{After: g.after, Limit: g.limit, Size: pageBytes})
 		switch {
 		case errors.Is(err, sqlstore.ErrCompacted):
 			f.opts.Logger.Warn("watch: fell behind compaction; reading everything again", "revision", g.after)

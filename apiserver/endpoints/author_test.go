@@ -43,7 +43,7 @@ func TestWrite_RecordsSubresourceAndManager(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		changes, err := driver.Changes(t.Context(), state.Revision-1, 1, 0)
+		changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: state.Revision - 1, Limit: 1})
 		if err != nil || len(changes) != 1 {
 			t.Fatal(changes, err)
 		}

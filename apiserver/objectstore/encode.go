@@ -55,6 +55,7 @@ type preparedWrite struct {
 	data       []byte // encoded
 	value      []byte // encrypted
 	uid        string
+	generation int64
 	attributes *sqlstore.Attributes // nil where AttrFunc fails
 	grows      bool                 // whether the write makes the database larger
 }
@@ -71,7 +72,7 @@ func (s *Store) prepare(ctx context.Context, obj runtime.Object, data []byte, at
 	if err != nil {
 		return preparedWrite{}, err
 	}
-	w.uid = string(accessor.GetUID())
+	w.uid, w.generation = string(accessor.GetUID()), accessor.GetGeneration()
 	// An object whose attributes cannot be found is stored all the same.
 	if a, err := s.attributesOfObject(obj); err == nil {
 		w.attributes = a
@@ -90,6 +91,7 @@ func (s *Store) commit(ctx context.Context, at location, w preparedWrite, replac
 		UID:        w.uid,
 		Form:       s.cfg.Form,
 		Value:      w.value,
+		Generation: w.generation,
 		Attributes: w.attributes,
 		Grows:      w.grows,
 	}

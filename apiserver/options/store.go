@@ -36,7 +36,7 @@ type StoreOptions struct {
 	// RetentionChanges is the greatest number of changes that are kept; 0 means no
 	// limit.
 	RetentionChanges int64
-	// RetentionFor is how long the history of single resources is archived, where that
+	// RetentionFor is how long the history of single resources is kept, where that
 	// is longer than Retention: durations by "resource.group", "resource" or "*".
 	RetentionFor map[string]string
 	// DatabaseQuota is the size in bytes at which the database takes only writes that
@@ -102,9 +102,9 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.Retention, "retention", o.Retention,
 		"How long history is kept: a watch resumes, and a list reads, from any revision younger than this. 0 keeps it for ever.")
 	fs.Int64Var(&o.RetentionChanges, "retention-changes", o.RetentionChanges,
-		"How many changes of history are kept at most; 0 is no limit.")
+		"How many changes of each resource are kept at most, give or take a tenth; 0 is no limit.")
 	fs.StringToStringVar(&o.RetentionFor, "retention-for", o.RetentionFor,
-		"How long the history of single resources is kept for the SQL view \"history\", where that is longer than --retention: a list such as 'deployments.apps=90d,events=2d,*=36h'. A resource without a group means every group, * every resource that is not named; 0 keeps it for ever. Watches and lists at a revision reach back as far as --retention in any case, and a resource with a shorter time here has its history deleted with --retention.")
+		"How long the history of single resources is kept for the SQL view \"history\", where that is longer than --retention: a list such as 'deployments.apps=90d,events=2d,*=36h'. A resource without a group means every group, * every resource that is not named; 0 keeps it for ever. A shorter time here has no effect. Watches and lists at a revision reach back only as far as the history of every resource does.")
 	fs.Var(&o.DatabaseQuota, "database-quota",
 		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as kube-apiserver refuses them when its store is full, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the tables and indexes of the PostgreSQL schema.")
 	fs.Var(&o.DiskReserve, "disk-reserve",

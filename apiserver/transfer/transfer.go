@@ -196,7 +196,7 @@ func (t *Translator) row(kv etcd.KeyValue) (*sqlstore.ObjectRow, error) {
 	if err != nil || o == nil {
 		return nil, err
 	}
-	row := &sqlstore.ObjectRow{Time: t.options.Now, User: authorUser, Verb: authorVerb}
+	row := &sqlstore.ObjectRow{Time: t.options.Now, Author: sqlstore.Author{User: authorUser, Verb: authorVerb}}
 	row.Created, row.Revision = kv.Created, kv.Revision
 	if kv.TTL > 0 {
 		row.Expires = t.options.Now.Add(kv.TTL)

@@ -105,7 +105,7 @@ func restoreFrom(t *testing.T, input string, want int, args ...string) {
 
 func TestRestore_AtAMoment(t *testing.T) {
 	t.Parallel()
-	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(9, 9))).WithoutArchive()
+	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(9, 9))).WithoutKept()
 	for i, change := range rows.Changes { // one minute apart
 		change.Time = rows.Time.Add(time.Duration(i-len(rows.Changes)) * time.Minute)
 	}

@@ -79,11 +79,11 @@ func testCheck(t *testing.T, dir string, flags []string, exec func(string)) {
 		t.Errorf("while byre is stopped: %d %s", status, out)
 	}
 
-	exec(`DELETE FROM changes WHERE revision = 5`)
-	exec(`DELETE FROM objects WHERE resource = 'ipaddresses'`)
-	exec(`UPDATE objects SET value = replace(value, '"name":"kube-node-lease"', '"name":"other"') WHERE resource = 'namespaces' AND name = 'kube-node-lease'`)
+	exec(`DELETE FROM undo_log WHERE revision = 5`)
+	exec(`DELETE FROM current_objects WHERE resource_id = (SELECT id FROM resources WHERE resource = 'ipaddresses')`)
+	exec(`UPDATE current_objects SET value = replace(value, '"name":"kube-node-lease"', '"name":"other"') WHERE resource_id = (SELECT id FROM resources WHERE resource = 'namespaces') AND name = 'kube-node-lease'`)
 	if len(flags) == 0 { // otherwise the checksum is the only finding
-		exec(`UPDATE objects SET record_sum = NULL`)
+		exec(`UPDATE current_objects SET record_sum = NULL`)
 	}
 	status, out := check()
 	for _, want := range []string{
@@ -195,9 +195,9 @@ func TestCheck_DecryptsValues(t *testing.T) {
 	defer db.Close()
 	for _, statement := range []string{
 		// Sealed values are bound to their names.
-		`UPDATE objects SET record_sum = NULL, value = (SELECT value FROM objects WHERE resource = 'secrets' AND name = 'b') WHERE resource = 'secrets' AND name = 'a'`,
-		`UPDATE changes SET record_sum = NULL, value = substr(value, 1, length(value) - 9) || '"' WHERE revision = (SELECT max(revision) FROM changes WHERE op = 'update' AND value LIKE '"%')`,
-		`UPDATE objects SET record_sum = NULL, value = '{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":"builder","namespace":"default","uid":"' || uid || '"}}' WHERE resource = 'serviceaccounts' AND namespace = 'default' AND name = 'builder'`,
+		`UPDATE current_objects SET record_sum = NULL, value = (SELECT value FROM objects WHERE resource = 'secrets' AND name = 'b') WHERE resource_id = (SELECT id FROM resources WHERE resource = 'secrets') AND name = 'a'`,
+		`UPDATE undo_log SET record_sum = NULL, value = substr(value, 1, length(value) - 9) || '"' WHERE revision = (SELECT max(revision) FROM undo_log WHERE op = 'update' AND value LIKE '"%')`,
+		`UPDATE current_objects SET record_sum = NULL, value = '{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":"builder","namespace":"default","uid":"' || uid || '"}}' WHERE resource_id = (SELECT id FROM resources WHERE resource = 'serviceaccounts') AND namespace = 'default' AND name = 'builder'`,
 	} {
 		if result, err := db.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)

@@ -143,10 +143,10 @@ func readStoppedStatus(ctx context.Context, store options.StoreOptions) (status.
 		return s, err
 	}
 	if schema.Current == 0 {
-		return s, migrations.Check(schema.Dialect, schema.Current)
+		return s, migrations.Check(schema.Dialect, migrations.Schema{})
 	}
 	s.Database.Schema = int(schema.Current)
-	if schema.Current != schema.Latest {
+	if schema.Current < schema.Latest {
 		s.Alarms = append(s.Alarms, fmt.Sprintf("the schema is %d and this program has %d: \"byre serve\" brings it up", schema.Current, schema.Latest))
 		return s, nil
 	}

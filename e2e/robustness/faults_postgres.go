@@ -76,7 +76,7 @@ func killFaults() []Fault {
 			return killed.Start(ctx)
 		}}
 	}
-	const write, compact = "INSERT INTO changes", "DELETE FROM changes"
+	const write, compact = "INSERT INTO undo_log", "DELETE FROM undo_log"
 	return []Fault{
 		kill("before COMMIT", true, pgtest.Failpoint{Statement: "COMMIT", After: write, Point: pgtest.Sent}),
 		kill("after COMMIT, before its answer", false, pgtest.Failpoint{Statement: "COMMIT", After: write, Point: pgtest.Answered}),

@@ -22,11 +22,10 @@ var isLongUpgrade = flag.Bool("upgrade", false, "upgrade from each older program
 // released are commits that users run, the newest last. Each release adds its own.
 var released = []string{"1db5ca8cb4e43300f490c2c92058e4ccda8e81e9"}
 
-// oldestSteps are migrations, one for each database. Programs from before them lack flags that the
-// tests use.
+// oldestSteps are migrations, one for each database. A database of before them is not migrated.
 var oldestSteps = []string{
-	"migrations/postgres/0004_archive.up.sql",
-	"migrations/sqlite/0003_archive.up.sql",
+	"migrations/postgres/0001_store.up.sql",
+	"migrations/sqlite/0001_store.up.sql",
 }
 
 // olderCommits returns the commits whose programs the tests begin with: the one before each
@@ -39,7 +38,7 @@ func olderCommits(ctx context.Context) (commits []string, err error) {
 			return nil, err
 		}
 		for _, step := range steps {
-			if filepath.Base(step) < filepath.Base(oldest) {
+			if filepath.Base(step) <= filepath.Base(oldest) {
 				continue
 			}
 			commit, err := programs.CommitBefore(ctx, filepath.Join(filepath.Dir(oldest), filepath.Base(step)))
@@ -76,7 +75,7 @@ func olderPrograms(ctx context.Context) (map[string]string, error) {
 		return nil, err
 	}
 	if !*isLongUpgrade {
-		commits = commits[:1]
+		commits = commits[:min(len(commits), 1)]
 	}
 	paths := make(map[string]string)
 	for _, commit := range commits {

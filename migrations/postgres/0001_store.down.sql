@@ -1,4 +1,8 @@
 DROP VIEW history;
-DROP TABLE changes;
-DROP TABLE objects;
-DROP TABLE counters;
+DROP VIEW changes;
+DROP VIEW objects;
+DROP VIEW counters;
+DROP TABLE undo_log;
+DROP TABLE current_objects;
+DROP TABLE resources;
+DROP TABLE store;

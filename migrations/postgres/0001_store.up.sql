@@ -1,58 +1,84 @@
--- What is current apart from what was: objects has one row an object, changes
--- one row a revision. A row of changes holds what its revision replaced (an
--- undo log), so that a create writes its value once, and forgetting history is
--- one range delete. Keys are COLLATE "C": they order as bytes, as in SQLite.
+-- What is current apart from what was: current_objects has one row an object, undo_log one
+-- row a revision. A row of undo_log holds what its revision replaced, so that a create
+-- writes its value once, and forgetting history deletes rows and moves none. Keys are
+-- COLLATE "C": they order as bytes, as in SQLite.
+--
+-- People read the views objects, changes, history and counters.
 
--- Its one row is also the lock that writers take: revisions are given in the
--- order of commits. Half of each page stays free, so that the update that every
--- batch makes finds room on the same page.
-CREATE TABLE counters (
-    id        integer PRIMARY KEY CHECK (id = 1),
-    program   text    NOT NULL CHECK (program = 'byre'),
-    -- the last revision given; never computed from rows, so that neither
-    -- deletes nor compaction can turn it back
-    revision  bigint  NOT NULL,
-    -- the last revision whose history is gone
-    compacted bigint  NOT NULL,
-    -- changes when a restore puts other data here
-    epoch     text    NOT NULL,
+-- Its one row is also the lock that writers take: revisions are given in the order of
+-- commits. Locking it writes no version of it.
+--
+-- Invariant: the last revision is the greater of store.revision and the newest change's. A
+-- deletion of changes raises store.revision to what it deletes in the same transaction; a
+-- new epoch raises it too. So the revision never goes back, whatever is deleted. It is no
+-- counter that every batch updates: while an old snapshot is open (a pg_dump that runs for
+-- an hour) none of that row's versions could be removed, and every read would walk them all.
+CREATE TABLE store (
+    id            integer PRIMARY KEY CHECK (id = 1),
+    program       text    NOT NULL CHECK (program = 'byre'),
+    -- programs whose latest schema is older than this one must not use the database
+    least_version integer NOT NULL,
+    revision      bigint  NOT NULL,
+    -- every change after this revision is in undo_log
+    compacted     bigint  NOT NULL,
+    -- changes when commits were lost, or a restore puts other data here
+    epoch         text    NOT NULL,
     CHECK (0 <= compacted AND compacted <= revision)
+);
+
+INSERT INTO store (id, program, least_version, revision, compacted, epoch)
+VALUES (1, 'byre', 1, 0, 0, md5(random()::text || clock_timestamp()::text));
+
+-- The resources that have ever had an object. A row is never deleted, and its id never
+-- changes; a batch gives it under the writers' lock. 'builtin' is what the program defines,
+-- 'custom' what a CustomResourceDefinition does: the two never share a row, whatever the
+-- definition calls its resource.
+CREATE TABLE resources (
+    id         integer PRIMARY KEY,
+    "group"    text    COLLATE "C" NOT NULL,
+    resource   text    COLLATE "C" NOT NULL,
+    defined_by text    COLLATE "C" NOT NULL CHECK (defined_by IN ('builtin', 'custom')),
+    -- every change of the resource after this revision is in undo_log
+    compacted  bigint  NOT NULL,
+    UNIQUE ("group", resource, defined_by)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
-INSERT INTO counters (id, program, revision, compacted, epoch)
-VALUES (1, 'byre', 0, 0, md5(random()::text || clock_timestamp()::text));
-
 -- There is no index on revision: it would take from every update the chance to
--- stay on its page (HOT), and whoever has a revision has the key from changes.
-CREATE TABLE objects (
+-- stay on its page (HOT), and whoever has a revision has the key from undo_log.
+CREATE TABLE current_objects (
     revision         bigint      NOT NULL,
-    "group"          text        COLLATE "C" NOT NULL,
-    resource         text        COLLATE "C" NOT NULL,
+    resource_id      integer     NOT NULL,
     namespace        text        COLLATE "C" NOT NULL,
     name             text        COLLATE "C" NOT NULL,
     uid              text        NOT NULL,
+    generation       bigint      NOT NULL,
     created_revision bigint      NOT NULL,
     time             timestamptz NOT NULL,
     verb             text        NOT NULL,
+    subresource      text        NOT NULL,
+    manager          text        NOT NULL,
     who              text        NOT NULL,
+    real_user        text        NOT NULL,
     form             text        NOT NULL,
     expires          timestamptz,
     value            text        NOT NULL,
-    PRIMARY KEY ("group", resource, namespace, name)
+    PRIMARY KEY (resource_id, namespace, name)
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05,
         toast.autovacuum_vacuum_scale_factor = 0.05);
 
-CREATE INDEX objects_expires ON objects (expires) WHERE expires IS NOT NULL;
+CREATE INDEX current_objects_expires ON current_objects (expires) WHERE expires IS NOT NULL;
 
-CREATE TABLE changes (
+CREATE TABLE undo_log (
     revision         bigint      PRIMARY KEY,
+    resource_id      integer     NOT NULL,
     time             timestamptz NOT NULL,
     op               text        NOT NULL CHECK (op IN ('create', 'update', 'delete')),
     verb             text        NOT NULL,
+    subresource      text        NOT NULL,
+    manager          text        NOT NULL,
     who              text        NOT NULL,
+    real_user        text        NOT NULL,
     audit_id         text        NOT NULL,
-    "group"          text        COLLATE "C" NOT NULL,
-    resource         text        COLLATE "C" NOT NULL,
     namespace        text        COLLATE "C" NOT NULL,
     name             text        COLLATE "C" NOT NULL,
     uid              text        NOT NULL,
@@ -66,43 +92,60 @@ CREATE TABLE changes (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1,
         toast.autovacuum_vacuum_scale_factor = 0.05);
 
--- Serves the history of one object, the successor of a revision (key and
--- replaces), and lists at an older revision.
-CREATE INDEX changes_key ON changes ("group", resource, namespace, name, replaces, revision);
+-- Serves the changes of one resource in their order.
+CREATE INDEX undo_log_resource ON undo_log (resource_id, revision);
+-- Serves the history of one object and the successor of a revision (key and replaces).
+CREATE INDEX undo_log_key ON undo_log (resource_id, namespace, name, replaces, revision);
 
 -- lz4 where the server was built with it: several times faster than pglz.
 DO $$
 BEGIN
-    EXECUTE 'ALTER TABLE objects ALTER COLUMN value SET COMPRESSION lz4';
-    EXECUTE 'ALTER TABLE changes ALTER COLUMN value SET COMPRESSION lz4';
+    EXECUTE 'ALTER TABLE current_objects ALTER COLUMN value SET COMPRESSION lz4';
+    EXECUTE 'ALTER TABLE undo_log ALTER COLUMN value SET COMPRESSION lz4';
 EXCEPTION WHEN feature_not_supported OR syntax_error THEN
     NULL;
 END
 $$;
 
--- History the way a person reads it: value is the object's at that revision,
--- NULL for a delete; replaced is what was there before. An object that has not
--- changed since history was compacted appears with its current revision.
+CREATE VIEW counters AS
+SELECT s.id, s.program,
+       greatest(s.revision, (SELECT u.revision FROM undo_log u WHERE u.revision >= s.revision
+                             ORDER BY u.revision DESC LIMIT 1)) AS revision,
+       s.compacted, s.epoch
+FROM store s;
+
+CREATE VIEW objects AS
+SELECT o.revision, r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.generation, o.created_revision,
+       o.time, o.verb, o.subresource, o.manager, o.who, o.real_user, o.form, o.expires, o.value
+FROM current_objects o JOIN resources r ON r.id = o.resource_id;
+
+CREATE VIEW changes AS
+SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id,
+       r."group", r.resource, r.defined_by, u.namespace, u.name, u.uid, u.replaces, u.created_revision,
+       u.form, u.expires, u.value
+FROM undo_log u JOIN resources r ON r.id = u.resource_id;
+
+-- History the way a person reads it: value is the object's at that revision, NULL for a
+-- delete; replaced is what was there before. An object that has not changed since the
+-- history of its resource was deleted appears with its current revision.
 CREATE VIEW history AS
-SELECT c.revision, c.time, c.op, c.verb, c.who, c.audit_id,
-       c."group", c.resource, c.namespace, c.name, c.uid,
-       CASE WHEN c.op <> 'delete' THEN coalesce(
-           (SELECT n.value FROM changes n
-            WHERE n."group" = c."group" AND n.resource = c.resource
-              AND n.namespace = c.namespace AND n.name = c.name
-              AND n.replaces = c.revision),
-           (SELECT o.value FROM objects o
-            WHERE o."group" = c."group" AND o.resource = c.resource
-              AND o.namespace = c.namespace AND o.name = c.name
-              AND o.revision = c.revision))
+SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id,
+       r."group", r.resource, r.defined_by, u.namespace, u.name, u.uid,
+       CASE WHEN u.op <> 'delete' THEN coalesce(
+           (SELECT n.value FROM undo_log n
+            WHERE n.resource_id = u.resource_id AND n.namespace = u.namespace AND n.name = u.name
+              AND n.replaces = u.revision),
+           (SELECT o.value FROM current_objects o
+            WHERE o.resource_id = u.resource_id AND o.namespace = u.namespace AND o.name = u.name
+              AND o.revision = u.revision))
        END AS value,
-       c.value AS replaced
-FROM changes c
+       u.value AS replaced
+FROM undo_log u JOIN resources r ON r.id = u.resource_id
 UNION ALL
 SELECT o.revision, o.time,
        CASE WHEN o.revision = o.created_revision THEN 'create' ELSE 'update' END,
-       o.verb, o.who, '',
-       o."group", o.resource, o.namespace, o.name, o.uid,
+       o.verb, o.subresource, o.manager, o.who, o.real_user, '',
+       r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid,
        o.value, NULL
-FROM objects o
-WHERE o.revision <= (SELECT k.compacted FROM counters k);
+FROM current_objects o JOIN resources r ON r.id = o.resource_id
+WHERE o.revision <= r.compacted;

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
+	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
 )
 
@@ -24,7 +26,7 @@ func randomRows(t testing.TB) storetest.Rows {
 	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(1, 1)))
 	// JSON, or Go's encoder of it, treats these characters specially.
 	rows.Objects[0].Value = []byte("{\n  \"a\": \"<&>\\u2028\u2028\\\"\\u0000\", \"n\": 1e400 }")
-	rows.Objects[0].User = "ä\u2028\"\\\x01"
+	rows.Objects[0].Author.User = "ä\u2028\"\\\x01"
 	return rows
 }
 
@@ -94,11 +96,43 @@ func TestFile_IsReadableWithCommonTools(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if first.Byre.Version != 1 || first.Byre.Revision != rows.Revision || object.Object.Value != string(rows.Objects[0].Value) {
+	if first.Byre.Version != 2 || first.Byre.Revision != rows.Revision || object.Object.Value != string(rows.Objects[0].Value) {
 		t.Errorf("%+v, %+v", first, object)
 	}
 	if sum := fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(lines[:len(lines)-1], "")))); sum != last.End.SHA256 {
 		t.Errorf("sum %s, the last line says %s", sum, last.End.SHA256)
+	}
+}
+
+// A backup of version 1, as byre wrote it before its first release, is read: its history of
+// compacted revisions is that of the resources whose history was kept for longer.
+func TestOpen_ReadsVersion1(t *testing.T) {
+	t.Parallel()
+	text := `{"byre":{"version":1,"program":"byre v0","revision":4,"compacted":3,"epoch":"e","time":"2026-01-01T00:00:00.000001Z","objects":1}}
+{"object":{"group":"apps","resource":"deployments","owner":"builtin","namespace":"n","name":"a","uid":"u","created":1,"revision":4,"time":"2026-01-01T00:00:00Z","user":"alice","verb":"patch","form":"f","value":"{}"}}
+{"change":{"revision":1,"op":"create","time":"2026-01-01T00:00:00Z","user":"alice","verb":"create","group":"apps","resource":"deployments","owner":"builtin","namespace":"n","name":"a","uid":"u","created":1}}
+{"change":{"revision":4,"op":"update","time":"2026-01-01T00:00:00Z","user":"alice","verb":"patch","auditID":"i","group":"apps","resource":"deployments","owner":"builtin","namespace":"n","name":"a","uid":"u","replaces":1,"created":1,"form":"f","value":"{\"a\":1}"}}
+`
+	text += fmt.Sprintf("{\"end\":{\"objects\":1,\"changes\":2,\"sha256\":\"%x\"}}\n", sha256.Sum256([]byte(text)))
+	file, err := backup.Open(bytes.NewReader(compress(t, text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "byre.db")
+	if err := sqlite.Load(t.Context(), path, file.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlite.ReadSnapshot(t.Context(), path, func(s sqlstore.Snapshot) error {
+		rows, err := storetest.Collect(s)
+		if err != nil {
+			return err
+		}
+		if from := rows.HistoryFrom[rows.Objects[0].Of()]; len(rows.Changes) != 2 || from != 0 || len(rows.HistoryFrom) != 1 {
+			t.Errorf("%d changes, the history is %v", len(rows.Changes), rows.HistoryFrom)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -156,7 +190,7 @@ func TestVerify_RefusesDamage(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	newer := compress(t, strings.Replace(text, `"version":1`, `"version":2`, 1))
+	newer := compress(t, strings.Replace(text, `"version":2`, `"version":3`, 1))
 	if err := verify(newer); !errors.Is(err, backup.ErrNewer) {
 		t.Errorf("newer: %v", err)
 	}

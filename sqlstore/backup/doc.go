@@ -11,15 +11,17 @@
 //
 // Each line is an object with one member, whose name is the kind of the line:
 //
-//   - "byre": the first line. version is 1, program the name and version of the program
-//     that wrote the file; revision, compacted, epoch, time and objects (their number) are
-//     those of sqlstore.Header.
-//   - "object": a row of the table objects (sqlstore.ObjectRow), in key order. value is
+//   - "byre": the first line. version is 2, program the name and version of the program
+//     that wrote the file; revision, compacted, epoch, time, objects (their number) and
+//     history (HistoryFrom) are those of sqlstore.Header.
+//   - "object": a row of the view objects (sqlstore.ObjectRow), in key order. value is
 //     the stored text as a string, so that every byte of it is kept.
-//   - "change": a row of the table changes or archive (sqlstore.ChangeRow), in the order of
+//   - "change": a row of the view changes (sqlstore.ChangeRow), in the order of
 //     revisions. value is the value that the change replaced; a create has none.
 //   - "end": the last line. It has the numbers of objects and changes, and the SHA-256 of
 //     all bytes before this line.
+//
+// Version 1 has no history, generation, subresource, manager and realUser.
 //
 // Times are RFC 3339 in UTC, with microseconds. A member that is empty is left out. A
 // release that adds a member, or changes the meaning of one, writes a new version of the

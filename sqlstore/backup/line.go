@@ -1,7 +1,9 @@
 package backup
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -9,7 +11,7 @@ import (
 )
 
 // version is the version of the format; see doc.go.
-const version = 1
+const version = 2
 
 // line is one line of a backup. Exactly one of its members is set.
 type line struct {
@@ -27,6 +29,56 @@ type header struct {
 	Epoch     string    `json:"epoch"`
 	Time      time.Time `json:"time"`
 	Objects   int64     `json:"objects"`
+	History   []from    `json:"history,omitempty"`
+}
+
+// from is the revision up to which changes of a resource may be deleted.
+type from struct {
+	Group     string `json:"group,omitempty"`
+	Resource  string `json:"resource"`
+	Owner     string `json:"owner"`
+	Compacted int64  `json:"compacted"`
+}
+
+// historyOf returns Header.HistoryFrom.
+func historyOf(compacted map[sqlstore.Resource]int64) (all []from) {
+	for of, revision := range compacted {
+		all = append(all, from{of.Group, of.Resource, of.Owner.String(), revision})
+	}
+	slices.SortFunc(all, func(a, b from) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Owner, b.Owner))
+	})
+	return all
+}
+
+// historyFrom is the reverse of historyOf.
+func (h *header) historyFrom() (map[sqlstore.Resource]int64, error) {
+	compacted := make(map[sqlstore.Resource]int64)
+	for _, f := range h.History {
+		k, err := key{Group: f.Group, Resource: f.Resource, Owner: f.Owner}.key()
+		if err != nil || f.Compacted < 0 || f.Compacted > h.Revision {
+			return nil, fmt.Errorf("%w: history of %s from revision %d: %w", sqlstore.ErrBroken, f.Resource, f.Compacted, err)
+		}
+		compacted[k.Of()] = f.Compacted
+	}
+	return compacted, nil
+}
+
+// author has the members of an author that both kinds of rows have.
+type author struct {
+	User        string `json:"user,omitempty"`
+	RealUser    string `json:"realUser,omitempty"`
+	Verb        string `json:"verb,omitempty"`
+	Subresource string `json:"subresource,omitempty"`
+	Manager     string `json:"manager,omitempty"`
+}
+
+func authorOf(a sqlstore.Author) author {
+	return author{User: a.User, RealUser: a.RealUser, Verb: a.Verb, Subresource: a.Subresource, Manager: a.Manager}
+}
+
+func (a author) author() sqlstore.Author {
+	return sqlstore.Author{User: a.User, RealUser: a.RealUser, Verb: a.Verb, Subresource: a.Subresource, Manager: a.Manager}
 }
 
 type key struct {
@@ -39,24 +91,23 @@ type key struct {
 
 type object struct {
 	key
-	UID      string    `json:"uid,omitempty"`
-	Created  int64     `json:"created"`
-	Revision int64     `json:"revision"`
-	Time     time.Time `json:"time"`
-	User     string    `json:"user,omitempty"`
-	Verb     string    `json:"verb,omitempty"`
-	Form     string    `json:"form,omitempty"`
-	Expires  time.Time `json:"expires,omitzero"`
-	Value    string    `json:"value"`
+	UID        string    `json:"uid,omitempty"`
+	Generation int64     `json:"generation,omitempty"`
+	Created    int64     `json:"created"`
+	Revision   int64     `json:"revision"`
+	Time       time.Time `json:"time"`
+	author
+	Form    string    `json:"form,omitempty"`
+	Expires time.Time `json:"expires,omitzero"`
+	Value   string    `json:"value"`
 }
 
 type change struct {
 	Revision int64     `json:"revision"`
 	Op       string    `json:"op"`
 	Time     time.Time `json:"time"`
-	User     string    `json:"user,omitempty"`
-	Verb     string    `json:"verb,omitempty"`
-	AuditID  string    `json:"auditID,omitempty"`
+	author
+	AuditID string `json:"auditID,omitempty"`
 	key
 	UID      string    `json:"uid,omitempty"`
 	Replaces int64     `json:"replaces,omitempty"`
@@ -86,8 +137,8 @@ func (k key) key() (sqlstore.Key, error) {
 
 func objectOf(r *sqlstore.ObjectRow) *object {
 	return &object{
-		key: keyOf(r.Key), UID: r.UID, Created: r.Created, Revision: r.Revision, Time: r.Time.UTC(), User: r.User, Verb: r.Verb,
-		Form: r.Form, Expires: utc(r.Expires), Value: text(r.Value),
+		key: keyOf(r.Key), UID: r.UID, Generation: r.Generation, Created: r.Created, Revision: r.Revision, Time: r.Time.UTC(),
+		author: authorOf(r.Author), Form: r.Form, Expires: utc(r.Expires), Value: text(r.Value),
 	}
 }
 
@@ -97,13 +148,13 @@ func (o *object) row() (*sqlstore.ObjectRow, error) {
 		Record: sqlstore.Record{
 			Key: k, UID: o.UID, Created: o.Created, Revision: o.Revision, Form: o.Form, Expires: o.Expires, Value: []byte(o.Value),
 		},
-		Time: o.Time, User: o.User, Verb: o.Verb,
+		Generation: o.Generation, Time: o.Time, Author: o.author.author(),
 	}, err
 }
 
 func changeOf(r *sqlstore.ChangeRow) *change {
 	return &change{
-		Revision: r.Revision, Op: string(r.Op), Time: r.Time.UTC(), User: r.Author.User, Verb: r.Author.Verb, AuditID: r.Author.AuditID,
+		Revision: r.Revision, Op: string(r.Op), Time: r.Time.UTC(), author: authorOf(r.Author), AuditID: r.Author.AuditID,
 		key: keyOf(r.Key), UID: r.UID, Replaces: r.Replaces, Created: r.Created, Form: r.Form, Expires: utc(r.Expires), Value: text(r.Value),
 	}
 }
@@ -112,9 +163,9 @@ func (c *change) row() (*sqlstore.ChangeRow, error) {
 	k, err := c.key.key()
 	r := &sqlstore.ChangeRow{
 		Key: k, Op: sqlstore.Op(c.Op), Revision: c.Revision, Time: c.Time,
-		Author: sqlstore.Author{User: c.User, Verb: c.Verb, AuditID: c.AuditID},
-		UID:    c.UID, Replaces: c.Replaces, Created: c.Created, Form: c.Form, Expires: c.Expires,
+		Author: c.author.author(), UID: c.UID, Replaces: c.Replaces, Created: c.Created, Form: c.Form, Expires: c.Expires,
 	}
+	r.Author.AuditID = c.AuditID
 	if c.Value != "" {
 		r.Value = []byte(c.Value)
 	}

@@ -47,7 +47,8 @@ func Open(file io.ReadSeeker) (*File, error) {
 	f.Header = sqlstore.Header{
 		Revision: first.Revision, Compacted: first.Compacted, Epoch: first.Epoch, Time: first.Time, ObjectCount: first.Objects,
 	}
-	return f, nil
+	f.HistoryFrom, err = first.historyFrom()
+	return f, err
 }
 
 // Snapshot returns the snapshot in the backup. Its sequences may be read any number of

@@ -26,7 +26,7 @@ func TestCommit_OnABrokenConnectionIsUnknown(t *testing.T) {
 				driver := openMore(t, proxy.DSN()+parameter, postgres.Options{})
 				mustCreate(t, driver, "a")
 				proxy.Set(pgtest.Failpoint{
-					Statement: "COMMIT", After: "INSERT INTO changes", Point: point,
+					Statement: "COMMIT", After: "INSERT INTO undo_log", Point: point,
 					Do: func() pgtest.Action { return pgtest.Drop },
 				})
 				if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnknown) {

@@ -35,7 +35,7 @@ func TestCauses_AreToldInOwnWords(t *testing.T) {
 	} {
 		execute(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
 			$$ BEGIN RAISE EXCEPTION 'secret' USING ERRCODE = '` + code + `'; END $$`)
-		execute(`CREATE TRIGGER refuse BEFORE INSERT ON objects FOR EACH ROW EXECUTE FUNCTION refuse()`)
+		execute(`CREATE TRIGGER refuse BEFORE INSERT ON current_objects FOR EACH ROW EXECUTE FUNCTION refuse()`)
 		err := commit()
 		if !errors.Is(err, want) || errors.Is(err, sqlstore.ErrUnavailable) != !errors.Is(want, sqlstore.ErrDatabase) {
 			t.Errorf("%s: %v, want %v", code, err, want)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 	"unsafe"
@@ -35,6 +36,11 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 				return nil, err
 			}
 			return nil, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errLost)
+		case hasCode(err, codeNull) && attempt < attempts:
+			// A resource that had an id has none any more: the server has lost commits, or an
+			// older state was restored. Nothing was written.
+			d.known.Clear()
+			continue
 		case hasCode(err, codeReadOnly):
 			// The server has become a standby. The new primary is on another host, which
 			// new connections find.
@@ -77,8 +83,12 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	if !d.hasSession() {
 		b.Queue(configure, milliseconds(d.options.LockTimeout), true)
 	}
-	settings := b.Len()
 	b.Queue(lock, milliseconds(d.options.CommitTimeout/2))
+	added := d.unknownResources(batch)
+	if len(added) > 0 {
+		b.Queue(addResources, names(added)...)
+	}
+	settings := b.Len()
 	b.Queue(applyBatch, append(arguments, before.revision, before.epoch, knownTime(before), before.uid)...)
 	b.Queue(unlimited)
 	b.Queue(commit)
@@ -90,6 +100,9 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	if closeErr := results.Close(); err == nil {
 		// All results were read: an error of Close does not change the outcome.
 		_ = closeErr
+		for _, r := range added {
+			d.known.Store(r, true)
+		}
 		if last.revision > 0 {
 			d.history.advance(before, last)
 		}
@@ -119,11 +132,11 @@ func (d *Driver) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, d.translate(err)
 }
 
-// readCommit reads the results of a batch. settings is the number of statements before the
-// one that locks. last is the position after the batch. If readCommit fails, committing says
+// readCommit reads the results of a batch. settings is the number of statements before
+// applyBatch. last is the position after the batch. If readCommit fails, committing says
 // whether the server had answered all statements before the COMMIT.
 func readCommit(results pgx.BatchResults, settings int, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last position, committing bool, err error) {
-	for range settings + 1 { // the settings and the lock
+	for range settings {
 		if _, err := results.Exec(); err != nil {
 			return nil, last, false, err
 		}
@@ -195,26 +208,60 @@ func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, epoch strin
 
 // arrays returns the writes as the arrays that are the first arguments of applyBatch.
 func arrays(batch []sqlstore.Write) []any {
-	n := len(batch)
-	var (
-		op, group, resource, owner = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-		namespace, name, uid, form = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-		expires, value             = make([]string, n), make([]string, n)
-		who, verb, auditID         = make([]string, n), make([]string, n), make([]string, n)
-		replaces                   = make([]int64, n)
-	)
+	var texts [16][]string
+	for i := range texts {
+		texts[i] = make([]string, len(batch))
+	}
+	replaces, generation := make([]int64, len(batch)), make([]int64, len(batch))
 	for i := range batch {
 		w := &batch[i]
-		op[i], replaces[i] = string(w.Op), w.Replaces
-		group[i], resource[i], owner[i] = w.Key.Group, w.Key.Resource, w.Key.Owner.String()
-		namespace[i], name[i] = w.Key.Namespace, w.Key.Name
-		uid[i], form[i], value[i] = w.UID, w.Form, text(w.Value)
-		who[i], verb[i], auditID[i] = w.Author.User, w.Author.Verb, w.Author.AuditID
+		expires := ""
 		if !w.Expires.IsZero() {
-			expires[i] = formatTime(w.Expires)
+			expires = formatTime(w.Expires)
+		}
+		replaces[i], generation[i] = w.Replaces, w.Generation
+		for n, column := range [...]string{
+			string(w.Op), w.Key.Group, w.Key.Resource, w.Key.Owner.String(), w.Key.Namespace, w.Key.Name, w.UID, w.Form, expires, text(w.Value),
+			w.Author.Verb, w.Author.Subresource, w.Author.Manager, w.Author.User, w.Author.RealUser, w.Author.AuditID,
+		} {
+			texts[n][i] = column
 		}
 	}
-	return []any{op, group, resource, owner, namespace, name, replaces, uid, form, expires, value, who, verb, auditID}
+	all := make([]any, 0, len(texts)+6) // with the position
+	for n, column := range texts {
+		switch n {
+		case 6:
+			all = append(all, replaces)
+		case 7:
+			all = append(all, generation)
+		}
+		all = append(all, column)
+	}
+	return all
+}
+
+// unknownResources returns the resources of creates that this process has not created an object
+// of before: they may have no id yet.
+func (d *Driver) unknownResources(batch []sqlstore.Write) (unknown []sqlstore.Resource) {
+	for i := range batch {
+		of := batch[i].Key.Of()
+		if batch[i].Op != sqlstore.Create || slices.Contains(unknown, of) {
+			continue
+		}
+		if _, ok := d.known.Load(of); !ok {
+			unknown = append(unknown, of)
+		}
+	}
+	return unknown
+}
+
+// names returns resources as the arguments of addResources.
+func names(resources []sqlstore.Resource) []any {
+	var group, resource, owner []string
+	for _, r := range resources {
+		group, resource, owner = append(group, r.Group), append(resource, r.Resource), append(owner, r.Owner.String())
+	}
+	return []any{group, resource, owner}
 }
 
 // terminateHolder terminates an idle session that has held the writers' lock for nearly

@@ -194,7 +194,7 @@ func TestCommit_StatementTimeoutWritesNothing(t *testing.T) {
 		t.Fatal(o, err)
 	}
 	// This blocks the statement that follows the lock.
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE changes IN EXCLUSIVE MODE`); err != nil {
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE undo_log IN EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := driver.Commit(t.Context(), create("a")); !errors.Is(err, sqlstore.ErrUnavailable) || errors.Is(err, sqlstore.ErrUnknown) {

@@ -22,6 +22,7 @@ const (
 	codeNoPrivilege      = "42501"
 	codeNoTable          = "42P01"
 	codeDiskFull         = "53100"
+	codeNull             = "23502"
 	codeDuplicate        = "23505"
 	codeSerialization    = "40001"
 	codeDeadlock         = "40P01"
@@ -111,7 +112,7 @@ func hasLostRace(err error) bool {
 	case codeSerialization, codeDeadlock:
 		return true
 	}
-	return server.Code == codeDuplicate && server.TableName == "changes"
+	return server.Code == codeDuplicate && server.TableName == "undo_log"
 }
 
 // nothingWasSent reports whether a batch failed because the first write to the connection

@@ -100,13 +100,13 @@ func TestOutage_LostPrivilege(t *testing.T) {
 	driver, dsn := open(t, postgres.Options{})
 	defer driver.Close()
 	admin := connect(t, dsn)
-	if _, err := admin.Exec(t.Context(), `ALTER TABLE changes RENAME TO hidden`); err != nil {
+	if _, err := admin.Exec(t.Context(), `ALTER TABLE undo_log RENAME TO hidden`); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := driver.Commit(t.Context(), create("a")); !errors.Is(err, sqlstore.ErrUnavailable) || !strings.Contains(err.Error(), "byre migrate status") {
 		t.Errorf("commit without its table: %v", err)
 	}
-	if _, err := admin.Exec(t.Context(), `ALTER TABLE hidden RENAME TO changes`); err != nil {
+	if _, err := admin.Exec(t.Context(), `ALTER TABLE hidden RENAME TO undo_log`); err != nil {
 		t.Fatal(err)
 	}
 	if o, err := driver.Commit(t.Context(), create("a")); err != nil || o[0].Revision != 1 {

@@ -123,15 +123,16 @@ func TestFailover_CompactionFindsLostCommits(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Set(pgtest.Failpoint{Statement: "begin", Point: pgtest.Sent, Do: func() pgtest.Action {
-		for _, table := range []string{"objects", "changes"} {
+		for _, table := range []string{"current_objects", "undo_log"} {
 			if _, err := connect(t, dsn).Exec(t.Context(), `DELETE FROM `+table+` WHERE revision > 2`); err != nil {
 				t.Error(err)
 			}
 		}
 		return pgtest.Forward
 	}})
-	if _, done, err := driver.Compact(t.Context(), last, 100); !errors.Is(err, sqlstore.ErrUnavailable) {
-		t.Errorf("compaction: done %v, %v", done, err)
+	deletion := sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: last, Limit: 100}
+	if n, err := driver.DeleteHistory(t.Context(), deletion); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("deletion: %d, %v", n, err)
 	}
 	if state, err := driver.State(t.Context()); err != nil || state.Epoch == before.Epoch || state.Revision <= last {
 		t.Errorf("state %+v, %v", state, err)

@@ -11,6 +11,7 @@ import (
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // While a snapshot is open, as that of pg_dump is for its whole run, PostgreSQL can't remove
@@ -57,11 +58,7 @@ func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 	if now := buffers(t, conn, selectState, last); now > before+4 {
 		t.Errorf("a read of the state touched %d pages before 1500 commits, and %d after", before, now)
 	}
-	for done := false; !done; {
-		if _, done, err = driver.Compact(t.Context(), last, 500); err != nil {
-			t.Fatal(err)
-		}
-	}
+	storetest.Compact(t, driver, last)
 	if now := buffers(t, conn, selectState, last); now > before+8 {
 		t.Errorf("a read of the state touched %d pages before a compaction of all, and %d after", before, now)
 	}

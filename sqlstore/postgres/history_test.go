@@ -14,6 +14,7 @@ import (
 	"byre/sqlstore"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
+	"byre/sqlstore/storetest"
 )
 
 // syncBuffer holds a log that a test can read while the driver writes to it.
@@ -61,7 +62,7 @@ func names(t *testing.T, driver sqlstore.Driver) (all []string) {
 // standby that lags behind has the same effect.
 func loseCommits(t *testing.T, dsn string, after int64) {
 	t.Helper()
-	for _, statement := range []string{`DELETE FROM objects WHERE revision > $1`, `DELETE FROM changes WHERE revision > $1`} {
+	for _, statement := range []string{`DELETE FROM current_objects WHERE revision > $1`, `DELETE FROM undo_log WHERE revision > $1`} {
 		if _, err := connect(t, dsn).Exec(t.Context(), statement, after); err != nil {
 			t.Fatal(err)
 		}
@@ -87,8 +88,11 @@ func TestLostCommits_AreNoticed(t *testing.T) {
 				})
 				return err
 			},
-			"Changes": func(d *postgres.Driver) error { _, err := d.Changes(t.Context(), 2, 10, 0); return err },
-			"Commit":  func(d *postgres.Driver) error { _, err := d.Commit(t.Context(), create("new")); return err },
+			"Changes": func(d *postgres.Driver) error {
+				_, err := d.Changes(t.Context(), sqlstore.ChangesQuery{After: 2, Limit: 10})
+				return err
+			},
+			"Commit": func(d *postgres.Driver) error { _, err := d.Commit(t.Context(), create("new")); return err },
 		} {
 			t.Run(name+"/"+first, func(t *testing.T) {
 				t.Parallel()
@@ -116,7 +120,7 @@ func TestLostCommits_AreNoticed(t *testing.T) {
 					t.Errorf("there are %q, want %q", names(t, driver), want)
 				}
 				for _, after := range []int64{0, 2, 4} {
-					if _, err := driver.Changes(t.Context(), after, 10, 0); !errors.Is(err, sqlstore.ErrCompacted) {
+					if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: after, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
 						t.Errorf("changes after %d: %v", after, err)
 					}
 				}
@@ -127,13 +131,9 @@ func TestLostCommits_AreNoticed(t *testing.T) {
 					t.Errorf("%d lines of lost commits:\n%s", n, &log)
 				}
 				// Compaction deletes the remaining rows in several steps.
-				for done := false; !done; {
-					if _, done, err = driver.Compact(t.Context(), state.Revision+1, 1); err != nil {
-						t.Fatal(err)
-					}
-				}
+				storetest.Compact(t, driver, state.Revision+1)
 				var left int
-				if err := connect(t, dsn).QueryRow(t.Context(), `SELECT count(*) FROM changes`).Scan(&left); err != nil || left != 0 {
+				if err := connect(t, dsn).QueryRow(t.Context(), `SELECT count(*) FROM undo_log`).Scan(&left); err != nil || left != 0 {
 					t.Errorf("%d changes are left, %v", left, err)
 				}
 				if again, err := driver.State(t.Context()); err != nil || again.Revision != state.Revision+1 || again.Epoch != state.Epoch {
@@ -169,7 +169,7 @@ func TestLostCommits_OfSeveralEndInOneEpoch(t *testing.T) {
 	if state[0].Epoch == "" || state[0].Epoch != state[1].Epoch || state[0].Revision != state[1].Revision {
 		t.Errorf("states: %+v", state)
 	}
-	if _, err := ahead.Changes(t.Context(), 4, 1, 0); !errors.Is(err, sqlstore.ErrCompacted) {
+	if _, err := ahead.Changes(t.Context(), sqlstore.ChangesQuery{After: 4, Limit: 1}); !errors.Is(err, sqlstore.ErrCompacted) {
 		t.Errorf("changes after what one has lost: %v", err)
 	}
 	mustCreate(t, behind, "e")
@@ -199,10 +199,10 @@ func TestLostCommits_NoEpochWhenAllAreThere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exec(`CREATE TABLE saved AS SELECT * FROM changes WHERE revision = 3`)
-	exec(`DELETE FROM changes WHERE revision = 3`)
+	exec(`CREATE TABLE saved AS SELECT * FROM undo_log WHERE revision = 3`)
+	exec(`DELETE FROM undo_log WHERE revision = 3`)
 	asked := whileLocked(t, dsn, admin, func() error { _, err := driver.State(t.Context()); return err },
-		`INSERT INTO changes SELECT * FROM saved`)
+		`INSERT INTO undo_log SELECT * FROM saved`)
 	if !errors.Is(asked, sqlstore.ErrUnavailable) {
 		t.Errorf("a read of a state that lags behind: %v", asked)
 	}
@@ -225,9 +225,7 @@ func TestLostCommits_AfterACompaction(t *testing.T) {
 	first, dsn := open(t, postgres.Options{})
 	defer first.Close()
 	mustCreate(t, first, "a", "b", "c")
-	if _, done, err := first.Compact(t.Context(), 3, 10); err != nil || !done {
-		t.Fatal(done, err)
-	}
+	storetest.Compact(t, first, 3)
 	driver := openMore(t, dsn, postgres.Options{})
 	before, err := driver.State(t.Context())
 	if err != nil || before.Compacted != 3 {
@@ -259,10 +257,8 @@ func TestStaleRead_AfterACompactionBeginsNoEpoch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exec(`CREATE TABLE saved AS SELECT * FROM changes`)
-	if _, done, err := first.Compact(t.Context(), 3, 10); err != nil || !done {
-		t.Fatal(done, err)
-	}
+	exec(`CREATE TABLE saved AS SELECT * FROM undo_log`)
+	storetest.Compact(t, first, 3)
 	driver := openMore(t, dsn, postgres.Options{})
 	before, err := driver.State(t.Context())
 	if err != nil || before.Compacted != 3 {
@@ -271,7 +267,7 @@ func TestStaleRead_AfterACompactionBeginsNoEpoch(t *testing.T) {
 	// The server that the next read reaches lags behind; the primary holds revision 3.
 	exec(`UPDATE store SET revision = 2, compacted = 2`)
 	asked := whileLocked(t, dsn, admin, func() error { _, err := driver.State(t.Context()); return err },
-		`INSERT INTO changes SELECT * FROM saved WHERE revision = 3`)
+		`INSERT INTO undo_log SELECT * FROM saved WHERE revision = 3`)
 	if !errors.Is(asked, sqlstore.ErrUnavailable) {
 		t.Errorf("a stale read: %v", asked)
 	}

@@ -37,7 +37,7 @@ func TestFailover_IsNoticedByTheNextStart(t *testing.T) {
 	if !strings.Contains(log.String(), "a new epoch begins") {
 		t.Errorf("the log says nothing: %s", &log)
 	}
-	if _, err := driver.Changes(t.Context(), lost, 10, 0); !errors.Is(err, sqlstore.ErrCompacted) {
+	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: lost, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
 		t.Errorf("changes after a revision that is lost: %v", err)
 	}
 	if again, err := openMore(t, standby.DSN("postgres"), postgres.Options{}).State(t.Context()); err != nil || again.Epoch != state.Epoch || again.Revision != state.Revision {

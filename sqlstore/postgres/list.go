@@ -18,7 +18,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 	}
 	arguments, inRange := argumentsOf(q)
 	nonEmpty = nonEmpty && inRange
-	list, count := statements(q)
+	list, count := statements(q, d.history.last().revision-q.At <= fewChanges)
 	err = d.snapshot(ctx, d.reads,
 		func(b *pgx.Batch) {
 			if !nonEmpty {
@@ -94,14 +94,21 @@ func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *s
 	return nil
 }
 
+// fewChanges is how many changes after a revision a page of a list at it may examine. It takes
+// some ten milliseconds.
+const fewChanges = 10_000
+
 // statements returns the statement that lists, and the one that counts the records. If q.At
 // is the last revision, the statements for the current state would also do, but which
-// revision is the last is known only in the transaction.
-func statements(q sqlstore.Query) (list, count string) {
+// revision is the last is known only in the transaction. isRecent says that few changes were
+// made after q.At.
+func statements(q sqlstore.Query, isRecent bool) (list, count string) {
 	now := q.At == 0
 	switch {
 	case q.Namespace == "" && now:
 		return listResource, countResource
+	case q.Namespace == "" && isRecent:
+		return listResourceSince, countResourceAt
 	case q.Namespace == "":
 		return listResourceAt, countResourceAt
 	case q.Name != "" && now:
@@ -110,6 +117,8 @@ func statements(q sqlstore.Query) (list, count string) {
 		return listObjectAt, countNamespaceAt
 	case now:
 		return listNamespace, countNamespace
+	case isRecent:
+		return listNamespaceSince, countNamespaceAt
 	default:
 		return listNamespaceAt, countNamespaceAt
 	}

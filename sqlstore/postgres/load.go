@@ -24,14 +24,14 @@ func Load(ctx context.Context, dsn string, s sqlstore.Snapshot) error {
 		return err
 	}
 	defer t.close()
-	version, err := t.schema()
+	schema, err := t.schema()
 	if err != nil {
 		return err
 	}
-	if version > 0 {
+	if schema.Version > 0 {
 		// Load does not migrate a database with an older schema: it may hold data, and
 		// Load would then change its schema and refuse it.
-		err = migrations.Check(migrations.Postgres, version)
+		err = migrations.Check(migrations.Postgres, schema)
 	} else {
 		t.watchdog.pause()
 		_, err = migrations.Up(t.ctx, dsn)
@@ -54,18 +54,18 @@ func (t *transfer) load(s sqlstore.Snapshot) error {
 	if err := t.lock(tx); err != nil {
 		return err
 	}
+	ids := sqlstore.NewNumbering(&s.Header)
 	nextObject, stop := iter.Pull2(s.Objects)
 	defer stop()
-	if err := copyRows(t, tx, "objects", objectColumns, nextObject, objectValues); err != nil {
+	if err := copyRows(t, tx, "current_objects", objectColumns, nextObject, ids, objectValues); err != nil {
 		return err
 	}
 	nextChange, stop := iter.Pull2(s.Changes)
 	defer stop()
-	archived, rest := split(nextChange, func(r *sqlstore.ChangeRow) bool { return r.Revision <= s.Compacted })
-	if err := copyRows(t, tx, "archive", undoColumns, archived, undoValues); err != nil {
+	if err := copyRows(t, tx, "undo_log", undoColumns, nextChange, ids, undoValues); err != nil {
 		return err
 	}
-	if err := copyRows(t, tx, "changes", undoColumns, rest, undoValues); err != nil {
+	if err := copyResources(t, tx, ids); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(t.ctx, setStore, s.Revision, s.Compacted, s.Epoch); err != nil {
@@ -117,30 +117,8 @@ func (t *transfer) lock(tx pgx.Tx) error {
 // puller returns the next row; it is the type of iter.Pull2's first result.
 type puller[T any] func() (row *T, err error, ok bool)
 
-// split divides rows. head returns the rows before the first one for which isHead is false;
-// rest returns the others, and must be called only after head has ended.
-func split[T any](next puller[T], isHead func(*T) bool) (head, rest puller[T]) {
-	var firstOfRest *T
-	head = func() (*T, error, bool) {
-		row, err, ok := next()
-		if ok && err == nil && !isHead(row) {
-			firstOfRest = row
-			return nil, nil, false
-		}
-		return row, err, ok
-	}
-	rest = func() (*T, error, bool) {
-		if row := firstOfRest; row != nil {
-			firstOfRest = nil
-			return row, nil, true
-		}
-		return next()
-	}
-	return head, rest
-}
-
 // copyRows sends rows by COPY. The watchdog's timer does not run while next makes a row.
-func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, next puller[T], values func(*T) []any) error {
+func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, next puller[T], ids *sqlstore.Numbering, values func(*T, *sqlstore.Numbering) []any) error {
 	t.watchdog.pause()
 	var source error
 	_, err := tx.CopyFrom(t.ctx, pgx.Identifier{table}, columns, pgx.CopyFromFunc(func() ([]any, error) {
@@ -154,7 +132,7 @@ func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, nex
 			source = err
 			return nil, err
 		}
-		return values(row), nil
+		return values(row, ids), nil
 	}))
 	t.watchdog.expect()
 	var server *pgconn.PgError
@@ -167,22 +145,32 @@ func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, nex
 	return t.explain(err)
 }
 
-func objectValues(r *sqlstore.ObjectRow) []any {
+// copyResources inserts the resources.
+func copyResources(t *transfer, tx pgx.Tx, ids *sqlstore.Numbering) error {
+	var rows [][]any
+	_ = ids.All(func(of sqlstore.Resource, id, compacted int64) error {
+		rows = append(rows, []any{int32(id), of.Group, of.Resource, of.Owner.String(), compacted})
+		return nil
+	})
+	_, err := tx.CopyFrom(t.ctx, pgx.Identifier{"resources"}, resourceColumns, pgx.CopyFromRows(rows))
+	return t.explain(err)
+}
+
+func objectValues(r *sqlstore.ObjectRow, ids *sqlstore.Numbering) []any {
 	return []any{
-		r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Created, r.Revision,
-		r.Time, r.Verb, r.User, r.Form, nullTime(r.Expires), text(r.Value),
+		int32(ids.ID(r.Of())), r.Namespace, r.Name, r.UID, r.Generation, r.Created, r.Revision, r.Time,
+		r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Form, nullTime(r.Expires), text(r.Value),
 	}
 }
 
-func undoValues(r *sqlstore.ChangeRow) []any {
+func undoValues(r *sqlstore.ChangeRow, ids *sqlstore.Numbering) []any {
 	var form, value any
 	if r.Op != sqlstore.Create {
 		form, value = r.Form, text(r.Value)
 	}
 	return []any{
-		r.Revision, r.Time, string(r.Op), r.Author.Verb, r.Author.User, r.Author.AuditID,
-		r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Replaces, r.Created,
-		form, nullTime(r.Expires), value,
+		r.Revision, r.Time, string(r.Op), r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Author.AuditID,
+		int32(ids.ChangeID(r)), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, nullTime(r.Expires), value,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,8 +42,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Driver implements sqlstore.Driver, Maintainer, Locker, Notifier, Sizer, Archiver and
-// BackupRecorder.
+// Driver implements sqlstore.Driver, Maintainer, Locker, Notifier, Sizer and BackupRecorder.
 type Driver struct {
 	options Options
 	config  *pgx.ConnConfig
@@ -61,6 +61,8 @@ type Driver struct {
 	isAlone atomic.Bool
 	history history
 	waiting batchWait
+	// known has the sqlstore.Resources that this process knows to have an id.
+	known sync.Map
 }
 
 var (
@@ -151,20 +153,27 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 	if exists, err := dbserver.HasSchema(ctx, conn); err != nil {
 		return false, err
 	} else if !exists {
-		return false, migrations.Check(migrations.Postgres, 0)
+		return false, migrations.Check(migrations.Postgres, migrations.Schema{})
 	}
 	var (
 		pid                              uint32
 		fsync, synchronous, quorum, neon string
-		migrated, standby                bool
+		standby                          bool
 		standbys                         int
 	)
-	err = conn.QueryRow(ctx, selectServer).Scan(&pid, &fsync, &synchronous, &quorum, &neon, &standbys, &standby, &migrated)
+	err = conn.QueryRow(ctx, selectServer).Scan(&pid, &fsync, &synchronous, &quorum, &neon, &standbys, &standby)
+	if err != nil {
+		return false, dbserver.Explain(config, err)
+	}
+	schema, err := migrations.PostgresSchema(ctx, conn)
+	if errors.Is(err, migrations.ErrUnreleased) {
+		return false, err
+	}
 	switch {
 	case err != nil:
 		return false, dbserver.Explain(config, err)
-	case !migrated:
-		return false, migrations.Check(migrations.Postgres, 0)
+	case schema.Version == 0:
+		return false, migrations.Check(migrations.Postgres, schema)
 	case standby:
 		return false, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(config, pgconn.ErrStandbyConnection))
 	case !options.AllowLoss && (fsync == "off" && !isNeon(neon, synchronous, quorum) || synchronous == "off"):
@@ -175,11 +184,6 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 			"set synchronous_standby_names on the server",
 			"hosts", hosts, "standbys", standbys, "synchronous_standby_names", quorum, "synchronous_commit", synchronous)
 	}
-	var version migrations.Version
-	var dirty bool
-	if err := conn.QueryRow(ctx, migrations.SelectVersion).Scan(&version, &dirty); err != nil {
-		return false, dbserver.Explain(config, err)
-	}
 	// A pooler gives its clients a process ID of its own, not that of the server's session.
-	return pid != conn.PgConn().PID(), migrations.Check(migrations.Postgres, version)
+	return pid != conn.PgConn().PID(), migrations.Check(migrations.Postgres, schema)
 }

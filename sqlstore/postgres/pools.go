@@ -51,6 +51,7 @@ func (d *Driver) openPools(ctx context.Context, config *pgxpool.Config) (err err
 	// minute, and Close would wait for it.
 	config.PingTimeout = cmp.Or(config.PingTimeout, d.options.ReadTimeout)
 	config.BeforeConnect = closeSoon(true, d.refresh)
+	config.AfterConnect = d.prepareReads
 	if d.reads, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
 	}
@@ -122,6 +123,17 @@ func (d *Driver) hasSession() bool {
 	return d.config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
+// prepareReads makes the settings for reads when the connection is made.
+func (d *Driver) prepareReads(ctx context.Context, conn *pgx.Conn) error {
+	if !d.hasSession() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
+	defer cancel()
+	_, err := conn.Exec(ctx, configureReads)
+	return err
+}
+
 // prepareSession makes the settings for batches and prepares their statements when the
 // connection is made. Preparing a statement takes locks on the tables and can fail; in the
 // middle of a batch such a failure could leave the outcome unknown.
@@ -134,7 +146,7 @@ func (d *Driver) prepareSession(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, configure, milliseconds(d.options.LockTimeout), false); err != nil {
 		return err
 	}
-	for _, query := range []string{begin, lock, applyBatch, unlimited, commit} {
+	for _, query := range []string{begin, lock, addResources, applyBatch, unlimited, commit} {
 		if _, err := conn.Prepare(ctx, query, query); err != nil {
 			return err
 		}

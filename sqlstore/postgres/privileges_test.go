@@ -33,13 +33,19 @@ func TestRole_NeedsNoOwnership(t *testing.T) {
 		name string
 		work func(context.Context) error
 	}{
-		{"Changes", func(ctx context.Context) error { _, err := driver.Changes(ctx, 0, 10, 0); return err }},
+		{"Changes", func(ctx context.Context) error {
+			_, err := driver.Changes(ctx, sqlstore.ChangesQuery{After: 0, Limit: 10})
+			return err
+		}},
 		{"Usage", func(ctx context.Context) error { _, err := driver.Usage(ctx); return err }},
 		{"Size", func(ctx context.Context) error { _, err := driver.Size(ctx); return err }},
 		{"Notify", func(ctx context.Context) error { return driver.Notify(ctx, last) }},
 		// This is the last one: Changes cannot read what it compacts.
 		{"WithLock", func(ctx context.Context) error {
-			_, err := driver.WithLock(ctx, "x", func(ctx context.Context) error { _, _, err := driver.Compact(ctx, last, 1); return err })
+			_, err := driver.WithLock(ctx, "x", func(ctx context.Context) error {
+				_, err := driver.DeleteHistory(ctx, sqlstore.Deletion{Of: create("b")[0].Key.Of(), UpTo: last, Limit: 1})
+				return err
+			})
 			return err
 		}},
 	} {

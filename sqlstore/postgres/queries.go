@@ -2,8 +2,7 @@ package postgres
 
 const selectServer = `
 SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_commit'),
-       current_setting('synchronous_standby_names'), coalesce(current_setting('neon.timeline_id', true), ''), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery(),
-       to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
+       current_setting('synchronous_standby_names'), coalesce(current_setting('neon.timeline_id', true), ''), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery()`
 
 // The lineage of a server is the system identifier of its data and its timeline:
 // "@7000000000000000000/1". A standby that is promoted begins a new timeline, and so does a
@@ -15,8 +14,6 @@ FROM pg_control_system()`
 	selectEpoch = `SELECT epoch FROM store WHERE id = 1`
 	markEpoch   = `UPDATE store SET epoch = epoch || $2 WHERE id = 1 AND epoch = $1`
 )
-
-const selectMigrated = `SELECT to_regclass(quote_ident(current_schema()) || '.byre_schema') IS NOT NULL`
 
 // The state of the store. Every read selects it in its own snapshot; see observation. $1 is
 // the revision of the driver's position.
@@ -30,9 +27,9 @@ SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp()
 	// revision; a batch does not change it, and so the newest change may be after it.
 	fromStore = `
 FROM store s
-LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM changes c WHERE c.revision >= s.revision
+LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM undo_log c WHERE c.revision >= s.revision
                    ORDER BY c.revision DESC LIMIT 1) l ON true
-LEFT JOIN changes h ON h.revision = $1`
+LEFT JOIN undo_log h ON h.revision = $1`
 
 	selectState = stateColumns + fromStore + ` WHERE s.id = 1`
 )
@@ -61,55 +58,63 @@ SELECT set_config('lock_timeout', $1, $2), set_config('plan_cache_mode', 'force_
 	// role. It would end the wait for a synchronous standby as a cancel request does.
 	unlimited = `SELECT set_config('statement_timeout', '0', true)`
 
+	// addResources gives ids to the resources, $1 to $3, that have none. The writers' lock
+	// keeps two batches from giving the same one.
+	addResources = `
+INSERT INTO resources (id, "group", resource, defined_by, compacted)
+SELECT (SELECT coalesce(max(id), 0) FROM resources) + row_number() OVER (), n."group", n.resource, n.defined_by, 0
+FROM (SELECT DISTINCT w."group", w.resource, w.defined_by FROM unnest($1::text[], $2::text[], $3::text[]) AS w("group", resource, defined_by)
+      WHERE NOT EXISTS (SELECT FROM resources r WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by)) n`
+
 	// applyBatch makes the writes whose preconditions hold (asked.effective), gives them
 	// the next revisions in their order, and returns one row for each write of the batch.
-	// All of its parts see the state of before the statement. $1 to $14 are the arrays of
-	// Driver.Commit. $15 is the revision of the driver's position, $16 its epoch, $17 its
-	// time and $18 its UID: if the store does not hold the position (asked.holds is
+	// All of its parts see the state of before the statement. $1 to $18 are the arrays of
+	// Driver.Commit. $19 is the revision of the driver's position, $20 its epoch, $21 its
+	// time and $22 its UID: if the store does not hold the position (asked.holds is
 	// false), applyBatch writes nothing.
 	applyBatch = `
 WITH k AS MATERIALIZED (
     SELECT s.epoch, l.revision,
-           $15::bigint = 0 OR s.epoch = $16::text AND ($15 <= s.compacted OR $17::text = '' AND $15 <= l.revision OR EXISTS (
-               SELECT FROM changes h
-               WHERE h.revision = $15 AND h.time = NULLIF($17, '')::timestamptz AND h.uid = $18::text)) AS holds
+           $19::bigint = 0 OR s.epoch = $20::text AND ($19 <= s.compacted OR $21::text = '' AND $19 <= l.revision OR EXISTS (
+               SELECT FROM undo_log h
+               WHERE h.revision = $19 AND h.time = NULLIF($21, '')::timestamptz AND h.uid = $22::text)) AS holds
     FROM store s
-    CROSS JOIN LATERAL (SELECT greatest(s.revision, (SELECT c.revision FROM changes c WHERE c.revision >= s.revision
+    CROSS JOIN LATERAL (SELECT greatest(s.revision, (SELECT c.revision FROM undo_log c WHERE c.revision >= s.revision
                                                      ORDER BY c.revision DESC LIMIT 1)) AS revision) l
     WHERE s.id = 1
 ), asked AS MATERIALIZED (
-    SELECT w.*, NULLIF(w.expiry, '')::timestamptz AS expires, statement_timestamp() AS time,
+    SELECT w.*, r.id AS resource_id, NULLIF(w.expiry, '')::timestamptz AS expires, statement_timestamp() AS time,
            o.revision AS current, o.created_revision AS created, o.uid AS old_uid, o.form AS old_form,
            o.expires AS old_expires, o.value AS old_value, k.epoch, k.holds,
            k.holds AND coalesce(o.revision, 0) = w.replaces AS effective,
            k.revision + sum((coalesce(o.revision, 0) = w.replaces)::int) OVER (ORDER BY w.n)::bigint AS revision
     FROM k
-    CROSS JOIN unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
-                      $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[]) WITH ORDINALITY
-         AS w(op, "group", resource, owner, namespace, name, replaces, uid, form, expiry, value, who, verb, audit_id, n)
-    LEFT JOIN objects o ON o."group" = w."group" AND o.resource = w.resource
-         AND o.owner = w.owner AND o.namespace = w.namespace AND o.name = w.name
+    CROSS JOIN unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $10::text[],
+                      $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::text[], $18::text[]) WITH ORDINALITY
+         AS w(op, "group", resource, defined_by, namespace, name, replaces, uid, generation, form,
+              expiry, value, verb, subresource, manager, who, real_user, audit_id, n)
+    LEFT JOIN resources r ON r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by
+    LEFT JOIN current_objects o ON o.resource_id = r.id AND o.namespace = w.namespace AND o.name = w.name
 ), logged AS (
-    INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
-                         uid, replaces, created_revision, form, expires, value)
-    SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
+    INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name,
+                          uid, replaces, created_revision, form, expires, value)
+    SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name,
            coalesce(old_uid, uid), replaces, coalesce(created, revision), old_form, old_expires, old_value
     FROM asked WHERE effective
 ), created AS (
-    INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision,
-                         time, verb, who, form, expires, value)
-    SELECT revision, "group", resource, owner, namespace, name, uid, revision, time, verb, who, form, expires, value
+    INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision,
+                                 time, verb, subresource, manager, who, real_user, form, expires, value)
+    SELECT revision, resource_id, namespace, name, uid, generation, revision, time, verb, subresource, manager, who, real_user, form, expires, value
     FROM asked WHERE effective AND op = 'create'
 ), updated AS (
-    UPDATE objects o SET revision = a.revision, uid = a.uid, time = a.time, verb = a.verb, who = a.who,
-                         form = a.form, expires = a.expires, value = a.value
+    UPDATE current_objects o SET revision = a.revision, uid = a.uid, generation = a.generation, time = a.time,
+                                 verb = a.verb, subresource = a.subresource, manager = a.manager, who = a.who, real_user = a.real_user,
+                                 form = a.form, expires = a.expires, value = a.value
     FROM asked a
-    WHERE a.effective AND a.op = 'update' AND o."group" = a."group" AND o.resource = a.resource
-      AND o.owner = a.owner AND o.namespace = a.namespace AND o.name = a.name
+    WHERE a.effective AND a.op = 'update' AND o.resource_id = a.resource_id AND o.namespace = a.namespace AND o.name = a.name
 ), deleted AS (
-    DELETE FROM objects o USING asked a
-    WHERE a.effective AND a.op = 'delete' AND o."group" = a."group" AND o.resource = a.resource
-      AND o.owner = a.owner AND o.namespace = a.namespace AND o.name = a.name
+    DELETE FROM current_objects o USING asked a
+    WHERE a.effective AND a.op = 'delete' AND o.resource_id = a.resource_id AND o.namespace = a.namespace AND o.name = a.name
 )
 SELECT effective, revision, time, coalesce(current, 0), coalesce(created, revision), coalesce(old_uid, ''),
        coalesce(octet_length(old_value), 0), holds, epoch
@@ -124,7 +129,7 @@ UPDATE store s SET revision = n.revision, compacted = n.revision,
        epoch = md5(random()::text || clock_timestamp()::text) || $5::text
 FROM (SELECT k.revision AS last, greatest(k.revision, $1::bigint) + $4::bigint AS revision FROM counters k WHERE k.id = 1) n
 WHERE s.id = 1 AND s.compacted < $1 AND NOT ($2::text = '' AND $1 <= n.last) AND NOT EXISTS (
-    SELECT FROM changes h WHERE h.revision = $1 AND h.time = NULLIF($2, '')::timestamptz AND h.uid = $3::text)
+    SELECT FROM undo_log h WHERE h.revision = $1 AND h.time = NULLIF($2, '')::timestamptz AND h.uid = $3::text)
 RETURNING s.revision`
 
 	// moveEpoch begins a new epoch if the store is still in epoch $1. The new epoch is $2
@@ -155,41 +160,49 @@ SELECT NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = $1
                    AND (a.state LIKE 'idle%' AND a.state_change < clock_timestamp() - interval '1 second') IS NOT TRUE)`
 )
 
-// Compaction and advisory locks.
+// The deletion of history, and advisory locks.
 const (
-	// deleteChanges deletes the $2 oldest changes up to revision $1. After a new epoch began
-	// there are rows of compacted revisions, which it deletes too.
-	deleteChanges = `
-DELETE FROM changes WHERE revision <= (
-    SELECT max(revision) FROM (SELECT revision FROM changes WHERE revision <= $1 ORDER BY revision LIMIT $2) oldest)`
+	selectHistories = `
+SELECT r."group", r.resource, r.defined_by, r.compacted, f.revision, f.time
+FROM resources r
+LEFT JOIN LATERAL (SELECT u.revision, u.time FROM undo_log u WHERE u.resource_id = r.id ORDER BY u.revision LIMIT 1) f ON true`
+
+	countChanges = `
+SELECT count(*), coalesce(min(revision), 0) FROM (
+    SELECT u.revision FROM undo_log u
+    WHERE u.resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    ORDER BY u.revision DESC LIMIT $4) newest`
+
+	// deleteHistory deletes the $6 oldest changes of a resource, $1 to $3, up to revision $4
+	// and to the first change that was made at $5 or later; NULL is never. It returns the
+	// revision of the last change that it has deleted, and how many.
+	deleteHistory = `
+WITH due AS MATERIALIZED (
+    SELECT revision FROM (
+        SELECT revision, bool_or(time >= $5::text::timestamptz) OVER (ORDER BY revision) AS is_late
+        FROM (SELECT revision, time FROM undo_log
+              WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3) AND revision <= $4
+              ORDER BY revision LIMIT $6) oldest) o
+    WHERE is_late IS NOT TRUE
+), deleted AS (
+    DELETE FROM undo_log
+    WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+      AND revision <= (SELECT max(revision) FROM due)
+)
+SELECT coalesce(max(revision), 0), count(*) FROM due`
+
+	updateHistory = `UPDATE resources SET compacted = greatest(compacted, $4) WHERE "group" = $1 AND resource = $2 AND defined_by = $3`
+
 	// updateCompacted also raises store.revision, so that the last revision does not
-	// depend on the rows that deleteChanges deletes.
+	// depend on the rows that deleteHistory deletes.
 	updateCompacted = `
 UPDATE store SET compacted = greatest(compacted, $1), revision = greatest(revision, $1) WHERE id = 1`
 
-	// The archive. $1 and $2 bound the revisions of the changes that are copied.
-	// insertArchive appends empty texts to the columns so that the planner does not use the
-	// index by key, in which it would read all changes of the resource.
-	selectResources = `SELECT DISTINCT "group", resource FROM changes WHERE revision > $1 AND revision <= $2`
-
-	insertArchive = `
-INSERT INTO archive (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
-                     uid, replaces, created_revision, form, expires, value)
-SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
-       uid, replaces, created_revision, form, expires, value
-FROM changes WHERE revision > $1 AND revision <= $2 AND "group" || '' = $3 AND resource || '' = $4
-ON CONFLICT DO NOTHING`
-
-	selectNextArchived = `
-SELECT "group", resource FROM archive WHERE ("group", resource) > ($1, $2) ORDER BY "group", resource LIMIT 1`
-
-	deleteArchived = `
-DELETE FROM archive WHERE revision = ANY(ARRAY(
-    SELECT revision FROM archive WHERE "group" = $1 AND resource = $2 AND time < $3::text::timestamptz ORDER BY time LIMIT $4))`
-
-	// configureCompact turns off sequential scans, which the planner would choose in a
-	// generic plan because it expects that most rows match.
-	configureCompact = `SELECT set_config('lock_timeout', $1, true), set_config('enable_seqscan', 'off', true)`
+	// configureCompact has the server read the oldest changes in the order of the index. In a
+	// generic plan, or without statistics, the planner would read all changes and sort them.
+	configureCompact = `
+SELECT set_config('lock_timeout', $1, true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
 	idleTimeout = `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`
 	tryLock     = `SELECT pg_try_advisory_xact_lock(hashtextextended('byre ' || current_schema() || ' ' || $1, 0))`
@@ -214,13 +227,18 @@ const (
 
 // Reads.
 const (
+	// configureReads has the server read lists in the order of the index by key. Without
+	// statistics the planner takes a resource for small, and would read it all and sort it.
+	configureReads = `SELECT set_config('enable_bitmapscan', 'off', false), set_config('jit', 'off', false)`
+
 	beginRead = `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`
 
 	// selectUsage reads no values: PostgreSQL stores the length of a value apart, also if
 	// the value is compressed or out of line.
 	selectUsage = `
-SELECT "group", resource, owner, count(*), sum(octet_length(value))::bigint
-FROM objects GROUP BY "group", resource, owner`
+SELECT r."group", r.resource, r.defined_by, u.objects, u.bytes
+FROM (SELECT resource_id, count(*) AS objects, sum(octet_length(value))::bigint AS bytes FROM current_objects GROUP BY resource_id) u
+JOIN resources r ON r.id = u.resource_id`
 
 	// selectSize adds up the tables of the schema with their indexes and TOAST tables. The
 	// database may have other schemas, which do not count.
@@ -231,12 +249,15 @@ WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind
 	// selectObject also returns a row if the object does not exist: then only the columns
 	// of the state are set.
 	selectObject = stateColumns + `, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value` + fromStore + `
-LEFT JOIN objects o ON o."group" = $2 AND o.resource = $3 AND o.owner = $4 AND o.namespace = $5 AND o.name = $6
+LEFT JOIN current_objects o ON o.resource_id = (SELECT id FROM resources WHERE "group" = $2 AND resource = $3 AND defined_by = $4)
+  AND o.namespace = $5 AND o.name = $6
 WHERE s.id = 1`
 
 	selectExpired = `
-SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, expires
-FROM objects WHERE expires IS NOT NULL AND expires <= $1::text::timestamptz ORDER BY expires LIMIT $2`
+SELECT r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.created_revision, o.revision, o.expires
+FROM (SELECT * FROM current_objects WHERE expires IS NOT NULL AND expires <= $1::text::timestamptz ORDER BY expires LIMIT $2) o
+LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r.id = o.resource_id LIMIT 1) r ON true
+ORDER BY o.expires`
 
 	// selectChanges finds the value that each change wrote in the next change of the same
 	// key, which has replaced it, or else in the object, which still has it. The LIMITs in
@@ -244,127 +265,39 @@ FROM objects WHERE expires IS NOT NULL AND expires <= $1::text::timestamptz ORDE
 	// does not read the values.
 	selectChanges = `
 WITH c AS MATERIALIZED (
-    SELECT * FROM changes WHERE revision > $1 ORDER BY revision LIMIT $2
-), written AS (
-SELECT c.revision, c.time, c.op, c.verb, c.who, c.audit_id,
-       c."group", c.resource, c.owner, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
+    SELECT * FROM undo_log WHERE revision > $1 ORDER BY revision LIMIT $2
+)` + writtenBy
+
+	// selectChangesOf returns the changes of one resource, $4 to $6.
+	selectChangesOf = `
+WITH c AS MATERIALIZED (
+    SELECT * FROM undo_log
+    WHERE resource_id = (SELECT id FROM resources WHERE "group" = $4 AND resource = $5 AND defined_by = $6) AND revision > $1
+    ORDER BY revision LIMIT $2
+)` + writtenBy
+
+	writtenBy = `, written AS (
+SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value,
        coalesce(n.uid, o.uid) AS new_uid, coalesce(n.form, o.form) AS new_form,
        CASE WHEN n.form IS NULL THEN o.expires ELSE n.expires END AS new_expires, coalesce(n.value, o.value) AS new_value
 FROM c
+LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r.id = c.resource_id LIMIT 1) r ON true
 LEFT JOIN LATERAL (
-    SELECT uid, form, expires, value FROM changes n
-    WHERE n."group" = c."group" AND n.resource = c.resource AND n.owner = c.owner AND n.namespace = c.namespace AND n.name = c.name
+    SELECT uid, form, expires, value FROM undo_log n
+    WHERE n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name
       AND n.replaces = c.revision LIMIT 1) n ON true
 LEFT JOIN LATERAL (
-    SELECT uid, form, expires, value FROM objects o
-    WHERE o."group" = c."group" AND o.resource = c.resource AND o.owner = c.owner AND o.namespace = c.namespace AND o.name = c.name
+    SELECT uid, form, expires, value FROM current_objects o
+    WHERE o.resource_id = c.resource_id AND o.namespace = c.namespace AND o.name = c.name
       AND o.revision = c.revision LIMIT 1) o ON true
 ), measured AS (
 SELECT *, sum(coalesce(octet_length(value), 0) + coalesce(octet_length(new_value), 0))
           OVER (ORDER BY revision ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
 FROM written
 )
-SELECT revision, time, op, verb, who, audit_id,
-       "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value,
+SELECT revision, time, op, verb, subresource, manager, who, real_user, audit_id,
+       "group", resource, defined_by, namespace, name, uid, replaces, created_revision, form, expires, value,
        new_uid, new_form, new_expires, new_value
 FROM measured WHERE coalesce(before, 0) < $3 ORDER BY revision`
-)
-
-// Lists. The arguments are $1 group, $2 resource, $3 owner, $4 namespace, $5 the name of the
-// position after which the list begins, $6 the only name to list (empty for all), $7
-// revision, $8 limit (NULL for none), $9 whether to return values.
-//
-// Each statement is a constant expression that joins the text of a range (a resource, a
-// namespace, one object) and of a time. The time is now, or a revision: then the list has the
-// objects that were last written up to that revision, and the undo rows of objects that were
-// replaced or deleted after it.
-const (
-	inResource  = `"group" = $1 AND resource = $2 AND owner = $3 AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6)`
-	inNamespace = `"group" = $1 AND resource = $2 AND owner = $3 AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6)`
-	inObject    = `"group" = $1 AND resource = $2 AND owner = $3 AND namespace = $4 AND name = $6 AND name > $5`
-
-	columnsNow = `SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN $9 THEN value END AS value FROM objects WHERE `
-	columnsOld = `SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN $9 THEN value END FROM changes WHERE `
-
-	always    = ` AND $7::bigint IS NOT NULL`
-	stillThen = ` AND revision <= $7`
-	gone      = ` AND replaces BETWEEN 1 AND $7 AND revision > $7`
-	inOrder   = ` ORDER BY namespace, name LIMIT $8`
-	byName    = ` ORDER BY name LIMIT $8`
-
-	listResource  = columnsNow + inResource + always + inOrder
-	listNamespace = columnsNow + inNamespace + always + inOrder
-	listObject    = columnsNow + inObject + always + inOrder
-
-	// Each half has an ORDER BY of its own: without it the planner would not merge two
-	// index scans.
-	listResourceAt = merged + columnsNow + inResource + stillThen + inOrder + with +
-		columnsOld + inResource + gone + inOrder + end + inOrder
-	listNamespaceAt = merged + columnsNow + inNamespace + stillThen + byName + with +
-		columnsOld + inNamespace + gone + byName + end + byName
-	listObjectAt = merged + columnsNow + inObject + stillThen + with + columnsOld + inObject + gone + end + ` LIMIT $8`
-
-	merged = `SELECT * FROM ((`
-	with   = `) UNION ALL (`
-	end    = `)) AS list`
-
-	countNow = `SELECT count(*) FROM objects WHERE `
-	countOld = `SELECT count(*) FROM changes WHERE `
-
-	countResource    = countNow + inResource + always
-	countNamespace   = countNow + inNamespace + always
-	countResourceAt  = `SELECT (` + countNow + inResource + stillThen + `) + (` + countOld + inResource + gone + `)`
-	countNamespaceAt = `SELECT (` + countNow + inNamespace + stillThen + `) + (` + countOld + inNamespace + gone + `)`
-)
-
-// A whole store: ReadSnapshot and Load.
-const (
-	// configureScan has the server read rows in the order of an index, instead of sorting
-	// a table first, and turns off statement_timeout.
-	configureScan = `
-SELECT set_config('statement_timeout', '0', true), set_config('enable_sort', 'off', true),
-       set_config('enable_incremental_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
-
-	selectHeader = `
-SELECT k.revision, k.compacted, split_part(k.epoch, '@', 1), clock_timestamp(), (SELECT count(*) FROM objects) FROM counters k WHERE k.id = 1`
-
-	selectObjects = `
-SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, time, verb, who, form, expires, value
-FROM objects ORDER BY "group", resource, owner, namespace, name`
-
-	// selectUndo reads the rows of archive up to the compacted revision, and then those of
-	// changes. Each half has an ORDER BY of its own, so that the server merges two index
-	// scans instead of sorting.
-	selectUndo = `
-SELECT * FROM (
-    (SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value
-     FROM archive WHERE revision <= (SELECT compacted FROM store) ORDER BY revision)
-    UNION ALL
-    (SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value
-     FROM changes WHERE revision > (SELECT compacted FROM store) ORDER BY revision)
-) AS undo ORDER BY revision`
-
-	// lockStore keeps all other sessions from the tables until the transaction ends.
-	lockStore = `LOCK TABLE store, objects, changes, archive IN ACCESS EXCLUSIVE MODE`
-
-	configureLoad = `SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', $1, true)`
-
-	// countData is 0 in a store in which no change was ever made.
-	countData = `SELECT (SELECT count(*) FROM objects) + (SELECT count(*) FROM changes) + (SELECT revision FROM store)`
-
-	// setStore removes the lineage of another server from the epoch.
-	setStore = `UPDATE store SET revision = $1, compacted = $2, epoch = split_part($3, '@', 1) WHERE id = 1`
-
-	analyze = `ANALYZE objects, changes, archive`
-)
-
-var (
-	objectColumns = []string{
-		"group", "resource", "owner", "namespace", "name", "uid", "created_revision", "revision",
-		"time", "verb", "who", "form", "expires", "value",
-	}
-	undoColumns = []string{
-		"revision", "time", "op", "verb", "who", "audit_id", "group", "resource", "owner", "namespace", "name",
-		"uid", "replaces", "created_revision", "form", "expires", "value",
-	}
 )

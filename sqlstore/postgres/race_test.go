@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"byre/migrations"
+	"byre/sqlstore"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
@@ -15,7 +16,7 @@ import (
 func TestCommit_RepeatsALostRace(t *testing.T) {
 	t.Parallel()
 	for _, raise := range []string{
-		`ERRCODE = '40001'`, `ERRCODE = '40P01'`, `ERRCODE = '23505', TABLE = 'changes'`,
+		`ERRCODE = '40001'`, `ERRCODE = '40P01'`, `ERRCODE = '23505', TABLE = 'undo_log'`,
 	} {
 		driver, dsn := open(t, postgres.Options{})
 		defer driver.Close()
@@ -25,7 +26,7 @@ func TestCommit_RepeatsALostRace(t *testing.T) {
 			`CREATE FUNCTION race() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 				IF nextval('race') < 3 THEN RAISE EXCEPTION 'lost' USING ` + raise + `; END IF;
 				RETURN NEW; END $$`,
-			`CREATE TRIGGER race BEFORE INSERT ON changes FOR EACH ROW EXECUTE FUNCTION race()`,
+			`CREATE TRIGGER race BEFORE INSERT ON undo_log FOR EACH ROW EXECUTE FUNCTION race()`,
 		} {
 			if _, err := conn.Exec(t.Context(), statement); err != nil {
 				t.Fatal(err)
@@ -61,7 +62,10 @@ func TestDriver_AsksForItsIsolation(t *testing.T) {
 			t.Fatal(err)
 		}
 		compacted := make(chan error, 1)
-		go func() { _, _, err := first.Compact(t.Context(), 2, 10); compacted <- err }()
+		go func() {
+			_, err := first.DeleteHistory(t.Context(), sqlstore.Deletion{Of: create("a")[0].Key.Of(), UpTo: 2, Limit: 10})
+			compacted <- err
+		}()
 		admin := connect(t, dsn)
 		eventually.Done(t, "a compaction that waits", func(ctx context.Context) (waits bool, err error) {
 			err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity

@@ -91,14 +91,19 @@ func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (expired
 }
 
 // Changes implements sqlstore.Driver.
-func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) ([]sqlstore.Change, error) {
+func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error) {
+	size := q.Size
 	if size <= 0 {
 		size = math.MaxInt
 	}
+	query, arguments := selectChanges, []any{q.After, q.Limit, size}
+	if q.Of != nil {
+		query, arguments = selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
+	}
 	var changes []sqlstore.Change
-	err := d.snapshot(ctx, d.feedPool(), func(b *pgx.Batch) { b.Queue(selectChanges, after, limit, size) },
+	err := d.snapshot(ctx, d.feedPool(), func(b *pgx.Batch) { b.Queue(query, arguments...) },
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
-			if after < state.Compacted {
+			if q.After < state.Compacted {
 				return sqlstore.ErrCompacted
 			}
 			rows, err := results.Query()
@@ -131,7 +136,8 @@ func scanChange(rows pgx.Rows) (c sqlstore.Change, err error) {
 		expires, newExpires       *time.Time
 	)
 	k := &c.New.Key
-	if err := rows.Scan(&c.Revision, &c.Time, &op, &c.Author.Verb, &c.Author.User, &c.Author.AuditID,
+	if err := rows.Scan(&c.Revision, &c.Time, &op, &c.Author.Verb, &c.Author.Subresource, &c.Author.Manager,
+		&c.Author.User, &c.Author.RealUser, &c.Author.AuditID,
 		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value,
 		&newUID, &newForm, &newExpires, &newValue); err != nil {
 		return c, err

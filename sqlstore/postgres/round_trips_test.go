@@ -37,7 +37,7 @@ func TestDriver_OneRoundTripAnOperation(t *testing.T) {
 		"List": func(ctx context.Context) error { return list(ctx, sqlstore.Query{}) },
 		"page": func(ctx context.Context) error { return list(ctx, sqlstore.Query{Limit: 1, Count: true}) },
 		"Changes": func(ctx context.Context) error {
-			_, err := driver.Changes(ctx, 0, 10, 0)
+			_, err := driver.Changes(ctx, sqlstore.ChangesQuery{After: 0, Limit: 10})
 			return err
 		},
 		"Notify": func(ctx context.Context) error { return driver.Notify(ctx, 1) },

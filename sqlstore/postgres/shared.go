@@ -14,60 +14,6 @@ import (
 	"byre/sqlstore"
 )
 
-// Compact implements sqlstore.Driver. Revisions are dense, so that limit changes are a range
-// of the primary key. Its transaction takes the writers' lock last, and so holds it only
-// while it commits.
-//
-// Invariant: a compaction changes only a store that holds the driver's position. Its own
-// transaction checks that. Otherwise a compaction on a server that has lost commits would
-// move the revision past the lost ones, and no process could notice the loss.
-func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (deleted int64, done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
-	defer cancel()
-	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
-		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			var o observation
-			if err := tx.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
-				return err
-			}
-			if err := d.check(before, &o); err != nil {
-				return err
-			}
-			w.pause() // ctx bounds the time of the deletion
-			last := min(upTo, o.Revision)
-			target := max(o.Compacted, min(last, o.Compacted+int64(limit)))
-			deleted, err = d.deleteChanges(ctx, tx, target, limit)
-			done = target >= last && deleted < int64(limit)
-			return err
-		})
-	})
-	if err != nil {
-		return 0, false, err
-	}
-	return deleted, done, nil
-}
-
-// deleteChanges deletes up to limit changes up to a revision, in a transaction, and moves the
-// compacted revision. It returns how many changes it has deleted.
-func (d *Driver) deleteChanges(ctx context.Context, tx pgx.Tx, upTo int64, limit int) (deleted int64, err error) {
-	var b pgx.Batch
-	b.Queue(configureCompact, milliseconds(d.options.LockTimeout))
-	b.Queue(deleteChanges, upTo, limit).Exec(func(tag pgconn.CommandTag) error {
-		deleted = tag.RowsAffected()
-		return nil
-	})
-	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-		return 0, err
-	}
-	start := time.Now()
-	_, err = tx.Exec(ctx, updateCompacted, upTo) // waits for the writers' lock
-	d.lockWaited.Add(int64(time.Since(start)))
-	return deleted, err
-}
-
-// LockWaited implements sqlstore.LockWaiter.
-func (d *Driver) LockWaited() time.Duration { return time.Duration(d.lockWaited.Load()) }
-
 // WithLock implements sqlstore.Locker by an advisory lock of a transaction that is otherwise
 // idle. The transaction has an idle timeout, so that the server releases the lock of a
 // process that has stopped; holdLock sends statements to keep the transaction alive.

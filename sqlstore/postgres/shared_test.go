@@ -60,7 +60,7 @@ func TestOpen_RefusesUnsafeServers(t *testing.T) {
 		t.Errorf("synchronous_commit off: %v", err)
 	}
 	openMore(t, unsafe, postgres.Options{AllowLoss: true})
-	if _, err := connect(t, dsn).Exec(t.Context(), `UPDATE byre_schema SET version = 999`); err != nil {
+	if _, err := connect(t, dsn).Exec(t.Context(), `UPDATE byre_schema_version SET version = 999; UPDATE store SET least_version = 999`); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := postgres.Open(t.Context(), dsn, postgres.Options{}); !errors.Is(err, migrations.ErrNewer) {
@@ -105,7 +105,7 @@ func TestWriters_MakeOneDenseSequence(t *testing.T) {
 	writers.Wait()
 	cancel()
 	readers.Wait()
-	changes, err := first.Changes(t.Context(), 0, 1000, 0)
+	changes, err := first.Changes(t.Context(), sqlstore.ChangesQuery{After: 0, Limit: 1000})
 	if err != nil || len(changes) != each*len(drivers) {
 		t.Fatalf("%d changes, %v", len(changes), err)
 	}

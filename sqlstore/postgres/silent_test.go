@@ -30,7 +30,7 @@ func TestSilentHost_ReadsEndAtTheirDeadline(t *testing.T) {
 		"State": func() error { _, err := driver.State(ctx); return err },
 		"Get":   func() error { _, _, err := driver.Get(ctx, create("a")[0].Key); return err },
 		"Changes": func() error {
-			_, err := driver.Changes(ctx, 0, 10, 0)
+			_, err := driver.Changes(ctx, sqlstore.ChangesQuery{After: 0, Limit: 10})
 			return err
 		},
 		"Expired": func() error { _, err := driver.Expired(ctx, time.Now(), 10); return err },
@@ -282,7 +282,7 @@ func TestLocker_WorksWithTheSmallestPool(t *testing.T) {
 			work.Go(func() {
 				for i := range 20 {
 					ran, err := driver.WithLock(ctx, name, func(ctx context.Context) error {
-						if _, _, err := driver.Compact(ctx, 1, 1); err != nil {
+						if _, err := driver.DeleteHistory(ctx, sqlstore.Deletion{UpTo: 1, Limit: 1}); err != nil {
 							return err
 						}
 						_, err := driver.Expired(ctx, time.Now(), 1)

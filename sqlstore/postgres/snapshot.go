@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -54,15 +55,50 @@ func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, 
 		return t.explain(err)
 	}
 	s := sqlstore.Snapshot{
-		Objects: rowsOf(t, tx, selectObjects, scanObjectRow),
 		Changes: rowsOf(t, tx, selectUndo, scanChangeRow),
 	}
 	if err := tx.QueryRow(t.ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time, &s.ObjectCount); err != nil {
 		return t.explain(err)
 	}
 	s.Time = s.Time.UTC()
+	rows, _ := tx.Query(t.ctx, selectHistories) // CollectRows returns the error
+	histories, err := pgx.CollectRows(rows, scanHistory)
+	if err != nil {
+		return t.explain(err)
+	}
+	s.HistoryFrom = make(map[sqlstore.Resource]int64)
+	for _, h := range histories {
+		if h.Compacted != s.Compacted {
+			s.HistoryFrom[h.Resource] = h.Compacted
+		}
+	}
+	s.Objects = objectsOf(t, tx, histories)
 	t.watchdog.pause()
 	return read(s)
+}
+
+// objectsOf returns the objects of all resources in key order, resource by resource: of a join
+// with the table resources the server would sort all rows.
+func objectsOf(t *transfer, tx pgx.Tx, histories []sqlstore.History) iter.Seq2[*sqlstore.ObjectRow, error] {
+	resources := slices.SortedFunc(func(yield func(sqlstore.Resource) bool) {
+		for _, h := range histories {
+			if !yield(h.Resource) {
+				return
+			}
+		}
+	}, func(a, b sqlstore.Resource) int {
+		return sqlstore.Key{Group: a.Group, Resource: a.Resource, Owner: a.Owner}.Compare(sqlstore.Key{Group: b.Group, Resource: b.Resource, Owner: b.Owner})
+	})
+	return func(yield func(*sqlstore.ObjectRow, error) bool) {
+		for _, of := range resources {
+			scan := func(rows pgx.Rows) (*sqlstore.ObjectRow, error) { return scanObjectRow(rows, of) }
+			for row, err := range rowsOf(t, tx, selectObjects, scan, of.Group, of.Resource, of.Owner.String()) {
+				if !yield(row, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
 }
 
 // transfer is a connection that reads or writes a whole store. Its context ends when the
@@ -116,11 +152,11 @@ func (t *transfer) explain(err error) error {
 
 // checkSchema fails unless the database has this program's schema.
 func (t *transfer) checkSchema() error {
-	version, err := t.schema()
+	schema, err := t.schema()
 	if err != nil {
 		return err
 	}
-	return migrations.Check(migrations.Postgres, version)
+	return migrations.Check(migrations.Postgres, schema)
 }
 
 const (
@@ -154,26 +190,25 @@ func (t *transfer) name() string {
 	return fmt.Sprintf("%s at %s", dbserver.Name(t.conn.Config()), dbserver.Address(t.conn.Config()))
 }
 
-// schema returns the version of the schema; 0 if there is none.
-func (t *transfer) schema() (version migrations.Version, err error) {
+// schema returns the schema of the database; zero if there is none.
+func (t *transfer) schema() (migrations.Schema, error) {
 	if exists, err := dbserver.HasSchema(t.ctx, t.conn); err != nil || !exists {
-		return 0, err
+		return migrations.Schema{}, err
 	}
-	var migrated, dirty bool
-	if err := t.conn.QueryRow(t.ctx, selectMigrated).Scan(&migrated); err != nil || !migrated {
-		return 0, t.explain(err)
+	schema, err := migrations.PostgresSchema(t.ctx, t.conn)
+	if errors.Is(err, migrations.ErrUnreleased) {
+		return schema, err
 	}
-	err = t.conn.QueryRow(t.ctx, migrations.SelectVersion).Scan(&version, &dirty)
-	return version, t.explain(err)
+	return schema, t.explain(err)
 }
 
 // rowsOf returns the rows of a query, which it reads one at a time. The watchdog's timer does
 // not run while the caller uses a row.
-func rowsOf[T any](t *transfer, tx pgx.Tx, query string, scan func(pgx.Rows) (*T, error)) iter.Seq2[*T, error] {
+func rowsOf[T any](t *transfer, tx pgx.Tx, query string, scan func(pgx.Rows) (*T, error), arguments ...any) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
 		t.watchdog.expect()
 		defer t.watchdog.pause()
-		rows, err := tx.Query(t.ctx, query)
+		rows, err := tx.Query(t.ctx, query, arguments...)
 		if err != nil {
 			yield(nil, t.explain(err))
 			return
@@ -197,12 +232,13 @@ func rowsOf[T any](t *transfer, tx pgx.Tx, query string, scan func(pgx.Rows) (*T
 	}
 }
 
-func scanObjectRow(rows pgx.Rows) (*sqlstore.ObjectRow, error) {
+func scanObjectRow(rows pgx.Rows, of sqlstore.Resource) (*sqlstore.ObjectRow, error) {
 	r := &sqlstore.ObjectRow{}
+	r.Group, r.Resource, r.Owner = of.Group, of.Resource, of.Owner
 	var value string
 	var expires *time.Time
-	if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision,
-		&r.Time, &r.Verb, &r.User, &r.Form, &expires, &value); err != nil {
+	if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Generation, &r.Created, &r.Revision,
+		&r.Time, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Form, &expires, &value); err != nil {
 		return nil, err
 	}
 	r.Time, r.Expires, r.Value = r.Time.UTC(), expiry(expires), bytes(value)
@@ -214,7 +250,8 @@ func scanChangeRow(rows pgx.Rows) (*sqlstore.ChangeRow, error) {
 	var op string
 	var form, value *string
 	var expires *time.Time
-	if err := rows.Scan(&r.Revision, &r.Time, &op, &r.Author.Verb, &r.Author.User, &r.Author.AuditID,
+	if err := rows.Scan(&r.Revision, &r.Time, &op, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager,
+		&r.Author.User, &r.Author.RealUser, &r.Author.AuditID,
 		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Replaces, &r.Created, &form, &expires, &value); err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"byre/sqlstore"
 	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
+	"byre/sqlstore/storetest"
 )
 
 // TestCompaction_SpaceIsUsedAgain compacts changes of some tens of megabytes and makes as many
@@ -52,16 +53,11 @@ func TestCompaction_SpaceIsUsedAgain(t *testing.T) {
 		return size
 	}
 	first := update()
-	for done := false; !done; {
-		var err error
-		if _, done, err = driver.Compact(t.Context(), revisions[objects-1], 5000); err != nil {
-			t.Fatal(err)
-		}
-	}
+	storetest.Compact(t, driver, revisions[objects-1])
 	compacted, conn := time.Now(), connect(t, dsn)
 	eventually.Succeeds(t, "autovacuum of the changes", func() error {
 		var vacuumed bool
-		err := conn.QueryRow(t.Context(), `SELECT coalesce(last_autovacuum > $1, false) FROM pg_stat_user_tables WHERE relname = 'changes'`, compacted).Scan(&vacuumed)
+		err := conn.QueryRow(t.Context(), `SELECT coalesce(last_autovacuum > $1, false) FROM pg_stat_user_tables WHERE relname = 'undo_log'`, compacted).Scan(&vacuumed)
 		if err == nil && !vacuumed {
 			err = errors.New("the table was not vacuumed since the compaction")
 		}

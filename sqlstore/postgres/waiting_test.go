@@ -23,7 +23,7 @@ func lockObjects(t *testing.T, dsn string) (waiters func(int), unlock func()) {
 			t.Fatal(err)
 		}
 	}
-	exec(`BEGIN; LOCK TABLE objects IN ACCESS EXCLUSIVE MODE`)
+	exec(`BEGIN; LOCK TABLE current_objects IN ACCESS EXCLUSIVE MODE`)
 	return func(n int) {
 		t.Helper()
 		eventually.Done(t, "statements wait", func(ctx context.Context) (bool, error) {

@@ -87,8 +87,9 @@ func observe[T any](rows iter.Seq2[*T, error], see func(*T)) iter.Seq2[*T, error
 func hashObject(r *sqlstore.ObjectRow) hash.Hash {
 	h := fields{sha256.New()}
 	h.key(r.Key)
-	h.texts(r.UID, r.Form, r.User, r.Verb)
-	h.numbers(r.Created, r.Revision)
+	h.texts(r.UID, r.Form)
+	h.author(r.Author)
+	h.numbers(r.Created, r.Revision, r.Generation)
 	h.times(r.Time, r.Expires)
 	h.value(r.Value)
 	return h
@@ -97,7 +98,8 @@ func hashObject(r *sqlstore.ObjectRow) hash.Hash {
 func hashChange(r *sqlstore.ChangeRow) hash.Hash {
 	h := fields{sha256.New()}
 	h.key(r.Key)
-	h.texts(string(r.Op), r.UID, r.Form, r.Author.User, r.Author.Verb, r.Author.AuditID)
+	h.texts(string(r.Op), r.UID, r.Form)
+	h.author(r.Author)
 	h.numbers(r.Revision, r.Replaces, r.Created)
 	h.times(r.Time, r.Expires)
 	h.value(r.Value)
@@ -110,6 +112,10 @@ type fields struct{ hash.Hash }
 
 func (f fields) key(k sqlstore.Key) {
 	f.texts(k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name)
+}
+
+func (f fields) author(a sqlstore.Author) {
+	f.texts(a.User, a.RealUser, a.Verb, a.Subresource, a.Manager, a.AuditID)
 }
 
 func (f fields) texts(texts ...string) {

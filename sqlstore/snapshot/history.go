@@ -50,7 +50,8 @@ func RevisionAt(s sqlstore.Snapshot, t time.Time) (int64, error) {
 // At returns the store as it was at an earlier revision, without history: its Objects are
 // those of that revision, and its Revision and Compacted are the revision. Its Objects read
 // both sequences of s. If the change that wrote an object is compacted, its author and time
-// are not known: User and Verb are empty then, and Time is s.Time. At fails with a
+// are not known: Author is empty then, and Time is s.Time. The Generation of an object that was
+// changed later is not known either, and 0. At fails with a
 // *HistoryError.
 func At(s sqlstore.Snapshot, revision int64) (sqlstore.Snapshot, error) {
 	if revision < s.Compacted || revision > s.Revision {
@@ -79,8 +80,8 @@ func none(func(*sqlstore.ChangeRow, error) bool) {}
 
 // author has the author and the time of a change.
 type author struct {
-	time       time.Time
-	user, verb unique.Handle[string]
+	time time.Time
+	unique.Handle[sqlstore.Author]
 }
 
 // undo yields the objects that were current at a revision and were replaced or deleted later.
@@ -98,7 +99,9 @@ func undo(s sqlstore.Snapshot, revision int64, yield func(*sqlstore.ObjectRow, e
 		case row.Revision <= revision:
 			delete(authors, row.Replaces)
 			if row.Op != sqlstore.Delete {
-				authors[row.Revision] = author{row.Time, unique.Make(row.Author.User), unique.Make(row.Author.Verb)}
+				a := row.Author
+				a.AuditID = ""
+				authors[row.Revision] = author{row.Time, unique.Make(a)}
 			}
 			continue
 		case row.Replaces == 0 || row.Replaces > revision:
@@ -112,7 +115,7 @@ func undo(s sqlstore.Snapshot, revision int64, yield func(*sqlstore.ObjectRow, e
 			Time: s.Time,
 		}
 		if a, ok := authors[row.Replaces]; ok {
-			object.Time, object.User, object.Verb = a.time, a.user.Value(), a.verb.Value()
+			object.Time, object.Author = a.time, a.Value()
 		}
 		if !yield(object, nil) {
 			return

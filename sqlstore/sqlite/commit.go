@@ -19,19 +19,24 @@ type writer struct {
 	conn   *sql.Conn
 	stmts  statements
 	closed bool
+	// ids are the ids of resources. A transaction that fails clears it, because it may have
+	// inserted some of them.
+	ids map[sqlstore.Resource]int64
 
 	begin, commit, rollback                  *sql.Stmt
 	insertObject, updateObject, deleteObject *sql.Stmt
 	insertCreate, insertReplaced             *sql.Stmt
 	selectRevision, touch, untouch           *sql.Stmt
+	selectResource, insertResource           *sql.Stmt
 	reserve, skip                            *sql.Stmt
-	deleteChanges, updateCompacted, vacuum   *sql.Stmt
+	deleteChanges, updateHistory             *sql.Stmt
+	updateCompacted, vacuum                  *sql.Stmt
 	selectOldest, selectPages                *sql.Stmt
 }
 
 // newWriter makes a writer on db, which it closes with the writer, or when it fails.
 func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
-	w := &writer{db: db}
+	w := &writer{db: db, ids: make(map[sqlstore.Resource]int64)}
 	if w.conn, err = w.db.Conn(ctx); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
@@ -41,6 +46,7 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 	}{
 		{&w.begin, `BEGIN IMMEDIATE`}, {&w.commit, `COMMIT`}, {&w.rollback, `ROLLBACK`},
 		{&w.insertObject, insertObject}, {&w.updateObject, updateObject}, {&w.deleteObject, deleteObject},
+		{&w.selectResource, selectResource}, {&w.insertResource, insertResource}, {&w.updateHistory, updateHistory},
 		{&w.insertCreate, insertCreate}, {&w.insertReplaced, insertReplaced},
 		{&w.selectRevision, selectRevision}, {&w.touch, touchStore}, {&w.untouch, untouchStore},
 		{&w.reserve, reserve}, {&w.skip, skip}, {&w.selectOldest, selectOldest}, {&w.selectPages, selectPages},
@@ -102,11 +108,13 @@ func (w *writer) transaction(f func() error) error {
 		return fmt.Errorf("begin: %w", err)
 	}
 	if err := f(); err != nil {
+		clear(w.ids)
 		// After some errors SQLite has rolled back already, and this ROLLBACK fails.
 		_, _ = w.rollback.Exec()
 		return err
 	}
 	if _, err := w.commit.Exec(); err != nil {
+		clear(w.ids)
 		_, _ = w.rollback.Exec()
 		return &commitError{err}
 	}
@@ -168,19 +176,25 @@ func (w *writer) touchStore() error {
 // record, and the outcome has ErrExists.
 func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlstore.Outcome, error) {
 	k, a := c.Key, c.Author
-	_, err := w.insertObject.Exec(revision, k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name, c.UID, revision,
-		stamp, a.Verb, a.User, c.Form, formatExpiry(c.Expires), text(c.Value),
+	id, err := w.resourceID(k.Of())
+	if err == nil && id == 0 {
+		id, err = w.addResource(k.Of())
+	}
+	if err != nil {
+		return sqlstore.Outcome{}, err
+	}
+	_, err = w.insertObject.Exec(revision, id, k.Namespace, k.Name, c.UID, c.Generation, revision,
+		stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Form, formatExpiry(c.Expires), text(c.Value),
 		recordSum(k, c.UID, revision, revision, c.Form, expiryText(c.Expires), text(c.Value)),
-		writtenSum(k, revision, stamp, a.Verb, a.User))
+		writtenSum(k, revision, stamp, a, c.Generation))
 	if isDuplicate(err) {
 		return sqlstore.Outcome{Err: sqlstore.ErrExists}, nil
 	}
 	if err != nil {
 		return sqlstore.Outcome{}, fmt.Errorf("insert object: %w", err)
 	}
-	if _, err := w.insertCreate.Exec(revision, stamp, a.Verb, a.User, a.AuditID,
-		k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name, c.UID, revision,
-		changeSum(k, revision, stamp, c.Op, a, 0)); err != nil {
+	if _, err := w.insertCreate.Exec(revision, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
+		id, k.Namespace, k.Name, c.UID, revision, changeSum(k, revision, stamp, c.Op, a, 0)); err != nil {
 		return sqlstore.Outcome{}, fmt.Errorf("insert change: %w", err)
 	}
 	return sqlstore.Outcome{Created: revision}, nil
@@ -190,11 +204,15 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 // revision that c replaces, the outcome has ErrNotFound or a *ConflictError.
 func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sqlstore.Outcome, err error) {
 	k, a := c.Key, c.Author
-	err = w.insertReplaced.QueryRow(revision, stamp, string(c.Op), a.Verb, a.User, a.AuditID,
+	id, err := w.resourceID(k.Of())
+	if err != nil {
+		return o, err
+	}
+	err = w.insertReplaced.QueryRow(revision, stamp, string(c.Op), a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
 		changeSum(k, revision, stamp, c.Op, a, c.Replaces),
-		k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name, c.Replaces).Scan(&o.Created, &o.UID, &o.OldBytes)
+		id, k.Namespace, k.Name, c.Replaces).Scan(&o.Created, &o.UID, &o.OldBytes)
 	if errors.Is(err, sql.ErrNoRows) {
-		o.Err, err = w.mismatch(k)
+		o.Err, err = w.mismatch(id, k)
 		return o, err
 	}
 	if err != nil {
@@ -203,10 +221,10 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 	if c.Op == sqlstore.Delete {
 		_, err = w.deleteObject.Exec(o.Created)
 	} else {
-		_, err = w.updateObject.Exec(revision, c.UID, stamp, a.Verb, a.User, c.Form,
+		_, err = w.updateObject.Exec(revision, c.UID, c.Generation, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Form,
 			formatExpiry(c.Expires), text(c.Value),
 			recordSum(k, c.UID, o.Created, revision, c.Form, expiryText(c.Expires), text(c.Value)),
-			writtenSum(k, revision, stamp, a.Verb, a.User), o.Created)
+			writtenSum(k, revision, stamp, a, c.Generation), o.Created)
 	}
 	if err != nil {
 		return o, fmt.Errorf("%s object: %w", c.Op, err)
@@ -215,9 +233,9 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 }
 
 // mismatch returns in outcome why there is no record under a key at the expected revision.
-func (w *writer) mismatch(k sqlstore.Key) (outcome, err error) {
+func (w *writer) mismatch(id int64, k sqlstore.Key) (outcome, err error) {
 	var current int64
-	err = w.selectRevision.QueryRow(k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name).Scan(&current)
+	err = w.selectRevision.QueryRow(id, k.Namespace, k.Name).Scan(&current)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return sqlstore.ErrNotFound, nil
@@ -225,4 +243,32 @@ func (w *writer) mismatch(k sqlstore.Key) (outcome, err error) {
 		return nil, fmt.Errorf("select revision: %w", err)
 	}
 	return &sqlstore.ConflictError{Current: current}, nil
+}
+
+// resourceID returns the id of a resource; 0 if there was never an object of it.
+func (w *writer) resourceID(of sqlstore.Resource) (id int64, err error) {
+	if id, ok := w.ids[of]; ok {
+		return id, nil
+	}
+	err = w.selectResource.QueryRow(of.Group, of.Resource, of.Owner.String()).Scan(&id)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("select resource: %w", err)
+	}
+	w.ids[of] = id
+	return id, nil
+}
+
+func (w *writer) addResource(of sqlstore.Resource) (id int64, err error) {
+	result, err := w.insertResource.Exec(of.Group, of.Resource, of.Owner.String())
+	if err == nil {
+		id, err = result.LastInsertId()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("insert resource: %w", err)
+	}
+	w.ids[of] = id
+	return id, nil
 }

@@ -17,12 +17,13 @@ import (
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
 )
 
 // damages is how many damaged files the test makes. BYRE_TEST_DAMAGES sets another number.
 const damages = 60
 
-// makeFilled makes a database with objects, history, an archive and free pages, and closes it.
+// makeFilled makes a database with objects, history and free pages, and closes it.
 func makeFilled(t *testing.T) (path string) {
 	t.Helper()
 	driver, path := open(t)
@@ -50,13 +51,7 @@ func makeFilled(t *testing.T) (path string) {
 			write(sqlstore.Write{Op: sqlstore.Delete, Key: key(i), Replaces: at})
 		}
 	}
-	everything := func(sqlstore.GroupResource) bool { return true }
-	if err := driver.Archive(t.Context(), 0, 10, everything); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := driver.Compact(t.Context(), 30, 1000); err != nil {
-		t.Fatal(err)
-	}
+	storetest.Compact(t, driver, 30)
 	if err := driver.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +71,7 @@ func readServed(ctx context.Context, driver *sqlite.Driver) (text string, err er
 			return "", err
 		}
 	}
-	changes, err := driver.Changes(ctx, 30, 1000, 0)
+	changes, err := driver.Changes(ctx, sqlstore.ChangesQuery{After: 30, Limit: 1000})
 	for _, c := range changes {
 		fmt.Fprintf(&b, "%d %s %+v %v %s\n", c.Revision, c.Op, c.Author, c.Time, c.New.Value)
 	}
@@ -94,13 +89,14 @@ func dump(t *testing.T, path string) string {
 	var b strings.Builder
 	for _, query := range []string{
 		`SELECT sql, name, type, '', '' FROM sqlite_schema ORDER BY name`,
-		`SELECT version, dirty, '', '', '' FROM byre_schema`,
+		`SELECT version, dirty, '', '', '' FROM byre_schema_version`,
 		`SELECT id, program, revision, compacted, epoch FROM store`,
-		`SELECT "group" || '/' || resource || owner || namespace || '/' || name, revision || uid || created_revision || time || verb, who || form, expires, value FROM objects NOT INDEXED`,
-		`SELECT "group", resource, owner, namespace, name FROM objects INDEXED BY objects_key ORDER BY 1, 2, 3, 4, 5`,
-		`SELECT revision || time || op || verb || who || audit_id, "group" || resource || owner || namespace || '/' || name, uid || replaces || '/' || created_revision, form || coalesce(expires, ''), value FROM changes NOT INDEXED`,
-		`SELECT "group", resource, owner, namespace, name FROM changes INDEXED BY changes_key ORDER BY 1, 2, 3, 4, 5`,
-		`SELECT revision || time || op || verb || who || audit_id, "group" || resource || owner || namespace || '/' || name, uid || replaces || '/' || created_revision, form || coalesce(expires, ''), value FROM archive NOT INDEXED`,
+		`SELECT id, "group", resource, defined_by, compacted FROM resources NOT INDEXED`,
+		`SELECT resource_id || namespace || '/' || name, revision || uid || generation || created_revision || time || verb || subresource, manager || who || real_user || form, expires, value FROM current_objects NOT INDEXED`,
+		`SELECT resource_id, namespace, name, '', '' FROM current_objects INDEXED BY current_objects_key ORDER BY 1, 2, 3`,
+		`SELECT revision || time || op || verb || subresource || manager || who || real_user || audit_id, resource_id || namespace || '/' || name, uid || replaces || '/' || created_revision, form || coalesce(expires, ''), value FROM undo_log NOT INDEXED`,
+		`SELECT resource_id, namespace, name, '', '' FROM undo_log INDEXED BY undo_log_key ORDER BY 1, 2, 3`,
+		`SELECT resource_id, revision, '', '', '' FROM undo_log INDEXED BY undo_log_resource ORDER BY 1, 2`,
 	} {
 		rows, err := db.QueryContext(t.Context(), query)
 		if err != nil {
@@ -262,7 +258,7 @@ func TestInspectAfterCrash_ChecksTheFileWithItsLog(t *testing.T) {
 func TestOpen_RefusesMissingChanges(t *testing.T) {
 	t.Parallel()
 	path := makeFilled(t)
-	execute(t, foreign(t, path), `DELETE FROM changes WHERE revision = 31`)
+	execute(t, foreign(t, path), `DELETE FROM undo_log WHERE revision = 31`)
 	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "byre check") {
 		t.Errorf("open: %v", err)
 	}
@@ -270,9 +266,7 @@ func TestOpen_RefusesMissingChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := driver.Compact(t.Context(), 31, 1000); err != nil {
-		t.Error(err)
-	}
+	storetest.Compact(t, driver, 31)
 	if err := driver.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -306,7 +306,7 @@ func TestFaults_DamageIsReported(t *testing.T) {
 			}, sqlstore.ErrDamaged,
 		},
 		"table gone": {
-			func(t *testing.T, _ string, other *sql.Conn) { execute(t, other, `DROP TABLE changes`) },
+			func(t *testing.T, _ string, other *sql.Conn) { execute(t, other, `DROP TABLE undo_log`) },
 			sqlstore.ErrDatabase,
 		},
 	} {
@@ -328,7 +328,7 @@ func TestFaults_DamageIsReported(t *testing.T) {
 			test.damage(t, path, foreign(t, path))
 			query := sqlstore.Query{Range: sqlstore.Range{Resource: "configmaps"}}
 			_, listErr := driver.List(t.Context(), query, func(sqlstore.Record) error { return nil })
-			_, changesErr := driver.Changes(t.Context(), 0, 1000, 0)
+			_, changesErr := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: 0, Limit: 1000})
 			for what, err := range map[string]error{
 				"list": listErr, "changes": changesErr, "commit": commits(t, driver, "next", 100_000),
 			} {

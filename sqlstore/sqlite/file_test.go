@@ -17,6 +17,7 @@ import (
 	"byre/migrations/dbfile"
 	"byre/sqlstore"
 	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
 )
 
 func TestOpen_RefusesUnusableFiles(t *testing.T) {
@@ -39,7 +40,7 @@ func TestOpen_RefusesUnusableFiles(t *testing.T) {
 	}
 	defer db.Close()
 	for version, want := range map[int]error{0: migrations.ErrOlder, 999: migrations.ErrNewer} {
-		if _, err := db.ExecContext(t.Context(), `UPDATE byre_schema SET version = ?`, version); err != nil {
+		if _, err := db.ExecContext(t.Context(), `UPDATE byre_schema_version SET version = ?1; UPDATE store SET least_version = ?1`, version); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.Is(err, want) {
@@ -148,8 +149,7 @@ func TestOpen_RefusesAnotherNameOfAnOpenFile(t *testing.T) {
 	}
 }
 
-// Compaction returns space to the file system, by no more pages a call than changes may be
-// deleted, so that a call takes the writers little time however long the list of free pages is.
+// Shrink returns space to the file system, by no more pages a call than its limit, so that a call takes the writers little time however long the list of free pages is.
 func TestCompaction_ShrinksTheFile(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
@@ -164,10 +164,11 @@ func TestCompaction_ShrinksTheFile(t *testing.T) {
 			t.Fatal(err, o)
 		}
 	}
-	const limit = 10 // of changes, and of pages
+	const limit = 10
+	storetest.Compact(t, driver, 100)
 	for done, before := false, pagesOf(t, path); !done; {
 		var err error
-		if _, done, err = driver.Compact(t.Context(), 100, limit); err != nil {
+		if done, err = driver.Shrink(t.Context(), limit); err != nil {
 			t.Fatal(err)
 		}
 		pages := pagesOf(t, path)
@@ -278,7 +279,7 @@ func checkAfterKill(t *testing.T, path string, acknowledged int64) int64 {
 	if err != nil || listed.Revision < acknowledged || count != listed.Revision {
 		t.Fatalf("after kill: %d objects at revision %d, acknowledged %d, %v", count, listed.Revision, acknowledged, err)
 	}
-	changes, err := driver.Changes(t.Context(), 0, 1_000_000, 0)
+	changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: 0, Limit: 1_000_000})
 	if err != nil || int64(len(changes)) != listed.Revision {
 		t.Fatalf("after kill: %d changes at revision %d, %v", len(changes), listed.Revision, err)
 	}

@@ -67,9 +67,9 @@ func refuseData(ctx context.Context, path string) (replaced os.FileInfo, err err
 	d := &Driver{options: Options{Busy: defaultBusy}, path: path}
 	db := d.connect(1, d.reading())
 	defer db.Close()
-	var tables, rows int
-	err = db.QueryRowContext(ctx, countVersionTable).Scan(&tables)
-	if err == nil && tables > 0 {
+	var rows int
+	schema, err := migrations.SQLiteSchema(ctx, db)
+	if err == nil && schema.Version > 0 {
 		err = db.QueryRowContext(ctx, countData).Scan(&rows)
 	}
 	switch {
@@ -119,10 +119,11 @@ func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	if err := fillObjects(ctx, tx, s); err != nil {
+	ids := sqlstore.NewNumbering(&s.Header)
+	if err := fillObjects(ctx, tx, s, ids); err != nil {
 		return err
 	}
-	if err := fillChanges(ctx, tx, s); err != nil {
+	if err := fillChanges(ctx, tx, s, ids); err != nil {
 		return err
 	}
 	for _, index := range indexes {
@@ -130,11 +131,17 @@ func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 			return explainDuplicate(err)
 		}
 	}
+	if err := ids.All(func(of sqlstore.Resource, id, compacted int64) error {
+		_, err := tx.ExecContext(ctx, insertLoaded, id, of.Group, of.Resource, of.Owner.String(), compacted)
+		return err
+	}); err != nil {
+		return err
+	}
 	_, err = tx.ExecContext(ctx, setCounters, s.Revision, s.Compacted, s.Epoch)
 	return err
 }
 
-func fillObjects(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
+func fillObjects(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqlstore.Numbering) error {
 	insert, err := tx.PrepareContext(ctx, insertObject) //nolint:sqlclosecheck // the defer below closes it
 	if err != nil {
 		return err
@@ -144,47 +151,36 @@ func fillObjects(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 		if err != nil {
 			return err
 		}
-		stamp, value := formatTime(r.Time), text(r.Value)
-		if _, err := insert.ExecContext(ctx, r.Revision, r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Created,
-			stamp, r.Verb, r.User, r.Form, formatExpiry(r.Expires), value,
+		a, stamp, value := r.Author, formatTime(r.Time), text(r.Value)
+		if _, err := insert.ExecContext(ctx, r.Revision, ids.ID(r.Of()), r.Namespace, r.Name, r.UID, r.Generation, r.Created,
+			stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, r.Form, formatExpiry(r.Expires), value,
 			recordSum(r.Key, r.UID, r.Created, r.Revision, r.Form, expiryText(r.Expires), value),
-			writtenSum(r.Key, r.Revision, stamp, r.Verb, r.User)); err != nil {
+			writtenSum(r.Key, r.Revision, stamp, a, r.Generation)); err != nil {
 			return explainDuplicate(err)
 		}
 	}
 	return nil
 }
 
-// fillChanges inserts changes up to the compacted revision into the archive, and the others
-// into the undo log.
-func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
+func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqlstore.Numbering) error {
 	insert, err := tx.PrepareContext(ctx, insertUndo)
 	if err != nil {
 		return err
 	}
 	defer insert.Close()
-	archive, err := tx.PrepareContext(ctx, insertArchived)
-	if err != nil {
-		return err
-	}
-	defer archive.Close()
 	for r, err := range s.Changes {
 		if err != nil {
 			return err
 		}
-		stmt := insert
-		if r.Revision <= s.Compacted {
-			stmt = archive
-		}
-		stamp, value := formatTime(r.Time), text(r.Value)
+		a, stamp, value := r.Author, formatTime(r.Time), text(r.Value)
 		var form, replaced, sum any
 		if r.Op != sqlstore.Create {
 			form, replaced = r.Form, value
 			sum = recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Form, expiryText(r.Expires), value)
 		}
-		if _, err := stmt.ExecContext(ctx, r.Revision, stamp, string(r.Op), r.Author.Verb, r.Author.User, r.Author.AuditID,
-			r.Group, r.Resource, r.Owner.String(), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, formatExpiry(r.Expires), replaced,
-			sum, changeSum(r.Key, r.Revision, stamp, r.Op, r.Author, r.Replaces)); err != nil {
+		if _, err := insert.ExecContext(ctx, r.Revision, stamp, string(r.Op), a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
+			ids.ChangeID(r), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, form, formatExpiry(r.Expires), replaced,
+			sum, changeSum(r.Key, r.Revision, stamp, r.Op, a, r.Replaces)); err != nil {
 			return err
 		}
 	}
@@ -200,7 +196,7 @@ func explainDuplicate(err error) error {
 	return err
 }
 
-// dropIndexes drops the indexes of the tables objects, changes and archive, and returns the
+// dropIndexes drops the indexes of the tables current_objects and undo_log, and returns the
 // statements that make them.
 func dropIndexes(ctx context.Context, tx *sql.Tx) (statements []string, err error) {
 	rows, err := tx.QueryContext(ctx, selectIndexes)

@@ -2,64 +2,85 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"time"
 
 	"byre/sqlstore"
 )
 
-// Compact implements sqlstore.Driver. Revisions are dense, so that limit changes are a range of
-// the primary key.
-//
-// The calls after the one that has deleted the last change shrink the file, by up to limit
-// pages each, until few pages are free; only then done is true. Earlier calls don't: SQLite
-// would move pages of changes that the next calls delete.
-func (d *Driver) Compact(ctx context.Context, upTo int64, limit int) (deleted int64, done bool, err error) {
+// DeleteHistory implements sqlstore.Driver.
+func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, err error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if d.writer.closed {
-		return 0, false, sqlstore.ErrClosed
+		return 0, sqlstore.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
-		return 0, false, err
+		return 0, err
 	}
 	state := *d.state.Load()
-	upTo = min(upTo, state.Revision)
-	w := d.writer
-	if upTo <= state.Compacted {
-		done, err = d.shrink(&state, limit)
-		return 0, done, err
-	}
-	var last int64
-	var excess int
-	err = d.transaction(&state, func() error {
-		// After a skip of revisions (openMemory) there are changes of before it, which
-		// are compacted already, and then a gap.
-		var oldest int64
-		if err := w.selectOldest.QueryRow().Scan(&oldest); err != nil {
-			return err
-		}
-		last = min(upTo, oldest-1+int64(limit))
-		state.Compacted = max(state.Compacted, last)
-		result, err := w.deleteChanges.Exec(last)
-		if err != nil {
-			return err
-		}
-		if deleted, err = result.RowsAffected(); err != nil {
-			return err
-		}
-		if _, err := w.updateCompacted.Exec(state.Compacted); err != nil {
-			return err
-		}
-		excess, err = w.excessPages()
+	err = d.transaction(&state, func() (err error) {
+		deleted, err = d.writer.deleteHistory(deletion, &state)
 		return err
 	})
 	if err != nil {
-		return 0, false, d.translate(err)
+		return 0, d.translate(err)
 	}
 	d.state.Store(&state)
 	d.signalLogGrown()
-	return deleted, last == upTo && excess <= 0, nil
+	return deleted, nil
+}
+
+// deleteHistory makes a deletion, and moves state.Compacted forward.
+func (w *writer) deleteHistory(d sqlstore.Deletion, state *sqlstore.State) (deleted int, err error) {
+	id, err := w.resourceID(d.Of)
+	if err != nil || id == 0 {
+		return 0, err
+	}
+	last, deleted, err := w.oldest(id, d)
+	if err != nil {
+		return 0, err
+	}
+	if d.Before.IsZero() && deleted < d.Limit {
+		last = min(d.UpTo, state.Revision)
+	}
+	if last == 0 {
+		return 0, nil
+	}
+	state.Compacted = max(state.Compacted, last)
+	for _, update := range []struct {
+		stmt      *sql.Stmt
+		arguments []any
+	}{{w.deleteChanges, []any{id, last}}, {w.updateHistory, []any{id, last}}, {w.updateCompacted, []any{last}}} {
+		if _, err := update.stmt.Exec(update.arguments...); err != nil {
+			return 0, err
+		}
+	}
+	return deleted, nil
+}
+
+// oldest returns how many changes a deletion deletes, and the revision of the last one.
+func (w *writer) oldest(id int64, d sqlstore.Deletion) (last int64, count int, err error) {
+	rows, err := w.selectOldest.Query(id, d.UpTo, d.Limit)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var revision int64
+		var stamp string
+		if err := rows.Scan(&revision, &stamp); err != nil {
+			return 0, 0, err
+		}
+		// The order of the texts is that of the times.
+		if !d.Before.IsZero() && stamp >= formatTime(d.Before) {
+			break
+		}
+		last = revision
+		count++
+	}
+	return last, count, rows.Err()
 }
 
 const (
@@ -69,18 +90,25 @@ const (
 	keptPages, keptShare = 128, 10
 )
 
-// shrink returns up to limit free pages to the file system. done is true if no more are to be
-// returned.
+// Shrink implements sqlstore.Shrinker.
 //
 // How long a page takes depends on the file: SQLite writes up to three pages for each, and
 // looks for it in the list of all free pages, one after the other. With 600,000 of them a page
 // took 0.8 ms. The caller bounds the time of a call by its limit.
-func (d *Driver) shrink(state *sqlstore.State, limit int) (done bool, err error) {
+func (d *Driver) Shrink(ctx context.Context, limit int) (done bool, err error) {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	if d.writer.closed {
+		return false, sqlstore.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
 	excess, err := d.writer.excessPages()
 	if err != nil || excess <= 0 {
 		return true, d.translate(err)
 	}
-	if err := d.transaction(state, func() error { return d.writer.vacuumSome(limit) }); err != nil {
+	if err := d.transaction(d.state.Load(), func() error { return d.writer.vacuumSome(limit) }); err != nil {
 		return false, d.translate(err)
 	}
 	d.signalLogGrown()

@@ -59,7 +59,7 @@ func TestOnlineBackup_CopiesOneRevision(t *testing.T) {
 			if revision := revisionOf(t, backup); revision != want {
 				t.Errorf("the copy is at revision %d, want %d", revision, want)
 			}
-			changes, err := backup.Changes(t.Context(), 0, 1000, 0)
+			changes, err := backup.Changes(t.Context(), sqlstore.ChangesQuery{After: 0, Limit: 1000})
 			if err != nil || int64(len(changes)) != want {
 				t.Errorf("the copy has %d changes, %v; want %d", len(changes), err, want)
 			}

@@ -55,7 +55,7 @@ type Options struct {
 
 const defaultBusy = 10 * time.Second
 
-// Driver implements sqlstore.Driver, Maintainer, Prober, ReadIndexer, Reserver, Sizer, Archiver and
+// Driver implements sqlstore.Driver, Maintainer, Prober, ReadIndexer, Reserver, Shrinker, Sizer and
 // BackupRecorder.
 type Driver struct {
 	options Options
@@ -95,6 +95,7 @@ var (
 	_ sqlstore.Prober      = (*Driver)(nil)
 	_ sqlstore.ReadIndexer = (*Driver)(nil)
 	_ sqlstore.Reserver    = (*Driver)(nil)
+	_ sqlstore.Shrinker    = (*Driver)(nil)
 
 	_ sqlstore.BackupRecorder = (*Driver)(nil)
 )
@@ -226,18 +227,11 @@ func (d *Driver) check(ctx context.Context) error {
 	if isOlder(release, oldestEngine) {
 		return fmt.Errorf("SQLite %s is older than 3.51.3", release)
 	}
-	var tables int
-	if err := db.QueryRowContext(ctx, countVersionTable).Scan(&tables); err != nil {
+	schema, err := migrations.SQLiteSchema(ctx, db)
+	if err != nil {
 		return err
 	}
-	var version migrations.Version
-	if tables > 0 {
-		var dirty bool
-		if err := db.QueryRowContext(ctx, migrations.SelectVersion).Scan(&version, &dirty); err != nil {
-			return err
-		}
-	}
-	return migrations.Check(migrations.SQLite, version)
+	return migrations.Check(migrations.SQLite, schema)
 }
 
 func isOlder(version string, than [3]int) bool {

@@ -13,17 +13,21 @@ import (
 // manyObjects creates 100,000 objects of ten resources in a hundred namespaces, and as many
 // changes, half of them updates. "make growth" creates more.
 const manyObjects = `
+WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9)
+INSERT INTO resources (id, "group", resource, defined_by, compacted) SELECT i, '', 'resource' || i, 'builtin', 0 FROM n;
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
-INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, expires, value)
-SELECT i, '', 'resource' || (i % 10), 'builtin', 'namespace' || (i / 10 % 100), 'name' || i, 'uid', i,
-       '2026-01-01T00:00:00.000000Z', 'create', 'someone', '', CASE WHEN i % 50 = 0 THEN '2026-01-01T00:00:00.000000Z' END, '{}'
+INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision, time, verb, subresource, manager, who, real_user, form, expires, value)
+SELECT i, i % 10, 'namespace' || (i / 10 % 100), 'name' || i, 'uid', 0, i,
+       '2026-01-01T00:00:00.000000Z', 'create', '', '', 'someone', '', '', CASE WHEN i % 50 = 0 THEN '2026-01-01T00:00:00.000000Z' END, '{}'
 FROM n;
-INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value)
-SELECT revision, time, CASE WHEN revision % 2 THEN 'create' ELSE 'update' END, verb, who, '', "group", resource, owner, namespace, name, uid,
+INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name, uid, replaces, created_revision, form, expires, value)
+SELECT revision, time, CASE WHEN revision % 2 THEN 'create' ELSE 'update' END, verb, '', '', who, '', '', resource_id, namespace, name, uid,
        CASE WHEN revision % 2 THEN 0 ELSE revision - 1 END, created_revision, form, expires, value
-FROM objects;
-INSERT INTO archive SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, NULL, NULL FROM changes;
-UPDATE counters SET revision = 100000`
+FROM current_objects;
+UPDATE store SET revision = 100000`
+
+// ofResourceLine is the line of a plan that finds the id of a resource.
+const ofResourceLine = "SEARCH resources USING COVERING INDEX sqlite_autoindex_resources_1 (group=? AND resource=? AND defined_by=?)"
 
 // plans has, for each statement, the beginnings of the lines that EXPLAIN QUERY PLAN must
 // return.
@@ -31,55 +35,226 @@ var plans = map[string]struct {
 	query string
 	want  []string
 }{
-	"whole":       {selectObjects, []string{"SCAN objects USING INDEX objects_key"}},
-	"whole undo":  {selectUndo, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH archive USING INTEGER PRIMARY KEY (rowid<?)", "SCALAR SUBQUERY", "SEARCH s", "RIGHT", "SEARCH changes USING INTEGER PRIMARY KEY (rowid>?)", "SCALAR SUBQUERY", "SEARCH s"}},
-	"state":       {selectState, []string{"SEARCH s USING INTEGER PRIMARY KEY (rowid=?)", "SCALAR SUBQUERY", "SEARCH changes"}},
-	"object":      {selectObject, []string{"SEARCH s USING INTEGER PRIMARY KEY (rowid=?)", "SEARCH o USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?) LEFT-JOIN", "SCALAR SUBQUERY", "SEARCH changes"}},
-	"revision":    {selectRevision, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)"}},
-	"expired":     {selectExpired, []string{"SEARCH objects USING INDEX objects_expires (expires>? AND expires<?)"}},
-	"replaced":    {insertReplaced, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)"}},
-	"update":      {updateObject, []string{"SEARCH objects USING INTEGER PRIMARY KEY (rowid=?)"}},
-	"delete":      {deleteObject, []string{"SEARCH objects USING INTEGER PRIMARY KEY (rowid=?)"}},
-	"compact":     {deleteChanges, []string{"SEARCH changes USING INTEGER PRIMARY KEY (rowid<?)"}},
-	"changes":     {selectChanges, []string{"SEARCH c USING INTEGER PRIMARY KEY (rowid>?)", "SEARCH n USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=? AND replaces=?) LEFT-JOIN", "SEARCH o USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"}},
-	"list":        {listResource, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND (namespace,name)>(?,?))"}},
-	"list ns":     {listNamespace, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name>?)"}},
-	"list one":    {listObject, []string{"SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)"}},
-	"list at":     {listResourceAt, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND (namespace,name)>(?,?))", "RIGHT", "SEARCH changes USING INDEX changes_key (group=? AND resource=? AND owner=? AND (namespace,name)>(?,?))"}},
-	"list ns at":  {listNamespaceAt, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name>?)", "RIGHT", "SEARCH changes USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name>?)"}},
-	"list one at": {listObjectAt, []string{"MERGE (UNION ALL)", "LEFT", "SEARCH objects USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)", "RIGHT", "SEARCH changes USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=? AND replaces>? AND replaces<?)"}},
-	"count":       {countResource, []string{"SEARCH objects USING COVERING INDEX objects_key (group=? AND resource=? AND owner=? AND (namespace,name)>(?,?))"}},
-	"count ns":    {countNamespace, []string{"SEARCH objects USING COVERING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name>?)"}},
-	"count at":    {countResourceAt, []string{"SCAN CONSTANT ROW", "SCALAR SUBQUERY", "SEARCH objects USING COVERING INDEX objects_key", "SCALAR SUBQUERY", "SEARCH changes USING INDEX changes_key", "CORRELATED SCALAR SUBQUERY", "SEARCH o USING INTEGER PRIMARY KEY (rowid=?)"}},
-	"count ns at": {countNamespaceAt, []string{"SCAN CONSTANT ROW", "SCALAR SUBQUERY", "SEARCH objects USING COVERING INDEX objects_key", "SCALAR SUBQUERY", "SEARCH changes USING INDEX changes_key", "CORRELATED SCALAR SUBQUERY", "SEARCH o USING INTEGER PRIMARY KEY (rowid=?)"}},
-	"usage":       {selectUsage, []string{"MATERIALIZE o", "SCAN objects", "SCAN o", "USE TEMP B-TREE FOR GROUP BY"}},
-	"used":        {selectUsed, []string{"SCAN pages VIRTUAL TABLE INDEX 0:", "SCAN size VIRTUAL TABLE INDEX 0:", "SCAN free VIRTUAL TABLE INDEX 0:"}},
-	"archive":     {insertArchive, []string{"SEARCH changes USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"}},
-	"archived":    {selectNextArchived, []string{"SEARCH archive USING COVERING INDEX archive_time ((group,resource)>(?,?))"}},
-	"prune":       {deleteArchived, []string{"SEARCH archive USING INTEGER PRIMARY KEY (rowid=?)", "LIST SUBQUERY", "SEARCH archive USING COVERING INDEX archive_time (group=? AND resource=? AND time<?)"}},
-	"resources":   {selectResources, []string{"SEARCH changes USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", "USE TEMP B-TREE FOR DISTINCT"}},
-	"history": {
-		`SELECT * FROM history WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ? ORDER BY revision`,
-		[]string{
-			"CO-ROUTINE history", "COMPOUND QUERY", "LEFT-MOST SUBQUERY",
-			"SEARCH c USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)",
-			"CORRELATED SCALAR SUBQUERY", "SEARCH n USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=? AND replaces=?)",
-			"CORRELATED SCALAR SUBQUERY", "SEARCH o USING INTEGER PRIMARY KEY (rowid=?)",
-			"UNION ALL", "SEARCH a USING INDEX archive_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)",
-			"CORRELATED SCALAR SUBQUERY", "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)",
-			"CORRELATED SCALAR SUBQUERY", "SEARCH n USING INDEX archive_key (group=? AND resource=? AND owner=? AND namespace=? AND name=? AND replaces=?)",
-			"CORRELATED SCALAR SUBQUERY", "SEARCH n USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=? AND replaces=?)",
-			"CORRELATED SCALAR SUBQUERY", "SEARCH o USING INTEGER PRIMARY KEY (rowid=?)",
-			"UNION ALL", "SEARCH o USING INDEX objects_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?",
-			"CORRELATED SCALAR SUBQUERY", "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)",
-			"CORRELATED SCALAR SUBQUERY", "SEARCH a USING INTEGER PRIMARY KEY (rowid=?)",
-			"SCAN history", "USE TEMP B-TREE FOR ORDER BY",
-		},
-	},
-	"one's history": {
-		`SELECT * FROM changes WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?`,
-		[]string{"SEARCH changes USING INDEX changes_key (group=? AND resource=? AND owner=? AND namespace=? AND name=?)"},
-	},
+	"whole": {selectObjects, []string{
+		"SCAN r USING COVERING INDEX sqlite_autoindex_resources_1",
+		"SEARCH o USING INDEX current_objects_key (resource_id=?)",
+	}},
+	"whole undo": {selectUndo, []string{
+		"SCAN u",
+		"SEARCH r USING INTEGER PRIMARY KEY (rowid=?)",
+	}},
+	"state": {selectState, []string{
+		"SEARCH s USING INTEGER PRIMARY KEY (rowid=?)",
+		"SCALAR SUBQUERY",
+		"SEARCH undo_log",
+	}},
+	"object": {selectObject, []string{
+		"SEARCH s USING INTEGER PRIMARY KEY (rowid=?)",
+		"SEARCH o USING INDEX current_objects_key (resource_id=? AND namespace=? AND name=?) LEFT-JOIN",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"SCALAR SUBQUERY",
+		"SEARCH undo_log",
+	}},
+	"resource": {selectResource, []string{
+		ofResourceLine,
+	}},
+	"revision": {selectRevision, []string{
+		"SEARCH current_objects USING INDEX current_objects_key (resource_id=? AND namespace=? AND name=?)",
+	}},
+	"expired": {selectExpired, []string{
+		"SEARCH o USING INDEX current_objects_expires (expires>? AND expires<?)",
+		"SEARCH r USING INTEGER PRIMARY KEY (rowid=?)",
+	}},
+	"replaced": {insertReplaced, []string{
+		"SEARCH current_objects USING INDEX current_objects_key (resource_id=? AND namespace=? AND name=?)",
+	}},
+	"update": {updateObject, []string{
+		"SEARCH current_objects USING INTEGER PRIMARY KEY (rowid=?)",
+	}},
+	"delete": {deleteObject, []string{
+		"SEARCH current_objects USING INTEGER PRIMARY KEY (rowid=?)",
+	}},
+	"histories": {selectHistories, []string{
+		"SCAN r",
+		"SEARCH f USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+		"CORRELATED SCALAR SUBQUERY",
+		"SEARCH u USING COVERING INDEX undo_log_resource (resource_id=?)",
+	}},
+	"count changes": {countChanges, []string{
+		"CO-ROUTINE (subquery-2)",
+		"SEARCH u USING COVERING INDEX undo_log_resource (resource_id=?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"SCAN (subquery-2)",
+	}},
+	"oldest": {selectOldest, []string{
+		"SEARCH undo_log USING INDEX undo_log_resource (resource_id=? AND rowid<?)",
+	}},
+	"compact": {deleteChanges, []string{
+		"SEARCH undo_log USING INDEX undo_log_resource (resource_id=? AND rowid<?)",
+	}},
+	"changes": {selectChanges, []string{
+		"SEARCH c USING INTEGER PRIMARY KEY (rowid>?)",
+		"SEARCH r USING INTEGER PRIMARY KEY (rowid=?)",
+		"SEARCH n USING INDEX undo_log_key (resource_id=? AND namespace=? AND name=? AND replaces=?) LEFT-JOIN",
+		"SEARCH o USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+	}},
+	"changes of": {selectChangesOf, []string{
+		"SEARCH c USING INDEX undo_log_resource (resource_id=? AND rowid>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"SEARCH r USING INTEGER PRIMARY KEY (rowid=?)",
+		"REUSE SUBQUERY",
+		"SEARCH n USING INDEX undo_log_key (resource_id=? AND namespace=? AND name=? AND replaces=?) LEFT-JOIN",
+		"SEARCH o USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+	}},
+	"list": {listResource, []string{
+		"SEARCH current_objects USING INDEX current_objects_key (resource_id=? AND (namespace,name)>(?,?))",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+	}},
+	"list ns": {listNamespace, []string{
+		"SEARCH current_objects USING INDEX current_objects_key (resource_id=? AND namespace=? AND name>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+	}},
+	"list one": {listObject, []string{
+		"SEARCH current_objects USING INDEX current_objects_key (resource_id=? AND namespace=? AND name=?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+	}},
+	"list at": {listResourceAt, []string{
+		"MERGE (UNION ALL)",
+		"LEFT",
+		"SEARCH current_objects USING INDEX current_objects_key (resource_id=? AND (namespace,name)>(?,?))",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"RIGHT",
+		"SEARCH undo_log USING INDEX undo_log_key (resource_id=? AND (namespace,name)>(?,?))",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+	}},
+	"list ns at": {listNamespaceAt, []string{
+		"MERGE (UNION ALL)",
+		"LEFT",
+		"SEARCH current_objects USING INDEX current_objects_key (resource_id=? AND namespace=? AND name>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"RIGHT",
+		"SEARCH undo_log USING INDEX undo_log_key (resource_id=? AND namespace=? AND name>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+	}},
+	"list one at": {listObjectAt, []string{
+		"MERGE (UNION ALL)",
+		"LEFT",
+		"SEARCH current_objects USING INDEX current_objects_key (resource_id=? AND namespace=? AND name=?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"RIGHT",
+		"SEARCH undo_log USING INDEX undo_log_key (resource_id=? AND namespace=? AND name=? AND replaces>? AND replaces<?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+	}},
+	"list since": {listResourceSince, []string{
+		"MERGE (UNION ALL)",
+		"LEFT",
+		"SEARCH current_objects USING INDEX current_objects_key (resource_id=? AND (namespace,name)>(?,?))",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"RIGHT",
+		"SEARCH undo_log USING INDEX undo_log_resource (resource_id=? AND rowid>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"USE TEMP B-TREE FOR ORDER BY",
+	}},
+	"list ns since": {listNamespaceSince, []string{
+		"MERGE (UNION ALL)",
+		"LEFT",
+		"SEARCH current_objects USING INDEX current_objects_key (resource_id=? AND namespace=? AND name>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"RIGHT",
+		"SEARCH undo_log USING INDEX undo_log_resource (resource_id=? AND rowid>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"USE TEMP B-TREE FOR LAST TERM OF ORDER BY",
+	}},
+	"count": {countResource, []string{
+		"SEARCH current_objects USING COVERING INDEX current_objects_key (resource_id=? AND (namespace,name)>(?,?))",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+	}},
+	"count ns": {countNamespace, []string{
+		"SEARCH current_objects USING COVERING INDEX current_objects_key (resource_id=? AND namespace=? AND name>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+	}},
+	"count at": {countResourceAt, []string{
+		"SCAN CONSTANT ROW",
+		"SCALAR SUBQUERY",
+		"SEARCH current_objects USING COVERING INDEX current_objects_key (resource_id=? AND (namespace,name)>(?,?))",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"SCALAR SUBQUERY",
+		"SEARCH undo_log USING INDEX undo_log_resource (resource_id=? AND rowid>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+	}},
+	"count ns at": {countNamespaceAt, []string{
+		"SCAN CONSTANT ROW",
+		"SCALAR SUBQUERY",
+		"SEARCH current_objects USING COVERING INDEX current_objects_key (resource_id=? AND namespace=? AND name>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+		"SCALAR SUBQUERY",
+		"SEARCH undo_log USING INDEX undo_log_resource (resource_id=? AND rowid>?)",
+		"SCALAR SUBQUERY",
+		ofResourceLine,
+	}},
+	"usage": {selectUsage, []string{
+		"MATERIALIZE u",
+		"MATERIALIZE o",
+		"SCAN current_objects",
+		"SCAN o",
+		"USE TEMP B-TREE FOR GROUP BY",
+		"SCAN u",
+		"SEARCH r USING INTEGER PRIMARY KEY (rowid=?)",
+	}},
+	"used": {selectUsed, []string{
+		"SCAN pages VIRTUAL TABLE INDEX 0:",
+		"SCAN size VIRTUAL TABLE INDEX 0:",
+		"SCAN free VIRTUAL TABLE INDEX 0:",
+	}},
+	"objects, as in the README": {`SELECT namespace, name, who, value ->> '$.spec.replicas' FROM objects WHERE resource = 'deployments'`, []string{
+		"SCAN r",
+		"SEARCH o USING INDEX current_objects_key (resource_id=?)",
+	}},
+	"history": {`SELECT * FROM history WHERE resource = ? AND namespace = ? AND name = ? ORDER BY revision`, []string{
+		"CO-ROUTINE history",
+		"COMPOUND QUERY",
+		"LEFT-MOST SUBQUERY",
+		"SCAN r",
+		"SEARCH u USING INDEX undo_log_key (resource_id=? AND namespace=? AND name=?)",
+		"CORRELATED SCALAR SUBQUERY",
+		"SEARCH n USING INDEX undo_log_key (resource_id=? AND namespace=? AND name=? AND replaces=?)",
+		"CORRELATED SCALAR SUBQUERY",
+		"SEARCH o USING INTEGER PRIMARY KEY (rowid=?)",
+		"UNION ALL",
+		"SCAN r",
+		"SEARCH o USING INDEX current_objects_key (resource_id=? AND namespace=? AND name=?)",
+		"SCAN history",
+		"USE TEMP B-TREE FOR ORDER BY",
+	}},
+	"one's history": {`SELECT * FROM changes WHERE "group" = ? AND resource = ? AND defined_by = ? AND namespace = ? AND name = ?`, []string{
+		"SEARCH r USING COVERING INDEX sqlite_autoindex_resources_1 (group=? AND resource=? AND defined_by=?)",
+		"SEARCH u USING INDEX undo_log_key (resource_id=? AND namespace=? AND name=?)",
+	}},
+	"last changes": {`SELECT revision, who FROM changes ORDER BY revision DESC LIMIT 20`, []string{
+		"SCAN u",
+		"SEARCH r USING INTEGER PRIMARY KEY (rowid=?)",
+	}},
 }
 
 // Every statement uses an index, with and without the planner's statistics, and SQLite sorts no

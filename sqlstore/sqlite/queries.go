@@ -3,13 +3,11 @@ package sqlite
 // The statements of the writer have unnumbered parameters, which modernc.org/sqlite binds
 // fastest.
 
-const countVersionTable = `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'byre_schema'`
-
 const (
 	// lastRevision is the last revision of the store: that of the newest change, or
 	// store.revision if a compaction has deleted that change. It takes one search of a
 	// primary key.
-	lastRevision = `max(s.revision, coalesce((SELECT max(revision) FROM changes), 0))`
+	lastRevision = `max(s.revision, coalesce((SELECT max(revision) FROM undo_log), 0))`
 
 	selectReserved = `SELECT reserved FROM store WHERE id = 1`
 
@@ -24,38 +22,58 @@ const (
 	// selectEnds reads the counters and the first revision of the undo log after the
 	// compacted one.
 	selectEnds = `
-SELECT ` + lastRevision + `, s.compacted, (SELECT min(revision) FROM changes WHERE revision > s.compacted)
+SELECT ` + lastRevision + `, s.compacted, (SELECT min(revision) FROM undo_log WHERE revision > s.compacted)
 FROM store s WHERE s.id = 1`
+)
+
+// The resources. Their ids never change.
+const (
+	selectResource = `SELECT id FROM resources WHERE "group" = ? AND resource = ? AND defined_by = ?`
+
+	// insertResource inserts a resource of which all changes are there: it has none.
+	insertResource = `INSERT INTO resources ("group", resource, defined_by, compacted) VALUES (?, ?, ?, 0)`
+
+	selectHistories = `
+SELECT r."group", r.resource, r.defined_by, r.compacted, f.revision, f.time
+FROM resources r LEFT JOIN undo_log f
+  ON f.revision = (SELECT u.revision FROM undo_log u WHERE u.resource_id = r.id ORDER BY u.revision LIMIT 1)
+ORDER BY r.id`
+
+	countChanges = `
+SELECT count(*), coalesce(min(revision), 0) FROM (
+    SELECT u.revision FROM undo_log u
+    WHERE u.resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
+    ORDER BY u.revision DESC LIMIT ?4)`
 )
 
 const (
 	insertObject = `
-INSERT INTO objects (revision, "group", resource, owner, namespace, name, uid, created_revision, time, verb, who, form, expires, value, record_sum, change_sum)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+INSERT INTO current_objects (revision, resource_id, namespace, name, uid, generation, created_revision, time, verb, subresource, manager, who, real_user, form, expires, value, record_sum, change_sum)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 	insertCreate = `
-INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, change_sum)
-VALUES (?, ?, 'create', ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)`
+INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name, uid, replaces, created_revision, change_sum)
+VALUES (?, ?, 'create', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)`
 
 	// insertReplaced is the compare of the compare-and-swap. It finds the record by its
 	// key, and copies the replaced value inside the database. It returns no row if the
 	// record is not at the expected revision.
 	insertReplaced = `
-INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
-SELECT ?, ?, ?, ?, ?, ?, "group", resource, owner, namespace, name, uid, revision, created_revision, form, expires, value, record_sum, ?
-FROM objects
-WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ? AND revision = ?
+INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
+SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, resource_id, namespace, name, uid, revision, created_revision, form, expires, value, record_sum, ?
+FROM current_objects
+WHERE resource_id = ? AND namespace = ? AND name = ? AND revision = ?
 RETURNING created_revision, uid, octet_length(value)`
 
 	// updateObject does not move the row, because the rowid is the create revision, which
 	// does not change.
 	updateObject = `
-UPDATE objects SET revision = ?, uid = ?, time = ?, verb = ?, who = ?, form = ?, expires = ?, value = ?, record_sum = ?, change_sum = ?
+UPDATE current_objects SET revision = ?, uid = ?, generation = ?, time = ?, verb = ?, subresource = ?, manager = ?, who = ?, real_user = ?, form = ?, expires = ?, value = ?, record_sum = ?, change_sum = ?
 WHERE created_revision = ?`
 
-	deleteObject = `DELETE FROM objects WHERE created_revision = ?`
+	deleteObject = `DELETE FROM current_objects WHERE created_revision = ?`
 
-	selectRevision = `SELECT revision FROM objects WHERE "group" = ? AND resource = ? AND owner = ? AND namespace = ? AND name = ?`
+	selectRevision = `SELECT revision FROM current_objects WHERE resource_id = ? AND namespace = ? AND name = ?`
 
 	// reserve stores the revision up to which volatile changes in memory may be given
 	// revisions. skip is for the start after a crash, which may have lost such changes: it
@@ -69,34 +87,18 @@ WHERE created_revision = ?`
 	untouchStore = `UPDATE store SET revision = revision - 1 WHERE id = 1`
 )
 
-// The archive. ?1 and ?2 bound the revisions of the changes that are copied. The plus signs
-// keep SQLite from using the index by key, in which it would read all changes of the resource.
+// The deletion of history.
 const (
-	selectResources = `SELECT DISTINCT "group", resource FROM changes WHERE revision > ?1 AND revision <= ?2`
+	// selectOldest selects the ?3 oldest changes of a resource up to a revision.
+	selectOldest = `
+SELECT revision, time FROM undo_log WHERE resource_id = ?1 AND revision <= ?2 ORDER BY revision LIMIT ?3`
 
-	insertArchive = `
-INSERT OR IGNORE INTO archive (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
-                               uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
-SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name,
-       uid, replaces, created_revision, form, expires, value, record_sum, change_sum
-FROM changes WHERE revision > ?1 AND revision <= ?2 AND +"group" = ?3 AND +resource = ?4`
+	deleteChanges = `DELETE FROM undo_log WHERE resource_id = ?1 AND revision <= ?2`
 
-	selectNextArchived = `
-SELECT "group", resource FROM archive WHERE ("group", resource) > (?1, ?2) ORDER BY "group", resource LIMIT 1`
-
-	deleteArchived = `
-DELETE FROM archive WHERE revision IN (
-    SELECT revision FROM archive WHERE "group" = ?1 AND resource = ?2 AND time < ?3 ORDER BY time LIMIT ?4)`
-)
-
-const (
-	deleteChanges = `DELETE FROM changes WHERE revision <= ?`
-	// selectOldest may return a revision before State.Compacted, because skip compacts
-	// changes without deleting them.
-	selectOldest = `SELECT coalesce(min(revision), 0) FROM changes`
+	updateHistory = `UPDATE resources SET compacted = max(compacted, ?2) WHERE id = ?1`
 	// updateCompacted also raises store.revision, so that the last revision does not
 	// depend on the newest change, which deleteChanges may have deleted.
-	updateCompacted = `UPDATE store SET compacted = ?1, revision = max(revision, ?1) WHERE id = 1`
+	updateCompacted = `UPDATE store SET compacted = max(compacted, ?1), revision = max(revision, ?1) WHERE id = 1`
 	// selectPages counts the pages that are free, and all pages.
 	selectPages = `SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count`
 	// vacuum returns free pages to the file system, one with each row that is read of its
@@ -113,33 +115,41 @@ FROM pragma_page_count AS pages, pragma_freelist_count AS free, pragma_page_size
 	// values from the headers of the rows. Without the materialized CTE SQLite would sort
 	// the values themselves.
 	selectUsage = `
-WITH o AS MATERIALIZED (SELECT "group", resource, owner, octet_length(value) AS bytes FROM objects NOT INDEXED)
-SELECT "group", resource, owner, count(*), sum(bytes) FROM o GROUP BY "group", resource, owner`
+WITH o AS MATERIALIZED (SELECT resource_id, octet_length(value) AS bytes FROM current_objects NOT INDEXED),
+u AS MATERIALIZED (SELECT resource_id, count(*) AS objects, sum(bytes) AS bytes FROM o GROUP BY resource_id)
+SELECT r."group", r.resource, r.defined_by, u.objects, u.bytes FROM u CROSS JOIN resources r ON r.id = u.resource_id`
 
 	// selectObject also returns a row if the object does not exist: then only the
 	// revision of the snapshot is set.
 	selectObject = `
 SELECT ` + lastRevision + `, o.uid, o.created_revision, o.revision, o.form, o.expires, o.value, o.record_sum
-FROM store s LEFT JOIN objects o
-  ON o."group" = ?1 AND o.resource = ?2 AND o.owner = ?3 AND o.namespace = ?4 AND o.name = ?5
+FROM store s LEFT JOIN current_objects o
+  ON o.resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)
+  AND o.namespace = ?4 AND o.name = ?5
 WHERE s.id = 1`
 
 	selectExpired = `
-SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, expires
-FROM objects WHERE expires IS NOT NULL AND expires <= ?1 ORDER BY expires LIMIT ?2`
+SELECT r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.created_revision, o.revision, o.expires
+FROM current_objects o CROSS JOIN resources r ON r.id = o.resource_id
+WHERE o.expires IS NOT NULL AND o.expires <= ?1 ORDER BY o.expires LIMIT ?2`
 
 	// selectChanges finds the value that each change wrote in the next change of the same
 	// key, which has replaced it, or else in the object, which still has it.
-	selectChanges = `
-SELECT c.revision, c.time, c.op, c.verb, c.who, c.audit_id,
-       c."group", c.resource, c.owner, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value, c.record_sum, c.change_sum,
+	selectChanges   = changeColumns + `WHERE c.revision > ?1` + changeOrder
+	selectChangesOf = changeColumns + `
+WHERE c.resource_id = (SELECT id FROM resources WHERE "group" = ?3 AND resource = ?4 AND defined_by = ?5) AND c.revision > ?1` + changeOrder
+
+	changeColumns = `
+SELECT c.revision, c.time, c.op, c.verb, c.subresource, c.manager, c.who, c.real_user, c.audit_id,
+       r."group", r.resource, r.defined_by, c.namespace, c.name, c.uid, c.replaces, c.created_revision, c.form, c.expires, c.value, c.record_sum, c.change_sum,
        coalesce(n.uid, o.uid), coalesce(n.form, o.form), CASE WHEN n.revision IS NULL THEN o.expires ELSE n.expires END,
        coalesce(n.value, o.value), CASE WHEN n.revision IS NULL THEN o.record_sum ELSE n.record_sum END
-FROM changes c
-LEFT JOIN changes n ON n."group" = c."group" AND n.resource = c.resource AND n.owner = c.owner
-  AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
-LEFT JOIN objects o ON o.created_revision = c.created_revision AND o.revision = c.revision
-WHERE c.revision > ?1 ORDER BY c.revision LIMIT ?2`
+FROM undo_log c
+CROSS JOIN resources r ON r.id = c.resource_id
+LEFT JOIN undo_log n ON n.resource_id = c.resource_id AND n.namespace = c.namespace AND n.name = c.name AND n.replaces = c.revision
+LEFT JOIN current_objects o ON o.created_revision = c.created_revision AND o.revision = c.revision
+`
+	changeOrder = ` ORDER BY c.revision LIMIT ?2`
 )
 
 // Lists. The arguments are ?1 group, ?2 resource, ?3 owner, ?4 namespace, ?5 the name of the
@@ -150,36 +160,46 @@ WHERE c.revision > ?1 ORDER BY c.revision LIMIT ?2`
 // namespace, one object) and of a time. The time is now, or a revision: then the list has the
 // objects that were last written up to that revision, and the undo rows of objects that were
 // replaced or deleted after it.
+//
+// The undo rows come from the changes of the resource after the revision if these are few
+// (since), and else from the whole history of the objects in the range (by key): of a list that
+// goes on for minutes they are few, however long the history is.
 const (
-	inResource  = `"group" = ?1 AND resource = ?2 AND owner = ?3 AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6)`
-	inNamespace = `"group" = ?1 AND resource = ?2 AND owner = ?3 AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6)`
-	inObject    = `"group" = ?1 AND resource = ?2 AND owner = ?3 AND namespace = ?4 AND name = ?6 AND name > ?5`
+	ofResource  = `resource_id = (SELECT id FROM resources WHERE "group" = ?1 AND resource = ?2 AND defined_by = ?3)`
+	inResource  = ofResource + ` AND (namespace, name) > (?4, ?5) AND (?6 = '' OR name = ?6)`
+	inNamespace = ofResource + ` AND namespace = ?4 AND name > ?5 AND (?6 = '' OR name = ?6)`
+	inObject    = ofResource + ` AND namespace = ?4 AND name = ?6 AND name > ?5`
 
-	columnsNow = `SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum FROM objects WHERE `
-	columnsOld = `SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END FROM changes WHERE `
+	columnsNow = `SELECT namespace, name, uid, created_revision, revision, form, expires, CASE WHEN ?9 THEN value END AS value, CASE WHEN ?9 THEN record_sum END AS record_sum FROM current_objects WHERE `
+	columnsOld = `SELECT namespace, name, uid, created_revision, replaces, form, expires, CASE WHEN ?9 THEN value END, CASE WHEN ?9 THEN record_sum END FROM `
 
 	stillThen = ` AND revision <= ?7`
 	gone      = ` AND replaces BETWEEN 1 AND ?7 AND revision > ?7`
+	since     = `undo_log INDEXED BY undo_log_resource WHERE `
+	byKey     = `undo_log INDEXED BY undo_log_key WHERE `
 	inOrder   = ` ORDER BY namespace, name LIMIT ?8`
 
 	listResource  = columnsNow + inResource + inOrder
 	listNamespace = columnsNow + inNamespace + inOrder
 	listObject    = columnsNow + inObject + inOrder
 
-	listResourceAt  = columnsNow + inResource + stillThen + ` UNION ALL ` + columnsOld + inResource + gone + inOrder
-	listNamespaceAt = columnsNow + inNamespace + stillThen + ` UNION ALL ` + columnsOld + inNamespace + gone + inOrder
-	listObjectAt    = columnsNow + inObject + stillThen + ` UNION ALL ` + columnsOld + inObject + gone + inOrder
+	listResourceAt  = columnsNow + inResource + stillThen + ` UNION ALL ` + columnsOld + byKey + inResource + gone + inOrder
+	listNamespaceAt = columnsNow + inNamespace + stillThen + ` UNION ALL ` + columnsOld + byKey + inNamespace + gone + inOrder
+	listObjectAt    = columnsNow + inObject + stillThen + ` UNION ALL ` + columnsOld + byKey + inObject + gone + inOrder
 
-	countNow = `SELECT count(*) FROM objects WHERE `
-	countOld = `SELECT count(*) FROM changes WHERE `
+	listResourceSince  = columnsNow + inResource + stillThen + ` UNION ALL ` + columnsOld + since + inResource + gone + inOrder
+	listNamespaceSince = columnsNow + inNamespace + stillThen + ` UNION ALL ` + columnsOld + since + inNamespace + gone + inOrder
+
+	countNow = `SELECT count(*) FROM current_objects WHERE `
+	countOld = `SELECT count(*) FROM undo_log INDEXED BY undo_log_resource WHERE `
 
 	countResource  = countNow + inResource
 	countNamespace = countNow + inNamespace
 	// An object that exists now existed at a revision if its create revision, the rowid,
-	// is not later: the index alone counts those. The undo rows add the objects that
-	// existed at the revision and were deleted later.
+	// is not later: the index alone counts those. The undo rows of deletions add the objects
+	// that existed at the revision and were deleted later.
 	createdThen = ` AND created_revision <= ?7`
-	deleted     = gone + ` AND NOT EXISTS (SELECT 1 FROM objects o WHERE o.created_revision = changes.created_revision)`
+	deleted     = ` AND revision > ?7 AND op = 'delete' AND created_revision <= ?7`
 
 	countResourceAt  = `SELECT (` + countNow + inResource + createdThen + `) + (` + countOld + inResource + deleted + `)`
 	countNamespaceAt = `SELECT (` + countNow + inNamespace + createdThen + `) + (` + countOld + inNamespace + deleted + `)`
@@ -188,33 +208,28 @@ const (
 // A whole store: ReadSnapshot and Load.
 const (
 	selectHeader = `
-SELECT k.revision, k.compacted, k.epoch, (SELECT count(*) FROM objects), s.reserved
+SELECT k.revision, k.compacted, k.epoch, (SELECT count(*) FROM current_objects), s.reserved
 FROM counters k, store s WHERE k.id = 1 AND s.id = 1`
 
+	// selectObjects reads in key order: CROSS JOIN keeps the order of the tables.
 	selectObjects = `
-SELECT "group", resource, owner, namespace, name, uid, created_revision, revision, time, verb, who, form, expires, value, record_sum, change_sum
-FROM objects ORDER BY "group", resource, owner, namespace, name`
+SELECT r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.generation, o.created_revision, o.revision, o.time, o.verb, o.subresource, o.manager, o.who, o.real_user, o.form, o.expires, o.value, o.record_sum, o.change_sum
+FROM resources r CROSS JOIN current_objects o ON o.resource_id = r.id
+ORDER BY r."group", r.resource, r.defined_by, o.namespace, o.name`
 
-	// selectUndo reads the rows of archive up to the compacted revision, and then those of
-	// changes.
 	selectUndo = `
-SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum
-FROM archive WHERE revision <= (SELECT compacted FROM counters)
-UNION ALL
-SELECT revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum
-FROM changes WHERE revision > (SELECT compacted FROM counters)
-ORDER BY revision`
+SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id, r."group", r.resource, r.defined_by, u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.form, u.expires, u.value, u.record_sum, u.change_sum
+FROM undo_log u CROSS JOIN resources r ON r.id = u.resource_id
+ORDER BY u.revision`
 
 	// countData is 0 in a store in which no change was ever made.
-	countData = `SELECT (SELECT count(*) FROM objects) + (SELECT count(*) FROM changes) + (SELECT revision FROM counters)`
+	countData = `SELECT (SELECT count(*) FROM current_objects) + (SELECT count(*) FROM undo_log) + (SELECT revision FROM counters)`
 
 	insertUndo = `
-INSERT INTO changes (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
-	insertArchived = `
-INSERT INTO archive (revision, time, op, verb, who, audit_id, "group", resource, owner, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+	insertLoaded = `INSERT INTO resources (id, "group", resource, defined_by, compacted) VALUES (?, ?, ?, ?, ?)`
 
 	setCounters = `UPDATE store SET revision = ?, compacted = ?, epoch = ? WHERE id = 1`
 
@@ -222,5 +237,5 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	// that drops it and the one that makes it.
 	selectIndexes = `
 SELECT 'DROP INDEX "' || replace(name, '"', '""') || '"', sql FROM sqlite_schema
-WHERE type = 'index' AND tbl_name IN ('objects', 'changes', 'archive') AND sql IS NOT NULL ORDER BY name`
+WHERE type = 'index' AND tbl_name IN ('current_objects', 'undo_log') AND sql IS NOT NULL ORDER BY name`
 )

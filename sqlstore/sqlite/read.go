@@ -16,8 +16,10 @@ type reader struct {
 	db    *sql.DB
 	stmts statements
 
-	selectState, selectObject, selectChanges, selectExpired *sql.Stmt
-	now, at                                                 listStatements
+	selectState, selectObject, selectExpired *sql.Stmt
+	selectChanges, selectChangesOf           *sql.Stmt
+	// since is at for a revision after which few changes were made.
+	now, at, since listStatements
 }
 
 // listStatements are the statements of a List, by the kind of its range.
@@ -34,16 +36,18 @@ func newReader(ctx context.Context, db *sql.DB) (_ *reader, err error) {
 		query string
 	}{
 		{&r.selectState, selectState}, {&r.selectObject, selectObject},
-		{&r.selectChanges, selectChanges}, {&r.selectExpired, selectExpired},
+		{&r.selectChanges, selectChanges}, {&r.selectChangesOf, selectChangesOf}, {&r.selectExpired, selectExpired},
 		{&r.now.resource, listResource}, {&r.now.namespace, listNamespace}, {&r.now.object, listObject},
 		{&r.now.countResource, countResource}, {&r.now.countInNamespace, countNamespace},
 		{&r.at.resource, listResourceAt}, {&r.at.namespace, listNamespaceAt}, {&r.at.object, listObjectAt},
 		{&r.at.countResource, countResourceAt}, {&r.at.countInNamespace, countNamespaceAt},
+		{&r.since.resource, listResourceSince}, {&r.since.namespace, listNamespaceSince},
 	} {
 		if *s.stmt, err = r.stmts.add(r.db.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
 			return nil, errors.Join(err, r.close())
 		}
 	}
+	r.since.object, r.since.countResource, r.since.countInNamespace = r.at.object, r.at.countResource, r.at.countInNamespace
 	return r, nil
 }
 
@@ -119,7 +123,7 @@ func (d *Driver) get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 		return sqlstore.Record{}, snapshot, sqlstore.ErrNotFound
 	}
 	if err := compare(sum, recordSum(key, uid.String, created.Int64, revision.Int64, form.String, expires.String, value.String),
-		"objects", revision.Int64, key); err != nil {
+		"current_objects", revision.Int64, key); err != nil {
 		return sqlstore.Record{}, 0, d.translate(err)
 	}
 	record := sqlstore.Record{
@@ -171,21 +175,26 @@ func (d *Driver) expired(ctx context.Context, now time.Time, limit int) (expired
 }
 
 // Changes implements sqlstore.Driver.
-func (d *Driver) Changes(ctx context.Context, after int64, limit, size int) (changes []sqlstore.Change, err error) {
+func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes []sqlstore.Change, err error) {
 	if d.memory != nil {
-		if changes, known := d.memory.after(after, limit, size); known {
+		if changes, known := d.memory.after(q); known {
 			return changes, nil
 		}
-		if err := d.flushBefore(func(m *memory) bool { return !m.covers(after + int64(limit)) }); err != nil {
+		if err := d.flushBefore(func(m *memory) bool { return !m.covers(q.After+int64(q.Limit), q.Of) }); err != nil {
 			return nil, err
 		}
 	}
+	size := q.Size
 	err = d.snapshot(ctx, func(tx *sql.Tx, state sqlstore.State) error {
-		if after < state.Compacted {
+		if q.After < state.Compacted {
 			return sqlstore.ErrCompacted
 		}
-		stmt := tx.StmtContext(ctx, d.readers.selectChanges) //nolint:sqlclosecheck // the transaction closes it
-		rows, err := stmt.QueryContext(ctx, after, limit)
+		query, arguments := d.readers.selectChanges, []any{q.After, q.Limit}
+		if q.Of != nil {
+			query, arguments = d.readers.selectChangesOf, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
+		}
+		stmt := tx.StmtContext(ctx, query) //nolint:sqlclosecheck // the transaction closes it
+		rows, err := stmt.QueryContext(ctx, arguments...)
 		if err != nil {
 			return err
 		}
@@ -218,12 +227,12 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 		sum, newSum, changed                  sql.NullInt64
 	)
 	k := &c.New.Key
-	if err := rows.Scan(&c.Revision, &stamp, &op, &c.Author.Verb, &c.Author.User, &c.Author.AuditID,
+	if err := rows.Scan(&c.Revision, &stamp, &op, &c.Author.Verb, &c.Author.Subresource, &c.Author.Manager, &c.Author.User, &c.Author.RealUser, &c.Author.AuditID,
 		&k.Group, &k.Resource, &k.Owner, &k.Namespace, &k.Name, &uid, &replaces, &created, &form, &expires, &value, &sum, &changed,
 		&newUID, &newForm, &newExpires, &newValue, &newSum); err != nil {
 		return c, err
 	}
-	if err := compare(changed, changeSum(*k, c.Revision, stamp, sqlstore.Op(op), c.Author, replaces), "changes", c.Revision, *k); err != nil {
+	if err := compare(changed, changeSum(*k, c.Revision, stamp, sqlstore.Op(op), c.Author, replaces), "undo_log", c.Revision, *k); err != nil {
 		return c, err
 	}
 	if c.Time, err = parseTime(stamp); err != nil {
@@ -236,7 +245,7 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 			return c, fmt.Errorf("revision %d of %v is missing its value", c.Revision, *k)
 		}
 		if err := compare(newSum, recordSum(*k, newUID.String, created, c.Revision, newForm.String, newExpires.String, newValue.String),
-			"objects or changes", c.Revision, *k); err != nil {
+			"current_objects or undo_log", c.Revision, *k); err != nil {
 			return c, err
 		}
 		c.New.UID, c.New.Form, c.New.Value = newUID.String, newForm.String, bytes(newValue.String)
@@ -245,7 +254,7 @@ func scanChange(rows *sql.Rows) (c sqlstore.Change, err error) {
 		}
 	}
 	if c.Op != sqlstore.Create {
-		if err := compare(sum, recordSum(*k, uid, created, replaces, form.String, expires.String, value.String), "changes", c.Revision, *k); err != nil {
+		if err := compare(sum, recordSum(*k, uid, created, replaces, form.String, expires.String, value.String), "undo_log", c.Revision, *k); err != nil {
 			return c, err
 		}
 		c.Old = &sqlstore.Record{

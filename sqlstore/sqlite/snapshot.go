@@ -86,6 +86,9 @@ func (d *Driver) readSnapshot(ctx context.Context, idle bool, read func(sqlstore
 	if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &reserved); err != nil {
 		return err
 	}
+	if s.HistoryFrom, err = historyFrom(ctx, tx, s.Compacted); err != nil {
+		return err
+	}
 	if idle && reserved > s.Revision {
 		return fmt.Errorf("%s: %w", d.path, errReserved)
 	}
@@ -93,6 +96,18 @@ func (d *Driver) readSnapshot(ctx context.Context, idle bool, read func(sqlstore
 		return &readError{d.translate(err)}
 	}
 	return nil
+}
+
+// historyFrom returns Header.HistoryFrom.
+func historyFrom(ctx context.Context, tx *sql.Tx, compacted int64) (map[sqlstore.Resource]int64, error) {
+	histories, err := scanHistories(tx.QueryContext(ctx, selectHistories)) //nolint:sqlclosecheck // scanHistories closes it
+	from := make(map[sqlstore.Resource]int64)
+	for _, h := range histories {
+		if h.Compacted != compacted {
+			from[h.Resource] = h.Compacted
+		}
+	}
+	return from, err
 }
 
 // rowsOf returns the rows of a query, which it reads one at a time.
@@ -125,13 +140,14 @@ func scanObjectRow(rows *sql.Rows) (*sqlstore.ObjectRow, error) {
 	var stamp, value string
 	var expires sql.NullString
 	var sum, written sql.NullInt64
-	err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision,
-		&stamp, &r.Verb, &r.User, &r.Form, &expires, &value, &sum, &written)
+	err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Generation, &r.Created, &r.Revision,
+		&stamp, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser,
+		&r.Form, &expires, &value, &sum, &written)
 	if err == nil {
-		err = compare(sum, recordSum(r.Key, r.UID, r.Created, r.Revision, r.Form, expires.String, value), "objects", r.Revision, r.Key)
+		err = compare(sum, recordSum(r.Key, r.UID, r.Created, r.Revision, r.Form, expires.String, value), "current_objects", r.Revision, r.Key)
 	}
 	if err == nil {
-		err = compare(written, writtenSum(r.Key, r.Revision, stamp, r.Verb, r.User), "objects", r.Revision, r.Key)
+		err = compare(written, writtenSum(r.Key, r.Revision, stamp, r.Author, r.Generation), "current_objects", r.Revision, r.Key)
 	}
 	if err != nil {
 		return nil, err
@@ -149,14 +165,17 @@ func scanChangeRow(rows *sql.Rows) (*sqlstore.ChangeRow, error) {
 	var stamp, op string
 	var form, expires, value sql.NullString
 	var sum, changed sql.NullInt64
-	err := rows.Scan(&r.Revision, &stamp, &op, &r.Author.Verb, &r.Author.User, &r.Author.AuditID,
+	err := rows.Scan(&r.Revision, &stamp, &op, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Author.AuditID,
 		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Replaces, &r.Created, &form, &expires, &value, &sum, &changed)
 	r.Op, r.Form = sqlstore.Op(op), form.String
 	if err == nil {
-		err = compare(sum, recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Form, expires.String, value.String), "changes", r.Revision, r.Key)
+		err = compare(sum, recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Form, expires.String, value.String), "undo_log", r.Revision, r.Key)
 	}
 	if err == nil {
-		err = compare(changed, changeSum(r.Key, r.Revision, stamp, r.Op, r.Author, r.Replaces), "changes", r.Revision, r.Key)
+		err = compare(changed, changeSum(r.Key, r.Revision, stamp, r.Op, r.Author, r.Replaces), "undo_log", r.Revision, r.Key)
+	}
+	if err == nil && r.Op == sqlstore.Create && r.Created != r.Revision { // no checksum has it
+		err = &damagedError{table: "undo_log", revision: r.Revision, key: r.Key}
 	}
 	if err != nil {
 		return nil, err

@@ -11,7 +11,8 @@ import (
 
 // SQLite has no checksums of its pages, and so does not notice when a disk changes a byte
 // inside a text. Each row therefore has CRC-32C checksums of its columns. Every read that
-// returns a value compares them. A row that an older release wrote has none.
+// returns a value compares them. A row whose checksums are NULL passes: who changes a row by
+// hand sets them so.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -49,16 +50,17 @@ func changeSum(k sqlstore.Key, revision int64, stamp string, op sqlstore.Op, a s
 	var buffer sumBuffer
 	b := appendKey(buffer[:0], k)
 	b = binary.AppendVarint(b, revision)
-	for _, text := range [...]string{stamp, string(op), a.Verb, a.User, a.AuditID} {
+	for _, text := range [...]string{stamp, string(op), a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID} {
 		b = appendText(b, text)
 	}
 	return int64(crc32.Checksum(binary.AppendVarint(b, replaces), castagnoli))
 }
 
-// writtenSum returns the value of the column change_sum of the table objects, which has only
-// some columns of the last change.
-func writtenSum(k sqlstore.Key, revision int64, stamp, verb, user string) int64 {
-	return changeSum(k, revision, stamp, "", sqlstore.Author{Verb: verb, User: user}, 0)
+// writtenSum returns the value of the column change_sum of the table current_objects, which has
+// only some columns of the last change, and the generation.
+func writtenSum(k sqlstore.Key, revision int64, stamp string, a sqlstore.Author, generation int64) int64 {
+	a.AuditID = ""
+	return changeSum(k, revision, stamp, "", a, generation)
 }
 
 // damagedError means that a row does not have its checksum.

@@ -13,13 +13,13 @@ import (
 func TestSums_NoReadServesAChangedRow(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]string{
-		"value":          `UPDATE objects SET value = '{"replicas":9}' WHERE name = 'a'`,
-		"form":           `UPDATE objects SET form = 'other' WHERE name = 'a'`,
-		"expiry":         `UPDATE objects SET expires = '2026-01-01T00:00:00.000000Z' WHERE name = 'a'`,
-		"uid":            `UPDATE objects SET uid = 'other' WHERE name = 'a'`,
-		"replaced value": `UPDATE changes SET value = '{"replicas":9}' WHERE revision = 2`,
-		"author":         `UPDATE changes SET who = 'mallory' WHERE revision = 2`,
-		"time":           `UPDATE changes SET time = '2020-01-01T00:00:00.000000Z' WHERE revision = 2`,
+		"value":          `UPDATE current_objects SET value = '{"replicas":9}' WHERE name = 'a'`,
+		"form":           `UPDATE current_objects SET form = 'other' WHERE name = 'a'`,
+		"expiry":         `UPDATE current_objects SET expires = '2026-01-01T00:00:00.000000Z' WHERE name = 'a'`,
+		"uid":            `UPDATE current_objects SET uid = 'other' WHERE name = 'a'`,
+		"replaced value": `UPDATE undo_log SET value = '{"replicas":9}' WHERE revision = 2`,
+		"author":         `UPDATE undo_log SET who = 'mallory' WHERE revision = 2`,
+		"time":           `UPDATE undo_log SET time = '2020-01-01T00:00:00.000000Z' WHERE revision = 2`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,7 +42,7 @@ func TestSums_NoReadServesAChangedRow(t *testing.T) {
 				old := pods
 				old.At = 1
 				_, oldErr := driver.List(t.Context(), old, none)
-				_, changesErr := driver.Changes(t.Context(), 0, 10, 0)
+				_, changesErr := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: 0, Limit: 10})
 				return []error{getErr, listErr, oldErr, changesErr}
 			}
 			if err := errors.Join(read()...); err != nil {
@@ -69,7 +69,7 @@ func TestSums_NoReadServesAChangedRow(t *testing.T) {
 			if failed != want {
 				t.Errorf("%d of 4 reads failed, want %d", failed, want)
 			}
-			execute(t, other, `UPDATE objects SET record_sum = NULL, change_sum = NULL; UPDATE changes SET record_sum = NULL, change_sum = NULL`)
+			execute(t, other, `UPDATE current_objects SET record_sum = NULL, change_sum = NULL; UPDATE undo_log SET record_sum = NULL, change_sum = NULL`)
 			if err := errors.Join(read()...); err != nil {
 				t.Errorf("without sums: %v", err)
 			}

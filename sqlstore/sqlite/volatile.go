@@ -120,12 +120,20 @@ func (m *memory) covered(q sqlstore.Query) (isCovered bool, last int64) {
 	if m.isBehind() {
 		return true, m.last()
 	}
-	for key := range m.current {
-		if key.Group == q.Group && key.Resource == q.Resource && key.Owner == q.Owner {
-			return false, 0
-		}
+	if m.has(sqlstore.Resource{Group: q.Group, Resource: q.Resource, Owner: q.Owner}) {
+		return false, 0
 	}
 	return q.At <= m.flushed || len(m.changes) == 0, m.last()
+}
+
+// has reports whether memory has a change of a resource. The caller holds mu.
+func (m *memory) has(of sqlstore.Resource) bool {
+	for key := range m.current {
+		if key.Of() == of {
+			return true
+		}
+	}
+	return false
 }
 
 // hasChanged reports whether memory has a change of a record's key.
@@ -146,24 +154,26 @@ func (m *memory) holdsExpired(now time.Time) bool {
 	return false
 }
 
-// after returns the changes after a revision, as Driver.Changes does. known is false if memory
-// does not have the first of them.
-func (m *memory) after(revision int64, limit, size int) (changes []sqlstore.Change, known bool) {
+// after returns the changes of a query, as Driver.Changes does. known is false if memory does
+// not have the first of them.
+func (m *memory) after(q sqlstore.ChangesQuery) (changes []sqlstore.Change, known bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	if revision < m.flushed || len(m.changes) == 0 || m.isBehind() {
+	if q.After < m.flushed || len(m.changes) == 0 || m.isBehind() {
 		return nil, false
 	}
+	size := q.Size
 	for i := range m.changes {
-		if m.changes[i].Revision <= revision {
+		c := &m.changes[i]
+		if c.Revision <= q.After || q.Of != nil && c.New.Key.Of() != *q.Of {
 			continue
 		}
-		if len(changes) == limit {
+		if len(changes) == q.Limit {
 			break
 		}
-		changes = append(changes, m.changes[i].Change)
+		changes = append(changes, c.Change)
 		if size > 0 {
-			if size -= m.changes[i].Size(); size <= 0 {
+			if size -= c.Size(); size <= 0 {
 				break
 			}
 		}
@@ -171,11 +181,18 @@ func (m *memory) after(revision int64, limit, size int) (changes []sqlstore.Chan
 	return changes, true
 }
 
-// covers reports whether the database holds all changes up to a revision.
-func (m *memory) covers(revision int64) bool {
+// covers reports whether the database holds all changes up to a revision; if of is not nil, all of
+// that resource.
+func (m *memory) covers(revision int64, of *sqlstore.Resource) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return len(m.changes) == 0 || revision <= m.flushed || m.isBehind()
+	switch {
+	case len(m.changes) == 0 || m.isBehind():
+		return true
+	case of != nil:
+		return !m.has(*of)
+	}
+	return revision <= m.flushed
 }
 
 // commitToMemory makes the writes in memory, as a transaction makes them in the database.

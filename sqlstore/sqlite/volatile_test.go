@@ -86,7 +86,7 @@ func TestVolatile_WritesTogether(t *testing.T) {
 	if pages := logPages(t, driver) - before; pages == 0 || pages > 20 {
 		t.Errorf("the flush of 100 renewals has written %d pages", pages)
 	}
-	changes, err := driver.Changes(t.Context(), 0, 1000, 0)
+	changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: 0, Limit: 1000})
 	if err != nil || len(changes) != 101 {
 		t.Errorf("%d changes, %v", len(changes), err)
 	}
@@ -109,7 +109,7 @@ func TestVolatile_ReadsDoNotWaitForAFlush(t *testing.T) {
 				done <- fmt.Errorf("get: %+v, %w", r, err)
 				return
 			}
-			if changes, err := driver.Changes(t.Context(), created-1, 10, 0); err != nil || len(changes) != 1 {
+			if changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: created - 1, Limit: 10}); err != nil || len(changes) != 1 {
 				done <- fmt.Errorf("changes: %+v, %w", changes, err)
 				return
 			}
@@ -232,7 +232,7 @@ func checkAfterCrash(t *testing.T, driver *sqlite.Driver, last sqlstore.State, d
 	if state.Revision <= last.Revision || state.Compacted != state.Revision || state.Epoch == last.Epoch {
 		t.Fatalf("after a crash at revision %d: %+v", last.Revision, state)
 	}
-	if _, err := driver.Changes(t.Context(), last.Revision, 10, 0); !errors.Is(err, sqlstore.ErrCompacted) {
+	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: last.Revision, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
 		t.Errorf("changes after the last revision: %v", err)
 	}
 	for key, revision := range current {

@@ -39,8 +39,8 @@ func TestUpdate_WritesFewPages(t *testing.T) {
 			commit(i, sqlstore.Update)
 		}
 	}
-	if pages := float64(logPages(t, driver)-before) / (nodes * rounds); pages > 4.5 {
-		t.Errorf("an update writes %.2f pages to the log, want at most 4.5", pages)
+	if pages := float64(logPages(t, driver)-before) / (nodes * rounds); pages > 5 {
+		t.Errorf("an update writes %.2f pages to the log, want at most 5", pages)
 	} else {
 		t.Logf("an update writes %.2f pages to the log", pages)
 	}

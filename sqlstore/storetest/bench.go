@@ -137,7 +137,7 @@ func benchList(b *testing.B, d sqlstore.Driver, limit int) {
 func benchChanges(b *testing.B, d sqlstore.Driver) {
 	fill(b, d, 10_000)
 	for b.Loop() {
-		if changes, err := d.Changes(b.Context(), 5000, 1000, 0); err != nil || len(changes) != 1000 {
+		if changes, err := d.Changes(b.Context(), sqlstore.ChangesQuery{After: 5000, Limit: 1000}); err != nil || len(changes) != 1000 {
 			b.Fatal(len(changes), err)
 		}
 	}

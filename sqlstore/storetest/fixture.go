@@ -58,28 +58,38 @@ func (f fixture) state() sqlstore.State {
 
 func (f fixture) changes(after int64) []sqlstore.Change {
 	f.Helper()
-	changes, err := f.Changes(f.Context(), after, 1_000_000, 0)
+	changes, err := f.Changes(f.Context(), sqlstore.ChangesQuery{After: after, Limit: 1_000_000})
 	if err != nil {
 		f.Fatalf("changes after %d: %v", after, err)
 	}
 	return changes
 }
 
-// compact returns how many changes it has deleted.
+// compact deletes all changes up to a revision. It returns how many it has deleted.
 func (f fixture) compact(upTo int64) (deleted int64) {
 	f.Helper()
-	for range 1_000_000 {
-		n, done, err := f.Compact(f.Context(), upTo, 7)
-		if err != nil {
-			f.Fatalf("compact: %v", err)
-		}
-		if deleted += n; done {
-			return deleted
+	return Compact(f, f.Driver, upTo)
+}
+
+// Compact deletes the changes of all resources up to a revision, and returns how many.
+func Compact(t testing.TB, driver sqlstore.Driver, upTo int64) (deleted int64) {
+	t.Helper()
+	histories, err := driver.Histories(t.Context())
+	if err != nil {
+		t.Fatalf("histories: %v", err)
+	}
+	for _, h := range histories {
+		for n := limitOfDeletion; n == limitOfDeletion; deleted += int64(n) {
+			if n, err = driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: h.Resource, UpTo: upTo, Limit: limitOfDeletion}); err != nil {
+				t.Fatalf("delete history: %v", err)
+			}
 		}
 	}
-	f.Fatal("compaction does not end")
-	return 0
+	return deleted
 }
+
+// limitOfDeletion makes a compaction in tests take several deletions.
+const limitOfDeletion = 7
 
 func collect(ctx context.Context, d sqlstore.Driver, q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, error) {
 	var records []sqlstore.Record
@@ -104,7 +114,7 @@ func create(k sqlstore.Key, value string) sqlstore.Write {
 func update(k sqlstore.Key, replaces int64, value string) sqlstore.Write {
 	return sqlstore.Write{
 		Op: sqlstore.Update, Key: k, Replaces: replaces, UID: "uid-" + k.Name, Form: "v2", Value: quoted(value),
-		Author: sqlstore.Author{User: "bob", Verb: "patch"},
+		Author: sqlstore.Author{User: "bob", RealUser: "eve", Verb: "patch", Subresource: "status", Manager: "kubectl"},
 	}
 }
 

@@ -21,8 +21,10 @@ type Model struct {
 	mu      sync.Mutex
 	state   sqlstore.State
 	current map[sqlstore.Key]sqlstore.Record
-	// changes has all changes after state.Compacted, in order.
+	// changes has the changes that are left, in order.
 	changes []sqlstore.Change
+	// compacted has History.Compacted of each resource.
+	compacted map[sqlstore.Resource]int64
 }
 
 var (
@@ -40,6 +42,8 @@ func NewModel() *Model {
 		Clock:   time.Now,
 		state:   sqlstore.State{Epoch: "model"},
 		current: make(map[sqlstore.Key]sqlstore.Record),
+
+		compacted: make(map[sqlstore.Resource]int64),
 	}
 }
 
@@ -65,6 +69,7 @@ func (m *Model) apply(w *sqlstore.Write, now time.Time) sqlstore.Outcome {
 	case old.Revision != w.Replaces:
 		return sqlstore.Outcome{Err: &sqlstore.ConflictError{Current: old.Revision}}
 	}
+	m.compacted[w.Key.Of()] += 0 // the resource has a history now
 	m.state.Revision++
 	c := sqlstore.Change{
 		Op: w.Op, Revision: m.state.Revision, Time: now, Author: w.Author,
@@ -176,16 +181,16 @@ func isWithin(r sqlstore.Range, k sqlstore.Key) bool {
 }
 
 // Changes implements sqlstore.Driver.
-func (m *Model) Changes(_ context.Context, after int64, limit, size int) ([]sqlstore.Change, error) {
+func (m *Model) Changes(_ context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if after < m.state.Compacted {
+	if q.After < m.state.Compacted {
 		return nil, sqlstore.ErrCompacted
 	}
 	var changes []sqlstore.Change
 	read := 0
 	for _, c := range m.changes {
-		if c.Revision > after && len(changes) < limit && (size == 0 || read < size) {
+		if c.Revision > q.After && len(changes) < q.Limit && (q.Size == 0 || read < q.Size) && (q.Of == nil || c.New.Key.Of() == *q.Of) {
 			changes = append(changes, c)
 			read += c.Size()
 		}
@@ -205,18 +210,56 @@ func (m *Model) ReadIndex() sqlstore.State {
 	return state
 }
 
-// Compact implements sqlstore.Driver.
-func (m *Model) Compact(_ context.Context, upTo int64, limit int) (deleted int64, done bool, err error) {
+// Histories implements sqlstore.Driver.
+func (m *Model) Histories(context.Context) (histories []sqlstore.History, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	upTo = min(upTo, m.state.Revision)
-	if upTo <= m.state.Compacted {
-		return 0, true, nil
+	for of, compacted := range m.compacted {
+		h := sqlstore.History{Resource: of, Compacted: compacted}
+		if i := slices.IndexFunc(m.changes, func(c sqlstore.Change) bool { return c.New.Key.Of() == of }); i >= 0 {
+			h.First, h.FirstTime = m.changes[i].Revision, m.changes[i].Time
+		}
+		histories = append(histories, h)
 	}
-	before := len(m.changes)
-	m.state.Compacted = min(upTo, m.state.Compacted+int64(limit))
-	m.changes = slices.DeleteFunc(m.changes, func(c sqlstore.Change) bool { return c.Revision <= m.state.Compacted })
-	return int64(before - len(m.changes)), m.state.Compacted == upTo, nil
+	return histories, nil
+}
+
+// CountChanges implements sqlstore.Driver.
+func (m *Model) CountChanges(_ context.Context, of sqlstore.Resource, limit int64) (count, oldest int64, _ error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range slices.Backward(m.changes) {
+		if c.New.Key.Of() == of && count < limit {
+			count, oldest = count+1, c.Revision
+		}
+	}
+	return count, oldest, nil
+}
+
+// DeleteHistory implements sqlstore.Driver.
+func (m *Model) DeleteHistory(_ context.Context, d sqlstore.Deletion) (deleted int, _ error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	upTo, last := min(d.UpTo, m.state.Revision), int64(0)
+	isOver := false
+	m.changes = slices.DeleteFunc(m.changes, func(c sqlstore.Change) bool {
+		if isOver || c.New.Key.Of() != d.Of {
+			return false
+		}
+		if isOver = c.Revision > upTo || deleted == d.Limit || !d.Before.IsZero() && !c.Time.Before(d.Before); !isOver {
+			last = c.Revision
+			deleted++
+		}
+		return !isOver
+	})
+	if _, exists := m.compacted[d.Of]; exists && d.Before.IsZero() && deleted < d.Limit {
+		last = upTo
+	}
+	m.state.Compacted = max(m.state.Compacted, last)
+	if last > 0 {
+		m.compacted[d.Of] = max(m.compacted[d.Of], last)
+	}
+	return deleted, nil
 }
 
 // Expired implements sqlstore.Driver.

@@ -20,6 +20,8 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"Empty":          testEmpty,
 		"Changes":        testChanges,
 		"ChangesBySize":  testChangesBySize,
+		"ChangesOf":      testChangesOf,
+		"RetentionCount": testRetentionByCount,
 		"ListAt":         testListAt,
 		"Pages":          testPages,
 		"Ranges":         testRanges,

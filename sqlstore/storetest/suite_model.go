@@ -27,9 +27,23 @@ func testAgainstModel(f fixture) {
 			upTo := w.random.Int64N(w.driver.state().Revision + 2)
 			w.driver.compact(upTo)
 			w.model.compact(upTo)
+			w.deleteHistory()
 		}
 	}
-	w.compareChanges(w.driver.state().Compacted, 1_000_000, 0)
+	w.compareChanges(sqlstore.ChangesQuery{After: w.driver.state().Compacted, Limit: 1_000_000})
+}
+
+// deleteHistory deletes some changes of one resource.
+func (w *walk) deleteHistory() {
+	d := sqlstore.Deletion{Of: w.key().Of(), UpTo: w.random.Int64N(w.driver.state().Revision + 2), Limit: 1 + w.random.IntN(10)}
+	if w.random.IntN(2) == 0 {
+		d.Before = time.Now().Add(anHour)
+	}
+	got, err := w.driver.DeleteHistory(w.driver.Context(), d)
+	want, _ := w.model.DeleteHistory(w.driver.Context(), d)
+	if err != nil || got != want {
+		w.driver.Fatalf("deletion %+v: %d, %v; model %d", d, got, err, want)
+	}
 }
 
 // walk makes the same random calls of two drivers.
@@ -102,7 +116,13 @@ func (w *walk) read() {
 		w.compareList()
 	}
 	last := w.model.state().Revision
-	w.compareChanges(w.random.Int64N(last+2), 1+w.random.IntN(10), w.random.IntN(2)*w.random.IntN(200))
+	of := k.Of()
+	for _, resource := range []*sqlstore.Resource{nil, &of} {
+		w.compareChanges(sqlstore.ChangesQuery{
+			After: w.random.Int64N(last + 2), Of: resource, Limit: 1 + w.random.IntN(10), Size: w.random.IntN(2) * w.random.IntN(200),
+		})
+	}
+	w.compareHistories(of)
 
 	now := time.Unix(w.random.Int64N(4_000_000_000), 0)
 	got, err := w.driver.Expired(w.driver.Context(), now, 5)
@@ -139,11 +159,30 @@ func (w *walk) compareList() {
 	}
 }
 
-func (w *walk) compareChanges(after int64, limit, size int) {
-	got, gotErr := w.driver.Changes(w.driver.Context(), after, limit, size)
-	want, wantErr := w.model.Changes(w.driver.Context(), after, limit, size)
+func (w *walk) compareHistories(of sqlstore.Resource) {
+	limit := 1 + w.random.Int64N(20)
+	gotCount, gotOldest, err := w.driver.CountChanges(w.driver.Context(), of, limit)
+	wantCount, wantOldest, _ := w.model.CountChanges(w.driver.Context(), of, limit)
+	if err != nil || gotCount != wantCount || gotOldest != wantOldest {
+		w.driver.Fatalf("%d of the changes of %v, from %d, %v; model %d from %d", gotCount, of, gotOldest, err, wantCount, wantOldest)
+	}
+	got, err := w.driver.Histories(w.driver.Context())
+	want, _ := w.model.Histories(w.driver.Context())
+	byResource := cmpopts.SortSlices(func(a, b sqlstore.History) bool {
+		return sqlstore.Key{Group: a.Group, Resource: a.Resource.Resource, Owner: a.Owner}.Compare(
+			sqlstore.Key{Group: b.Group, Resource: b.Resource.Resource, Owner: b.Owner}) < 0
+	})
+	ignoreTime := cmpopts.IgnoreFields(sqlstore.History{}, "FirstTime")
+	if diff := cmp.Diff(want, got, byResource, ignoreTime, cmpopts.EquateEmpty()); diff != "" || err != nil {
+		w.driver.Fatalf("histories: %v\n%s", err, diff)
+	}
+}
+
+func (w *walk) compareChanges(q sqlstore.ChangesQuery) {
+	got, gotErr := w.driver.Changes(w.driver.Context(), q)
+	want, wantErr := w.model.Changes(w.driver.Context(), q)
 	ignoreTime := cmpopts.IgnoreFields(sqlstore.Change{}, "Time")
 	if diff := cmp.Diff(want, got, ignoreTime, cmpopts.EquateEmpty()); diff != "" || !sameError(gotErr, wantErr) {
-		w.driver.Fatalf("changes after %d: %v; model %v\n%s", after, gotErr, wantErr, diff)
+		w.driver.Fatalf("changes of %+v: %v; model %v\n%s", q, gotErr, wantErr, diff)
 	}
 }

@@ -35,7 +35,7 @@ func testChanges(f fixture) {
 	first := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 1, Form: "v1", Value: []byte(`"1"`)}
 	second := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 3, Form: "v2", Value: []byte(`"2"`)}
 	want := []sqlstore.Change{
-		{Op: sqlstore.Update, Revision: 3, Author: sqlstore.Author{User: "bob", Verb: "patch"}, New: second, Old: &first, OldBytes: 3},
+		{Op: sqlstore.Update, Revision: 3, Author: sqlstore.Author{User: "bob", RealUser: "eve", Verb: "patch", Subresource: "status", Manager: "kubectl"}, New: second, Old: &first, OldBytes: 3},
 		{
 			Op: sqlstore.Delete, Revision: 4, Author: sqlstore.Author{User: "carol", Verb: "delete"},
 			New: sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 4}, Old: &second, OldBytes: 3,
@@ -51,7 +51,7 @@ func testChanges(f fixture) {
 	if diff := cmp.Diff(first, changes[0].New); diff != "" {
 		f.Errorf("the first state, replaced since (-want +got):\n%s", diff)
 	}
-	some, err := f.Changes(f.Context(), 1, 2, 0)
+	some, err := f.Changes(f.Context(), sqlstore.ChangesQuery{After: 1, Limit: 2})
 	if err != nil || len(some) != 2 || some[0].Revision != 2 || some[1].Revision != 3 {
 		f.Errorf("two changes after 1: %v, %v", some, err)
 	}
@@ -78,7 +78,7 @@ func testChangesBySize(f fixture) {
 		{0, 10, 1, 1}, {0, 10, 100, 1}, {0, 10, 101, 2}, {0, 10, 5200, 2}, {0, 10, 5201, 3}, {0, 10, 5301, 4},
 		{1, 10, 1, 2}, {2, 10, 101, 4}, {3, 10, 5001, 5}, {4, 10, 1, 5},
 	} {
-		changes, err := f.Changes(f.Context(), test.after, test.limit, test.size)
+		changes, err := f.Changes(f.Context(), sqlstore.ChangesQuery{After: test.after, Limit: test.limit, Size: test.size})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -273,7 +273,7 @@ func testReadersDuring(f fixture) {
 				if err == nil && int64(len(records)) != listed.Revision {
 					f.Errorf("%d records at revision %d", len(records), listed.Revision)
 				}
-				changes, err := f.Changes(ctx, 0, 1000, 0)
+				changes, err := f.Changes(ctx, sqlstore.ChangesQuery{After: 0, Limit: 1000})
 				if err == nil && len(changes) > 0 && changes[len(changes)-1].Revision != int64(len(changes)) {
 					f.Errorf("%d changes up to %d", len(changes), changes[len(changes)-1].Revision)
 				}

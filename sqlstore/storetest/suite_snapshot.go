@@ -100,18 +100,21 @@ func RandomRows(t testing.TB, random *rand.Rand) Rows {
 	all := model.rows().Changes
 	f.compact(random.Int64N(model.state.Revision + 1))
 	rows := model.rows()
-	var archived []*sqlstore.ChangeRow
-	for _, change := range all {
-		if change.Revision <= rows.Compacted && random.IntN(3) == 0 {
-			archived = append(archived, change)
+	// The history of some resources was kept for longer.
+	from := make(map[sqlstore.Resource]int64)
+	for of := range model.compacted {
+		if random.IntN(3) == 0 && rows.Compacted > 0 {
+			from[of] = random.Int64N(rows.Compacted)
 		}
 	}
-	rows.Changes = append(archived, rows.Changes...)
+	rows.HistoryFrom = from
+	rows.Changes = slices.DeleteFunc(all, func(c *sqlstore.ChangeRow) bool { return c.Revision <= rows.CompactedOf(c.Of()) })
 	return rows
 }
 
 // rows returns the rows that a database would have.
 func (m *Model) rows() Rows {
+	author := sqlstore.Author{User: "alice", RealUser: "bob", Verb: "update", Subresource: "status", Manager: "test"}
 	rows := Rows{Header: sqlstore.Header{
 		Revision: m.state.Revision, Compacted: m.state.Compacted, Epoch: m.state.Epoch,
 		Time: m.Clock().UTC().Truncate(time.Microsecond), ObjectCount: int64(len(m.current)),
@@ -127,7 +130,8 @@ func (m *Model) rows() Rows {
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(m.current), sqlstore.Key.Compare) {
 		rows.Objects = append(rows.Objects, &sqlstore.ObjectRow{
-			Record: m.current[k], Time: time.Unix(1_700_000_000, 0).UTC(), User: "alice", Verb: "update",
+			Record: m.current[k], Time: time.Unix(1_700_000_000, 0).UTC(), Author: author,
+			Generation: int64(len(k.Name)),
 		})
 	}
 	return rows
@@ -309,7 +313,7 @@ func testAllOrNone(t *testing.T, create func(*testing.T) Database) {
 	compareRows(t, rows, read(t, db))
 }
 
-// Breaks has functions that break Rows, by what is then wrong. The Rows must have no archive.
+// Breaks has functions that break Rows, by what is then wrong. The Rows must have no compacted changes.
 var Breaks = map[string]func(*Rows){
 	"no epoch":             func(r *Rows) { r.Epoch = "" },
 	"compacted too high":   func(r *Rows) { r.Compacted = r.Revision + 1 },
@@ -319,7 +323,7 @@ var Breaks = map[string]func(*Rows){
 	"object with NUL":      func(r *Rows) { r.Objects[0].Value = []byte("\"\x00\"") },
 	"object without name":  func(r *Rows) { r.Objects[0].Name = "" },
 	"object without time":  func(r *Rows) { r.Objects[0].Time = time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC) },
-	"object by nobody":     func(r *Rows) { r.Objects[0].User = "\xff" },
+	"object by nobody":     func(r *Rows) { r.Objects[0].Author.User = "\xff" },
 	"change missing":       func(r *Rows) { r.Changes = slices.Delete(r.Changes, 1, 2) },
 	"first change missing": func(r *Rows) { r.Changes = r.Changes[1:] },
 	"last change missing":  func(r *Rows) { r.Changes = r.Changes[:len(r.Changes)-1] },
@@ -333,9 +337,10 @@ var Breaks = map[string]func(*Rows){
 	},
 }
 
-// WithoutArchive returns the rows without compacted changes.
-func (r Rows) WithoutArchive() Rows {
+// WithoutKept returns the rows without compacted changes.
+func (r Rows) WithoutKept() Rows {
 	r.Changes = slices.DeleteFunc(r.Changes, func(c *sqlstore.ChangeRow) bool { return c.Revision <= r.Compacted })
+	r.HistoryFrom = nil
 	return r
 }
 

@@ -19,9 +19,9 @@ func testCompaction(f fixture) {
 	if state := f.state(); state.Compacted != 0 {
 		f.Fatalf("compacting nothing moved the compacted revision to %d", state.Compacted)
 	}
-	deleted, done, err := f.Compact(f.Context(), 10, 4)
-	if state := f.state(); err != nil || done || deleted != 4 || state.Compacted != 4 {
-		f.Fatalf("first chunk: deleted %d, done %v, %v, %+v", deleted, done, err, state)
+	deleted, err := f.DeleteHistory(f.Context(), sqlstore.Deletion{Of: k.Of(), UpTo: 10, Limit: 4})
+	if state := f.state(); err != nil || deleted != 4 || state.Compacted != 4 {
+		f.Fatalf("first chunk: deleted %d, %v, %+v", deleted, err, state)
 	}
 	if deleted := f.compact(10); deleted != 6 { // the last chunk is not full
 		f.Errorf("deleted %d changes from 5 to 10", deleted)
@@ -36,7 +36,7 @@ func testCompaction(f fixture) {
 	pods := sqlstore.Range{Resource: "pods"}
 	for at := int64(1); at <= 22; at++ {
 		records, _, err := collect(f.Context(), f.Driver, sqlstore.Query{Range: pods, At: at})
-		_, changesErr := f.Changes(f.Context(), at, 5, 0)
+		_, changesErr := f.Changes(f.Context(), sqlstore.ChangesQuery{After: at, Limit: 5})
 		if at < 10 {
 			if !errors.Is(err, sqlstore.ErrCompacted) || !errors.Is(changesErr, sqlstore.ErrCompacted) {
 				f.Errorf("at %d: list %v, changes %v", at, err, changesErr)

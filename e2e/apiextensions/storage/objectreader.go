@@ -49,7 +49,7 @@ func (s *EtcdObjectReader) WaitForStorageVersion(version string, ns, name string
 	})
 }
 
-const storedValue = `SELECT value FROM objects WHERE "group" = ? AND resource = ? AND owner = 'custom' AND namespace = ? AND name = ?`
+const storedValue = `SELECT value FROM objects WHERE "group" = ? AND resource = ? AND defined_by = 'custom' AND namespace = ? AND name = ?`
 
 // GetStoredCustomResource reads an instance as it is stored.
 func (s *EtcdObjectReader) GetStoredCustomResource(ns, name string) (*unstructured.Unstructured, error) {

@@ -46,11 +46,11 @@ func (d *driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	return outcomes, err
 }
 
-// Compact implements sqlstore.Driver.
-func (d *driver) Compact(ctx context.Context, upTo int64, limit int) (int64, bool, error) {
+// DeleteHistory implements sqlstore.Driver.
+func (d *driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (int, error) {
 	d.pass("before a compaction", 0)
 	d.pass("during a compaction", during)
-	deleted, done, err := d.Driver.Compact(ctx, upTo, limit)
+	deleted, err := d.Driver.DeleteHistory(ctx, deletion)
 	d.pass("after a compaction", 0)
-	return deleted, done, err
+	return deleted, err
 }

@@ -188,9 +188,9 @@ func takesRevisionFromRows() fault {
 	return fault{during: func(ctx context.Context, l *lab) error {
 		return l.restart(ctx, func(ctx context.Context) error {
 			return errors.Join(
-				l.exec(ctx, `DELETE FROM objects WHERE revision = (SELECT max(revision) FROM objects)`),
-				l.exec(ctx, `DELETE FROM changes`),
-				l.exec(ctx, `UPDATE counters SET revision = (SELECT max(revision) FROM objects), compacted = (SELECT max(revision) FROM objects)`))
+				l.exec(ctx, `DELETE FROM current_objects WHERE revision = (SELECT max(revision) FROM current_objects)`),
+				l.exec(ctx, `DELETE FROM undo_log`),
+				l.exec(ctx, `UPDATE store SET revision = (SELECT max(revision) FROM current_objects), compacted = (SELECT max(revision) FROM current_objects)`))
 		})
 	}}
 }
@@ -242,7 +242,7 @@ func forgetsTombstones() fault {
 			if err := pause(ctx, 100*time.Millisecond); err != nil || ctx.Err() != nil {
 				return err
 			}
-			err := l.exec(context.WithoutCancel(ctx), `DELETE FROM changes WHERE revision =
+			err := l.exec(context.WithoutCancel(ctx), `DELETE FROM undo_log WHERE revision =
 				(SELECT max(revision) FROM changes WHERE op = 'delete' AND revision > (SELECT compacted FROM counters))`)
 			if err != nil {
 				return err

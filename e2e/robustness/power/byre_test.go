@@ -92,7 +92,7 @@ func read(ctx context.Context, d sqlstore.Driver) (c contents, err error) {
 	if err != nil {
 		return c, err
 	}
-	c.changes, err = d.Changes(ctx, c.compacted, 1_000_000, 0)
+	c.changes, err = d.Changes(ctx, sqlstore.ChangesQuery{After: c.compacted, Limit: 1_000_000})
 	return c, err
 }
 
@@ -122,7 +122,7 @@ func (b *byre) step(ctx context.Context, r *rand.Rand) error {
 		}
 		upTo, limit := state.Revision-r.Int64N(20), 1+r.IntN(150)
 		return b.both(ctx, func(ctx context.Context, d sqlstore.Driver) error {
-			_, _, err := d.Compact(ctx, upTo, limit)
+			_, err := d.DeleteHistory(ctx, sqlstore.Deletion{Of: sqlstore.Resource{Resource: configMaps.Resource}, UpTo: upTo, Limit: limit})
 			return err
 		})
 	}

@@ -174,7 +174,7 @@ func (s *Site) Blackhole(ctx context.Context, during time.Duration) error {
 // AtCommit waits for the next transaction that writes. At a point of its COMMIT it calls do,
 // which may be nil, with the number of the replica, and then executes an action.
 func (s *Site) AtCommit(ctx context.Context, point Point, action Action, do func(replica int)) error {
-	return s.AtStatement(ctx, Failpoint{Statement: "COMMIT", After: "INSERT INTO changes", Point: point}, action, do)
+	return s.AtStatement(ctx, Failpoint{Statement: "COMMIT", After: "INSERT INTO undo_log", Point: point}, action, do)
 }
 
 // AtStatement waits until a replica triggers a failpoint. Then it calls do, which may be nil,

@@ -6,12 +6,12 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-func TestArchive_KeepsWhatIsCompacted(t *testing.T) {
+func TestRetention_OfEachResource(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
 	defer driver.Close()
 	other := foreign(t, path)
-	storetest.Archive(t, driver, func() (texts []string) {
+	storetest.Retention(t, driver, func() (texts []string) {
 		rows, err := other.QueryContext(t.Context(), storetest.HistoryQuery)
 		if err != nil {
 			t.Fatal(err)

@@ -9,12 +9,12 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-func TestArchive_KeepsWhatIsCompacted(t *testing.T) {
+func TestRetention_OfEachResource(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})
 	defer driver.Close()
 	conn := connect(t, dsn)
-	storetest.Archive(t, driver, func() []string {
+	storetest.Retention(t, driver, func() []string {
 		rows, err := conn.Query(t.Context(), storetest.HistoryQuery)
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,107 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"byre/sqlstore"
+)
+
+// Histories implements sqlstore.Driver.
+func (d *Driver) Histories(ctx context.Context) (histories []sqlstore.History, err error) {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) (err error) {
+		rows, err := conn.Query(ctx, selectHistories)
+		if err == nil {
+			histories, err = pgx.CollectRows(rows, scanHistory)
+		}
+		return err
+	})
+	return histories, err
+}
+
+func scanHistory(row pgx.CollectableRow) (h sqlstore.History, err error) {
+	var first *int64
+	var at *time.Time
+	err = row.Scan(&h.Group, &h.Resource.Resource, &h.Owner, &h.Compacted, &first, &at)
+	if err == nil && first != nil {
+		h.First, h.FirstTime = *first, at.UTC()
+	}
+	return h, err
+}
+
+// CountChanges implements sqlstore.Driver.
+func (d *Driver) CountChanges(ctx context.Context, of sqlstore.Resource, limit int64) (count, oldest int64, err error) {
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, _ position) error {
+		w.pause() // ctx bounds it; it reads as many entries of an index as there are changes
+		return conn.QueryRow(ctx, countChanges, of.Group, of.Resource, of.Owner.String(), limit).Scan(&count, &oldest)
+	})
+	return count, oldest, err
+}
+
+// DeleteHistory implements sqlstore.Driver. Its transaction takes the writers' lock last, and so
+// holds it only while it commits.
+//
+// Invariant: a deletion changes only a store that holds the driver's position. Its own
+// transaction checks that. Otherwise a deletion on a server that has lost commits would
+// move the revision past the lost ones, and no process could notice the loss.
+func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
+	defer cancel()
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before position) error {
+		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			var o observation
+			if err := tx.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
+				return err
+			}
+			if err := d.check(before, &o); err != nil {
+				return err
+			}
+			w.pause() // ctx bounds the time of the deletion
+			deletion.UpTo = min(deletion.UpTo, o.Revision)
+			deleted, err = d.deleteHistory(ctx, tx, deletion)
+			return err
+		})
+	})
+	if err != nil {
+		return 0, err
+	}
+	return deleted, nil
+}
+
+// deleteHistory makes a deletion in a transaction.
+func (d *Driver) deleteHistory(ctx context.Context, tx pgx.Tx, deletion sqlstore.Deletion) (deleted int, err error) {
+	group, resource, owner := deletion.Of.Group, deletion.Of.Resource, deletion.Of.Owner.String()
+	var before *string
+	if !deletion.Before.IsZero() {
+		text := formatTime(deletion.Before)
+		before = &text
+	}
+	var b pgx.Batch
+	var last int64
+	b.Queue(configureCompact, milliseconds(d.options.LockTimeout))
+	b.Queue(deleteHistory, group, resource, owner, deletion.UpTo, before, deletion.Limit).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&last, &deleted)
+	})
+	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+		return 0, err
+	}
+	if before == nil && deleted < deletion.Limit {
+		last = deletion.UpTo
+	}
+	if last == 0 {
+		return 0, nil
+	}
+	if _, err := tx.Exec(ctx, updateHistory, group, resource, owner, last); err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	_, err = tx.Exec(ctx, updateCompacted, last) // waits for the writers' lock
+	d.lockWaited.Add(int64(time.Since(start)))
+	return deleted, err
+}
+
+// LockWaited implements sqlstore.LockWaiter.
+func (d *Driver) LockWaited() time.Duration { return time.Duration(d.lockWaited.Load()) }

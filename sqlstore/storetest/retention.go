@@ -1,0 +1,158 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"byre/sqlstore"
+)
+
+// HistoryQuery selects the rows of the view history, each as one text.
+const HistoryQuery = `
+SELECT revision || ' ' || op || ' ' || resource || '/' || name || ' ' || coalesce(value, '-') || ' ' || coalesce(replaced, '-')
+FROM history ORDER BY revision`
+
+// Retention tests that the history of each resource is kept for a time of its own, on an empty
+// database. history returns the rows of HistoryQuery.
+func Retention(t *testing.T, driver sqlstore.Driver, history func() []string) {
+	f := fixture{TB: t, Driver: driver}
+	of := func(group, resource, name string) sqlstore.Key {
+		return sqlstore.Key{Group: group, Resource: resource, Namespace: "n", Name: name}
+	}
+	deployment, lease, pod := of("apps", "deployments", "d"), of("coordination.k8s.io", "leases", "l"), of("", "pods", "p")
+	f.revision(create(deployment, "1"))
+	f.revision(create(lease, "2"))
+	f.revision(create(pod, "3"))
+	f.revision(update(deployment, 1, "4"))
+	f.revision(update(lease, 2, "5"))
+	f.revision(create(of("apps", "deployments", "gone"), "6"))
+	f.revision(remove(of("apps", "deployments", "gone"), 6))
+	f.revision(update(pod, 3, "8"))
+	f.revision(update(deployment, 4, "9"))
+	whole := history()
+
+	// With a clock that is an hour ahead, all changes are older than an hour.
+	ahead := &shifted{Driver: driver, by: anHour + time.Minute}
+	retain(f, ahead, sqlstore.Options{Retention: anHour, RetentionFor: []sqlstore.ResourceRetention{
+		{GroupResource: sqlstore.GroupResource{Group: "apps", Resource: "deployments"}, Age: 2 * anHour},
+		{GroupResource: sqlstore.GroupResource{Resource: "leases"}, Age: anHour / 2},
+	}}, func() bool { return f.state().Compacted == 8 })
+	// The history still has all changes of deployments, and the changes of other resources that
+	// wrote a current state.
+	want := slices.DeleteFunc(slices.Clone(whole), func(row string) bool {
+		return strings.HasPrefix(row, "2 ") || strings.HasPrefix(row, "3 ")
+	})
+	for i, row := range want {
+		if strings.Contains(row, " leases/") || strings.Contains(row, " pods/") { // what they replaced is gone
+			want[i] = row[:strings.LastIndex(row, " ")] + " -"
+		}
+	}
+	if diff := cmp.Diff(want, history()); diff != "" {
+		t.Errorf("history after the compaction (-want +got):\n%s", diff)
+	}
+	// Only SQL reads what is left: Changes and List fail at compacted revisions.
+	deployments := deployment.Of()
+	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: 3, Of: &deployments, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
+		t.Errorf("changes after a compacted revision: %v", err)
+	}
+	if _, _, err := collect(t.Context(), driver, sqlstore.Query{Range: sqlstore.Range{Group: "apps", Resource: "deployments"}, At: 4}); !errors.Is(err, sqlstore.ErrCompacted) {
+		t.Errorf("list at a compacted revision: %v", err)
+	}
+	if changes := f.changes(8); len(changes) != 1 || changes[0].Old == nil {
+		t.Errorf("changes that are not compacted: %+v", changes)
+	}
+
+	// The oldest changes go first, up to the first that is too young, in chunks.
+	deletion := sqlstore.Deletion{Of: deployments, UpTo: 9, Before: time.Now().Add(-anHour), Limit: 2}
+	for _, want := range []int{0, 2, 2, 1, 0} {
+		if n, err := driver.DeleteHistory(t.Context(), deletion); n != want || err != nil {
+			t.Errorf("deleted %d changes, %v; want %d", n, err, want)
+		}
+		deletion.Before = time.Now().Add(anHour)
+	}
+	left := []string{`5 update leases/l "5" -`, `8 update pods/p "8" -`, `9 update deployments/d "9" -`}
+	if diff := cmp.Diff(left, history()); diff != "" {
+		t.Errorf("history of which all was deleted (-want +got):\n%s", diff)
+	}
+}
+
+// retain runs a store until a condition is true.
+func retain(f fixture, driver sqlstore.Driver, options sqlstore.Options, condition func() bool) {
+	f.Helper()
+	f.Driver = driver
+	options.CompactInterval = time.Millisecond
+	_, stop := start(f, options)
+	f.until("the retention", condition)
+	stop()
+}
+
+// testRetentionByCount makes many changes of one resource: they shorten neither the history of
+// another one nor that of one that is kept for longer.
+func testRetentionByCount(f fixture) {
+	quiet, kept := key("n", "quiet"), sqlstore.Key{Group: "apps", Resource: "deployments", Name: "kept"}
+	quiet.Resource = "configmaps"
+	f.revision(create(quiet, "1"))
+	f.revision(create(kept, "2"))
+	revision := f.revision(update(kept, 2, "3"))
+	f.revision(update(kept, revision, "4"))
+	busy := key("n", "busy")
+	revision = f.revision(create(busy, "0"))
+	for range 29 {
+		revision = f.revision(update(busy, revision, "v"))
+	}
+	first := func(of sqlstore.Resource) int64 {
+		histories, err := f.Histories(f.Context())
+		if err != nil {
+			f.Fatal(err)
+		}
+		i := slices.IndexFunc(histories, func(h sqlstore.History) bool { return h.Resource == of })
+		return histories[i].First
+	}
+	options := sqlstore.Options{
+		RetentionChanges: 3, RetentionFor: []sqlstore.ResourceRetention{{GroupResource: sqlstore.GroupResource{Resource: "deployments"}, Age: -1}},
+	}
+	retain(f, f.Driver, options, func() bool { return first(busy.Of()) == revision-2 })
+	if first(quiet.Of()) != 1 || first(kept.Of()) != 2 {
+		f.Errorf("the history of the quiet resource begins at %d, of the kept one at %d; want 1 and 2", first(quiet.Of()), first(kept.Of()))
+	}
+	if state := f.state(); state.Compacted != revision-3 {
+		f.Errorf("compacted up to %d, want %d", state.Compacted, revision-3)
+	}
+}
+
+// testChangesOf reads the changes of a quiet resource among those of a busy one.
+func testChangesOf(f fixture) {
+	quiet := sqlstore.Key{Group: "apps", Resource: "deployments", Name: "quiet"}
+	f.revision(create(quiet, "1"))
+	for i := range 20 {
+		f.revision(create(key("n", string(rune('a'+i))), "v"))
+	}
+	last := f.revision(update(quiet, 1, "2"))
+	of, none := quiet.Of(), sqlstore.Resource{Resource: "none"}
+	for _, test := range []struct {
+		q    sqlstore.ChangesQuery
+		want []int64
+	}{
+		{sqlstore.ChangesQuery{Of: &of, Limit: 10}, []int64{1, last}},
+		{sqlstore.ChangesQuery{Of: &of, Limit: 1}, []int64{1}},
+		{sqlstore.ChangesQuery{Of: &of, Limit: 10, Size: 1}, []int64{1}},
+		{sqlstore.ChangesQuery{Of: &of, After: 1, Limit: 10}, []int64{last}},
+		{sqlstore.ChangesQuery{Of: &of, After: last, Limit: 10}, nil},
+		{sqlstore.ChangesQuery{Of: &none, Limit: 10}, nil},
+	} {
+		changes, err := f.Changes(context.Background(), test.q)
+		var got []int64
+		for _, c := range changes {
+			got = append(got, c.Revision)
+		}
+		if err != nil || !slices.Equal(got, test.want) {
+			f.Errorf("%+v: %v, %v; want %v", test.q, got, err, test.want)
+		}
+	}
+}
