@@ -266,12 +266,15 @@ bench: build test-setup
 # Compares stores of 10,000 objects with stores of GROWTH objects, each with GROWTH_CHANGES
 # changes, on both databases: the plans of all statements, the speed of reads and of compaction,
 # and that of writes during a compaction. A million takes some minutes and 10 GB; with ten changes of each,
-# GROWTH_CHANGES=10, an hour and 20 GB.
+# GROWTH_CHANGES=10, an hour and 20 GB. Then it compares reads of the past after 10,000 changes
+# with those after GROWTH_HISTORY changes of the same objects.
 GROWTH         ?= 1000000
 GROWTH_CHANGES ?= 2
+GROWTH_HISTORY ?= 10000000
 growth: test-setup
 	BYRE_GROWTH=$(GROWTH) $(GO) test ./sqlstore/sqlite ./sqlstore/postgres -run TestPlans -count=1 -timeout 60m
 	BYRE_GROWTH=$(GROWTH) BYRE_GROWTH_CHANGES=$(GROWTH_CHANGES) $(GO) test ./sqlstore -run TestGrowth_ReadsAndCompactionKeepTheirSpeed -count=1 -timeout 120m -v
+	BYRE_GROWTH_HISTORY=$(GROWTH_HISTORY) $(GO) test ./sqlstore -run TestGrowth_ReadsDoNotGrowWithHistory -count=1 -timeout 120m -v
 
 # The packages that have fuzz targets, and the targets of the package $$p.
 FUZZ_PKGS    = $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -rn1 dirname | sort -u)

@@ -46,7 +46,7 @@ func TestGrowth_ReadsAndCompactionKeepTheirSpeed(t *testing.T) {
 			begun := time.Now()
 			large, path := database.open(t, grown(objects, changes))
 			t.Logf("loaded %d objects and %d changes in %v", objects, changes*objects, time.Since(begun).Round(time.Second))
-			compareReads(t, readsOf(t.Context(), small, few, changes), readsOf(t.Context(), large, objects, changes))
+			compareReads(t, readsOf(t.Context(), small, few, changes), readsOf(t.Context(), large, objects, changes), 1.5)
 			if err := small.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -210,10 +210,12 @@ func readsOf(ctx context.Context, driver sqlstore.Driver, objects, changesEach i
 	}
 }
 
-// compareReads compares the median durations of the reads of two stores. It reads each place
+// compareReads compares the durations of the reads of two stores: those of the large one may take
+// most times as long. It takes the duration of which a tenth of the reads stays below, because
+// other load on the machine affects the shortest ones least. It reads each place
 // once before it measures, so that the pages are in memory. It alternates between the stores,
 // so that other load on the machine affects both alike.
-func compareReads(t *testing.T, small, large map[string]func(place int) error) {
+func compareReads(t *testing.T, small, large map[string]func(place int) error, most float64) {
 	t.Helper()
 	for name := range small {
 		var took [2][]time.Duration
@@ -231,11 +233,11 @@ func compareReads(t *testing.T, small, large map[string]func(place int) error) {
 		for n := range took {
 			slices.Sort(took[n])
 		}
-		before, after := took[0][len(took[0])/2], took[1][len(took[1])/2]
+		before, after := took[0][len(took[0])/10], took[1][len(took[1])/10]
 		ratio := float64(after) / float64(before)
 		t.Logf("%s: %v, %.2f times that of the small store (%v)", name, after, ratio, before)
-		if ratio > 1.5 {
-			t.Errorf("%s takes %.2f times as long, want at most 1.5", name, ratio)
+		if ratio > most {
+			t.Errorf("%s takes %.2f times as long, want at most %.1f", name, ratio, most)
 		}
 	}
 }

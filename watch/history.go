@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"byre/sqlstore"
@@ -13,34 +14,42 @@ import (
 // historyBytes bounds the pages of history in memory.
 const historyBytes = 16 << 20
 
-// history reads the changes that have left the rings. It reads each page once for all
-// subscriptions that need it, because after a restart thousands of watchers resume and read
+// history reads the changes that have left the rings, those of one resource at a time: a watch of
+// a resource that seldom changes does not read the changes of others. It reads each page once for
+// all subscriptions that need it, because after a restart thousands of watchers resume and read
 // the same history.
 //
 // A page begins after a multiple of pageChanges, so that subscriptions share pages whatever
-// their revisions are. If a page ends before the next multiple, because of pageBytes, another
-// page begins where it ends.
+// their revisions are. It has at most pageChanges changes. If it ends before the next multiple,
+// because of pageBytes, another page begins at the revision that a subscription needs.
 type history struct {
 	mu sync.Mutex
-	// cells are the pages in memory, by revision/pageChanges.
-	cells map[int64][]*page
+	// pages are the pages in memory. Those of one resource may overlap.
+	pages map[Resource][]*page
 	// recent has the same pages; the one that was used last is at the front.
 	recent list.List
 	// bytes is the sum of the pages' bytes.
 	bytes int
-	// reads are the reads in flight, by the revision after which their page begins.
-	reads map[int64]*pageRead
+	// reads are the reads in flight.
+	reads map[pageKey]*pageRead
 	// resets counts the calls of forget. fetch does not add a page whose read began
 	// before the last one.
 	resets int
 }
 
-// page has the changes after one revision, up to and including another. It is immutable
-// except for recent and used.
+// pageKey is what a page is read by: its resource, and the revision after which it begins.
+type pageKey struct {
+	resource Resource
+	after    int64
+}
+
+// page has all changes of a resource after one revision, up to and including another. It is
+// immutable except for recent and used.
 type page struct {
-	after, end int64
-	events     map[Resource][]Event
-	bytes      int
+	pageKey
+	end    int64
+	events []Event
+	bytes  int
 	// recent is its element in history.recent. used is set when the page is used, and
 	// cleared by dropUnused. history.mu guards both.
 	recent *list.Element
@@ -54,25 +63,33 @@ type pageRead struct {
 	err  error
 }
 
-// eventBytes is about the memory of an event without its values.
+// eventBytes is about the memory of an event without its values, and of a page without its
+// events.
 const eventBytes = 400
 
-// newPage makes a page of the changes after a revision. If one change wrote a state and a later
-// one of the page replaced it, both events have the same Entry, so that it is decoded once.
-func newPage(after int64, changes []sqlstore.Change) (*page, error) {
-	p := &page{after: after, end: after, events: map[Resource][]Event{}}
+// newPage makes a page of the changes that were read when the feed was at the revision upTo.
+// Later changes are left out. If one change wrote a state and a later one of the page replaced it,
+// both events have the same Entry, so that it is decoded once. newPage fails with errHole if the
+// change is missing that wrote a state which a later one of the page replaced.
+func newPage(key pageKey, upTo int64, changes []sqlstore.Change) (*page, error) {
+	p := &page{pageKey: key, end: upTo, bytes: eventBytes}
+	size := 0
 	written := make(map[int64]*Entry, len(changes))
 	for _, c := range changes {
-		if c.Revision != p.end+1 {
-			return nil, fmt.Errorf("%w: %d comes after %d", errHole, c.Revision, p.end)
+		if c.Revision > upTo {
+			break
 		}
-		p.end = c.Revision
+		size += c.Size()
 		p.bytes += eventBytes
 		ev := eventOf(c)
 		if c.Old != nil {
-			if same := written[c.Old.Revision]; same != nil {
+			same := written[c.Old.Revision]
+			switch {
+			case same != nil:
 				ev.Old = same
-			} else {
+			case c.Old.Revision > key.after:
+				return nil, fmt.Errorf("%w: %d replaces %d, which is not there", errHole, c.Revision, c.Old.Revision)
+			default:
 				p.bytes += len(c.Old.Value)
 			}
 		}
@@ -80,21 +97,20 @@ func newPage(after int64, changes []sqlstore.Change) (*page, error) {
 			written[c.Revision] = ev.New
 			p.bytes += len(c.New.Value)
 		}
-		r := resourceOf(c.New.Key)
-		p.events[r] = append(p.events[r], ev)
+		p.events = append(p.events, ev)
 	}
-	if p.end == after {
-		return nil, fmt.Errorf("%w: nothing comes after %d", errHole, after)
+	if n := len(p.events); n == pageChanges || size >= pageBytes {
+		p.end = p.events[n-1].Revision // the store may have more changes up to upTo
 	}
 	return p, nil
 }
 
-// loadPage returns a page that has the change after a revision, which the feed has applied. The
-// page comes from memory or from the store.
-func (f *Feed) loadPage(ctx context.Context, revision int64) (*page, error) {
+// loadPage returns a page of a resource that begins at or before a revision and ends after it. The
+// feed has applied the revision. The page comes from memory or from the store.
+func (f *Feed) loadPage(ctx context.Context, r Resource, revision int64) (*page, error) {
 	after := revision - revision%pageChanges
 	for {
-		p, err := f.readPage(ctx, after, revision)
+		p, err := f.readPage(ctx, pageKey{r, after}, revision)
 		switch {
 		case errors.Is(err, ErrCompacted) && after < revision:
 			// The beginning of the page is compacted. If its end is not, the page
@@ -114,23 +130,23 @@ func (f *Feed) loadPage(ctx context.Context, revision int64) (*page, error) {
 	}
 }
 
-// readPage returns a page that is in memory and has the change after revision. If there is
-// none it reads the page that begins after the revision after.
-func (f *Feed) readPage(ctx context.Context, after, revision int64) (*page, error) {
+// readPage returns a page that is in memory and goes on after revision. If there is none it reads
+// the page of a key.
+func (f *Feed) readPage(ctx context.Context, key pageKey, revision int64) (*page, error) {
 	f.history.mu.Lock()
-	if p := f.history.find(after, revision); p != nil {
+	if p := f.history.find(key, revision); p != nil {
 		f.history.mu.Unlock()
 		return p, nil
 	}
-	read := f.history.reads[after]
+	read := f.history.reads[key]
 	mine := read == nil
 	if mine {
 		read = &pageRead{done: make(chan struct{})}
-		f.history.reads[after] = read
+		f.history.reads[key] = read
 	}
 	resets := f.history.resets
 	f.history.mu.Unlock()
-	if mine && !f.spawn(func() { f.fetch(read, after, resets) }) {
+	if mine && !f.spawn(func() { f.fetch(read, key, resets) }) {
 		return nil, ErrClosed
 	}
 	if err := f.wait(ctx, read.done); err != nil {
@@ -140,14 +156,15 @@ func (f *Feed) readPage(ctx context.Context, after, revision int64) (*page, erro
 }
 
 // fetch reads one page.
-func (f *Feed) fetch(read *pageRead, after int64, resets int) {
-	limit := min(pageChanges-after%pageChanges, f.Revision()-after)
+func (f *Feed) fetch(read *pageRead, key pageKey, resets int) {
+	upTo := f.Revision()
 	var changes []sqlstore.Change
-	if read.err = ErrCompacted; limit > 0 { // otherwise the feed has adopted a state before the page
-		changes, read.err = f.source.Changes(f.running, sqlstore.ChangesQuery{After: after, Limit: int(limit), Size: pageBytes})
+	if read.err = ErrCompacted; key.after < upTo { // otherwise the feed has adopted a state before the page
+		of := sqlstore.Resource{Group: key.resource.Group, Resource: key.resource.Name, Owner: key.resource.Owner}
+		changes, read.err = f.source.Changes(f.running, sqlstore.ChangesQuery{After: key.after, Of: &of, Limit: pageChanges, Size: pageBytes})
 	}
 	if read.err == nil {
-		read.page, read.err = newPage(after, changes)
+		read.page, read.err = newPage(key, upTo, changes)
 	}
 	if errors.Is(read.err, errHole) {
 		f.opts.Logger.Error("watch: history is broken; watches that need it end, and their clients list again", "error", read.err)
@@ -157,7 +174,7 @@ func (f *Feed) fetch(read *pageRead, after int64, resets int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.resets == resets {
-		delete(h.reads, after)
+		delete(h.reads, key)
 		if read.err == nil {
 			h.add(read.page)
 		}
@@ -165,16 +182,16 @@ func (f *Feed) fetch(read *pageRead, after int64, resets int) {
 	close(read.done)
 }
 
-// find returns a page in memory that has the change after revision, or else the one that begins
-// after the revision after; nil if there is neither.
-func (h *history) find(after, revision int64) *page {
+// find returns a page in memory that begins at or before revision and ends after it, or else the
+// one of a key; nil if there is neither.
+func (h *history) find(key pageKey, revision int64) *page {
 	var found *page
-	for _, p := range h.cells[after/pageChanges] {
+	for _, p := range h.pages[key.resource] {
 		if p.after <= revision && revision < p.end {
 			found = p
 			break
 		}
-		if p.after == after {
+		if p.after == key.after {
 			found = p
 		}
 	}
@@ -187,14 +204,13 @@ func (h *history) find(after, revision int64) *page {
 
 // add adds a page, and drops those that were not used for longest until the rest fits.
 func (h *history) add(p *page) {
-	cell := p.after / pageChanges
-	for _, other := range h.cells[cell] {
+	for _, other := range h.pages[p.resource] {
 		if other.after == p.after {
 			h.drop(other) // it was read earlier, when the store had fewer changes
 			break
 		}
 	}
-	h.cells[cell] = append(h.cells[cell], p)
+	h.pages[p.resource] = append(h.pages[p.resource], p)
 	p.recent, p.used = h.recent.PushFront(p), true
 	h.bytes += p.bytes
 	for h.bytes > historyBytes && h.recent.Len() > 1 {
@@ -203,16 +219,9 @@ func (h *history) add(p *page) {
 }
 
 func (h *history) drop(p *page) {
-	cell := p.after / pageChanges
-	pages := h.cells[cell]
-	for i, other := range pages {
-		if other == p {
-			pages = append(pages[:i:i], pages[i+1:]...)
-			break
-		}
-	}
-	if h.cells[cell] = pages; len(pages) == 0 {
-		delete(h.cells, cell)
+	pages := slices.DeleteFunc(h.pages[p.resource], func(other *page) bool { return other == p })
+	if h.pages[p.resource] = pages; len(pages) == 0 {
+		delete(h.pages, p.resource)
 	}
 	h.recent.Remove(p.recent)
 	h.bytes -= p.bytes
@@ -222,81 +231,9 @@ func (h *history) drop(p *page) {
 func (h *history) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.cells = map[int64][]*page{}
-	h.reads = map[int64]*pageRead{}
+	h.pages = map[Resource][]*page{}
+	h.reads = map[pageKey]*pageRead{}
 	h.recent.Init()
 	h.bytes = 0
 	h.resets++
-}
-
-// fillRing adds the events of before the resource was loaded to the ring of a resource cache,
-// page by page, the newest page first. Watchers that resume after a restart then find them in
-// memory. It ends at the beginning of the history, when the ring is full, and when it has read
-// three quarters of historyBytes: then the pages are still in memory when the ring of the next
-// resource is filled.
-//
-// It waits for an Interval first, because at a start it would delay what the server needs to
-// become ready. Watchers that resume earlier read the pages themselves.
-func (f *Feed) fillRing(ctx context.Context, rc *resourceCache) {
-	if !sleep(ctx, f.opts.Interval) {
-		return
-	}
-	for budget := historyBytes * 3 / 4; budget > 0; {
-		since, compacted, full := f.ringStart(rc)
-		if full || since <= compacted {
-			return
-		}
-		after := max((since-1)/pageChanges*pageChanges, compacted)
-		var events []Event
-		for end := after; end < since; {
-			p, err := f.loadPage(ctx, end)
-			if err != nil {
-				return // a subscription that needs the page reads it again, and returns the error
-			}
-			for _, ev := range p.events[rc.resource] {
-				if ev.Revision > end && ev.Revision <= since {
-					events = append(events, ev)
-				}
-			}
-			end = p.end
-			budget -= p.bytes
-		}
-		if !f.prepend(rc, events, after, since) {
-			return
-		}
-	}
-}
-
-// ringStart returns the revision after which the ring is complete, the compacted revision, and
-// whether the ring takes no more events at its beginning.
-func (f *Feed) ringStart(rc *resourceCache) (since, compacted int64, full bool) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return rc.ring.since, f.compacted, rc.dropped || !rc.loaded || rc.ring.isFull()
-}
-
-// prepend adds the events after one revision, up to another (since), at the beginning of a ring
-// that is complete after since. It returns false if the ring is not complete after since any
-// more, or is full.
-func (f *Feed) prepend(rc *resourceCache, events []Event, after, since int64) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if rc.dropped || !rc.loaded || rc.ring.since != since {
-		return false
-	}
-	for i := len(events) - 1; i >= 0; i-- {
-		ev := events[i]
-		if ev.New != nil {
-			// If the state is still current, the event uses the entry in the tree.
-			if e, _ := rc.tree.Get(ev.New); e != nil && e.Revision == ev.Revision {
-				ev.New = e
-			}
-		}
-		if !rc.ring.prepend(ev) {
-			rc.ring.since = ev.Revision
-			return false
-		}
-	}
-	rc.ring.since = after
-	return true
 }

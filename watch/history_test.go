@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"byre/sqlstore"
-	"byre/sqlstore/eventually"
 	"byre/sqlstore/storetest"
 )
 
@@ -87,44 +86,45 @@ func readOn(t testing.TB, f *Feed, after, last int64) error {
 	return nil
 }
 
-// Watchers that resume after a restart share what the feed reads of the history, whether or not
-// it fits in the ring.
+// Watchers that resume after a restart share what the feed reads of the history of their resource,
+// and read no change of another one.
 func TestHistory_IsSharedByResumingWatchers(t *testing.T) {
 	t.Parallel()
 	const n, watchers = 500, 10_000
-	for name, ring := range map[string]int{"ring": 0, "pages": 4} {
-		t.Run(name, func(t *testing.T) {
-			f := startOver(t, newWrittenSource(t, n, "x"), Options{RingEvents: ring})
-			resume(t, f.Feed, watchers, 2*n)
-			if rows := f.source.rows.Load(); rows > 2*n*11/10 {
-				t.Errorf("%d rows are read for %d changes", rows, 2*n)
-			}
-		})
+	f := startOver(t, newWrittenSource(t, n, "x"), Options{RingEvents: 4})
+	resume(t, f.Feed, watchers, 2*n)
+	if rows := f.source.rows.Load(); rows > 2*n {
+		t.Errorf("%d rows are read for %d changes of Pods", rows, n)
 	}
 }
 
-// Soon after a resource was loaded, its ring has the events of before.
-func TestRing_IsFilledFromTheLog(t *testing.T) {
+// The watch of a resource that seldom changes reads its changes, however many others there are.
+func TestHistory_AQuietResourceReadsItsChanges(t *testing.T) {
 	t.Parallel()
-	const n = 2 * pageChanges
-	f := startOver(t, newWrittenSource(t, n, "x"), Options{})
-	f.snapshot()
-	eventually.True(t, "the ring is full", func() bool {
-		since, _, _ := f.ringStart(f.caches[pods])
-		return since == 0
-	})
-	rows := f.source.rows.Load()
-	for after := int64(0); after < 2*n; after += 97 {
-		if err := readOn(t, f.Feed, after, 2*n); err != nil {
-			t.Fatalf("after %d: %v", after, err)
+	const others = 100_000
+	s := &source{Model: storetest.NewModel()}
+	commit := func(writes ...sqlstore.Write) {
+		if _, err := s.Commit(t.Context(), writes); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if read := f.source.rows.Load(); read != rows {
-		t.Errorf("%d rows are read again", read-rows)
+	commit(sqlstore.Write{Op: sqlstore.Create, Key: pod("a", "x"), Value: []byte("1")})
+	for i := range others / 1000 {
+		batch := make([]sqlstore.Write, 1000)
+		for j := range batch {
+			batch[j] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "others", Name: fmt.Sprint(i, "-", j)}, Value: []byte("1")}
+		}
+		commit(batch...)
 	}
-	h := f.caches[pods]
-	if ev := h.ring.at(h.ring.size - 1); ev.New != f.snapshot().Get("a", ev.New.Name) {
-		t.Error("the ring and the tree have different entries of a current record")
+	commit(sqlstore.Write{Op: sqlstore.Update, Key: pod("a", "x"), Replaces: 1, Value: []byte("2")})
+	f := startOver(t, s, Options{})
+	for after := int64(1); after < others; after += others / 10 {
+		if events := f.next(f.subscribe(Interest{}, after), 1); events[0].Revision != others+2 {
+			t.Fatalf("after %d comes %d", after, events[0].Revision)
+		}
+	}
+	if reads, rows := s.reads.Load(), s.rows.Load(); reads > 1 || rows > 2 {
+		t.Errorf("%d reads of %d changes", reads, rows)
 	}
 }
 
@@ -155,13 +155,8 @@ func TestHistory_PagesAreBoundedByBytes(t *testing.T) {
 		t.Errorf("%d bytes of history are kept", f.history.bytes)
 	}
 	total := 0
-	for cell, pages := range f.history.cells {
-		for _, p := range pages {
-			total += p.bytes
-			if p.after/pageChanges != cell {
-				t.Errorf("the page after %d is in cell %d", p.after, cell)
-			}
-		}
+	for _, p := range f.history.pages[pods] {
+		total += p.bytes
 	}
 	if total != f.history.bytes {
 		t.Errorf("%d bytes of history are kept, counted %d", total, f.history.bytes)
@@ -204,7 +199,7 @@ func TestHistory_IsForgottenByAReset(t *testing.T) {
 	}
 	f.history.mu.Lock()
 	defer f.history.mu.Unlock()
-	if len(f.history.cells) > 0 || f.history.bytes > 0 {
+	if len(f.history.pages) > 0 || f.history.bytes > 0 {
 		t.Errorf("%d bytes of history are kept", f.history.bytes)
 	}
 }
@@ -236,19 +231,15 @@ func TestHistory_AHoleIsCompacted(t *testing.T) {
 func BenchmarkResume(b *testing.B) {
 	const n, watchers = 2000, 10_000
 	s := newWrittenSource(b, n, strings.Repeat("x", 1000))
-	for name, ring := range map[string]int{"ring": 0, "pages": 4} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				s.rows.Store(0)
-				f := New(s, Options{RingEvents: ring})
-				ctx, stop := context.WithCancel(b.Context())
-				var running sync.WaitGroup
-				running.Go(func() { _ = f.Run(ctx) })
-				resume(b, f, watchers, 2*n)
-				stop()
-				running.Wait()
-			}
-			b.ReportMetric(float64(s.rows.Load())/(2*n), "reads/change")
-		})
+	for b.Loop() {
+		s.rows.Store(0)
+		f := New(s, Options{RingEvents: 4})
+		ctx, stop := context.WithCancel(b.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = f.Run(ctx) })
+		resume(b, f, watchers, 2*n)
+		stop()
+		running.Wait()
 	}
+	b.ReportMetric(float64(s.rows.Load())/n, "reads/change")
 }

@@ -197,24 +197,20 @@ func (f *Feed) load(ctx context.Context, rc *resourceCache, load *loading) {
 		err = f.awaitApplied(ctx, listed.Revision, a)
 	}
 	stop()
-	if f.endLoading(rc, load, err, func() { rc.begin(tree, bytes, listed.Revision) }) {
-		f.fillRing(ctx, rc)
-	}
+	f.endLoading(rc, load, err, func() { rc.begin(tree, bytes, listed.Revision) })
 }
 
 // endLoading ends a loading. Unless the loading has failed it calls begin, which puts the records
-// into the resource cache, and returns true.
-func (f *Feed) endLoading(rc *resourceCache, load *loading, err error, begin func()) bool {
+// into the resource cache.
+func (f *Feed) endLoading(rc *resourceCache, load *loading, err error, begin func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer close(load.done)
 	switch {
 	case rc.dropped:
-		return false
 	case err != nil:
 		load.err, rc.load = err, nil
-		return false
+	default:
+		begin()
 	}
-	begin()
-	return true
 }

@@ -17,7 +17,7 @@ type ring struct {
 	bare bool
 	// since is the revision after which the ring is complete.
 	// Invariant: the ring holds every event of the resource after since, up to
-	// Feed.revision, in order. push, drop and prepend keep it. Otherwise a subscription
+	// Feed.revision, in order. push and drop keep it. Otherwise a subscription
 	// that reads the ring would miss events.
 	since int64
 }
@@ -69,28 +69,6 @@ func (r *ring) push(ev Event) {
 	for r.bytes > maxBytes && r.size > 1 {
 		r.drop()
 	}
-}
-
-// prepend adds an event before the oldest one. It returns false if the ring is full. The caller
-// sets since.
-func (r *ring) prepend(ev Event) bool {
-	maxEvents, maxBytes := r.bounds()
-	if r.isFull() || r.size > 0 && r.bytes+r.cost(ev) > maxBytes {
-		return false
-	}
-	if r.size == len(r.events) {
-		r.grow(maxEvents)
-	}
-	r.head = (r.head + len(r.events) - 1) % len(r.events)
-	*r.at(0) = ev
-	r.size++
-	r.bytes += r.cost(ev)
-	return true
-}
-
-func (r *ring) isFull() bool {
-	maxEvents, maxBytes := r.bounds()
-	return r.size == maxEvents || r.bytes >= maxBytes
 }
 
 func (r *ring) drop() {

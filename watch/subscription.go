@@ -205,12 +205,12 @@ func (s *Subscription) nextInRing() (events []Event, ok bool, err error) {
 // readHistory returns the events of one page of history, of which there may be none, and moves
 // pos to the end of the page.
 func (s *Subscription) readHistory(ctx context.Context) ([]Event, error) {
-	p, err := s.feed.loadPage(ctx, s.pos)
+	p, err := s.feed.loadPage(ctx, s.cache.resource, s.pos)
 	if err != nil {
 		return nil, err
 	}
 	var events []Event
-	for _, ev := range p.events[s.cache.resource] {
+	for _, ev := range p.events {
 		if ev.Revision > s.pos && s.wants(ev) {
 			events = append(events, ev)
 		}

@@ -72,7 +72,7 @@ func (f *Feed) stateBytes() (total int) {
 func (h *history) dropUnused() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, pages := range h.cells {
+	for _, pages := range h.pages {
 		for _, p := range slices.Clone(pages) {
 			if !p.used {
 				h.drop(p)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,6 +87,60 @@ func TestEncodedWatch_SendsInitialEvents(t *testing.T) {
 	if ev := events(t, w, 1)[0]; ev.Type != apiwatch.Added {
 		t.Errorf("got %s after the initial events", ev.Type)
 	}
+}
+
+// following is a driver that counts the changes that are read of it, and their bytes.
+type following struct {
+	sqlstore.Driver
+	changes, bytes atomic.Int64
+}
+
+func (d *following) Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlstore.Change, error) {
+	changes, err := d.Driver.Changes(ctx, q)
+	for _, c := range changes {
+		d.changes.Add(1)
+		d.bytes.Add(int64(c.Size()))
+	}
+	return changes, err
+}
+
+// A watch that resumes reads the changes of its resource, and not the 100,000 that were made of
+// another one since.
+func TestWatch_ResumesPastTheChangesOfOthers(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("makes 100,000 changes")
+	}
+	const others = 100_000
+	onEach(t, func(t *testing.T, b backend) {
+		driver := &following{}
+		fill := func(t testing.TB) sqlstore.Driver {
+			driver.Driver = b.open(t)
+			for i := range others / 1000 {
+				batch := make([]sqlstore.Write, 1000)
+				for j := range batch {
+					batch[j] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "others", Name: fmt.Sprint(i, "-", j)}, Value: []byte(`{}`)}
+				}
+				if _, err := driver.Commit(t.Context(), batch); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return driver
+		}
+		f := newFixture(t, backend{b.name, fill, b.soleWriter})
+		f.create(t, "ns", "a", "")
+		f.listed(t, "/pods", all())
+		driver.changes.Store(0)
+		driver.bytes.Store(0)
+		for after := int64(1); after < others; after += others / 5 {
+			if ev := events(t, f.watch(t, all(from(after))), 1)[0]; ev.Type != apiwatch.Added {
+				t.Errorf("after %d comes %s", after, ev.Type)
+			}
+		}
+		if n, size := driver.changes.Load(), driver.bytes.Load(); n > 5 || size > 10_000 {
+			t.Errorf("%d changes of %d bytes are read", n, size)
+		}
+	})
 }
 
 // seats counts as the signal at which priority and fairness releases a watch's seats.

@@ -1,0 +1,124 @@
+package sqlstore_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"byre/sqlstore"
+)
+
+// TestGrowth_ReadsDoNotGrowWithHistory compares reads of the past of a store with 10,010 changes
+// and of one of the same objects with many more: 100,000, or BYRE_GROWTH_HISTORY (make growth).
+func TestGrowth_ReadsDoNotGrowWithHistory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("loads 100,000 changes")
+	}
+	// A read that grows with history takes ten times as long in the short form. The limit
+	// leaves room for other load on the machine.
+	changes, most := int64(100_000), 3.0
+	if text := os.Getenv("BYRE_GROWTH_HISTORY"); text != "" {
+		var err error
+		if changes, err = strconv.ParseInt(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+		most = 1.5
+	}
+	for name, open := range map[string]func(*testing.T, sqlstore.Snapshot) (sqlstore.Driver, string){"SQLite": loadSQLite, "PostgreSQL": loadPostgres} {
+		t.Run(name, func(t *testing.T) {
+			var reads [2]map[string]func(int) error
+			for i, n := range []int64{quietObjects + 2*busyObjects, changes} {
+				begun := time.Now()
+				driver, _ := open(t, busyStore(n))
+				defer driver.Close()
+				t.Logf("loaded %d changes in %v", n, time.Since(begun).Round(time.Second))
+				reads[i] = pastReads(t.Context(), driver, n)
+			}
+			compareReads(t, reads[0], reads[1], most)
+		})
+	}
+}
+
+// A busy store has the first objects in a resource of which nothing changes, and the others in
+// one that is updated all the time.
+const quietObjects, busyObjects = 10, 5000
+
+func busyKey(i int64) sqlstore.Key {
+	if i < quietObjects {
+		return sqlstore.Key{Resource: "quiet", Namespace: "namespace", Name: fmt.Sprint("name-", i)}
+	}
+	i -= quietObjects
+	return sqlstore.Key{Resource: "busy", Namespace: fmt.Sprintf("namespace-%02d", i/objectsEach), Name: fmt.Sprintf("name-%04d", i)}
+}
+
+// busyStore returns the snapshot of a busy store after a number of changes. Its busy objects were
+// updated in turn.
+func busyStore(changes int64) sqlstore.Snapshot {
+	const objects = quietObjects + busyObjects
+	now, author, value := time.Now(), sqlstore.Author{User: "someone", Verb: "update"}, []byte(`{"spec":"x"}`)
+	// changed returns the object that a revision changes, and the revision that it replaces;
+	// 0 for a create.
+	changed := func(revision int64) (object, replaced int64) {
+		if revision <= objects {
+			return revision - 1, 0
+		}
+		return quietObjects + (revision-objects-1)%busyObjects, revision - busyObjects
+	}
+	all := func(yield func(*sqlstore.ObjectRow, error) bool) {
+		for i := range int64(objects) {
+			revision := i + 1
+			if i >= quietObjects {
+				revision += (changes - revision) / busyObjects * busyObjects
+			}
+			r := sqlstore.Record{Key: busyKey(i), UID: "uid", Created: i + 1, Revision: revision, Form: "v1", Value: value}
+			if !yield(&sqlstore.ObjectRow{Record: r, Time: now, Author: author}, nil) {
+				return
+			}
+		}
+	}
+	log := func(yield func(*sqlstore.ChangeRow, error) bool) {
+		for revision := int64(1); revision <= changes; revision++ {
+			object, replaced := changed(revision)
+			c := sqlstore.ChangeRow{Key: busyKey(object), Op: sqlstore.Create, Revision: revision, Time: now, Author: author, UID: "uid", Created: object + 1}
+			if replaced > 0 {
+				c.Op, c.Replaces, c.Form, c.Value = sqlstore.Update, replaced, "v1", value
+			}
+			if !yield(&c, nil) {
+				return
+			}
+		}
+	}
+	return sqlstore.Snapshot{
+		Header:  sqlstore.Header{Revision: changes, Epoch: "busy", Time: now, ObjectCount: objects},
+		Objects: iter.Seq2[*sqlstore.ObjectRow, error](all), Changes: iter.Seq2[*sqlstore.ChangeRow, error](log),
+	}
+}
+
+// pastReads returns reads of the past, by name. A place is a number from 0 to 99.
+func pastReads(ctx context.Context, driver sqlstore.Driver, changes int64) map[string]func(place int) error {
+	page := func(place int, counts bool) error {
+		_, err := driver.List(ctx, sqlstore.Query{
+			Range: sqlstore.Range{Resource: "busy", After: &sqlstore.Position{Namespace: fmt.Sprintf("namespace-%02d", place%50)}},
+			At:    changes - 1, Limit: 50, Count: counts,
+		}, func(sqlstore.Record) error { return nil })
+		return err
+	}
+	resume := func(place int, resource string) error {
+		after := quietObjects + busyObjects + int64(place)*(changes-quietObjects-busyObjects)/100
+		got, err := driver.Changes(ctx, sqlstore.ChangesQuery{After: after, Of: &sqlstore.Resource{Resource: resource}, Limit: 100, Size: 2 << 20})
+		if err == nil && (len(got) > 0) != (resource == "busy") {
+			err = fmt.Errorf("%d changes of the resource %s after %d", len(got), resource, after)
+		}
+		return err
+	}
+	return map[string]func(int) error{
+		"a page at the revision before":         func(place int) error { return page(place, false) },
+		"a counted page at the revision before": func(place int) error { return page(place, true) },
+		"a quiet resource's watch that resumes": func(place int) error { return resume(place, "quiet") },
+		"another resource's watch that resumes": func(place int) error { return resume(place, "busy") },
+	}
+}
