@@ -211,10 +211,10 @@ func readsOf(ctx context.Context, driver sqlstore.Driver, objects, changesEach i
 }
 
 // compareReads compares the durations of the reads of two stores: those of the large one may take
-// most times as long. It takes the duration of which a tenth of the reads stays below, because
-// other load on the machine affects the shortest ones least. It reads each place
-// once before it measures, so that the pages are in memory. It alternates between the stores,
-// so that other load on the machine affects both alike.
+// most times as long. A tenth of the reads stays below the duration that counts, because other load
+// on the machine affects the shortest ones least. It reads each place once before it measures, so
+// that the pages are in memory. It alternates between the stores, so that other load affects both
+// alike.
 func compareReads(t *testing.T, small, large map[string]func(place int) error, most float64) {
 	t.Helper()
 	for name := range small {

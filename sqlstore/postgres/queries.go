@@ -268,12 +268,16 @@ WITH c AS MATERIALIZED (
     SELECT * FROM undo_log WHERE revision > $1 ORDER BY revision LIMIT $2
 )` + writtenBy
 
-	// selectChangesOf returns the changes of one resource, $4 to $6.
+	// selectChangesOf returns the changes of one resource, $4 to $6. Only the index by resource
+	// and revision has the order of both columns. With resource_id = id the planner would also
+	// take the primary key, and read the changes of all resources. PostgreSQL stops at
+	// resource_id <= id; at a second comparison of rows it would not.
 	selectChangesOf = `
-WITH c AS MATERIALIZED (
+WITH r AS MATERIALIZED (SELECT id FROM resources WHERE "group" = $4 AND resource = $5 AND defined_by = $6),
+c AS MATERIALIZED (
     SELECT * FROM undo_log
-    WHERE resource_id = (SELECT id FROM resources WHERE "group" = $4 AND resource = $5 AND defined_by = $6) AND revision > $1
-    ORDER BY revision LIMIT $2
+    WHERE (resource_id, revision) > ((SELECT id FROM r), $1) AND resource_id <= (SELECT id FROM r)
+    ORDER BY resource_id, revision LIMIT $2
 )` + writtenBy
 
 	writtenBy = `, written AS (
