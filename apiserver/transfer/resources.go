@@ -104,6 +104,20 @@ func leftOut(rest string) string {
 	return ""
 }
 
+// prefixOf returns what a key of etcd has before its built-in resource: the --etcd-prefix of the
+// server that wrote it. For a key without one it returns the first part.
+func (t *table) prefixOf(key string) string {
+	parts := strings.Split(key, "/")
+	for i := 1; i < len(parts); i++ {
+		for n := 1; n <= 2 && i+n < len(parts); n++ {
+			if t.byPrefix[strings.Join(parts[i:i+n], "/")] != nil {
+				return strings.Join(parts[:i], "/")
+			}
+		}
+	}
+	return strings.Join(parts[:min(2, len(parts))], "/")
+}
+
 // find returns the place of a key of etcd, or the reason why the key is left out. If
 // the key has neither, it returns an UnknownKeyError.
 func (t *table) find(key string) (place, string, error) {

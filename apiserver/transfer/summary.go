@@ -24,6 +24,9 @@ type Summary struct {
 	resources map[owned]*tally
 	// LeftOut counts the keys that are not carried over, by the reason.
 	LeftOut map[string]int
+	// Outside counts the keys that are not below the prefix of Options, by the prefix that they
+	// are below.
+	Outside map[string]int
 	// Encrypted is the number of objects that are carried over in encrypted form.
 	Encrypted int
 }
@@ -41,7 +44,7 @@ type tally struct {
 }
 
 func newSummary() *Summary {
-	return &Summary{resources: map[owned]*tally{}, LeftOut: map[string]int{}}
+	return &Summary{resources: map[owned]*tally{}, LeftOut: map[string]int{}, Outside: map[string]int{}}
 }
 
 // add adds an object. kv is the key with the value that a stock server stores for it.

@@ -95,6 +95,9 @@ func (t *Translator) Summarize(ctx context.Context, source Source) (*Summary, er
 			return err
 		case o == nil:
 			summary.LeftOut[reason]++
+			if reason == outsidePrefix {
+				summary.Outside[t.table.prefixOf(kv.Key)]++
+			}
 			return nil
 		case kv.Revision <= last:
 			return fmt.Errorf("%s was written by a transaction that wrote another key too, at revision %d: "+

@@ -66,8 +66,8 @@ func TestBackup_RestoresToBothDatabases(t *testing.T) {
 	_, original := digestOf(t, first)
 	for name, endpoint := range emptyDatabases(t) {
 		out, _ := succeed(t, "restore", "--endpoint", endpoint, file)
-		if want := fmt.Sprintf("restored and verified %d objects of revision %d; the next revision is %d\n",
-			len(rows.Objects), rows.Revision, rows.Revision+bumpRevision+1); out != want {
+		if want := fmt.Sprintf("restored and verified %d objects of revision %d, and %d changes of history; the next revision is %d\n",
+			len(rows.Objects), rows.Revision, len(rows.Changes), rows.Revision+bumpRevision+1); out != want {
 			t.Errorf("%s: output %q, want %q", name, out, want)
 		}
 		digest, header := digestOf(t, endpoint)
@@ -105,7 +105,7 @@ func restoreFrom(t *testing.T, input string, want int, args ...string) {
 
 func TestRestore_AtAMoment(t *testing.T) {
 	t.Parallel()
-	rows := storetest.RandomRows(t, rand.New(rand.NewPCG(9, 9))).WithoutKept()
+	rows := storetest.WholeRows(t, rand.New(rand.NewPCG(9, 9)))
 	for i, change := range rows.Changes { // one minute apart
 		change.Time = rows.Time.Add(time.Duration(i-len(rows.Changes)) * time.Minute)
 	}
@@ -127,18 +127,19 @@ func TestRestore_AtAMoment(t *testing.T) {
 			succeed(t, append([]string{"restore", "--endpoint", target, "--at", at}, source...)...)
 			// Where the author of an object is not known the digest has the time of the
 			// snapshot: compare without it.
-			if got, header := digestOf(t, target); got.Objects != want.Objects || header.Revision != middle.Revision+bumpRevision {
+			if got, header := digestOf(t, target); got.Objects != want.Objects || got.Changes != want.Changes || got.ChangeSum != want.ChangeSum || header.Revision != middle.Revision+bumpRevision {
 				t.Errorf("at %s from %v: %v, %+v; want %v", at, source, got, header, want)
 			}
 		}
 	}
 	target := "sqlite://" + filepath.Join(t.TempDir(), "byre.db")
 	for at, want := range map[string]string{
-		fmt.Sprint(rows.Revision + 1):             "is not within the history",
-		fmt.Sprint(rows.Compacted - 1):            "is not within the history",
-		"1990-01-01T00:00:00Z":                    "is not within the history",
-		"2190-01-01T00:00:00Z":                    "is not within the history",
-		"yesterday":                               "want a time such as",
+		fmt.Sprint(rows.Revision + 1): "is not within the history",
+		"-1":                          "is not within the history",
+		"1990-01-01T00:00:00Z":        "is not within the history",
+		"2190-01-01T00:00:00Z":        "is not within the history",
+		"0":                           "there are no objects at revision 0, where the history reaches from",
+		"yesterday":                   "want a time such as",
 		middle.Time.Format("2006-01-02 15:04:05"): "want a time such as",
 	} {
 		expectFailure(t, want, "restore", "--endpoint", target, "--at", at, file)

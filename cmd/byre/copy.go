@@ -57,7 +57,7 @@ func copyDatabase(cmd *cobra.Command, source, target options.StoreOptions) error
 	var revision int64
 	err = readIdleDatabase(ctx, from, func(s sqlstore.Snapshot) (err error) {
 		revision = s.Revision
-		copied, err = loadVerified(ctx, p, to, s)
+		copied, err = loadVerified(ctx, p, to, p.follow(s))
 		return err
 	})
 	var inUse *migrations.InUseError

@@ -106,7 +106,7 @@ func withDatabase(endpoint string, onSQLite, onPostgres func(dsn string) error) 
 // loadVerified fills the database of an endpoint, and then counts and hashes what it
 // holds.
 func loadVerified(ctx context.Context, p *progress, endpoint string, s sqlstore.Snapshot) (snapshot.Digest, error) {
-	s, loaded := snapshot.Digested(p.follow(s))
+	s, loaded := snapshot.Digested(s)
 	if err := loadDatabase(ctx, endpoint, s); err != nil {
 		return snapshot.Digest{}, err
 	}
@@ -116,7 +116,9 @@ func loadVerified(ctx context.Context, p *progress, endpoint string, s sqlstore.
 		if h.Revision != s.Revision || h.Compacted != s.Compacted || h.Epoch != s.Epoch {
 			return fmt.Errorf("it is at revision %d of epoch %s, want %d of %s", h.Revision, h.Epoch, s.Revision, s.Epoch)
 		}
-		held, err = snapshot.DigestOf(p.follow(h))
+		h = p.follow(h)
+		p.total = loaded.Objects + loaded.Changes
+		held, err = snapshot.DigestOf(h)
 		return err
 	})
 	switch {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -146,11 +147,6 @@ func (c *transferCommand) importFrom(cmd *cobra.Command, open func(context.Conte
 		return err
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
-	if c.store.Endpoint == "" {
-		if err := os.MkdirAll(c.store.DataDir, 0o700); err != nil {
-			return err
-		}
-	}
 	c.options.Now, c.options.Progress = time.Now().UTC().Truncate(time.Microsecond), p.add
 	translator, err := transfer.New(c.options)
 	if err != nil {
@@ -160,6 +156,14 @@ func (c *transferCommand) importFrom(cmd *cobra.Command, open func(context.Conte
 	found, err := translator.Summarize(ctx, source)
 	if err != nil {
 		return err
+	}
+	if found.Objects() == 0 {
+		return c.noObjects(found)
+	}
+	if c.store.Endpoint == "" {
+		if err := os.MkdirAll(c.store.DataDir, 0o700); err != nil {
+			return err
+		}
 	}
 	p.begin("importing")
 	p.total = int64(source.Len())
@@ -185,6 +189,18 @@ func (c *transferCommand) importFrom(cmd *cobra.Command, open func(context.Conte
 	}
 	p.end()
 	return report(cmd.OutOrStdout(), "imported", found, copied.Revision)
+}
+
+// noObjects says why there is nothing to import: --etcd-prefix, if there are keys elsewhere.
+func (c *transferCommand) noObjects(found *transfer.Summary) error {
+	if len(found.Outside) == 0 {
+		return errors.New("the source has no objects: nothing was imported")
+	}
+	var there []string
+	for _, prefix := range slices.Sorted(maps.Keys(found.Outside)) {
+		there = append(there, fmt.Sprintf("%s (%d keys)", prefix, found.Outside[prefix]))
+	}
+	return fmt.Errorf("there are no objects below --etcd-prefix %s, so nothing was imported; the source has keys below %s", c.options.Prefix, strings.Join(there, ", "))
 }
 
 // report says what was moved, and what was not.

@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"byre/sqlstore"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/storetest"
 )
@@ -64,6 +66,35 @@ func TestMessages_NameTheFileAndTheRemedy(t *testing.T) {
 	for _, path := range []string{missing, in("out"), in("target.db"), in("target.db.lock"), missing + ".lock"} {
 		if _, err := os.Stat(path); err == nil {
 			t.Errorf("%s was made", path)
+		}
+	}
+}
+
+// What has no objects is not restored or imported, so that the right try finds an empty database.
+func TestMessages_RefuseToLoadNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	startServer(t, in("data")).stop(t)
+	succeed(t, "export", "etcd", in("etcd.db"), "--data-dir", in("data"), "--etcd-prefix", "/one/two")
+	empty := in("empty.zst")
+	succeed(t, "backup", "--endpoint", sqliteWith(t, storetest.Rows{Header: sqlstore.Header{Epoch: "e", Time: time.Now()}}), empty)
+	whole := sqliteWith(t, storetest.WholeRows(t, rand.New(rand.NewPCG(4, 4))))
+	for name, endpoint := range emptyDatabases(t) {
+		for want, args := range map[string][]string{
+			"there are no objects at revision 0, where the history reaches from revision 0 to 0: nothing was restored":          {"restore", empty},
+			"there are no objects at revision 0, where the history reaches from revision 0 to ":                                 {"restore", "--at=0", "--from", whole},
+			"there are no objects below --etcd-prefix /registry, so nothing was imported; the source has keys below /one/two (": {"import", "etcd", in("etcd.db")},
+		} {
+			expectFailure(t, want, append(args, "--endpoint", endpoint)...)
+		}
+		if path, isFile := strings.CutPrefix(endpoint, "sqlite://"); isFile {
+			if _, err := os.Stat(path); err == nil {
+				t.Errorf("%s was made", path)
+			}
+		}
+		if out, _ := succeed(t, "import", "etcd", in("etcd.db"), "--etcd-prefix", "/one/two", "--endpoint", endpoint); !strings.Contains(out, "imported and verified") {
+			t.Errorf("%s: the right try says %s", name, out)
 		}
 	}
 }

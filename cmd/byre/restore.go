@@ -39,13 +39,15 @@ func newRestoreCommand() *cobra.Command {
 			"The backup is read and verified to its end before anything is done. The database of\n" +
 			"--endpoint or --data-dir must be empty or not exist yet: it has everything in the end,\n" +
 			"or stays empty. Its objects are then counted and hashed.\n\n" +
-			"The restored store goes on at a revision that no client can have seen, in a new epoch,\n" +
-			"and without history: watches that go on from before end with 410 Expired, so that every\n" +
-			"client lists again. Nothing else needs to be restarted.\n\n" +
-			"With --at, the objects are those of an earlier moment: after the last change that was\n" +
-			"made until a time (RFC 3339, to the microsecond), or after a revision. It must lie within\n" +
-			"the history that the backup, or the database of --from, has. Restore into a new\n" +
-			"database: the first one stays as it is.",
+			"The restored store goes on at a revision that no client can have seen, in a new epoch:\n" +
+			"watches that go on from before end with 410 Expired, so that every client lists again.\n" +
+			"Nothing else needs to be restarted. The history is there for SQL, with the revisions\n" +
+			"that it had.\n\n" +
+			"With --at, the objects and the history are those of an earlier moment: after the last\n" +
+			"change that was made until a time (RFC 3339, to the microsecond), or after a revision.\n" +
+			"It must lie within the history that the backup, or the database of --from, has. Restore\n" +
+			"into a new database: the first one stays as it is. Nothing is restored if there were no\n" +
+			"objects.",
 		Example: "  byre restore --data-dir /var/lib/byre-restored /backup/byre.zst\n" +
 			"  byre restore --endpoint postgres://byre@db.example.com/restored s3://backups/byre.zst\n" +
 			"  byre restore --from sqlite:///var/lib/byre/byre.db --at 2026-03-01T11:59:00Z --data-dir /var/lib/byre-restored",
@@ -105,18 +107,24 @@ func (f *restoreFlags) restore(cmd *cobra.Command, p *progress, s sqlstore.Snaps
 	if err != nil {
 		return err
 	}
+	history := s.Header
 	if s, err = atMoment(s, f.at); err != nil {
 		return err
 	}
 	revision := s.Revision
-	s = snapshot.Restored(s, f.bump, rand.Text())
+	s = snapshot.Restored(snapshot.NotEmpty(p.follow(s)), f.bump, rand.Text())
 	digest, err := loadVerified(cmd.Context(), p, dsn, s)
+	var empty *snapshot.EmptyError
+	if errors.As(err, &empty) {
+		return fmt.Errorf("%w, where the history reaches from revision %d to %d: nothing was restored; name another backup, or another moment with --at",
+			err, history.Compacted, history.Revision)
+	}
 	if err != nil {
 		return err
 	}
 	p.end()
-	fmt.Fprintf(cmd.OutOrStdout(), "restored and verified %d objects of revision %d; the next revision is %d\n",
-		digest.Objects, revision, s.Revision+1)
+	fmt.Fprintf(cmd.OutOrStdout(), "restored and verified %d objects of revision %d, and %d changes of history; the next revision is %d\n",
+		digest.Objects, revision, digest.Changes, s.Revision+1)
 	return nil
 }
 

@@ -47,9 +47,8 @@ func RevisionAt(s sqlstore.Snapshot, t time.Time) (int64, error) {
 	return s.Revision, nil
 }
 
-// At returns the store as it was at an earlier revision, without history: its Objects are
-// those of that revision, and its Revision and Compacted are the revision. Its Objects read
-// both sequences of s. If the change that wrote an object is compacted, its author and time
+// At returns the store as it was at an earlier revision, with its history up to then. Its Objects
+// read both sequences of s. If the change that wrote an object is compacted, its author and time
 // are not known: Author is empty then, and Time is s.Time. The Generation of an object that was
 // changed later is not known either, and 0. At fails with a
 // *HistoryError.
@@ -59,8 +58,8 @@ func At(s sqlstore.Snapshot, revision int64) (sqlstore.Snapshot, error) {
 			fmt.Sprintf("revision %d", revision), fmt.Sprintf("revision %d", s.Compacted), fmt.Sprint(s.Revision),
 		}
 	}
-	then := sqlstore.Snapshot{Header: s.Header, Changes: none}
-	then.Revision, then.Compacted, then.ObjectCount = revision, revision, -1
+	then := sqlstore.Snapshot{Header: s.Header}
+	then.Revision, then.ObjectCount = revision, -1
 	then.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
 		for row, err := range s.Objects {
 			if err == nil && row.Revision > revision {
@@ -72,11 +71,15 @@ func At(s sqlstore.Snapshot, revision int64) (sqlstore.Snapshot, error) {
 		}
 		undo(s, revision, yield)
 	}
+	then.Changes = func(yield func(*sqlstore.ChangeRow, error) bool) {
+		for row, err := range s.Changes {
+			if err == nil && row.Revision > revision || !yield(row, err) {
+				return
+			}
+		}
+	}
 	return then, nil
 }
-
-// none is a sequence without changes.
-func none(func(*sqlstore.ChangeRow, error) bool) {}
 
 // author has the author and the time of a change.
 type author struct {
@@ -123,15 +126,15 @@ func undo(s sqlstore.Snapshot, revision int64, yield func(*sqlstore.ObjectRow, e
 	}
 }
 
-// Restored returns the store that a restore makes of a snapshot: the same objects, without
-// history, in a new epoch. Its revision is moved forward by bump; the caller chooses bump so
-// that the result is beyond every revision that a client may have seen. All revisions before
-// are compacted, so that a watch that continues from one of them ends with 410 and its client
-// lists again. The record of the last backup says that there was none: it is of the database
-// that the snapshot was made of.
+// Restored returns the store that a restore makes of a snapshot: the same objects and history, in
+// a new epoch. Its revision is moved forward by bump; the caller chooses bump so that the result is
+// beyond every revision that a client may have seen. All revisions before are compacted, so that a
+// watch that continues from one of them ends with 410 and its client lists again: the history is
+// left for SQL, in the rows of Changes up to Compacted, with the revisions that it had. The record
+// of the last backup says that there was none: it is of the database that the snapshot was made of.
 func Restored(s sqlstore.Snapshot, bump int64, epoch string) sqlstore.Snapshot {
 	s.Revision += bump
-	s.Compacted, s.Epoch, s.Changes = s.Revision, epoch, none
+	s.Compacted, s.Epoch = s.Revision, epoch
 	objects := s.Objects
 	s.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
 		for row, err := range objects {
@@ -143,6 +146,33 @@ func Restored(s sqlstore.Snapshot, bump int64, epoch string) sqlstore.Snapshot {
 			if !yield(row, err) {
 				return
 			}
+		}
+	}
+	return s
+}
+
+// EmptyError means that a snapshot has no objects.
+type EmptyError struct{ sqlstore.Header }
+
+// Error implements error.
+func (e *EmptyError) Error() string {
+	return fmt.Sprintf("there are no objects at revision %d", e.Revision)
+}
+
+// NotEmpty returns the snapshot with Objects that fail with an *EmptyError if there are none, so that
+// no database is loaded with nothing.
+func NotEmpty(s sqlstore.Snapshot) sqlstore.Snapshot {
+	header, objects := s.Header, s.Objects
+	s.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
+		isEmpty := true
+		for row, err := range objects {
+			isEmpty = false
+			if !yield(row, err) {
+				return
+			}
+		}
+		if isEmpty {
+			yield(nil, &EmptyError{header})
 		}
 	}
 	return s

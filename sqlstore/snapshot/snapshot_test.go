@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,8 +66,9 @@ func TestAt_IsWhatAListHas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if then.Revision != revision || then.Compacted != revision || len(then.Changes) > 0 {
-			t.Fatalf("at revision %d: %+v", revision, then.Header)
+		history := slices.DeleteFunc(slices.Clone(rows.Changes), func(c *sqlstore.ChangeRow) bool { return c.Revision > revision })
+		if then.Revision != revision || then.Compacted != rows.Compacted || len(then.Changes) != len(history) {
+			t.Fatalf("at revision %d: %+v, with %d changes, want %d", revision, then.Header, len(then.Changes), len(history))
 		}
 		var got []sqlstore.Record
 		for _, object := range then.Objects {
@@ -160,23 +163,84 @@ func TestRevisionAt_IsBeforeTheFirstLaterChange(t *testing.T) {
 	}
 }
 
-// A restored store continues beyond the bump, and everything before is compacted.
-func TestRestored_ContinuesCompacted(t *testing.T) {
+// A restored store continues beyond the bump, and everything before is compacted: watches do not
+// resume there, and lists do not read there. SQL has the history of before, also of an earlier moment.
+func TestRestored_ContinuesCompactedWithItsHistory(t *testing.T) {
 	t.Parallel()
 	rows := randomRows(t)
-	path := load(t, snapshot.Restored(rows.Snapshot(), 1_000_000_000, "next"))
-	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	before, err := snapshot.At(rows.Snapshot(), rows.Compacted+(rows.Revision-rows.Compacted)/2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer driver.Close()
-	state, err := driver.State(t.Context())
-	if err != nil || state.Revision != rows.Revision+1_000_000_000 || state.Compacted != state.Revision || state.Epoch != "next" {
-		t.Errorf("state %+v, %v", state, err)
+	for name, s := range map[string]sqlstore.Snapshot{"latest": rows.Snapshot(), "earlier": before} {
+		restored := snapshot.Restored(s, 1_000_000_000, "next")
+		copied := load(t, s)
+		for dialect, open := range map[string]func() (sqlstore.Driver, func() []string){
+			"sqlite": func() (sqlstore.Driver, func() []string) {
+				path := load(t, restored)
+				driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return driver, func() []string { return historyOf(t, path) }
+			},
+			"postgres": func() (sqlstore.Driver, func() []string) {
+				dsn := pgtest.DSN(t)
+				if err := postgres.Load(t.Context(), dsn, restored); err != nil {
+					t.Fatal(err)
+				}
+				driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return driver, func() []string { return historyOfPostgres(t, dsn) }
+			},
+		} {
+			driver, history := open()
+			defer driver.Close()
+			state, err := driver.State(t.Context())
+			if err != nil || state.Revision != restored.Revision || state.Compacted != state.Revision || !strings.HasPrefix(state.Epoch, "next") {
+				t.Errorf("%s, %s: state %+v, %v", name, dialect, state, err)
+			}
+			if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: s.Revision, Limit: 1}); !errors.Is(err, sqlstore.ErrCompacted) {
+				t.Errorf("%s, %s: changes after the last revision before the restore: %v", name, dialect, err)
+			}
+			q := sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}, At: s.Revision}
+			if _, err := driver.List(t.Context(), q, func(sqlstore.Record) error { return nil }); !errors.Is(err, sqlstore.ErrCompacted) {
+				t.Errorf("%s, %s: list at the last revision before the restore: %v", name, dialect, err)
+			}
+			if diff := gocmp.Diff(historyOf(t, copied), history()); diff != "" {
+				t.Errorf("%s, %s: the view history (-before the restore +after):\n%s", name, dialect, diff)
+			}
+			write := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "after"}, UID: "u", Value: []byte(`{}`)}
+			if o, err := driver.Commit(t.Context(), []sqlstore.Write{write}); err != nil || o[0].Revision != restored.Revision+1 {
+				t.Errorf("%s, %s: the next write: %+v, %v", name, dialect, o, err)
+			}
+			if changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: restored.Revision, Limit: 10}); err != nil || len(changes) != 1 {
+				t.Errorf("%s, %s: changes after the restore: %+v, %v", name, dialect, changes, err)
+			}
+		}
 	}
-	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: rows.Revision, Limit: 1}); !errors.Is(err, sqlstore.ErrCompacted) {
-		t.Errorf("changes after the last revision before the restore: %v", err)
+}
+
+// historyOf returns the rows of the view history of a SQLite database.
+func historyOf(t *testing.T, path string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "sqlite3", "-readonly", "-list", "-newline", "\x1e", path, storetest.HistoryQuery).Output()
+	if err != nil {
+		t.Fatal(err)
 	}
+	return strings.Split(string(out), "\x1e")
+}
+
+func historyOfPostgres(t *testing.T, dsn string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--record-separator=\x1e",
+		"--command="+storetest.HistoryQuery, dsn).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(strings.Split(strings.TrimSuffix(string(out), "\n"), "\x1e"), "")
 }
 
 // The digest of a store is the same on both databases and for every order of rows, and

@@ -80,9 +80,35 @@ func sequence[T any](rows []*T) iter.Seq2[*T, error] {
 	}
 }
 
-// RandomRows returns the rows of a Model after random writes and a compaction. Some of the
-// compacted changes are in the archive.
+// RandomRows returns the rows of a Model after random writes and a compaction. Some resources have
+// a history that reaches back further.
 func RandomRows(t testing.TB, random *rand.Rand) Rows {
+	t.Helper()
+	model := randomModel(t, random)
+	all := model.rows().Changes
+	f := fixture{TB: t, Driver: model}
+	f.compact(random.Int64N(model.state.Revision + 1))
+	rows := model.rows()
+	// The history of some resources was kept for longer.
+	from := make(map[sqlstore.Resource]int64)
+	for of := range model.compacted {
+		if random.IntN(3) == 0 && rows.Compacted > 0 {
+			from[of] = random.Int64N(rows.Compacted)
+		}
+	}
+	rows.HistoryFrom = from
+	rows.Changes = slices.DeleteFunc(all, func(c *sqlstore.ChangeRow) bool { return c.Revision <= rows.CompactedOf(c.Of()) })
+	return rows
+}
+
+// WholeRows returns the rows of a Model after random writes, with the whole history.
+func WholeRows(t testing.TB, random *rand.Rand) Rows {
+	t.Helper()
+	return randomModel(t, random).rows()
+}
+
+// randomModel returns a Model after random writes.
+func randomModel(t testing.TB, random *rand.Rand) *Model {
 	t.Helper()
 	model := NewModel()
 	f := fixture{TB: t, Driver: model}
@@ -97,19 +123,7 @@ func RandomRows(t testing.TB, random *rand.Rand) Rows {
 			}
 		}
 	}
-	all := model.rows().Changes
-	f.compact(random.Int64N(model.state.Revision + 1))
-	rows := model.rows()
-	// The history of some resources was kept for longer.
-	from := make(map[sqlstore.Resource]int64)
-	for of := range model.compacted {
-		if random.IntN(3) == 0 && rows.Compacted > 0 {
-			from[of] = random.Int64N(rows.Compacted)
-		}
-	}
-	rows.HistoryFrom = from
-	rows.Changes = slices.DeleteFunc(all, func(c *sqlstore.ChangeRow) bool { return c.Revision <= rows.CompactedOf(c.Of()) })
-	return rows
+	return model
 }
 
 // rows returns the rows that a database would have.
