@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,11 +32,26 @@ type CompactResult struct {
 	CompactedRevision int64 `json:"compactedRevision,omitempty"`
 	// SizeBytes is the size of the database afterwards, if Done.
 	SizeBytes int64 `json:"sizeBytes,omitempty"`
+	// Kept are the resources that keep their history for longer than others, and have kept it.
+	Kept []string `json:"kept,omitempty"`
 }
 
-// Compact compacts the history of a store that is older than keep, for as long as ctx allows.
-func Compact(ctx context.Context, store *sqlstore.Store, keep time.Duration) (CompactResult, error) {
-	revision, err := store.CompactOlder(ctx, keep)
+// Compact compacts the history of a store that is older than keep, for as long as ctx allows. resource
+// is as in --retention-for; if it is empty, resources that keep their history for longer than others keep
+// it. If there is none of that name, Compact fails with a BadRequest.
+func Compact(ctx context.Context, store *sqlstore.Store, keep time.Duration, resource string) (CompactResult, error) {
+	of := schema.ParseGroupResource(resource)
+	c := sqlstore.Compaction{Keep: keep, Of: sqlstore.GroupResource{Group: of.Group, Resource: of.Resource}}
+	if resource != "" {
+		histories, err := store.Histories(ctx)
+		if err != nil {
+			return CompactResult{}, err
+		}
+		if !slices.ContainsFunc(histories, func(h sqlstore.History) bool { return c.Of.Selects(h.Resource) }) {
+			return CompactResult{}, apierrors.NewBadRequest(unknownResource(resource, histories))
+		}
+	}
+	revision, kept, err := store.CompactOlder(ctx, c)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
 		return CompactResult{}, nil
 	}
@@ -43,13 +59,16 @@ func Compact(ctx context.Context, store *sqlstore.Store, keep time.Duration) (Co
 		return CompactResult{}, err
 	}
 	result := CompactResult{Done: true, CompactedRevision: revision}
+	for _, of := range kept {
+		result.Kept = append(result.Kept, of.String())
+	}
 	if sizer, ok := store.Driver.(sqlstore.Sizer); ok {
 		result.SizeBytes, err = sizer.Size(ctx)
 	}
 	return result, err
 }
 
-// serveCompact answers a POST of CompactPath with the parameter keep.
+// serveCompact answers a POST of CompactPath with the parameters keep and resource.
 func (c *core) serveCompact(w http.ResponseWriter, req *http.Request) {
 	result, err := c.compact(req)
 	if err != nil {
@@ -70,13 +89,17 @@ func (c *core) compact(req *http.Request) (CompactResult, error) {
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), compactTime)
 	defer cancel()
-	result, err := Compact(ctx, c.store, keep)
+	resource := req.URL.Query().Get("resource")
+	result, err := Compact(ctx, c.store, keep, resource)
+	if apierrors.IsBadRequest(err) {
+		return result, err
+	}
 	if err != nil {
 		klog.ErrorS(err, "Compacting the history failed")
 		return result, apierrors.NewServiceUnavailable(sqlstore.Public(err))
 	}
 	if result.Done {
-		klog.InfoS("Compacted the history, as \"byre compact\" asked", "keep", keep, "compacted", result.CompactedRevision)
+		klog.InfoS("Compacted the history, as \"byre compact\" asked", "keep", keep, "resource", resource, "compacted", result.CompactedRevision)
 	}
 	return result, nil
 }

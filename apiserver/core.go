@@ -53,6 +53,9 @@ func openCore(ctx context.Context, c Config) (*core, error) {
 	if err != nil {
 		return nil, errors.Join(err, database.Driver.Close())
 	}
+	if err := warnOfUnknownResources(ctx, database.Driver, c.Options.Store, logger); err != nil {
+		return nil, errors.Join(err, database.Driver.Close())
+	}
 	legacyregistry.Registerer().MustRegister(newStoreInfo(database, c.Options.Store))
 	if recorder, ok := database.Driver.(sqlstore.BackupRecorder); ok {
 		legacyregistry.Registerer().MustRegister(backupCollector{recorder})

@@ -109,6 +109,13 @@ func (c *clock) forget(jump int64) {
 	c.old, c.jump, c.ahead = c.old.Add(c.ahead), 0, 0
 }
 
+// hasRun reports whether this process has run for some time.
+func (c *clock) hasRun(long time.Duration, local time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return local.Sub(c.began) >= long
+}
+
 // oldest returns the last revision whose change can have reached an age. A change after
 // first was made while this process ran: it can't be older than the time since began.
 func (c *clock) oldest(age time.Duration, state State, local time.Time) int64 {

@@ -20,12 +20,12 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 	if err != nil {
 		return err
 	}
-	return s.compact(ctx, min(revision, state.Revision), time.Time{})
+	return s.compact(ctx, min(revision, state.Revision), time.Time{}, func(History) bool { return true })
 }
 
-// compact deletes the changes of all resources up to a revision that were made before a time; if
-// it is zero, all of them.
-func (s *Store) compact(ctx context.Context, upTo int64, before time.Time) error {
+// compact deletes the changes of the selected resources up to a revision that were made before a
+// time; if it is zero, all of them.
+func (s *Store) compact(ctx context.Context, upTo int64, before time.Time, selects func(History) bool) error {
 	s.compacting.Lock()
 	defer s.compacting.Unlock()
 	histories, err := s.Histories(ctx)
@@ -34,6 +34,9 @@ func (s *Store) compact(ctx context.Context, upTo int64, before time.Time) error
 	}
 	var p pace
 	for _, h := range histories {
+		if !selects(h) {
+			continue
+		}
 		if _, err := s.deleteHistory(ctx, &p, Deletion{Of: h.Resource, UpTo: upTo, Before: before}); err != nil {
 			return err
 		}

@@ -30,6 +30,18 @@ type Driver interface {
 	// reads wait for the revision that State returns, and would otherwise miss writes
 	// that were acknowledged before they began.
 	State(ctx context.Context) (State, error)
+	HistoryKeeper
+	// Expired returns up to limit records, without their Values, whose expiry is not
+	// after now, those first that expired first.
+	Expired(ctx context.Context, now time.Time, limit int) ([]Record, error)
+	// Usage adds up the objects of each resource, in one snapshot.
+	Usage(ctx context.Context) (Usage, error)
+	// Close releases the database.
+	Close() error
+}
+
+// HistoryKeeper is the part of a Driver that tells how much history there is, and deletes it.
+type HistoryKeeper interface {
 	// Histories returns what is left of the history of each resource that has ever had an
 	// object.
 	Histories(ctx context.Context) ([]History, error)
@@ -43,13 +55,8 @@ type Driver interface {
 	// after State.Compacted is left. DeleteHistory keeps it: in its transaction it moves
 	// History.Compacted and State.Compacted forward to the last revision that it deletes.
 	DeleteHistory(ctx context.Context, d Deletion) (deleted int, err error)
-	// Expired returns up to limit records, without their Values, whose expiry is not
-	// after now, those first that expired first.
-	Expired(ctx context.Context, now time.Time, limit int) ([]Record, error)
-	// Usage adds up the objects of each resource, in one snapshot.
-	Usage(ctx context.Context) (Usage, error)
-	// Close releases the database.
-	Close() error
+	// SetRetainedFor sets History.RetainedFor of resources, in whole seconds.
+	SetRetainedFor(ctx context.Context, ages map[Resource]time.Duration) error
 }
 
 // LockWaiter is a Driver whose DeleteHistory waits for a lock that writers hold.
@@ -192,6 +199,9 @@ type History struct {
 	// none is left.
 	First     int64
 	FirstTime time.Time
+	// RetainedFor is the age at which the last process has deleted changes of the resource;
+	// negative means never, and 0 that none has said so.
+	RetainedFor time.Duration
 }
 
 // Deletion selects the changes that DeleteHistory deletes: the oldest ones of a resource.

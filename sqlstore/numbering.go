@@ -32,15 +32,15 @@ func (n *Numbering) ChangeID(r *ChangeRow) int64 {
 	return n.ID(of)
 }
 
-// All calls yield with each resource, its id and its History.Compacted. Backups of version 1 do
-// not have that: it is then the revision before the first change that is left.
-func (n *Numbering) All(yield func(of Resource, id, compacted int64) error) error {
+// All calls yield with each resource, its id and its Retained. Backups of version 1 do
+// not have that: Compacted is then the revision before the first change that is left.
+func (n *Numbering) All(yield func(of Resource, id int64, r Retained) error) error {
 	for of, id := range n.ids {
-		compacted := n.header.CompactedOf(of)
-		if first, ok := n.first[of]; ok && compacted == n.header.Compacted {
-			compacted = first - 1
+		retained := n.header.RetainedOf(of)
+		if first, ok := n.first[of]; ok && retained.Compacted == n.header.Compacted {
+			retained.Compacted = first - 1
 		}
-		if err := yield(of, id, compacted); err != nil {
+		if err := yield(of, id, retained); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,25 @@ import (
 // GroupResource names the objects of one resource, whoever defines it.
 type GroupResource struct{ Group, Resource string }
 
+// rank tells how specifically a name, as ResourceRetention has it, selects a resource; 0 if it
+// does not.
+func (r GroupResource) rank(of GroupResource) int {
+	switch r {
+	case of:
+		return 3
+	case GroupResource{Resource: of.Resource}:
+		return 2
+	case GroupResource{Resource: "*"}:
+		return 1
+	}
+	return 0
+}
+
+// Selects reports whether a name, as ResourceRetention has it, selects a resource.
+func (r GroupResource) Selects(of Resource) bool {
+	return r.rank(GroupResource{of.Group, of.Resource}) > 0
+}
+
 // ResourceRetention is how long the history of a resource is kept. It has an effect where
 // it is longer than Options.Retention, for which the history of all resources is kept.
 type ResourceRetention struct {
@@ -25,16 +44,7 @@ type ResourceRetention struct {
 func (o *Options) retentionOf(of GroupResource) (age time.Duration, isLonger bool) {
 	best := 0
 	for _, r := range o.RetentionFor {
-		rank := 0
-		switch r.GroupResource {
-		case of:
-			rank = 3
-		case GroupResource{Resource: of.Resource}:
-			rank = 2
-		case GroupResource{Resource: "*"}:
-			rank = 1
-		}
-		if rank > best {
+		if rank := r.rank(of); rank > best {
 			best, age = rank, r.Age
 		}
 	}
@@ -63,15 +73,21 @@ func (s *Store) retain(ctx context.Context) error {
 		return fmt.Errorf("compact: %w", err)
 	}
 	var p pace
+	changed := make(map[Resource]time.Duration)
 	for _, h := range histories {
+		age, isLonger := s.retentionNow(h, t, changed)
 		if h.First == 0 {
 			continue
 		}
-		age, isLonger := s.options.retentionOf(GroupResource{h.Group, h.Resource.Resource})
 		if before := t.old.Add(-age); age >= 0 && h.FirstTime.Before(before) {
 			upTo := s.clock.oldest(age, state, time.Now())
-			if _, err := s.deleteHistory(ctx, &p, Deletion{Of: h.Resource, UpTo: upTo, Before: before}); err != nil {
+			deleted, err := s.deleteHistory(ctx, &p, Deletion{Of: h.Resource, UpTo: upTo, Before: before})
+			if err != nil {
 				return err
+			}
+			if deleted > 0 && exceeds(h.RetainedFor, age) {
+				s.options.Logger.Warn("store: deleted history that was kept for longer before",
+					"resource", h.Resource, "changes", deleted, "before", h.RetainedFor, "retention", age)
 			}
 		}
 		if !isLonger {
@@ -80,15 +96,63 @@ func (s *Store) retain(ctx context.Context) error {
 			}
 		}
 	}
-	return s.endCompaction(ctx, &p)
+	if err := s.endCompaction(ctx, &p); err != nil || len(changed) == 0 {
+		return err
+	}
+	return s.SetRetainedFor(ctx, changed)
 }
 
-// changeCount is what retain knows of the number of changes of a resource.
+// graceTime is how long a process runs before it deletes history that a process before it, with
+// other options, would have kept: time to notice an option that was dropped or mistyped.
+const graceTime = 24 * time.Hour
+
+// retentionNow returns what retentionOf does of the resource of a history. If there are changes that
+// it would delete and that History.RetainedFor keeps, it returns that until the process has run for
+// graceTime. changed gets the resources whose RetainedFor is to be another.
+//
+// Invariant: RetainedFor becomes shorter only when nothing is left that it keeps. The caller deletes
+// before it stores changed; otherwise a process that ends in between would leave changes that the next
+// one deletes at once, without a word.
+func (s *Store) retentionNow(h History, t times, changed map[Resource]time.Duration) (age time.Duration, isLonger bool) {
+	age, isLonger = s.options.retentionOf(GroupResource{h.Group, h.Resource.Resource})
+	isKept := exceeds(h.RetainedFor, age) && h.First > 0 && h.FirstTime.Before(t.old.Add(-age))
+	if !isKept || s.clock.hasRun(graceTime, time.Now()) {
+		if whole := wholeSeconds(age); whole != h.RetainedFor {
+			changed[h.Resource] = whole
+		}
+		return age, isLonger
+	}
+	if known := s.counts[h.Resource]; !known.isAnnounced {
+		known.isAnnounced = true
+		s.counts[h.Resource] = known
+		s.options.Logger.Warn("store: the history of a resource was kept for longer before; what is older than its retention now "+
+			"is deleted when this process has run for a day: to keep it, set --retention-for; \"byre compact --resource\" deletes it at once",
+			"resource", h.Resource, "before", h.RetainedFor, "retention", age)
+	}
+	return h.RetainedFor, true
+}
+
+// exceeds reports whether a RetainedFor is known and keeps changes for longer than age does.
+func exceeds(retainedFor, age time.Duration) bool {
+	whole := wholeSeconds(age)
+	return whole > 0 && (retainedFor < 0 || retainedFor > whole)
+}
+
+// wholeSeconds returns an age as RetainedFor has it.
+func wholeSeconds(age time.Duration) time.Duration {
+	if age < 0 {
+		return -time.Second
+	}
+	return max((age + time.Second - 1).Truncate(time.Second), time.Second)
+}
+
+// changeCount is what retain knows of the changes of a resource.
 type changeCount struct {
 	// next is the revision before which there can't be too many of them.
 	next int64
-	// isCut is true once changes were deleted because there were too many.
-	isCut bool
+	// isCut is true once changes were deleted because there were too many, isAnnounced once it
+	// was logged that changes will be deleted because the retention has become shorter.
+	isCut, isAnnounced bool
 }
 
 // retainCount deletes the oldest changes of a resource if there are more than

@@ -36,17 +36,33 @@ type Header struct {
 	Time time.Time
 	// ObjectCount is the number of Objects; negative if it is not known.
 	ObjectCount int64
-	// HistoryFrom has, for resources whose history is deleted up to a revision other than
-	// Compacted, that revision: History.Compacted.
-	HistoryFrom map[Resource]int64
+	// Retained has the resources whose history is deleted up to a revision other than
+	// Compacted, and those of which is known for how long it is kept.
+	Retained map[Resource]Retained
 }
 
-// CompactedOf returns History.Compacted of a resource.
-func (h *Header) CompactedOf(of Resource) int64 {
-	if from, ok := h.HistoryFrom[of]; ok {
-		return from
+// Retained has the fields of History of these names.
+type Retained struct {
+	Compacted   int64
+	RetainedFor time.Duration
+}
+
+// RetainedOf returns the Retained of a resource.
+func (h *Header) RetainedOf(of Resource) Retained {
+	if r, ok := h.Retained[of]; ok {
+		return r
 	}
-	return h.Compacted
+	return Retained{Compacted: h.Compacted}
+}
+
+// SetRetained sets Retained.
+func (h *Header) SetRetained(histories []History) {
+	h.Retained = make(map[Resource]Retained)
+	for _, of := range histories {
+		if of.Compacted != h.Compacted || of.RetainedFor != 0 {
+			h.Retained[of.Resource] = Retained{of.Compacted, of.RetainedFor}
+		}
+	}
 }
 
 // ObjectRow is a row of the view objects: one current object. It embeds Record, which embeds Key,

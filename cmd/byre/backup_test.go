@@ -38,7 +38,7 @@ func emptyDatabases(t *testing.T) map[string]string {
 // restoredDigest returns the digest that the rows have after a restore.
 func restoredDigest(t *testing.T, s sqlstore.Snapshot) snapshot.Digest {
 	t.Helper()
-	digest, err := snapshot.DigestOf(snapshot.Restored(s, bumpRevision, "any"))
+	digest, err := snapshot.DigestOf(snapshot.Restored(s, bumpRevision, "any", s.Time))
 	if err != nil {
 		t.Fatal(err)
 	}

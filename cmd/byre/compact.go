@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,28 +21,37 @@ import (
 
 func newCompactCommand() *cobra.Command {
 	store := options.NewStoreOptions()
-	var certDir string
+	var certDir, resource string
 	keep := time.Hour
 	cmd := &cobra.Command{
 		Use:   "compact",
 		Short: "Delete history now, to make space",
 		Long: "Delete history now, to make space.\n\n" +
 			"A delete of objects frees no space while history keeps them. This deletes the history that\n" +
-			"is older than --keep, of all resources, whatever --retention and --retention-for keep. A\n" +
-			"watch that resumes from before lists again.\n\n" +
+			"is older than --keep, whatever --retention keeps. A watch that resumes from before lists\n" +
+			"again. Resources that keep their history for longer than --retention, by --retention-for,\n" +
+			"are left out and named; --resource deletes theirs.\n\n" +
 			"A running server does it, with admin.kubeconfig of --data-dir; if none answers, or if\n" +
 			"--endpoint names a database, the database is opened instead. A SQLite file becomes\n" +
 			"smaller; PostgreSQL keeps the space for what is written next, until VACUUM FULL.",
-		Example: "  byre compact --data-dir /var/lib/byre --keep 10m",
-		Args:    cobra.NoArgs,
+		Example: "  byre compact --data-dir /var/lib/byre --keep 10m\n" +
+			"  byre compact --data-dir /var/lib/byre --resource secrets",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if resource != "" && resource != "*" && !cmd.Flags().Changed("keep") {
+				keep = 0
+			}
 			if keep < 0 {
 				return errors.New("--keep must not be negative")
 			}
 			certs := certsFlags{dataDir: store.DataDir, certDir: certDir}
-			result, err := compact(cmd.Context(), store, certs, keep)
+			result, err := compact(cmd.Context(), store, certs, keep, resource)
 			if err != nil {
 				return err
+			}
+			if len(result.Kept) > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "left out, because they keep their history for longer: %s; delete that with --resource NAME, or '*' for all\n",
+					strings.Join(result.Kept, ", "))
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "compacted up to revision %d; the database has %s\n", result.CompactedRevision, bytesText(result.SizeBytes))
 			return err
@@ -49,14 +59,15 @@ func newCompactCommand() *cobra.Command {
 	}
 	store.AddDatabaseFlags(cmd.Flags())
 	cmd.Flags().StringVar(&certDir, "cert-dir", "", "Directory of the certificates. If not set, pki below --data-dir.")
-	cmd.Flags().DurationVar(&keep, "keep", keep, "How long history is kept, such as 10m or 2d; 0 deletes all.")
+	cmd.Flags().DurationVar(&keep, "keep", keep, "How long history is kept, such as 10m or 2d; 0 deletes all. With the name of a --resource the default is 0.")
+	cmd.Flags().StringVar(&resource, "resource", "", "Delete the history of this resource only, such as secrets or deployments.apps, also if it is kept for longer than that of others; * means all.")
 	return cmd
 }
 
 // compact has the server compact, or else opens the database.
-func compact(ctx context.Context, store options.StoreOptions, certs certsFlags, keep time.Duration) (apiserver.CompactResult, error) {
+func compact(ctx context.Context, store options.StoreOptions, certs certsFlags, keep time.Duration, resource string) (apiserver.CompactResult, error) {
 	if store.Endpoint == "" {
-		result, err := askToCompact(ctx, certs, keep)
+		result, err := askToCompact(ctx, certs, keep, resource)
 		if !errors.Is(err, errNoServer) {
 			return result, err
 		}
@@ -68,14 +79,14 @@ func compact(ctx context.Context, store options.StoreOptions, certs certsFlags, 
 	if err != nil {
 		return apiserver.CompactResult{}, err
 	}
-	return compactDatabase(ctx, endpoint, keep)
+	return compactDatabase(ctx, endpoint, keep, resource)
 }
 
 // errNoServer means that no server answers.
 var errNoServer = errors.New("no server answers")
 
 // askToCompact repeats the request until the server is done.
-func askToCompact(ctx context.Context, certs certsFlags, keep time.Duration) (result apiserver.CompactResult, err error) {
+func askToCompact(ctx context.Context, certs certsFlags, keep time.Duration, resource string) (result apiserver.CompactResult, err error) {
 	config, err := serverConfig(certs.config())
 	if err != nil {
 		return result, fmt.Errorf("%w: %w", errNoServer, err)
@@ -88,7 +99,7 @@ func askToCompact(ctx context.Context, certs certsFlags, keep time.Duration) (re
 		return result, fmt.Errorf("%w: %w", errNoServer, err)
 	}
 	for !result.Done {
-		answer, err := client.Discovery().RESTClient().Post().AbsPath(apiserver.CompactPath).Param("keep", keep.String()).DoRaw(ctx)
+		answer, err := client.Discovery().RESTClient().Post().AbsPath(apiserver.CompactPath).Param("keep", keep.String()).Param("resource", resource).Do(ctx).Raw()
 		if err != nil {
 			return result, fmt.Errorf("the server at %s: %w", config.Host, err)
 		}
@@ -100,7 +111,7 @@ func askToCompact(ctx context.Context, certs certsFlags, keep time.Duration) (re
 }
 
 // compactDatabase opens the database of an endpoint, which a server may use if it is PostgreSQL.
-func compactDatabase(ctx context.Context, endpoint string, keep time.Duration) (result apiserver.CompactResult, err error) {
+func compactDatabase(ctx context.Context, endpoint string, keep time.Duration, resource string) (result apiserver.CompactResult, err error) {
 	if err := checkSource(endpoint); err != nil {
 		return result, err
 	}
@@ -124,6 +135,6 @@ func compactDatabase(ctx context.Context, endpoint string, keep time.Duration) (
 	if err != nil {
 		return result, err
 	}
-	result, err = apiserver.Compact(ctx, sqlstore.New(driver, sqlstore.Options{}), keep)
+	result, err = apiserver.Compact(ctx, sqlstore.New(driver, sqlstore.Options{}), keep, resource)
 	return result, errors.Join(err, driver.Close())
 }

@@ -112,7 +112,7 @@ func (f *restoreFlags) restore(cmd *cobra.Command, p *progress, s sqlstore.Snaps
 		return err
 	}
 	revision := s.Revision
-	s = snapshot.Restored(snapshot.NotEmpty(p.follow(s)), f.bump, rand.Text())
+	s = snapshot.Restored(snapshot.NotEmpty(p.follow(s)), f.bump, rand.Text(), time.Now())
 	digest, err := loadVerified(cmd.Context(), p, dsn, s)
 	var empty *snapshot.EmptyError
 	if errors.As(err, &empty) {

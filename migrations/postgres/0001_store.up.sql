@@ -40,6 +40,8 @@ CREATE TABLE resources (
     defined_by text    COLLATE "C" NOT NULL CHECK (defined_by IN ('builtin', 'custom')),
     -- every change of the resource after this revision is in undo_log
     compacted  bigint  NOT NULL,
+    -- the seconds for which the last server has kept the history: -1 is for ever, 0 not known
+    retained_for bigint NOT NULL DEFAULT 0,
     UNIQUE ("group", resource, defined_by)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 

@@ -36,6 +36,8 @@ CREATE TABLE resources (
     defined_by TEXT    NOT NULL CHECK (defined_by IN ('builtin', 'custom')),
     -- every change of the resource after this revision is in undo_log
     compacted  INTEGER NOT NULL,
+    -- the seconds for which the last server has kept the history: -1 is for ever, 0 not known
+    retained_for INTEGER NOT NULL DEFAULT 0,
     UNIQUE ("group", resource, defined_by)
 ) STRICT;
 

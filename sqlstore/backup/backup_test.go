@@ -127,8 +127,8 @@ func TestOpen_ReadsVersion1(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if from := rows.HistoryFrom[rows.Objects[0].Of()]; len(rows.Changes) != 2 || from != 0 || len(rows.HistoryFrom) != 1 {
-			t.Errorf("%d changes, the history is %v", len(rows.Changes), rows.HistoryFrom)
+		if r := rows.Retained[rows.Objects[0].Of()]; len(rows.Changes) != 2 || r.Compacted != 0 || len(rows.Retained) != 1 {
+			t.Errorf("%d changes, the history is %v", len(rows.Changes), rows.Retained)
 		}
 		return nil
 	}); err != nil {

@@ -3,6 +3,7 @@ package backup
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 	"unsafe"
@@ -29,39 +30,41 @@ type header struct {
 	Epoch     string    `json:"epoch"`
 	Time      time.Time `json:"time"`
 	Objects   int64     `json:"objects"`
-	History   []from    `json:"history,omitempty"`
+	History   []kept    `json:"history,omitempty"`
 }
 
-// from is the revision up to which changes of a resource may be deleted.
-type from struct {
+// kept has the sqlstore.Retained of a resource.
+type kept struct {
 	Group     string `json:"group,omitempty"`
 	Resource  string `json:"resource"`
 	Owner     string `json:"owner"`
 	Compacted int64  `json:"compacted"`
+	// RetainedFor is in seconds.
+	RetainedFor int64 `json:"retainedFor,omitempty"`
 }
 
-// historyOf returns Header.HistoryFrom.
-func historyOf(compacted map[sqlstore.Resource]int64) (all []from) {
-	for of, revision := range compacted {
-		all = append(all, from{of.Group, of.Resource, of.Owner.String(), revision})
+// historyOf returns Header.Retained.
+func historyOf(retained map[sqlstore.Resource]sqlstore.Retained) (all []kept) {
+	for of, r := range retained {
+		all = append(all, kept{of.Group, of.Resource, of.Owner.String(), r.Compacted, int64(r.RetainedFor / time.Second)})
 	}
-	slices.SortFunc(all, func(a, b from) int {
+	slices.SortFunc(all, func(a, b kept) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Owner, b.Owner))
 	})
 	return all
 }
 
-// historyFrom is the reverse of historyOf.
-func (h *header) historyFrom() (map[sqlstore.Resource]int64, error) {
-	compacted := make(map[sqlstore.Resource]int64)
-	for _, f := range h.History {
-		k, err := key{Group: f.Group, Resource: f.Resource, Owner: f.Owner}.key()
-		if err != nil || f.Compacted < 0 || f.Compacted > h.Revision {
-			return nil, fmt.Errorf("%w: history of %s from revision %d: %w", sqlstore.ErrBroken, f.Resource, f.Compacted, err)
+// retained is the reverse of historyOf.
+func (h *header) retained() (map[sqlstore.Resource]sqlstore.Retained, error) {
+	retained := make(map[sqlstore.Resource]sqlstore.Retained)
+	for _, r := range h.History {
+		k, err := key{Group: r.Group, Resource: r.Resource, Owner: r.Owner}.key()
+		if err != nil || r.Compacted < 0 || r.Compacted > h.Revision || r.RetainedFor > math.MaxInt64/int64(time.Second) {
+			return nil, fmt.Errorf("%w: history of %s from revision %d: %w", sqlstore.ErrBroken, r.Resource, r.Compacted, err)
 		}
-		compacted[k.Of()] = f.Compacted
+		retained[k.Of()] = sqlstore.Retained{Compacted: r.Compacted, RetainedFor: time.Duration(max(r.RetainedFor, -1)) * time.Second}
 	}
-	return compacted, nil
+	return retained, nil
 }
 
 // author has the members of an author that both kinds of rows have.

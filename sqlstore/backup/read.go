@@ -47,7 +47,7 @@ func Open(file io.ReadSeeker) (*File, error) {
 	f.Header = sqlstore.Header{
 		Revision: first.Revision, Compacted: first.Compacted, Epoch: first.Epoch, Time: first.Time, ObjectCount: first.Objects,
 	}
-	f.HistoryFrom, err = first.historyFrom()
+	f.Retained, err = first.retained()
 	return f, err
 }
 

@@ -148,8 +148,8 @@ func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, nex
 // copyResources inserts the resources.
 func copyResources(t *transfer, tx pgx.Tx, ids *sqlstore.Numbering) error {
 	var rows [][]any
-	_ = ids.All(func(of sqlstore.Resource, id, compacted int64) error {
-		rows = append(rows, []any{int32(id), of.Group, of.Resource, of.Owner.String(), compacted})
+	_ = ids.All(func(of sqlstore.Resource, id int64, r sqlstore.Retained) error {
+		rows = append(rows, []any{int32(id), of.Group, of.Resource, of.Owner.String(), r.Compacted, int64(r.RetainedFor / time.Second)})
 		return nil
 	})
 	_, err := tx.CopyFrom(t.ctx, pgx.Identifier{"resources"}, resourceColumns, pgx.CopyFromRows(rows))

@@ -163,7 +163,7 @@ SELECT NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = $1
 // The deletion of history, and advisory locks.
 const (
 	selectHistories = `
-SELECT r."group", r.resource, r.defined_by, r.compacted, f.revision, f.time
+SELECT r."group", r.resource, r.defined_by, r.compacted, r.retained_for, f.revision, f.time
 FROM resources r
 LEFT JOIN LATERAL (SELECT u.revision, u.time FROM undo_log u WHERE u.resource_id = r.id ORDER BY u.revision LIMIT 1) f ON true`
 
@@ -192,6 +192,11 @@ WITH due AS MATERIALIZED (
 SELECT coalesce(max(revision), 0), count(*) FROM due`
 
 	updateHistory = `UPDATE resources SET compacted = greatest(compacted, $4) WHERE "group" = $1 AND resource = $2 AND defined_by = $3`
+
+	updateRetainedFor = `
+UPDATE resources r SET retained_for = w.seconds
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS w("group", resource, defined_by, seconds)
+WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by`
 
 	// updateCompacted also raises store.revision, so that the last revision does not
 	// depend on the rows that deleteHistory deletes.

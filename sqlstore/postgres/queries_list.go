@@ -104,7 +104,7 @@ ORDER BY u.revision`
 )
 
 var (
-	resourceColumns = []string{"id", "group", "resource", "defined_by", "compacted"}
+	resourceColumns = []string{"id", "group", "resource", "defined_by", "compacted", "retained_for"}
 	objectColumns   = []string{
 		"resource_id", "namespace", "name", "uid", "generation", "created_revision", "revision",
 		"time", "verb", "subresource", "manager", "who", "real_user", "form", "expires", "value",

@@ -25,11 +25,26 @@ func (d *Driver) Histories(ctx context.Context) (histories []sqlstore.History, e
 func scanHistory(row pgx.CollectableRow) (h sqlstore.History, err error) {
 	var first *int64
 	var at *time.Time
-	err = row.Scan(&h.Group, &h.Resource.Resource, &h.Owner, &h.Compacted, &first, &at)
+	var seconds int64
+	err = row.Scan(&h.Group, &h.Resource.Resource, &h.Owner, &h.Compacted, &seconds, &first, &at)
+	h.RetainedFor = time.Duration(seconds) * time.Second
 	if err == nil && first != nil {
 		h.First, h.FirstTime = *first, at.UTC()
 	}
 	return h, err
+}
+
+// SetRetainedFor implements sqlstore.Driver.
+func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]time.Duration) error {
+	var resources []sqlstore.Resource
+	var seconds []int64
+	for of, age := range ages {
+		resources, seconds = append(resources, of), append(seconds, int64(age/time.Second))
+	}
+	return d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ position) error {
+		_, err := conn.Exec(ctx, updateRetainedFor, append(names(resources), seconds)...)
+		return err
+	})
 }
 
 // CountChanges implements sqlstore.Driver.

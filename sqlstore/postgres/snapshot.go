@@ -66,12 +66,7 @@ func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, 
 	if err != nil {
 		return t.explain(err)
 	}
-	s.HistoryFrom = make(map[sqlstore.Resource]int64)
-	for _, h := range histories {
-		if h.Compacted != s.Compacted {
-			s.HistoryFrom[h.Resource] = h.Compacted
-		}
-	}
+	s.SetRetained(histories)
 	s.Objects = objectsOf(t, tx, histories)
 	t.watchdog.pause()
 	return read(s)

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"maps"
 	"time"
 	"unique"
 
@@ -130,11 +131,21 @@ func undo(s sqlstore.Snapshot, revision int64, yield func(*sqlstore.ObjectRow, e
 // a new epoch. Its revision is moved forward by bump; the caller chooses bump so that the result is
 // beyond every revision that a client may have seen. All revisions before are compacted, so that a
 // watch that continues from one of them ends with 410 and its client lists again: the history is
-// left for SQL, in the rows of Changes up to Compacted, with the revisions that it had. The record
+// left for SQL, in the rows of Changes up to Compacted, with the revisions that it had. It has
+// become older since the snapshot: RetainedFor grows by as much, so that the first server does not
+// delete it at once. The record
 // of the last backup says that there was none: it is of the database that the snapshot was made of.
-func Restored(s sqlstore.Snapshot, bump int64, epoch string) sqlstore.Snapshot {
+func Restored(s sqlstore.Snapshot, bump int64, epoch string, now time.Time) sqlstore.Snapshot {
 	s.Revision += bump
 	s.Compacted, s.Epoch = s.Revision, epoch
+	retained := maps.Clone(s.Retained)
+	for of, r := range retained {
+		if older := r.RetainedFor + now.Sub(s.Time); r.RetainedFor > 0 && older > r.RetainedFor {
+			r.RetainedFor = older.Truncate(time.Second)
+			retained[of] = r
+		}
+	}
+	s.Retained = retained
 	objects := s.Objects
 	s.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
 		for row, err := range objects {

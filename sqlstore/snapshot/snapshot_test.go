@@ -87,6 +87,9 @@ func TestAt_IsWhatAListHas(t *testing.T) {
 	}
 }
 
+// anHour is the age of a backup that is restored.
+const anHour = time.Hour
+
 func listAll(t *testing.T, driver sqlstore.Driver, revision int64) (all []sqlstore.Record) {
 	t.Helper()
 	for _, group := range []string{"", "apps"} {
@@ -173,7 +176,7 @@ func TestRestored_ContinuesCompactedWithItsHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, s := range map[string]sqlstore.Snapshot{"latest": rows.Snapshot(), "earlier": before} {
-		restored := snapshot.Restored(s, 1_000_000_000, "next")
+		restored := snapshot.Restored(s, 1_000_000_000, "next", s.Time.Add(anHour))
 		copied := load(t, s)
 		for dialect, open := range map[string]func() (sqlstore.Driver, func() []string){
 			"sqlite": func() (sqlstore.Driver, func() []string) {

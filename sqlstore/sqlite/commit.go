@@ -30,6 +30,7 @@ type writer struct {
 	selectResource, insertResource           *sql.Stmt
 	reserve, skip                            *sql.Stmt
 	deleteChanges, updateHistory             *sql.Stmt
+	updateRetainedFor                        *sql.Stmt
 	updateCompacted, vacuum                  *sql.Stmt
 	selectOldest, selectPages                *sql.Stmt
 }
@@ -47,6 +48,7 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 		{&w.begin, `BEGIN IMMEDIATE`}, {&w.commit, `COMMIT`}, {&w.rollback, `ROLLBACK`},
 		{&w.insertObject, insertObject}, {&w.updateObject, updateObject}, {&w.deleteObject, deleteObject},
 		{&w.selectResource, selectResource}, {&w.insertResource, insertResource}, {&w.updateHistory, updateHistory},
+		{&w.updateRetainedFor, updateRetainedFor},
 		{&w.insertCreate, insertCreate}, {&w.insertReplaced, insertReplaced},
 		{&w.selectRevision, selectRevision}, {&w.touch, touchStore}, {&w.untouch, untouchStore},
 		{&w.reserve, reserve}, {&w.skip, skip}, {&w.selectOldest, selectOldest}, {&w.selectPages, selectPages},

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"time"
 
 	"byre/sqlstore"
 )
@@ -24,11 +25,13 @@ func scanHistories(rows *sql.Rows, err error) (histories []sqlstore.History, _ e
 	defer rows.Close()
 	for rows.Next() {
 		var h sqlstore.History
+		var seconds int64
 		var first sql.NullInt64
 		var stamp sql.NullString
-		if err := rows.Scan(&h.Group, &h.Resource.Resource, &h.Owner, &h.Compacted, &first, &stamp); err != nil {
+		if err := rows.Scan(&h.Group, &h.Resource.Resource, &h.Owner, &h.Compacted, &seconds, &first, &stamp); err != nil {
 			return nil, err
 		}
+		h.RetainedFor = time.Duration(seconds) * time.Second
 		if h.First = first.Int64; first.Valid {
 			if h.FirstTime, err = parseTime(stamp.String); err != nil {
 				return nil, err
@@ -37,6 +40,31 @@ func scanHistories(rows *sql.Rows, err error) (histories []sqlstore.History, _ e
 		histories = append(histories, h)
 	}
 	return histories, rows.Err()
+}
+
+// SetRetainedFor implements sqlstore.Driver.
+func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]time.Duration) error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	if d.writer.closed {
+		return sqlstore.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := d.transaction(d.state.Load(), func() error {
+		for of, age := range ages {
+			if _, err := d.writer.updateRetainedFor.Exec(int64(age/time.Second), of.Group, of.Resource, of.Owner.String()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return d.translate(err)
+	}
+	d.signalLogGrown()
+	return nil
 }
 
 // CountChanges implements sqlstore.Driver.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
 
@@ -131,8 +132,8 @@ func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 			return explainDuplicate(err)
 		}
 	}
-	if err := ids.All(func(of sqlstore.Resource, id, compacted int64) error {
-		_, err := tx.ExecContext(ctx, insertLoaded, id, of.Group, of.Resource, of.Owner.String(), compacted)
+	if err := ids.All(func(of sqlstore.Resource, id int64, r sqlstore.Retained) error {
+		_, err := tx.ExecContext(ctx, insertLoaded, id, of.Group, of.Resource, of.Owner.String(), r.Compacted, int64(r.RetainedFor/time.Second))
 		return err
 	}); err != nil {
 		return err

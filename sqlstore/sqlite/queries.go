@@ -34,7 +34,7 @@ const (
 	insertResource = `INSERT INTO resources ("group", resource, defined_by, compacted) VALUES (?, ?, ?, 0)`
 
 	selectHistories = `
-SELECT r."group", r.resource, r.defined_by, r.compacted, f.revision, f.time
+SELECT r."group", r.resource, r.defined_by, r.compacted, r.retained_for, f.revision, f.time
 FROM resources r LEFT JOIN undo_log f
   ON f.revision = (SELECT u.revision FROM undo_log u WHERE u.resource_id = r.id ORDER BY u.revision LIMIT 1)
 ORDER BY r.id`
@@ -96,6 +96,7 @@ SELECT revision, time FROM undo_log WHERE resource_id = ?1 AND revision <= ?2 OR
 	deleteChanges = `DELETE FROM undo_log WHERE resource_id = ?1 AND revision <= ?2`
 
 	updateHistory = `UPDATE resources SET compacted = max(compacted, ?2) WHERE id = ?1`
+	updateRetainedFor = `UPDATE resources SET retained_for = ? WHERE "group" = ? AND resource = ? AND defined_by = ?`
 	// updateCompacted also raises store.revision, so that the last revision does not
 	// depend on the newest change, which deleteChanges may have deleted.
 	updateCompacted = `UPDATE store SET compacted = max(compacted, ?1), revision = max(revision, ?1) WHERE id = 1`
@@ -229,7 +230,7 @@ ORDER BY u.revision`
 INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_user, audit_id, resource_id, namespace, name, uid, replaces, created_revision, form, expires, value, record_sum, change_sum)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
-	insertLoaded = `INSERT INTO resources (id, "group", resource, defined_by, compacted) VALUES (?, ?, ?, ?, ?)`
+	insertLoaded = `INSERT INTO resources (id, "group", resource, defined_by, compacted, retained_for) VALUES (?, ?, ?, ?, ?, ?)`
 
 	setCounters = `UPDATE store SET revision = ?, compacted = ?, epoch = ? WHERE id = 1`
 

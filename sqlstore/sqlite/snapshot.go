@@ -86,9 +86,11 @@ func (d *Driver) readSnapshot(ctx context.Context, idle bool, read func(sqlstore
 	if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &reserved); err != nil {
 		return err
 	}
-	if s.HistoryFrom, err = historyFrom(ctx, tx, s.Compacted); err != nil {
+	histories, err := scanHistories(tx.QueryContext(ctx, selectHistories)) //nolint:sqlclosecheck // scanHistories closes it
+	if err != nil {
 		return err
 	}
+	s.SetRetained(histories)
 	if idle && reserved > s.Revision {
 		return fmt.Errorf("%s: %w", d.path, errReserved)
 	}
@@ -96,18 +98,6 @@ func (d *Driver) readSnapshot(ctx context.Context, idle bool, read func(sqlstore
 		return &readError{d.translate(err)}
 	}
 	return nil
-}
-
-// historyFrom returns Header.HistoryFrom.
-func historyFrom(ctx context.Context, tx *sql.Tx, compacted int64) (map[sqlstore.Resource]int64, error) {
-	histories, err := scanHistories(tx.QueryContext(ctx, selectHistories)) //nolint:sqlclosecheck // scanHistories closes it
-	from := make(map[sqlstore.Resource]int64)
-	for _, h := range histories {
-		if h.Compacted != compacted {
-			from[h.Resource] = h.Compacted
-		}
-	}
-	return from, err
 }
 
 // rowsOf returns the rows of a query, which it reads one at a time.

@@ -25,6 +25,8 @@ type Model struct {
 	changes []sqlstore.Change
 	// compacted has History.Compacted of each resource.
 	compacted map[sqlstore.Resource]int64
+	// retainedFor has History.RetainedFor of each resource.
+	retainedFor map[sqlstore.Resource]time.Duration
 }
 
 var (
@@ -43,7 +45,8 @@ func NewModel() *Model {
 		state:   sqlstore.State{Epoch: "model"},
 		current: make(map[sqlstore.Key]sqlstore.Record),
 
-		compacted: make(map[sqlstore.Resource]int64),
+		compacted:   make(map[sqlstore.Resource]int64),
+		retainedFor: make(map[sqlstore.Resource]time.Duration),
 	}
 }
 
@@ -215,13 +218,21 @@ func (m *Model) Histories(context.Context) (histories []sqlstore.History, _ erro
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for of, compacted := range m.compacted {
-		h := sqlstore.History{Resource: of, Compacted: compacted}
+		h := sqlstore.History{Resource: of, Compacted: compacted, RetainedFor: m.retainedFor[of]}
 		if i := slices.IndexFunc(m.changes, func(c sqlstore.Change) bool { return c.New.Key.Of() == of }); i >= 0 {
 			h.First, h.FirstTime = m.changes[i].Revision, m.changes[i].Time
 		}
 		histories = append(histories, h)
 	}
 	return histories, nil
+}
+
+// SetRetainedFor implements sqlstore.Driver.
+func (m *Model) SetRetainedFor(_ context.Context, ages map[sqlstore.Resource]time.Duration) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.Copy(m.retainedFor, ages)
+	return nil
 }
 
 // CountChanges implements sqlstore.Driver.

@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -38,6 +39,15 @@ func (w *walk) deleteHistory() {
 	d := sqlstore.Deletion{Of: w.key().Of(), UpTo: w.random.Int64N(w.driver.state().Revision + 2), Limit: 1 + w.random.IntN(10)}
 	if w.random.IntN(2) == 0 {
 		d.Before = time.Now().Add(anHour)
+	}
+	ages := map[sqlstore.Resource]time.Duration{d.Of: time.Duration(w.random.IntN(10)-1) * time.Second}
+	for _, driver := range []fixture{w.driver, w.model} {
+		if histories, _ := w.model.Histories(w.driver.Context()); !slices.ContainsFunc(histories, func(h sqlstore.History) bool { return h.Resource == d.Of }) {
+			continue
+		}
+		if err := driver.SetRetainedFor(w.driver.Context(), ages); err != nil {
+			w.driver.Fatal(err)
+		}
 	}
 	got, err := w.driver.DeleteHistory(w.driver.Context(), d)
 	want, _ := w.model.DeleteHistory(w.driver.Context(), d)

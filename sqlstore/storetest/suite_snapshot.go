@@ -90,14 +90,13 @@ func RandomRows(t testing.TB, random *rand.Rand) Rows {
 	f.compact(random.Int64N(model.state.Revision + 1))
 	rows := model.rows()
 	// The history of some resources was kept for longer.
-	from := make(map[sqlstore.Resource]int64)
+	rows.Retained = make(map[sqlstore.Resource]sqlstore.Retained)
 	for of := range model.compacted {
 		if random.IntN(3) == 0 && rows.Compacted > 0 {
-			from[of] = random.Int64N(rows.Compacted)
+			rows.Retained[of] = sqlstore.Retained{Compacted: random.Int64N(rows.Compacted), RetainedFor: time.Duration(random.IntN(3)-1) * time.Second}
 		}
 	}
-	rows.HistoryFrom = from
-	rows.Changes = slices.DeleteFunc(all, func(c *sqlstore.ChangeRow) bool { return c.Revision <= rows.CompactedOf(c.Of()) })
+	rows.Changes = slices.DeleteFunc(all, func(c *sqlstore.ChangeRow) bool { return c.Revision <= rows.RetainedOf(c.Of()).Compacted })
 	return rows
 }
 
@@ -354,7 +353,7 @@ var Breaks = map[string]func(*Rows){
 // WithoutKept returns the rows without compacted changes.
 func (r Rows) WithoutKept() Rows {
 	r.Changes = slices.DeleteFunc(r.Changes, func(c *sqlstore.ChangeRow) bool { return c.Revision <= r.Compacted })
-	r.HistoryFrom = nil
+	r.Retained = nil
 	return r
 }
 

@@ -134,7 +134,7 @@ func testStoreRetention(f fixture) {
 	for i := range 30 {
 		f.revision(create(key("n", fmt.Sprint(i)), "v"))
 	}
-	store, stop := start(f, sqlstore.Options{RetentionChanges: 10, CompactInterval: time.Millisecond})
+	store, stop := start(f, sqlstore.Options{Retention: anHour, RetentionChanges: 10, CompactInterval: time.Millisecond})
 	f.until("the number of changes", func() bool { return f.state().Compacted == 20 })
 	stop()
 	if err := store.Compact(f.Context(), 22); err != nil || f.state().Compacted != 22 {

@@ -1,0 +1,126 @@
+package sqlstore_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"byre/sqlstore"
+	"byre/sqlstore/storetest"
+)
+
+const (
+	day   = 24 * time.Hour
+	month = 30 * day
+)
+
+var deployments = sqlstore.Resource{Group: "apps", Resource: "deployments"}
+
+// keptDatabase is a database with six changes of deployments, one of pods and then three more of
+// deployments, a day between each two, after a process that kept those of deployments for a month.
+func keptDatabase(t *testing.T) *storetest.Model {
+	t.Helper()
+	model := storetest.NewModel()
+	for i := range 10 {
+		key := sqlstore.Key{Group: "apps", Resource: "deployments", Name: fmt.Sprint(i)}
+		if i == 6 {
+			key = sqlstore.Key{Resource: "pods", Name: "a"}
+		}
+		if _, err := model.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key, Value: []byte("1")}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(day)
+	}
+	if _, log := runFor(t, model, time.Hour, monthOfDeployments); log != "" {
+		t.Fatal(log)
+	}
+	return model
+}
+
+var monthOfDeployments = sqlstore.Options{RetentionFor: []sqlstore.ResourceRetention{
+	{GroupResource: sqlstore.GroupResource{Group: "apps", Resource: "deployments"}, Age: month},
+}}
+
+// runFor runs a store for some time, and returns how many changes of deployments are left, and what
+// it has logged.
+func runFor(t *testing.T, model *storetest.Model, time time.Duration, options sqlstore.Options) (left int64, log string) {
+	t.Helper()
+	var out bytes.Buffer
+	options.Logger = slog.New(slog.NewTextHandler(&out, nil))
+	store := sqlstore.New(model, options)
+	ctx, cancel := context.WithTimeout(t.Context(), time)
+	defer cancel()
+	var running sync.WaitGroup
+	running.Go(func() { _ = store.Run(ctx) })
+	running.Wait()
+	left, _, err := model.CountChanges(t.Context(), deployments, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left, out.String()
+}
+
+// What another process has kept for longer is deleted after a day, and the log says so before and
+// afterwards.
+func TestRetention_KeepsForADayWhatNoOptionKeeps(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]sqlstore.Options{
+		"dropped":  {},
+		"mistyped": {RetentionFor: []sqlstore.ResourceRetention{{GroupResource: sqlstore.GroupResource{Group: "app", Resource: "deployments"}, Age: month}}},
+		"bounded":  {RetentionChanges: 1},
+		"shorter": {RetentionFor: []sqlstore.ResourceRetention{
+			{GroupResource: sqlstore.GroupResource{Group: "apps", Resource: "deployments"}, Age: 2 * day},
+		}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			model := keptDatabase(t)
+			for range 3 { // a restart does not make it sooner
+				left, log := runFor(t, model, day-time.Hour, options)
+				if left != 9 {
+					t.Errorf("%s: %d changes are left before the end of the day, want 9", name, left)
+				}
+				if strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "resource=deployments.apps before=720h0m0s") {
+					t.Errorf("%s: the log has %s", name, log)
+				}
+			}
+			left, log := runFor(t, model, day+time.Hour, options)
+			if left != 0 || !strings.Contains(log, `level=WARN msg="store: deleted history that was kept for longer before" resource=deployments.apps changes=9 before=720h0m0s`) {
+				t.Errorf("%s: %d changes are left after a day; the log has %s", name, left, log)
+			}
+		})
+	}
+}
+
+// A process whose options keep the history, and one that was stopped for long, delete only what is
+// too old, and do so at once.
+func TestRetention_DeletesAtOnceWhatTheLastProcessDidNotKeep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		model := keptDatabase(t)
+		time.Sleep(month - 4*day)
+		if left, log := runFor(t, model, time.Hour, monthOfDeployments); left != 3 || log != "" {
+			t.Errorf("%d changes are left, want 3; the log has %s", left, log)
+		}
+		// It is known at once that the history is kept for longer now.
+		always := sqlstore.Options{RetentionFor: []sqlstore.ResourceRetention{{GroupResource: sqlstore.GroupResource{Resource: "*"}, Age: -1}}}
+		runFor(t, model, time.Hour, always)
+		if left, log := runFor(t, model, 2*time.Hour, monthOfDeployments); left != 3 || log != "" {
+			t.Errorf("%d changes are left, want 3; the log has %s", left, log)
+		}
+		histories, err := model.Histories(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range histories {
+			if want := map[string]time.Duration{"deployments": month, "pods": day}[h.Resource.Resource]; h.RetainedFor != want {
+				t.Errorf("%v is kept for %v, want %v", h.Resource, h.RetainedFor, want)
+			}
+		}
+	})
+}
