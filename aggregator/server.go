@@ -27,6 +27,7 @@ import (
 	"byre/apiserver/endpoints"
 	"byre/apiserver/health"
 	"byre/apiserver/loopback"
+	"byre/apiserver/pki"
 	"byre/apiserver/routing"
 )
 
@@ -42,9 +43,11 @@ type Server struct {
 	slices informers.SharedInformerFactory
 
 	certificate *dynamiccertificates.DynamicCertKeyPairContent
-	metrics     *aggregatorMetrics
-	follower    *follower
-	registrar   *registrar
+	// followCertificate reloads certificate when its files change, until the context ends.
+	followCertificate func(context.Context)
+	metrics           *aggregatorMetrics
+	follower          *follower
+	registrar         *registrar
 
 	// builtin has the paths of the built-in group versions.
 	builtin sets.Set[string]
@@ -113,6 +116,9 @@ func New(d delegation.Dependencies, o Options, delegate http.Handler) (*Server, 
 		buffers:         &bufferPool{},
 	})
 	s.certificate.AddListener(s.follower)
+	s.followCertificate = func(ctx context.Context) {
+		pki.Follow(ctx, s.certificate, d.Backends.ProxyCert, d.Backends.ProxyKey)
+	}
 	return s, nil
 }
 
@@ -181,7 +187,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.factory.StartWithContext(ctx)
 	defer s.factory.Shutdown()
 	parts.Go(func() error {
-		s.certificate.Run(ctx, 1)
+		s.followCertificate(ctx)
 		return nil
 	})
 	parts.Go(func() error {

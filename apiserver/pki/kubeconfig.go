@@ -21,7 +21,6 @@ import (
 const (
 	clusterName = "byre"
 	adminName   = "byre-admin"
-	adminGroup  = "system:masters"
 	contextName = adminName + "@" + clusterName
 )
 

@@ -19,7 +19,8 @@ type Config struct {
 	Dir string
 	// Kubeconfig is the path of the administrator's kubeconfig; empty means none.
 	Kubeconfig string
-	// AdminGroup is the administrator's group in a new kubeconfig; "" means ClusterAdmins.
+	// AdminGroup is the administrator's group in a new kubeconfig; "" means ClusterAdmins. If it
+	// is SystemMasters, that is the group of the client of kubelets too.
 	AdminGroup string
 	// Server is the URL of the server in the kubeconfig.
 	Server string
@@ -32,9 +33,10 @@ type Config struct {
 	Now time.Time
 }
 
-// kubeletClientName is the common name of the client certificate that the server
-// presents to kubelets; kubeadm's.
-const kubeletClientName = "kube-apiserver-kubelet-client"
+// KubeletClientName is the common name of the client certificate that the server presents to
+// kubelets. As with kubeadm, the user is in no group: the bootstrap policy binds it to the
+// ClusterRole system:kubelet-api-admin, of which a kubelet learns by a SubjectAccessReview.
+const KubeletClientName = "kube-apiserver-kubelet-client"
 
 // FrontProxyName is the common name of the front proxy's client certificate.
 const FrontProxyName = "front-proxy-client"
@@ -184,7 +186,11 @@ func (k *ensurer) leaf(name string) leaf {
 	f := k.files
 	switch name {
 	case nameKubeletClient:
-		return leaf{f.KubeletClientCert, f.KubeletKey, k.ca, clientProfile(kubeletClientName, adminGroup)}
+		profile := clientProfile(KubeletClientName)
+		if k.config.AdminGroup == SystemMasters { // without RBAC nothing else gives it rights
+			profile.organizations = []string{SystemMasters}
+		}
+		return leaf{f.KubeletClientCert, f.KubeletKey, k.ca, profile}
 	case nameFrontProxy:
 		return leaf{f.FrontProxyCert, f.FrontProxyKey, k.frontProxyCA, clientProfile(FrontProxyName)}
 	default:
@@ -234,6 +240,7 @@ func (k *ensurer) ensureLeaf(l leaf) error {
 func (k *ensurer) issue(l leaf, current pair) error {
 	if current.cert != nil {
 		l.profile.addNamesOf(current.cert)
+		l.profile.organizations = current.cert.Subject.Organization // a renewal changes no rights
 	}
 	der, key, err := l.profile.issue(l.by, k.config.Now)
 	if err != nil {

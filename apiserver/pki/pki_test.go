@@ -76,6 +76,9 @@ func TestEnsure_FirstStartIssuesEverything(t *testing.T) {
 		verify(t, serving, root, start, host, x509.ExtKeyUsageServerAuth)
 	}
 	verify(t, cert(t, files.KubeletClientCert), root, start, "", x509.ExtKeyUsageClientAuth)
+	if got := cert(t, files.KubeletClientCert).Subject.String(); got != "CN=kube-apiserver-kubelet-client" {
+		t.Errorf("the client of kubelets is %s", got)
+	}
 	verify(t, cert(t, files.FrontProxyCert), cert(t, files.FrontProxyCA), start, "", x509.ExtKeyUsageClientAuth)
 	for _, pair := range [][2]string{
 		{files.CACert, files.CAKey}, {files.ServingCert, files.ServingKey},

@@ -15,7 +15,7 @@ import (
 )
 
 // SystemMasters is the group that every authorizer allows everything.
-const SystemMasters = adminGroup
+const SystemMasters = "system:masters"
 
 // User says for whom NewKubeconfig issues a certificate.
 type User struct {

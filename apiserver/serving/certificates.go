@@ -8,19 +8,24 @@ import (
 
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	cliflag "k8s.io/component-base/cli/flag"
+
+	"byre/apiserver/pki"
 )
 
 // Certificates are the serving certificates, which are reloaded when their files
 // change.
 type Certificates struct {
-	files   []fileContent
+	pairs   []pair
 	dynamic *dynamiccertificates.DynamicServingCertificateController
 }
 
-// fileContent is the content of a file. It is updated while its Run runs.
-type fileContent interface {
-	dynamiccertificates.Notifier
-	dynamiccertificates.ControllerRunner
+// pair is a certificate with its key, and their files.
+type pair struct {
+	content interface {
+		dynamiccertificates.Notifier
+		dynamiccertificates.ControllerRunner
+	}
+	certFile, keyFile string
 }
 
 // NewCertificates reads the files and sets base.GetConfigForClient. The TLS handshake
@@ -31,7 +36,7 @@ func NewCertificates(base *tls.Config, certFile, keyFile string, clientCAs dynam
 	if err != nil {
 		return nil, fmt.Errorf("serving certificate %s with the key %s: %w", certFile, keyFile, err)
 	}
-	c := &Certificates{files: []fileContent{serving}}
+	c := &Certificates{pairs: []pair{{serving, certFile, keyFile}}}
 	var named []dynamiccertificates.SNICertKeyContentProvider
 	// A client gets the first certificate that matches. Upstream expects the reverse
 	// order of the flags.
@@ -40,14 +45,14 @@ func NewCertificates(base *tls.Config, certFile, keyFile string, clientCAs dynam
 		if err != nil {
 			return nil, fmt.Errorf("--tls-sni-cert-key %s,%s: %w", sni[i].CertFile, sni[i].KeyFile, err)
 		}
-		named, c.files = append(named, cert), append(c.files, cert)
+		named, c.pairs = append(named, cert), append(c.pairs, pair{cert, sni[i].CertFile, sni[i].KeyFile})
 	}
 	c.dynamic = dynamiccertificates.NewDynamicServingCertificateController(base, clientCAs, serving, named, nil)
 	if clientCAs != nil {
 		clientCAs.AddListener(c.dynamic)
 	}
-	for _, file := range c.files {
-		file.AddListener(c.dynamic)
+	for _, p := range c.pairs {
+		p.content.AddListener(c.dynamic)
 	}
 	base.GetConfigForClient = c.dynamic.GetConfigForClient
 	return c, c.dynamic.RunOnce()
@@ -56,8 +61,8 @@ func NewCertificates(base *tls.Config, certFile, keyFile string, clientCAs dynam
 // Run reloads the files when they change, until ctx ends. It returns nil.
 func (c *Certificates) Run(ctx context.Context) error {
 	var group sync.WaitGroup
-	for _, file := range c.files {
-		group.Go(func() { file.Run(ctx, 1) })
+	for _, p := range c.pairs {
+		group.Go(func() { pki.Follow(ctx, p.content, p.certFile, p.keyFile) })
 	}
 	group.Go(func() { c.dynamic.Run(1, ctx.Done()) })
 	group.Wait()

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,12 +55,42 @@ func TestCerts_RenewUnderARunningServer(t *testing.T) {
 	}
 	eventually.True(t, "new connections see the renewed certificate", func() bool { return servingSerial(t, before.Host).Cmp(oldServing) != 0 })
 	eventually.True(t, "the aggregated server sees the renewed certificate", func() bool { return proxied().Cmp(oldProxy) != 0 })
+	if log := server.log.String(); errorLine.MatchString(log) {
+		t.Errorf("the renewal is an error to the server: %s", errorLine.FindString(log))
+	}
 	for name, config := range map[string]*kubernetes.Clientset{
 		"old": kubernetes.NewForConfigOrDie(before), "new": kubernetes.NewForConfigOrDie(server.config(t)),
 	} {
 		if _, err := config.CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
 			t.Errorf("with the administrator's %s certificate: %v", name, err)
 		}
+	}
+}
+
+// errorLine matches a line of a log at the level ERROR.
+var errorLine = regexp.MustCompile(`(?m)^E[0-9]{4} .*$`)
+
+// TestCerts_OfAnotherKeyAreLogged: a certificate whose key does not follow is an error, once, and
+// the pair of before is in use.
+func TestCerts_OfAnotherKeyAreLogged(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	server := startServer(t, dir, "--controllers=")
+	old := servingSerial(t, server.config(t).Host)
+	in := func(name string) string { return filepath.Join(dir, "pki", name) }
+	other, err := os.ReadFile(in("front-proxy-client.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(in("apiserver.key"), other, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "the server logs the wrong pair", func() bool { return errorLine.MatchString(server.log.String()) })
+	if line := errorLine.FindString(server.log.String()); !strings.Contains(line, in("apiserver.crt")) || !strings.Contains(line, "private key does not match") {
+		t.Error(line)
+	}
+	if got := servingSerial(t, server.config(t).Host); got.Cmp(old) != 0 {
+		t.Error("another certificate is served")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,5 +102,30 @@ func TestServe_KubeletIsRestricted(t *testing.T) {
 	}
 	if _, err := kubelet.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a kubelet creates a Pod with a service account: %v", err)
+	}
+}
+
+// TestServe_KubeletClientMayUseKubelets: a kubelet that asks the server whether its client
+// certificate may use it is answered with yes. The certificate gives no other rights.
+func TestServe_KubeletClientMayUseKubelets(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, t.TempDir(), "--controllers=")
+	config := rest.AnonymousClientConfig(server.config(t))
+	config.CertFile, config.KeyFile = filepath.Join(server.dir, "pki", "apiserver-kubelet-client.crt"), filepath.Join(server.dir, "pki", "apiserver-kubelet-client.key")
+	reviews := kubernetes.NewForConfigOrDie(config).AuthorizationV1().SelfSubjectAccessReviews()
+	for _, test := range []struct {
+		verb, resource, subresource string
+		want                        bool
+	}{
+		{"create", "nodes", "proxy", true}, {"get", "nodes", "log", true}, {"get", "nodes", "stats", true},
+		{"get", "secrets", "", false}, {"create", "pods", "", false},
+	} {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: test.verb, Resource: test.resource, Subresource: test.subresource},
+		}}
+		review, err := reviews.Create(t.Context(), review, metav1.CreateOptions{})
+		if err != nil || review.Status.Allowed != test.want {
+			t.Errorf("%s %s/%s: %+v, %v", test.verb, test.resource, test.subresource, review.Status, err)
+		}
 	}
 }

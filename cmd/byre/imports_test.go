@@ -69,7 +69,7 @@ var parts = []part{
 	{"apiserver/lifecycle", 3.3, noSQL},
 	{"apiserver/pki", 3.3, noSQL},
 	{"apiserver/builtin", 3.4, noSQL},
-	{"apiserver/serving", 3.3, noSQL},
+	{"apiserver/serving", 3.4, noSQL},
 	{"apiserver/memory", 3.3, noSQL},
 	{"apiserver/systemd", 3.3, noSQL},
 	{"apiserver/upstreamtest", 0, []string{"byre/", "k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"}},

@@ -151,13 +151,18 @@ func startBoth(t *testing.T, endpoint string, args ...string) (stock, byre *peer
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	// kubeadm binds the group of admin.kubeconfig beside a stock server; byre does so itself.
-	stock.must(t, http.StatusCreated, request{
-		method: http.MethodPost, path: "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings?fieldManager=kube-apiserver",
-		body: `{"metadata":{"name":"kubeadm:cluster-admins","labels":{"kubernetes.io/bootstrapping":"rbac-defaults"},"annotations":{"rbac.authorization.kubernetes.io/autoupdate":"true"}},` +
-			`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},` +
-			`"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"kubeadm:cluster-admins"}]}`,
-	})
+	// kubeadm makes these bindings beside a stock server; byre does so itself.
+	for _, b := range [][4]string{
+		{"kubeadm:cluster-admins", "cluster-admin", "Group", "kubeadm:cluster-admins"},
+		{"kubeadm:apiserver-kubelet-client", "system:kubelet-api-admin", "User", "kube-apiserver-kubelet-client"},
+	} {
+		stock.must(t, http.StatusCreated, request{
+			method: http.MethodPost, path: "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings?fieldManager=kube-apiserver",
+			body: fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"kubernetes.io/bootstrapping":"rbac-defaults"},"annotations":{"rbac.authorization.kubernetes.io/autoupdate":"true"}},`+
+				`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%q},`+
+				`"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":%q,"name":%q}]}`, b[0], b[1], b[2], b[3]),
+		})
+	}
 	return stock, byre
 }
 

@@ -53,7 +53,7 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 	for _, role := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
 		reconcileRole(reconciliation.ClusterRoleRuleOwner{ClusterRole: &role}, clusterRoles)
 	}
-	for _, binding := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings(), []rbacv1.ClusterRoleBinding{adminBinding()}) {
+	for _, binding := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings(), ownBindings()) {
 		reconcileBinding(reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &binding}, clusterBindings)
 	}
 	for _, roles := range bootstrappolicy.NamespaceRoles() {
@@ -69,16 +69,23 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 	return group.Wait()
 }
 
-// adminBinding gives the group of admin.kubeconfig its rights, as kubeadm does.
-func adminBinding() rbacv1.ClusterRoleBinding {
-	return rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:        pki.ClusterAdmins,
-			Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
-			Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
-		},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: pki.ClusterAdmins}},
+// ownBindings give their rights to the group of admin.kubeconfig and to the client of kubelets,
+// as kubeadm does.
+func ownBindings() []rbacv1.ClusterRoleBinding {
+	bind := func(name, role, kind, subject string) rbacv1.ClusterRoleBinding {
+		return rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:        name,
+				Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
+				Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
+			},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: kind, Name: subject}},
+		}
+	}
+	return []rbacv1.ClusterRoleBinding{
+		bind(pki.ClusterAdmins, "cluster-admin", rbacv1.GroupKind, pki.ClusterAdmins),
+		bind("kubeadm:apiserver-kubelet-client", "system:kubelet-api-admin", rbacv1.UserKind, pki.KubeletClientName),
 	}
 }
 

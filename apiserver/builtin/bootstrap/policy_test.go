@@ -35,16 +35,24 @@ func TestPolicy_IsUpstreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admins := rbacv1.ClusterRoleBinding{ // kubeadm's
-		ObjectMeta: metav1.ObjectMeta{
-			Name:        "kubeadm:cluster-admins",
-			Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
-			Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
-		},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "kubeadm:cluster-admins"}},
+	bootstrapping := metav1.ObjectMeta{
+		Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
+		Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
 	}
-	compare(t, options, slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings(), []rbacv1.ClusterRoleBinding{admins}), clusterBindings.Items,
+	admins := rbacv1.ClusterRoleBinding{
+		ObjectMeta: bootstrapping,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "kubeadm:cluster-admins"}},
+	}
+	admins.Name = "kubeadm:cluster-admins"
+	kubelets := rbacv1.ClusterRoleBinding{
+		ObjectMeta: bootstrapping,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kubelet-api-admin"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "kube-apiserver-kubelet-client"}},
+	}
+	kubelets.Name = "kubeadm:apiserver-kubelet-client"
+	kubeadm := []rbacv1.ClusterRoleBinding{admins, kubelets}
+	compare(t, options, slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings(), kubeadm), clusterBindings.Items,
 		func(b rbacv1.ClusterRoleBinding) string { return b.Name })
 
 	roles, err := client.RbacV1().Roles("").List(ctx, metav1.ListOptions{})
