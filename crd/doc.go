@@ -11,11 +11,15 @@
 //   - A definition that any client has seen established is served on every server of the
 //     database. Where the informer lags, the server reads the store.
 //   - A definition may change or be deleted at any time. All handlers of its instances
-//     derive from one stored state of it: requests in flight finish by the spec that they
-//     began with. When the spec changes, watches end, and their clients resume where they
-//     were; except for changes that change no answer (definition.SpecHash).
+//     derive from one stored state of it. A write takes effect only by the spec that is
+//     stored when it is committed: otherwise it is executed again (redo.go). When the spec
+//     changes, watches end, and their clients resume where they were; except for changes
+//     that change no answer (definition.SpecHash).
 //   - When a definition is deleted, watches of its instances deliver every DELETED, on
 //     every server of the database, and then end.
+//   - What a definition owns, only its deletion removes, and all of it: no instance is
+//     created of a definition that is gone or being deleted, and the database deletes a
+//     definition only when it has no instances.
 //   - Instances are answered from the stored bytes where these are what a decode would
 //     give. Records are marked with the program, the storage version and a hash of its
 //     schema (their Form); other records are decoded, defaulted and pruned by the current

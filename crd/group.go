@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
@@ -47,7 +48,8 @@ func newGroup(d delegation.Dependencies) (*group, error) {
 	g := &group{scheme: endpoints.NewScheme(install.Install), feed: d.Storage.Feed}
 	g.codecs = endpoints.NewCodecs(g.scheme)
 	var err error
-	if g.rest, err = customresourcedefinition.NewREST(g.scheme, d.RESTOptions(g.scheme, g.codecs, definitions)); err != nil {
+	storage := definitionStorage{objectstore.GroupResources(g.scheme, g.codecs, d.EffectiveVersion, definitions)}
+	if g.rest, err = customresourcedefinition.NewREST(g.scheme, objectstore.NewRESTOptionsGetter(d.Storage, storage)); err != nil {
 		return nil, fmt.Errorf("crd: storage of definitions: %w", err)
 	}
 	var ok bool
@@ -55,6 +57,21 @@ func newGroup(d delegation.Dependencies) (*group, error) {
 		return nil, fmt.Errorf("crd: storage of definitions is a %T", g.rest.Storage.Storage)
 	}
 	return g, nil
+}
+
+// definitionStorage describes how definitions are stored: with the generation that writes of
+// instances require, and so that a definition with instances can't be deleted.
+type definitionStorage struct{ objectstore.Resources }
+
+// StoreConfig implements objectstore.Resources.
+func (s definitionStorage) StoreConfig(gr schema.GroupResource, example runtime.Object) (objectstore.Config, runtime.GroupVersioner, error) {
+	config, versioner, err := s.Resources.StoreConfig(gr, example)
+	config.Generation = definition.Generation
+	config.Contents = func(name string) *sqlstore.Resource {
+		plural, group, _ := strings.Cut(name, ".")
+		return &sqlstore.Resource{Group: group, Resource: plural, Owner: sqlstore.Custom}
+	}
+	return config, versioner, err
 }
 
 // definitionREST is the registry of definitions, in which the deletion of a collection deletes

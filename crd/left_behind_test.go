@@ -3,8 +3,11 @@ package crd_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/features"
@@ -12,28 +15,6 @@ import (
 
 	"byre/sqlstore"
 )
-
-// remaining returns the keys of the rows of the widgets.
-func (s *server) remaining(t *testing.T) (keys []string) {
-	t.Helper()
-	of := sqlstore.Range{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom}
-	if _, err := s.store.List(t.Context(), sqlstore.Query{Range: of, KeysOnly: true}, func(r sqlstore.Record) error {
-		keys = append(keys, r.Namespace+"/"+r.Name)
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return keys
-}
-
-func (s *server) undefine(t *testing.T) {
-	t.Helper()
-	const name = "widgets.example.com"
-	if err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	s.await(t, name, gone)
-}
 
 // leftBehind makes rows of widgets that need no definition, as databases have them that were
 // written without preconditions.
@@ -106,17 +87,29 @@ func TestDefinition_CollectionGoesWithItsInstances(t *testing.T) {
 	})
 }
 
-// TestCleaning_DeletesWhatItFindsAgain: the cleaner of a definition deletes the instances that
-// others have created meanwhile.
-func TestCleaning_DeletesWhatItFindsAgain(t *testing.T) {
+// TestDefinition_StaysWhileThereAreInstances: a definition that was cleaned can't go while there
+// are instances again. The cleaner deletes what it finds again.
+func TestDefinition_StaysWhileThereAreInstances(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
-		crd := s.define(t, widgetDefinition)
+		crd := s.define(t, strings.Replace(widgetDefinition, "metadata:\n", "metadata:\n  finalizers: [example.com/f]\n", 1))
 		cleaner, err := s.Cleaner(crd)
 		if err != nil {
 			t.Fatal(err)
 		}
+		definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+		if err := definitions.Delete(t.Context(), crd.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.await(t, crd.Name, func(crd *apiextensionsv1.CustomResourceDefinition) bool { return len(crd.Finalizers) == 1 })
 		s.leftBehind(t, "v0", "a")
+		remove := func() *httptest.ResponseRecorder {
+			return s.do(t, http.MethodPatch, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"+crd.Name,
+				`{"metadata":{"finalizers":null}}`, "Content-Type", "application/merge-patch+json")
+		}
+		if w := remove(); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "it has instances") {
+			t.Errorf("removal of the last finalizer: %d %s", w.Code, w.Body)
+		}
 		if _, err := cleaner.DeleteCollection(t.Context(), nil, nil, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -128,5 +121,9 @@ func TestCleaning_DeletesWhatItFindsAgain(t *testing.T) {
 		if n, left := meta.LenList(list), s.remaining(t); n != 0 || len(left) > 0 {
 			t.Errorf("%d instances, rows %v", n, left)
 		}
+		if w := remove(); w.Code != http.StatusOK {
+			t.Errorf("removal of the last finalizer: %d %s", w.Code, w.Body)
+		}
+		s.await(t, crd.Name, gone)
 	})
 }

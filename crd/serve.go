@@ -29,19 +29,27 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // serveInstances answers a request for instances. It returns false, and writes nothing,
 // if no definition serves the request.
 func (s *Server) serveInstances(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) bool {
-	ctx := req.Context()
-	found, version, err := s.resolver.version(ctx, info.Resource+"."+info.APIGroup, info.APIVersion)
+	if writes[info.Verb] {
+		return s.serveWrite(w, req, info)
+	}
+	v, err := s.view(req, info)
+	return s.serveView(w, req, info, v, err)
+}
+
+// serveView answers a request by a view of its definition; err is why there is none.
+func (s *Server) serveView(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, v view, err error) bool {
 	if err != nil {
 		s.fail(w, req, info, err)
 		return true
 	}
-	if found == nil || !inScope(found.CRD, info) {
+	if v.definition == nil || !inScope(v.definition.CRD, info) {
 		return false
 	}
-	handler, err := version.Handler(info)
+	handler, err := v.version.Handler(info)
 	if err != nil {
-		for _, text := range definition.DeprecationWarnings(found.CRD, definition.Version(found.CRD, info.APIVersion)) {
-			warning.AddWarning(ctx, "", text)
+		crd := v.definition.CRD
+		for _, text := range definition.DeprecationWarnings(crd, definition.Version(crd, info.APIVersion)) {
+			warning.AddWarning(req.Context(), "", text)
 		}
 		s.write(w, req, info, err)
 		return true

@@ -11,7 +11,7 @@ type Driver interface {
 	// Commit makes the writes in one transaction, in order, and returns one Outcome for
 	// each. A failed precondition is the Outcome of its own write. The error is that of
 	// the whole batch: then no write happened, unless the error is ErrUnknown. No two
-	// writes of a batch have the same key. An empty batch changes nothing; it fails where
+	// writes of a batch have the same key, and none has the key of another's Requires. An empty batch changes nothing; it fails where
 	// the database takes no writes.
 	Commit(ctx context.Context, batch []Write) ([]Outcome, error)
 	// Get returns the record under key (ErrNotFound) and the revision of the
@@ -142,7 +142,8 @@ type Outcome struct {
 	// length of that state's value in bytes.
 	UID      string
 	OldBytes int64
-	// Err is ErrExists, ErrNotFound, a *ConflictError, or nil.
+	// Err is ErrRequired, ErrInUse, ErrExists, ErrNotFound, a *ConflictError, or nil: the
+	// first of them that applies.
 	Err error
 }
 

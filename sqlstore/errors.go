@@ -10,6 +10,12 @@ var (
 	ErrExists = errors.New("object exists")
 	// ErrNotFound means that there is no object under the key.
 	ErrNotFound = errors.New("object not found")
+	// ErrRequired means that the object that the write requires is not as it requires, or does
+	// not exist; see Write.Requires. The change did not happen.
+	ErrRequired = errors.New("the object that the write requires has changed or is gone")
+	// ErrInUse means that a resource has objects; see Write.RequiresNone. The change did not
+	// happen.
+	ErrInUse = errors.New("the resource has objects")
 	// ErrCompacted means that the revision asked for is older than what history holds.
 	ErrCompacted = errors.New("revision is compacted")
 	// ErrFuture means that the revision asked for has not happened yet.

@@ -27,13 +27,13 @@ type queue struct {
 	// arrived receives while there are writes in waiting that take has not seen. Its
 	// capacity is 1.
 	arrived chan struct{}
-	// keys has the keys of the batch that take is making. It is a field so that take
-	// uses its memory again.
-	keys map[Key]struct{}
+	// keys has the keys of the batch that take is making, and required those of its
+	// Requirements. They are fields so that take uses their memory again.
+	keys, required map[Key]struct{}
 }
 
 func newQueue() *queue {
-	return &queue{arrived: make(chan struct{}, 1), keys: make(map[Key]struct{})}
+	return &queue{arrived: make(chan struct{}, 1), keys: make(map[Key]struct{}), required: make(map[Key]struct{})}
 }
 
 // push appends a write. It returns false if the queue is closed.
@@ -62,22 +62,27 @@ func (q *queue) withdraw(p *pending) bool {
 
 // take moves the next writes for one transaction from the queue to batch: the oldest ones,
 // up to a number of writes and a size of their values in bytes, at least one. The writes of
-// a batch have different keys: a second write of a key stays in its place in the queue.
+// a batch have different keys, and none writes what another requires: a write that does not
+// fit stays in its place in the queue.
 func (q *queue) take(batch []*pending, writes, size int) []*pending {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	clear(q.keys)
+	clear(q.required)
 	kept := q.waiting[:0]
 	full := false
 	for _, p := range q.waiting {
 		if !full {
 			full = len(batch) == writes || len(batch) > 0 && len(p.write.Value) > size
 		}
-		if _, taken := q.keys[p.write.Key]; full || taken {
+		if full || !q.fits(&p.write) {
 			kept = append(kept, p)
 			continue
 		}
 		q.keys[p.write.Key] = struct{}{}
+		if p.write.Requires != nil {
+			q.required[p.write.Requires.Key] = struct{}{}
+		}
 		size -= len(p.write.Value)
 		batch = append(batch, p)
 	}
@@ -87,6 +92,17 @@ func (q *queue) take(batch []*pending, writes, size int) []*pending {
 		q.signal()
 	}
 	return batch
+}
+
+// fits reports whether take may add a write to its batch. PostgreSQL checks all preconditions
+// of a batch against the state before it.
+func (q *queue) fits(w *Write) bool {
+	_, written := q.keys[w.Key]
+	_, required := q.required[w.Key]
+	if w.Requires != nil && !written {
+		_, written = q.keys[w.Requires.Key]
+	}
+	return !written && !required
 }
 
 // close makes push refuse new writes, and returns the queued ones.

@@ -115,13 +115,19 @@ type Write struct {
 	// Replaces is the precondition: the revision that the key must be at. It is 0 for a
 	// Create (the object must not exist), and > 0 for an Update and a Delete.
 	Replaces int64
+	// Requires, unless nil, is a precondition too: another object is as the writer knows it.
+	Requires *Requirement
+	// RequiresNone, unless nil, is a precondition too: the resource has no objects.
+	RequiresNone *Resource
 	// UID, Form and Value are those of the new state. A Delete ignores them.
 	UID   string
 	Form  string
 	Value []byte
 	// Expires is the absolute expiry of the new state; zero means never.
 	Expires time.Time
-	// Generation is metadata.generation of the new state; 0 if it has none.
+	// Generation is metadata.generation of the new state; 0 if it has none. That of a
+	// CustomResourceDefinition is negative once its deletion has begun: it is what the
+	// Requirements of other writes are compared with.
 	Generation int64
 	Author     Author
 	// Grows says that the write makes the database larger. While the quota is exceeded, such
@@ -130,6 +136,18 @@ type Write struct {
 	// Attributes are those of the new state; nil if the writer does not know them. The
 	// store does not store them: Publish gets them with the Change.
 	Attributes *Attributes
+}
+
+// Requirement is what a write requires of another object: the record under Key has this UID,
+// and this Generation or 0.
+//
+// Invariant: the requirement holds in the transaction of the write, whichever process changes
+// the other object. The driver checks it there; the queue keeps a write of an object, and a
+// write that requires it, out of one batch.
+type Requirement struct {
+	Key        Key
+	UID        string
+	Generation int64
 }
 
 // Attributes are the labels and fields of an object by which label and field selectors
@@ -176,6 +194,8 @@ func (w *Write) Check() error {
 		return fmt.Errorf("%w: uid or form of %q", ErrInvalid, w.Key)
 	case (w.Op == Create) != (w.Replaces == 0) || w.Replaces < 0:
 		return fmt.Errorf("%w: %s of revision %d", ErrInvalid, w.Op, w.Replaces)
+	case w.Requires != nil && !(w.Requires.Key.Storable() && storable(w.Requires.UID)):
+		return fmt.Errorf("%w: requirement of %q", ErrInvalid, w.Key)
 	case w.Op == Delete:
 		return nil
 	case w.Op != Create && w.Op != Update:

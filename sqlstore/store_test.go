@@ -155,6 +155,49 @@ func TestStore_BatchesGather(t *testing.T) {
 	r.expectResults("first 1 <nil>", "a 2 <nil>", "b 3 <nil>", "c 4 <nil>", "a 0 object exists", "d 5 <nil>", "large 6 <nil>", "small 7 <nil>")
 }
 
+// TestStore_RequirementsSplitBatches: a write of an object, and a write that requires it, share
+// no transaction; each sees what was committed before.
+func TestStore_RequirementsSplitBatches(t *testing.T) {
+	t.Parallel()
+	r := run(t, sqlstore.Options{})
+	definition := sqlstore.Key{Resource: "definitions", Name: "d"}
+	queue := func(name string, w sqlstore.Write) {
+		before := r.queued()
+		go func() {
+			c, err := r.store.Commit(context.WithoutCancel(t.Context()), w)
+			r.results <- fmt.Sprintf("%s %d %v", name, c.Revision, err)
+		}()
+		for r.queued() == before {
+			runtime.Gosched()
+		}
+	}
+	define := func(op sqlstore.Op, replaces, generation int64) sqlstore.Write {
+		return sqlstore.Write{Op: op, Key: definition, Replaces: replaces, UID: "u", Generation: generation, Value: []byte("{}")}
+	}
+	instance := func(name string, generation int64) sqlstore.Write {
+		return sqlstore.Write{
+			Op: sqlstore.Create, Key: sqlstore.Key{Resource: "instances", Name: name}, Value: []byte("{}"),
+			Requires: &sqlstore.Requirement{Key: definition, UID: "u", Generation: generation},
+		}
+	}
+	r.occupyWriter()
+	queue("define", define(sqlstore.Create, 0, 1))
+	queue("a", instance("a", 1))
+	queue("b", instance("b", 1))
+	queue("change", define(sqlstore.Update, 2, 2))
+	queue("c", instance("c", 1))
+	queue("d", instance("d", 2))
+	r.driver.answers <- nil
+	r.expectBatch(1) // the definition
+	r.driver.answers <- nil
+	r.expectBatch(4) // the instances
+	r.driver.answers <- nil
+	r.expectBatch(1) // the change of the definition
+	r.driver.answers <- nil
+	r.expectResults("first 1 <nil>", "define 2 <nil>", "a 3 <nil>", "b 4 <nil>", "c 5 <nil>", "change 6 <nil>",
+		"d 0 "+sqlstore.ErrRequired.Error())
+}
+
 // counted is a Model that counts transactions.
 type counted struct {
 	*storetest.Model

@@ -40,10 +40,11 @@ func (s *Store) Delete(
 			continue
 		}
 		change, err := s.writeRecord(ctx, sqlstore.Write{
-			Op:       sqlstore.Delete,
-			Key:      at.Key,
-			Replaces: from.revision,
-			Author:   author(ctx, sqlstore.Delete),
+			Op:           sqlstore.Delete,
+			Key:          at.Key,
+			Replaces:     from.revision,
+			RequiresNone: s.cfg.Contents(at.Name),
+			Author:       author(ctx, sqlstore.Delete),
 		})
 		if isConflict(err) {
 			if from, err = r.getCurrentState(ctx); err != nil {

@@ -72,7 +72,7 @@ func (s *Store) prepare(ctx context.Context, obj runtime.Object, data []byte, at
 	if err != nil {
 		return preparedWrite{}, err
 	}
-	w.uid, w.generation = string(accessor.GetUID()), accessor.GetGeneration()
+	w.uid, w.generation = string(accessor.GetUID()), s.cfg.Generation(accessor)
 	// An object whose attributes cannot be found is stored all the same.
 	if a, err := s.attributesOfObject(obj); err == nil {
 		w.attributes = a
@@ -89,9 +89,9 @@ func (s *Store) commit(ctx context.Context, at location, w preparedWrite, replac
 		Key:        at.Key,
 		Replaces:   replaces,
 		UID:        w.uid,
+		Generation: w.generation,
 		Form:       s.cfg.Form,
 		Value:      w.value,
-		Generation: w.generation,
 		Attributes: w.attributes,
 		Grows:      w.grows,
 	}
@@ -99,6 +99,7 @@ func (s *Store) commit(ctx context.Context, at location, w preparedWrite, replac
 		write.Op = sqlstore.Create
 	}
 	write.Author = author(ctx, write.Op)
+	write.Requires = s.cfg.Requires(write.Op)
 	if ttl > 0 {
 		// The store compares expiries with the database's clock.
 		write.Expires = s.cfg.Clock.Now().Add(s.cfg.Feed.ClockAhead() + time.Duration(ttl)*time.Second)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,6 +55,12 @@ func (s *Store) apiError(err error, path string) error {
 		return storage.NewKeyExistsError(path, 0)
 	case errors.Is(err, sqlstore.ErrConflict):
 		return storage.NewResourceVersionConflictsError(path, 0)
+	case errors.Is(err, sqlstore.ErrRequired):
+		// This is not a conflict: upstream's handler of patches would try again, by what
+		// has just failed. Clients repeat a request whose answer has a Retry-After.
+		return apierrors.NewTooManyRequests("what defines the resource has just changed: the request was not executed", retrySeconds)
+	case errors.Is(err, sqlstore.ErrInUse):
+		return apierrors.NewForbidden(s.cfg.GroupResource, path[strings.LastIndexByte(path, '/')+1:], errors.New("it has instances, which are deleted before it"))
 	case errors.Is(err, sqlstore.ErrInvalid):
 		return apierrors.NewBadRequest(err.Error())
 	case errors.Is(err, sqlstore.ErrQuota):

@@ -38,7 +38,7 @@ func (s *Store) writeRecord(ctx context.Context, w sqlstore.Write) (sqlstore.Cha
 // recordRequest counts a request, as an error where etcd would answer with one. etcd
 // does not answer with an error for a missing key or a failed precondition.
 func (s *Store) recordRequest(operation string, start time.Time, err error) {
-	for _, answer := range []error{sqlstore.ErrNotFound, sqlstore.ErrExists, sqlstore.ErrConflict} {
+	for _, answer := range []error{sqlstore.ErrNotFound, sqlstore.ErrExists, sqlstore.ErrConflict, sqlstore.ErrRequired, sqlstore.ErrInUse} {
 		if errors.Is(err, answer) {
 			err = nil
 		}

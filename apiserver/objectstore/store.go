@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
@@ -67,6 +68,15 @@ type Config struct {
 	// that they derive from its records. It is empty where all Stores of a resource
 	// decode alike.
 	View string
+	// Requires returns what a create or an update of an object requires of another object.
+	// Nil, or a nil result, requires nothing.
+	Requires func(sqlstore.Op) *sqlstore.Requirement
+	// Generation returns the sqlstore.Write.Generation of an object; nil means
+	// metadata.generation.
+	Generation func(metav1.Object) int64
+	// Contents returns the resource that must have no objects when the object of a name is
+	// deleted; nil means that there is none.
+	Contents func(name string) *sqlstore.Resource
 	// Lossy is true if encoding may change the content of an object, as a conversion
 	// does. An object that was written is then decoded again to be returned.
 	Lossy bool
@@ -139,6 +149,15 @@ func New(cfg Config) (*Store, error) {
 	}
 	if cfg.AttrFunc == nil {
 		cfg.AttrFunc = storage.DefaultNamespaceScopedAttr
+	}
+	if cfg.Requires == nil {
+		cfg.Requires = func(sqlstore.Op) *sqlstore.Requirement { return nil }
+	}
+	if cfg.Generation == nil {
+		cfg.Generation = metav1.Object.GetGeneration
+	}
+	if cfg.Contents == nil {
+		cfg.Contents = func(string) *sqlstore.Resource { return nil }
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}

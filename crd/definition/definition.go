@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -61,6 +62,16 @@ func (d *Definition) IsCurrent(revision int64, loaded bool) bool {
 // Resource is the resource that a definition defines.
 func Resource(crd *apiextensionsv1.CustomResourceDefinition) schema.GroupResource {
 	return schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}
+}
+
+// Generation is the sqlstore.Write.Generation of a definition: that of its metadata, and the
+// negative of that once its deletion has begun. metadata.generation changes with the spec;
+// the registry of definitions, unlike others, does not increment it when a deletion begins.
+func Generation(crd metav1.Object) int64 {
+	if crd.GetDeletionTimestamp() != nil {
+		return -crd.GetGeneration()
+	}
+	return crd.GetGeneration()
 }
 
 // Revision is the revision of a definition's state; 0 if it has none.

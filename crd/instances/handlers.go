@@ -13,6 +13,7 @@ import (
 
 	"byre/apiserver/objectstore"
 	"byre/crd/definition"
+	"byre/sqlstore"
 )
 
 // Handlers serve the instances of one definition by one spec and one set of accepted
@@ -24,6 +25,8 @@ type Handlers struct {
 	// terminating is true while the definition is being deleted. Instances can then be
 	// read, changed and deleted, but not created.
 	terminating atomic.Bool
+	// requirements are what writes of instances require of the definition.
+	requirements atomic.Pointer[requirements]
 	// ending begins when these Handlers have been replaced or the definition is gone.
 	// Watches end then; requests in flight finish.
 	ending *objectstore.Ending
@@ -49,6 +52,7 @@ func (h *Handlers) Update(crd *apiextensionsv1.CustomResourceDefinition) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.crd = crd
+	h.requirements.Store(newRequirements(crd))
 	h.terminating.Store(definition.IsTerminating(crd))
 	if h.derived == nil {
 		return
@@ -85,6 +89,7 @@ func (h *Handlers) Version(ctx context.Context, name string) (*Version, error) {
 		crd:         h.crd,
 		derived:     h.derived,
 		terminating: &h.terminating,
+		requires:    func(op sqlstore.Op) *sqlstore.Requirement { return h.requirements.Load().of(op) },
 		ending:      h.ending,
 	}).build(name)
 	if err != nil {

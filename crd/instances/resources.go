@@ -16,9 +16,10 @@ import (
 // resources describes how the registry of one version keeps its objects. The
 // stores of a definition's versions keep the same rows; each decodes to its own version.
 type resources struct {
-	derived *derived
-	version schema.GroupVersion
-	ending  *objectstore.Ending
+	derived  *derived
+	version  schema.GroupVersion
+	requires func(sqlstore.Op) *sqlstore.Requirement
+	ending   *objectstore.Ending
 	// selectable are the version's selectable fields (KEP-4358).
 	selectable []apiextensionsv1.SelectableField
 }
@@ -43,6 +44,7 @@ func (r *resources) StoreConfig(gr schema.GroupResource, _ runtime.Object) (obje
 		View:           r.derived.views[r.version.Version],
 		Lossy:          r.version != r.derived.storageVersion,
 		IndexFields:    r.indexFields(),
+		Requires:       r.requires,
 		Ending:         r.ending,
 	}
 	if converting, ok := codec.(*convertingCodec); ok {

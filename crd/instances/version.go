@@ -28,6 +28,7 @@ import (
 	"byre/apiserver/endpoints"
 	"byre/apiserver/objectstore"
 	"byre/crd/definition"
+	"byre/sqlstore"
 )
 
 // Version serves one version of a definition's instances. It is immutable.
@@ -62,6 +63,7 @@ type versionBuilder struct {
 	crd         *apiextensionsv1.CustomResourceDefinition
 	derived     *derived
 	terminating *atomic.Bool
+	requires    func(sqlstore.Op) *sqlstore.Requirement
 	ending      *objectstore.Ending
 
 	// build sets these.
@@ -201,6 +203,7 @@ func (b *versionBuilder) storages(v *Version) (map[string]rest.Storage, error) {
 		objectstore.NewRESTOptionsGetter(b.env.Storage, &resources{
 			derived:    b.derived,
 			version:    b.gv,
+			requires:   b.requires,
 			ending:     b.ending,
 			selectable: b.spec.SelectableFields,
 		}),

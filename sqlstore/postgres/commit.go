@@ -89,7 +89,7 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 		b.Queue(addResources, names(added)...)
 	}
 	settings := b.Len()
-	b.Queue(applyBatch, append(arguments, before.revision, before.epoch, knownTime(before), before.uid)...)
+	b.Queue(applyBatch, append(append(arguments, before.revision, before.epoch, knownTime(before), before.uid), others(batch)...)...)
 	b.Queue(unlimited)
 	b.Queue(commit)
 	if ctx.Err() != nil {
@@ -187,7 +187,8 @@ func scanOutcomes(rows pgx.Rows, batch []sqlstore.Write) (outcomes []sqlstore.Ou
 func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, epoch string, err error) {
 	var effective, holds bool
 	var revision, current int64
-	if err := rows.Scan(&effective, &revision, &o.Time, &current, &o.Created, &o.UID, &o.OldBytes, &holds, &epoch); err != nil {
+	var refused string
+	if err := rows.Scan(&effective, &revision, &o.Time, &current, &o.Created, &o.UID, &o.OldBytes, &refused, &holds, &epoch); err != nil {
 		return o, "", err
 	}
 	switch {
@@ -196,6 +197,10 @@ func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, epoch strin
 	case effective:
 		o.Revision, o.Time = revision, o.Time.UTC()
 		return o, epoch, nil
+	case refused == "required":
+		o = sqlstore.Outcome{Err: sqlstore.ErrRequired}
+	case refused == "in use":
+		o = sqlstore.Outcome{Err: sqlstore.ErrInUse}
 	case op == sqlstore.Create:
 		o = sqlstore.Outcome{Err: sqlstore.ErrExists}
 	case current == 0:

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"byre/migrations"
+	"byre/sqlstore"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/storetest"
 )
@@ -81,8 +82,9 @@ var (
 	page  = []any{"", "resource3", "builtin", "namespace20", "name3", "", int64(90_000), int64(500), true}
 	write = func() []any {
 		one := []string{"x"}
-		return []any{one, one, one, one, one, one, []int64{0}, one, []int64{0}, one, []string{""}, one, one, one, one, one, one, one,
+		all := []any{one, one, one, one, one, one, []int64{0}, one, []int64{0}, one, []string{""}, one, one, one, one, one, one, one,
 			int64(99_000), "epoch", "2020-01-01T00:00:00Z", "uid"}
+		return append(all, others([]sqlstore.Write{{Requires: &sqlstore.Requirement{}, RequiresNone: &sqlstore.Resource{}}})...)
 	}()
 )
 

@@ -71,7 +71,8 @@ FROM (SELECT DISTINCT w."group", w.resource, w.defined_by FROM unnest($1::text[]
 	// All of its parts see the state of before the statement. $1 to $18 are the arrays of
 	// Driver.Commit. $19 is the revision of the driver's position, $20 its epoch, $21 its
 	// time and $22 its UID: if the store does not hold the position (asked.holds is
-	// false), applyBatch writes nothing.
+	// false), applyBatch writes nothing. $23 to $34 are the arrays of the function others:
+	// a write that other objects forbid (asked.refused) is not effective.
 	applyBatch = `
 WITH k AS MATERIALIZED (
     SELECT s.epoch, l.revision,
@@ -82,17 +83,31 @@ WITH k AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT greatest(s.revision, (SELECT c.revision FROM undo_log c WHERE c.revision >= s.revision
                                                      ORDER BY c.revision DESC LIMIT 1)) AS revision) l
     WHERE s.id = 1
+), met AS MATERIALIZED (
+    SELECT q.n FROM unnest($24::text[], $25::text[], $26::text[], $27::text[], $28::text[], $29::text[], $30::bigint[]) WITH ORDINALITY
+         AS q("group", resource, defined_by, namespace, name, uid, generation, n)
+    JOIN resources r ON r."group" = q."group" AND r.resource = q.resource AND r.defined_by = q.defined_by
+    JOIN current_objects o ON o.resource_id = r.id AND o.namespace = q.namespace AND o.name = q.name
+         AND o.uid = q.uid AND o.generation IN (0, q.generation)
+), used AS MATERIALIZED (
+    SELECT q.n FROM unnest($32::text[], $33::text[], $34::text[]) WITH ORDINALITY AS q("group", resource, defined_by, n)
+    JOIN resources r ON r."group" = q."group" AND r.resource = q.resource AND r.defined_by = q.defined_by
+    WHERE EXISTS (SELECT FROM current_objects o WHERE o.resource_id = r.id)
+), w AS (
+    SELECT w.*, CASE WHEN w.requires > 0 AND w.requires NOT IN (SELECT n FROM met) THEN 'required'
+                     WHEN w.empties > 0 AND w.empties IN (SELECT n FROM used) THEN 'in use' ELSE '' END AS refused
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $10::text[],
+                $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::text[], $18::text[],
+                $23::bigint[], $31::bigint[]) WITH ORDINALITY
+         AS w(op, "group", resource, defined_by, namespace, name, replaces, uid, generation, form,
+              expiry, value, verb, subresource, manager, who, real_user, audit_id, requires, empties, n)
 ), asked AS MATERIALIZED (
     SELECT w.*, r.id AS resource_id, NULLIF(w.expiry, '')::timestamptz AS expires, statement_timestamp() AS time,
            o.revision AS current, o.created_revision AS created, o.uid AS old_uid, o.form AS old_form,
            o.expires AS old_expires, o.value AS old_value, k.epoch, k.holds,
-           k.holds AND coalesce(o.revision, 0) = w.replaces AS effective,
-           k.revision + sum((coalesce(o.revision, 0) = w.replaces)::int) OVER (ORDER BY w.n)::bigint AS revision
-    FROM k
-    CROSS JOIN unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $10::text[],
-                      $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::text[], $18::text[]) WITH ORDINALITY
-         AS w(op, "group", resource, defined_by, namespace, name, replaces, uid, generation, form,
-              expiry, value, verb, subresource, manager, who, real_user, audit_id, n)
+           k.holds AND w.refused = '' AND coalesce(o.revision, 0) = w.replaces AS effective,
+           k.revision + sum((w.refused = '' AND coalesce(o.revision, 0) = w.replaces)::int) OVER (ORDER BY w.n)::bigint AS revision
+    FROM k CROSS JOIN w
     LEFT JOIN resources r ON r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by
     LEFT JOIN current_objects o ON o.resource_id = r.id AND o.namespace = w.namespace AND o.name = w.name
 ), logged AS (
@@ -117,7 +132,7 @@ WITH k AS MATERIALIZED (
     WHERE a.effective AND a.op = 'delete' AND o.resource_id = a.resource_id AND o.namespace = a.namespace AND o.name = a.name
 )
 SELECT effective, revision, time, coalesce(current, 0), coalesce(created, revision), coalesce(old_uid, ''),
-       coalesce(octet_length(old_value), 0), holds, epoch
+       coalesce(octet_length(old_value), 0), refused, holds, epoch
 FROM asked ORDER BY n`
 
 	// newEpoch begins a new epoch if the store does not hold the position with revision
@@ -162,10 +177,13 @@ SELECT NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = $1
 
 // The deletion of history, and advisory locks.
 const (
+	// selectHistories leaves out the resources that have an id only because of a create that
+	// applyBatch has refused.
 	selectHistories = `
 SELECT r."group", r.resource, r.defined_by, r.compacted, r.retained_for, f.revision, f.time
 FROM resources r
-LEFT JOIN LATERAL (SELECT u.revision, u.time FROM undo_log u WHERE u.resource_id = r.id ORDER BY u.revision LIMIT 1) f ON true`
+LEFT JOIN LATERAL (SELECT u.revision, u.time FROM undo_log u WHERE u.resource_id = r.id ORDER BY u.revision LIMIT 1) f ON true
+WHERE r.compacted > 0 OR f.revision IS NOT NULL ORDER BY r.id`
 
 	countChanges = `
 SELECT count(*), coalesce(min(revision), 0) FROM (

@@ -26,6 +26,7 @@ type writer struct {
 	begin, commit, rollback                  *sql.Stmt
 	insertObject, updateObject, deleteObject *sql.Stmt
 	insertCreate, insertReplaced             *sql.Stmt
+	isMet, isInUse                           *sql.Stmt
 	selectRevision, touch, untouch           *sql.Stmt
 	selectResource, insertResource           *sql.Stmt
 	reserve, skip                            *sql.Stmt
@@ -50,6 +51,7 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 		{&w.selectResource, selectResource}, {&w.insertResource, insertResource}, {&w.updateHistory, updateHistory},
 		{&w.updateRetainedFor, updateRetainedFor},
 		{&w.insertCreate, insertCreate}, {&w.insertReplaced, insertReplaced},
+		{&w.isMet, isMet}, {&w.isInUse, isInUse},
 		{&w.selectRevision, selectRevision}, {&w.touch, touchStore}, {&w.untouch, untouchStore},
 		{&w.reserve, reserve}, {&w.skip, skip}, {&w.selectOldest, selectOldest}, {&w.selectPages, selectPages},
 		{&w.deleteChanges, deleteChanges}, {&w.updateCompacted, updateCompacted}, {&w.vacuum, vacuum},
@@ -143,10 +145,13 @@ func (w *writer) start() error {
 func (w *writer) apply(batch []sqlstore.Write, outcomes []sqlstore.Outcome, state *sqlstore.State, now time.Time) error {
 	stamp := formatTime(now)
 	for i := range batch {
-		var err error
-		if batch[i].Op == sqlstore.Create {
+		outcome, err := w.checkOthers(&batch[i])
+		switch {
+		case err != nil || outcome != nil:
+			outcomes[i].Err = outcome
+		case batch[i].Op == sqlstore.Create:
 			outcomes[i], err = w.create(&batch[i], state.Revision+1, stamp)
-		} else {
+		default:
 			outcomes[i], err = w.replace(&batch[i], state.Revision+1, stamp)
 		}
 		if err != nil {
@@ -161,6 +166,37 @@ func (w *writer) apply(batch []sqlstore.Write, outcomes []sqlstore.Outcome, stat
 		return w.touchStore()
 	}
 	return nil
+}
+
+// checkOthers returns in outcome which precondition on other objects does not hold.
+func (w *writer) checkOthers(c *sqlstore.Write) (outcome, err error) {
+	if r := c.Requires; r != nil {
+		found, err := w.exists(w.isMet, r.Key.Of(), r.Key.Namespace, r.Key.Name, r.UID, r.Generation)
+		if err != nil || !found {
+			return sqlstore.ErrRequired, err
+		}
+	}
+	if c.RequiresNone != nil {
+		found, err := w.exists(w.isInUse, *c.RequiresNone)
+		if err != nil || found {
+			return sqlstore.ErrInUse, err
+		}
+	}
+	return nil, nil
+}
+
+// exists reports whether a statement on a resource returns a row.
+func (w *writer) exists(stmt *sql.Stmt, of sqlstore.Resource, arguments ...any) (bool, error) {
+	id, err := w.resourceID(of)
+	if err != nil {
+		return false, err
+	}
+	var one int
+	err = stmt.QueryRow(append([]any{id}, arguments...)...).Scan(&one)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // touchStore has the transaction write a page to the log, so that it fails if the file can't

@@ -75,6 +75,12 @@ WHERE created_revision = ?`
 
 	selectRevision = `SELECT revision FROM current_objects WHERE resource_id = ? AND namespace = ? AND name = ?`
 
+	// isMet returns a row if the object that a write requires is as it requires, and isInUse one
+	// if a resource has objects.
+	isMet = `
+SELECT 1 FROM current_objects WHERE resource_id = ? AND namespace = ? AND name = ? AND uid = ? AND generation IN (0, ?)`
+	isInUse = `SELECT 1 FROM current_objects WHERE resource_id = ? LIMIT 1`
+
 	// reserve stores the revision up to which volatile changes in memory may be given
 	// revisions. skip is for the start after a crash, which may have lost such changes: it
 	// moves the revision past all of them, marks all before as compacted, and begins a new

@@ -87,7 +87,7 @@ func (m *memory) isBehind() bool { return m.state.Load().Revision > m.last() }
 func (m *memory) takes(batch []sqlstore.Write, last int64) bool {
 	bytes := m.bytes
 	for i := range batch {
-		if !m.isVolatile(batch[i].Key) {
+		if w := &batch[i]; !m.isVolatile(w.Key) || w.Requires != nil || w.RequiresNone != nil {
 			return false
 		}
 		bytes += len(batch[i].Value)

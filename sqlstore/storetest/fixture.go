@@ -134,7 +134,7 @@ func sameError(a, b error) bool {
 		return *x == *y
 	}
 	for _, sentinel := range []error{
-		sqlstore.ErrExists, sqlstore.ErrNotFound, sqlstore.ErrConflict, sqlstore.ErrCompacted,
+		sqlstore.ErrExists, sqlstore.ErrNotFound, sqlstore.ErrConflict, sqlstore.ErrRequired, sqlstore.ErrInUse, sqlstore.ErrCompacted,
 		sqlstore.ErrFuture, sqlstore.ErrInvalid, sqlstore.ErrUnavailable, sqlstore.ErrUnknown, sqlstore.ErrClosed,
 	} {
 		if errors.Is(a, sentinel) != errors.Is(b, sentinel) {

@@ -21,6 +21,8 @@ type Model struct {
 	mu      sync.Mutex
 	state   sqlstore.State
 	current map[sqlstore.Key]sqlstore.Record
+	// generations are those of the current records.
+	generations map[sqlstore.Key]int64
 	// changes has the changes that are left, in order.
 	changes []sqlstore.Change
 	// compacted has History.Compacted of each resource.
@@ -47,6 +49,7 @@ func NewModel() *Model {
 
 		compacted:   make(map[sqlstore.Resource]int64),
 		retainedFor: make(map[sqlstore.Resource]time.Duration),
+		generations: make(map[sqlstore.Key]int64),
 	}
 }
 
@@ -65,6 +68,10 @@ func (m *Model) Commit(_ context.Context, batch []sqlstore.Write) ([]sqlstore.Ou
 func (m *Model) apply(w *sqlstore.Write, now time.Time) sqlstore.Outcome {
 	old, exists := m.current[w.Key]
 	switch {
+	case w.Requires != nil && !m.meets(w.Requires):
+		return sqlstore.Outcome{Err: sqlstore.ErrRequired}
+	case w.RequiresNone != nil && !m.isEmpty(*w.RequiresNone):
+		return sqlstore.Outcome{Err: sqlstore.ErrInUse}
 	case w.Op == sqlstore.Create && exists:
 		return sqlstore.Outcome{Err: sqlstore.ErrExists}
 	case w.Op != sqlstore.Create && !exists:
@@ -88,6 +95,7 @@ func (m *Model) apply(w *sqlstore.Write, now time.Time) sqlstore.Outcome {
 		c.New.UID = old.UID
 		delete(m.current, w.Key)
 	} else {
+		m.generations[w.Key] = w.Generation
 		c.New.UID, c.New.Form, c.New.Value = w.UID, w.Form, w.Value
 		if !w.Expires.IsZero() {
 			c.New.Expires = w.Expires.UTC().Truncate(time.Microsecond)
@@ -96,6 +104,21 @@ func (m *Model) apply(w *sqlstore.Write, now time.Time) sqlstore.Outcome {
 	}
 	m.changes = append(m.changes, c)
 	return sqlstore.Outcome{Revision: c.Revision, Time: now, Created: c.New.Created, UID: old.UID, OldBytes: c.OldBytes}
+}
+
+func (m *Model) meets(r *sqlstore.Requirement) bool {
+	found, exists := m.current[r.Key]
+	generation := m.generations[r.Key]
+	return exists && found.UID == r.UID && (generation == 0 || generation == r.Generation)
+}
+
+func (m *Model) isEmpty(r sqlstore.Resource) bool {
+	for k := range m.current {
+		if k.Of() == r {
+			return false
+		}
+	}
+	return true
 }
 
 // Get implements sqlstore.Driver.

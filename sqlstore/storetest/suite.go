@@ -17,6 +17,8 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"Lifecycle":      testLifecycle,
 		"Preconditions":  testPreconditions,
 		"Batch":          testBatch,
+		"Requires":       testRequires,
+		"RequiresNone":   testRequiresNone,
 		"Empty":          testEmpty,
 		"Changes":        testChanges,
 		"ChangesBySize":  testChangesBySize,

@@ -75,15 +75,23 @@ func (w *walk) key() sqlstore.Key {
 
 // write commits a batch of writes, most of them with preconditions that hold.
 func (w *walk) write() {
-	keys := make(map[sqlstore.Key]bool)
+	keys, required := make(map[sqlstore.Key]bool), make(map[sqlstore.Key]bool)
 	var batch []sqlstore.Write
 	for range 1 + w.random.IntN(8) {
 		k := w.key()
-		if keys[k] {
+		if keys[k] || required[k] {
 			continue
 		}
 		keys[k] = true
-		batch = append(batch, w.writeOf(k))
+		c := w.writeOf(k)
+		if of := w.key(); w.random.IntN(3) == 0 && !keys[of] {
+			required[of] = true
+			c.Requires = &sqlstore.Requirement{Key: of, UID: "uid-" + of.Name, Generation: w.random.Int64N(2) + 1}
+		}
+		if of := w.key(); w.random.IntN(20) == 0 {
+			c.RequiresNone = &sqlstore.Resource{Group: of.Group, Resource: "pods" + of.Name, Owner: of.Owner}
+		}
+		batch = append(batch, c)
 	}
 	got, want := w.driver.commit(batch...), w.model.commit(batch...)
 	ignoreTime := cmpopts.IgnoreFields(sqlstore.Outcome{}, "Time")
@@ -102,13 +110,16 @@ func (w *walk) writeOf(k sqlstore.Key) sqlstore.Write {
 		at = w.random.Int64N(w.model.state().Revision + 2)
 	}
 	value := fmt.Sprint(w.random.Int64())
+	var c sqlstore.Write
 	switch {
 	case at == 0:
-		return create(k, value)
+		c = create(k, value)
 	case w.random.IntN(3) == 0:
 		return remove(k, at)
+	default:
+		c = update(k, at, value)
 	}
-	c := update(k, at, value)
+	c.Generation = w.random.Int64N(3)
 	if w.random.IntN(2) == 0 {
 		c.Expires = time.Unix(w.random.Int64N(4_000_000_000), 123_456_000).UTC()
 	}

@@ -1,0 +1,130 @@
+package crd
+
+import (
+	"bytes"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"byre/crd/definition"
+	"byre/crd/instances"
+)
+
+// Writes of instances are executed again when the definition has changed meanwhile.
+//
+// A write takes effect only if the definition is, in the transaction of the write, the one by
+// which this server has decoded, pruned and validated it (sqlstore.Write.Requires). Otherwise
+// it fails. A request may also fail before, because of a schema that is not the current one
+// any more: another replica may have changed it a moment ago. So when a write fails, the server
+// waits until its view of the definitions has everything that is committed. If the definition
+// has changed, the client gets no answer, and the server executes the request again. An attempt
+// that is answered with a 4xx wrote nothing, or a part of a collection was deleted.
+
+// maxAttempts bounds how often a write is executed. The client gets the answer to the last
+// attempt, which asks it to try again.
+const maxAttempts = 5
+
+// view is a definition with the handlers of one of its versions, as they were at the beginning
+// of a request. The zero value serves nothing.
+type view struct {
+	definition *definition.Definition
+	version    *instances.Version
+}
+
+// equals reports whether both views decode, validate and store alike.
+func (v view) equals(other view) bool {
+	return v.version == other.version &&
+		(v.version == nil || definition.Generation(v.definition.CRD) == definition.Generation(other.definition.CRD))
+}
+
+// view returns the current view of the resource and version of a request.
+func (s *Server) view(req *http.Request, info *request.RequestInfo) (v view, err error) {
+	v.definition, v.version, err = s.resolver.version(req.Context(), info.Resource+"."+info.APIGroup, info.APIVersion)
+	return v, err
+}
+
+// hasChanged reports whether the view of a request is older than what is committed. If the
+// database does not tell, the answer stays what it is.
+func (s *Server) hasChanged(v view, req *http.Request, info *request.RequestInfo) bool {
+	if _, err := s.resolver.store.Sync(req.Context()); err != nil {
+		return false
+	}
+	now, err := s.view(req, info)
+	return err == nil && !v.equals(now)
+}
+
+// attempt is the answer to one execution of a write. It passes a failure on to the client only
+// if the definition has not changed.
+type attempt struct {
+	http.ResponseWriter
+	hasChanged func() bool
+	// isApply is true for a server-side apply. Of a field that the schema lacks it answers 500,
+	// and so does a write that was done and can't be converted for its answer: only an apply
+	// may be done twice.
+	isApply bool
+	// withheld is true if the client did not get the answer.
+	withheld bool
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (a *attempt) WriteHeader(code int) {
+	isFailure := code/100 == 4 || a.isApply && code == http.StatusInternalServerError
+	if a.withheld = isFailure && a.hasChanged(); !a.withheld {
+		a.ResponseWriter.WriteHeader(code)
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (a *attempt) Write(p []byte) (int, error) {
+	if a.withheld {
+		return len(p), nil
+	}
+	return a.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *attempt) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// writes are the verbs whose requests are executed again.
+var writes = map[string]bool{"create": true, "update": true, "patch": true, "delete": true, "deletecollection": true}
+
+// serveWrite executes a write until its answer is certain. It returns false, and writes nothing,
+// if no definition serves the request.
+func (s *Server) serveWrite(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) bool {
+	body := &repeatableBody{body: req.Body}
+	before := w.Header().Clone()
+	for n := 1; ; n++ {
+		v, err := s.view(req, info)
+		req := req.WithContext(req.Context())
+		req.Body = body.rewind()
+		a := &attempt{
+			ResponseWriter: w,
+			hasChanged:     func() bool { return n < maxAttempts && s.hasChanged(v, req, info) },
+			isApply:        strings.HasPrefix(req.Header.Get("Content-Type"), "application/apply-patch"),
+		}
+		if served := s.serveView(a, req, info, v, err); !a.withheld {
+			return served
+		}
+		// The audit log, and warnings of a schema of before, are not those of the next attempt.
+		if ac := audit.AuditContextFrom(req.Context()); ac != nil {
+			ac.SetEventResponseStatus(nil)
+		}
+		clear(w.Header())
+		maps.Copy(w.Header(), before)
+	}
+}
+
+// repeatableBody is the body of a request that is read once for each attempt.
+type repeatableBody struct {
+	body io.Reader
+	read bytes.Buffer
+}
+
+// rewind returns the body from its beginning. The HTTP server closes the request's own body.
+func (r *repeatableBody) rewind() io.ReadCloser {
+	return io.NopCloser(io.MultiReader(bytes.NewReader(r.read.Bytes()), io.TeeReader(r.body, &r.read)))
+}
