@@ -101,7 +101,7 @@ SELECT revision, time FROM undo_log WHERE resource_id = ?1 AND revision <= ?2 OR
 
 	deleteChanges = `DELETE FROM undo_log WHERE resource_id = ?1 AND revision <= ?2`
 
-	updateHistory = `UPDATE resources SET compacted = max(compacted, ?2) WHERE id = ?1`
+	updateHistory     = `UPDATE resources SET compacted = max(compacted, ?2) WHERE id = ?1`
 	updateRetainedFor = `UPDATE resources SET retained_for = ? WHERE "group" = ? AND resource = ? AND defined_by = ?`
 	// updateCompacted also raises store.revision, so that the last revision does not
 	// depend on the newest change, which deleteChanges may have deleted.
