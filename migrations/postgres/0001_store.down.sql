@@ -1,3 +1,4 @@
+DROP FUNCTION doc(text);
 DROP VIEW history;
 DROP VIEW changes;
 DROP VIEW objects;

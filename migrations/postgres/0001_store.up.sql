@@ -127,6 +127,23 @@ SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real
        u.form, u.expires, u.value
 FROM undo_log u JOIN resources r ON r.id = u.resource_id;
 
+-- The JSON of a value, for queries: NULL if it is encrypted. PostgreSQL has no text with U+0000, and
+-- every operator that returns text of a JSON value fails if an escape \u0000, or half of a surrogate
+-- pair, is anywhere in it, so that one such object would fail a query of a whole table: doc has U+FFFD
+-- in their place. Invariant: a value that begins with { is JSON; the program writes no other.
+CREATE FUNCTION doc(value text) RETURNS json LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+BEGIN
+    IF NOT starts_with(value, '{') THEN
+        RETURN NULL;
+    ELSIF strpos(value, '\u') = 0 THEN
+        RETURN value::json;
+    END IF;
+    RETURN regexp_replace(value,
+        '(?<!\\)((?:\\\\)*)(?:\\u0000|\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]\w\w)',
+        '\1\\ufffd', 'g')::json;
+END
+$$;
+
 -- History the way a person reads it: value is the object's at that revision, NULL for a
 -- delete; replaced is what was there before. An object that has not changed since the
 -- history of its resource was deleted appears with its current revision.

@@ -152,7 +152,7 @@ func checkPlans(t *testing.T, conn *pgx.Conn, when string) {
 		"count ns at":   {countNamespaceAt, page[:7]},
 		"apply":         {applyBatch, write},
 		"one's history": {`SELECT * FROM changes WHERE "group" = $1 AND resource = $2 AND defined_by = $3 AND namespace = $4 AND name = $5`, page[:5]},
-		"by resource":   {`SELECT namespace, name, who, value::json #>> '{spec,replicas}' FROM objects WHERE resource = $1 AND namespace = $2`, page[1:3]},
+		"by resource":   {`SELECT namespace, name, who, doc(value) #>> '{spec,replicas}' FROM objects WHERE resource = $1 AND namespace = $2`, page[1:3]},
 		"history":       {`SELECT * FROM history WHERE resource = $1 AND namespace = $2 AND name = $3`, page[1:4]},
 	} {
 		p := explain(t, conn, query.text, query.arguments, configurations[name])
