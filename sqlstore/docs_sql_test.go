@@ -81,7 +81,7 @@ UNION SELECT c.name FROM sqlite_schema s, pragma_table_info(s.name) c WHERE s.ty
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range strings.Fields(names) {
+	for name := range strings.FieldsSeq(names) {
 		if !strings.Contains(string(page), "`"+name+"`") && !strings.Contains(string(page), "`\""+name+"\"`") {
 			t.Errorf("docs/sql.md does not name `%s`", name)
 		}

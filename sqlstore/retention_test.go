@@ -49,12 +49,12 @@ var monthOfDeployments = sqlstore.Options{RetentionFor: []sqlstore.ResourceReten
 
 // runFor runs a store for some time, and returns how many changes of deployments are left, and what
 // it has logged.
-func runFor(t *testing.T, model *storetest.Model, time time.Duration, options sqlstore.Options) (left int64, log string) {
+func runFor(t *testing.T, model *storetest.Model, long time.Duration, options sqlstore.Options) (left int64, log string) {
 	t.Helper()
 	var out bytes.Buffer
 	options.Logger = slog.New(slog.NewTextHandler(&out, nil))
 	store := sqlstore.New(model, options)
-	ctx, cancel := context.WithTimeout(t.Context(), time)
+	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
 	var running sync.WaitGroup
 	running.Go(func() { _ = store.Run(ctx) })

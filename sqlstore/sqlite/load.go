@@ -164,7 +164,7 @@ func fillObjects(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqls
 }
 
 func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqlstore.Numbering) error {
-	insert, err := tx.PrepareContext(ctx, insertUndo)
+	insert, err := tx.PrepareContext(ctx, insertUndo) //nolint:sqlclosecheck // the defer below closes it
 	if err != nil {
 		return err
 	}

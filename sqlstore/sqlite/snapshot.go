@@ -86,7 +86,7 @@ func (d *Driver) readSnapshot(ctx context.Context, idle bool, read func(sqlstore
 	if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &reserved); err != nil {
 		return err
 	}
-	histories, err := scanHistories(tx.QueryContext(ctx, selectHistories)) //nolint:sqlclosecheck // scanHistories closes it
+	histories, err := scanHistories(tx.QueryContext(ctx, selectHistories))
 	if err != nil {
 		return err
 	}
