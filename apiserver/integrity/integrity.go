@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -21,13 +22,22 @@ type Result struct {
 	Decrypted int64 `json:"decrypted"`
 	// MissingUpTo is the last revision of history that is missing; 0 if none is. The
 	// only repair is to compact up to this revision; clients list again then.
-	MissingUpTo int64              `json:"missingUpTo,omitempty"`
-	Findings    []sqlstore.Finding `json:"findings"`
+	MissingUpTo int64 `json:"missingUpTo,omitempty"`
+	// FindingCount is the number of findings. Findings has the first of them.
+	FindingCount int64              `json:"findingCount"`
+	Findings     []sqlstore.Finding `json:"findings"`
 }
 
-// maxFindings is the greatest number of findings that are kept. A note says that there
-// are more.
+// maxFindings is the greatest number of findings that are kept.
 const maxFindings = 1000
+
+// Add adds a finding.
+func (r *Result) Add(f sqlstore.Finding) {
+	r.FindingCount++
+	if len(r.Findings) < maxFindings {
+		r.Findings = append(r.Findings, f)
+	}
+}
 
 // Open decrypts a stored value and returns the object in it as JSON. It is also called
 // with values that are not encrypted, and fails if no provider of their resource reads
@@ -40,8 +50,9 @@ type checker struct {
 	open        Open
 	header      sqlstore.Header
 	objects     map[keyHash]place
-	revisions   map[int64]struct{} // of the objects
-	chains      map[keyHash]place  // by the newest change of each key
+	revisions   map[int64]struct{}   // of the objects
+	chains      map[keyHash]place    // by the newest change of each key
+	damaged     map[keyHash]struct{} // keys of which a row can't be read: their history has gaps
 	allocations allocations
 	customs     customs
 }
@@ -56,13 +67,14 @@ type place struct {
 	gone              bool
 }
 
-// Check reads a snapshot to its end. If reading fails, it returns the error and what
-// was found until then. open is nil if the keys of encrypted values are not available.
+// Check reads a snapshot to its end, and goes on after a *sqlstore.DamagedRow. If reading fails
+// otherwise, it returns the error and what was found until then. open is nil if the keys of encrypted values are not available.
 func Check(s sqlstore.Snapshot, open Open) (Result, error) {
 	c := &checker{
 		open:    open,
 		header:  s.Header,
 		objects: make(map[keyHash]place), revisions: make(map[int64]struct{}), chains: make(map[keyHash]place),
+		damaged:     make(map[keyHash]struct{}),
 		allocations: newAllocations(), customs: newCustoms(),
 	}
 	c.result.Revision = s.Revision
@@ -73,6 +85,9 @@ func Check(s sqlstore.Snapshot, open Open) (Result, error) {
 
 func (c *checker) read(s sqlstore.Snapshot) error {
 	for row, err := range s.Objects {
+		if c.isDamaged(err) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -82,6 +97,9 @@ func (c *checker) read(s sqlstore.Snapshot) error {
 	c.customs.compare(c.report)
 	last := int64(0)
 	for row, err := range s.Changes {
+		if c.isDamaged(err) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -97,13 +115,18 @@ func (c *checker) read(s sqlstore.Snapshot) error {
 }
 
 func (c *checker) report(row, reason string, arguments ...any) {
-	switch len(c.result.Findings) {
-	case maxFindings + 1:
-		return
-	case maxFindings:
-		row, reason, arguments = "check", "there are more findings, which are not listed", nil
+	c.result.Add(sqlstore.Finding{Row: row, Reason: fmt.Sprintf(reason, arguments...)})
+}
+
+// isDamaged reports whether an error is of a row only, and adds its finding.
+func (c *checker) isDamaged(err error) bool {
+	var row *sqlstore.DamagedRow
+	if !errors.As(err, &row) {
+		return false
 	}
-	c.result.Findings = append(c.result.Findings, sqlstore.Finding{Row: row, Reason: fmt.Sprintf(reason, arguments...)})
+	c.result.Add(row.Finding)
+	c.damaged[hashOf(row.Key)] = struct{}{}
+	return true
 }
 
 func (c *checker) checkObject(r *sqlstore.ObjectRow) {
@@ -146,7 +169,9 @@ func (c *checker) checkChange(r *sqlstore.ChangeRow) {
 	}
 	h := hashOf(r.Key)
 	before, known := c.chains[h]
+	_, isDamaged := c.damaged[h]
 	switch {
+	case isDamaged:
 	case r.Op == sqlstore.Create:
 		if known && !before.gone {
 			c.report(row, "creates what revision %d left there", before.revision)
@@ -177,7 +202,9 @@ func (c *checker) checkChange(r *sqlstore.ChangeRow) {
 func (c *checker) compareEnds() {
 	for h, end := range c.chains {
 		object, exists := c.objects[h]
+		_, isDamaged := c.damaged[h]
 		switch {
+		case isDamaged:
 		case end.gone == exists:
 			c.report(fmt.Sprintf("changes: revision %d", end.revision), "is the last change of its object, which %s", map[bool]string{true: "it deleted, but which is there", false: "is not there"}[exists])
 		case exists && (object.revision != end.revision || object.created != end.created):
@@ -187,7 +214,8 @@ func (c *checker) compareEnds() {
 		}
 	}
 	for h, object := range c.objects {
-		if _, changed := c.chains[h]; !changed && object.revision > c.header.Compacted {
+		_, changed := c.chains[h]
+		if _, isDamaged := c.damaged[h]; !changed && !isDamaged && object.revision > c.header.Compacted {
 			c.report(fmt.Sprintf("objects: revision %d", object.revision), "has no change, though its revision is not compacted")
 		}
 	}

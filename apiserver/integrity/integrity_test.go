@@ -117,3 +117,26 @@ func TestCheck_CustomResources(t *testing.T) {
 		}
 	}
 }
+
+// A row that can't be read is one finding, and the check goes on after it. The rows that depend on
+// it are not taken for wrong.
+func TestCheck_GoesOnAfterDamagedRows(t *testing.T) {
+	t.Parallel()
+	header, _, changes := sound()
+	a, _ := pod("a", "ua")
+	b, _ := pod("b", "ub")
+	damaged := func(k sqlstore.Key, reason string) *sqlstore.DamagedRow {
+		return &sqlstore.DamagedRow{Finding: sqlstore.Finding{Row: k.Display(), Reason: reason}, Key: k}
+	}
+	result, err := integrity.Check(sqlstore.Snapshot{
+		Header:  header,
+		Objects: func(yield func(*sqlstore.ObjectRow, error) bool) { yield(nil, damaged(a, "object")) },
+		Changes: func(yield func(*sqlstore.ChangeRow, error) bool) {
+			_ = yield(changes[0], nil) && yield(changes[1], nil) && yield(nil, damaged(b, "change")) && yield(changes[3], nil)
+		},
+	}, nil)
+	want := "[pods n/a: object pods n/b: change changes: revisions 5 to 5 are missing: watches that resume before them would miss changes]"
+	if got := fmt.Sprint(result.Findings); err != nil || got != want || result.FindingCount != 3 || result.Changes != 3 {
+		t.Errorf("%v %v, want %v", got, err, want)
+	}
+}

@@ -27,6 +27,7 @@ import (
 func newBackupCommand() *cobra.Command {
 	store := options.NewStoreOptions()
 	var to location.Location
+	var skipDamaged bool
 	cmd := &cobra.Command{
 		Use:   "backup [flags] FILE|-|s3://BUCKET/KEY",
 		Short: "Write a backup of the database, while it is in use",
@@ -36,7 +37,11 @@ func newBackupCommand() *cobra.Command {
 			"of database, and contains every Secret that is not encrypted at rest. It appears under\n" +
 			"its name when it is complete. The checksum that is printed is the file's. \"byre status\"\n" +
 			"shows the last backup.\n\n" +
-			"Back up the directory pki/ too: without its keys a restored server knows no client.",
+			"Back up the directory pki/ too: without its keys a restored server knows no client.\n\n" +
+			"With --skip-damaged, rows that are damaged are left out, and named on standard error.\n" +
+			"History is left out up to the last change that is damaged or missing. The exit status is\n" +
+			"then 2, the backup is complete but for these rows, and \"byre status\" shows the one of\n" +
+			"before; it is 0 if nothing was left out, and 1 if there is no backup.",
 		Example: "  byre backup --data-dir /var/lib/byre /backup/byre-$(date +%F).zst\n" +
 			"  byre backup --endpoint postgres://byre@db.example.com/byre s3://backups/byre.zst\n" +
 			"  byre backup - | ssh backup.example.com 'cat > byre.zst'",
@@ -47,16 +52,17 @@ func newBackupCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return writeBackup(cmd, dsn, to)
+			return writeBackup(cmd, dsn, to, skipDamaged)
 		},
 	}
 	store.AddDatabaseFlags(cmd.Flags())
 	to.S3.AddFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&skipDamaged, "skip-damaged", false, "Leave out rows of SQLite that can't be read, and of both databases those that no store can have.")
 	cmd.Flags().BoolVar(&to.Force, "force", false, "Replace what is there under the name.")
 	return cmd
 }
 
-func writeBackup(cmd *cobra.Command, endpoint string, to location.Location) error {
+func writeBackup(cmd *cobra.Command, endpoint string, to location.Location, skipDamaged bool) error {
 	if _, _, err := term.TerminalSize(to.Stdout); to.Name == "-" && err == nil {
 		return errors.New("a backup is not written to a terminal: redirect standard output, or name a file")
 	}
@@ -65,9 +71,25 @@ func writeBackup(cmd *cobra.Command, endpoint string, to location.Location) erro
 	var header sqlstore.Header
 	var digest *snapshot.Digest
 	file := &sized{Hash: sha256.New()}
-	err := readDatabase(ctx, endpoint, func(s sqlstore.Snapshot) error {
+	read, left := readDatabase, 0
+	if skipDamaged {
+		read = readDamagedDatabase
+	}
+	err := read(ctx, endpoint, func(s sqlstore.Snapshot) (err error) {
+		if skipDamaged {
+			s, err = p.follow(s).Salvage(func(f sqlstore.Finding) {
+				left++
+				fmt.Fprintln(cmd.ErrOrStderr(), "left out:", f)
+			})
+			if err != nil {
+				return err
+			}
+			p.begin("backing up")
+		} else {
+			s = p.follow(s)
+		}
 		header = s.Header
-		s, digest = snapshot.Digested(p.follow(s))
+		s, digest = snapshot.Digested(s)
 		return to.Write(ctx, func(w io.Writer) error {
 			return backup.Write(io.MultiWriter(w, file), s, apiserver.ProgramVersion())
 		})
@@ -75,13 +97,17 @@ func writeBackup(cmd *cobra.Command, endpoint string, to location.Location) erro
 	switch {
 	case errors.Is(err, location.ErrExists):
 		return fmt.Errorf("%w: name another file, or replace it with --force", err)
+	case !skipDamaged && (errors.Is(err, sqlstore.ErrDamaged) || errors.Is(err, sqlstore.ErrBroken)):
+		return fmt.Errorf("%w; if there is no backup of before, \"byre backup --skip-damaged\" saves what can be read", err)
 	case err != nil:
 		return err
 	}
 	p.end()
-	if err := recordBackup(ctx, endpoint, to.Name, header.Revision); err != nil {
-		// The backup is complete all the same.
-		fmt.Fprintf(cmd.ErrOrStderr(), "the backup is complete, but \"byre status\" will not show it, because it could not be recorded: %v\n", err)
+	if left == 0 {
+		if err := recordBackup(ctx, endpoint, to.Name, header.Revision); err != nil {
+			// The backup is complete all the same.
+			fmt.Fprintf(cmd.ErrOrStderr(), "the backup is complete, but \"byre status\" will not show it, because it could not be recorded: %v\n", err)
+		}
 	}
 	out := cmd.OutOrStdout()
 	if to.Name == "-" {
@@ -89,6 +115,9 @@ func writeBackup(cmd *cobra.Command, endpoint string, to location.Location) erro
 	}
 	fmt.Fprintf(out, "%s: revision %d, %d objects, %d changes, %d bytes\nsha256 %x\n",
 		to.Name, header.Revision, digest.Objects, digest.Changes, file.size, file.Sum(nil))
+	if left > 0 {
+		return &statusError{fmt.Errorf("%d damaged parts of the database are not in the backup", left), statusDamaged}
+	}
 	return nil
 }
 

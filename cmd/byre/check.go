@@ -45,8 +45,9 @@ func newCheckCommand() *cobra.Command {
 			"Nothing is changed without --repair, which repairs what can be proved: if revisions\n" +
 			"are missing, it compacts the history up to them, so that clients list again instead\n" +
 			"of missing changes. For everything else restore a backup.\n\n" +
-			"The exit status is 0 if nothing is wrong, 2 if there are findings, and 1 if the\n" +
-			"database can't be read to its end.",
+			"A row that can't be read is a finding too, and the check goes on after it; of PostgreSQL\n" +
+			"it ends there. The exit status is 0 if nothing is wrong, 2 if there are findings, and 1\n" +
+			"if the database can't be read to its end.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
@@ -95,26 +96,26 @@ func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open
 	if err := checkSource(endpoint); err != nil {
 		return err
 	}
-	var result integrity.Result
-	var findings []sqlstore.Finding
-	report := func(f sqlstore.Finding) { findings = append(findings, f) }
+	var file, result integrity.Result
 	err := withDatabase(endpoint,
 		func(path string) error {
-			defer p.showElapsed(func() string { return "checking the pages of the file and the checksums of its rows" })()
-			return sqlite.Inspect(ctx, path, report)
+			defer p.showElapsed(func() string { return "checking the pages of the file" })()
+			return sqlite.Inspect(ctx, path, file.Add)
 		},
 		func(string) error { return nil })
-	if err == nil || errors.Is(err, sqlstore.ErrDamaged) {
-		readErr := readDatabase(ctx, endpoint, func(s sqlstore.Snapshot) (err error) {
+	if errors.Is(err, sqlstore.ErrDamaged) {
+		file.Add(sqlstore.Finding{Row: "file", Reason: err.Error()})
+		err = nil
+	}
+	if err == nil {
+		err = readDamagedDatabase(ctx, endpoint, func(s sqlstore.Snapshot) (err error) {
 			result, err = integrity.Check(p.follow(s), open)
 			return err
 		})
-		if err == nil {
-			err = readErr
-		}
 	}
 	p.end()
-	result.Findings = append(findings, result.Findings...)
+	result.Findings = append(file.Findings, result.Findings...)
+	result.FindingCount += file.FindingCount
 	if err := showResult(cmd, result, err, output); err != nil {
 		return err
 	}
@@ -124,11 +125,11 @@ func check(cmd *cobra.Command, p *progress, endpoint string, open integrity.Open
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "repaired: the history is compacted up to revision %d; check again\n", result.MissingUpTo)
 	}
-	switch n := len(result.Findings); {
+	switch n := result.FindingCount; {
 	case err != nil:
 		return fmt.Errorf("the check did not reach the end: %w", err)
 	case n > 0:
-		return &statusError{fmt.Errorf("%d findings: keep a copy of the database, and restore a backup", n), statusDamaged}
+		return &statusError{fmt.Errorf("%d findings: keep a copy of the database, and restore a backup; without one, \"byre backup --skip-damaged\" saves what can be read", n), statusDamaged}
 	}
 	return nil
 }
@@ -149,11 +150,14 @@ func showResult(cmd *cobra.Command, result integrity.Result, readErr error, outp
 			return err
 		}
 	}
+	if more := result.FindingCount - int64(len(result.Findings)); more > 0 {
+		fmt.Fprintf(cmd.OutOrStdout(), "and %d more findings\n", more)
+	}
 	if readErr != nil {
 		return nil
 	}
 	_, err := fmt.Fprintf(cmd.OutOrStdout(), "checked %d objects and %d changes at revision %d, %d values encrypted, %d of them decrypted: %d findings\n",
-		result.Objects, result.Changes, result.Revision, result.Encrypted, result.Decrypted, len(result.Findings))
+		result.Objects, result.Changes, result.Revision, result.Encrypted, result.Decrypted, result.FindingCount)
 	return err
 }
 

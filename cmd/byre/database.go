@@ -68,6 +68,17 @@ func readDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snaps
 		func(dsn string) error { return postgres.ReadSnapshot(ctx, dsn, read) })
 }
 
+// readDamagedDatabase is readDatabase, which goes on after a row of SQLite that can't be read: the
+// sequences yield a *sqlstore.DamagedRow.
+func readDamagedDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snapshot) error) error {
+	if err := checkSource(endpoint); err != nil {
+		return err
+	}
+	return withDatabase(endpoint,
+		func(path string) error { return sqlite.ReadDamaged(ctx, path, read) },
+		func(dsn string) error { return postgres.ReadSnapshot(ctx, dsn, read) })
+}
+
 // readIdleDatabase reads the whole store of an endpoint that no process serves.
 func readIdleDatabase(ctx context.Context, endpoint string, read func(sqlstore.Snapshot) error) error {
 	if err := checkSource(endpoint); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -48,6 +49,44 @@ func TestLog_OfAStartIsShort(t *testing.T) {
 			t.Error("a secret is in the log")
 		}
 	})
+}
+
+// TestLog_OfAClusterHasNoErrors: two servers of one host share a database and run the controllers
+// and the scheduler. A Deployment is rolled out and deleted, the leader stops, and the other one
+// goes on: none of that is an error.
+func TestLog_OfAClusterHasNoErrors(t *testing.T) {
+	t.Parallel()
+	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir(), "--with-scheduler", "--with-controller-manager"}
+	first := startServer(t, t.TempDir(), flags...)
+	leader := waitForLeader(t, kubernetes.NewForConfigOrDie(first.config(t)), "")
+	second := startServer(t, t.TempDir(), flags...)
+	client := kubernetes.NewForConfigOrDie(second.config(t))
+	createReadyNode(t, client, "node1")
+	deployments := client.AppsV1().Deployments("default")
+	if _, err := deployments.Create(t.Context(), webDeployment("example.com/web:1"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitRollout(t, client, "example.com/web:1")
+	if err := deployments.Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.Done(t, "the Deployment is gone", func(ctx context.Context) (bool, error) {
+		_, err := deployments.Get(ctx, "web", metav1.GetOptions{})
+		return isGone(err)
+	})
+	if status := first.stop(t); status != 0 {
+		t.Errorf("exit status of the first is %d", status)
+	}
+	waitForLeader(t, client, leader)
+	deleteNamespace(t, client, "after")
+	if status := second.stop(t); status != 0 {
+		t.Errorf("exit status of the second is %d", status)
+	}
+	for name, server := range map[string]*process{"first": first, "second": second} {
+		if lines := errorLine.FindAllString(server.log.String(), -1); len(lines) > 0 {
+			t.Errorf("errors of the %s: %s", name, strings.Join(lines, "\n"))
+		}
+	}
 }
 
 // With -v=1 the log has upstream's messages too.

@@ -180,6 +180,11 @@ func judge(t *testing.T, path, what, want string) string {
 	}
 	findings := 0
 	checkErr := sqlite.Inspect(t.Context(), path, func(sqlstore.Finding) { findings++ })
+	readAll := sqlite.ReadDamaged(t.Context(), path, func(s sqlstore.Snapshot) error {
+		_, err := s.Salvage(func(sqlstore.Finding) { findings++ })
+		return err
+	})
+	checkErr = errors.Join(checkErr, readAll)
 	switch {
 	case readErr != nil && checkErr == nil && findings == 0:
 		t.Errorf("%s: a read fails with %v, but the check finds nothing", what, readErr)

@@ -19,11 +19,11 @@ import (
 	"byre/sqlstore/elapsed"
 )
 
-// Inspect reads every page of the file at path and every row of its tables. It calls report
-// for each problem that the engine finds, for each row with a wrong checksum, and for each
-// table, index or view that is missing or was changed. A process may serve the store
-// meanwhile. Inspect writes nothing, and does not copy the write-ahead log back. An error
-// means that it could not read the file to its end.
+// Inspect reads every page of the file at path. It calls report for each problem that the engine
+// finds, and for each table, index or view that is missing or was changed. ReadDamaged tells what
+// is wrong with the rows. A process may serve the store meanwhile. Inspect writes nothing, and
+// does not copy the write-ahead log back. An error means that it could not read the file to its
+// end.
 func Inspect(ctx context.Context, path string, report func(sqlstore.Finding)) error {
 	d := &Driver{options: Options{Busy: defaultBusy}, path: path, readOnly: true}
 	if _, err := os.Stat(path); err != nil {
@@ -49,37 +49,7 @@ func (d *Driver) inspect(ctx context.Context, report func(sqlstore.Finding)) err
 			report(sqlstore.Finding{Row: "file", Reason: problem})
 		}
 	}
-	if err := compareSchema(ctx, tx, report); err != nil {
-		return err
-	}
-	return errors.Join(
-		inspectRows(ctx, tx, selectObjects, scanObjectRow, report),
-		inspectRows(ctx, tx, selectUndo, scanChangeRow, report),
-	)
-}
-
-// inspectRows reports the rows that can't be read or have a wrong checksum, and continues
-// after them.
-func inspectRows[T any](ctx context.Context, tx *sql.Tx, query string, scan func(*sql.Rows) (*T, error), report func(sqlstore.Finding)) error {
-	rows, err := tx.QueryContext(ctx, query)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		_, err := scan(rows)
-		var damaged *damagedError
-		switch {
-		case errors.As(err, &damaged):
-			report(sqlstore.Finding{
-				Row:    fmt.Sprintf("%s: revision %d, %s", damaged.table, damaged.revision, damaged.key.Display()),
-				Reason: "the row does not have its checksum",
-			})
-		case err != nil:
-			report(sqlstore.Finding{Row: "a row", Reason: err.Error()})
-		}
-	}
-	return rows.Err()
+	return compareSchema(ctx, tx, report)
 }
 
 // compareSchema reports tables, indexes and views that are missing, or whose definition is not

@@ -218,16 +218,45 @@ const (
 SELECT k.revision, k.compacted, k.epoch, (SELECT count(*) FROM current_objects), s.reserved
 FROM counters k, store s WHERE k.id = 1 AND s.id = 1`
 
+	objectColumns = `r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.generation, o.created_revision, o.revision, o.time, o.verb, o.subresource, o.manager, o.who, o.real_user, o.form, o.expires, o.value, o.record_sum, o.change_sum`
+	undoColumns   = `u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id, r."group", r.resource, r.defined_by, u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.form, u.expires, u.value, u.record_sum, u.change_sum`
+
 	// selectObjects reads in key order: CROSS JOIN keeps the order of the tables.
 	selectObjects = `
-SELECT r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.generation, o.created_revision, o.revision, o.time, o.verb, o.subresource, o.manager, o.who, o.real_user, o.form, o.expires, o.value, o.record_sum, o.change_sum
+SELECT ` + objectColumns + `
 FROM resources r CROSS JOIN current_objects o ON o.resource_id = r.id
 ORDER BY r."group", r.resource, r.defined_by, o.namespace, o.name`
 
 	selectUndo = `
-SELECT u.revision, u.time, u.op, u.verb, u.subresource, u.manager, u.who, u.real_user, u.audit_id, r."group", r.resource, r.defined_by, u.namespace, u.name, u.uid, u.replaces, u.created_revision, u.form, u.expires, u.value, u.record_sum, u.change_sum
+SELECT ` + undoColumns + `
 FROM undo_log u CROSS JOIN resources r ON r.id = u.resource_id
 ORDER BY u.revision`
+
+	// These read a damaged file: the tables without their indexes, and the indexes without their
+	// tables.
+	selectObjectsBetween = `
+SELECT ` + objectColumns + `
+FROM current_objects o NOT INDEXED LEFT JOIN resources r ON r.id = o.resource_id
+WHERE o.created_revision BETWEEN ? AND ? ORDER BY o.created_revision`
+
+	selectObjectKeys = `
+SELECT r."group", r.resource, r.defined_by, o.namespace, o.name, o.created_revision
+FROM current_objects o INDEXED BY current_objects_key JOIN resources r ON r.id = o.resource_id
+WHERE +o.created_revision BETWEEN ? AND ?`
+
+	selectUndoBetween = `
+SELECT ` + undoColumns + `
+FROM undo_log u NOT INDEXED LEFT JOIN resources r ON r.id = u.resource_id
+WHERE u.revision BETWEEN ? AND ? ORDER BY u.revision`
+
+	selectUndoKeys = `
+SELECT r."group", r.resource, r.defined_by, u.namespace, u.name, u.revision
+FROM undo_log u INDEXED BY undo_log_key JOIN resources r ON r.id = u.resource_id
+WHERE +u.revision BETWEEN ? AND ?`
+
+	selectStateByIndex = `
+SELECT max(s.revision, coalesce((SELECT max(+u.revision) FROM undo_log u INDEXED BY undo_log_resource), 0)), s.compacted, s.epoch
+FROM store s WHERE s.id = 1`
 
 	// countData is 0 in a store in which no change was ever made.
 	countData = `SELECT (SELECT count(*) FROM current_objects) + (SELECT count(*) FROM undo_log) + (SELECT revision FROM counters)`

@@ -22,14 +22,29 @@ func ReadSnapshot(ctx context.Context, path string, read func(sqlstore.Snapshot)
 }
 
 func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstore.Snapshot) error) error {
-	d := &Driver{options: Options{Busy: defaultBusy}, path: path, readOnly: true}
-	err := d.readSnapshot(ctx, idle, read)
-	var own *readError
-	if errors.As(err, &own) {
-		return own.err
-	}
-	return d.translate(err)
+	return readTransaction(ctx, path, func(d *Driver, tx *sql.Tx) error {
+		s := sqlstore.Snapshot{
+			Objects: rowsOf(ctx, tx, selectObjects, scanObjectRow),
+			Changes: rowsOf(ctx, tx, selectUndo, scanChangeRow),
+		}
+		s.Time = snapshotTime()
+		var reserved int64
+		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &reserved); err != nil {
+			return err
+		}
+		histories, err := scanHistories(tx.QueryContext(ctx, selectHistories))
+		if err != nil {
+			return err
+		}
+		s.SetRetained(histories)
+		if idle && reserved > s.Revision {
+			return fmt.Errorf("%s: %w", d.path, errReserved)
+		}
+		return d.readWith(read, s)
+	})
 }
+
+func snapshotTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // ReadIdle is ReadSnapshot of a store that no process serves. It locks the store until read
 // returns. It fails with a *dbfile.InUseError if a process serves the store.
@@ -54,9 +69,26 @@ func (e *readError) Error() string { return e.err.Error() }
 // one in the file.
 var errReserved = errors.New("the last process on the database has not stopped cleanly: start byre on it and stop it")
 
-// readSnapshot reads a snapshot. idle says that no process serves the store: then readSnapshot
-// fails with errReserved if revisions are reserved.
-func (d *Driver) readSnapshot(ctx context.Context, idle bool, read func(sqlstore.Snapshot) error) error {
+// readWith calls the function of the caller, whose errors are not of the file.
+func (d *Driver) readWith(read func(sqlstore.Snapshot) error, s sqlstore.Snapshot) error {
+	if err := read(s); err != nil {
+		return &readError{d.translate(err)}
+	}
+	return nil
+}
+
+// readTransaction calls do with a transaction on the file at path, which reads only.
+func readTransaction(ctx context.Context, path string, do func(*Driver, *sql.Tx) error) error {
+	d := &Driver{options: Options{Busy: defaultBusy}, path: path, readOnly: true}
+	err := d.readTransaction(ctx, do)
+	var own *readError
+	if errors.As(err, &own) {
+		return own.err
+	}
+	return d.translate(err)
+}
+
+func (d *Driver) readTransaction(ctx context.Context, do func(*Driver, *sql.Tx) error) error {
 	// dbfile.Inspect is not used: it closes the file, which would release the locks that
 	// a driver of this process has on it.
 	db := d.connect(1, d.reading())
@@ -77,33 +109,13 @@ func (d *Driver) readSnapshot(ctx context.Context, idle bool, read func(sqlstore
 	}
 	// The transaction has written nothing; the rollback only ends it.
 	defer func() { _ = tx.Rollback() }()
-	s := sqlstore.Snapshot{
-		Objects: rowsOf(ctx, tx, selectObjects, scanObjectRow),
-		Changes: rowsOf(ctx, tx, selectUndo, scanChangeRow),
-	}
-	s.Time = time.Now().UTC().Truncate(time.Microsecond)
-	var reserved int64
-	if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &reserved); err != nil {
-		return err
-	}
-	histories, err := scanHistories(tx.QueryContext(ctx, selectHistories))
-	if err != nil {
-		return err
-	}
-	s.SetRetained(histories)
-	if idle && reserved > s.Revision {
-		return fmt.Errorf("%s: %w", d.path, errReserved)
-	}
-	if err := read(s); err != nil {
-		return &readError{d.translate(err)}
-	}
-	return nil
+	return do(d, tx)
 }
 
 // rowsOf returns the rows of a query, which it reads one at a time.
-func rowsOf[T any](ctx context.Context, tx *sql.Tx, query string, scan func(*sql.Rows) (*T, error)) iter.Seq2[*T, error] {
+func rowsOf[T any](ctx context.Context, tx *sql.Tx, query string, scan func(*sql.Rows) (*T, error), arguments ...any) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
-		rows, err := tx.QueryContext(ctx, query)
+		rows, err := tx.QueryContext(ctx, query, arguments...)
 		if err != nil {
 			yield(nil, err)
 			return
@@ -140,7 +152,7 @@ func scanObjectRow(rows *sql.Rows) (*sqlstore.ObjectRow, error) {
 		err = compare(written, writtenSum(r.Key, r.Revision, stamp, r.Author, r.Generation), "current_objects", r.Revision, r.Key)
 	}
 	if err != nil {
-		return nil, err
+		return nil, at(r.Created, err)
 	}
 	r.Value = bytes(value)
 	if r.Time, err = parseTime(stamp); err != nil {
@@ -168,7 +180,7 @@ func scanChangeRow(rows *sql.Rows) (*sqlstore.ChangeRow, error) {
 		err = &damagedError{table: "undo_log", revision: r.Revision, key: r.Key}
 	}
 	if err != nil {
-		return nil, err
+		return nil, at(r.Revision, err)
 	}
 	if value.Valid {
 		r.Value = bytes(value.String)

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"database/sql"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 
@@ -68,6 +69,7 @@ type damagedError struct {
 	table    string
 	revision int64
 	key      sqlstore.Key
+	rowid    int64 // set by the scans of whole tables
 }
 
 func (e *damagedError) Error() string {
@@ -81,4 +83,13 @@ func compare(stored sql.NullInt64, sum int64, table string, revision int64, k sq
 		return nil
 	}
 	return &damagedError{table: table, revision: revision, key: k}
+}
+
+// at returns the error of a row, with its rowid if it does not have its checksum.
+func at(rowid int64, err error) error {
+	var damaged *damagedError
+	if errors.As(err, &damaged) {
+		damaged.rowid = rowid
+	}
+	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/snapshot"
 	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
 )
@@ -69,7 +70,11 @@ func (b *byre) open(ctx context.Context, path string) error {
 func inspect(ctx context.Context, path string) error {
 	var findings []error
 	err := sqlite.Inspect(ctx, path, func(f sqlstore.Finding) { findings = append(findings, fmt.Errorf("%+v", f)) })
-	return errors.Join(append(findings, err)...)
+	readErr := sqlite.ReadSnapshot(ctx, path, func(s sqlstore.Snapshot) error {
+		_, err := snapshot.DigestOf(s)
+		return err
+	})
+	return errors.Join(append(findings, err, readErr)...)
 }
 
 // contents are what a driver holds.
