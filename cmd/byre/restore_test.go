@@ -1,14 +1,22 @@
 package main
 
 import (
+	"context"
 	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"byre/migrations"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
@@ -68,4 +76,60 @@ func TestRestore_FromCopiesOfTheDatabasesTools(t *testing.T) {
 			t.Errorf("restored from %s: %v, %+v", endpoint, got, header)
 		}
 	}
+}
+
+// A server on a restored database has the history of before for SQL, also where it has become older than
+// its retention meanwhile, and nothing resumes into it. The database passes "byre check".
+func TestRestore_HistoryIsForSQL(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, flags ...string) {
+		dir, file := t.TempDir(), filepath.Join(t.TempDir(), "byre.zst")
+		first := startServer(t, dir, append([]string{"--controllers=", "--compaction-interval=100ms"}, flags...)...)
+		configMaps := kubernetes.NewForConfigOrDie(first.config(t)).CoreV1().ConfigMaps("default")
+		made, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := configMaps.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		endpoint := "sqlite://" + dir + "/byre.db"
+		if len(flags) > 0 {
+			endpoint = flags[1]
+		}
+		eventually.Done(t, "the retention is recorded", func(context.Context) (bool, error) {
+			_, retainedFor := changesOf(t, endpoint, "configmaps")
+			return retainedFor == 24*time.Hour, nil
+		})
+		succeed(t, "backup", "--endpoint", endpoint, file)
+		first.stop(t)
+		want, _ := changesOf(t, endpoint, "configmaps")
+		for name, target := range emptyDatabases(t) {
+			succeed(t, "restore", "--endpoint", target, file)
+			succeed(t, "check", "--endpoint", target)
+			// With a retention of a second, all of the history is older.
+			second := startServer(t, dir, "--controllers=", "--compaction-interval=100ms", "--retention=1s", "--endpoint", target)
+			configMaps := kubernetes.NewForConfigOrDie(second.config(t)).CoreV1().ConfigMaps("default")
+			at := metav1.ListOptions{ResourceVersion: made.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact}
+			if _, err := configMaps.List(t.Context(), at); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+				t.Errorf("%s: list at a revision of before: %v", name, err)
+			}
+			watching, err := configMaps.Watch(t.Context(), metav1.ListOptions{ResourceVersion: made.ResourceVersion})
+			if err == nil {
+				event := <-watching.ResultChan()
+				err = apierrors.FromObject(event.Object)
+				watching.Stop()
+			}
+			if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+				t.Errorf("%s: watch from a revision of before: %v", name, err)
+			}
+			eventually.Done(t, "the log has what will be deleted", func(context.Context) (bool, error) {
+				return strings.Contains(second.log.String(), `kept for longer before`), nil
+			})
+			if got, _ := changesOf(t, target, "configmaps"); got < want || want < 2 {
+				t.Errorf("%s: %d changes of ConfigMaps are in the history, want %d", name, got, want)
+			}
+			second.stop(t)
+		}
+	})
 }

@@ -226,6 +226,29 @@ func TestRestored_ContinuesCompactedWithItsHistory(t *testing.T) {
 	}
 }
 
+// The history of a backup that is restored an hour later is kept for an hour longer, and that of which
+// nobody knew how long it was to be kept, or which was kept for ever, as it was.
+func TestRestored_KeepsTheHistoryForLonger(t *testing.T) {
+	t.Parallel()
+	rows := storetest.WholeRows(t, rand.New(rand.NewPCG(5, 5)))
+	first := rows.Changes[0].Of()
+	for before, after := range map[time.Duration]time.Duration{24 * time.Hour: 25 * time.Hour, -time.Second: -time.Second, 0: 0} {
+		rows.Retained = map[sqlstore.Resource]sqlstore.Retained{first: {RetainedFor: before}}
+		restored := snapshot.Restored(rows.Snapshot(), 1000, "next", rows.Time.Add(anHour))
+		if got := rows.RetainedOf(first).RetainedFor; got != before {
+			t.Errorf("the backup's is %v now, was %v", got, before)
+		}
+		if err := sqlite.ReadSnapshot(t.Context(), load(t, restored), func(s sqlstore.Snapshot) error {
+			if got := s.RetainedOf(first); got.RetainedFor != after || got.Compacted != 0 {
+				t.Errorf("restored, the history is %+v; want it kept for %v", got, after)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // historyOf returns the rows of the view history of a SQLite database.
 func historyOf(t *testing.T, path string) []string {
 	t.Helper()
