@@ -135,12 +135,13 @@ CREATE FUNCTION doc(value text) RETURNS json LANGUAGE plpgsql IMMUTABLE STRICT P
 BEGIN
     IF NOT starts_with(value, '{') THEN
         RETURN NULL;
-    ELSIF strpos(value, '\u') = 0 THEN
+    ELSIF strpos(value, '\u0000') = 0 AND strpos(value, '\ud') = 0 AND strpos(value, '\uD') = 0 THEN
         RETURN value::json;
     END IF;
-    RETURN regexp_replace(value,
-        '(?<!\\)((?:\\\\)*)(?:\\u0000|\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]\w\w)',
-        '\1\\ufffd', 'g')::json;
+    -- JSON has no character U+0001: while it stands for an escaped backslash, every \u is an escape.
+    value := replace(replace(value, '\\', chr(1)), '\u0000', '\ufffd');
+    value := regexp_replace(value, '\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]..', '\\ufffd', 'g');
+    RETURN replace(value, chr(1), '\\')::json;
 END
 $$;
 
