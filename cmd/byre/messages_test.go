@@ -150,5 +150,7 @@ func TestMessages_DurationsTakeDays(t *testing.T) {
 			t.Errorf("--%s: no %s", flag, want)
 		}
 	}
-	expectFailure(t, `"2x" is not a time such as 90d, 12h, 5m or 1h30m`, "config", "--retention=2x")
+	for _, args := range [][]string{{"config", "--retention=2x"}, {"compact", "--keep=2x"}, {"kubeconfig", "--user=x", "--duration=2x"}} {
+		expectFailure(t, `"2x" is not a time such as 90d, 12h, 5m or 1h30m`, args...)
+	}
 }
