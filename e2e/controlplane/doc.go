@@ -7,5 +7,6 @@
 // that is bound. In the end each server is killed in turn in the middle of a rollout,
 // and nothing may be lost or restarted by hand. -pods and -kills make that longer. With
 // -in-process the same scenarios run without kube-controller-manager and kube-scheduler: byre
-// runs their controllers and scheduler in its own processes.
+// runs their controllers and scheduler in its own processes. One test runs both: the real
+// kube-controller-manager waits for byre's.
 package controlplane

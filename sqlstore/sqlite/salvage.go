@@ -125,14 +125,13 @@ func (d *damagedTable[T]) skip(ctx context.Context, tx *sql.Tx, next *int64, las
 
 // lookUp reports whether the engine can read a row, whatever its checksum.
 func (d *damagedTable[T]) lookUp(ctx context.Context, tx *sql.Tx, rowid int64) (found bool, err error) {
-	for _, err := range rowsOf(ctx, tx, d.between, d.scan, rowid, rowid) {
+	for _, rowErr := range rowsOf(ctx, tx, d.between, d.scan, rowid, rowid) { // one at most
 		var sum *damagedError
-		if err == nil || errors.As(err, &sum) {
-			return true, nil
+		if found = rowErr == nil || errors.As(rowErr, &sum); !found {
+			err = rowErr
 		}
-		return false, err
 	}
-	return false, nil
+	return found, err
 }
 
 // named returns the rows from one rowid to another as the index names them; none if it can't be
