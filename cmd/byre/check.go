@@ -170,7 +170,7 @@ func compactUpTo(ctx context.Context, endpoint string, revision int64) error {
 			return err
 		},
 		func(dsn string) (err error) {
-			driver, err = postgres.Open(ctx, dsn, postgres.Options{})
+			driver, err = postgres.OpenWithoutServing(ctx, dsn, postgres.Options{})
 			return err
 		})
 	var inUse *migrations.InUseError

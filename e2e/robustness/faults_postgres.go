@@ -214,6 +214,19 @@ func failoverFaults() []Fault {
 				return errors.Join(err, e.onAll(func(r *Replica) error { return r.Start(ctx) }))
 			},
 		},
+		{
+			Name: "failover to an asynchronous standby that is 1 s behind; the process that has seen the lost commits is killed with the primary, " +
+				"the other one has not seen them", IsLong: true, LosesCommits: true,
+			Site: pgtest.SiteConfig{Standby: true},
+			Inject: func(ctx context.Context, e *Env) error {
+				ahead, survivor := e.Replicas[0], e.Replicas[1]
+				err := errors.Join(survivor.Suspend(), loseCommits(ctx, e, ahead.Kill), survivor.Resume())
+				if err == nil {
+					err = e.AwaitWrites(ctx, calm) // those of the survivor
+				}
+				return errors.Join(err, ahead.Start(ctx))
+			},
+		},
 	}
 }
 

@@ -23,6 +23,10 @@ CREATE TABLE store (
     compacted     bigint  NOT NULL,
     -- changes when commits were lost, or a restore puts other data here
     epoch         text    NOT NULL,
+    -- the server, timeline, database and table on which the epoch goes on, as the last
+    -- process found them; '' until a process serves the store. Any other text declares
+    -- that commits may be lost.
+    lineage       text    NOT NULL DEFAULT '',
     CHECK (0 <= compacted AND compacted <= revision)
 );
 

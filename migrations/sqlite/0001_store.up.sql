@@ -17,9 +17,9 @@ CREATE TABLE store (
     compacted     INTEGER NOT NULL,
     -- changes when commits were lost, or a restore puts other data here
     epoch         TEXT    NOT NULL,
-    -- revisions up to this one may have been given to changes that were in memory
-    -- only when the process ended; 0 where none were
-    reserved      INTEGER NOT NULL DEFAULT 0,
+    -- what the file beside this one, byre.db.lineage, repeats; '' until a process serves
+    -- the store. Any other text declares that commits may be lost.
+    lineage       TEXT    NOT NULL DEFAULT '',
     CHECK (0 <= compacted AND compacted <= revision)
 ) STRICT;
 

@@ -25,22 +25,20 @@ const attempts = 3
 func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	arguments := arrays(batch)
 	for attempt := 1; ; attempt++ {
-		outcomes, err := d.commit(ctx, batch, arguments)
+		before := d.lineage.last()
+		outcomes, err := d.commit(ctx, batch, arguments, before)
+		if errors.Is(err, errNotHeld) {
+			err = d.adopt(ctx, before)
+			if err == nil && attempt < attempts {
+				continue
+			}
+			if err == nil {
+				err = fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errNotHeld)
+			}
+		}
 		switch {
 		case err == nil:
 			return outcomes, nil
-		case errors.Is(err, errLost):
-			// The batch wrote nothing, because the database does not hold the position. The
-			// read begins a new epoch if the database has lost commits.
-			if _, err := d.State(ctx); err != nil {
-				return nil, err
-			}
-			return nil, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errLost)
-		case hasCode(err, codeNull) && attempt < attempts:
-			// A resource that had an id has none any more: the server has lost commits, or an
-			// older state was restored. Nothing was written.
-			d.known.Clear()
-			continue
 		case hasCode(err, codeReadOnly):
 			// The server has become a standby. The new primary is on another host, which
 			// new connections find.
@@ -62,7 +60,7 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 // server's own time-outs bound the statements before the COMMIT, so that a batch that fails
 // there certainly did not happen. commit stops waiting for a COMMIT that takes too long and
 // does not cancel it; the outcome is unknown then.
-func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments []any) ([]sqlstore.Outcome, error) {
+func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments []any, before position) ([]sqlstore.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -77,19 +75,18 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 	defer d.waiting.end()
 	defer d.watchSession(ctx, conn, cancel)()
 
-	before := d.history.last()
 	var b pgx.Batch
 	b.Queue(begin)
 	if !d.hasSession() {
 		b.Queue(configure, milliseconds(d.options.LockTimeout), true)
 	}
-	b.Queue(lock, milliseconds(d.options.CommitTimeout/2))
+	b.Queue(lock, milliseconds(d.options.CommitTimeout/2), before.instance)
 	added := d.unknownResources(batch)
 	if len(added) > 0 {
-		b.Queue(addResources, names(added)...)
+		b.Queue(addResources, append(names(added), before.instance)...)
 	}
 	settings := b.Len()
-	b.Queue(applyBatch, append(append(arguments, before.revision, before.epoch, knownTime(before), before.uid), others(batch)...)...)
+	b.Queue(applyBatch, append(append(arguments, before.revision, knownTime(before), before.uid, before.instance), others(batch)...)...)
 	b.Queue(unlimited)
 	b.Queue(commit)
 	if ctx.Err() != nil {
@@ -104,7 +101,8 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 			d.known.Store(r, true)
 		}
 		if last.revision > 0 {
-			d.history.advance(before, last)
+			last.instance = before.instance
+			d.lineage.advance(before, last)
 		}
 		return outcomes, nil
 	}
@@ -112,7 +110,7 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 		// If the ROLLBACK fails too, Release closes the connection.
 		_, _ = conn.Exec(ctx, rollback)
 	}
-	if errors.Is(err, errLost) {
+	if errors.Is(err, errNotHeld) {
 		return nil, err
 	}
 	if errors.Is(err, context.Canceled) {
@@ -126,7 +124,10 @@ func (d *Driver) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.options.ReadTimeout)
 	defer cancel()
 	conn, err := d.writes.Acquire(ctx)
-	if err != nil && ctx.Err() != nil {
+	switch stat := d.writes.Stat(); {
+	case err != nil && stat.AcquiredConns() == stat.MaxConns():
+		return nil, fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errBusy) // a batch under way has it
+	case err != nil && ctx.Err() != nil:
 		return nil, d.silent()
 	}
 	return conn, d.translate(err)
@@ -164,12 +165,11 @@ func scanOutcomes(rows pgx.Rows, batch []sqlstore.Write) (outcomes []sqlstore.Ou
 	n := 0
 	for ; rows.Next() && n < len(batch); n++ {
 		o, w := &outcomes[n], &batch[n]
-		var epoch string
-		if *o, epoch, err = scanOutcome(rows, w.Op); err != nil {
+		if *o, err = scanOutcome(rows, w.Op); err != nil {
 			return nil, last, err
 		}
 		if o.Err == nil {
-			last = position{epoch: epoch, revision: o.Revision, time: o.Time, uid: o.UID}
+			last = position{revision: o.Revision, time: o.Time, uid: o.UID}
 			if w.Op == sqlstore.Create {
 				last.uid = w.UID
 			}
@@ -184,19 +184,19 @@ func scanOutcomes(rows pgx.Rows, batch []sqlstore.Write) (outcomes []sqlstore.Ou
 	return outcomes, last, nil
 }
 
-func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, epoch string, err error) {
+func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, err error) {
 	var effective, holds bool
 	var revision, current int64
 	var refused string
-	if err := rows.Scan(&effective, &revision, &o.Time, &current, &o.Created, &o.UID, &o.OldBytes, &refused, &holds, &epoch); err != nil {
-		return o, "", err
+	if err := rows.Scan(&effective, &revision, &o.Time, &current, &o.Created, &o.UID, &o.OldBytes, &refused, &holds); err != nil {
+		return o, err
 	}
 	switch {
 	case !holds:
-		return o, "", errLost
+		return o, errNotHeld
 	case effective:
 		o.Revision, o.Time = revision, o.Time.UTC()
-		return o, epoch, nil
+		return o, nil
 	case refused == "required":
 		o = sqlstore.Outcome{Err: sqlstore.ErrRequired}
 	case refused == "in use":
@@ -208,7 +208,7 @@ func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, epoch strin
 	default:
 		o = sqlstore.Outcome{Err: &sqlstore.ConflictError{Current: current}}
 	}
-	return o, epoch, nil
+	return o, nil
 }
 
 // arrays returns the writes as the arrays that are the first arguments of applyBatch.

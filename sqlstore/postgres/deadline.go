@@ -85,9 +85,26 @@ func (d *Driver) read(ctx context.Context, f func(context.Context, *pgxpool.Conn
 //
 // Invariant: every read has a deadline and notices lost commits, because every read of the
 // driver calls readFrom. If the server does not answer, or is not the primary any more, readFrom
-// drops the idle connections of the pools, which may lead to the same host. If f fails with errLost, readFrom begins a new epoch.
+// drops the idle connections of the pools, which may lead to the same host. If f fails with
+// errNotHeld, readFrom adopts the instance and calls f again.
 func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *pgxpool.Conn, *watchdog, position) error) error {
-	before, began := d.history.last(), time.Now()
+	for attempt := 1; ; attempt++ {
+		before := d.lineage.last()
+		err := d.readOnce(ctx, pool, before, f)
+		if !errors.Is(err, errNotHeld) {
+			return err
+		}
+		if err := d.adopt(ctx, before); err != nil {
+			return err
+		}
+		if attempt == attempts {
+			return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errNotHeld)
+		}
+	}
+}
+
+func (d *Driver) readOnce(ctx context.Context, pool *pgxpool.Pool, before position, f func(context.Context, *pgxpool.Conn, *watchdog, position) error) error {
+	began := time.Now()
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	w := d.watch(reading, cancel)
@@ -114,11 +131,8 @@ func (d *Driver) readFrom(ctx context.Context, pool *pgxpool.Pool, f func(contex
 	case errors.Is(context.Cause(reading), errNoAnswer):
 		d.waiting.endIfBefore(began)
 		return d.silent()
-	case errors.Is(err, errLost):
-		if epochErr := d.startEpoch(ctx, before); epochErr != nil {
-			return epochErr
-		}
-		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errLost)
+	case errors.Is(err, errNotHeld):
+		return err
 	case errors.Is(err, pgconn.ErrReadOnlyConnection):
 		d.reset()
 	}

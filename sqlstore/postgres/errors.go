@@ -22,7 +22,6 @@ const (
 	codeNoPrivilege      = "42501"
 	codeNoTable          = "42P01"
 	codeDiskFull         = "53100"
-	codeNull             = "23502"
 	codeDuplicate        = "23505"
 	codeSerialization    = "40001"
 	codeDeadlock         = "40P01"
@@ -74,35 +73,34 @@ func (d *Driver) translate(err error) error {
 // sent.
 func (d *Driver) translateCommit(err error, committing bool) error {
 	var server *pgconn.PgError
-	isProof := errors.As(err, &server) && d.isOfSession(server) && (!committing || strings.HasPrefix(server.Code, "40"))
+	isCertain := errors.As(err, &server) && d.isProof(server) && (!committing || strings.HasPrefix(server.Code, "40"))
 	switch {
 	case err == nil:
 		return nil
-	case isProof, nothingWasSent(err):
+	case isCertain, nothingWasSent(err):
 		return d.translate(err)
 	default:
 		return fmt.Errorf("%w: %w", sqlstore.ErrUnknown, dbserver.Explain(d.config, err))
 	}
 }
 
-// isOfSession reports whether the session that executes a batch must have sent the error. With
-// an ERROR a session skips the rest of the batch. A pooler answers in the server's name when its
+// isProof reports whether an error proves that the session of a batch did not execute the rest of
+// the batch. A pooler answers in the server's name when its
 // own connection to the server breaks, which may be after the COMMIT: PgBouncer with FATAL
 // 08P01, others with codes of their own. On a direct connection a FATAL of class 57 comes from a
 // session that is terminated, by pg_terminate_backend or a shutdown, before it has committed.
-func (d *Driver) isOfSession(err *pgconn.PgError) bool {
-	switch cmp.Or(err.SeverityUnlocalized, err.Severity) {
-	case "ERROR":
-		return true
-	case "FATAL":
-		return d.hasSession() && strings.HasPrefix(err.Code, "57P")
-	}
-	return false
+func (d *Driver) isProof(err *pgconn.PgError) bool {
+	return isOfSession(err) || d.hasSession() && strings.HasPrefix(err.Code, "57P")
+}
+
+// isOfSession reports whether a session has answered a statement with the error, and goes on.
+func isOfSession(err *pgconn.PgError) bool {
+	return cmp.Or(err.SeverityUnlocalized, err.Severity) == "ERROR"
 }
 
 // hasLostRace reports whether the server rolled back a batch that may succeed when it is
-// repeated: a conflict with another transaction, a deadlock, or a revision that another
-// transaction has given meanwhile.
+// repeated: a conflict with another transaction, a deadlock, or a revision or the id of a
+// resource that another transaction has given meanwhile.
 func hasLostRace(err error) bool {
 	var server *pgconn.PgError
 	if !errors.As(err, &server) || errors.Is(err, sqlstore.ErrUnknown) {
@@ -112,7 +110,7 @@ func hasLostRace(err error) bool {
 	case codeSerialization, codeDeadlock:
 		return true
 	}
-	return server.Code == codeDuplicate && server.TableName == "undo_log"
+	return server.Code == codeDuplicate && (server.TableName == "undo_log" || server.TableName == "resources")
 }
 
 // nothingWasSent reports whether a batch failed because the first write to the connection

@@ -203,8 +203,8 @@ func TestLostCommits_NoEpochWhenAllAreThere(t *testing.T) {
 	exec(`DELETE FROM undo_log WHERE revision = 3`)
 	asked := whileLocked(t, dsn, admin, func() error { _, err := driver.State(t.Context()); return err },
 		`INSERT INTO undo_log SELECT * FROM saved`)
-	if !errors.Is(asked, sqlstore.ErrUnavailable) {
-		t.Errorf("a read of a state that lags behind: %v", asked)
+	if asked != nil {
+		t.Errorf("a read that first meets a state that lags behind: %v", asked)
 	}
 	if strings.Contains(log.String(), "lost commits") {
 		t.Errorf("the log tells of lost commits, and none were lost:\n%s", &log)
@@ -268,8 +268,8 @@ func TestStaleRead_AfterACompactionBeginsNoEpoch(t *testing.T) {
 	exec(`UPDATE store SET revision = 2, compacted = 2`)
 	asked := whileLocked(t, dsn, admin, func() error { _, err := driver.State(t.Context()); return err },
 		`INSERT INTO undo_log SELECT * FROM saved WHERE revision = 3`)
-	if !errors.Is(asked, sqlstore.ErrUnavailable) {
-		t.Errorf("a stale read: %v", asked)
+	if asked != nil {
+		t.Errorf("a read that first meets a server that lags behind: %v", asked)
 	}
 	if state, err := driver.State(t.Context()); err != nil || state.Epoch != before.Epoch || state.Revision != 3 {
 		t.Errorf("state: %+v, %v; before %+v", state, err, before)

@@ -3,85 +3,336 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"byre/migrations/dbserver"
+	"byre/sqlstore"
 )
 
-// adoptServer begins a new epoch if the store's epoch began on another server, or on an
-// earlier timeline of this one. Open calls it, because a process that has just started has
-// no position and can't notice that commits are lost.
+// errNotHeld means that a statement met an instance that this process has not adopted, or one
+// that does not hold the last change that this process has seen. The statement has written
+// nothing and shown nothing.
+var errNotHeld = errors.New("the database is not the one that this process follows")
+
+// errLost means that the database has lost commits, or may have, and is in a new epoch since.
+var errLost = errors.New("the database has lost commits")
+
+// position is what a process knows of the history of the store: the instance that it has
+// adopted, and the last change that it has seen, by its revision, and by the time and UID in its
+// row, because after a loss the revision may have been given to another change.
+type position struct {
+	// instance identifies an epoch, and the running server and table that it is on; see the
+	// column. It is empty until adopt has set it.
+	instance string
+	revision int64
+	time     time.Time // zero if this process has not seen the row
+	uid      string
+}
+
+// lineage holds the position of this process.
 //
-// Invariant: once a process has opened the store, the text of its epoch ends with the lineage
-// of the server on which the epoch began. adoptServer and startEpoch keep it. A process that
-// runs during a failover begins an epoch only if commits are lost. A process that starts
-// after the failover can't know whether commits are lost, and therefore always begins one.
-// Otherwise clients would continue at revisions that the new server gives to other changes.
-func (d *Driver) adoptServer(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, d.options.LockTimeout+d.options.CommitTimeout)
+// Invariant: a read returns only what comes from a snapshot that holds the position of before the
+// read, and a batch writes only to a store that holds it; on one instance the position only moves
+// forward. check, applyBatch and adopt keep it: every statement compares the position in its own
+// snapshot, because a pooler connects to another server unseen. Otherwise a read could be older
+// than an earlier one, or show changes that a failover has replaced, and a batch could give
+// revisions again that another process had acknowledged before it ended with its server.
+type lineage struct {
+	mu       sync.Mutex
+	position position
+	// adopting is held by adopt.
+	adopting sync.Mutex
+}
+
+// last returns the position.
+func (l *lineage) last() position {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.position
+}
+
+// advance moves the position forward to now, which a read or a commit saw. before is the
+// position of before that read or commit. If adopt has replaced the position meanwhile, advance
+// does nothing.
+func (l *lineage) advance(before, now position) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.position.instance == before.instance && now.revision > l.position.revision {
+		l.position = now
+	}
+}
+
+// replace sets the position to now, unless it is not before any more.
+func (l *lineage) replace(before, now position) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.position == before {
+		l.position = now
+	}
+}
+
+// observation is what one snapshot shows of the store: the row of stateColumns.
+type observation struct {
+	sqlstore.State
+	// lastTime and lastUID are those of the row of the last revision; nil if the row is
+	// compacted.
+	lastTime *time.Time
+	lastUID  *string
+	// knownTime and knownUID are those of the row that has the position's revision; nil if
+	// there is none.
+	knownTime         *time.Time
+	knownUID          *string
+	standby, readOnly bool
+	instance          string
+}
+
+// columns returns the destinations of a Scan of stateColumns.
+func (o *observation) columns() []any {
+	return []any{
+		&o.Revision, &o.Compacted, &o.Epoch, &o.Time, &o.lastTime, &o.lastUID,
+		&o.knownTime, &o.knownUID, &o.standby, &o.readOnly, &o.instance,
+	}
+}
+
+// position returns the position of the last change in the snapshot.
+func (o *observation) position() position {
+	p := position{instance: o.instance, revision: o.Revision}
+	if o.lastTime != nil {
+		p.time, p.uid = *o.lastTime, *o.lastUID
+	}
+	return p
+}
+
+// holds reports whether the snapshot holds the last change of p. It returns true if that change
+// is compacted, because the snapshot does not show it then; reads that continue from p
+// fail with sqlstore.ErrCompacted in that case.
+func (o *observation) holds(p position) bool {
+	switch {
+	case o.Revision < p.revision:
+		return false
+	case p.revision <= o.Compacted || p.time.IsZero():
+		return true
+	}
+	return o.knownTime != nil && o.knownTime.Equal(p.time) && *o.knownUID == p.uid
+}
+
+// check fails if a snapshot was not read from a primary, or if it does not hold the position
+// of before the read (errNotHeld). Otherwise it advances the position. Every function that
+// reads calls it before it returns what it has read.
+func (d *Driver) check(before position, o *observation) error {
+	switch {
+	case o.standby || o.readOnly:
+		return d.notPrimary()
+	case before.instance != "" && o.instance != before.instance, !o.holds(before):
+		return errNotHeld
+	}
+	d.lineage.advance(before, o.position())
+	return nil
+}
+
+func (d *Driver) notPrimary() error {
+	return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, dbserver.Explain(d.config, pgconn.ErrReadOnlyConnection))
+}
+
+// adopt makes the instance that a new connection leads to the one that this process follows. It
+// begins a new epoch unless it is certain that the server has every commit that any process has
+// acknowledged: then it fails with errLost, except in a process that starts. before is the
+// position that the caller has failed with; the zero position for a process that starts.
+//
+// The new epoch begins beyond all revisions that were given before, and all before it is marked
+// as compacted. So every watch and every list that continues from a revision of the lost history,
+// in any process or client, fails as compacted, and no revision is given twice.
+func (d *Driver) adopt(ctx context.Context, before position) error {
+	d.lineage.adopting.Lock()
+	defer d.lineage.adopting.Unlock()
+	isStart := before == position{}
+	now := d.lineage.last()
+	if now.instance != before.instance {
+		return nil // another caller has adopted the instance
+	}
+	before = now
+	if !isStart {
+		d.reset() // connections may lead to different servers
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.LockTimeout+d.options.CommitTimeout)
 	defer cancel()
 	conn, err := d.acquireWriter(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	lineage, err := d.lineage(ctx, conn)
-	if err != nil || lineage == "" {
-		return d.translate(err)
-	}
-	var epoch string
-	if err := conn.QueryRow(ctx, selectEpoch).Scan(&epoch); err != nil {
-		return d.translate(err)
-	}
-	switch {
-	case strings.HasSuffix(epoch, lineage):
-		return nil
-	case !strings.Contains(epoch, "@"):
-		// The store is new, or an earlier release wrote its epoch.
-		_, err := conn.Exec(ctx, markEpoch, epoch, lineage)
-		return d.translate(err)
-	}
-	revision, err := d.changeEpoch(ctx, conn, moveEpoch, epoch, epochGap, lineage)
-	if err == nil && revision != 0 {
-		d.options.Logger.Warn("postgres: the store was moved to another server, or a standby took over, and no process that runs "+
-			"since before can tell that no commits are lost; a new epoch begins: watches end with 410 and clients list again",
-			"server", dbserver.Address(d.config), "epoch", epoch, "revision", revision)
-	}
-	return err
-}
-
-// lineage returns the lineage of the server (see selectLineage), with which the text of an
-// epoch ends. It is empty if the role may not read it, as at some cloud providers.
-func (d *Driver) lineage(ctx context.Context, conn *pgxpool.Conn) (lineage string, err error) {
-	err = conn.QueryRow(ctx, selectLineage).Scan(&lineage)
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) {
-		d.options.Logger.Warn("postgres: the server does not tell its timeline: when all processes are restarted during a failover "+
-			"that loses commits, they do not notice", "server", dbserver.Address(d.config), "error", refused.Message)
-		return "", nil
-	}
-	return lineage, err
-}
-
-// changeEpoch executes newEpoch or moveEpoch under the writers' lock. It returns the first
-// revision of the new epoch, or 0 if the statement began none.
-func (d *Driver) changeEpoch(ctx context.Context, conn *pgxpool.Conn, statement string, arguments ...any) (revision int64, err error) {
-	var b pgx.Batch
-	b.Queue(begin)
-	b.Queue(configure, milliseconds(d.options.LockTimeout), true)
-	b.Queue(lock, milliseconds(d.options.CommitTimeout/2))
-	b.Queue(statement, arguments...).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&revision)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil // revision stays 0
+	var begun bool
+	var o observation
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		f, err := d.find(ctx, tx, before)
+		if err == nil && (f.stored != f.present || !f.holds) {
+			begun, err = d.record(ctx, tx, before)
 		}
+		if err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil || begun {
+			return err
+		}
+		_, err = tx.Exec(ctx, commitLocally)
 		return err
 	})
-	b.Queue(unlimited)
-	b.Queue(commit)
-	return revision, d.translate(conn.SendBatch(ctx, &b).Close())
+	if err != nil {
+		return d.translate(err)
+	}
+	d.known.Clear() // a lost commit may have given an id
+	d.lineage.replace(before, o.position())
+	if begun && !isStart {
+		return fmt.Errorf("%w: %w", sqlstore.ErrUnavailable, errLost)
+	}
+	return nil
+}
+
+// record stores the lineage of the server in the store, under the writers' lock, and begins a new
+// epoch where that is needed.
+func (d *Driver) record(ctx context.Context, tx pgx.Tx, before position) (begun bool, err error) {
+	if _, err := tx.Exec(ctx, configure, milliseconds(d.options.LockTimeout), true); err != nil {
+		return false, err
+	}
+	if _, err := tx.Exec(ctx, lockAny, milliseconds(d.options.CommitTimeout/2)); err != nil {
+		return false, err
+	}
+	f, err := d.find(ctx, tx, before) // another process may have done it meanwhile
+	if err != nil || f.stored == f.present && f.holds {
+		return false, err
+	}
+	log, server, lineage := d.options.Logger, dbserver.Address(d.config), f.present.String()
+	if begun = !f.isSafe(); !begun {
+		if f.stored != (origin{}) && !f.isSame() {
+			log.Info("postgres: a standby took over; every commit waited for a synchronous standby, so that none is lost, and the epoch goes on",
+				"server", server)
+		}
+		_, err = tx.Exec(ctx, storeLineage, lineage)
+	} else {
+		revision := sqlstore.NextEpoch(max(f.last, before.revision))
+		_, err = tx.Exec(ctx, beginEpoch, revision, lineage)
+		if !f.holds {
+			log.Error("postgres: the database has lost commits that were acknowledged: a failover to a standby that was behind, "+
+				"or a restore; a new epoch begins: caches are dropped and watches end with 410",
+				"server", server, "lost", before.revision, "time", before.time, "revision", revision)
+		} else {
+			log.Warn("postgres: the database is not the one that the epoch began on: an asynchronous standby took over, or the database "+
+				"was restored or moved, and commits may be lost; a new epoch begins: caches are dropped and watches end with 410",
+				"server", server, "was", f.stored, "is", f.present, "revision", revision)
+		}
+	}
+	if err == nil {
+		_, err = tx.Exec(ctx, unlimited)
+	}
+	return begun, err
+}
+
+// finding is what decides whether a new epoch begins.
+type finding struct {
+	// holds is true if the store holds the last change that this process has seen; last is
+	// its last revision.
+	holds bool
+	last  int64
+	// stored is the origin in the store; the zero origin if no process has served it yet.
+	stored, present origin
+	// streamed is true if the server has received its log by streaming replication since it was
+	// started: it was a standby, and not recovered from an archive.
+	streamed bool
+}
+
+// origin says where a store is, and how it came there.
+type origin struct {
+	// server is the system identifier of the server's data. A standby that is promoted begins
+	// a timeline, and so does a recovery to a point in time. Both are empty if no process that
+	// served the store could read them.
+	server, timeline string
+	// place has the identifiers of the database and the table. A dump that is restored makes a
+	// table of its own.
+	place string
+	// synchronous is true if all commits since the origin was stored have waited for a
+	// synchronous standby.
+	synchronous bool
+}
+
+const synchronousMark = " synchronous"
+
+// String returns the origin as it is stored.
+func (o origin) String() string {
+	text := o.server + "/" + o.timeline + "/" + o.place
+	if o.synchronous {
+		text += synchronousMark
+	}
+	return text
+}
+
+func parseOrigin(text string) (o origin) {
+	text, o.synchronous = strings.CutSuffix(text, synchronousMark)
+	o.server, text, _ = strings.Cut(text, "/")
+	o.timeline, o.place, _ = strings.Cut(text, "/")
+	return o
+}
+
+// find reads what decides whether a new epoch begins.
+func (d *Driver) find(ctx context.Context, tx pgx.Tx, before position) (f finding, err error) {
+	var o observation
+	if err := tx.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
+		return f, err
+	}
+	if o.standby || o.readOnly {
+		return f, d.notPrimary()
+	}
+	f, refused, err := findOrigin(ctx, tx)
+	if refused != nil {
+		d.options.Logger.Warn("postgres: the server does not tell its timeline: a failover that loses commits is noticed only by "+
+			"processes that have seen them", "server", dbserver.Address(d.config), "error", refused.Message)
+	}
+	f.holds, f.last = o.holds(before), o.Revision
+	return f, err
+}
+
+// findOrigin reads where the store was and is. If refused is not nil, the role may not read the
+// timeline, which then counts as the one that is stored.
+func findOrigin(ctx context.Context, tx pgx.Tx) (f finding, refused *pgconn.PgError, err error) {
+	var stored string
+	if err := tx.QueryRow(ctx, selectOrigin).Scan(&stored, &f.present.place, &f.present.synchronous, &f.streamed); err != nil {
+		return f, nil, err
+	}
+	f.stored = parseOrigin(stored)
+	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { // a savepoint
+		return tx.QueryRow(ctx, selectTimeline).Scan(&f.present.server, &f.present.timeline)
+	})
+	if errors.As(err, &refused) && isOfSession(refused) {
+		f.present.server, f.present.timeline = f.stored.server, f.stored.timeline
+		return f, refused, nil
+	}
+	return f, nil, err
+}
+
+// isSame reports whether the store is where it was.
+func (f *finding) isSame() bool {
+	was, is := f.stored, f.present
+	return was.place == is.place && (was.server == "" || was.server == is.server && was.timeline == is.timeline)
+}
+
+// isSafe reports whether no acknowledged commit can be missing: the store is new, or where it was,
+// or on a standby that took over from a server whose commits all waited for a synchronous
+// standby. That it is the synchronous one that took over is up to whoever promotes it.
+func (f *finding) isSafe() bool {
+	was, is := f.stored, f.present
+	return f.holds && (was == origin{} || f.isSame() || was.synchronous && f.streamed && was.server == is.server && was.place == is.place)
+}
+
+// knownTime returns the time of a position as a parameter of a statement; empty if it is not
+// known.
+func knownTime(p position) string {
+	if p.time.IsZero() {
+		return ""
+	}
+	return formatTime(p.time)
 }

@@ -1,13 +1,22 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
+	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/eventually"
 	"byre/sqlstore/postgres"
+	"byre/sqlstore/postgres/pgtest"
 )
 
 // All processes end, the primary fails with commits that its standby does not have, and the
@@ -45,26 +54,273 @@ func TestFailover_IsNoticedByTheNextStart(t *testing.T) {
 	}
 }
 
-// Open begins an epoch in a dump that was restored on another server. To the epoch of an
-// earlier release, which has no lineage, it only appends the lineage.
-func TestOpen_BeginsAnEpochOnAnotherServer(t *testing.T) {
+// A process has seen less than another one, which dies with the primary. It finds its last change
+// on the standby that took over, and still begins an epoch: the other process has acknowledged
+// changes whose revisions it would give again.
+func TestFailover_SurvivorBeginsAnEpoch(t *testing.T) {
+	t.Parallel()
+	primary, standby, dsn := startPair(t)
+	acknowledged, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	survivor := openMore(t, pgtest.NewProxy(t, dsn).DSN(pgtest.NewProxy(t, standby.DSN("postgres"))), postgres.Options{})
+	haltStandby(t, standby, mustCreate(t, acknowledged, "a", "b"))
+	before, err := survivor.State(t.Context())
+	if err != nil || before.Revision != 2 {
+		t.Fatal(before, err)
+	}
+	lost := mustCreate(t, acknowledged, "lost", "lost too", "and this")
+	if err := acknowledged.Close(); err != nil {
+		t.Fatal(err)
+	}
+	failOver(t, primary, standby)
+	eventually.Done(t, "the survivor writes", func(ctx context.Context) (bool, error) {
+		o, err := survivor.Commit(ctx, create("x"))
+		if err == nil && o[0].Revision <= lost {
+			t.Errorf("revision %d is given again", o[0].Revision)
+		}
+		return err == nil, err
+	})
+	state, err := survivor.State(t.Context())
+	if err != nil || state.Epoch == before.Epoch || state.Compacted <= lost {
+		t.Errorf("state %+v, %v", state, err)
+	}
+	if _, err := survivor.Changes(t.Context(), sqlstore.ChangesQuery{After: lost, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
+		t.Errorf("a client that goes on after %d: %v", lost, err)
+	}
+}
+
+// A synchronous standby has every acknowledged commit. When it takes over no epoch begins, neither
+// then, nor at a later start, nor when the old primary takes over again.
+func TestFailover_WithoutLossBeginsNoEpoch(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
+	site := pgtest.NewSite(t, pgtest.SiteConfig{Standby: true, Synchronous: true, Replicas: 2})
+	if _, err := migrations.Up(t.Context(), site.DSN(0)); err != nil {
+		t.Fatal(err)
+	}
+	var log syncBuffer
+	options := postgres.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	running, restarted := openMore(t, site.DSN(0), options), openMore(t, site.DSN(1), options)
+	createAvailable(t, running, "a")
+	before, err := running.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, last := range []string{"b", "c"} {
+		if err := restarted.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := site.Failover(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 { // the second time the process that starts is the first on the new primary
+			createAvailable(t, running, last)
+		}
+		restarted = openMore(t, site.DSN(1), options)
+		if n == 1 {
+			createAvailable(t, restarted, last)
+		}
+		for _, driver := range []*postgres.Driver{running, restarted} {
+			untilAvailable(t, func(ctx context.Context) error {
+				state, err := driver.State(ctx)
+				if err == nil && (state.Epoch != before.Epoch || state.Revision != before.Revision+int64(n)+1) {
+					t.Errorf("failover %d: %+v, before %+v", n+1, state, before)
+				}
+				return err
+			})
+		}
+	}
+	if n := strings.Count(log.String(), "a standby took over"); n != 2 || strings.Contains(log.String(), "a new epoch begins") {
+		t.Errorf("the log:\n%s", &log)
+	}
+}
+
+// A server that is restarted, or whose commits begin to wait for a standby, is the same: no epoch
+// begins, and no request fails for it.
+func TestAdopt_TheSameServerIsNoLoss(t *testing.T) {
+	t.Parallel()
+	cluster, dsn := startCluster(t)
+	admin := connect(t, dsn)
+	driver := openMore(t, dsn, postgres.Options{})
+	other := openMore(t, dsn, postgres.Options{})
+	mustCreate(t, driver, "a")
+	before, err := driver.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(when string) {
+		t.Helper()
+		for _, d := range []*postgres.Driver{driver, other} {
+			untilAvailable(t, func(ctx context.Context) error {
+				state, err := d.State(ctx)
+				if err == nil && (state.Epoch != before.Epoch || state.Revision != before.Revision) {
+					t.Errorf("%s: %+v, before %+v", when, state, before)
+				}
+				return err
+			})
+		}
+	}
+	set(t, admin, "synchronous_standby_names", "nobody")
+	expect("commits that wait for a standby")
+	set(t, admin, "synchronous_standby_names", "")
+	expect("commits that wait for no standby")
+	if err := cluster.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect("after a restart")
+	createAvailable(t, other, "b")
+}
+
+// Open and every statement notice that the store is another one: one that was restored into the
+// same server, one that the origin in the store does not name, or one that an administrator
+// declares as restored. A new store, and one that Load has filled, begin no epoch.
+func TestAdopt_BeginsAnEpochInAnotherStore(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]string{
+		"a table that was restored": `ALTER TABLE store RENAME TO old; CREATE TABLE store (LIKE old INCLUDING ALL);
+			INSERT INTO store SELECT * FROM old`,
+		"another server":   `UPDATE store SET lineage = '7000000000000000000' || substr(lineage, strpos(lineage, '/'))`,
+		"another timeline": `UPDATE store SET lineage = replace(lineage, '/1/', '/7/')`,
+		"another timeline, and commits that had waited": `UPDATE store SET lineage = replace(lineage, '/1/', '/7/') || ' synchronous'`,
+		"an administrator": `UPDATE store SET lineage = 'restored'`,
+	} {
+		for _, isRunning := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, ", running ", isRunning), func(t *testing.T) {
+				t.Parallel()
+				driver, dsn := open(t, postgres.Options{})
+				last := mustCreate(t, driver, "a", "b")
+				before, err := driver.State(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !isRunning {
+					if err := driver.Close(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := connect(t, dsn).PgConn().Exec(t.Context(), change).Close(); err != nil {
+					t.Fatal(err)
+				}
+				if !isRunning {
+					driver = openMore(t, dsn, postgres.Options{})
+				}
+				defer driver.Close()
+				createAvailable(t, driver, "c")
+				state, err := driver.State(t.Context())
+				if err != nil || state.Epoch == before.Epoch || state.Compacted <= last || state.Revision != state.Compacted+1 {
+					t.Errorf("%+v, %v; before %+v", state, err, before)
+				}
+				again, err := openMore(t, dsn, postgres.Options{}).State(t.Context())
+				if err != nil || again.Epoch != state.Epoch || again.Revision != state.Revision {
+					t.Errorf("another start: %+v, %v; want %+v", again, err, state)
+				}
+			})
+		}
+	}
+}
+
+// A dump that is restored into the same database puts back an older state. Its table is another one.
+func TestRestore_OfADumpBeginsAnEpoch(t *testing.T) {
+	t.Parallel()
+	for _, isRunning := range []bool{true, false} {
+		t.Run(fmt.Sprint("running ", isRunning), func(t *testing.T) {
+			t.Parallel()
+			driver, dsn := open(t, postgres.Options{})
+			mustCreate(t, driver, "a", "b")
+			run := func(program string, arguments ...string) {
+				t.Helper()
+				path, err := pgtest.Program(program)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if out, err := exec.CommandContext(t.Context(), path, append(arguments, "--dbname="+dsn)...).CombinedOutput(); err != nil {
+					t.Fatalf("%s: %v: %s", program, err, out)
+				}
+			}
+			dump := filepath.Join(t.TempDir(), "dump")
+			run("pg_dump", "--format=custom", "--file="+dump)
+			// The survivor has seen no more than what the dump has.
+			survivor := openMore(t, dsn, postgres.Options{})
+			before, err := survivor.State(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			lost := mustCreate(t, driver, "lost", "lost too")
+			if err := driver.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if !isRunning {
+				if err := survivor.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			run("pg_restore", "--clean", "--single-transaction", dump)
+			if !isRunning {
+				survivor = openMore(t, dsn, postgres.Options{})
+			}
+			createAvailable(t, survivor, "c")
+			state, err := survivor.State(t.Context())
+			if err != nil || state.Epoch == before.Epoch || state.Compacted <= lost || state.Revision != state.Compacted+1 {
+				t.Errorf("%+v, %v; before %+v", state, err, before)
+			}
+		})
+	}
+}
+
+// ReadIdle refuses a store on which a start would begin an epoch: a server on a copy of it would go
+// on in the old one.
+func TestReadIdle_RefusesWhatMayHaveLostCommits(t *testing.T) {
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})
-	last := mustCreate(t, driver, "a", "b")
+	mustCreate(t, driver, "a")
 	if err := driver.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, test := range []struct {
-		epoch string
-		moves bool
-	}{{"earlier", false}, {"other@7000000000000000000/1", true}} {
-		if _, err := connect(t, dsn).Exec(t.Context(), `UPDATE store SET epoch = $1`, test.epoch); err != nil {
-			t.Fatal(err)
-		}
-		state, err := openMore(t, dsn, postgres.Options{}).State(t.Context())
-		kept, _, isMarked := strings.Cut(state.Epoch, "@")
-		if err != nil || !isMarked || (kept != test.epoch) != test.moves || (state.Revision > last) != test.moves || (state.Compacted > last) != test.moves {
-			t.Errorf("%s: %+v, %v", test.epoch, state, err)
-		}
+	read := func() error { return postgres.ReadIdle(t.Context(), dsn, func(sqlstore.Snapshot) error { return nil }) }
+	if err := read(); err != nil {
+		t.Errorf("after a stop: %v", err)
+	}
+	if _, err := connect(t, dsn).Exec(t.Context(), `UPDATE store SET lineage = 'restored'`); err != nil {
+		t.Fatal(err)
+	}
+	if err := read(); err == nil || !strings.Contains(err.Error(), "start byre on it") {
+		t.Errorf("a store that was restored: %v", err)
+	}
+	if err := openMore(t, dsn, postgres.Options{}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := read(); err != nil {
+		t.Errorf("after a start: %v", err)
+	}
+}
+
+// Behind a pooler, which connects to another server unseen, each batch notices it.
+func TestPooler_AnotherStoreBeginsAnEpoch(t *testing.T) {
+	t.Parallel()
+	driver, pooler := openPooled(t, postgres.Options{})
+	defer driver.Close()
+	last := mustCreate(t, driver, "a", "b")
+	other := openMore(t, pooler.DSN(), postgres.Options{})
+	config, err := pgx.ParseConfig(pooler.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), `UPDATE store SET lineage = 'restored'`); err != nil {
+		t.Fatal(err)
+	}
+	createAvailable(t, driver, "c")
+	state, err := other.State(t.Context())
+	if err != nil || state.Compacted <= last || state.Revision != state.Compacted+1 {
+		t.Errorf("%+v, %v", state, err)
 	}
 }

@@ -18,7 +18,7 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 	}
 	arguments, inRange := argumentsOf(q)
 	nonEmpty = nonEmpty && inRange
-	list, count := statements(q, d.history.last().revision-q.At <= fewChanges)
+	list, count := statements(q, d.lineage.last().revision-q.At <= fewChanges)
 	err = d.snapshot(ctx, d.reads,
 		func(b *pgx.Batch) {
 			if !nonEmpty {

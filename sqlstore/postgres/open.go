@@ -59,7 +59,7 @@ type Driver struct {
 	lockWaited atomic.Int64
 	// isAlone is true while this process knows that no other one uses the database.
 	isAlone atomic.Bool
-	history history
+	lineage lineage
 	waiting batchWait
 	// known has the sqlstore.Resources that this process knows to have an id.
 	known sync.Map
@@ -76,21 +76,21 @@ var (
 )
 
 // Open connects to a database. dsn is a connection string of pgx: a URL, or keywords and
-// values. The caller closes the driver. If the store's epoch began on another server, Open
-// begins a new one; see adoptServer.
+// values. The caller closes the driver. Open begins a new epoch if the database is not the one that
+// the epoch began on; see adopt.
 func Open(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	d, err := OpenWithoutServing(ctx, dsn, options)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.adoptServer(ctx); err != nil {
+	if err := d.adopt(ctx, position{}); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
 
-// OpenWithoutServing is Open for a process that serves no clients. It begins no epoch if the
-// store was moved to another server: the next process that serves clients does.
+// OpenWithoutServing is Open for a process that serves no clients. It begins no epoch: the
+// next process that serves clients does.
 func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driver, error) {
 	options.LockTimeout = cmp.Or(options.LockTimeout, 5*time.Second)
 	options.CommitTimeout = cmp.Or(options.CommitTimeout, 10*time.Second)

@@ -83,7 +83,7 @@ var (
 	write = func() []any {
 		one := []string{"x"}
 		all := []any{one, one, one, one, one, one, []int64{0}, one, []int64{0}, one, []string{""}, one, one, one, one, one, one, one,
-			int64(99_000), "epoch", "2020-01-01T00:00:00Z", "uid"}
+			int64(99_000), "2020-01-01T00:00:00Z", "uid", "instance"}
 		return append(all, others([]sqlstore.Write{{Requires: &sqlstore.Requirement{}, RequiresNone: &sqlstore.Resource{}}})...)
 	}()
 )
@@ -135,9 +135,9 @@ func checkPlans(t *testing.T, conn *pgx.Conn, when string) {
 		"compact":       {deleteHistory, []any{"", "resource3", "builtin", 1000, "2020-01-01T00:00:00Z", 100}},
 		"histories":     {selectHistories, nil},
 		"count changes": {countChanges, []any{"", "resource3", "builtin", 1000}},
-		"add":           {addResources, []any{[]string{""}, []string{"resource3"}, []string{"builtin"}}},
-		"epoch":         {newEpoch, []any{int64(99_000), "", "uid", epochGap, "@1/1"}},
-		"moved epoch":   {moveEpoch, []any{"epoch", epochGap, "@1/1"}},
+		"add":           {addResources, []any{[]string{""}, []string{"resource3"}, []string{"builtin"}, "instance"}},
+		"epoch":         {beginEpoch, []any{int64(1_000_000), "1/1/1"}},
+		"lineage":       {storeLineage, []any{"1/1/1"}},
 		"list":          {listResource, page},
 		"list ns":       {listNamespace, page},
 		"list one":      {listObject, page},

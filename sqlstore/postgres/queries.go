@@ -4,15 +4,33 @@ const selectServer = `
 SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_commit'),
        current_setting('synchronous_standby_names'), coalesce(current_setting('neon.timeline_id', true), ''), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery()`
 
-// The lineage of a server is the system identifier of its data and its timeline:
-// "@7000000000000000000/1". A standby that is promoted begins a new timeline, and so does a
-// recovery to a point in time. A server on which a dump is restored has another identifier.
+// The lineage of the store; see origin. The name of a segment of the write-ahead log begins with
+// the timeline. The transaction of storeLineage does not wait for a synchronous standby
+// (commitLocally): a standby that has the mark has everything before it, and reads must not wait.
+// commitLocally is the last statement, because instance has synchronous_commit.
 const (
-	selectLineage = `
-SELECT '@' || system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int
+	selectTimeline = `
+SELECT system_identifier::text, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int)::text
 FROM pg_control_system()`
-	selectEpoch = `SELECT epoch FROM store WHERE id = 1`
-	markEpoch   = `UPDATE store SET epoch = epoch || $2 WHERE id = 1 AND epoch = $1`
+
+	selectOrigin = `
+SELECT s.lineage, concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()), s.tableoid,
+                            NULLIF(current_setting('neon.timeline_id', true), '')), ` + isSynchronous + `, pg_last_wal_receive_lsn() IS NOT NULL
+FROM store s WHERE s.id = 1`
+
+	storeLineage  = `UPDATE store SET lineage = $1 WHERE id = 1`
+	commitLocally = `SELECT set_config('synchronous_commit', 'local', true)`
+
+	beginEpoch = `
+UPDATE store SET revision = $1, compacted = $1, epoch = md5(random()::text || clock_timestamp()::text), lineage = $2 WHERE id = 1`
+
+	isSynchronous = `(current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))`
+
+	// instance identifies the epoch, and the running server and the table that it is on: the
+	// epoch and the lineage that the row has, the table, when the server was started, and
+	// whether commits wait for a standby. While it stays the same no failover, restore or
+	// restart has happened.
+	instance = `concat_ws(' ', s.epoch, s.lineage, s.tableoid, extract(epoch FROM pg_postmaster_start_time()), ` + isSynchronous + `)`
 )
 
 // The state of the store. Every read selects it in its own snapshot; see observation. $1 is
@@ -20,7 +38,7 @@ FROM pg_control_system()`
 const (
 	stateColumns = `
 SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp(), l.time, l.uid, h.time, h.uid,
-       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean`
+       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean, ` + instance
 
 	// fromStore finds the newest change (l) from the end of the primary key, and the
 	// change at the driver's position (h). store.revision is at least the compacted
@@ -52,33 +70,43 @@ SELECT set_config('lock_timeout', $1, $2), set_config('plan_cache_mode', 'force_
 	// lock takes the writers' lock. It is a statement of its own, so that the snapshot of
 	// the next statement is younger than the lock. It waits up to lock_timeout. The
 	// statement_timeout $1 that it sets is for the statement after it.
-	lock = `SELECT set_config('statement_timeout', $1, true) FROM store WHERE id = 1 FOR UPDATE`
+	//
+	// It locks nothing if the instance is not $2, that of the position. Then the statements
+	// after it write nothing, and the COMMIT of a transaction that has locked nothing does not
+	// wait for a synchronous standby. If the instance becomes $2 between the statements, they
+	// write without the lock; a batch that gives the same id or revision meanwhile makes them
+	// fail on the primary key, as a lost race.
+	lock = `SELECT set_config('statement_timeout', $1, true) FROM store s WHERE s.id = 1 AND ` + instance + ` = $2::text FOR UPDATE`
+
+	// lockAny takes the writers' lock on any server.
+	lockAny = `SELECT set_config('statement_timeout', $1, true) FROM store WHERE id = 1 FOR UPDATE`
 
 	// unlimited turns off statement_timeout for the COMMIT, also one that is set for the
 	// role. It would end the wait for a synchronous standby as a cancel request does.
 	unlimited = `SELECT set_config('statement_timeout', '0', true)`
 
-	// addResources gives ids to the resources, $1 to $3, that have none. The writers' lock
-	// keeps two batches from giving the same one.
+	// addResources gives ids to the resources, $1 to $3, that have none, if the instance is
+	// $4. The writers' lock keeps two batches from giving the same one.
 	addResources = `
 INSERT INTO resources (id, "group", resource, defined_by, compacted)
 SELECT (SELECT coalesce(max(id), 0) FROM resources) + row_number() OVER (), n."group", n.resource, n.defined_by, 0
 FROM (SELECT DISTINCT w."group", w.resource, w.defined_by FROM unnest($1::text[], $2::text[], $3::text[]) AS w("group", resource, defined_by)
-      WHERE NOT EXISTS (SELECT FROM resources r WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by)) n`
+      WHERE NOT EXISTS (SELECT FROM resources r WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by)) n
+WHERE EXISTS (SELECT FROM store s WHERE s.id = 1 AND ` + instance + ` = $4::text)`
 
 	// applyBatch makes the writes whose preconditions hold (asked.effective), gives them
 	// the next revisions in their order, and returns one row for each write of the batch.
 	// All of its parts see the state of before the statement. $1 to $18 are the arrays of
-	// Driver.Commit. $19 is the revision of the driver's position, $20 its epoch, $21 its
-	// time and $22 its UID: if the store does not hold the position (asked.holds is
+	// Driver.Commit. $19 is the revision of the driver's position, $20 its time, $21 its UID
+	// and $22 its instance: if the store does not hold the position (asked.holds is
 	// false), applyBatch writes nothing. $23 to $34 are the arrays of the function others:
 	// a write that other objects forbid (asked.refused) is not effective.
 	applyBatch = `
 WITH k AS MATERIALIZED (
-    SELECT s.epoch, l.revision,
-           $19::bigint = 0 OR s.epoch = $20::text AND ($19 <= s.compacted OR $21::text = '' AND $19 <= l.revision OR EXISTS (
+    SELECT l.revision,
+           ` + instance + ` = $22::text AND ($19::bigint <= s.compacted OR $20::text = '' AND $19 <= l.revision OR EXISTS (
                SELECT FROM undo_log h
-               WHERE h.revision = $19 AND h.time = NULLIF($21, '')::timestamptz AND h.uid = $22::text)) AS holds
+               WHERE h.revision = $19 AND h.time = NULLIF($20, '')::timestamptz AND h.uid = $21::text)) AS holds
     FROM store s
     CROSS JOIN LATERAL (SELECT greatest(s.revision, (SELECT c.revision FROM undo_log c WHERE c.revision >= s.revision
                                                      ORDER BY c.revision DESC LIMIT 1)) AS revision) l
@@ -104,7 +132,7 @@ WITH k AS MATERIALIZED (
 ), asked AS MATERIALIZED (
     SELECT w.*, r.id AS resource_id, NULLIF(w.expiry, '')::timestamptz AS expires, statement_timestamp() AS time,
            o.revision AS current, o.created_revision AS created, o.uid AS old_uid, o.form AS old_form,
-           o.expires AS old_expires, o.value AS old_value, k.epoch, k.holds,
+           o.expires AS old_expires, o.value AS old_value, k.holds,
            k.holds AND w.refused = '' AND coalesce(o.revision, 0) = w.replaces AS effective,
            k.revision + sum((w.refused = '' AND coalesce(o.revision, 0) = w.replaces)::int) OVER (ORDER BY w.n)::bigint AS revision
     FROM k CROSS JOIN w
@@ -132,29 +160,8 @@ WITH k AS MATERIALIZED (
     WHERE a.effective AND a.op = 'delete' AND o.resource_id = a.resource_id AND o.namespace = a.namespace AND o.name = a.name
 )
 SELECT effective, revision, time, coalesce(current, 0), coalesce(created, revision), coalesce(old_uid, ''),
-       coalesce(octet_length(old_value), 0), refused, holds, epoch
+       coalesce(octet_length(old_value), 0), refused, holds
 FROM asked ORDER BY n`
-
-	// newEpoch begins a new epoch if the store does not hold the position with revision
-	// $1, time $2 and UID $3. If the time is empty, because the row was compacted when the
-	// position was read, the revision alone decides, as in applyBatch. The new epoch is $4
-	// revisions beyond the last one. $5 is the lineage of the server.
-	newEpoch = `
-UPDATE store s SET revision = n.revision, compacted = n.revision,
-       epoch = md5(random()::text || clock_timestamp()::text) || $5::text
-FROM (SELECT k.revision AS last, greatest(k.revision, $1::bigint) + $4::bigint AS revision FROM counters k WHERE k.id = 1) n
-WHERE s.id = 1 AND s.compacted < $1 AND NOT ($2::text = '' AND $1 <= n.last) AND NOT EXISTS (
-    SELECT FROM undo_log h WHERE h.revision = $1 AND h.time = NULLIF($2, '')::timestamptz AND h.uid = $3::text)
-RETURNING s.revision`
-
-	// moveEpoch begins a new epoch if the store is still in epoch $1. The new epoch is $2
-	// revisions beyond the last one. $3 is the lineage of the server.
-	moveEpoch = `
-UPDATE store s SET revision = n.revision, compacted = n.revision,
-       epoch = md5(random()::text || clock_timestamp()::text) || $3::text
-FROM (SELECT k.revision + $2::bigint AS revision FROM counters k WHERE k.id = 1) n
-WHERE s.id = 1 AND s.epoch = $1
-RETURNING s.revision`
 
 	// terminateHolder terminates the sessions that have held the writers' lock for longer
 	// than $1 and are idle in their transaction. It leaves alone a session that works, and

@@ -75,7 +75,7 @@ SELECT set_config('statement_timeout', '0', true), set_config('enable_sort', 'of
        set_config('enable_incremental_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
 
 	selectHeader = `
-SELECT k.revision, k.compacted, split_part(k.epoch, '@', 1), clock_timestamp(), (SELECT count(*) FROM current_objects) FROM counters k WHERE k.id = 1`
+SELECT k.revision, k.compacted, k.epoch, clock_timestamp(), (SELECT count(*) FROM current_objects) FROM counters k WHERE k.id = 1`
 
 	// selectObjects reads the objects of one resource, $1 to $3, in key order.
 	selectObjects = `
@@ -97,8 +97,7 @@ ORDER BY u.revision`
 	// countData is 0 in a store in which no change was ever made.
 	countData = `SELECT (SELECT count(*) FROM current_objects) + (SELECT count(*) FROM undo_log) + (SELECT revision FROM store)`
 
-	// setStore removes the lineage of another server from the epoch.
-	setStore = `UPDATE store SET revision = $1, compacted = $2, epoch = split_part($3, '@', 1) WHERE id = 1`
+	setStore = `UPDATE store SET revision = $1, compacted = $2, epoch = $3, lineage = '' WHERE id = 1`
 
 	analyze = `ANALYZE resources, current_objects, undo_log`
 )

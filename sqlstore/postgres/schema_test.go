@@ -263,12 +263,11 @@ func TestSchemas_AreDumpedDroppedAndRestoredAlone(t *testing.T) {
 	}
 	runProgram(t, dump, "psql", "--dbname="+dsn, "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1")
 	step("restored")
+	// The dump is in tables of its own: the epoch that clients knew has ended.
+	createAvailable(t, driver, "z")
 	after, err := driver.State(t.Context())
-	if err != nil || after.Revision != before.Revision || after.Epoch != before.Epoch {
+	if err != nil || after.Compacted <= before.Revision || after.Revision != after.Compacted+1 || after.Epoch == before.Epoch {
 		t.Errorf("state after the restore: %+v, %v; before %+v", after, err, before)
-	}
-	if last := mustCreate(t, driver, "z"); last != before.Revision+1 {
-		t.Errorf("revision %d after %d", last, before.Revision)
 	}
 	if state, err := planes[1].driver.State(t.Context()); err != nil || state.Revision != 3 {
 		t.Errorf("the other control plane: %+v, %v", state, err)

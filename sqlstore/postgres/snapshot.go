@@ -27,15 +27,36 @@ func ReadSnapshot(ctx context.Context, dsn string, read func(sqlstore.Snapshot) 
 	return readSnapshot(ctx, dsn, (*transfer).checkSchema, read)
 }
 
+// errNotLeft means that the store may lack commits that clients have seen; see Driver.adopt.
+var errNotLeft = errors.New("the database is not the one that its epoch began on, because a standby took over, or it was restored or moved: " +
+	"start byre on it and stop it, or use \"byre restore --from\"")
+
 // ReadIdle is ReadSnapshot of a store that no process serves. It fails with a
-// *migrations.InUseError if a process serves the store when it begins.
+// *migrations.InUseError if a process serves the store when it begins, and with errNotLeft if a
+// start would begin a new epoch.
 func ReadIdle(ctx context.Context, dsn string, read func(sqlstore.Snapshot) error) error {
 	return readSnapshot(ctx, dsn, func(t *transfer) error {
 		if err := t.checkSchema(); err != nil {
 			return err
 		}
-		return t.checkIdle()
+		if err := t.checkIdle(); err != nil {
+			return err
+		}
+		return t.checkLineage()
 	}, read)
+}
+
+func (t *transfer) checkLineage() error {
+	var f finding
+	err := pgx.BeginFunc(t.ctx, t.conn, func(tx pgx.Tx) (err error) {
+		f, _, err = findOrigin(t.ctx, tx)
+		return err
+	})
+	f.holds = true // there is no position
+	if err == nil && !f.isSafe() {
+		return fmt.Errorf("%s: %w", t.name(), errNotLeft)
+	}
+	return t.explain(err)
 }
 
 func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, read func(sqlstore.Snapshot) error) error {

@@ -29,7 +29,6 @@ type writer struct {
 	isMet, isInUse                           *sql.Stmt
 	selectRevision, touch, untouch           *sql.Stmt
 	selectResource, insertResource           *sql.Stmt
-	reserve, skip                            *sql.Stmt
 	deleteChanges, updateHistory             *sql.Stmt
 	updateRetainedFor                        *sql.Stmt
 	updateCompacted, vacuum                  *sql.Stmt
@@ -53,7 +52,7 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 		{&w.insertCreate, insertCreate}, {&w.insertReplaced, insertReplaced},
 		{&w.isMet, isMet}, {&w.isInUse, isInUse},
 		{&w.selectRevision, selectRevision}, {&w.touch, touchStore}, {&w.untouch, untouchStore},
-		{&w.reserve, reserve}, {&w.skip, skip}, {&w.selectOldest, selectOldest}, {&w.selectPages, selectPages},
+		{&w.selectOldest, selectOldest}, {&w.selectPages, selectPages},
 		{&w.deleteChanges, deleteChanges}, {&w.updateCompacted, updateCompacted}, {&w.vacuum, vacuum},
 	} {
 		if *s.stmt, err = w.stmts.add(w.conn.PrepareContext(ctx, s.query)); err != nil { //nolint:sqlclosecheck // stmts closes it
@@ -82,7 +81,7 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	if d.writer.closed {
 		return nil, sqlstore.ErrClosed
 	}
-	if d.memory != nil && d.memory.takes(batch, d.state.Load().Revision) {
+	if d.memory != nil && d.memory.takes(batch, d.state.Load().Revision, d.lineage.revision) {
 		return d.commitToMemory(ctx, batch)
 	}
 	var state sqlstore.State

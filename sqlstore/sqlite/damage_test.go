@@ -147,6 +147,10 @@ func TestDamage_IsRefusedOrFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	lineage, err := os.ReadFile(path + ".lineage")
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := dump(t, path)
 	count := damages
 	if n, err := strconv.Atoi(os.Getenv("BYRE_TEST_DAMAGES")); err == nil {
@@ -155,11 +159,13 @@ func TestDamage_IsRefusedOrFound(t *testing.T) {
 	outcomes := make(map[string]int)
 	for n := range count {
 		damaged, what := damage(file, n)
-		copied := filepath.Join(t.TempDir(), "byre.db")
-		if err := os.WriteFile(copied, damaged, 0o600); err != nil {
-			t.Fatal(err)
+		// In place, so that no start takes the file for one that was restored.
+		for suffix, content := range map[string][]byte{"": damaged, "-wal": nil, ".lineage": lineage} {
+			if err := os.WriteFile(path+suffix, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
-		outcomes[judge(t, copied, what, want)]++
+		outcomes[judge(t, path, what, want)]++
 	}
 	t.Logf("%d damaged files: %v", count, outcomes)
 }

@@ -1,14 +1,12 @@
 package sqlite_test
 
 import (
-	"database/sql"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"
@@ -49,20 +47,24 @@ func TestLoad_LeavesOneFile(t *testing.T) {
 	driver.Close()
 }
 
-// ReadIdle refuses a store whose process crashed while it had reserved revisions for volatile
-// changes: a server on a copy would give those revisions again.
-func TestReadIdle_RefusesReservedRevisions(t *testing.T) {
+// ReadIdle refuses a store that may have lost commits, whose process crashed with volatile changes
+// for example: a server on a copy would give their revisions again.
+func TestReadIdle_RefusesWhatMayHaveLostCommits(t *testing.T) {
 	path := migrated(t)
-	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.ExecContext(t.Context(), `UPDATE store SET reserved = 1000000`); err != nil {
-		t.Fatal(err)
-	}
-	db.Close()
 	ignore := func(sqlstore.Snapshot) error { return nil }
-	if err := sqlite.ReadIdle(t.Context(), path, ignore); err == nil || !strings.Contains(err.Error(), "not stopped cleanly") {
+	if err := sqlite.ReadIdle(t.Context(), path, ignore); err != nil {
+		t.Errorf("before the first start: %v", err)
+	}
+	driver := openVolatile(t, path, isLease)
+	crashed := copyOpenFiles(t, path)
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlite.ReadIdle(t.Context(), path, ignore); err != nil {
+		t.Errorf("after a stop: %v", err)
+	}
+	path = crashed
+	if err := sqlite.ReadIdle(t.Context(), path, ignore); err == nil || !strings.Contains(err.Error(), "was killed") {
 		t.Errorf("reserved revisions: %v", err)
 	}
 	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})

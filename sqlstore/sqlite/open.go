@@ -46,11 +46,11 @@ type Options struct {
 	// Reserve is the size in bytes of a file beside the database that is removed when the disk is
 	// full, so that objects can be deleted then; 0 means none.
 	Reserve int64
-	// Logger logs the use of the reserve; by default nothing is logged.
-	Logger *slog.Logger
 	// AcceptGaps opens a database whose history has gaps, so that the gaps can be
 	// compacted.
 	AcceptGaps bool
+	// Logger logs new epochs and the use of the reserve; by default nothing is logged.
+	Logger *slog.Logger
 }
 
 const defaultBusy = 10 * time.Second
@@ -71,6 +71,8 @@ type Driver struct {
 	// flush.
 	writing sync.Mutex
 	writer  *writer
+	// lineage is guarded by writing.
+	lineage lineage
 	readers *reader
 	// maintenance has the connection with which Maintain copies the log back.
 	maintenance *sql.DB
@@ -180,8 +182,11 @@ func (d *Driver) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := d.openMemory(ctx, &state); err != nil {
+	if err := d.adopt(ctx, &state); err != nil {
 		return err
+	}
+	if d.options.Volatile != nil {
+		d.memory = newMemory(d.options.Volatile, &d.state, state.Revision)
 	}
 	d.state.Store(&state)
 	// This refuses a file that can't be written here, not at the first write. A full disk
@@ -209,7 +214,7 @@ func (d *Driver) Close() error {
 		// it.
 		errs = append(errs, d.writer.close())
 	}
-	return errors.Join(append(errs, d.lock.Close())...)
+	return errors.Join(append(errs, d.lineage.close(), d.lock.Close())...)
 }
 
 // oldestEngine is the first release of SQLite in which a checkpoint at the same time as a reset

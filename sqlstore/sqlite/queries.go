@@ -9,7 +9,7 @@ const (
 	// primary key.
 	lastRevision = `max(s.revision, coalesce((SELECT max(revision) FROM undo_log), 0))`
 
-	selectReserved = `SELECT reserved FROM store WHERE id = 1`
+	selectLineage = `SELECT lineage FROM store WHERE id = 1`
 
 	selectState = `SELECT ` + lastRevision + `, s.compacted, s.epoch FROM store s WHERE s.id = 1`
 )
@@ -81,12 +81,8 @@ WHERE created_revision = ?`
 SELECT 1 FROM current_objects WHERE resource_id = ? AND namespace = ? AND name = ? AND uid = ? AND generation IN (0, ?)`
 	isInUse = `SELECT 1 FROM current_objects WHERE resource_id = ? LIMIT 1`
 
-	// reserve stores the revision up to which volatile changes in memory may be given
-	// revisions. skip is for the start after a crash, which may have lost such changes: it
-	// moves the revision past all of them, marks all before as compacted, and begins a new
-	// epoch.
-	reserve = `UPDATE store SET reserved = ? WHERE id = 1`
-	skip    = `UPDATE store SET revision = reserved, compacted = reserved, reserved = 0, epoch = lower(hex(randomblob(16))) WHERE id = 1`
+	storeLineage = `UPDATE store SET lineage = ? WHERE id = 1`
+	beginEpoch   = `UPDATE store SET lineage = ?1, revision = ?2, compacted = ?2, epoch = lower(hex(randomblob(16))) WHERE id = 1`
 
 	// touchStore changes a row and its page; untouchStore undoes the change.
 	touchStore   = `UPDATE store SET revision = revision + 1 WHERE id = 1`
@@ -215,7 +211,7 @@ const (
 // A whole store: ReadSnapshot and Load.
 const (
 	selectHeader = `
-SELECT k.revision, k.compacted, k.epoch, (SELECT count(*) FROM current_objects), s.reserved
+SELECT k.revision, k.compacted, k.epoch, (SELECT count(*) FROM current_objects), s.lineage
 FROM counters k, store s WHERE k.id = 1 AND s.id = 1`
 
 	objectColumns = `r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.generation, o.created_revision, o.revision, o.time, o.verb, o.subresource, o.manager, o.who, o.real_user, o.form, o.expires, o.value, o.record_sum, o.change_sum`

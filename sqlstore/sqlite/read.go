@@ -58,11 +58,6 @@ func (r *reader) state(ctx context.Context) (s sqlstore.State, err error) {
 	return s, err
 }
 
-func (r *reader) reserved(ctx context.Context) (revision int64, err error) {
-	err = r.db.QueryRowContext(ctx, selectReserved).Scan(&revision)
-	return revision, err
-}
-
 // State implements sqlstore.Driver.
 func (d *Driver) State(context.Context) (sqlstore.State, error) { return d.ReadIndex(), nil }
 

@@ -28,8 +28,8 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 			Changes: rowsOf(ctx, tx, selectUndo, scanChangeRow),
 		}
 		s.Time = snapshotTime()
-		var reserved int64
-		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &reserved); err != nil {
+		var lineage string
+		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &lineage); err != nil {
 			return err
 		}
 		histories, err := scanHistories(tx.QueryContext(ctx, selectHistories))
@@ -37,8 +37,10 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 			return err
 		}
 		s.SetRetained(histories)
-		if idle && reserved > s.Revision {
-			return fmt.Errorf("%s: %w", d.path, errReserved)
+		if idle && lineage != "" {
+			if left, now, err := d.origins(lineage, s.Revision); err != nil || !left.precedes(now) {
+				return errors.Join(err, fmt.Errorf("%s: %w", d.path, errNotLeft))
+			}
 		}
 		return d.readWith(read, s)
 	})
@@ -47,7 +49,8 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 func snapshotTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // ReadIdle is ReadSnapshot of a store that no process serves. It locks the store until read
-// returns. It fails with a *dbfile.InUseError if a process serves the store.
+// returns. It fails with a *dbfile.InUseError if a process serves the store, and with errNotLeft if a
+// start would begin a new epoch.
 func ReadIdle(ctx context.Context, path string, read func(sqlstore.Snapshot) error) (err error) {
 	if _, err := os.Stat(path); err != nil {
 		return fmt.Errorf("open database: %w", err) // dbfile.Acquire would make a lock without a database
@@ -65,9 +68,9 @@ type readError struct{ err error }
 
 func (e *readError) Error() string { return e.err.Error() }
 
-// errReserved means that a process has crashed that may have given revisions beyond the last
-// one in the file.
-var errReserved = errors.New("the last process on the database has not stopped cleanly: start byre on it and stop it")
+// errNotLeft means that the file may lack commits that clients have seen; see Driver.adopt.
+var errNotLeft = errors.New("the database is not what the last process has left, because it was killed with volatile changes in memory, " +
+	"or because the file was restored or moved: start byre on it and stop it, or use \"byre restore --from\"")
 
 // readWith calls the function of the caller, whose errors are not of the file.
 func (d *Driver) readWith(read func(sqlstore.Snapshot) error, s sqlstore.Snapshot) error {

@@ -19,7 +19,7 @@ const (
 	// the holder's last renewals. With this bound the holder notices, at its next renewal,
 	// before another process takes the Lease.
 	defaultFlushInterval = 15 * time.Second
-	// reservedRevisions is how many revisions one transaction reserves.
+	// reservedRevisions is how many revisions are reserved together.
 	reservedRevisions = 1_000_000
 	// mostVolatileChanges and mostVolatileBytes bound the changes in memory and their
 	// values. The driver commits a batch that would exceed them, and with it all changes
@@ -35,9 +35,9 @@ const (
 // writes the changes in memory to the database. So a crash loses only the last changes, all
 // of them volatile, and a durable change never depends on a lost one.
 //
-// Invariant: the revision of a change in memory is at most reserved, which is in the database.
-// takes keeps it. A start after a crash skips the revisions up to reserved, so that no
-// revision is given twice.
+// Invariant: the revision of a change in memory is at most lineage.revision, which is on the disk.
+// takes keeps it. A start after a crash begins a new epoch beyond it (adopt), so that no revision
+// is given twice.
 //
 // Invariant: no read finds a change in memory after another read has returned what follows on it.
 // The transaction that flushes the changes does not hold mu, so that no read waits for its fsync,
@@ -61,10 +61,8 @@ type memory struct {
 	// bytes is the size of the values in changes.
 	bytes int
 
-	// Driver.writing alone guards reserved and isFailing. isFailing is true if the last
-	// transaction failed. Until one succeeds the driver acknowledges no write from memory:
+	// Driver.writing alone guards isFailing. It is true if the last transaction failed. Until one succeeds the driver acknowledges no write from memory:
 	// otherwise clients would not learn that the database takes no writes.
-	reserved  int64
 	isFailing bool
 }
 
@@ -83,8 +81,8 @@ func newMemory(isVolatile func(sqlstore.Key) bool, state *atomic.Pointer[sqlstor
 func (m *memory) isBehind() bool { return m.state.Load().Revision > m.last() }
 
 // takes reports whether the driver may acknowledge a batch from memory. last is the last
-// revision of the store.
-func (m *memory) takes(batch []sqlstore.Write, last int64) bool {
+// revision of the store, reserved the last one that it may give.
+func (m *memory) takes(batch []sqlstore.Write, last, reserved int64) bool {
 	bytes := m.bytes
 	for i := range batch {
 		if w := &batch[i]; !m.isVolatile(w.Key) || w.Requires != nil || w.RequiresNone != nil {
@@ -93,7 +91,7 @@ func (m *memory) takes(batch []sqlstore.Write, last int64) bool {
 		bytes += len(batch[i].Value)
 	}
 	return len(batch) > 0 && !m.isFailing && bytes <= mostVolatileBytes &&
-		len(m.changes)+len(batch) <= mostVolatileChanges && last+int64(len(batch)) <= m.reserved
+		len(m.changes)+len(batch) <= mostVolatileChanges && last+int64(len(batch)) <= reserved
 }
 
 // last returns the last revision of the store. The caller holds mu.
@@ -286,39 +284,40 @@ func changeOf(w *sqlstore.Write, old *sqlstore.Record, revision int64, now time.
 // After it the database holds every change up to state.Revision. f may change state.
 func (d *Driver) transaction(state *sqlstore.State, f func() error) error {
 	err := d.flushAnd(state, f)
-	if hasCode(err, sqlite3.SQLITE_FULL) {
+	switch {
+	case err == nil:
+		d.lineage.record(state.Revision)
+	case hasCode(err, sqlite3.SQLITE_FULL):
 		d.reserve.release()
 	}
 	return err
 }
 
-// flushAnd is transaction without the reserve.
+// flushAnd is transaction without the reserve and the lineage.
 func (d *Driver) flushAnd(state *sqlstore.State, f func() error) error {
 	m := d.memory
 	if m == nil {
 		return d.writer.transaction(f)
 	}
-	reserve := m.reserved
 	err := d.writer.transaction(func() error {
 		for i := range m.changes {
 			if err := d.writer.replay(&m.changes[i]); err != nil {
 				return err
 			}
 		}
-		if err := f(); err != nil || m.reserved-state.Revision >= reservedRevisions/2 {
-			return err
-		}
-		reserve = state.Revision + reservedRevisions
-		_, err := d.writer.reserve.Exec(reserve)
-		return err
+		return f()
 	})
 	m.isFailing = err != nil
 	if err != nil {
 		return err
 	}
+	if d.lineage.revision-state.Revision < reservedRevisions/2 {
+		// Without a reservation memory takes no changes.
+		_ = d.lineage.reserve(state.Revision + reservedRevisions)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.reserved, m.flushed, m.changes, m.bytes = reserve, state.Revision, nil, 0
+	m.flushed, m.changes, m.bytes = state.Revision, nil, 0
 	clear(m.current)
 	return nil
 }
@@ -386,40 +385,15 @@ func (d *Driver) flushBefore(isMissed func(*memory) bool) error {
 	return d.flush()
 }
 
-// openMemory makes memory, if there are volatile resources. After a crash it first skips the
-// revisions that the earlier process may have given to changes in its memory.
-func (d *Driver) openMemory(ctx context.Context, state *sqlstore.State) error {
-	reserved, err := d.readers.reserved(ctx)
-	if err != nil {
-		return err
-	}
-	if reserved > state.Revision {
-		if err := d.writer.transaction(func() error {
-			_, err := d.writer.skip.Exec()
-			return err
-		}); err != nil {
-			return err
-		}
-		if *state, err = d.readers.state(ctx); err != nil {
-			return err
-		}
-	}
-	if d.options.Volatile != nil {
-		d.memory = newMemory(d.options.Volatile, &d.state, state.Revision)
-	}
-	return nil
-}
-
-// closeMemory flushes, and sets the reservation to 0, so that the next start skips no revision.
+// closeMemory flushes, and ends the reservation, so that the next start begins no epoch.
 func (d *Driver) closeMemory() error {
 	if d.memory == nil || d.writer == nil || d.writer.closed {
 		return nil
 	}
-	return d.translate(d.transaction(d.state.Load(), func() error {
-		d.memory.reserved = d.state.Load().Revision + reservedRevisions
-		_, err := d.writer.reserve.Exec(0)
-		return err
-	}))
+	if err := d.flushLocked(); err != nil {
+		return d.translate(err)
+	}
+	return d.lineage.reserve(d.state.Load().Revision)
 }
 
 // durable returns the last revision in the database.

@@ -15,6 +15,7 @@ func checkLoss(h *history.History, patience time.Duration) []Violation {
 	j.checkHistory(before, ref, patience)
 	j.checkKept(h, ref)
 	j.checkEpoch(h)
+	j.checkGivenOnce(h)
 	after := &judge{}
 	later := h.After()
 	after.checkHistory(later, newReference(after, later), patience)
@@ -80,6 +81,23 @@ func (j *judge) checkEpoch(h *history.History) {
 				break
 			}
 			last = e.Object.Revision
+		}
+	}
+}
+
+// checkGivenOnce checks that the new database gives no revision again under which a client knows a
+// lost write.
+func (j *judge) checkGivenOnce(h *history.History) {
+	lost := map[int64]*history.Operation{}
+	for _, o := range h.Operations {
+		if o.Outcome == history.OK && o.IsWrite() && o.End < h.Loss.At && o.Result.Revision > h.Loss.Common {
+			lost[o.Result.Revision] = o
+		}
+	}
+	for _, o := range h.Operations {
+		if was := lost[o.Result.Revision]; was != nil && o.Outcome == history.OK && o.IsWrite() && o.Begin >= h.Loss.At {
+			j.report(o.End, OneHistory, "after the failover revision %d is given to %s of %s; it was of %s of %s, which is lost",
+				o.Result.Revision, o.Kind, o.Object.Name, was.Kind, was.Object.Name)
 		}
 	}
 }

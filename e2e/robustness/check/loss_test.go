@@ -8,8 +8,8 @@ import (
 	"byre/e2e/robustness/history"
 )
 
-// lossy is the good history followed by a failover that lost revision 14. A client created
-// the object again, at 14, before a new epoch began, and updated it in the new epoch.
+// lossy is the good history followed by a failover that lost revision 14, and a new epoch. A client
+// creates the object again before the first list, and updates it after that.
 func lossy() *history.History {
 	h := good()
 	op := func(o history.Operation, begin int) *history.Operation {
@@ -19,11 +19,11 @@ func lossy() *history.History {
 		return &o
 	}
 	h.Loss = &history.Loss{At: 15 * second, Common: 13, Log: h.Log}
-	red4 := history.Object{Name: "k", Revision: 14, Value: "v4", Color: "red"}
+	red4 := history.Object{Name: "k", Revision: 1_000_014, Value: "v4", Color: "red"}
 	red5 := history.Object{Name: "k", Revision: 1_000_021, Value: "v5", Color: "red"}
 	op(history.Operation{Kind: history.Create, Object: history.Object{Name: "k", Value: "v4", Color: "red"}, Result: red4}, 17)
 	h.Loss.First = op(history.Operation{Kind: history.List, Items: []history.Object{red4}, Revision: 1_000_020}, 20)
-	op(history.Operation{Kind: history.Update, Object: history.Object{Name: "k", Revision: 14, Value: "v5", Color: "red"}, Result: red5}, 22)
+	op(history.Operation{Kind: history.Update, Object: history.Object{Name: "k", Revision: 1_000_014, Value: "v5", Color: "red"}, Result: red5}, 22)
 	op(history.Operation{Kind: history.List, Items: []history.Object{red5}, Revision: 1_000_021}, 24)
 	h.Log.Covered = append(slices.Clone(h.Log.Covered), history.Range{First: 1_000_015, Last: 1_000_021})
 	for revision := int64(1_000_015); revision < 1_000_021; revision++ {
@@ -68,6 +68,11 @@ func TestHistory_FindsViolationsAroundALoss(t *testing.T) {
 		"the old database had broken a promise": {func(h *history.History) {
 			h.Operations[2].Items = nil
 		}, Snapshot},
+		"a lost revision is given again": {func(h *history.History) {
+			lost := *h.Operations[len(h.Operations)-4]
+			lost.Begin, lost.End = 13*second, 14*second
+			h.Operations = append(h.Operations, &lost)
+		}, OneHistory},
 		"a watch of the new epoch lacks an event": {func(h *history.History) {
 			h.Watches[3].Events = []history.Event{{Type: history.Bookmark, Object: history.Object{Revision: 1_000_021}, At: 24 * second}}
 		}, Bookmarks},

@@ -1,0 +1,154 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"syscall"
+
+	"byre/migrations/fileowner"
+	"byre/sqlstore"
+)
+
+// lineageSuffix is the suffix of the file, beside the database, that says which store the database
+// was when the last process used it, and which revisions were given.
+const lineageSuffix = ".lineage"
+
+// origin is what the file says.
+type origin struct {
+	// id is the text of store.lineage. A new epoch has a new one.
+	id string
+	// inode is the number of the database's file. A file that was restored has another one,
+	// unless its contents were written over.
+	inode uint64
+	// revision is the last one that may have been given.
+	revision int64
+}
+
+// originFormat has a fixed width, so that a later origin needs no space on the disk.
+const originFormat = "%s %020d %020d\n"
+
+// lineage is the file.
+//
+// Invariant: without changes in memory, the file is never ahead of the database, because record
+// writes a revision after its COMMIT. So a database that is behind the file, or another one, was put
+// in its place, by cp or from a snapshot of litestream for example, or the last process was killed
+// with changes in its memory (reserve).
+//
+// The file may be behind the database after a power failure, because only adopt, reserve and close
+// sync it.
+type lineage struct {
+	file *os.File
+	origin
+}
+
+// adopt makes the database the one that this process uses. It begins a new epoch unless the
+// database has everything that was ever acknowledged.
+//
+// The new epoch begins beyond all revisions that were given before, and all before it is marked as
+// compacted, so that no revision is given twice, and clients list again.
+func (d *Driver) adopt(ctx context.Context, state *sqlstore.State) error {
+	var stored string
+	if err := d.readers.db.QueryRowContext(ctx, selectLineage).Scan(&stored); err != nil {
+		return err
+	}
+	left, now, err := d.origins(stored, state.Revision)
+	if err != nil {
+		return err
+	}
+	statement, arguments := storeLineage, []any{}
+	switch {
+	case left.precedes(now):
+		statement = ""
+	case stored == "": // a new database, or one that Load has filled
+		now.id = rand.Text()
+		arguments = append(arguments, now.id)
+	default:
+		now.id, now.revision = rand.Text(), sqlstore.NextEpoch(max(state.Revision, left.revision))
+		statement, arguments = beginEpoch, append(arguments, now.id, now.revision)
+		d.options.Logger.LogAttrs(ctx, slog.LevelWarn, "sqlite: the database may have lost commits: its file was restored or moved, or a crash "+
+			"lost volatile changes; a new epoch begins: watches end with 410 and clients list again",
+			slog.String("path", d.path), slog.Int64("was", left.revision), slog.Int64("is", state.Revision), slog.Int64("revision", now.revision))
+	}
+	if d.lineage.file, err = fileowner.Open(d.path+lineageSuffix, os.O_RDWR, 0o600); err != nil {
+		return err
+	}
+	d.lineage.origin = left
+	if statement == "" {
+		return nil
+	}
+	// The file is first: a process that is killed here leaves two that differ.
+	if err := errors.Join(d.lineage.write(now), d.lineage.file.Sync()); err != nil {
+		return err
+	}
+	if err := d.writer.transaction(func() error {
+		_, err := d.writer.conn.ExecContext(ctx, statement, arguments...)
+		return err
+	}); err != nil {
+		return err
+	}
+	*state, err = d.readers.state(ctx)
+	return err
+}
+
+// origins returns what the file says, and what the database is; stored is the lineage in it. left is
+// zero if there is no file, or if it is broken.
+func (d *Driver) origins(stored string, revision int64) (left, now origin, err error) {
+	info, err := os.Stat(d.path)
+	if err != nil {
+		return left, now, err
+	}
+	now = origin{id: stored, inode: info.Sys().(*syscall.Stat_t).Ino, revision: revision}
+	text, err := os.ReadFile(d.path + lineageSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return left, now, nil
+	}
+	if _, err := fmt.Sscanf(string(text), originFormat, &left.id, &left.inode, &left.revision); err != nil {
+		left = origin{}
+	}
+	return left, now, err
+}
+
+// precedes reports whether a database is what the last process has left.
+func (left origin) precedes(now origin) bool {
+	return now.id != "" && left.id == now.id && left.inode == now.inode && left.revision <= now.revision
+}
+
+func (l *lineage) write(o origin) error {
+	l.origin = o
+	_, err := l.file.WriteAt(fmt.Appendf(nil, originFormat, o.id, o.inode, o.revision), 0)
+	return err
+}
+
+// record notes that a revision is in the database. An error is no reason to fail: what is not
+// recorded only makes a loss harder to notice.
+func (l *lineage) record(revision int64) {
+	if l.file != nil && revision > l.revision {
+		_ = l.write(origin{l.id, l.inode, revision})
+	}
+}
+
+// reserve notes, before it returns, that the revisions up to one may be given without being in the
+// database.
+func (l *lineage) reserve(revision int64) error {
+	was := l.origin
+	err := l.write(origin{l.id, l.inode, revision})
+	if err == nil {
+		err = l.file.Sync()
+	}
+	if err != nil {
+		l.origin = was
+	}
+	return err
+}
+
+func (l *lineage) close() error {
+	if l.file == nil {
+		return nil
+	}
+	return errors.Join(l.file.Sync(), l.file.Close())
+}

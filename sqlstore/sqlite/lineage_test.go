@@ -1,0 +1,138 @@
+package sqlite_test
+
+import (
+	"database/sql"
+	"errors"
+	"os"
+	"testing"
+
+	"byre/migrations"
+	"byre/sqlstore"
+	"byre/sqlstore/sqlite"
+)
+
+// A database that was put back by a tool that knows nothing of byre begins a new epoch at the next
+// start, whatever the tool leaves as it was.
+func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
+	t.Parallel()
+	for name, putBack := range map[string]func(path string, backup []byte) error{
+		"the contents written over, as by cp": func(path string, backup []byte) error {
+			return os.WriteFile(path, backup, 0o600)
+		},
+		"a new file, as by litestream restore": func(path string, backup []byte) error {
+			return errors.Join(os.WriteFile(path+".restored", backup, 0o600), os.Rename(path+".restored", path))
+		},
+		"alone in its directory": func(path string, backup []byte) error {
+			return errors.Join(os.Remove(path+".lineage"), os.WriteFile(path, backup, 0o600))
+		},
+		"with a broken file of its lineage": func(path string, backup []byte) error {
+			return errors.Join(os.WriteFile(path+".lineage", nil, 0o600), os.WriteFile(path, backup, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			driver, path := open(t)
+			reopen := func() {
+				t.Helper()
+				var err error
+				if driver, err = sqlite.Open(t.Context(), path, sqlite.Options{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			commitPods(t, driver, "a", "b")
+			if err := driver.Close(); err != nil {
+				t.Fatal(err)
+			}
+			backup, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			reopen()
+			commitPods(t, driver, "lost", "lost too")
+			before, err := driver.State(t.Context())
+			if err := errors.Join(err, driver.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if err := putBack(path, backup); err != nil {
+				t.Fatal(err)
+			}
+			reopen()
+			state, err := driver.State(t.Context())
+			if err != nil || state.Epoch == before.Epoch || state.Compacted <= before.Revision || state.Revision != state.Compacted {
+				t.Errorf("%+v, %v; before %+v", state, err, before)
+			}
+			if _, _, err := driver.Get(t.Context(), pod("a")); err != nil {
+				t.Error(err)
+			}
+			commitPods(t, driver, "lost")
+			if err := driver.Close(); err != nil {
+				t.Fatal(err)
+			}
+			reopen()
+			defer driver.Close()
+			if again, err := driver.State(t.Context()); err != nil || again.Epoch != state.Epoch || again.Revision != state.Revision+1 {
+				t.Errorf("the start after that: %+v, %v; want %+v", again, err, state)
+			}
+		})
+	}
+}
+
+// An administrator who has put back what byre can't recognize, a snapshot of the whole machine for
+// example, says so.
+func TestLineage_AnAdministratorDeclaresALoss(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	commitPods(t, driver, "a")
+	before, err := driver.State(t.Context())
+	if err := errors.Join(err, driver.Close()); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.ExecContext(t.Context(), `UPDATE store SET lineage = 'restored'`)
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if driver, err = sqlite.Open(t.Context(), path, sqlite.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	if state, err := driver.State(t.Context()); err != nil || state.Epoch == before.Epoch || state.Compacted <= before.Revision {
+		t.Errorf("%+v, %v; before %+v", state, err, before)
+	}
+}
+
+// A process that is killed leaves the same database: the next one goes on in its epoch, and watches
+// resume.
+func TestLineage_SameFileGoesOn(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	commitPods(t, driver, "a")
+	before, err := driver.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := sqlite.Open(t.Context(), copyOpenFiles(t, path), sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state, err := next.State(t.Context()); err != nil || state.Epoch != before.Epoch || state.Revision != before.Revision || state.Compacted != 0 {
+		t.Errorf("%+v, %v; before %+v", state, err, before)
+	}
+	if err := next.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func pod(name string) sqlstore.Key {
+	return sqlstore.Key{Resource: "pods", Namespace: "n", Name: name}
+}
+
+func commitPods(t *testing.T, driver *sqlite.Driver, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: pod(name), Value: []byte(`{}`)})
+	}
+}
