@@ -99,7 +99,11 @@ func askToCompact(ctx context.Context, certs certsFlags, keep time.Duration, res
 		return result, fmt.Errorf("%w: %w", errNoServer, err)
 	}
 	for !result.Done {
-		answer, err := client.Discovery().RESTClient().Post().AbsPath(apiserver.CompactPath).Param("keep", keep.String()).Param("resource", resource).Do(ctx).Raw()
+		response := client.Discovery().RESTClient().Post().AbsPath(apiserver.CompactPath).Param("keep", keep.String()).Param("resource", resource).Do(ctx)
+		if err := response.Error(); err != nil { // which has the message of the server's Status, unlike that of Raw
+			return result, fmt.Errorf("the server at %s: %w", config.Host, err)
+		}
+		answer, err := response.Raw()
 		if err != nil {
 			return result, fmt.Errorf("the server at %s: %w", config.Host, err)
 		}
