@@ -36,19 +36,14 @@ func recoverySteps(t *testing.T, page operator.Page) (onSQLite, onPostgres []str
 	return blocks[:2], blocks[2:]
 }
 
-// olderByre builds byre of before the newest migration of PostgreSQL; a still older one does not
-// know all that the page uses. Without the repository's history it is this byre.
+// olderByre builds an older byre. Without the repository's history it is this byre.
 func olderByre(t *testing.T) string {
 	t.Helper()
-	commit, err := programs.CommitBefore(t.Context(), "migrations/postgres/0005_trigger_schemas.up.sql")
+	older, err := programs.BuildOlder(t.Context(), programs.Oldest)
 	if errors.Is(err, programs.ErrNoHistory) {
 		t.Log(err)
 		return programs.Byre.Path()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	older, err := programs.BuildOlder(t.Context(), commit)
 	if err != nil {
 		t.Fatal(err)
 	}

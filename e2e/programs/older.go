@@ -18,6 +18,10 @@ const OlderVariable = "BYRE_OLDER"
 var ErrNoHistory = errors.New("this checkout has no history to build an older byre from (an archive, or a shallow clone): " +
 	"fetch it (git fetch --unshallow), or name the program of an earlier release by " + OlderVariable + "=PATH")
 
+// Oldest is the commit of the oldest program whose databases this one upgrades in place: the first
+// with the schema as it is now. What is released gets a name beside it.
+const Oldest = "ebfb97c3bbe8828114202d9442d255a21262c393"
+
 // CommitBefore returns the last commit of this repository without a file: HEAD, if the file is not
 // committed yet.
 func CommitBefore(ctx context.Context, file string) (string, error) {
@@ -43,6 +47,9 @@ func Commit(ctx context.Context, revision string) (string, error) {
 // BuildOlder builds byre as it was at a commit of this repository, of the full name, and returns
 // its path. What was built once is not built again.
 func BuildOlder(ctx context.Context, commit string) (string, error) {
+	if _, err := Commit(ctx, commit); err != nil {
+		return "", err
+	}
 	p := Program{name: "byre of " + commit, out: "bin/e2e/byre-" + commit[:12], pkg: "./cmd/byre", ldflags: "-s -w"}
 	if _, err := os.Stat(p.Path()); err == nil {
 		return p.Path(), nil

@@ -20,7 +20,7 @@ import (
 var isLongUpgrade = flag.Bool("upgrade", false, "upgrade from each older program, and fail without its source")
 
 // released are commits that users run, the newest last. Each release adds its own.
-var released = []string{"1db5ca8cb4e43300f490c2c92058e4ccda8e81e9"}
+var released = []string{programs.Oldest}
 
 // oldestSteps are migrations, one for each database. A database of before them is not migrated.
 var oldestSteps = []string{
