@@ -48,8 +48,8 @@ func newGroup(d delegation.Dependencies) (*group, error) {
 	g := &group{scheme: endpoints.NewScheme(install.Install), feed: d.Storage.Feed}
 	g.codecs = endpoints.NewCodecs(g.scheme)
 	var err error
-	storage := definitionStorage{objectstore.GroupResources(g.scheme, g.codecs, d.EffectiveVersion, definitions)}
-	if g.rest, err = customresourcedefinition.NewREST(g.scheme, objectstore.NewRESTOptionsGetter(d.Storage, storage)); err != nil {
+	stored := definitionStorage{objectstore.GroupResources(g.scheme, g.codecs, d.EffectiveVersion, definitions)}
+	if g.rest, err = customresourcedefinition.NewREST(g.scheme, objectstore.NewRESTOptionsGetter(d.Storage, stored)); err != nil {
 		return nil, fmt.Errorf("crd: storage of definitions: %w", err)
 	}
 	var ok bool
