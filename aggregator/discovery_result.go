@@ -23,7 +23,11 @@ type resourceList struct {
 
 // acceptAggregated is the Accept header of requests for the aggregated document. Its two
 // versions have the same fields.
-const acceptAggregated = discovery.AcceptV2 + "," + discovery.AcceptV2Beta1
+const acceptAggregated = discovery.AcceptV2 + "," + acceptV2Beta1
+
+// acceptV2Beta1 is the version of the aggregated document that servers of Kubernetes 1.26 to
+// 1.29 have.
+const acceptV2Beta1 = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
 
 func isAggregated(contentType string) bool {
 	for _, version := range []string{"v2", "v2beta1"} {

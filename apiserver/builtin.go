@@ -11,6 +11,7 @@ import (
 	"byre/apiserver/builtin"
 	"byre/apiserver/builtin/bootstrap"
 	"byre/apiserver/pki"
+	"byre/apiserver/routing"
 )
 
 // newBuiltin makes the REST storages of the built-in groups. files are the certificates
@@ -34,6 +35,7 @@ func (s *Server) newBuiltin(files pki.Files) (*builtin.Builtin, error) {
 		Authenticator:           s.auth.Authenticator,
 		APIAudiences:            s.auth.APIAudiences,
 		Authorizer:              s.auth.Authorizer,
+		EndpointSlices:          routing.NewEndpointSliceGetter(s.clients.reader),
 		RuleResolver:            s.auth.RuleResolver,
 		Tokens: builtin.TokenConfig{
 			Issuer:                s.auth.TokenIssuer.Generator,

@@ -199,7 +199,7 @@ func (c *cleaner) deleteOne(ctx context.Context, i *instance, validate rest.Vali
 	if err != nil {
 		return err
 	}
-	err = c.store.Delete(ctx, key, c.New(), nil, storage.ValidateObjectFunc(rest.ValidateAllObjectFunc), nil, storage.DeleteOptions{IgnoreStoreReadError: true})
+	err = c.store.Delete(ctx, key, c.New(), nil, storage.ValidateObjectFunc(rest.ValidateAllObjectFunc), nil, storage.DeleteOptions{ExpectTransformOrDecodeError: true})
 	return storeerr.InterpretDeleteError(err, c.store.GroupResource(), i.Metadata.Name)
 }
 

@@ -41,17 +41,17 @@ func newLazyOpenAPIClientset(client kubernetes.Interface, factory kubeinformers.
 	return lazyOpenAPIClientset{client, policyInformer{factory.Admissionregistration().V1().MutatingAdmissionPolicies(), stop}}
 }
 
-func (c lazyOpenAPIClientset) Discovery() discovery.DiscoveryInterface {
+func (c lazyOpenAPIClientset) Discovery() discovery.DiscoveryInterfaces {
 	return lazyDiscovery{c.Interface.Discovery(), c.policies}
 }
 
 type lazyDiscovery struct {
-	discovery.DiscoveryInterface
+	discovery.DiscoveryInterfaces
 	policies policyInformer
 }
 
 func (d lazyDiscovery) OpenAPIV3() openapi.Client {
-	return &lazyOpenAPIClient{discovery: d.DiscoveryInterface, policies: d.policies}
+	return &lazyOpenAPIClient{discovery: d.DiscoveryInterfaces, policies: d.policies}
 }
 
 type lazyOpenAPIClient struct {

@@ -21,7 +21,6 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/extendedresourcetoleration"
 	"k8s.io/kubernetes/plugin/pkg/admission/gc"
 	"k8s.io/kubernetes/plugin/pkg/admission/imagepolicy"
-	"k8s.io/kubernetes/plugin/pkg/admission/job"
 	"k8s.io/kubernetes/plugin/pkg/admission/limitranger"
 	"k8s.io/kubernetes/plugin/pkg/admission/namespace/autoprovision"
 	"k8s.io/kubernetes/plugin/pkg/admission/namespace/exists"
@@ -30,7 +29,6 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/nodedeclaredfeatures"
 	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
 	"k8s.io/kubernetes/plugin/pkg/admission/nodetaint"
-	"k8s.io/kubernetes/plugin/pkg/admission/podgroup"
 	"k8s.io/kubernetes/plugin/pkg/admission/podnodeselector"
 	"k8s.io/kubernetes/plugin/pkg/admission/podresize"
 	"k8s.io/kubernetes/plugin/pkg/admission/podtolerationrestriction"
@@ -89,9 +87,7 @@ func plugins() []plugin {
 		{defaultingressclass.PluginName, defaultingressclass.Register, on},
 		{denyserviceexternalips.PluginName, denyserviceexternalips.Register, off},
 		{podtopologylabels.PluginName, podtopologylabels.Register, on},
-		{podgroup.PluginName, podgroup.Register, on},
 		{nodedeclaredfeatures.PluginName, nodedeclaredfeatures.Register, on},
-		{job.PluginName, job.Register, on},
 		{podresize.PluginName, podresize.Register, on},
 
 		// Policies, webhooks and quota come last: they see the object as all

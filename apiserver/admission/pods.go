@@ -42,12 +42,12 @@ type uncachedPodVersion struct {
 	pods lookup.Resource[v1.Pod]
 }
 
-func (v uncachedPodVersion) Pods() corev1informers.PodInformer {
+func (v uncachedPodVersion) Pods() corev1informers.TypedPodInformer {
 	return uncachedPodInformer{v.Interface.Pods(), v.pods}
 }
 
 type uncachedPodInformer struct {
-	corev1informers.PodInformer
+	corev1informers.TypedPodInformer
 	pods lookup.Resource[v1.Pod]
 }
 

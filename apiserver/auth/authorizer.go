@@ -97,45 +97,45 @@ type rbacVersion struct {
 	listers *rbac.Listers
 }
 
-func (v rbacVersion) Roles() rbacv1informers.RoleInformer {
+func (v rbacVersion) Roles() rbacv1informers.TypedRoleInformer {
 	return roles{v.Interface.Roles(), v.listers}
 }
 
-func (v rbacVersion) RoleBindings() rbacv1informers.RoleBindingInformer {
+func (v rbacVersion) RoleBindings() rbacv1informers.TypedRoleBindingInformer {
 	return roleBindings{v.Interface.RoleBindings(), v.listers}
 }
 
-func (v rbacVersion) ClusterRoles() rbacv1informers.ClusterRoleInformer {
+func (v rbacVersion) ClusterRoles() rbacv1informers.TypedClusterRoleInformer {
 	return clusterRoles{v.Interface.ClusterRoles(), v.listers}
 }
 
-func (v rbacVersion) ClusterRoleBindings() rbacv1informers.ClusterRoleBindingInformer {
+func (v rbacVersion) ClusterRoleBindings() rbacv1informers.TypedClusterRoleBindingInformer {
 	return clusterRoleBindings{v.Interface.ClusterRoleBindings(), v.listers}
 }
 
 type roles struct {
-	rbacv1informers.RoleInformer
+	rbacv1informers.TypedRoleInformer
 	listers *rbac.Listers
 }
 
 func (r roles) Lister() rbacv1listers.RoleLister { return r.listers.Roles() }
 
 type roleBindings struct {
-	rbacv1informers.RoleBindingInformer
+	rbacv1informers.TypedRoleBindingInformer
 	listers *rbac.Listers
 }
 
 func (r roleBindings) Lister() rbacv1listers.RoleBindingLister { return r.listers.RoleBindings() }
 
 type clusterRoles struct {
-	rbacv1informers.ClusterRoleInformer
+	rbacv1informers.TypedClusterRoleInformer
 	listers *rbac.Listers
 }
 
 func (r clusterRoles) Lister() rbacv1listers.ClusterRoleLister { return r.listers.ClusterRoles() }
 
 type clusterRoleBindings struct {
-	rbacv1informers.ClusterRoleBindingInformer
+	rbacv1informers.TypedClusterRoleBindingInformer
 	listers *rbac.Listers
 }
 
@@ -155,7 +155,9 @@ type coreVersion struct {
 	pods cache.SharedIndexInformer
 }
 
-func (v coreVersion) Pods() corev1informers.PodInformer { return podInformer{v.pods} }
+func (v coreVersion) Pods() corev1informers.TypedPodInformer {
+	return corev1informers.ToTypedPodInformer(podInformer{v.pods})
+}
 
 type podInformer struct {
 	informer cache.SharedIndexInformer

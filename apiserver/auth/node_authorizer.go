@@ -44,8 +44,20 @@ func newLazyNodeAuthorizer(client kubernetes.Interface) *lazyNodeAuthorizer {
 // graphSyncTimeout is how long a request of a node waits for the Pod informer to sync.
 const graphSyncTimeout = 10 * time.Second
 
-// Authorize implements authorizer.Authorizer.
+// Authorize implements authorizer.UnconditionalAuthorizer.
 func (n *lazyNodeAuthorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	n.awaitPods(ctx, a)
+	return n.Authorizer.Authorize(ctx, a)
+}
+
+// ConditionsAwareAuthorize implements authorizer.Authorizer.
+func (n *lazyNodeAuthorizer) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+	n.awaitPods(ctx, a)
+	return n.Authorizer.ConditionsAwareAuthorize(ctx, a)
+}
+
+// awaitPods waits until the Pods have been read if a is of a node.
+func (n *lazyNodeAuthorizer) awaitPods(ctx context.Context, a authorizer.Attributes) {
 	if who := a.GetUser(); who != nil {
 		if _, isNode := n.identifier.NodeIdentity(who); isNode && !n.pods.HasSynced() {
 			n.once.Do(func() { close(n.nodeAsked) })
@@ -56,7 +68,6 @@ func (n *lazyNodeAuthorizer) Authorize(ctx context.Context, a authorizer.Attribu
 			cache.WaitForCacheSync(ctx.Done(), n.pods.HasSynced)
 		}
 	}
-	return n.Authorizer.Authorize(ctx, a)
 }
 
 // run runs the Pod informer until ctx ends, once there is a node.

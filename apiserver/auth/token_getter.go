@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,6 +44,14 @@ func (g serviceAccountTokenGetter) GetSecret(ctx context.Context, namespace, nam
 
 func (g serviceAccountTokenGetter) GetNode(ctx context.Context, name string) (*v1.Node, error) {
 	return getCachedOrLive(ctx, g.reader.Nodes, metav1.NamespaceNone, name)
+}
+
+func (g serviceAccountTokenGetter) GetValidatingWebhookConfiguration(ctx context.Context, name string) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	return getCachedOrLive(ctx, g.reader.ValidatingWebhooks, metav1.NamespaceNone, name)
+}
+
+func (g serviceAccountTokenGetter) GetMutatingWebhookConfiguration(ctx context.Context, name string) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
+	return getCachedOrLive(ctx, g.reader.MutatingWebhooks, metav1.NamespaceNone, name)
 }
 
 // secretTimeout bounds the read of a bootstrap token's Secret. The lister's interface

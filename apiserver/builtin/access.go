@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/registry/authentication/selfsubjectreview"
 	"k8s.io/kubernetes/pkg/registry/authentication/tokenreview"
 	"k8s.io/kubernetes/pkg/registry/authorization/localsubjectaccessreview"
@@ -34,15 +35,15 @@ func selfSubjectReviews(*storageProvider) (storages, error) {
 }
 
 func subjectAccessReviews(p *storageProvider) (storages, error) {
-	return storages{"": subjectaccessreview.NewREST(p.Authorizer)}, nil
+	return storages{"": subjectaccessreview.NewREST(p.Authorizer, legacyscheme.Scheme)}, nil
 }
 
 func selfSubjectAccessReviews(p *storageProvider) (storages, error) {
-	return storages{"": selfsubjectaccessreview.NewREST(p.Authorizer)}, nil
+	return storages{"": selfsubjectaccessreview.NewREST(p.Authorizer, legacyscheme.Scheme)}, nil
 }
 
 func localSubjectAccessReviews(p *storageProvider) (storages, error) {
-	return storages{"": localsubjectaccessreview.NewREST(p.Authorizer)}, nil
+	return storages{"": localsubjectaccessreview.NewREST(p.Authorizer, legacyscheme.Scheme)}, nil
 }
 
 func selfSubjectRulesReviews(p *storageProvider) (storages, error) {

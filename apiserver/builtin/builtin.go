@@ -103,18 +103,15 @@ func (b *Builtin) Run(ctx context.Context) error {
 // Close stops the allocators. Run calls it; a caller that does not call Run calls Close.
 func (b *Builtin) Close() { b.ips.Stop() }
 
-// newCodecs returns the codec factory of all groups, with the encodings that the feature
-// gates enable, as upstream's NewDefaultAPIGroupInfo does for each group.
+// newCodecs returns the codec factory of all groups, with the encodings of streams and the one
+// that a feature gate enables, as upstream's NewDefaultAPIGroupInfo does for each group.
 func newCodecs() runtime.NegotiatedSerializer {
-	var opts []serializer.CodecFactoryOptionsMutator
+	opts := []serializer.CodecFactoryOptionsMutator{
+		serializer.WithStreamingCollectionEncodingToJSON(),
+		serializer.WithStreamingCollectionEncodingToProtobuf(),
+	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
 		opts = append(opts, serializer.WithSerializer(cbor.NewSerializerInfo))
-	}
-	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToJSON) {
-		opts = append(opts, serializer.WithStreamingCollectionEncodingToJSON())
-	}
-	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToProtobuf) {
-		opts = append(opts, serializer.WithStreamingCollectionEncodingToProtobuf())
 	}
 	return serializer.NewCodecFactory(legacyscheme.Scheme, opts...)
 }

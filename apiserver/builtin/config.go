@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/generic"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
@@ -46,6 +47,8 @@ type Config struct {
 	APIAudiences authenticator.Audiences
 	// Authorizer answers access reviews and decides about escalation of privileges.
 	Authorizer authorizer.Authorizer
+	// EndpointSlices finds the endpoints of a Service for its subresource proxy.
+	EndpointSlices proxy.EndpointSliceGetter
 	// RuleResolver answers SelfSubjectRulesReviews.
 	RuleResolver authorizer.RuleResolver
 

@@ -68,8 +68,10 @@ func serviceAccounts(p *storageProvider) (storages, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := serviceaccountstore.NewREST(p.RESTOptions, p.Tokens.Issuer, p.APIAudiences, p.Tokens.MaxExpiration,
-		pods.Pod.Store, secrets.Store, nodes.Node.Store, p.Tokens.ExtendExpiration, p.Tokens.MaxExtendedExpiration)
+	s, err := serviceaccountstore.NewREST(p.RESTOptions, p.Tokens.Issuer, p.APIAudiences, p.Authorizer, p.Tokens.MaxExpiration,
+		pods.Pod.Store, secrets.Store, nodes.Node.Store,
+		p.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations(), p.Client.AdmissionregistrationV1().MutatingWebhookConfigurations(),
+		p.Tokens.ExtendExpiration, p.Tokens.MaxExtendedExpiration)
 	if err != nil {
 		return nil, err
 	}
@@ -119,16 +121,12 @@ func replicationControllers(p *storageProvider) (storages, error) {
 }
 
 func services(p *storageProvider) (storages, error) {
-	endpoints, err := p.endpoints()
-	if err != nil {
-		return nil, err
-	}
 	pods, err := p.pods()
 	if err != nil {
 		return nil, err
 	}
 	s, status, proxy, err := servicestore.NewREST(p.RESTOptions, p.ips.Primary, p.ips.ByFamily, p.nodePorts.Allocator,
-		endpoints, pods.Pod, p.ProxyTransport)
+		p.EndpointSlices, pods.Pod, p.ProxyTransport)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	endpointslice "k8s.io/kubernetes/pkg/registry/discovery/endpointslice/storage"
 	flowschema "k8s.io/kubernetes/pkg/registry/flowcontrol/flowschema/storage"
 	prioritylevelconfiguration "k8s.io/kubernetes/pkg/registry/flowcontrol/prioritylevelconfiguration/storage"
+	evictionrequest "k8s.io/kubernetes/pkg/registry/lifecycle/evictionrequest/storage"
 	ingress "k8s.io/kubernetes/pkg/registry/networking/ingress/storage"
 	ingressclass "k8s.io/kubernetes/pkg/registry/networking/ingressclass/storage"
 	ipaddress "k8s.io/kubernetes/pkg/registry/networking/ipaddress/storage"
@@ -30,6 +31,7 @@ import (
 	devicetaintrule "k8s.io/kubernetes/pkg/registry/resource/devicetaintrule/storage"
 	resourcepoolstatusrequest "k8s.io/kubernetes/pkg/registry/resource/resourcepoolstatusrequest/storage"
 	resourceslice "k8s.io/kubernetes/pkg/registry/resource/resourceslice/storage"
+	compositepodgroup "k8s.io/kubernetes/pkg/registry/scheduling/compositepodgroup/storage"
 	podgroup "k8s.io/kubernetes/pkg/registry/scheduling/podgroup/storage"
 	priorityclass "k8s.io/kubernetes/pkg/registry/scheduling/priorityclass/storage"
 	workload "k8s.io/kubernetes/pkg/registry/scheduling/workload/storage"
@@ -102,8 +104,8 @@ func apiGroups() []apiGroup { //nolint:funlen // a table: one line a resource
 		}},
 		{"certificates.k8s.io", []apiResource{
 			{"certificatesigningrequests", v1, ungated, certificateSigningRequests},
-			{"clustertrustbundles", []string{"v1beta1", "v1alpha1"}, features.ClusterTrustBundle, withoutStatus(clustertrustbundle.NewREST)},
-			{"podcertificaterequests", []string{"v1beta1"}, features.PodCertificateRequest, podCertificateRequests},
+			{"clustertrustbundles", []string{"v1", "v1beta1", "v1alpha1"}, features.ClusterTrustBundle, withoutStatus(clustertrustbundle.NewREST)},
+			{"podcertificaterequests", []string{"v1", "v1beta1"}, features.PodCertificateRequest, podCertificateRequests},
 		}},
 		{"coordination.k8s.io", []apiResource{
 			{"leases", v1, ungated, withoutStatus(lease.NewREST)},
@@ -122,6 +124,10 @@ func apiGroups() []apiGroup { //nolint:funlen // a table: one line a resource
 		{"node.k8s.io", []apiResource{
 			{"runtimeclasses", v1, ungated, withoutStatus(runtimeclass.NewREST)},
 		}},
+		{"lifecycle.k8s.io", []apiResource{
+			{"evictions", []string{"v1alpha1"}, features.EvictionRequestAPI, lifecycleEvictions},
+			{"evictionrequests", []string{"v1alpha1"}, features.EvictionRequestAPI, withStatus(evictionrequest.NewREST)},
+		}},
 		{"policy", []apiResource{
 			{"poddisruptionbudgets", v1, ungated, withStatus(poddisruptionbudget.NewREST)},
 		}},
@@ -133,8 +139,9 @@ func apiGroups() []apiGroup { //nolint:funlen // a table: one line a resource
 		}},
 		{"scheduling.k8s.io", []apiResource{
 			{"priorityclasses", v1, ungated, withoutStatus(priorityclass.NewREST)},
-			{"workloads", []string{"v1alpha2"}, features.GenericWorkload, withoutStatus(workload.NewREST)},
-			{"podgroups", []string{"v1alpha2"}, features.GenericWorkload, withStatus(podgroup.NewREST)},
+			{"workloads", []string{"v1beta1", "v1alpha3"}, features.GenericWorkload, withoutStatus(workload.NewREST)},
+			{"podgroups", []string{"v1beta1", "v1alpha3"}, features.GenericWorkload, withStatus(podgroup.NewREST)},
+			{"compositepodgroups", []string{"v1alpha3"}, features.CompositePodGroup, withStatus(compositepodgroup.NewREST)},
 		}},
 		{"storage.k8s.io", []apiResource{
 			{"storageclasses", v1, ungated, withoutStatus(storageclass.NewREST)},
@@ -145,7 +152,7 @@ func apiGroups() []apiGroup { //nolint:funlen // a table: one line a resource
 			{"csistoragecapacities", v1, ungated, csiStorageCapacities},
 		}},
 		{"storagemigration.k8s.io", []apiResource{
-			{"storageversionmigrations", []string{"v1beta1"}, features.StorageVersionMigrator, withStatus(storagemigration.NewREST)},
+			{"storageversionmigrations", []string{"v1", "v1beta1"}, features.StorageVersionMigrator, withStatus(storagemigration.NewREST)},
 		}},
 		{"flowcontrol.apiserver.k8s.io", []apiResource{
 			{"flowschemas", v1, ungated, withStatus(flowschema.NewREST)},
@@ -171,7 +178,8 @@ func apiGroups() []apiGroup { //nolint:funlen // a table: one line a resource
 		}},
 		{"resource.k8s.io", []apiResource{
 			{"deviceclasses", []string{"v1", "v1beta2", "v1beta1"}, ungated, withoutStatus(deviceclass.NewREST)},
-			{"devicetaintrules", []string{"v1beta2", "v1alpha3"}, ungated, withStatus(devicetaintrule.NewREST)},
+			{"devicetaintrules", v1, ungated, withStatus(devicetaintrule.NewRESTv1)},
+			{"devicetaintrules", []string{"v1beta2", "v1alpha3"}, ungated, withStatus(devicetaintrule.NewRESTLegacy)},
 			{"resourceclaims", []string{"v1", "v1beta2", "v1beta1"}, ungated, resourceClaims},
 			{"resourceclaimtemplates", []string{"v1", "v1beta2", "v1beta1"}, ungated, resourceClaimTemplates},
 			{"resourceslices", []string{"v1", "v1beta2", "v1beta1"}, ungated, withoutStatus(resourceslice.NewREST)},

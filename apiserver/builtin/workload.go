@@ -4,10 +4,12 @@ import (
 	deploymentstore "k8s.io/kubernetes/pkg/registry/apps/deployment/storage"
 	replicasetstore "k8s.io/kubernetes/pkg/registry/apps/replicaset/storage"
 	statefulsetstore "k8s.io/kubernetes/pkg/registry/apps/statefulset/storage"
+	evictionstore "k8s.io/kubernetes/pkg/registry/lifecycle/eviction/storage"
 	csidriverstore "k8s.io/kubernetes/pkg/registry/storage/csidriver/storage"
 	csinodestore "k8s.io/kubernetes/pkg/registry/storage/csinode/storage"
 	csistoragecapacitystore "k8s.io/kubernetes/pkg/registry/storage/csistoragecapacity/storage"
 	volumeattachmentstore "k8s.io/kubernetes/pkg/registry/storage/volumeattachment/storage"
+	"k8s.io/utils/clock"
 )
 
 func deployments(p *storageProvider) (storages, error) {
@@ -47,7 +49,15 @@ func csiNodes(p *storageProvider) (storages, error) {
 	if err != nil {
 		return nil, err
 	}
-	return storages{"": s.CSINode}, nil
+	return storages{"": s.CSINode, "status": s.Status}, nil
+}
+
+func lifecycleEvictions(p *storageProvider) (storages, error) {
+	s, status, err := evictionstore.NewREST(p.RESTOptions, clock.RealClock{})
+	if err != nil {
+		return nil, err
+	}
+	return storages{"": s, "status": status}, nil
 }
 
 func csiDrivers(p *storageProvider) (storages, error) {

@@ -38,7 +38,7 @@ func newNodeLifecycle(ctx context.Context, cc *controllerContext) (func(context.
 	settings := cc.settings.NodeLifecycleController
 	core := cc.informers.Core().V1()
 	c, err := nodelifecycle.NewNodeLifecycleController(ctx, cc.informers.Coordination().V1().Leases(), core.Pods(), core.Nodes(),
-		cc.informers.Apps().V1().DaemonSets(), cc.kube, cc.settings.KubeCloudShared.NodeMonitorPeriod.Duration,
+		cc.informers.Apps().V1().DaemonSets(), cc.kube, settings.NodeMonitorPeriod.Duration,
 		settings.NodeStartupGracePeriod.Duration, settings.NodeMonitorGracePeriod.Duration, settings.NodeEvictionRate,
 		settings.SecondaryNodeEvictionRate, settings.LargeClusterSizeThreshold, settings.UnhealthyZoneThreshold)
 	if err != nil {

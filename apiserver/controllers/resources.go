@@ -12,20 +12,10 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 )
 
-// claimFeatures returns which features of ResourceClaims are on.
-func claimFeatures() resourceclaim.Features {
-	enabled := utilfeature.DefaultFeatureGate.Enabled
-	return resourceclaim.Features{
-		AdminAccess:            enabled(features.DRAAdminAccess),
-		PrioritizedList:        enabled(features.DRAPrioritizedList),
-		WorkloadResourceClaims: enabled(features.DRAWorkloadResourceClaims),
-	}
-}
-
 func newResourceClaim(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
 	resources := cc.informers.Resource().V1()
-	c, err := resourceclaim.NewController(klog.FromContext(ctx), claimFeatures(), cc.kube, cc.informers.Core().V1().Pods(),
-		cc.informers.Scheduling().V1alpha2().PodGroups(), resources.ResourceClaims(), resources.ResourceClaimTemplates())
+	c, err := resourceclaim.NewController(klog.FromContext(ctx), cc.kube, cc.informers.Core().V1().Pods(),
+		cc.informers.Scheduling().V1beta1().PodGroups(), resources.ResourceClaims(), resources.ResourceClaimTemplates())
 	if err != nil {
 		return nil, err
 	}
@@ -34,14 +24,12 @@ func newResourceClaim(ctx context.Context, cc *controllerContext) (func(context.
 
 // newDeviceTaintEviction builds no controller if the feature of device taints is off.
 func newDeviceTaintEviction(_ context.Context, cc *controllerContext) (func(context.Context), error) {
-	enabled := utilfeature.DefaultFeatureGate.Enabled
-	if !enabled(features.DRADeviceTaints) {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.DRADeviceTaints) {
 		return nil, nil
 	}
 	resources := cc.informers.Resource()
 	c := devicetainteviction.New(cc.kube, cc.informers.Core().V1().Pods(), resources.V1().ResourceClaims(), resources.V1().ResourceSlices(),
-		resources.V1beta2().DeviceTaintRules(), resources.V1().DeviceClasses(), names.DeviceTaintEvictionController,
-		enabled(features.DRAWorkloadResourceClaims))
+		resources.V1().DeviceTaintRules(), resources.V1().DeviceClasses(), names.DeviceTaintEvictionController)
 	return func(ctx context.Context) {
 		if err := c.Run(ctx, int(cc.settings.DeviceTaintEvictionController.ConcurrentSyncs)); err != nil {
 			utilruntime.HandleErrorWithContext(ctx, err, "Eviction by taints of devices has stopped")

@@ -39,7 +39,7 @@ func (r *Runner) scheduleUntilDone(ctx context.Context) error {
 	}
 	broadcaster := events.NewEventBroadcasterAdapterWithContext(ctx, client)
 	defer broadcaster.Shutdown()
-	typed := scheduler.NewInformerFactory(client, 0)
+	typed := scheduler.NewInformerFactory(client, 0, nil)
 	defer typed.Shutdown()
 	dynamicInformers := dynamicinformer.NewFilteredDynamicSharedInformerFactory(untyped, 0, corev1.NamespaceAll, nil)
 	defer dynamicInformers.Shutdown()

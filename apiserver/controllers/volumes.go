@@ -88,7 +88,10 @@ func newClaimProtection(ctx context.Context, cc *controllerContext) (func(contex
 }
 
 func newVolumeProtection(ctx context.Context, cc *controllerContext) (func(context.Context), error) {
-	c := pvprotection.NewPVProtectionController(klog.FromContext(ctx), cc.informers.Core().V1().PersistentVolumes(), cc.kube)
+	c, err := pvprotection.NewPVProtectionController(klog.FromContext(ctx), cc.informers.Core().V1().PersistentVolumes(), cc.kube)
+	if err != nil {
+		return nil, err
+	}
 	return func(ctx context.Context) { c.Run(ctx, 1) }, nil
 }
 

@@ -107,7 +107,7 @@ func newDisruption(ctx context.Context, cc *controllerContext) (func(context.Con
 	core, apps := cc.informers.Core().V1(), cc.informers.Apps().V1()
 	c := disruption.NewDisruptionController(ctx, core.Pods(), cc.informers.Policy().V1().PodDisruptionBudgets(), core.ReplicationControllers(),
 		apps.ReplicaSets(), apps.Deployments(), apps.StatefulSets(), cc.kube, cc.mapper, scales, cc.kube.Discovery())
-	return c.Run, nil
+	return func(ctx context.Context) { c.Run(ctx, int(cc.settings.DisruptionController.ConcurrentDisruptionSyncs)) }, nil
 }
 
 func newHorizontalPodAutoscaler(ctx context.Context, cc *controllerContext) (func(context.Context), error) {

@@ -5,8 +5,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apiserver/pkg/features"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // NewScheme returns a scheme with the types that install adds and with the types that every
@@ -28,13 +26,8 @@ func NewScheme(install func(*runtime.Scheme)) *runtime.Scheme {
 }
 
 // NewCodecs returns the codec factory of a scheme. Like kube-apiserver's, it encodes lists
-// as a stream if the feature gates are on.
+// as a stream.
 func NewCodecs(scheme *runtime.Scheme, options ...serializer.CodecFactoryOptionsMutator) serializer.CodecFactory {
-	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToJSON) {
-		options = append(options, serializer.WithStreamingCollectionEncodingToJSON())
-	}
-	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToProtobuf) {
-		options = append(options, serializer.WithStreamingCollectionEncodingToProtobuf())
-	}
+	options = append(options, serializer.WithStreamingCollectionEncodingToJSON(), serializer.WithStreamingCollectionEncodingToProtobuf())
 	return serializer.NewCodecFactory(scheme, options...)
 }

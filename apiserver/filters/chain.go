@@ -161,7 +161,7 @@ func (c *chain) addAuthenticationFilters(handler http.Handler) http.Handler {
 	failed = endpointfilters.WithFailedAuthenticationAudit(failed, c.AuditBackend, c.AuditPolicy)
 	failed = filterlatency.TrackCompleted(failed)
 
-	if c.Tracer != nil && c.FeatureGate.Enabled(features.APIServerTracing) {
+	if c.Tracer != nil {
 		handler = endpointfilters.WithTracing(handler, c.Tracer)
 	}
 	return c.withLatencyTracking("authentication", handler, func(h http.Handler) http.Handler {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,24 +24,28 @@ const Timeout = 10 * time.Second
 // Reader reads built-in objects. Each field reads those of one resource. It is
 // immutable and safe for concurrent use.
 type Reader struct {
-	ServiceAccounts Resource[v1.ServiceAccount]
-	Pods            Resource[v1.Pod]
-	Secrets         Resource[v1.Secret]
-	Nodes           Resource[v1.Node]
-	Services        Resource[v1.Service]
-	EndpointSlices  Resource[discoveryv1.EndpointSlice]
+	ServiceAccounts    Resource[v1.ServiceAccount]
+	Pods               Resource[v1.Pod]
+	Secrets            Resource[v1.Secret]
+	Nodes              Resource[v1.Node]
+	Services           Resource[v1.Service]
+	EndpointSlices     Resource[discoveryv1.EndpointSlice]
+	ValidatingWebhooks Resource[admissionregistrationv1.ValidatingWebhookConfiguration]
+	MutatingWebhooks   Resource[admissionregistrationv1.MutatingWebhookConfiguration]
 }
 
 // NewReader makes a Reader of stores. stores may return nil for a resource that is not
 // served yet; a read then fails with ServiceUnavailable.
 func NewReader(stores func(schema.GroupResource) *objectstore.Store) *Reader {
 	return &Reader{
-		ServiceAccounts: Resource[v1.ServiceAccount]{stores, v1.Resource("serviceaccounts")},
-		Pods:            Resource[v1.Pod]{stores, v1.Resource("pods")},
-		Secrets:         Resource[v1.Secret]{stores, v1.Resource("secrets")},
-		Nodes:           Resource[v1.Node]{stores, v1.Resource("nodes")},
-		Services:        Resource[v1.Service]{stores, v1.Resource("services")},
-		EndpointSlices:  Resource[discoveryv1.EndpointSlice]{stores, discoveryv1.Resource("endpointslices")},
+		ServiceAccounts:    Resource[v1.ServiceAccount]{stores, v1.Resource("serviceaccounts")},
+		Pods:               Resource[v1.Pod]{stores, v1.Resource("pods")},
+		Secrets:            Resource[v1.Secret]{stores, v1.Resource("secrets")},
+		Nodes:              Resource[v1.Node]{stores, v1.Resource("nodes")},
+		Services:           Resource[v1.Service]{stores, v1.Resource("services")},
+		EndpointSlices:     Resource[discoveryv1.EndpointSlice]{stores, discoveryv1.Resource("endpointslices")},
+		ValidatingWebhooks: Resource[admissionregistrationv1.ValidatingWebhookConfiguration]{stores, admissionregistrationv1.Resource("validatingwebhookconfigurations")},
+		MutatingWebhooks:   Resource[admissionregistrationv1.MutatingWebhookConfiguration]{stores, admissionregistrationv1.Resource("mutatingwebhookconfigurations")},
 	}
 }
 

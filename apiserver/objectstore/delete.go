@@ -23,7 +23,7 @@ func (s *Store) Delete(
 	if err != nil {
 		return err
 	}
-	r.skipValue = opts.IgnoreStoreReadError
+	r.mustBeUnreadable = opts.ExpectTransformOrDecodeError
 	from, err := r.getInitialState(ctx, cachedExistingObject)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (s *Store) Delete(
 		if err != nil {
 			return s.apiError(err, at.path)
 		}
-		if r.skipValue {
+		if r.mustBeUnreadable {
 			return nil
 		}
 		return s.setDeletedOutput(out, from, cachedExistingObject, change.Revision)

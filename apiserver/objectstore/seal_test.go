@@ -231,7 +231,7 @@ func TestUnsafeDeletion_DeletesUnreadableObjects(t *testing.T) {
 	if err := remove(storage.DeleteOptions{}); !storage.IsCorruptObject(err) {
 		t.Errorf("safe delete: %v", err)
 	}
-	if err := remove(storage.DeleteOptions{IgnoreStoreReadError: true}); err != nil {
+	if err := remove(storage.DeleteOptions{ExpectTransformOrDecodeError: true}); err != nil {
 		t.Errorf("unsafe delete: %v", err)
 	}
 }

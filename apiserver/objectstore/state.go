@@ -35,9 +35,9 @@ type stateReader struct {
 	at             location
 	empty          func() runtime.Object
 	ignoreNotFound bool
-	// skipValue leaves the value unread, for the deletion of an object whose value
-	// can't be read.
-	skipValue bool
+	// mustBeUnreadable is set for the deletion of an object whose value can't be read:
+	// one that can is refused.
+	mustBeUnreadable bool
 }
 
 func (s *Store) newStateReader(at location, like runtime.Object) (*stateReader, error) {
@@ -59,6 +59,9 @@ func (s *Store) newStateReader(at location, like runtime.Object) (*stateReader, 
 // suggests, otherwise the one in memory, otherwise the one in the database. Only the
 // last is certain to be current.
 func (r *stateReader) getInitialState(ctx context.Context, suggested runtime.Object) (*state, error) {
+	if r.mustBeUnreadable {
+		return r.getCurrentState(ctx)
+	}
 	if suggested != nil {
 		return r.s.suggestedState(suggested)
 	}
@@ -92,15 +95,18 @@ func (r *stateReader) getCurrentState(ctx context.Context) (*state, error) {
 }
 
 func (r *stateReader) decodeState(ctx context.Context, e *watch.Entry) (*state, error) {
-	if r.skipValue {
-		return &state{revision: e.Revision, stale: true}, nil
-	}
 	data, stale, err := r.s.open(ctx, &e.Record)
-	if err != nil {
-		return nil, err
-	}
 	st := &state{obj: r.empty(), data: data, revision: e.Revision, stale: stale}
-	return st, r.s.decodeInto(data, st.obj, e.Revision)
+	if err == nil {
+		err = r.s.decodeInto(data, st.obj, e.Revision)
+	}
+	if !r.mustBeUnreadable {
+		return st, err
+	}
+	if err == nil {
+		return nil, storage.NewInvalidObjError(r.at.path, "unsafe deletion is not allowed because the object is decodable from storage")
+	}
+	return &state{revision: e.Revision, stale: true}, nil
 }
 
 // suggestedState makes a state of an object that the caller has read before.

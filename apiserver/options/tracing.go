@@ -1,7 +1,6 @@
 package options
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
@@ -9,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/apis/apiserver/install"
-	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 )
@@ -18,9 +16,6 @@ import (
 func ReadTracing(file string) (*tracingapi.TracingConfiguration, error) {
 	if file == "" {
 		return nil, nil
-	}
-	if !utilfeature.DefaultFeatureGate.Enabled(features.APIServerTracing) {
-		return nil, errors.New("--tracing-config-file requires the feature gate APIServerTracing")
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/util/proxy"
 	listers "k8s.io/client-go/listers/core/v1"
 
 	"byre/apiserver/lookup"
@@ -42,6 +43,10 @@ func (n namespacedServices) Get(name string) (*corev1.Service, error) {
 func (namespacedServices) List(labels.Selector) ([]*corev1.Service, error) {
 	return nil, errors.ErrUnsupported
 }
+
+// NewEndpointSliceGetter returns what finds the EndpointSlices of a Service, from the watch
+// cache, at each call.
+func NewEndpointSliceGetter(reader *lookup.Reader) proxy.EndpointSliceGetter { return slices{reader} }
 
 type slices struct{ reader *lookup.Reader }
 

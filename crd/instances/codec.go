@@ -176,16 +176,15 @@ func mediaTypes(typer runtime.ObjectTyper) []runtime.SerializerInfo {
 	text := func(options json.SerializerOptions) runtime.Serializer {
 		return json.NewSerializerWithOptions(json.DefaultMetaFactory, creater{}, typer, options)
 	}
-	streaming := gate.Enabled(features.StreamingCollectionEncodingToJSON)
 	infos := []runtime.SerializerInfo{
 		{
 			MediaType:        runtime.ContentTypeJSON,
 			MediaTypeType:    "application",
 			MediaTypeSubType: "json",
 			EncodesAsText:    true,
-			Serializer:       text(json.SerializerOptions{StreamingCollectionsEncoding: streaming}),
+			Serializer:       text(json.SerializerOptions{StreamingCollectionsEncoding: true}),
 			PrettySerializer: text(json.SerializerOptions{Pretty: true}),
-			StrictSerializer: text(json.SerializerOptions{Strict: true, StreamingCollectionsEncoding: streaming}),
+			StrictSerializer: text(json.SerializerOptions{Strict: true, StreamingCollectionsEncoding: true}),
 			StreamSerializer: &runtime.StreamSerializerInfo{
 				EncodesAsText: true,
 				Serializer:    text(json.SerializerOptions{}),
@@ -205,7 +204,7 @@ func mediaTypes(typer runtime.ObjectTyper) []runtime.SerializerInfo {
 			MediaTypeType:    "application",
 			MediaTypeSubType: "vnd.kubernetes.protobuf",
 			Serializer: protobuf.NewSerializerWithOptions(creater{}, typer, protobuf.SerializerOptions{
-				StreamingCollectionsEncoding: gate.Enabled(features.StreamingCollectionEncodingToProtobuf),
+				StreamingCollectionsEncoding: true,
 			}),
 			StreamSerializer: &runtime.StreamSerializerInfo{
 				Serializer: protobuf.NewRawSerializer(creater{}, typer),

@@ -15,6 +15,7 @@ import (
 
 	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/proto"
 
 	"byre/sqlstore/etcd"
 )
@@ -102,10 +103,10 @@ func edit(t *testing.T, path string, change func(keys *bbolt.Bucket) error) {
 	}
 }
 
-func put(keys *bbolt.Bucket, main uint64, mark string, kv mvccpb.KeyValue) error {
+func put(keys *bbolt.Bucket, main uint64, mark string, kv *mvccpb.KeyValue) error {
 	at := append(binary.BigEndian.AppendUint64(nil, main), '_')
 	at = append(binary.BigEndian.AppendUint64(at, 0), mark...)
-	value, err := kv.Marshal()
+	value, err := proto.Marshal(kv)
 	return errors.Join(err, keys.Put(at, value))
 }
 
@@ -116,11 +117,11 @@ func TestSnapshot_HistoryIsReadToItsEnd(t *testing.T) {
 	path := write(t, 3, etcd.KeyValue{Key: "a", Created: 1, Revision: 1}, etcd.KeyValue{Key: "b", Created: 2, Revision: 2}, etcd.KeyValue{Key: "c", Created: 3, Revision: 3})
 	edit(t, path, func(keys *bbolt.Bucket) error {
 		return errors.Join(
-			put(keys, 4, "", mvccpb.KeyValue{Key: []byte("a"), Value: []byte("new"), CreateRevision: 1, ModRevision: 4, Version: 2}),
-			put(keys, 5, "t", mvccpb.KeyValue{Key: []byte("b")}),
-			put(keys, 6, "t", mvccpb.KeyValue{Key: []byte("c")}),
-			put(keys, 7, "", mvccpb.KeyValue{Key: []byte("c"), Value: []byte("again"), CreateRevision: 7, ModRevision: 7, Version: 1}),
-			put(keys, 1007, "", mvccpb.KeyValue{}), // etcdutl's --bump-revision
+			put(keys, 4, "", &mvccpb.KeyValue{Key: []byte("a"), Value: []byte("new"), CreateRevision: 1, ModRevision: 4, Version: 2}),
+			put(keys, 5, "t", &mvccpb.KeyValue{Key: []byte("b")}),
+			put(keys, 6, "t", &mvccpb.KeyValue{Key: []byte("c")}),
+			put(keys, 7, "", &mvccpb.KeyValue{Key: []byte("c"), Value: []byte("again"), CreateRevision: 7, ModRevision: 7, Version: 1}),
+			put(keys, 1007, "", &mvccpb.KeyValue{}), // etcdutl's --bump-revision
 		)
 	})
 	if _, err := etcd.Open(t.Context(), path, etcd.Options{}); !errors.Is(err, etcd.ErrNoHash) {

@@ -17,6 +17,7 @@ import (
 	bbolterrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/server/v3/lease/leasepb"
+	"google.golang.org/protobuf/proto"
 )
 
 // Errors of Open.
@@ -151,7 +152,7 @@ func (s *Snapshot) load(ctx context.Context, tx *bbolt.Tx, options Options) erro
 	}
 	return leases.ForEach(func(k, v []byte) error {
 		var lease leasepb.Lease
-		if err := lease.Unmarshal(v); err != nil || len(k) != 8 {
+		if err := proto.Unmarshal(v, &lease); err != nil || len(k) != 8 {
 			return fmt.Errorf("lease %x: malformed: %w", k, err)
 		}
 		// The time counts from now on, as in a server that starts from the snapshot
@@ -227,10 +228,10 @@ func (s *Snapshot) loadKeys(ctx context.Context, keys *bbolt.Bucket) error {
 	return nil
 }
 
-func parseKeyValue(v []byte) (mvccpb.KeyValue, error) {
-	var kv mvccpb.KeyValue
-	if err := kv.Unmarshal(v); err != nil {
-		return kv, fmt.Errorf("%w: %w", ErrNotEtcd, err)
+func parseKeyValue(v []byte) (*mvccpb.KeyValue, error) {
+	kv := &mvccpb.KeyValue{}
+	if err := proto.Unmarshal(v, kv); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotEtcd, err)
 	}
 	return kv, nil
 }

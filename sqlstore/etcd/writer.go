@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/server/v3/lease/leasepb"
+	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -86,7 +87,7 @@ func (w *Writer) begin() (err error) {
 // Put writes a key. It refuses a second key of the same revision. In etcd, keys of one
 // revision were written by one transaction; in byre, each revision is one change.
 func (w *Writer) Put(kv KeyValue) error {
-	entry := mvccpb.KeyValue{
+	entry := &mvccpb.KeyValue{
 		Key: []byte(kv.Key), Value: kv.Value, CreateRevision: kv.Created, ModRevision: kv.Revision,
 		// Version is how often the key was written. byre does not know that, and
 		// Kubernetes does not use it. A key that was also updated was written at least
@@ -99,7 +100,7 @@ func (w *Writer) Put(kv KeyValue) error {
 	if kv.TTL > 0 {
 		entry.Lease = w.lease(kv.TTL)
 	}
-	value, err := entry.Marshal()
+	value, err := proto.Marshal(entry)
 	if err != nil {
 		return err
 	}
@@ -156,8 +157,8 @@ func (w *Writer) Finish(ctx context.Context, revision int64) error {
 func (w *Writer) putLeasesAndMeta(revision int64) error {
 	leases, meta := w.tx.Bucket(bucketLease), w.tx.Bucket(bucketMeta)
 	for id, ttl := range w.leases {
-		lease := leasepb.Lease{ID: id, TTL: ttl}
-		value, err := lease.Marshal()
+		lease := &leasepb.Lease{ID: id, TTL: ttl}
+		value, err := proto.Marshal(lease)
 		if err != nil {
 			return err
 		}
