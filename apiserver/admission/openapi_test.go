@@ -21,10 +21,10 @@ import (
 // fakeClient is a fake clientset with a discovery client that makes requests.
 type fakeClient struct {
 	*fake.Clientset
-	discovery discovery.DiscoveryInterface
+	discovery discovery.DiscoveryInterfaces
 }
 
-func (c fakeClient) Discovery() discovery.DiscoveryInterface { return c.discovery }
+func (c fakeClient) Discovery() discovery.DiscoveryInterfaces { return c.discovery }
 
 // openAPIServer serves discovery and OpenAPI v3 of the group "g" and counts the
 // requests for the OpenAPI index.
@@ -59,7 +59,7 @@ func newOpenAPIServer(t testing.TB) *openAPIServer {
 	return s
 }
 
-func (s *openAPIServer) client(t testing.TB) discovery.DiscoveryInterface {
+func (s *openAPIServer) client(t testing.TB) discovery.DiscoveryInterfaces {
 	t.Helper()
 	client, err := discovery.NewDiscoveryClientForConfig(&rest.Config{Host: s.URL})
 	if err != nil {

@@ -137,7 +137,7 @@ func TestAuthenticator_ServiceAccountTokens(t *testing.T) {
 		}
 		claims, private, err := serviceaccount.Claims(
 			core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "sa", UID: account}},
-			to, nil, nil, validity, 0, []string{audience})
+			to, nil, nil, nil, nil, validity, 0, []string{audience}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,12 +13,11 @@ import (
 )
 
 // absent are the controllers of kube-controller-manager that byre does not have, with the
-// reason. Controllers of cloud providers, and those whose feature gates are off by default,
-// need no entry.
+// reason. Those whose feature gates are off by default need no entry.
 var absent = map[string]string{
 	"node-ipam-controller":                "kube-controller-manager builds it only with --allocate-node-cidrs, which byre does not have",
 	"selinux-warning-controller":          "off by default, and it only warns of Pods that share a volume with different SELinux labels",
-	"storage-version-migrator-controller": "its constructor reads a feature gate that is off by default",
+	"storage-version-migrator-controller": "it reads the stores of the garbage collector's informers, and byre's keep no objects",
 }
 
 // TestUpstream_WithControllerManagerRunsWhatItRuns compares the controllers with those of
@@ -30,7 +29,7 @@ func TestUpstream_WithControllerManagerRunsWhatItRuns(t *testing.T) {
 		isGated := slices.ContainsFunc(d.GetRequiredFeatureGates(), func(gate featuregate.Feature) bool {
 			return !utilfeature.DefaultFeatureGate.Enabled(gate)
 		})
-		if isGated || d.IsCloudProviderController() {
+		if isGated {
 			continue
 		}
 		if _, ok := absent[name]; ok {

@@ -194,30 +194,28 @@ func undecodableError(err error) error {
 	return err
 }
 
-// corruptObjects collects the objects of a list that can't be read.
+// corruptObjects collects the objects of a list that can't be read, as upstream's
+// corruptObjErrAggregator does (k8s.io/apiserver/pkg/storage/etcd3).
 type corruptObjects struct {
 	causes []metav1.StatusCause
-	stop   error
+	// stop is the error that ended the list before its last object, if one did.
+	stop error
 }
 
 // maxCorruptObjects is the greatest number of corrupt objects that an error names;
 // upstream's value.
 const maxCorruptObjects = 100
 
+var errTooManyCorrupt = errors.New("too many errors, the list is truncated")
+
 // add records an error. It returns false if the list must end.
 func (c *corruptObjects) add(err error, path string) bool {
 	var corrupt *corruptError
-	if !unsafeDeletion() || !errors.As(err, &corrupt) {
-		if c.stop = readError(err, path); corrupt != nil && corrupt.sealed {
+	isCorrupt := errors.As(err, &corrupt)
+	if !isCorrupt || !unsafeDeletion() {
+		if c.stop = readError(err, path); isCorrupt && corrupt.sealed {
 			c.stop = storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", path, corrupt.err))
 		}
-		return false
-	}
-	if len(c.causes) == maxCorruptObjects {
-		c.causes = append(c.causes, metav1.StatusCause{
-			Type:    metav1.CauseTypeTooMany,
-			Message: "too many errors, the list is truncated",
-		})
 		return false
 	}
 	c.causes = append(c.causes, metav1.StatusCause{
@@ -225,7 +223,10 @@ func (c *corruptObjects) add(err error, path string) bool {
 		Field:   path,
 		Message: storage.NewCorruptObjError(path, err).Error(),
 	})
-	return true
+	if len(c.causes) == maxCorruptObjects {
+		c.stop = errTooManyCorrupt
+	}
+	return c.stop == nil
 }
 
 func (c *corruptObjects) err(s *Store) error {
@@ -233,12 +234,23 @@ func (c *corruptObjects) err(s *Store) error {
 		return c.stop
 	}
 	gr := s.cfg.GroupResource
+	message := fmt.Sprintf("failed to read one or more %s from the storage: %s", gr, c.causes[0].Message)
+	if n := len(c.causes); n > 1 {
+		message += fmt.Sprintf(" (and %d more)", n-1)
+	}
+	causes := c.causes
+	switch {
+	case errors.Is(c.stop, errTooManyCorrupt):
+		causes = append(causes, metav1.StatusCause{Type: metav1.CauseTypeTooMany, Message: c.stop.Error()})
+	case c.stop != nil:
+		causes = append(causes, metav1.StatusCause{Type: metav1.CauseTypeUnexpectedServerResponse, Message: c.stop.Error()})
+	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,
 		Code:    http.StatusInternalServerError,
 		Reason:  metav1.StatusReasonStoreReadError,
-		Message: fmt.Sprintf("failed to read one or more %s from the storage", gr),
-		Details: &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource, Name: "list", Causes: c.causes},
+		Message: message,
+		Details: &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource, Name: "list", Causes: causes},
 	}}
 }
 

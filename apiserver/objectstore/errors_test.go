@@ -13,8 +13,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
 	"byre/sqlstore"
 	"byre/sqlstore/storetest"
@@ -231,4 +235,60 @@ func TestGuaranteedUpdate_RetriesAfterAConflict(t *testing.T) {
 			t.Errorf("%d of %d updates are there (%v)", pod.Generation, writers*updates, err)
 		}
 	})
+}
+
+// A list names the objects that can't be read, and why it ended before its last object.
+func TestList_NamesCorruptObjects(t *testing.T) {
+	corrupt := func(n int) []error {
+		all := make([]error, n)
+		for i := range all {
+			all[i] = &corruptError{sealed: true, revision: int64(i), err: errors.New("bits flipped")}
+		}
+		return all
+	}
+	other := errors.New("the context has ended")
+	for _, test := range []struct {
+		name   string
+		isOff  bool
+		errs   []error
+		read   int
+		types  string
+		status string
+	}{
+		{name: "all are named", errs: corrupt(3), read: 3, types: "UnexpectedServerResponse*3",
+			status: "failed to read one or more pods from the storage: " + storage.NewCorruptObjError("/pods/0", corrupt(1)[0]).Error() + " (and 2 more)"},
+		{name: "another error ends the list", errs: append(corrupt(1), other, corrupt(1)[0]), read: 2, types: "UnexpectedServerResponse*2"},
+		{name: "another error alone is returned", errs: []error{other}, read: 1, status: other.Error()},
+		{name: "too many", errs: corrupt(200), read: 100, types: "UnexpectedServerResponse*100 FieldValueTooMany*1"},
+		{name: "without the feature gate the first is returned", isOff: true, errs: corrupt(2), read: 1,
+			status: `unable to transform key "/pods/0": bits flipped`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, !test.isOff)
+			s := &Store{cfg: Config{GroupResource: schema.GroupResource{Resource: "pods"}}}
+			var c corruptObjects
+			read := 0
+			for i, err := range test.errs {
+				if read++; !c.add(err, fmt.Sprintf("/pods/%d", i)) {
+					break
+				}
+			}
+			err := c.err(s)
+			types := map[metav1.CauseType]int{}
+			if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+				for _, cause := range status.Status().Details.Causes {
+					types[cause.Type]++
+				}
+			}
+			for _, field := range strings.Fields(test.types) {
+				name, count, _ := strings.Cut(field, "*")
+				if got := fmt.Sprint(types[metav1.CauseType(name)]); got != count {
+					t.Errorf("%s causes %s, want %s", got, name, count)
+				}
+			}
+			if read != test.read || test.status != "" && err.Error() != test.status {
+				t.Errorf("ended after %d of %d objects with %q", read, len(test.errs), err)
+			}
+		})
+	}
 }

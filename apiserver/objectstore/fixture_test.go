@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,8 +18,11 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/apis/example"
 	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
+	"k8s.io/apiserver/pkg/features"
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 	"k8s.io/apiserver/pkg/storage/value"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
 	"byre/sqlstore"
 	"byre/sqlstore/dbtest"
@@ -202,16 +206,36 @@ func (p prefixed) UpdatePrefixTransformer(modify storagetesting.PrefixTransforme
 
 type corruptible struct{ *fixture }
 
-type corruptTransformer struct{ value.Transformer }
-
-func (corruptTransformer) TransformFromStorage(context.Context, []byte, value.Context) ([]byte, bool, error) {
-	return nil, true, errors.New("bits flipped")
+// UpdateTransformer implements storagetesting.InterfaceWithTransformerOverride.
+func (c corruptible) UpdateTransformer(modify storagetesting.TransformerModifier) func() {
+	before := c.sealer.transformer
+	c.swap(modify(before))
+	return func() { c.swap(before) }
 }
 
-func (c corruptible) CorruptTransformer() func() {
-	before := c.sealer.transformer
-	c.swap(corruptTransformer{before})
-	return func() { c.swap(before) }
+// failingTransformer is a transformer that can't read what is stored while fails is set.
+type failingTransformer struct {
+	value.Transformer
+	fails atomic.Bool
+}
+
+func (f *failingTransformer) TransformFromStorage(ctx context.Context, data []byte, at value.Context) ([]byte, bool, error) {
+	if f.fails.Load() {
+		return nil, true, errors.New("bits flipped")
+	}
+	return f.Transformer.TransformFromStorage(ctx, data, at)
+}
+
+func newFailing(t *testing.T, b backend) (*fixture, func(bool)) {
+	t.Helper()
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
+	f := newFixture(t, b, withPrefix)
+	transformer := &failingTransformer{Transformer: f.sealer.transformer}
+	f.swap(transformer)
+	return f, func(fails bool) {
+		transformer.fails.Store(fails)
+		f.forget()
+	}
 }
 
 // keptOpen is a driver that Close leaves open: two fixtures use it in turn.

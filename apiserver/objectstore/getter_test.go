@@ -38,7 +38,7 @@ func TestRESTOptionsGetter_BuildsStores(t *testing.T) {
 		return s.(*Store), opts
 	}
 	nodes, opts := build(schema.GroupResource{Resource: "nodes"}, &api.Node{})
-	if opts.ResourcePrefix != "minions" || nodes.cfg.Form != "v1.36/v1" || getter.Lookup(nodes.GroupResource()) != nodes {
+	if opts.ResourcePrefix != "minions" || nodes.cfg.Form != "v1.37/v1" || getter.Lookup(nodes.GroupResource()) != nodes {
 		t.Errorf("nodes are kept under %q as %q", opts.ResourcePrefix, nodes.cfg.Form)
 	}
 	if opts.StorageConfig.EncodeVersioner == nil || !opts.EnableGarbageCollection || opts.DeleteCollectionWorkers != 1 || opts.CountMetricPollPeriod != 0 {

@@ -74,7 +74,7 @@ func TestEncryption_HidesStoredValues(t *testing.T) {
 		if _, err := f.store.Commit(t.Context(), write); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Get(t.Context(), "/pods/ns/moved", storage.GetOptions{}, &pod); !storage.IsInternalError(err) {
+		if err := f.Get(t.Context(), "/pods/ns/moved", storage.GetOptions{}, &pod); !storage.IsCorruptObject(err) {
 			t.Errorf("a moved value gives %v", err)
 		}
 	})
@@ -108,7 +108,7 @@ func TestEncryption_RefusesAValueWithoutAKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := f.Get(t.Context(), "/pods/ns/secret", storage.GetOptions{}, &example.Pod{})
-	if !storage.IsInternalError(err) || !strings.Contains(err.Error(), "identity transformer tried to read encrypted data") {
+	if !storage.IsCorruptObject(err) || !strings.Contains(err.Error(), "identity transformer tried to read encrypted data") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -181,7 +181,7 @@ func TestEncryption_HistoryOfARemovedKeyIsExpired(t *testing.T) {
 		if _, err := f.watch(t, all(from(0))).Next(t.Context()); err == nil || apierrors.IsResourceExpired(err) {
 			t.Errorf("the initial events of a watch: %v", err)
 		}
-		if err := f.GetList(t.Context(), "/pods", all(), &example.PodList{}); !storage.IsInternalError(err) {
+		if err := f.GetList(t.Context(), "/pods", all(), &example.PodList{}); apierrors.ReasonForError(err) != metav1.StatusReasonStoreReadError {
 			t.Errorf("a list of the current objects: %v", err)
 		}
 	})

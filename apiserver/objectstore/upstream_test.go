@@ -2,6 +2,7 @@ package objectstore
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -15,8 +16,9 @@ import (
 	"byre/sqlstore"
 )
 
-// upstreamSuite is every test of k8s.io/apiserver/pkg/storage/testing: none is
-// left out. Where a test can be told whether there is a watch cache before the
+// upstreamSuite is every test of k8s.io/apiserver/pkg/storage/testing but those of lists
+// with objects that can't be read, whose transformer has errors that mean something else
+// (TestList_NamesCorruptObjects has their cases). Where a test can be told whether there is a watch cache before the
 // store, it is told no, though a current list is answered from memory:
 //
 //   - RunTestList would count requests to etcd, and expect that a limit is
@@ -36,6 +38,7 @@ var upstreamSuite = map[string]func(*testing.T, backend){
 		storagetesting.RunTestGuaranteedUpdateChecksStoredData(t.Context(), t, prefixed{newFixture(t, b, withPrefix)})
 	},
 	"TransformationFailure": func(t *testing.T, b backend) {
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, false)
 		storagetesting.RunTestTransformationFailure(t.Context(), t, prefixed{newFixture(t, b, withPrefix)})
 	},
 	"ListResourceVersionMatch": func(t *testing.T, b backend) {
@@ -49,7 +52,19 @@ var upstreamSuite = map[string]func(*testing.T, backend){
 	},
 	"WatchWithUnsafeDelete": func(t *testing.T, b backend) {
 		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
-		storagetesting.RunTestWatchWithUnsafeDelete(t.Context(), t, corruptible{newFixture(t, b, withPrefix)})
+		storagetesting.RunTestWatchWithUnsafeDelete(t.Context(), t, corruptible{newFixture(t, b, withPrefix)}, errors.New("bits flipped"))
+	},
+	"DeleteWithConflictAndMissingExpectedTransformOrDecodeError": func(t *testing.T, b backend) {
+		f, setFailing := newFailing(t, b)
+		storagetesting.RunTestDeleteWithConflictAndMissingExpectedTransformOrDecodeError(t.Context(), t, f, setFailing)
+	},
+	"DeleteExpectedTransformOrDecodeError": func(t *testing.T, b backend) {
+		f, setFailing := newFailing(t, b)
+		storagetesting.RunTestDeleteExpectedTransformOrDecodeError(t.Context(), t, f, setFailing)
+	},
+	"DeleteWithSuggestionAndMissingExpectedTransformOrDecodeError": func(t *testing.T, b backend) {
+		f, _ := newFailing(t, b)
+		storagetesting.RunTestDeleteWithSuggestionAndMissingExpectedTransformOrDecodeError(t.Context(), t, f)
 	},
 	"List": func(t *testing.T, b backend) {
 		f := newFixture(t, b.undated())
@@ -166,8 +181,12 @@ func noCallsToCount(*testing.T, uint64, uint64) {}
 // alone are the tests that do not run in parallel: those that set a feature gate, which is
 // process-wide, and one whose object expires while its subtests wait for their turn.
 var alone = map[string]bool{
-	"Get":                                true,
-	"WatchWithUnsafeDelete":              true,
+	"Get":                   true,
+	"TransformationFailure": true,
+	"WatchWithUnsafeDelete": true,
+	"DeleteWithConflictAndMissingExpectedTransformOrDecodeError":   true,
+	"DeleteExpectedTransformOrDecodeError":                         true,
+	"DeleteWithSuggestionAndMissingExpectedTransformOrDecodeError": true,
 	"WatchSemantics":                     true,
 	"WatchSemanticInitialEventsExtended": true,
 	"WatchListMatchSingle":               true,
