@@ -97,7 +97,7 @@ func New(ctx context.Context, cfg Config) (*Admission, error) {
 	}
 	chain, err := registry.NewFromPlugins(chosen, settings, initializers,
 		admission.Decorators{
-			idleUnlessConfigured(cfg.Informers, cfg.FeatureGate),
+			idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, cfg.Options.ConfigFile != ""),
 			admission.DecoratorFunc(admissionmetrics.WithControllerMetrics),
 		})
 	if err != nil {

@@ -67,13 +67,13 @@ func (p configuredValidation) Validate(ctx context.Context, a admission.Attribut
 }
 
 // idleUnlessConfigured decorates the plugins that policies and webhook configurations tell what
-// to do. With ManifestBasedAdmissionControlConfig files may tell them too, and none is decorated.
-// The metrics of plugins count by what a plugin implements, so that a decorated one implements
-// the same.
-func idleUnlessConfigured(factory informers.SharedInformerFactory, gate featuregate.FeatureGate) admission.Decorator {
+// to do. With hasFiles files may tell them too (ManifestBasedAdmissionControlConfig), and none is
+// decorated. The metrics of plugins count by what a plugin implements, so that a decorated one
+// implements the same.
+func idleUnlessConfigured(factory informers.SharedInformerFactory, gate featuregate.FeatureGate, hasFiles bool) admission.Decorator {
 	registrations := factory.Admissionregistration().V1()
 	objects := map[string]func() cache.SharedIndexInformer{}
-	if !gate.Enabled(features.ManifestBasedAdmissionControlConfig) {
+	if !hasFiles || !gate.Enabled(features.ManifestBasedAdmissionControlConfig) {
 		objects[mutatingwebhook.PluginName] = registrations.MutatingWebhookConfigurations().Informer
 		objects[validatingwebhook.PluginName] = registrations.ValidatingWebhookConfigurations().Informer
 		objects[validatingpolicy.PluginName] = registrations.ValidatingAdmissionPolicies().Informer

@@ -65,7 +65,7 @@ func TestConfiguration_DecidesWhetherAPluginIsCalled(t *testing.T) {
 			for _, objects := range [][]runtime.Object{nil, {object}} {
 				ctx, cfg := newConfig(t, objects...)
 				admits, validates := new(mutation), new(validation)
-				decorator := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate)
+				decorator := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, false)
 				mutating := decorator.Decorate(admits, name).(admission.MutationInterface)
 				validating := decorator.Decorate(validates, name).(admission.ValidationInterface)
 				areCalled := func() bool {
@@ -121,7 +121,7 @@ func resourceOf(object runtime.Object) schema.GroupVersionResource {
 func TestConfiguration_LeavesOthersAlone(t *testing.T) {
 	_, cfg := newConfig(t)
 	upstream := new(validation)
-	if got := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate).Decorate(upstream, resourcequota.PluginName); got != admission.Interface(upstream) {
+	if got := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, false).Decorate(upstream, resourcequota.PluginName); got != admission.Interface(upstream) {
 		t.Errorf("got %T", got)
 	}
 }
@@ -153,7 +153,7 @@ func newPluginPairs(t testing.TB) map[string]pluginPair {
 		p.register(registry)
 	}
 	pairs := map[string]pluginPair{}
-	decorator := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate)
+	decorator := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, false)
 	for name := range configurations() {
 		upstream, err := registry.InitPlugin(name, nil, initializers)
 		if err != nil {

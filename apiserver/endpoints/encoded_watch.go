@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/httplog"
 	"k8s.io/apiserver/pkg/server/routine"
 	compbasemetrics "k8s.io/component-base/metrics"
@@ -50,6 +51,7 @@ func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *ht
 		return
 	}
 	stream := e.newStream(ctx, w, options, f)
+	stream.isCompressed = isWatchList(options) && acceptsGzip(req, features.WatchListCompression)
 	serve := func() {
 		defer cancel()
 		defer events.Close()
@@ -61,6 +63,11 @@ func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *ht
 		return
 	}
 	serve()
+}
+
+// isWatchList reports whether the watch begins with the objects that there are.
+func isWatchList(options internalversion.ListOptions) bool {
+	return options.SendInitialEvents != nil && *options.SendInitialEvents && options.AllowWatchBookmarks
 }
 
 // watchTimeout is how long a watch stays open. If the client does not say, it is a
@@ -75,7 +82,12 @@ func (e *encoded) watchTimeout(options internalversion.ListOptions) time.Duratio
 
 // stream is the response of one watch.
 type stream struct {
-	w        http.ResponseWriter
+	w http.ResponseWriter
+	// isCompressed makes each batch a member of a gzip stream (RFC 1952, section 2.2), as
+	// upstream's perFlushGzipWriter does: a watch without events holds no compressor.
+	isCompressed bool
+	// gzip is the compressor of the batch that is sent; nil between batches.
+	gzip     *compressor
 	encoded  *encoded
 	format   format
 	count    compbasemetrics.CounterMetric
@@ -95,7 +107,7 @@ func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, options 
 		format:   f,
 		count:    metrics.WatchEvents.WithContext(ctx).WithLabelValues(gvr.Group, gvr.Version, gvr.Resource),
 		size:     metrics.WatchEventsSizes.WithContext(ctx).WithLabelValues(gvr.Group, gvr.Version, gvr.Resource),
-		initial:  options.SendInitialEvents != nil && *options.SendInitialEvents && !received.IsZero(),
+		initial:  isWatchList(options) && !received.IsZero(),
 		scope:    metrics.CleanListScope(ctx, &options),
 		received: received,
 	}
@@ -106,6 +118,10 @@ func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, options 
 func (s *stream) run(ctx context.Context, cancel context.CancelFunc, events objectstore.EncodedWatch) {
 	s.w.Header().Set("Content-Type", s.format.streamType())
 	s.w.Header().Set("Transfer-Encoding", "chunked")
+	if s.isCompressed {
+		s.w.Header().Set("Content-Encoding", "gzip")
+		s.w.Header().Add("Vary", "Accept-Encoding")
+	}
 	s.w.WriteHeader(http.StatusOK)
 	flusher := s.w.(http.Flusher)
 	flusher.Flush()
@@ -133,6 +149,10 @@ func (s *stream) sendBatch(ctx context.Context, batch []objectstore.EncodedEvent
 		buf := s.buf
 		s.buf = nil
 		putBuffer(buf)
+		if s.gzip != nil {
+			putCompressor(s.gzip)
+			s.gzip = nil
+		}
 	}()
 	for _, event := range batch {
 		s.appendEvent(ctx, event)
@@ -143,7 +163,7 @@ func (s *stream) sendBatch(ctx context.Context, batch []objectstore.EncodedEvent
 	if err != nil {
 		s.appendError(err)
 	}
-	return s.send()
+	return s.send() && s.endMember()
 }
 
 // endOnShutdown cancels a watch when the server begins to shut down. The caller calls
@@ -170,9 +190,26 @@ func endOnShutdown(ctx context.Context, cancel context.CancelFunc) func() {
 }
 
 func (s *stream) send() bool {
-	_, err := s.w.Write(s.buf)
+	if len(s.buf) == 0 {
+		return true
+	}
+	out := io.Writer(s.w)
+	if s.isCompressed {
+		if s.gzip == nil {
+			s.gzip = getCompressor(s.w)
+		}
+		out = s.gzip
+	}
+	_, err := out.Write(s.buf)
 	s.buf = s.buf[:0]
 	return err == nil
+}
+
+// endMember ends the member of the gzip stream that the batch has begun. The flush before the
+// end matters: a reader that finds the end of a member together with its last bytes waits for
+// the next member before it returns them (compress/gzip).
+func (s *stream) endMember() bool {
+	return s.gzip == nil || s.gzip.Flush() == nil && s.gzip.finish() == nil
 }
 
 func (s *stream) appendEvent(ctx context.Context, event objectstore.EncodedEvent) {

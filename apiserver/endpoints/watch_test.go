@@ -2,11 +2,13 @@ package endpoints_test
 
 import (
 	"bufio"
+	"compress/gzip"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +116,58 @@ func TestWatch_EventsEqualUpstreams(t *testing.T) {
 				t.Errorf("headers (-decoded +bytes):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestWatch_IsCompressed: a watch that begins with the objects that there are is sent as gzip to
+// a client that accepts it, and what a client has to know is readable at once.
+func TestWatch_IsCompressed(t *testing.T) {
+	t.Parallel()
+	const list = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+	for _, test := range []struct {
+		query, accepts, encoding string
+	}{
+		{list, "gzip", "gzip"},
+		{list, "deflate, gzip", "gzip"},
+		{list, "", ""},
+		{"", "gzip", ""},
+	} {
+		s := newServer(t, nil)
+		s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
+		c := call{method: http.MethodGet, path: configMaps + "?watch=1" + test.query, header: map[string]string{"Accept-Encoding": test.accepts}}
+		var headersOf [2]http.Header
+		var read [2][]string
+		for i, server := range []*httptest.Server{s.decoded, s.bytes} {
+			resp := c.do(t, server)
+			defer resp.Body.Close()
+			headersOf[i] = headers(resp.Header)
+			body := io.Reader(resp.Body)
+			if resp.Header.Get("Content-Encoding") == "gzip" {
+				var err error
+				if body, err = gzip.NewReader(body); err != nil {
+					t.Fatal(err)
+				}
+			}
+			lines := bufio.NewScanner(body)
+			events := &stream{t: t, resp: resp, lines: lines}
+			first := events.next(1)
+			// What comes later is another member of the stream.
+			name := fmt.Sprintf("later-%d", i)
+			s.create(t, configMaps, `{"metadata":{"name":"`+name+`"}}`)
+			for !strings.Contains(first[len(first)-1], name) {
+				first = append(first, events.next(1)...)
+			}
+			read[i] = summary(t, first)
+		}
+		if headersOf[1].Get("Content-Encoding") != test.encoding {
+			t.Errorf("%q, accepting %q: the encoding is %q, want %q", test.query, test.accepts, headersOf[1].Get("Content-Encoding"), test.encoding)
+		}
+		if diff := cmp.Diff(headersOf[0], headersOf[1]); diff != "" {
+			t.Errorf("%q, accepting %q: headers (-decoded +bytes):\n%s", test.query, test.accepts, diff)
+		}
+		if !slices.Contains(read[1], "ADDED zero") || read[1][len(read[1])-1] != "ADDED later-1" {
+			t.Errorf("%q, accepting %q: %v", test.query, test.accepts, read[1])
+		}
 	}
 }
 

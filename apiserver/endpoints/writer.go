@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/featuregate"
 )
 
 const (
@@ -50,15 +51,16 @@ func putBuffer(buf []byte) {
 
 func newAnswerWriter(w http.ResponseWriter, req *http.Request, mediaType string) *answerWriter {
 	j := &answerWriter{w: w, req: req, mediaType: mediaType, buf: getBuffer(), threshold: writeSize}
-	if acceptsGzip(req) {
+	if acceptsGzip(req, features.APIResponseCompression) {
 		// Whether to compress depends on the size of the response.
 		j.threshold = gzipThreshold
 	}
 	return j
 }
 
-func acceptsGzip(req *http.Request) bool {
-	if !utilfeature.DefaultFeatureGate.Enabled(features.APIResponseCompression) {
+// acceptsGzip reports whether the client accepts gzip and the feature gate allows it.
+func acceptsGzip(req *http.Request, gate featuregate.Feature) bool {
+	if !utilfeature.DefaultFeatureGate.Enabled(gate) {
 		return false
 	}
 	for token := range strings.SplitSeq(req.Header.Get("Accept-Encoding"), ",") {

@@ -65,6 +65,7 @@ func NewHTTPServer(o Options, handler http.Handler, config *tls.Config) (*http.S
 		ReadHeaderTimeout: readHeaderTimeout,
 		ErrorLog:          log.New(connectionErrors{}, "", 0),
 	}
+	setMaxHeaderValueCount(server)
 	if o.DisableHTTP2 {
 		return server, nil
 	}
