@@ -25,7 +25,13 @@ const (
 	codeDuplicate        = "23505"
 	codeSerialization    = "40001"
 	codeDeadlock         = "40P01"
+	codeNoFunction       = "42883"
+	codeNotSupported     = "0A000"
 )
+
+// refusals are the codes of a server that does not show something to the role, or to anybody, now
+// and later.
+var refusals = []string{codeNoPrivilege, codeNoFunction, codeNotSupported}
 
 // causes are the codes whose meaning a client may learn; see sqlstore.Cause.
 var causes = map[string]error{

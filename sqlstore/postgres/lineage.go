@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -297,7 +298,8 @@ func (d *Driver) find(ctx context.Context, tx pgx.Tx, before position) (f findin
 }
 
 // findOrigin reads where the store was and is. If refused is not nil, the role may not read the
-// timeline, which then counts as the one that is stored.
+// timeline, or the server does not tell it, and it counts as the one that is stored. Any other error
+// may pass: it must not hide that the store is another one.
 func findOrigin(ctx context.Context, tx pgx.Tx) (f finding, refused *pgconn.PgError, err error) {
 	var stored string
 	if err := tx.QueryRow(ctx, selectOrigin).Scan(&stored, &f.present.place, &f.present.synchronous, &f.streamed); err != nil {
@@ -307,7 +309,7 @@ func findOrigin(ctx context.Context, tx pgx.Tx) (f finding, refused *pgconn.PgEr
 	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { // a savepoint
 		return tx.QueryRow(ctx, selectTimeline).Scan(&f.present.server, &f.present.timeline)
 	})
-	if errors.As(err, &refused) && isOfSession(refused) {
+	if errors.As(err, &refused) && slices.Contains(refusals, refused.Code) {
 		f.present.server, f.present.timeline = f.stored.server, f.stored.timeline
 		return f, refused, nil
 	}

@@ -324,3 +324,46 @@ func TestPooler_AnotherStoreBeginsAnEpoch(t *testing.T) {
 		t.Errorf("%+v, %v", state, err)
 	}
 }
+
+// Only a server that refuses to tell its timeline counts as the one that is stored. After any other
+// error the origin is not known, and a loss could go unnoticed: adopt fails and is repeated.
+func TestAdopt_RepeatsWhatFailed(t *testing.T) {
+	t.Parallel()
+	for code, isRefusal := range map[string]bool{"42501": true, "42883": true, "0A000": true, "58030": false, "57014": false} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			driver, dsn := open(t, postgres.Options{})
+			mustCreate(t, driver, "a")
+			before, err := driver.State(t.Context())
+			if err := errors.Join(err, driver.Close()); err != nil {
+				t.Fatal(err)
+			}
+			conn := connect(t, dsn)
+			execute := func(statement string) {
+				t.Helper()
+				if err := conn.PgConn().Exec(t.Context(), statement).Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			execute(`CREATE FUNCTION public.pg_control_system(OUT system_identifier bigint) LANGUAGE plpgsql AS
+				$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '` + code + `'; END $$;
+				UPDATE store SET lineage = replace(lineage, '/1/', '/7/');
+				DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`)
+			driver, err = postgres.Open(t.Context(), dsn, postgres.Options{})
+			if !isRefusal {
+				if !errors.Is(err, sqlstore.ErrUnavailable) {
+					t.Errorf("the start: %v", err)
+				}
+				execute(`DROP FUNCTION public.pg_control_system()`)
+				driver, err = postgres.Open(t.Context(), dsn, postgres.Options{})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer driver.Close()
+			if state, err := driver.State(t.Context()); err != nil || (state.Epoch == before.Epoch) != isRefusal {
+				t.Errorf("%+v, %v; before %+v", state, err, before)
+			}
+		})
+	}
+}
