@@ -47,8 +47,9 @@ type position struct {
 type lineage struct {
 	mu       sync.Mutex
 	position position
-	// adopting is held by adopt.
-	adopting sync.Mutex
+	// adopting has an element while adopt runs: a mutex whose callers wait no longer than their
+	// contexts last.
+	adopting chan struct{}
 }
 
 // last returns the position.
@@ -150,8 +151,12 @@ func (d *Driver) notPrimary() error {
 // as compacted. So every watch and every list that continues from a revision of the lost history,
 // in any process or client, fails as compacted, and no revision is given twice.
 func (d *Driver) adopt(ctx context.Context, before position) error {
-	d.lineage.adopting.Lock()
-	defer d.lineage.adopting.Unlock()
+	select {
+	case d.lineage.adopting <- struct{}{}:
+		defer func() { <-d.lineage.adopting }()
+	case <-ctx.Done():
+		return d.translate(ctx.Err())
+	}
 	isStart := before == position{}
 	now := d.lineage.last()
 	if now.instance != before.instance {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -365,5 +366,45 @@ func TestAdopt_RepeatsWhatFailed(t *testing.T) {
 				t.Errorf("%+v, %v; before %+v", state, err, before)
 			}
 		})
+	}
+}
+
+// A read that finds another store waits for the one that adopts it no longer than its caller does.
+func TestAdopt_WaitsForItsTurnUntilTheDeadline(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{LockTimeout: recovery})
+	defer driver.Close()
+	holder, admin := connect(t, dsn), connect(t, dsn)
+	if err := holder.PgConn().Exec(t.Context(), `UPDATE store SET lineage = 'restored'`).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.PgConn().Exec(t.Context(), `BEGIN; SELECT FROM store FOR UPDATE`).Close(); err != nil {
+		t.Fatal(err)
+	}
+	first := make(chan error, 1)
+	go func() {
+		_, err := driver.State(t.Context())
+		first <- err
+	}()
+	eventually.Done(t, "the first waits for the writers' lock", func(ctx context.Context) (isWaiting bool, err error) {
+		err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&isWaiting)
+		return isWaiting, err
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := driver.State(ctx); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("the second: %v", err)
+	}
+	select {
+	case err := <-first:
+		t.Fatalf("the second has waited for the first, which ends with %v", err)
+	default:
+	}
+	if _, err := holder.Exec(t.Context(), `ROLLBACK`); err != nil {
+		t.Fatal(err)
+	}
+	<-first
+	if _, err := driver.State(t.Context()); err != nil {
+		t.Errorf("afterwards: %v", err)
 	}
 }
