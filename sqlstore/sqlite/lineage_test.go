@@ -86,6 +86,50 @@ func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 	}
 }
 
+// ReadIdle refuses a file on which a start would begin an epoch: a server on a copy of it would go on in
+// the old one.
+func TestReadIdle_RefusesWhatWasPutBack(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	commitPods(t, driver, "a")
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	read := func() error { return sqlite.ReadIdle(t.Context(), path, func(sqlstore.Snapshot) error { return nil }) }
+	if err := read(); err != nil {
+		t.Errorf("after a stop: %v", err)
+	}
+	lineage, err := os.ReadFile(path + ".lineage")
+	if err != nil {
+		t.Fatal(err)
+	}
+	field := func(n int, value string) func() error {
+		return func() error { return writeLineage(path, lineage, func(fields []string) { fields[n] = value }) }
+	}
+	for name, change := range map[string]func() error{
+		"alone in its directory":   func() error { return os.Remove(path + ".lineage") },
+		"with a broken file":       func() error { return os.WriteFile(path+".lineage", []byte("x\n"), 0o600) },
+		"with the file of another": field(0, "ANOTHER"),
+		"another inode":            field(1, "00000000000000000001"),
+		"behind what was given":    field(2, "00000000000000000009"),
+		"made at another time":     field(3, "00000000000000000001"),
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		wanted := name != "made at another time" || !strings.HasSuffix(string(lineage), "\n00000000000000000000\n")
+		if err := read(); wanted && (err == nil || !strings.Contains(err.Error(), "start byre on it")) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if driver, err = sqlite.Open(t.Context(), path, sqlite.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(driver.Close(), read()); err != nil {
+		t.Errorf("after a start: %v", err)
+	}
+}
+
 // An administrator who has put back what byre can't recognize, a snapshot of the whole machine for
 // example, says so.
 func TestLineage_AnAdministratorDeclaresALoss(t *testing.T) {
