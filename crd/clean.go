@@ -184,23 +184,34 @@ func (c *cleaner) deletePage(ctx context.Context, page []instance, validate rest
 	_ = workers.Wait() // the workers report to failed
 }
 
-// deleteOne deletes an instance. One that nobody can read, it deletes by its key, without a
-// regard to finalizers.
+// deleteOne deletes an instance. One that nobody can read, it deletes by its key: one in a version
+// that the definition does not have without a regard to finalizers, and one without finalizers that
+// can't be decoded, because the conversion webhook has gone before the definition.
 func (c *cleaner) deleteOne(ctx context.Context, i *instance, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) error {
 	if i.isEnding() {
 		return nil
 	}
 	ctx = request.WithNamespace(ctx, i.Metadata.Namespace)
-	if c.versions.Has(i.APIVersion) {
-		_, _, err := c.REST.Delete(ctx, i.Metadata.Name, validate, options)
-		return err
+	if !c.versions.Has(i.APIVersion) {
+		return c.deleteByKey(ctx, i.Metadata.Name)
 	}
-	key, err := c.KeyFunc(ctx, i.Metadata.Name)
+	_, _, err := c.REST.Delete(ctx, i.Metadata.Name, validate, options)
+	// What a webhook fails with has no reason; what can't be decoded otherwise is an internal error.
+	isUnreadable := err != nil && (apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsInternalError(err))
+	if isUnreadable && len(i.Metadata.Finalizers) == 0 {
+		return c.deleteByKey(ctx, i.Metadata.Name)
+	}
+	return err
+}
+
+// deleteByKey deletes an instance that can't be read. One that can be is refused.
+func (c *cleaner) deleteByKey(ctx context.Context, name string) error {
+	key, err := c.KeyFunc(ctx, name)
 	if err != nil {
 		return err
 	}
 	err = c.store.Delete(ctx, key, c.New(), nil, storage.ValidateObjectFunc(rest.ValidateAllObjectFunc), nil, storage.DeleteOptions{ExpectTransformOrDecodeError: true})
-	return storeerr.InterpretDeleteError(err, c.store.GroupResource(), i.Metadata.Name)
+	return storeerr.InterpretDeleteError(err, c.store.GroupResource(), name)
 }
 
 // failures counts the instances that could not be deleted and keeps the first error:

@@ -1,6 +1,7 @@
 package crd_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -45,6 +46,47 @@ func TestDefinition_GoesWithEveryRow(t *testing.T) {
 		s.undefine(t)
 		if left := s.remaining(t); len(left) > 0 {
 			t.Errorf("rows without a definition: %v", left)
+		}
+	})
+}
+
+// TestDefinition_GoesWithoutItsWebhook: instances that were stored before the storage version changed
+// are read by the conversion webhook, which may be gone when the definition is deleted. Those without
+// finalizers go by their key; others hold the definition.
+func TestDefinition_GoesWithoutItsWebhook(t *testing.T) {
+	t.Parallel()
+	onDatabases(t, func(t *testing.T, s *server) {
+		c := newConverter(t)
+		c.refuse.Store(new("a"))
+		s.defineConverted(t, c)
+		crd, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), "crontabs.example.com", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := sqlstore.Key{Group: "example.com", Resource: "crontabs", Owner: sqlstore.Custom, Namespace: "default", Name: "a"}
+		write := func(op sqlstore.Op, replaces int64, finalizers string) int64 {
+			t.Helper()
+			o, err := s.store.Commit(t.Context(), sqlstore.Write{Op: op, Key: key, UID: "uid-a", Form: "another", Replaces: replaces, Value: []byte(
+				`{"apiVersion":"example.com/v1beta1","kind":"CronTab","metadata":{"name":"a","namespace":"default","uid":"uid-a","finalizers":[` + finalizers + `]}}`)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return o.Revision
+		}
+		revision := write(sqlstore.Create, 0, `"example.com/f"`)
+		cleaner, err := s.Cleaner(crd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cleaner.DeleteCollection(t.Context(), nil, nil, nil); err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("an instance with a finalizer: %v", err)
+		}
+		write(sqlstore.Update, revision, "")
+		if _, err := cleaner.DeleteCollection(t.Context(), nil, nil, nil); err != nil {
+			t.Errorf("an instance without finalizers: %v", err)
+		}
+		if _, _, err := s.store.Get(t.Context(), key); !errors.Is(err, sqlstore.ErrNotFound) {
+			t.Errorf("afterwards: %v", err)
 		}
 	})
 }

@@ -69,12 +69,13 @@ const eventBytes = 400
 
 // newPage makes a page of the changes that were read when the feed was at the revision upTo.
 // Later changes are left out. If one change wrote a state and a later one of the page replaced it,
-// both events have the same Entry, so that it is decoded once. newPage fails with errHole if the
-// change is missing that wrote a state which a later one of the page replaced.
+// both events have the same Entry, so that it is decoded once. newPage fails with errHole if a change
+// does not follow from the one before of its object in the page, because another one is missing. A
+// missing change that no later one of its object in the page shows is not noticed.
 func newPage(key pageKey, upTo int64, changes []sqlstore.Change) (*page, error) {
 	p := &page{pageKey: key, end: upTo, bytes: eventBytes}
 	size := 0
-	written := make(map[int64]*Entry, len(changes))
+	last := make(map[sqlstore.Key]*Entry, len(changes)) // nil after a delete
 	for _, c := range changes {
 		if c.Revision > upTo {
 			break
@@ -82,19 +83,17 @@ func newPage(key pageKey, upTo int64, changes []sqlstore.Change) (*page, error) 
 		size += c.Size()
 		p.bytes += eventBytes
 		ev := eventOf(c)
-		if c.Old != nil {
-			same := written[c.Old.Revision]
-			switch {
-			case same != nil:
-				ev.Old = same
-			case c.Old.Revision > key.after:
-				return nil, fmt.Errorf("%w: %d replaces %d, which is not there", errHole, c.Revision, c.Old.Revision)
-			default:
-				p.bytes += len(c.Old.Value)
-			}
+		switch before, isThere := last[c.New.Key]; {
+		case c.Old == nil && before == nil:
+		case c.Old != nil && before != nil && c.Old.Revision == before.Revision:
+			ev.Old = before
+		case c.Old != nil && !isThere && c.Old.Revision <= key.after:
+			p.bytes += len(c.Old.Value)
+		default:
+			return nil, fmt.Errorf("%w: %d (%s) does not follow from the change before of its object", errHole, c.Revision, c.Op)
 		}
+		last[c.New.Key] = ev.New
 		if ev.New != nil {
-			written[c.Revision] = ev.New
 			p.bytes += len(c.New.Value)
 		}
 		p.events = append(p.events, ev)

@@ -226,6 +226,37 @@ func TestHistory_AHoleIsCompacted(t *testing.T) {
 	}
 }
 
+// A missing change is noticed where a later one of the same object in the page does not follow from
+// the change before.
+func TestHistory_FindsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	ops := []sqlstore.Op{sqlstore.Create, sqlstore.Update, sqlstore.Delete, sqlstore.Create, sqlstore.Update, sqlstore.Update}
+	for missing, isFound := range map[int64]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: false} {
+		s := &source{Model: storetest.NewModel()}
+		for i, op := range ops {
+			w := sqlstore.Write{Op: op, Key: pod("a", "a"), Value: []byte("x"), Replaces: int64(i)}
+			if op == sqlstore.Create {
+				w.Replaces = 0
+			}
+			if o, err := s.Commit(t.Context(), []sqlstore.Write{w}); err != nil || o[0].Err != nil {
+				t.Fatal(o, err)
+			}
+		}
+		changes, err := s.Changes(t.Context(), sqlstore.ChangesQuery{Limit: len(ops)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := pageKey{resource: pods}
+		if _, err := newPage(key, int64(len(ops)), changes); err != nil {
+			t.Errorf("all are there: %v", err)
+		}
+		changes = slices.DeleteFunc(changes, func(c sqlstore.Change) bool { return c.Revision == missing })
+		if _, err := newPage(key, int64(len(ops)), changes); errors.Is(err, errHole) != isFound {
+			t.Errorf("%d is missing: %v", missing, err)
+		}
+	}
+}
+
 // BenchmarkResume measures 10,000 watchers that resume after a restart, each at another
 // revision of the log.
 func BenchmarkResume(b *testing.B) {

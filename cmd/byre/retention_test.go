@@ -36,7 +36,8 @@ func changesOf(t *testing.T, endpoint, resource string) (left int, retainedFor t
 }
 
 // byre compact leaves out the resources that keep their history for longer, and says so; it deletes
-// the history of one resource that is named. Both hold with a server and without.
+// the history of one resource that is named. Both hold with a server and without, whatever the
+// server's --retention is.
 func TestCompact_KnowsResources(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, flags ...string) {
@@ -45,7 +46,7 @@ func TestCompact_KnowsResources(t *testing.T) {
 		if len(flags) > 0 {
 			endpoint = flags[1]
 		}
-		server := startServer(t, dir, append([]string{"--controllers=", "--retention-for=configmaps=90d", "--compaction-interval=100ms"}, flags...)...)
+		server := startServer(t, dir, append([]string{"--controllers=", "--retention=48h", "--retention-for=configmaps=90d", "--compaction-interval=100ms"}, flags...)...)
 		kube := kubernetes.NewForConfigOrDie(server.config(t))
 		change := func() {
 			t.Helper()
@@ -103,6 +104,29 @@ func TestCompact_KnowsResources(t *testing.T) {
 		compactWith("", "--endpoint", endpoint, "--resource=*", "--keep=0s")
 		expect("compact --resource=* of a database", false, false)
 	})
+}
+
+// Where no server tells its --retention, it is the shortest time for which any resource is kept.
+func TestCompact_FindsTheRetention(t *testing.T) {
+	t.Parallel()
+	const day, never = 24 * time.Hour, -time.Second
+	for _, c := range []struct {
+		recorded []time.Duration
+		want     time.Duration
+	}{
+		{nil, 0},
+		{[]time.Duration{0}, 0},
+		{[]time.Duration{90 * day, 0, 2 * day, never}, 2 * day},
+		{[]time.Duration{never, 0, never}, never},
+	} {
+		var histories []sqlstore.History
+		for _, age := range c.recorded {
+			histories = append(histories, sqlstore.History{RetainedFor: age})
+		}
+		if got := shortestRetention(histories); got != c.want {
+			t.Errorf("of %v: %v, want %v", c.recorded, got, c.want)
+		}
+	}
 }
 
 // A server warns of names of resources in flags that it does not know, and names the nearest.

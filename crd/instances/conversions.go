@@ -237,6 +237,10 @@ func (c *conversions) renew(view string, convert convertFunc) {
 				keys, values = append(keys, key), append(values, value)
 			}
 		}
+		if len(keys) == 0 { // readers convert them
+			c.mu.Unlock()
+			continue
+		}
 		call := c.begin(keys)
 		c.mu.Unlock()
 		c.runRecovering(call, keys, values, convert)

@@ -155,6 +155,40 @@ func TestConversions_AreRenewed(t *testing.T) {
 	})
 }
 
+// TestConversions_RenewOnlyWhatNoReaderConverts: a renewal lasts for so long that the result of a value
+// that waits expires, and a reader converts that value. It is not converted again meanwhile, and the
+// webhook is not asked for nothing.
+func TestConversions_RenewOnlyWhatNoReaderConverts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newConversions(1<<20, clock.RealClock{})
+		w := &upgradedWebhook{answer: "1"}
+		convert := func(values [][]byte) ([][]byte, error) {
+			if len(values) == 0 {
+				t.Error("no values are converted")
+			}
+			return w.convert(values)
+		}
+		read := func(value string) {
+			if _, err := c.convertOne("v", []byte(value), convert); err != nil {
+				t.Error(err)
+			}
+		}
+		c.convertAhead(t.Context(), "v", [][]byte{[]byte("a"), []byte("b")}, convert)
+		w.takes = maxConversionAge/2 + time.Second
+		time.Sleep(maxConversionAge / 2)
+		read("a")
+		synctest.Wait() // the renewal of a is under way
+		read("b")       // waits for the next one
+		time.Sleep(maxConversionAge/2 + 1)
+		read("b") // has expired
+		c.drain()
+		if w.calls != 3 {
+			t.Errorf("%d calls", w.calls)
+		}
+	})
+}
+
 // upgradedWebhook is a webhook whose answers change.
 type upgradedWebhook struct {
 	answer string

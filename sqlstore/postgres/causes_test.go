@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 )
@@ -47,5 +50,39 @@ func TestCauses_AreToldInOwnWords(t *testing.T) {
 	}
 	if err := commit(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Only an error of the session that runs the batch proves that the batch did not happen. Poolers
+// answer in the server's name when their own connection breaks, which may be after the COMMIT:
+// PgBouncer with FATAL 08P01, Odyssey with ERROR 08006.
+func TestCommit_WhatProvesThatNothingHappened(t *testing.T) {
+	t.Parallel()
+	const direct, pooled = pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec
+	for _, c := range []struct {
+		name           string
+		mode           pgx.QueryExecMode
+		severity, code string
+		committing     bool
+		want           error
+	}{
+		{"a statement failed", direct, "ERROR", "22P02", false, sqlstore.ErrDatabase},
+		{"a statement failed behind a pooler", pooled, "ERROR", "22P02", false, sqlstore.ErrDatabase},
+		{"a lack of resources", pooled, "ERROR", "53200", false, sqlstore.ErrUnavailable},
+		{"the COMMIT lost a race", pooled, "ERROR", "40001", true, sqlstore.ErrUnavailable},
+		{"the COMMIT failed otherwise", direct, "ERROR", "53200", true, sqlstore.ErrUnknown},
+		{"Odyssey lost the server", pooled, "ERROR", "08006", false, sqlstore.ErrUnknown},
+		{"PgBouncer lost the server", pooled, "FATAL", "08P01", false, sqlstore.ErrUnknown},
+		{"the session is terminated", direct, "FATAL", "57P01", false, sqlstore.ErrUnavailable},
+		{"a session behind a pooler is terminated", pooled, "FATAL", "57P01", false, sqlstore.ErrUnknown},
+		{"another fatal error", direct, "FATAL", "XX000", false, sqlstore.ErrUnknown},
+	} {
+		err := postgres.TranslateCommit(c.mode, &pgconn.PgError{Severity: c.severity, SeverityUnlocalized: c.severity, Code: c.code}, c.committing)
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s, %s %s: %v, want %v", c.name, c.severity, c.code, err, c.want)
+		}
+		if c.want != sqlstore.ErrUnknown && errors.Is(err, sqlstore.ErrUnknown) {
+			t.Errorf("%s, %s %s: unknown: %v", c.name, c.severity, c.code, err)
+		}
 	}
 }

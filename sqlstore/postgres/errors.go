@@ -25,7 +25,13 @@ const (
 	codeDuplicate        = "23505"
 	codeSerialization    = "40001"
 	codeDeadlock         = "40P01"
+	codeNoFunction       = "42883"
+	codeNotSupported     = "0A000"
 )
+
+// refusals are the codes of a server that does not show something to the role, or to anybody, now
+// and later.
+var refusals = []string{codeNoPrivilege, codeNoFunction, codeNotSupported}
 
 // causes are the codes whose meaning a client may learn; see sqlstore.Cause.
 var causes = map[string]error{
@@ -87,15 +93,17 @@ func (d *Driver) translateCommit(err error, committing bool) error {
 // isProof reports whether an error proves that the session of a batch did not execute the rest of
 // the batch. A pooler answers in the server's name when its
 // own connection to the server breaks, which may be after the COMMIT: PgBouncer with FATAL
-// 08P01, others with codes of their own. On a direct connection a FATAL of class 57 comes from a
-// session that is terminated, by pg_terminate_backend or a shutdown, before it has committed.
+// 08P01, Odyssey with ERROR 08006, others with codes of their own. On a direct connection a FATAL
+// of class 57 comes from a session that is terminated, by pg_terminate_backend or a shutdown, before
+// it has committed.
 func (d *Driver) isProof(err *pgconn.PgError) bool {
 	return isOfSession(err) || d.hasSession() && strings.HasPrefix(err.Code, "57P")
 }
 
-// isOfSession reports whether a session has answered a statement with the error, and goes on.
+// isOfSession reports whether a session has answered a statement with the error, and goes on. An
+// error of class 08 is about a connection, which may be that of a pooler to the server.
 func isOfSession(err *pgconn.PgError) bool {
-	return cmp.Or(err.SeverityUnlocalized, err.Severity) == "ERROR"
+	return cmp.Or(err.SeverityUnlocalized, err.Severity) == "ERROR" && !strings.HasPrefix(err.Code, "08")
 }
 
 // hasLostRace reports whether the server rolled back a batch that may succeed when it is

@@ -1,9 +1,19 @@
 package postgres
 
-import "context"
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
 
 // IsDone is isDone, for tests.
 func (d *Driver) IsDone(ctx context.Context, pid uint32) (bool, error) { return d.isDone(ctx, pid) }
 
 // IsAlone is isAlone, for tests.
 func (d *Driver) IsAlone() bool { return d.isAlone.Load() }
+
+// TranslateCommit is translateCommit of a driver without a connection, for tests.
+func TranslateCommit(mode pgx.QueryExecMode, err error, committing bool) error {
+	d := &Driver{config: &pgx.ConnConfig{DefaultQueryExecMode: mode}}
+	return d.translateCommit(err, committing)
+}

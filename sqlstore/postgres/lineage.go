@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,8 +47,9 @@ type position struct {
 type lineage struct {
 	mu       sync.Mutex
 	position position
-	// adopting is held by adopt.
-	adopting sync.Mutex
+	// adopting has an element while adopt runs: a mutex whose callers wait no longer than their
+	// contexts last.
+	adopting chan struct{}
 }
 
 // last returns the position.
@@ -149,8 +151,12 @@ func (d *Driver) notPrimary() error {
 // as compacted. So every watch and every list that continues from a revision of the lost history,
 // in any process or client, fails as compacted, and no revision is given twice.
 func (d *Driver) adopt(ctx context.Context, before position) error {
-	d.lineage.adopting.Lock()
-	defer d.lineage.adopting.Unlock()
+	select {
+	case d.lineage.adopting <- struct{}{}:
+		defer func() { <-d.lineage.adopting }()
+	case <-ctx.Done():
+		return d.translate(ctx.Err())
+	}
 	isStart := before == position{}
 	now := d.lineage.last()
 	if now.instance != before.instance {
@@ -297,7 +303,8 @@ func (d *Driver) find(ctx context.Context, tx pgx.Tx, before position) (f findin
 }
 
 // findOrigin reads where the store was and is. If refused is not nil, the role may not read the
-// timeline, which then counts as the one that is stored.
+// timeline, or the server does not tell it, and it counts as the one that is stored. Any other error
+// may pass: it must not hide that the store is another one.
 func findOrigin(ctx context.Context, tx pgx.Tx) (f finding, refused *pgconn.PgError, err error) {
 	var stored string
 	if err := tx.QueryRow(ctx, selectOrigin).Scan(&stored, &f.present.place, &f.present.synchronous, &f.streamed); err != nil {
@@ -307,7 +314,7 @@ func findOrigin(ctx context.Context, tx pgx.Tx) (f finding, refused *pgconn.PgEr
 	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { // a savepoint
 		return tx.QueryRow(ctx, selectTimeline).Scan(&f.present.server, &f.present.timeline)
 	})
-	if errors.As(err, &refused) && isOfSession(refused) {
+	if errors.As(err, &refused) && slices.Contains(refusals, refused.Code) {
 		f.present.server, f.present.timeline = f.stored.server, f.stored.timeline
 		return f, refused, nil
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -322,5 +323,88 @@ func TestPooler_AnotherStoreBeginsAnEpoch(t *testing.T) {
 	state, err := other.State(t.Context())
 	if err != nil || state.Compacted <= last || state.Revision != state.Compacted+1 {
 		t.Errorf("%+v, %v", state, err)
+	}
+}
+
+// Only a server that refuses to tell its timeline counts as the one that is stored. After any other
+// error the origin is not known, and a loss could go unnoticed: adopt fails and is repeated.
+func TestAdopt_RepeatsWhatFailed(t *testing.T) {
+	t.Parallel()
+	for code, isRefusal := range map[string]bool{"42501": true, "42883": true, "0A000": true, "58030": false, "57014": false} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			driver, dsn := open(t, postgres.Options{})
+			mustCreate(t, driver, "a")
+			before, err := driver.State(t.Context())
+			if err := errors.Join(err, driver.Close()); err != nil {
+				t.Fatal(err)
+			}
+			conn := connect(t, dsn)
+			execute := func(statement string) {
+				t.Helper()
+				if err := conn.PgConn().Exec(t.Context(), statement).Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			execute(`CREATE FUNCTION public.pg_control_system(OUT system_identifier bigint) LANGUAGE plpgsql AS
+				$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '` + code + `'; END $$;
+				UPDATE store SET lineage = replace(lineage, '/1/', '/7/');
+				DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`)
+			driver, err = postgres.Open(t.Context(), dsn, postgres.Options{})
+			if !isRefusal {
+				if !errors.Is(err, sqlstore.ErrUnavailable) {
+					t.Errorf("the start: %v", err)
+				}
+				execute(`DROP FUNCTION public.pg_control_system()`)
+				driver, err = postgres.Open(t.Context(), dsn, postgres.Options{})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer driver.Close()
+			if state, err := driver.State(t.Context()); err != nil || (state.Epoch == before.Epoch) != isRefusal {
+				t.Errorf("%+v, %v; before %+v", state, err, before)
+			}
+		})
+	}
+}
+
+// A read that finds another store waits for the one that adopts it no longer than its caller does.
+func TestAdopt_WaitsForItsTurnUntilTheDeadline(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{LockTimeout: recovery})
+	defer driver.Close()
+	holder, admin := connect(t, dsn), connect(t, dsn)
+	if err := holder.PgConn().Exec(t.Context(), `UPDATE store SET lineage = 'restored'`).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.PgConn().Exec(t.Context(), `BEGIN; SELECT FROM store FOR UPDATE`).Close(); err != nil {
+		t.Fatal(err)
+	}
+	first := make(chan error, 1)
+	go func() {
+		_, err := driver.State(t.Context())
+		first <- err
+	}()
+	eventually.Done(t, "the first waits for the writers' lock", func(ctx context.Context) (isWaiting bool, err error) {
+		err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&isWaiting)
+		return isWaiting, err
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := driver.State(ctx); !errors.Is(err, sqlstore.ErrUnavailable) {
+		t.Errorf("the second: %v", err)
+	}
+	select {
+	case err := <-first:
+		t.Fatalf("the second has waited for the first, which ends with %v", err)
+	default:
+	}
+	if _, err := holder.Exec(t.Context(), `ROLLBACK`); err != nil {
+		t.Fatal(err)
+	}
+	<-first
+	if _, err := driver.State(t.Context()); err != nil {
+		t.Errorf("afterwards: %v", err)
 	}
 }

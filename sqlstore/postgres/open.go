@@ -118,7 +118,7 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 	if pooled && config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
-	d := &Driver{options: options, config: config.ConnConfig, refresh: config.BeforeConnect}
+	d := &Driver{options: options, config: config.ConnConfig, refresh: config.BeforeConnect, lineage: lineage{adopting: make(chan struct{}, 1)}}
 	if err := d.openPools(ctx, config); err != nil {
 		return nil, errors.Join(fmt.Errorf("endpoint: %w", err), d.Close())
 	}

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"strings"
 	"syscall"
 
 	"byre/migrations/fileowner"
@@ -25,12 +27,19 @@ type origin struct {
 	// inode is the number of the database's file. A file that was restored has another one,
 	// unless its contents were written over.
 	inode uint64
+	// birth is when that file was made, because another file may get the inode of one that was
+	// removed; 0 if that is not known. See the function birth.
+	birth int64
 	// revision is the last one that may have been given.
 	revision int64
 }
 
-// originFormat has a fixed width, so that a later origin needs no space on the disk.
-const originFormat = "%s %020d %020d\n"
+// originFormat and birthFormat are its two lines. They have a fixed width, so that a later origin needs
+// no space on the disk. Older programs neither read nor write the second line.
+const (
+	originFormat = "%s %020d %020d\n"
+	birthFormat  = "%020d\n"
+)
 
 // lineage is the file.
 //
@@ -77,6 +86,7 @@ func (d *Driver) adopt(ctx context.Context, state *sqlstore.State) error {
 	if d.lineage.file, err = fileowner.Open(d.path+lineageSuffix, os.O_RDWR, 0o600); err != nil {
 		return err
 	}
+	left.birth = cmp.Or(left.birth, now.birth)
 	d.lineage.origin = left
 	if statement == "" {
 		return nil
@@ -102,7 +112,7 @@ func (d *Driver) origins(stored string, revision int64) (left, now origin, err e
 	if err != nil {
 		return left, now, err
 	}
-	now = origin{id: stored, inode: info.Sys().(*syscall.Stat_t).Ino, revision: revision}
+	now = origin{id: stored, inode: info.Sys().(*syscall.Stat_t).Ino, birth: birth(d.path), revision: revision}
 	text, err := os.ReadFile(d.path + lineageSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return left, now, nil
@@ -110,17 +120,26 @@ func (d *Driver) origins(stored string, revision int64) (left, now origin, err e
 	if _, err := fmt.Sscanf(string(text), originFormat, &left.id, &left.inode, &left.revision); err != nil {
 		left = origin{}
 	}
+	_, second, _ := strings.Cut(string(text), "\n")
+	_, _ = fmt.Sscanf(second, birthFormat, &left.birth) // 0 if it is not there
 	return left, now, err
 }
 
 // precedes reports whether a database is what the last process has left.
 func (left origin) precedes(now origin) bool {
-	return now.id != "" && left.id == now.id && left.inode == now.inode && left.revision <= now.revision
+	isOther := left.inode != now.inode || left.birth != 0 && now.birth != 0 && left.birth != now.birth
+	return now.id != "" && left.id == now.id && !isOther && left.revision <= now.revision
+}
+
+// at returns an origin at a revision.
+func (o origin) at(revision int64) origin {
+	o.revision = revision
+	return o
 }
 
 func (l *lineage) write(o origin) error {
 	l.origin = o
-	_, err := l.file.WriteAt(fmt.Appendf(nil, originFormat, o.id, o.inode, o.revision), 0)
+	_, err := l.file.WriteAt(fmt.Appendf(nil, originFormat+birthFormat, o.id, o.inode, o.revision, o.birth), 0)
 	return err
 }
 
@@ -128,7 +147,7 @@ func (l *lineage) write(o origin) error {
 // recorded only makes a loss harder to notice.
 func (l *lineage) record(revision int64) {
 	if l.file != nil && revision > l.revision {
-		_ = l.write(origin{l.id, l.inode, revision})
+		_ = l.write(l.at(revision))
 	}
 }
 
@@ -136,7 +155,7 @@ func (l *lineage) record(revision int64) {
 // database.
 func (l *lineage) reserve(revision int64) error {
 	was := l.origin
-	err := l.write(origin{l.id, l.inode, revision})
+	err := l.write(l.at(revision))
 	if err == nil {
 		err = l.file.Sync()
 	}

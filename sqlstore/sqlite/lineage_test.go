@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"os"
+	"strings"
 	"testing"
 
 	"byre/migrations"
@@ -15,18 +16,22 @@ import (
 // start, whatever the tool leaves as it was.
 func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 	t.Parallel()
-	for name, putBack := range map[string]func(path string, backup []byte) error{
-		"the contents written over, as by cp": func(path string, backup []byte) error {
+	for name, putBack := range map[string]func(path string, backup, _ []byte) error{
+		"the contents written over, as by cp": func(path string, backup, _ []byte) error {
 			return os.WriteFile(path, backup, 0o600)
 		},
-		"a new file, as by litestream restore": func(path string, backup []byte) error {
+		"a new file, as by litestream restore": func(path string, backup, _ []byte) error {
 			return errors.Join(os.WriteFile(path+".restored", backup, 0o600), os.Rename(path+".restored", path))
 		},
-		"alone in its directory": func(path string, backup []byte) error {
+		"alone in its directory": func(path string, backup, _ []byte) error {
 			return errors.Join(os.Remove(path+".lineage"), os.WriteFile(path, backup, 0o600))
 		},
-		"with a broken file of its lineage": func(path string, backup []byte) error {
+		"with a broken file of its lineage": func(path string, backup, _ []byte) error {
 			return errors.Join(os.WriteFile(path+".lineage", nil, 0o600), os.WriteFile(path, backup, 0o600))
+		},
+		// A file system may give the inode of a removed file to the next one.
+		"with the file of its lineage, and the inode again": func(path string, backup, lineage []byte) error {
+			return errors.Join(os.Remove(path), os.WriteFile(path, backup, 0o600), writeLineage(path, lineage, func([]string) {}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -44,8 +49,12 @@ func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 				t.Fatal(err)
 			}
 			backup, err := os.ReadFile(path)
-			if err != nil {
+			lineage, lineageErr := os.ReadFile(path + ".lineage")
+			if err := errors.Join(err, lineageErr); err != nil {
 				t.Fatal(err)
+			}
+			if strings.HasSuffix(name, "again") && strings.HasSuffix(string(lineage), "\n00000000000000000000\n") {
+				t.Skip("the file system does not tell when a file was made")
 			}
 			reopen()
 			commitPods(t, driver, "lost", "lost too")
@@ -53,7 +62,7 @@ func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 			if err := errors.Join(err, driver.Close()); err != nil {
 				t.Fatal(err)
 			}
-			if err := putBack(path, backup); err != nil {
+			if err := putBack(path, backup, lineage); err != nil {
 				t.Fatal(err)
 			}
 			reopen()
@@ -74,6 +83,50 @@ func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 				t.Errorf("the start after that: %+v, %v; want %+v", again, err, state)
 			}
 		})
+	}
+}
+
+// ReadIdle refuses a file on which a start would begin an epoch: a server on a copy of it would go on in
+// the old one.
+func TestReadIdle_RefusesWhatWasPutBack(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	commitPods(t, driver, "a")
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	read := func() error { return sqlite.ReadIdle(t.Context(), path, func(sqlstore.Snapshot) error { return nil }) }
+	if err := read(); err != nil {
+		t.Errorf("after a stop: %v", err)
+	}
+	lineage, err := os.ReadFile(path + ".lineage")
+	if err != nil {
+		t.Fatal(err)
+	}
+	field := func(n int, value string) func() error {
+		return func() error { return writeLineage(path, lineage, func(fields []string) { fields[n] = value }) }
+	}
+	for name, change := range map[string]func() error{
+		"alone in its directory":   func() error { return os.Remove(path + ".lineage") },
+		"with a broken file":       func() error { return os.WriteFile(path+".lineage", []byte("x\n"), 0o600) },
+		"with the file of another": field(0, "ANOTHER"),
+		"another inode":            field(1, "00000000000000000001"),
+		"behind what was given":    field(2, "00000000000000000009"),
+		"made at another time":     field(3, "00000000000000000001"),
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		wanted := name != "made at another time" || !strings.HasSuffix(string(lineage), "\n00000000000000000000\n")
+		if err := read(); wanted && (err == nil || !strings.Contains(err.Error(), "start byre on it")) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if driver, err = sqlite.Open(t.Context(), path, sqlite.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(driver.Close(), read()); err != nil {
+		t.Errorf("after a start: %v", err)
 	}
 }
 
@@ -123,6 +176,42 @@ func TestLineage_SameFileGoesOn(t *testing.T) {
 	}
 	if err := next.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// The file of the lineage has no birth where the system did not tell it. The same database goes on, and
+// its birth is noted when the system tells it.
+func TestLineage_TheBirthMayBeUnknown(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	commitPods(t, driver, "a")
+	before, err := driver.State(t.Context())
+	if err := errors.Join(err, driver.Close()); err != nil {
+		t.Fatal(err)
+	}
+	known, err := os.ReadFile(path + ".lineage")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, _, _ := strings.Cut(string(known), "\n")
+	for name, text := range map[string]string{"none": line + "\n", "zero": line + "\n00000000000000000000\n"} {
+		if err := os.WriteFile(path+".lineage", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if driver, err = sqlite.Open(t.Context(), path, sqlite.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if state, err := driver.State(t.Context()); err != nil || state.Epoch != before.Epoch {
+			t.Errorf("%s: %+v, %v; before %+v", name, state, err, before)
+		}
+		commitPods(t, driver, name)
+		if err := driver.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, want, _ := strings.Cut(string(known), "\n")
+		if text, err := os.ReadFile(path + ".lineage"); err != nil || !strings.HasSuffix(string(text), "\n"+want) {
+			t.Errorf("%s: the file has %q, %v; want the birth %q", name, text, err, want)
+		}
 	}
 }
 

@@ -64,21 +64,28 @@ func copyOpenFiles(t *testing.T, path string) string {
 			t.Fatal(err)
 		}
 	}
-	// The copy has an inode of its own, and what a killed process leaves has not.
+	// The copy has an inode and a birth of its own, and what a killed process leaves has not.
 	text, err := os.ReadFile(path + ".lineage")
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		err = writeLineage(copied, text, func(fields []string) { fields[3] = "0" })
 	}
-	info, err := os.Stat(copied)
 	if err != nil {
-		t.Fatal(err)
-	}
-	fields := strings.Fields(string(text))
-	fields[1] = fmt.Sprintf("%020d", info.Sys().(*syscall.Stat_t).Ino)
-	if err := os.WriteFile(copied+".lineage", []byte(strings.Join(fields, " ")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return copied
+}
+
+// writeLineage writes the file beside a database that says what the last process has left, with the
+// inode that the database has, and what change makes of the fields: id, inode, revision and birth.
+func writeLineage(path string, text []byte, change func(fields []string)) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	fields := strings.Fields(string(text))
+	fields[1] = fmt.Sprintf("%020d", info.Sys().(*syscall.Stat_t).Ino)
+	change(fields)
+	return os.WriteFile(path+".lineage", fmt.Appendf(nil, "%s %s %s\n%s\n", fields[0], fields[1], fields[2], fields[3]), 0o600)
 }
 
 // The driver writes renewals of a lease at the next flush, all of them in one transaction.
