@@ -132,7 +132,7 @@ controller-runtime: build kubectl
 #   - write to etcd beside the server, which byre's caches would not know of, or compare the keys
 #     and the encoding in etcd; check-5 of TestWebhookConverter is validateStoragePruning;
 #   - need definitions of v1beta1, which only etcd can still contain (NonStructural);
-#   - need the emulation of 1.31 or 1.32, which kube-apiserver 1.36 does not have either;
+#   - need the emulation of 1.31 or 1.32, which kube-apiserver 1.37 does not have either;
 #   - want an instance that was created in another version stored without the defaults of the
 #     storage version (check-6, validateDefaulting). byre stores what a read gives, with them.
 APIEXTENSIONS_SKIP := ^TestEtcdStorage$$|^TestPruningFromStorage$$|^TestInvalidObjectMetaInStorage$$|^TestCBORStorageEnablement$$|$\

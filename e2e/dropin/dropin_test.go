@@ -40,7 +40,7 @@ nodeRegistration: {name: node, criSocket: "unix:///run/containerd/containerd.soc
 ---
 apiVersion: kubeadm.k8s.io/v1beta4
 kind: ClusterConfiguration
-kubernetesVersion: v1.36.3
+kubernetesVersion: ` + programs.KubernetesVersion + `
 controlPlaneEndpoint: 127.0.0.1:%[2]s
 certificatesDir: %[1]s/pki
 apiServer:

@@ -139,7 +139,7 @@ func normalizeFlags(body any) any {
 // groups, versions and resources.
 func TestEmulatedRelease_ServesTheSame(t *testing.T) {
 	t.Parallel()
-	stock, byre := startBoth(t, "", "--emulated-version=1.35")
+	stock, byre := startBoth(t, "", "--emulated-version=1.36")
 	for _, path := range []string{"/api", "/apis"} {
 		compare(t, stock, byre, request{
 			name: "discovery of an emulated release", path: path,

@@ -135,7 +135,7 @@ func (p *peer) fill(t *testing.T) int {
 }
 
 // recoverEtcd does what an administrator does to an etcd that has raised NOSPACE
-// (etcd.io/docs/v3.6/op-guide/maintenance).
+// (etcd.io/docs/v3.7/op-guide/maintenance).
 func recoverEtcd(t *testing.T, etcd *servers.Etcd) {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.URL}, DialTimeout: time.Minute})

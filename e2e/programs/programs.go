@@ -13,7 +13,7 @@ import (
 // KubernetesVersion is what the stock programs say they are. It is the version
 // of k8s.io/kubernetes in go.mod; the stamp is only needed because a build from
 // a module knows no Git tag.
-const KubernetesVersion = "v1.36.3"
+const KubernetesVersion = "v1.37.2"
 
 // Program is something that can be built.
 type Program struct {
@@ -27,7 +27,7 @@ type Program struct {
 const kubernetesStamp = "-s -w" +
 	" -X k8s.io/component-base/version.gitVersion=" + KubernetesVersion +
 	" -X k8s.io/component-base/version.gitMajor=1" +
-	" -X k8s.io/component-base/version.gitMinor=36"
+	" -X k8s.io/component-base/version.gitMinor=37"
 
 // The programs.
 var (
@@ -40,8 +40,9 @@ var (
 
 	Etcd    = Program{"etcd", "go.etcd.io/etcd/server/v3", "e2e", "bin/e2e/etcd", "-s -w"}
 	Etcdutl = Program{"etcdutl", "go.etcd.io/etcd/etcdutl/v3", "e2e", "bin/e2e/etcdutl", "-s -w"}
-	// Etcd35 is of the release before, whose snapshots byre imports.
+	// Etcd35 and Etcd36 are of earlier minor versions, whose snapshots byre imports.
 	Etcd35 = Program{"etcd 3.5", "go.etcd.io/etcd/server/v3", "e2e/programs/etcd35", "bin/e2e/etcd-3.5", "-s -w"}
+	Etcd36 = Program{"etcd 3.6", "go.etcd.io/etcd/server/v3", "e2e/programs/etcd36", "bin/e2e/etcd-3.6", "-s -w"}
 	Helm   = Program{"helm", "helm.sh/helm/v4/cmd/helm", "e2e/programs/helm", "bin/e2e/helm", "-s -w"}
 	Kine   = Program{"kine", "github.com/k3s-io/kine", "e2e/programs/kine", "bin/e2e/kine", "-s -w"}
 	Wardle = Program{"sample-apiserver", "k8s.io/sample-apiserver", "e2e", "bin/e2e/sample-apiserver", "-s -w"}

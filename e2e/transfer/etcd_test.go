@@ -218,19 +218,31 @@ func intoPostgres(t *testing.T, before map[string]*unstructured.Unstructured, ke
 	cluster.Compare(t, before, connect(t, server).Dump(t), revision)
 }
 
-// TestEtcd35_IsImported moves a cluster from an etcd 3.5. Its snapshots differ from those of 3.6
-// in the bucket "meta", which has no storage version.
-func TestEtcd35_IsImported(t *testing.T) {
+// TestEarlierEtcd_IsImported moves a cluster from etcd 3.5 and from etcd 3.6;
+// TestEtcd_RoundTripKeepsObjects moves one from the etcd of the stock server. Snapshots differ
+// in the bucket "meta": those of 3.5 have no storage version there, those of 3.6 have theirs.
+func TestEarlierEtcd_IsImported(t *testing.T) {
 	t.Parallel()
+	for minor, program := range map[string]programs.Program{"3.5": programs.Etcd35, "3.6": programs.Etcd36} {
+		t.Run(minor, func(t *testing.T) {
+			t.Parallel()
+			importEarlierEtcd(t, program, minor)
+		})
+	}
+}
+
+// importEarlierEtcd imports the snapshot of an etcd and the file of its member.
+func importEarlierEtcd(t *testing.T, program programs.Program, minor string) {
+	t.Helper()
 	dir := t.TempDir()
-	etcd, err := servers.StartEtcdOf(t.Context(), programs.Etcd35, dir)
+	etcd, err := servers.StartEtcdOf(t.Context(), program, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(etcd.Kill)
 	status, err := etcdClient(t, etcd).Status(t.Context(), etcd.URL)
-	if err != nil || !strings.HasPrefix(status.Version, "3.5.") {
-		t.Fatalf("the etcd is %v, %v", status, err)
+	if err != nil || !strings.HasPrefix(status.Version, minor+".") {
+		t.Fatalf("the etcd is %v, %v, want %s", status, err, minor)
 	}
 	stock := stockCluster(t, dir, etcd)
 	made := stock.Fill(t, objectCount(t))
