@@ -3,7 +3,10 @@ package pki_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,6 +35,12 @@ func TestEnsure_KeepsWhatItDidNotIssue(t *testing.T) {
 			ensure(t, r)
 			other, _ := ensure(t, request(t.TempDir()))
 			copyFiles(t, r.Dir, other.ServingCert, other.ServingKey)
+			return leaves[:1]
+		},
+		"a certificate of another CA for byre's key": func(t *testing.T, r pki.Config) []string {
+			own, _ := ensure(t, r)
+			other, _ := ensure(t, request(t.TempDir()))
+			signByAnother(t, own, other)
 			return leaves[:1]
 		},
 		// As kubeadm leaves it: every leaf is signed by the CA whose key is there.
@@ -71,6 +80,23 @@ func TestEnsure_KeepsWhatItDidNotIssue(t *testing.T) {
 				t.Errorf("there are %d files, and were %d", len(after), len(before))
 			}
 		})
+	}
+}
+
+// signByAnother replaces the serving certificate by one that another CA has signed for its key.
+func signByAnother(t *testing.T, own, other pki.Files) {
+	t.Helper()
+	signer, err := tls.LoadX509KeyPair(other.CACert, other.CAKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := cert(t, own.ServingCert)
+	der, err := x509.CreateCertificate(rand.Reader, template, cert(t, other.CACert), template.PublicKey, signer.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(own.ServingCert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 
