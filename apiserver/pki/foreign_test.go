@@ -187,6 +187,36 @@ func TestRenew_KeepsWhatItReplaces(t *testing.T) {
 	}
 }
 
+// A renewal writes over no file with the suffix .bak that another has made: the user's own key may
+// have been moved there.
+func TestRenew_KeepsTheBackupsOfAnother(t *testing.T) {
+	t.Parallel()
+	r := request(t.TempDir())
+	files, _ := ensure(t, r)
+	paths := []string{files.ServingKey, r.Kubeconfig}
+	const own = "the user's own"
+	for _, path := range paths {
+		if err := os.WriteFile(path+".bak", []byte(own), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		before := contents(t, paths)
+		if err := pki.Renew(r, "apiserver", "admin.kubeconfig"); err != nil {
+			t.Fatal(err)
+		}
+		for i, path := range paths {
+			after := contents(t, []string{path + ".bak", path + ".bak.1"})
+			if string(after[0]) != own || !bytes.Equal(after[1], before[i]) {
+				t.Errorf("%s.bak is %q, and %[1]s.bak.1 %q", path, after[0], after[1])
+			}
+			if _, err := os.Stat(path + ".bak.2"); err == nil {
+				t.Errorf("%s.bak.2 exists", path)
+			}
+		}
+	}
+}
+
 // A running server renews before the expiry, and makes no CA in place of one that is gone.
 func TestRun_RenewsBeforeTheExpiry(t *testing.T) {
 	t.Parallel()

@@ -26,6 +26,9 @@ const issuedName = "issued.json"
 // the two. A pair without a fingerprint is another's, whatever its name is and whoever signed
 // it: kubeadm uses the same names, and its CA key may be here too. A certificate that another CA
 // has signed for this program's key is another's too.
+//
+// By the name of a file with the suffix .bak it has the SHA-256 of what this program has written
+// there (ensurer.backup). That of the kubeconfig is in a file beside the kubeconfig.
 type issued map[string][]string
 
 // certPrefix begins the fingerprint of a certificate.
@@ -45,6 +48,14 @@ func readIssued(dir string) (issued, error) {
 		return nil, fmt.Errorf("%s: %w: restore it, or remove it, and the certificates beside it are used and not renewed", path, err)
 	}
 	return i, nil
+}
+
+func (i issued) write(dir string) error {
+	data, err := json.MarshalIndent(i, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, issuedName), append(data, '\n'), keyMode)
 }
 
 // hasKey reports whether this program has generated the key for the certificate at certPath.
@@ -105,11 +116,7 @@ func (k *ensurer) recordIssued(l leaf, current pair, der []byte, key crypto.Publ
 	}
 	slices.Sort(known)
 	k.issued[filepath.Base(l.certPath)] = slices.Compact(known)
-	data, err := json.MarshalIndent(k.issued, "", "  ")
-	if err != nil {
-		return err
-	}
-	return writeFile(filepath.Join(k.config.Dir, issuedName), append(data, '\n'), keyMode)
+	return k.issued.write(k.config.Dir)
 }
 
 // pair is what is in the two files of a leaf: nil where a file does not exist.
