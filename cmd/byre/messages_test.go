@@ -113,7 +113,7 @@ func TestMessages_OfPostgreSQL(t *testing.T) {
 		expectFailure(t, "it has no tables of byre: name the database that ", append(read, dsn)...)
 	}
 	nobody := strings.Replace(dsn, "//byre@", "//nobody@", 1)
-	expectFailure(t, `role "nobody" does not exist: create it (CREATE ROLE "nobody" LOGIN) or correct the user`, "check", "--endpoint", nobody)
+	expectFailure(t, `role "nobody" does not exist: create it (CREATE ROLE "nobody" LOGIN), or let it log in`, "check", "--endpoint", nobody)
 }
 
 // A server refuses a malformed file with its path and its flag.
