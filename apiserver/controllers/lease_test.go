@@ -154,6 +154,16 @@ func TestRunWithout_DoesNotWaitForAnotherServer(t *testing.T) {
 	}
 }
 
+// TestReplicas_TakeOverWithinFourSeconds: a replica whose leader was killed takes over when its Lease
+// has expired, and a leader that can't renew has stopped before.
+func TestReplicas_TakeOverWithinFourSeconds(t *testing.T) {
+	t.Parallel()
+	e := (&Runner{}).replicaElection()
+	if e.lease > 4*time.Second || e.deadline+e.period >= e.lease {
+		t.Errorf("a Lease of %v, renewed every %v for up to %v", e.lease, e.period, e.deadline)
+	}
+}
+
 // TestLease_OfTheSuccessorIsNotReleased: a process that was stopped while another one took
 // its Lease leaves it to that one.
 func TestLease_OfTheSuccessorIsNotReleased(t *testing.T) {
